@@ -1,0 +1,69 @@
+// Splits: how one mesh axis divides the indices of one tensor dimension among its ranks.
+//
+// A split acts on an index list (all of the dimension, or what earlier axes left), so that splits nest. Adding one: a
+// struct here, a case in split_part() and in the text form. Everything else follows from the index sets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "shared/placement/index_set.h"
+
+namespace cp {
+
+// ceil(L/n) each, the last ones short or empty: the rule of torch.chunk, and so of PyTorch's Shard.
+struct Chunked {
+  bool operator==(const Chunked&) const = default;
+};
+
+// The first L % n ranks hold one more: MindSpeed's and NumPy's array_split rule.
+struct Balanced {
+  bool operator==(const Balanced&) const = default;
+};
+
+// Explicit sizes, one for each rank of the axis; their sum must be the length of the list that is split.
+struct Sized {
+  std::vector<std::int64_t> sizes;
+  bool operator==(const Sized&) const = default;
+};
+
+// Balanced into 2n parts; rank r holds parts r and 2n-1-r, in this order (zigzag; equal work under a causal mask).
+struct HeadTail {
+  bool operator==(const HeadTail&) const = default;
+};
+
+// Blocks of `block` indices dealt round-robin: rank r holds blocks r, r+n, r+2n, ... The last block may be short.
+struct Striped {
+  std::int64_t block = 1;
+  bool operator==(const Striped&) const = default;
+};
+
+// Splits that may act within each document of a packed sequence.
+using InnerSplit = std::variant<Chunked, Balanced, HeadTail, Striped>;
+
+// Packed documents, each split on its own; a rank holds its parts of all documents, in document order. Cuts are at GLOBAL
+// boundaries: cu_seqlens = {0, 10, 50} means documents [0, 10) and [10, 50) of the tensor dimension, whatever earlier axes
+// left. Must begin with 0, not descend, and end with the size of the dimension.
+struct PerSequence {
+  std::vector<std::int64_t> cu_seqlens;
+  InnerSplit inner;
+  bool operator==(const PerSequence&) const = default;
+};
+
+using Split = std::variant<Chunked, Balanced, Sized, HeadTail, Striped, PerSequence>;
+
+// What rank `index` of `parts` holds of `list`, in its local order.
+IndexSet split_part(const Split& split, const IndexSet& list, int parts, int index);
+
+// Throws InvalidInput when the split cannot divide a list of `length` of a dimension of `dim_size` among `parts`: sizes that
+// do not fit, cu_seqlens that do not end with the dimension, a block below 1.
+void validate_split(const Split& split, std::int64_t length, std::int64_t dim_size, int parts);
+
+// "" for Chunked, "balanced", "sizes:3/2", "head_tail", "striped:512", "per_sequence:0/10/50:head_tail".
+std::string to_string(const Split& split);
+Split parse_split(std::string_view text);
+
+}  // namespace cp
