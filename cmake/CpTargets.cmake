@@ -1,0 +1,62 @@
+# The flags of the project's own code, and the two functions that make its targets.
+
+# Everything that is compiled here, generated code included.
+add_library(cp_build_flags INTERFACE)
+# No fused multiply-add: a result must not depend on the machine that the compiler aims at.
+target_compile_options(cp_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+target_compile_definitions(cp_build_flags INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
+# Drop libraries that an executable links but does not use: cpsim starts without loading NCCL.
+target_link_options(cp_build_flags INTERFACE -Wl,--as-needed)
+if(CP_SANITIZE)
+  list(JOIN CP_SANITIZE "," sanitizers)
+  target_compile_options(cp_build_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizers};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+  target_link_options(cp_build_flags INTERFACE -fsanitize=${sanitizers})
+endif()
+
+# What people wrote.
+add_library(cp_warnings INTERFACE)
+target_compile_options(cp_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow>
+  $<$<AND:$<BOOL:${CP_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
+if(CP_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC reports false positives in instrumented code.
+  target_compile_options(cp_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-tsan>)
+endif()
+
+if(CP_CCACHE)
+  find_program(CP_CCACHE_PROGRAM ccache)
+  mark_as_advanced(CP_CCACHE_PROGRAM)
+  if(CP_CCACHE_PROGRAM)
+    # The sloppiness is what ccache asks for to cache units that use a precompiled header.
+    set(launcher ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CP_CCACHE_PROGRAM})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
+  endif()
+endif()
+
+# A folder may have no source yet; its target exists all the same.
+set(CP_EMPTY_SOURCE ${CMAKE_BINARY_DIR}/generated/empty.cc)
+if(NOT EXISTS ${CP_EMPTY_SOURCE})
+  file(WRITE ${CP_EMPTY_SOURCE} "namespace cp {}\n")
+endif()
+
+# cp_add_library(<name> <source>...): static library cp_<name> with the alias cp::<name>.
+function(cp_add_library name)
+  set(sources ${ARGN})
+  if(NOT sources)
+    set(sources ${CP_EMPTY_SOURCE})
+  endif()
+  add_library(cp_${name} STATIC ${sources})
+  add_library(cp::${name} ALIAS cp_${name})
+  target_include_directories(cp_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(cp_${name} PRIVATE cp_build_flags cp_warnings)
+endfunction()
+
+# cp_add_executable(<name> <source>...): <build>/bin/<name>.
+function(cp_add_executable name)
+  add_executable(${name} ${ARGN})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE cp_build_flags cp_warnings)
+endfunction()

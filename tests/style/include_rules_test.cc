@@ -1,0 +1,348 @@
+// Keeps the picture of the folders true: reads every source of the project and checks what it includes.
+//
+//   shared <- {traces, sim, runtime} <- {cli, tests, benchmarks}
+//
+// traces, sim and runtime do not include each other; shared includes the standard library, Eigen and fmt
+// alone, and nothing for threads; headers of CUDA, NCCL and Gloo appear under runtime/ alone; includes of the
+// project's own headers are in quotes and start at the repository root.
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Source {
+  std::string path;  // from the repository root
+  std::string text;
+};
+
+struct Include {
+  int line;
+  bool quoted;
+  std::string target;  // as written between the delimiters; empty for an include of a macro
+};
+
+// Which rooms each room may include.
+const std::map<std::string, std::set<std::string>> kAllowedRooms = {
+    {"shared", {"shared"}},
+    {"traces", {"shared", "traces"}},
+    {"sim", {"shared", "sim"}},
+    {"runtime", {"shared", "runtime"}},
+    {"cli", {"shared", "traces", "sim", "runtime", "cli"}},
+    {"tests", {"shared", "traces", "sim", "runtime", "cli", "tests"}},
+    {"benchmarks", {"shared", "traces", "sim", "runtime", "benchmarks"}},
+};
+
+// The C++20 library without what starts, stops or joins threads, and the C library in its C++ form.
+const std::set<std::string> kStandardForShared = {
+    "algorithm",
+    "any",
+    "array",
+    "atomic",
+    "bit",
+    "bitset",
+    "cassert",
+    "cctype",
+    "cerrno",
+    "cfenv",
+    "cfloat",
+    "charconv",
+    "chrono",
+    "cinttypes",
+    "climits",
+    "clocale",
+    "cmath",
+    "compare",
+    "complex",
+    "concepts",
+    "coroutine",
+    "csignal",
+    "cstdarg",
+    "cstddef",
+    "cstdint",
+    "cstdio",
+    "cstdlib",
+    "cstring",
+    "ctime",
+    "cwchar",
+    "cwctype",
+    "deque",
+    "exception",
+    "execution",
+    "filesystem",
+    "forward_list",
+    "format",
+    "fstream",
+    "functional",
+    "initializer_list",
+    "iomanip",
+    "ios",
+    "iosfwd",
+    "iostream",
+    "istream",
+    "iterator",
+    "limits",
+    "list",
+    "locale",
+    "map",
+    "memory",
+    "memory_resource",
+    "new",
+    "numbers",
+    "numeric",
+    "optional",
+    "ostream",
+    "queue",
+    "random",
+    "ranges",
+    "ratio",
+    "regex",
+    "scoped_allocator",
+    "set",
+    "source_location",
+    "span",
+    "sstream",
+    "stack",
+    "stdexcept",
+    "streambuf",
+    "string",
+    "string_view",
+    "system_error",
+    "tuple",
+    "type_traits",
+    "typeindex",
+    "typeinfo",
+    "unordered_map",
+    "unordered_set",
+    "utility",
+    "valarray",
+    "variant",
+    "vector",
+    "version",
+};
+
+bool is_device_header(const std::string& target) {
+  static const std::regex pattern(
+      R"((gloo|cuda|cub|thrust|cute|cutlass|nvtx3|cooperative_groups)/.*|(nccl|cuda|cublas|cudnn|curand|cusparse|nvrtc|nvml|nvToolsExt|device_launch_parameters|cooperative_groups|mma)[A-Za-z0-9_]*(\.h|\.hpp|\.cuh)?)");
+  return std::regex_match(target, pattern);
+}
+
+bool is_library_for_shared(const std::string& target) {
+  return target.starts_with("Eigen/") || target.starts_with("unsupported/Eigen/") ||
+         target.starts_with("fmt/");
+}
+
+std::string room_of(const std::string& path) { return path.substr(0, path.find('/')); }
+
+// Blanks comments and keeps newlines; leaves literals as they are, so that a quoted "//" starts no comment.
+std::string without_comments(std::string_view text) {
+  enum class State { code, line_comment, block_comment, string, character };
+  State state = State::code;
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    const bool in_comment = state == State::line_comment || state == State::block_comment;
+    if (c == '\n') {
+      // No literal outlives its line, so that a stray quote in a raw string cannot hide what follows.
+      if (state != State::block_comment) state = State::code;
+      out += c;
+    } else if (state == State::code && c == '/' && (next == '/' || next == '*')) {
+      state = next == '/' ? State::line_comment : State::block_comment;
+      out += "  ";
+      ++i;
+    } else if (state == State::block_comment && c == '*' && next == '/') {
+      state = State::code;
+      out += "  ";
+      ++i;
+    } else if (in_comment) {
+      out += ' ';
+    } else if ((state == State::string || state == State::character) && c == '\\' && next != '\n') {
+      out += c;
+      out += next;
+      ++i;
+    } else {
+      if (c == '"' && state != State::character) {
+        state = state == State::string ? State::code : State::string;
+      } else if (c == '\'' && state == State::character) {
+        state = State::code;
+      } else if (c == '\'' && state == State::code &&
+                 (out.empty() || !std::isalnum(static_cast<unsigned char>(out.back())))) {
+        state = State::character;  // not the separator of 1'000
+      }
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::vector<Include> includes_of(const std::string& text) {
+  static const std::regex directive(
+      R"re(^\s*#\s*(include|include_next|import)\b\s*(?:"([^"]*)"|<([^>]*)>)?.*$)re");
+  std::vector<Include> includes;
+  std::istringstream lines(without_comments(text));
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    std::smatch match;
+    if (line.find('#') == std::string::npos || !std::regex_match(line, match, directive)) continue;
+    includes.push_back({number, match[2].matched, match[2].matched ? match[2].str() : match[3].str()});
+  }
+  return includes;
+}
+
+// Why `target` may not be included from `room`; empty if it may.
+std::string breach(const std::string& room, const Include& include) {
+  const std::string& target = include.target;
+  if (target.empty()) return "an include of a macro cannot be checked";
+  if (is_device_header(target) && room != "runtime")
+    return "headers of CUDA, NCCL and Gloo belong under runtime/ alone";
+
+  const std::string target_room = room_of(target);
+  const bool own = target.find('/') != std::string::npos && kAllowedRooms.contains(target_room);
+  if (include.quoted != own) {
+    return own ? "the project's headers are included in quotes"
+               : "quotes are for the project's headers, named from the repository root";
+  }
+  if (target.find("..") != std::string::npos) return "includes are named from the repository root";
+  if (own && !kAllowedRooms.at(room).contains(target_room)) return room + " may not include " + target_room;
+  if (room == "shared" && !own && !is_library_for_shared(target) && !kStandardForShared.contains(target)) {
+    return "shared may include the standard library without threads, Eigen and fmt alone";
+  }
+  return "";
+}
+
+// One line for each breach: "path:line: target: why".
+std::vector<std::string> breaches(const std::vector<Source>& sources) {
+  std::vector<std::string> found;
+  for (const Source& source : sources) {
+    for (const Include& include : includes_of(source.text)) {
+      const std::string why = breach(room_of(source.path), include);
+      if (why.empty()) continue;
+      found.push_back(source.path + ":" + std::to_string(include.line) + ": " + include.target + ": " + why);
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> breaches_of(const std::string& path, const std::string& text) {
+  return breaches({{path, text}});
+}
+
+std::vector<Source> project_sources() {
+  namespace fs = std::filesystem;
+  static const std::set<std::string> extensions = {".h", ".hpp", ".cc", ".cpp", ".cu", ".cuh", ".inc"};
+  const fs::path root = CP_SOURCE_DIR;
+  std::vector<Source> sources;
+  for (const auto& [room, allowed] : kAllowedRooms) {
+    if (!fs::exists(root / room)) continue;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / room)) {
+      if (!entry.is_regular_file() || !extensions.contains(entry.path().extension().string())) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      std::ostringstream text;
+      text << file.rdbuf();
+      sources.push_back({fs::relative(entry.path(), root).generic_string(), text.str()});
+    }
+  }
+  std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.path < b.path; });
+  return sources;
+}
+
+TEST(IncludeRules, HoldForEverySource) {
+  const std::vector<Source> sources = project_sources();
+  // The scan reached at least this file, and read it.
+  const auto self = std::find_if(sources.begin(), sources.end(), [](const Source& s) {
+    return s.path == "tests/style/include_rules_test.cc";
+  });
+  ASSERT_NE(self, sources.end()) << "no sources under " << CP_SOURCE_DIR;
+  ASSERT_FALSE(includes_of(self->text).empty());
+  EXPECT_THAT(breaches(sources), IsEmpty());
+}
+
+TEST(IncludeRules, SharedIncludesNothingOfTheOthers) {
+  for (const char* room : {"sim", "runtime", "traces", "cli", "tests", "benchmarks"}) {
+    const std::string text = std::string("#include \"") + room + "/x.h\"\n";
+    EXPECT_THAT(breaches_of("shared/mesh/mesh.cc", text), ElementsAre(HasSubstr("shared may not include")))
+        << room;
+  }
+  EXPECT_THAT(breaches_of("shared/mesh/mesh.cc", "#include \"shared/mesh/mesh.h\"\n"), IsEmpty());
+}
+
+TEST(IncludeRules, SiblingsDoNotIncludeEachOther) {
+  const std::vector<std::string> siblings = {"sim", "runtime", "traces"};
+  for (const std::string& from : siblings) {
+    for (const std::string& to : siblings) {
+      const std::vector<std::string> found = breaches_of(from + "/a.cc", "#include \"" + to + "/b.h\"\n");
+      EXPECT_EQ(found.empty(), from == to) << from << " -> " << to;
+    }
+    EXPECT_THAT(breaches_of(from + "/a.cc", "#include \"cli/flags.h\"\n"),
+                ElementsAre(HasSubstr("may not include cli")));
+    EXPECT_THAT(breaches_of("cli/cpsim/main.cc", "#include \"" + from + "/b.h\"\n"), IsEmpty());
+    EXPECT_THAT(breaches_of("tests/mesh/a.cc", "#include \"" + from + "/b.h\"\n"), IsEmpty());
+    EXPECT_THAT(breaches_of("benchmarks/a.cc", "#include \"" + from + "/b.h\"\n"), IsEmpty());
+  }
+}
+
+TEST(IncludeRules, SharedKnowsNoThreadsSocketsOrProtobuf) {
+  for (const char* target : {"thread", "mutex", "shared_mutex", "condition_variable", "future", "semaphore",
+                             "latch", "barrier", "stop_token", "sys/socket.h", "pthread.h", "unistd.h",
+                             "boost/asio.hpp", "google/protobuf/message.h", "CLI/CLI.hpp", "gtest/gtest.h"}) {
+    const std::string text = std::string("#include <") + target + ">\n";
+    EXPECT_EQ(breaches_of("shared/plan/plan.h", text).size(), 1U) << target;
+    EXPECT_THAT(breaches_of("runtime/rendezvous.h", text), IsEmpty()) << target;
+  }
+  for (const char* target : {"vector", "cstdint", "span", "Eigen/Core", "fmt/format.h"}) {
+    EXPECT_THAT(breaches_of("shared/plan/plan.h", std::string("#include <") + target + ">\n"), IsEmpty())
+        << target;
+  }
+}
+
+TEST(IncludeRules, DeviceHeadersStayUnderRuntime) {
+  for (const char* target : {"cuda.h", "cuda_runtime.h", "cuda_bf16.h", "cuda/std/span", "cub/cub.cuh",
+                             "nccl.h", "cublas_v2.h", "cooperative_groups.h", "gloo/context.h"}) {
+    const std::string text = std::string("#include <") + target + ">\n";
+    for (const char* room : {"shared", "sim", "traces", "cli", "tests", "benchmarks"}) {
+      EXPECT_THAT(breaches_of(std::string(room) + "/a.cc", text),
+                  ElementsAre(HasSubstr("under runtime/ alone")))
+          << room << " " << target;
+    }
+    EXPECT_THAT(breaches_of("runtime/nccl/device.cu", text), IsEmpty()) << target;
+  }
+}
+
+TEST(IncludeRules, OwnHeadersAreQuotedAndNamedFromTheRoot) {
+  EXPECT_EQ(breaches_of("shared/mesh/mesh.cc", "#include \"mesh.h\"\n").size(), 1U);
+  EXPECT_EQ(breaches_of("shared/mesh/mesh.cc", "#include \"../mesh/mesh.h\"\n").size(), 1U);
+  EXPECT_EQ(breaches_of("shared/mesh/mesh.cc", "#include \"shared/../sim/x.h\"\n").size(), 1U);
+  EXPECT_EQ(breaches_of("shared/mesh/mesh.cc", "#include <shared/mesh/mesh.h>\n").size(), 1U);
+  EXPECT_EQ(breaches_of("sim/a.cc", "#include HEADER\n").size(), 1U);
+}
+
+TEST(IncludeRules, FindDirectivesAsThePreprocessorDoes) {
+  EXPECT_THAT(
+      breaches_of("shared/a.h", "#pragma once\n\n  #  include  <thread>  // why\n"),
+      ElementsAre("shared/a.h:3: thread: shared may include the standard library without threads, Eigen and "
+                  "fmt alone"));
+  EXPECT_EQ(breaches_of("shared/a.h", "int n = 1'000;\n#include <mutex>\n").size(), 1U);
+  EXPECT_EQ(breaches_of("shared/a.h", "auto s = \"/*\";\n#include <mutex>\n").size(), 1U);
+  EXPECT_EQ(breaches_of("shared/a.h", "/* \" */ #include <mutex>\n").size(), 1U);
+  EXPECT_THAT(breaches_of("shared/a.h", "// #include <thread>\n/*\n#include <thread>\n*/\n"), IsEmpty());
+  EXPECT_THAT(breaches_of("shared/a.h", "auto s = \"#include <thread>\";\n"), IsEmpty());
+}
+
+}  // namespace
