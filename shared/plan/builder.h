@@ -8,8 +8,9 @@
 //   b.begin_repeat(32);  ...  b.end_repeat();
 //   Plan plan = std::move(b).build(inputs_digest);
 //
-// Two steps on different streams that touch a common element, at least one of them writing, are ordered as they were added; an
-// edge is written only where no other edge implies it. Inside a Repeat the same holds between an iteration and those before it.
+// Two steps on different streams that touch a common element, at least one of them writing, are ordered as
+// they were added; an edge is written only where no other edge implies it. Inside a Repeat the same holds
+// between an iteration and those before it.
 #pragma once
 
 #include <string>
@@ -19,30 +20,32 @@
 
 namespace cp {
 
-// Where a temporary prefers to lie. Chains in which each step makes a buffer from the previous one pack exactly when
-// the buffers alternate between the two ends of the arena.
+// Where a temporary prefers to lie. Chains in which each step makes a buffer from the previous one pack
+// exactly when the buffers alternate between the two ends of the arena.
 enum class Anchor : std::uint8_t { any, low, high };
 
 class PlanBuilder {
  public:
   PlanBuilder(Rank self, Target target);
 
-  StreamId stream(std::string name);                            // the stream of that name, made on first use
-  GroupId group(std::string name, std::vector<Rank> ranks);     // the group with that name and ranks, made on first use
+  StreamId stream(std::string name);  // the stream of that name, made on first use
+  GroupId group(std::string name,
+                std::vector<Rank> ranks);  // the group with that name and ranks, made on first use
   BufferId input(std::string name, DType dtype, std::int64_t numel);
   BufferId output(std::string name, DType dtype, std::int64_t numel);
   BufferId inout(std::string name, DType dtype, std::int64_t numel);
   BufferId temporary(std::string name, DType dtype, std::int64_t numel, Anchor anchor = Anchor::any);
 
-  // Appends a step. Throws InvalidInput when the target lacks the operation or a dtype (naming it), and for views outside of
-  // their buffer, or of the wrong size for the operation.
+  // Appends a step. Throws InvalidInput when the target lacks the operation or a dtype (naming it), and for
+  // views outside of their buffer, or of the wrong size for the operation.
   StepId add(StreamId stream, Kernel kernel, std::string label = {});
   StepId add(StreamId stream, Collective collective, std::string label = {});
 
   void begin_repeat(std::int64_t count);
   void end_repeat();
 
-  // Derives edges, first and last uses and the arena. `inputs`: digest of what the caller built the plan from.
+  // Derives edges, first and last uses and the arena. `inputs`: digest of what the caller built the plan
+  // from.
   Plan build(const Digest& inputs) &&;
 
  private:
@@ -50,13 +53,15 @@ class PlanBuilder {
   StepId add_work(StreamId stream, Work work, std::string label);
 
   Plan plan_;
-  std::vector<Anchor> anchors_;
+  std::vector<Anchor> anchors_;          // by buffer
+  std::vector<StreamId> group_streams_;  // by group; -1 before its first collective
   bool in_repeat_ = false;
   StepId next_step_ = 0;
 };
 
-// Throws InvalidInput unless the step's views lie in their buffers (in every iteration), have the sizes and dtypes that the
-// operation needs, and are contiguous where it needs that; the rules are written once, here, for builder and checker.
+// Throws InvalidInput unless the step's views lie in their buffers (in every iteration), have the sizes and
+// dtypes that the operation needs, and are contiguous where it needs that; the rules are written once, here,
+// for builder and checker.
 void validate_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
 
 }  // namespace cp

@@ -1,8 +1,8 @@
 // Plan: everything one rank does, as plain data.
 //
-// A plan holds no pointer, clock, random number or process state. It is equal for equal inputs on every machine. The same
-// plan is checked, executed on the simulated fabric and on real processes, recorded, timed on a model of a cluster, and
-// printed.
+// A plan holds no pointer, clock, random number or process state. It is equal for equal inputs on every
+// machine. The same plan is checked, executed on the simulated fabric and on real processes, recorded, timed
+// on a model of a cluster, and printed.
 //
 //   groups     communicators: which ranks talk
 //   buffers    all memory, declared: the caller's, and temporaries at fixed places in one arena
@@ -25,12 +25,13 @@
 
 namespace cp {
 
-using BufferId = std::int32_t;   // index into Plan::buffers
-using GroupId = std::int32_t;    // index into Plan::groups
-using StreamId = std::int32_t;   // 0 .. Plan::streams.size()-1
-using StepId = std::int32_t;     // position among all steps of the plan, a Repeat's body counted once
+using BufferId = std::int32_t;  // index into Plan::buffers
+using GroupId = std::int32_t;   // index into Plan::groups
+using StreamId = std::int32_t;  // 0 .. Plan::streams.size()-1
+using StepId = std::int32_t;    // position among all steps of the plan, a Repeat's body counted once
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory
+// ---------------------------------------------------------------------------------------------------------
 
 // `input`, `output` and `inout` belong to the caller (bindings); `temporary` lives in the arena.
 enum class BufferKind : std::uint8_t { input, output, inout, temporary };
@@ -39,7 +40,7 @@ struct Buffer {
   std::string name;
   BufferKind kind = BufferKind::temporary;
   DType dtype = DType::f32;
-  std::int64_t numel = 0;                // all slots together
+  std::int64_t numel = 0;  // all slots together
   // Temporaries only, filled by PlanBuilder::build().
   std::int64_t offset_bytes = 0;         // place in the arena
   StepId first_use = -1, last_use = -1;  // in issue order
@@ -47,8 +48,9 @@ struct Buffer {
   std::int64_t bytes() const { return numel * size_bytes(dtype); }
 };
 
-// How a view moves from one iteration of a Repeat to the next: it lies at offset + stride * ((iteration + phase) % period),
-// without the modulus when period is 0. Slots of a double buffer have period 2; a stack of layers' weights has period 0.
+// How a view moves from one iteration of a Repeat to the next: it lies at offset + stride * ((iteration +
+// phase) % period), without the modulus when period is 0. Slots of a double buffer have period 2; a stack of
+// layers' weights has period 0.
 struct Advance {
   std::int64_t stride = 0, period = 0, phase = 0;
   bool operator==(const Advance&) const = default;
@@ -59,7 +61,7 @@ struct View {
   BufferId buffer = -1;
   std::int64_t offset = 0;
   Shape shape;
-  Shape strides;          // one for each dimension, >= 0; 0 repeats an element and is allowed for reading only
+  Shape strides;  // one for each dimension, >= 0; 0 repeats an element and is allowed for reading only
   Advance advance;
   bool operator==(const View&) const = default;
   std::int64_t numel() const { return cp::numel(shape); }
@@ -73,24 +75,26 @@ bool is_contiguous(const View& view);
 // Element offset of the view in the given iteration of its Repeat (0 outside of one).
 std::int64_t offset_at(const View& view, std::int64_t iteration);
 
-// ---- communication --------------------------------------------------------------------------------------------------
+// ---- communication
+// --------------------------------------------------------------------------------------------------
 
-// A communicator: (name, ranks) identifies it in the whole world. All its collectives are issued on one stream.
+// A communicator: (name, ranks) identifies it in the whole world. All its collectives are issued on one
+// stream.
 struct Group {
   std::string name;
   std::vector<Rank> ranks;
   bool operator==(const Group&) const = default;
 };
 
-// Views of collectives are contiguous. `n` is the group's size; blocks come in the order of the group's ranks.
-// Input and output may be the same memory only in NCCL's in-place forms: AllReduce and Broadcast with out == in, AllGather
-// with in == block `index` of out, ReduceScatter with out == block `index` of in.
-struct AllGather {       // out: n blocks of in's size
+// Views of collectives are contiguous. `n` is the group's size; blocks come in the order of the group's
+// ranks. Input and output may be the same memory only in NCCL's in-place forms: AllReduce and Broadcast with
+// out == in, AllGather with in == block `index` of out, ReduceScatter with out == block `index` of in.
+struct AllGather {  // out: n blocks of in's size
   GroupId group = -1;
   View in, out;
   bool operator==(const AllGather&) const = default;
 };
-struct ReduceScatter {   // in: n blocks of out's size
+struct ReduceScatter {  // in: n blocks of out's size
   GroupId group = -1;
   ReduceOp op = ReduceOp::sum;
   View in, out;
@@ -102,35 +106,37 @@ struct AllReduce {
   View in, out;
   bool operator==(const AllReduce&) const = default;
 };
-struct AllToAll {        // in, out: n blocks of equal size
+struct AllToAll {  // in, out: n blocks of equal size
   GroupId group = -1;
   View in, out;
   bool operator==(const AllToAll&) const = default;
 };
-struct Broadcast {       // in is read at the root only
+struct Broadcast {  // in is read at the root only
   GroupId group = -1;
-  std::int32_t root = 0;   // index in the group
+  std::int32_t root = 0;  // index in the group
   View in, out;
   bool operator==(const Broadcast&) const = default;
 };
 
-// Every point-to-point transfer is part of an Exchange: one group start/end, so that a lone send, which could deadlock, cannot
-// be written (contract 4). Several transfers with one peer match in order. A rank without transfers still takes part.
+// Every point-to-point transfer is part of an Exchange: one group start/end, so that a lone send, which could
+// deadlock, cannot be written (contract 4). Several transfers with one peer match in order. A rank without
+// transfers still takes part.
 struct Transfer {
-  std::int32_t peer = -1;   // index in the group; not the rank itself (that is a Copy)
+  std::int32_t peer = -1;  // index in the group; not the rank itself (that is a Copy)
   View view;
   bool operator==(const Transfer&) const = default;
 };
 struct Exchange {
   GroupId group = -1;
   std::vector<Transfer> sends, recvs;
-  Digest counts;            // of the full matrix of counts (counts_digest), the same on all members
+  Digest counts;  // of the full matrix of counts (counts_digest), the same on all members
   bool operator==(const Exchange&) const = default;
 };
 
 using Collective = std::variant<AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Exchange>;
 
-// Digest of an Exchange's count matrix: its nonzero entries as (sender index, receiver index, elements), ascending.
+// Digest of an Exchange's count matrix: its nonzero entries as (sender index, receiver index, elements),
+// ascending.
 struct Count {
   std::int32_t from = 0, to = 0;
   std::int64_t numel = 0;
@@ -138,32 +144,33 @@ struct Count {
 };
 Digest counts_digest(std::vector<Count> counts);
 
-// ---- computation ----------------------------------------------------------------------------------------------------
+// ---- computation
+// ----------------------------------------------------------------------------------------------------
 
-struct Copy {          // out = in; shapes have equal numbers of elements, taken row-major
+struct Copy {  // out = in; shapes have equal numbers of elements, taken row-major
   View in, out;
   bool operator==(const Copy&) const = default;
 };
-struct Cast {          // out = in converted to out's dtype, round to nearest even
+struct Cast {  // out = in converted to out's dtype, round to nearest even
   View in, out;
   bool operator==(const Cast&) const = default;
 };
-struct Fill {          // out = value
+struct Fill {  // out = value
   View out;
   double value = 0;
   bool operator==(const Fill&) const = default;
 };
-struct Accumulate {    // out = out op in; op is not avg (that is sum, then Scale)
+struct Accumulate {  // out = out op in; op is not avg (that is sum, then Scale)
   ReduceOp op = ReduceOp::sum;
   View in, out;
   bool operator==(const Accumulate&) const = default;
 };
-struct Scale {         // data *= factor, in f32 for the 16-bit types
+struct Scale {  // data *= factor, in f32 for the 16-bit types
   View data;
   double factor = 1;
   bool operator==(const Scale&) const = default;
 };
-struct MatMul {        // out[m,n] = a[m,k] * b[k,n], or += ; row-major 2-D views, strided
+struct MatMul {  // out[m,n] = a[m,k] * b[k,n], or += ; row-major 2-D views, strided
   View a, b, out;
   bool accumulate = false;
   bool operator==(const MatMul&) const = default;
@@ -179,19 +186,19 @@ struct MaskSlice {
   std::int64_t diagonal = 0, window = 0;
   bool operator==(const MaskSlice&) const = default;
 };
-bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k);   // local coordinates of the views
+bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k);  // local coordinates of the views
 
-// Scaled dot-product attention of some queries against some keys. Views are [batch, seq, heads, head_dim] whatever the layout
-// in memory (BSHD and BNSD differ in strides); lse is [batch, heads, seq], f32, natural logarithm. kv_heads divides q_heads.
-// Rows that no slice gives a key have out = 0 and lse = -inf.
+// Scaled dot-product attention of some queries against some keys. Views are [batch, seq, heads, head_dim]
+// whatever the layout in memory (BSHD and BNSD differ in strides); lse is [batch, heads, seq], f32, natural
+// logarithm. kv_heads divides q_heads. Rows that no slice gives a key have out = 0 and lse = -inf.
 struct AttentionForward {
   View q, k, v, out, lse;
   double softmax_scale = 1;
-  std::vector<MaskSlice> slices;   // disjoint
+  std::vector<MaskSlice> slices;  // disjoint
   bool operator==(const AttentionForward&) const = default;
 };
-// Gradients of the pairs in `slices`, given the FINAL out and lse of the whole row and delta = rowsum(dout * out), [batch,
-// heads, seq], f32 (AttentionDelta). dq, dk and dv are written, or added to when `accumulate`.
+// Gradients of the pairs in `slices`, given the FINAL out and lse of the whole row and delta = rowsum(dout *
+// out), [batch, heads, seq], f32 (AttentionDelta). dq, dk and dv are written, or added to when `accumulate`.
 struct AttentionBackward {
   View q, k, v, dout, lse, delta, dq, dk, dv;
   double softmax_scale = 1;
@@ -199,11 +206,11 @@ struct AttentionBackward {
   bool accumulate = false;
   bool operator==(const AttentionBackward&) const = default;
 };
-struct AttentionDelta {   // delta = rowsum(dout * out)
+struct AttentionDelta {  // delta = rowsum(dout * out)
   View out, dout, delta;
   bool operator==(const AttentionDelta&) const = default;
 };
-struct AttentionMerge {   // (out, lse) = log-sum-exp merge of (out, lse) and (in, in_lse), in f32
+struct AttentionMerge {  // (out, lse) = log-sum-exp merge of (out, lse) and (in, in_lse), in f32
   View in, in_lse, out, lse;
   bool operator==(const AttentionMerge&) const = default;
 };
@@ -211,12 +218,14 @@ struct AttentionMerge {   // (out, lse) = log-sum-exp merge of (out, lse) and (i
 using Kernel = std::variant<Copy, Cast, Fill, Accumulate, Scale, MatMul, AttentionForward, AttentionBackward,
                             AttentionDelta, AttentionMerge>;
 
-// ---- steps ----------------------------------------------------------------------------------------------------------
+// ---- steps
+// ----------------------------------------------------------------------------------------------------------
 
 using Work = std::variant<Kernel, Collective>;
 
-// "The step `step`, `iterations_back` iterations of the enclosing Repeat ago" (nothing, where there was none). From outside a
-// Repeat, a step of its body means that step's last iteration; from inside, a step before the Repeat means just that step.
+// "The step `step`, `iterations_back` iterations of the enclosing Repeat ago" (nothing, where there was
+// none). From outside a Repeat, a step of its body means that step's last iteration; from inside, a step
+// before the Repeat means just that step.
 struct Edge {
   StepId step = -1;
   std::int32_t iterations_back = 0;
@@ -226,8 +235,8 @@ struct Edge {
 struct Step {
   StreamId stream = 0;
   Work work;
-  std::vector<Edge> after;   // steps of OTHER streams; the order within a stream is implied
-  std::string label;         // for people; no part of the meaning
+  std::vector<Edge> after;  // steps of OTHER streams; the order within a stream is implied
+  std::string label;        // for people; no part of the meaning
   bool operator==(const Step&) const = default;
 };
 
@@ -244,14 +253,15 @@ struct Plan {
   Target target;
   std::vector<Group> groups;
   std::vector<Buffer> buffers;
-  std::vector<std::string> streams;      // names
+  std::vector<std::string> streams;  // names
   std::vector<Segment> segments;
-  std::int64_t arena_bytes = 0;          // of the temporaries
-  Digest inputs;                         // of what the builder was given: equal on all ranks
+  std::int64_t arena_bytes = 0;  // of the temporaries
+  Digest inputs;                 // of what the builder was given: equal on all ranks
   bool operator==(const Plan&) const = default;
 };
 
-// ---- looking at plans -----------------------------------------------------------------------------------------------
+// ---- looking at plans
+// -----------------------------------------------------------------------------------------------
 
 // "all_gather", "copy", ...: the name in Targets, traces and messages.
 std::string_view operation_name(const Work& work);
@@ -265,8 +275,10 @@ struct Access {
 };
 std::vector<Access> accesses(const Work& work, std::int32_t index_in_group = 0);
 
-// Bytes sent to and received from each member of the group, by index; a collective's nominal volume:
-//   AllGather, AllToAll, Broadcast and Exchange: what each peer gets; AllReduce and ReduceScatter: the buffer, the block.
+// Bytes sent to and received from each member of the group, by index; 0 for the rank itself. A collective's
+// nominal volume:
+//   AllGather, AllToAll, Broadcast and Exchange: what each peer gets; AllReduce and ReduceScatter: the
+//   buffer, the block.
 struct Volume {
   std::vector<std::int64_t> sent, received;
   bool operator==(const Volume&) const = default;
@@ -290,8 +302,9 @@ std::int64_t peak_bytes(const Plan& plan);
 
 // Digest of the whole plan without labels and names of buffers and streams.
 Digest digest(const Plan& plan);
-// Digest of the canonical sequence of collectives on a group: operation, dtype, reduction, root, counts, repeats. Equal on all
-// members of the group; compared over the control plane before a plan's first use (contract 2).
+// Digest of the canonical sequence of collectives on a group: operation, dtype, reduction, root, counts,
+// repeats. Equal on all members of the group; compared over the control plane before a plan's first use
+// (contract 2).
 Digest collective_digest(const Plan& plan, GroupId group);
 
 // A readable text, one line a step; parse_plan(to_text(p)) == p (labels and names included).

@@ -1,0 +1,157 @@
+#include "shared/plan/builder.h"
+
+#include <algorithm>
+
+#include "shared/base/error.h"
+#include "shared/plan/operations.h"
+
+namespace cp {
+
+PlanBuilder::PlanBuilder(Rank self, Target target) {
+  plan_.self = self;
+  plan_.target = std::move(target);
+}
+
+StreamId PlanBuilder::stream(std::string name) {
+  const auto found = std::find(plan_.streams.begin(), plan_.streams.end(), name);
+  if (found != plan_.streams.end()) return static_cast<StreamId>(found - plan_.streams.begin());
+  plan_.streams.push_back(std::move(name));
+  return static_cast<StreamId>(plan_.streams.size() - 1);
+}
+
+GroupId PlanBuilder::group(std::string name, std::vector<Rank> ranks) {
+  for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
+    if (plan_.groups[i].name == name && plan_.groups[i].ranks == ranks) return static_cast<GroupId>(i);
+  }
+  std::vector<Rank> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    throw InvalidInput(str("group ", name, "[", join(ranks), "] holds rank ", *twice, " twice"));
+  }
+  if (!std::binary_search(sorted.begin(), sorted.end(), plan_.self)) {
+    throw InvalidInput(str("group ", name, "[", join(ranks), "] lacks rank ", plan_.self,
+                           "; a rank's plan has only groups that the rank is a member of"));
+  }
+  plan_.groups.push_back({std::move(name), std::move(ranks)});
+  group_streams_.push_back(-1);
+  return static_cast<GroupId>(plan_.groups.size() - 1);
+}
+
+BufferId PlanBuilder::input(std::string name, DType dtype, std::int64_t numel) {
+  return add_buffer(std::move(name), BufferKind::input, dtype, numel, Anchor::any);
+}
+BufferId PlanBuilder::output(std::string name, DType dtype, std::int64_t numel) {
+  return add_buffer(std::move(name), BufferKind::output, dtype, numel, Anchor::any);
+}
+BufferId PlanBuilder::inout(std::string name, DType dtype, std::int64_t numel) {
+  return add_buffer(std::move(name), BufferKind::inout, dtype, numel, Anchor::any);
+}
+BufferId PlanBuilder::temporary(std::string name, DType dtype, std::int64_t numel, Anchor anchor) {
+  return add_buffer(std::move(name), BufferKind::temporary, dtype, numel, anchor);
+}
+
+BufferId PlanBuilder::add_buffer(std::string name, BufferKind kind, DType dtype, std::int64_t numel,
+                                 Anchor anchor) {
+  constexpr std::int64_t kMaxNumel = std::int64_t{1} << 59;
+  if (numel < 0 || numel > kMaxNumel) {
+    throw InvalidInput(str("buffer ", name, " of ", numel, " elements; use 0 to 2^59"));
+  }
+  if (!plan_.target.dtypes.contains(dtype)) {
+    throw InvalidInput(
+        str("target ", plan_.target.name, " has no dtype ", cp::name(dtype), " (buffer ", name, ")"));
+  }
+  plan_.buffers.push_back({.name = std::move(name), .kind = kind, .dtype = dtype, .numel = numel});
+  anchors_.push_back(anchor);
+  return static_cast<BufferId>(plan_.buffers.size() - 1);
+}
+
+StepId PlanBuilder::add(StreamId stream, Kernel kernel, std::string label) {
+  return add_work(stream, std::move(kernel), std::move(label));
+}
+StepId PlanBuilder::add(StreamId stream, Collective collective, std::string label) {
+  const auto group = static_cast<std::size_t>(group_of(collective));
+  if (group < group_streams_.size()) {  // any other is refused by validate_step
+    StreamId& of_group = group_streams_[group];
+    if (of_group >= 0 && of_group != stream) {
+      throw InvalidInput(
+          str("group ", plan_.groups[group].name, " is used on the streams ",
+              plan_.streams[static_cast<std::size_t>(of_group)], " and ", stream,
+              "; a group's collectives are issued on one stream: make a second group for the other"));
+    }
+    of_group = stream;
+  }
+  return add_work(stream, std::move(collective), std::move(label));
+}
+
+StepId PlanBuilder::add_work(StreamId stream, Work work, std::string label) {
+  Step step{.stream = stream, .work = std::move(work), .after = {}, .label = std::move(label)};
+  Repeat* repeat = in_repeat_ ? &std::get<Repeat>(plan_.segments.back()) : nullptr;
+  validate_step(plan_, step, repeat != nullptr ? repeat->count : 1);
+  if (repeat != nullptr) {
+    repeat->steps.push_back(std::move(step));
+  } else {
+    plan_.segments.emplace_back(std::move(step));
+  }
+  return next_step_++;
+}
+
+void PlanBuilder::begin_repeat(std::int64_t count) {
+  if (in_repeat_) throw InvalidInput("begin_repeat inside a Repeat; Repeats do not nest: unroll one of them");
+  if (count < 1)
+    throw InvalidInput(str("a Repeat of ", count, " iterations; leave it out, or use at least 1"));
+  plan_.segments.emplace_back(Repeat{.count = count, .steps = {}});
+  in_repeat_ = true;
+}
+
+void PlanBuilder::end_repeat() {
+  if (!in_repeat_) throw InvalidInput("end_repeat without begin_repeat");
+  in_repeat_ = false;
+  if (std::get<Repeat>(plan_.segments.back()).steps.empty()) plan_.segments.pop_back();
+}
+
+// For now: all steps in order, and no two temporaries overlap.
+Plan PlanBuilder::build(const Digest& inputs) && {
+  if (in_repeat_) throw InvalidInput("build inside a Repeat; call end_repeat first");
+  plan_.inputs = inputs;
+  std::vector<StepId> last(plan_.streams.size(), -1);
+  StepId id = 0;
+  const auto finish = [&](Step& step, StepId begin, StepId end) {
+    for (std::size_t stream = 0; stream < last.size(); ++stream) {
+      if (static_cast<StreamId>(stream) == step.stream) continue;
+      if (last[stream] >= 0) step.after.push_back({last[stream], 0});
+    }
+    last[static_cast<std::size_t>(step.stream)] = id++;
+    for_each_access(step.work, 0, [&](const Access& access) {
+      if (access.view->buffer < 0) return;
+      Buffer& buffer = plan_.buffers[static_cast<std::size_t>(access.view->buffer)];
+      if (buffer.kind != BufferKind::temporary) return;
+      if (buffer.first_use < 0) buffer.first_use = begin;
+      buffer.last_use = end;
+    });
+  };
+  for (Segment& segment : plan_.segments) {
+    if (Step* step = std::get_if<Step>(&segment)) {
+      finish(*step, id, id);
+      continue;
+    }
+    Repeat& repeat = std::get<Repeat>(segment);
+    const StepId begin = id, end = id + static_cast<StepId>(repeat.steps.size()) - 1;
+    for (Step& step : repeat.steps) finish(step, begin, end);
+    for (Step& step : repeat.steps) {  // the next iteration starts when this one has ended
+      for (std::size_t stream = 0; stream < last.size(); ++stream) {
+        if (static_cast<StreamId>(stream) != step.stream && last[stream] >= begin)
+          step.after.push_back({last[stream], 1});
+      }
+    }
+  }
+  for (Buffer& buffer : plan_.buffers) {
+    if (buffer.kind != BufferKind::temporary) continue;
+    buffer.offset_bytes =
+        align_up(plan_.arena_bytes, std::max(plan_.target.alignment_bytes, size_bytes(buffer.dtype)));
+    plan_.arena_bytes = buffer.offset_bytes + buffer.bytes();
+  }
+  return std::move(plan_);
+}
+
+}  // namespace cp

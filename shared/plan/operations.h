@@ -1,0 +1,130 @@
+// What every operation consists of, written once: its name, its fields, what it reads and writes.
+//
+// The text form, the digest and accesses() are made of these; an operation added to plan.h is added here and
+// to validate_step(), and nowhere else under shared/plan.
+#pragma once
+
+#include <string_view>
+#include <type_traits>
+
+#include "shared/plan/plan.h"
+
+namespace cp {
+
+template <class Op>
+inline constexpr std::string_view kOperationName = "";
+template <>
+inline constexpr std::string_view kOperationName<AllGather> = "all_gather";
+template <>
+inline constexpr std::string_view kOperationName<ReduceScatter> = "reduce_scatter";
+template <>
+inline constexpr std::string_view kOperationName<AllReduce> = "all_reduce";
+template <>
+inline constexpr std::string_view kOperationName<AllToAll> = "all_to_all";
+template <>
+inline constexpr std::string_view kOperationName<Broadcast> = "broadcast";
+template <>
+inline constexpr std::string_view kOperationName<Exchange> = "exchange";
+template <>
+inline constexpr std::string_view kOperationName<Copy> = "copy";
+template <>
+inline constexpr std::string_view kOperationName<Cast> = "cast";
+template <>
+inline constexpr std::string_view kOperationName<Fill> = "fill";
+template <>
+inline constexpr std::string_view kOperationName<Accumulate> = "accumulate";
+template <>
+inline constexpr std::string_view kOperationName<Scale> = "scale";
+template <>
+inline constexpr std::string_view kOperationName<MatMul> = "matmul";
+template <>
+inline constexpr std::string_view kOperationName<AttentionForward> = "attention_forward";
+template <>
+inline constexpr std::string_view kOperationName<AttentionBackward> = "attention_backward";
+template <>
+inline constexpr std::string_view kOperationName<AttentionDelta> = "attention_delta";
+template <>
+inline constexpr std::string_view kOperationName<AttentionMerge> = "attention_merge";
+
+// Calls visit(name, field) for each field of the operation, which may be const, in the order of plan.h.
+template <class Op, class Visit>
+void visit_fields(Op& op, Visit&& visit) {
+  using T = std::remove_const_t<Op>;
+  if constexpr (std::is_same_v<T, AllGather> || std::is_same_v<T, AllToAll>) {
+    visit("group", op.group), visit("in", op.in), visit("out", op.out);
+  } else if constexpr (std::is_same_v<T, ReduceScatter> || std::is_same_v<T, AllReduce>) {
+    visit("group", op.group), visit("op", op.op), visit("in", op.in), visit("out", op.out);
+  } else if constexpr (std::is_same_v<T, Broadcast>) {
+    visit("group", op.group), visit("root", op.root), visit("in", op.in), visit("out", op.out);
+  } else if constexpr (std::is_same_v<T, Exchange>) {
+    visit("group", op.group), visit("sends", op.sends), visit("recvs", op.recvs), visit("counts", op.counts);
+  } else if constexpr (std::is_same_v<T, Copy> || std::is_same_v<T, Cast>) {
+    visit("in", op.in), visit("out", op.out);
+  } else if constexpr (std::is_same_v<T, Fill>) {
+    visit("out", op.out), visit("value", op.value);
+  } else if constexpr (std::is_same_v<T, Accumulate>) {
+    visit("op", op.op), visit("in", op.in), visit("out", op.out);
+  } else if constexpr (std::is_same_v<T, Scale>) {
+    visit("data", op.data), visit("factor", op.factor);
+  } else if constexpr (std::is_same_v<T, MatMul>) {
+    visit("a", op.a), visit("b", op.b), visit("out", op.out), visit("accumulate", op.accumulate);
+  } else if constexpr (std::is_same_v<T, AttentionForward>) {
+    visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("out", op.out), visit("lse", op.lse);
+    visit("softmax_scale", op.softmax_scale), visit("slices", op.slices);
+  } else if constexpr (std::is_same_v<T, AttentionBackward>) {
+    visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("dout", op.dout), visit("lse", op.lse);
+    visit("delta", op.delta), visit("dq", op.dq), visit("dk", op.dk), visit("dv", op.dv);
+    visit("softmax_scale", op.softmax_scale), visit("slices", op.slices), visit("accumulate", op.accumulate);
+  } else if constexpr (std::is_same_v<T, AttentionDelta>) {
+    visit("out", op.out), visit("dout", op.dout), visit("delta", op.delta);
+  } else {
+    static_assert(std::is_same_v<T, AttentionMerge>, "an operation without fields");
+    visit("in", op.in), visit("in_lse", op.in_lse), visit("out", op.out), visit("lse", op.lse);
+  }
+}
+
+// Calls f(op) with the operation itself, whether kernel or collective.
+template <class AnyWork, class F>
+decltype(auto) visit_operation(AnyWork& work, F&& f) {
+  return std::visit([&](auto& kind) -> decltype(auto) { return std::visit(f, kind); }, work);
+}
+
+// Calls f(Access) for each view of the operation, as accesses() lists them, without allocating.
+template <class F>
+void for_each_access(const Work& work, std::int32_t index_in_group, F&& f) {
+  const auto reads = [&](const auto&... views) { (f(Access{&views, true, false}), ...); };
+  const auto writes = [&](const auto&... views) { (f(Access{&views, false, true}), ...); };
+  const auto updates = [&](const auto&... views) { (f(Access{&views, true, true}), ...); };
+  visit_operation(work, [&](const auto& op) {
+    using T = std::remove_cvref_t<decltype(op)>;
+    if constexpr (std::is_same_v<T, Broadcast>) {
+      if (index_in_group == op.root) reads(op.in);
+      writes(op.out);
+    } else if constexpr (std::is_same_v<T, Exchange>) {
+      for (const Transfer& send : op.sends) reads(send.view);
+      for (const Transfer& recv : op.recvs) writes(recv.view);
+    } else if constexpr (std::is_same_v<T, Fill>) {
+      writes(op.out);
+    } else if constexpr (std::is_same_v<T, Accumulate>) {
+      reads(op.in), updates(op.out);
+    } else if constexpr (std::is_same_v<T, Scale>) {
+      updates(op.data);
+    } else if constexpr (std::is_same_v<T, MatMul>) {
+      reads(op.a, op.b);
+      op.accumulate ? updates(op.out) : writes(op.out);
+    } else if constexpr (std::is_same_v<T, AttentionForward>) {
+      reads(op.q, op.k, op.v), writes(op.out, op.lse);
+    } else if constexpr (std::is_same_v<T, AttentionBackward>) {
+      reads(op.q, op.k, op.v, op.dout, op.lse, op.delta);
+      op.accumulate ? updates(op.dq, op.dk, op.dv) : writes(op.dq, op.dk, op.dv);
+    } else if constexpr (std::is_same_v<T, AttentionDelta>) {
+      reads(op.out, op.dout), writes(op.delta);
+    } else if constexpr (std::is_same_v<T, AttentionMerge>) {
+      reads(op.in, op.in_lse), updates(op.out, op.lse);
+    } else {
+      reads(op.in), writes(op.out);
+    }
+  });
+}
+
+}  // namespace cp

@@ -1,0 +1,129 @@
+#include <algorithm>
+
+#include "shared/plan/operations.h"
+#include "shared/plan/plan.h"
+
+namespace cp {
+namespace {
+
+// One overload for each type of field; enumerations by their text names or declared numbers, never by address
+// or size.
+void hash(Hasher& hasher, std::int32_t value) { hasher.add(value); }
+void hash(Hasher& hasher, double value) { hasher.add(value); }
+void hash(Hasher& hasher, bool value) { hasher.add(value); }
+void hash(Hasher& hasher, ReduceOp op) { hasher.add(name(op)); }
+void hash(Hasher& hasher, const Digest& digest) { hasher.add(digest); }
+void hash(Hasher& hasher, const View& view) {
+  hasher.add(view.buffer).add(view.offset).add_all(view.shape).add_all(view.strides);
+  hasher.add(view.advance.stride).add(view.advance.period).add(view.advance.phase);
+}
+void hash(Hasher& hasher, const Transfer& transfer) {
+  hasher.add(transfer.peer);
+  hash(hasher, transfer.view);
+}
+void hash(Hasher& hasher, const MaskSlice& slice) {
+  hasher.add(slice.q_begin).add(slice.q_len).add(slice.k_begin).add(slice.k_len);
+  hasher.add(static_cast<int>(slice.kind)).add(slice.diagonal).add(slice.window);
+}
+void hash(Hasher& hasher, const Buffer& buffer) {
+  hasher.add(static_cast<int>(buffer.kind)).add(name(buffer.dtype)).add(buffer.numel);
+  hasher.add(buffer.offset_bytes).add(buffer.first_use).add(buffer.last_use);
+}
+void hash(Hasher& hasher, const Group& group) {
+  hasher.add(std::string_view(group.name)).add_all(group.ranks);
+}
+void hash(Hasher& hasher, const Step& step);
+
+template <class T>
+void hash(Hasher& hasher, const std::vector<T>& values) {
+  hasher.add(values.size());
+  for (const T& value : values) hash(hasher, value);
+}
+
+void hash(Hasher& hasher, const Step& step) {
+  hasher.add(step.stream).add(operation_name(step.work));
+  visit_operation(step.work, [&](const auto& op) {
+    visit_fields(op, [&](std::string_view, const auto& field) { hash(hasher, field); });
+  });
+  hasher.add(step.after.size());
+  for (const Edge& edge : step.after) hasher.add(edge.step).add(edge.iterations_back);
+}
+
+// What all members of the group must agree on. An Exchange's dtypes are those of each pair's transfers, which
+// a third member cannot know.
+void hash_canonical(Hasher& hasher, const Plan& plan, const Collective& collective) {
+  const auto add_data = [&](const View& view) {
+    hasher.add(name(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype)).add(view.numel());
+  };
+  hasher.add(operation_name(collective));
+  std::visit(Overloaded{[&](const AllGather& op) { add_data(op.in); },
+                        [&](const ReduceScatter& op) { add_data(op.out), hash(hasher, op.op); },
+                        [&](const AllReduce& op) { add_data(op.out), hash(hasher, op.op); },
+                        [&](const AllToAll& op) { add_data(op.in); },
+                        [&](const Broadcast& op) { add_data(op.out), hasher.add(op.root); },
+                        [&](const Exchange& op) { hasher.add(op.counts); }},
+             collective);
+}
+
+}  // namespace
+
+Digest counts_digest(std::vector<Count> counts) {
+  std::sort(counts.begin(), counts.end());
+  std::vector<Count> entries;
+  for (const Count& count : counts) {
+    if (count.numel == 0) continue;
+    if (!entries.empty() && entries.back().from == count.from && entries.back().to == count.to) {
+      entries.back().numel += count.numel;
+    } else {
+      entries.push_back(count);
+    }
+  }
+  Hasher hasher;
+  hasher.add(entries.size());
+  for (const Count& entry : entries) hasher.add(entry.from).add(entry.to).add(entry.numel);
+  return hasher.digest();
+}
+
+Digest digest(const Plan& plan) {
+  Hasher hasher;
+  hasher.add(std::string_view("plan")).add(plan.self);
+  hash(hasher, plan.target);
+  hash(hasher, plan.groups);
+  hash(hasher, plan.buffers);
+  hasher.add(plan.streams.size()).add(plan.arena_bytes).add(plan.inputs).add(plan.segments.size());
+  for (const Segment& segment : plan.segments) {
+    std::visit(Overloaded{[&](const Step& step) { hasher.add(std::string_view("step")), hash(hasher, step); },
+                          [&](const Repeat& repeat) {
+                            hasher.add(std::string_view("repeat")).add(repeat.count);
+                            hash(hasher, repeat.steps);
+                          }},
+               segment);
+  }
+  return hasher.digest();
+}
+
+Digest collective_digest(const Plan& plan, GroupId group) {
+  const auto on_group = [&](const Step& step) {
+    const Collective* collective = std::get_if<Collective>(&step.work);
+    return collective != nullptr && group_of(*collective) == group ? collective : nullptr;
+  };
+  Hasher hasher;
+  hash(hasher, plan.groups.at(static_cast<std::size_t>(group)));
+  for (const Segment& segment : plan.segments) {
+    if (const Step* step = std::get_if<Step>(&segment)) {
+      if (const Collective* collective = on_group(*step)) hash_canonical(hasher, plan, *collective);
+      continue;
+    }
+    // A Repeat without collectives on the group is not seen by the group.
+    const Repeat& repeat = std::get<Repeat>(segment);
+    if (std::none_of(repeat.steps.begin(), repeat.steps.end(), on_group)) continue;
+    hasher.add(std::string_view("repeat")).add(repeat.count);
+    for (const Step& step : repeat.steps) {
+      if (const Collective* collective = on_group(step)) hash_canonical(hasher, plan, *collective);
+    }
+    hasher.add(std::string_view("end"));
+  }
+  return hasher.digest();
+}
+
+}  // namespace cp

@@ -1,0 +1,24 @@
+#include "shared/plan/target.h"
+
+namespace cp {
+
+const Target& host_target() {
+  static const Target target = {
+      .name = "host",
+      .collectives = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "exchange"},
+      .kernels = {"copy", "cast", "fill", "accumulate", "scale", "matmul", "attention_forward",
+                  "attention_backward", "attention_delta", "attention_merge"},
+      .dtypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64},
+      .alignment_bytes = 1};
+  return target;
+}
+
+Hasher& hash(Hasher& hasher, const Target& target) {
+  hasher.add(std::string_view(target.name));
+  hasher.add_all(target.collectives).add_all(target.kernels);
+  hasher.add(target.dtypes.size());
+  for (const DType dtype : target.dtypes) hasher.add(name(dtype));
+  return hasher.add(target.alignment_bytes);
+}
+
+}  // namespace cp
