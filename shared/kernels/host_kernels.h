@@ -1,6 +1,9 @@
 // The kernels on the host, shared by the fabric and by Gloo.
 //
-// All arithmetic on f16 and bf16 happens in f32 and is rounded once, to nearest even. Integer arithmetic wraps.
+// Arithmetic on f16 and bf16 happens in f32 and is rounded once, to nearest even; integer arithmetic wraps.
+// Casts to integers round to nearest even; what does not fit becomes the nearest limit, a NaN becomes 0.
+// A NaN wins every min and max. Scale and attention are defined for floating types. Sums run in
+// ascending order, so that equal inputs give equal bits.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +11,7 @@
 #include <span>
 
 #include "shared/base/dtype.h"
+#include "shared/kernels/float16.h"
 #include "shared/plan/host_memory.h"
 #include "shared/plan/plan.h"
 
@@ -15,17 +19,14 @@ namespace cp {
 
 void run_kernel(const Kernel& kernel, const HostMemory& memory, std::int64_t iteration);
 
-// out[i] = in[0][i] op in[1][i] op ... in this order, for `numel` contiguous elements; for avg the sum is divided by the number
-// of inputs at the end. 16-bit types accumulate in f32 and round once. `out` may be one of the inputs.
-void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, std::byte* out, std::int64_t numel);
+// out[i] = in[0][i] op in[1][i] op ... in this order, for `numel` contiguous elements; for avg the sum is
+// divided by the number of inputs at the end. 16-bit types accumulate in f32 and round once. `out` may be one
+// of the inputs.
+void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, std::byte* out,
+            std::int64_t numel);
 
 // Element access for tests, digests and fills: conversions between a dtype's storage and double.
 double load_element(DType dtype, const std::byte* data, std::int64_t index);
 void store_element(DType dtype, std::byte* data, std::int64_t index, double value);
-
-float f16_to_f32(std::uint16_t bits);
-std::uint16_t f32_to_f16(float value);
-float bf16_to_f32(std::uint16_t bits);
-std::uint16_t f32_to_bf16(float value);
 
 }  // namespace cp

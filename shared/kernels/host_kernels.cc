@@ -1,0 +1,23 @@
+#include "shared/kernels/host_kernels.h"
+
+#include "shared/kernels/elements.h"
+#include "shared/kernels/kernels.h"
+
+namespace cp {
+
+void run_kernel(const Kernel& kernel, const HostMemory& memory, std::int64_t iteration) {
+  std::visit([&](const auto& chosen) { run(chosen, memory, iteration); }, kernel);
+}
+
+double load_element(DType dtype, const std::byte* data, std::int64_t index) {
+  return with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
+    return static_cast<double>(load(reinterpret_cast<const T*>(data)[index]));
+  });
+}
+
+void store_element(DType dtype, std::byte* data, std::int64_t index, double value) {
+  with_element_type(
+      dtype, [&]<class T>(std::type_identity<T>) { reinterpret_cast<T*>(data)[index] = convert<T>(value); });
+}
+
+}  // namespace cp

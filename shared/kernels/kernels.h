@@ -1,0 +1,23 @@
+// The host kernels one by one; run_kernel() of host_kernels.h chooses among them. Views are valid
+// (validate_step) and lie in `memory`; all of them are those of the given iteration of their Repeat.
+#pragma once
+
+#include <cstdint>
+
+#include "shared/plan/host_memory.h"
+#include "shared/plan/plan.h"
+
+namespace cp {
+
+void run(const Copy& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const Cast& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const Fill& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const Accumulate& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const Scale& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const MatMul& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const AttentionForward& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const AttentionDelta& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const AttentionMerge& kernel, const HostMemory& memory, std::int64_t iteration);
+
+}  // namespace cp

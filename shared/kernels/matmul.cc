@@ -1,0 +1,86 @@
+// MatMul: blocks of both operands are unpacked to dense values, products are summed (16-bit types in f32) in
+// ascending k, and the sum is rounded once. The order of summation depends on no block size, so that results
+// are equal on every host.
+#include <algorithm>
+#include <vector>
+
+#include "shared/kernels/elements.h"
+#include "shared/kernels/kernels.h"
+
+namespace cp {
+namespace {
+
+constexpr std::int64_t kRows = 64, kColumns = 256, kDepth = 128;
+
+struct Block {
+  std::int64_t row, column, rows, columns;
+};
+
+template <class T>
+void unpack(const T* matrix, const View& view, const Block& block, ValueOf<T>* out) {
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    const T* row = matrix + (block.row + r) * view.strides[0] + block.column * view.strides[1];
+    for (std::int64_t c = 0; c < block.columns; ++c)
+      out[r * block.columns + c] = load(row[c * view.strides[1]]);
+  }
+}
+
+template <class Value>
+void multiply_add(Value* sums, const Value* a, const Value* b, std::int64_t rows, std::int64_t columns,
+                  std::int64_t depth) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Value* sum = sums + r * columns;
+    for (std::int64_t k = 0; k < depth; ++k) {
+      const Value factor = a[r * depth + k];
+      const Value* row = b + k * columns;
+      for (std::int64_t c = 0; c < columns; ++c) sum[c] = plus(sum[c], times(factor, row[c]));
+    }
+  }
+}
+
+template <class T>
+void store(const std::vector<ValueOf<T>>& sums, const Block& block, const View& view, T* matrix,
+           bool accumulate) {
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    T* row = matrix + (block.row + r) * view.strides[0] + block.column * view.strides[1];
+    for (std::int64_t c = 0; c < block.columns; ++c) {
+      T& out = row[c * view.strides[1]];
+      const ValueOf<T> sum = sums[static_cast<std::size_t>(r * block.columns + c)];
+      out = convert<T>(accumulate ? plus(load(out), sum) : sum);
+    }
+  }
+}
+
+template <class T>
+void multiply_block(const MatMul& kernel, const T* a, const T* b, T* out, const Block& block) {
+  const std::int64_t depth = kernel.a.shape[1];
+  std::vector<ValueOf<T>> sums(static_cast<std::size_t>(block.rows * block.columns));
+  std::vector<ValueOf<T>> a_block(static_cast<std::size_t>(block.rows * kDepth));
+  std::vector<ValueOf<T>> b_block(static_cast<std::size_t>(kDepth * block.columns));
+  for (std::int64_t k = 0; k < depth; k += kDepth) {
+    const std::int64_t part = std::min(kDepth, depth - k);
+    unpack(a, kernel.a, {block.row, k, block.rows, part}, a_block.data());
+    unpack(b, kernel.b, {k, block.column, part, block.columns}, b_block.data());
+    multiply_add(sums.data(), a_block.data(), b_block.data(), block.rows, block.columns, part);
+  }
+  store(sums, block, kernel.out, out, kernel.accumulate);
+}
+
+}  // namespace
+
+void run(const MatMul& kernel, const HostMemory& memory, std::int64_t iteration) {
+  const std::int64_t rows = kernel.out.shape[0], columns = kernel.out.shape[1];
+  with_element_type(memory.dtype(kernel.out), [&]<class T>(std::type_identity<T>) {
+    const T* a = reinterpret_cast<const T*>(memory.at(kernel.a, iteration));
+    const T* b = reinterpret_cast<const T*>(memory.at(kernel.b, iteration));
+    T* out = reinterpret_cast<T*>(memory.at(kernel.out, iteration));
+    for (std::int64_t row = 0; row < rows; row += kRows) {
+      for (std::int64_t column = 0; column < columns; column += kColumns) {
+        multiply_block(kernel, a, b, out,
+                       {row, column, std::min(kRows, rows - row), std::min(kColumns, columns - column)});
+      }
+    }
+  });
+}
+
+}  // namespace cp
