@@ -1,10 +1,12 @@
 // Splits: how one mesh axis divides the indices of one tensor dimension among its ranks.
 //
-// A split acts on an index list (all of the dimension, or what earlier axes left), so that splits nest. Adding one: a
-// struct here, a case in split_part() and in the text form. Everything else follows from the index sets.
+// A split acts on an index list (all of the dimension, or what earlier axes left), so that splits nest.
+// Adding one: a struct here, an index map and a validation in split.cc, its text in split_text.cc, its hash
+// in layout.cc. Everything else follows from the index sets.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -30,12 +32,14 @@ struct Sized {
   bool operator==(const Sized&) const = default;
 };
 
-// Balanced into 2n parts; rank r holds parts r and 2n-1-r, in this order (zigzag; equal work under a causal mask).
+// Balanced into 2n parts; rank r holds parts r and 2n-1-r, in this order (zigzag; equal work under a causal
+// mask).
 struct HeadTail {
   bool operator==(const HeadTail&) const = default;
 };
 
-// Blocks of `block` indices dealt round-robin: rank r holds blocks r, r+n, r+2n, ... The last block may be short.
+// Blocks of `block` indices dealt round-robin: rank r holds blocks r, r+n, r+2n, ... The last block may be
+// short.
 struct Striped {
   std::int64_t block = 1;
   bool operator==(const Striped&) const = default;
@@ -44,9 +48,10 @@ struct Striped {
 // Splits that may act within each document of a packed sequence.
 using InnerSplit = std::variant<Chunked, Balanced, HeadTail, Striped>;
 
-// Packed documents, each split on its own; a rank holds its parts of all documents, in document order. Cuts are at GLOBAL
-// boundaries: cu_seqlens = {0, 10, 50} means documents [0, 10) and [10, 50) of the tensor dimension, whatever earlier axes
-// left. Must begin with 0, not descend, and end with the size of the dimension.
+// Packed documents, each split on its own; a rank holds its parts of all documents, in document order. Cuts
+// are at GLOBAL boundaries: cu_seqlens = {0, 10, 50} means documents [0, 10) and [10, 50) of the tensor
+// dimension, whatever earlier axes left. Must begin with 0, not descend, and end with the size of the
+// dimension.
 struct PerSequence {
   std::vector<std::int64_t> cu_seqlens;
   InnerSplit inner;
@@ -55,15 +60,29 @@ struct PerSequence {
 
 using Split = std::variant<Chunked, Balanced, Sized, HeadTail, Striped, PerSequence>;
 
-// What rank `index` of `parts` holds of `list`, in its local order.
+// What rank `index` of `parts` holds of `list`, in its local order; canonical. The split must be valid for
+// the list, and 0 <= index < parts. Throws Infeasible where compose() does.
 IndexSet split_part(const Split& split, const IndexSet& list, int parts, int index);
 
-// Throws InvalidInput when the split cannot divide a list of `length` of a dimension of `dim_size` among `parts`: sizes that
-// do not fit, cu_seqlens that do not end with the dimension, a block below 1.
+// [begin, end); empty when end == begin.
+struct IndexRange {
+  std::int64_t begin = 0, end = 0;
+  bool operator==(const IndexRange&) const = default;
+};
+
+// The same for a plain range, without an allocation, when the split makes ranges of ranges: Chunked, Balanced
+// and Sized do.
+std::optional<IndexRange> split_range(const Split& split, IndexRange range, int parts, int index);
+
+// Throws InvalidInput when the split cannot divide a list of `length` of a dimension of `dim_size` among
+// `parts`: sizes that do not fit, cu_seqlens that do not end with the dimension, a block below 1.
 void validate_split(const Split& split, std::int64_t length, std::int64_t dim_size, int parts);
 
 // "" for Chunked, "balanced", "sizes:3/2", "head_tail", "striped:512", "per_sequence:0/10/50:head_tail".
+// A per_sequence without an inner split is Chunked within each document.
 std::string to_string(const Split& split);
+// Also reads "chunked", and numbers such as 4Ki. Throws InvalidInput that quotes the text and lists the known
+// splits.
 Split parse_split(std::string_view text);
 
 }  // namespace cp

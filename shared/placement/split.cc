@@ -1,0 +1,178 @@
+#include "shared/placement/split.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/base/types.h"
+#include "shared/placement/runs.h"
+
+namespace cp {
+namespace {
+
+// Which of the positions 0 .. length-1 are part `index` of `parts`: one overload for each split that makes
+// ranges.
+
+IndexRange part_range(const Chunked&, std::int64_t length, std::int64_t parts, std::int64_t index) {
+  const std::int64_t chunk = ceil_div(length, parts);
+  return {std::min(chunk * index, length), std::min(chunk * (index + 1), length)};
+}
+
+IndexRange part_range(const Balanced&, std::int64_t length, std::int64_t parts, std::int64_t index) {
+  const std::int64_t size = length / parts, longer = length % parts;
+  const std::int64_t begin = size * index + std::min(index, longer);
+  return {begin, begin + size + (index < longer ? 1 : 0)};
+}
+
+IndexRange part_range(const Sized& sized, std::int64_t, std::int64_t, std::int64_t index) {
+  std::int64_t begin = 0;
+  for (std::int64_t i = 0; i < index; ++i) begin += sized.sizes[static_cast<std::size_t>(i)];
+  return {begin, begin + sized.sizes[static_cast<std::size_t>(index)]};
+}
+
+// The same as runs in local order, some of which may be empty: for each split that acts on positions.
+
+template <class RangeSplit, class Emit>
+void part_runs(const RangeSplit& split, std::int64_t length, std::int64_t parts, std::int64_t index,
+               const Emit& emit) {
+  const IndexRange range = part_range(split, length, parts, index);
+  emit(Run{range.begin, range.end - range.begin, range.end - range.begin, 1});
+}
+
+template <class Emit>
+void part_runs(const HeadTail&, std::int64_t length, std::int64_t parts, std::int64_t index,
+               const Emit& emit) {
+  part_runs(Balanced{}, length, 2 * parts, index, emit);
+  part_runs(Balanced{}, length, 2 * parts, 2 * parts - 1 - index, emit);
+}
+
+template <class Emit>
+void part_runs(const Striped& striped, std::int64_t length, std::int64_t parts, std::int64_t index,
+               const Emit& emit) {
+  const std::int64_t block =
+      std::min(striped.block, std::max<std::int64_t>(length, 1));  // keeps products small
+  const std::int64_t blocks = length / block;
+  const std::int64_t count = blocks > index ? (blocks - index - 1) / parts + 1 : 0;
+  if (count > 0) emit(Run{index * block, block, count > 1 ? parts * block : block, count});
+  const std::int64_t rest = length % block;
+  if (blocks % parts == index) emit(Run{blocks * block, rest, rest, 1});
+}
+
+template <class SimpleSplit>
+void append_part(const SimpleSplit& split, const IndexSet& list, int parts, int index, RunBuilder& out) {
+  if (list.size() == 1 && is_contiguous(list.front())) {
+    part_runs(split, list.front().size(), parts, index, [&](Run run) {
+      run.begin += list.front().begin;
+      out.append(run);
+    });
+    return;
+  }
+  RunBuilder positions;
+  part_runs(split, size(list), parts, index, [&](const Run& run) { positions.append(run); });
+  for (const Run& run : compose(list, positions.take())) out.append(run);
+}
+
+void append_part(const PerSequence& documents, const IndexSet& list, int parts, int index, RunBuilder& out) {
+  const RunFinder finder(list);
+  std::vector<std::size_t> touched;  // runs of the list that touch the document, in local order
+  RunBuilder document;
+  for (std::size_t i = 1; i < documents.cu_seqlens.size(); ++i) {
+    const std::int64_t begin = documents.cu_seqlens[i - 1], end = documents.cu_seqlens[i];
+    touched.clear();
+    finder.for_each(begin, end, [&](std::size_t run) { touched.push_back(run); });
+    std::sort(touched.begin(), touched.end());
+    for (const std::size_t run : touched) {
+      clip_run(list[run], begin, end, [&](const Run& piece) { document.append(piece); });
+    }
+    const IndexSet rest = document.take();
+    if (rest.empty()) continue;
+    std::visit([&](const auto& inner) { append_part(inner, rest, parts, index, out); }, documents.inner);
+  }
+}
+
+// Enough of a long list to recognise it by.
+std::string excerpt(const std::vector<std::int64_t>& values) {
+  constexpr std::size_t kHead = 8, kTail = 2;
+  if (values.size() <= kHead + kTail + 1) return join(values, "/");
+  const auto first = values.begin(), last = values.end();
+  return str(join(std::vector(first, first + kHead), "/"), "/.../",
+             join(std::vector(last - kTail, last), "/"));
+}
+
+template <class AnyListFits>
+void validate(const AnyListFits&, std::int64_t, std::int64_t, int) {}
+
+void validate(const Sized& sized, std::int64_t length, std::int64_t, int parts) {
+  const auto reject = [&](const auto&... reason) {
+    std::vector<std::int64_t> fitting;
+    for (int i = 0; i < parts; ++i) {
+      const IndexRange range = part_range(Balanced{}, length, parts, i);
+      fitting.push_back(range.end - range.begin);
+    }
+    throw InvalidInput(
+        str("sizes ", excerpt(sized.sizes), " ", reason..., "; use for example sizes:", excerpt(fitting)));
+  };
+  if (sized.sizes.size() != static_cast<std::size_t>(parts)) {
+    reject("are for ", sized.sizes.size(), " ranks, but the axis has ", parts);
+  }
+  std::int64_t left = length;
+  for (const std::int64_t size : sized.sizes) {
+    if (size < 0) reject("hold ", size, ", but a rank cannot hold fewer than 0 indices");
+    if (size > left) reject("sum to more than the ", length, " indices that they split");
+    left -= size;
+  }
+  if (left > 0) reject("sum to ", length - left, ", but they split ", length, " indices");
+}
+
+void validate(const Striped& striped, std::int64_t, std::int64_t, int) {
+  if (striped.block >= 1) return;
+  throw InvalidInput(str("striped:", striped.block, " has a block below 1; use striped:1 or more"));
+}
+
+void validate(const PerSequence& documents, std::int64_t length, std::int64_t dim_size, int parts) {
+  const std::vector<std::int64_t>& cuts = documents.cu_seqlens;
+  const auto reject = [&](const auto&... reason) {
+    throw InvalidInput(str("cu_seqlens ", excerpt(cuts), " ", reason...));
+  };
+  if (cuts.empty()) reject("are empty; use for example 0/", dim_size);
+  if (cuts.front() != 0) reject("begin with ", cuts.front(), "; the first document begins at 0");
+  for (std::size_t i = 1; i < cuts.size(); ++i) {
+    if (cuts[i] < cuts[i - 1]) {
+      reject("descend from ", cuts[i - 1], " to ", cuts[i],
+             "; give the ends of the documents in ascending order");
+    }
+  }
+  if (cuts.back() != dim_size) {
+    reject("end with ", cuts.back(), ", but the dimension has ", dim_size, " elements; end them with ",
+           dim_size, " (padding can be a document of its own)");
+  }
+  std::visit([&](const auto& inner) { validate(inner, length, dim_size, parts); }, documents.inner);
+}
+
+}  // namespace
+
+IndexSet split_part(const Split& split, const IndexSet& list, int parts, int index) {
+  RunBuilder out;
+  std::visit([&](const auto& rule) { append_part(rule, list, parts, index, out); }, split);
+  return out.take();
+}
+
+std::optional<IndexRange> split_range(const Split& split, IndexRange range, int parts, int index) {
+  return std::visit(
+      [&](const auto& rule) -> std::optional<IndexRange> {
+        if constexpr (requires { part_range(rule, 0, 1, 0); }) {
+          const IndexRange positions = part_range(rule, range.end - range.begin, parts, index);
+          return IndexRange{range.begin + positions.begin, range.begin + positions.end};
+        } else {
+          return std::nullopt;
+        }
+      },
+      split);
+}
+
+void validate_split(const Split& split, std::int64_t length, std::int64_t dim_size, int parts) {
+  std::visit([&](const auto& rule) { validate(rule, length, dim_size, parts); }, split);
+}
+
+}  // namespace cp

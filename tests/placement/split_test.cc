@@ -1,0 +1,194 @@
+#include "shared/placement/split.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/error.h"
+#include "tests/placement/index_set_generator.h"
+#include "tests/placement/split_generator.h"
+
+namespace cp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+
+std::vector<std::int64_t> sizes_of(const Split& split, std::int64_t length, int parts) {
+  std::vector<std::int64_t> sizes;
+  for (int i = 0; i < parts; ++i) sizes.push_back(size(split_part(split, index_range(0, length), parts, i)));
+  return sizes;
+}
+
+template <class F>
+std::string message_of(const F& f) {
+  try {
+    f();
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Split, ChunkedFollowsTorchChunk) {
+  EXPECT_EQ(sizes_of(Chunked{}, 8, 4), (Indices{2, 2, 2, 2}));
+  EXPECT_EQ(sizes_of(Chunked{}, 9, 4), (Indices{3, 3, 3, 0}));
+  EXPECT_EQ(sizes_of(Chunked{}, 7, 4), (Indices{2, 2, 2, 1}));
+  EXPECT_EQ(sizes_of(Chunked{}, 1, 4), (Indices{1, 0, 0, 0}));
+  EXPECT_EQ(sizes_of(Chunked{}, 0, 4), (Indices{0, 0, 0, 0}));
+  EXPECT_EQ(sizes_of(Chunked{}, 7, 1), (Indices{7}));
+}
+
+// J13: MindSpeed's sizes, which are not torch.chunk's.
+TEST(Split, BalancedGivesTheFirstRanksOneMore) {
+  EXPECT_EQ(sizes_of(Balanced{}, 5, 4), (Indices{2, 1, 1, 1}));
+  EXPECT_EQ(sizes_of(Balanced{}, 6, 4), (Indices{2, 2, 1, 1}));
+  EXPECT_EQ(sizes_of(Balanced{}, 8, 4), (Indices{2, 2, 2, 2}));
+  EXPECT_EQ(sizes_of(Balanced{}, 0, 4), (Indices{0, 0, 0, 0}));
+}
+
+TEST(Split, HeadTailPairsEarlyAndLateParts) {
+  EXPECT_EQ(split_part(HeadTail{}, index_range(0, 32), 2, 0), (IndexSet{{0, 8, 24, 2}}));
+  EXPECT_EQ(split_part(HeadTail{}, index_range(0, 32), 2, 1), index_range(8, 24));
+  // 10 = 2+2+2+2+1+1 for three ranks: the pairs weigh 3, 3 and 4.
+  EXPECT_EQ(split_part(HeadTail{}, index_range(0, 10), 3, 0), (IndexSet{{0, 2, 2, 1}, {9, 1, 1, 1}}));
+  EXPECT_EQ(sizes_of(HeadTail{}, 10, 3), (Indices{3, 3, 4}));
+  EXPECT_EQ(sizes_of(HeadTail{}, 1, 2), (Indices{1, 0}));
+}
+
+TEST(Split, StripedIsOnePeriodicRun) {
+  EXPECT_EQ(split_part(Striped{512}, index_range(0, kHuge), 8, 3),
+            (IndexSet{{1536, 512, 4096, kHuge / 4096}}));
+  EXPECT_EQ(split_part(Striped{2}, index_range(0, 11), 2, 1), (IndexSet{{2, 2, 4, 2}, {10, 1, 1, 1}}));
+  EXPECT_EQ(split_part(Striped{kHuge * 1024}, index_range(0, 11), 2, 0), index_range(0, 11));
+  EXPECT_EQ(split_part(Striped{kHuge * 1024}, index_range(0, 11), 2, 1), IndexSet{});
+  EXPECT_EQ(split_part(Striped{3}, IndexSet{}, 2, 0), IndexSet{});
+}
+
+TEST(Split, PerSequenceCutsAtGlobalBoundariesOfAListThatOthersLeft) {
+  // The outer axis left [0, 4) and [12, 16); the documents are [0, 2), [2, 14), [14, 16).
+  const IndexSet list = split_part(HeadTail{}, index_range(0, 16), 2, 0);
+  ASSERT_EQ(expand(list), (Indices{0, 1, 2, 3, 12, 13, 14, 15}));
+  const PerSequence split{{0, 2, 14, 16}, Chunked{}};
+  EXPECT_EQ(expand(split_part(split, list, 2, 0)), (Indices{0, 2, 3, 14}));
+  EXPECT_EQ(expand(split_part(split, list, 2, 1)), (Indices{1, 12, 13, 15}));
+}
+
+TEST(Split, PerSequenceOverManyDocumentsOfAListOfManyRuns) {
+  constexpr std::int64_t kDocuments = 4096, kLength = 1024;
+  PerSequence split{{0}, HeadTail{}};
+  for (std::int64_t i = 1; i <= kDocuments; ++i) split.cu_seqlens.push_back(i * kLength);
+  const IndexSet outer = split_part(split, index_range(0, kDocuments * kLength), 4, 0);
+  ASSERT_EQ(size(outer), kDocuments * kLength / 4);
+  EXPECT_EQ(size(split_part(split, outer, 4, 3)), kDocuments * kLength / 16);
+}
+
+RC_GTEST_PROP(Split, PartsAgreeWithDealingElements, ()) {
+  const auto dim_size = *rc::gen::inRange<std::int64_t>(0, 60);
+  const int outer_parts = *rc::gen::inRange(1, 6), parts = *rc::gen::inRange(1, 6);
+  const Split outer = random_split(dim_size, dim_size, outer_parts);
+  for (int o = 0; o < outer_parts; ++o) {
+    const IndexSet list = split_part(outer, index_range(0, dim_size), outer_parts, o);
+    const Split inner = random_split(size(list), dim_size, parts);
+    validate_split(inner, size(list), dim_size, parts);
+    for (int i = 0; i < parts; ++i) {
+      const IndexSet part = split_part(inner, list, parts, i);
+      RC_ASSERT(expand(part) == split_elements(inner, expand(list), parts, i));
+      RC_ASSERT(canonical(part) == part);
+    }
+  }
+}
+
+RC_GTEST_PROP(Split, RangesAgreeWithParts, ()) {
+  const auto begin = *rc::gen::inRange<std::int64_t>(0, 20),
+             end = begin + *rc::gen::inRange<std::int64_t>(0, 40);
+  const int parts = *rc::gen::inRange(1, 7), index = *rc::gen::inRange(0, parts);
+  const Split split = random_split(end - begin, end, parts);
+  const std::optional<IndexRange> range = split_range(split, {begin, end}, parts, index);
+  const bool makes_ranges = std::holds_alternative<Chunked>(split) ||
+                            std::holds_alternative<Balanced>(split) || std::holds_alternative<Sized>(split);
+  RC_ASSERT(range.has_value() == makes_ranges);
+  if (range) {
+    RC_ASSERT(index_range(range->begin, range->end) ==
+              split_part(split, index_range(begin, end), parts, index));
+  }
+}
+
+TEST(Split, ValidationNamesValuesAndWhatWorks) {
+  const auto message = [](const Split& split, std::int64_t length, std::int64_t dim_size, int parts) {
+    return message_of([&] { validate_split(split, length, dim_size, parts); });
+  };
+  EXPECT_THAT(
+      message(Sized{{3, 2, 1}}, 8, 8, 4),
+      AllOf(HasSubstr("sizes 3/2/1 are for 3 ranks, but the axis has 4"), HasSubstr("sizes:2/2/2/2")));
+  EXPECT_THAT(message(Sized{{3, 2, 1, 1}}, 8, 8, 4), HasSubstr("sum to 7, but they split 8"));
+  EXPECT_THAT(message(Sized{{3, 2, 1, 9}}, 8, 8, 4), HasSubstr("sum to more than the 8 indices"));
+  EXPECT_THAT(message(Sized{{kHuge << 22, kHuge << 22, kHuge << 22}}, 8, 8, 3),
+              HasSubstr("sum to more than"));
+  EXPECT_THAT(message(Sized{{9, -1}}, 8, 8, 2), HasSubstr("sum to more than"));
+  EXPECT_THAT(message(Sized{{-1, 9}}, 8, 8, 2), HasSubstr("hold -1"));
+  EXPECT_EQ(message(Sized{{3, 0, 5}}, 8, 16, 3), "no error");
+  EXPECT_THAT(message(Striped{0}, 8, 8, 2), HasSubstr("striped:0"));
+  EXPECT_THAT(message(PerSequence{{0, 4, 8}, Striped{-2}}, 8, 8, 2), HasSubstr("striped:-2"));
+  EXPECT_THAT(message(PerSequence{{}, Chunked{}}, 8, 8, 2), HasSubstr("use for example 0/8"));
+  EXPECT_THAT(message(PerSequence{{1, 8}, Chunked{}}, 8, 8, 2), HasSubstr("begin with 1"));
+  EXPECT_THAT(message(PerSequence{{0, 6, 4, 8}, Chunked{}}, 8, 8, 2), HasSubstr("descend from 6 to 4"));
+  EXPECT_THAT(message(PerSequence{{0, 4}, Chunked{}}, 8, 8, 2),
+              HasSubstr("end with 4, but the dimension has 8 elements; end them with 8"));
+  // The end is that of the dimension, whatever the list that is left holds.
+  EXPECT_EQ(message(PerSequence{{0, 0, 4, 8}, Chunked{}}, 3, 8, 2), "no error");
+  EXPECT_EQ(message(PerSequence{{0}, Chunked{}}, 0, 0, 2), "no error");
+}
+
+TEST(Split, TextForms) {
+  const std::vector<std::pair<std::string, Split>> forms = {
+      {"", Chunked{}},
+      {"balanced", Balanced{}},
+      {"head_tail", HeadTail{}},
+      {"striped:512", Striped{512}},
+      {"sizes:3/2/1/2", Sized{{3, 2, 1, 2}}},
+      {"per_sequence:0/10/50", PerSequence{{0, 10, 50}, Chunked{}}},
+      {"per_sequence:0/10/50:head_tail", PerSequence{{0, 10, 50}, HeadTail{}}},
+      {"per_sequence:0/10/50:striped:4", PerSequence{{0, 10, 50}, Striped{4}}},
+  };
+  for (const auto& [text, split] : forms) {
+    EXPECT_EQ(to_string(split), text);
+    EXPECT_EQ(parse_split(text), split) << text;
+  }
+  EXPECT_EQ(parse_split("chunked"), Split(Chunked{}));
+  EXPECT_EQ(parse_split(" striped:4Ki "), Split(Striped{4096}));
+  EXPECT_EQ(parse_split("per_sequence:0/8:chunked"), Split(PerSequence{{0, 8}, Chunked{}}));
+}
+
+RC_GTEST_PROP(Split, TextRoundTrips, ()) {
+  const Split split = random_split(30, 40, *rc::gen::inRange(1, 5));
+  RC_ASSERT(parse_split(to_string(split)) == split);
+}
+
+TEST(Split, ParseErrorsQuoteTheTextAndListWhatIsKnown) {
+  const auto message = [](std::string_view text) { return message_of([&] { parse_split(text); }); };
+  EXPECT_THAT(message("headtail"),
+              AllOf(HasSubstr("'headtail'"), HasSubstr("no such split"), HasSubstr("head_tail"),
+                    HasSubstr("striped:BLOCK"), HasSubstr("per_sequence:")));
+  EXPECT_THAT(message("striped"),
+              AllOf(HasSubstr("'striped' needs an argument"), HasSubstr("striped:BLOCK")));
+  EXPECT_THAT(message("striped:x"), AllOf(HasSubstr("'striped:x'"), HasSubstr("'x'")));
+  EXPECT_THAT(message("balanced:2"), HasSubstr("'balanced' has no argument"));
+  EXPECT_THAT(message(":2"), HasSubstr("has no argument"));
+  EXPECT_THAT(message("sizes:"), HasSubstr("needs a list of numbers"));
+  EXPECT_THAT(message("sizes:3//2"), HasSubstr("'sizes:3//2'"));
+  EXPECT_THAT(message("sizes:3/2/"), HasSubstr("'sizes:3/2/'"));
+  EXPECT_THAT(message("per_sequence:0/8:sizes:4/4"), HasSubstr("'sizes:4/4' cannot act within a document"));
+  EXPECT_THAT(message("per_sequence:0/8:per_sequence:0/8"), HasSubstr("cannot act within a document"));
+  EXPECT_THAT(message("per_sequence:0/8:zigzag"), HasSubstr("'zigzag'"));
+}
+
+}  // namespace
+}  // namespace cp
