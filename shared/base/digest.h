@@ -21,8 +21,8 @@ struct Digest {
 // 32 lower-case hexadecimal digits.
 std::string to_string(const Digest& digest);
 
-// Accumulates values in order. Every variable-length value is preceded by its length, so that no two different
-// sequences of calls look alike.
+// Accumulates values in order. Every variable-length value is preceded by its length, so that no two
+// different sequences of calls look alike.
 class Hasher {
  public:
   template <std::integral T>
@@ -45,7 +45,7 @@ class Hasher {
  private:
   Hasher& add_word(std::uint64_t word);
 
-  std::uint64_t first_ = 0x243f6a8885a308d3;   // digits of pi: nothing up the sleeve
+  std::uint64_t first_ = 0x243f6a8885a308d3;  // digits of pi: nothing up the sleeve
   std::uint64_t second_ = 0x13198a2e03707344;
   std::uint64_t count_ = 0;
 };

@@ -8,13 +8,17 @@
 namespace cp {
 namespace {
 
-constexpr std::array<std::pair<DType, std::string_view>, 5> kDTypes = {
-    {{DType::f32, "f32"}, {DType::f16, "f16"}, {DType::bf16, "bf16"}, {DType::i32, "i32"}, {DType::i64, "i64"}}};
-constexpr std::array<std::pair<ReduceOp, std::string_view>, 5> kReduceOps = {{{ReduceOp::sum, "sum"},
-                                                                              {ReduceOp::avg, "avg"},
-                                                                              {ReduceOp::min, "min"},
-                                                                              {ReduceOp::max, "max"},
-                                                                              {ReduceOp::product, "product"}}};
+constexpr std::array<std::pair<DType, std::string_view>, 5> kDTypes = {{{DType::f32, "f32"},
+                                                                        {DType::f16, "f16"},
+                                                                        {DType::bf16, "bf16"},
+                                                                        {DType::i32, "i32"},
+                                                                        {DType::i64, "i64"}}};
+constexpr std::array<std::pair<ReduceOp, std::string_view>, 5> kReduceOps = {
+    {{ReduceOp::sum, "sum"},
+     {ReduceOp::avg, "avg"},
+     {ReduceOp::min, "min"},
+     {ReduceOp::max, "max"},
+     {ReduceOp::product, "product"}}};
 
 template <class Table, class Value>
 std::string_view name_in(const Table& table, Value value) {

@@ -11,17 +11,21 @@ enum class DType : std::uint8_t { f32, f16, bf16, i32, i64 };
 constexpr std::int64_t size_bytes(DType dtype) {
   switch (dtype) {
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::f16:
-    case DType::bf16: return 2;
-    case DType::i64: return 8;
+    case DType::bf16:
+      return 2;
+    case DType::i64:
+      return 8;
   }
   return 0;
 }
 
 constexpr bool is_floating(DType dtype) { return dtype != DType::i32 && dtype != DType::i64; }
 
-// How contributions of several ranks become one value. `avg` is sum divided by the group's size; floating types only.
+// How contributions of several ranks become one value. `avg` is sum divided by the group's size; floating
+// types only.
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
 
 std::string_view name(DType dtype);

@@ -1,4 +1,5 @@
-// Errors: one exception type for each exit code of the command line tools, and the abort for broken invariants.
+// Errors: one exception type for each exit code of the command line tools, and the abort for broken
+// invariants.
 //
 // A message says what was wrong with the values in it, why, and the nearest thing that would work.
 #pragma once
@@ -42,16 +43,18 @@ class ErrorOf : public Error {
   explicit ErrorOf(const std::string& message) : Error(kCode, message) {}
 };
 
-using CheckFailure = ErrorOf<ExitCode::check_failed>;              // a check or a comparison failed
-using InvalidInput = ErrorOf<ExitCode::invalid_input>;             // bad usage, bad values, an illegal request
-using CollectiveMismatch = ErrorOf<ExitCode::collective_mismatch>; // ranks disagree about a collective
-using Deadlock = ErrorOf<ExitCode::deadlock>;                      // a wait cycle
-using Infeasible = ErrorOf<ExitCode::infeasible>;                  // legal, but nothing keeps the given limits
+using CheckFailure = ErrorOf<ExitCode::check_failed>;   // a check or a comparison failed
+using InvalidInput = ErrorOf<ExitCode::invalid_input>;  // bad usage, bad values, an illegal request
+using CollectiveMismatch = ErrorOf<ExitCode::collective_mismatch>;  // ranks disagree about a collective
+using Deadlock = ErrorOf<ExitCode::deadlock>;                       // a wait cycle
+using Infeasible = ErrorOf<ExitCode::infeasible>;  // legal, but nothing keeps the given limits
 
-[[noreturn]] void invariant_failed(const char* condition, const char* file, int line, const std::string& context);
+[[noreturn]] void invariant_failed(const char* condition, const char* file, int line,
+                                   const std::string& context);
 
-// A broken invariant is a defect of this program, never of its input: it aborts with context, in release builds too.
-#define CP_INVARIANT(condition, ...) \
+// A broken invariant is a defect of this program, never of its input: it aborts with context, in release
+// builds too.
+#define CP_INVARIANT(condition, ...)  \
   ((condition) ? static_cast<void>(0) \
                : ::cp::invariant_failed(#condition, __FILE__, __LINE__, ::cp::str(__VA_ARGS__)))
 

@@ -1,7 +1,8 @@
 // Layout: the meaning of a distributed tensor, and what everything about it is derived from.
 //
-// A layout says for each mesh axis whether it shards a tensor dimension, replicates, or holds partial values that are still to
-// be reduced. Contract 1: shapes, offsets, equivalence and bytes to move all come from indices(); there is no second formula.
+// A layout says for each mesh axis whether it shards a tensor dimension, replicates, or holds partial values
+// that are still to be reduced. Contract 1: shapes, offsets, equivalence and bytes to move all come from
+// indices(); there is no second formula.
 #pragma once
 
 #include <optional>
@@ -36,8 +37,8 @@ using Placement = std::variant<Shard, Replicate, Partial>;
 
 struct Layout {
   Mesh mesh;
-  std::vector<Placement> placements;            // one for each mesh axis
-  Shape shape;                                  // global
+  std::vector<Placement> placements;  // one for each mesh axis
+  Shape shape;                        // global
   DType dtype = DType::f32;
   // For each tensor dimension the mesh axes that shard it; the first one splits first (outermost).
   std::vector<std::vector<int>> shard_axes;
@@ -45,15 +46,16 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws InvalidInput for: a number
-// of placements other than the number of axes, a dim out of range, an order that does not list exactly the sharding axes, a
-// split that does not fit, reductions mixed in one layout (only sum and avg go together), avg of an integer dtype.
+// A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws
+// InvalidInput for: a number of placements other than the number of axes, a dim out of range, an order that
+// does not list exactly the sharding axes, a split that does not fit, reductions mixed in one layout (only
+// sum and avg go together), avg of an integer dtype.
 Layout make_layout(Mesh mesh, std::vector<Placement> placements, Shape shape, DType dtype,
                    std::vector<std::vector<int>> shard_axes = {});
 
-// The text form of the placements: "S(0)[1],S(0)[0],P(sum),R". The bracket is the axis' position in the split order of its
-// dimension; it is printed only where the order is not mesh order, and may be left out when reading. Negative dims are
-// resolved against `num_dims`.
+// The text form of the placements: "S(0)[1],S(0)[0],P(sum),R". The bracket is the axis' position in the split
+// order of its dimension; it is printed only where the order is not mesh order, and may be left out when
+// reading. Negative dims are resolved against `num_dims`.
 struct ParsedPlacements {
   std::vector<Placement> placements;
   std::vector<std::vector<int>> shard_axes;
@@ -61,7 +63,7 @@ struct ParsedPlacements {
 ParsedPlacements parse_placements(std::string_view text, int num_dims);
 Layout parse_layout(std::string_view placements, Mesh mesh, Shape shape, DType dtype);
 std::string placements_to_string(const Layout& layout);
-std::string to_string(const Layout& layout);   // with mesh, shape and dtype
+std::string to_string(const Layout& layout);  // with mesh, shape and dtype
 
 // The global indices along tensor dimension `tensor_dim` that `rank` holds, in local order.
 IndexSet indices(const Layout& layout, int tensor_dim, Rank rank);
@@ -73,15 +75,17 @@ std::int64_t local_numel(const Layout& layout, Rank rank);
 std::int64_t local_bytes(const Layout& layout, Rank rank);
 std::int64_t max_local_bytes(const Layout& layout);
 
-// First global index held along each dimension; an empty shard's offset is the global size (PyTorch's convention).
+// First global index held along each dimension; an empty shard's offset is the global size (PyTorch's
+// convention).
 Shape global_offset(const Layout& layout, Rank rank);
 
 bool is_partial(const Layout& layout);
 // The axes with a Partial placement, and their reduction (sum when only sum, avg where any is avg), if any.
 std::vector<int> partial_axes(const Layout& layout);
 
-// Every rank holds the same indices in the same local order, and the same axes are partial with the same reductions: moving
-// from one to the other needs no step. The meshes may differ (nested against flattened axes).
+// Every rank holds the same indices in the same local order, and the same axes are partial with the same
+// reductions: moving from one to the other needs no step. The meshes may differ (nested against flattened
+// axes).
 bool equivalent(const Layout& a, const Layout& b);
 
 Hasher& hash(Hasher& hasher, const Layout& layout);

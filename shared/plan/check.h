@@ -1,11 +1,14 @@
-// The checker: proves of all ranks' plans together what builders promise. It shares no code with them but the types.
+// The checker: proves of all ranks' plans together what builders promise. It shares no code with them but the
+// types.
 //
 //   structure    every step valid (views in bounds, sizes, dtypes), groups consistent, one stream a group
-//   matching     collectives of a group agree on every rank in sequence: operation, dtype, reduction, root, counts; each send of
-//                an Exchange has its receive, in order, with equal counts; the counts digest is that of the real matrix
-//   order        no two unordered steps of a rank touch the same element, one of them writing (in the arena too)
-//   contents     nothing is read before it is written; every output element is written
-//   progress     no wait cycle, both with any number of collectives in flight and with one at a time in issue order; the
+//   matching     collectives of a group agree on every rank in sequence: operation, dtype, reduction, root,
+//   counts; each send of
+//                an Exchange has its receive, in order, with equal counts; the counts digest is that of the
+//                real matrix
+//   order        no two unordered steps of a rank touch the same element, one of them writing (in the arena
+//   too) contents     nothing is read before it is written; every output element is written progress     no
+//   wait cycle, both with any number of collectives in flight and with one at a time in issue order; the
 //                collectives of ranks that share two groups are issued in compatible order
 //   memory       temporaries share bytes only when ordered; arena and bindings stay within the limit
 //
@@ -21,12 +24,13 @@
 namespace cp {
 
 struct CheckLimits {
-  std::optional<std::int64_t> peak_bytes;    // of any rank: arena plus bindings
-  std::optional<std::int64_t> arena_bytes;   // of any rank
+  std::optional<std::int64_t> peak_bytes;   // of any rank: arena plus bindings
+  std::optional<std::int64_t> arena_bytes;  // of any rank
 };
 
-// `plans`: one for each rank that takes part, in any order. Throws CollectiveMismatch, Deadlock or CheckFailure whose message
-// names the ranks, the steps (number and label) and the values; returns normally when everything holds.
+// `plans`: one for each rank that takes part, in any order. Throws CollectiveMismatch, Deadlock or
+// CheckFailure whose message names the ranks, the steps (number and label) and the values; returns normally
+// when everything holds.
 void check(std::span<const Plan> plans, const CheckLimits& limits = {});
 
 }  // namespace cp

@@ -1,0 +1,59 @@
+// CostModel: what a step of a redistribution costs, in microseconds. Passed in; the defaults are documented
+// here.
+//
+// For one rank and one communication step
+//
+//   time = step latency
+//        + peer latency x rounds             all-gather, reduce-scatter, all-to-all: n-1; all-reduce: 2(n-1);
+//        exchange: peers
+//        + sum over peers of bytes received from it / (bandwidth of the pair x efficiency of the operation)
+//        + bytes read and written by pack, unpack, cast and accumulate steps / memory bandwidth
+//
+// Pack and unpack steps read and write the whole old or new shard in a collective with equal counts; in an
+// exchange what is packed, what arrives in staging, and the part that stays on the rank. A reduce_exchange
+// pays the step latency for each round in which any rank of the mesh sends, reads two and writes one for each
+// piece that arrives, copies each piece that it packs and the part that stays. Latencies are paid by every
+// rank of both meshes. A local step costs the local latency and its bytes read and written. A pair of ranks
+// has the bandwidth of the slowest mesh axis in which their coordinates differ. A rank receives 2(n-1)/n of
+// the buffer in an all-reduce and (n-1) x its own result in a reduce-scatter; in all other operations just
+// the bytes that move (with padding, where counts must be equal: the time counts wire bytes). The time of a
+// redistribution is the maximum over the ranks of each rank's sum.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "shared/base/digest.h"
+#include "shared/mesh/mesh.h"
+
+namespace cp {
+
+struct CostModel {
+  // Defaults: latencies of an NCCL collective, a grouped send/recv pair and a kernel launch on current GPUs;
+  // a node of `ranks_per_node` consecutive ranks joined by an NVLink-class fabric, nodes by one 400 Gb/s port
+  // a GPU.
+  double step_latency_us = 10;
+  double peer_latency_us = 1;
+  double local_latency_us = 3;
+  double memory_gbps = 2000;  // GB/s, read plus written
+  double all_gather_efficiency = 0.85;
+  double reduce_scatter_efficiency = 0.85;
+  double all_reduce_efficiency = 0.85;
+  double all_to_all_efficiency = 0.75;
+  double exchange_efficiency = 0.6;  // irregular and often unpipelined: less than an all-gather
+  double node_gbps = 300;            // GB/s per rank and direction, inside a node
+  double network_gbps = 45;          // across nodes
+  int ranks_per_node = 8;
+  std::map<std::string, double> axis_gbps;  // overrides by mesh axis
+
+  // Bandwidth of a mesh axis in GB/s: the override, else that of the node when all groups along the axis stay
+  // inside one.
+  double bandwidth_gbps(const Mesh& mesh, int axis) const;
+
+  // Throws InvalidInput unless every figure is finite and in range (efficiencies in (0, 1]).
+  void validate() const;
+};
+
+Hasher& hash(Hasher& hasher, const CostModel& model);
+
+}  // namespace cp

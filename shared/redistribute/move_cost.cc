@@ -1,0 +1,242 @@
+#include "shared/redistribute/move_cost.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace cp::detail {
+namespace {
+
+constexpr double kMicrosecondsPerByteAtOneGbps = 1e-3;
+
+std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+}  // namespace
+
+MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype)
+    : space_(space),
+      model_(model),
+      element_bytes_(size_bytes(travel_dtype)),
+      copy_us_per_byte_(2 * kMicrosecondsPerByteAtOneGbps / model.memory_gbps),
+      best_us_per_byte_(std::numeric_limits<double>::infinity()) {
+  const int n = space.num_ranks();
+  std::vector<std::vector<double>> axis_gap(idx(space.num_sides()));
+  double slowest = 0;
+  double fastest = std::numeric_limits<double>::infinity();
+  for (int side = 0; side < space.num_sides(); ++side) {
+    for (const std::int8_t axis : space.axes(side)) {
+      axis_gap[idx(side)].push_back(kMicrosecondsPerByteAtOneGbps /
+                                    model.bandwidth_gbps(space.mesh(side), axis));
+      slowest = std::max(slowest, axis_gap[idx(side)].back());
+      fastest = std::min(fastest, axis_gap[idx(side)].back());
+    }
+  }
+  if (space.num_sides() > 1) {  // between ranks that no mesh holds both of
+    slowest = std::max(slowest, kMicrosecondsPerByteAtOneGbps / model.network_gbps);
+    fastest = std::min(fastest, slowest);
+  }
+  gap_.assign(idx(n) * idx(n), slowest);
+  for (int side = space.num_sides() - 1; side >= 0; --side) {
+    const std::vector<std::int8_t>& axes = space.axes(side);
+    for (int a = 0; a < n; ++a) {
+      if (!space.in_side(side, a)) continue;
+      for (int b = 0; b < n; ++b) {
+        if (!space.in_side(side, b)) continue;
+        double worst = 0;
+        for (std::size_t i = 0; i < axes.size(); ++i) {
+          if (space.coordinate(side, a, axes[i]) != space.coordinate(side, b, axes[i])) {
+            worst = std::max(worst, axis_gap[idx(side)][i]);
+          }
+        }
+        gap_[idx(a) * idx(n) + idx(b)] = worst;
+      }
+    }
+  }
+  const double best_efficiency =
+      std::max({model.all_gather_efficiency, model.reduce_scatter_efficiency, model.all_reduce_efficiency,
+                model.all_to_all_efficiency, model.exchange_efficiency});
+  best_us_per_byte_ = n > 1 ? fastest / best_efficiency : 0;
+}
+
+double MoveCoster::efficiency(MoveKind kind) const {
+  switch (kind) {
+    case MoveKind::all_gather:
+      return model_.all_gather_efficiency;
+    case MoveKind::reduce_scatter:
+      return model_.reduce_scatter_efficiency;
+    case MoveKind::all_reduce:
+      return model_.all_reduce_efficiency;
+    case MoveKind::all_to_all:
+      return model_.all_to_all_efficiency;
+    case MoveKind::exchange:
+    case MoveKind::reduce_exchange:
+    case MoveKind::slice:
+    case MoveKind::to_partial:
+      return model_.exchange_efficiency;
+  }
+  return 1;
+}
+
+// Everything that a rank holds at once, in the order in which a plan makes and drops it: the old shard is
+// packed, staging travels, the new shard is unpacked. What is the caller's does not count.
+std::int64_t MoveCoster::live_bytes(const StateMove& move, const RankTraffic& rank, Ends ends) const {
+  const std::int64_t old_numel = ends.from_is_source ? 0 : rank.old_numel;
+  const std::int64_t new_numel = ends.to_is_target ? 0 : rank.new_numel;
+  switch (move.kind) {
+    case MoveKind::slice:
+    case MoveKind::to_partial:
+      return (old_numel + new_numel) * element_bytes_;
+    case MoveKind::all_reduce:  // in place where both are temporaries
+      return std::max(old_numel, new_numel) * element_bytes_;
+    case MoveKind::reduce_exchange:
+      return (old_numel + new_numel + rank.send_numel + rank.recv_numel) * element_bytes_;
+    case MoveKind::all_gather:
+    case MoveKind::all_to_all:
+    case MoveKind::reduce_scatter:
+    case MoveKind::exchange:
+      break;
+  }
+  // What stays on the rank goes straight from shard to shard, unless both are temporaries: then it takes the
+  // way of the staging.
+  const bool chained = move.kind == MoveKind::exchange && !ends.from_is_source && !ends.to_is_target;
+  const std::int64_t self = chained ? rank.self_numel : 0;
+  const std::int64_t send = rank.send_numel > 0 ? rank.send_numel + self : 0;
+  const std::int64_t recv = rank.recv_numel > 0 ? rank.recv_numel + self : 0;
+  const std::int64_t packing = send > 0 ? old_numel + send : 0;
+  const std::int64_t travelling = (send > 0 ? send : old_numel) + (recv > 0 ? recv : new_numel);
+  const std::int64_t unpacking = recv > 0 ? recv + new_numel : 0;
+  return std::max({packing, travelling, unpacking}) * element_bytes_;
+}
+
+void MoveCoster::charge_group(const StateMove& move, const Traffic& traffic, std::int32_t position,
+                              MoveCost& cost) {
+  const RankTraffic& rank = traffic.ranks[idx(position)];
+  const auto members = static_cast<double>(rank.members);
+  space_.members(move.from.side, position, move.axes, group_);
+  double gaps = 0;
+  for (const std::int32_t peer : group_) gaps += gap(position, peer);
+  double block = static_cast<double>(rank.block * element_bytes_);
+  double rounds = members - 1;
+  if (move.kind == MoveKind::all_reduce) {
+    block *= 2 / members;
+    rounds *= 2;
+  }
+  const std::int64_t copied = rank.send_numel > 0 ? rank.old_numel : 0;
+  const std::int64_t unpacked = rank.recv_numel > 0 ? rank.new_numel : 0;
+  cost.time_us[idx(position)] = model_.step_latency_us + model_.peer_latency_us * rounds +
+                                gaps * block / efficiency(move.kind) +
+                                static_cast<double>((copied + unpacked) * element_bytes_) * copy_us_per_byte_;
+  const std::int64_t peers = rank.members - 1;
+  if (move.kind == MoveKind::all_reduce) {
+    cost.wire_bytes_received[idx(position)] = 2 * peers * rank.block * element_bytes_ / rank.members;
+    cost.bytes_received[idx(position)] = cost.wire_bytes_received[idx(position)];
+    return;
+  }
+  cost.wire_bytes_received[idx(position)] = peers * rank.block * element_bytes_;
+  std::int64_t payload = 0;
+  for (const Piece& piece : traffic.pieces) {
+    if (piece.to == position && piece.from != position) payload += piece.numel;
+  }
+  cost.bytes_received[idx(position)] = payload * element_bytes_;
+}
+
+void MoveCoster::charge_exchange(const StateMove& move, const Traffic& traffic, MoveCost& cost) {
+  const bool reduces = move.kind == MoveKind::reduce_exchange;
+  const double per_byte_efficiency = 1 / efficiency(move.kind);
+  for (const Piece& piece : traffic.pieces) {
+    const std::int64_t bytes = piece.numel * element_bytes_;
+    if (piece.from == piece.to) continue;
+    cost.bytes_received[idx(piece.to)] += bytes;
+    cost.time_us[idx(piece.to)] +=
+        static_cast<double>(bytes) * gap(piece.from, piece.to) * per_byte_efficiency;
+    if (reduces) {  // accumulate reads two and writes one; packing reads and writes one
+      cost.time_us[idx(piece.to)] += 1.5 * static_cast<double>(bytes) * copy_us_per_byte_;
+      if (!piece.from_contiguous)
+        cost.time_us[idx(piece.from)] += static_cast<double>(bytes) * copy_us_per_byte_;
+    }
+  }
+  for (std::size_t p = 0; p < traffic.ranks.size(); ++p) {
+    const RankTraffic& rank = traffic.ranks[p];
+    const double steps =
+        reduces ? static_cast<double>(traffic.rounds.size()) : 1;  // each round is a step of its own
+    cost.time_us[p] += model_.step_latency_us * steps;
+    cost.time_us[p] += model_.peer_latency_us * std::max(rank.peers_in, rank.peers_out);
+    const std::int64_t copied =
+        reduces ? rank.self_numel : rank.send_numel + rank.recv_numel + rank.self_numel;
+    cost.time_us[p] += static_cast<double>(copied * element_bytes_) * copy_us_per_byte_;
+    cost.wire_bytes_received[p] = cost.bytes_received[p];
+  }
+}
+
+void MoveCoster::evaluate(const StateMove& move, Ends ends, MoveCost& cost) {
+  const std::size_t n = idx(space_.num_ranks());
+  cost.time_us.assign(n, 0);
+  cost.bytes_received.assign(n, 0);
+  cost.wire_bytes_received.assign(n, 0);
+  cost.temporary_bytes.assign(n, 0);
+  // Where all shards are equally large, all members of all groups do the same: one stands for the others.
+  const bool alike = is_equal_count(move.kind) && space_.num_ranks() == space_.mesh(move.from.side).size() &&
+                     space_.is_even(move.from) && space_.is_even(move.to);
+  find_traffic(space_, move, traffic_, alike ? 0 : -1);
+  if (move.kind == MoveKind::exchange || move.kind == MoveKind::reduce_exchange) {
+    charge_exchange(move, traffic_, cost);
+  } else if (!is_equal_count(move.kind)) {
+    for (std::size_t p = 0; p < n; ++p) {
+      const std::int64_t bytes = traffic_.ranks[p].new_numel * element_bytes_;
+      cost.time_us[p] = model_.local_latency_us + static_cast<double>(bytes) * copy_us_per_byte_;
+    }
+  } else {
+    for (std::size_t p = 0; p < (alike ? 1 : n); ++p) {
+      if (space_.in_side(move.from.side, static_cast<int>(p))) {
+        charge_group(move, traffic_, static_cast<std::int32_t>(p), cost);
+      }
+    }
+  }
+  for (std::size_t p = 0; p < (alike ? 1 : n); ++p)
+    cost.temporary_bytes[p] = live_bytes(move, traffic_.ranks[p], ends);
+  if (!alike) return;
+  std::fill(cost.time_us.begin() + 1, cost.time_us.end(), cost.time_us[0]);
+  std::fill(cost.bytes_received.begin() + 1, cost.bytes_received.end(), cost.bytes_received[0]);
+  std::fill(cost.wire_bytes_received.begin() + 1, cost.wire_bytes_received.end(),
+            cost.wire_bytes_received[0]);
+  std::fill(cost.temporary_bytes.begin() + 1, cost.temporary_bytes.end(), cost.temporary_bytes[0]);
+}
+
+std::vector<double> MoveCoster::cast_us(bool before, bool after) const {
+  std::vector<double> time_us(idx(space_.num_ranks()), 0);
+  for (int p = 0; p < space_.num_ranks(); ++p) {
+    for (const auto& [casts, state] :
+         {std::pair(before, &space_.source()), std::pair(after, &space_.target())}) {
+      if (!casts) continue;
+      time_us[idx(p)] +=
+          model_.local_latency_us + static_cast<double>(shard_bytes(*state, p)) * copy_us_per_byte_;
+    }
+  }
+  return time_us;
+}
+
+void MoveCoster::lower_bound(const State& state, const State& target, std::vector<double>& time_us,
+                             std::vector<double>& bytes) {
+  const std::size_t n = idx(space_.num_ranks());
+  time_us.assign(n, 0);
+  bytes.assign(n, 0);
+  if (space_.equivalent(state, target)) return;
+  const bool reduces =
+      state.side != target.side ? state.partial != 0 : (state.partial & ~target.partial) != 0;
+  bool moves = reduces;
+  for (std::size_t p = 0; p < n; ++p) {
+    const auto position = static_cast<std::int32_t>(p);
+    if (!space_.in_side(target.side, position)) continue;
+    std::int64_t missing = space_.numel(target, position);
+    // A sum is received at least once, finished or in parts; data that only moves once where it is missing.
+    if (!reduces && space_.in_side(state.side, position))
+      missing -= shared_piece(space_, state, position, target, position).numel;
+    bytes[p] = static_cast<double>(missing * element_bytes_);
+    moves = moves || missing > 0;
+  }
+  for (std::size_t p = 0; p < n; ++p) {
+    time_us[p] = (moves ? model_.step_latency_us : model_.local_latency_us) + bytes[p] * best_us_per_byte_;
+  }
+}
+
+}  // namespace cp::detail

@@ -1,0 +1,67 @@
+// What a move costs each rank: time by the CostModel, bytes received, live temporaries. Internal to
+// shared/redistribute.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shared/redistribute/cost_model.h"
+#include "shared/redistribute/traffic.h"
+
+namespace cp::detail {
+
+// Whose memory a move works between. The caller's source and target are no temporaries.
+struct Ends {
+  bool from_is_source = false;
+  bool to_is_target = false;
+};
+
+// By position in the space.
+struct MoveCost {
+  std::vector<double> time_us;
+  std::vector<std::int64_t> bytes_received;       // payload
+  std::vector<std::int64_t> wire_bytes_received;  // with padding
+  std::vector<std::int64_t> temporary_bytes;      // the most that is live at once
+};
+
+class MoveCoster {
+ public:
+  MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype);
+
+  // Fills `cost`, reusing its memory.
+  void evaluate(const StateMove& move, Ends ends, MoveCost& cost);
+
+  // A lower bound of the time any chain of moves needs from `state` to `target`, by position; the same for
+  // payload bytes.
+  void lower_bound(const State& state, const State& target, std::vector<double>& time_us,
+                   std::vector<double>& bytes);
+
+  // Time of the casts from the source's type and to the target's, by position.
+  std::vector<double> cast_us(bool before, bool after) const;
+
+  std::int64_t shard_bytes(const State& state, int position) const {
+    return space_.numel(state, position) * element_bytes_;
+  }
+
+ private:
+  double gap(std::int32_t a,
+             std::int32_t b) const {  // microseconds per byte between two ranks at full efficiency
+    return gap_[static_cast<std::size_t>(a) * static_cast<std::size_t>(space_.num_ranks()) +
+                static_cast<std::size_t>(b)];
+  }
+  double efficiency(MoveKind kind) const;
+  void charge_group(const StateMove& move, const Traffic& traffic, std::int32_t position, MoveCost& cost);
+  void charge_exchange(const StateMove& move, const Traffic& traffic, MoveCost& cost);
+  std::int64_t live_bytes(const StateMove& move, const RankTraffic& rank, Ends ends) const;
+
+  LayoutSpace& space_;
+  const CostModel& model_;
+  std::int64_t element_bytes_;
+  double copy_us_per_byte_;  // one byte read and one written
+  double best_us_per_byte_;  // no transfer is faster
+  std::vector<double> gap_;
+  Traffic traffic_;
+  std::vector<std::int32_t> group_;
+};
+
+}  // namespace cp::detail

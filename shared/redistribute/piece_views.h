@@ -1,0 +1,42 @@
+// PieceViews: where the elements that two shards share lie in the memory of each, and in staging between
+// them.
+//
+// Internal to shared/redistribute. A shard's memory is dense and row-major over its box, in the local order
+// of the index sets. The shared elements have one order that sender and receiver agree on: row-major over the
+// dimensions, along each one in the order of intersect(old, new).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shared/placement/index_set.h"
+#include "shared/plan/builder.h"
+
+namespace cp::detail {
+
+using Box = std::vector<IndexSet>;
+
+class PieceViews {
+ public:
+  PieceViews(const Box& from, const Box& to);
+
+  std::int64_t numel() const { return numel_; }
+
+  // A regular block of the piece: the same elements in the old shard, in the new one, and in a dense piece.
+  struct Block {
+    View from, to, dense;
+  };
+  // All blocks; together they are the piece. `dense_offset`: where the dense piece begins in its buffer.
+  std::vector<Block> blocks(BufferId from, BufferId to, BufferId dense, std::int64_t dense_offset) const;
+
+  // Where the piece begins in the shards' memory: meaningful where it is contiguous there.
+  std::int64_t from_start() const;
+  std::int64_t to_start() const;
+
+ private:
+  std::vector<std::vector<Overlap>> overlaps_;  // by dim
+  Shape from_strides_, to_strides_, dense_strides_;
+  std::int64_t numel_ = 1;
+};
+
+}  // namespace cp::detail

@@ -1,0 +1,131 @@
+// Redistribution: how a distributed tensor gets from one layout to another, as a chain of moves.
+//
+// plan_redistribution() finds the cheapest chain; lower() (lower.h) writes it down as a Plan for one rank.
+// The layouts may be on the same mesh, on different meshes over the same ranks, or on different rank sets; a
+// rank outside of the source mesh holds nothing before, one outside of the target mesh nothing after.
+//
+// Candidate moves, each along one mesh axis or merged over several:
+//   slice            Replicate → Shard, local
+//   all_gather       innermost Shard axes of any dims → Replicate
+//   all_to_all       innermost Shard axes of one dim → innermost of another
+//   reduce_scatter   Partial → Shard
+//   all_reduce       Partial → Replicate
+//   exchange         a permutation (every dim stays split into as many parts), or straight to the target;
+//   nothing is reduced reduce_exchange  as reduce_scatter, or straight to the target, in rounds of Exchange
+//   and Accumulate: little memory to_partial       Replicate or Shard → Partial, local; for gradients only
+//
+// A chain ends in the target, or in a layout with the same index sets. Between meshes the chain works on the
+// source's mesh, crosses in one exchange (to the target, or to a layout that splits the target further, over
+// axes where the target is replicated) or one reduce_exchange (to the target), and may go on there.
+//
+// What travels. A piece is what an old shard and a new one share. Where several ranks hold a piece, a
+// receiver that holds it keeps it; else it comes from the holder whose coordinates agree with the receiver's
+// on the longest prefix of mesh axes, and among equals from number (receiver's position % number of equals),
+// positions being indices in the mesh. Ranks that hold the same index sets count as one receiver's box: a
+// sender packs a piece for such a box once.
+//
+// Staging. In a collective with equal counts all blocks are as large as the largest piece of the group. A
+// rank packs unless its old shard is, in memory, just the blocks in the group's order (for all_gather: one
+// block), and unpacks unless its new shard is. In an exchange a rank packs all that it sends as soon as one
+// piece is not contiguous in its old shard, and receives everything into staging as soon as one is not
+// contiguous in its new one. A reduce_exchange works in rounds: in round k members send to the member k
+// places on; packing (one piece, where not contiguous) and arrival (always) each reuse one area as large as
+// the rank's largest piece.
+//
+// Memory. M is the largest source or target shard of any rank in bytes (a Partial shard counts its full local
+// size). Temporaries (intermediate shards, staging, padding) never exceed max_memory_factor x 2M on any rank.
+// Alive together are: packing: old shard and packed staging; travelling: packed staging (or the old shard)
+// and received staging (or the new shard); unpacking: received staging and the new shard; where the caller's
+// source and target count nothing. An exchange between two temporaries moves the part that stays on the rank
+// through the staging, too. An all_reduce between temporaries is in place; a reduce_exchange has both shards
+// and both areas alive, a local move both shards.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared/base/digest.h"
+#include "shared/placement/layout.h"
+#include "shared/redistribute/cost_model.h"
+
+namespace cp {
+
+enum class MoveKind : std::uint8_t {
+  slice,
+  all_gather,
+  all_to_all,
+  reduce_scatter,
+  all_reduce,
+  exchange,
+  reduce_exchange,
+  to_partial,
+};
+std::string_view name(MoveKind kind);
+
+// One move between two layouts of the tensor. `axes`: the mesh axes of `from` along which ranks communicate
+// (all of them for an exchange), empty for local moves and between meshes.
+struct Move {
+  MoveKind kind = MoveKind::slice;
+  std::vector<int> axes;
+  Layout from, to;
+};
+
+struct RedistributionStep {
+  Move move;
+  double time_us = 0;                          // of the slowest rank in this step
+  std::int64_t bytes_received_max = 0;         // payload, largest over the ranks
+  std::int64_t bytes_received_total = 0;       // payload, sum over the ranks
+  std::int64_t wire_bytes_received_total = 0;  // with padding
+  std::int64_t temporary_bytes_max = 0;        // live temporaries, largest over the ranks
+};
+
+// How a Replicate becomes a Partial (gradients only).
+enum class PartialRule : std::uint8_t {
+  first_keeps,  // the first rank of the axis keeps the value, the others hold zero: exact for every dtype
+  divide,       // everybody holds value / n (PyTorch): floating types
+};
+
+struct Redistribution {
+  Layout source, target;
+  DType travel_dtype =
+      DType::f32;  // what the moves carry; casts before and after where source or target differ
+  PartialRule partial_rule = PartialRule::first_keeps;
+  std::vector<RedistributionStep> steps;  // empty when the layouts are equivalent
+  double time_us = 0;                     // maximum over the ranks of each rank's sum
+  std::int64_t bytes_received_max = 0;    // payload: maximum over the ranks of each rank's sum
+  std::int64_t bytes_received_total = 0;  // payload: sum over steps and ranks
+  std::int64_t peak_bytes = 0;            // exact: source + target + temporaries, largest over the ranks
+  std::int64_t bound_bytes = 0;           // source + target + max_memory_factor x 2M, largest over the ranks
+  Digest inputs;                          // of layouts and options
+};
+
+enum class Objective : std::uint8_t { time, bytes };
+
+struct RedistributeOptions {
+  CostModel cost;
+  Objective objective = Objective::time;
+  double max_memory_factor = 1;
+  std::optional<DType> travel_dtype;  // default: the target's dtype
+  bool allow_to_partial = false;      // gradients: Replicate and Shard may become Partial
+  PartialRule partial_rule = PartialRule::first_keeps;
+};
+
+// The best chain by the objective. Deterministic. Ties are broken by the other objective, then fewer steps,
+// then the order of the moves as listed above. Throws InvalidInput for an illegal request (it says which axis
+// asks for what and why), Infeasible when no chain keeps the memory bound (it names the smallest factor that
+// works).
+Redistribution plan_redistribution(const Layout& source, const Layout& target,
+                                   const RedistributeOptions& options = {});
+
+// All chains that no other beats in both time and peak memory, fastest first.
+std::vector<Redistribution> pareto_redistributions(const Layout& source, const Layout& target,
+                                                   const RedistributeOptions& options = {});
+
+// Throws InvalidInput when the request is illegal whatever the plan: different shapes, Shard or Replicate →
+// Partial, one reduction → another, a Partial target on another mesh.
+void validate_redistribution(const Layout& source, const Layout& target, const RedistributeOptions& options);
+
+}  // namespace cp

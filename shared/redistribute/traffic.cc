@@ -1,0 +1,325 @@
+#include "shared/redistribute/traffic.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace cp::detail {
+namespace {
+
+std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
+                                 unsigned mask) {
+  std::int64_t number = 0;
+  for (const std::int8_t axis : space.axes(state.side)) {
+    if ((mask >> axis & 1U) == 0) continue;
+    number = number * space.axis_size(state.side, axis) + space.coordinate(state.side, position, axis);
+  }
+  return number;
+}
+
+// Ranks that hold the same values of the same box before the move: any one of them can be the source.
+struct Holders {
+  std::int64_t kept = 0;  // coordinates along the axes that stay partial
+  std::vector<std::int32_t> positions;
+};
+
+std::vector<Holders> holders_of(const LayoutSpace& space, const State& state, unsigned kept_mask) {
+  std::map<std::pair<std::int64_t, std::int64_t>, Holders> by_box;
+  for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
+    if (!space.in_side(state.side, p)) continue;
+    const auto key =
+        std::pair(box_number(space, state, p), partial_coordinates(space, state, p, state.partial));
+    Holders& holders = by_box[key];
+    holders.kept = partial_coordinates(space, state, p, kept_mask);
+    holders.positions.push_back(p);
+  }
+  std::vector<Holders> all;
+  all.reserve(by_box.size());
+  for (auto& [key, holders] : by_box) all.push_back(std::move(holders));
+  return all;
+}
+
+// The receiver itself; else the holder that agrees with it on the longest prefix of mesh coordinates (meshes
+// are written from the slowest axis to the fastest); ties are dealt round-robin over the receivers.
+std::int32_t nearest(const LayoutSpace& space, int side, const std::vector<std::int32_t>& holders,
+                     std::int32_t receiver) {
+  if (holders.size() == 1) return holders.front();
+  if (std::find(holders.begin(), holders.end(), receiver) != holders.end()) return receiver;
+  int best_prefix = -1;
+  std::vector<std::int32_t> best;
+  for (const std::int32_t holder : holders) {
+    int prefix = 0;
+    if (space.in_side(side, receiver)) {
+      for (const std::int8_t axis : space.axes(side)) {
+        if (space.coordinate(side, holder, axis) != space.coordinate(side, receiver, axis)) break;
+        ++prefix;
+      }
+    }
+    if (prefix > best_prefix) {
+      best_prefix = prefix;
+      best.clear();
+    }
+    if (prefix == best_prefix) best.push_back(holder);
+  }
+  return best[idx(receiver) % best.size()];
+}
+
+void find_exchange(LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+  const bool same_mesh = move.from.side == move.to.side;
+  const unsigned kept = same_mesh ? move.from.partial & move.to.partial : 0U;
+  const std::vector<Holders> all = holders_of(space, move.from, kept);
+  for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
+    if (!space.in_side(move.to.side, to)) continue;
+    const std::int64_t kept_here = same_mesh ? partial_coordinates(space, move.from, to, kept) : 0;
+    for (const Holders& holders : all) {
+      if (holders.kept != kept_here) continue;
+      Piece piece = shared_piece(space, move.from, holders.positions.front(), move.to, to);
+      if (piece.numel == 0) continue;
+      piece.from = nearest(space, move.from.side, holders.positions, to);
+      traffic.pieces.push_back(piece);
+    }
+  }
+  std::sort(traffic.pieces.begin(), traffic.pieces.end(),
+            [](const Piece& a, const Piece& b) { return std::pair(a.to, a.from) < std::pair(b.to, b.from); });
+}
+
+void find_group_pieces(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
+  std::vector<std::int32_t> group;
+  for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
+    if (!space.in_side(move.to.side, to)) continue;
+    if (only >= 0 && to != only) continue;
+    space.members(move.from.side, to, move.axes, group);
+    for (const std::int32_t from : group)
+      traffic.pieces.push_back(shared_piece(space, move.from, from, move.to, to));
+    traffic.ranks[idx(to)].members = static_cast<std::int64_t>(group.size());
+  }
+}
+
+// The block of the collective: what its largest member needs, known to all of them.
+void set_blocks(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
+  const bool even = only >= 0;  // every member has the same
+  if (even) {
+    RankTraffic& rank = traffic.ranks[idx(only)];
+    for (const Piece& piece : traffic.pieces) rank.block = std::max(rank.block, piece.numel);
+    return;
+  }
+  std::vector<std::int64_t> largest(traffic.ranks.size(), 0);
+  for (const Piece& piece : traffic.pieces)
+    largest[idx(piece.to)] = std::max(largest[idx(piece.to)], piece.numel);
+  std::vector<std::int32_t> group;
+  for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
+    if (!space.in_side(move.from.side, p)) continue;
+    space.members(move.from.side, p, move.axes, group);
+    for (const std::int32_t member : group) {
+      traffic.ranks[idx(p)].block = std::max(traffic.ranks[idx(p)].block, largest[idx(member)]);
+    }
+  }
+}
+
+// Which ranks can do without staging: their blocks lie in the tensor's memory just as the collective wants
+// them.
+void set_group_staging(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
+  std::vector<bool> old_direct(traffic.ranks.size(), true), new_direct(traffic.ranks.size(), true);
+  std::vector<std::int32_t> next_block(traffic.ranks.size(), 0);
+  std::vector<std::int32_t> group;
+  std::int32_t current = -1;
+  std::int32_t own_index = 0;
+  const auto view_receiver = [&](std::int32_t to) {
+    if (to == current) return;
+    current = to;
+    space.members(move.from.side, to, move.axes, group);
+    own_index = static_cast<std::int32_t>(std::find(group.begin(), group.end(), to) - group.begin());
+  };
+  for (const Piece& piece : traffic.pieces) {
+    view_receiver(piece.to);
+    const std::int64_t block = traffic.ranks[idx(piece.to)].block;
+    const bool full = piece.numel == block;
+    const std::int64_t in_block = std::int64_t{own_index} * block;
+    const std::int64_t out_block = std::int64_t{next_block[idx(piece.to)]++} * block;
+    if (!full || !piece.from_contiguous || piece.from_start != in_block) old_direct[idx(piece.from)] = false;
+    if (!full || !piece.to_contiguous || piece.to_start != out_block) new_direct[idx(piece.to)] = false;
+  }
+  for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
+    if (only >= 0 && p != only) continue;
+    RankTraffic& rank = traffic.ranks[idx(p)];
+    if (rank.members == 0) continue;
+    const std::int64_t all_blocks = rank.members * rank.block;
+    const bool gathers = move.kind == MoveKind::all_gather;
+    const bool reduces = move.kind == MoveKind::reduce_scatter;
+    const std::int64_t send = gathers ? rank.block : all_blocks;
+    const std::int64_t recv = reduces ? rank.block : all_blocks;
+    const bool send_direct = rank.old_numel == send && (gathers || old_direct[idx(p)]);
+    const bool recv_direct = rank.new_numel == recv && (reduces || new_direct[idx(p)]);
+    rank.send_numel = send_direct ? 0 : send;
+    rank.recv_numel = recv_direct ? 0 : recv;
+  }
+}
+
+void set_exchange_counts(LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+  // A piece that several receivers with the same box take from one sender is packed once.
+  struct Packed {
+    std::int32_t from;
+    std::int64_t box, numel;
+    auto operator<=>(const Packed&) const = default;
+  };
+  std::vector<Packed> packed;
+  std::vector<bool> send_staged(traffic.ranks.size(), false), recv_staged(traffic.ranks.size(), false);
+  for (const Piece& piece : traffic.pieces) {
+    if (piece.from == piece.to) {
+      traffic.ranks[idx(piece.to)].self_numel += piece.numel;
+      continue;
+    }
+    ++traffic.ranks[idx(piece.from)].peers_out;
+    ++traffic.ranks[idx(piece.to)].peers_in;
+    if (!piece.from_contiguous) send_staged[idx(piece.from)] = true;
+    if (!piece.to_contiguous) recv_staged[idx(piece.to)] = true;
+    packed.push_back({piece.from, box_number(space, move.to, piece.to), piece.numel});
+    traffic.ranks[idx(piece.to)].recv_numel += piece.numel;
+  }
+  std::sort(packed.begin(), packed.end());
+  packed.erase(std::unique(packed.begin(), packed.end()), packed.end());
+  for (const Packed& piece : packed) traffic.ranks[idx(piece.from)].send_numel += piece.numel;
+  for (std::size_t p = 0; p < traffic.ranks.size(); ++p) {
+    if (!send_staged[p]) traffic.ranks[p].send_numel = 0;
+    if (!recv_staged[p]) traffic.ranks[p].recv_numel = 0;
+  }
+}
+
+// Rounds reuse one staging area a side, as large as the largest piece.
+void set_reduce_exchange_counts(Traffic& traffic) {
+  for (const Piece& piece : traffic.pieces) {
+    RankTraffic& receiver = traffic.ranks[idx(piece.to)];
+    RankTraffic& sender = traffic.ranks[idx(piece.from)];
+    if (piece.from == piece.to) {
+      receiver.self_numel += piece.numel;
+      continue;
+    }
+    ++sender.peers_out;
+    ++receiver.peers_in;
+    receiver.recv_numel = std::max(receiver.recv_numel, piece.numel);
+    if (!piece.from_contiguous) sender.send_numel = std::max(sender.send_numel, piece.numel);
+  }
+}
+
+// Along which axes pieces travel, and, for rounds, how far inside the groups that these axes form.
+void set_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+  const int side = move.from.side;
+  const bool same_mesh = side == move.to.side;
+  if (same_mesh) {
+    for (const std::int8_t axis : space.axes(side)) {
+      const bool crosses = std::any_of(traffic.pieces.begin(), traffic.pieces.end(), [&](const Piece& piece) {
+        return space.coordinate(side, piece.from, axis) != space.coordinate(side, piece.to, axis);
+      });
+      if (crosses) traffic.axes.push_back(axis);
+    }
+  }
+  if (move.kind != MoveKind::reduce_exchange) return;
+  const auto index = [&](std::int32_t position) {
+    if (!same_mesh) return std::int64_t{position};
+    std::int64_t number = 0;
+    for (const std::int8_t axis : traffic.axes) {
+      number = number * space.axis_size(side, axis) + space.coordinate(side, position, axis);
+    }
+    return number;
+  };
+  std::int64_t size = same_mesh ? 1 : space.num_ranks();
+  for (const std::int8_t axis : traffic.axes) size *= space.axis_size(side, axis);
+  std::vector<bool> used(idx(size), false);
+  for (Piece& piece : traffic.pieces) {
+    piece.round = static_cast<std::int32_t>((index(piece.to) - index(piece.from) + size) % size);
+    used[idx(piece.round)] = true;
+  }
+  for (std::int32_t round = 1; round < size; ++round) {
+    if (used[idx(round)]) traffic.rounds.push_back(round);
+  }
+}
+
+}  // namespace
+
+std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32_t position) {
+  std::int64_t number = 0;
+  for (int dim = 0; dim < space.num_dims(); ++dim) {
+    const DimSpec& spec = space.spec(state, dim);
+    number = number * spec.degree + spec.part_of[idx(position)];
+  }
+  return number;
+}
+
+bool is_equal_count(MoveKind kind) {
+  return kind == MoveKind::all_gather || kind == MoveKind::all_to_all || kind == MoveKind::reduce_scatter ||
+         kind == MoveKind::all_reduce;
+}
+
+Piece shared_piece(LayoutSpace& space, const State& a, std::int32_t from, const State& b, std::int32_t to) {
+  Piece piece{from, to, 1, 0, 0, true, true};
+  std::int64_t from_stride = 1, to_stride = 1;
+  bool from_full = true,
+       to_full = true;  // the piece holds all of the box in every dimension looked at so far
+  for (int dim = space.num_dims() - 1; dim >= 0; --dim) {
+    const DimSpec& old_spec = space.spec(a, dim);
+    const DimSpec& new_spec = space.spec(b, dim);
+    const std::int32_t old_part = old_spec.part_of[idx(from)];
+    const std::int32_t new_part = new_spec.part_of[idx(to)];
+    const Shared& shared = space.pair(a.spec[idx(dim)], b.spec[idx(dim)]).at(old_part, new_part);
+    if (shared.numel == 0) return {from, to, 0, 0, 0, true, true};
+    const std::int64_t old_size = old_spec.sizes[idx(old_part)];
+    const std::int64_t new_size = new_spec.sizes[idx(new_part)];
+    if (!shared.contiguous || (!from_full && shared.numel > 1)) piece.from_contiguous = false;
+    if (!shared.contiguous || (!to_full && shared.numel > 1)) piece.to_contiguous = false;
+    from_full = from_full && shared.numel == old_size;
+    to_full = to_full && shared.numel == new_size;
+    piece.from_start += shared.from_start * from_stride;
+    piece.to_start += shared.to_start * to_stride;
+    from_stride *= old_size;
+    to_stride *= new_size;
+    piece.numel *= shared.numel;
+  }
+  return piece;
+}
+
+void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
+  traffic.pieces.clear();
+  traffic.axes.clear();
+  traffic.rounds.clear();
+  traffic.ranks.assign(idx(space.num_ranks()), {});
+  for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
+    traffic.ranks[idx(p)].old_numel = space.numel(move.from, p);
+    traffic.ranks[idx(p)].new_numel = space.numel(move.to, p);
+  }
+  switch (move.kind) {
+    case MoveKind::slice:
+    case MoveKind::to_partial:
+      break;
+    case MoveKind::all_gather:
+    case MoveKind::all_to_all:
+    case MoveKind::reduce_scatter:
+      find_group_pieces(space, move, traffic, only);
+      set_blocks(space, move, traffic, only);
+      set_group_staging(space, move, traffic, only);
+      break;
+    case MoveKind::all_reduce: {
+      std::int64_t members = 1;
+      for (const std::int8_t axis : move.axes) members *= space.axis_size(move.from.side, axis);
+      for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
+        if (!space.in_side(move.from.side, p)) continue;
+        traffic.ranks[idx(p)].members = members;
+        traffic.ranks[idx(p)].block = traffic.ranks[idx(p)].new_numel;
+      }
+      break;
+    }
+    case MoveKind::exchange:
+      find_exchange(space, move, traffic);
+      set_exchange_counts(space, move, traffic);
+      set_exchange_axes(space, move, traffic);
+      break;
+    case MoveKind::reduce_exchange:
+      find_exchange(space, move, traffic);
+      set_reduce_exchange_counts(traffic);
+      set_exchange_axes(space, move, traffic);
+      break;
+  }
+}
+
+}  // namespace cp::detail

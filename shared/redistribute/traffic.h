@@ -1,0 +1,67 @@
+// Traffic: what a move makes each rank send, receive and stage.
+//
+// Internal to shared/redistribute. The one place that decides who sends what to whom, whether pieces travel
+// straight from and to the tensor's memory or through staging, and how large that is. The cost of a move and
+// the plan that it becomes are both made from it, so that what is costed is what is executed (contract 7).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shared/redistribute/layout_space.h"
+#include "shared/redistribute/redistribution.h"
+
+namespace cp::detail {
+
+// A move between two states of a space. `axes` in the order in which the group's ranks count: the last one
+// fastest.
+struct StateMove {
+  MoveKind kind = MoveKind::slice;
+  std::vector<std::int8_t> axes;
+  State from, to;
+};
+
+// The elements of rank `from`'s old shard that become part of rank `to`'s new one (for reductions: that
+// contribute to it).
+struct Piece {
+  std::int32_t from = 0, to = 0;  // positions in the space
+  std::int64_t numel = 0;
+  std::int64_t from_start = 0, to_start = 0;  // where it lies in the shards' memory, when contiguous there
+  bool from_contiguous = false, to_contiguous = false;
+  std::int32_t round = 0;  // reduce_exchange: in a round each rank sends and receives one piece at most
+};
+
+struct RankTraffic {
+  std::int64_t old_numel = 0, new_numel = 0;  // the shards before and after
+  std::int64_t block = 0;       // elements of one block of an equal-count collective, with padding
+  std::int64_t members = 0;     // ranks that share the collective, this one included
+  std::int64_t self_numel = 0;  // stays on the rank
+  std::int64_t send_numel = 0;  // staging from which pieces are sent; 0: straight from the old shard
+  std::int64_t recv_numel = 0;  // staging into which they arrive; 0: straight into the new shard
+  std::int32_t peers_out = 0, peers_in = 0;  // Exchange: how many ranks it sends to and receives from
+};
+
+struct Traffic {
+  std::vector<Piece>
+      pieces;  // by receiver, then by sender's index in the group or position; own pieces included
+  std::vector<RankTraffic> ranks;  // by position
+  // Exchanges: the mesh axes along which pieces travel, so that only ranks that differ along these need to
+  // talk; empty between meshes.
+  std::vector<std::int8_t> axes;
+  std::vector<std::int32_t> rounds;  // reduce_exchange: the rounds that have pieces, ascending
+};
+
+// The piece of box `from` of state a that box `to` of state b holds.
+Piece shared_piece(LayoutSpace& space, const State& a, std::int32_t from, const State& b, std::int32_t to);
+
+// Fills `traffic` (reusing its memory). With `only` >= 0 just the collective that this position takes part
+// in; the other ranks' entries are meaningless then.
+void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only = -1);
+
+// Numbers the boxes of a state: ranks with equal numbers hold the same box.
+std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32_t position);
+
+// Whether the move is one collective with equal counts on all members (as against an Exchange or local work).
+bool is_equal_count(MoveKind kind);
+
+}  // namespace cp::detail
