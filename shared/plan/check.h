@@ -3,13 +3,12 @@
 //
 //   structure    every step valid (views in bounds, sizes, dtypes), groups consistent, one stream a group
 //   matching     collectives of a group agree on every rank in sequence: operation, dtype, reduction, root,
-//   counts; each send of
-//                an Exchange has its receive, in order, with equal counts; the counts digest is that of the
-//                real matrix
-//   order        no two unordered steps of a rank touch the same element, one of them writing (in the arena
-//   too) contents     nothing is read before it is written; every output element is written progress     no
-//   wait cycle, both with any number of collectives in flight and with one at a time in issue order; the
-//                collectives of ranks that share two groups are issued in compatible order
+//                counts; each send of an Exchange has its receive, in order, with equal counts; the counts
+//                digest is that of the real matrix
+//   order        no two unordered steps of a rank touch the same element, one of them writing (in the arena too)
+//   contents     nothing is read before it is written; every output element is written
+//   progress     no wait cycle, both with any number of collectives in flight and with one at a time in issue
+//                order; the collectives of ranks that share two groups are issued in compatible order
 //   memory       temporaries share bytes only when ordered; arena and bindings stay within the limit
 //
 // Repeats are unrolled as far as their edges reach, not by their count.

@@ -4,8 +4,9 @@
 // For one rank and one communication step
 //
 //   time = step latency
-//        + peer latency x rounds             all-gather, reduce-scatter, all-to-all: n-1; all-reduce: 2(n-1);
-//        exchange: peers
+//        + peer latency x rounds      all-gather, reduce-scatter, all-to-all: n-1; all-reduce: 2(n-1);
+//                                     exchange, reduce_exchange: the larger of the numbers of peers that the
+//                                     rank sends to and receives from
 //        + sum over peers of bytes received from it / (bandwidth of the pair x efficiency of the operation)
 //        + bytes read and written by pack, unpack, cast and accumulate steps / memory bandwidth
 //

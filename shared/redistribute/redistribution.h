@@ -11,8 +11,10 @@
 //   reduce_scatter   Partial → Shard
 //   all_reduce       Partial → Replicate
 //   exchange         a permutation (every dim stays split into as many parts), or straight to the target;
-//   nothing is reduced reduce_exchange  as reduce_scatter, or straight to the target, in rounds of Exchange
-//   and Accumulate: little memory to_partial       Replicate or Shard → Partial, local; for gradients only
+//                    nothing is reduced
+//   reduce_exchange  as reduce_scatter, or straight to the target, in rounds of Exchange and Accumulate:
+//                    little memory
+//   to_partial       Replicate or Shard → Partial, local; for gradients only
 //
 // A chain ends in the target, or in a layout with the same index sets. Between meshes the chain works on the
 // source's mesh, crosses in one exchange (to the target, or to a layout that splits the target further, over
