@@ -241,8 +241,9 @@ TEST(Mesh, EqualityAndHashSeeAxesAndRanksAlone) {
   const Mesh rebuilt = Mesh::parse("dp=2,pp=2,cp=2@0/1/2/3/4/5/6/7").flatten(Names{"dp"}, "x");
   EXPECT_EQ(rebuilt, mesh);
   EXPECT_EQ(digest_of(rebuilt), digest_of(mesh));
-  for (const char* other : {"dp=2,pp=2,tp=2", "dp=4,cp=2", "dp=8", "dp=2,pp=2,cp=2@1/0/2/3/4/5/6/7",
-                            "dp=2,pp=2,cp=2@0/1/2/3/4/5/6/8", "dp=2,pp=2,cp=2,tp=1"}) {
+  for (const char* other :
+       {"dp=2,pp=2,tp=2", "dp=4,cp=2", "dp=8", "dp=4,pp=2,cp=1", "dp=2,pp=2,cp=2@1/0/2/3/4/5/6/7",
+        "dp=2,pp=2,cp=2@0/1/2/3/4/5/6/8", "dp=2,pp=2,cp=2,tp=1"}) {
     EXPECT_NE(Mesh::parse(other), mesh) << other;
     EXPECT_NE(digest_of(Mesh::parse(other)), digest_of(mesh)) << other;
   }
