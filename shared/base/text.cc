@@ -49,7 +49,8 @@ std::int64_t parse_int(std::string_view text, std::string_view what) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc::result_out_of_range ||
-      (error == std::errc() && std::abs(value) > std::numeric_limits<std::int64_t>::max() / scale)) {
+      (error == std::errc() && (value > std::numeric_limits<std::int64_t>::max() / scale ||
+                                value < std::numeric_limits<std::int64_t>::min() / scale))) {
     throw InvalidInput(str(what, " '", text, "' does not fit into 64 bits; the largest number is ",
                            std::numeric_limits<std::int64_t>::max()));
   }

@@ -1,0 +1,59 @@
+// DTensor: a distributed tensor on the caller's buffers, redistributed on any Device.
+//
+// A facade over layouts, plans and a device. Every function that takes a Device is collective: all ranks of the layouts'
+// meshes call it, each with its own device, in the same order. Nothing is cached and nothing is owned: callers that
+// repeat a redistribution keep its plan (plan_redistribution, lower) and execute that.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "shared/plan/device.h"
+#include "shared/plan/trace.h"
+#include "shared/redistribute/gradient.h"
+#include "shared/redistribute/redistribution.h"
+
+namespace cp {
+
+// A rank's shard of a distributed tensor: `data` is dense row-major memory of the device, in the local order of the layout's
+// index sets, `size_bytes` = local_bytes(layout, rank); nullptr and 0 where the rank holds nothing.
+struct DTensor {
+  Layout layout;
+  void* data = nullptr;
+  std::int64_t size_bytes = 0;
+};
+
+// The layout of a tensor given one rank's local shape only: every sharded dimension is taken to be split evenly (PyTorch's
+// from_local without a shape). Wrong for uneven shards, which need the global shape: make_layout.
+Layout infer_layout(Mesh mesh, std::vector<Placement> placements, const Shape& local_shape, DType dtype);
+
+// Wraps a local shard. Throws InvalidInput when its size is not that of the layout's shard on this rank.
+DTensor from_local(const Layout& layout, Rank rank, void* data, std::int64_t size_bytes);
+// The shard's memory is the tensor's own; here for symmetry with from_local.
+inline void* to_local(const DTensor& tensor) { return tensor.data; }
+
+// Moves `in` to the layout of `out`, into out's memory. The memories must not overlap.
+void redistribute(Device& device, const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
+                  RankTrace* trace = nullptr);
+
+// The gradient of redistribute(in -> out): from `grad_out` to `grad_in`, whose layouts the rule of gradient.h gives
+// (gradient_layouts). Multiplies by the gradient's scale.
+struct GradientLayouts {
+  Layout grad_out, grad_in;
+};
+GradientLayouts gradient_layouts(const Layout& in, const Layout& out, GradientRule rule = GradientRule::adjoint);
+void redistribute_backward(Device& device, const Layout& in, const Layout& out, const DTensor& grad_out,
+                           const DTensor& grad_in, const GradientOptions& options = {}, RankTrace* trace = nullptr);
+
+// Fills `out` from the whole tensor `full` (global shape, row-major). Without a root every rank has it and takes its part; with
+// one only the root's is read and the parts are sent from there.
+void distribute_tensor(Device& device, const void* full, const DTensor& out, std::optional<Rank> root = {});
+
+// The whole tensor on every rank of its mesh, into `full` (global shape, row-major); partial values are reduced.
+void full_tensor(Device& device, const DTensor& in, void* full, const RedistributeOptions& options = {});
+
+// Moves `in` to reduced_layout(in.layout): finished values where contributions were, everything else as it is.
+void reduce_partial(Device& device, const DTensor& in, const DTensor& out, const RedistributeOptions& options = {});
+
+}  // namespace cp

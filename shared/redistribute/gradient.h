@@ -1,0 +1,43 @@
+// Gradients of redistributions are redistributions too (contract 10).
+//
+// On storage, where every rank's bytes count, a redistribution is a linear map R, and its gradient the transpose:
+// <R x, y> = <x, R^T y>. The gradient of a value that ranks hold as copies arrives in parts, one from each copy; that
+// of a value held in parts is the same for each part. So the layouts have duals, Shard <-> Shard and Replicate <->
+// Partial(sum), and the backward plan leads from the dual of the target to the dual of the source.
+//
+// Where the incoming gradient of a Replicate is declared to be replicated data instead, the rule of PyTorch's DTensor
+// holds: the gradient goes back to the source's layout, and what was Partial there stays Replicate.
+#pragma once
+
+#include <optional>
+
+#include "shared/redistribute/redistribution.h"
+
+namespace cp {
+
+// Shard stays, Replicate becomes Partial(sum), Partial(sum) becomes Replicate; Partial(avg) too, with a factor (see
+// Gradient::scale). Throws InvalidInput for min, max and product, which have no gradient.
+Layout dual(const Layout& layout);
+
+// The layout with every Partial replaced by Replicate: where values lie once they are reduced.
+Layout reduced_layout(const Layout& layout);
+
+enum class GradientRule : std::uint8_t {
+  adjoint,      // the transpose: the incoming gradient has the dual layout of the target
+  replicated,   // PyTorch's table: it has the target's layout, with Replicate meaning copies of finished data
+};
+
+struct GradientOptions {
+  RedistributeOptions redistribute;       // of the backward plan; allow_to_partial is set here
+  GradientRule rule = GradientRule::adjoint;
+  std::optional<DType> backward_dtype;    // what travels; the result has the source's dtype
+};
+
+// The backward plan of the redistribution source -> target, and the layouts between which it leads.
+struct Gradient {
+  Redistribution redistribution;
+  double scale = 1;   // what the incoming gradient is still to be multiplied with: 1/n for each Partial(avg) axis reduced
+};
+Gradient plan_gradient(const Layout& source, const Layout& target, const GradientOptions& options = {});
+
+}  // namespace cp
