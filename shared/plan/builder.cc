@@ -3,13 +3,20 @@
 #include <algorithm>
 
 #include "shared/base/error.h"
+#include "shared/plan/arena.h"
 #include "shared/plan/operations.h"
+#include "shared/plan/order.h"
 
 namespace cp {
 
 PlanBuilder::PlanBuilder(Rank self, Target target) {
   plan_.self = self;
   plan_.target = std::move(target);
+  const std::int64_t alignment = plan_.target.alignment_bytes;
+  if (alignment < 1 || (alignment & (alignment - 1)) != 0) {
+    throw InvalidInput(
+        str("target ", plan_.target.name, " aligns to ", alignment, " bytes; use a power of two"));
+  }
 }
 
 StreamId PlanBuilder::stream(std::string name) {
@@ -110,47 +117,11 @@ void PlanBuilder::end_repeat() {
   if (std::get<Repeat>(plan_.segments.back()).steps.empty()) plan_.segments.pop_back();
 }
 
-// For now: all steps in order, and no two temporaries overlap.
 Plan PlanBuilder::build(const Digest& inputs) && {
   if (in_repeat_) throw InvalidInput("build inside a Repeat; call end_repeat first");
   plan_.inputs = inputs;
-  std::vector<StepId> last(plan_.streams.size(), -1);
-  StepId id = 0;
-  const auto finish = [&](Step& step, StepId begin, StepId end) {
-    for (std::size_t stream = 0; stream < last.size(); ++stream) {
-      if (static_cast<StreamId>(stream) == step.stream) continue;
-      if (last[stream] >= 0) step.after.push_back({last[stream], 0});
-    }
-    last[static_cast<std::size_t>(step.stream)] = id++;
-    for_each_access(step.work, 0, [&](const Access& access) {
-      if (access.view->buffer < 0) return;
-      Buffer& buffer = plan_.buffers[static_cast<std::size_t>(access.view->buffer)];
-      if (buffer.kind != BufferKind::temporary) return;
-      if (buffer.first_use < 0) buffer.first_use = begin;
-      buffer.last_use = end;
-    });
-  };
-  for (Segment& segment : plan_.segments) {
-    if (Step* step = std::get_if<Step>(&segment)) {
-      finish(*step, id, id);
-      continue;
-    }
-    Repeat& repeat = std::get<Repeat>(segment);
-    const StepId begin = id, end = id + static_cast<StepId>(repeat.steps.size()) - 1;
-    for (Step& step : repeat.steps) finish(step, begin, end);
-    for (Step& step : repeat.steps) {  // the next iteration starts when this one has ended
-      for (std::size_t stream = 0; stream < last.size(); ++stream) {
-        if (static_cast<StreamId>(stream) != step.stream && last[stream] >= begin)
-          step.after.push_back({last[stream], 1});
-      }
-    }
-  }
-  for (Buffer& buffer : plan_.buffers) {
-    if (buffer.kind != BufferKind::temporary) continue;
-    buffer.offset_bytes =
-        align_up(plan_.arena_bytes, std::max(plan_.target.alignment_bytes, size_bytes(buffer.dtype)));
-    plan_.arena_bytes = buffer.offset_bytes + buffer.bytes();
-  }
+  const Order order = derive_edges(plan_);
+  place_temporaries(plan_, anchors_, order);
   return std::move(plan_);
 }
 

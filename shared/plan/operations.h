@@ -127,4 +127,12 @@ void for_each_access(const Work& work, std::int32_t index_in_group, F&& f) {
   });
 }
 
+// The same for a step of this plan's rank, whose index in the group matters for a Broadcast alone.
+template <class F>
+void for_each_access(const Plan& plan, const Work& work, F&& f) {
+  const Collective* collective = std::get_if<Collective>(&work);
+  const bool broadcast = collective != nullptr && std::holds_alternative<Broadcast>(*collective);
+  for_each_access(work, broadcast ? index_in_group(plan, group_of(*collective)) : 0, f);
+}
+
 }  // namespace cp

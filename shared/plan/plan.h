@@ -41,9 +41,9 @@ struct Buffer {
   BufferKind kind = BufferKind::temporary;
   DType dtype = DType::f32;
   std::int64_t numel = 0;  // all slots together
-  // Temporaries only, filled by PlanBuilder::build().
+  // Temporaries only, filled by PlanBuilder::build(). One that a Repeat uses lives through all its steps.
   std::int64_t offset_bytes = 0;         // place in the arena
-  StepId first_use = -1, last_use = -1;  // in issue order
+  StepId first_use = -1, last_use = -1;  // in issue order; -1: never used, and may share bytes with all
   bool operator==(const Buffer&) const = default;
   std::int64_t bytes() const { return numel * size_bytes(dtype); }
 };

@@ -1,0 +1,324 @@
+#include "shared/plan/arena.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "shared/plan/operations.h"
+
+namespace cp {
+namespace {
+
+// Finds the added blocks that live in a span of positions. A segment tree: each block hangs at the O(log n) nodes that
+// cover its life, so that a look costs little more than what it finds.
+class LivingBlocks {
+ public:
+  explicit LivingBlocks(Position num_positions) {
+    while (leaves_ < static_cast<std::size_t>(num_positions)) leaves_ *= 2;
+    heads_.assign(2 * leaves_, kNone);
+    added_below_.assign(2 * leaves_, false);
+  }
+
+  void add(std::size_t block, Position first, Position last) {
+    add(1, 0, leaves_, block, size(first), size(last) + 1);
+  }
+
+  // A block that hangs at several nodes may be reported several times.
+  template <class F>
+  void for_each(Position first, Position last, const F& f) const {
+    visit(1, 0, leaves_, size(first), size(last) + 1, f);
+  }
+
+ private:
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  struct Entry {
+    std::size_t block, next;
+  };
+
+  static std::size_t size(Position position) { return static_cast<std::size_t>(position); }
+
+  void add(std::size_t node, std::size_t begin, std::size_t end, std::size_t block, std::size_t from,
+           std::size_t until) {
+    if (until <= begin || end <= from) return;
+    added_below_[node] = true;
+    if (from <= begin && end <= until) {
+      entries_.push_back({block, heads_[node]});
+      heads_[node] = entries_.size() - 1;
+      return;
+    }
+    const std::size_t middle = (begin + end) / 2;
+    add(2 * node, begin, middle, block, from, until);
+    add(2 * node + 1, middle, end, block, from, until);
+  }
+
+  template <class F>
+  void visit(std::size_t node, std::size_t begin, std::size_t end, std::size_t from, std::size_t until,
+             const F& f) const {
+    if (until <= begin || end <= from || !added_below_[node]) return;
+    for (std::size_t entry = heads_[node]; entry != kNone; entry = entries_[entry].next)
+      f(entries_[entry].block);
+    if (end - begin == 1) return;
+    const std::size_t middle = (begin + end) / 2;
+    visit(2 * node, begin, middle, from, until, f);
+    visit(2 * node + 1, middle, end, from, until, f);
+  }
+
+  std::size_t leaves_ = 1;
+  std::vector<std::size_t> heads_;  // by node, of its list of entries
+  std::vector<bool> added_below_;   // by node
+  std::vector<Entry> entries_;
+};
+
+struct Interval {
+  std::int64_t begin = 0, end = 0;
+};
+
+// The lowest aligned place of `size` bytes that meets none of the intervals.
+std::int64_t lowest_gap(std::vector<Interval>& taken, std::int64_t size, std::int64_t alignment) {
+  std::sort(taken.begin(), taken.end(),
+            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::int64_t at = 0;
+  for (const Interval& interval : taken) {
+    if (at + size <= interval.begin) break;
+    at = std::max(at, align_up(interval.end, alignment));
+  }
+  return at;
+}
+
+class Packer {
+ public:
+  Packer(std::span<const Block> blocks, const Ordered& ordered, Position num_positions)
+      : blocks_(blocks), ordered_(ordered), num_positions_(num_positions) {}
+
+  Packing anchored() {
+    start();
+    std::vector<std::size_t> ends;
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (blocks_[i].anchor != Anchor::any && blocks_[i].size_bytes > 0) ends.push_back(i);
+    }
+    std::sort(ends.begin(), ends.end(), [&](std::size_t a, std::size_t b) {
+      return std::pair(blocks_[a].first, a) < std::pair(blocks_[b].first, b);
+    });
+    stack_at_both_ends(ends);
+    largest_first(false);
+    return std::move(packing_);
+  }
+
+  Packing plain() {
+    start();
+    largest_first(true);
+    return std::move(packing_);
+  }
+
+ private:
+  void start() {
+    packing_.offsets.assign(blocks_.size(), 0);
+    packing_.size_bytes = 0;
+    living_ = LivingBlocks(num_positions_);
+  }
+
+  bool together(std::size_t a, std::size_t b) const {
+    if (blocks_[b].first < blocks_[a].first) std::swap(a, b);
+    if (blocks_[b].first <= blocks_[a].last) return true;
+    return blocks_[a].last >= blocks_[b].horizon && !ordered_(a, b);
+  }
+
+  template <class F>
+  void for_each_together(std::size_t block, const F& f) const {
+    living_.for_each(blocks_[block].horizon, blocks_[block].last, [&](std::size_t other) {
+      if (together(block, other)) f(other);
+    });
+  }
+
+  // Depths of high blocks are measured from the top, whose place is known once all of them lie: where low and high blocks that
+  // live together just touch.
+  void stack_at_both_ends(const std::vector<std::size_t>& ends) {
+    std::vector<std::int64_t>& offsets =
+        packing_.offsets;  // of high blocks, for now, the depth of their lower end
+    std::int64_t top = 0, top_alignment = 1;
+    std::vector<Interval> taken;
+    for (const std::size_t i : ends) {
+      const Block& block = blocks_[i];
+      std::int64_t facing = 0;  // how far the other end's blocks reach
+      taken.clear();
+      for_each_together(i, [&](std::size_t other) {
+        const std::int64_t size = blocks_[other].size_bytes, at = offsets[other];
+        const bool high = blocks_[other].anchor == Anchor::high;
+        if (blocks_[other].anchor != block.anchor) {
+          facing = std::max(facing, high ? at : at + size);
+        } else {
+          taken.push_back(high ? Interval{at - size, at} : Interval{at, at + size});
+        }
+      });
+      std::int64_t reach = 0;
+      if (block.anchor == Anchor::high) {
+        // Its lower end is what has to be aligned.
+        const std::int64_t padded = align_up(block.size_bytes, block.alignment);
+        reach = offsets[i] = lowest_gap(taken, padded, block.alignment) + padded;
+        top_alignment = std::max(top_alignment, block.alignment);
+      } else {
+        offsets[i] = lowest_gap(taken, block.size_bytes, block.alignment);
+        reach = offsets[i] + block.size_bytes;
+      }
+      top = std::max(top, reach + facing);
+      living_.add(i, block.horizon, block.last);
+    }
+    top = align_up(top, top_alignment);
+    for (const std::size_t i : ends) {
+      if (blocks_[i].anchor == Anchor::high) offsets[i] = top - offsets[i];
+      packing_.size_bytes = std::max(packing_.size_bytes, offsets[i] + blocks_[i].size_bytes);
+    }
+  }
+
+  void largest_first(bool anchored_too) {
+    std::vector<std::size_t> rest;
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if ((anchored_too || blocks_[i].anchor == Anchor::any) && blocks_[i].size_bytes > 0) rest.push_back(i);
+    }
+    std::sort(rest.begin(), rest.end(), [&](std::size_t a, std::size_t b) {
+      return std::tuple(-blocks_[a].size_bytes, blocks_[a].first, a) <
+             std::tuple(-blocks_[b].size_bytes, blocks_[b].first, b);
+    });
+    std::vector<Interval> taken;
+    for (const std::size_t i : rest) {
+      taken.clear();
+      for_each_together(i, [&](std::size_t other) {
+        taken.push_back({packing_.offsets[other], packing_.offsets[other] + blocks_[other].size_bytes});
+      });
+      packing_.offsets[i] = lowest_gap(taken, blocks_[i].size_bytes, blocks_[i].alignment);
+      packing_.size_bytes = std::max(packing_.size_bytes, packing_.offsets[i] + blocks_[i].size_bytes);
+      living_.add(i, blocks_[i].horizon, blocks_[i].last);
+    }
+  }
+
+  std::span<const Block> blocks_;
+  const Ordered& ordered_;
+  Position num_positions_;
+  Packing packing_;
+  LivingBlocks living_{0};
+};
+
+}  // namespace
+
+Packing pack(std::span<const Block> blocks, const Ordered& ordered) {
+  Position num_positions = 1;
+  bool any_anchor = false;
+  for (const Block& block : blocks) {
+    num_positions = std::max(num_positions, block.last + 1);
+    any_anchor = any_anchor || block.anchor != Anchor::any;
+  }
+  Packer packer(blocks, ordered, num_positions);
+  Packing plain = packer.plain();
+  if (!any_anchor) return plain;
+  Packing anchored = packer.anchored();
+  return plain.size_bytes < anchored.size_bytes ? plain : anchored;
+}
+
+namespace {
+
+// The life of each temporary, and what is known of each stream when it starts.
+class Lives {
+ public:
+  Lives(const Plan& plan, const Order& order)
+      : order_(order), num_streams_(to_size(order.num_streams())), blocks_(plan.buffers.size()) {
+    for (Block& block : blocks_) block.first = kNoPosition;
+    if (order_.one_stream()) return;
+    last_on_.assign(blocks_.size() * num_streams_, kNoPosition);
+    known_.assign(blocks_.size() * num_streams_, order_.num_positions());
+  }
+
+  void use(BufferId buffer, StepId step) {
+    const Order::Place& place = order_.place(step);
+    Block& block = blocks_[to_size(buffer)];
+    if (block.first == kNoPosition) block.first = place.segment_first;
+    block.last = place.segment_last;
+    if (order_.one_stream()) return;
+    const std::size_t row = to_size(buffer) * num_streams_;
+    Position& last = last_on_[row + to_size(place.stream)];
+    if (last == kNoPosition) {  // the first use on this stream
+      for (StreamId stream = 0; stream < order_.num_streams(); ++stream) {
+        Position& known = known_[row + to_size(stream)];
+        known = std::min(known, order_.clock(place.first, stream));
+      }
+    }
+    last = place.last;
+  }
+
+  bool used(BufferId buffer) const { return blocks_[to_size(buffer)].first != kNoPosition; }
+
+  Block block(BufferId buffer) const {
+    Block block = blocks_[to_size(buffer)];
+    block.horizon = block.first;
+    for (StreamId stream = 0; !order_.one_stream() && stream < order_.num_streams(); ++stream) {
+      const Position known = known_[to_size(buffer) * num_streams_ + to_size(stream)];
+      block.horizon = std::min(block.horizon, order_.next_on(stream, known));
+    }
+    return block;
+  }
+
+  bool ordered(BufferId earlier, BufferId later) const {
+    for (std::size_t stream = 0; stream < num_streams_; ++stream) {
+      if (last_on_[to_size(earlier) * num_streams_ + stream] > known_[to_size(later) * num_streams_ + stream])
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  static std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+  const Order& order_;
+  std::size_t num_streams_;
+  std::vector<Block> blocks_;      // by buffer; only first and last
+  std::vector<Position> last_on_;  // by buffer, then stream: its last use there
+  std::vector<Position>
+      known_;  // by buffer, then stream: the latest position over before the first use on any stream
+};
+
+}  // namespace
+
+void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order& order) {
+  Lives lives(plan, order);
+  const std::vector<StepRef> steps = steps_of(plan);
+  for (std::size_t begin = 0, end; begin < steps.size(); begin = end) {
+    end = begin + 1;
+    while (end < steps.size() && steps[end].segment == steps[begin].segment) ++end;
+    for (std::size_t i = begin; i < end; ++i) {
+      for_each_access(plan, steps[i].step->work, [&](const Access& access) {
+        Buffer& buffer = plan.buffers[static_cast<std::size_t>(access.view->buffer)];
+        if (buffer.kind != BufferKind::temporary) return;
+        lives.use(access.view->buffer, steps[i].id);
+        // A Repeat's temporaries live through all of it.
+        if (buffer.first_use < 0) buffer.first_use = static_cast<StepId>(begin);
+        buffer.last_use = static_cast<StepId>(end) - 1;
+      });
+    }
+  }
+  std::vector<BufferId> ids;
+  std::vector<Block> blocks;
+  plan.arena_bytes = 0;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    const auto id = static_cast<BufferId>(i);
+    if (buffer.kind != BufferKind::temporary) continue;
+    if (!lives.used(id)) {  // may share with all
+      plan.arena_bytes = std::max(plan.arena_bytes, buffer.bytes());
+      continue;
+    }
+    ids.push_back(id);
+    blocks.push_back(lives.block(id));
+    blocks.back().size_bytes = buffer.bytes();
+    blocks.back().alignment = std::max(plan.target.alignment_bytes, size_bytes(buffer.dtype));
+    blocks.back().anchor = anchors[i];
+  }
+  const Packing packing = pack(blocks, [&](std::size_t earlier, std::size_t later) {
+    return lives.ordered(ids[earlier], ids[later]);
+  });
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    plan.buffers[static_cast<std::size_t>(ids[i])].offset_bytes = packing.offsets[i];
+  }
+  plan.arena_bytes = std::max(plan.arena_bytes, packing.size_bytes);
+}
+
+}  // namespace cp
