@@ -11,25 +11,42 @@
 // first error cancels all ranks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "shared/base/error.h"
 #include "shared/plan/device.h"
+#include "shared/plan/target.h"
 #include "shared/plan/trace.h"
 
 namespace cp::sim {
 
 enum class Schedule : std::uint8_t {
   parallel,  // all cores; the order in which ranks run is the machine's
-  baton,     // one rank at a time; a seeded generator picks the next one: exactly repeatable
+  baton,  // one rank at a time; a seeded generator picks the next one, and which of its ready streams goes on: exactly
+  // repeatable
 };
 
 struct FabricOptions {
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;     // of the baton
-  bool record_traces = true;  // observed records; off for speed
+  bool record_traces = true;  // observed records, and the baton's turns; off for speed
+  Target target =
+      host_target();  // what the devices admit to have: less than everything, to stand for a poorer library
+  std::size_t stack_bytes = 512 * 1024;  // of each rank's thread
+};
+
+// What a cancelled rank's synchronize throws: "cancelled after an error on rank 3: ...".
+using Cancelled = ErrorOf<ExitCode::peer_lost>;
+
+// One turn of the baton: the rank ran the work at the head of the stream, or looked whether it has finished.
+struct Turn {
+  Rank rank = 0;
+  StreamId stream = 0;
+  bool operator==(const Turn&) const = default;
 };
 
 class Fabric {
@@ -40,15 +57,21 @@ class Fabric {
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
-  // Calls body(rank, device) once on each rank's thread and returns when all have returned. When one throws,
-  // the others are cancelled (their synchronize throws) and the first error is rethrown here; the fabric can
-  // be used again afterwards.
+  int world_size() const;
+
+  // Calls body(rank, device) once on each rank's thread and returns when all have returned. When one throws, the others are
+  // cancelled (their synchronize throws) and the first error is rethrown here; the fabric can be used again afterwards.
+  // A body synchronizes what it enqueues. Devices keep their prepared plan from one run to the next, unless a run fails.
   void run(const std::function<void(Rank, Device&)>& body);
 
-  // What the ranks' devices observed since the last clear, by rank; in issued go the records that callers
-  // add.
+  // What the ranks' devices observed since the last clear, by rank; in issued go the records that callers add. Inside a body
+  // only the own rank's entry may be touched; `observed` is complete when run() has returned.
+  // Sequence numbers count a group's collectives since the traces were cleared (or a run failed), as the executor's do.
   std::vector<RankTrace>& traces();
   void clear_traces();
+
+  // The interleaving that the baton chose since the last clear of the traces.
+  const std::vector<Turn>& turns() const;
 
  private:
   class Impl;

@@ -1,0 +1,34 @@
+// The report of a deadlock: who waits for whom.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/fabric/communicator.h"
+
+namespace cp::sim {
+
+// A collective at which a rank has arrived and others have not.
+struct Wait {
+  const Communicator* communicator = nullptr;
+  std::int32_t index = 0;  // of the rank in the group
+  std::string stream;      // name
+  std::vector<const Communicator*>
+      holds_up;  // groups whose next collective the rank issues only after this one
+};
+
+struct RankWaits {
+  Rank rank = 0;
+  std::vector<Wait> waits;  // none: its body has returned
+};
+
+// "rank 0 waits in all_reduce #3 on tp[0,1] (stream comm) for rank 1"
+std::string to_string(Rank rank, const Wait& wait);
+
+// `ranks`: all of the world, in order, none of which can go on. Shows the cycle, or the chain that ends at a rank which has returned or
+// never issues what others wait for, and who else waits.
+std::string deadlock_report(std::span<const RankWaits> ranks);
+
+}  // namespace cp::sim

@@ -1,0 +1,161 @@
+#include "sim/fabric/fabric_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <variant>
+
+#include "shared/base/error.h"
+#include "shared/plan/builder.h"
+
+namespace cp::sim {
+namespace {
+
+template <class Check>
+void for_each_step(const Plan& plan, Check&& check) {
+  for (const Segment& segment : plan.segments) {
+    if (const Step* step = std::get_if<Step>(&segment)) {
+      check(*step, std::int64_t{1});
+    } else {
+      const Repeat& repeat = std::get<Repeat>(segment);
+      for (const Step& body_step : repeat.steps) check(body_step, repeat.count);
+    }
+  }
+}
+
+}  // namespace
+
+// ---- preparing ------------------------------------------------------------------------------------------------------
+
+void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
+  require_idle("prepare");
+  plan_ = nullptr;
+  if (plan.self != rank_)
+    throw InvalidInput(str("a plan of rank ", plan.self, " on the device of rank ", rank_));
+  memberships_.clear();
+  for (const Group& group : plan.groups) memberships_.push_back(membership_of(group));
+  for_each_step(plan, [&](const Step& step, std::int64_t count) { check_step(plan, step, count); });
+  memory_.emplace(plan, bindings);
+  if (streams_.size() < plan.streams.size()) streams_.resize(plan.streams.size());
+  plan_ = &plan;
+}
+
+FabricDevice::Membership FabricDevice::membership_of(const Group& group) {
+  const auto known = known_groups_.find(group);
+  if (known != known_groups_.end()) return known->second;
+  Membership membership;
+  const auto self = std::find(group.ranks.begin(), group.ranks.end(), rank_);
+  if (self != group.ranks.end()) {
+    membership = {.communicator = &world_.communicator(group),
+                  .index = static_cast<std::int32_t>(self - group.ranks.begin())};
+  }
+  known_groups_.emplace(group, membership);
+  return membership;
+}
+
+void FabricDevice::check_step(const Plan& plan, const Step& step, std::int64_t repeat_count) {
+  const Target& target = world_.options().target;
+  const std::string_view operation = operation_name(step.work);
+  const auto* collective = std::get_if<Collective>(&step.work);
+  if (world_.target_is_restricted() &&
+      !(collective != nullptr ? target.has_collective(operation) : target.has_kernel(operation))) {
+    throw InvalidInput(str("the fabric as ", target.name, " has no ", operation, "; it has ",
+                           join(collective != nullptr ? target.collectives : target.kernels, ", ")));
+  }
+  validate_step(plan, step, repeat_count);
+  if (collective == nullptr) return;
+  Membership& membership = memberships_[static_cast<std::size_t>(group_of(*collective))];
+  if (membership.stream >= 0 && membership.stream != step.stream) {
+    throw InvalidInput(str("the collectives of group ", to_string(membership.communicator->group()),
+                           " are issued on streams ", membership.stream, " and ", step.stream,
+                           "; use one stream for each group, or a second group of the same ranks"));
+  }
+  membership.stream = step.stream;
+}
+
+void FabricDevice::require_prepared(const char* what) const {
+  if (plan_ == nullptr)
+    throw InvalidInput(str(what, " on rank ", rank_, " without a prepared plan; call prepare first"));
+}
+
+void FabricDevice::require_idle(const char* what) const {
+  if (!idle()) {
+    throw InvalidInput(
+        str(what, " on rank ", rank_, " while ", queued_, " steps are enqueued; call synchronize first"));
+  }
+}
+
+void FabricDevice::abandon() {
+  plan_ = nullptr;
+  streams_.clear();
+  queued_ = 0;
+}
+
+// ---- enqueueing -----------------------------------------------------------------------------------------------------
+
+FabricDevice::Stream& FabricDevice::stream_at(StreamId stream) {
+  if (stream < 0 || static_cast<std::size_t>(stream) >= streams_.size()) {
+    throw InvalidInput(
+        str("stream ", stream, " on rank ", rank_, "; the prepared plans have ", streams_.size()));
+  }
+  return streams_[static_cast<std::size_t>(stream)];
+}
+
+void FabricDevice::enqueue(Stream& stream, const Item& item) {
+  stream.items.push_back(item);
+  ++stream.launched;
+  ++queued_;
+}
+
+void FabricDevice::launch(const Step& step, std::int64_t iteration) {
+  require_prepared("launch");
+  enqueue(stream_at(step.stream), {.step = &step, .iteration = iteration});
+}
+
+EventId FabricDevice::record(StreamId stream) { return make_event(stream, stream_at(stream).launched); }
+
+void FabricDevice::wait(StreamId stream, EventId event) {
+  Stream& waiting = stream_at(stream);
+  if (event < 0 || launched_of(event) > stream_at(stream_of(event)).launched) {
+    throw InvalidInput(str("event ", event, " was never recorded on rank ", rank_));
+  }
+  if (stream_of(event) != stream && !has_finished(event)) enqueue(waiting, {.event = event});
+}
+
+bool FabricDevice::has_finished(EventId event) const {
+  return stream_at(stream_of(event)).finished >= launched_of(event);
+}
+
+// ---- data -----------------------------------------------------------------------------------------------------------
+
+std::span<std::byte> FabricDevice::callers_buffer(const char* what, BufferId buffer,
+                                                  std::size_t size_bytes) const {
+  require_prepared(what);
+  require_idle(what);
+  if (buffer < 0 || static_cast<std::size_t>(buffer) >= plan_->buffers.size()) {
+    throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan_->buffers.size()));
+  }
+  const Buffer& declared = plan_->buffers[static_cast<std::size_t>(buffer)];
+  if (declared.kind == BufferKind::temporary) {
+    throw InvalidInput(
+        str(what, " of ", declared.name, ", a temporary; only inputs, outputs and inouts are the caller's"));
+  }
+  const std::span<std::byte> bytes = memory_->bytes(buffer);
+  if (bytes.size() != size_bytes) {
+    throw InvalidInput(
+        str(what, " of ", size_bytes, " bytes; buffer ", declared.name, " has ", bytes.size()));
+  }
+  return bytes;
+}
+
+void FabricDevice::upload(BufferId buffer, std::span<const std::byte> host) {
+  const std::span<std::byte> bytes = callers_buffer("upload", buffer, host.size());
+  if (!host.empty()) std::memcpy(bytes.data(), host.data(), host.size());
+}
+
+void FabricDevice::download(BufferId buffer, std::span<std::byte> host) {
+  const std::span<std::byte> bytes = callers_buffer("download", buffer, host.size());
+  if (!host.empty()) std::memcpy(host.data(), bytes.data(), host.size());
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,128 @@
+// FabricDevice: one rank's Device. Queues hold what was launched; synchronize() runs it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "shared/plan/device.h"
+#include "shared/plan/host_memory.h"
+#include "sim/fabric/call.h"
+#include "sim/fabric/communicator.h"
+#include "sim/fabric/deadlock.h"
+#include "sim/fabric/records.h"
+#include "sim/fabric/scheduler.h"
+#include "sim/fabric/world.h"
+
+namespace cp::sim {
+
+class FabricDevice final : public Device {
+ public:
+  FabricDevice(World& world, Rank rank) : world_(world), rank_(rank) {}
+
+  Rank rank() const override { return rank_; }
+  void prepare(const Plan& plan, const Bindings& bindings) override;
+  void launch(const Step& step, std::int64_t iteration) override;
+  EventId record(StreamId stream) override;
+  void wait(StreamId stream, EventId event) override;
+  void synchronize() override;
+  void upload(BufferId buffer, std::span<const std::byte> host) override;
+  void download(BufferId buffer, std::span<std::byte> host) override;
+
+  bool idle() const { return queued_ == 0; }
+  DeliveryLog& log() { return log_; }
+
+  // For the report of a deadlock: nobody runs meanwhile.
+  RankWaits waits() const;
+  // Forgets plan and queues, after a failed run.
+  void abandon();
+
+ private:
+  // A step in an iteration, or (no step) an event to wait for.
+  struct Item {
+    const Step* step = nullptr;
+    std::int64_t iteration = 0;
+    EventId event = -1;
+  };
+
+  // A collective at the head of a stream.
+  enum class Phase : std::uint8_t {
+    none,
+    gathering,  // arrived; waits for the other members
+    finishing,  // has moved its part; waits for the other parts
+  };
+
+  struct Stream {
+    std::vector<Item> items;  // from `head` on: not finished
+    std::size_t head = 0;
+    std::int64_t launched = 0;  // items ever enqueued
+    std::int64_t finished = 0;
+    Phase phase = Phase::none;
+    Ticket ticket;           // of the round, unless the phase is none
+    std::int32_t index = 0;  // of the rank in the communicator
+    ExchangeCall exchange;
+  };
+
+  // A group of the prepared plan.
+  struct Membership {
+    Communicator* communicator = nullptr;  // null: the rank is no member
+    std::int32_t index = -1;
+    StreamId stream = -1;  // that issues its collectives
+  };
+
+  // An event: how many items a stream has to finish.
+  static constexpr int kEventBits = 40;
+  static EventId make_event(StreamId stream, std::int64_t launched) {
+    return std::int64_t{stream} << kEventBits | launched;
+  }
+  static StreamId stream_of(EventId event) { return static_cast<StreamId>(event >> kEventBits); }
+  static std::int64_t launched_of(EventId event) { return event & ((std::int64_t{1} << kEventBits) - 1); }
+
+  Stream& stream_at(StreamId stream);
+  const Stream& stream_at(StreamId stream) const { return streams_[static_cast<std::size_t>(stream)]; }
+  void require_prepared(const char* what) const;
+  void require_idle(const char* what) const;
+
+  Membership membership_of(const Group& group);
+  void check_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
+
+  std::span<std::byte> callers_buffer(const char* what, BufferId buffer, std::size_t size_bytes) const;
+
+  void enqueue(Stream& stream, const Item& item);
+  bool has_finished(EventId event) const;
+  bool is_ready(const Stream& stream) const;
+  void find_ready();
+  void run_queues();
+  void run_head(StreamId stream);
+  void pop(Stream& stream);
+  void wait_for_others();
+
+  void begin_collective(Stream& stream, const Collective& collective, std::int64_t iteration);
+  void end_collective(StreamId id, Stream& stream);
+  void enter_round(Stream& stream);
+  bool leave_round(Stream& stream);
+  void carry_out(const Stream& stream);
+  bool move(Communicator& communicator, std::int32_t part, std::int32_t parts);
+  void drain();
+  StreamId blocker_of(StreamId id) const;
+
+  World& world_;
+  Rank rank_;
+  const Plan* plan_ = nullptr;
+  std::optional<HostMemory> memory_;
+  std::vector<Membership> memberships_;  // by GroupId
+  std::unordered_map<Group, Membership, GroupHash> known_groups_;
+  std::deque<Stream> streams_;  // by StreamId; those of earlier plans stay, so that events do
+  std::int64_t queued_ = 0;     // items on all streams
+  DeliveryLog log_;
+  // Scratch, kept to spare allocations.
+  std::vector<StreamId> ready_;
+  std::vector<Ticket> tickets_;
+  std::vector<const std::byte*> inputs_;
+};
+
+}  // namespace cp::sim

@@ -1,0 +1,42 @@
+// DeliveryLog: what one rank's collectives delivered, kept cheap while ranks run and spelled out when somebody reads it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "shared/plan/trace.h"
+#include "sim/fabric/communicator.h"
+
+namespace cp::sim {
+
+class DeliveryLog {
+ public:
+  // A collective has been delivered to the member `index`: its call, as the group matched it and the bytes moved.
+  void add(StreamId stream, const Communicator& communicator, std::int32_t index);
+
+  // Appends what was added to `observed` and forgets it.
+  void flush_to(std::vector<OpRecord>& observed);
+  void clear();
+
+ private:
+  struct Delivery {
+    const Communicator* communicator = nullptr;
+    std::int64_t sequence = 0;
+    std::int64_t block_bytes = 0;  // for each peer; exchange: see peers_
+    std::size_t peers_begin = 0, sends_end = 0, recvs_end = 0;
+    StreamId stream = 0;
+    std::int32_t index = 0, root = -1;
+    Operation operation = Operation::all_gather;
+    DType dtype = DType::f32;
+    std::optional<ReduceOp> reduction = {};
+  };
+  static void spell_out(const Delivery& delivery, OpRecord& record);
+
+  std::vector<Delivery> deliveries_;
+  std::vector<std::pair<std::int32_t, std::int64_t>> peers_;  // of exchanges: index of the peer, bytes
+};
+
+}  // namespace cp::sim

@@ -1,0 +1,229 @@
+// How a rank's queues run: FabricDevice::synchronize and what it needs.
+#include <algorithm>
+#include <exception>
+#include <variant>
+
+#include "shared/base/error.h"
+#include "shared/kernels/host_kernels.h"
+#include "sim/fabric/fabric_device.h"
+#include "sim/fabric/matching.h"
+#include "sim/fabric/movement.h"
+
+namespace cp::sim {
+namespace {
+
+// Above this the members share the work of a collective; below it, waking them twice costs more than they save.
+constexpr std::int64_t kSharedWorkBytes = 512 * 1024;
+
+}  // namespace
+
+void FabricDevice::synchronize() {
+  try {
+    run_queues();
+  } catch (...) {
+    // Unwinding may free memory that other members of a round still read: take back or sit out what was begun.
+    world_.fail(rank_, std::current_exception());
+    drain();
+    abandon();
+    throw;
+  }
+}
+
+void FabricDevice::run_queues() {
+  Scheduler& scheduler = world_.scheduler();
+  for (;;) {
+    if (scheduler.cancelled()) world_.throw_cancelled(rank_);
+    if (idle()) return;
+    find_ready();
+    if (ready_.empty()) {
+      wait_for_others();
+    } else {
+      run_head(scheduler.choose(rank_, ready_));
+    }
+    scheduler.pause(rank_);
+  }
+}
+
+bool FabricDevice::is_ready(const Stream& stream) const {
+  if (stream.head == stream.items.size()) return false;
+  if (stream.phase != Phase::none) return stream.ticket.communicator->released(stream.ticket.round);
+  const Item& item = stream.items[stream.head];
+  return item.step != nullptr || has_finished(item.event);
+}
+
+// Collectives first: to arrive costs little and may let others go on.
+void FabricDevice::find_ready() {
+  ready_.clear();
+  for (std::size_t id = 0; id < streams_.size(); ++id) {
+    const Stream& stream = streams_[id];
+    if (!is_ready(stream)) continue;
+    const Step* step = stream.items[stream.head].step;
+    const bool first = step != nullptr && std::holds_alternative<Collective>(step->work);
+    ready_.insert(first ? ready_.begin() : ready_.end(), static_cast<StreamId>(id));
+  }
+}
+
+void FabricDevice::run_head(StreamId id) {
+  Stream& stream = stream_at(id);
+  const Item item = stream.items[stream.head];
+  if (stream.phase != Phase::none) {
+    end_collective(id, stream);
+  } else if (item.step == nullptr) {
+    pop(stream);
+  } else if (const auto* kernel = std::get_if<Kernel>(&item.step->work)) {
+    run_kernel(*kernel, *memory_, item.iteration);
+    pop(stream);
+  } else {
+    begin_collective(stream, std::get<Collective>(item.step->work), item.iteration);
+  }
+}
+
+void FabricDevice::pop(Stream& stream) {
+  ++stream.finished;
+  --queued_;
+  if (++stream.head == stream.items.size()) {
+    stream.items.clear();
+    stream.head = 0;
+  }
+}
+
+void FabricDevice::wait_for_others() {
+  tickets_.clear();
+  for (const Stream& stream : streams_) {
+    if (stream.phase != Phase::none) tickets_.push_back(stream.ticket);
+  }
+  CP_INVARIANT(!tickets_.empty(), "rank ", rank_, " has ", queued_,
+               " items, none ready and none waiting for others");
+  if (world_.scheduler().wait(rank_, tickets_) == Progress::stuck) world_.fail_deadlocked(rank_);
+}
+
+// ---- collectives ----------------------------------------------------------------------------------------------------
+
+void FabricDevice::begin_collective(Stream& stream, const Collective& collective, std::int64_t iteration) {
+  const Membership& membership = memberships_[static_cast<std::size_t>(group_of(collective))];
+  Communicator& communicator = *membership.communicator;
+  Communicator::Slot& slot = communicator.slot(membership.index);
+  slot.call =
+      resolve(collective, iteration, *memory_, membership.index, communicator.size(), stream.exchange);
+  stream.index = membership.index;
+  stream.ticket = {&communicator, slot.rounds.load(std::memory_order_relaxed)};
+  stream.phase = Phase::gathering;
+  enter_round(stream);
+}
+
+void FabricDevice::enter_round(Stream& stream) {
+  switch (stream.ticket.communicator->arrive(stream.index)) {
+    case Arrival::waiting:
+      return;
+    case Arrival::departed:
+      return world_.fail_departed(rank_, *stream.ticket.communicator);
+    case Arrival::last:
+      if (stream.phase == Phase::gathering) carry_out(stream);
+      world_.scheduler().release(stream.ticket);
+  }
+}
+
+// What the last member to arrive does for all.
+void FabricDevice::carry_out(const Stream& stream) {
+  Communicator& communicator = *stream.ticket.communicator;
+  Communicator::Outcome& outcome = communicator.outcome();
+  outcome = {};
+  if (const auto mismatch = find_mismatch(communicator)) {
+    world_.fail(rank_, std::make_exception_ptr(CollectiveMismatch(*mismatch)));
+    outcome.failed = true;
+  } else if (communicator.size() > 1 && work_bytes(communicator) > kSharedWorkBytes) {
+    outcome.parts = communicator.size();
+  } else {
+    outcome.failed = !move(communicator, 0, 1);
+  }
+}
+
+bool FabricDevice::move(Communicator& communicator, std::int32_t part, std::int32_t parts) {
+  try {
+    move_part(communicator, part, parts, inputs_);
+    return true;
+  } catch (...) {
+    // The other members rely on this one to go on.
+    world_.fail(rank_, std::current_exception());
+    return false;
+  }
+}
+
+// The round has been released. True when the collective is complete; false when it failed, or goes on in another round.
+bool FabricDevice::leave_round(Stream& stream) {
+  Communicator& communicator = *stream.ticket.communicator;
+  const Communicator::Outcome outcome = communicator.outcome();
+  if (stream.phase == Phase::gathering && outcome.parts > 1 && !outcome.failed) {
+    move(communicator, stream.index, outcome.parts);
+    stream.phase = Phase::finishing;
+    ++stream.ticket.round;
+    enter_round(stream);
+    return false;
+  }
+  stream.phase = Phase::none;
+  return !outcome.failed;
+}
+
+void FabricDevice::end_collective(StreamId id, Stream& stream) {
+  Communicator& communicator = *stream.ticket.communicator;
+  if (!leave_round(stream)) return;
+  if (world_.options().record_traces) log_.add(id, communicator, stream.index);
+  ++communicator.slot(stream.index).sequence;
+  pop(stream);
+}
+
+void FabricDevice::drain() {
+  for (Stream& stream : streams_) {
+    while (stream.phase != Phase::none) {
+      if (stream.phase == Phase::gathering && stream.ticket.communicator->retract(stream.index)) {
+        stream.phase = Phase::none;
+      } else {
+        world_.scheduler().wait_for_release(rank_, stream.ticket);
+        leave_round(stream);
+      }
+    }
+  }
+}
+
+// ---- for the report of a deadlock -----------------------------------------------------------------------------------
+
+// The stream whose head keeps this one from going on: itself, or the one that its event waits for.
+StreamId FabricDevice::blocker_of(StreamId id) const {
+  for (;;) {
+    const Stream& stream = stream_at(id);
+    if (stream.phase != Phase::none) return id;
+    id = stream_of(stream.items[stream.head].event);
+  }
+}
+
+RankWaits FabricDevice::waits() const {
+  RankWaits result{.rank = rank_, .waits = {}};
+  std::vector<std::size_t> wait_of(streams_.size());
+  for (std::size_t id = 0; id < streams_.size(); ++id) {
+    const Stream& stream = streams_[id];
+    if (stream.phase == Phase::none) continue;
+    wait_of[id] = result.waits.size();
+    result.waits.push_back({.communicator = stream.ticket.communicator,
+                            .index = stream.index,
+                            .stream = plan_->streams[id],
+                            .holds_up = {}});
+  }
+  for (std::size_t id = 0; id < streams_.size(); ++id) {
+    const Stream& stream = streams_[id];
+    if (stream.head == stream.items.size()) continue;
+    auto& held =
+        result.waits[wait_of[static_cast<std::size_t>(blocker_of(static_cast<StreamId>(id)))]].holds_up;
+    const std::size_t behind = stream.head + (stream.phase != Phase::none ? 1 : 0);
+    for (std::size_t at = behind; at < stream.items.size(); ++at) {
+      const Step* step = stream.items[at].step;
+      const auto* collective = step == nullptr ? nullptr : std::get_if<Collective>(&step->work);
+      if (collective == nullptr) continue;
+      const Communicator* communicator =
+          memberships_[static_cast<std::size_t>(group_of(*collective))].communicator;
+      if (std::find(held.begin(), held.end(), communicator) == held.end()) held.push_back(communicator);
+    }
+  }
+  return result;
+}
+
+}  // namespace cp::sim

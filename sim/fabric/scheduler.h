@@ -1,0 +1,134 @@
+// Scheduler: which rank runs, which sleeps, and the moment at which none can go on.
+//
+// A rank runs until nothing on its streams is ready, then waits for the rounds that it has arrived at. A rank
+// that would be the last to wait is told so instead (Progress::stuck): every other rank waits too or has
+// finished, so nothing can ever change.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sim/fabric/communicator.h"
+#include "sim/fabric/fabric.h"
+
+namespace cp::sim {
+
+// A round at which a rank has arrived.
+struct Ticket {
+  Communicator* communicator = nullptr;
+  std::uint32_t round = 0;
+};
+
+enum class [[nodiscard]] Progress : std::uint8_t{possible, stuck};
+
+class Scheduler {
+ public:
+  explicit Scheduler(int world_size) : world_size_(world_size) {}
+  virtual ~Scheduler() = default;
+
+  // By the host, while no rank runs.
+  virtual void begin_run() = 0;
+
+  // By a rank's thread, before and after its body. A rank that finishes is stuck when it leaves ranks behind
+  // that all wait; hand_over is its last call.
+  virtual void enter(Rank rank) = 0;
+  virtual Progress finish(Rank rank) = 0;
+  virtual void hand_over(Rank rank) = 0;
+
+  // Between two pieces of work of a rank: others may run here.
+  virtual void pause(Rank rank) = 0;
+  // One of the streams that are ready.
+  virtual StreamId choose(Rank rank, std::span<const StreamId> ready) = 0;
+
+  // Sleeps until one of the rounds is released, or the run is cancelled. May return early.
+  virtual Progress wait(Rank rank, std::span<const Ticket> tickets) = 0;
+  // Sleeps until the round is released, in a cancelled run too. All its members have arrived.
+  virtual void wait_for_release(Rank rank, Ticket ticket) = 0;
+  // Ends a round, by its last member, and wakes who waits for it.
+  virtual void release(Ticket ticket) = 0;
+
+  // From here on nobody waits. `communicators`: all there are.
+  virtual void cancel(std::span<const std::unique_ptr<Communicator>> communicators) = 0;
+  bool cancelled() const { return cancelled_.load(std::memory_order_seq_cst); }
+
+ protected:
+  int world_size_;
+  std::atomic<bool> cancelled_{false};
+};
+
+// All cores. A rank that waits for one round sleeps on the communicator, so that a whole group wakes with one
+// system call; a rank that waits for several sleeps on a word of its own.
+class ParallelScheduler final : public Scheduler {
+ public:
+  explicit ParallelScheduler(int world_size);
+
+  void begin_run() override;
+  void enter(Rank) override {}
+  Progress finish(Rank) override;
+  void hand_over(Rank) override {}
+  void pause(Rank) override {}
+  StreamId choose(Rank, std::span<const StreamId> ready) override { return ready.front(); }
+  Progress wait(Rank rank, std::span<const Ticket> tickets) override;
+  void wait_for_release(Rank rank, Ticket ticket) override;
+  void release(Ticket ticket) override;
+  void cancel(std::span<const std::unique_ptr<Communicator>> communicators) override;
+
+ private:
+  enum State : std::uint32_t { running, waiting, notified };
+  struct alignas(64) RankWord {
+    FutexWord state{running};
+  };
+
+  Progress stop_running();
+  Progress wait_for_any(Rank rank, std::span<const Ticket> tickets);
+  void notify(Rank rank);
+
+  // Ranks that run, or that somebody has set out to wake. Never too small: whoever wakes a rank counts it
+  // first, and runs.
+  alignas(64) std::atomic<std::int32_t> running_count_{0};
+  alignas(64) std::atomic<std::int32_t> finished_count_{0};
+  std::unique_ptr<RankWord[]> words_;
+};
+
+// One rank at a time. Whoever holds the baton passes it to a rank drawn from those that could run; all other
+// state is touched by the holder alone, so that equal seeds give equal runs.
+class BatonScheduler final : public Scheduler {
+ public:
+  BatonScheduler(int world_size, std::uint64_t seed, std::vector<Turn>* log);
+
+  void begin_run() override;
+  void enter(Rank rank) override { await_baton(rank); }
+  Progress finish(Rank rank) override;
+  void hand_over(Rank rank) override;
+  void pause(Rank rank) override;
+  StreamId choose(Rank rank, std::span<const StreamId> ready) override;
+  Progress wait(Rank rank, std::span<const Ticket> tickets) override;
+  void wait_for_release(Rank rank, Ticket ticket) override;
+  void release(Ticket ticket) override;
+  void cancel(std::span<const std::unique_ptr<Communicator>> communicators) override;
+
+ private:
+  enum class State : std::uint8_t { ready, holder, waiting, finished };
+  struct alignas(64) RankWord {
+    FutexWord baton{0};
+  };
+
+  std::size_t draw(std::size_t count);  // uniform in [0, count)
+  void await_baton(Rank rank);
+  void pass_baton();  // to a ready rank
+  void pass_baton_to(Rank next);
+  void make_ready(Rank rank);
+  void sleep_until_ready(Rank rank);
+
+  std::uint64_t generator_;
+  std::vector<Turn>* log_;  // null: none is kept
+  std::vector<State> states_;
+  std::vector<Rank> ready_;
+  std::unique_ptr<RankWord[]> words_;
+};
+
+}  // namespace cp::sim
