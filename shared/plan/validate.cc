@@ -1,37 +1,30 @@
-// The rules that every step keeps: see plan.h for what each operation means.
+// The rules of every operation: see plan.h for what each one means.
 #include <algorithm>
-#include <cstddef>
-#include <span>
+#include <set>
+#include <utility>
 
-#include "shared/base/error.h"
 #include "shared/plan/builder.h"
-#include "shared/plan/operations.h"
-#include "shared/plan/overlap.h"
+#include "shared/plan/view_rules.h"
 
 namespace cp {
 namespace {
 
-constexpr std::int64_t kMaxIterations = std::int64_t{1} << 31;  // of a Repeat, a period, a phase
-
-class StepRules {
+class StepRules : ViewRules {
  public:
-  StepRules(const Plan& plan, const Step& step, std::int64_t repeat_count)
-      : plan_(plan), step_(step), count_(repeat_count) {}
+  using ViewRules::ViewRules;
 
   void check() {
     require(step_.stream >= 0 && to_size(step_.stream) < plan_.streams.size(), "stream ", step_.stream,
             " is not one of the plan's ", plan_.streams.size());
     require(count_ >= 1 && count_ <= kMaxIterations, "a Repeat of ", count_, " iterations; use 1 to 2^31");
     if (const Kernel* kernel = std::get_if<Kernel>(&step_.work)) {
-      require(plan_.target.kernels.contains(operation()), "target ", plan_.target.name, " has no kernel ",
-              operation(), "; it has ", join(plan_.target.kernels, ", "));
+      check_target("kernel", plan_.target.kernels);
       check_views();
       std::visit([&](const auto& op) { check_kernel(op); }, *kernel);
       check_kernel_aliases();
     } else {
       const Collective& collective = std::get<Collective>(step_.work);
-      require(plan_.target.collectives.contains(operation()), "target ", plan_.target.name,
-              " has no collective ", operation(), "; it has ", join(plan_.target.collectives, ", "));
+      check_target("collective", plan_.target.collectives);
       index_ = index_in_group(plan_, group_of(collective));
       group_size_ = static_cast<std::int64_t>(plan_.groups[to_size(group_of(collective))].ranks.size());
       check_views();
@@ -40,131 +33,17 @@ class StepRules {
   }
 
  private:
-  static std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-  std::string operation() const { return std::string(operation_name(step_.work)); }
-  const Buffer& buffer_of(const View& view) const { return plan_.buffers[to_size(view.buffer)]; }
-  DType dtype_of(const View& view) const { return buffer_of(view).dtype; }
-
-  template <class... Parts>
-  void require(bool condition, const Parts&... parts) const {
-    if (condition) return;
-    const std::string label = step_.label.empty() ? "" : str(" \"", step_.label, "\"");
-    throw InvalidInput(
-        str("step ", operation_name(step_.work), label, " of rank ", plan_.self, ": ", parts...));
+  void check_target(std::string_view kind, const std::set<std::string>& known) const {
+    const std::string operation(operation_name(step_.work));
+    if (known.contains(operation)) return;
+    fail("target ", plan_.target.name, " has no ", kind, " ", operation, "; it has ", join(known, ", "));
   }
-
-  std::string text(const View& view) const {
-    const std::string strides = is_contiguous(view) ? "" : str(" strides ", join(view.strides, "x"));
-    return str(buffer_of(view).name, "+", view.offset, "[", join(view.shape, "x"), strides, "]");
-  }
-
-  // ---- views ----
 
   void check_views() {
     for_each_access(step_.work, index_,
                     [&](const Access& access) { check_view(*access.view, access.writes); });
   }
 
-  void check_view(const View& view, bool written) const {
-    require(view.buffer >= 0 && to_size(view.buffer) < plan_.buffers.size(), "buffer ", view.buffer,
-            " is not one of the plan's ", plan_.buffers.size());
-    const Buffer& buffer = buffer_of(view);
-    require(plan_.target.dtypes.contains(buffer.dtype), "target ", plan_.target.name, " has no dtype ",
-            name(buffer.dtype), " (buffer ", buffer.name, ")");
-    require(!written || buffer.kind != BufferKind::input, "writes ", buffer.name,
-            ", which is an input; make it an inout");
-    require(view.shape.size() == view.strides.size(), "a view of ", buffer.name, " has ", view.shape.size(),
-            " dimensions but ", view.strides.size(), " strides");
-    bool empty = false;
-    for (std::size_t dim = 0; dim < view.shape.size(); ++dim) {
-      require(view.shape[dim] >= 0 && view.strides[dim] >= 0, "a view of ", buffer.name, " has size ",
-              view.shape[dim], " and stride ", view.strides[dim], " in dimension ", dim,
-              "; neither may be negative");
-      empty = empty || view.shape[dim] == 0;
-    }
-    const Advance& advance = view.advance;
-    require(advance.period >= 0 && advance.phase >= 0 && advance.period <= kMaxIterations &&
-                advance.phase <= kMaxIterations,
-            "a view of ", buffer.name, " advances with period ", advance.period, " and phase ", advance.phase,
-            "; use 0 to 2^31");
-    if (empty) return;  // touches nothing, wherever it lies
-    check_bounds(view, buffer);
-    if (written) check_written_once(view);
-  }
-
-  // In steps that cannot overflow, since a view may come from a file.
-  void check_bounds(const View& view, const Buffer& buffer) const {
-    std::int64_t room = buffer.numel - 1, numel = 1;
-    bool inside = view.offset >= -kMaxElements && view.offset <= kMaxElements;
-    for (std::size_t dim = 0; dim < view.shape.size() && inside; ++dim) {
-      const std::int64_t reach = view.shape[dim] - 1, stride = view.strides[dim];
-      inside = stride == 0 || reach <= room / stride;
-      if (inside) room -= reach * stride;
-      inside = inside && view.shape[dim] <= kMaxElements / numel;
-      if (inside) numel *= view.shape[dim];
-    }
-    const std::int64_t turns = std::max(view.advance.period, view.advance.phase + count_);
-    inside =
-        inside && view.advance.stride >= -kMaxElements / turns && view.advance.stride <= kMaxElements / turns;
-    const Extent all = inside ? extent(view, count_) : Extent{};
-    inside = inside && all.begin >= 0 && all.end <= buffer.numel;
-    if (inside) return;
-    const std::string moving =
-        view.advance.stride == 0
-            ? ""
-            : str(" that advances by ", view.advance.stride, " in each of ", count_, " iterations (period ",
-                  view.advance.period, ", phase ", view.advance.phase, ")");
-    require(false, "the view ", text(view), moving, " leaves its buffer of ", buffer.numel, " elements",
-            all.empty() ? "" : str("; it covers [", all.begin, ", ", all.end, ")"));
-  }
-
-  // Each stride exceeds what the smaller ones reach, as in every tensor layout: no element comes twice.
-  void check_written_once(const View& view) const {
-    std::int64_t last_stride = 0, reach = 0;
-    for (std::size_t done = 0; done < view.shape.size(); ++done) {
-      std::size_t next = view.shape.size();  // the dimension with the least stride above last_stride
-      int ties = 0;
-      for (std::size_t dim = 0; dim < view.shape.size(); ++dim) {
-        if (view.shape[dim] == 1) continue;
-        require(view.strides[dim] > 0, "writes the view ", text(view), ", whose stride 0 repeats elements");
-        if (view.strides[dim] <= last_stride) continue;
-        if (next < view.shape.size() && view.strides[dim] == view.strides[next]) ++ties;
-        if (next == view.shape.size() || view.strides[dim] < view.strides[next]) next = dim, ties = 0;
-      }
-      if (next == view.shape.size()) return;
-      require(ties == 0 && view.strides[next] > reach, "writes the view ", text(view),
-              ", whose dimensions overlap; make each stride larger than the reach of the smaller ones");
-      last_stride = view.strides[next];
-      reach += (view.shape[next] - 1) * last_stride;
-    }
-  }
-
-  void contiguous(const View& view) const {
-    require(is_contiguous(view), "the view ", text(view),
-            " is not contiguous; collectives need that: copy it first");
-  }
-  void same_dtype(const View& a, const View& b) const {
-    require(dtype_of(a) == dtype_of(b), text(a), " is ", name(dtype_of(a)), " but ", text(b), " is ",
-            name(dtype_of(b)), "; use a cast");
-  }
-  void same_numel(const View& a, const View& b) const {
-    require(a.numel() == b.numel(), text(a), " has ", a.numel(), " elements but ", text(b), " has ",
-            b.numel());
-  }
-  void floating(const View& view) const {
-    require(is_floating(dtype_of(view)), text(view), " is ", name(dtype_of(view)),
-            "; a floating type is needed");
-  }
-  void shaped(const View& view, const Shape& shape, std::string_view role) const {
-    require(view.shape == shape, role, " is ", text(view), " where the shape ", join(shape, "x"),
-            " is needed");
-  }
-  void is_f32(const View& view, std::string_view role) const {
-    require(dtype_of(view) == DType::f32, role, " is ", name(dtype_of(view)), "; it is always f32");
-  }
-  void disjoint(const View& a, const View& b, std::string_view advice) const {
-    require(!overlaps_at_lag(a, b, 0, count_), text(a), " and ", text(b), " share memory", advice);
-  }
   // `in` lies exactly at element `start` of `out`, in every iteration.
   static bool in_place(const View& in, const View& out, std::int64_t start) {
     return in.buffer == out.buffer && in.offset == out.offset + start && in.advance == out.advance;
@@ -184,7 +63,7 @@ class StepRules {
     require(op.out.numel() == group_size_ * op.in.numel(), "out has ", op.out.numel(), " elements; ",
             group_size_, " members with ", op.in.numel(), " each make ", group_size_ * op.in.numel());
     if (!in_place(op.in, op.out, index_ * op.in.numel())) {
-      disjoint(op.in, op.out, str("; in place, in is block ", index_, " of out"));
+      disjoint(op.in, op.out, "in place, in is block ", index_, " of out");
     }
   }
   void check_collective(const ReduceScatter& op) const {
@@ -192,18 +71,18 @@ class StepRules {
     require(op.in.numel() == group_size_ * op.out.numel(), "in has ", op.in.numel(), " elements; ",
             group_size_, " members with ", op.out.numel(), " each need ", group_size_ * op.out.numel());
     if (!in_place(op.out, op.in, index_ * op.out.numel())) {
-      disjoint(op.in, op.out, str("; in place, out is block ", index_, " of in"));
+      disjoint(op.in, op.out, "in place, out is block ", index_, " of in");
     }
   }
   void check_collective(const AllReduce& op) const {
     check_in_out(op.in, op.out), check_reduction(op.op, op.out), same_numel(op.in, op.out);
-    if (!in_place(op.in, op.out, 0)) disjoint(op.in, op.out, "; in place, in and out are the same");
+    if (!in_place(op.in, op.out, 0)) disjoint(op.in, op.out, "in place, in and out are the same");
   }
   void check_collective(const AllToAll& op) const {
     check_in_out(op.in, op.out), same_numel(op.in, op.out);
     require(op.in.numel() % group_size_ == 0, "in has ", op.in.numel(), " elements, not a multiple of the ",
             group_size_, " members; pad it, or use an exchange");
-    disjoint(op.in, op.out, "; all_to_all has no in-place form");
+    disjoint(op.in, op.out, "all_to_all has no in-place form");
   }
   void check_collective(const Broadcast& op) const {
     require(op.root >= 0 && op.root < group_size_, "root ", op.root, " is not an index in a group of ",
@@ -211,7 +90,7 @@ class StepRules {
     contiguous(op.out);
     if (index_ != op.root) return;
     check_in_out(op.in, op.out), same_numel(op.in, op.out);
-    if (!in_place(op.in, op.out, 0)) disjoint(op.in, op.out, "; in place, in and out are the same");
+    if (!in_place(op.in, op.out, 0)) disjoint(op.in, op.out, "in place, in and out are the same");
   }
   void check_collective(const Exchange& op) const {
     for (const std::vector<Transfer>* side : {&op.sends, &op.recvs}) {
@@ -238,7 +117,7 @@ class StepRules {
     for (const Transfer& send : op.sends) items.push_back({&send.view, false});
     for (const Transfer& recv : op.recvs) items.push_back({&recv.view, true});
     const auto conflict = [&](const Item& a, const Item& b) {
-      if (a.received || b.received) disjoint(*a.view, *b.view, "; an exchange has no in-place form");
+      if (a.received || b.received) disjoint(*a.view, *b.view, "an exchange has no in-place form");
     };
     std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
       return std::pair(a.view->buffer, a.view->offset) < std::pair(b.view->buffer, b.view->offset);
@@ -311,9 +190,6 @@ class StepRules {
     shaped(op.in_lse, op.lse.shape, "in_lse"), is_f32(op.in_lse, "in_lse");
   }
 
-  void four_dims(const View& view) const {
-    require(view.shape.size() == 4, text(view), " is not [batch, seq, heads, head_dim]");
-  }
   void check_rows(const View& out, const View& rows, std::string_view role) const {
     four_dims(out), is_f32(rows, role);
     shaped(rows, {out.shape[0], out.shape[2], out.shape[1]}, role);
@@ -345,18 +221,12 @@ class StepRules {
     for_each_access(step_.work, index_, [&](const Access& access) {
       for (const Access& other : seen) {
         if (access.writes || other.writes)
-          disjoint(*other.view, *access.view, "; a kernel's output is its own");
+          disjoint(*other.view, *access.view, "a kernel's output is its own");
       }
       seen.push_back(access);
     });
   }
 
-  static constexpr std::int64_t kMaxElements = std::int64_t{1}
-                                               << 60;  // 2^60 elements of 8 bytes are 2^63 bytes
-
-  const Plan& plan_;
-  const Step& step_;
-  std::int64_t count_;
   std::int32_t index_ = 0;  // of the rank in the collective's group
   std::int64_t group_size_ = 0;
 };
