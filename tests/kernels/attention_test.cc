@@ -12,9 +12,9 @@
 namespace cp {
 namespace {
 
-using test::AttentionInputs;
-using test::AttentionShape;
-using test::KernelMemory;
+using testing::AttentionInputs;
+using testing::AttentionShape;
+using testing::KernelMemory;
 
 constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
 
@@ -49,9 +49,9 @@ AttentionInputs inputs_of(const Case& test_case) {
             return std::any_of(slices.begin(), slices.end(),
                                [&](const MaskSlice& slice) { return allows(slice, q, k); });
           },
-          test::small_fractions(shape.q_numel(), 1),
-          test::small_fractions(shape.k_numel(), 2),
-          test::small_fractions(shape.v_numel(), 3)};
+          testing::small_fractions(shape.q_numel(), 1),
+          testing::small_fractions(shape.k_numel(), 2),
+          testing::small_fractions(shape.v_numel(), 3)};
 }
 
 // Dense [batch, seq, heads, dim].
@@ -103,11 +103,11 @@ void expect_near(const std::vector<double>& actual, const std::vector<double>& e
   }
 }
 
-class AttentionKernels : public testing::TestWithParam<Case> {};
+class AttentionKernels : public ::testing::TestWithParam<Case> {};
 
 TEST_P(AttentionKernels, ForwardEqualsTheDefinition) {
   const AttentionInputs inputs = inputs_of(GetParam());
-  const auto expected = test::reference_forward(inputs);
+  const auto expected = testing::reference_forward(inputs);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {  // the inputs are exact in all of them
     Attention attention(inputs, dtype);
     attention.memory.run(AttentionForward{attention.q, attention.k, attention.v, attention.out, attention.lse,
@@ -119,9 +119,9 @@ TEST_P(AttentionKernels, ForwardEqualsTheDefinition) {
 
 TEST_P(AttentionKernels, BackwardEqualsTheDefinition) {
   const AttentionInputs inputs = inputs_of(GetParam());
-  const auto forward = test::reference_forward(inputs);
-  const auto dout_values = test::small_fractions(inputs.shape.out_numel(), 4);
-  const auto expected = test::reference_backward(inputs, dout_values);
+  const auto forward = testing::reference_forward(inputs);
+  const auto dout_values = testing::small_fractions(inputs.shape.out_numel(), 4);
+  const auto expected = testing::reference_backward(inputs, dout_values);
   for (const bool accumulate : {false, true}) {
     Attention attention(inputs, DType::f32);
     const View out = attention.holding(attention.out, forward.out),
@@ -145,7 +145,7 @@ TEST_P(AttentionKernels, BackwardEqualsTheDefinition) {
 // Each slice's rows over half of the keys, merged, give those over all keys.
 TEST_P(AttentionKernels, MergeOfTwoHalvesIsTheWhole) {
   const AttentionInputs inputs = inputs_of(GetParam());
-  const auto expected = test::reference_forward(inputs);
+  const auto expected = testing::reference_forward(inputs);
   Attention attention(inputs, DType::f32);
   const View other_out = attention.new_out(), other_lse = attention.new_lse();
   const std::int64_t cut = inputs.shape.kv_len / 2;
@@ -171,7 +171,7 @@ TEST_P(AttentionKernels, MergeOfTwoHalvesIsTheWhole) {
   expect_near(attention.values(attention.lse), expected.lse, 1e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Masks, AttentionKernels, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Masks, AttentionKernels, ::testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(AttentionForward, LayoutInMemoryDoesNotMatter) {

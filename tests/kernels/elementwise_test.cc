@@ -12,7 +12,7 @@
 namespace cp {
 namespace {
 
-using test::KernelMemory;
+using testing::KernelMemory;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -197,8 +197,8 @@ TEST(Reduce, EachReductionOverSeveralInputsInPlace) {
         std::vector<std::vector<double>> values;
         std::vector<std::vector<std::byte>> bytes;
         for (std::uint64_t seed = 0; seed < 4; ++seed) {
-          values.push_back(test::small_integers(numel, seed, 3));
-          bytes.push_back(test::encode(dtype, values.back()));
+          values.push_back(testing::small_integers(numel, seed, 3));
+          bytes.push_back(testing::encode(dtype, values.back()));
         }
         const std::array<const std::byte*, 4> inputs = {bytes[0].data(), bytes[1].data(), bytes[2].data(),
                                                         bytes[3].data()};
@@ -215,7 +215,8 @@ TEST(Reduce, EachReductionOverSeveralInputsInPlace) {
           }
           if (op == ReduceOp::avg) expected[i] /= 4;
         }
-        ASSERT_EQ(test::decode(dtype, bytes[2]), expected) << name(dtype) << " " << name(op) << " " << numel;
+        ASSERT_EQ(testing::decode(dtype, bytes[2]), expected)
+            << name(dtype) << " " << name(op) << " " << numel;
       }
     }
   }
@@ -224,10 +225,10 @@ TEST(Reduce, EachReductionOverSeveralInputsInPlace) {
 TEST(Reduce, SixteenBitTypesRoundOnlyOnce) {
   // 256 + 1 + 1 is 258 in f32; rounding after each bf16 addition would stay at 256.
   std::vector<std::vector<std::byte>> bytes;
-  for (const double value : {256.0, 1.0, 1.0}) bytes.push_back(test::encode(DType::bf16, {value}));
+  for (const double value : {256.0, 1.0, 1.0}) bytes.push_back(testing::encode(DType::bf16, {value}));
   const std::array<const std::byte*, 3> inputs = {bytes[0].data(), bytes[1].data(), bytes[2].data()};
   reduce(ReduceOp::sum, DType::bf16, inputs, bytes[0].data(), 1);
-  EXPECT_EQ(test::decode(DType::bf16, bytes[0]), std::vector<double>{258});
+  EXPECT_EQ(testing::decode(DType::bf16, bytes[0]), std::vector<double>{258});
 }
 
 TEST(MatMulKernel, EqualsTheDefinitionOnIntegers) {
@@ -235,8 +236,8 @@ TEST(MatMulKernel, EqualsTheDefinitionOnIntegers) {
     for (const auto& [m, k, n] : std::vector<std::array<std::int64_t, 3>>{
              {1, 1, 1}, {3, 5, 2}, {65, 129, 257}, {0, 3, 4}, {4, 0, 3}, {64, 128, 256}}) {
       for (const bool accumulate : {false, true}) {
-        const auto a = test::small_integers(m * k, 1, 4), b = test::small_integers(k * n, 2, 4);
-        const auto before = test::small_integers(m * n, 3, 4);
+        const auto a = testing::small_integers(m * k, 1, 4), b = testing::small_integers(k * n, 2, 4);
+        const auto before = testing::small_integers(m * n, 3, 4);
         KernelMemory memory;
         const BufferId a_id = memory.add(dtype, a), b_id = memory.add(dtype, b),
                        out = memory.add(dtype, before);

@@ -37,7 +37,7 @@ struct Format {
   }
 };
 
-class Float16 : public testing::TestWithParam<Format> {};
+class Float16 : public ::testing::TestWithParam<Format> {};
 
 TEST_P(Float16, WidensEveryValueExactly) {
   const Format format = GetParam();
@@ -94,8 +94,8 @@ TEST_P(Float16, KeepsNaNsAndInfinities) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Float16,
-                         testing::Values(Format{DType::f16, 10, 15, 0x7c00},
-                                         Format{DType::bf16, 7, 127, 0x7f80}),
+                         ::testing::Values(Format{DType::f16, 10, 15, 0x7c00},
+                                           Format{DType::bf16, 7, 127, 0x7f80}),
                          [](const auto& test) { return std::string(name(test.param.dtype)); });
 
 TEST(RoundToOdd, IntegersKeepWhatALaterRoundingNeeds) {

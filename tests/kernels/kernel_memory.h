@@ -9,7 +9,7 @@
 #include "shared/kernels/host_kernels.h"
 #include "tests/support/values.h"
 
-namespace cp::test {
+namespace cp::testing {
 
 class KernelMemory {
  public:
@@ -38,4 +38,4 @@ class KernelMemory {
   std::vector<std::vector<std::byte>> bytes_;
 };
 
-}  // namespace cp::test
+}  // namespace cp::testing

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-namespace cp::test {
+namespace cp::testing {
 namespace {
 
 // Row-major [batch, seq, heads, dim].
@@ -115,4 +115,4 @@ AttentionGradients reference_backward(const AttentionInputs& inputs, const std::
   return grads;
 }
 
-}  // namespace cp::test
+}  // namespace cp::testing

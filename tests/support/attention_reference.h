@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-namespace cp::test {
+namespace cp::testing {
 
 struct AttentionShape {
   std::int64_t batch = 1, q_len = 1, kv_len = 1, q_heads = 1, kv_heads = 1, head_dim = 1, v_head_dim = 1;
@@ -37,4 +37,4 @@ struct AttentionGradients {
 };
 AttentionGradients reference_backward(const AttentionInputs& inputs, const std::vector<double>& dout);
 
-}  // namespace cp::test
+}  // namespace cp::testing

@@ -4,7 +4,7 @@
 
 #include "shared/kernels/host_kernels.h"
 
-namespace cp::test {
+namespace cp::testing {
 
 std::vector<std::byte> encode(DType dtype, const std::vector<double>& values) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_bytes(dtype)));
@@ -39,4 +39,4 @@ std::vector<double> small_integers(std::int64_t numel, std::uint64_t seed, std::
   return values;
 }
 
-}  // namespace cp::test
+}  // namespace cp::testing

@@ -8,7 +8,7 @@
 
 #include "shared/base/dtype.h"
 
-namespace cp::test {
+namespace cp::testing {
 
 // The values as elements of the dtype, and back.
 std::vector<std::byte> encode(DType dtype, const std::vector<double>& values);
@@ -19,4 +19,4 @@ std::vector<double> small_fractions(std::int64_t numel, std::uint64_t seed);
 // Integers in [-limit, limit].
 std::vector<double> small_integers(std::int64_t numel, std::uint64_t seed, std::int64_t limit);
 
-}  // namespace cp::test
+}  // namespace cp::testing
