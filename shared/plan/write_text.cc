@@ -1,0 +1,146 @@
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "shared/plan/operations.h"
+#include "shared/plan/plan_text.h"
+
+namespace cp {
+namespace {
+
+class Writer {
+ public:
+  std::string plan(const Plan& plan) {
+    put("plan rank ", plan.self, " inputs ", to_string(plan.inputs), " arena ", plan.arena_bytes, "\n");
+    const Target& target = plan.target;
+    put("target "), quoted(target.name);
+    put(" alignment ", target.alignment_bytes, " collectives "), list(target.collectives);
+    put(" kernels "), list(target.kernels);
+    put(" dtypes "), list(target.dtypes);
+    put("\n");
+    for (std::size_t i = 0; i < plan.streams.size(); ++i)
+      put("stream ", i, " "), quoted(plan.streams[i]), put("\n");
+    for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+      put("group ", i, " "), quoted(plan.groups[i].name);
+      put(" ranks "), list(plan.groups[i].ranks), put("\n");
+    }
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i) buffer(i, plan.buffers[i]);
+    for (const Segment& segment : plan.segments) {
+      std::visit(Overloaded{[&](const Step& only) { step(only); },
+                            [&](const Repeat& repeat) {
+                              put("repeat ", repeat.count, "\n");
+                              for (const Step& inner : repeat.steps) put("  "), step(inner);
+                              put("end\n");
+                            }},
+                 segment);
+    }
+    return std::move(text_);
+  }
+
+ private:
+  void put(std::string_view text) { text_ += text; }
+  void put(char c) { text_ += c; }
+  template <std::integral T>
+  void put(T value) {
+    text_ += std::to_string(value);
+  }
+  template <class First, class Second, class... Rest>
+  void put(const First& first, const Second& second, const Rest&... rest) {
+    put(first), put(second);
+    (put(rest), ...);
+  }
+
+  void quoted(std::string_view text) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    put('"');
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (c == '"' || c == '\\') {
+        put('\\', c);
+      } else if (byte < 0x20 || byte == 0x7f) {
+        put("\\x", kDigits[byte >> 4], kDigits[byte & 15]);
+      } else {
+        put(c);
+      }
+    }
+    put('"');
+  }
+
+  void buffer(std::size_t id, const Buffer& buffer) {
+    put("buffer ", id, " "), quoted(buffer.name);
+    put(" ", name_in(kBufferKinds, buffer.kind), " ", name(buffer.dtype), " ", buffer.numel);
+    if (buffer.offset_bytes != 0 || buffer.first_use != -1 || buffer.last_use != -1) {
+      put(" at ", buffer.offset_bytes, " used ", buffer.first_use, "..", buffer.last_use);
+    }
+    put("\n");
+  }
+
+  void step(const Step& step) {
+    put("step ", next_step_++, " on ", step.stream, " ", operation_name(step.work));
+    visit_operation(step.work, [&](const auto& op) {
+      visit_fields(op, [&](std::string_view field_name, const auto& value) {
+        put(" ", field_name, "="), field(value);
+      });
+    });
+    if (!step.after.empty()) put(" after "), list(step.after);
+    if (!step.label.empty()) put(" "), quoted(step.label);
+    put("\n");
+  }
+
+  template <class Range>
+  void list(const Range& values) {
+    if (values.empty()) put('-');
+    bool first = true;
+    for (const auto& value : values) {
+      if (!first) put(',');
+      first = false;
+      field(value);
+    }
+  }
+
+  void field(const std::string& text) { put(std::string_view(text)); }
+  void field(std::int32_t value) { put(value); }
+  void field(bool value) { put(value ? "true" : "false"); }
+  void field(ReduceOp op) { put(name(op)); }
+  void field(DType dtype) { put(name(dtype)); }
+  void field(const Digest& digest) { put(std::string_view(to_string(digest))); }
+  void field(double value) {
+    std::array<char, 40> digits{};
+    const auto [end, error] =
+        std::to_chars(digits.data(), digits.data() + digits.size(), value);  // shortest, exact
+    put(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
+  }
+  void field(const Edge& edge) {
+    put(edge.step);
+    if (edge.iterations_back != 0) put('@', edge.iterations_back);
+  }
+  void field(const View& view) {
+    put('b', view.buffer, '+', view.offset, '[');
+    sizes(view.shape);
+    if (view.strides != dense_view(0, 0, view.shape).strides) put(':'), sizes(view.strides);
+    put(']');
+    const Advance& advance = view.advance;
+    if (advance != Advance{}) put('~', advance.stride, '%', advance.period, '+', advance.phase);
+  }
+  void sizes(const Shape& shape) { put(std::string_view(join(shape, "x"))); }
+  void field(const Transfer& transfer) { put(transfer.peer, ':'), field(transfer.view); }
+  void field(const MaskSlice& slice) {
+    put(slice.q_begin, '+', slice.q_len, '/', slice.k_begin, '+', slice.k_len, '/');
+    put(name_in(kMaskKinds, slice.kind), '/', slice.diagonal, '/', slice.window);
+  }
+  template <class T>
+  void field(const std::vector<T>& values) {
+    list(values);
+  }
+
+  std::string text_;
+  StepId next_step_ = 0;
+};
+
+}  // namespace
+
+std::string to_text(const Plan& plan) { return Writer().plan(plan); }
+
+}  // namespace cp
