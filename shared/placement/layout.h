@@ -46,16 +46,18 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws
-// InvalidInput for: a number of placements other than the number of axes, a dim out of range, an order that
-// does not list exactly the sharding axes, a split that does not fit, reductions mixed in one layout (only
-// sum and avg go together), avg of an integer dtype.
+// A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws InvalidInput
+// for: a number of placements other than the number of axes, a dim out of range, an order that does not list
+// exactly the sharding axes, a split that does not fit (Sized must fit what the axes before it leave on every
+// rank), reductions mixed in one layout (only sum and avg go together), avg of an integer dtype, a negative
+// size, a tensor of 2^63 bytes or more.
 Layout make_layout(Mesh mesh, std::vector<Placement> placements, Shape shape, DType dtype,
                    std::vector<std::vector<int>> shard_axes = {});
 
 // The text form of the placements: "S(0)[1],S(0)[0],P(sum),R". The bracket is the axis' position in the split
 // order of its dimension; it is printed only where the order is not mesh order, and may be left out when
-// reading. Negative dims are resolved against `num_dims`.
+// reading (on all axes of a dimension, or on none). Negative dims are resolved against `num_dims`. Throws
+// InvalidInput that quotes the text and lists what is known.
 struct ParsedPlacements {
   std::vector<Placement> placements;
   std::vector<std::vector<int>> shard_axes;
@@ -65,27 +67,37 @@ Layout parse_layout(std::string_view placements, Mesh mesh, Shape shape, DType d
 std::string placements_to_string(const Layout& layout);
 std::string to_string(const Layout& layout);  // with mesh, shape and dtype
 
-// The global indices along tensor dimension `tensor_dim` that `rank` holds, in local order.
+// How a mesh axis splits the dimension that it shards; the axis must shard one.
+const Split& split_along(const Layout& layout, int axis);
+
+// The global indices along tensor dimension `tensor_dim` that `rank` holds, in local order; canonical.
 IndexSet indices(const Layout& layout, int tensor_dim, Rank rank);
+// The same for the rank at `coordinates` of the mesh, one for each axis. Axes that do not shard the dimension
+// do not matter.
+IndexSet indices_at(const Layout& layout, int tensor_dim, std::span<const int> coordinates);
 
 // One rank's box: the index sets of all dimensions.
 std::vector<IndexSet> box(const Layout& layout, Rank rank);
 Shape local_shape(const Layout& layout, Rank rank);
 std::int64_t local_numel(const Layout& layout, Rank rank);
 std::int64_t local_bytes(const Layout& layout, Rank rank);
-std::int64_t max_local_bytes(const Layout& layout);
+std::int64_t max_local_bytes(const Layout& layout);  // over all ranks
 
 // First global index held along each dimension; an empty shard's offset is the global size (PyTorch's
 // convention).
 Shape global_offset(const Layout& layout, Rank rank);
 
 bool is_partial(const Layout& layout);
-// The axes with a Partial placement, and their reduction (sum when only sum, avg where any is avg), if any.
+// The axes with a Partial placement, in mesh order.
 std::vector<int> partial_axes(const Layout& layout);
+// Their reduction: avg where any is avg and the others are sum; none when there are none. The axes' own
+// reductions are in their placements.
+std::optional<ReduceOp> reduction(const Layout& layout);
 
-// Every rank holds the same indices in the same local order, and the same axes are partial with the same
-// reductions: moving from one to the other needs no step. The meshes may differ (nested against flattened
-// axes).
+// The tensors have the same shape and dtype, every rank holds the same indices in the same local order, and the
+// same groups of ranks hold partial values with the same reductions: moving from one to the other needs no step.
+// The meshes may differ (nested against flattened axes), but not in their ranks. An axis of size 1 is not
+// partial in this sense: there is nothing to reduce.
 bool equivalent(const Layout& a, const Layout& b);
 
 Hasher& hash(Hasher& hasher, const Layout& layout);

@@ -50,8 +50,7 @@ void part_runs(const HeadTail&, std::int64_t length, std::int64_t parts, std::in
 template <class Emit>
 void part_runs(const Striped& striped, std::int64_t length, std::int64_t parts, std::int64_t index,
                const Emit& emit) {
-  const std::int64_t block =
-      std::min(striped.block, std::max<std::int64_t>(length, 1));  // keeps products small
+  const std::int64_t block = striped.block;
   const std::int64_t blocks = length / block;
   const std::int64_t count = blocks > index ? (blocks - index - 1) / parts + 1 : 0;
   if (count > 0) emit(Run{index * block, block, count > 1 ? parts * block : block, count});

@@ -81,6 +81,10 @@ TEST(IndexSet, ComposeOfThreeLevelsExpandsOnlyTheOutermost) {
             (IndexSet{{0, 1, 2, 500}, {5000, 1, 2, 500}, {10000, 1, 2, 500}}));
 }
 
+TEST(IndexSet, ComposeDoesNotWalkOverManySmallBlocksInFewLargeOnes) {
+  EXPECT_EQ(compose({{0, kHuge, 2 * kHuge, 3}}, {{0, 1, 3, kHuge}}).size(), 3U);
+}
+
 TEST(IndexSet, ComposeRefusesTooManyRuns) {
   try {
     compose({{0, 4, 8, kHuge}}, {{0, 8, 16, kHuge / 2}});

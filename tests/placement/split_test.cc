@@ -81,6 +81,13 @@ TEST(Split, PerSequenceCutsAtGlobalBoundariesOfAListThatOthersLeft) {
   EXPECT_EQ(expand(split_part(split, list, 2, 1)), (Indices{1, 12, 13, 15}));
 }
 
+TEST(Split, PerSequenceKeepsLocalOrderWithinADocument) {
+  const IndexSet list = {{12, 4, 4, 1}, {0, 2, 8, 2}, {3, 1, 8, 2}};  // 12..15, 0 1 8 9, 3 11
+  const PerSequence split{{0, 10, 16}, Chunked{}};
+  EXPECT_EQ(expand(split_part(split, list, 2, 0)), (Indices{0, 1, 8, 12, 13, 14}));
+  EXPECT_EQ(expand(split_part(split, list, 2, 1)), (Indices{9, 3, 15, 11}));
+}
+
 TEST(Split, PerSequenceOverManyDocumentsOfAListOfManyRuns) {
   constexpr std::int64_t kDocuments = 4096, kLength = 1024;
   PerSequence split{{0}, HeadTail{}};
