@@ -1,0 +1,77 @@
+// What the checker's rules share: the plans with the tables that every rule looks things up in. For check*.cc alone; the
+// contract is in check.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shared/base/error.h"
+#include "shared/plan/check.h"
+#include "shared/plan/plan.h"
+
+namespace cp::checker {
+
+inline std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+// A collective step as the rank's groups see it; the body of a Repeat counts once.
+struct CollectiveRef {
+  const Collective* work = nullptr;
+  StepId step = -1;
+  GroupId group = -1;
+  std::int64_t count = 1;          // iterations
+  std::int32_t repeat = -1;        // the how-manieth Repeat on the group, -1 where it runs once
+  std::int64_t sequence = 0;       // on the group, in the first iteration
+  std::int64_t per_iteration = 1;  // collectives on the group in an iteration
+};
+
+struct RankPlan {
+  const Plan* plan = nullptr;
+  std::vector<StepRef> steps;
+  std::vector<std::int32_t> index_in_group;  // by GroupId
+  std::vector<std::int32_t> communicator;    // by GroupId; index into World::communicators
+  std::vector<CollectiveRef> collectives;    // in issue order
+  // The collectives of group g are collectives[by_group[i]] for i of [group_begin[g], group_begin[g+1]), in order.
+  std::vector<std::int32_t> by_group, group_begin;
+
+  const Buffer& buffer(const View& view) const { return plan->buffers[to_size(view.buffer)]; }
+  // The rank's index in the group of a collective; 0 for a kernel.
+  std::int32_t index_for(const Work& work) const {
+    const Collective* collective = std::get_if<Collective>(&work);
+    return collective == nullptr ? 0 : index_in_group[to_size(group_of(*collective))];
+  }
+};
+
+// A group of the world with its members' plans, by index in the group.
+struct Communicator {
+  struct Member {
+    std::int32_t plan = -1;  // index into World::ranks
+    GroupId group = -1;      // what this plan calls the group
+  };
+  const Group* group = nullptr;
+  std::vector<Member> members;
+};
+
+struct World {
+  std::vector<RankPlan> ranks;
+  std::vector<Communicator> communicators;
+};
+
+// The rules, in the order in which they are checked; each may rely on those before it.
+RankPlan check_structure(const Plan& plan);                          // check_structure.cc
+void check_memory(const RankPlan& rank, const CheckLimits& limits);  // check_memory.cc
+void find_communicators(World& world);                               // check_communicators.cc
+void check_matching(const World& world);                             // check_matching.cc
+void check_progress(const World& world);                             // check_progress.cc
+void check_order_and_contents(const World& world);                   // check_order.cc
+
+// ---- words for messages ----
+
+std::string text(const Group& group);                  // tp[0,1,2,3]
+std::string step_text(const Plan& plan, StepId step);  // step 4 copy "unpack"
+std::string collective_text(const RankPlan& rank, const CollectiveRef& ref,
+                            std::int64_t iteration = 0);  // all_gather #2 on tp[0,1]
+
+}  // namespace cp::checker
