@@ -79,7 +79,8 @@ LayoutSpace::LayoutSpace(const Layout& source, const Layout& target, DType dtype
 }
 
 void LayoutSpace::add_side(const Layout& layout) {
-  Side side{layout.mesh, {}, {}, {}, {}, layout.placements};
+  Side side{layout.mesh, {}, {}, {}, {}, {}, {}, layout.placements};
+  for (const MeshAxis& axis : layout.mesh.axes()) side.sizes.push_back(axis.size);
   const int num_axes = layout.mesh.num_axes();
   side.strides.resize(idx(num_axes));
   std::int32_t stride = 1;
@@ -119,6 +120,13 @@ void LayoutSpace::add_side(const Layout& layout) {
     for (std::size_t i = 0; i < known.positions.size(); ++i) {
       known.mesh_index[idx(known.positions[i])] = static_cast<std::int32_t>(i);
     }
+    known.coordinates.assign(ranks_.size() * known.sizes.size(), -1);
+    for (std::size_t p = 0; p < ranks_.size(); ++p) {
+      if (known.mesh_index[p] < 0) continue;
+      for (std::size_t axis = 0; axis < known.sizes.size(); ++axis) {
+        known.coordinates[p * known.sizes.size() + axis] = known.mesh_index[p] / known.strides[axis] % known.sizes[axis];
+      }
+    }
   }
   if (sides_.size() == 1 && !identity_ranks_) {
     for (std::size_t i = 0; i < ranks_.size(); ++i)
@@ -147,16 +155,8 @@ int LayoutSpace::position(Rank rank) const {
   return found == position_of_.end() ? -1 : found->second;
 }
 
-int LayoutSpace::axis_size(int side, int axis) const { return sides_[idx(side)].mesh.axis_size(axis); }
-
 bool LayoutSpace::in_side(int side, int position) const {
   return sides_[idx(side)].mesh_index[idx(position)] >= 0;
-}
-
-int LayoutSpace::coordinate(int side, int position, int axis) const {
-  const Side& s = sides_[idx(side)];
-  const std::int32_t index = s.mesh_index[idx(position)];
-  return index < 0 ? -1 : index / s.strides[idx(axis)] % s.mesh.axis_size(axis);
 }
 
 void LayoutSpace::members(int side, int position, std::span<const std::int8_t> axes,
@@ -260,8 +260,27 @@ const PairTable& LayoutSpace::pair(int from_spec, int to_spec) {
     for (const IndexSet& a : from.parts) {
       for (const IndexSet& b : to.parts) table.shared.push_back(share(a, b));
     }
+    table.first.push_back(0);
+    for (std::int32_t t = 0; t < table.to_parts; ++t) {
+      for (std::int32_t f = 0; f < static_cast<std::int32_t>(from.parts.size()); ++f) {
+        if (table.at(f, t).numel > 0) table.overlapping.push_back(f);
+      }
+      table.first.push_back(static_cast<std::int32_t>(table.overlapping.size()));
+    }
   }
   return table;
+}
+
+BoxPair LayoutSpace::boxes(const State& from, const State& to) {
+  BoxPair boxes;
+  boxes.num_dims = num_dims_;
+  for (int dim = 0; dim < num_dims_; ++dim) {
+    const DimSpec& a = spec(from, dim);
+    const DimSpec& b = spec(to, dim);
+    boxes.dims[idx(dim)] = {&pair(from.spec[idx(dim)], to.spec[idx(dim)]), a.part_of.data(), b.part_of.data(),
+                            a.sizes.data(), b.sizes.data()};
+  }
+  return boxes;
 }
 
 State LayoutSpace::state_of(const Layout& layout, int side) {

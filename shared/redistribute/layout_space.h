@@ -51,8 +51,31 @@ struct Shared {
 struct PairTable {
   std::int32_t to_parts = 0;
   std::vector<Shared> shared;  // [from part][to part]
+  // The from parts that share something with each to part: those of to part i lie at [first[i], first[i + 1]).
+  std::vector<std::int32_t> first, overlapping;
   const Shared& at(std::int32_t from, std::int32_t to) const {
     return shared[static_cast<std::size_t>(from * to_parts + to)];
+  }
+};
+
+// What the boxes of two layouts share, with all look-ups done: for loops over many pairs of ranks.
+struct BoxPair {
+  struct Dim {
+    const PairTable* table;
+    const std::int32_t *from_part, *to_part;    // by position
+    const std::int64_t *from_sizes, *to_sizes;  // by part
+  };
+  int num_dims = 0;
+  std::array<Dim, kMaxDims> dims;
+
+  // Elements that box `from` of the old layout and box `to` of the new one share; both positions in their meshes.
+  std::int64_t shared_numel(std::int32_t from, std::int32_t to) const {
+    std::int64_t numel = 1;
+    for (int d = 0; d < num_dims && numel != 0; ++d) {
+      const Dim& dim = dims[static_cast<std::size_t>(d)];
+      numel *= dim.table->at(dim.from_part[from], dim.to_part[to]).numel;
+    }
+    return numel;
   }
 };
 
@@ -82,8 +105,13 @@ class LayoutSpace {
 
   // The axes of a side with more than one rank, as axis numbers of its mesh.
   const std::vector<std::int8_t>& axes(int side) const { return sides_[static_cast<std::size_t>(side)].axes; }
-  int axis_size(int side, int axis) const;
-  int coordinate(int side, int position, int axis) const;  // -1 outside of the side's mesh
+  int axis_size(int side, int axis) const {
+    return sides_[static_cast<std::size_t>(side)].sizes[static_cast<std::size_t>(axis)];
+  }
+  int coordinate(int side, int position, int axis) const {  // -1 outside of the side's mesh
+    const Side& s = sides_[static_cast<std::size_t>(side)];
+    return s.coordinates[static_cast<std::size_t>(position) * s.sizes.size() + static_cast<std::size_t>(axis)];
+  }
   bool in_side(int side, int position) const;
   // The ranks (positions) that differ from `position` only along `axes`, the last axis fastest.
   void members(int side, int position, std::span<const std::int8_t> axes,
@@ -104,6 +132,7 @@ class LayoutSpace {
     return spec(state.spec[static_cast<std::size_t>(dim)]);
   }
   const PairTable& pair(int from_spec, int to_spec);
+  BoxPair boxes(const State& from, const State& to);
 
   State state_of(const Layout& layout, int side);
   Layout layout_of(const State& state) const;
@@ -112,6 +141,7 @@ class LayoutSpace {
   ReduceOp reduction(int side, int axis) const;
 
   std::int64_t numel(const State& state, int position) const;
+  std::int64_t global_numel() const { return cp::numel(shape_); }
   // All parts of all dimensions have equal sizes, so that every rank of the mesh does the same in a
   // collective.
   bool is_even(const State& state) const;
@@ -124,6 +154,8 @@ class LayoutSpace {
     std::vector<std::int8_t> axes;
     std::vector<std::int32_t> positions;   // mesh index → position
     std::vector<std::int32_t> strides;     // by axis, in mesh indices
+    std::vector<std::int32_t> sizes;       // by axis
+    std::vector<std::int32_t> coordinates; // [position][axis], -1 outside
     std::vector<std::int32_t> mesh_index;  // position → mesh index, -1 outside
     std::vector<Placement> placements;  // of the request's layout on this side: where Partial ops come from
   };

@@ -61,6 +61,7 @@ class MoveWriter {
     const bool alike = detail::is_equal_count(move_.kind) && space_.is_even(state_move_.from) &&
                        space_.is_even(state_move_.to);
     detail::find_traffic(space_, state_move_, traffic_, alike ? position_ : -1);
+    if (move_.kind == MoveKind::exchange) detail::find_exchange_axes(space_, state_move_, traffic_);
     from_box_ = box_or_empty(move_.from, self);
     to_box_ = box_or_empty(move_.to, self);
   }

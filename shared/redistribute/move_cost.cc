@@ -18,44 +18,39 @@ MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_
       model_(model),
       element_bytes_(size_bytes(travel_dtype)),
       copy_us_per_byte_(2 * kMicrosecondsPerByteAtOneGbps / model.memory_gbps),
-      best_us_per_byte_(std::numeric_limits<double>::infinity()) {
+      best_efficiency_(std::max({model.all_gather_efficiency, model.reduce_scatter_efficiency, model.all_reduce_efficiency,
+                                 model.all_to_all_efficiency, model.exchange_efficiency})),
+      best_gap_(std::numeric_limits<double>::infinity()) {
   const int n = space.num_ranks();
-  std::vector<std::vector<double>> axis_gap(idx(space.num_sides()));
   double slowest = 0;
-  double fastest = std::numeric_limits<double>::infinity();
   for (int side = 0; side < space.num_sides(); ++side) {
+    axis_gap_.emplace_back(idx(space.mesh(side).num_axes()), 0.0);
     for (const std::int8_t axis : space.axes(side)) {
-      axis_gap[idx(side)].push_back(kMicrosecondsPerByteAtOneGbps /
-                                    model.bandwidth_gbps(space.mesh(side), axis));
-      slowest = std::max(slowest, axis_gap[idx(side)].back());
-      fastest = std::min(fastest, axis_gap[idx(side)].back());
+      const double gap = kMicrosecondsPerByteAtOneGbps / model.bandwidth_gbps(space.mesh(side), axis);
+      axis_gap_[idx(side)][idx(axis)] = gap;
+      slowest = std::max(slowest, gap);
     }
   }
-  if (space.num_sides() > 1) {  // between ranks that no mesh holds both of
-    slowest = std::max(slowest, kMicrosecondsPerByteAtOneGbps / model.network_gbps);
-    fastest = std::min(fastest, slowest);
-  }
+  // Between ranks that no mesh holds both of.
+  if (space.num_sides() > 1) slowest = std::max(slowest, kMicrosecondsPerByteAtOneGbps / model.network_gbps);
   gap_.assign(idx(n) * idx(n), slowest);
   for (int side = space.num_sides() - 1; side >= 0; --side) {
-    const std::vector<std::int8_t>& axes = space.axes(side);
     for (int a = 0; a < n; ++a) {
       if (!space.in_side(side, a)) continue;
       for (int b = 0; b < n; ++b) {
         if (!space.in_side(side, b)) continue;
         double worst = 0;
-        for (std::size_t i = 0; i < axes.size(); ++i) {
-          if (space.coordinate(side, a, axes[i]) != space.coordinate(side, b, axes[i])) {
-            worst = std::max(worst, axis_gap[idx(side)][i]);
-          }
+        for (const std::int8_t axis : space.axes(side)) {
+          const bool differ = space.coordinate(side, a, axis) != space.coordinate(side, b, axis);
+          if (differ) worst = std::max(worst, axis_gap_[idx(side)][idx(axis)]);
         }
         gap_[idx(a) * idx(n) + idx(b)] = worst;
+        if (a != b) best_gap_ = std::min(best_gap_, worst);
       }
     }
   }
-  const double best_efficiency =
-      std::max({model.all_gather_efficiency, model.reduce_scatter_efficiency, model.all_reduce_efficiency,
-                model.all_to_all_efficiency, model.exchange_efficiency});
-  best_us_per_byte_ = n > 1 ? fastest / best_efficiency : 0;
+  if (space.num_sides() > 1) best_gap_ = std::min(best_gap_, slowest);
+  if (n == 1) best_gap_ = 0;
 }
 
 double MoveCoster::efficiency(MoveKind kind) const {
@@ -215,27 +210,31 @@ std::vector<double> MoveCoster::cast_us(bool before, bool after) const {
   return time_us;
 }
 
-void MoveCoster::lower_bound(const State& state, const State& target, std::vector<double>& time_us,
-                             std::vector<double>& bytes) {
-  const std::size_t n = idx(space_.num_ranks());
-  time_us.assign(n, 0);
-  bytes.assign(n, 0);
-  if (space_.equivalent(state, target)) return;
-  const bool reduces =
-      state.side != target.side ? state.partial != 0 : (state.partial & ~target.partial) != 0;
-  bool moves = reduces;
-  for (std::size_t p = 0; p < n; ++p) {
-    const auto position = static_cast<std::int32_t>(p);
-    if (!space_.in_side(target.side, position)) continue;
-    std::int64_t missing = space_.numel(target, position);
-    // A sum is received at least once, finished or in parts; data that only moves once where it is missing.
-    if (!reduces && space_.in_side(state.side, position))
-      missing -= shared_piece(space_, state, position, target, position).numel;
-    bytes[p] = static_cast<double>(missing * element_bytes_);
-    moves = moves || missing > 0;
+void MoveCoster::evaluate_quickly(const StateMove& move, std::vector<double>& time_us, std::vector<double>& bytes) {
+  const bool local = move.kind == MoveKind::slice || move.kind == MoveKind::to_partial;
+  // A sum takes in n - 1 contributions somewhere.
+  double contributions = 1;
+  if (!local && move.from.partial != 0) {
+    const unsigned kept = move.from.side == move.to.side ? move.to.partial : 0U;
+    for (const std::int8_t axis : space_.axes(move.from.side)) {
+      const bool reduced = (move.from.partial >> axis & 1) != 0 && (kept >> axis & 1U) == 0;
+      if (reduced) contributions *= space_.axis_size(move.from.side, axis);
+    }
   }
-  for (std::size_t p = 0; p < n; ++p) {
-    time_us[p] = (moves ? model_.step_latency_us : model_.local_latency_us) + bytes[p] * best_us_per_byte_;
+  const bool reduces = contributions > 1;
+  const double receives = move.kind == MoveKind::all_reduce ? 2 * (contributions - 1) / contributions : contributions - 1;
+  const bool in_rounds = move.kind == MoveKind::reduce_exchange;
+  const double latency = local ? model_.local_latency_us : model_.step_latency_us * (in_rounds ? receives : 1);
+  const double us_per_byte = best_gap_ / efficiency(move.kind) + (in_rounds ? 1.5 * copy_us_per_byte_ : 0);
+  const BoxPair boxes = space_.boxes(move.from, move.to);
+  for (std::int32_t p = 0; p < space_.num_ranks(); ++p) {
+    std::int64_t missing = 0;
+    if (!local && space_.in_side(move.to.side, p)) {
+      missing = space_.numel(move.to, p);
+      if (!reduces && space_.in_side(move.from.side, p)) missing -= boxes.shared_numel(p, p);
+    }
+    bytes[idx(p)] = static_cast<double>(missing * element_bytes_) * (reduces ? receives : 1);
+    time_us[idx(p)] = latency + bytes[idx(p)] * us_per_byte;
   }
 }
 

@@ -31,10 +31,8 @@ class MoveCoster {
   // Fills `cost`, reusing its memory.
   void evaluate(const StateMove& move, Ends ends, MoveCost& cost);
 
-  // A lower bound of the time any chain of moves needs from `state` to `target`, by position; the same for
-  // payload bytes.
-  void lower_bound(const State& state, const State& target, std::vector<double>& time_us,
-                   std::vector<double>& bytes);
+  // No rank spends less in this move: found without looking at who sends what.
+  void evaluate_quickly(const StateMove& move, std::vector<double>& time_us, std::vector<double>& bytes);
 
   // Time of the casts from the source's type and to the target's, by position.
   std::vector<double> cast_us(bool before, bool after) const;
@@ -43,12 +41,17 @@ class MoveCoster {
     return space_.numel(state, position) * element_bytes_;
   }
 
- private:
-  double gap(std::int32_t a,
-             std::int32_t b) const {  // microseconds per byte between two ranks at full efficiency
-    return gap_[static_cast<std::size_t>(a) * static_cast<std::size_t>(space_.num_ranks()) +
-                static_cast<std::size_t>(b)];
+  // Microseconds per byte between two ranks, and along a mesh axis, at full efficiency.
+  double gap(std::int32_t a, std::int32_t b) const {
+    return gap_[static_cast<std::size_t>(a) * static_cast<std::size_t>(space_.num_ranks()) + static_cast<std::size_t>(b)];
   }
+  double axis_gap(int side, int axis) const {
+    return axis_gap_[static_cast<std::size_t>(side)][static_cast<std::size_t>(axis)];
+  }
+  double best_efficiency() const { return best_efficiency_; }   // of any operation
+  std::int64_t element_bytes() const { return element_bytes_; }
+
+ private:
   double efficiency(MoveKind kind) const;
   void charge_group(const StateMove& move, const Traffic& traffic, std::int32_t position, MoveCost& cost);
   void charge_exchange(const StateMove& move, const Traffic& traffic, MoveCost& cost);
@@ -58,7 +61,9 @@ class MoveCoster {
   const CostModel& model_;
   std::int64_t element_bytes_;
   double copy_us_per_byte_;  // one byte read and one written
-  double best_us_per_byte_;  // no transfer is faster
+  double best_efficiency_;
+  double best_gap_;          // between any two ranks
+  std::vector<std::vector<double>> axis_gap_;   // [side][axis]
   std::vector<double> gap_;
   Traffic traffic_;
   std::vector<std::int32_t> group_;

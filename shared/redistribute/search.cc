@@ -22,6 +22,7 @@ Search::Search(LayoutSpace& space, MoveCoster& coster, const RedistributeOptions
       cast_before_(cast_before),
       cast_after_(cast_after),
       limits_(std::move(limits)),
+      bounds_(space, coster, options.cost),
       num_ranks_(idx(space.num_ranks())),
       best_primary_(std::numeric_limits<double>::infinity()) {}
 
@@ -29,7 +30,7 @@ std::int32_t Search::state_id(const State& state) {
   const auto [place, added] = state_index_.try_emplace(state, static_cast<std::int32_t>(states_.size()));
   if (added) {
     StateInfo info{state, space_.equivalent(state, space_.target()), {}, {}, {}};
-    coster_.lower_bound(state, space_.target(), info.time_left, info.bytes_left);
+    bounds_.find(state, space_.target(), info.time_left, info.bytes_left);
     for (double& time : info.time_left) time = std::floor(time * kPicosecondsPerMicrosecond);
     states_.push_back(std::move(info));
   }
@@ -77,6 +78,18 @@ void Search::push(Label label) {
   std::push_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
 }
 
+// What a chain costs at least whose ranks have spent this much and still have that left.
+double Search::finished(const double* spent, const std::vector<double>& left) const {
+  double most = 0;
+  for (std::size_t a = 0; a < left.size(); ++a) {
+    const std::vector<std::int32_t>& area = bounds_.areas()[a];
+    double sum = 0;
+    for (const std::int32_t p : area) sum += spent[p];
+    most = std::max(most, sum / static_cast<double>(area.size()) + left[a]);
+  }
+  return most;
+}
+
 void Search::try_move(std::int32_t label, const StateMove& candidate) {
   const std::int32_t to = state_id(candidate.to);
   const bool by_time = options_.objective == Objective::time;
@@ -84,21 +97,22 @@ void Search::try_move(std::int32_t label, const StateMove& candidate) {
   const StateInfo& info = states_[idx(to)];
   const std::vector<double>& left = by_time ? info.time_left : info.bytes_left;
   const double* primary_before = by_time ? before : before + num_ranks_;
-  for (std::size_t p = 0; p < num_ranks_; ++p) {
-    if (primary_before[p] + left[p] > best_primary_) return;
-  }
+  if (finished(primary_before, left) > best_primary_) return;
   StateMove move = candidate;
   if (info.is_goal) move.to = space_.target();
-  coster_.evaluate(move, {labels_[idx(label)].parent < 0 && !cast_before_, info.is_goal && !cast_after_},
-                   cost_);
-  double time = 0, bytes = 0;
+  coster_.evaluate_quickly(move, quick_time_, quick_bytes_);
+  for (std::size_t p = 0; p < num_ranks_; ++p) {
+    next_[p] = primary_before[p] + (by_time ? std::floor(quick_time_[p] * kPicosecondsPerMicrosecond) : quick_bytes_[p]);
+  }
+  if (finished(next_.data(), left) > best_primary_) return;
+  coster_.evaluate(move, {labels_[idx(label)].parent < 0 && !cast_before_, info.is_goal && !cast_after_}, cost_);
   for (std::size_t p = 0; p < num_ranks_; ++p) {
     if (static_cast<double>(cost_.temporary_bytes[p]) > limits_[p]) return;
     next_[p] = before[p] + std::nearbyint(cost_.time_us[p] * kPicosecondsPerMicrosecond);
     next_[num_ranks_ + p] = before[num_ranks_ + p] + static_cast<double>(cost_.bytes_received[p]);
-    time = std::max(time, next_[p] + info.time_left[p]);
-    bytes = std::max(bytes, next_[num_ranks_ + p] + info.bytes_left[p]);
   }
+  const double time = finished(next_.data(), info.time_left);
+  const double bytes = finished(next_.data() + num_ranks_, info.bytes_left);
   const double primary = by_time ? time : bytes;
   const std::int32_t steps = labels_[idx(label)].steps + 1;
   if (primary > best_primary_ || dominated(info, steps)) return;
@@ -117,6 +131,8 @@ void Search::expand(std::int32_t label) {
 
 std::optional<std::vector<StateMove>> Search::run() {
   next_.assign(2 * num_ranks_, 0);
+  quick_time_.assign(num_ranks_, 0);
+  quick_bytes_.assign(num_ranks_, 0);
   const std::int32_t start = state_id(space_.source());
   push({start, -1, 0, 0, 0, {}});
   while (!open_.empty()) {

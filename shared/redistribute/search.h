@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "shared/redistribute/bounds.h"
 #include "shared/redistribute/candidates.h"
 #include "shared/redistribute/move_cost.h"
 
@@ -36,7 +37,7 @@ class Search {
   struct StateInfo {
     State state;
     bool is_goal = false;
-    std::vector<double> time_left, bytes_left;
+    std::vector<double> time_left, bytes_left;  // by area of the bounds
     std::vector<std::int32_t> labels;
   };
 
@@ -44,6 +45,7 @@ class Search {
   void expand(std::int32_t label);
   void try_move(std::int32_t label, const StateMove& move);
   void push(Label label);
+  double finished(const double* spent, const std::vector<double>& left) const;
   bool dominated(const StateInfo& info, std::int32_t steps) const;
   bool later(std::int32_t a, std::int32_t b) const;
   double* spent(std::int32_t label) {
@@ -58,10 +60,12 @@ class Search {
   const RedistributeOptions& options_;
   bool cast_before_, cast_after_;
   std::vector<double> limits_;
+  Bounds bounds_;
   std::size_t num_ranks_;
   std::vector<Label> labels_;
   std::vector<double> spent_;  // by label: picoseconds of all ranks, then bytes of all ranks
   std::vector<double> next_;   // the same for the label being made
+  std::vector<double> quick_time_, quick_bytes_;
   std::vector<StateInfo> states_;
   std::unordered_map<State, std::int32_t, StateHash> state_index_;
   std::vector<std::int32_t> open_;  // heap of labels

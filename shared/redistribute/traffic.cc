@@ -1,7 +1,7 @@
 #include "shared/redistribute/traffic.h"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <utility>
 
 namespace cp::detail {
@@ -9,90 +9,122 @@ namespace {
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
-                                 unsigned mask) {
-  std::int64_t number = 0;
-  for (const std::int8_t axis : space.axes(state.side)) {
-    if ((mask >> axis & 1U) == 0) continue;
-    number = number * space.axis_size(state.side, axis) + space.coordinate(state.side, position, axis);
+// Which ranks hold the same values of the same box before a move, so that any one of them can be the source: looked up by the
+// number of the box and the coordinates along the partial axes.
+class Holders {
+ public:
+  Holders(const LayoutSpace& space, const State& state, unsigned kept_axes) {
+    for (int dim = 0; dim < space.num_dims(); ++dim) boxes_ *= space.spec(state, dim).degree;
+    for (const std::int8_t axis : space.axes(state.side)) {
+      if ((state.partial >> axis & 1) != 0) contributions_ *= space.axis_size(state.side, axis);
+    }
+    kept_.assign(idx(contributions_), 0);
+    first_.assign(idx(boxes_ * contributions_) + 1, 0);
+    std::vector<std::int64_t> keys(idx(space.num_ranks()), -1);
+    for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
+      if (!space.in_side(state.side, p)) continue;
+      const std::int64_t contribution = partial_coordinates(space, state, p, state.partial);
+      keys[idx(p)] = box_number(space, state, p) * contributions_ + contribution;
+      kept_[idx(contribution)] = partial_coordinates(space, state, p, kept_axes);
+      ++first_[idx(keys[idx(p)]) + 1];
+    }
+    for (std::size_t i = 1; i < first_.size(); ++i) first_[i] += first_[i - 1];
+    positions_.resize(idx(first_.back()));
+    std::vector<std::int32_t> next(first_.begin(), first_.end() - 1);
+    for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
+      if (keys[idx(p)] >= 0) positions_[idx(next[idx(keys[idx(p)])]++)] = p;
+    }
   }
-  return number;
-}
 
-// Ranks that hold the same values of the same box before the move: any one of them can be the source.
-struct Holders {
-  std::int64_t kept = 0;  // coordinates along the axes that stay partial
-  std::vector<std::int32_t> positions;
+  std::int64_t contributions() const { return contributions_; }
+  // The coordinates of a contribution along the axes that stay partial.
+  std::int64_t kept(std::int64_t contribution) const { return kept_[idx(contribution)]; }
+  std::span<const std::int32_t> of(std::int64_t box, std::int64_t contribution) const {
+    const std::size_t key = idx(box * contributions_ + contribution);
+    return std::span(positions_).subspan(idx(first_[key]), idx(first_[key + 1] - first_[key]));
+  }
+
+ private:
+  std::int64_t boxes_ = 1, contributions_ = 1;
+  std::vector<std::int64_t> kept_;           // by contribution
+  std::vector<std::int32_t> first_, positions_;
 };
-
-std::vector<Holders> holders_of(const LayoutSpace& space, const State& state, unsigned kept_mask) {
-  std::map<std::pair<std::int64_t, std::int64_t>, Holders> by_box;
-  for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
-    if (!space.in_side(state.side, p)) continue;
-    const auto key =
-        std::pair(box_number(space, state, p), partial_coordinates(space, state, p, state.partial));
-    Holders& holders = by_box[key];
-    holders.kept = partial_coordinates(space, state, p, kept_mask);
-    holders.positions.push_back(p);
-  }
-  std::vector<Holders> all;
-  all.reserve(by_box.size());
-  for (auto& [key, holders] : by_box) all.push_back(std::move(holders));
-  return all;
-}
 
 // The receiver itself; else the holder that agrees with it on the longest prefix of mesh coordinates (meshes
 // are written from the slowest axis to the fastest); ties are dealt round-robin over the receivers.
-std::int32_t nearest(const LayoutSpace& space, int side, const std::vector<std::int32_t>& holders,
+std::int32_t nearest(const LayoutSpace& space, int side, std::span<const std::int32_t> holders,
                      std::int32_t receiver) {
   if (holders.size() == 1) return holders.front();
   if (std::find(holders.begin(), holders.end(), receiver) != holders.end()) return receiver;
-  int best_prefix = -1;
-  std::vector<std::int32_t> best;
-  for (const std::int32_t holder : holders) {
+  const auto common_prefix = [&](std::int32_t holder) {
     int prefix = 0;
-    if (space.in_side(side, receiver)) {
-      for (const std::int8_t axis : space.axes(side)) {
-        if (space.coordinate(side, holder, axis) != space.coordinate(side, receiver, axis)) break;
-        ++prefix;
-      }
+    if (!space.in_side(side, receiver)) return prefix;
+    for (const std::int8_t axis : space.axes(side)) {
+      if (space.coordinate(side, holder, axis) != space.coordinate(side, receiver, axis)) break;
+      ++prefix;
     }
-    if (prefix > best_prefix) {
-      best_prefix = prefix;
-      best.clear();
-    }
-    if (prefix == best_prefix) best.push_back(holder);
+    return prefix;
+  };
+  int longest = 0;
+  std::int64_t equals = 0;
+  for (const std::int32_t holder : holders) {
+    const int prefix = common_prefix(holder);
+    if (prefix > longest) equals = 0;
+    longest = std::max(longest, prefix);
+    if (prefix == longest) ++equals;
   }
-  return best[idx(receiver) % best.size()];
+  std::int64_t choice = receiver % equals;
+  for (const std::int32_t holder : holders) {
+    if (common_prefix(holder) == longest && choice-- == 0) return holder;
+  }
+  return holders.front();
+}
+
+// Calls visit(number) for each old box that shares something with rank `to`'s new one.
+template <class Visit>
+void visit_overlapping_boxes(const LayoutSpace& space, const State& from, const BoxPair& boxes, std::int32_t to, int dim,
+                             std::int64_t number, const Visit& visit) {
+  if (dim == boxes.num_dims) {
+    visit(number);
+    return;
+  }
+  const BoxPair::Dim& d = boxes.dims[idx(dim)];
+  const std::int32_t part = d.to_part[to];
+  const std::int64_t degree = space.spec(from, dim).degree;
+  for (std::int32_t i = d.table->first[idx(part)]; i < d.table->first[idx(part) + 1]; ++i) {
+    visit_overlapping_boxes(space, from, boxes, to, dim + 1, number * degree + d.table->overlapping[idx(i)], visit);
+  }
 }
 
 void find_exchange(LayoutSpace& space, const StateMove& move, Traffic& traffic) {
   const bool same_mesh = move.from.side == move.to.side;
   const unsigned kept = same_mesh ? move.from.partial & move.to.partial : 0U;
-  const std::vector<Holders> all = holders_of(space, move.from, kept);
+  const Holders holders(space, move.from, kept);
+  const BoxPair boxes = space.boxes(move.from, move.to);
   for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
     if (!space.in_side(move.to.side, to)) continue;
     const std::int64_t kept_here = same_mesh ? partial_coordinates(space, move.from, to, kept) : 0;
-    for (const Holders& holders : all) {
-      if (holders.kept != kept_here) continue;
-      Piece piece = shared_piece(space, move.from, holders.positions.front(), move.to, to);
-      if (piece.numel == 0) continue;
-      piece.from = nearest(space, move.from.side, holders.positions, to);
-      traffic.pieces.push_back(piece);
-    }
+    const auto first = static_cast<std::ptrdiff_t>(traffic.pieces.size());
+    visit_overlapping_boxes(space, move.from, boxes, to, 0, 0, [&](std::int64_t box) {
+      for (std::int64_t contribution = 0; contribution < holders.contributions(); ++contribution) {
+        if (holders.kept(contribution) != kept_here) continue;
+        const std::int32_t from = nearest(space, move.from.side, holders.of(box, contribution), to);
+        traffic.pieces.push_back(shared_piece(boxes, from, to));
+      }
+    });
+    std::sort(traffic.pieces.begin() + first, traffic.pieces.end(),
+              [](const Piece& a, const Piece& b) { return a.from < b.from; });
   }
-  std::sort(traffic.pieces.begin(), traffic.pieces.end(),
-            [](const Piece& a, const Piece& b) { return std::pair(a.to, a.from) < std::pair(b.to, b.from); });
 }
 
 void find_group_pieces(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
   std::vector<std::int32_t> group;
+  const BoxPair boxes = space.boxes(move.from, move.to);
   for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
     if (!space.in_side(move.to.side, to)) continue;
     if (only >= 0 && to != only) continue;
     space.members(move.from.side, to, move.axes, group);
-    for (const std::int32_t from : group)
-      traffic.pieces.push_back(shared_piece(space, move.from, from, move.to, to));
+    for (const std::int32_t from : group) traffic.pieces.push_back(shared_piece(boxes, from, to));
     traffic.ranks[idx(to)].members = static_cast<std::int64_t>(group.size());
   }
 }
@@ -157,14 +189,7 @@ void set_group_staging(LayoutSpace& space, const StateMove& move, Traffic& traff
   }
 }
 
-void set_exchange_counts(LayoutSpace& space, const StateMove& move, Traffic& traffic) {
-  // A piece that several receivers with the same box take from one sender is packed once.
-  struct Packed {
-    std::int32_t from;
-    std::int64_t box, numel;
-    auto operator<=>(const Packed&) const = default;
-  };
-  std::vector<Packed> packed;
+void set_exchange_counts(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
   std::vector<bool> send_staged(traffic.ranks.size(), false), recv_staged(traffic.ranks.size(), false);
   for (const Piece& piece : traffic.pieces) {
     if (piece.from == piece.to) {
@@ -175,16 +200,24 @@ void set_exchange_counts(LayoutSpace& space, const StateMove& move, Traffic& tra
     ++traffic.ranks[idx(piece.to)].peers_in;
     if (!piece.from_contiguous) send_staged[idx(piece.from)] = true;
     if (!piece.to_contiguous) recv_staged[idx(piece.to)] = true;
-    packed.push_back({piece.from, box_number(space, move.to, piece.to), piece.numel});
-    traffic.ranks[idx(piece.to)].recv_numel += piece.numel;
+  }
+  // A piece that several receivers with the same box take from one sender is packed once.
+  struct Packed {
+    std::int32_t from;
+    std::int64_t box, numel;
+    auto operator<=>(const Packed&) const = default;
+  };
+  std::vector<Packed> packed;
+  for (const Piece& piece : traffic.pieces) {
+    if (piece.from == piece.to) continue;
+    if (recv_staged[idx(piece.to)]) traffic.ranks[idx(piece.to)].recv_numel += piece.numel;
+    if (send_staged[idx(piece.from)]) {
+      packed.push_back({piece.from, box_number(space, move.to, piece.to), piece.numel});
+    }
   }
   std::sort(packed.begin(), packed.end());
   packed.erase(std::unique(packed.begin(), packed.end()), packed.end());
   for (const Packed& piece : packed) traffic.ranks[idx(piece.from)].send_numel += piece.numel;
-  for (std::size_t p = 0; p < traffic.ranks.size(); ++p) {
-    if (!send_staged[p]) traffic.ranks[p].send_numel = 0;
-    if (!recv_staged[p]) traffic.ranks[p].recv_numel = 0;
-  }
 }
 
 // Rounds reuse one staging area a side, as large as the largest piece.
@@ -203,19 +236,10 @@ void set_reduce_exchange_counts(Traffic& traffic) {
   }
 }
 
-// Along which axes pieces travel, and, for rounds, how far inside the groups that these axes form.
-void set_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+// How far each piece goes inside the groups that the exchange's axes form.
+void set_rounds(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
   const int side = move.from.side;
   const bool same_mesh = side == move.to.side;
-  if (same_mesh) {
-    for (const std::int8_t axis : space.axes(side)) {
-      const bool crosses = std::any_of(traffic.pieces.begin(), traffic.pieces.end(), [&](const Piece& piece) {
-        return space.coordinate(side, piece.from, axis) != space.coordinate(side, piece.to, axis);
-      });
-      if (crosses) traffic.axes.push_back(axis);
-    }
-  }
-  if (move.kind != MoveKind::reduce_exchange) return;
   const auto index = [&](std::int32_t position) {
     if (!same_mesh) return std::int64_t{position};
     std::int64_t number = 0;
@@ -247,25 +271,43 @@ std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32
   return number;
 }
 
+std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
+                                 unsigned mask) {
+  std::int64_t number = 0;
+  for (const std::int8_t axis : space.axes(state.side)) {
+    if ((mask >> axis & 1U) == 0) continue;
+    number = number * space.axis_size(state.side, axis) + space.coordinate(state.side, position, axis);
+  }
+  return number;
+}
+
+void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+  traffic.axes.clear();
+  const int side = move.from.side;
+  if (side != move.to.side) return;
+  for (const std::int8_t axis : space.axes(side)) {
+    const bool crosses = std::any_of(traffic.pieces.begin(), traffic.pieces.end(), [&](const Piece& piece) {
+      return space.coordinate(side, piece.from, axis) != space.coordinate(side, piece.to, axis);
+    });
+    if (crosses) traffic.axes.push_back(axis);
+  }
+}
+
 bool is_equal_count(MoveKind kind) {
   return kind == MoveKind::all_gather || kind == MoveKind::all_to_all || kind == MoveKind::reduce_scatter ||
          kind == MoveKind::all_reduce;
 }
 
-Piece shared_piece(LayoutSpace& space, const State& a, std::int32_t from, const State& b, std::int32_t to) {
+Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to) {
   Piece piece{from, to, 1, 0, 0, true, true};
   std::int64_t from_stride = 1, to_stride = 1;
-  bool from_full = true,
-       to_full = true;  // the piece holds all of the box in every dimension looked at so far
-  for (int dim = space.num_dims() - 1; dim >= 0; --dim) {
-    const DimSpec& old_spec = space.spec(a, dim);
-    const DimSpec& new_spec = space.spec(b, dim);
-    const std::int32_t old_part = old_spec.part_of[idx(from)];
-    const std::int32_t new_part = new_spec.part_of[idx(to)];
-    const Shared& shared = space.pair(a.spec[idx(dim)], b.spec[idx(dim)]).at(old_part, new_part);
+  bool from_full = true, to_full = true;  // the piece holds all of the box in every dimension looked at so far
+  for (int d = boxes.num_dims - 1; d >= 0; --d) {
+    const BoxPair::Dim& dim = boxes.dims[idx(d)];
+    const Shared& shared = dim.table->at(dim.from_part[from], dim.to_part[to]);
     if (shared.numel == 0) return {from, to, 0, 0, 0, true, true};
-    const std::int64_t old_size = old_spec.sizes[idx(old_part)];
-    const std::int64_t new_size = new_spec.sizes[idx(new_part)];
+    const std::int64_t old_size = dim.from_sizes[dim.from_part[from]];
+    const std::int64_t new_size = dim.to_sizes[dim.to_part[to]];
     if (!shared.contiguous || (!from_full && shared.numel > 1)) piece.from_contiguous = false;
     if (!shared.contiguous || (!to_full && shared.numel > 1)) piece.to_contiguous = false;
     from_full = from_full && shared.numel == old_size;
@@ -312,12 +354,12 @@ void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, s
     case MoveKind::exchange:
       find_exchange(space, move, traffic);
       set_exchange_counts(space, move, traffic);
-      set_exchange_axes(space, move, traffic);
       break;
     case MoveKind::reduce_exchange:
       find_exchange(space, move, traffic);
       set_reduce_exchange_counts(traffic);
-      set_exchange_axes(space, move, traffic);
+      find_exchange_axes(space, move, traffic);
+      set_rounds(space, move, traffic);
       break;
   }
 }

@@ -51,15 +51,21 @@ struct Traffic {
   std::vector<std::int32_t> rounds;  // reduce_exchange: the rounds that have pieces, ascending
 };
 
-// The piece of box `from` of state a that box `to` of state b holds.
-Piece shared_piece(LayoutSpace& space, const State& a, std::int32_t from, const State& b, std::int32_t to);
+// The piece of rank `from`'s old box that rank `to`'s new box holds.
+Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to);
 
 // Fills `traffic` (reusing its memory). With `only` >= 0 just the collective that this position takes part
 // in; the other ranks' entries are meaningless then.
 void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only = -1);
 
+// Fills `axes` of the traffic of an exchange.
+void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic);
+
 // Numbers the boxes of a state: ranks with equal numbers hold the same box.
 std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32_t position);
+
+// The coordinates of a rank along the axes of the mask, as one number.
+std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position, unsigned mask);
 
 // Whether the move is one collective with equal counts on all members (as against an Exchange or local work).
 bool is_equal_count(MoveKind kind);
