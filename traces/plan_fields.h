@@ -1,0 +1,33 @@
+// What writing and reading plan.proto share.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <google/protobuf/message.h>
+
+#include "shared/plan/plan.h"
+#include "traces/enum_table.h"
+#include "traces/plan.pb.h"
+
+namespace cp::traces {
+
+inline constexpr EnumTable<BufferKind, proto::BufferKind, 4> kBufferKinds = {
+    {{BufferKind::input, proto::input},
+     {BufferKind::output, proto::output},
+     {BufferKind::inout, proto::inout},
+     {BufferKind::temporary, proto::temporary}}};
+inline constexpr EnumTable<MaskSlice::Kind, proto::MaskKind, 3> kMaskKinds = {
+    {{MaskSlice::Kind::full, proto::full},
+     {MaskSlice::Kind::causal, proto::causal},
+     {MaskSlice::Kind::window, proto::window}}};
+
+// The field of an operation's message, by the name that visit_fields() gives it.
+inline const google::protobuf::FieldDescriptor* field_named(const google::protobuf::Message& message,
+                                                            std::string_view name) {
+  const auto* field = message.GetDescriptor()->FindFieldByName(std::string(name));
+  CP_INVARIANT(field != nullptr, "plan.proto: ", message.GetTypeName(), " has no field ", name);
+  return field;
+}
+
+}  // namespace cp::traces

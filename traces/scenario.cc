@@ -1,0 +1,121 @@
+#include "traces/scenario.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/text_format.h>
+
+#include "shared/base/error.h"
+#include "traces/text_errors.h"
+
+namespace cp {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::TextFormat;
+using Locations = TextFormat::ParseInfoTree;
+
+constexpr int kMaxDepth = 32;               // of braces, known or not
+constexpr std::size_t kMaxBytes = 1 << 24;  // a scenario that people write has a few hundred
+
+void blank_line(std::string& text, int line) {
+  std::size_t begin = 0;
+  for (int i = 0; i < line; ++i) begin = text.find('\n', begin) + 1;
+  const std::size_t end = std::min(text.find('\n', begin), text.size());
+  std::fill(text.begin() + static_cast<std::ptrdiff_t>(begin),
+            text.begin() + static_cast<std::ptrdiff_t>(end), ' ');
+}
+
+// Parses what can be parsed; `errors` gets the rest.
+void parse(std::string_view text, TextErrors& errors, proto::Scenario& scenario, Locations& locations) {
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  parser.AllowUnknownField(true);
+  parser.SetRecursionLimit(kMaxDepth);
+  parser.WriteLocationsTo(&locations);
+  std::string rest(text);
+  if (parser.ParseFromString(rest, &scenario)) return;
+  // Once more without the line at fault; only the errors count now.
+  parser.WriteLocationsTo(nullptr);
+  proto::Scenario ignored;
+  for (int line = errors.take_skippable_line(); line >= 0; line = errors.take_skippable_line()) {
+    blank_line(rest, line);
+    if (parser.ParseFromString(rest, &ignored)) return;
+  }
+}
+
+// Protobuf lets any number stand for an enumerator.
+void check_enumerators(const Message& message, const Locations& locations, TextErrors& errors) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->is_repeated()) continue;
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      if (const Locations* nested = locations.GetTreeForNested(field, -1)) {
+        check_enumerators(message.GetReflection()->GetMessage(message, field), *nested, errors);
+      }
+    }
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_ENUM) continue;
+    const int number = message.GetReflection()->GetEnumValue(message, field);
+    if (field->enum_type()->FindValueByNumber(number) != nullptr) continue;
+    errors.add(locations.GetLocation(field, -1), str("unknown ", field->name(), " ", number, "; use one of ",
+                                                     join(enumerators(*field->enum_type()), ", ")));
+  }
+}
+
+void check_required(const proto::Scenario& scenario, const Locations& locations, TextErrors& errors) {
+  if (!scenario.has_redistribute()) {
+    return errors.add(TextFormat::ParseLocation(),
+                      "the scenario asks for nothing; add: redistribute { ... }");
+  }
+  const auto at = locations.GetLocation(proto::Scenario::descriptor()->FindFieldByName("redistribute"), -1);
+  const proto::Redistribute& job = scenario.redistribute();
+  std::string missing;
+  const auto require = [&](const std::string& value, std::string_view example) {
+    if (value.empty()) missing += str(missing.empty() ? "" : ", ", example);
+  };
+  require(job.mesh(), "mesh: \"dp=2,cp=4\"");
+  require(job.shape(), "shape: \"1024x1024\"");
+  require(job.from(), "from: \"S(0),R\"");
+  require(job.to(), "to: \"R,S(0)\"");
+  if (!missing.empty()) errors.add(at, str("redistribute lacks what it moves; add such as ", missing));
+}
+
+}  // namespace
+
+proto::Scenario read_scenario_text(std::string_view text, std::string_view filename) {
+  if (text.size() > kMaxBytes) {
+    throw InvalidInput(
+        str(filename, ": ", text.size(), " bytes are no scenario; at most ", kMaxBytes, " are read"));
+  }
+  TextErrors errors(text, filename, *proto::Scenario::descriptor());
+  proto::Scenario scenario;
+  Locations locations;
+  parse(text, errors, scenario, locations);
+  errors.raise();
+  check_enumerators(scenario, locations, errors);
+  check_required(scenario, locations, errors);
+  errors.raise();
+  return scenario;
+}
+
+proto::Scenario read_scenario_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!in || in.bad()) throw InvalidInput(str("cannot read the scenario ", path));
+  return read_scenario_text(text, path);
+}
+
+std::string write_scenario_text(const proto::Scenario& scenario) {
+  std::string text;
+  TextFormat::Printer printer;
+  CP_INVARIANT(printer.PrintToString(scenario, &text), "a scenario of ", scenario.ByteSizeLong(), " bytes");
+  return "# proto-file: traces/scenario.proto\n# proto-message: cp.proto.Scenario\n\n" + text;
+}
+
+}  // namespace cp

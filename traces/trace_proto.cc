@@ -1,0 +1,199 @@
+#include "traces/trace_proto.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "traces/types_proto.h"
+
+namespace cp {
+namespace {
+
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
+
+// A record is closed when it exceeds this: far below the limit, and small enough that a crash loses little.
+constexpr std::size_t kRecordBytes = std::size_t{1} << 20;
+
+// Fills one message; groups are listed once.
+class TraceWriter {
+ public:
+  explicit TraceWriter(Rank rank) { message_.set_rank(rank); }
+
+  void add_issued(const OpRecord& record) { write(record, *message_.add_issued()); }
+  void add_observed(const OpRecord& record) { write(record, *message_.add_observed()); }
+  void add_digest(const std::string& buffer, const Digest& digest) {
+    proto::NamedDigest& message = *message_.add_digests();
+    message.set_buffer(require_utf8(buffer, FieldPath("trace.digests")));
+    *message.mutable_digest() = to_proto(digest);
+  }
+
+  std::size_t approximate_bytes() const { return bytes_; }
+  proto::RankTrace take() { return std::move(message_); }
+
+ private:
+  void write(const OpRecord& record, proto::OpRecord& message) {
+    message.set_stream(record.stream);
+    message.set_operation(require_utf8(record.operation, FieldPath("trace.operation")));
+    message.set_group(index_of(record.group));
+    message.set_sequence(record.sequence);
+    message.set_dtype(to_proto(record.dtype));
+    if (record.reduction) message.set_reduction(to_proto(*record.reduction));
+    message.set_root(record.root);
+    message.mutable_sent()->Add(record.sent.begin(), record.sent.end());
+    message.mutable_received()->Add(record.received.begin(), record.received.end());
+    bytes_ += message.ByteSizeLong();
+  }
+
+  int index_of(const Group& group) {
+    const auto [found, added] = groups_.try_emplace({group.name, group.ranks}, message_.groups_size());
+    if (added) {
+      *message_.add_groups() = to_proto(group);
+      bytes_ += message_.groups().rbegin()->ByteSizeLong();
+    }
+    return found->second;
+  }
+
+  proto::RankTrace message_;
+  std::map<std::pair<std::string, std::vector<Rank>>, int> groups_;
+  std::size_t bytes_ = 0;
+};
+
+OpRecord read_op(const proto::OpRecord& message, const std::vector<Group>& groups, const FieldPath& path) {
+  FieldPath(path, "stream").require_range(message.stream(), 0, kMaxInt32);
+  FieldPath(path, "group").require_index(message.group(), groups.size(), "groups");
+  FieldPath(path, "sequence").require_range(message.sequence(), -1, kMaxInt64);
+  FieldPath(path, "root").require_range(message.root(), -1, kMaxInt32);
+  for (int i = 0; i < message.sent_size(); ++i)
+    FieldPath(path, "sent", i).require_range(message.sent(i), 0, kMaxInt64);
+  for (int i = 0; i < message.received_size(); ++i) {
+    FieldPath(path, "received", i).require_range(message.received(i), 0, kMaxInt64);
+  }
+  OpRecord record{.stream = message.stream(),
+                  .operation = message.operation(),
+                  .group = groups[static_cast<std::size_t>(message.group())],
+                  .sequence = message.sequence(),
+                  .dtype = from_proto(message.dtype(), FieldPath(path, "dtype")),
+                  .reduction = std::nullopt,
+                  .root = message.root(),
+                  .sent = {message.sent().begin(), message.sent().end()},
+                  .received = {message.received().begin(), message.received().end()}};
+  if (message.reduction() != proto::reduce_op_unspecified) {
+    record.reduction = from_proto(message.reduction(), FieldPath(path, "reduction"));
+  }
+  return record;
+}
+
+// The records that hold one rank's trace; at least one, since a rank that did nothing is a rank all the same.
+void write_rank(RecordWriter& out, const RankTrace& trace) {
+  TraceWriter part(trace.rank);
+  const auto write_part = [&] { out.write(RecordKind::rank_trace, part.take().SerializeAsString()); };
+  const auto make_room = [&] {
+    if (part.approximate_bytes() < kRecordBytes) return;
+    write_part();
+    part = TraceWriter(trace.rank);
+  };
+  for (const OpRecord& record : trace.issued) make_room(), part.add_issued(record);
+  for (const OpRecord& record : trace.observed) make_room(), part.add_observed(record);
+  for (const auto& [buffer, digest] : trace.digests) part.add_digest(buffer, digest);
+  write_part();
+}
+
+RankTrace read_part(const Record& record, const std::string& name) {
+  const auto where = [&] { return str(name, ", record at byte ", record.offset, ": "); };
+  proto::RankTrace message;
+  if (!message.ParseFromString(record.payload)) throw BadTrace(where() + "it is no trace of a rank");
+  try {
+    return from_proto(message);
+  } catch (const InvalidInput& error) {
+    throw BadTrace(where() + error.what());
+  }
+}
+
+}  // namespace
+
+proto::RankTrace to_proto(const RankTrace& trace) {
+  TraceWriter writer(trace.rank);
+  for (const OpRecord& record : trace.issued) writer.add_issued(record);
+  for (const OpRecord& record : trace.observed) writer.add_observed(record);
+  for (const auto& [buffer, digest] : trace.digests) writer.add_digest(buffer, digest);
+  return writer.take();
+}
+
+RankTrace from_proto(const proto::RankTrace& message) {
+  const FieldPath root("trace");
+  FieldPath(root, "rank").require_range(message.rank(), 0, kMaxInt32);
+  RankTrace trace;
+  trace.rank = message.rank();
+  std::vector<Group> groups;
+  for (int i = 0; i < message.groups_size(); ++i) {
+    groups.push_back(from_proto(message.groups(i), FieldPath(root, "groups", i)));
+  }
+  for (int i = 0; i < message.issued_size(); ++i) {
+    trace.issued.push_back(read_op(message.issued(i), groups, FieldPath(root, "issued", i)));
+  }
+  for (int i = 0; i < message.observed_size(); ++i) {
+    trace.observed.push_back(read_op(message.observed(i), groups, FieldPath(root, "observed", i)));
+  }
+  for (int i = 0; i < message.digests_size(); ++i) {
+    const proto::NamedDigest& named = message.digests(i);
+    if (!trace.digests.emplace(named.buffer(), from_proto(named.digest())).second) {
+      FieldPath(root, "digests", i).fail("is of buffer '", named.buffer(), "', which has one already");
+    }
+  }
+  return trace;
+}
+
+void write_trace(std::ostream& out, std::span<const RankTrace> traces) {
+  std::set<Rank> ranks;
+  RecordWriter records(out);
+  for (const RankTrace& trace : traces) {
+    if (!ranks.insert(trace.rank).second)
+      throw InvalidInput(str("two traces of rank ", trace.rank, " in one file"));
+    write_rank(records, trace);
+  }
+  records.finish();
+}
+
+void write_trace_file(const std::string& path, std::span<const RankTrace> traces) {
+  std::ofstream out(path, std::ios::binary);
+  if (!out) throw BadTrace(str("cannot write ", path));
+  write_trace(out, traces);
+}
+
+TraceFile read_trace(std::istream& in, const std::string& name) {
+  TraceFile file;
+  std::map<Rank, std::size_t> places;
+  RecordReader records(in, name);
+  while (const std::optional<Record> record = records.next()) {
+    if (record->kind != RecordKind::rank_trace) continue;
+    RankTrace part = read_part(*record, name);
+    const auto [place, is_new] = places.try_emplace(part.rank, file.ranks.size());
+    if (is_new) {
+      file.ranks.push_back(std::move(part));
+      continue;
+    }
+    RankTrace& trace = file.ranks[place->second];
+    std::move(part.issued.begin(), part.issued.end(), std::back_inserter(trace.issued));
+    std::move(part.observed.begin(), part.observed.end(), std::back_inserter(trace.observed));
+    trace.digests.merge(part.digests);
+    if (!part.digests.empty()) {
+      throw BadTrace(str(name, ", record at byte ", record->offset, ": rank ", trace.rank,
+                         " has a second digest of buffer '", part.digests.begin()->first, "'"));
+    }
+  }
+  file.truncation = records.truncation();
+  return file;
+}
+
+TraceFile read_trace_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw BadTrace(str("cannot open ", path));
+  return read_trace(in, path);
+}
+
+}  // namespace cp
