@@ -66,7 +66,10 @@ Call resolve(const Collective& collective, std::int64_t iteration, const HostMem
             resolve_transfers(step.sends, iteration, memory, exchange.sends);
             resolve_transfers(step.recvs, iteration, memory, exchange.recvs);
             exchange.counts = step.counts;
-            return Call{.operation = Operation::exchange, .exchange = &exchange};
+            const auto& first = step.sends.empty() ? step.recvs : step.sends;
+            return Call{.operation = Operation::exchange,
+                        .dtype = first.empty() ? DType::f32 : memory.dtype(first.front().view),
+                        .exchange = &exchange};
           },
       },
       collective);

@@ -43,7 +43,7 @@ struct ExchangeCall {
 
 struct Call {
   Operation operation = Operation::all_gather;
-  DType dtype = DType::f32;                // exchange: each transfer has its own
+  DType dtype = DType::f32;                // exchange: of the first transfer, or f32
   std::optional<ReduceOp> reduction = {};  // all_reduce, reduce_scatter
   std::int32_t root = -1;                  // broadcast: index in the group
   std::int64_t count = 0;  // elements of a block, as NCCL counts: all_gather: of in; reduce_scatter: of out;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string>
 #include <variant>
 
@@ -32,6 +33,7 @@ void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
   plan_ = nullptr;
   if (plan.self != rank_)
     throw InvalidInput(str("a plan of rank ", plan.self, " on the device of rank ", rank_));
+  if (world_.target_is_restricted()) check_target(plan);
   memberships_.clear();
   for (const Group& group : plan.groups) memberships_.push_back(membership_of(group));
   for_each_step(plan, [&](const Step& step, std::int64_t count) { check_step(plan, step, count); });
@@ -53,18 +55,29 @@ FabricDevice::Membership FabricDevice::membership_of(const Group& group) {
   return membership;
 }
 
-void FabricDevice::check_step(const Plan& plan, const Step& step, std::int64_t repeat_count) {
+// A poorer target is an option of the fabric; validate_step knows the plan's own.
+void FabricDevice::check_target(const Plan& plan) const {
   const Target& target = world_.options().target;
-  const std::string_view operation = operation_name(step.work);
-  const auto* collective = std::get_if<Collective>(&step.work);
-  if (world_.target_is_restricted() &&
-      !(collective != nullptr ? target.has_collective(operation) : target.has_kernel(operation))) {
-    throw InvalidInput(str("the fabric as ", target.name, " has no ", operation, "; it has ",
-                           join(collective != nullptr ? target.collectives : target.kernels, ", ")));
+  for (const Buffer& buffer : plan.buffers) {
+    if (!target.dtypes.contains(buffer.dtype)) {
+      throw InvalidInput(
+          str("the fabric as ", target.name, " has no ", name(buffer.dtype), " (buffer ", buffer.name, ")"));
+    }
   }
+  for_each_step(plan, [&](const Step& step, std::int64_t) {
+    const std::string operation(operation_name(step.work));
+    const std::set<std::string>& has = is_collective(step) ? target.collectives : target.kernels;
+    if (!has.contains(operation)) {
+      throw InvalidInput(
+          str("the fabric as ", target.name, " has no ", operation, "; it has ", join(has, ", ")));
+    }
+  });
+}
+
+void FabricDevice::check_step(const Plan& plan, const Step& step, std::int64_t repeat_count) {
   validate_step(plan, step, repeat_count);
-  if (collective == nullptr) return;
-  Membership& membership = memberships_[static_cast<std::size_t>(group_of(*collective))];
+  if (!is_collective(step)) return;
+  Membership& membership = memberships_[static_cast<std::size_t>(group_of(std::get<Collective>(step.work)))];
   if (membership.stream >= 0 && membership.stream != step.stream) {
     throw InvalidInput(str("the collectives of group ", to_string(membership.communicator->group()),
                            " are issued on streams ", membership.stream, " and ", step.stream,

@@ -88,6 +88,7 @@ class FabricDevice final : public Device {
   void require_idle(const char* what) const;
 
   Membership membership_of(const Group& group);
+  void check_target(const Plan& plan) const;
   void check_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
 
   std::span<std::byte> callers_buffer(const char* what, BufferId buffer, std::size_t size_bytes) const;

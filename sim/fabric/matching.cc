@@ -13,8 +13,9 @@ namespace cp::sim {
 namespace {
 
 bool same_arguments(const Call& a, const Call& b) {
-  return a.operation == b.operation && a.dtype == b.dtype && a.reduction == b.reduction && a.root == b.root &&
-         a.count == b.count && (a.exchange == nullptr || a.exchange->counts == b.exchange->counts);
+  if (a.operation != b.operation) return false;
+  if (a.operation == Operation::exchange) return a.exchange->counts == b.exchange->counts;
+  return a.dtype == b.dtype && a.reduction == b.reduction && a.root == b.root && a.count == b.count;
 }
 
 // The arguments of a call as (field, value), in the order in which messages name them.
