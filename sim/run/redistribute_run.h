@@ -1,0 +1,62 @@
+// Running a redistribution on the simulated fabric, with data, and checking all that there is to check:
+//
+//   plans    check() over all ranks' plans, with the peak memory that the redistribution declared as the limit
+//   traffic  issued and observed traces agree, and the bytes on the wire are those that the planner counted
+//   data     every element of every rank's output is what the index sets say, in value and place
+//
+// Each rank makes its own shard and compares its own output, on its own thread, from the elements' numbers
+// alone (TestValues): no rank ever holds the whole tensor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "shared/base/error.h"
+#include "shared/plan/plan.h"
+#include "shared/plan/trace.h"
+#include "shared/redistribute/redistribution.h"
+#include "sim/fabric/fabric.h"
+
+namespace cp::sim {
+
+using LedgerFailure = ErrorOf<ExitCode::ledger>;  // bytes that moved are not the bytes that had to move
+
+struct RedistributeRunOptions {
+  Schedule schedule = Schedule::parallel;
+  std::uint64_t seed = 0;                          // of the data, and of the baton
+  std::optional<std::int64_t> memory_limit_bytes;  // refuse what needs more
+  bool digests = false;  // fill the traces' digests of outputs that are exact in every world
+  // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
+  std::function<void(std::string_view)> on_phase;
+};
+
+struct RedistributeRun {
+  int num_ranks = 0;
+  std::int64_t elements_compared = 0;
+  std::int64_t bytes_compared = 0;
+  std::int64_t memory_bytes = 0;  // source, target and arena of all ranks together
+  std::int64_t peak_bytes = 0;    // of the rank that needs most; at most the redistribution's
+  std::int64_t wire_bytes = 0;    // received, all ranks together
+  double check_s = 0, fill_s = 0, run_s = 0, compare_s = 0;
+  std::vector<RankTrace> traces;  // of the ranks of both meshes, ascending
+};
+
+// What a run takes, all ranks together: an upper bound, before any plan is written.
+std::int64_t run_memory_bytes(const Redistribution& redistribution);
+
+// Throws InvalidInput when the run needs more than the limit (it names a shape that fits) or a thread for more
+// than kMaxRunRanks ranks; CheckFailure when the data is wrong (it names the rank, the element, what it is and
+// what it should be) or the traces disagree; LedgerFailure; and what check() and the fabric throw.
+constexpr Rank kMaxRunRanks = 4096;
+RedistributeRun run_redistribution(const Redistribution& redistribution,
+                                   const RedistributeRunOptions& options = {});
+
+// The same with given plans, one for each rank of both meshes in ascending order, as lower_all() gives them.
+RedistributeRun run_redistribution(const Redistribution& redistribution, std::span<const Plan> plans,
+                                   const RedistributeRunOptions& options = {});
+
+}  // namespace cp::sim
