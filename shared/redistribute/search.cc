@@ -99,7 +99,7 @@ void Search::try_move(std::int32_t label, const StateMove& candidate) {
   const double* primary_before = by_time ? before : before + num_ranks_;
   if (finished(primary_before, left) > best_primary_) return;
   StateMove move = candidate;
-  if (info.is_goal) move.to = space_.target();
+  if (info.is_goal && candidate.to.side == space_.target().side) move.to = space_.target();
   coster_.evaluate_quickly(move, quick_time_, quick_bytes_);
   for (std::size_t p = 0; p < num_ranks_; ++p) {
     next_[p] = primary_before[p] + (by_time ? std::floor(quick_time_[p] * kPicosecondsPerMicrosecond) : quick_bytes_[p]);
