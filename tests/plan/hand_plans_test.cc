@@ -58,6 +58,12 @@ TEST_P(HandPlans, AreEqualWhenBuiltTwice) {
   }
 }
 
+TEST_P(HandPlans, SurviveTheTextForm) {
+  for (const PlanCase& plan_case : testing::hand_plans(GetParam())) {
+    for (const Plan& plan : plan_case.plans) EXPECT_EQ(parse_plan(to_text(plan)), plan) << plan_case.name;
+  }
+}
+
 TEST_P(HandPlans, RunInParallelOnTheFabric) {
   for (const PlanCase& plan_case : testing::hand_plans(GetParam())) {
     expect_correct(plan_case, run_on_fabric(plan_case, {.schedule = sim::Schedule::parallel}));

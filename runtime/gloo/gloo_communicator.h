@@ -1,0 +1,64 @@
+// GlooCommunicator: one group's collectives over one Gloo context, for one thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gloo/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include "runtime/gloo/gloo_call.h"
+#include "shared/plan/host_memory.h"
+#include "shared/plan/plan.h"
+
+namespace cp::runtime {
+
+class GlooCommunicator {
+ public:
+  // Connects to all other members, who do the same; blocks until they have. `index`: the rank's place in the group.
+  GlooCommunicator(Group group, std::int32_t index, gloo::rendezvous::Store& store,
+                   std::shared_ptr<gloo::transport::Device> transport, std::chrono::milliseconds timeout);
+
+  const Group& group() const { return group_; }
+  std::int32_t index() const { return index_; }
+
+  // Runs the collective and returns what the calls of the library amounted to; its sequence number and stream are the
+  // caller's to set. Blocks; throws gloo::Exception.
+  OpRecord run(const Collective& collective, const HostMemory& memory, std::int64_t iteration);
+
+  // Makes a blocked run() throw; for any thread. The communicator is of no use afterwards, here and at its peers.
+  void abort();
+
+ private:
+  struct Block {
+    std::int32_t peer = -1;
+    std::byte* data = nullptr;
+    std::int64_t count = 0;
+    DType dtype = DType::f32;
+  };
+  std::int32_t size() const { return static_cast<std::int32_t>(group_.ranks.size()); }
+
+  void all_gather(DType dtype, std::byte* in, std::byte* out, std::int64_t count);
+  void reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out, std::int64_t count);
+  void all_reduce(ReduceOp op, DType dtype, std::byte* in, std::byte* out, std::int64_t count);
+  void all_to_all(DType dtype, std::byte* in, std::byte* out, std::int64_t count);
+  void broadcast(std::int32_t root, DType dtype, std::byte* in, std::byte* out, std::int64_t count);
+  // All sends and receives at once; several with one peer match in order.
+  void exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs);
+  std::unique_ptr<gloo::transport::UnboundBuffer> start(GlooCall::Function function, const Block& block,
+                                                        std::uint64_t slot);
+
+  Group group_;
+  std::int32_t index_;
+  std::shared_ptr<gloo::Context> context_;
+  std::uint32_t tag_ = 0;  // of the collective under way: its number, so that no two neighbours share it
+  std::vector<GlooCall> calls_;  // of the collective under way
+};
+
+}  // namespace cp::runtime

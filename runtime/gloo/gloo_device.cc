@@ -1,0 +1,185 @@
+#include "runtime/gloo/gloo_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include <gloo/common/error.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/prefix_store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include "runtime/gloo/gloo_communicator.h"
+#include "runtime/gloo/host_streams.h"
+#include "shared/kernels/host_kernels.h"
+
+namespace cp::runtime {
+namespace {
+
+std::string to_text(const Group& group) { return str(group.name, "[", join(group.ranks), "]"); }
+
+// Gloo tells a timeout ("Timed out waiting", "Wait timeout") from a broken connection by its words alone.
+[[noreturn]] void rethrow(const gloo::Exception& error, const std::string& what) {
+  const std::string message = str(what, ": ", error.what());
+  for (const char* words : {"imed out", "imeout"}) {
+    if (std::string_view(error.what()).find(words) != std::string_view::npos) throw Timeout(message);
+  }
+  throw PeerLost(message);
+}
+
+void refuse_unknown_operations(const Plan& plan) {
+  const Target& target = host_target();
+  for (const StepRef& ref : steps_of(plan)) {
+    const std::string_view operation = operation_name(ref.step->work);
+    if (target.has_collective(operation) || target.has_kernel(operation)) continue;
+    throw InvalidInput(str("the gloo device has no operation ", operation, " (step ", ref.id, " \"",
+                           ref.step->label, "\"); it has ", join(target.collectives, ", "), ", ",
+                           join(target.kernels, ", ")));
+  }
+}
+
+}  // namespace
+
+class GlooDevice::Impl {
+ public:
+  explicit Impl(GlooOptions options)
+      : options_(std::move(options)),
+        transport_(gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options_.hostname.c_str()))),
+        store_(options_.store_directory),
+        streams_([this] { abort_communicators(); }) {}
+
+  Rank rank() const { return options_.rank; }
+
+  void prepare(const Plan& plan, const Bindings& bindings) {
+    if (plan.self != options_.rank) {
+      throw InvalidInput(str("the plan of rank ", plan.self, " on the device of rank ", options_.rank));
+    }
+    streams_.synchronize();
+    refuse_unknown_operations(plan);
+    plan_ = &plan;
+    memory_.emplace(plan, bindings);
+    streams_.require(plan.streams.size());
+    observed_.resize(std::max(observed_.size(), plan.streams.size()));
+    connect(plan.groups);
+  }
+
+  void launch(const Step& step, std::int64_t iteration) {
+    if (const Kernel* kernel = std::get_if<Kernel>(&step.work)) {
+      streams_.enqueue(step.stream, [this, kernel, iteration] { run_kernel(*kernel, *memory_, iteration); });
+      return;
+    }
+    const Collective& collective = std::get<Collective>(step.work);
+    Member& member = *members_[static_cast<std::size_t>(group_of(collective))];
+    streams_.enqueue(step.stream, [this, &member, &collective, iteration, stream = step.stream] {
+      run_collective(member, collective, iteration, stream);
+    });
+  }
+
+  EventId record(StreamId stream) { return streams_.record(stream); }
+  void wait(StreamId stream, EventId event) { streams_.wait(stream, event); }
+  void synchronize() { streams_.synchronize(); }
+
+  std::span<std::byte> bytes(BufferId buffer, std::size_t host_bytes) const {
+    CP_INVARIANT(memory_.has_value(), "no plan is prepared");
+    const std::span<std::byte> bytes = memory_->bytes(buffer);
+    if (bytes.size() != host_bytes) {
+      throw InvalidInput(str("buffer ", plan_->buffers[static_cast<std::size_t>(buffer)].name, " has ",
+                             bytes.size(), " bytes, not ", host_bytes));
+    }
+    return bytes;
+  }
+
+  std::vector<OpRecord> take_observed() {
+    std::vector<OpRecord> all;
+    for (std::vector<OpRecord>& records : observed_) {
+      std::move(records.begin(), records.end(), std::back_inserter(all));
+      records.clear();
+    }
+    for (auto& [name, member] : communicators_) member.next_sequence = 0;
+    return all;
+  }
+
+ private:
+  struct Member {
+    std::unique_ptr<GlooCommunicator> communicator;
+    std::int64_t next_sequence = 0;
+  };
+
+  // In one order on all ranks, that of the groups' names: connecting blocks, so that two ranks which share two groups and
+  // began with different ones would wait for one another.
+  void connect(const std::vector<Group>& groups) {
+    std::map<std::string, const Group*> missing;
+    for (const Group& group : groups) {
+      if (!communicators_.contains(to_text(group))) missing.emplace(to_text(group), &group);
+    }
+    for (const auto& [text, group] : missing) connect(text, *group);
+    members_.clear();
+    for (const Group& group : groups) members_.push_back(&communicators_.at(to_text(group)));
+  }
+
+  void connect(const std::string& text, const Group& group) {
+    const auto self = std::find(group.ranks.begin(), group.ranks.end(), options_.rank);
+    if (self == group.ranks.end())
+      throw InvalidInput(str("rank ", options_.rank, " is no member of group ", text));
+    const auto index = static_cast<std::int32_t>(self - group.ranks.begin());
+    gloo::rendezvous::PrefixStore store(text, store_);
+    try {
+      auto communicator =
+          std::make_unique<GlooCommunicator>(group, index, store, transport_, options_.timeout);
+      const std::lock_guard lock(communicators_mutex_);
+      communicators_[text].communicator = std::move(communicator);
+    } catch (const gloo::Exception& error) {
+      rethrow(error, str("rank ", options_.rank, " cannot connect group ", text));
+    }
+  }
+
+  void run_collective(Member& member, const Collective& collective, std::int64_t iteration, StreamId stream) {
+    const std::int64_t sequence = member.next_sequence++;
+    try {
+      OpRecord record = member.communicator->run(collective, *memory_, iteration);
+      record.sequence = sequence;
+      record.stream = stream;
+      observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
+    } catch (const gloo::Exception& error) {
+      rethrow(error, str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
+                         to_text(member.communicator->group())));
+    }
+  }
+
+  void abort_communicators() {
+    const std::lock_guard lock(communicators_mutex_);
+    for (auto& [text, member] : communicators_) member.communicator->abort();
+  }
+
+  GlooOptions options_;
+  std::shared_ptr<gloo::transport::Device> transport_;
+  gloo::rendezvous::FileStore store_;
+  const Plan* plan_ = nullptr;
+  std::optional<HostMemory> memory_;
+  std::mutex communicators_mutex_;
+  std::map<std::string, Member> communicators_;  // by name and ranks of the group
+  std::vector<Member*> members_;                 // of the prepared plan, by GroupId
+  std::vector<std::vector<OpRecord>> observed_;  // by stream, each written by its thread
+  HostStreams streams_;                          // last: its threads use all of the above
+};
+
+GlooDevice::GlooDevice(GlooOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+GlooDevice::~GlooDevice() = default;
+
+Rank GlooDevice::rank() const { return impl_->rank(); }
+void GlooDevice::prepare(const Plan& plan, const Bindings& bindings) { impl_->prepare(plan, bindings); }
+void GlooDevice::launch(const Step& step, std::int64_t iteration) { impl_->launch(step, iteration); }
+EventId GlooDevice::record(StreamId stream) { return impl_->record(stream); }
+void GlooDevice::wait(StreamId stream, EventId event) { impl_->wait(stream, event); }
+void GlooDevice::synchronize() { impl_->synchronize(); }
+void GlooDevice::upload(BufferId buffer, std::span<const std::byte> host) {
+  std::ranges::copy(host, impl_->bytes(buffer, host.size()).begin());
+}
+void GlooDevice::download(BufferId buffer, std::span<std::byte> host) {
+  std::ranges::copy(impl_->bytes(buffer, host.size()), host.begin());
+}
+std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
+
+}  // namespace cp::runtime

@@ -1,0 +1,50 @@
+// GlooDevice: a rank's streams on threads of its process, its memory on the host, its collectives over Gloo and TCP.
+//
+// Gloo blocks, so each stream has a thread, and each group a context of its own that only the thread of the group's stream
+// uses. Contexts are made in prepare() and kept for later plans with the same group.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/errors.h"
+#include "shared/plan/device.h"
+#include "shared/plan/trace.h"
+
+namespace cp::runtime {
+
+struct GlooOptions {
+  Rank rank = 0;
+  std::string store_directory;  // where all ranks find one another; empty when the first of them starts
+  std::string hostname = "127.0.0.1";         // of the interface that peers connect to
+  std::chrono::milliseconds timeout{30'000};  // of connecting, and of each wait for a peer
+};
+
+// Errors of running work, thrown by synchronize: Timeout and PeerLost, with the operation, the group and the sequence number.
+// After one the connections are closed and the device is of no further use.
+class GlooDevice : public Device {
+ public:
+  explicit GlooDevice(GlooOptions options);
+  ~GlooDevice() override;
+
+  Rank rank() const override;
+  void prepare(const Plan& plan, const Bindings& bindings) override;
+  void launch(const Step& step, std::int64_t iteration) override;
+  EventId record(StreamId stream) override;
+  void wait(StreamId stream, EventId event) override;
+  void synchronize() override;
+  void upload(BufferId buffer, std::span<const std::byte> host) override;
+  void download(BufferId buffer, std::span<std::byte> host) override;
+
+  // The collectives since the last call, by stream in order of completion, from the arguments of the calls of Gloo. Sequence
+  // numbers begin at 0 again. The device is idle meanwhile.
+  std::vector<OpRecord> take_observed();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cp::runtime

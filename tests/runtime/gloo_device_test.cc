@@ -1,0 +1,282 @@
+// Plans on real processes over Gloo, compared with the simulated fabric: bits of the outputs, and traces.
+#ifdef CP_HAVE_GLOO
+#include "runtime/gloo/gloo_device.h"
+
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+#endif
+
+#include <gtest/gtest.h>
+
+#include "shared/plan/builder.h"
+#include "shared/plan/check.h"
+#include "shared/plan/execute.h"
+#include "sim/fabric/fabric.h"
+#include "tests/runtime/processes.h"
+#include "tests/support/hand_plans.h"
+#include "tests/support/values.h"
+
+namespace cp {
+namespace {
+
+#ifndef CP_HAVE_GLOO
+
+TEST(GlooDevice, IsTestedWhereGlooWasFound) { GTEST_SKIP() << "built without Gloo (libgloo-dev)"; }
+
+#else
+
+using runtime::GlooDevice;
+using testing::BufferValues;
+using testing::PlanCase;
+
+const std::vector<std::string> kNothing2(2), kNothing3(3);
+
+struct FabricRun {
+  std::vector<BufferValues> outputs;  // by rank
+  std::vector<RankTrace> traces;
+};
+
+FabricRun run_on_fabric(const PlanCase& plan_case) {
+  sim::Fabric fabric(static_cast<int>(plan_case.plans.size()));
+  FabricRun run{std::vector<BufferValues>(plan_case.plans.size()), {}};
+  fabric.run([&](Rank rank, Device& device) {
+    run.outputs[static_cast<std::size_t>(rank)] =
+        run_plan_case(plan_case, rank, device, &fabric.traces()[static_cast<std::size_t>(rank)]);
+  });
+  run.traces = fabric.traces();
+  return run;
+}
+
+// Runs the case on the device; what differs from the definition or from the fabric, in words.
+std::string compare_with_fabric(const PlanCase& plan_case, const FabricRun& fabric, GlooDevice& device) {
+  const Rank rank = device.rank();
+  RankTrace trace;
+  const BufferValues outputs = run_plan_case(plan_case, rank, device, &trace);
+  trace.observed = device.take_observed();
+  if (const std::string wrong = compare_outputs(plan_case, rank, outputs); !wrong.empty()) return wrong;
+  if (outputs != fabric.outputs[static_cast<std::size_t>(rank)])
+    return plan_case.name + ": other bits than the fabric's";
+  const auto difference = first_difference({trace}, {fabric.traces[static_cast<std::size_t>(rank)]});
+  return difference ? plan_case.name + ": " + *difference : "";
+}
+
+std::vector<std::string> run_cases(const std::vector<PlanCase>& cases) {
+  const int ranks = static_cast<int>(cases.front().plans.size());
+  std::vector<FabricRun> fabric_runs;
+  for (const PlanCase& plan_case : cases) fabric_runs.push_back(run_on_fabric(plan_case));
+  const testing::TemporaryDirectory store;
+  return testing::run_processes(ranks, [&](Rank rank) {
+    GlooDevice device({.rank = rank, .store_directory = store.path()});
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      if (const std::string wrong = compare_with_fabric(cases[i], fabric_runs[i], device); !wrong.empty())
+        return wrong;
+    }
+    return std::string();
+  });
+}
+
+TEST(GlooDevice, RunsTheHandPlansOnTwoProcesses) { EXPECT_EQ(run_cases(testing::hand_plans(2)), kNothing2); }
+
+std::vector<Rank> all_ranks(int ranks) {
+  std::vector<Rank> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+Digest digest_of(std::string_view text) { return Hasher().add(text).digest(); }
+
+// Each collective once, on `count` elements, one after the other on one stream; integers, so that all sums are exact.
+PlanCase every_collective(int ranks, DType dtype, ReduceOp op, std::int64_t count) {
+  PlanCase result{str("every_collective_", name(dtype), "_", name(op), "_", count), {}, {}, {}, 0};
+  for (Rank self = 0; self < ranks; ++self) {
+    PlanBuilder b(self, host_target());
+    const StreamId stream = b.stream("main");
+    const GroupId group = b.group("all", all_ranks(ranks));
+    const std::int64_t all = ranks * count;
+    const BufferId x = b.input("x", dtype, all);
+    const auto output = [&](const char* name, std::int64_t numel) {
+      return flat_view(b.output(name, dtype, numel), 0, numel);
+    };
+    const View mine = flat_view(x, self * count, count), whole = flat_view(x, 0, all);
+    b.add(stream, AllGather{group, mine, output("gathered", all)});
+    b.add(stream, ReduceScatter{group, op, whole, output("scattered", count)});
+    b.add(stream, AllReduce{group, op, whole, output("reduced", all)});
+    b.add(stream, AllToAll{group, whole, output("transposed", all)});
+    b.add(stream, Broadcast{group, ranks - 1, mine, output("broadcast", count)});
+    // In place.
+    const View in_place = output("in_place", all);
+    const View block = flat_view(in_place.buffer, self * count, count);
+    b.add(stream, Copy{whole, in_place});
+    b.add(stream, AllReduce{group, op, in_place, in_place});
+    b.add(stream, ReduceScatter{group, op, in_place, block});
+    b.add(stream, AllGather{group, block, in_place});
+    b.add(stream, Broadcast{group, 0, in_place, in_place});
+    result.plans.push_back(std::move(b).build(digest_of(result.name)));
+    result.inputs.push_back({{"x", testing::small_integers(all, static_cast<std::uint64_t>(self), 2)}});
+    result.expected.push_back({});  // the fabric's word is taken
+  }
+  return result;
+}
+
+TEST(GlooDevice, RunsEveryCollectiveLikeTheFabric) {
+  for (const int ranks : {1, 2, 3}) {
+    std::vector<PlanCase> cases;
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64}) {
+      for (const std::int64_t count : {1, 7, 0})
+        cases.push_back(every_collective(ranks, dtype, ReduceOp::sum, count));
+    }
+    for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+      cases.push_back(every_collective(ranks, DType::i32, op, 5));
+    }
+    if (ranks != 3)
+      cases.push_back(every_collective(ranks, DType::f16, ReduceOp::avg, 5));  // thirds are not exact
+    cases.push_back(
+        every_collective(ranks, DType::f32, ReduceOp::sum, 1'000'003));  // more than socket buffers hold
+    EXPECT_EQ(run_cases(cases), std::vector<std::string>(static_cast<std::size_t>(ranks)))
+        << ranks << " ranks";
+  }
+}
+
+// Several transfers with each peer, of different sizes and dtypes, match in order.
+TEST(GlooDevice, MatchesTransfersOfOneExchangeInOrder) {
+  PlanCase plan_case{"several_transfers", {}, {}, {}, 0};
+  for (Rank self = 0; self < 2; ++self) {
+    const std::int32_t peer = 1 - self;
+    PlanBuilder b(self, host_target());
+    const GroupId group = b.group("pair", {0, 1});
+    const BufferId x = b.input("x", DType::f32, 6), y = b.output("y", DType::f32, 6);
+    const BufferId small_x = b.input("small_x", DType::f16, 2), small_y = b.output("small_y", DType::f16, 2);
+    b.add(b.stream("main"), Exchange{.group = group,
+                                     .sends = {{peer, flat_view(x, 0, 1)},
+                                               {peer, flat_view(x, 1, 5)},
+                                               {peer, flat_view(small_x, 0, 2)}},
+                                     .recvs = {{peer, flat_view(y, 5, 1)},
+                                               {peer, flat_view(y, 0, 5)},
+                                               {peer, flat_view(small_y, 0, 2)}},
+                                     .counts = counts_digest({{0, 1, 8}, {1, 0, 8}})});
+    plan_case.plans.push_back(std::move(b).build(digest_of(plan_case.name)));
+    const double base = 10 * self, other = 10 * peer;
+    plan_case.inputs.push_back(
+        {{"x", {base, base + 1, base + 2, base + 3, base + 4, base + 5}}, {"small_x", {base + 6, base + 7}}});
+    plan_case.expected.push_back({{"y", {other + 1, other + 2, other + 3, other + 4, other + 5, other}},
+                                  {"small_y", {other + 6, other + 7}}});
+  }
+  check(plan_case.plans);
+  EXPECT_EQ(run_cases({plan_case}), kNothing2);
+}
+
+// Ranks that share two groups list them in different orders.
+TEST(GlooDevice, ConnectsGroupsInOneOrder) {
+  PlanCase plan_case{"two_groups", {}, {}, {}, 0};
+  for (Rank self = 0; self < 2; ++self) {
+    PlanBuilder b(self, host_target());
+    const GroupId first = b.group(self == 0 ? "a" : "b", {0, 1}),
+                  second = b.group(self == 0 ? "b" : "a", {0, 1});
+    const GroupId a = self == 0 ? first : second, other = self == 0 ? second : first;
+    const BufferId x = b.input("x", DType::i32, 1), y = b.output("y", DType::i32, 1),
+                   z = b.output("z", DType::i32, 1);
+    b.add(b.stream("one"), AllReduce{a, ReduceOp::sum, flat_view(x, 0, 1), flat_view(y, 0, 1)});
+    b.add(b.stream("two"), AllReduce{other, ReduceOp::max, flat_view(x, 0, 1), flat_view(z, 0, 1)});
+    plan_case.plans.push_back(std::move(b).build(digest_of(plan_case.name)));
+    plan_case.inputs.push_back({{"x", {self + 1.0}}});
+    plan_case.expected.push_back({{"y", {3}}, {"z", {2}}});
+  }
+  EXPECT_EQ(run_cases({plan_case}), kNothing2);
+}
+
+Plan all_reduce_plan(Rank self, std::vector<Rank> ranks) {
+  PlanBuilder b(self, host_target());
+  const BufferId x = b.inout("x", DType::f32, 4);
+  b.add(b.stream("main"),
+        AllReduce{b.group("all", std::move(ranks)), ReduceOp::sum, flat_view(x, 0, 4), flat_view(x, 0, 4)});
+  return std::move(b).build({});
+}
+
+TEST(GlooDevice, AMissingPeerIsATimeoutThatNamesTheOperation) {
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(2, [&](Rank rank) -> std::string {
+    GlooDevice device(
+        {.rank = rank, .store_directory = store.path(), .timeout = std::chrono::milliseconds(300)});
+    const Plan plan = all_reduce_plan(rank, {0, 1});
+    device.prepare(plan, {});
+    if (rank == 1) {  // connected, and silent while its peer waits
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      return "";
+    }
+    enqueue_steps(plan, device);  // returns at once
+    try {
+      device.synchronize();
+    } catch (const runtime::Timeout& error) {
+      const std::string message = error.what();
+      return message.find("rank 0: all_reduce #0 on all[0,1]") == std::string::npos ? message : "";
+    }
+    return "no error";
+  });
+  EXPECT_EQ(said, kNothing2);
+}
+
+TEST(GlooDevice, APeerThatNeverComesIsATimeoutOfPrepare) {
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(1, [&](Rank rank) -> std::string {
+    GlooDevice device(
+        {.rank = rank, .store_directory = store.path(), .timeout = std::chrono::milliseconds(300)});
+    try {
+      device.prepare(all_reduce_plan(rank, {0, 1}), {});
+    } catch (const runtime::Timeout& error) {
+      const std::string message = error.what();
+      return message.find("rank 0 cannot connect group all[0,1]") == std::string::npos ? message : "";
+    }
+    return "no error";
+  });
+  EXPECT_EQ(said, std::vector<std::string>{""});
+}
+
+TEST(GlooDevice, ALostPeerIsAnErrorThatNamesTheOperation) {
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(2, [&](Rank rank) -> std::string {
+    auto device =
+        std::make_unique<GlooDevice>(runtime::GlooOptions{.rank = rank, .store_directory = store.path()});
+    const Plan plan = all_reduce_plan(rank, {0, 1});
+    device->prepare(plan, {});
+    if (rank == 1) {
+      device.reset();
+      return "";
+    }
+    enqueue_steps(plan, *device);
+    try {
+      device->synchronize();
+    } catch (const runtime::PeerLost& error) {
+      const std::string message = error.what();
+      return message.find("rank 0: all_reduce #0 on all[0,1]") == std::string::npos ? message : "";
+    }
+    return "no error";
+  });
+  EXPECT_EQ(said, kNothing2);
+}
+
+TEST(GlooDevice, RefusesPlansAndDataThatAreNotItsOwn) {
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(1, [&](Rank) -> std::string {
+    GlooDevice device({.rank = 0, .store_directory = store.path()});
+    try {
+      device.prepare(all_reduce_plan(1, {1}), {});
+      return "prepared another rank's plan";
+    } catch (const InvalidInput&) {
+    }
+    const Plan plan = all_reduce_plan(0, {0});
+    device.prepare(plan, {});
+    try {
+      device.upload(0, std::vector<std::byte>(15));
+      return "took 15 bytes for 16";
+    } catch (const InvalidInput&) {
+    }
+    return "";
+  });
+  EXPECT_EQ(said, std::vector<std::string>{""});
+}
+
+#endif
+
+}  // namespace
+}  // namespace cp
