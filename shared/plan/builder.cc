@@ -78,17 +78,14 @@ StepId PlanBuilder::add(StreamId stream, Kernel kernel, std::string label) {
 }
 StepId PlanBuilder::add(StreamId stream, Collective collective, std::string label) {
   const auto group = static_cast<std::size_t>(group_of(collective));
-  if (group < group_streams_.size()) {  // any other is refused by validate_step
-    StreamId& of_group = group_streams_[group];
-    if (of_group >= 0 && of_group != stream) {
-      throw InvalidInput(
-          str("group ", plan_.groups[group].name, " is used on the streams ",
-              plan_.streams[static_cast<std::size_t>(of_group)], " and ", stream,
-              "; a group's collectives are issued on one stream: make a second group for the other"));
-    }
-    of_group = stream;
+  const StreamId before = group < group_streams_.size() ? group_streams_[group] : -1;
+  if (before >= 0 && before != stream) {
+    throw InvalidInput(str("a collective of group ", plan_.groups[group].name, " on stream ", stream, " after one on stream ",
+                           before, "; a group's collectives are issued on one stream: make a second group"));
   }
-  return add_work(stream, std::move(collective), std::move(label));
+  const StepId id = add_work(stream, std::move(collective), std::move(label));
+  group_streams_[group] = stream;
+  return id;
 }
 
 StepId PlanBuilder::add_work(StreamId stream, Work work, std::string label) {

@@ -1,0 +1,34 @@
+// A slow and obvious model of plans for tests: every iteration of every step, every element of every view, and the order
+// between all pairs by following streams and edges.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "shared/plan/plan.h"
+
+namespace cp::test {
+
+struct Instance {
+  StepId step = 0;
+  std::int64_t iteration = 0;
+  StreamId stream = 0;
+  std::int32_t segment = 0;
+  std::set<std::pair<BufferId, std::int64_t>> reads, writes;  // elements
+};
+
+// In issue order.
+std::vector<Instance> instances_of(const Plan& plan);
+
+// The elements of a view whose first one is at `offset`.
+std::set<std::int64_t> elements(const View& view, std::int64_t offset);
+
+bool conflict(const Instance& a, const Instance& b);
+
+// before[b][a]: instance a has finished before instance b starts.
+using Before = std::vector<std::vector<bool>>;
+Before happens_before(const Plan& plan, const std::vector<Instance>& instances);
+
+}  // namespace cp::test
