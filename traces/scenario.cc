@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <vector>
 
 #include <google/protobuf/descriptor.h>
@@ -106,9 +106,10 @@ proto::Scenario read_scenario_text(std::string_view text, std::string_view filen
 
 proto::Scenario read_scenario_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in || in.bad()) throw InvalidInput(str("cannot read the scenario ", path));
-  return read_scenario_text(text, path);
+  std::ostringstream text;
+  if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
+  if (!in.is_open() || in.bad()) throw InvalidInput(str("cannot read the scenario ", path));
+  return read_scenario_text(text.str(), path);
 }
 
 std::string write_scenario_text(const proto::Scenario& scenario) {

@@ -17,8 +17,9 @@ using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FieldDescriptor;
 
-// Insertions, deletions and replacements that make one of the other (Levenshtein).
+// Insertions, deletions and replacements that make one of the other (Levenshtein); a name that was cut short is near.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
+  if (a.starts_with(b) || b.starts_with(a)) return a == b ? 0 : 1;
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -106,9 +107,14 @@ TextErrors::TextErrors(std::string_view text, std::string_view filename, const D
 }
 
 void TextErrors::AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) {
-  Place at = place(line, column);
   const std::optional<WordError> word = unknown_enumerator(message, root_);
-  if (word) at = word_before(at, word->word);
+  const Place at = word ? word_before(place(line, column), word->word) : place(line, column);
+  // Of several on a line the first in place says why; the others are consequences, and the tokenizer's come early.
+  const auto [stop, is_first] = stops_.try_emplace(at.first, at);
+  if (!is_first) {
+    if (at >= stop->second) return;
+    errors_.erase(std::exchange(stop->second, at));
+  }
   insert(at, word ? word->message : message);
   // Between the colon and the end of the line there is the value and nothing else, as people write it.
   const std::string_view text = line_text(at.first);

@@ -51,6 +51,7 @@ class TextErrors : public google::protobuf::io::ErrorCollector {
   std::string filename_;
   const google::protobuf::Descriptor& root_;
   std::map<Place, std::string> errors_;
+  std::map<int, Place> stops_;  // by line: where parsing stopped
   int skippable_line_ = -1;
 };
 
