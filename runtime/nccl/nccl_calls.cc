@@ -1,0 +1,133 @@
+#include "runtime/nccl/nccl_calls.h"
+
+#include <utility>
+
+#include "shared/plan/execute.h"
+
+namespace cp::runtime {
+namespace {
+
+using Function = NcclCall::Function;
+
+// A device that notes the calls and does nothing: the executor decides on events and iterations, as it does for real ones.
+class CallNotes : public Device {
+ public:
+  explicit CallNotes(const Plan& plan) : plan_(plan) {}
+
+  Rank rank() const override { return plan_.self; }
+  void prepare(const Plan&, const Bindings&) override {}
+  void synchronize() override {}
+  void upload(BufferId, std::span<const std::byte>) override {}
+  void download(BufferId, std::span<std::byte>) override {}
+
+  EventId record(StreamId stream) override {
+    calls_.push_back({.function = Function::event_record, .stream = stream, .event = next_event_});
+    return next_event_++;
+  }
+  void wait(StreamId stream, EventId event) override {
+    calls_.push_back({.function = Function::stream_wait_event, .stream = stream, .event = event});
+  }
+  void launch(const Step& step, std::int64_t iteration) override {
+    stream_ = step.stream;
+    iteration_ = iteration;
+    if (const Collective* collective = std::get_if<Collective>(&step.work)) {
+      std::visit([&](const auto& op) { note(op); }, *collective);
+    } else {
+      calls_.push_back({.function = Function::kernel,
+                        .stream = stream_,
+                        .launch = launches_,
+                        .kernel = std::string(operation_name(step.work))});
+    }
+    ++launches_;
+  }
+
+  std::vector<NcclCall> take() { return std::move(calls_); }
+
+ private:
+  Address at(const View& view) const { return {view.buffer, offset_at(view, iteration_)}; }
+  DType dtype(const View& view) const { return plan_.buffers[static_cast<std::size_t>(view.buffer)].dtype; }
+
+  NcclCall& call(Function function, GroupId comm, std::int64_t count, const View& typed) {
+    return calls_.emplace_back(NcclCall{.function = function,
+                                        .stream = stream_,
+                                        .launch = launches_,
+                                        .comm = comm,
+                                        .count = count,
+                                        .dtype = dtype(typed)});
+  }
+  void bracket(Function function, GroupId comm) {
+    calls_.push_back({.function = function, .stream = stream_, .launch = launches_, .comm = comm});
+  }
+
+  // `view`: the memory; `offset`: where the transfer begins in it.
+  void transfer(Function function, GroupId comm, std::int32_t peer, const View& view, std::int64_t offset,
+                std::int64_t count) {
+    NcclCall& made = call(function, comm, count, view);
+    made.peer = peer;
+    Address& address = function == Function::send ? made.send_buffer : made.recv_buffer;
+    address = at(view);
+    address.offset += offset;
+  }
+
+  NcclCall& in_out(Function function, GroupId comm, const View& in, const View& out, std::int64_t count) {
+    NcclCall& made = call(function, comm, count, out);
+    made.send_buffer = at(in);
+    made.recv_buffer = at(out);
+    return made;
+  }
+
+  void note(const AllGather& op) { in_out(Function::all_gather, op.group, op.in, op.out, op.in.numel()); }
+  void note(const ReduceScatter& op) {
+    in_out(Function::reduce_scatter, op.group, op.in, op.out, op.out.numel()).reduction = op.op;
+  }
+  void note(const AllReduce& op) {
+    in_out(Function::all_reduce, op.group, op.in, op.out, op.in.numel()).reduction = op.op;
+  }
+  void note(const Broadcast& op) {
+    NcclCall& made = call(Function::broadcast, op.group, op.out.numel(), op.out);
+    if (index_in_group(plan_, op.group) == op.root) made.send_buffer = at(op.in);
+    made.recv_buffer = at(op.out);
+    made.peer = op.root;
+  }
+  void note(const AllToAll& op) {
+    const std::int32_t self = index_in_group(plan_, op.group);
+    const auto size =
+        static_cast<std::int32_t>(plan_.groups[static_cast<std::size_t>(op.group)].ranks.size());
+    const std::int64_t count = op.in.numel() / size;
+    bracket(Function::group_start, op.group);
+    for (std::int32_t peer = 0; peer < size; ++peer) {
+      if (count == 0 && peer != self) continue;
+      transfer(Function::send, op.group, peer, op.in, peer * count, count);
+      transfer(Function::recv, op.group, peer, op.out, peer * count, count);
+    }
+    bracket(Function::group_end, op.group);
+  }
+  void note(const Exchange& op) {
+    bracket(Function::group_start, op.group);
+    for (const Transfer& send : op.sends) {
+      if (send.view.numel() > 0)
+        transfer(Function::send, op.group, send.peer, send.view, 0, send.view.numel());
+    }
+    for (const Transfer& recv : op.recvs) {
+      if (recv.view.numel() > 0)
+        transfer(Function::recv, op.group, recv.peer, recv.view, 0, recv.view.numel());
+    }
+    bracket(Function::group_end, op.group);
+  }
+
+  const Plan& plan_;
+  std::vector<NcclCall> calls_;
+  EventId next_event_ = 0;
+  std::int64_t launches_ = 0, iteration_ = 0;
+  StreamId stream_ = -1;
+};
+
+}  // namespace
+
+std::vector<NcclCall> nccl_calls(const Plan& plan) {
+  CallNotes notes(plan);
+  enqueue_steps(plan, notes);
+  return notes.take();
+}
+
+}  // namespace cp::runtime
