@@ -154,6 +154,11 @@ TEST(CheckMemory, TemporariesLieInTheArena) {
   std::vector<Plan> plans = gather_plans();
   plans[2].arena_bytes = 15;
   expect_error<CheckFailure>(plans, {"rank 2: t at arena bytes [0, 16) leaves the arena of 15 bytes"});
+  plans = gather_plans();
+  plans[2].buffers[1].offset_bytes = 4;
+  expect_error<CheckFailure>(plans, {"rank 2: t at arena bytes [4, 20) leaves the arena of 16 bytes"});
+  plans[2].buffers[1].offset_bytes = -4;
+  expect_error<CheckFailure>(plans, {"rank 2: t at arena bytes [-4, 12) leaves the arena of 16 bytes"});
 }
 
 TEST(CheckMemory, TemporariesAreAligned) {
@@ -192,6 +197,10 @@ TEST(CheckMemory, BuffersShareBytesOnlyOneAfterTheOther) {
   expect_error<CheckFailure>(chain_plan(12, 32, 48),
                              {"rank 0: a at arena bytes [0, 16) (steps 0 to 1)",
                               "b at arena bytes [12, 28) (steps 1 to 2)", "share bytes"});
+  // c shares bytes with a, which is no longer in use, and with b, which is.
+  expect_error<CheckFailure>(chain_plan(16, 8, 32),
+                             {"rank 0: c at arena bytes [8, 24) (steps 2 to 3)",
+                              "b at arena bytes [16, 32) (steps 1 to 2)", "share bytes"});
 }
 
 TEST(CheckMemory, LimitsHold) {
@@ -699,6 +708,36 @@ TEST(CheckOrder, AfterARepeatItsLastIterationCounts) {
   }
   expect_error<CheckFailure>(plans(2, 2, {{0, 0}}),
                              {"step 1 copy \"read\" reads t[2, 3), which nothing has written"});
+}
+
+TEST(CheckOrder, AfterARepeatTheSlotsAreThoseOfTheTrueLastIterations) {
+  // `use` waits for the fill of the iteration before; so does whatever follows it: the newest slot may not be full yet.
+  const auto plans = [](std::int64_t iterations, std::int64_t slot) {
+    return write_plans(
+        1,
+        [&](Rank, PlanWriter& plan) {
+          const BufferId x = plan.input("x", 1), t = plan.temporary("t", 3), y = plan.output("y", 1);
+          const Advance newest{.stride = 1, .period = 3, .phase = 0},
+              previous{.stride = 1, .period = 3, .phase = 2};
+          plan.add(kComm, Fill{flat_view(t, 0, 3), 0});
+          plan.begin_repeat(iterations);
+          plan.add(kComm, Copy{flat_view(x, 0, 1), flat_view(t, 0, 1, newest)}, {{2, 1}}, "fill");
+          plan.add(kCompute, Copy{flat_view(t, 0, 1, previous), flat_view(y, 0, 1)}, {{0, 0}, {1, 1}}, "use");
+          plan.end_repeat();
+          plan.add(kCompute, Copy{flat_view(t, slot, 1), flat_view(y, 0, 1)}, {}, "read");
+        },
+        kTwoStreams);
+  };
+  for (std::int64_t iterations = 3; iterations < 20; ++iterations) {
+    for (std::int64_t slot = 0; slot < 3; ++slot) {
+      if (slot == (iterations - 1) % 3) {
+        expect_error<CheckFailure>(plans(iterations, slot),
+                                   {"step 3 copy \"read\"", "which step 1 copy \"fill\""});
+      } else {
+        expect_clean(plans(iterations, slot));
+      }
+    }
+  }
 }
 
 TEST(CheckOrder, WaitsCrossALongRepeat) {
