@@ -19,7 +19,8 @@ std::vector<std::int32_t> distinct_holders(const LayoutSpace& space, const State
   std::vector<std::pair<std::int64_t, std::int32_t>> held;
   for (const std::int32_t p : area) {
     if (space.in_side(state.side, p)) {
-      held.emplace_back(box_number(space, state, p) * space.num_ranks() + partial_coordinates(space, state, p, kept), p);
+      held.emplace_back(
+          box_number(space, state, p) * space.num_ranks() + partial_coordinates(space, state, p, kept), p);
     }
   }
   std::sort(held.begin(), held.end());
@@ -104,7 +105,8 @@ Bounds::Need Bounds::needed(const State& state, const State& target, const std::
   return need;
 }
 
-void Bounds::find(const State& state, const State& target, std::vector<double>& time_us, std::vector<double>& bytes) {
+void Bounds::find(const State& state, const State& target, std::vector<double>& time_us,
+                  std::vector<double>& bytes) {
   time_us.assign(areas_.size(), 0);
   bytes.assign(areas_.size(), 0);
   if (space_.equivalent(state, target)) return;
@@ -122,7 +124,8 @@ void Bounds::find(const State& state, const State& target, std::vector<double>& 
       const Need need = needed(state, target, area, reduces.contributions > 1);
       distinct += need.distinct;
       outside += need.outside;
-      bytes[a] = static_cast<double>(need.outside * coster_.element_bytes()) / static_cast<double>(area.size());
+      bytes[a] =
+          static_cast<double>(need.outside * coster_.element_bytes()) / static_cast<double>(area.size());
       double sum_us = 0;
       for (const std::int32_t p : area) sum_us += rank_us[idx(p)];
       time_us[a] = sum_us / static_cast<double>(area.size()) + bytes[a] * extra_us_per_byte;

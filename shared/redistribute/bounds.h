@@ -22,22 +22,24 @@ class Bounds {
   const std::vector<std::vector<std::int32_t>>& areas() const { return areas_; }
 
   // What every chain from `state` to `target` costs on average over each area, at least.
-  void find(const State& state, const State& target, std::vector<double>& time_us, std::vector<double>& bytes);
+  void find(const State& state, const State& target, std::vector<double>& time_us,
+            std::vector<double>& bytes);
 
  private:
   struct Level {
-    double us_per_byte = 0;               // no transfer between two of its areas is faster
+    double us_per_byte = 0;  // no transfer between two of its areas is faster
     std::size_t first_area = 0, end_area = 0;
-    std::size_t all_ranks = 0;            // the area of all ranks, at this rate
+    std::size_t all_ranks = 0;  // the area of all ranks, at this rate
   };
   struct Reduction {
-    std::int64_t contributions = 1;       // to each value
-    std::int64_t copies = 1;              // values per element: coordinates along the axes that stay partial
+    std::int64_t contributions = 1;  // to each value
+    std::int64_t copies = 1;         // values per element: coordinates along the axes that stay partial
   };
   struct Need {
     std::int64_t outside = 0, distinct = 0;
   };
-  Need needed(const State& state, const State& target, const std::vector<std::int32_t>& area, bool arrives_all);
+  Need needed(const State& state, const State& target, const std::vector<std::int32_t>& area,
+              bool arrives_all);
   Reduction reduction(const State& state, const State& target, double slower_than) const;
   void split_areas();
 
@@ -45,7 +47,7 @@ class Bounds {
   const MoveCoster& coster_;
   const CostModel& model_;
   std::vector<std::vector<std::int32_t>> areas_;
-  std::vector<Level> levels_;   // fastest first; the areas of the first are single ranks
+  std::vector<Level> levels_;  // fastest first; the areas of the first are single ranks
 };
 
 }  // namespace cp::detail

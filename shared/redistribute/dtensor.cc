@@ -10,7 +10,8 @@ namespace cp {
 namespace {
 
 Layout replicated(const Layout& layout) {
-  return make_layout(layout.mesh, std::vector<Placement>(layout.placements.size(), Replicate{}), layout.shape, layout.dtype);
+  return make_layout(layout.mesh, std::vector<Placement>(layout.placements.size(), Replicate{}), layout.shape,
+                     layout.dtype);
 }
 
 std::int64_t shard_bytes(const Layout& layout, Rank rank) {
@@ -18,14 +19,16 @@ std::int64_t shard_bytes(const Layout& layout, Rank rank) {
 }
 
 void run(Device& device, Plan plan, const DTensor& in, const DTensor& out, RankTrace* trace) {
-  const Bindings bindings = {{kRedistributeInput, in.data, in.size_bytes}, {kRedistributeOutput, out.data, out.size_bytes}};
+  const Bindings bindings = {{kRedistributeInput, in.data, in.size_bytes},
+                             {kRedistributeOutput, out.data, out.size_bytes}};
   execute(plan, device, bindings, trace);
 }
 
 void require_shard(const DTensor& tensor, const Layout& layout, Rank rank, std::string_view what) {
   if (!equivalent(tensor.layout, layout) || tensor.layout.dtype != layout.dtype) {
-    throw InvalidInput(str(what, " has layout ", to_string(tensor.layout), " where the gradient's rule gives ",
-                           to_string(layout), "; see gradient_layouts()"));
+    throw InvalidInput(str(what, " has layout ", to_string(tensor.layout),
+                           " where the gradient's rule gives ", to_string(layout),
+                           "; see gradient_layouts()"));
   }
   if (tensor.size_bytes != shard_bytes(layout, rank)) {
     throw InvalidInput(str(what, " has ", tensor.size_bytes, " bytes on rank ", rank, " where its layout ",
@@ -40,7 +43,8 @@ Layout infer_layout(Mesh mesh, std::vector<Placement> placements, const Shape& l
   const int num_dims = static_cast<int>(shape.size());
   for (std::size_t axis = 0; axis < placements.size() && static_cast<int>(axis) < mesh.num_axes(); ++axis) {
     const auto* shard = std::get_if<Shard>(&placements[axis]);
-    if (shard == nullptr || shard->dim < -num_dims || shard->dim >= num_dims) continue;   // make_layout says what is wrong
+    if (shard == nullptr || shard->dim < -num_dims || shard->dim >= num_dims)
+      continue;  // make_layout says what is wrong
     const int dim = shard->dim < 0 ? shard->dim + num_dims : shard->dim;
     shape[static_cast<std::size_t>(dim)] *= mesh.axis_size(static_cast<int>(axis));
   }
@@ -51,8 +55,9 @@ DTensor from_local(const Layout& layout, Rank rank, void* data, std::int64_t siz
   const std::int64_t expected = shard_bytes(layout, rank);
   if (size_bytes != expected) {
     const Shape shape = layout.mesh.contains(rank) ? local_shape(layout, rank) : Shape{0};
-    throw InvalidInput(str("rank ", rank, " gives ", size_bytes, " bytes for its shard of ", to_string(layout), ", which is ",
-                           join(shape, "x"), " = ", expected, " bytes; pass the global shape when shards are uneven"));
+    throw InvalidInput(str("rank ", rank, " gives ", size_bytes, " bytes for its shard of ",
+                           to_string(layout), ", which is ", join(shape, "x"), " = ", expected,
+                           " bytes; pass the global shape when shards are uneven"));
   }
   return {layout, data, size_bytes};
 }
@@ -75,7 +80,9 @@ void redistribute_backward(Device& device, const Layout& in, const Layout& out, 
   const Gradient gradient = plan_gradient(in, out, options);
   PlanBuilder builder(device.rank(), host_target());
   const StreamId stream = builder.stream("main");
-  const auto numel = [&](const DTensor& tensor) { return tensor.size_bytes / size_bytes(tensor.layout.dtype); };
+  const auto numel = [&](const DTensor& tensor) {
+    return tensor.size_bytes / size_bytes(tensor.layout.dtype);
+  };
   const BufferId input = builder.input("grad_out", grad_out.layout.dtype, numel(grad_out));
   const BufferId output = builder.output("grad_in", grad_in.layout.dtype, numel(grad_in));
   append_redistribution(builder, stream, device.rank(), gradient.redistribution, input, output);
@@ -86,8 +93,9 @@ void redistribute_backward(Device& device, const Layout& in, const Layout& out, 
 }
 
 void distribute_tensor(Device& device, const void* full, const DTensor& out, std::optional<Rank> root) {
-  const Layout source = root ? make_layout(Mesh({{"root", 1}}, {*root}), {Replicate{}}, out.layout.shape, out.layout.dtype)
-                             : replicated(out.layout);
+  const Layout source =
+      root ? make_layout(Mesh({{"root", 1}}, {*root}), {Replicate{}}, out.layout.shape, out.layout.dtype)
+           : replicated(out.layout);
   // The device only reads what is bound as input.
   const DTensor in{source, const_cast<void*>(full), shard_bytes(source, device.rank())};
   redistribute(device, in, out);
@@ -98,11 +106,12 @@ void full_tensor(Device& device, const DTensor& in, void* full, const Redistribu
   redistribute(device, in, {target, full, shard_bytes(target, device.rank())}, options);
 }
 
-void reduce_partial(Device& device, const DTensor& in, const DTensor& out, const RedistributeOptions& options) {
+void reduce_partial(Device& device, const DTensor& in, const DTensor& out,
+                    const RedistributeOptions& options) {
   if (!equivalent(out.layout, reduced_layout(in.layout))) {
     throw InvalidInput(str("reduce_partial of ", placements_to_string(in.layout), " gives ",
-                           placements_to_string(reduced_layout(in.layout)), ", not ", placements_to_string(out.layout),
-                           "; use redistribute for other layouts"));
+                           placements_to_string(reduced_layout(in.layout)), ", not ",
+                           placements_to_string(out.layout), "; use redistribute for other layouts"));
   }
   redistribute(device, in, out, options);
 }

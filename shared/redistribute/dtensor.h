@@ -34,17 +34,19 @@ DTensor from_local(const Layout& layout, Rank rank, void* data, std::int64_t siz
 inline void* to_local(const DTensor& tensor) { return tensor.data; }
 
 // Moves `in` to the layout of `out`, into out's memory. The memories must not overlap.
-void redistribute(Device& device, const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
-                  RankTrace* trace = nullptr);
+void redistribute(Device& device, const DTensor& in, const DTensor& out,
+                  const RedistributeOptions& options = {}, RankTrace* trace = nullptr);
 
 // The gradient of redistribute(in -> out): from `grad_out` to `grad_in`, whose layouts the rule of gradient.h gives
 // (gradient_layouts). Multiplies by the gradient's scale.
 struct GradientLayouts {
   Layout grad_out, grad_in;
 };
-GradientLayouts gradient_layouts(const Layout& in, const Layout& out, GradientRule rule = GradientRule::adjoint);
+GradientLayouts gradient_layouts(const Layout& in, const Layout& out,
+                                 GradientRule rule = GradientRule::adjoint);
 void redistribute_backward(Device& device, const Layout& in, const Layout& out, const DTensor& grad_out,
-                           const DTensor& grad_in, const GradientOptions& options = {}, RankTrace* trace = nullptr);
+                           const DTensor& grad_in, const GradientOptions& options = {},
+                           RankTrace* trace = nullptr);
 
 // Fills `out` from the whole tensor `full` (global shape, row-major). Without a root every rank has it and takes its part; with
 // one only the root's is read and the parts are sent from there.
@@ -54,6 +56,7 @@ void distribute_tensor(Device& device, const void* full, const DTensor& out, std
 void full_tensor(Device& device, const DTensor& in, void* full, const RedistributeOptions& options = {});
 
 // Moves `in` to reduced_layout(in.layout): finished values where contributions were, everything else as it is.
-void reduce_partial(Device& device, const DTensor& in, const DTensor& out, const RedistributeOptions& options = {});
+void reduce_partial(Device& device, const DTensor& in, const DTensor& out,
+                    const RedistributeOptions& options = {});
 
 }  // namespace cp

@@ -7,14 +7,14 @@
 namespace cp {
 namespace {
 
-
 void require_linear(const Layout& layout) {
   for (const Placement& placement : layout.placements) {
     const auto* partial = std::get_if<Partial>(&placement);
     if (partial == nullptr || partial->op == ReduceOp::sum || partial->op == ReduceOp::avg) continue;
-    throw InvalidInput(str("P(", name(partial->op), ") in ", placements_to_string(layout),
-                           " has no gradient: it is no linear map; reduce it outside of the differentiated part, or use ",
-                           "P(sum) or P(avg)"));
+    throw InvalidInput(
+        str("P(", name(partial->op), ") in ", placements_to_string(layout),
+            " has no gradient: it is no linear map; reduce it outside of the differentiated part, or use ",
+            "P(sum) or P(avg)"));
   }
 }
 
@@ -44,11 +44,10 @@ Layout dual(const Layout& layout) {
   require_linear(layout);
   Layout result = layout;
   for (Placement& placement : result.placements) {
-    placement = std::visit(
-        Overloaded{[](const Shard& shard) -> Placement { return shard; },
-                   [](const Replicate&) -> Placement { return Partial{ReduceOp::sum}; },
-                   [](const Partial&) -> Placement { return Replicate{}; }},
-        placement);
+    placement = std::visit(Overloaded{[](const Shard& shard) -> Placement { return shard; },
+                                      [](const Replicate&) -> Placement { return Partial{ReduceOp::sum}; },
+                                      [](const Partial&) -> Placement { return Replicate{}; }},
+                           placement);
   }
   return result;
 }

@@ -23,20 +23,21 @@ Layout dual(const Layout& layout);
 Layout reduced_layout(const Layout& layout);
 
 enum class GradientRule : std::uint8_t {
-  adjoint,      // the transpose: the incoming gradient has the dual layout of the target
-  replicated,   // PyTorch's table: it has the target's layout, with Replicate meaning copies of finished data
+  adjoint,     // the transpose: the incoming gradient has the dual layout of the target
+  replicated,  // PyTorch's table: it has the target's layout, with Replicate meaning copies of finished data
 };
 
 struct GradientOptions {
-  RedistributeOptions redistribute;       // of the backward plan; allow_to_partial is set here
+  RedistributeOptions redistribute;  // of the backward plan; allow_to_partial is set here
   GradientRule rule = GradientRule::adjoint;
-  std::optional<DType> backward_dtype;    // what travels; the result has the source's dtype
+  std::optional<DType> backward_dtype;  // what travels; the result has the source's dtype
 };
 
 // The backward plan of the redistribution source -> target, and the layouts between which it leads.
 struct Gradient {
   Redistribution redistribution;
-  double scale = 1;   // what the incoming gradient is still to be multiplied with: 1/n for each Partial(avg) axis reduced
+  double scale =
+      1;  // what the incoming gradient is still to be multiplied with: 1/n for each Partial(avg) axis reduced
 };
 Gradient plan_gradient(const Layout& source, const Layout& target, const GradientOptions& options = {});
 

@@ -124,7 +124,8 @@ void LayoutSpace::add_side(const Layout& layout) {
     for (std::size_t p = 0; p < ranks_.size(); ++p) {
       if (known.mesh_index[p] < 0) continue;
       for (std::size_t axis = 0; axis < known.sizes.size(); ++axis) {
-        known.coordinates[p * known.sizes.size() + axis] = known.mesh_index[p] / known.strides[axis] % known.sizes[axis];
+        known.coordinates[p * known.sizes.size() + axis] =
+            known.mesh_index[p] / known.strides[axis] % known.sizes[axis];
       }
     }
   }
@@ -298,6 +299,11 @@ State LayoutSpace::state_of(const Layout& layout, int side) {
       if (layout.mesh.axis_size(axis) == 1) continue;
       const Split& split = std::get<Shard>(layout.placements[idx(axis)]).split;
       const auto id = std::find(splits_.begin(), splits_.end(), split) - splits_.begin();
+      if (id == static_cast<std::ptrdiff_t>(splits_.size())) {
+        throw InvalidInput(str("the split '", to_string(split), "' of dimension ", dim,
+                               " occurs neither in the source nor in ",
+                               "the target; layouts on the way use theirs, or plain chunks"));
+      }
       entries.push_back({static_cast<std::int8_t>(axis), static_cast<std::int8_t>(id)});
     }
     request_lists_[side][idx(dim)].push_back(entries);

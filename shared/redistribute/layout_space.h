@@ -110,7 +110,8 @@ class LayoutSpace {
   }
   int coordinate(int side, int position, int axis) const {  // -1 outside of the side's mesh
     const Side& s = sides_[static_cast<std::size_t>(side)];
-    return s.coordinates[static_cast<std::size_t>(position) * s.sizes.size() + static_cast<std::size_t>(axis)];
+    return s
+        .coordinates[static_cast<std::size_t>(position) * s.sizes.size() + static_cast<std::size_t>(axis)];
   }
   bool in_side(int side, int position) const;
   // The ranks (positions) that differ from `position` only along `axes`, the last axis fastest.
@@ -152,11 +153,11 @@ class LayoutSpace {
   struct Side {
     Mesh mesh;
     std::vector<std::int8_t> axes;
-    std::vector<std::int32_t> positions;   // mesh index → position
-    std::vector<std::int32_t> strides;     // by axis, in mesh indices
-    std::vector<std::int32_t> sizes;       // by axis
-    std::vector<std::int32_t> coordinates; // [position][axis], -1 outside
-    std::vector<std::int32_t> mesh_index;  // position → mesh index, -1 outside
+    std::vector<std::int32_t> positions;    // mesh index → position
+    std::vector<std::int32_t> strides;      // by axis, in mesh indices
+    std::vector<std::int32_t> sizes;        // by axis
+    std::vector<std::int32_t> coordinates;  // [position][axis], -1 outside
+    std::vector<std::int32_t> mesh_index;   // position → mesh index, -1 outside
     std::vector<Placement> placements;  // of the request's layout on this side: where Partial ops come from
   };
   void add_side(const Layout& layout);

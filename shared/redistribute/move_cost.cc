@@ -18,8 +18,9 @@ MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_
       model_(model),
       element_bytes_(size_bytes(travel_dtype)),
       copy_us_per_byte_(2 * kMicrosecondsPerByteAtOneGbps / model.memory_gbps),
-      best_efficiency_(std::max({model.all_gather_efficiency, model.reduce_scatter_efficiency, model.all_reduce_efficiency,
-                                 model.all_to_all_efficiency, model.exchange_efficiency})),
+      best_efficiency_(
+          std::max({model.all_gather_efficiency, model.reduce_scatter_efficiency, model.all_reduce_efficiency,
+                    model.all_to_all_efficiency, model.exchange_efficiency})),
       best_gap_(std::numeric_limits<double>::infinity()) {
   const int n = space.num_ranks();
   double slowest = 0;
@@ -210,7 +211,8 @@ std::vector<double> MoveCoster::cast_us(bool before, bool after) const {
   return time_us;
 }
 
-void MoveCoster::evaluate_quickly(const StateMove& move, std::vector<double>& time_us, std::vector<double>& bytes) {
+void MoveCoster::evaluate_quickly(const StateMove& move, std::vector<double>& time_us,
+                                  std::vector<double>& bytes) {
   const bool local = move.kind == MoveKind::slice || move.kind == MoveKind::to_partial;
   // A sum takes in n - 1 contributions somewhere.
   double contributions = 1;
@@ -222,9 +224,11 @@ void MoveCoster::evaluate_quickly(const StateMove& move, std::vector<double>& ti
     }
   }
   const bool reduces = contributions > 1;
-  const double receives = move.kind == MoveKind::all_reduce ? 2 * (contributions - 1) / contributions : contributions - 1;
+  const double receives =
+      move.kind == MoveKind::all_reduce ? 2 * (contributions - 1) / contributions : contributions - 1;
   const bool in_rounds = move.kind == MoveKind::reduce_exchange;
-  const double latency = local ? model_.local_latency_us : model_.step_latency_us * (in_rounds ? receives : 1);
+  const double latency =
+      local ? model_.local_latency_us : model_.step_latency_us * (in_rounds ? receives : 1);
   const double us_per_byte = best_gap_ / efficiency(move.kind) + (in_rounds ? 1.5 * copy_us_per_byte_ : 0);
   const BoxPair boxes = space_.boxes(move.from, move.to);
   for (std::int32_t p = 0; p < space_.num_ranks(); ++p) {

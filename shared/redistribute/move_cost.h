@@ -43,12 +43,13 @@ class MoveCoster {
 
   // Microseconds per byte between two ranks, and along a mesh axis, at full efficiency.
   double gap(std::int32_t a, std::int32_t b) const {
-    return gap_[static_cast<std::size_t>(a) * static_cast<std::size_t>(space_.num_ranks()) + static_cast<std::size_t>(b)];
+    return gap_[static_cast<std::size_t>(a) * static_cast<std::size_t>(space_.num_ranks()) +
+                static_cast<std::size_t>(b)];
   }
   double axis_gap(int side, int axis) const {
     return axis_gap_[static_cast<std::size_t>(side)][static_cast<std::size_t>(axis)];
   }
-  double best_efficiency() const { return best_efficiency_; }   // of any operation
+  double best_efficiency() const { return best_efficiency_; }  // of any operation
   std::int64_t element_bytes() const { return element_bytes_; }
 
  private:
@@ -62,8 +63,8 @@ class MoveCoster {
   std::int64_t element_bytes_;
   double copy_us_per_byte_;  // one byte read and one written
   double best_efficiency_;
-  double best_gap_;          // between any two ranks
-  std::vector<std::vector<double>> axis_gap_;   // [side][axis]
+  double best_gap_;                            // between any two ranks
+  std::vector<std::vector<double>> axis_gap_;  // [side][axis]
   std::vector<double> gap_;
   Traffic traffic_;
   std::vector<std::int32_t> group_;

@@ -234,4 +234,32 @@ std::vector<Redistribution> pareto_redistributions(const Layout& source, const L
   return chains;
 }
 
+Redistribution follow_moves(const Layout& source, const Layout& target, std::span<const Move> moves,
+                            const RedistributeOptions& options) {
+  validate_redistribution(source, target, options);
+  Request request(source, target, options);
+  std::vector<StateMove> chain;
+  const Layout* here = &source;
+  for (const Move& move : moves) {
+    if (!equivalent(*here, move.from)) {
+      throw InvalidInput(str("move ", chain.size(), " (", name(move.kind), ") begins at ",
+                             placements_to_string(move.from), " where the chain has come to ",
+                             placements_to_string(*here)));
+    }
+    const auto side = [&](const Layout& layout) {
+      return layout.mesh == source.mesh ? 0 : request.space.num_sides() - 1;
+    };
+    chain.push_back({move.kind,
+                     {move.axes.begin(), move.axes.end()},
+                     request.space.state_of(move.from, side(move.from)),
+                     request.space.state_of(move.to, side(move.to))});
+    here = &move.to;
+  }
+  if (!equivalent(*here, target)) {
+    throw InvalidInput(str("the chain of ", moves.size(), " moves ends at ", placements_to_string(*here),
+                           ", not at the target ", placements_to_string(target)));
+  }
+  return request.describe(chain);
+}
+
 }  // namespace cp

@@ -45,6 +45,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -125,6 +126,12 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
 // All chains that no other beats in both time and peak memory, fastest first.
 std::vector<Redistribution> pareto_redistributions(const Layout& source, const Layout& target,
                                                    const RedistributeOptions& options = {});
+
+// What a given chain of moves from source to target takes, for comparisons; the memory bound is reported, not
+// enforced. Throws InvalidInput when the moves do not lead from the source to the target, each from where the one
+// before ended, or use a split that neither source nor target has.
+Redistribution follow_moves(const Layout& source, const Layout& target, std::span<const Move> moves,
+                            const RedistributeOptions& options = {});
 
 // Throws InvalidInput when the request is illegal whatever the plan: different shapes, Shard or Replicate →
 // Partial, one reduction → another, a Partial target on another mesh.

@@ -102,10 +102,12 @@ void Search::try_move(std::int32_t label, const StateMove& candidate) {
   if (info.is_goal && candidate.to.side == space_.target().side) move.to = space_.target();
   coster_.evaluate_quickly(move, quick_time_, quick_bytes_);
   for (std::size_t p = 0; p < num_ranks_; ++p) {
-    next_[p] = primary_before[p] + (by_time ? std::floor(quick_time_[p] * kPicosecondsPerMicrosecond) : quick_bytes_[p]);
+    next_[p] = primary_before[p] +
+               (by_time ? std::floor(quick_time_[p] * kPicosecondsPerMicrosecond) : quick_bytes_[p]);
   }
   if (finished(next_.data(), left) > best_primary_) return;
-  coster_.evaluate(move, {labels_[idx(label)].parent < 0 && !cast_before_, info.is_goal && !cast_after_}, cost_);
+  coster_.evaluate(move, {labels_[idx(label)].parent < 0 && !cast_before_, info.is_goal && !cast_after_},
+                   cost_);
   for (std::size_t p = 0; p < num_ranks_; ++p) {
     if (static_cast<double>(cost_.temporary_bytes[p]) > limits_[p]) return;
     next_[p] = before[p] + std::nearbyint(cost_.time_us[p] * kPicosecondsPerMicrosecond);

@@ -46,7 +46,7 @@ class Holders {
 
  private:
   std::int64_t boxes_ = 1, contributions_ = 1;
-  std::vector<std::int64_t> kept_;           // by contribution
+  std::vector<std::int64_t> kept_;  // by contribution
   std::vector<std::int32_t> first_, positions_;
 };
 
@@ -82,8 +82,8 @@ std::int32_t nearest(const LayoutSpace& space, int side, std::span<const std::in
 
 // Calls visit(number) for each old box that shares something with rank `to`'s new one.
 template <class Visit>
-void visit_overlapping_boxes(const LayoutSpace& space, const State& from, const BoxPair& boxes, std::int32_t to, int dim,
-                             std::int64_t number, const Visit& visit) {
+void visit_overlapping_boxes(const LayoutSpace& space, const State& from, const BoxPair& boxes,
+                             std::int32_t to, int dim, std::int64_t number, const Visit& visit) {
   if (dim == boxes.num_dims) {
     visit(number);
     return;
@@ -92,7 +92,8 @@ void visit_overlapping_boxes(const LayoutSpace& space, const State& from, const 
   const std::int32_t part = d.to_part[to];
   const std::int64_t degree = space.spec(from, dim).degree;
   for (std::int32_t i = d.table->first[idx(part)]; i < d.table->first[idx(part) + 1]; ++i) {
-    visit_overlapping_boxes(space, from, boxes, to, dim + 1, number * degree + d.table->overlapping[idx(i)], visit);
+    visit_overlapping_boxes(space, from, boxes, to, dim + 1, number * degree + d.table->overlapping[idx(i)],
+                            visit);
   }
 }
 
@@ -301,7 +302,8 @@ bool is_equal_count(MoveKind kind) {
 Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to) {
   Piece piece{from, to, 1, 0, 0, true, true};
   std::int64_t from_stride = 1, to_stride = 1;
-  bool from_full = true, to_full = true;  // the piece holds all of the box in every dimension looked at so far
+  bool from_full = true,
+       to_full = true;  // the piece holds all of the box in every dimension looked at so far
   for (int d = boxes.num_dims - 1; d >= 0; --d) {
     const BoxPair::Dim& dim = boxes.dims[idx(d)];
     const Shared& shared = dim.table->at(dim.from_part[from], dim.to_part[to]);

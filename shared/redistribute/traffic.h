@@ -65,7 +65,8 @@ void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic
 std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32_t position);
 
 // The coordinates of a rank along the axes of the mask, as one number.
-std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position, unsigned mask);
+std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
+                                 unsigned mask);
 
 // Whether the move is one collective with equal counts on all members (as against an Exchange or local work).
 bool is_equal_count(MoveKind kind);
