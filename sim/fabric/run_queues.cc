@@ -12,8 +12,8 @@
 namespace cp::sim {
 namespace {
 
-// Above this the members share the work of a collective; below it, waking them twice costs more than they save.
-constexpr std::int64_t kSharedWorkBytes = 512 * 1024;
+// A member's part that is worth a second meeting: copying this much takes about as long as one wake-up.
+constexpr std::int64_t kWorthwhilePartBytes = 16 * 1024;
 
 }  // namespace
 
@@ -131,7 +131,8 @@ void FabricDevice::carry_out(const Stream& stream) {
   if (const auto mismatch = find_mismatch(communicator)) {
     world_.fail(rank_, std::make_exception_ptr(CollectiveMismatch(*mismatch)));
     outcome.failed = true;
-  } else if (communicator.size() > 1 && work_bytes(communicator) > kSharedWorkBytes) {
+  } else if (communicator.size() > 1 &&
+             work_bytes(communicator) > communicator.size() * kWorthwhilePartBytes) {
     outcome.parts = communicator.size();
   } else {
     outcome.failed = !move(communicator, 0, 1);

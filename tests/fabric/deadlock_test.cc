@@ -129,7 +129,7 @@ TEST_P(DeadlockReport, ARankThatReturnsIsNamed) {
 
 FabricOptions baton(std::uint64_t seed) { return {.schedule = Schedule::baton, .seed = seed}; }
 std::string options_name(const testing::TestParamInfo<FabricOptions>& info) {
-  return info.param.schedule == Schedule::parallel ? "Parallel" : "Baton" + std::to_string(info.param.seed);
+  return info.param.schedule == Schedule::parallel ? "Parallel" : str("Baton", info.param.seed);
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DeadlockReport,
                          testing::Values(FabricOptions{}, baton(1), baton(2), baton(3)), options_name);

@@ -114,7 +114,7 @@ void add_operation(PlanBuilder& b, const Program& program, const Operation& oper
     return;
   }
   const auto& ranks = ranks_of(program, operation);
-  const std::string name = "g" + std::to_string(operation.group);
+  const std::string name = str("g", operation.group);
   const GroupId group = b.group(name, ranks);
   const StreamId stream = b.stream(name);
   const auto n = static_cast<std::int32_t>(ranks.size());
@@ -232,7 +232,7 @@ TEST(Interleaving, TheBatonPicksAmongTheReadyStreamsOfARank) {
     Fabric fabric(1, {.schedule = Schedule::baton, .seed = seed});
     execute_all(fabric, plans);
     std::string order;
-    for (const Turn& turn : fabric.turns()) order += std::to_string(turn.stream);
+    for (const Turn& turn : fabric.turns()) order += str(turn.stream);
     orders.insert(order);
   }
   EXPECT_EQ(orders.size(), 6u);  // all permutations of three streams

@@ -1,7 +1,10 @@
 // Runs: errors cancel them, fabrics outlive them, traces record them, at any number of ranks.
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -67,6 +70,39 @@ TEST_P(Runs, EveryRankMayFailAtOnce) {
   execute_all(fabric, good_plans(8));
 }
 
+// Members share the work of large collectives: one that is cancelled must not free what others still read.
+TEST_P(Runs, ACancelledRankKeepsItsMemoryWhileOthersReadIt) {
+  constexpr std::int64_t kNumel = 40'000;
+  Fabric fabric(4, options());
+  const auto plans = plans_of(4, [&](PlanBuilder& b, Rank rank) {
+    if (rank == 3) return;
+    const BufferId in = b.input("in", DType::f32, kNumel), out = b.output("out", DType::f32, 3 * kNumel);
+    b.begin_repeat(50);
+    b.add(b.stream("gather"),
+          AllGather{b.group("gather", {0, 1, 2}), flat_view(in, 0, kNumel), flat_view(out, 0, 3 * kNumel)});
+    add_all_reduce(b, "reduce", {2, 0, 1}, kNumel, "reduce");
+    b.end_repeat();
+  });
+  for (int repetition = 0; repetition < 40; ++repetition) {
+    EXPECT_EQ(message_of<std::out_of_range>([&] {
+                fabric.run([&](Rank rank, Device& device) {
+                  if (rank == 3) {
+                    const auto until =
+                        std::chrono::steady_clock::now() + std::chrono::microseconds(100 * repetition);
+                    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+                    throw std::out_of_range("enough");
+                  }
+                  std::vector<float> in(kNumel, 1.0F), out(3 * kNumel);
+                  execute(plans[static_cast<std::size_t>(rank)], device,
+                          {{.buffer = 0, .data = in.data(), .size_bytes = 4 * kNumel},
+                           {.buffer = 1, .data = out.data(), .size_bytes = 12 * kNumel}});
+                });
+              }),
+              "enough");
+  }
+  execute_all(fabric, good_plans(4));
+}
+
 TEST_P(Runs, ABodySynchronizesWhatItEnqueues) {
   Fabric fabric(1, options());
   const auto plans = good_plans(1);
@@ -118,20 +154,21 @@ TEST_P(Runs, PlansThatDoNotFitAreRefused) {
                                          add_all_reduce(b, "g", {0, 1, 2});
                                        })),
               AllOf(HasSubstr("g[0,1,2] has rank 2"), HasSubstr("ranks 0 to 1")));
-  EXPECT_THAT(refusal(fabric, plans_of(2,
-                                       [](PlanBuilder& b, Rank) {
-                                         add_all_reduce(b, "g", {0, 1, 0});
-                                       })),
-              HasSubstr("has rank 0 twice"));
-  EXPECT_THAT(refusal(fabric, plans_of(2,
-                                       [](PlanBuilder& b, Rank) {
-                                         add_all_reduce(b, "g", {0, 1}, 4, "first");
-                                         add_all_reduce(b, "g", {0, 1}, 4, "second");
-                                       })),
-              AllOf(HasSubstr("g[0,1]"), HasSubstr("one stream for each group")));
-  auto plans = good_plans(2);
-  std::swap(plans[0].self, plans[1].self);
-  EXPECT_THAT(refusal(fabric, plans), HasSubstr("on the device of rank"));
+  auto streams = plans_of(2, [](PlanBuilder& b, Rank) {
+    add_all_reduce(b, "g", {0, 1});
+    add_all_reduce(b, "g", {0, 1});
+  });
+  for (Plan& plan : streams) {
+    plan.streams.push_back("second");
+    std::get<Step>(plan.segments[1]).stream = 1;
+  }
+  EXPECT_THAT(refusal(fabric, streams), AllOf(HasSubstr("g[0,1]"), HasSubstr("one stream for each group")));
+  auto twice = good_plans(2);
+  for (Plan& plan : twice) plan.groups[0].ranks = {0, 1, 0};
+  EXPECT_THAT(refusal(fabric, twice), HasSubstr("world[0,1,0] has rank 0 twice"));
+  auto swapped = good_plans(2);
+  std::swap(swapped[0].self, swapped[1].self);
+  EXPECT_THAT(refusal(fabric, swapped), HasSubstr("on the device of rank"));
 }
 
 TEST_P(Runs, DeviceCallsOutOfOrderAreRefused) {
