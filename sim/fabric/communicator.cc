@@ -47,10 +47,12 @@ bool Communicator::announce(std::uint32_t round, std::uint64_t add, std::uint64_
 }
 
 void Communicator::sleep(std::uint32_t round, bool cancellable) const {
+  // The bell of the round before may still be to ring: a member may be past that round by the census alone.
+  const std::uint32_t rung = (round + 1) & 0x7fffffff;
   for (;;) {
     const std::uint32_t doorbell = doorbell_.load(std::memory_order_acquire);
     const bool disturbed = (doorbell & 1) != 0;
-    if (doorbell >> 1 != (round & 0x7fffffff) || (cancellable && disturbed)) return;
+    if (doorbell >> 1 == rung || (cancellable && disturbed)) return;
     futex_wait(doorbell_, doorbell);
   }
 }

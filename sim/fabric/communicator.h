@@ -116,7 +116,7 @@ class Communicator {
   std::unique_ptr<Slot[]> slots_;
   Outcome outcome_;
   alignas(64) std::atomic<std::uint64_t> census_{0};
-  alignas(64) FutexWord doorbell_{0};  // 2 * round (modulo 2^32), + 1 when disturbed
+  alignas(64) FutexWord doorbell_{0};  // 2 * rounds rung (modulo 2^32), + 1 when disturbed
 };
 
 // "tp[0,1,2,3]"; long lists are cut.

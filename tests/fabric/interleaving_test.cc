@@ -190,6 +190,24 @@ TEST(Interleaving, ThousandsOfProgramsGiveTheResultOfTheirOrder) {
   }
 }
 
+// Rounds end while members are about to sleep, are preempted, or have gone on: none of it may look like a deadlock.
+TEST(Interleaving, ManyRoundsInAHurryAreNoDeadlock) {
+  Fabric fabric(6, {.record_traces = false});
+  const auto plans = plans_of(6, [](PlanBuilder& b, Rank rank) {
+    const View data = flat_view(b.inout("data", DType::i64, 1), 0, 1),
+               more = flat_view(b.inout("more", DType::i64, 1), 0, 1);
+    const Rank partner = rank % 2 == 0 ? rank + 1 : rank - 1;
+    b.begin_repeat(5000);
+    b.add(b.stream("pair"), AllReduce{b.group("pair", {std::min(rank, partner), std::max(rank, partner)}),
+                                      ReduceOp::max, data, data});
+    b.add(b.stream("all"), AllReduce{b.group("all", ranks_up_to(6)), ReduceOp::max, data, data});
+    if (rank > 1)
+      b.add(b.stream("some"), AllReduce{b.group("some", {2, 3, 4, 5}), ReduceOp::max, more, more});
+    b.end_repeat();
+  });
+  for (int repetition = 0; repetition < 4; ++repetition) EXPECT_NO_THROW(execute_all(fabric, plans));
+}
+
 TEST(Interleaving, OneFabricRunsManyProgramsInARow) {
   Fabric fabric(5);
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
