@@ -12,7 +12,7 @@
 namespace cp {
 namespace {
 
-__extension__ typedef __int128 Int128;
+__extension__ using Int128 = __int128;
 
 // Up to this many pairs of runs are simply tried.
 constexpr std::size_t kFewPairs = 64;

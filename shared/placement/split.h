@@ -1,8 +1,8 @@
 // Splits: how one mesh axis divides the indices of one tensor dimension among its ranks.
 //
 // A split acts on an index list (all of the dimension, or what earlier axes left), so that splits nest.
-// Adding one: a struct here, an index map and a validation in split.cc, its text in split_text.cc, its hash
-// in layout.cc. Everything else follows from the index sets.
+// Adding one: a struct here, an index map and a validation in split.cc, its text in split_text.cc. Everything
+// else follows from the index sets.
 #pragma once
 
 #include <cstdint>

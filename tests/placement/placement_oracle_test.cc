@@ -412,16 +412,16 @@ TEST(PlacementOracle, I1InterleavedShardIsAStripe) {
 // J11: HyperParallel gives rank r the chunks 2r and 2(P-1-r)+1 of 2P: head-tail shards, of other ranks.
 TEST(PlacementOracle, J11HyperParallelChunksAreHeadTailShardsOfOtherRanks) {
   for (int p = 1; p <= 9; ++p) {
-    const std::int64_t chunk = 3;
+    const std::int64_t chunk = 3, parts = 2 * std::int64_t{p};
     std::vector<Rank> ranks(static_cast<std::size_t>(p));
     for (int r = 0; r < p; ++r) ranks[static_cast<std::size_t>(std::min(2 * r, 2 * (p - 1 - r) + 1))] = r;
     const Layout layout =
-        make_layout(Mesh({{"cp", p}}, ranks), {Shard{0, HeadTail{}}}, {2 * p * chunk}, DType::f32);
+        make_layout(Mesh({{"cp", p}}, ranks), {Shard{0, HeadTail{}}}, {parts * chunk}, DType::f32);
     for (Rank r = 0; r < p; ++r) {
-      const std::int64_t first = 2 * r, second = 2 * (p - 1 - r) + 1;
+      const std::int64_t first = std::int64_t{2} * r, second = parts - 1 - first;  // 2(P-1-r)+1
       const IndexSet chunks = {{first * chunk, chunk, chunk, 1}, {second * chunk, chunk, chunk, 1}};
       EXPECT_TRUE(same_members(indices(layout, 0, r), chunks)) << r << " of " << p;
-      EXPECT_EQ((first + 1) + (second + 1), 2 * p + 1);  // work under a causal mask, the same for every rank
+      EXPECT_EQ((first + 1) + (second + 1), parts + 1);  // work under a causal mask, the same for every rank
     }
   }
 }
@@ -429,19 +429,19 @@ TEST(PlacementOracle, J11HyperParallelChunksAreHeadTailShardsOfOtherRanks) {
 // J12: MindSpeed's ring gives rank r the chunks r and 2P-1-r, in this order.
 TEST(PlacementOracle, J12MindSpeedRingIsHeadTail) {
   for (int p = 1; p <= 9; ++p) {
-    const std::int64_t chunk = 5;
-    const Layout layout = layout_of(str("cp=", p), "S(0,head_tail)", {2 * p * chunk});
+    const std::int64_t chunk = 5, parts = 2 * std::int64_t{p};
+    const Layout layout = layout_of(str("cp=", p), "S(0,head_tail)", {parts * chunk});
     for (Rank r = 0; r < p; ++r) {
       Indices expected(static_cast<std::size_t>(2 * chunk));
       std::iota(expected.begin(), expected.begin() + chunk, r * chunk);
-      std::iota(expected.begin() + chunk, expected.end(), (2 * p - 1 - r) * chunk);
+      std::iota(expected.begin() + chunk, expected.end(), (parts - 1 - r) * chunk);
       EXPECT_EQ(expand(indices(layout, 0, r)), expected);
     }
   }
 }
 
-// Not expressible: A14, SS(0,3) then SS(0,4), cuts the list that is left at positions that are no global boundaries; I3's
-// ragged shard splits the flattened tensor. Both have equal contents in other layouts.
+// Not expressible: A14, SS(0,3) then SS(0,4), whose second split cuts the list that is left at positions that are no
+// global boundaries; I3 and I4, veScale's ragged shards, which split the flattened tensor.
 
 }  // namespace
 }  // namespace cp
