@@ -73,7 +73,8 @@ class Parser {
   }
 
   static void numbered(TextReader& line, std::size_t expected) {
-    TextReader before = line;
+    line.done();
+    const TextReader before = line;
     if (line.number<std::size_t>() != expected) before.fail(str("the number ", expected));
   }
 

@@ -1,0 +1,167 @@
+// A plan with every operation and every kind of field, and a visit to a small change of each field in turn.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "shared/plan/operations.h"
+#include "shared/plan/plan.h"
+
+namespace cp::test {
+
+// Changes one thing of a value at a time, calls f, and puts it back.
+template <class F>
+class Variations {
+ public:
+  explicit Variations(const F& f) : f_(f) {}
+
+  void of(std::int32_t& value) { with(value, value + 1); }
+  void of(std::int64_t& value) { with(value, value + 1); }
+  void of(double& value) { with(value, value + 0.5); }
+  void of(bool& value) { with(value, !value); }
+  void of(std::string& value) { with(value, value + "'"); }
+  void of(ReduceOp& value) { with(value, value == ReduceOp::max ? ReduceOp::min : ReduceOp::max); }
+  void of(DType& value) { with(value, value == DType::bf16 ? DType::i64 : DType::bf16); }
+  void of(BufferKind& value) {
+    with(value, value == BufferKind::input ? BufferKind::inout : BufferKind::input);
+  }
+  void of(Digest& value) {
+    with(value.high, value.high + 1);
+    with(value.low, value.low + 1);
+  }
+  void of(Advance& value) { of(value.stride), of(value.period), of(value.phase); }
+  void of(View& value) {
+    of(value.buffer), of(value.offset), of(value.shape), of(value.strides), of(value.advance);
+    std::swap(value.shape, value.strides);
+    if (value.shape != value.strides) f_();
+    std::swap(value.shape, value.strides);
+  }
+  void of(Transfer& value) { of(value.peer), of(value.view); }
+  void of(MaskSlice& value) {
+    of(value.q_begin), of(value.q_len), of(value.k_begin), of(value.k_len);
+    with(value.kind, value.kind == MaskSlice::Kind::full ? MaskSlice::Kind::causal : MaskSlice::Kind::full);
+    with(value.kind,
+         value.kind == MaskSlice::Kind::window ? MaskSlice::Kind::causal : MaskSlice::Kind::window);
+    of(value.diagonal), of(value.window);
+  }
+  void of(Edge& value) { of(value.step), of(value.iterations_back); }
+  template <class T>
+  void of(std::vector<T>& values) {
+    for (T& value : values) of(value);
+    values.push_back(T{});
+    f_();
+    values.pop_back();
+  }
+  template <class T>
+  void of(std::set<T>& values) {
+    const std::set<T> before = values;
+    for (const T& value : before) {
+      values.erase(value);
+      f_();
+      values.insert(value);
+    }
+  }
+
+  // All that is part of a plan's meaning.
+  void of(Plan& plan) {
+    of(plan.self), of(plan.arena_bytes), of(plan.inputs);
+    of(plan.target.name), of(plan.target.collectives), of(plan.target.kernels), of(plan.target.dtypes);
+    of(plan.target.alignment_bytes);
+    for (Group& group : plan.groups) of(group.name), of(group.ranks);
+    for (Buffer& buffer : plan.buffers) {
+      of(buffer.kind), of(buffer.dtype), of(buffer.numel), of(buffer.offset_bytes);
+      of(buffer.first_use), of(buffer.last_use);
+    }
+    plan.streams.push_back("one more");
+    f_();
+    plan.streams.pop_back();
+    for (Segment& segment : plan.segments) {
+      std::visit(Overloaded{[&](Step& step) { of(step); },
+                            [&](Repeat& repeat) {
+                              of(repeat.count);
+                              for (Step& step : repeat.steps) of(step);
+                            }},
+                 segment);
+    }
+    of_structure(plan);
+  }
+
+  // People's words: no part of the meaning.
+  void of_words(Plan& plan) {
+    for (std::string& stream : plan.streams) of(stream);
+    for (Buffer& buffer : plan.buffers) of(buffer.name);
+    for (Segment& segment : plan.segments) {
+      if (Step* step = std::get_if<Step>(&segment)) of(step->label);
+    }
+  }
+
+ private:
+  void of(Step& step) {
+    of(step.stream), of(step.after);
+    visit_operation(step.work,
+                    [&](auto& op) { visit_fields(op, [&](std::string_view, auto& field) { of(field); }); });
+  }
+
+  // The last step in front of the Repeat at the end, or in it.
+  void of_structure(Plan& plan) {
+    const Plan before = plan;
+    Repeat last = std::get<Repeat>(plan.segments.back());
+    plan.segments.pop_back();
+    f_();
+    plan.segments.emplace_back(last.steps.front());
+    last.steps.erase(last.steps.begin());
+    plan.segments.emplace_back(last);
+    f_();
+    plan = before;
+    std::swap(plan.segments[0], plan.segments[1]);
+    f_();
+    plan = before;
+  }
+
+  template <class T>
+  void with(T& place, T changed) {
+    std::swap(place, changed);
+    f_();
+    std::swap(place, changed);
+  }
+
+  const F& f_;
+};
+
+template <class Variant, std::size_t... kIndex>
+void add_each(std::vector<Step>& steps, std::index_sequence<kIndex...>) {
+  (steps.push_back({0, Variant(std::variant_alternative_t<kIndex, Variant>{}), {}, {}}), ...);
+}
+
+inline Plan plan_with_every_field() {
+  Plan plan;
+  plan.self = 3;
+  plan.target = host_target();
+  plan.groups = {{"cp", {3, 1}}, {"tp", {2, 3}}};
+  plan.buffers = {{"x", BufferKind::input, DType::f32, 64, 0, -1, -1},
+                  {"t", BufferKind::temporary, DType::i32, 8, 16, 0, 1}};
+  plan.streams = {"compute", "comm"};
+  plan.arena_bytes = 48;
+  plan.inputs = {5, 6};
+  std::vector<Step> steps;
+  add_each<Kernel>(steps, std::make_index_sequence<std::variant_size_v<Kernel>>());
+  add_each<Collective>(steps, std::make_index_sequence<std::variant_size_v<Collective>>());
+  for (Step& step : steps) {
+    step.after = {{1, 0}, {2, 1}};
+    step.label = "label";
+    visit_operation(step.work, [](auto& op) {
+      visit_fields(op, [](std::string_view, auto& field) {
+        using T = std::remove_reference_t<decltype(field)>;
+        if constexpr (std::is_same_v<T, View>) field = dense_view(0, 3, {2, 3}, {6, 2, 1});
+        if constexpr (std::is_same_v<T, std::vector<Transfer>>) field = {{1, flat_view(0, 0, 4)}};
+        if constexpr (std::is_same_v<T, std::vector<MaskSlice>>)
+          field = {{1, 2, 3, 4, MaskSlice::Kind::causal, 5, 6}};
+      });
+    });
+    plan.segments.emplace_back(step);
+  }
+  plan.segments.emplace_back(Repeat{4, {steps[0], steps.back()}});
+  return plan;
+}
+
+}  // namespace cp::test

@@ -1,0 +1,323 @@
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/plan/builder.h"
+
+namespace cp {
+namespace {
+
+// Buffers by dtype, of 64 elements each; rank 5 has index 1 in a group of four.
+struct World {
+  World() {
+    plan.self = 5;
+    plan.target = host_target();
+    plan.streams = {"s"};
+    plan.groups = {{"g", {4, 5, 6, 7}}, {"strangers", {0, 1}}};
+    plan.buffers = {{"in", BufferKind::input, DType::f32, 64},
+                    {"x", BufferKind::inout, DType::f32, 64},
+                    {"y", BufferKind::temporary, DType::f32, 64},
+                    {"h", BufferKind::inout, DType::bf16, 64},
+                    {"i", BufferKind::inout, DType::i32, 64}};
+  }
+  std::string error(Work work, std::int64_t count = 1, StreamId stream = 0) const {
+    try {
+      validate_step(plan, Step{stream, std::move(work), {}, ""}, count);
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+    return "";
+  }
+  Plan plan;
+};
+constexpr BufferId kIn = 0, kX = 1, kY = 2, kH = 3, kI = 4;
+View x(std::int64_t offset, std::int64_t numel) { return flat_view(kX, offset, numel); }
+View y(std::int64_t offset, std::int64_t numel) { return flat_view(kY, offset, numel); }
+Work kernel(Kernel work) { return work; }
+Work collective(Collective work) { return work; }
+
+struct Case {
+  Work work;
+  std::string error;  // after "step <name> of rank 5: "; empty: valid
+  std::int64_t count = 1;
+};
+
+void expect(const std::vector<Case>& cases) {
+  const World world;
+  for (const Case& each : cases) {
+    const std::string prefix = str("step ", operation_name(each.work), " of rank 5: ");
+    EXPECT_EQ(world.error(each.work, each.count), each.error.empty() ? "" : prefix + each.error);
+  }
+}
+
+TEST(ValidateStep, ViewsLieInTheirBuffers) {
+  const auto fill = [](View view) { return kernel(Fill{std::move(view), 0}); };
+  const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  expect({
+      {fill(x(0, 64)), ""},
+      {fill(x(64, 0)), ""},
+      {fill(x(1000, 0)), ""},  // touches nothing
+      {fill(View{kX, 63, {}, {}, {}}), ""},
+      {fill(x(1, 64)), "the view x+1[64] leaves its buffer of 64 elements; it covers [1, 65)"},
+      {fill(x(-1, 4)), "the view x+-1[4] leaves its buffer of 64 elements; it covers [-1, 3)"},
+      {fill(View{kX, 0, {8, 4}, {9, 1}, {}}),
+       "the view x+0[8x4 strides 9x1] leaves its buffer of 64 elements"},
+      {fill(View{kX, 0, {huge, 2}, {1, 1}, {}}),
+       str("a view of x has the shape ", huge, "x2 of more than 2^60 elements")},
+      {fill(View{kX, huge, {4}, {1}, {}}), str("the view x+", huge, "[4] leaves its buffer of 64 elements")},
+      {fill(View{kX, 0, {2}, {huge}, {}}),
+       str("the view x+0[2 strides ", huge, "] leaves its buffer of 64 elements")},
+      {fill(View{9, 0, {4}, {1}, {}}), "buffer 9 is not one of the plan's 5"},
+      {fill(View{kX, 0, {4}, {}, {}}), "a view of x has 1 dimensions but 0 strides"},
+      {fill(View{kX, 8, {2}, {-1}, {}}),
+       "a view of x has size 2 and stride -1 in dimension 0; neither may be negative"},
+  });
+}
+
+TEST(ValidateStep, InEveryIteration) {
+  const auto fill = [](std::int64_t offset, Advance advance) {
+    return kernel(Fill{flat_view(kX, offset, 8, advance), 0});
+  };
+  expect({
+      {fill(0, {8, 0, 0}), "", 8},
+      {fill(0, {8, 0, 0}),
+       "the view x+0[8] that advances by 8 in each of 9 iterations (period 0, phase 0) leaves its buffer of "
+       "64 elements; it "
+       "covers [0, 72)",
+       9},
+      {fill(0, {8, 0, 1}),
+       "the view x+0[8] that advances by 8 in each of 8 iterations (period 0, phase 1) leaves its buffer of "
+       "64 elements; it "
+       "covers [8, 72)",
+       8},
+      {fill(56, {-8, 0, 0}), "", 8},
+      {fill(56, {-8, 0, 0}),
+       "the view x+56[8] that advances by -8 in each of 9 iterations (period 0, phase 0) leaves its buffer "
+       "of 64 elements; it "
+       "covers [-8, 64)",
+       9},
+      {fill(0, {32, 2, 1}), "", std::int64_t{1} << 31},
+      {fill(48, {16, 2, 0}),
+       "the view x+48[8] that advances by 16 in each of 2 iterations (period 2, phase 0) leaves its buffer "
+       "of 64 elements; it "
+       "covers [48, 72)",
+       2},
+      {fill(48, {16, 2, 2}), "", 1},  // never comes to the second slot
+      {fill(0, {8, -1, 0}), "a view of x advances with period -1 and phase 0; use 0 to 2^31", 2},
+      {fill(0, {0, 0, 0}), "a Repeat of 0 iterations; use 1 to 2^31", 0},
+  });
+}
+
+TEST(ValidateStep, WhatIsWrittenIsWrittenOnce) {
+  const auto fill = [](Shape shape, Shape strides) {
+    return kernel(Fill{View{kX, 0, shape, strides, {}}, 0});
+  };
+  const std::string overlap =
+      ", whose dimensions overlap; make each stride larger than the reach of the smaller ones";
+  expect({
+      {fill({4, 1, 8}, {8, 0, 1}), ""},
+      {fill({8, 4}, {1, 8}), ""},
+      {fill({2, 2, 2}, {1, 2, 4}), ""},
+      {fill({4, 8}, {0, 1}), "writes the view x+0[4x8 strides 0x1], whose stride 0 repeats elements"},
+      {fill({4, 8}, {7, 1}), "writes the view x+0[4x8 strides 7x1]" + overlap},
+      {fill({4, 4}, {1, 1}), "writes the view x+0[4x4 strides 1x1]" + overlap},
+      {fill({2, 3, 2}, {4, 2, 9}), "writes the view x+0[2x3x2 strides 4x2x9]" + overlap},
+      {kernel(Copy{View{kX, 0, {4, 8}, {0, 1}, {}}, y(0, 32)}), ""},  // reading may repeat
+      {kernel(Fill{flat_view(kIn, 0, 4), 0}), "writes in, which is an input; make it an inout"},
+  });
+}
+
+TEST(ValidateStep, Kernels) {
+  const auto dense = [](BufferId buffer, Shape shape, std::int64_t offset = 0) {
+    return dense_view(buffer, offset, shape);
+  };
+  expect({
+      {kernel(Copy{x(0, 8), dense(kY, {2, 4})}), ""},
+      {kernel(Copy{x(0, 8), y(0, 9)}), "x+0[8] has 8 elements but y+0[9] has 9"},
+      {kernel(Copy{x(0, 8), flat_view(kH, 0, 8)}), "x+0[8] is f32 but h+0[8] is bf16; use a cast"},
+      {kernel(Copy{x(0, 8), x(7, 8)}), "x+0[8] and x+7[8] share memory; a kernel's output is its own"},
+      {kernel(Copy{x(0, 8), x(0, 8)}), "x+0[8] and x+0[8] share memory; a kernel's output is its own"},
+      {kernel(Copy{x(0, 8), x(8, 8)}), ""},
+      {kernel(Cast{x(0, 8), flat_view(kI, 0, 8)}), ""},
+      {kernel(Cast{x(0, 8), flat_view(kI, 0, 7)}), "x+0[8] has 8 elements but i+0[7] has 7"},
+      {kernel(Accumulate{ReduceOp::avg, x(0, 8), y(0, 8)}), "accumulates with avg; use sum, then scale"},
+      {kernel(Accumulate{ReduceOp::sum, x(0, 8), x(0, 8)}),
+       "x+0[8] and x+0[8] share memory; a kernel's output is its own"},
+      {kernel(Scale{flat_view(kI, 0, 8), 2}), "i+0[8] is i32; a floating type is needed"},
+      {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {3, 4}), dense(kY, {2, 4}), true}), ""},
+      {kernel(MatMul{dense(kX, {2, 3}), dense(kX, {3, 4}), dense(kY, {2, 4})}), ""},  // both are read
+      {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {4, 3}), dense(kY, {2, 4})}),
+       "b is in+0[4x3] where the shape 3x3 is needed"},
+      {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {3, 4}), dense(kY, {4, 2})}),
+       "out is y+0[4x2] where the shape 2x4 is needed"},
+      {kernel(MatMul{x(0, 6), dense(kIn, {3, 4}), dense(kY, {2, 4})}),
+       "x+0[6] is not a matrix; give it two dimensions"},
+      // Slots that are apart in each iteration, and slots that are not.
+      {kernel(Copy{flat_view(kX, 0, 8, {8, 2, 0}), flat_view(kX, 0, 8, {8, 2, 1})}), "", 4},
+      {kernel(Copy{flat_view(kX, 0, 8, {8, 2, 0}), flat_view(kX, 0, 8, {8, 3, 1})}),
+       "x+0[8] and x+0[8] share memory; a kernel's output is its own", 6},
+  });
+}
+
+TEST(ValidateStep, Attention) {
+  const View q = dense_view(kIn, 0, {1, 3, 4, 2}), k = dense_view(kX, 0, {1, 5, 2, 2}),
+             v = dense_view(kX, 20, {1, 5, 2, 1});
+  const View out = dense_view(kY, 0, {1, 3, 4, 1}), lse = dense_view(kY, 12, {1, 4, 3});
+  const auto slices = [](std::int64_t q_len, std::int64_t k_len, std::int64_t window = 1) {
+    return std::vector<MaskSlice>{{0, q_len, 0, k_len, MaskSlice::Kind::window, 0, window}};
+  };
+  const auto forward = [&](auto change) {
+    AttentionForward op{q, k, v, out, lse, 1, slices(3, 5)};
+    change(op);
+    return kernel(op);
+  };
+  const View dq = dense_view(kY, 0, {1, 3, 4, 2}), dk = dense_view(kY, 24, {1, 5, 2, 2}),
+             dv = dense_view(kY, 44, {1, 5, 2, 1});
+  const View dout = dense_view(kIn, 24, {1, 3, 4, 1}), rows = dense_view(kX, 30, {1, 4, 3}),
+             rows2 = dense_view(kX, 42, {1, 4, 3});
+  const auto backward = [&](auto change) {
+    AttentionBackward op{q, k, v, dout, rows, rows2, dq, dk, dv, 1, slices(3, 5), false};
+    change(op);
+    return kernel(op);
+  };
+  expect({
+      {forward([](auto&) {}), ""},
+      {forward([](auto& op) { op.q.shape[2] = 3; }), "kv_heads=2 does not divide q_heads=3"},
+      {forward([](auto& op) { op.k.shape[3] = 1; }),
+       "k is x+0[1x5x2x1 strides 20x4x2x1] where the shape 1x5x2x2 is needed"},
+      {forward([](auto& op) { op.v.shape[1] = 4; }), "v is x+20[1x4x2x1] where the shape 1x5x2x1 is needed"},
+      {forward([](auto& op) { op.q = x(0, 24); }), "x+0[24] is not [batch, seq, heads, head_dim]"},
+      {forward([](auto& op) { op.q.buffer = kH; }),
+       "h+0[1x3x4x2] is bf16 but x+0[1x5x2x2] is f32; use a cast"},
+      {forward([](auto& op) { op.out.shape[1] = 2; }),
+       "out is y+0[1x2x4x1] where the shape 1x3x4x1 is needed"},
+      {forward([](auto& op) { op.out.buffer = kH; }), ""},  // partial results may be wider or narrower
+      {forward([](auto& op) { op.lse.buffer = kH; }), "lse is bf16; it is always f32"},
+      {forward([](auto& op) {
+         op.lse = dense_view(kY, 12, {1, 3, 4});
+       }),
+       "lse is y+12[1x3x4] where the shape 1x4x3 is needed"},
+      {forward([](auto& op) { op.lse.offset = 11; }),
+       "y+0[1x3x4x1] and y+11[1x4x3] share memory; a kernel's output is its own"},
+      {forward([&](auto& op) { op.slices = slices(4, 5); }),
+       "mask slice of queries [0, +4) and keys [0, +5) leaves the 3 queries and 5 keys"},
+      {forward([&](auto& op) { op.slices = slices(3, 6); }),
+       "mask slice of queries [0, +3) and keys [0, +6) leaves the 3 queries and 5 keys"},
+      {forward([&](auto& op) { op.slices = slices(3, 5, 0); }),
+       "mask slice with window 0; a window holds at least one key"},
+      {backward([](auto&) {}), ""},
+      {backward([](auto& op) { op.dk.shape[1] = 4; }),
+       "dk is y+24[1x4x2x2] where the shape 1x5x2x2 is needed"},
+      {backward([](auto& op) { op.delta.shape[2] = 2; }),
+       "delta is x+42[1x4x2 strides 12x3x1] where the shape 1x4x3 is needed"},
+      {backward([](auto& op) { op.dv.buffer = kI; }), "i+44[1x5x2x1] is i32; a floating type is needed"},
+      {kernel(AttentionDelta{dout, dense_view(kX, 0, {1, 3, 4, 1}), lse}), ""},
+      {kernel(AttentionDelta{dout, dense_view(kX, 0, {1, 3, 4, 2}), lse}),
+       "dout is x+0[1x3x4x2] where the shape 1x3x4x1 is needed"},
+      {kernel(AttentionMerge{dout, rows, out, lse}), ""},
+      {kernel(AttentionMerge{dout, dense_view(kX, 0, {1, 4, 2}), out, lse}),
+       "in_lse is x+0[1x4x2] where the shape 1x4x3 is needed"},
+  });
+}
+
+TEST(ValidateStep, Collectives) {
+  const View columns{kX, 0, {4, 2}, {8, 1}, {}};
+  const std::string copy_it = " is not contiguous; collectives need that: copy it first";
+  expect({
+      {collective(AllGather{0, x(0, 8), y(0, 32)}), ""},
+      {collective(AllGather{0, x(0, 8), y(0, 31)}), "out has 31 elements; 4 members with 8 each make 32"},
+      {collective(AllGather{0, columns, y(0, 32)}), "the view x+0[4x2 strides 8x1]" + copy_it},
+      {collective(AllGather{0, flat_view(kH, 0, 8), y(0, 32)}),
+       "h+0[8] is bf16 but y+0[32] is f32; use a cast"},
+      {collective(ReduceScatter{0, ReduceOp::sum, x(0, 32), y(0, 8)}), ""},
+      {collective(ReduceScatter{0, ReduceOp::sum, x(0, 32), y(0, 9)}),
+       "in has 32 elements; 4 members with 9 each need 36"},
+      {collective(AllReduce{0, ReduceOp::avg, x(0, 8), y(0, 8)}), ""},
+      {collective(AllReduce{0, ReduceOp::avg, flat_view(kI, 0, 8), flat_view(kI, 0, 8)}),
+       "i+0[8] is i32; a floating type is needed"},
+      {collective(AllReduce{0, ReduceOp::sum, x(0, 8), y(0, 7)}), "x+0[8] has 8 elements but y+0[7] has 7"},
+      {collective(AllToAll{0, x(0, 8), y(0, 8)}), ""},
+      {collective(AllToAll{0, x(0, 6), y(0, 6)}),
+       "in has 6 elements, not a multiple of the 4 members; pad it, or use an exchange"},
+      {collective(Broadcast{0, 0, View{}, y(0, 8)}), ""},  // the root alone reads
+      {collective(Broadcast{0, 1, x(0, 8), y(0, 8)}), ""},
+      {collective(Broadcast{0, 1, x(0, 7), y(0, 8)}), "x+0[7] has 7 elements but y+0[8] has 8"},
+      {collective(Broadcast{0, 4, x(0, 8), y(0, 8)}), "root 4 is not an index in a group of 4"},
+  });
+  const World world;
+  EXPECT_EQ(world.error(collective(AllReduce{1, ReduceOp::sum, x(0, 8), y(0, 8)})),
+            "rank 5 is no member of group strangers[0,1]; only members take part in its collectives");
+  EXPECT_EQ(world.error(collective(AllReduce{2, ReduceOp::sum, x(0, 8), y(0, 8)})),
+            "group 2 is not one of the plan's 2 groups");
+  EXPECT_EQ(world.error(kernel(Fill{x(0, 8), 0}), 1, 1),
+            "step fill of rank 5: stream 1 is not one of the plan's 1");
+}
+
+// NCCL's in-place forms, and nothing near them.
+TEST(ValidateStep, InPlaceForms) {
+  const auto share = [](const std::string& a, const std::string& b, const std::string& advice) {
+    return a + " and " + b + " share memory; " + advice;
+  };
+  expect({
+      {collective(AllGather{0, x(8, 8), x(0, 32)}), ""},
+      {collective(AllGather{0, x(0, 8), x(0, 32)}),
+       share("x+0[8]", "x+0[32]", "in place, in is block 1 of out")},
+      {collective(AllGather{0, x(9, 8), x(0, 32)}),
+       share("x+9[8]", "x+0[32]", "in place, in is block 1 of out")},
+      {collective(ReduceScatter{0, ReduceOp::sum, x(0, 32), x(8, 8)}), ""},
+      {collective(ReduceScatter{0, ReduceOp::sum, x(0, 32), x(16, 8)}),
+       share("x+0[32]", "x+16[8]", "in place, out is block 1 of in")},
+      {collective(AllReduce{0, ReduceOp::sum, x(4, 8), x(4, 8)}), ""},
+      {collective(AllReduce{0, ReduceOp::sum, x(4, 8), x(5, 8)}),
+       share("x+4[8]", "x+5[8]", "in place, in and out are the same")},
+      {collective(
+           AllReduce{0, ReduceOp::sum, flat_view(kX, 0, 8, {8, 2, 0}), flat_view(kX, 0, 8, {8, 2, 0})}),
+       "", 4},
+      {collective(AllReduce{0, ReduceOp::sum, flat_view(kX, 0, 8, {8, 2, 0}), flat_view(kX, 0, 8)}),
+       share("x+0[8]", "x+0[8]", "in place, in and out are the same"), 4},
+      {collective(Broadcast{0, 1, x(4, 8), x(4, 8)}), ""},
+      {collective(Broadcast{0, 1, x(4, 8), x(8, 8)}),
+       share("x+4[8]", "x+8[8]", "in place, in and out are the same")},
+      {collective(AllToAll{0, x(0, 8), x(0, 8)}),
+       share("x+0[8]", "x+0[8]", "all_to_all has no in-place form")},
+  });
+}
+
+TEST(ValidateStep, Exchanges) {
+  const auto exchange = [](std::vector<Transfer> sends, std::vector<Transfer> recvs) {
+    return collective(Exchange{0, std::move(sends), std::move(recvs), {}});
+  };
+  const std::string advice = " share memory; an exchange has no in-place form";
+  expect({
+      {exchange({}, {}), ""},
+      {exchange({{0, x(0, 8)}, {2, x(4, 8)}, {0, flat_view(kH, 0, 8)}}, {{0, y(0, 8)}, {3, y(8, 2)}}), ""},
+      {exchange({{4, x(0, 8)}}, {}), "peer 4 is not an index in a group of 4"},
+      {exchange({{-1, x(0, 8)}}, {}), "peer -1 is not an index in a group of 4"},
+      {exchange({{1, x(0, 8)}}, {}), "peer 1 is the rank itself; use a copy"},
+      {exchange({}, {{2, x(0, 0)}}), "an empty transfer with peer 2; leave it out"},
+      {exchange({{0, View{kX, 0, {4, 2}, {8, 1}, {}}}}, {}),
+       "the view x+0[4x2 strides 8x1] is not contiguous; collectives need that: copy it first"},
+      {exchange({{0, x(0, 8)}}, {{0, x(7, 8)}}), "x+0[8] and x+7[8]" + advice},
+      {exchange({}, {{0, x(0, 8)}, {2, x(4, 8)}}), "x+0[8] and x+4[8]" + advice},
+      // The overlap is with the one that reaches farthest, not with the one just before.
+      {exchange({{0, x(0, 40)}, {2, x(4, 2)}}, {{0, x(30, 4)}}), "x+0[40] and x+30[4]" + advice},
+      {exchange({{0, x(50, 8)}}, {{0, x(0, 40)}, {2, y(0, 4)}, {3, x(40, 10)}}), ""},
+      {exchange({{0, flat_view(kX, 0, 8, {8, 2, 0})}}, {{0, flat_view(kX, 0, 8, {8, 2, 1})}}), "", 4},
+      {exchange({{0, flat_view(kX, 0, 8, {8, 2, 0})}}, {{0, flat_view(kX, 0, 8, {8, 2, 2})}}),
+       "x+0[8] and x+0[8]" + advice, 4},
+  });
+}
+
+TEST(ValidateStep, NamesTheLabel) {
+  World world;
+  try {
+    validate_step(world.plan, Step{0, Kernel(Scale{flat_view(kI, 0, 8), 2}), {}, "halve dk"}, 1);
+    FAIL();
+  } catch (const InvalidInput& error) {
+    EXPECT_STREQ(error.what(), "step scale \"halve dk\" of rank 5: i+0[8] is i32; a floating type is needed");
+  }
+}
+
+}  // namespace
+}  // namespace cp
