@@ -741,26 +741,27 @@ TEST(CheckOrder, AfterARepeatTheSlotsAreThoseOfTheTrueLastIterations) {
 }
 
 TEST(CheckOrder, WaitsCrossALongRepeat) {
-  // The wait from the first step to the last passes the Repeat by an edge of 5 iterations back: there is one where the
-  // Repeat has 6 iterations.
+  // The wait from the first step to the last passes the Repeat by two edges of 5 iterations back each: there is one where
+  // the Repeat has 11 iterations.
   const auto plans = [](std::int64_t iterations) {
-    return write_plans(1,
-                       [&](Rank, PlanWriter& plan) {
-                         const View x = flat_view(plan.inout("x", 4), 0, 4);
-                         const View a = flat_view(plan.inout("a", 4), 0, 4),
-                                    b = flat_view(plan.inout("b", 4), 0, 4);
-                         plan.add(0, Scale{x, 2});
-                         plan.begin_repeat(iterations);
-                         plan.add(0, Scale{a, 2});
-                         plan.add(1, Scale{b, 2}, {{1, 5}});
-                         plan.end_repeat();
-                         plan.add(1, Scale{x, 2});
-                       },
-                       {"a", "b"});
+    return write_plans(
+        1,
+        [&](Rank, PlanWriter& plan) {
+          const View x = flat_view(plan.inout("x", 4), 0, 4), a = flat_view(plan.inout("a", 4), 0, 4);
+          const View b = flat_view(plan.inout("b", 4), 0, 4), c = flat_view(plan.inout("c", 4), 0, 4);
+          plan.add(0, Scale{x, 2});
+          plan.begin_repeat(iterations);
+          plan.add(0, Scale{a, 2});
+          plan.add(1, Scale{b, 2}, {{1, 5}});
+          plan.add(2, Scale{c, 2}, {{2, 5}});
+          plan.end_repeat();
+          plan.add(2, Scale{x, 2});
+        },
+        {"s0", "s1", "s2"});
   };
-  expect_error<CheckFailure>(plans(5),
-                             {"step 3 scale on stream b reads x[0, 4), which step 0 scale on stream a"});
-  expect_clean(plans(6));
+  expect_error<CheckFailure>(plans(10),
+                             {"step 4 scale on stream s2 reads x[0, 4), which step 0 scale on stream s0"});
+  expect_clean(plans(11));
   expect_clean(plans(1000));
 }
 
