@@ -32,5 +32,7 @@ template <class... Fs>
 struct Overloaded : Fs... {
   using Fs::operator()...;
 };
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;  // Clang 14 does not deduce aggregates by itself
 
 }  // namespace cp

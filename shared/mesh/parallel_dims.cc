@@ -36,7 +36,7 @@ std::string divisors_text(std::int64_t value) {
     if (d != value / d) high.push_back(value / d);
   }
   low.insert(low.end(), high.rbegin(), high.rend());
-  return "{" + join(low, ", ") + "}";
+  return str("{", join(low, ", "), "}");
 }
 
 // "8 or 16": the multiples of `divisor` on both sides of `value`, which is not one.

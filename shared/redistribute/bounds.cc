@@ -85,18 +85,34 @@ Bounds::Reduction Bounds::reduction(const State& state, const State& target, dou
   return reduction;
 }
 
+const std::vector<std::int32_t>& Bounds::receivers(const State& target, unsigned kept, std::size_t area) {
+  if (receivers_kept_ != kept) {
+    receivers_.assign(areas_.size(), {});
+    receivers_kept_ = kept;
+  }
+  std::vector<std::int32_t>& found = receivers_[area];
+  if (found.empty()) found = distinct_holders(space_, target, kept, areas_[area]);
+  return found;
+}
+
 // What the area's new shards hold together, and how much of that none of its old shards has.
-Bounds::Need Bounds::needed(const State& state, const State& target, const std::vector<std::int32_t>& area,
+Bounds::Need Bounds::needed(const State& state, const State& target, const BoxPair& boxes, std::size_t area,
                             bool arrives_all) {
-  const unsigned kept = kept_axes(state, target);
   Need need;
-  const std::vector<std::int32_t> receivers = distinct_holders(space_, target, kept, area);
-  for (const std::int32_t to : receivers) need.distinct += space_.numel(target, to);
+  if (areas_[area].size() == 1) {
+    const std::int32_t rank = areas_[area].front();
+    if (!space_.in_side(target.side, rank)) return need;
+    need.distinct = need.outside = space_.numel(target, rank);
+    if (!arrives_all && space_.in_side(state.side, rank)) need.outside -= boxes.shared_numel(rank, rank);
+    return need;
+  }
+  const unsigned kept = kept_axes(state, target);
+  const std::vector<std::int32_t>& to_ranks = receivers(target, kept, area);
+  for (const std::int32_t to : to_ranks) need.distinct += space_.numel(target, to);
   need.outside = need.distinct;
   if (arrives_all) return need;
-  const BoxPair boxes = space_.boxes(state, target);
-  for (const std::int32_t from : distinct_holders(space_, state, kept, area)) {
-    for (const std::int32_t to : receivers) {
+  for (const std::int32_t from : distinct_holders(space_, state, kept, areas_[area])) {
+    for (const std::int32_t to : to_ranks) {
       const bool same_values = kept == 0 || partial_coordinates(space_, state, from, kept) ==
                                                 partial_coordinates(space_, state, to, kept);
       if (same_values) need.outside -= boxes.shared_numel(from, to);
@@ -111,6 +127,7 @@ void Bounds::find(const State& state, const State& target, std::vector<double>& 
   bytes.assign(areas_.size(), 0);
   if (space_.equivalent(state, target)) return;
   const auto num_ranks = static_cast<double>(space_.num_ranks());
+  const BoxPair boxes = space_.boxes(state, target);
   bool moves = false;
   // Whatever crosses between the areas of a level pays at least its rate; what also crosses those of a slower level, more.
   std::vector<double> rank_us(idx(space_.num_ranks()), 0);
@@ -121,7 +138,7 @@ void Bounds::find(const State& state, const State& target, std::vector<double>& 
     std::int64_t distinct = 0, outside = 0;
     for (std::size_t a = level.first_area; a < level.end_area; ++a) {
       const std::vector<std::int32_t>& area = areas_[a];
-      const Need need = needed(state, target, area, reduces.contributions > 1);
+      const Need need = needed(state, target, boxes, a, reduces.contributions > 1);
       distinct += need.distinct;
       outside += need.outside;
       bytes[a] =

@@ -19,6 +19,7 @@ class Bounds {
  public:
   Bounds(LayoutSpace& space, const MoveCoster& coster, const CostModel& model);
 
+  // The first areas are the single ranks, in order of their positions.
   const std::vector<std::vector<std::int32_t>>& areas() const { return areas_; }
 
   // What every chain from `state` to `target` costs on average over each area, at least.
@@ -38,8 +39,9 @@ class Bounds {
   struct Need {
     std::int64_t outside = 0, distinct = 0;
   };
-  Need needed(const State& state, const State& target, const std::vector<std::int32_t>& area,
+  Need needed(const State& state, const State& target, const BoxPair& boxes, std::size_t area,
               bool arrives_all);
+  const std::vector<std::int32_t>& receivers(const State& target, unsigned kept, std::size_t area);
   Reduction reduction(const State& state, const State& target, double slower_than) const;
   void split_areas();
 
@@ -47,6 +49,8 @@ class Bounds {
   const MoveCoster& coster_;
   const CostModel& model_;
   std::vector<std::vector<std::int32_t>> areas_;
+  std::vector<std::vector<std::int32_t>> receivers_;  // by area: which hold distinct parts of the target
+  unsigned receivers_kept_ = ~0U;                     // the partial axes for which that was found
   std::vector<Level> levels_;  // fastest first; the areas of the first are single ranks
 };
 

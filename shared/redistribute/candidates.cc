@@ -1,9 +1,10 @@
 #include "shared/redistribute/candidates.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
+#include <span>
 
 namespace cp::detail {
 namespace {
@@ -14,12 +15,14 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 // through them can only pay under tight memory bounds.
 constexpr double kLargeSpace = 20000;
 
+using Lists = std::array<ShardList, kMaxDims>;  // by dimension
+
 class Candidates {
  public:
   Candidates(LayoutSpace& space, const State& state, const RedistributeOptions& options,
              std::vector<StateMove>& out)
       : space_(space), state_(state), options_(options), out_(out) {
-    for (int dim = 0; dim < space.num_dims(); ++dim) lists_.push_back(space.spec(state, dim).entries);
+    for (int dim = 0; dim < space.num_dims(); ++dim) lists_[idx(dim)] = space.spec(state, dim).entries;
     for (const std::int8_t axis : space.axes(state.side)) {
       const bool partial = (state.partial >> axis & 1) != 0;
       const bool sharded = std::any_of(lists_.begin(), lists_.end(), [&](const ShardList& list) {
@@ -55,8 +58,7 @@ class Candidates {
   }
 
   // Adds the move to the layout with these lists, unless a split cannot be used there.
-  void add(MoveKind kind, std::vector<std::int8_t> axes, const std::vector<ShardList>& lists,
-           unsigned partial) {
+  void add(MoveKind kind, AxisList axes, const Lists& lists, unsigned partial) {
     State to = state_;
     to.partial = static_cast<std::uint16_t>(partial);
     for (int dim = 0; dim < space_.num_dims(); ++dim) {
@@ -73,8 +75,8 @@ class Candidates {
   // dims, each axis in one dim, in any order within a dim. `axes`: what was appended, dim by dim in the order
   // of the lists.
   template <class Visit>
-  void append_each(const std::vector<std::int8_t>& pool, std::vector<ShardList>& lists, std::size_t at_dim,
-                   unsigned used, std::vector<std::int8_t>& axes, const Visit& visit) {
+  void append_each(const AxisList& pool, Lists& lists, std::size_t at_dim, unsigned used, AxisList& axes,
+                   const Visit& visit) {
     for (std::size_t d = at_dim; d < dims_.size(); ++d) {
       ShardList& list = lists[idx(dims_[d])];
       for (std::size_t i = 0; i < pool.size(); ++i) {
@@ -92,43 +94,42 @@ class Candidates {
   }
 
   void slices() {
-    std::vector<ShardList> lists = lists_;
-    std::vector<std::int8_t> axes;
-    append_each(free_, lists, 0, 0, axes,
-                [&](const std::vector<ShardList>& sliced, const std::vector<std::int8_t>&) {
-                  add(MoveKind::slice, {}, sliced, state_.partial);
-                });
+    Lists lists = lists_;
+    AxisList axes;
+    append_each(free_, lists, 0, 0, axes, [&](const Lists& sliced, const AxisList&) {
+      add(MoveKind::slice, {}, sliced, state_.partial);
+    });
   }
 
   // Every choice of innermost axes, one number for each dim.
   void gathers() {
-    std::vector<std::size_t> taken(lists_.size(), 0);
+    std::array<std::size_t, kMaxDims> taken{};
     while (true) {
       std::size_t dim = 0;
       while (dim < taken.size() && taken[dim] == lists_[dim].size()) taken[dim++] = 0;
       if (dim == taken.size()) return;
       ++taken[dim];
-      std::vector<ShardList> lists = lists_;
-      std::vector<std::int8_t> axes;
+      Lists lists = lists_;
+      AxisList axes;
       for (std::size_t d = 0; d < lists.size(); ++d) {
-        const auto first = lists[d].end() - static_cast<std::ptrdiff_t>(taken[d]);
-        for (auto entry = first; entry != lists[d].end(); ++entry) axes.push_back(entry->axis);
-        lists[d].erase(first, lists[d].end());
+        const std::size_t left = lists[d].size() - taken[d];
+        for (std::size_t i = left; i < lists[d].size(); ++i) axes.push_back(lists[d][i].axis);
+        lists[d].resize_down(left);
       }
-      add(MoveKind::all_gather, std::move(axes), lists, state_.partial);
+      add(MoveKind::all_gather, axes, lists, state_.partial);
     }
   }
 
   void all_to_alls() {
-    for (std::size_t from = 0; from < lists_.size(); ++from) {
+    for (std::size_t from = 0; from < idx(space_.num_dims()); ++from) {
       for (std::size_t count = 1; count <= lists_[from].size(); ++count) {
-        std::vector<std::int8_t> moved;
+        AxisList moved;
         for (std::size_t i = lists_[from].size() - count; i < lists_[from].size(); ++i) {
           moved.push_back(lists_[from][i].axis);
         }
         for (const int to : dims_) {
           if (idx(to) == from) continue;
-          std::vector<std::int8_t> order = moved;
+          std::vector<std::int8_t> order(moved.begin(), moved.end());
           std::sort(order.begin(), order.end());
           do {
             append_moved(from, count, to, order, moved);
@@ -139,13 +140,13 @@ class Candidates {
   }
 
   // One all-to-all for each combination of splits that the moved axes may have in their new dim.
-  void append_moved(std::size_t from, std::size_t count, int to, const std::vector<std::int8_t>& order,
-                    const std::vector<std::int8_t>& group_axes) {
+  void append_moved(std::size_t from, std::size_t count, int to, std::span<const std::int8_t> order,
+                    const AxisList& group_axes) {
     const std::vector<std::int8_t>& splits = space_.splits_for(to);
     std::vector<std::size_t> choice(order.size(), 0);
     while (true) {
-      std::vector<ShardList> lists = lists_;
-      lists[from].resize(lists[from].size() - count);
+      Lists lists = lists_;
+      lists[from].resize_down(lists[from].size() - count);
       for (std::size_t i = 0; i < order.size(); ++i) lists[idx(to)].push_back({order[i], splits[choice[i]]});
       add(MoveKind::all_to_all, group_axes, lists, state_.partial);
       std::size_t i = 0;
@@ -157,15 +158,14 @@ class Candidates {
   void reductions() {
     if (reducible_.empty()) return;
     for (const MoveKind kind : {MoveKind::reduce_scatter, MoveKind::reduce_exchange}) {
-      std::vector<ShardList> lists = lists_;
-      std::vector<std::int8_t> axes;
-      append_each(reducible_, lists, 0, 0, axes,
-                  [&](const std::vector<ShardList>& scattered, const std::vector<std::int8_t>& used) {
-                    if (one_reduction(used)) add(kind, used, scattered, without(used));
-                  });
+      Lists lists = lists_;
+      AxisList axes;
+      append_each(reducible_, lists, 0, 0, axes, [&](const Lists& scattered, const AxisList& used) {
+        if (one_reduction(used)) add(kind, used, scattered, without(used));
+      });
     }
     for (unsigned subset = 1; subset < 1U << reducible_.size(); ++subset) {
-      std::vector<std::int8_t> axes;
+      AxisList axes;
       for (std::size_t i = 0; i < reducible_.size(); ++i) {
         if ((subset >> i & 1U) != 0) axes.push_back(reducible_[i]);
       }
@@ -174,19 +174,18 @@ class Candidates {
     const State& target = space_.target();
     const bool target_reduces_all = !same_mesh_as_target() || (target.partial & ~state_.partial) == 0;
     if (target_reduces_all && one_reduction(reducible_)) {
-      out_.push_back({MoveKind::reduce_exchange,
-                      same_mesh_as_target() ? reducible_ : std::vector<std::int8_t>{}, state_,
+      out_.push_back({MoveKind::reduce_exchange, same_mesh_as_target() ? reducible_ : AxisList{}, state_,
                       same_mesh_as_target() ? target : reduced_target()});
     }
   }
 
-  bool one_reduction(const std::vector<std::int8_t>& axes) const {
+  bool one_reduction(const AxisList& axes) const {
     return std::all_of(axes.begin(), axes.end(), [&](std::int8_t axis) {
       return space_.reduction(state_.side, axis) == space_.reduction(state_.side, axes.front());
     });
   }
 
-  unsigned without(const std::vector<std::int8_t>& axes) const {
+  unsigned without(const AxisList& axes) const {
     unsigned mask = state_.partial;
     for (const std::int8_t axis : axes) mask &= ~(1U << axis);
     return mask;
@@ -215,7 +214,7 @@ class Candidates {
     for (const StateMove& known : out_) {
       if (known.kind == MoveKind::exchange && known.to == to) return;
     }
-    std::vector<std::int8_t> axes;
+    AxisList axes;
     if (same_mesh_as_target()) axes = space_.axes(state_.side);
     out_.push_back({MoveKind::exchange, std::move(axes), state_, to});
   }
@@ -234,10 +233,9 @@ class Candidates {
   // axes.
   void permute(std::size_t at_dim, unsigned used) {
     if (at_dim == 0) {
-      permuted_ = lists_;
       for (ShardList& list : permuted_) list.clear();
     }
-    if (at_dim == lists_.size()) {
+    if (at_dim == idx(space_.num_dims())) {
       State to = state_;
       for (int dim = 0; dim < space_.num_dims(); ++dim) {
         const int spec = space_.intern(state_.side, dim, permuted_[idx(dim)]);
@@ -272,7 +270,7 @@ class Candidates {
     const unsigned wanted = target.partial & ~static_cast<unsigned>(state_.partial);
     if (wanted == 0) return;
     // All at once: the wanted axes must be free or innermost, so that dropping them leaves a layout.
-    std::vector<ShardList> lists = lists_;
+    Lists lists = lists_;
     for (ShardList& list : lists) {
       while (!list.empty() && (wanted >> list.back().axis & 1U) != 0) list.pop_back();
       if (std::any_of(list.begin(), list.end(),
@@ -286,8 +284,8 @@ class Candidates {
   const State& state_;
   const RedistributeOptions& options_;
   std::vector<StateMove>& out_;
-  std::vector<ShardList> lists_, permuted_;
-  std::vector<std::int8_t> reducible_, free_;
+  Lists lists_, permuted_;
+  AxisList reducible_, free_;
   std::vector<int> dims_;
 };
 

@@ -34,6 +34,24 @@ Shared share(const IndexSet& from, const IndexSet& to) {
   return shared;
 }
 
+PairTable share_parts(const DimSpec& from, const DimSpec& to) {
+  PairTable table;
+  table.to_parts = static_cast<std::int32_t>(to.parts.size());
+  table.shared.reserve(from.parts.size() * to.parts.size());
+  for (const IndexSet& a : from.parts) {
+    for (const IndexSet& b : to.parts) table.shared.push_back(share(a, b));
+  }
+  table.first.reserve(to.parts.size() + 1);
+  table.first.push_back(0);
+  for (std::int32_t t = 0; t < table.to_parts; ++t) {
+    for (std::int32_t f = 0; f < static_cast<std::int32_t>(from.parts.size()); ++f) {
+      if (table.at(f, t).numel > 0) table.overlapping.push_back(f);
+    }
+    table.first.push_back(static_cast<std::int32_t>(table.overlapping.size()));
+  }
+  return table;
+}
+
 }  // namespace
 
 std::size_t StateHash::operator()(const State& state) const noexcept {
@@ -42,6 +60,14 @@ std::size_t StateHash::operator()(const State& state) const noexcept {
   for (const std::int16_t spec : state.spec) {
     hash = (hash ^ static_cast<std::uint64_t>(spec)) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+std::size_t LayoutSpace::SpecKeyHash::operator()(const SpecKey& key) const noexcept {
+  std::uint64_t hash = static_cast<std::uint64_t>(key.side) << 8 | static_cast<std::uint64_t>(key.dim);
+  for (const ShardEntry& entry : key.entries) {
+    hash = (hash * 0x100000001b3) ^ static_cast<std::uint64_t>(entry.axis * 64 + entry.split + 1);
   }
   return hash;
 }
@@ -156,10 +182,6 @@ int LayoutSpace::position(Rank rank) const {
   return found == position_of_.end() ? -1 : found->second;
 }
 
-bool LayoutSpace::in_side(int side, int position) const {
-  return sides_[idx(side)].mesh_index[idx(position)] >= 0;
-}
-
 void LayoutSpace::members(int side, int position, std::span<const std::int8_t> axes,
                           std::vector<std::int32_t>& out) const {
   const Side& s = sides_[idx(side)];
@@ -189,8 +211,7 @@ bool LayoutSpace::usable(int side, int dim, const ShardList& entries) const {
   }
   for (const ShardList& list : request_lists_[side][idx(dim)]) {
     if (list.size() > last_sized &&
-        std::equal(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(last_sized) + 1,
-                   list.begin())) {
+        std::equal(entries.begin(), entries.begin() + last_sized + 1, list.begin())) {
       return true;
     }
   }
@@ -198,25 +219,18 @@ bool LayoutSpace::usable(int side, int dim, const ShardList& entries) const {
 }
 
 int LayoutSpace::intern(int side, int dim, const ShardList& entries) {
-  std::uint64_t key = (static_cast<std::uint64_t>(side) << 8 | static_cast<std::uint64_t>(dim)) + 1;
-  for (const ShardEntry& entry : entries) {
-    key = (key * 0x100000001b3) ^ static_cast<std::uint64_t>(entry.axis * 64 + entry.split + 1);
-  }
-  std::vector<std::int32_t>& bucket = spec_index_[key];
-  for (const std::int32_t id : bucket) {
-    const DimSpec& known = specs_[idx(id)];
-    if (known.side == side && known.dim == dim && known.entries == entries) return id;
-  }
+  const SpecKey key{static_cast<std::int8_t>(side), static_cast<std::int8_t>(dim), entries};
+  const auto known = spec_index_.find(key);
+  if (known != spec_index_.end()) return known->second;
   if (!usable(side, dim, entries)) return -1;
   int parent = -1;
-  if (!entries.empty()) {
-    parent = intern(side, dim, ShardList(entries.begin(), entries.end() - 1));
-  }
-  DimSpec spec{side, dim, entries, {}, {}, {}, false, 1};
-  fill_parts(spec, parent);
+  if (!entries.empty()) parent = intern(side, dim, ShardList(entries.begin(), entries.end() - 1));
+  auto spec = std::make_unique<DimSpec>(DimSpec{side, dim, entries, {}, {}, {}, false, 1});
+  fill_parts(*spec, parent);
   const auto id = static_cast<std::int32_t>(specs_.size());
   specs_.push_back(std::move(spec));
-  spec_index_[key].push_back(id);
+  pairs_.emplace_back();
+  spec_index_.emplace(key, id);
   return id;
 }
 
@@ -228,7 +242,7 @@ void LayoutSpace::fill_parts(DimSpec& spec, int parent) {
     spec.even = true;
     for (const std::int32_t position : side.positions) spec.part_of[idx(position)] = 0;
   } else {
-    const DimSpec& outer = specs_[idx(parent)];
+    const DimSpec& outer = *specs_[idx(parent)];
     const ShardEntry entry = spec.entries.back();
     const Split& split = splits_[idx(entry.split)];
     const int n = side.mesh.axis_size(entry.axis);
@@ -250,26 +264,11 @@ void LayoutSpace::fill_parts(DimSpec& spec, int parent) {
 }
 
 const PairTable& LayoutSpace::pair(int from_spec, int to_spec) {
-  const std::uint64_t key = static_cast<std::uint64_t>(from_spec) << 32 | static_cast<std::uint64_t>(to_spec);
-  const auto [place, added] = pairs_.try_emplace(key);
-  PairTable& table = place->second;
-  if (added) {
-    const DimSpec& from = spec(from_spec);
-    const DimSpec& to = spec(to_spec);
-    table.to_parts = static_cast<std::int32_t>(to.parts.size());
-    table.shared.reserve(from.parts.size() * to.parts.size());
-    for (const IndexSet& a : from.parts) {
-      for (const IndexSet& b : to.parts) table.shared.push_back(share(a, b));
-    }
-    table.first.push_back(0);
-    for (std::int32_t t = 0; t < table.to_parts; ++t) {
-      for (std::int32_t f = 0; f < static_cast<std::int32_t>(from.parts.size()); ++f) {
-        if (table.at(f, t).numel > 0) table.overlapping.push_back(f);
-      }
-      table.first.push_back(static_cast<std::int32_t>(table.overlapping.size()));
-    }
-  }
-  return table;
+  std::vector<std::unique_ptr<PairTable>>& row = pairs_[idx(from_spec)];
+  if (row.size() <= idx(to_spec)) row.resize(specs_.size());
+  std::unique_ptr<PairTable>& table = row[idx(to_spec)];
+  if (table == nullptr) table = std::make_unique<PairTable>(share_parts(spec(from_spec), spec(to_spec)));
+  return *table;
 }
 
 BoxPair LayoutSpace::boxes(const State& from, const State& to) {

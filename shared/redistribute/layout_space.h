@@ -11,11 +11,12 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "shared/base/inline_list.h"
 #include "shared/placement/layout.h"
 
 namespace cp::detail {
@@ -29,7 +30,8 @@ struct ShardEntry {
   std::int8_t split = 0;
   bool operator==(const ShardEntry&) const = default;
 };
-using ShardList = std::vector<ShardEntry>;  // outermost first
+using ShardList = InlineList<ShardEntry, kMaxMeshAxes>;  // outermost first
+using AxisList = InlineList<std::int8_t, kMaxMeshAxes>;
 
 struct DimSpec {
   int side = 0, dim = 0;
@@ -68,6 +70,22 @@ struct BoxPair {
   int num_dims = 0;
   std::array<Dim, kMaxDims> dims;
 
+  std::int64_t old_numel(std::int32_t from) const {
+    std::int64_t numel = 1;
+    for (int d = 0; d < num_dims; ++d) {
+      const Dim& dim = dims[static_cast<std::size_t>(d)];
+      numel *= dim.from_sizes[dim.from_part[from]];
+    }
+    return numel;
+  }
+  std::int64_t new_numel(std::int32_t to) const {
+    std::int64_t numel = 1;
+    for (int d = 0; d < num_dims; ++d) {
+      const Dim& dim = dims[static_cast<std::size_t>(d)];
+      numel *= dim.to_sizes[dim.to_part[to]];
+    }
+    return numel;
+  }
   // Elements that box `from` of the old layout and box `to` of the new one share; both positions in their meshes.
   std::int64_t shared_numel(std::int32_t from, std::int32_t to) const {
     std::int64_t numel = 1;
@@ -104,7 +122,7 @@ class LayoutSpace {
   const Mesh& mesh(int side) const { return sides_[static_cast<std::size_t>(side)].mesh; }
 
   // The axes of a side with more than one rank, as axis numbers of its mesh.
-  const std::vector<std::int8_t>& axes(int side) const { return sides_[static_cast<std::size_t>(side)].axes; }
+  const AxisList& axes(int side) const { return sides_[static_cast<std::size_t>(side)].axes; }
   int axis_size(int side, int axis) const {
     return sides_[static_cast<std::size_t>(side)].sizes[static_cast<std::size_t>(axis)];
   }
@@ -113,7 +131,9 @@ class LayoutSpace {
     return s
         .coordinates[static_cast<std::size_t>(position) * s.sizes.size() + static_cast<std::size_t>(axis)];
   }
-  bool in_side(int side, int position) const;
+  bool in_side(int side, int position) const {
+    return sides_[static_cast<std::size_t>(side)].mesh_index[static_cast<std::size_t>(position)] >= 0;
+  }
   // The ranks (positions) that differ from `position` only along `axes`, the last axis fastest.
   void members(int side, int position, std::span<const std::int8_t> axes,
                std::vector<std::int32_t>& out) const;
@@ -128,7 +148,7 @@ class LayoutSpace {
 
   // The spec of these entries, interned; -1 when a split cannot be used there.
   int intern(int side, int dim, const ShardList& entries);
-  const DimSpec& spec(int id) const { return specs_[static_cast<std::size_t>(id)]; }
+  const DimSpec& spec(int id) const { return *specs_[static_cast<std::size_t>(id)]; }
   const DimSpec& spec(const State& state, int dim) const {
     return spec(state.spec[static_cast<std::size_t>(dim)]);
   }
@@ -152,7 +172,7 @@ class LayoutSpace {
  private:
   struct Side {
     Mesh mesh;
-    std::vector<std::int8_t> axes;
+    AxisList axes;
     std::vector<std::int32_t> positions;    // mesh index → position
     std::vector<std::int32_t> strides;      // by axis, in mesh indices
     std::vector<std::int32_t> sizes;        // by axis
@@ -177,9 +197,17 @@ class LayoutSpace {
   std::vector<bool> request_shards_;
   std::vector<std::vector<ShardList>>
       request_lists_[2];  // [side][dim]: lists of source and target, for Sized prefixes
-  std::deque<DimSpec> specs_;
-  std::unordered_map<std::uint64_t, std::vector<std::int32_t>> spec_index_;
-  std::unordered_map<std::uint64_t, PairTable> pairs_;
+  struct SpecKey {
+    std::int8_t side, dim;
+    ShardList entries;
+    bool operator==(const SpecKey&) const = default;
+  };
+  struct SpecKeyHash {
+    std::size_t operator()(const SpecKey& key) const noexcept;
+  };
+  std::vector<std::unique_ptr<DimSpec>> specs_;
+  std::unordered_map<SpecKey, std::int32_t, SpecKeyHash> spec_index_;
+  std::vector<std::vector<std::unique_ptr<PairTable>>> pairs_;  // [from spec][to spec], made on demand
   State source_, target_;
 };
 

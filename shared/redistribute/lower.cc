@@ -12,6 +12,7 @@
 namespace cp {
 namespace {
 
+using detail::AxisList;
 using detail::Box;
 using detail::LayoutSpace;
 using detail::Piece;
@@ -26,7 +27,7 @@ Box box_or_empty(const Layout& layout, Rank rank) {
   return layout.mesh.contains(rank) ? box(layout, rank) : Box(layout.shape.size());
 }
 
-std::string axes_name(const Mesh& mesh, const std::vector<std::int8_t>& axes) {
+std::string axes_name(const Mesh& mesh, const AxisList& axes) {
   std::string text;
   for (const std::int8_t axis : axes) text += str(text.empty() ? "" : "_", mesh.axes()[idx(axis)].name);
   return text;
@@ -157,7 +158,7 @@ class MoveWriter {
   }
 
   // ---- collectives with equal counts ----
-  GroupId group_along(const std::vector<std::int8_t>& axes) {
+  GroupId group_along(const AxisList& axes) {
     std::vector<std::int32_t> members;
     space_.members(state_move_.from.side, position_, axes, members);
     std::vector<Rank> ranks;

@@ -234,7 +234,7 @@ void MoveCoster::evaluate_quickly(const StateMove& move, std::vector<double>& ti
   for (std::int32_t p = 0; p < space_.num_ranks(); ++p) {
     std::int64_t missing = 0;
     if (!local && space_.in_side(move.to.side, p)) {
-      missing = space_.numel(move.to, p);
+      missing = boxes.new_numel(p);
       if (!reduces && space_.in_side(move.from.side, p)) missing -= boxes.shared_numel(p, p);
     }
     bytes[idx(p)] = static_cast<double>(missing * element_bytes_) * (reduces ? receives : 1);

@@ -81,7 +81,8 @@ void Search::push(Label label) {
 // What a chain costs at least whose ranks have spent this much and still have that left.
 double Search::finished(const double* spent, const std::vector<double>& left) const {
   double most = 0;
-  for (std::size_t a = 0; a < left.size(); ++a) {
+  for (std::size_t p = 0; p < num_ranks_; ++p) most = std::max(most, spent[p] + left[p]);  // the first areas
+  for (std::size_t a = num_ranks_; a < left.size(); ++a) {
     const std::vector<std::int32_t>& area = bounds_.areas()[a];
     double sum = 0;
     for (const std::int32_t p : area) sum += spent[p];

@@ -97,11 +97,10 @@ void visit_overlapping_boxes(const LayoutSpace& space, const State& from, const 
   }
 }
 
-void find_exchange(LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+void find_exchange(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes, Traffic& traffic) {
   const bool same_mesh = move.from.side == move.to.side;
   const unsigned kept = same_mesh ? move.from.partial & move.to.partial : 0U;
   const Holders holders(space, move.from, kept);
-  const BoxPair boxes = space.boxes(move.from, move.to);
   for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
     if (!space.in_side(move.to.side, to)) continue;
     const std::int64_t kept_here = same_mesh ? partial_coordinates(space, move.from, to, kept) : 0;
@@ -118,9 +117,9 @@ void find_exchange(LayoutSpace& space, const StateMove& move, Traffic& traffic) 
   }
 }
 
-void find_group_pieces(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
+void find_group_pieces(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes,
+                       Traffic& traffic, std::int32_t only) {
   std::vector<std::int32_t> group;
-  const BoxPair boxes = space.boxes(move.from, move.to);
   for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
     if (!space.in_side(move.to.side, to)) continue;
     if (only >= 0 && to != only) continue;
@@ -328,9 +327,11 @@ void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, s
   traffic.axes.clear();
   traffic.rounds.clear();
   traffic.ranks.assign(idx(space.num_ranks()), {});
+  const BoxPair boxes = space.boxes(move.from, move.to);
   for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
-    traffic.ranks[idx(p)].old_numel = space.numel(move.from, p);
-    traffic.ranks[idx(p)].new_numel = space.numel(move.to, p);
+    if (only >= 0 && p != only) continue;
+    if (space.in_side(move.from.side, p)) traffic.ranks[idx(p)].old_numel = boxes.old_numel(p);
+    if (space.in_side(move.to.side, p)) traffic.ranks[idx(p)].new_numel = boxes.new_numel(p);
   }
   switch (move.kind) {
     case MoveKind::slice:
@@ -339,7 +340,7 @@ void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, s
     case MoveKind::all_gather:
     case MoveKind::all_to_all:
     case MoveKind::reduce_scatter:
-      find_group_pieces(space, move, traffic, only);
+      find_group_pieces(space, move, boxes, traffic, only);
       set_blocks(space, move, traffic, only);
       set_group_staging(space, move, traffic, only);
       break;
@@ -354,11 +355,11 @@ void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, s
       break;
     }
     case MoveKind::exchange:
-      find_exchange(space, move, traffic);
+      find_exchange(space, move, boxes, traffic);
       set_exchange_counts(space, move, traffic);
       break;
     case MoveKind::reduce_exchange:
-      find_exchange(space, move, traffic);
+      find_exchange(space, move, boxes, traffic);
       set_reduce_exchange_counts(traffic);
       find_exchange_axes(space, move, traffic);
       set_rounds(space, move, traffic);

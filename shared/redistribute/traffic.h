@@ -17,7 +17,7 @@ namespace cp::detail {
 // fastest.
 struct StateMove {
   MoveKind kind = MoveKind::slice;
-  std::vector<std::int8_t> axes;
+  AxisList axes;
   State from, to;
 };
 
@@ -47,7 +47,7 @@ struct Traffic {
   std::vector<RankTraffic> ranks;  // by position
   // Exchanges: the mesh axes along which pieces travel, so that only ranks that differ along these need to
   // talk; empty between meshes.
-  std::vector<std::int8_t> axes;
+  AxisList axes;
   std::vector<std::int32_t> rounds;  // reduce_exchange: the rounds that have pieces, ascending
 };
 
