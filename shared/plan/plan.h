@@ -268,7 +268,8 @@ std::string_view operation_name(const Work& work);
 bool is_collective(const Step& step);
 GroupId group_of(const Collective& collective);
 
-// What a step reads and writes. `accumulates`: the written elements are read first (Accumulate, Scale, ...).
+// What a step reads and writes; what it accumulates to (Accumulate, Scale, ...) it does both with. The rank's index in the group
+// matters for a Broadcast alone, whose input is read at the root only.
 struct Access {
   const View* view = nullptr;
   bool reads = false, writes = false;
