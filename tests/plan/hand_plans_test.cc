@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "shared/base/error.h"
 #include "shared/plan/check.h"
 #include "sim/fabric/fabric.h"
 
@@ -45,6 +46,28 @@ class HandPlans : public ::testing::TestWithParam<int> {};
 TEST_P(HandPlans, PassTheChecker) {
   for (const PlanCase& plan_case : testing::hand_plans(GetParam())) {
     EXPECT_NO_THROW(check(plan_case.plans)) << plan_case.name;
+  }
+}
+
+// Without any one of its edges, a plan races.
+TEST_P(HandPlans, NeedEveryEdge) {
+  for (const PlanCase& plan_case : testing::hand_plans(GetParam())) {
+    std::vector<Plan> plans = plan_case.plans;
+    const auto try_without_each = [&](Step& step) {
+      const std::vector<Edge> edges = step.after;
+      for (std::size_t i = 0; i < edges.size(); ++i) {
+        step.after.erase(step.after.begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_THROW(check(plans), CheckFailure)
+            << plan_case.name << ": \"" << step.label << "\" without its edge to step " << edges[i].step;
+        step.after = edges;
+      }
+    };
+    for (Segment& segment : plans.front().segments) {
+      if (Step* step = std::get_if<Step>(&segment)) try_without_each(*step);
+      if (Repeat* repeat = std::get_if<Repeat>(&segment)) {
+        for (Step& step : repeat->steps) try_without_each(step);
+      }
+    }
   }
 }
 
