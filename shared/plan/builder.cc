@@ -80,8 +80,9 @@ StepId PlanBuilder::add(StreamId stream, Collective collective, std::string labe
   const auto group = static_cast<std::size_t>(group_of(collective));
   const StreamId before = group < group_streams_.size() ? group_streams_[group] : -1;
   if (before >= 0 && before != stream) {
-    throw InvalidInput(str("a collective of group ", plan_.groups[group].name, " on stream ", stream, " after one on stream ",
-                           before, "; a group's collectives are issued on one stream: make a second group"));
+    throw InvalidInput(str("a collective of group ", plan_.groups[group].name, " on stream ", stream,
+                           " after one on stream ", before,
+                           "; a group's collectives are issued on one stream: make a second group"));
   }
   const StepId id = add_work(stream, std::move(collective), std::move(label));
   group_streams_[group] = stream;

@@ -119,8 +119,8 @@ struct Broadcast {  // in is read at the root only
 };
 
 // Every point-to-point transfer is part of an Exchange: one group start/end, so that a lone send, which could
-// deadlock, cannot be written (contract 4). Several transfers with one peer match in order. A rank without
-// transfers still takes part.
+// deadlock, cannot be written (contract 4). Several transfers with one peer match in order; each has its own dtype, and
+// none is empty. A rank without transfers still takes part.
 struct Transfer {
   std::int32_t peer = -1;  // index in the group; not the rank itself (that is a Copy)
   View view;
@@ -135,8 +135,8 @@ struct Exchange {
 
 using Collective = std::variant<AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Exchange>;
 
-// Digest of an Exchange's count matrix: its nonzero entries as (sender index, receiver index, elements),
-// ascending.
+// Digest of an Exchange's count matrix: its nonzero entries as (sender index, receiver index, elements), given in any
+// order; several transfers of one pair add up.
 struct Count {
   std::int32_t from = 0, to = 0;
   std::int64_t numel = 0;

@@ -17,7 +17,6 @@
 
 namespace cp {
 
-// Reads one line from left to right.
 class TextReader {
  public:
   TextReader(std::string_view line, std::size_t number) : line_(line), rest_(line), number_(number) {}
