@@ -37,7 +37,8 @@ if(cp_header_sources)
   add_library(cp_check_headers OBJECT ${cp_header_sources})
   target_compile_options(cp_check_headers PRIVATE -O0 -g0)
   target_link_libraries(cp_check_headers PRIVATE
-    cp_warnings cp::shared cp::traces cp::sim cp::runtime Eigen3::Eigen CLI11::CLI11)
+    cp_warnings cp::shared cp::traces cp::sim cp::runtime Eigen3::Eigen CLI11::CLI11
+    nlohmann_json::nlohmann_json)
   if(CP_BUILD_TESTS)
     target_link_libraries(cp_check_headers PRIVATE GTest::gmock RapidCheck::rapidcheck)
   endif()

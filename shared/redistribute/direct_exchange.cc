@@ -25,26 +25,22 @@ std::optional<DirectExchange> direct_exchange(const Layout& source, const Layout
   coster.evaluate(move, {!casts_before, !casts_after}, cost);
   const std::vector<double> cast_us = coster.cast_us(casts_before, casts_after);
 
-  DirectExchange direct{{{move.kind, {move.axes.begin(), move.axes.end()}, source, target}}};
   const std::int64_t widest =
       std::max({size_bytes(source.dtype), size_bytes(target.dtype), size_bytes(travel)});
-  std::int64_t largest_shard = 0;
+  DirectExchange direct;
+  std::int64_t largest_shard = 0, temporaries = 0;
   for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
     const auto at = static_cast<std::size_t>(p);
     const std::int64_t before = space.numel(move.from, p), after = space.numel(move.to, p);
+    const std::int64_t ends = before * size_bytes(source.dtype) + after * size_bytes(target.dtype);
     largest_shard = std::max(largest_shard, std::max(before, after) * widest);
-    direct.step.time_us = std::max(direct.step.time_us, cost.time_us[at]);
-    direct.step.bytes_received_max = std::max(direct.step.bytes_received_max, cost.bytes_received[at]);
-    direct.step.bytes_received_total += cost.bytes_received[at];
-    direct.step.wire_bytes_received_total += cost.wire_bytes_received[at];
-    direct.step.temporary_bytes_max = std::max(direct.step.temporary_bytes_max, cost.temporary_bytes[at]);
+    temporaries = std::max(temporaries, cost.temporary_bytes[at]);
     direct.time_us = std::max(direct.time_us, cost.time_us[at] + cast_us[at]);
-    direct.peak_bytes =
-        std::max(direct.peak_bytes, before * size_bytes(source.dtype) + after * size_bytes(target.dtype) +
-                                        cost.temporary_bytes[at]);
+    direct.bytes_received_max = std::max(direct.bytes_received_max, cost.bytes_received[at]);
+    direct.peak_bytes = std::max(direct.peak_bytes, ends + cost.temporary_bytes[at]);
   }
-  direct.keeps_bound = static_cast<double>(direct.step.temporary_bytes_max) <=
-                       options.max_memory_factor * 2 * static_cast<double>(largest_shard);
+  direct.keeps_bound =
+      static_cast<double>(temporaries) <= options.max_memory_factor * 2 * static_cast<double>(largest_shard);
   return direct;
 }
 

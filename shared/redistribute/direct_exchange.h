@@ -9,10 +9,10 @@
 namespace cp {
 
 struct DirectExchange {
-  RedistributionStep step;
-  double time_us = 0;           // with casts
-  std::int64_t peak_bytes = 0;  // source + target + temporaries, largest over the ranks
-  bool keeps_bound = true;      // its temporaries are within max_memory_factor x 2M
+  double time_us = 0;                   // of the slowest rank, with casts
+  std::int64_t bytes_received_max = 0;  // payload, largest over the ranks
+  std::int64_t peak_bytes = 0;          // source + target + temporaries, largest over the ranks
+  bool keeps_bound = true;              // its temporaries are within max_memory_factor x 2M
 };
 
 // Nothing where values are still to be reduced or the layouts are equivalent. Throws InvalidInput as

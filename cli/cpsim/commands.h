@@ -1,0 +1,18 @@
+// The commands of cpsim: each adds itself to the command line and says how to run it.
+#pragma once
+
+#include <functional>
+
+#include <CLI/CLI.hpp>
+
+namespace cp::cli {
+
+struct Command {
+  CLI::App* app = nullptr;   // parsed() when this is the command that was given
+  std::function<int()> run;  // after parsing; returns the exit code, throws cp::Error
+};
+
+Command add_redistribute(CLI::App& cpsim);          // redistribute.cc
+Command add_verify_redistribute(CLI::App& verify);  // verify.cc
+
+}  // namespace cp::cli

@@ -1,0 +1,149 @@
+// cpsim: plans and simulates context-parallel training. Parses the command line, runs one command, and turns
+// errors into messages and exit codes.
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/cpsim/commands.h"
+#include "cli/interrupt.h"
+#include "cli/nearest.h"
+#include "shared/base/error.h"
+
+namespace cp::cli {
+namespace {
+
+constexpr int kUsageError = static_cast<int>(ExitCode::invalid_input);
+constexpr int kInternalError = 70;  // EX_SOFTWARE of sysexits.h: nothing that the user did
+
+// "cpsim verify redistribute": the innermost command that was recognised.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : innermost(*parsed.front());
+}
+
+std::string path_of(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  return parent == nullptr ? app.get_name() : str(path_of(*parent), " ", app.get_name());
+}
+
+std::vector<std::string> subcommands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(str("--", name));
+  }
+  return names;
+}
+
+int fail_usage(const CLI::App& app, const std::string& message) {
+  fmt::print(stderr, "{}: {}\n", path_of(app), message);
+  return kUsageError;
+}
+
+// A word that no command or flag takes.
+int fail_unknown(const CLI::App& app, const std::string& word) {
+  const bool is_flag = word.starts_with("-");
+  const std::vector<std::string> known = is_flag ? flags_of(app) : subcommands_of(app);
+  const std::string wanted = is_flag ? word.substr(0, word.find('=')) : word;
+  const std::string near = nearest(wanted, known);
+  const char* what = is_flag ? "flag" : known.empty() ? "argument" : "command";
+  if (!near.empty())
+    return fail_usage(app, fmt::format("unknown {} '{}'; did you mean {}?", what, wanted, near));
+  const std::string list = is_flag || known.empty() ? fmt::format("see {} --help", path_of(app))
+                                                    : fmt::format("use one of: {}", join(known, ", "));
+  return fail_usage(app, fmt::format("unknown {} '{}'; {}", what, wanted, list));
+}
+
+int explain(const CLI::App& cpsim, const CLI::ParseError& error) {
+  const CLI::App& app = innermost(cpsim);
+  const std::vector<std::string> extras = cpsim.remaining(true);
+  if (dynamic_cast<const CLI::Success*>(&error) != nullptr) return cpsim.exit(error);  // --help, --version
+  if (!extras.empty()) return fail_unknown(app, extras.front());
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !subcommands_of(app).empty()) {
+    return fail_usage(app,
+                      fmt::format("a command is missing; use one of: {}", join(subcommands_of(app), ", ")));
+  }
+  return fail_usage(app, fmt::format("{}; see {} --help", error.what(), path_of(app)));
+}
+
+const CLI::App* find_command(const CLI::App& cpsim, const std::vector<std::string>& words) {
+  const CLI::App* app = &cpsim;
+  for (const std::string& word : words) {
+    const auto all =
+        app->get_subcommands([&](const CLI::App* command) { return command->get_name() == word; });
+    if (all.empty()) return nullptr;
+    app = all.front();
+  }
+  return app;
+}
+
+Command add_help(CLI::App& cpsim) {
+  CLI::App* app = cpsim.add_subcommand("help", "Show the help of a command");
+  const auto words = std::make_shared<std::vector<std::string>>();
+  app->add_option("command", *words, "Such as: redistribute")->type_name("COMMAND");
+  app->footer("Example:\n  cpsim help redistribute");
+  return {app, [&cpsim, words] {
+            const CLI::App* command = find_command(cpsim, *words);
+            if (command == nullptr) {
+              throw InvalidInput(str("no command '", join(*words, " "),
+                                     "'; use one of: ", join(subcommands_of(cpsim), ", ")));
+            }
+            fmt::print(
+                "{}", command->help(command->get_parent() == nullptr ? "" : path_of(*command->get_parent())));
+            return static_cast<int>(ExitCode::success);
+          }};
+}
+
+int run(const CLI::App& cpsim, const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  return fail_usage(cpsim, "no command");
+}
+
+int main(int argc, char** argv) {
+  handle_interrupts();
+  CLI::App cpsim(
+      "Plans parallel layouts, moves tensors between them, and checks both on a simulated cluster.", "cpsim");
+  cpsim.set_version_flag("--version", "cpsim " CP_VERSION);
+  cpsim.require_subcommand(1);
+  cpsim.footer(
+      "Example:\n"
+      "  cpsim redistribute --mesh dp=2,tp=4 --shape 4096x4096 --from 'S(0),R' --to 'R,S(1)'\n\n"
+      "cpsim COMMAND --help says more, with an example.");
+  std::vector<Command> commands = {add_redistribute(cpsim)};
+  CLI::App* verify = cpsim.add_subcommand("verify", "Exhaustive checks at small scale");
+  verify->require_subcommand(1);
+  verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
+  // commands.push_back(add_verify_redistribute(*verify));
+  commands.push_back(add_help(cpsim));
+  try {
+    cpsim.parse(argc, argv);
+    return run(cpsim, commands);
+  } catch (const CLI::ParseError& error) {
+    return explain(cpsim, error);
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}\n", path_of(innermost(cpsim)), error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    return fail_usage(innermost(cpsim), "out of memory; use a smaller tensor, or fewer ranks");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: internal error: {}\n", path_of(innermost(cpsim)), error.what());
+    return kInternalError;
+  }
+}
+
+}  // namespace
+}  // namespace cp::cli
+
+int main(int argc, char** argv) { return cp::cli::main(argc, argv); }

@@ -1,0 +1,275 @@
+// cpsim redistribute: plans a placement change, explains it, and on request runs and verifies it.
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/cost_flags.h"
+#include "cli/cpsim/commands.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/redistribute_request.h"
+#include "cli/redistribution_report.h"
+#include "shared/base/error.h"
+#include "shared/redistribute/gradient.h"
+#include "shared/redistribute/lower.h"
+#include "sim/run/free_memory.h"
+#include "sim/run/redistribute_run.h"
+#include "traces/scenario.h"
+#include "traces/trace_proto.h"
+
+namespace cp::cli {
+namespace {
+
+struct Flags {
+  proto::Redistribute job;  // what the flags say; a scenario's fields where they are silent
+  std::string scenario, save_scenario, trace;
+  std::optional<std::string> gradient;
+  std::optional<Rank> rank;
+  bool run = false, pareto = false, plan = false, json = false;
+};
+
+void add_problem_flags(CLI::App& app, proto::Redistribute& job) {
+  const auto add = [&](const char* flag, const char* type, const char* help, auto set) {
+    app.add_option_function<std::string>(flag, set, help)->type_name(type);
+  };
+  add("--mesh", "MESH", "Named axes over the ranks: dp=2,cp=4; in another order a=2,b=2@0/2/1/3",
+      [&](const std::string& text) { job.set_mesh(text); });
+  add("--to-mesh", "MESH", "The target's mesh [the same]",
+      [&](const std::string& text) { job.set_to_mesh(text); });
+  add("--shape", "SHAPE", "Global shape: 1024x1024x256, 4Kix512, scalar",
+      [&](const std::string& text) { job.set_shape(text); });
+  add("--dtype", "DTYPE", "f32, f16, bf16, i32 or i64 [f32]",
+      [&](const std::string& text) { job.set_dtype(parse_proto_dtype(text)); });
+  add("--from", "PLACEMENTS", "One for each mesh axis: S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]",
+      [&](const std::string& text) { job.set_from(text); });
+  add("--to", "PLACEMENTS", "The same for the target", [&](const std::string& text) { job.set_to(text); });
+}
+
+void add_planning_flags(CLI::App& app, Flags& flags) {
+  proto::Redistribute& job = flags.job;
+  app.add_option_function<std::string>(
+         "--objective", [&job](const std::string& text) { job.set_objective(parse_objective(text)); },
+         "What to minimise: time or bytes [time]")
+      ->type_name("OBJECTIVE");
+  app.add_option_function<double>(
+         "--max-memory-factor", [&job](const double& factor) { job.set_max_memory_factor(factor); },
+         "Temporaries stay within F x 2 x the largest shard [1]")
+      ->type_name("F");
+  app.add_option_function<std::string>(
+         "--travel-dtype", [&job](const std::string& text) { job.set_travel_dtype(parse_proto_dtype(text)); },
+         "What is sent [the target's dtype]")
+      ->type_name("DTYPE");
+  app.add_option("--gradient", flags.gradient,
+                 "Plan the backward instead: adjoint (the transpose) or replicated (PyTorch's rule)")
+      ->type_name("RULE");
+  app.add_flag("--pareto", flags.pareto, "List all plans that no other beats in both time and peak memory");
+  add_cost_flags(app, *job.mutable_cost());
+}
+
+void add_run_flags(CLI::App& app, Flags& flags) {
+  proto::Redistribute& job = flags.job;
+  auto* run =
+      app.add_flag("--run", flags.run, "Execute on the simulated fabric with data, and verify every element");
+  app.add_option_function<std::string>(
+         "--schedule", [&job](const std::string& text) { job.set_schedule(parse_schedule(text)); },
+         "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]")
+      ->type_name("SCHEDULE");
+  app.add_option_function<std::uint64_t>(
+         "--seed", [&job](const std::uint64_t& seed) { job.set_seed(seed); },
+         "Of the data and of the baton [0]")
+      ->type_name("N");
+  app.add_option("--trace", flags.trace, "Write what the ranks did")->type_name("FILE")->needs(run);
+}
+
+void add_output_flags(CLI::App& app, Flags& flags) {
+  auto* plan = app.add_flag("--plan", flags.plan, "Print one rank's plan instead of the report");
+  app.add_option("--rank", flags.rank, "Whose plan [the first of the mesh]")->type_name("R")->needs(plan);
+  app.add_option("--scenario", flags.scenario, "Take what other flags do not say from here")
+      ->type_name("FILE.txtpb");
+  app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean")
+      ->type_name("FILE.txtpb");
+  app.add_flag("--json", flags.json, "Print JSON");
+}
+
+// The scenario's fields, overridden by what the flags say.
+proto::Redistribute merged_job(const Flags& flags) {
+  if (flags.scenario.empty()) return flags.job;
+  proto::Redistribute job = read_scenario_file(flags.scenario).redistribute();
+  job.MergeFrom(flags.job);
+  return job;
+}
+
+void save_scenario(const std::string& path, const proto::Redistribute& job) {
+  proto::Scenario scenario;
+  *scenario.mutable_redistribute() = job;
+  std::ofstream file(path, std::ios::binary);
+  finish([&] {
+    file << write_scenario_text(scenario);
+    file.close();
+  });
+  if (!file)
+    throw InvalidInput(str("cannot write the scenario ", path, "; use a path in an existing folder"));
+}
+
+GradientRule parse_gradient_rule(std::string_view text) {
+  if (text == "adjoint") return GradientRule::adjoint;
+  if (text == "replicated") return GradientRule::replicated;
+  throw InvalidInput(str("--gradient ", text, " is unknown; use adjoint or replicated"));
+}
+
+// What is planned, and the options to plan the same request with once more.
+struct Planned {
+  Explanation explanation;
+  RedistributeOptions options;
+};
+
+Planned plan_forward(const RedistributeRequest& request) {
+  const RedistributeOptions& options = request.options;
+  Explanation explanation{plan_redistribution(request.source, request.target, options)};
+  explanation.objective = options.objective;
+  explanation.max_memory_factor = options.max_memory_factor;
+  return {std::move(explanation), options};
+}
+
+Planned plan_backward(const RedistributeRequest& request, std::string_view rule) {
+  GradientOptions options;
+  options.redistribute = request.options;
+  options.rule = parse_gradient_rule(rule);
+  options.backward_dtype = request.options.travel_dtype;
+  Gradient gradient = plan_gradient(request.source, request.target, options);
+  Explanation explanation{std::move(gradient.redistribution)};
+  explanation.objective = request.options.objective;
+  explanation.max_memory_factor = request.options.max_memory_factor;
+  explanation.gradient_scale = gradient.scale;
+  explanation.gradient_of = str(placements_to_string(request.source), " -> ",
+                                placements_to_string(request.target), " (", rule, ")");
+  RedistributeOptions backward = request.options;
+  backward.travel_dtype = explanation.chosen.travel_dtype;
+  backward.allow_to_partial = options.rule == GradientRule::adjoint;
+  return {std::move(explanation), backward};
+}
+
+void add_alternatives(Planned& planned, bool pareto) {
+  Explanation& e = planned.explanation;
+  const Layout& source = e.chosen.source;
+  const Layout& target = e.chosen.target;
+  if (e.chosen.steps.empty() && !pareto) return;
+  std::vector<Redistribution> all = pareto_redistributions(source, target, planned.options);
+  if (pareto) {
+    e.pareto = std::move(all);
+    return;
+  }
+  const auto is_direct = [](const Redistribution& r) {
+    return r.steps.size() == 1 && r.steps.front().move.kind == MoveKind::exchange;
+  };
+  if (!is_direct(e.chosen)) e.direct = direct_exchange(source, target, planned.options);
+  if (!all.empty() && all.back().peak_bytes < e.chosen.peak_bytes) {
+    e.leanest_is_direct = is_direct(all.back());
+    e.leanest = std::move(all.back());
+  }
+}
+
+std::string plan_text(const Redistribution& redistribution, std::optional<Rank> rank) {
+  const Mesh& mesh = redistribution.source.mesh;
+  const Rank self = rank.value_or(mesh.ranks().front());
+  if (!mesh.contains(self) && !redistribution.target.mesh.contains(self)) {
+    throw InvalidInput(str("--rank ", self, " is in neither mesh; use one of ", mesh.to_string(),
+                           ", such as ", mesh.ranks().front()));
+  }
+  return to_text(lower(redistribution, self));
+}
+
+sim::RedistributeRun run_plan(const Redistribution& redistribution, const RedistributeRequest& request,
+                              const Flags& flags, Progress& progress) {
+  sim::RedistributeRunOptions options;
+  options.schedule = request.schedule;
+  options.seed = request.seed;
+  options.memory_limit_bytes = sim::free_memory_bytes();
+  options.digests = !flags.trace.empty();
+  options.on_phase = [&](std::string_view phase) { progress.show(std::string(phase)); };
+  sim::RedistributeRun run = sim::run_redistribution(redistribution, options);
+  if (!flags.trace.empty()) finish([&] { write_trace_file(flags.trace, run.traces); });
+  return run;
+}
+
+// What goes to standard output, in one piece, and the failure that is still to be reported.
+struct Output {
+  std::string text;
+  std::exception_ptr failure;
+};
+
+Output text_output(const Flags& flags, const RedistributeRequest& request, const Explanation& e,
+                   Progress& progress) {
+  Output output;
+  output.text = flags.plan ? plan_text(e.chosen, flags.rank) : report_text(e);
+  if (!flags.run) return output;
+  try {
+    if (!flags.plan) output.text += '\n';
+    output.text += run_text(run_plan(e.chosen, request, flags, progress));
+  } catch (const Error&) {
+    output.failure = std::current_exception();
+  }
+  return output;
+}
+
+Output json_output(const Flags& flags, const RedistributeRequest& request, const Explanation& e,
+                   Progress& progress) {
+  Output output;
+  nlohmann::ordered_json json = report_json(e);
+  if (flags.plan) json["plan"] = plan_text(e.chosen, flags.rank);
+  if (flags.run) {
+    try {
+      json["run"] = run_json(run_plan(e.chosen, request, flags, progress));
+    } catch (const Error&) {
+      output.failure = std::current_exception();
+    }
+    json["verified"] = output.failure == nullptr;
+  }
+  output.text = json.dump(2) + "\n";
+  return output;
+}
+
+int redistribute(const Flags& flags) {
+  const proto::Redistribute job = merged_job(flags);
+  const RedistributeRequest request = make_request(job);
+  Output output;
+  {
+    Progress progress;
+    progress.show("planning");
+    Planned planned = flags.gradient ? plan_backward(request, *flags.gradient) : plan_forward(request);
+    if (!flags.save_scenario.empty()) save_scenario(flags.save_scenario, job);
+    if (!flags.plan) {
+      progress.show("planning alternatives");
+      add_alternatives(planned, flags.pareto);
+    }
+    const auto make = flags.json ? json_output : text_output;
+    output = make(flags, request, planned.explanation, progress);
+  }
+  fmt::print("{}", output.text);
+  std::fflush(stdout);
+  if (output.failure) std::rethrow_exception(output.failure);
+  return static_cast<int>(ExitCode::success);
+}
+
+}  // namespace
+
+Command add_redistribute(CLI::App& cpsim) {
+  CLI::App* app = cpsim.add_subcommand("redistribute", "Plan, explain, run and verify a placement change");
+  const auto flags = std::make_shared<Flags>();
+  add_problem_flags(*app, flags->job);
+  add_planning_flags(*app, *flags);
+  add_run_flags(*app, *flags);
+  add_output_flags(*app, *flags);
+  app->footer(
+      "Example: from shards of the first dimension to shards of the second, over eight ranks\n"
+      "  cpsim redistribute --mesh dp=2,cp=2,tp=2 --shape 1024x1024x256 --dtype f32 \\\n"
+      "    --from 'S(0)[0],S(0)[1],S(0)[2]' --to 'S(1)[0],S(1)[1],S(1)[2]' --run");
+  return {app, [flags] { return redistribute(*flags); }};
+}
+
+}  // namespace cp::cli

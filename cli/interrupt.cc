@@ -1,0 +1,52 @@
+#include "cli/interrupt.h"
+
+#include <atomic>
+#include <csignal>
+#include <unistd.h>
+
+namespace cp::cli {
+namespace {
+
+std::atomic<bool> deferring{false}, was_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may touch lock-free atomics alone");
+
+// Does only what a signal handler may.
+[[noreturn]] void end(int code) {
+  constexpr char kMessage[] = "\ncpsim: interrupted\n";
+  // Nothing can be done about a failure to say so.
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  _exit(code);
+}
+
+extern "C" void stop(int signal) {
+  if (deferring.load() && !was_interrupted.exchange(true)) return;
+  end(128 + signal);
+}
+
+}  // namespace
+
+void handle_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = &stop;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction inherited = {};
+    sigaction(signal, nullptr, &inherited);
+    // A shell starts background jobs with SIGINT ignored: leave it so.
+    if (inherited.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
+}
+
+InterruptScope::InterruptScope() {
+  was_interrupted = false;
+  deferring = true;
+}
+
+InterruptScope::~InterruptScope() { deferring = false; }
+
+bool InterruptScope::interrupted() { return was_interrupted; }
+
+void end_interrupted() { end(kInterruptedExitCode); }
+
+}  // namespace cp::cli

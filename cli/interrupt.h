@@ -1,0 +1,37 @@
+// Ctrl-C: a command stops with exit code 130, and leaves neither half a report nor a half-written file.
+#pragma once
+
+namespace cp::cli {
+
+inline constexpr int kInterruptedExitCode = 130;
+
+// From here on SIGINT and SIGTERM end the process at once with codes 130 and 143, and a word on standard error.
+// There is nothing to clean up: reports are printed in one go at the end, and files written in finish().
+void handle_interrupts();
+
+// While one exists, the first of these signals only sets interrupted(): for loops that have something to say
+// about what they did so far. The second one ends the process as above. One at a time.
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+  static bool interrupted();
+};
+
+[[noreturn]] void end_interrupted();  // with code 130
+
+// Calls f(), which writes a file; a signal that comes meanwhile ends the process after that.
+template <class F>
+void finish(const F& f) {
+  {
+    const InterruptScope scope;
+    f();
+    if (!InterruptScope::interrupted()) return;
+  }
+  end_interrupted();
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,33 @@
+// What `cpsim redistribute` is asked to do: the texts of flags and scenarios made into layouts and options.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "shared/placement/layout.h"
+#include "shared/redistribute/redistribution.h"
+#include "sim/fabric/fabric.h"
+#include "traces/scenario.pb.h"
+
+namespace cp::cli {
+
+struct RedistributeRequest {
+  Layout source, target;
+  RedistributeOptions options;
+  sim::Schedule schedule = sim::Schedule::parallel;
+  std::uint64_t seed = 0;
+};
+
+// Throws InvalidInput that names the flag at fault, quotes its text and says what would work.
+RedistributeRequest make_request(const proto::Redistribute& job);
+
+// "1024x1024x256", "4Kix512"; "scalar" has no dimensions. Throws InvalidInput.
+Shape parse_shape(std::string_view text);
+
+// The names of dtypes, objectives and schedules. Throw InvalidInput that lists them.
+proto::DType parse_proto_dtype(std::string_view text);
+proto::Redistribute::Objective parse_objective(std::string_view text);
+proto::Redistribute::Schedule parse_schedule(std::string_view text);
+
+}  // namespace cp::cli

@@ -1,0 +1,41 @@
+// A planned redistribution, as people and machines read it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "shared/redistribute/direct_exchange.h"
+#include "shared/redistribute/redistribution.h"
+#include "sim/run/redistribute_run.h"
+
+namespace cp::cli {
+
+struct Explanation {
+  Redistribution chosen;
+  Objective objective = Objective::time;
+  double max_memory_factor = 1;
+  std::string gradient_of = {};  // the forward redistribution when this is its backward; else empty
+  double gradient_scale = 1;     // what the gradient is still to be multiplied with
+  // Other plans, where they differ from the chosen one.
+  std::optional<DirectExchange> direct = {};
+  std::optional<Redistribution> leanest = {};
+  bool leanest_is_direct = false;
+  std::vector<Redistribution> pareto = {};  // --pareto: fastest first
+};
+
+// "all_gather(tp) > all_to_all(dp,cp)"; "nothing to do" without steps.
+std::string chain_text(const Redistribution& redistribution);
+
+std::string report_text(const Explanation& explanation);
+// `steps` and `totals`, and what the text says beside them.
+nlohmann::ordered_json report_json(const Explanation& explanation);
+
+// "verified: 8 ranks, 1 GiB compared, ...".
+std::string run_text(const sim::RedistributeRun& run);
+nlohmann::ordered_json run_json(const sim::RedistributeRun& run);
+
+}  // namespace cp::cli

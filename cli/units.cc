@@ -1,0 +1,30 @@
+#include "cli/units.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+namespace cp::cli {
+
+std::string human_us(double time_us) {
+  if (time_us < 1e3) return fmt::format("{:.3g} us", time_us);
+  if (time_us < 1e6) return fmt::format("{:.3g} ms", time_us / 1e3);
+  return human_seconds(time_us / 1e6);
+}
+
+std::string human_seconds(double seconds) {
+  if (seconds < 1) return human_us(seconds * 1e6);
+  if (seconds < 120) return fmt::format("{:.3g} s", seconds);
+  const auto whole = static_cast<std::int64_t>(std::round(seconds));
+  return fmt::format("{} min {} s", whole / 60, whole % 60);
+}
+
+std::string human_count(std::int64_t number) {
+  std::string text = fmt::format("{}", number);
+  const std::size_t first = number < 0 ? 1 : 0;
+  for (std::size_t at = text.size(); at > first + 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+}  // namespace cp::cli
