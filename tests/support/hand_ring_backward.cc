@@ -253,6 +253,7 @@ PlanCase ring_backward(int ranks, DType dtype) {
   const AttentionOutputs forward = reference_forward(whole);
   const AttentionGradients grads = reference_backward(whole, dout);
 
+  // f32 sums of up to 40 terms, of values below 3: 40 * 2^-24 * 3 = 7e-6; the greatest difference seen is 9e-7.
   PlanCase result{str("ring_backward_", name(dtype), "_", ranks, "_ranks"), {}, {}, {}, 1e-5};
   std::vector<std::vector<std::int64_t>> positions;
   for (int index = 0; index < ranks; ++index) positions.push_back(positions_of(ranks, index));
