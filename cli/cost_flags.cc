@@ -1,12 +1,12 @@
 #include "cli/cost_flags.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
 
+#include "cli/flags.h"
 #include "shared/base/error.h"
 
 namespace cp::cli {
@@ -51,23 +51,23 @@ void add_cost_flags(CLI::App& app, proto::CostModel& cost) {
   const std::string group = "Cost model";
   for (const CostFlag& flag : kFlags) {
     const auto* field = descriptor_of(flag);
-    const auto set = [&cost, field](const double& value) {
-      cost.GetReflection()->SetDouble(&cost, field, value);
-    };
-    app.add_option_function<double>(flag_name(flag.field), set,
-                                    fmt::format("{} [{}]", flag.help, defaults.*flag.member))
-        ->type_name("NUMBER")
+    const std::string name = flag_name(flag.field);
+    add_value(app, name.c_str(), "NUMBER", fmt::format("{} [{}]", flag.help, defaults.*flag.member),
+              [&cost, field, name](const std::string& text) {
+                cost.GetReflection()->SetDouble(&cost, field, parse_real(name, text));
+              })
         ->group(group);
   }
-  app.add_option_function<int>(
-         "--ranks-per-node", [&cost](const int& ranks) { cost.set_ranks_per_node(ranks); },
-         fmt::format("Consecutive ranks that share a node [{}]", defaults.ranks_per_node))
-      ->type_name("N")
+  add_value(
+      app, "--ranks-per-node", "N",
+      fmt::format("Consecutive ranks that share a node [{}]", defaults.ranks_per_node),
+      [&cost](const std::string& text) {
+        cost.set_ranks_per_node(static_cast<int>(parse_whole("--ranks-per-node", text, 1, Mesh::kMaxRanks)));
+      })
       ->group(group);
-  app.add_option_function<std::string>(
-         "--axis-gbps", [&cost](const std::string& text) { parse_axis_gbps(text, cost); },
-         "GB/s of single mesh axes, such as dp=45,tp=300; overrides node and network")
-      ->type_name("AXIS=GBPS,...")
+  add_value(app, "--axis-gbps", "AXIS=GBPS,...",
+            "GB/s of single mesh axes, such as dp=45,tp=300; overrides node and network",
+            [&cost](const std::string& text) { parse_axis_gbps(text, cost); })
       ->group(group);
 }
 
@@ -87,14 +87,11 @@ void parse_axis_gbps(std::string_view text, proto::CostModel& cost) {
   for (const std::string_view part : split(text, ',')) {
     const std::size_t equals = part.find('=');
     const std::string axis(trim(part.substr(0, equals)));
-    const std::string number(equals == std::string_view::npos ? "" : trim(part.substr(equals + 1)));
-    char* end = nullptr;
-    const double gbps = std::strtod(number.c_str(), &end);
-    if (axis.empty() || number.empty() || *end != '\0') {
+    if (axis.empty() || equals == std::string_view::npos) {
       throw InvalidInput(
           str("--axis-gbps '", text, "': '", part, "' is no AXIS=GBPS; write such as dp=45,tp=300"));
     }
-    (*cost.mutable_axis_gbps())[axis] = gbps;
+    (*cost.mutable_axis_gbps())[axis] = parse_real(str("--axis-gbps ", axis, "="), part.substr(equals + 1));
   }
 }
 

@@ -6,22 +6,13 @@
 #include <google/protobuf/generated_enum_reflection.h>
 
 #include "cli/cost_flags.h"
+#include "cli/flags.h"
 #include "cli/nearest.h"
 #include "shared/base/error.h"
 #include "traces/types_proto.h"
 
 namespace cp::cli {
 namespace {
-
-// Says where a value came from when it does not work: the errors of the library do not know of flags.
-template <class Make>
-auto value_of(std::string_view flag, std::string_view text, const Make& make) {
-  try {
-    return make();
-  } catch (const InvalidInput& error) {
-    throw InvalidInput(str(flag, " ", text, ": ", error.what()));
-  }
-}
 
 void require(const std::string& value, std::string_view flag, std::string_view example) {
   if (value.empty()) throw InvalidInput(str(flag, " is missing; add such as ", flag, " ", example));
@@ -30,13 +21,15 @@ void require(const std::string& value, std::string_view flag, std::string_view e
 void require_axes(const CostModel& cost, const Mesh& source, const Mesh& target) {
   std::vector<std::string> known;
   for (const Mesh* mesh : {&source, &target}) {
-    for (const MeshAxis& axis : mesh->axes()) known.push_back(axis.name);
+    for (const MeshAxis& axis : mesh->axes()) {
+      if (std::find(known.begin(), known.end(), axis.name) == known.end()) known.push_back(axis.name);
+    }
   }
   for (const auto& [axis, gbps] : cost.axis_gbps) {
     if (std::find(known.begin(), known.end(), axis) != known.end()) continue;
     const std::string near = nearest(axis, known);
-    throw InvalidInput(str("--axis-gbps ", axis, "=", gbps, ": the mesh ", source.to_string(),
-                           " has no axis ", axis, "; use ", near.empty() ? join(known, " or ") : near));
+    throw InvalidInput(str("--axis-gbps ", axis, "=", gbps, ": no mesh has an axis ", axis, "; use ",
+                           near.empty() ? join(known, " or ") : near));
   }
 }
 
@@ -88,7 +81,9 @@ Shape parse_shape(std::string_view text) {
   return shape;
 }
 
-proto::DType parse_proto_dtype(std::string_view text) { return to_proto(parse_dtype(text)); }
+proto::DType parse_proto_dtype(std::string_view flag, std::string_view text) {
+  return to_proto(value_of(flag, text, [&] { return parse_dtype(text); }));
+}
 
 proto::Redistribute::Objective parse_objective(std::string_view text) {
   return parse_enum<proto::Redistribute::Objective>("--objective", text);

@@ -26,7 +26,7 @@ RedistributeRequest make_request(const proto::Redistribute& job);
 Shape parse_shape(std::string_view text);
 
 // The names of dtypes, objectives and schedules. Throw InvalidInput that lists them.
-proto::DType parse_proto_dtype(std::string_view text);
+proto::DType parse_proto_dtype(std::string_view flag, std::string_view text);
 proto::Redistribute::Objective parse_objective(std::string_view text);
 proto::Redistribute::Schedule parse_schedule(std::string_view text);
 

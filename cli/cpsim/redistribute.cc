@@ -1,15 +1,21 @@
 // cpsim redistribute: plans a placement change, explains it, and on request runs and verifies it.
+#include <exception>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/cost_flags.h"
 #include "cli/cpsim/commands.h"
+#include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/redistribute_request.h"
@@ -26,63 +32,66 @@ namespace cp::cli {
 namespace {
 
 struct Flags {
-  proto::Redistribute job;  // what the flags say; a scenario's fields where they are silent
+  // What the flags change in the scenario, or in an empty one.
+  std::vector<std::function<void(proto::Redistribute&)>> changes;
+  proto::CostModel cost;
   std::string scenario, save_scenario, trace;
-  std::optional<std::string> gradient;
-  std::optional<Rank> rank;
+  std::optional<std::string> gradient, rank;
   bool run = false, pareto = false, plan = false, json = false;
 };
 
-void add_problem_flags(CLI::App& app, proto::Redistribute& job) {
-  const auto add = [&](const char* flag, const char* type, const char* help, auto set) {
-    app.add_option_function<std::string>(flag, set, help)->type_name(type);
-  };
-  add("--mesh", "MESH", "Named axes over the ranks: dp=2,cp=4; in another order a=2,b=2@0/2/1/3",
-      [&](const std::string& text) { job.set_mesh(text); });
-  add("--to-mesh", "MESH", "The target's mesh [the same]",
-      [&](const std::string& text) { job.set_to_mesh(text); });
-  add("--shape", "SHAPE", "Global shape: 1024x1024x256, 4Kix512, scalar",
-      [&](const std::string& text) { job.set_shape(text); });
-  add("--dtype", "DTYPE", "f32, f16, bf16, i32 or i64 [f32]",
-      [&](const std::string& text) { job.set_dtype(parse_proto_dtype(text)); });
-  add("--from", "PLACEMENTS", "One for each mesh axis: S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]",
-      [&](const std::string& text) { job.set_from(text); });
-  add("--to", "PLACEMENTS", "The same for the target", [&](const std::string& text) { job.set_to(text); });
+// A flag for a field of the scenario: set(job, text).
+template <class Set>
+CLI::Option* add_field(CLI::App& app, Flags& flags, const char* flag, const char* type, const char* help,
+                       Set set) {
+  return add_value(app, flag, type, help, [&flags, set](const std::string& text) {
+    flags.changes.emplace_back([set, text](proto::Redistribute& job) { set(job, text); });
+  });
+}
+
+using Job = proto::Redistribute;
+using Text = const std::string&;
+
+void add_problem_flags(CLI::App& app, Flags& flags) {
+  add_field(app, flags, "--mesh", "MESH",
+            "Named axes over the ranks: dp=2,cp=4; in another order a=2,b=2@0/2/1/3",
+            [](Job& job, Text text) { job.set_mesh(text); });
+  add_field(app, flags, "--to-mesh", "MESH", "The target's mesh [the same]",
+            [](Job& job, Text text) { job.set_to_mesh(text); });
+  add_field(app, flags, "--shape", "SHAPE", "Global shape: 1024x1024x256, 4Kix512, scalar",
+            [](Job& job, Text text) { job.set_shape(text); });
+  add_field(app, flags, "--dtype", "DTYPE", "f32, f16, bf16, i32 or i64 [f32]",
+            [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); });
+  add_field(app, flags, "--from", "PLACEMENTS",
+            "One for each mesh axis: S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]",
+            [](Job& job, Text text) { job.set_from(text); });
+  add_field(app, flags, "--to", "PLACEMENTS", "The same for the target",
+            [](Job& job, Text text) { job.set_to(text); });
 }
 
 void add_planning_flags(CLI::App& app, Flags& flags) {
-  proto::Redistribute& job = flags.job;
-  app.add_option_function<std::string>(
-         "--objective", [&job](const std::string& text) { job.set_objective(parse_objective(text)); },
-         "What to minimise: time or bytes [time]")
-      ->type_name("OBJECTIVE");
-  app.add_option_function<double>(
-         "--max-memory-factor", [&job](const double& factor) { job.set_max_memory_factor(factor); },
-         "Temporaries stay within F x 2 x the largest shard [1]")
-      ->type_name("F");
-  app.add_option_function<std::string>(
-         "--travel-dtype", [&job](const std::string& text) { job.set_travel_dtype(parse_proto_dtype(text)); },
-         "What is sent [the target's dtype]")
-      ->type_name("DTYPE");
+  add_field(app, flags, "--objective", "OBJECTIVE", "What to minimise: time or bytes [time]",
+            [](Job& job, Text text) { job.set_objective(parse_objective(text)); });
+  add_field(app, flags, "--max-memory-factor", "F", "Temporaries stay within F x 2 x the largest shard [1]",
+            [](Job& job, Text text) { job.set_max_memory_factor(parse_real("--max-memory-factor", text)); });
+  add_field(app, flags, "--travel-dtype", "DTYPE", "What is sent [the target's dtype]",
+            [](Job& job, Text text) { job.set_travel_dtype(parse_proto_dtype("--travel-dtype", text)); });
   app.add_option("--gradient", flags.gradient,
                  "Plan the backward instead: adjoint (the transpose) or replicated (PyTorch's rule)")
       ->type_name("RULE");
   app.add_flag("--pareto", flags.pareto, "List all plans that no other beats in both time and peak memory");
-  add_cost_flags(app, *job.mutable_cost());
+  add_cost_flags(app, flags.cost);
 }
 
 void add_run_flags(CLI::App& app, Flags& flags) {
-  proto::Redistribute& job = flags.job;
   auto* run =
       app.add_flag("--run", flags.run, "Execute on the simulated fabric with data, and verify every element");
-  app.add_option_function<std::string>(
-         "--schedule", [&job](const std::string& text) { job.set_schedule(parse_schedule(text)); },
-         "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]")
-      ->type_name("SCHEDULE");
-  app.add_option_function<std::uint64_t>(
-         "--seed", [&job](const std::uint64_t& seed) { job.set_seed(seed); },
-         "Of the data and of the baton [0]")
-      ->type_name("N");
+  add_field(app, flags, "--schedule", "SCHEDULE",
+            "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
+            [](Job& job, Text text) { job.set_schedule(parse_schedule(text)); });
+  add_field(app, flags, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
+    job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
+  });
   app.add_option("--trace", flags.trace, "Write what the ranks did")->type_name("FILE")->needs(run);
 }
 
@@ -96,11 +105,11 @@ void add_output_flags(CLI::App& app, Flags& flags) {
   app.add_flag("--json", flags.json, "Print JSON");
 }
 
-// The scenario's fields, overridden by what the flags say.
-proto::Redistribute merged_job(const Flags& flags) {
-  if (flags.scenario.empty()) return flags.job;
-  proto::Redistribute job = read_scenario_file(flags.scenario).redistribute();
-  job.MergeFrom(flags.job);
+proto::Redistribute job_of(const Flags& flags) {
+  proto::Redistribute job;
+  if (!flags.scenario.empty()) job = read_scenario_file(flags.scenario).redistribute();
+  for (const auto& change : flags.changes) change(job);
+  if (flags.cost.ByteSizeLong() > 0) job.mutable_cost()->MergeFrom(flags.cost);
   return job;
 }
 
@@ -174,9 +183,11 @@ void add_alternatives(Planned& planned, bool pareto) {
   }
 }
 
-std::string plan_text(const Redistribution& redistribution, std::optional<Rank> rank) {
+std::string plan_text(const Redistribution& redistribution, const std::optional<std::string>& rank) {
   const Mesh& mesh = redistribution.source.mesh;
-  const Rank self = rank.value_or(mesh.ranks().front());
+  const Rank self = rank
+                        ? static_cast<Rank>(parse_whole("--rank", *rank, 0, std::numeric_limits<Rank>::max()))
+                        : mesh.ranks().front();
   if (!mesh.contains(self) && !redistribution.target.mesh.contains(self)) {
     throw InvalidInput(str("--rank ", self, " is in neither mesh; use one of ", mesh.to_string(),
                            ", such as ", mesh.ranks().front()));
@@ -209,8 +220,8 @@ Output text_output(const Flags& flags, const RedistributeRequest& request, const
   output.text = flags.plan ? plan_text(e.chosen, flags.rank) : report_text(e);
   if (!flags.run) return output;
   try {
-    if (!flags.plan) output.text += '\n';
-    output.text += run_text(run_plan(e.chosen, request, flags, progress));
+    const std::string result = run_text(run_plan(e.chosen, request, flags, progress));
+    output.text += str(flags.plan ? "" : "\n", result);
   } catch (const Error&) {
     output.failure = std::current_exception();
   }
@@ -235,13 +246,17 @@ Output json_output(const Flags& flags, const RedistributeRequest& request, const
 }
 
 int redistribute(const Flags& flags) {
-  const proto::Redistribute job = merged_job(flags);
+  const proto::Redistribute job = job_of(flags);
   const RedistributeRequest request = make_request(job);
   Output output;
   {
     Progress progress;
     progress.show("planning");
     Planned planned = flags.gradient ? plan_backward(request, *flags.gradient) : plan_forward(request);
+    if (!flags.save_scenario.empty() && flags.gradient) {
+      throw InvalidInput(
+          "--save-scenario cannot keep --gradient, which scenarios have no field for; leave one out");
+    }
     if (!flags.save_scenario.empty()) save_scenario(flags.save_scenario, job);
     if (!flags.plan) {
       progress.show("planning alternatives");
@@ -261,7 +276,7 @@ int redistribute(const Flags& flags) {
 Command add_redistribute(CLI::App& cpsim) {
   CLI::App* app = cpsim.add_subcommand("redistribute", "Plan, explain, run and verify a placement change");
   const auto flags = std::make_shared<Flags>();
-  add_problem_flags(*app, flags->job);
+  add_problem_flags(*app, *flags);
   add_planning_flags(*app, *flags);
   add_run_flags(*app, *flags);
   add_output_flags(*app, *flags);

@@ -1,0 +1,27 @@
+#include "cli/flags.h"
+
+#include <cmath>
+#include <cstdlib>
+
+namespace cp::cli {
+
+double parse_real(std::string_view flag, std::string_view text) {
+  const std::string copy(trim(text));
+  char* end = nullptr;
+  const double value = std::strtod(copy.c_str(), &end);
+  if (copy.empty() || *end != '\0' || !std::isfinite(value)) {
+    throw InvalidInput(str(flag, " ", text, " is not a number; write such as 1.5"));
+  }
+  return value;
+}
+
+std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
+                         std::int64_t most) {
+  const std::int64_t value = value_of(flag, text, [&] { return parse_int(text, "value"); });
+  if (value >= least && value <= most) return value;
+  const bool bounded = most != std::numeric_limits<std::int64_t>::max();
+  throw InvalidInput(
+      str(flag, " ", text, " is out of range; use ", least, bounded ? str(" to ", most) : " or more"));
+}
+
+}  // namespace cp::cli

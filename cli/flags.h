@@ -1,0 +1,37 @@
+// Reading the values of flags, so that errors name the flag, quote the text and say what would work.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+#include "shared/base/error.h"
+
+namespace cp::cli {
+
+// What make() returns; an InvalidInput of the library, which knows nothing of flags, becomes one that begins
+// with the flag and its text.
+template <class Make>
+auto value_of(std::string_view flag, std::string_view text, const Make& make) {
+  try {
+    return make();
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(str(flag, " ", text, ": ", error.what()));
+  }
+}
+
+double parse_real(std::string_view flag, std::string_view text);  // finite
+std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
+                         std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki"
+
+// Adds a flag with a value; set(text) is called while the command line is parsed.
+template <class Set>
+CLI::Option* add_value(CLI::App& app, const char* flag, const char* type, const std::string& help,
+                       const Set& set) {
+  return app.add_option_function<std::string>(flag, set, help)->type_name(type);
+}
+
+}  // namespace cp::cli
