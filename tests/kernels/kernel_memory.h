@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shared/base/text.h"
 #include "shared/kernels/host_kernels.h"
 #include "tests/support/values.h"
 
@@ -16,7 +17,7 @@ class KernelMemory {
   BufferId add(DType dtype, const std::vector<double>& values) {
     const auto id = static_cast<BufferId>(plan_.buffers.size());
     plan_.buffers.push_back(
-        {"b" + std::to_string(id), BufferKind::inout, dtype, static_cast<std::int64_t>(values.size())});
+        {str("b", id), BufferKind::inout, dtype, static_cast<std::int64_t>(values.size())});
     bytes_.push_back(encode(dtype, values));
     return id;
   }

@@ -88,7 +88,7 @@ TEST(ParallelDims, RefusesAWorldThatTheOtherDegreesDoNotDivide) {
 
 TEST(ParallelDims, RefusesADegreeBelowOne) {
   for (const int bad : {0, -1, -2}) {
-    const std::string text = "=" + std::to_string(bad) + " must be at least 1";
+    const std::string text = str("=", bad, " must be at least 1");
     expect_degrees_refused(degrees(bad, 1, 1, 1, 1, 1), 1, {"dp_replicate" + text});  // H17
     expect_degrees_refused(degrees(1, 1, bad, 1, 1, 1), 1, {"cp" + text});
     expect_degrees_refused(degrees(1, 1, 1, bad, 1, 1), 1, {"tp" + text});
