@@ -54,7 +54,7 @@ class PlanDraw {
   // Both ends included.
   template <class Int>
   Int number(Int least, Int most) {
-    return static_cast<Int>(*rc::gen::inRange<std::int64_t>(least, static_cast<std::int64_t>(most) + 1));
+    return *rc::gen::inRange<Int>(least, static_cast<Int>(most + 1));
   }
   template <class T, class Draw>
   std::vector<T> list(int least, int most, Draw&& draw) {
@@ -109,7 +109,7 @@ class PlanDraw {
   }
 
   // An alternative of the variant, with defaults.
-  template <class Variant, std::size_t kIndex = 0>
+  template <class Variant>
   Variant any_of() {
     return any_of<Variant>(number<std::size_t>(0, std::variant_size_v<Variant> - 1),
                            std::make_index_sequence<std::variant_size_v<Variant>>{});

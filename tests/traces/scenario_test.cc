@@ -94,7 +94,6 @@ TEST(Scenario, WrittenTextReadsAsTheSame) {
   EXPECT_EQ(write_scenario_text(read_scenario_text(text, "b.txtpb")), text);
 }
 
-// Every override of the cost model has a field here, by its own name.
 RC_GTEST_PROP(Scenario, RandomScenariosComeBackAsTheyWere, ()) {
   const auto text = [] {
     return *rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127)));
@@ -118,7 +117,7 @@ RC_GTEST_PROP(Scenario, RandomScenariosComeBackAsTheyWere, ()) {
   RC_ASSERT(MessageDifferencer::Equals(read_scenario_text(write_scenario_text(scenario), "x"), scenario));
 }
 
-// The names of cost_model.h; sizeof tells when a figure is added there.
+// The names of cost_model.h: a figure that is added there does not compile here.
 TEST(Scenario, EveryFigureOfTheCostModelCanBeSet) {
   [[maybe_unused]] const auto& [step_latency_us, peer_latency_us, local_latency_us, memory_gbps,
                                 all_gather_efficiency, reduce_scatter_efficiency, all_reduce_efficiency,
@@ -151,6 +150,7 @@ TEST(Scenario, ErrorsNameTheirPlaceAndTheNearestName) {
       {with_line("  travel_dtype: 17"),
        "a.txtpb:7:3: unknown travel_dtype 17; use one of f32, f16, bf16, i32, i64"},
       {with_line("  objective: speed"), "a.txtpb:7:14: unknown objective 'speed'; use one of time, bytes"},
+      {with_line("\tseed:\tx"), "a.txtpb:7:8: Expected integer, got: x"},
       {with_line("  seed: -1"), "a.txtpb:7:9: Expected integer, got: -"},
       {with_line("  seed: 18446744073709551616"), "a.txtpb:7:9: Integer out of range (18446744073709551616)"},
       {with_line("  seed: \"4\""), "a.txtpb:7:9: Expected integer, got: \"4\""},
