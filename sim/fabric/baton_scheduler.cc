@@ -22,10 +22,10 @@ std::size_t BatonScheduler::draw(std::size_t count) {
 }
 
 void BatonScheduler::begin_run() {
-  cancelled_ = false;
-  states_.assign(static_cast<std::size_t>(world_size_), State::waiting);
+  set_cancelled(false);
+  states_.assign(static_cast<std::size_t>(world_size()), State::waiting);
   ready_.clear();
-  for (Rank rank = 0; rank < world_size_; ++rank) {
+  for (Rank rank = 0; rank < world_size(); ++rank) {
     words_[static_cast<std::size_t>(rank)].baton = 0;
     make_ready(rank);
   }
@@ -103,8 +103,8 @@ void BatonScheduler::release(Ticket ticket) {
 }
 
 void BatonScheduler::cancel(std::span<const std::unique_ptr<Communicator>>) {
-  cancelled_.store(true, std::memory_order_seq_cst);
-  for (Rank rank = 0; rank < world_size_; ++rank) make_ready(rank);
+  set_cancelled(true);
+  for (Rank rank = 0; rank < world_size(); ++rank) make_ready(rank);
 }
 
 Progress BatonScheduler::finish(Rank rank) {

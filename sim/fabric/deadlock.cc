@@ -69,6 +69,7 @@ std::string deadlock_report(std::span<const RankWaits> ranks) {
   if (is_cycle) chain.erase(chain.begin(), cycle);
 
   std::vector<std::string> lines;
+  lines.reserve(chain.size());
   for (const Link& link : chain) lines.push_back(line(link));
   std::vector<Rank> others;
   for (const RankWaits& rank : ranks) {

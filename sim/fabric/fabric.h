@@ -25,24 +25,24 @@
 namespace cp::sim {
 
 enum class Schedule : std::uint8_t {
-  parallel,  // all cores; the order in which ranks run is the machine's
-  baton,  // one rank at a time; a seeded generator picks the next one, and which of its ready streams goes on: exactly
-  // repeatable
+  // All cores; the order in which ranks run is the machine's.
+  parallel,
+  // One rank at a time; a seeded generator picks the next one, and which of its ready streams goes on: exactly repeatable.
+  baton,
 };
 
 struct FabricOptions {
   Schedule schedule = Schedule::parallel;
-  std::uint64_t seed = 0;     // of the baton
-  bool record_traces = true;  // observed records, and the baton's turns; off for speed
-  Target target =
-      host_target();  // what the devices admit to have: less than everything, to stand for a poorer library
-  std::size_t stack_bytes = 512 * 1024;  // of each rank's thread
+  std::uint64_t seed = 0;         // of the baton
+  bool record_traces = true;      // observed records, and the baton's turns; off for speed
+  Target target = host_target();  // what the devices admit to have; less than all stands for a poorer library
+  std::size_t stack_bytes = 524'288;  // of each rank's thread
 };
 
 // What a cancelled rank's synchronize throws: "cancelled after an error on rank 3: ...".
 using Cancelled = ErrorOf<ExitCode::peer_lost>;
 
-// One turn of the baton: the rank ran the work at the head of the stream, or looked whether it has finished.
+// One turn of the baton: the rank went on with the work at the head of the stream.
 struct Turn {
   Rank rank = 0;
   StreamId stream = 0;

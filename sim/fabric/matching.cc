@@ -64,6 +64,7 @@ std::vector<Party> parties_of(const Communicator& communicator) {
         communicator.group().ranks[static_cast<std::size_t>(index)]);
   }
   std::vector<Party> parties;
+  parties.reserve(by_fields.size());
   for (auto& [fields, ranks] : by_fields) parties.push_back({fields, std::move(ranks)});
   std::stable_sort(parties.begin(), parties.end(),
                    [](const Party& a, const Party& b) { return a.ranks.size() > b.ranks.size(); });

@@ -9,7 +9,7 @@ namespace cp::sim {
 namespace {
 
 // A reduced block this large is still in the cache when it is copied to the members.
-constexpr std::int64_t kReduceBlockBytes = 64 * 1024;
+constexpr std::int64_t kReduceBlockBytes = 65'536;
 
 struct Range {
   std::int64_t begin, end;

@@ -6,16 +6,16 @@ ParallelScheduler::ParallelScheduler(int world_size)
     : Scheduler(world_size), words_(std::make_unique<RankWord[]>(static_cast<std::size_t>(world_size))) {}
 
 void ParallelScheduler::begin_run() {
-  cancelled_ = false;
-  running_count_ = world_size_;
+  set_cancelled(false);
+  running_count_ = world_size();
   finished_count_ = 0;
-  for (int rank = 0; rank < world_size_; ++rank) words_[static_cast<std::size_t>(rank)].state = running;
+  for (int rank = 0; rank < world_size(); ++rank) words_[static_cast<std::size_t>(rank)].state = running;
 }
 
 Progress ParallelScheduler::finish(Rank) {
   finished_count_.fetch_add(1, std::memory_order_relaxed);
   const bool last = running_count_.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  const bool others_wait = finished_count_.load(std::memory_order_relaxed) < world_size_;
+  const bool others_wait = finished_count_.load(std::memory_order_relaxed) < world_size();
   return last && others_wait && !cancelled() ? Progress::stuck : Progress::possible;
 }
 
@@ -81,9 +81,9 @@ void ParallelScheduler::notify(Rank rank) {
 }
 
 void ParallelScheduler::cancel(std::span<const std::unique_ptr<Communicator>> communicators) {
-  cancelled_.store(true, std::memory_order_seq_cst);
+  set_cancelled(true);
   for (const auto& communicator : communicators) communicator->disturb();
-  for (Rank rank = 0; rank < world_size_; ++rank) notify(rank);
+  for (Rank rank = 0; rank < world_size(); ++rank) notify(rank);
 }
 
 }  // namespace cp::sim

@@ -13,7 +13,7 @@ namespace cp::sim {
 namespace {
 
 // A member's part that is worth a second meeting: copying this much takes about as long as one wake-up.
-constexpr std::int64_t kWorthwhilePartBytes = 16 * 1024;
+constexpr std::int64_t kWorthwhilePartBytes = 16'384;
 
 }  // namespace
 

@@ -27,7 +27,7 @@ enum class [[nodiscard]] Progress : std::uint8_t{possible, stuck};
 
 class Scheduler {
  public:
-  explicit Scheduler(int world_size) : world_size_(world_size) {}
+  explicit Scheduler(int world_size) : size_(world_size) {}
   virtual ~Scheduler() = default;
 
   // By the host, while no rank runs.
@@ -53,11 +53,15 @@ class Scheduler {
 
   // From here on nobody waits. `communicators`: all there are.
   virtual void cancel(std::span<const std::unique_ptr<Communicator>> communicators) = 0;
-  bool cancelled() const { return cancelled_.load(std::memory_order_seq_cst); }
+  bool cancelled() const { return is_cancelled_.load(std::memory_order_seq_cst); }
 
  protected:
-  int world_size_;
-  std::atomic<bool> cancelled_{false};
+  int world_size() const { return size_; }
+  void set_cancelled(bool cancelled) { is_cancelled_.store(cancelled, std::memory_order_seq_cst); }
+
+ private:
+  int size_;
+  std::atomic<bool> is_cancelled_{false};
 };
 
 // All cores. A rank that waits for one round sleeps on the communicator, so that a whole group wakes with one
