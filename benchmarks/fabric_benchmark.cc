@@ -1,7 +1,10 @@
 // The fabric's speed: collectives a second with small messages, beside a bare barrier, and large copies beside memcpy.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -74,12 +77,13 @@ BENCHMARK(bare_barrier)->Name("bare_barrier/ranks")->Arg(64)->Arg(1024)->UseReal
 // Items: collectives, counted on each rank. With traces recorded, as everybody runs it.
 void small_collectives(benchmark::State& state, FabricOptions options) {
   const int world_size = static_cast<int>(state.range(0));
-  const std::int64_t numel = 64, count = count_for(400'000, world_size);   // 256 bytes
+  const std::int64_t numel = 64, count = count_for(400'000, world_size);  // 256 bytes
   const std::vector<Plan> plans = plans_for_all(world_size, [&](PlanBuilder& builder, GroupId world) {
     const StreamId stream = builder.stream("comm");
     const BufferId data = builder.inout("data", DType::f32, numel);
     builder.begin_repeat(count);
-    builder.add(stream, AllReduce{world, ReduceOp::max, flat_view(data, 0, numel), flat_view(data, 0, numel)});
+    builder.add(stream,
+                AllReduce{world, ReduceOp::max, flat_view(data, 0, numel), flat_view(data, 0, numel)});
     builder.end_repeat();
   });
   Fabric fabric(world_size, options);
@@ -92,9 +96,16 @@ void small_collectives(benchmark::State& state, FabricOptions options) {
   state.SetItemsProcessed(state.iterations() * count * world_size);
 }
 BENCHMARK_CAPTURE(small_collectives, parallel, FabricOptions{})
-    ->Name("all_reduce_256B/ranks")->Arg(2)->Arg(8)->Arg(64)->Arg(1024)->UseRealTime();
+    ->Name("all_reduce_256B/ranks")
+    ->Arg(2)
+    ->Arg(8)
+    ->Arg(64)
+    ->Arg(1024)
+    ->UseRealTime();
 BENCHMARK_CAPTURE(small_collectives, baton, FabricOptions{.schedule = Schedule::baton})
-    ->Name("all_reduce_256B_baton/ranks")->Arg(64)->UseRealTime();
+    ->Name("all_reduce_256B_baton/ranks")
+    ->Arg(64)
+    ->UseRealTime();
 
 // Two streams of a rank wait at once, each for its own group.
 void two_streams(benchmark::State& state) {
@@ -154,7 +165,7 @@ BENCHMARK(prepare_tiny_plan);
 
 // ---- large copies ---------------------------------------------------------------------------------------------------
 
-constexpr std::int64_t kGatheredBytes = 64 << 20;   // that each rank ends with
+constexpr std::int64_t kGatheredBytes = 64 << 20;  // that each rank ends with
 
 // As many threads as cores, each copying the gathered bytes from one place to another.
 double memcpy_bytes_per_second(int threads) {
@@ -184,12 +195,14 @@ void large_all_gather(benchmark::State& state) {
   const std::int64_t numel = kGatheredBytes / 4, block = numel / world_size;
   const std::vector<Plan> plans = plans_for_all(world_size, [&](PlanBuilder& builder, GroupId world) {
     const StreamId stream = builder.stream("comm");
-    const BufferId in = builder.input("in", DType::f32, block), out = builder.output("out", DType::f32, block * world_size);
+    const BufferId in = builder.input("in", DType::f32, block),
+                   out = builder.output("out", DType::f32, block * world_size);
     builder.add(stream, AllGather{world, flat_view(in, 0, block), flat_view(out, 0, block * world_size)});
   });
   Fabric fabric(world_size);
   fabric.run([&](Rank rank, Device& device) { device.prepare(plans[static_cast<std::size_t>(rank)], {}); });
-  const double limit = memcpy_bytes_per_second(std::min<int>(2, static_cast<int>(std::thread::hardware_concurrency())));
+  const double limit =
+      memcpy_bytes_per_second(std::min<int>(2, static_cast<int>(std::thread::hardware_concurrency())));
   double seconds = 0;
   for (auto _ : state) {
     const auto begin = std::chrono::steady_clock::now();
@@ -205,7 +218,12 @@ void large_all_gather(benchmark::State& state) {
   state.SetBytesProcessed(static_cast<std::int64_t>(bytes));
   state.counters["memcpy_ratio"] = bytes / seconds / limit;
 }
-BENCHMARK(large_all_gather)->Name("all_gather_64MiB/ranks")->Arg(2)->Arg(8)->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(large_all_gather)
+    ->Name("all_gather_64MiB/ranks")
+    ->Arg(2)
+    ->Arg(8)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace cp::sim
