@@ -123,7 +123,8 @@ std::string alternatives_text(const Explanation& e) {
   if (e.direct) {
     add(e.leanest_is_direct ? "why not one direct exchange, the leanest plan?"
                             : "why not one direct exchange?",
-        e.direct->time_us, e.direct->peak_bytes, e.direct->keeps_bound ? "" : ", above the bound");
+        e.direct->time_us, e.direct->peak_bytes,
+        e.direct->peak_bytes <= e.direct->bound_bytes ? "" : ", above the bound");
   }
   if (e.leanest && !e.leanest_is_direct) {
     add("why not the leanest plan?", e.leanest->time_us, e.leanest->peak_bytes,
@@ -228,9 +229,7 @@ ordered_json report_json(const Explanation& e) {
   json["steps"] = steps_json(r);
   json["totals"] = totals_json(r);
   if (e.direct) {
-    json["direct_exchange"] = {{"time_us", e.direct->time_us},
-                               {"peak_bytes", e.direct->peak_bytes},
-                               {"keeps_bound", e.direct->keeps_bound}};
+    json["direct_exchange"] = {{"steps", steps_json(*e.direct)}, {"totals", totals_json(*e.direct)}};
   }
   if (e.leanest) json["leanest"] = {{"steps", steps_json(*e.leanest)}, {"totals", totals_json(*e.leanest)}};
   for (const Redistribution& other : e.pareto) {

@@ -8,7 +8,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "shared/redistribute/direct_exchange.h"
 #include "shared/redistribute/redistribution.h"
 #include "sim/run/redistribute_run.h"
 
@@ -21,7 +20,7 @@ struct Explanation {
   std::string gradient_of = {};  // the forward redistribution when this is its backward; else empty
   double gradient_scale = 1;     // what the gradient is still to be multiplied with
   // Other plans, where they differ from the chosen one.
-  std::optional<DirectExchange> direct = {};
+  std::optional<Redistribution> direct = {};
   std::optional<Redistribution> leanest = {};
   bool leanest_is_direct = false;
   std::vector<Redistribution> pareto = {};  // --pareto: fastest first

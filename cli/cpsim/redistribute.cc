@@ -5,9 +5,11 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -163,24 +165,42 @@ Planned plan_backward(const RedistributeRequest& request, std::string_view rule)
   return {std::move(explanation), backward};
 }
 
+// One exchange straight from source to target; nothing where values are still to be reduced.
+std::optional<Redistribution> direct_exchange(const Redistribution& r, const RedistributeOptions& options) {
+  const bool same_mesh = r.source.mesh == r.target.mesh;
+  Move move{MoveKind::exchange, {}, r.source, r.target};
+  for (int axis = 0; axis < r.source.mesh.num_axes(); ++axis) {
+    if (!same_mesh || r.source.mesh.axis_size(axis) == 1) continue;
+    const auto at = static_cast<std::size_t>(axis);
+    const bool was = std::holds_alternative<Partial>(r.source.placements[at]);
+    if (was != std::holds_alternative<Partial>(r.target.placements[at])) return std::nullopt;
+    move.axes.push_back(axis);
+  }
+  if (!same_mesh && (is_partial(r.source) || is_partial(r.target))) return std::nullopt;
+  return follow_moves(r.source, r.target, std::span(&move, 1), options);
+}
+
+bool is_direct(const Redistribution& r) {
+  return r.steps.size() == 1 && r.steps.front().move.kind == MoveKind::exchange;
+}
+
+// The plans that others are asked about. Finding the leanest takes many searches: not for a remark in passing
+// where one already takes a while.
 void add_alternatives(Planned& planned, bool pareto) {
+  constexpr int kManyRanks = 128;
   Explanation& e = planned.explanation;
-  const Layout& source = e.chosen.source;
-  const Layout& target = e.chosen.target;
-  if (e.chosen.steps.empty() && !pareto) return;
-  std::vector<Redistribution> all = pareto_redistributions(source, target, planned.options);
+  const Redistribution& chosen = e.chosen;
   if (pareto) {
-    e.pareto = std::move(all);
+    e.pareto = pareto_redistributions(chosen.source, chosen.target, planned.options);
     return;
   }
-  const auto is_direct = [](const Redistribution& r) {
-    return r.steps.size() == 1 && r.steps.front().move.kind == MoveKind::exchange;
-  };
-  if (!is_direct(e.chosen)) e.direct = direct_exchange(source, target, planned.options);
-  if (!all.empty() && all.back().peak_bytes < e.chosen.peak_bytes) {
-    e.leanest_is_direct = is_direct(all.back());
-    e.leanest = std::move(all.back());
-  }
+  if (chosen.steps.empty()) return;
+  if (!is_direct(chosen)) e.direct = direct_exchange(chosen, planned.options);
+  if (chosen.source.mesh.size() > kManyRanks || chosen.target.mesh.size() > kManyRanks) return;
+  std::vector<Redistribution> all = pareto_redistributions(chosen.source, chosen.target, planned.options);
+  if (all.empty() || all.back().peak_bytes >= chosen.peak_bytes) return;
+  e.leanest_is_direct = is_direct(all.back());
+  e.leanest = std::move(all.back());
 }
 
 std::string plan_text(const Redistribution& redistribution, const std::optional<std::string>& rank) {
