@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -15,6 +14,8 @@ namespace {
 
 // Of sums of doubles, in whatever order they were added.
 constexpr double kRelativeTolerance = 1e-9;
+
+std::int64_t to_ps(double time_us) { return std::llround(time_us * 1e6); }
 
 bool same_time(double a_us, double b_us) {
   return std::abs(a_us - b_us) <= kRelativeTolerance * std::max(std::abs(a_us), std::abs(b_us));
@@ -68,20 +69,40 @@ struct Totals {
   }
 };
 
-std::string to_string(const Move& move) {
-  return str(name(move.kind), " ", placements_to_string(move.from), " -> ", placements_to_string(move.to));
-}
-
 // The ways to do a step that agree with what is declared of it; several where groups in another order, or other
 // senders, lead to the same figures.
-std::vector<const MoveCost*> agreeing(const RedistributionStep& step,
-                                      const std::vector<const MoveCost*>& ways, bool old_is_temporary,
-                                      bool new_is_temporary) {
-  std::vector<const MoveCost*> agree;
-  std::copy_if(ways.begin(), ways.end(), std::back_inserter(agree), [&](const MoveCost* cost) {
-    return declared(step).agrees_with(counted(*cost, old_is_temporary, new_is_temporary));
-  });
+std::vector<MoveCost> agreeing(const RedistributionStep& step, const std::vector<const MoveCost*>& ways,
+                               bool old_is_temporary, bool new_is_temporary) {
+  std::vector<MoveCost> agree;
+  for (const MoveCost* cost : ways) {
+    if (declared(step).agrees_with(counted(*cost, old_is_temporary, new_is_temporary)))
+      agree.push_back(*cost);
+  }
   return agree;
+}
+
+// How the search counts a step that nothing agrees with: as the fastest way to do it; as declared, on every rank, where
+// the rules know no such move.
+MoveCost counted_otherwise(const RedistributionStep& step, const std::vector<const MoveCost*>& ways,
+                           std::size_t num_ranks) {
+  const auto fastest = std::min_element(ways.begin(), ways.end(), [](const MoveCost* a, const MoveCost* b) {
+    return largest(a->time_ps) < largest(b->time_ps);
+  });
+  if (fastest != ways.end()) return **fastest;
+  MoveCost cost;
+  cost.time_us.assign(num_ranks, step.time_us);
+  cost.time_ps.assign(num_ranks, to_ps(step.time_us));
+  cost.payload_bytes.assign(num_ranks, step.bytes_received_max);
+  return cost;
+}
+
+std::string disagreement(const RedistributionStep& step, const std::vector<const MoveCost*>& ways,
+                         bool old_is_temporary, bool new_is_temporary) {
+  const std::string move = str(name(step.move.kind), " ", placements_to_string(step.move.from), " -> ",
+                               placements_to_string(step.move.to));
+  if (ways.empty()) return str(move, " is no move by the rules");
+  return str(move, " is declared as ", declared(step).to_string(), " and counted as ",
+             counted(*ways.front(), old_is_temporary, new_is_temporary).to_string());
 }
 
 bool agree(const Redistribution& redistribution, const Totals& totals) {
@@ -101,35 +122,35 @@ std::string disagreement(const Redistribution& redistribution, const Totals& tot
 
 Audit audit(const Redistribution& redistribution, const ExhaustiveSearch& search,
             const ExhaustiveSearch::Chain& cheapest) {
-  constexpr double kPsPerUs = 1e6;
-  const std::size_t num_steps = redistribution.steps.size();
-  std::vector<Totals> sums = {Totals(search.world().size())};  // one for each combination of ways
+  const std::size_t num_steps = redistribution.steps.size(), num_ranks = search.world().size();
+  Audit result;
+  std::vector<Totals> sums = {Totals(num_ranks)};  // one for each combination of ways
   for (std::size_t i = 0; i < num_steps; ++i) {
     const RedistributionStep& step = redistribution.steps[i];
     const bool old_is_temporary = i > 0, new_is_temporary = i + 1 < num_steps;
     const std::vector<const MoveCost*> ways = search.costs_of(step.move, !new_is_temporary);
-    const std::vector<const MoveCost*> agree = agreeing(step, ways, old_is_temporary, new_is_temporary);
+    std::vector<MoveCost> agree = agreeing(step, ways, old_is_temporary, new_is_temporary);
     if (agree.empty()) {
-      const std::int64_t excess_ps = std::llround(redistribution.time_us * kPsPerUs) - cheapest.time_ps;
-      if (ways.empty()) return {str(to_string(step.move), " is no move by the rules"), excess_ps};
-      return {str(to_string(step.move), " is declared as ", declared(step).to_string(), " and counted as ",
-                  counted(*ways.front(), old_is_temporary, new_is_temporary).to_string()),
-              excess_ps};
+      result.misdeclared = disagreement(step, ways, old_is_temporary, new_is_temporary);
+      agree.push_back(counted_otherwise(step, ways, num_ranks));
     }
     std::vector<Totals> longer;
     for (const Totals& totals : sums) {
-      for (const MoveCost* cost : agree) {
+      for (const MoveCost& cost : agree) {
         longer.push_back(totals);
-        longer.back().add(*cost);
+        longer.back().add(cost);
       }
     }
     sums = std::move(longer);
   }
-  const auto same =
-      std::find_if(sums.begin(), sums.end(), [&](const Totals& t) { return agree(redistribution, t); });
+  const auto same = std::find_if(sums.begin(), sums.end(),
+                                 [&](const Totals& totals) { return agree(redistribution, totals); });
   const Totals& totals = same == sums.end() ? sums.front() : *same;
-  return {same == sums.end() ? disagreement(redistribution, totals) : "",
-          largest(totals.time_ps) - cheapest.time_ps};
+  if (same == sums.end() && result.misdeclared.empty()) {
+    result.misdeclared = disagreement(redistribution, totals);
+  }
+  result.excess_ps = largest(totals.time_ps) - cheapest.time_ps;
+  return result;
 }
 
 }  // namespace cp::sim

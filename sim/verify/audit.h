@@ -15,7 +15,7 @@ struct Audit {
   // all is as declared.
   std::string misdeclared;
   // Its time, as the search counts it, less that of the cheapest chain: positive where the planner missed one,
-  // negative where it found one that the search does not know. Steps that are misdeclared count as declared.
+  // negative where it found one that the search does not know.
   std::int64_t excess_ps = 0;
 };
 

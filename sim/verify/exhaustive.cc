@@ -78,8 +78,11 @@ void ExhaustiveSearch::find_moves(const CostModel& cost) {
   }
 }
 
-std::int64_t ExhaustiveSearch::max_bytes(std::size_t layout) const {
-  return layouts_[layout].holdings.max_size() * size_bytes(layouts_[layout].layout.dtype);
+double ExhaustiveSearch::bound_bytes(std::size_t source, std::size_t target) const {
+  const auto bytes = [&](std::size_t layout) {
+    return layouts_[layout].holdings.max_size() * size_bytes(layouts_[layout].layout.dtype);
+  };
+  return max_memory_factor_ * 2 * static_cast<double>(std::max(bytes(source), bytes(target)));
 }
 
 // A chain on its way.
@@ -215,15 +218,14 @@ class ExhaustiveSearch::Run {
 std::vector<std::optional<ExhaustiveSearch::Chain>> ExhaustiveSearch::cheapest(std::size_t source) const {
   // Targets with the same bound on temporaries share a search; between meshes each has its own, because a
   // chain may go on in layouts that depend on the target.
-  std::map<std::pair<std::int64_t, std::size_t>, std::vector<std::size_t>> groups;
+  std::map<std::pair<double, std::size_t>, std::vector<std::size_t>> groups;
   for (std::size_t target = first_target(); target < layouts_.size(); ++target) {
     if (!is_legal_pair(layouts_[source].layout, layouts_[target].layout)) continue;
-    const std::int64_t largest_bytes = std::max(max_bytes(source), max_bytes(target));
-    groups[{largest_bytes, same_mesh_ ? 0 : target}].push_back(target);
+    groups[{bound_bytes(source, target), same_mesh_ ? 0 : target}].push_back(target);
   }
   std::vector<std::optional<Chain>> chains(layouts_.size() - first_target());
   for (const auto& [key, targets] : groups) {
-    const Run run(*this, source, targets, max_memory_factor_ * 2 * static_cast<double>(key.first));
+    const Run run(*this, source, targets, key.first);
     for (const std::size_t target : targets) chains[target - first_target()] = run.chain_to(target);
   }
   return chains;

@@ -43,6 +43,8 @@ class ExhaustiveSearch {
   // The cheapest chain from a source to each layout from first_target() on; nothing where the pair is illegal
   // (is_legal_pair) or no chain keeps the memory bound.
   std::vector<std::optional<Chain>> cheapest(std::size_t source) const;
+  // What the temporaries of the pair must keep on each rank: max_memory_factor x 2M.
+  double bound_bytes(std::size_t source, std::size_t target) const;
 
   // The ranks that the figures of a move are about.
   const World& world() const { return world_; }
@@ -63,7 +65,6 @@ class ExhaustiveSearch {
 
   void find_classes();
   void find_moves(const CostModel& cost);
-  std::int64_t max_bytes(std::size_t layout) const;
 
   bool same_mesh_;
   World world_;
