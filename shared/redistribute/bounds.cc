@@ -53,11 +53,15 @@ void Bounds::split_areas() {
     std::vector<bool> placed(idx(n), false);
     for (std::int32_t p = 0; p < n; ++p) {
       if (placed[idx(p)]) continue;
-      std::vector<std::int32_t> area;
-      for (std::int32_t q = p; q < n; ++q) {
-        if (placed[idx(q)] || (q != p && (faster == 0 || coster_.gap(p, q) > faster))) continue;
-        area.push_back(q);
-        placed[idx(q)] = true;
+      std::vector<std::int32_t> area = {p};
+      placed[idx(p)] = true;
+      // Over links that may be on different meshes, so that both ends of a chain of them may have none.
+      for (std::size_t i = 0; i < area.size() && faster > 0; ++i) {
+        for (std::int32_t q = p + 1; q < n; ++q) {
+          if (placed[idx(q)] || coster_.gap(area[i], q) > faster) continue;
+          area.push_back(q);
+          placed[idx(q)] = true;
+        }
       }
       areas_.push_back(std::move(area));
     }
@@ -121,6 +125,15 @@ Bounds::Need Bounds::needed(const State& state, const State& target, const BoxPa
   return need;
 }
 
+// Which part of the area's ranks takes part in what is still to come: on the target's mesh, only its own.
+double Bounds::active_part(const State& state, const State& target, std::size_t area) const {
+  if (space_.num_sides() == 1 || state.side != target.side) return 1;
+  const std::vector<std::int32_t>& ranks = areas_[area];
+  const auto active = std::count_if(ranks.begin(), ranks.end(),
+                                    [&](std::int32_t p) { return space_.in_side(target.side, p); });
+  return static_cast<double>(active) / static_cast<double>(ranks.size());
+}
+
 void Bounds::find(const State& state, const State& target, std::vector<double>& time_us,
                   std::vector<double>& bytes) {
   time_us.assign(areas_.size(), 0);
@@ -158,7 +171,8 @@ void Bounds::find(const State& state, const State& target, std::vector<double>& 
     time_us[level.all_ranks] = mean_us;
     faster_us_per_byte = level.us_per_byte;
   }
-  for (double& time : time_us) time += moves ? model_.step_latency_us : model_.local_latency_us;
+  const double latency_us = moves ? model_.step_latency_us : model_.local_latency_us;
+  for (std::size_t a = 0; a < areas_.size(); ++a) time_us[a] += latency_us * active_part(state, target, a);
 }
 
 }  // namespace cp::detail

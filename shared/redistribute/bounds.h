@@ -43,6 +43,7 @@ class Bounds {
               bool arrives_all);
   const std::vector<std::int32_t>& receivers(const State& target, unsigned kept, std::size_t area);
   Reduction reduction(const State& state, const State& target, double slower_than) const;
+  double active_part(const State& state, const State& target, std::size_t area) const;
   void split_areas();
 
   LayoutSpace& space_;

@@ -238,7 +238,8 @@ void MoveCoster::evaluate_quickly(const StateMove& move, std::vector<double>& ti
       if (!reduces && space_.in_side(move.from.side, p)) missing -= boxes.shared_numel(p, p);
     }
     bytes[idx(p)] = static_cast<double>(missing * element_bytes_) * (reduces ? receives : 1);
-    time_us[idx(p)] = latency + bytes[idx(p)] * us_per_byte;
+    const bool idle = is_equal_count(move.kind) && !space_.in_side(move.from.side, p);
+    time_us[idx(p)] = (idle ? 0 : latency) + bytes[idx(p)] * us_per_byte;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "shared/redistribute/search.h"
@@ -84,7 +85,10 @@ struct Request {
 
   Redistribution describe(const std::vector<StateMove>& moves);
   std::optional<Redistribution> solve(double most_peak) {
-    Search search(space, coster, options, casts_before(), casts_after(), limits(most_peak));
+    std::vector<double> most = limits(most_peak);
+    // Source and target alone may take more: then an empty chain, which no limit stops, does too.
+    if (std::any_of(most.begin(), most.end(), [](double bytes) { return bytes < 0; })) return std::nullopt;
+    Search search(space, coster, options, casts_before(), casts_after(), std::move(most));
     const std::optional<std::vector<StateMove>> moves = search.run();
     if (!moves) return std::nullopt;
     return describe(*moves);
@@ -206,19 +210,21 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
   Request request(source, target, options);
   if (std::optional<Redistribution> best = request.solve(kNoLimit)) return *std::move(best);
 
-  RedistributeOptions loose = options;
-  loose.max_memory_factor = 1e6;
   std::int64_t least = 0;
-  for (const Redistribution& choice : pareto_redistributions(source, target, loose)) {
+  request.temporary_limit = 1e6 * static_cast<double>(request.shard_bytes);
+  while (const std::optional<Redistribution> leaner = request.solve(kNoLimit)) {
     least = 0;
-    for (const RedistributionStep& step : choice.steps) least = std::max(least, step.temporary_bytes_max);
+    for (const RedistributionStep& step : leaner->steps) least = std::max(least, step.temporary_bytes_max);
+    request.temporary_limit = static_cast<double>(least) - 1;
   }
-  const double factor = static_cast<double>(least) / (2 * static_cast<double>(request.shard_bytes));
+  const double whole = 2 * static_cast<double>(request.shard_bytes);
+  double thousandths = std::ceil(static_cast<double>(least) / whole * 1000);
+  while (std::floor(thousandths / 1000 * whole) < static_cast<double>(least)) ++thousandths;  // 0.58 * 100
   throw Infeasible(str("no redistribution from ", placements_to_string(source), " to ",
                        placements_to_string(target),
                        " keeps its temporaries within max_memory_factor=", options.max_memory_factor,
                        " x 2 x ", human_bytes(request.shard_bytes), "; the leanest one needs ",
-                       human_bytes(least), ", max_memory_factor=", std::ceil(factor * 1000) / 1000));
+                       human_bytes(least), ", max_memory_factor=", thousandths / 1000));
 }
 
 std::vector<Redistribution> pareto_redistributions(const Layout& source, const Layout& target,

@@ -136,6 +136,9 @@ std::optional<std::vector<StateMove>> Search::run() {
   next_.assign(2 * num_ranks_, 0);
   quick_time_.assign(num_ranks_, 0);
   quick_bytes_.assign(num_ranks_, 0);
+  const std::vector<double> casts_us = coster_.cast_us(cast_before_, cast_after_);
+  for (std::size_t p = 0; p < num_ranks_; ++p)
+    next_[p] = std::nearbyint(casts_us[p] * kPicosecondsPerMicrosecond);
   const std::int32_t start = state_id(space_.source());
   push({start, -1, 0, 0, 0, {}});
   while (!open_.empty()) {
