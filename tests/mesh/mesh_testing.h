@@ -75,9 +75,9 @@ inline Digest digest_of(const Mesh& mesh) {
 inline void expect_refused(const std::function<void()>& request, const std::vector<std::string>& reasons) {
   try {
     request();
-    ADD_FAILURE() << "was accepted; expected an error with: " << testing::PrintToString(reasons);
+    ADD_FAILURE() << "was accepted; expected an error with: " << ::testing::PrintToString(reasons);
   } catch (const InvalidInput& error) {
-    for (const std::string& reason : reasons) EXPECT_THAT(error.what(), testing::HasSubstr(reason));
+    for (const std::string& reason : reasons) EXPECT_THAT(error.what(), ::testing::HasSubstr(reason));
   }
 }
 

@@ -1,0 +1,394 @@
+// Properties of redistributions between random layouts: planned, checked, run with data, and held against what is found element
+// by element.
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/plan/check.h"
+#include "shared/redistribute/dtensor.h"
+#include "shared/redistribute/lower.h"
+#include "sim/run/redistribute_run.h"
+#include "tests/property/plan_mutations.h"
+#include "tests/support/layout_generators.h"
+#include "tests/support/shard_data.h"
+#include "tests/support/values.h"
+#include "traces/plan_proto.h"
+
+namespace cp::testing {
+namespace {
+
+using Partials = CaseKinds::Partials;
+
+Redistribution plan_of(const RedistributeCase& request) {
+  return plan_redistribution(request.source, request.target, request.options);
+}
+
+std::int64_t largest_shard_bytes(const RedistributeCase& request) {
+  const DType travel = request.options.travel_dtype.value_or(request.target.dtype);
+  std::int64_t numel = 0, width = size_bytes(travel);
+  for (const Layout* layout : {&request.source, &request.target}) {
+    width = std::max(width, size_bytes(layout->dtype));
+    for (const Rank rank : layout->mesh.ranks())
+      numel = std::max(numel, static_cast<std::int64_t>(element_numbers(*layout, rank).size()));
+  }
+  return numel * width;
+}
+
+// ---- plans ----
+
+RC_GTEST_PROP(RedistributeProperty, RunIsRightAndWithinTheBound, ()) {
+  const RedistributeCase request = *any_case({.tight = false});
+  const Redistribution planned = plan_of(request);
+  const std::vector<Plan> plans = lower_all(planned);
+  const double limit =
+      request.options.max_memory_factor * 2 * static_cast<double>(largest_shard_bytes(request));
+  std::int64_t peak = 0;
+  for (const Plan& plan : plans) {
+    RC_ASSERT(static_cast<double>(plan.arena_bytes) <= limit);
+    RC_ASSERT(peak_bytes(plan) <= planned.bound_bytes);
+    peak = std::max(peak, peak_bytes(plan));
+  }
+  RC_ASSERT(peak <= planned.peak_bytes);
+  // Throws for plans that the checker refuses, for other bytes than the planner counted, and for wrong data.
+  const sim::RedistributeRun run = sim::run_redistribution(planned, plans);
+  RC_ASSERT(run.peak_bytes == peak);
+}
+
+// A factor below 1 is kept too, or refused with the smallest factor that works.
+RC_GTEST_PROP(RedistributeProperty, TightMemoryIsKeptOrRefusedWithTheFactorThatWorks, ()) {
+  RedistributeCase request = *any_case();
+  request.options.max_memory_factor = *rc::gen::element(0.05, 0.25, 0.5, 0.75);
+  try {
+    const Redistribution planned = plan_of(request);
+    const double limit =
+        request.options.max_memory_factor * 2 * static_cast<double>(largest_shard_bytes(request));
+    for (const Plan& plan : lower_all(planned)) RC_ASSERT(static_cast<double>(plan.arena_bytes) <= limit);
+    sim::run_redistribution(planned);
+    return;
+  } catch (const Infeasible& error) {
+    const std::string message = error.what();
+    constexpr std::string_view kName = "max_memory_factor=";
+    const std::size_t at = message.rfind(kName);
+    RC_ASSERT(at != std::string::npos);
+    RC_LOG() << message << "\n";
+    request.options.max_memory_factor = std::stod(message.substr(at + kName.size()));
+  }
+  sim::run_redistribution(plan_of(request));
+  request.options.max_memory_factor -= 0.002;  // the message rounds up to thousandths
+  if (request.options.max_memory_factor > 0) RC_ASSERT_THROWS_AS(plan_of(request), Infeasible);
+}
+
+RC_GTEST_PROP(RedistributeProperty, ParetoSetTradesTimeForMemory, ()) {
+  RedistributeCase request = *any_case({.tight = false, .max_ranks = 8});
+  request.options.objective = Objective::time;
+  const std::vector<Redistribution> set =
+      pareto_redistributions(request.source, request.target, request.options);
+  RC_ASSERT(!set.empty());
+  RC_ASSERT(lower_all(set.front()) == lower_all(plan_of(request)));
+  RC_ASSERT(set.front().time_us == plan_of(request).time_us);
+  for (std::size_t i = 1; i < set.size(); ++i) {
+    RC_ASSERT(set[i].peak_bytes < set[i - 1].peak_bytes);
+    constexpr double kPicosecondUs = 1e-6;  // the search counts whole picoseconds
+    RC_ASSERT(set[i].time_us >=
+              set[i - 1].time_us - kPicosecondUs * static_cast<double>(set[i].steps.size()));
+    sim::run_redistribution(set[i]);
+  }
+}
+
+RC_GTEST_PROP(RedistributeProperty, PlansComeBackFromTextAndBytes, ()) {
+  const Redistribution planned = plan_of(*any_case({.tight = false}));
+  for (const Plan& plan : lower_all(planned)) {
+    RC_ASSERT(parse_plan(to_text(plan)) == plan);
+    RC_ASSERT(from_proto(to_proto(plan)) == plan);
+    RC_ASSERT(parse_plan_bytes(serialize_plan(plan)) == plan);
+    RC_ASSERT(digest(parse_plan(to_text(plan))) == digest(plan));
+  }
+}
+
+// ---- data ----
+
+// The value of the element once all contributions are reduced.
+double reduced(const Layout& layout, const ElementValue& value, std::int64_t element) {
+  const ReduceOp op = reduction(layout).value_or(ReduceOp::sum);
+  double result = value(element, 0), averaged = 1;
+  for (std::int64_t c = 1; c < num_contributions(layout); ++c) {
+    const double next = value(element, c);
+    if (op == ReduceOp::min) result = std::min(result, next);
+    if (op == ReduceOp::max) result = std::max(result, next);
+    if (op == ReduceOp::product) result *= next;
+    if (op == ReduceOp::sum || op == ReduceOp::avg) result += next;
+  }
+  for (int axis = 0; axis < layout.mesh.num_axes(); ++axis) {
+    const auto* partial = std::get_if<Partial>(&layout.placements[static_cast<std::size_t>(axis)]);
+    if (partial != nullptr && partial->op == ReduceOp::avg) averaged *= layout.mesh.axis_size(axis);
+  }
+  return result / averaged;
+}
+
+// Contribution c adds 16^c, so that the digits of the sum count how often each one arrived; the element's number above
+// them comes from one contribution alone.
+RC_GTEST_PROP(RedistributeProperty, EachContributionArrivesExactlyOnce, ()) {
+  RedistributeCase request = *any_case({.partials = Partials::linear, .casts = false, .max_ranks = 8});
+  for (Layout* layout : {&request.source, &request.target}) {
+    layout->dtype = DType::i64;
+    for (Placement& placement : layout->placements) {
+      if (std::holds_alternative<Partial>(placement)) placement = Partial{ReduceOp::sum};
+    }
+  }
+  request.options.max_memory_factor = 1;
+  const std::int64_t contributions = num_contributions(request.source);
+  const ElementValue value = [&](std::int64_t element, std::int64_t c) {
+    const double number = element % contributions == c ? static_cast<double>(element) * 0x1p32 : 0;
+    return number + std::ldexp(1.0, static_cast<int>(4 * c));
+  };
+  const Shards target = run_plans(lower_all(plan_of(request)), make_shards(request.source, value));
+  // Where the target is partial, its contributions add up.
+  std::map<std::pair<std::vector<int>, std::int64_t>, double> sums;
+  for (const Rank rank : request.target.mesh.ranks()) {
+    std::vector<int> others = request.target.mesh.coordinates(rank);
+    for (const int axis : partial_axes(request.target)) others[static_cast<std::size_t>(axis)] = 0;
+    const std::vector<std::int64_t> elements = element_numbers(request.target, rank);
+    RC_ASSERT(target.at(rank).size() == elements.size());
+    for (std::size_t i = 0; i < elements.size(); ++i) sums[{others, elements[i]}] += target.at(rank)[i];
+  }
+  for (const auto& [key, sum] : sums) RC_ASSERT(sum == reduced(request.source, value, key.second));
+}
+
+RC_GTEST_PROP(RedistributeProperty, FullTensorOfARedistributedTensorIsTheTensor, ()) {
+  const RedistributeCase request = *any_case({.casts = false, .tight = false, .max_ranks = 8});
+  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
+  const bool product = reduction(request.source) == ReduceOp::product;
+  // Multiples of all numbers of ranks that a mean may be over, so small that f32 holds their products.
+  const ElementValue value = [&](std::int64_t element, std::int64_t c) {
+    const double number = small_integer(seed, element, c, product ? 3 : 20);
+    return product ? number : 144 * number;
+  };
+  const Shards source = make_shards(request.source, value);
+  Rank last = 0;
+  for (const Mesh* mesh : {&request.source.mesh, &request.target.mesh}) {
+    for (const Rank rank : mesh->ranks()) last = std::max(last, rank);
+  }
+  std::vector<std::vector<float>> full(static_cast<std::size_t>(last) + 1);
+  sim::Fabric fabric(last + 1);
+  fabric.run([&](Rank rank, Device& device) {
+    const bool sends = request.source.mesh.contains(rank), receives = request.target.mesh.contains(rank);
+    if (!sends && !receives) return;
+    const std::vector<double> held = sends ? source.at(rank) : std::vector<double>{};
+    std::vector<float> in(held.begin(), held.end());
+    std::vector<float> out(receives ? static_cast<std::size_t>(local_numel(request.target, rank)) : 0);
+    const auto tensor = [&](const Layout& layout, std::vector<float>& data) {
+      return from_local(layout, rank, data.data(), static_cast<std::int64_t>(data.size() * sizeof(float)));
+    };
+    redistribute(device, tensor(request.source, in), tensor(request.target, out), request.options);
+    if (!receives) return;
+    std::vector<float>& whole = full[static_cast<std::size_t>(rank)];
+    whole.resize(static_cast<std::size_t>(numel(request.target.shape)));
+    full_tensor(device, tensor(request.target, out), whole.data());
+  });
+  for (const Rank rank : request.target.mesh.ranks()) {
+    const std::vector<float>& whole = full[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      const double expected = reduced(request.source, value, static_cast<std::int64_t>(i));
+      // Means over 3 ranks round 1/3; the wrong multiple of 144/12 would be 12 away.
+      RC_ASSERT(std::abs(static_cast<double>(whole[i]) - expected) <= 1e-3);
+    }
+  }
+}
+
+RC_GTEST_PROP(RedistributeProperty, ThereAndBackIsTheIdentity, ()) {
+  RedistributeCase request = *any_case({.partials = Partials::none, .tight = false});
+  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
+  const Shards source =
+      make_shards(request.source, [&](std::int64_t element) { return small_integer(seed, element, 0, 120); });
+  const Shards there = run_plans(lower_all(plan_of(request)), source);
+  std::swap(request.source, request.target);
+  const Shards back = run_plans(lower_all(plan_of(request)), there);
+  for (const auto& [rank, shard] : source) RC_ASSERT(back.at(rank) == shard);
+}
+
+// Contract 10: <R x, y> == <x, R^T y> over all ranks' storage, x being any tensor in the source's layout and y any in the dual
+// of the target's.
+RC_GTEST_PROP(RedistributeProperty, GradientIsTheTranspose, ()) {
+  const RedistributeCase request =
+      *any_case({.partials = Partials::linear, .casts = false, .tight = false, .max_ranks = 8});
+  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
+  const auto values = [&](std::uint64_t salt) -> ElementValue {
+    return [=](std::int64_t element, std::int64_t c) { return small_integer(seed + salt, element, c, 5); };
+  };
+  GradientOptions options;
+  options.redistribute = request.options;
+  options.redistribute.max_memory_factor = 2;  // to_partial is a step of its own, with both shards alive
+  const Gradient gradient = plan_gradient(request.source, request.target, options);
+  const Shards x = make_shards(request.source, values(0));
+  const Shards rx = run_plans(lower_all(plan_of(request)), x);
+  const Shards y = make_shards(dual(request.target), values(1));
+  const Shards ry = run_plans(lower_all(gradient.redistribution), y);
+  RC_ASSERT(inner_product(rx, y) == gradient.scale * inner_product(x, ry));
+}
+
+// ---- determinism ----
+
+// Of everything that a plan is, of the planner's figures, and of the smaller half of the Pareto set's.
+std::string digests_of_seed(std::uint64_t seed) {
+  const RedistributeCase request = case_of_seed(seed, {.tight = false, .max_ranks = 8});
+  Hasher hasher;
+  const Redistribution planned = plan_of(request);
+  hasher.add(planned.inputs).add(planned.time_us).add(planned.peak_bytes);
+  for (const Plan& plan : lower_all(planned)) hasher.add(digest(plan));
+  for (const Redistribution& choice :
+       pareto_redistributions(request.source, request.target, request.options)) {
+    hasher.add(choice.time_us).add(choice.peak_bytes);
+  }
+  return to_string(hasher.digest());
+}
+
+constexpr std::uint64_t kDigestSeeds = 60;
+
+// Run by the test below in a process of its own, in another order: nothing may depend on what was planned before.
+TEST(RedistributeDigests, DISABLED_PrintInReverseOrder) {
+  for (std::uint64_t seed = kDigestSeeds; seed-- > 0;)
+    std::printf("digest %d %s\n", static_cast<int>(seed), digests_of_seed(seed).c_str());
+}
+
+TEST(RedistributeDigests, AreEqualInAnotherProcess) {
+  std::array<char, 4096> self{};
+  ASSERT_GT(readlink("/proc/self/exe", self.data(), self.size() - 1), 0);
+  const std::string command = str("'", self.data(),
+                                  "' --gtest_also_run_disabled_tests "
+                                  "--gtest_filter=RedistributeDigests.DISABLED_PrintInReverseOrder");
+  const std::unique_ptr<FILE, int (*)(FILE*)> other(popen(command.c_str(), "r"), pclose);
+  ASSERT_NE(other, nullptr);
+  std::map<int, std::string> theirs;
+  std::array<char, 4096> line{};
+  while (std::fgets(line.data(), line.size(), other.get()) != nullptr) {
+    int seed = 0;
+    std::array<char, 256> text{};
+    if (std::sscanf(line.data(), "digest %d %255s", &seed, text.data()) == 2) theirs[seed] = text.data();
+  }
+  ASSERT_EQ(theirs.size(), kDigestSeeds);
+  std::map<std::string, int> distinct;
+  for (std::uint64_t seed = 0; seed < kDigestSeeds; ++seed) {
+    const std::string ours = digests_of_seed(seed);
+    EXPECT_EQ(ours, theirs[static_cast<int>(seed)]) << "seed " << seed;
+    ++distinct[ours];
+  }
+  EXPECT_EQ(distinct.size(), kDigestSeeds);
+}
+
+RC_GTEST_PROP(RedistributeProperty, EqualInputsGiveEqualPlans, ()) {
+  const RedistributeCase request = *any_case({.tight = false});
+  const Redistribution first = plan_of(request), second = plan_of(request);
+  RC_ASSERT(first.inputs == second.inputs);
+  RC_ASSERT(lower_all(first) == lower_all(second));
+  // And other inputs other digests.
+  RedistributeCase changed = request;
+  changed.options.cost.network_gbps += 1;
+  RC_ASSERT(!(plan_of(changed).inputs == first.inputs));
+}
+
+// ---- mutations ----
+
+enum class Verdict : std::uint8_t { refused, wrong_data, harmless };
+
+struct Trial {
+  Verdict verdict = Verdict::harmless;
+  Mutation mutation;
+};
+
+// What becomes of damaged plans. Throws what the fabric throws while plans run that the checker let pass, and CheckFailure when
+// interleavings differ: both would be the checker's fault. That a device refuses to prepare a plan is not.
+Trial judge(const Redistribution& planned, const Mutation& mutation, const std::vector<Plan>& damaged,
+            const Shards& source, const Shards& expected) {
+  CheckLimits limits;
+  limits.peak_bytes = planned.peak_bytes;
+  try {
+    check(damaged, limits);
+  } catch (const Error&) {
+    return {Verdict::refused, mutation};
+  }
+  std::optional<Shards> result;
+  try {
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      const Shards now = run_plans(damaged, source, {.schedule = sim::Schedule::baton, .seed = seed});
+      if (result && *result != now)
+        throw CheckFailure("two interleavings of plans that check() passed give different results");
+      result = now;
+    }
+  } catch (const InvalidInput&) {
+    return {Verdict::refused, mutation};
+  }
+  return {*result == expected ? Verdict::harmless : Verdict::wrong_data, mutation};
+}
+
+std::optional<Trial> attempt(const RedistributeCase& request, MutationKind kind, std::uint64_t seed) {
+  const Redistribution planned = plan_of(request);
+  std::vector<Plan> plans = lower_all(planned);
+  const Shards source = make_shards(request.source, [&](std::int64_t element, std::int64_t c) {
+    return small_integer(seed, element, c, reduction(request.source) == ReduceOp::product ? 3 : 1000);
+  });
+  const Shards expected = run_plans(plans, source);
+  std::mt19937_64 random(seed);
+  const std::optional<Mutation> mutation = mutate(plans, kind, random);
+  if (!mutation) return std::nullopt;
+  return judge(planned, *mutation, plans, source, expected);
+}
+
+RedistributeCase integer_case(RedistributeCase request) {
+  request.options.max_memory_factor = 1;
+  request.options.travel_dtype.reset();
+  for (Layout* layout : {&request.source, &request.target}) {
+    layout->dtype = DType::i64;
+    for (Placement& placement : layout->placements) {
+      auto* partial = std::get_if<Partial>(&placement);
+      if (partial != nullptr && partial->op == ReduceOp::avg) partial->op = ReduceOp::sum;
+    }
+  }
+  return request;
+}
+
+// Damage is refused by the checker or shows in the data, and where the mutation cannot change what the plans mean, the checker
+// alone must find it. A plan that it passes runs to its end on the fabric, with one result.
+RC_GTEST_PROP(RedistributeMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
+  const RedistributeCase request = integer_case(*any_case({.max_ranks = 8}));
+  const auto kind = *rc::gen::inRange<std::size_t>(0, std::size(kMutationKinds));
+  const std::optional<Trial> trial = attempt(request, kMutationKinds[kind].first, seed);
+  RC_PRE(trial.has_value());
+  RC_LOG() << trial->mutation.text << "\n";
+  RC_TAG(trial->verdict == Verdict::refused      ? "refused"
+         : trial->verdict == Verdict::wrong_data ? "wrong data"
+                                                 : "harmless");
+  RC_ASSERT(trial->verdict != Verdict::wrong_data || trial->mutation.may_change_meaning);
+}
+
+// That the property above is about something: each kind of damage that finds a place is refused somewhere. Plans of
+// redistributions have one stream, hence no edges to drop.
+TEST(RedistributeMutation, EachKindIsRefusedSomewhere) {
+  for (const auto& [kind, words] : kMutationKinds) {
+    if (kind == MutationKind::drop_edge) continue;
+    std::map<Verdict, int> tally;
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      const RedistributeCase request = integer_case(case_of_seed(seed, {.tight = false, .max_ranks = 6}));
+      const std::optional<Trial> trial = attempt(request, kind, seed);
+      if (!trial) continue;
+      ++tally[trial->verdict];
+      EXPECT_TRUE(trial->verdict != Verdict::wrong_data || trial->mutation.may_change_meaning)
+          << "seed " << seed << ": " << trial->mutation.text;
+    }
+    EXPECT_GT(tally[Verdict::refused], 0) << words;
+    std::printf("%-20s refused %2d, wrong data %2d, harmless %2d\n", std::string(words).c_str(),
+                tally[Verdict::refused], tally[Verdict::wrong_data], tally[Verdict::harmless]);
+  }
+}
+
+}  // namespace
+}  // namespace cp::testing
