@@ -149,6 +149,9 @@ class Candidates {
       lists[from].resize_down(lists[from].size() - count);
       for (std::size_t i = 0; i < order.size(); ++i) lists[idx(to)].push_back({order[i], splits[choice[i]]});
       add(MoveKind::all_to_all, group_axes, lists, state_.partial);
+      // The group may also count its ranks as the new dimension does: then that side needs no packing.
+      const AxisList new_order(order.begin(), order.end());
+      if (!(new_order == group_axes)) add(MoveKind::all_to_all, new_order, lists, state_.partial);
       std::size_t i = 0;
       while (i < choice.size() && ++choice[i] == splits.size()) choice[i++] = 0;
       if (i == choice.size()) return;

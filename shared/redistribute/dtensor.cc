@@ -67,11 +67,6 @@ void redistribute(Device& device, const DTensor& in, const DTensor& out, const R
   run(device, lower(plan_redistribution(in.layout, out.layout, options), device.rank()), in, out, trace);
 }
 
-GradientLayouts gradient_layouts(const Layout& in, const Layout& out, GradientRule rule) {
-  if (rule == GradientRule::adjoint) return {dual(out), dual(in)};
-  return {reduced_layout(out), reduced_layout(in)};
-}
-
 void redistribute_backward(Device& device, const Layout& in, const Layout& out, const DTensor& grad_out,
                            const DTensor& grad_in, const GradientOptions& options, RankTrace* trace) {
   const GradientLayouts layouts = gradient_layouts(in, out, options.rule);

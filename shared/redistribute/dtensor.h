@@ -37,13 +37,8 @@ inline void* to_local(const DTensor& tensor) { return tensor.data; }
 void redistribute(Device& device, const DTensor& in, const DTensor& out,
                   const RedistributeOptions& options = {}, RankTrace* trace = nullptr);
 
-// The gradient of redistribute(in -> out): from `grad_out` to `grad_in`, whose layouts the rule of gradient.h gives
-// (gradient_layouts). Multiplies by the gradient's scale.
-struct GradientLayouts {
-  Layout grad_out, grad_in;
-};
-GradientLayouts gradient_layouts(const Layout& in, const Layout& out,
-                                 GradientRule rule = GradientRule::adjoint);
+// The gradient of redistribute(in -> out): from `grad_out` to `grad_in`, whose layouts are gradient_layouts() of
+// gradient.h. Multiplies by the gradient's scale.
 void redistribute_backward(Device& device, const Layout& in, const Layout& out, const DTensor& grad_out,
                            const DTensor& grad_in, const GradientOptions& options = {},
                            RankTrace* trace = nullptr);

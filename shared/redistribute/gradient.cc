@@ -52,16 +52,30 @@ Layout dual(const Layout& layout) {
   return result;
 }
 
+GradientLayouts gradient_layouts(const Layout& source, const Layout& target, GradientRule rule) {
+  require_linear(source);
+  if (rule == GradientRule::adjoint) return {dual(target), dual(source)};
+  GradientLayouts layouts = {reduced_layout(target), reduced_layout(source)};
+  if (source.mesh != target.mesh) return layouts;
+  for (std::size_t axis = 0; axis < source.placements.size(); ++axis) {
+    const bool stays = std::holds_alternative<Partial>(source.placements[axis]) &&
+                       std::holds_alternative<Partial>(target.placements[axis]);
+    if (!stays) continue;
+    layouts.grad_out.placements[axis] = target.placements[axis];
+    layouts.grad_in.placements[axis] = source.placements[axis];
+  }
+  return layouts;
+}
+
 Gradient plan_gradient(const Layout& source, const Layout& target, const GradientOptions& options) {
   validate_redistribution(source, target, options.redistribute);
-  require_linear(source);
+  const GradientLayouts layouts = gradient_layouts(source, target, options.rule);
   RedistributeOptions backward = options.redistribute;
   backward.travel_dtype = options.backward_dtype.value_or(target.dtype);
-  if (options.rule == GradientRule::replicated) {
-    return {plan_redistribution(reduced_layout(target), reduced_layout(source), backward), 1};
-  }
+  if (options.rule == GradientRule::replicated)
+    return {plan_redistribution(layouts.grad_out, layouts.grad_in, backward), 1};
   backward.allow_to_partial = true;
-  return {plan_redistribution(dual(target), dual(source), backward), averaged(source, target)};
+  return {plan_redistribution(layouts.grad_out, layouts.grad_in, backward), averaged(source, target)};
 }
 
 }  // namespace cp

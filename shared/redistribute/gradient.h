@@ -6,7 +6,7 @@
 // Partial(sum), and the backward plan leads from the dual of the target to the dual of the source.
 //
 // Where the incoming gradient of a Replicate is declared to be replicated data instead, the rule of PyTorch's DTensor
-// holds: the gradient goes back to the source's layout, and what was Partial there stays Replicate.
+// holds: the gradient goes back to the source's layout, and what the redistribution reduced stays Replicate there.
 #pragma once
 
 #include <optional>
@@ -27,13 +27,21 @@ enum class GradientRule : std::uint8_t {
   replicated,  // PyTorch's table: it has the target's layout, with Replicate meaning copies of finished data
 };
 
+// Where the gradient of source -> target comes in, and where it goes: the duals, or by PyTorch's table the layouts
+// themselves, with Replicate for each Partial that is reduced. Throws InvalidInput as dual() does.
+struct GradientLayouts {
+  Layout grad_out, grad_in;
+};
+GradientLayouts gradient_layouts(const Layout& source, const Layout& target,
+                                 GradientRule rule = GradientRule::adjoint);
+
 struct GradientOptions {
   RedistributeOptions redistribute;  // of the backward plan; allow_to_partial is set here
   GradientRule rule = GradientRule::adjoint;
   std::optional<DType> backward_dtype;  // what travels; the result has the source's dtype
 };
 
-// The backward plan of the redistribution source -> target, and the layouts between which it leads.
+// The backward plan of the redistribution source -> target, between its gradient_layouts().
 struct Gradient {
   Redistribution redistribution;
   double scale =

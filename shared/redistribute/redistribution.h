@@ -20,11 +20,12 @@
 // source's mesh, crosses in one exchange (to the target, or to a layout that splits the target further, over
 // axes where the target is replicated) or one reduce_exchange (to the target), and may go on there.
 //
-// What travels. A piece is what an old shard and a new one share. Where several ranks hold a piece, a
-// receiver that holds it keeps it; else it comes from the holder whose coordinates agree with the receiver's
-// on the longest prefix of mesh axes, and among equals from number (receiver's position % number of equals),
-// positions being indices in the mesh. Ranks that hold the same index sets count as one receiver's box: a
-// sender packs a piece for such a box once.
+// What travels. A piece is what an old shard and a new one share. Where several ranks hold a piece, a receiver
+// that holds it keeps it; else it comes from the holder whose coordinates agree with the receiver's on the
+// slowest axes that they can: compared axis by axis from the first one, agreeing beats differing. Among equals
+// (between meshes) it comes from number (receiver's position % number of equals), positions being indices in
+// the source's mesh, then those of further ranks of the target's in its order. Ranks that hold the same index
+// sets count as one receiver's box: a sender packs a piece for such a box once.
 //
 // Staging. In a collective with equal counts all blocks are as large as the largest piece of the group. A
 // rank packs unless its old shard is, in memory, just the blocks in the group's order (for all_gather: one
@@ -39,8 +40,11 @@
 // Alive together are: packing: old shard and packed staging; travelling: packed staging (or the old shard)
 // and received staging (or the new shard); unpacking: received staging and the new shard; where the caller's
 // source and target count nothing. An exchange between two temporaries moves the part that stays on the rank
-// through the staging, too. An all_reduce between temporaries is in place; a reduce_exchange has both shards
-// and both areas alive, a local move both shards.
+// through the staging, too. An all_reduce between temporaries is in place; a
+// local move has both shards alive. A reduce_exchange holds each of the four as long as its rounds need it: the old
+// shard until its last piece is packed or sent, the packed staging from the first packing to the last exchange of what
+// was packed, the received staging from the first arrival to the last accumulation, the new shard from its first
+// contribution on (the rank's own comes first).
 #pragma once
 
 #include <cstdint>

@@ -50,32 +50,32 @@ class Holders {
   std::vector<std::int32_t> first_, positions_;
 };
 
-// The receiver itself; else the holder that agrees with it on the longest prefix of mesh coordinates (meshes
+// The receiver itself; else the holder whose coordinates agree with the receiver's on the slowest axes that they can (meshes
 // are written from the slowest axis to the fastest); ties are dealt round-robin over the receivers.
 std::int32_t nearest(const LayoutSpace& space, int side, std::span<const std::int32_t> holders,
                      std::int32_t receiver) {
   if (holders.size() == 1) return holders.front();
-  if (std::find(holders.begin(), holders.end(), receiver) != holders.end()) return receiver;
-  const auto common_prefix = [&](std::int32_t holder) {
-    int prefix = 0;
-    if (!space.in_side(side, receiver)) return prefix;
+  // One bit for each axis on which they agree, the slowest axis highest.
+  const auto agreement = [&](std::int32_t holder) {
+    std::uint32_t bits = 0;
+    if (!space.in_side(side, receiver)) return bits;
     for (const std::int8_t axis : space.axes(side)) {
-      if (space.coordinate(side, holder, axis) != space.coordinate(side, receiver, axis)) break;
-      ++prefix;
+      const bool agree = space.coordinate(side, holder, axis) == space.coordinate(side, receiver, axis);
+      bits = bits << 1U | (agree ? 1U : 0U);
     }
-    return prefix;
+    return bits;
   };
-  int longest = 0;
+  std::uint32_t best = 0;
   std::int64_t equals = 0;
   for (const std::int32_t holder : holders) {
-    const int prefix = common_prefix(holder);
-    if (prefix > longest) equals = 0;
-    longest = std::max(longest, prefix);
-    if (prefix == longest) ++equals;
+    const std::uint32_t bits = agreement(holder);
+    if (bits > best) equals = 0;
+    best = std::max(best, bits);
+    if (bits == best) ++equals;
   }
   std::int64_t choice = receiver % equals;
   for (const std::int32_t holder : holders) {
-    if (common_prefix(holder) == longest && choice-- == 0) return holder;
+    if (agreement(holder) == best && choice-- == 0) return holder;
   }
   return holders.front();
 }
@@ -126,6 +126,10 @@ void find_group_pieces(const LayoutSpace& space, const StateMove& move, const Bo
     space.members(move.from.side, to, move.axes, group);
     for (const std::int32_t from : group) traffic.pieces.push_back(shared_piece(boxes, from, to));
     traffic.ranks[idx(to)].members = static_cast<std::int64_t>(group.size());
+    if (only < 0) continue;
+    for (const std::int32_t peer : group) {  // what it sends tells how its old shard must lie
+      if (peer != only) traffic.pieces.push_back(shared_piece(boxes, only, peer));
+    }
   }
 }
 
@@ -166,7 +170,7 @@ void set_group_staging(LayoutSpace& space, const StateMove& move, Traffic& traff
   };
   for (const Piece& piece : traffic.pieces) {
     view_receiver(piece.to);
-    const std::int64_t block = traffic.ranks[idx(piece.to)].block;
+    const std::int64_t block = traffic.ranks[idx(only < 0 ? piece.to : only)].block;
     const bool full = piece.numel == block;
     const std::int64_t in_block = std::int64_t{own_index} * block;
     const std::int64_t out_block = std::int64_t{next_block[idx(piece.to)]++} * block;
@@ -220,22 +224,6 @@ void set_exchange_counts(const LayoutSpace& space, const StateMove& move, Traffi
   for (const Packed& piece : packed) traffic.ranks[idx(piece.from)].send_numel += piece.numel;
 }
 
-// Rounds reuse one staging area a side, as large as the largest piece.
-void set_reduce_exchange_counts(Traffic& traffic) {
-  for (const Piece& piece : traffic.pieces) {
-    RankTraffic& receiver = traffic.ranks[idx(piece.to)];
-    RankTraffic& sender = traffic.ranks[idx(piece.from)];
-    if (piece.from == piece.to) {
-      receiver.self_numel += piece.numel;
-      continue;
-    }
-    ++sender.peers_out;
-    ++receiver.peers_in;
-    receiver.recv_numel = std::max(receiver.recv_numel, piece.numel);
-    if (!piece.from_contiguous) sender.send_numel = std::max(sender.send_numel, piece.numel);
-  }
-}
-
 // How far each piece goes inside the groups that the exchange's axes form.
 void set_rounds(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
   const int side = move.from.side;
@@ -257,6 +245,32 @@ void set_rounds(const LayoutSpace& space, const StateMove& move, Traffic& traffi
   }
   for (std::int32_t round = 1; round < size; ++round) {
     if (used[idx(round)]) traffic.rounds.push_back(round);
+  }
+}
+
+// Rounds reuse one staging area a side, as large as the largest piece.
+void set_reduce_exchange_counts(Traffic& traffic) {
+  const auto note = [](std::int32_t round, std::int32_t& first, std::int32_t& last) {
+    first = first < 0 ? round : std::min(first, round);
+    last = std::max(last, round);
+  };
+  for (const Piece& piece : traffic.pieces) {
+    RankTraffic& receiver = traffic.ranks[idx(piece.to)];
+    RankTraffic& sender = traffic.ranks[idx(piece.from)];
+    if (piece.from == piece.to) {
+      receiver.self_numel += piece.numel;
+      continue;
+    }
+    ++sender.peers_out;
+    ++receiver.peers_in;
+    receiver.recv_numel = std::max(receiver.recv_numel, piece.numel);
+    note(piece.round, receiver.first_arrival, receiver.last_arrival);
+    if (piece.from_contiguous) {
+      sender.last_direct_send = std::max(sender.last_direct_send, piece.round);
+    } else {
+      sender.send_numel = std::max(sender.send_numel, piece.numel);
+      note(piece.round, sender.first_pack, sender.last_pack);
+    }
   }
 }
 
@@ -360,9 +374,9 @@ void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, s
       break;
     case MoveKind::reduce_exchange:
       find_exchange(space, move, boxes, traffic);
-      set_reduce_exchange_counts(traffic);
       find_exchange_axes(space, move, traffic);
       set_rounds(space, move, traffic);
+      set_reduce_exchange_counts(traffic);
       break;
   }
 }

@@ -39,6 +39,10 @@ struct RankTraffic {
   std::int64_t send_numel = 0;  // staging from which pieces are sent; 0: straight from the old shard
   std::int64_t recv_numel = 0;  // staging into which they arrive; 0: straight into the new shard
   std::int32_t peers_out = 0, peers_in = 0;  // Exchange: how many ranks it sends to and receives from
+  // reduce_exchange: rounds between which memory is held; -1: never.
+  std::int32_t first_pack = -1, last_pack = -1;  // of pieces through the packed staging
+  std::int32_t last_direct_send = -1;            // of pieces straight from the old shard
+  std::int32_t first_arrival = -1, last_arrival = -1;
 };
 
 struct Traffic {

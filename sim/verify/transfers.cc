@@ -42,27 +42,27 @@ class Chooser {
   // `equals`: the positions of the ranks that hold the piece, ascending.
   std::size_t choose(const std::vector<std::size_t>& equals) const {
     std::vector<std::size_t> nearest;
-    int longest = -1;
+    std::vector<bool> best;
     for (const std::size_t holder : equals) {
-      const int length = common_prefix(holders_.ranks()[holder]);
-      if (length > longest) {
-        longest = length;
+      const std::vector<bool> agreement = agreement_with(holders_.ranks()[holder]);
+      if (nearest.empty() || agreement > best) {
+        best = agreement;
         nearest.clear();
       }
-      if (length == longest) nearest.push_back(holder);
+      if (agreement == best) nearest.push_back(holder);
     }
     return nearest[position_ % nearest.size()];
   }
 
  private:
-  int common_prefix(Rank holder) const {
-    int length = 0;
-    if (!holders_.contains(rank_)) return length;
-    while (length < holders_.num_axes() &&
-           holders_.coordinate(holder, length) == holders_.coordinate(rank_, length)) {
-      ++length;
+  // Axis by axis from the first: whether holder and receiver have the same coordinate.
+  std::vector<bool> agreement_with(Rank holder) const {
+    std::vector<bool> agreement;
+    if (!holders_.contains(rank_)) return agreement;
+    for (int axis = 0; axis < holders_.num_axes(); ++axis) {
+      agreement.push_back(holders_.coordinate(holder, axis) == holders_.coordinate(rank_, axis));
     }
-    return length;
+    return agreement;
   }
 
   const Mesh& holders_;
