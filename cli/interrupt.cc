@@ -1,6 +1,5 @@
 #include "cli/interrupt.h"
 
-#include <atomic>
 #include <csignal>
 #include <unistd.h>
 
@@ -45,7 +44,7 @@ InterruptScope::InterruptScope() {
 
 InterruptScope::~InterruptScope() { deferring = false; }
 
-bool InterruptScope::interrupted() { return was_interrupted; }
+const std::atomic<bool>& InterruptScope::flag() { return was_interrupted; }
 
 void end_interrupted() { end(kInterruptedExitCode); }
 

@@ -1,6 +1,8 @@
 // Ctrl-C: a command stops with exit code 130, and leaves neither half a report nor a half-written file.
 #pragma once
 
+#include <atomic>
+
 namespace cp::cli {
 
 inline constexpr int kInterruptedExitCode = 130;
@@ -18,7 +20,8 @@ class InterruptScope {
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
 
-  static bool interrupted();
+  static bool interrupted() { return flag(); }
+  static const std::atomic<bool>& flag();
 };
 
 [[noreturn]] void end_interrupted();  // with code 130

@@ -98,8 +98,9 @@ Command add_help(CLI::App& cpsim) {
               throw InvalidInput(str("no command '", join(*words, " "),
                                      "'; use one of: ", join(subcommands_of(cpsim), ", ")));
             }
-            fmt::print(
-                "{}", command->help(command->get_parent() == nullptr ? "" : path_of(*command->get_parent())));
+            // Not command->help(): it shows the command that was parsed, which is this one.
+            const auto formatter = command->get_formatter();
+            fmt::print("{}", formatter->make_help(command, path_of(*command), CLI::AppFormatMode::Normal));
             return static_cast<int>(ExitCode::success);
           }};
 }
@@ -125,7 +126,7 @@ int main(int argc, char** argv) {
   CLI::App* verify = cpsim.add_subcommand("verify", "Exhaustive checks at small scale");
   verify->require_subcommand(1);
   verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
-  // commands.push_back(add_verify_redistribute(*verify));
+  commands.push_back(add_verify_redistribute(*verify));
   commands.push_back(add_help(cpsim));
   try {
     cpsim.parse(argc, argv);

@@ -1,0 +1,65 @@
+// Ctrl-C and the progress line.
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/cpsim_process.h"
+
+namespace cp::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// Takes minutes when nobody stops it: all alternatives on 2,048 ranks.
+const std::vector<std::string> kLong = {"redistribute", "--mesh",  "a=64,b=32",     "--shape",
+                                        "64x64x4",      "--from",  "P(sum),P(sum)", "--to",
+                                        "S(0),S(1)",    "--pareto"};
+
+TEST(Interrupt, CtrlCStopsWith130AndNoHalfReport) {
+  CpsimProcess process(kLong, CpsimProcess::Terminal::standard_error);
+  ASSERT_TRUE(process.wait_for_error_text("(1 s)"));
+  const auto begin = std::chrono::steady_clock::now();
+  process.signal(SIGINT);
+  const Finished finished = process.finish();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(finished.exit_code, 130);
+  EXPECT_THAT(finished.out, IsEmpty());
+  EXPECT_THAT(finished.err, HasSubstr("cpsim: interrupted"));
+}
+
+TEST(Interrupt, TerminationStopsItWith143) {
+  CpsimProcess process(kLong, CpsimProcess::Terminal::standard_error);
+  ASSERT_TRUE(process.wait_for_error_text("(1 s)"));
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.finish().exit_code, 143);
+}
+
+TEST(Interrupt, AStoppedVerificationSaysHowFarItGot) {
+  CpsimProcess process({"verify", "redistribute", "--ranks", "8", "--tensor-dims", "3"},
+                       CpsimProcess::Terminal::standard_error);
+  ASSERT_TRUE(process.wait_for_error_text(" a second, "));
+  process.signal(SIGINT);
+  const Finished finished = process.finish();
+  EXPECT_EQ(finished.exit_code, 130);
+  EXPECT_THAT(finished.out, testing::ContainsRegex("^pairs [0-9]+, wrong 0, .*stopped before the end"));
+}
+
+TEST(Progress, IsShownOnATerminalAfterASecondAndWiped) {
+  CpsimProcess process({"verify", "redistribute", "--ranks", "8", "--tensor-dims", "3"},
+                       CpsimProcess::Terminal::standard_error);
+  ASSERT_TRUE(process.wait_for_error_text(" left ("));
+  process.signal(SIGINT);
+  const Finished finished = process.finish();
+  EXPECT_THAT(finished.err,
+              testing::ContainsRegex("checked [0-9,]+ of [0-9,]+ pairs, [0-9,]+ a second, .* left"));
+  EXPECT_THAT(finished.err, testing::EndsWith("\r\x1b[K"));
+}
+
+}  // namespace
+}  // namespace cp::cli

@@ -1,0 +1,53 @@
+// The small pieces that reports are made of.
+#include <gtest/gtest.h>
+
+#include "cli/nearest.h"
+#include "cli/table.h"
+#include "cli/units.h"
+
+namespace cp::cli {
+namespace {
+
+TEST(Nearest, FindsTheWordThatWasMeant) {
+  const std::vector<std::string> known = {"redistribute", "verify", "plan"};
+  EXPECT_EQ(nearest("redistibute", known), "redistribute");
+  EXPECT_EQ(nearest("verfy", known), "verify");
+  EXPECT_EQ(nearest("plam", known), "plan");
+  EXPECT_EQ(nearest("fuzz", known), "");
+  EXPECT_EQ(nearest("", known), "");
+  EXPECT_EQ(nearest("plan", {}), "");
+  EXPECT_EQ(nearest("abd", {"abc", "abe"}), "abc") << "the first among equals";
+}
+
+TEST(Units, AreReadable) {
+  EXPECT_EQ(human_us(0), "0 us");
+  EXPECT_EQ(human_us(12.34), "12.3 us");
+  EXPECT_EQ(human_us(1234), "1.23 ms");
+  EXPECT_EQ(human_us(4.5e6), "4.5 s");
+  EXPECT_EQ(human_seconds(0.25), "250 ms");
+  EXPECT_EQ(human_seconds(125.4), "2 min 5 s");
+  EXPECT_EQ(human_count(0), "0");
+  EXPECT_EQ(human_count(999), "999");
+  EXPECT_EQ(human_count(1000), "1,000");
+  EXPECT_EQ(human_count(-1234567), "-1,234,567");
+  EXPECT_EQ(human_count(-123), "-123");
+}
+
+TEST(Table, AlignsItsColumns) {
+  Table table({{"step", Align::right}, {"kind"}, {"time", Align::right}});
+  table.add_row({"1", "all_gather", "2 us"});
+  table.add_row({"12", "µ", "10 us"});
+  EXPECT_EQ(table.text(),
+            "step  kind         time\n"
+            "   1  all_gather   2 us\n"
+            "  12  µ           10 us\n");
+}
+
+TEST(Table, LinesEndWithTheirLastLetter) {
+  Table table({{"a"}, {"b"}});
+  table.add_row({"long", ""});
+  EXPECT_EQ(table.text(), "a     b\nlong\n");
+}
+
+}  // namespace
+}  // namespace cp::cli
