@@ -1,9 +1,9 @@
 // Planning a redistribution: choosing the chain of moves, and lowering it to one rank's plan. Nothing is cached between
 // iterations. Each case cycles through several requests, so that the figure is no single request's luck.
-#include <benchmark/benchmark.h>
-
 #include <string>
 #include <vector>
+
+#include <benchmark/benchmark.h>
 
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/redistribution.h"

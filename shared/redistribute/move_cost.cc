@@ -132,9 +132,13 @@ std::int64_t MoveCoster::live_bytes(const StateMove& move, const RankTraffic& ra
   const std::int64_t self = chained ? rank.self_numel : 0;
   const std::int64_t send = rank.send_numel > 0 ? rank.send_numel + self : 0;
   const std::int64_t recv = rank.recv_numel > 0 ? rank.recv_numel + self : 0;
-  const std::int64_t packing = send > 0 ? old_numel + send : 0;
-  const std::int64_t travelling = (send > 0 ? send : old_numel) + (recv > 0 ? recv : new_numel);
-  const std::int64_t unpacking = recv > 0 ? recv + new_numel : 0;
+  // In an exchange a rank may have nothing to send or to receive: then a shard is not needed meanwhile.
+  const bool everybody = move.kind != MoveKind::exchange;
+  const std::int64_t leaving = everybody || rank.peers_out > 0 || self > 0 ? old_numel : 0;
+  const std::int64_t arriving = everybody || rank.peers_in > 0 || self > 0 ? new_numel : 0;
+  const std::int64_t packing = (rank.self_numel > 0 || send > 0 ? old_numel : 0) + send;
+  const std::int64_t travelling = (send > 0 ? send : leaving) + (recv > 0 ? recv : arriving);
+  const std::int64_t unpacking = recv + new_numel;
   return std::max({packing, travelling, unpacking}) * element_bytes_;
 }
 

@@ -35,16 +35,17 @@
 // places on; packing (one piece, where not contiguous) and arrival (always) each reuse one area as large as
 // the rank's largest piece.
 //
-// Memory. M is the largest source or target shard of any rank in bytes (a Partial shard counts its full local
-// size). Temporaries (intermediate shards, staging, padding) never exceed max_memory_factor x 2M on any rank.
-// Alive together are: packing: old shard and packed staging; travelling: packed staging (or the old shard)
-// and received staging (or the new shard); unpacking: received staging and the new shard; where the caller's
-// source and target count nothing. An exchange between two temporaries moves the part that stays on the rank
-// through the staging, too. An all_reduce between temporaries is in place; a
-// local move has both shards alive. A reduce_exchange holds each of the four as long as its rounds need it: the old
-// shard until its last piece is packed or sent, the packed staging from the first packing to the last exchange of what
-// was packed, the received staging from the first arrival to the last accumulation, the new shard from its first
-// contribution on (the rank's own comes first).
+// Memory. M is the largest source or target shard of any rank in bytes (a Partial shard counts its full
+// local size). Temporaries (intermediate shards, staging, padding) never exceed max_memory_factor x 2M on
+// any rank. Alive together are: packing: old shard and packed staging; travelling: packed staging (or the
+// old shard) and received staging (or the new shard); unpacking: received staging and the new shard; where
+// the caller's source and target count nothing. An exchange between two temporaries moves the part that
+// stays on the rank through the staging, too. A rank that has nothing to send, or nothing to receive, needs
+// no shard for it while others exchange. An all_reduce between temporaries is in place; a local move has
+// both shards alive. A reduce_exchange holds each of the four as long as its rounds need it: the old shard
+// until its last piece is packed or sent, the packed staging from the first packing to the last exchange of
+// what was packed, the received staging from the first arrival to the last accumulation, the new shard from
+// its first contribution on (the rank's own comes first).
 #pragma once
 
 #include <cstdint>

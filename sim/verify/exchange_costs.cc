@@ -92,6 +92,29 @@ std::vector<std::size_t> rounds_of(const Deliveries& deliveries,
   return rounds;
 }
 
+// The most that is alive at once while the part that stays is copied, and pieces are packed, travel and are
+// unpacked. A shard lives for an exchange only where the rank has something to send from it, or to receive into
+// it. Between temporaries the part that stays takes the way of what travels.
+std::int64_t live_in_exchange(const RankWork& work, bool old_is_temporary, bool new_is_temporary) {
+  const std::int64_t old_shard = old_is_temporary ? work.old_shard : 0;
+  const std::int64_t new_shard = new_is_temporary ? work.new_shard : 0;
+  const std::int64_t along = old_is_temporary && new_is_temporary ? work.kept : 0;
+  const std::int64_t packed = work.packs ? work.packed_staging + along : 0;
+  const std::int64_t received = work.unpacks ? work.received_staging + along : 0;
+  const bool sends = work.packed_staging > 0 || along > 0, receives = work.received_staging > 0 || along > 0;
+
+  const std::int64_t copying = work.kept > 0 ? old_shard : 0;
+  const std::int64_t packing = work.packs ? old_shard + packed : 0;
+  const std::int64_t travelling = (work.packs ? packed
+                                   : sends    ? old_shard
+                                              : 0) +
+                                  (work.unpacks ? received
+                                   : receives   ? new_shard
+                                                : 0);
+  const std::int64_t unpacking = received + new_shard;
+  return std::max({copying, packing, travelling, unpacking});
+}
+
 // When a rank packs, sends and receives in the rounds of a reduce_exchange.
 struct RoundsOfRank {
   std::set<std::size_t> packs, sends, receives;
@@ -158,12 +181,8 @@ MoveCost cost_of_exchange(const Setting& setting) {
     work.latency_us += setting.cost.step_latency_us;
     work.copied += (work.packs ? work.packed_staging : 0) + (work.unpacks ? work.received_staging : 0);
   }
-  return ledger.total([](std::size_t, RankWork work, bool old_is_temporary, bool new_is_temporary) {
-    if (old_is_temporary && new_is_temporary) {  // the part that stays goes through the staging, too
-      work.packed_staging += work.kept;
-      work.received_staging += work.kept;
-    }
-    return staged(work, old_is_temporary, new_is_temporary);
+  return ledger.total([](std::size_t, const RankWork& work, bool old_is_temporary, bool new_is_temporary) {
+    return live_in_exchange(work, old_is_temporary, new_is_temporary);
   });
 }
 
