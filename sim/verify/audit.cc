@@ -69,8 +69,8 @@ struct Totals {
   }
 };
 
-// The ways to do a step that agree with what is declared of it; several where groups in another order, or other
-// senders, lead to the same figures.
+// The ways to do a step that agree with what is declared of it; several where groups in another order, or
+// other senders, lead to the same figures.
 std::vector<MoveCost> agreeing(const RedistributionStep& step, const std::vector<const MoveCost*>& ways,
                                bool old_is_temporary, bool new_is_temporary) {
   std::vector<MoveCost> agree;
@@ -81,8 +81,8 @@ std::vector<MoveCost> agreeing(const RedistributionStep& step, const std::vector
   return agree;
 }
 
-// How the search counts a step that nothing agrees with: as the fastest way to do it; as declared, on every rank, where
-// the rules know no such move.
+// How the search counts a step that nothing agrees with: as the fastest way to do it; as declared, on every
+// rank, where the rules know no such move.
 MoveCost counted_otherwise(const RedistributionStep& step, const std::vector<const MoveCost*>& ways,
                            std::size_t num_ranks) {
   const auto fastest = std::min_element(ways.begin(), ways.end(), [](const MoveCost* a, const MoveCost* b) {

@@ -14,8 +14,8 @@ struct Audit {
   // rules, or whose time, bytes or temporaries are others; totals that are not those of the steps. Empty when
   // all is as declared.
   std::string misdeclared;
-  // Its time, as the search counts it, less that of the cheapest chain: positive where the planner missed one,
-  // negative where it found one that the search does not know.
+  // Its time, as the search counts it, less that of the cheapest chain: positive where the planner missed
+  // one, negative where it found one that the search does not know.
   std::int64_t excess_ps = 0;
 };
 

@@ -51,8 +51,8 @@ std::vector<std::size_t> all_places(const World& world) {
   return places;
 }
 
-// Who takes part in the rounds together: ranks that differ along the axes of the move; straight to the target,
-// along those axes in which some sender differs from its receiver; between meshes, all ranks.
+// Who takes part in the rounds together: ranks that differ along the axes of the move; straight to the
+// target, along those axes in which some sender differs from its receiver; between meshes, all ranks.
 std::vector<std::vector<std::size_t>> round_groups(const Setting& setting, const MoveForm& form,
                                                    const Deliveries& deliveries) {
   const Mesh& mesh = setting.from.layout.mesh;
@@ -93,8 +93,8 @@ std::vector<std::size_t> rounds_of(const Deliveries& deliveries,
 }
 
 // The most that is alive at once while the part that stays is copied, and pieces are packed, travel and are
-// unpacked. A shard lives for an exchange only where the rank has something to send from it, or to receive into
-// it. Between temporaries the part that stays takes the way of what travels.
+// unpacked. A shard lives for an exchange only where the rank has something to send from it, or to receive
+// into it. Between temporaries the part that stays takes the way of what travels.
 std::int64_t live_in_exchange(const RankWork& work, bool old_is_temporary, bool new_is_temporary) {
   const std::int64_t old_shard = old_is_temporary ? work.old_shard : 0;
   const std::int64_t new_shard = new_is_temporary ? work.new_shard : 0;
@@ -120,10 +120,10 @@ struct RoundsOfRank {
   std::set<std::size_t> packs, sends, receives;
 };
 
-// The most that is alive at once in the rounds, each of which packs, exchanges and accumulates. Alive are: the old
-// shard until its last piece is packed or sent, the packed staging from the first packing to the last exchange of
-// what was packed, the received staging from the first arrival to the last accumulation, and the new shard from its
-// first contribution on: the rank's own comes before the rounds.
+// The most that is alive at once in the rounds, each of which packs, exchanges and accumulates. Alive are:
+// the old shard until its last piece is packed or sent, the packed staging from the first packing to the
+// last exchange of what was packed, the received staging from the first arrival to the last accumulation,
+// and the new shard from its first contribution on: the rank's own comes before the rounds.
 std::int64_t live_in_rounds(const RoundsOfRank& rounds, const RankWork& work, bool old_is_temporary,
                             bool new_is_temporary) {
   const auto begun = [](const std::set<std::size_t>& of_kind, std::size_t round) {

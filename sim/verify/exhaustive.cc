@@ -235,7 +235,8 @@ std::vector<const MoveCost*> ExhaustiveSearch::costs_of(const Move& move, bool i
   std::vector<const MoveCost*> costs;
   const auto from = number_of_.find(name_of(move.from)), to = number_of_.find(name_of(move.to));
   if (from == number_of_.end() || to == number_of_.end()) return costs;
-  // A chain may end in any layout that is equivalent to the target, which is the one that its last move names.
+  // A chain may end in any layout that is equivalent to the target, which is the one that its last move
+  // names.
   const auto leads_there = [&](std::size_t layout) {
     return layout == to->second || (is_last && class_of_[layout] == class_of_[to->second]);
   };

@@ -11,8 +11,9 @@ namespace {
 constexpr double kBytesPerUs = 1e3;  // of 1 GB/s
 constexpr double kPsPerUs = 1e6;
 
-// Bandwidth of a pair: that of the slowest axis in which their coordinates differ, in the old mesh or, where it
-// does not hold both, in the new one. A pair that no mesh holds counts as far as any axis, and as the network.
+// Bandwidth of a pair: that of the slowest axis in which their coordinates differ, in the old mesh or,
+// where it does not hold both, in the new one. A pair that no mesh holds counts as far as any axis, and as
+// the network.
 double gbps_between(Rank a, Rank b, const Mesh& from, const Mesh& to, const CostModel& cost) {
   double slowest = std::numeric_limits<double>::infinity();
   for (const Mesh* mesh : {&from, &to}) {

@@ -1,5 +1,5 @@
-// What a move costs each rank and how much temporary memory it needs, counted element by element, literally by
-// the rules in shared/redistribute/{redistribution,cost_model}.h.
+// What a move costs each rank and how much temporary memory it needs, counted element by element, literally
+// by the rules in shared/redistribute/{redistribution,cost_model}.h.
 #pragma once
 
 #include <array>

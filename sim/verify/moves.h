@@ -20,8 +20,9 @@ struct MoveForm {
   bool operator==(const MoveForm&) const = default;
 };
 
-// All moves that lead from one layout to another on the same mesh and could be a step of any redistribution.
-// A collective is listed once for each order of its axes where the order matters. Axes of size 1 do not count.
+// All moves that lead from one layout to another on the same mesh and could be a step of any
+// redistribution. A collective is listed once for each order of its axes where the order matters. Axes of
+// size 1 do not count.
 std::vector<MoveForm> moves_between(const Layout& from, const Layout& to);
 
 // The exchange or reduce_exchange straight to the target, on the same mesh or another; nothing where it is

@@ -1,9 +1,9 @@
 // Everything that redistribution promises, checked for all pairs of layouts at small scale: what
 // `cpsim verify redistribute` runs.
 //
-// For each pair a plan is made, held against the exhaustive search (audit.h), lowered for all ranks, proven by
-// the checker, and executed with data on the fabric; each element of each rank's output is compared with what
-// the index sets say. No step is sampled.
+// For each pair a plan is made, held against the exhaustive search (audit.h), lowered for all ranks, proven
+// by the checker, and executed with data on the fabric; each element of each rank's output is compared with
+// what the index sets say. No step is sampled.
 #pragma once
 
 #include <atomic>
@@ -68,8 +68,8 @@ struct VerifyRedistributeResult {
 // Throws InvalidInput for numbers of ranks or dimensions that are below 1, or above the limits.
 VerifyRedistributeResult verify_redistribute(const VerifyRedistributeOptions& options);
 
-// The pairs of meshes and the shapes that it runs over. Shapes: even (8x8x8 for eight ranks: every split comes
-// out even) and uneven (9x7x5).
+// The pairs of meshes and the shapes that it runs over. Shapes: even (8x8x8 for eight ranks: every split
+// comes out even) and uneven (9x7x5).
 struct RedistributionCase {
   Mesh source, target;
   Shape shape;

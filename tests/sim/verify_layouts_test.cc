@@ -28,8 +28,8 @@ TEST(VerifyLayouts, MeshesAreTheOrderedFactorisations) {
   EXPECT_EQ(all_meshes(48).size(), 48U);
 }
 
-// The ways to put k of n distinct axes in order into D dimensions are C(n, k) x (k + D - 1)! / (D - 1)!; each of
-// the others is replicated, or partial.
+// The ways to put k of n distinct axes in order into D dimensions are C(n, k) x (k + D - 1)! / (D - 1)!;
+// each of the others is replicated, or partial.
 std::size_t expected_layouts(std::size_t num_axes, std::size_t num_dims, std::size_t unsharded_choices) {
   std::size_t total = 0;
   for (std::size_t sharded = 0; sharded <= num_axes; ++sharded) {

@@ -236,8 +236,8 @@ TEST(VerifyMoves, BetweenMeshesEveryRankOfBothPays) {
   CostModel cost = nanosecond_model();
   cost.axis_gbps = {{"a", 4.0}, {"b", 2.0}};  // the network has 1
   const MoveCost counted = cost_of({MoveKind::exchange, {}}, from, to, world, cost);
-  // Rank 0 sends to two. Rank 1 receives 8 bytes along a, and copies 8. Rank 2 receives 8 from rank 0 over the
-  // network, and 8 from rank 1 along b.
+  // Rank 0 sends to two. Rank 1 receives 8 bytes along a, and copies 8. Rank 2 receives 8 from rank 0 over
+  // the network, and 8 from rank 1 along b.
   EXPECT_THAT(counted.time_ps, ElementsAre(12'000'000, 11'010'000, 12'012'000));
   EXPECT_THAT(counted.payload_bytes, ElementsAre(0, 8, 16));
 }
