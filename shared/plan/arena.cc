@@ -118,6 +118,18 @@ class Packer {
     living_ = LivingBlocks(num_positions_);
   }
 
+  std::int64_t most_alive() const {
+    std::vector<std::int64_t> change(static_cast<std::size_t>(num_positions_) + 1, 0);
+    for (const Block& block : blocks_) {
+      if (block.size_bytes == 0) continue;
+      change[static_cast<std::size_t>(block.first)] += block.size_bytes;
+      change[static_cast<std::size_t>(block.last) + 1] -= block.size_bytes;
+    }
+    std::int64_t alive = 0, most = 0;
+    for (const std::int64_t bytes : change) most = std::max(most, alive += bytes);
+    return most;
+  }
+
   bool together(std::size_t a, std::size_t b) const {
     if (blocks_[b].first < blocks_[a].first) std::swap(a, b);
     if (blocks_[b].first <= blocks_[a].last) return true;
@@ -136,7 +148,8 @@ class Packer {
   void stack_at_both_ends(const std::vector<std::size_t>& ends) {
     std::vector<std::int64_t>& offsets =
         packing_.offsets;  // of high blocks, for now, the depth of their lower end
-    std::int64_t top = 0, top_alignment = 1;
+    // No packing is smaller than what lives at once: the top may lie that high, and leaves room in the middle.
+    std::int64_t top = most_alive(), top_alignment = 1;
     std::vector<Interval> taken;
     for (const std::size_t i : ends) {
       const Block& block = blocks_[i];
