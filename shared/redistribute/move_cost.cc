@@ -136,7 +136,7 @@ std::int64_t MoveCoster::live_bytes(const StateMove& move, const RankTraffic& ra
   const bool everybody = move.kind != MoveKind::exchange;
   const std::int64_t leaving = everybody || rank.peers_out > 0 || self > 0 ? old_numel : 0;
   const std::int64_t arriving = everybody || rank.peers_in > 0 || self > 0 ? new_numel : 0;
-  const std::int64_t packing = (rank.self_numel > 0 || send > 0 ? old_numel : 0) + send;
+  const std::int64_t packing = (ends.from_is_cast || rank.self_numel > 0 || send > 0 ? old_numel : 0) + send;
   const std::int64_t travelling = (send > 0 ? send : leaving) + (recv > 0 ? recv : arriving);
   const std::int64_t unpacking = recv + new_numel;
   return std::max({packing, travelling, unpacking}) * element_bytes_;

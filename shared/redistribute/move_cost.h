@@ -14,6 +14,7 @@ namespace cp::detail {
 struct Ends {
   bool from_is_source = false;
   bool to_is_target = false;
+  bool from_is_cast = false;  // a cast has made the whole of the old shard, whether it is needed or not
 };
 
 // By position in the space.

@@ -134,7 +134,8 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
   MoveCost cost;
   for (std::size_t i = 0; i < moves.size(); ++i) {
     const bool last = i + 1 == moves.size();
-    coster.evaluate(moves[i], {i == 0 && !casts_before(), last && !casts_after()}, cost);
+    coster.evaluate(moves[i], {i == 0 && !casts_before(), last && !casts_after(), i == 0 && casts_before()},
+                    cost);
     RedistributionStep step{{moves[i].kind,
                              {moves[i].axes.begin(), moves[i].axes.end()},
                              space.layout_of(moves[i].from),

@@ -107,7 +107,8 @@ void Search::try_move(std::int32_t label, const StateMove& candidate) {
                (by_time ? std::floor(quick_time_[p] * kPicosecondsPerMicrosecond) : quick_bytes_[p]);
   }
   if (finished(next_.data(), left) > best_primary_) return;
-  coster_.evaluate(move, {labels_[idx(label)].parent < 0 && !cast_before_, info.is_goal && !cast_after_},
+  const bool first = labels_[idx(label)].parent < 0;
+  coster_.evaluate(move, {first && !cast_before_, info.is_goal && !cast_after_, first && cast_before_},
                    cost_);
   for (std::size_t p = 0; p < num_ranks_; ++p) {
     if (static_cast<double>(cost_.temporary_bytes[p]) > limits_[p]) return;
