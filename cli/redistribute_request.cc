@@ -38,6 +38,7 @@ Enum parse_enum(std::string_view flag, std::string_view text) {
   const auto* type = google::protobuf::GetEnumDescriptor<Enum>();
   if (const auto* value = type->FindValueByName(std::string(text))) return static_cast<Enum>(value->number());
   std::vector<std::string> known;
+  known.reserve(static_cast<std::size_t>(type->value_count()));
   for (int i = 0; i < type->value_count(); ++i) known.push_back(type->value(i)->name());
   throw InvalidInput(str(flag, " ", text, " is unknown; use ", join(known, " or ")));
 }

@@ -205,6 +205,7 @@ class Run {
   void compare_as(const std::vector<Rank>& partners) {
     const ReduceOp op = reduction(target_).value_or(ReduceOp::sum);
     std::vector<const T*> shards;
+    shards.reserve(partners.size());
     for (const Rank rank : partners)
       shards.push_back(reinterpret_cast<const T*>(memory_of(rank).target.get()));
     const double divisor = averaged_ranks();
@@ -329,7 +330,7 @@ void require_resources(const Redistribution& redistribution, const RedistributeR
 }  // namespace
 
 std::int64_t run_memory_bytes(const Redistribution& redistribution) {
-  constexpr std::int64_t kThreadBytes = 256 * 1024;
+  constexpr std::int64_t kThreadBytes = std::int64_t{256} << 10;
   std::int64_t temporaries = 0;
   for (const RedistributionStep& step : redistribution.steps) {
     temporaries = std::max(temporaries, step.temporary_bytes_max);

@@ -172,7 +172,7 @@ TEST(TestValues, ShiftsOfATensorShowInMostElements) {
   const TestValues values(from_to("a=2,b=2", "S(0),R", "R,S(0)", DType::bf16), 3);
   std::vector<std::int64_t> all(1 << 16);
   values.fill_reduced(0, all);
-  for (const std::size_t shift : {1, 2, 8, 64, 89, 144, 256, 987, 1024, 4096}) {
+  for (const std::size_t shift : {1U, 2U, 8U, 64U, 89U, 144U, 256U, 987U, 1024U, 4096U}) {
     std::size_t equal = 0;
     for (std::size_t i = 0; i + shift < all.size(); ++i) equal += all[i] == all[i + shift] ? 1 : 0;
     EXPECT_LT(equal, all.size() / 100) << "shift " << shift;
