@@ -64,6 +64,14 @@ RC_GTEST_PROP(RedistributeProperty, RunIsRightAndWithinTheBound, ()) {
   RC_ASSERT(run.peak_bytes == peak);
 }
 
+// The smallest factor that works, as the message says.
+double named_factor(const Infeasible& error) {
+  const std::string message = error.what();
+  constexpr std::string_view kName = "max_memory_factor=";
+  const std::size_t at = message.rfind(kName);
+  return at == std::string::npos ? 0 : std::stod(message.substr(at + kName.size()));
+}
+
 // A factor below 1 is kept too, or refused with the smallest factor that works.
 RC_GTEST_PROP(RedistributeProperty, TightMemoryIsKeptOrRefusedWithTheFactorThatWorks, ()) {
   RedistributeCase request = *any_case();
@@ -76,12 +84,8 @@ RC_GTEST_PROP(RedistributeProperty, TightMemoryIsKeptOrRefusedWithTheFactorThatW
     sim::run_redistribution(planned);
     return;
   } catch (const Infeasible& error) {
-    const std::string message = error.what();
-    constexpr std::string_view kName = "max_memory_factor=";
-    const std::size_t at = message.rfind(kName);
-    RC_ASSERT(at != std::string::npos);
-    RC_LOG() << message << "\n";
-    request.options.max_memory_factor = std::stod(message.substr(at + kName.size()));
+    RC_LOG() << error.what() << "\n";
+    request.options.max_memory_factor = named_factor(error);
   }
   sim::run_redistribution(plan_of(request));
   request.options.max_memory_factor -= 0.002;  // the message rounds up to thousandths
@@ -103,6 +107,86 @@ RC_GTEST_PROP(RedistributeProperty, ParetoSetTradesTimeForMemory, ()) {
               set[i - 1].time_us - kPicosecondUs * static_cast<double>(set[i].steps.size()));
     sim::run_redistribution(set[i]);
   }
+}
+
+// What the properties above have found, once each.
+
+CostModel almost_free_steps() {
+  CostModel cost;
+  cost.step_latency_us = 0.01;
+  cost.peer_latency_us = cost.local_latency_us = 0.001;
+  return cost;
+}
+
+// No later chain is faster than the first.
+void expect_first_is_fastest(const Layout& source, const Layout& target, const CostModel& cost = {}) {
+  RedistributeOptions options;
+  options.cost = cost;
+  const std::vector<Redistribution> set = pareto_redistributions(source, target, options);
+  for (const Redistribution& choice : set) EXPECT_GE(choice.time_us, set.front().time_us - 1e-5);
+}
+
+TEST(RedistributeFound, ParetoSetOfEquivalentLayoutsIsOneEmptyChain) {
+  const Layout nested = parse_layout("S(0),S(0)", Mesh::parse("a=2,b=2"), {8}, DType::f32);
+  const Layout flat = parse_layout("S(0)", Mesh::parse("ab=4"), {8}, DType::f32);
+  const std::vector<Redistribution> set = pareto_redistributions(nested, flat);
+  ASSERT_EQ(set.size(), 1U);
+  EXPECT_TRUE(set.front().steps.empty());
+}
+
+// Ranks 5 and 1 are on no common mesh, but each has a fast link to rank 4.
+TEST(RedistributeFound, FastLinksJoinAcrossMeshes) {
+  expect_first_is_fastest(parse_layout("S(1,per_sequence:0/11:head_tail),P(min)",
+                                       Mesh::parse("a=2,b=4@8/3/2/5/10/7/6/4"), {8, 11, 17}, DType::i64),
+                          parse_layout("R,R", Mesh::parse("a=1,b=2@1/4"), {8, 11, 17}, DType::i64),
+                          almost_free_steps());
+}
+
+// The rank that casts most is not the one that waits most.
+TEST(RedistributeFound, CastsCountInTheSearch) {
+  const Mesh mesh = Mesh::parse("a=4,b=1");
+  expect_first_is_fastest(parse_layout("S(1,sizes:4/1/3/4),S(0)", mesh, {1, 12, 4}, DType::f16),
+                          parse_layout("R,S(2)", mesh, {1, 12, 4}, DType::bf16));
+}
+
+void expect_named_factor(const Layout& source, const Layout& target, RedistributeOptions options,
+                         double named) {
+  options.max_memory_factor = 0.05;
+  try {
+    plan_redistribution(source, target, options);
+    ADD_FAILURE() << "keeps 0.05";
+  } catch (const Infeasible& error) {
+    EXPECT_EQ(named_factor(error), named);
+  }
+  options.max_memory_factor = named;
+  EXPECT_NO_THROW(sim::run_redistribution(plan_redistribution(source, target, options)));
+}
+
+// 58 of 100 bytes, but 0.58 * 100 is less than 58.
+TEST(RedistributeFound, TheNamedFactorIsRoundedUpAsItIsRead) {
+  const Mesh mesh = Mesh::parse("a=2,b=4,c=1");
+  RedistributeOptions options;
+  options.travel_dtype = DType::bf16;
+  expect_named_factor(parse_layout("R,R,P(max)", mesh, {25}, DType::f16),
+                      parse_layout("S(0)[1],S(0)[0],P(max)", mesh, {25}, DType::f16), options, 0.581);
+}
+
+// The chain of least peak is not that of least temporaries, where other ranks hold more of source and target.
+TEST(RedistributeFound, TheNamedFactorIsThatOfTheLeastTemporaries) {
+  RedistributeOptions options;
+  options.objective = Objective::bytes;
+  expect_named_factor(
+      parse_layout("P(sum),S(0),R", Mesh::parse("a=3,b=3,c=1"), {7, 4}, DType::i32),
+      parse_layout("S(1),S(0),S(1,sizes:2)", Mesh::parse("a=2,b=4,c=1@7/5/10/3/2/4/1/6"), {7, 4}, DType::i32),
+      options, 0.334);
+}
+
+// Rank 3 sends nothing, and still has cast its shard.
+TEST(RedistributeFound, ACastShardCountsThoughNobodyNeedsIt) {
+  const Mesh mesh = Mesh::parse("a=1,b=3,c=4");
+  expect_named_factor(parse_layout("S(0,sizes:3)[1],R,S(0)[0]", mesh, {12}, DType::f16),
+                      parse_layout("S(0)[0],S(0,balanced)[2],S(0,sizes:0/1/1/10)[1]", mesh, {12}, DType::f32),
+                      {}, 0.375);
 }
 
 RC_GTEST_PROP(RedistributeProperty, PlansComeBackFromTextAndBytes, ()) {

@@ -73,7 +73,8 @@ TEST(DTensor, B19RedistributesEveryPairOfPlacements) {
       }
     }
   }
-  for (const auto& [from, to] : pairs) {
+  for (const std::pair<Layout, Layout>& pair : pairs) {
+    const Layout &from = pair.first, &to = pair.second;
     SCOPED_TRACE(str(placements_to_string(from), " -> ", placements_to_string(to)));
     std::vector<Values> moved(8), full(8);
     fabric.run([&](Rank rank, Device& device) {
