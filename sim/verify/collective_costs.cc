@@ -113,7 +113,7 @@ class GroupOfEqualCounts {
 }  // namespace
 
 std::vector<std::vector<Member>> groups_of(const Mesh& mesh, const std::vector<int>& axes,
-                                           const World& world) {
+                                           const MeshPair& world) {
   std::vector<std::vector<Member>> groups;
   for (const std::vector<Rank>& ranks : mesh.groups(axes)) {
     groups.emplace_back();

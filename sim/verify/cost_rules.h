@@ -7,12 +7,12 @@
 
 namespace cp::sim {
 
-// A rank of a group, by its position in the mesh and its place in the World.
+// A rank of a group, by its position in the mesh and its place in the MeshPair.
 struct Member {
   std::size_t position = 0, place = 0;
 };
 std::vector<std::vector<Member>> groups_of(const Mesh& mesh, const std::vector<int>& axes,
-                                           const World& world);
+                                           const MeshPair& world);
 
 MoveCost cost_of_slice(const Setting& setting);
 MoveCost cost_of_all_reduce(const Setting& setting, const MoveForm& form);

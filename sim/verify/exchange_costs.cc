@@ -45,7 +45,7 @@ void write_down_traffic(Ledger& ledger, const Deliveries& deliveries) {
   }
 }
 
-std::vector<std::size_t> all_places(const World& world) {
+std::vector<std::size_t> all_places(const MeshPair& world) {
   std::vector<std::size_t> places(world.size());
   std::iota(places.begin(), places.end(), 0U);
   return places;

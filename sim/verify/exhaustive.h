@@ -47,7 +47,7 @@ class ExhaustiveSearch {
   double bound_bytes(std::size_t source, std::size_t target) const;
 
   // The ranks that the figures of a move are about.
-  const World& world() const { return world_; }
+  const MeshPair& world() const { return world_; }
   // What the search counts for a move: one figure for each way to do it, none where the rules know no such
   // move. Straight to the target only where it is the last.
   std::vector<const MoveCost*> costs_of(const Move& move, bool is_last) const;
@@ -67,7 +67,7 @@ class ExhaustiveSearch {
   void find_moves(const CostModel& cost);
 
   bool same_mesh_;
-  World world_;
+  MeshPair world_;
   double max_memory_factor_;
   std::vector<Written> layouts_;
   std::size_t num_sources_ = 0;

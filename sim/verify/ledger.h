@@ -14,7 +14,7 @@ namespace cp::sim {
 struct Setting {
   const Written& from;
   const Written& to;
-  const World& world;
+  const MeshPair& world;
   const CostModel& cost;
 };
 
@@ -36,7 +36,7 @@ class Ledger {
   explicit Ledger(const Setting& setting);
 
   const Setting& setting() const { return setting_; }
-  std::size_t size() const { return work_.size(); }  // of the World
+  std::size_t size() const { return work_.size(); }  // of the MeshPair
   RankWork& operator[](std::size_t place) { return work_[place]; }
 
   std::int64_t bytes(std::int64_t elements) const { return elements * element_bytes_; }

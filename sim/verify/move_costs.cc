@@ -7,7 +7,7 @@
 
 namespace cp::sim {
 
-World::World(const Mesh& source, const Mesh& target)
+MeshPair::MeshPair(const Mesh& source, const Mesh& target)
     : source_(source), target_(target), ranks_(source.ranks()) {
   for (const Rank rank : target.ranks()) {
     if (!source.contains(rank)) ranks_.push_back(rank);
@@ -24,11 +24,11 @@ World::World(const Mesh& source, const Mesh& target)
   target_places_ = places_of(target);
 }
 
-const std::vector<std::size_t>& World::places(const Mesh& mesh) const {
+const std::vector<std::size_t>& MeshPair::places(const Mesh& mesh) const {
   return mesh == source_ ? source_places_ : target_places_;
 }
 
-MoveCost cost_of(const MoveForm& form, const Written& from, const Written& to, const World& world,
+MoveCost cost_of(const MoveForm& form, const Written& from, const Written& to, const MeshPair& world,
                  const CostModel& cost) {
   const Setting setting{from, to, world, cost};
   switch (form.kind) {

@@ -20,7 +20,7 @@ struct Written {
   Holdings holdings;
 };
 
-// By rank of the World.
+// By rank of the MeshPair.
 struct MoveCost {
   std::vector<double> time_us;
   std::vector<std::int64_t> time_ps;        // the same, each rounded, so that sums and comparisons are exact
@@ -31,9 +31,9 @@ struct MoveCost {
 };
 
 // The ranks of two meshes, which may be the same.
-class World {
+class MeshPair {
  public:
-  World(const Mesh& source, const Mesh& target);
+  MeshPair(const Mesh& source, const Mesh& target);
 
   const std::vector<Rank>& ranks() const { return ranks_; }  // the source's, then those of the target alone
   std::size_t size() const { return ranks_.size(); }
@@ -47,7 +47,7 @@ class World {
 };
 
 // `form` must lead from one to the other (moves_between, straight_move).
-MoveCost cost_of(const MoveForm& form, const Written& from, const Written& to, const World& world,
+MoveCost cost_of(const MoveForm& form, const Written& from, const Written& to, const MeshPair& world,
                  const CostModel& cost);
 
 }  // namespace cp::sim

@@ -78,7 +78,7 @@ bool agree_along(const Mesh& mesh, const std::vector<int>& axes, Rank a, Rank b)
 
 }  // namespace
 
-Deliveries deliveries(const Written& from, const Written& to, const World& world,
+Deliveries deliveries(const Written& from, const Written& to, const MeshPair& world,
                       const std::vector<int>& group) {
   const Mesh& old_mesh = from.layout.mesh;
   const Mesh& new_mesh = to.layout.mesh;

@@ -9,7 +9,7 @@
 
 namespace cp::sim {
 
-// One piece on its way. Ranks are places in the World; sizes in elements.
+// One piece on its way. Ranks are places in the MeshPair; sizes in elements.
 struct Delivery {
   std::size_t from = 0, to = 0;
   std::int64_t size = 0;
@@ -23,7 +23,7 @@ struct Deliveries {
 };
 
 // `group`: the axes of from's mesh that receivers and senders may differ in; nothing: all of them.
-Deliveries deliveries(const Written& from, const Written& to, const World& world,
+Deliveries deliveries(const Written& from, const Written& to, const MeshPair& world,
                       const std::vector<int>& group = {});
 
 }  // namespace cp::sim

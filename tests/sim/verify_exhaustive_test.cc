@@ -141,7 +141,7 @@ class AllChains {
     }
   }
 
-  World world_;
+  MeshPair world_;
   CostModel cost_;
   double bound_bytes_;
   Written goal_;

@@ -215,7 +215,7 @@ TEST(VerifyMoves, CostsAreThoseWorkedOutByHand) {
   for (const CostRow& row : kCostRows) {
     SCOPED_TRACE(str(name(row.form.kind), " ", row.mesh, ": ", row.from, " -> ", row.to));
     const Written from(layout(row.mesh, row.from, row.shape)), to(layout(row.mesh, row.to, row.shape));
-    const World world(from.layout.mesh, to.layout.mesh);
+    const MeshPair world(from.layout.mesh, to.layout.mesh);
     const MoveCost counted = cost_of(row.form, from, to, world, cost);
     std::vector<std::int64_t> time_ns;
     for (const std::int64_t ps : counted.time_ps) time_ns.push_back(ps / 1000);
@@ -230,7 +230,7 @@ TEST(VerifyMoves, CostsAreThoseWorkedOutByHand) {
 TEST(VerifyMoves, BetweenMeshesEveryRankOfBothPays) {
   // Ranks 0 and 1 hold halves; rank 2 wants all, rank 1 keeps its own half of it.
   const Written from(layout("a=2", "S(0)", {4})), to(layout("b=2@1/2", "R", {4}));
-  const World world(from.layout.mesh, to.layout.mesh);
+  const MeshPair world(from.layout.mesh, to.layout.mesh);
   EXPECT_THAT(world.ranks(), ElementsAre(0, 1, 2));
   EXPECT_THAT(world.places(to.layout.mesh), ElementsAre(1, 2));
   CostModel cost = nanosecond_model();
