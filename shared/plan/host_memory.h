@@ -14,7 +14,7 @@ namespace cp {
 class HostMemory {
  public:
   // Allocates the arena and the caller's buffers that have no binding. Fresh memory is filled with bytes 0xFB
-  // (a NaN in every floating type and a large negative integer), so that reading what was never written
+  // (a huge negative number in every floating type, a negative integer), so that reading what was never written
   // shows. Throws InvalidInput for a binding whose size differs from its buffer's.
   HostMemory(const Plan& plan, const Bindings& bindings);
 
