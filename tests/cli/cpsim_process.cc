@@ -68,7 +68,11 @@ CpsimProcess::~CpsimProcess() {
   waitpid(child_, nullptr, 0);
 }
 
-void CpsimProcess::signal(int number) const { kill(child_, number); }
+void CpsimProcess::signal(int number) const {
+  if (child_ <= 0)
+    throw std::logic_error("a signal to a process that has finished");  // kill(-1) means everybody
+  checked(kill(child_, number), "kill");
+}
 
 bool CpsimProcess::read_some(std::chrono::milliseconds limit) {
   std::array<pollfd, 2> ends = {{{out_, POLLIN, 0}, {err_, POLLIN, 0}}};
