@@ -34,8 +34,9 @@ void add_gradients(const QueryRow& row, const Rows& k, const Rows& v, std::span<
 }  // namespace
 
 void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration) {
-  const std::int64_t q_heads = kernel.q.shape[2], kv_heads = kernel.k.shape[2],
-                     heads_per_kv = q_heads / kv_heads;
+  const std::int64_t q_heads = kernel.q.shape[2], kv_heads = kernel.k.shape[2];
+  if (kv_heads == 0) return;
+  const std::int64_t heads_per_kv = q_heads / kv_heads;
   const float scale = static_cast<float>(kernel.softmax_scale);
   std::vector<KeyRange> keys;
   for (std::int64_t batch = 0; batch < kernel.q.shape[0]; ++batch) {
@@ -54,10 +55,10 @@ void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t
           keys_of(kernel.slices, i, keys);
           add_gradients(row, k, v, keys, scale, dq[i], dk, dv);
         }
-        dq.store(kernel.dq, memory, iteration, batch, head, kernel.accumulate);
+        dq.store(kernel.dq, memory, iteration, batch, head, kernel.accumulate_dq);
       }
-      dk.store(kernel.dk, memory, iteration, batch, kv_head, kernel.accumulate);
-      dv.store(kernel.dv, memory, iteration, batch, kv_head, kernel.accumulate);
+      dk.store(kernel.dk, memory, iteration, batch, kv_head, kernel.accumulate_dkv);
+      dv.store(kernel.dv, memory, iteration, batch, kv_head, kernel.accumulate_dkv);
     }
   }
 }

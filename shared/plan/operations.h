@@ -74,7 +74,8 @@ void visit_fields(Op& op, Visit&& visit) {
   } else if constexpr (std::is_same_v<T, AttentionBackward>) {
     visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("dout", op.dout), visit("lse", op.lse);
     visit("delta", op.delta), visit("dq", op.dq), visit("dk", op.dk), visit("dv", op.dv);
-    visit("softmax_scale", op.softmax_scale), visit("slices", op.slices), visit("accumulate", op.accumulate);
+    visit("softmax_scale", op.softmax_scale), visit("slices", op.slices);
+    visit("accumulate_dq", op.accumulate_dq), visit("accumulate_dkv", op.accumulate_dkv);
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     visit("out", op.out), visit("dout", op.dout), visit("delta", op.delta);
   } else {
@@ -116,7 +117,8 @@ void for_each_access(const Work& work, std::int32_t index_in_group, F&& f) {
       reads(op.q, op.k, op.v), writes(op.out, op.lse);
     } else if constexpr (std::is_same_v<T, AttentionBackward>) {
       reads(op.q, op.k, op.v, op.dout, op.lse, op.delta);
-      op.accumulate ? updates(op.dq, op.dk, op.dv) : writes(op.dq, op.dk, op.dv);
+      op.accumulate_dq ? updates(op.dq) : writes(op.dq);
+      op.accumulate_dkv ? updates(op.dk, op.dv) : writes(op.dk, op.dv);
     } else if constexpr (std::is_same_v<T, AttentionDelta>) {
       reads(op.out, op.dout), writes(op.delta);
     } else if constexpr (std::is_same_v<T, AttentionMerge>) {

@@ -198,12 +198,13 @@ struct AttentionForward {
   bool operator==(const AttentionForward&) const = default;
 };
 // Gradients of the pairs in `slices`, given the FINAL out and lse of the whole row and delta = rowsum(dout *
-// out), [batch, heads, seq], f32 (AttentionDelta). dq, dk and dv are written, or added to when `accumulate`.
+// out), [batch, heads, seq], f32 (AttentionDelta). dq is written, or added to when `accumulate_dq`; dk and dv are, when
+// `accumulate_dkv`: in a ring, dq stays at home while dk and dv travel.
 struct AttentionBackward {
   View q, k, v, dout, lse, delta, dq, dk, dv;
   double softmax_scale = 1;
   std::vector<MaskSlice> slices;
-  bool accumulate = false;
+  bool accumulate_dq = false, accumulate_dkv = false;
   bool operator==(const AttentionBackward&) const = default;
 };
 struct AttentionDelta {  // delta = rowsum(dout * out)

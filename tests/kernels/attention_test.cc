@@ -131,7 +131,8 @@ TEST_P(AttentionKernels, BackwardEqualsTheDefinition) {
                dv = attention.like(attention.v, 2);
     attention.memory.run(AttentionDelta{out, dout, delta});
     attention.memory.run(AttentionBackward{attention.q, attention.k, attention.v, dout, lse, delta, dq, dk,
-                                           dv, inputs.softmax_scale, GetParam().slices, accumulate});
+                                           dv, inputs.softmax_scale, GetParam().slices, accumulate,
+                                           accumulate});
     const auto plus = [&](std::vector<double> values) {
       for (double& value : values) value += accumulate ? 2 : 0;
       return values;

@@ -130,10 +130,14 @@ TEST(Plan, AccessesOfEveryOperation) {
   EXPECT_EQ(text(Kernel(MatMul{v(1), v(2), v(3), false})), "1r 2r 3w");
   EXPECT_EQ(text(Kernel(MatMul{v(1), v(2), v(3), true})), "1r 2r 3rw");
   EXPECT_EQ(text(Kernel(AttentionForward{v(1), v(2), v(3), v(4), v(5), 1, {}})), "1r 2r 3r 4w 5w");
-  AttentionBackward backward{v(1), v(2), v(3), v(4), v(5), v(6), v(7), v(8), v(9), 1, {}, false};
+  AttentionBackward backward{v(1), v(2), v(3), v(4), v(5), v(6), v(7), v(8), v(9), 1, {}, false, false};
   EXPECT_EQ(text(Kernel(backward)), "1r 2r 3r 4r 5r 6r 7w 8w 9w");
-  backward.accumulate = true;
+  backward.accumulate_dq = true;
+  EXPECT_EQ(text(Kernel(backward)), "1r 2r 3r 4r 5r 6r 7rw 8w 9w");
+  backward.accumulate_dkv = true;
   EXPECT_EQ(text(Kernel(backward)), "1r 2r 3r 4r 5r 6r 7rw 8rw 9rw");
+  backward.accumulate_dq = false;
+  EXPECT_EQ(text(Kernel(backward)), "1r 2r 3r 4r 5r 6r 7w 8rw 9rw");
   EXPECT_EQ(text(Kernel(AttentionDelta{v(1), v(2), v(3)})), "1r 2r 3w");
   EXPECT_EQ(text(Kernel(AttentionMerge{v(1), v(2), v(3), v(4)})), "1r 2r 3rw 4rw");
 }

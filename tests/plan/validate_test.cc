@@ -177,7 +177,7 @@ TEST(ValidateStep, Attention) {
   const View dout = dense_view(kIn, 24, {1, 3, 4, 1}), rows = dense_view(kX, 30, {1, 4, 3}),
              rows2 = dense_view(kX, 42, {1, 4, 3});
   const auto backward = [&](auto change) {
-    AttentionBackward op{q, k, v, dout, rows, rows2, dq, dk, dv, 1, slices(3, 5), false};
+    AttentionBackward op{q, k, v, dout, rows, rows2, dq, dk, dv, 1, slices(3, 5), false, false};
     change(op);
     return kernel(op);
   };

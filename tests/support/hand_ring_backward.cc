@@ -139,7 +139,6 @@ class RingBackward {
     v_slots_ = b_.temporary("v_slots", dtype_, 2 * slot_numel(kValueDim));
     dk_slots_ = b_.temporary("dk_slots", DType::f32, 2 * slot_numel(kHeadDim));
     dv_slots_ = b_.temporary("dv_slots", DType::f32, 2 * slot_numel(kValueDim));
-    dq_part_ = b_.temporary("dq_part", DType::f32, q_numel);
     dk_part_ = b_.temporary("dk_part", DType::f32, slot_numel(kHeadDim));
     dv_part_ = b_.temporary("dv_part", DType::f32, slot_numel(kValueDim));
   }
@@ -190,13 +189,12 @@ class RingBackward {
       return;
     }
     if (attention.slices.empty()) return;
-    // Into parts: the gradients of this block are still under way.
-    attention.dq = rows(dq_part_, self_, kQueryHeads, kHeadDim);
+    // dq stays at home. dk and dv go into parts: the gradients of this block are still under way.
+    attention.accumulate_dq = true;
     attention.dk = rows(dk_part_, block, kKeyHeads, kHeadDim);
     attention.dv = rows(dv_part_, block, kKeyHeads, kValueDim);
-    const View dq_part = attention.dq, dk_part = attention.dk, dv_part = attention.dv;
+    const View dk_part = attention.dk, dv_part = attention.dv;
     b_.add(compute_, std::move(attention), str("attention of step ", step));
-    b_.add(compute_, Accumulate{ReduceOp::sum, dq_part, dq_}, "dq");
     b_.add(compute_, Accumulate{ReduceOp::sum, dk_part, dk_slot(step)}, "dk");
     b_.add(compute_, Accumulate{ReduceOp::sum, dv_part, dv_slot(step)}, "dv");
   }
@@ -208,8 +206,7 @@ class RingBackward {
   StreamId compute_ = -1, comm_ = -1;
   GroupId group_ = -1;
   View q_, k_, v_, dout_, out_, lse_, delta_, dq_, dk_, dv_;
-  BufferId k_slots_ = -1, v_slots_ = -1, dk_slots_ = -1, dv_slots_ = -1, dq_part_ = -1, dk_part_ = -1,
-           dv_part_ = -1;
+  BufferId k_slots_ = -1, v_slots_ = -1, dk_slots_ = -1, dv_slots_ = -1, dk_part_ = -1, dv_part_ = -1;
 };
 
 // The rows of the positions along dimension 1 of [batch, seq, width].
