@@ -58,6 +58,16 @@ void part_runs(const Striped& striped, std::int64_t length, std::int64_t parts, 
   if (blocks % parts == index) emit(Run{blocks * block, rest, rest, 1});
 }
 
+template <class Emit>
+void part_runs(const Dealt& dealt, std::int64_t length, std::int64_t, std::int64_t index, const Emit& emit) {
+  for (std::size_t i = 0; i < dealt.owners.size(); ++i) {
+    if (dealt.owners[i] != index) continue;
+    const std::int64_t begin = static_cast<std::int64_t>(i) * dealt.block;
+    const std::int64_t size = std::min(dealt.block, length - begin);
+    emit(Run{begin, size, size, 1});
+  }
+}
+
 template <class SimpleSplit>
 void append_part(const SimpleSplit& split, const IndexSet& list, int parts, int index, RunBuilder& out) {
   if (list.size() == 1 && is_contiguous(list.front())) {
@@ -127,6 +137,21 @@ void validate(const Sized& sized, std::int64_t length, std::int64_t, int parts) 
 void validate(const Striped& striped, std::int64_t, std::int64_t, int) {
   if (striped.block >= 1) return;
   throw InvalidInput(str("striped:", striped.block, " has a block below 1; use striped:1 or more"));
+}
+
+void validate(const Dealt& dealt, std::int64_t length, std::int64_t, int parts) {
+  const auto reject = [&](const auto&... reason) {
+    throw InvalidInput(str("dealt:", dealt.block, ":", excerpt(dealt.owners), " ", reason...));
+  };
+  if (dealt.block < 1) reject("has a block below 1; use 1 or more");
+  const std::int64_t blocks = ceil_div(length, dealt.block);
+  if (blocks != static_cast<std::int64_t>(dealt.owners.size())) {
+    reject("names ", dealt.owners.size(), " owners, but ", length, " indices are ", blocks, " blocks of ",
+           dealt.block);
+  }
+  for (const std::int64_t owner : dealt.owners) {
+    if (owner < 0 || owner >= parts) reject("deals to rank ", owner, " of ", parts, "; use 0 to ", parts - 1);
+  }
 }
 
 void validate(const PerSequence& documents, std::int64_t length, std::int64_t dim_size, int parts) {

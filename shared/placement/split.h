@@ -45,6 +45,14 @@ struct Striped {
   bool operator==(const Striped&) const = default;
 };
 
+// Blocks of `block` indices, the last one short, dealt by list: block i belongs to rank owners[i]. For balancing
+// work that no regular pattern balances. Needs an owner for each block, as many as the list that is split has.
+struct Dealt {
+  std::int64_t block = 1;
+  std::vector<std::int64_t> owners;
+  bool operator==(const Dealt&) const = default;
+};
+
 // Splits that may act within each document of a packed sequence.
 using InnerSplit = std::variant<Chunked, Balanced, HeadTail, Striped>;
 
@@ -58,7 +66,7 @@ struct PerSequence {
   bool operator==(const PerSequence&) const = default;
 };
 
-using Split = std::variant<Chunked, Balanced, Sized, HeadTail, Striped, PerSequence>;
+using Split = std::variant<Chunked, Balanced, Sized, HeadTail, Striped, Dealt, PerSequence>;
 
 // What rank `index` of `parts` holds of `list`, in its local order; canonical. The split must be valid for
 // the list, and 0 <= index < parts. Throws Infeasible where compose() does.
@@ -78,7 +86,7 @@ std::optional<IndexRange> split_range(const Split& split, IndexRange range, int 
 // `parts`: sizes that do not fit, cu_seqlens that do not end with the dimension, a block below 1.
 void validate_split(const Split& split, std::int64_t length, std::int64_t dim_size, int parts);
 
-// "" for Chunked, "balanced", "sizes:3/2", "head_tail", "striped:512", "per_sequence:0/10/50:head_tail".
+// "" for Chunked, "balanced", "sizes:3/2", "head_tail", "striped:512", "dealt:64:0/1/1/0", "per_sequence:0/10/50:head_tail".
 // A per_sequence without an inner split is Chunked within each document.
 std::string to_string(const Split& split);
 // Also reads "chunked", and numbers such as 4Ki. Throws InvalidInput that quotes the text and lists the known

@@ -11,7 +11,8 @@ namespace cp {
 namespace {
 
 constexpr std::string_view kKnownSplits =
-    "balanced, head_tail, striped:BLOCK, sizes:N/N/..., per_sequence:0/N/.../N[:SPLIT], or none for "
+    "balanced, head_tail, striped:BLOCK, sizes:N/N/..., dealt:BLOCK:RANK/RANK/..., "
+    "per_sequence:0/N/.../N[:SPLIT], or none for "
     "torch.chunk's rule";
 
 // "name:rest" → {name, rest}; no rest when there is no colon.
@@ -43,11 +44,19 @@ PerSequence parse_per_sequence(std::string_view argument, std::string_view text)
   return {parse_list(cu_seqlens, text), std::visit(as_inner, parse_split(within))};
 }
 
+Dealt parse_dealt(std::string_view argument, std::string_view text) {
+  const auto [block, owners] = cut_at_colon(argument);
+  if (!owners) reject(text, "it needs a block and a list of owners, as dealt:64:0/1/1/0");
+  const std::int64_t size = parse_int(block, str("block of the split '", text, "'"));
+  return {size, owners->empty() ? std::vector<std::int64_t>{} : parse_list(*owners, text)};
+}
+
 std::string text_of(const Chunked&) { return ""; }
 std::string text_of(const Balanced&) { return "balanced"; }
 std::string text_of(const Sized& sized) { return str("sizes:", join(sized.sizes, "/")); }
 std::string text_of(const HeadTail&) { return "head_tail"; }
 std::string text_of(const Striped& striped) { return str("striped:", striped.block); }
+std::string text_of(const Dealt& dealt) { return str("dealt:", dealt.block, ":", join(dealt.owners, "/")); }
 std::string text_of(const PerSequence& documents) {
   const std::string inner = std::visit([](const auto& rule) { return text_of(rule); }, documents.inner);
   return str("per_sequence:", join(documents.cu_seqlens, "/"), inner.empty() ? "" : ":", inner);
@@ -61,10 +70,11 @@ std::string to_string(const Split& split) {
 
 Split parse_split(std::string_view text) {
   const auto [name, argument] = cut_at_colon(trim(text));
-  if (name == "striped" || name == "sizes" || name == "per_sequence") {
+  if (name == "striped" || name == "sizes" || name == "dealt" || name == "per_sequence") {
     if (!argument) reject(text, str("'", name, "' needs an argument"));
     if (name == "striped") return Striped{parse_int(*argument, str("block of the split '", text, "'"))};
     if (name == "sizes") return Sized{parse_list(*argument, text)};
+    if (name == "dealt") return parse_dealt(*argument, text);
     return parse_per_sequence(*argument, text);
   }
   const bool is_chunked = name.empty() || name == "chunked";

@@ -52,6 +52,13 @@ inline std::vector<int> dealt(const Striped& striped, std::size_t length, int pa
   }
   return part;
 }
+inline std::vector<int> dealt(const Dealt& by_list, std::size_t length, int) {
+  std::vector<int> part(length);
+  for (std::size_t i = 0; i < length; ++i) {
+    part[i] = static_cast<int>(by_list.owners[i / static_cast<std::size_t>(by_list.block)]);
+  }
+  return part;
+}
 
 template <class SimpleSplit>
 Indices split_elements(const SimpleSplit& split, const Indices& list, int parts, int index) {
@@ -102,7 +109,15 @@ inline InnerSplit random_inner_split() {
 
 // A split of any kind that divides a list of `length` of a dimension of `dim_size` among `parts`.
 inline Split random_split(std::int64_t length, std::int64_t dim_size, int parts) {
-  switch (*rc::gen::inRange(0, 4)) {
+  switch (*rc::gen::inRange(0, 5)) {
+    case 4: {
+      const auto block = *rc::gen::inRange<std::int64_t>(1, 6);
+      Dealt dealt{block, {}};
+      for (std::int64_t begin = 0; begin < length; begin += block) {
+        dealt.owners.push_back(*rc::gen::inRange<std::int64_t>(0, parts));
+      }
+      return dealt;
+    }
     case 0: {
       std::vector<std::int64_t> sizes = random_cuts(length, parts - 1);
       std::adjacent_difference(sizes.begin(), sizes.end(), sizes.begin());

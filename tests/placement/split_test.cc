@@ -143,6 +143,10 @@ TEST(Split, ValidationNamesValuesAndWhatWorks) {
   EXPECT_THAT(message(Sized{{-1, 9}}, 8, 8, 2), HasSubstr("hold -1"));
   EXPECT_EQ(message(Sized{{3, 0, 5}}, 8, 16, 3), "no error");
   EXPECT_THAT(message(Striped{0}, 8, 8, 2), HasSubstr("striped:0"));
+  EXPECT_THAT(message(Dealt{0, {0}}, 8, 8, 2), HasSubstr("dealt:0:0 has a block below 1"));
+  EXPECT_THAT(message(Dealt{3, {0, 1}}, 8, 8, 2),
+              HasSubstr("names 2 owners, but 8 indices are 3 blocks of 3"));
+  EXPECT_THAT(message(Dealt{4, {0, 2}}, 8, 8, 2), HasSubstr("deals to rank 2 of 2; use 0 to 1"));
   EXPECT_THAT(message(PerSequence{{0, 4, 8}, Striped{-2}}, 8, 8, 2), HasSubstr("striped:-2"));
   EXPECT_THAT(message(PerSequence{{}, Chunked{}}, 8, 8, 2), HasSubstr("use for example 0/8"));
   EXPECT_THAT(message(PerSequence{{1, 8}, Chunked{}}, 8, 8, 2), HasSubstr("begin with 1"));
@@ -161,6 +165,8 @@ TEST(Split, TextForms) {
       {"head_tail", HeadTail{}},
       {"striped:512", Striped{512}},
       {"sizes:3/2/1/2", Sized{{3, 2, 1, 2}}},
+      {"dealt:64:0/1/1/0", Dealt{64, {0, 1, 1, 0}}},
+      {"dealt:64:", Dealt{64, {}}},
       {"per_sequence:0/10/50", PerSequence{{0, 10, 50}, Chunked{}}},
       {"per_sequence:0/10/50:head_tail", PerSequence{{0, 10, 50}, HeadTail{}}},
       {"per_sequence:0/10/50:striped:4", PerSequence{{0, 10, 50}, Striped{4}}},

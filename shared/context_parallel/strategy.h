@@ -1,0 +1,103 @@
+// Strategy: how attention over a sequence that is split across ranks is computed, and which of all
+// combinations are legal.
+//
+// The cp ranks form a grid of ring_size x ulysses_degree. Along the Ulysses axis an all-to-all trades rows
+// for heads (DeepSpeed-Ulysses, Jacobs et al. 2023); along the ring axis the `core` brings keys and queries
+// together. ulysses_degree == cp is plain Ulysses, ulysses_degree == 1 the core alone; what lies between is the
+// hybrid (USP, Fang and Zhao 2024; HyperParallel's co x ds mesh).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared/base/digest.h"
+#include "shared/context_parallel/problem.h"
+#include "shared/plan/target.h"
+
+namespace cp {
+
+enum class Core : std::uint8_t {
+  all_gather,  // every rank gathers all K and V (Colossal-AI; Llama 3)
+  ring,        // K and V blocks rotate (Liu et al. 2023)
+  need_only,   // every rank gets just the K and V rows that its queries may see
+  pass_q,  // queries rotate, partial outputs come home (Yang et al. 2024, "Context Parallelism for Scalable
+           // Million-Token Inference")
+};
+
+// How the sequence is split along the ring axis, which decides how even the work is under a mask.
+struct Balance {
+  enum class Kind : std::uint8_t {
+    contiguous,
+    head_tail,  // zigzag: parts r and 2n-1-r of 2n
+    striped,    // blocks of `block`, dealt in turn (Brandon et al. 2023)
+    cost,       // blocks of `block` queries, dealt by their number of allowed cells
+    // K and V contiguous at home, and Q too; each rank computes the first half of its own queries and the second
+    // half of those of rank n-1-r, which are exchanged and whose outputs are given back (HyperParallel).
+    head_tail_exchange,
+  };
+  Kind kind = Kind::contiguous;
+  std::int64_t block = 1;     // striped, cost
+  bool per_document = false;  // contiguous, head_tail, striped: each document is split on its own (MindSpeed)
+  bool operator==(const Balance&) const = default;
+};
+// "contiguous", "head_tail", "striped:16", "cost:64", "head_tail_exchange", "per_document:head_tail". Without
+// a number striped has block 1 and cost block 64. parse_balance throws InvalidInput that lists them.
+std::string to_string(const Balance& balance);
+Balance parse_balance(std::string_view text);
+
+struct Strategy {
+  Core core = Core::ring;
+  int ulysses_degree = 1;
+  // Neighbouring ranks form a Ulysses group (true: HyperParallel, USP) or a ring.
+  bool ulysses_inner = true;
+  // Ring of rings (LoongTrain, Gu et al. 2024): this many neighbours on the ring axis form an inner ring, and
+  // the inner rings pass their blocks on along an outer one. 1: a plain ring.
+  int inner_ring = 1;
+  enum class Rotation : std::uint8_t { exchange, all_gather };
+  Rotation rotation =
+      Rotation::exchange;  // of the ring; all_gather: all blocks at once, then used one by one
+  Balance balance;
+  bool input_dtype_gradients = false;  // partial dQ, dK and dV travel in the problem's dtype instead of f32
+  bool input_dtype_merge = false;      // partial outputs are kept and merged in the problem's dtype, not f32
+  bool send_empty = false;             // ring, pass_q: also send blocks that nobody further on needs
+  bool operator==(const Strategy&) const = default;
+};
+
+// "ring head_tail", "ulysses(4) x ring striped:1", "double_ring(4) contiguous": for people.
+std::string to_string(const Strategy& strategy);
+Hasher& hash(Hasher& hasher, const Strategy& strategy);
+
+// ---- names ----
+
+// The strategies by the names of the command line, on `cp` ranks:
+//   ulysses, all_gather, ring, double_ring, need_only, pass_q, ulysses_all_gather, ulysses_ring
+// The degree of the hybrids and the size of the inner ring are the arguments where given, else the largest
+// divisor of cp that is at most its square root (the hybrid's degree: and at most q_heads). Throws InvalidInput
+// that names the nearest strategy.
+struct StrategyRequest {
+  std::string name = "ring";
+  std::optional<int> ulysses_degree, inner_ring;
+};
+Strategy named_strategy(const StrategyRequest& request, const AttentionProblem& problem, int cp);
+const std::vector<std::string>& strategy_names();
+
+// ---- legality ----
+
+// Why a combination cannot run, and the nearest one that can.
+struct Refusal {
+  std::string reason;  // with the values, the reason and the alternative in words
+  AttentionProblem problem;
+  Strategy strategy;
+};
+
+// The one answer to "is this legal?", used by the command line, the planner and the tests. Refused are only: a
+// dropout, a bias, a dtype that no kernel of the target has, fewer query heads than ulysses_degree, and degrees
+// (ulysses_degree, inner_ring) that do not divide the ranks. Never a length, documents, a window, kv_heads or a
+// balance. Throws InvalidInput where the problem itself makes no sense (validate_problem, cp < 1, a block < 1).
+std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Strategy& strategy,
+                              const Target& target = host_target());
+
+}  // namespace cp
