@@ -221,6 +221,45 @@ TEST(ValidateStep, Attention) {
   });
 }
 
+// Accumulators may be wider than what they sum, results narrower; a rank may hold no queries or no keys.
+TEST(ValidateStep, AttentionOfMixedTypesAndOfNothing) {
+  const Shape q_shape{1, 3, 4, 2}, k_shape{1, 3, 2, 2}, v_shape{1, 3, 2, 1}, out_shape{1, 3, 4, 1};
+  const View lse = dense_view(kX, 0, {1, 4, 3}), delta = dense_view(kX, 12, {1, 4, 3});
+  const View new_lse = dense_view(kY, 52, {1, 4, 3});
+  const std::vector<MaskSlice> slices = {{0, 3, 0, 3, MaskSlice::Kind::causal, 0, 0}};
+  const View q = dense_view(kH, 0, q_shape), k = dense_view(kH, 24, k_shape), v = dense_view(kH, 36, v_shape);
+  const View out = dense_view(kH, 42, out_shape), dout = dense_view(kH, 0, out_shape);
+  const View wide_out = dense_view(kY, 0, out_shape), in = dense_view(kIn, 0, out_shape);
+  const View dq = dense_view(kY, 0, q_shape), dk = dense_view(kY, 24, k_shape),
+             dv = dense_view(kY, 36, v_shape);
+  expect({
+      {kernel(AttentionForward{q, k, v, wide_out, new_lse, 1, slices}), ""},
+      {kernel(AttentionForward{q, k, v, out, new_lse, 1, {}}), ""},
+      {kernel(AttentionBackward{q, k, v, out, lse, delta, dq, dk, dv, 1, slices, true, false}), ""},
+      {kernel(AttentionBackward{q, k, v, out, lse, delta, dq, dk, dv, 1, {}, false, true}), ""},
+      {kernel(AttentionDelta{out, dout, new_lse}), ""},
+      {kernel(AttentionDelta{in, dout, new_lse}), ""},
+      {kernel(AttentionMerge{in, lse, wide_out, new_lse}), ""},
+      {kernel(AttentionMerge{dout, lse, out, new_lse}), ""},
+  });
+  const auto rows = [](const View& view, std::int64_t count) {
+    return dense_view(view.buffer, 0, {1, count, view.shape[2], view.shape[3]});
+  };
+  const View no_lse = dense_view(kX, 0, {1, 4, 0});
+  const View no_q = rows(q, 0), no_k = rows(k, 0), no_v = rows(v, 0), no_out = rows(out, 0);
+  expect({
+      {kernel(AttentionForward{no_q, k, v, no_out, no_lse, 1, {}}), ""},
+      {kernel(AttentionForward{q, no_k, no_v, wide_out, new_lse, 1, {}}), ""},
+      {kernel(AttentionForward{q, no_k, no_v, wide_out, new_lse, 1, slices}),
+       "mask slice of queries [0, +3) and keys [0, +3) leaves the 3 queries and 0 keys"},
+      {kernel(AttentionBackward{no_q, k, v, no_out, no_lse, no_lse, rows(dq, 0), dk, dv, 1, {}, true, true}),
+       ""},
+      {kernel(AttentionBackward{q, no_k, no_v, out, lse, delta, dq, rows(dk, 0), rows(dv, 0), 1, {}}), ""},
+      {kernel(AttentionDelta{no_out, no_out, no_lse}), ""},
+      {kernel(AttentionMerge{no_out, no_lse, no_out, no_lse}), ""},
+  });
+}
+
 TEST(ValidateStep, Collectives) {
   const View columns{kX, 0, {4, 2}, {8, 1}, {}};
   const std::string copy_it = " is not contiguous; collectives need that: copy it first";
