@@ -7,8 +7,9 @@
 //
 //   forward   in   q (home_q), k, v (home_kv)
 //             out  out (home_q), lse (compute_q)
-//                  saved_q, saved_out (compute_q) and saved_k, saved_v (compute_kv): only where the part that the
-//                  rank computes on is not its home part, and only when they are kept for a backward pass
+//                  kept for a backward pass, where it computes on other parts than those at home:
+//                  saved_q, saved_out (compute_q) with ulysses_degree > 1 or head_tail_exchange,
+//                  saved_k, saved_v (compute_kv) with ulysses_degree > 1
 //   backward  in   dout (home_q), lse (compute_q), saved_q, saved_out, saved_k, saved_v where forward kept them,
 //                  else q, out, k, v
 //             out  dq (home_q), dk, dv (home_kv)

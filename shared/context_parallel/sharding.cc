@@ -131,7 +131,9 @@ AttentionSharding::AttentionSharding(const AttentionProblem& problem, int cp, co
     const std::vector<IndexSet> arrived = compute_q_;
     for (int r = 0; r < ring_size_; ++r) {
       const int peer = ring_size_ - 1 - r;
-      if (peer != r) compute_q_[idx(r)] = concatenated(half(arrived[idx(r)], 0), half(arrived[idx(peer)], 1));
+      if (peer == r) continue;
+      const IndexSet kept = half(arrived[idx(r)], 0), from_peer = half(arrived[idx(peer)], 1);
+      compute_q_[idx(r)] = r < peer ? concatenated(kept, from_peer) : concatenated(from_peer, kept);
     }
   }
 }

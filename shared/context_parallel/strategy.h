@@ -5,6 +5,17 @@
 // for heads (DeepSpeed-Ulysses, Jacobs et al. 2023); along the ring axis the `core` brings keys and queries
 // together. ulysses_degree == cp is plain Ulysses, ulysses_degree == 1 the core alone; what lies between is the
 // hybrid (USP, Fang and Zhao 2024; HyperParallel's co x ds mesh).
+//
+// What travels, and where to:
+//   ring      forward, K and V blocks go from ring index r to r+1, as far as the last rank that has an allowed
+//             pair with them. Backward they rotate in the direction that takes fewer bytes, r-1 among equals; the
+//             partial dK and dV of a block begin at the first other rank that has pairs with it, follow the
+//             block and go straight home from the last one, while the home's own part waits there.
+//             A double ring does the same inside each inner ring, with a home of the block in each, and between
+//             the homes along the outer ring; their partial dK and dV go straight home.
+//   pass_q    the same with queries instead (with dout, lse and delta backward), in the direction that takes fewer
+//             bytes, r+1 among equals; partial outputs, or dQ, go home by one all-to-all at the end.
+//   all_gather, need_only, Ulysses, head_tail_exchange: what a rank lacks comes straight from its home.
 #pragma once
 
 #include <cstdint>

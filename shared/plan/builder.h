@@ -36,6 +36,8 @@ class PlanBuilder {
   BufferId inout(std::string name, DType dtype, std::int64_t numel);
   BufferId temporary(std::string name, DType dtype, std::int64_t numel, Anchor anchor = Anchor::any);
 
+  DType dtype(BufferId buffer) const { return plan_.buffers[static_cast<std::size_t>(buffer)].dtype; }
+
   // Appends a step. Throws InvalidInput when the target lacks the operation or a dtype (naming it), and for
   // views outside of their buffer, or of the wrong size for the operation.
   StepId add(StreamId stream, Kernel kernel, std::string label = {});

@@ -1,0 +1,266 @@
+#include "shared/context_parallel/attention_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/context_parallel/core.h"
+#include "shared/context_parallel/plan_writer.h"
+#include "shared/context_parallel/routing.h"
+
+namespace cp {
+namespace detail {
+namespace {
+
+// ---- cores, by Core ----
+
+struct CoreWriter {
+  void (*forward)(PlanWriter&, const ForwardTensors&);
+  void (*backward)(PlanWriter&, const BackwardTensors&);
+};
+CoreWriter core_writer(Core core) {
+  switch (core) {
+    case Core::all_gather:
+    case Core::need_only:
+      return {write_gathered, write_gathered};
+    case Core::ring:
+      return {write_ring, write_ring};
+    case Core::pass_q:
+      return {write_pass_q, write_pass_q};
+  }
+  CP_INVARIANT(false, "core ", static_cast<int>(core));
+  return {};
+}
+
+// ---- between home and where a rank computes ----
+
+// The two moves that may lie between them, in this order: the Ulysses all-to-all, which trades rows for heads,
+// and the exchange of query rows (head_tail_exchange).
+class Stages {
+ public:
+  explicit Stages(PlanWriter& writer) : writer_(writer) {
+    const AttentionSharding& sharding = writer.sharding();
+    if (sharding.ulysses_degree() > 1) {
+      for (const bool is_query : {true, false}) {
+        std::vector<Routing::Member> members;
+        for (int u = 0; u < sharding.ulysses_degree(); ++u) {
+          const int index = sharding.index_at(writer.ring_index(), u);
+          members.push_back(
+              {(is_query ? sharding.home_q(index) : sharding.home_kv(index)).rows, std::nullopt});
+        }
+        (is_query ? ulysses_q_ : ulysses_kv_)
+            .emplace(writer, writer.ulysses_group(), sharding.ulysses_index(writer.index()),
+                     std::move(members));
+      }
+    }
+    if (writer.strategy().balance.kind == Balance::Kind::head_tail_exchange && sharding.ring_size() > 1) {
+      std::vector<Routing::Member> members;
+      for (int r = 0; r < sharding.ring_size(); ++r) {
+        members.push_back({arrived_rows(r), writer.context().q_rows(r)});
+      }
+      exchange_.emplace(writer, writer.ring_group(), writer.ring_index(), std::move(members));
+    }
+  }
+
+  bool moves_q() const { return ulysses_q_.has_value() || exchange_.has_value(); }
+  bool moves_kv() const { return ulysses_kv_.has_value(); }
+
+  // q or dout from home to where the rank computes: `there` where a move ends, else home itself.
+  Tensor bring_q(const Tensor& home, const Tensor& there, const std::string& name) {
+    if (!moves_q()) return home;
+    Tensor here = home;
+    if (ulysses_q_) {
+      here = exchange_ ? between(name, there) : there;
+      ulysses_q_->gather({{home, here, heads(true)}}, str(name, " to heads"));
+    }
+    if (exchange_)
+      exchange_->gather({{here, there, exchange_->all_heads(there.heads)}}, str(name, " to its balance"));
+    return there;
+  }
+
+  // k and v likewise.
+  void bring_kv(const std::vector<std::pair<Tensor, Tensor>>& home_and_there) {
+    std::vector<Routing::Transport> transports;
+    for (const auto& [home, there] : home_and_there) transports.push_back({home, there, heads(false)});
+    ulysses_kv_->gather(transports, "k, v to heads");
+  }
+
+  // out or dq back home.
+  void return_q(const Tensor& there, const Tensor& home, const std::string& name) {
+    Tensor here = there;
+    if (exchange_) {
+      if (ulysses_q_) here = between(name, there);
+      const Tensor& to = ulysses_q_ ? here : home;
+      exchange_->give_back({{to, there, exchange_->all_heads(there.heads)}}, false,
+                           str(name, " from its balance"));
+    }
+    if (ulysses_q_) ulysses_q_->give_back({{home, here, heads(true)}}, false, str(name, " to rows"));
+  }
+
+  // Whether several ranks hold, and so have gradients of, one kv head.
+  bool shares_kv_heads() const {
+    std::int64_t held = 0;
+    for (const Range& range : heads(false).of_user) held += range.len;
+    return moves_kv() && held > writer_.problem().kv_heads;
+  }
+  // dk and dv back home; added up there in f32 where ranks share heads.
+  void return_kv(const std::vector<std::pair<Tensor, Tensor>>& there_and_home) {
+    std::vector<Routing::Transport> transports;
+    for (const auto& [there, home] : there_and_home) transports.push_back({home, there, heads(false)});
+    ulysses_kv_->give_back(transports, shares_kv_heads(), "dk, dv to rows");
+  }
+
+ private:
+  // The query rows of a ring index after the Ulysses stage.
+  IndexSet arrived_rows(int ring_index) const {
+    std::vector<Run> rows;
+    for (int u = 0; u < writer_.sharding().ulysses_degree(); ++u) {
+      const IndexSet part = writer_.sharding().home_q(writer_.sharding().index_at(ring_index, u)).rows;
+      rows.insert(rows.end(), part.begin(), part.end());
+    }
+    return canonical(rows);
+  }
+  // A tensor between the two moves.
+  Tensor between(const std::string& name, const Tensor& there) {
+    return writer_.temporary(str(name, " on its way"), there.dtype, Order::rows_outermost,
+                             size(arrived_rows(writer_.ring_index())), there.heads, there.dim);
+  }
+  Routing::Heads heads(bool is_query) const {
+    const AttentionSharding& sharding = writer_.sharding();
+    Routing::Heads heads{{}, is_query ? writer_.problem().q_heads : writer_.problem().kv_heads};
+    for (int u = 0; u < sharding.ulysses_degree(); ++u) {
+      const int index = sharding.index_at(writer_.ring_index(), u);
+      const TensorPart part = is_query ? sharding.compute_q(index) : sharding.compute_kv(index);
+      heads.of_user.push_back({part.head_begin, part.num_heads()});
+    }
+    return heads;
+  }
+
+  PlanWriter& writer_;
+  std::optional<Routing> ulysses_q_, ulysses_kv_, exchange_;
+};
+
+// ---- the two passes ----
+
+class AttentionWriter {
+ public:
+  AttentionWriter(const AttentionContext& context, Rank self, const Target& target)
+      : writer_(context, self, target), stages_(writer_), home_(home_order(context.request.problem.format)) {
+    const AttentionSharding& sharding = context.sharding;
+    home_q_ = sharding.home_q(writer_.index()), home_kv_ = sharding.home_kv(writer_.index());
+    q_ = sharding.compute_q(writer_.index()), kv_ = sharding.compute_kv(writer_.index());
+  }
+
+  Plan forward() && {
+    const AttentionProblem& p = writer_.problem();
+    const Tensor q = home_input("q", home_q_, p.head_dim), k = home_input("k", home_kv_, p.head_dim),
+                 v = home_input("v", home_kv_, p.v_head_dim);
+    const Tensor out = home_output("out", home_q_, p.v_head_dim);
+    ForwardTensors t{q, k, v, out,
+                     writer_.statistic(BufferKind::output, "lse", q_.num_rows(), q_.num_heads())};
+    if (stages_.moves_q()) {
+      t.q = stages_.bring_q(q, kept("saved_q", q_, p.head_dim), "q");
+      t.out = kept("saved_out", q_, p.v_head_dim);
+    }
+    if (stages_.moves_kv()) {
+      t.k = kept("saved_k", kv_, p.head_dim), t.v = kept("saved_v", kv_, p.v_head_dim);
+      stages_.bring_kv({{k, t.k}, {v, t.v}});
+    }
+    core_writer(writer_.strategy().core).forward(writer_, t);
+    if (stages_.moves_q()) stages_.return_q(t.out, out, "out");
+    return std::move(writer_).build("forward");
+  }
+
+  Plan backward() && {
+    const AttentionProblem& p = writer_.problem();
+    const Tensor dout = home_input("dout", home_q_, p.v_head_dim);
+    BackwardTensors t;
+    const bool moves_q = stages_.moves_q(), moves_kv = stages_.moves_kv();
+    t.q = moves_q ? saved("saved_q", q_, p.head_dim) : home_input("q", home_q_, p.head_dim);
+    t.out = moves_q ? saved("saved_out", q_, p.v_head_dim) : home_input("out", home_q_, p.v_head_dim);
+    t.k = moves_kv ? saved("saved_k", kv_, p.head_dim) : home_input("k", home_kv_, p.head_dim);
+    t.v = moves_kv ? saved("saved_v", kv_, p.v_head_dim) : home_input("v", home_kv_, p.v_head_dim);
+    t.lse = writer_.statistic(BufferKind::input, "lse", q_.num_rows(), q_.num_heads());
+    const Tensor dq = home_output("dq", home_q_, p.head_dim), dk = home_output("dk", home_kv_, p.head_dim),
+                 dv = home_output("dv", home_kv_, p.v_head_dim);
+    t.dout = moves_q ? stages_.bring_q(dout, moved("dout there", p.dtype, q_, p.v_head_dim), "dout") : dout;
+    t.dq = moves_q ? moved("dq there", p.dtype, q_, p.head_dim) : dq;
+    const DType kv_dtype = stages_.shares_kv_heads() ? writer_.gradient_dtype() : p.dtype;
+    t.dk = moves_kv ? moved("dk there", kv_dtype, kv_, p.head_dim) : dk;
+    t.dv = moves_kv ? moved("dv there", kv_dtype, kv_, p.v_head_dim) : dv;
+    core_writer(writer_.strategy().core).backward(writer_, t);
+    if (moves_q) stages_.return_q(t.dq, dq, "dq");
+    if (moves_kv) return_kv(t, dk, dv);
+    return std::move(writer_).build("backward");
+  }
+
+ private:
+  void return_kv(const BackwardTensors& t, const Tensor& dk, const Tensor& dv) {
+    if (!stages_.shares_kv_heads()) return stages_.return_kv({{t.dk, dk}, {t.dv, dv}});
+    const Tensor dk_sum = writer_.accumulator("dk of all", DType::f32, dk),
+                 dv_sum = writer_.accumulator("dv of all", DType::f32, dv);
+    stages_.return_kv({{t.dk, dk_sum}, {t.dv, dv_sum}});
+    writer_.finish(dk_sum, dk, "dk");
+    writer_.finish(dv_sum, dv, "dv");
+  }
+
+  Tensor home_input(const char* name, const TensorPart& part, std::int64_t dim) {
+    return writer_.input(name, home_, part.num_rows(), part.num_heads(), dim);
+  }
+  Tensor home_output(const char* name, const TensorPart& part, std::int64_t dim) {
+    return writer_.output(name, home_, part.num_rows(), part.num_heads(), dim);
+  }
+  Tensor saved(const char* name, const TensorPart& part, std::int64_t dim) {
+    return writer_.input(name, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
+  }
+  Tensor kept(const char* name, const TensorPart& part, std::int64_t dim) {
+    if (!writer_.context().request.keep_for_backward) return moved(name, writer_.problem().dtype, part, dim);
+    return writer_.output(name, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
+  }
+  Tensor moved(const char* name, DType dtype, const TensorPart& part, std::int64_t dim) {
+    return writer_.temporary(name, dtype, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
+  }
+
+  PlanWriter writer_;
+  Stages stages_;
+  Order home_;
+  TensorPart home_q_, home_kv_, q_, kv_;
+};
+
+void validate(const AttentionRequest& request, const Target& target) {
+  const std::set<Rank> ranks(request.ranks.begin(), request.ranks.end());
+  if (ranks.size() != request.ranks.size()) {
+    throw InvalidInput(
+        str("a rank comes twice among the ", request.ranks.size(), " cp ranks; list each one once"));
+  }
+  const auto refusal =
+      refuse(request.problem, static_cast<int>(request.ranks.size()), request.strategy, target);
+  if (refusal) throw InvalidInput(refusal->reason);
+}
+
+Plan write(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target) {
+  AttentionWriter writer(context, self, target);
+  return pass == AttentionPass::forward ? std::move(writer).forward() : std::move(writer).backward();
+}
+
+}  // namespace
+}  // namespace detail
+
+Plan attention_plan(const AttentionRequest& request, AttentionPass pass, Rank self, const Target& target) {
+  detail::validate(request, target);
+  return detail::write(detail::AttentionContext(request), pass, self, target);
+}
+
+std::vector<Plan> attention_plans(const AttentionRequest& request, AttentionPass pass, const Target& target) {
+  detail::validate(request, target);
+  const detail::AttentionContext context(request);
+  std::vector<Rank> ranks = request.ranks;
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<Plan> plans;
+  for (const Rank rank : ranks) plans.push_back(detail::write(context, pass, rank, target));
+  return plans;
+}
+
+}  // namespace cp

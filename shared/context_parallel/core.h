@@ -1,0 +1,36 @@
+// The cores: how queries and keys of different ring indices meet, once the Ulysses stage is done. One file for
+// each; to add one, write its two functions, name it in Core (strategy.h) and in core_writer() (attention_plan.cc).
+// Internal to shared/context_parallel.
+#pragma once
+
+#include "shared/context_parallel/plan_writer.h"
+
+namespace cp::detail {
+
+// The rank's parts where it computes (AttentionSharding::compute_q, compute_kv). What is written has the dtype
+// in which the caller needs it.
+struct ForwardTensors {
+  Tensor q, k, v;
+  Tensor out;        // written
+  RowStatistic lse;  // written
+};
+struct BackwardTensors {
+  Tensor q, k, v, out, dout;
+  RowStatistic lse;
+  Tensor dq, dk, dv;  // written
+};
+
+// All K and V rows that the rank's queries may see (need_only) or that there are (all_gather; the ring with
+// gathered blocks) come at once. Also for a ring of one.
+void write_gathered(PlanWriter& writer, const ForwardTensors& tensors);
+void write_gathered(PlanWriter& writer, const BackwardTensors& tensors);
+
+// K and V blocks rotate; one ring, or rings within a ring.
+void write_ring(PlanWriter& writer, const ForwardTensors& tensors);
+void write_ring(PlanWriter& writer, const BackwardTensors& tensors);
+
+// Queries rotate.
+void write_pass_q(PlanWriter& writer, const ForwardTensors& tensors);
+void write_pass_q(PlanWriter& writer, const BackwardTensors& tensors);
+
+}  // namespace cp::detail

@@ -1,0 +1,128 @@
+// K and V come at once, straight from their homes; dK and dV go straight back.
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "shared/context_parallel/core.h"
+#include "shared/context_parallel/mask_slices.h"
+#include "shared/context_parallel/routing.h"
+#include "shared/placement/runs.h"
+
+namespace cp::detail {
+namespace {
+
+Routing kv_routing(PlanWriter& writer) {
+  const AttentionContext& context = writer.context();
+  std::vector<Routing::Member> members;
+  for (int r = 0; r < writer.sharding().ring_size(); ++r) {
+    Routing::Member member{context.kv_rows(r), std::nullopt};
+    if (writer.strategy().core == Core::need_only)
+      member.wanted = needed_keys(writer.problem(), context.q_rows(r));
+    members.push_back(std::move(member));
+  }
+  return {writer, writer.ring_group(), writer.ring_index(), std::move(members)};
+}
+
+// K and V, or dK and dV, of the rows that a rank computes on, and the routing that brings them.
+struct Gathered {
+  Routing routing;
+  Routing::Transport k, v;
+};
+
+Gathered gather_kv(PlanWriter& writer, const Tensor& k, const Tensor& v) {
+  Routing routing = kv_routing(writer);
+  const std::int64_t rows = size(routing.arriving());
+  const auto transport = [&](const Tensor& home, const char* name) {
+    return Routing::Transport{
+        home, writer.temporary(name, home.dtype, Order::rows_outermost, rows, home.heads, home.dim),
+        routing.all_heads(home.heads)};
+  };
+  Gathered gathered{routing, transport(k, "all k"), transport(v, "all v")};
+  gathered.routing.gather({gathered.k, gathered.v}, "gather k, v");
+  return gathered;
+}
+
+// The arrived rows that are computed on in one step.
+struct Block {
+  IndexSet rows;
+  Range range;
+};
+
+// All at once; or, where the ring's blocks are gathered, one by one from the rank's own on, as they would have
+// come round.
+std::vector<Block> blocks_of(const PlanWriter& writer, const IndexSet& arriving) {
+  if (writer.strategy().core != Core::ring) return {{arriving, {0, size(arriving)}}};
+  std::vector<Block> blocks;
+  std::int64_t begin = 0;
+  const int n = writer.sharding().ring_size(), self = writer.ring_index();
+  for (int r = 0; r < n; ++r) {
+    const IndexSet& rows = writer.context().kv_rows(r);
+    blocks.push_back({rows, {begin, size(rows)}});
+    begin += size(rows);
+  }
+  std::rotate(blocks.begin(), blocks.begin() + self + 1, blocks.end());
+  std::reverse(blocks.begin(), blocks.end());  // self, self-1, ...
+  return blocks;
+}
+
+Tensor part(const Tensor& tensor, Range rows) {
+  Tensor result = tensor;
+  result.rows = rows.len;
+  result.offset += rows.begin * tensor.row_stride();
+  return result;
+}
+
+}  // namespace
+
+void write_gathered(PlanWriter& writer, const ForwardTensors& t) {
+  const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
+  if (writer.sharding().ring_size() == 1) {
+    writer.attend({t.q, t.k, t.v, t.out, t.lse},
+                  mask_slices(writer.problem(), q_rows, writer.context().kv_rows(0)), "attention");
+    return;
+  }
+  const Gathered all = gather_kv(writer, t.k, t.v);
+  std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
+  std::erase_if(blocks,
+                [&](const Block& block) { return !any_allowed(writer.problem(), q_rows, block.rows); });
+  PartialOutputs outputs(writer, t.out, t.lse, static_cast<int>(blocks.size()));
+  for (const Block& block : blocks) {
+    outputs.add({t.q, part(all.k.user, block.range), part(all.v.user, block.range)},
+                mask_slices(writer.problem(), q_rows, block.rows), "attention");
+  }
+  outputs.finish();
+}
+
+void write_gathered(PlanWriter& writer, const BackwardTensors& t) {
+  const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
+  const RowStatistic delta = writer.statistic(BufferKind::temporary, "delta", t.q.rows, t.q.heads);
+  writer.delta(t.out, t.dout, delta);
+  BackwardOperands operands{t.q, t.k, t.v, t.dout, t.lse, delta, t.dq, t.dk, t.dv};
+  if (writer.sharding().ring_size() == 1) {
+    writer.attend_backward(operands, mask_slices(writer.problem(), q_rows, writer.context().kv_rows(0)),
+                           "attention backward");
+    return;
+  }
+  Gathered all = gather_kv(writer, t.k, t.v);
+  const auto gradient = [&](const Routing::Transport& value, const Tensor& target, const char* name) {
+    return Routing::Transport{writer.accumulator(str(name, " sum"), DType::f32, target),
+                              writer.temporary_like(str("all ", name), writer.gradient_dtype(), value.user),
+                              value.heads};
+  };
+  const Routing::Transport dk = gradient(all.k, t.dk, "dk"), dv = gradient(all.v, t.dv, "dv");
+  const std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
+  const Tensor dq = blocks.size() == 1 ? t.dq : writer.accumulator("dq sum", DType::f32, t.dq);
+  for (const Block& block : blocks) {
+    operands.k = part(all.k.user, block.range), operands.v = part(all.v.user, block.range);
+    operands.dk = part(dk.user, block.range), operands.dv = part(dv.user, block.range);
+    operands.dq = dq;
+    writer.attend_backward(operands, mask_slices(writer.problem(), q_rows, block.rows), "attention backward");
+    operands.accumulate_dq = true;
+  }
+  writer.finish(dq, t.dq, "dq");
+  all.routing.give_back({dk, dv}, true, "dk, dv");
+  writer.finish(dk.home, t.dk, "dk");
+  writer.finish(dv.home, t.dv, "dv");
+}
+
+}  // namespace cp::detail

@@ -1,0 +1,202 @@
+// Queries rotate against K and V that stay; what other ranks computed for a rank's queries comes home by one
+// all-to-all at the end. For few queries against many keys.
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "shared/context_parallel/core.h"
+#include "shared/context_parallel/mask_slices.h"
+#include "shared/context_parallel/rotation.h"
+
+namespace cp::detail {
+namespace {
+
+// Query blocks on their way; a block is the ring index of its home.
+class QueryRing {
+ public:
+  QueryRing(PlanWriter& writer, std::vector<Traveller> travellers)
+      : writer_(writer),
+        context_(writer.context()),
+        ring_{writer.ring_group(), writer.comm(), writer.sharding().ring_size(), writer.ring_index(), 1} {
+    ring_.direction = cost(-1) < cost(1) ? -1 : 1;
+    std::vector<std::int64_t> rows;
+    std::vector<int> last;
+    for (int block = 0; block < ring_.size; ++block) {
+      rows.push_back(context_.num_q_rows(block));
+      last.push_back(trip(block, ring_.direction).last);
+    }
+    slots_ = make_slots(writer, travellers, *std::max_element(rows.begin(), rows.end()), "q");
+    rotation_.emplace(writer, ring_, rows, last, std::move(travellers), slots_, "q");
+  }
+  QueryRing(const QueryRing&) = delete;
+  QueryRing& operator=(const QueryRing&) = delete;
+
+  const Ring& ring() const { return ring_; }
+  bool meets(int block) const { return context_.meets(block, ring_.self); }
+  const IndexSet& rows(int block) const { return context_.q_rows(block); }
+
+  Tensor tensor(std::size_t traveller, const Tensor& model, int step) const {
+    Tensor result = model.with_rows(context_.num_q_rows(ring_.block(step)));
+    result.buffer = rotation_->buffer(traveller, step);
+    return result;
+  }
+  RowStatistic statistic(std::size_t traveller, const RowStatistic& model, int step) const {
+    RowStatistic result = model.with_rows(context_.num_q_rows(ring_.block(step)));
+    result.buffer = rotation_->buffer(traveller, step);
+    return result;
+  }
+
+  // Calls visit(step, block) for each block that has pairs with the rank's keys, its own first, while the next
+  // one travels.
+  template <class Visit>
+  void for_each_block(const Visit& visit) {
+    for (int step = 0; step < ring_.size; ++step) {
+      if (step + 1 < ring_.size) rotation_->bring(step + 1);
+      if (meets(ring_.block(step))) visit(step, ring_.block(step));
+    }
+  }
+
+  // What this rank has for the queries of other ranks, and where theirs for its own arrives.
+  struct Results {
+    std::vector<std::pair<int, std::vector<View>>> computed, arriving;  // by ring index
+    std::int64_t per_row = 0;
+  };
+  void send_home(Results results, const std::string& label) {
+    ExchangeWriter exchange(ring_.group);
+    for (int home = 0; home < ring_.size; ++home) {
+      for (int from = 0; from < ring_.size; ++from) {
+        if (from != home && context_.meets(home, from)) {
+          exchange.count(from, home, context_.num_q_rows(home) * results.per_row);
+        }
+      }
+    }
+    for (auto& [home, views] : results.computed) {
+      for (View& view : views) exchange.send(home, std::move(view));
+    }
+    for (auto& [from, views] : results.arriving) {
+      for (View& view : views) exchange.receive(from, std::move(view));
+    }
+    std::move(exchange).issue(writer_.builder(), ring_.stream, label);
+  }
+
+  // The ranks that computed for this rank's queries, in the order in which those came by.
+  std::vector<int> helpers() const {
+    std::vector<int> result;
+    for (int distance = 1; distance < ring_.size; ++distance) {
+      const int other = ring_.member(distance, ring_.self);
+      if (context_.meets(ring_.self, other)) result.push_back(other);
+    }
+    return result;
+  }
+
+ private:
+  Trip trip(int block, int direction) const {
+    return trip_of(ring_.size, [&](int distance) {
+      const int member = ((block + direction * distance) % ring_.size + ring_.size) % ring_.size;
+      return writer_.strategy().send_empty || context_.meets(block, member);
+    });
+  }
+  std::int64_t cost(int direction) const {
+    std::int64_t cost = 0;
+    for (int block = 0; block < ring_.size; ++block)
+      cost += context_.num_q_rows(block) * trip(block, direction).last;
+    return cost;
+  }
+
+  PlanWriter& writer_;
+  const AttentionContext& context_;
+  Ring ring_;
+  Slots slots_;
+  std::optional<Rotation> rotation_;
+};
+
+// A partial output and its lse.
+struct Partial {
+  Tensor out;
+  RowStatistic lse;
+  std::vector<View> views() const { return {out.flat(), lse.flat()}; }
+};
+Partial make_partial(PlanWriter& writer, const ForwardTensors& t, std::int64_t rows, int whose) {
+  return {writer.temporary(str("out of ", whose), writer.merge_dtype(), t.out.order, rows, t.out.heads,
+                           t.out.dim),
+          writer.statistic(BufferKind::temporary, str("lse of ", whose), rows, t.lse.heads)};
+}
+
+}  // namespace
+
+void write_pass_q(PlanWriter& writer, const ForwardTensors& t) {
+  if (writer.sharding().ring_size() == 1) return write_gathered(writer, t);
+  QueryRing queries(writer, {traveller(t.q)});
+  const int self = writer.ring_index();
+  const IndexSet& kv_rows = writer.context().kv_rows(self);
+  const std::vector<int> helpers = queries.helpers();
+  PartialOutputs outputs(writer, t.out, t.lse,
+                         static_cast<int>(helpers.size()) + (queries.meets(self) ? 1 : 0));
+
+  QueryRing::Results results{{}, {}, t.out.batch * t.out.heads * (t.out.dim + 1)};
+  queries.for_each_block([&](int step, int block) {
+    const std::vector<MaskSlice> slices = mask_slices(writer.problem(), queries.rows(block), kv_rows);
+    const std::string label = str("attention of step ", step);
+    if (step == 0) return outputs.add({t.q, t.k, t.v}, slices, label);
+    const Partial partial = make_partial(writer, t, size(queries.rows(block)), block);
+    writer.attend({queries.tensor(0, t.q, step), t.k, t.v, partial.out, partial.lse}, slices, label);
+    results.computed.emplace_back(block, partial.views());
+  });
+  std::vector<Partial> arrived;
+  for (const int helper : helpers) {
+    arrived.push_back(make_partial(writer, t, t.out.rows, helper));
+    results.arriving.emplace_back(helper, arrived.back().views());
+  }
+  queries.send_home(std::move(results), "partial outputs");
+  for (std::size_t i = 0; i < arrived.size(); ++i) {
+    outputs.add(arrived[i].out, arrived[i].lse, str("merge from ", helpers[i]));
+  }
+  outputs.finish();
+}
+
+void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
+  if (writer.sharding().ring_size() == 1) return write_gathered(writer, t);
+  const RowStatistic delta = writer.statistic(BufferKind::temporary, "delta", t.q.rows, t.q.heads);
+  writer.delta(t.out, t.dout, delta);
+  QueryRing queries(writer, {traveller(t.q), traveller(t.dout), traveller(t.lse), traveller(delta)});
+  const int self = writer.ring_index();
+  const Tensor dq = writer.accumulator("dq sum", DType::f32, t.dq);
+  const Tensor dk = writer.accumulator("dk sum", DType::f32, t.dk),
+               dv = writer.accumulator("dv sum", DType::f32, t.dv);
+  const auto partial_dq = [&](int whose, std::int64_t rows) {
+    return writer.temporary(str("dq of ", whose), writer.gradient_dtype(), t.dq.order, rows, t.dq.heads,
+                            t.dq.dim);
+  };
+
+  QueryRing::Results results{{}, {}, t.dq.batch * t.dq.heads * t.dq.dim};
+  bool dkv_begun = false;
+  queries.for_each_block([&](int step, int block) {
+    const Tensor block_dq = step == 0 ? dq : partial_dq(block, size(queries.rows(block)));
+    writer.attend_backward({queries.tensor(0, t.q, step), t.k, t.v, queries.tensor(1, t.dout, step),
+                            queries.statistic(2, t.lse, step), queries.statistic(3, delta, step), block_dq,
+                            dk, dv, false, dkv_begun},
+                           mask_slices(writer.problem(), queries.rows(block), writer.context().kv_rows(self)),
+                           str("attention backward of step ", step));
+    dkv_begun = true;
+    if (step > 0) results.computed.push_back({block, {block_dq.flat()}});
+  });
+  std::vector<Tensor> arrived;
+  const std::vector<int> helpers = queries.helpers();
+  for (const int helper : helpers) {
+    arrived.push_back(partial_dq(helper, t.dq.rows));
+    results.arriving.push_back({helper, {arrived.back().flat()}});
+  }
+  queries.send_home(std::move(results), "partial dq");
+  if (!queries.meets(self)) writer.fill(dq, 0, "no dq of its own");
+  for (std::size_t i = 0; i < arrived.size(); ++i)
+    writer.accumulate(arrived[i], dq, str("dq from ", helpers[i]));
+  if (!dkv_begun) {
+    writer.fill(dk, 0, "no dk");
+    writer.fill(dv, 0, "no dv");
+  }
+  writer.finish(dq, t.dq, "dq");
+  writer.finish(dk, t.dk, "dk");
+  writer.finish(dv, t.dv, "dv");
+}
+
+}  // namespace cp::detail

@@ -1,0 +1,258 @@
+#include "shared/context_parallel/plan_writer.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/context_parallel/mask_slices.h"
+
+namespace cp::detail {
+namespace {
+
+int index_of(const std::vector<Rank>& ranks, Rank self) {
+  const auto at = std::find(ranks.begin(), ranks.end(), self);
+  if (at == ranks.end()) {
+    throw InvalidInput(str("rank ", self, " is none of the ", ranks.size(), " cp ranks, ", ranks.front(),
+                           " to ", ranks.back(), "; ask for the plan of one of them"));
+  }
+  return static_cast<int>(at - ranks.begin());
+}
+
+}  // namespace
+
+AttentionContext::AttentionContext(const AttentionRequest& asked)
+    : request(asked), sharding(asked.problem, static_cast<int>(asked.ranks.size()), asked.strategy) {
+  const int n = sharding.ring_size();
+  for (int r = 0; r < n; ++r) {
+    q_rows_.push_back(sharding.compute_q(sharding.index_at(r, 0)).rows);
+    kv_rows_.push_back(sharding.compute_kv(sharding.index_at(r, 0)).rows);
+  }
+  const bool travels = request.strategy.core == Core::ring || request.strategy.core == Core::pass_q;
+  if (!travels || n == 1) return;
+  meets_.reserve(static_cast<std::size_t>(n) * static_cast<std::size_t>(n));
+  for (int q = 0; q < n; ++q) {
+    for (int kv = 0; kv < n; ++kv) meets_.push_back(any_allowed(request.problem, q_rows(q), kv_rows(kv)));
+  }
+}
+
+PlanWriter::PlanWriter(const AttentionContext& context, Rank self, const Target& target)
+    : context_(context),
+      index_(index_of(context.request.ranks, self)),
+      builder_(self, target),
+      compute_(builder_.stream("compute")),
+      comm_(builder_.stream("comm")) {
+  // Heads of one kv head that is not served whole, heads of whole kv heads, heads of another cut one.
+  const TensorPart q = sharding().compute_q(index_);
+  const std::int64_t per_kv = problem().heads_per_kv(), first_kv = q.head_begin / per_kv;
+  for (std::int64_t head = q.head_begin; head < q.head_end;) {
+    const std::int64_t kv = head / per_kv;
+    std::int64_t end = std::min(q.head_end, (kv + 1) * per_kv);
+    if (end - head == per_kv) end = q.head_end / per_kv * per_kv;
+    const std::int64_t kv_len = std::max<std::int64_t>(1, (end - head) / per_kv);
+    head_groups_.push_back({{head - q.head_begin, end - head}, {kv - first_kv, kv_len}});
+    head = end;
+  }
+}
+
+// ---- communicators ----
+
+GroupId PlanWriter::ring_subgroup(std::string name, const std::vector<int>& ring_indices) {
+  std::vector<Rank> ranks;
+  for (const int r : ring_indices) {
+    const int index = sharding().index_at(r, sharding().ulysses_index(index_));
+    ranks.push_back(context_.request.ranks[static_cast<std::size_t>(index)]);
+  }
+  return builder_.group(std::move(name), std::move(ranks));
+}
+
+GroupId PlanWriter::ring_group() {
+  std::vector<int> all;
+  for (int r = 0; r < sharding().ring_size(); ++r) all.push_back(r);
+  return ring_subgroup("ring", all);
+}
+
+GroupId PlanWriter::ulysses_group() {
+  std::vector<Rank> ranks;
+  for (int u = 0; u < sharding().ulysses_degree(); ++u) {
+    ranks.push_back(context_.request.ranks[static_cast<std::size_t>(sharding().index_at(ring_index(), u))]);
+  }
+  return builder_.group("ulysses", std::move(ranks));
+}
+
+// ---- memory ----
+
+Tensor PlanWriter::temporary(std::string name, DType dtype, Order order, std::int64_t rows,
+                             std::int64_t heads, std::int64_t dim) {
+  Tensor tensor{-1, dtype, problem().batch, rows, heads, dim, order};
+  tensor.buffer = builder_.temporary(std::move(name), dtype, tensor.numel());
+  return tensor;
+}
+
+Tensor PlanWriter::temporary_like(std::string name, DType dtype, const Tensor& model) {
+  return temporary(std::move(name), dtype, model.order, model.rows, model.heads, model.dim);
+}
+
+Tensor PlanWriter::input(std::string name, Order order, std::int64_t rows, std::int64_t heads,
+                         std::int64_t dim) {
+  Tensor tensor{-1, problem().dtype, problem().batch, rows, heads, dim, order};
+  tensor.buffer = builder_.input(std::move(name), tensor.dtype, tensor.numel());
+  return tensor;
+}
+
+Tensor PlanWriter::output(std::string name, Order order, std::int64_t rows, std::int64_t heads,
+                          std::int64_t dim) {
+  Tensor tensor{-1, problem().dtype, problem().batch, rows, heads, dim, order};
+  tensor.buffer = builder_.output(std::move(name), tensor.dtype, tensor.numel());
+  return tensor;
+}
+
+RowStatistic PlanWriter::statistic(BufferKind kind, std::string name, std::int64_t rows, std::int64_t heads) {
+  RowStatistic result{-1, problem().batch, heads, rows};
+  result.buffer = kind == BufferKind::input ? builder_.input(std::move(name), DType::f32, result.numel())
+                  : kind == BufferKind::output
+                      ? builder_.output(std::move(name), DType::f32, result.numel())
+                      : builder_.temporary(std::move(name), DType::f32, result.numel());
+  return result;
+}
+
+Tensor PlanWriter::accumulator(std::string name, DType dtype, const Tensor& target) {
+  return target.dtype == dtype ? target : temporary_like(std::move(name), dtype, target);
+}
+
+// ---- steps ----
+
+void PlanWriter::convert(const View& in, const View& out, std::string label) {
+  if (out.numel() == 0) return;
+  if (builder_.dtype(in.buffer) == builder_.dtype(out.buffer)) {
+    builder_.add(compute_, Copy{in, out}, std::move(label));
+  } else {
+    builder_.add(compute_, Cast{in, out}, std::move(label));
+  }
+}
+
+void PlanWriter::finish(const Tensor& accumulator, const Tensor& target, std::string label) {
+  if (accumulator.buffer != target.buffer) convert(accumulator.view(), target.view(), std::move(label));
+}
+
+void PlanWriter::fill(const Tensor& tensor, double value, std::string label) {
+  if (tensor.numel() > 0) builder_.add(compute_, Fill{tensor.flat(), value}, std::move(label));
+}
+
+void PlanWriter::accumulate(const View& in, const View& out, std::string label) {
+  if (out.numel() > 0) builder_.add(compute_, Accumulate{ReduceOp::sum, in, out}, std::move(label));
+}
+
+void PlanWriter::accumulate(const Tensor& in, const Tensor& out, std::string label) {
+  if (in.dtype == out.dtype) return accumulate(in.view(), out.view(), std::move(label));
+  const Tensor wide = temporary_like(label, out.dtype, in);
+  convert(in.view(), wide.view(), label);
+  accumulate(wide.view(), out.view(), std::move(label));
+}
+
+// ---- attention ----
+
+void PlanWriter::attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
+                        const std::string& label) {
+  const auto& [q, k, v, out, lse] = operands;
+  if (out.rows == 0) return;
+  if (slices.empty()) {
+    fill(out, 0, label);
+    builder_.add(compute_, Fill{lse.flat(), -std::numeric_limits<double>::infinity()}, label);
+    return;
+  }
+  for (const HeadGroup& heads : head_groups_) {
+    builder_.add(compute_,
+                 AttentionForward{q.view(q.all_rows(), heads.q), k.view(k.all_rows(), heads.kv),
+                                  v.view(v.all_rows(), heads.kv), out.view(out.all_rows(), heads.q),
+                                  lse.view(heads.q), problem().scale(), slices},
+                 label);
+  }
+}
+
+void PlanWriter::attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
+                                 const std::string& label) {
+  const BackwardOperands& o = operands;
+  if (slices.empty()) {
+    if (!o.accumulate_dq) fill(o.dq, 0, label);
+    if (o.accumulate_dkv) return;
+    fill(o.dk, 0, label);
+    fill(o.dv, 0, label);
+    return;
+  }
+  for (const HeadGroup& heads : head_groups_) {
+    const auto of_q = [&](const Tensor& t) { return t.view(t.all_rows(), heads.q); };
+    const auto of_kv = [&](const Tensor& t) { return t.view(t.all_rows(), heads.kv); };
+    builder_.add(compute_,
+                 AttentionBackward{.q = of_q(o.q),
+                                   .k = of_kv(o.k),
+                                   .v = of_kv(o.v),
+                                   .dout = of_q(o.dout),
+                                   .lse = o.lse.view(heads.q),
+                                   .delta = o.delta.view(heads.q),
+                                   .dq = of_q(o.dq),
+                                   .dk = of_kv(o.dk),
+                                   .dv = of_kv(o.dv),
+                                   .softmax_scale = problem().scale(),
+                                   .slices = slices,
+                                   .accumulate_dq = o.accumulate_dq,
+                                   .accumulate_dkv = o.accumulate_dkv},
+                 label);
+  }
+}
+
+void PlanWriter::delta(const Tensor& out, const Tensor& dout, const RowStatistic& delta) {
+  if (out.rows > 0) builder_.add(compute_, AttentionDelta{out.view(), dout.view(), delta.view()}, "delta");
+}
+
+void PlanWriter::merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out,
+                       const RowStatistic& lse, std::string label) {
+  if (out.rows == 0) return;
+  builder_.add(compute_, AttentionMerge{in.view(), in_lse.view(), out.view(), lse.view()}, std::move(label));
+}
+
+Plan PlanWriter::build(std::string_view pass) && {
+  Hasher inputs;
+  inputs.add(pass).add(context_.request.keep_for_backward).add_all(context_.request.ranks);
+  hash(inputs, problem());
+  hash(inputs, strategy());
+  return std::move(builder_).build(inputs.digest());
+}
+
+// ---- partial outputs ----
+
+PartialOutputs::PartialOutputs(PlanWriter& writer, const Tensor& out, const RowStatistic& lse, int parts)
+    : writer_(writer),
+      out_(out),
+      sum_(parts > 1 ? writer.accumulator("out sum", writer.merge_dtype(), out) : out),
+      lse_(lse) {}
+
+void PartialOutputs::add(const Operands& operands, const std::vector<MaskSlice>& slices,
+                         const std::string& label) {
+  if (empty_) {
+    writer_.attend({operands.q, operands.k, operands.v, sum_, lse_}, slices, label);
+    empty_ = false;
+    return;
+  }
+  const Tensor part = writer_.temporary_like("out part", sum_.dtype, sum_);
+  const RowStatistic part_lse = writer_.statistic(BufferKind::temporary, "lse part", lse_.rows, lse_.heads);
+  writer_.attend({operands.q, operands.k, operands.v, part, part_lse}, slices, label);
+  add(part, part_lse, str("merge ", label));
+}
+
+void PartialOutputs::add(const Tensor& out, const RowStatistic& lse, const std::string& label) {
+  if (!empty_) return writer_.merge(out, lse, sum_, lse_, label);
+  writer_.convert(out.view(), sum_.view(), label);
+  writer_.convert(lse.view(), lse_.view(), label);
+  empty_ = false;
+}
+
+void PartialOutputs::finish() {
+  if (empty_) {
+    writer_.attend({{}, {}, {}, out_, lse_}, {}, "no keys");
+  } else {
+    writer_.finish(sum_, out_, "out");
+  }
+}
+
+}  // namespace cp::detail

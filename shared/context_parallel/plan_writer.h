@@ -1,0 +1,143 @@
+// PlanWriter: what the writers of attention plans share: tensors, streams, and kernel calls whose views are cut
+// from them. Internal to shared/context_parallel.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/tensor.h"
+#include "shared/plan/builder.h"
+
+namespace cp::detail {
+
+// What all ranks' plans of one request share.
+class AttentionContext {
+ public:
+  explicit AttentionContext(const AttentionRequest& request);
+
+  const AttentionRequest request;
+  const AttentionSharding sharding;
+
+  // Whether the queries of ring index `q` have an allowed pair with the keys of ring index `kv`.
+  bool meets(int q, int kv) const {
+    return meets_[static_cast<std::size_t>(q) * static_cast<std::size_t>(sharding.ring_size()) +
+                  static_cast<std::size_t>(kv)];
+  }
+  // The rows that a ring index computes on.
+  const IndexSet& q_rows(int ring_index) const { return q_rows_[static_cast<std::size_t>(ring_index)]; }
+  const IndexSet& kv_rows(int ring_index) const { return kv_rows_[static_cast<std::size_t>(ring_index)]; }
+  std::int64_t num_q_rows(int ring_index) const { return size(q_rows(ring_index)); }
+  std::int64_t num_kv_rows(int ring_index) const { return size(kv_rows(ring_index)); }
+
+ private:
+  std::vector<IndexSet> q_rows_, kv_rows_;  // by ring index
+  std::vector<bool> meets_;
+};
+
+// Operands of attention, cut to the rows of the step.
+struct ForwardOperands {
+  Tensor q, k, v, out;
+  RowStatistic lse;
+};
+struct BackwardOperands {
+  Tensor q, k, v, dout;
+  RowStatistic lse, delta;
+  Tensor dq, dk, dv;
+  bool accumulate_dq = false, accumulate_dkv = false;
+};
+
+class PlanWriter {
+ public:
+  PlanWriter(const AttentionContext& context, Rank self, const Target& target);
+
+  const AttentionContext& context() const { return context_; }
+  const AttentionProblem& problem() const { return context_.request.problem; }
+  const Strategy& strategy() const { return context_.request.strategy; }
+  const AttentionSharding& sharding() const { return context_.sharding; }
+  int index() const { return index_; }  // of the rank among the cp ranks
+  int ring_index() const { return sharding().ring_index(index_); }
+  PlanBuilder& builder() { return builder_; }
+  StreamId compute() const { return compute_; }
+  StreamId comm() const { return comm_; }
+
+  // Communicators: of the ranks that differ from this one in the ring index, or in the Ulysses index.
+  GroupId ring_group();
+  GroupId ulysses_group();
+  // Of some of the ring, by ring index.
+  GroupId ring_subgroup(std::string name, const std::vector<int>& ring_indices);
+
+  // What partial gradients, and partial outputs, are kept and travel in.
+  DType gradient_dtype() const { return strategy().input_dtype_gradients ? problem().dtype : DType::f32; }
+  DType merge_dtype() const { return strategy().input_dtype_merge ? problem().dtype : DType::f32; }
+
+  // ---- memory ----
+  Tensor temporary(std::string name, DType dtype, Order order, std::int64_t rows, std::int64_t heads,
+                   std::int64_t dim);
+  // A temporary like `model`, but of that dtype.
+  Tensor temporary_like(std::string name, DType dtype, const Tensor& model);
+  Tensor input(std::string name, Order order, std::int64_t rows, std::int64_t heads, std::int64_t dim);
+  Tensor output(std::string name, Order order, std::int64_t rows, std::int64_t heads, std::int64_t dim);
+  RowStatistic statistic(BufferKind kind, std::string name, std::int64_t rows, std::int64_t heads);
+  // `target` itself when it has the dtype, else a temporary to be converted to it in the end.
+  Tensor accumulator(std::string name, DType dtype, const Tensor& target);
+
+  // ---- steps on the compute stream; nothing where there are no elements ----
+  void convert(const View& in, const View& out, std::string label);  // a copy or a cast
+  void finish(const Tensor& accumulator, const Tensor& target, std::string label);
+  void fill(const Tensor& tensor, double value, std::string label);
+  void accumulate(const View& in, const View& out, std::string label);
+  // in + out, in `in`'s dtype or converted to that of `out` first.
+  void accumulate(const Tensor& in, const Tensor& out, std::string label);
+
+  // ---- attention of the rank's query heads; kernels are called for each range of heads whose kv heads serve
+  // equally many of them. Without slices: out 0 and lse -inf, or gradients of 0 unless they accumulate. ----
+  void attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
+              const std::string& label);
+  void attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
+                       const std::string& label);
+  void delta(const Tensor& out, const Tensor& dout, const RowStatistic& delta);
+  // (out, lse) merged with a partial result.
+  void merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out, const RowStatistic& lse,
+             std::string label);
+
+  Plan build(std::string_view pass) &&;
+
+ private:
+  struct HeadGroup {
+    Range q, kv;
+  };
+
+  const AttentionContext& context_;
+  const int index_;
+  PlanBuilder builder_;
+  StreamId compute_, comm_;
+  std::vector<HeadGroup> head_groups_;  // local heads
+};
+
+// The output of a rank's queries, made of the partial results of disjoint sets of keys, merged in the order in
+// which they are added.
+class PartialOutputs {
+ public:
+  // `parts`: how many will be added.
+  PartialOutputs(PlanWriter& writer, const Tensor& out, const RowStatistic& lse, int parts);
+
+  struct Operands {
+    Tensor q, k, v;
+  };
+  // Attention of the slices' pairs, of which there are some.
+  void add(const Operands& operands, const std::vector<MaskSlice>& slices, const std::string& label);
+  // A partial result that another rank computed.
+  void add(const Tensor& out, const RowStatistic& lse, const std::string& label);
+  // The output in its dtype: 0, with lse -inf, where nothing was added.
+  void finish();
+
+ private:
+  PlanWriter& writer_;
+  Tensor out_, sum_;
+  RowStatistic lse_;
+  bool empty_ = true;
+};
+
+}  // namespace cp::detail

@@ -1,0 +1,105 @@
+// Rotation: blocks that go round a ring of ranks, double buffered: while one step computes on its block, the
+// next one arrives. Internal to shared/context_parallel.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "shared/context_parallel/plan_writer.h"
+
+namespace cp::detail {
+
+// A communicator whose members stand in a ring. In step t member p has the block of member p - direction * t.
+struct Ring {
+  GroupId group = -1;
+  StreamId stream = -1;
+  int size = 1, self = 0;
+  int direction = 1;
+
+  int member(int distance, int from) const { return ((from + direction * distance) % size + size) % size; }
+  int block(int step) const { return member(-step, self); }
+};
+
+// How far from its home a block is needed: the distances of the nearest and the farthest other member; 0: by none.
+struct Trip {
+  int first = 0, last = 0;
+};
+// `needs(distance)`: whether the member at this distance from the block's home needs it.
+template <class Needs>
+Trip trip_of(int size, const Needs& needs) {
+  Trip trip;
+  for (int distance = 1; distance < size; ++distance) {
+    if (!needs(distance)) continue;
+    if (trip.first == 0) trip.first = distance;
+    trip.last = distance;
+  }
+  return trip;
+}
+
+// Something dense that a block consists of, with so many elements a row, from the beginning of its buffer.
+struct Traveller {
+  BufferId buffer = -1;
+  DType dtype = DType::f32;
+  std::int64_t per_row = 0;
+};
+Traveller traveller(const Tensor& tensor);
+Traveller traveller(const RowStatistic& statistic);
+
+// Two places for what arrives of each traveller, large enough for any block; shared by rotations that follow
+// one another.
+struct Slots {
+  std::vector<std::array<BufferId, 2>> of_traveller;
+};
+Slots make_slots(PlanWriter& writer, const std::vector<Traveller>& travellers, std::int64_t most_rows,
+                 const std::string& label);
+
+class Rotation {
+ public:
+  // `rows`, `last`: by block, its rows and the distance as far as which it travels.
+  Rotation(PlanWriter& writer, const Ring& ring, std::vector<std::int64_t> rows, std::vector<int> last,
+           std::vector<Traveller> travellers, const Slots& slots, std::string label);
+
+  // The hop that brings the blocks of `step` (1 .. size-1); nothing when none travels that far.
+  void bring(int step);
+
+  // Where the block of a step lies: at home in step 0.
+  BufferId buffer(std::size_t traveller, int step) const {
+    return step == 0 ? travellers_[traveller].buffer
+                     : slots_.of_traveller[traveller][static_cast<std::size_t>(step % 2)];
+  }
+
+ private:
+  PlanWriter& writer_;
+  Ring ring_;
+  std::vector<std::int64_t> rows_;
+  std::vector<int> last_;
+  std::vector<Traveller> travellers_;
+  const Slots& slots_;
+  std::string label_;
+};
+
+// An Exchange that grows transfer by transfer; every member counts all of them, and writes down its own.
+class ExchangeWriter {
+ public:
+  explicit ExchangeWriter(GroupId group) : exchange_{group, {}, {}, {}} {}
+
+  // So many elements go from one member to another. Call for all pairs.
+  void count(int from, int to, std::int64_t numel) {
+    if (numel > 0) counts_.push_back({from, to, numel});
+  }
+  void send(int to, View view) {
+    if (view.numel() > 0) exchange_.sends.push_back({to, std::move(view)});
+  }
+  void receive(int from, View view) {
+    if (view.numel() > 0) exchange_.recvs.push_back({from, std::move(view)});
+  }
+  // Appends the step, unless nobody sends anything.
+  void issue(PlanBuilder& builder, StreamId stream, std::string label) &&;
+
+ private:
+  Exchange exchange_;
+  std::vector<Count> counts_;
+};
+
+}  // namespace cp::detail

@@ -1,0 +1,305 @@
+#include "shared/context_parallel/routing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/placement/runs.h"
+
+namespace cp::detail {
+
+Routing::Routing(PlanWriter& writer, GroupId group, int self, std::vector<Member> members)
+    : writer_(writer), group_(group), self_(self), members_(std::move(members)) {
+  RunBuilder arriving;
+  std::int64_t begin = 0;
+  for (int other = 0; other < static_cast<int>(size()); ++other) {
+    to_user_.push_back(piece(self_, other));
+    from_home_.push_back(piece(other, self_));
+    from_home_.back().user_begin = begin;
+    begin += from_home_.back().rows;
+    for (const Overlap& stretch : from_home_.back().stretches) {
+      arriving.append({stretch.global, stretch.run, stretch.stride_global, stretch.count});
+    }
+  }
+  arriving_ = arriving.take();
+}
+
+Routing::Heads Routing::all_heads(std::int64_t heads) const {
+  return {std::vector<Range>(size(), Range{0, heads}), heads};
+}
+
+// ---- who has what for whom ----
+
+Routing::Piece Routing::piece(int home, int user) const {
+  const IndexSet& held = members_[idx(home)].held;
+  const std::optional<IndexSet>& wanted = members_[idx(user)].wanted;
+  Piece piece;
+  if (wanted) {
+    piece.stretches = intersect(held, *wanted);
+  } else {
+    std::int64_t local = 0;
+    for (const Run& run : held) {
+      piece.stretches.push_back({run.run, run.count, run.begin, run.stride, local, run.run, 0, 0});
+      local += run.size();
+    }
+  }
+  for (const Overlap& stretch : piece.stretches) piece.rows += stretch.run * stretch.count;
+  return piece;
+}
+
+std::int64_t Routing::rows_between(int home, int user) const {
+  if (home == self_) return to_user_[idx(user)].rows;
+  if (user == self_) return from_home_[idx(home)].rows;
+  const std::optional<IndexSet>& wanted = members_[idx(user)].wanted;
+  const IndexSet& held = members_[idx(home)].held;
+  return wanted ? intersection_size(held, *wanted) : cp::size(held);
+}
+
+bool Routing::wants_all() const {
+  return std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.wanted.has_value(); });
+}
+
+bool Routing::all_equal(const std::vector<Transport>& transports) const {
+  const std::int64_t rows = cp::size(members_.front().held);
+  const bool equal_rows = wants_all() && rows > 0 &&
+                          std::all_of(members_.begin(), members_.end(),
+                                      [&](const Member& m) { return cp::size(m.held) == rows; });
+  return equal_rows && std::all_of(transports.begin(), transports.end(), [](const Transport& transport) {
+           const std::vector<Range>& heads = transport.heads.of_user;
+           return std::all_of(heads.begin(), heads.end(),
+                              [&](const Range& range) { return range.len == heads.front().len; });
+         });
+}
+
+std::vector<Count> Routing::counts(const std::vector<Transport>& transports, bool to_home) const {
+  std::vector<Count> counts;
+  for (int home = 0; home < static_cast<int>(size()); ++home) {
+    for (int user = 0; user < static_cast<int>(size()); ++user) {
+      const std::int64_t rows = home == user ? 0 : rows_between(home, user);
+      if (rows == 0) continue;
+      std::int64_t per_row = 0;
+      for (const Transport& t : transports)
+        per_row += t.home.batch * t.heads.of_user[idx(user)].len * t.home.dim;
+      counts.push_back({to_home ? user : home, to_home ? home : user, rows * per_row});
+    }
+  }
+  return counts;
+}
+
+void Routing::issue(Exchange exchange, std::vector<Count> counts, const std::string& label) {
+  if (counts.empty()) return;  // on all members alike
+  exchange.counts = counts_digest(std::move(counts));
+  writer_.builder().add(writer_.comm(), std::move(exchange), label);
+}
+
+std::int64_t Routing::block_numel(const Transport& transport, int user) const {
+  return to_user_[idx(user)].rows * transport.heads.of_user[idx(user)].len * transport.home.batch *
+         transport.home.dim;
+}
+
+// ---- views ----
+
+View Routing::stretch_view(const Tensor& home, const Overlap& stretch, Range heads) const {
+  return {
+      home.buffer,
+      home.offset + stretch.in_a * home.row_stride() + heads.begin * home.head_stride(),
+      {stretch.count, stretch.run, home.batch, heads.len, home.dim},
+      {stretch.stride_a * home.row_stride(), home.row_stride(), home.batch_stride(), home.head_stride(), 1},
+      {}};
+}
+
+std::optional<View> Routing::contiguous_at_home(const Transport& transport, int user) const {
+  const Piece& piece = to_user_[idx(user)];
+  const bool whole_rows = transport.heads.of_user[idx(user)].len == transport.home.heads;
+  if (!whole_rows || !transport.home.has_rows_outermost()) return std::nullopt;
+  const Overlap& first = piece.stretches.front();
+  std::int64_t next = first.in_a;
+  for (const Overlap& stretch : piece.stretches) {
+    if (stretch.in_a != next || (stretch.count > 1 && stretch.stride_a != stretch.run)) return std::nullopt;
+    next += stretch.run * stretch.count;
+  }
+  return transport.home.row_block({first.in_a, piece.rows});
+}
+
+void Routing::pack(const Transport& transport, int user, BufferId staging, std::int64_t offset,
+                   const std::string& label) {
+  const Range heads = transport.heads.of_user[idx(user)];
+  for (const Overlap& stretch : to_user_[idx(user)].stretches) {
+    const View from = stretch_view(transport.home, stretch, heads);
+    writer_.convert(from, dense_view(staging, offset, from.shape), str("pack ", label));
+    offset += from.numel();
+  }
+}
+
+void Routing::unpack(const Transport& transport, int user, View from, bool add, const std::string& label) {
+  if (add && transport.user.dtype != transport.home.dtype) {
+    const BufferId wide =
+        writer_.builder().temporary(str(label, " widened"), transport.home.dtype, from.numel());
+    writer_.convert(from, flat_view(wide, 0, from.numel()), str("widen ", label));
+    from = flat_view(wide, 0, from.numel());
+  }
+  std::int64_t offset = from.offset;
+  for (const Overlap& stretch : to_user_[idx(user)].stretches) {
+    const View to = stretch_view(transport.home, stretch, transport.heads.of_user[idx(user)]);
+    const View block = dense_view(from.buffer, offset, to.shape);
+    offset += to.numel();
+    if (add) {
+      writer_.accumulate(block, to, str("add ", label));
+    } else {
+      writer_.convert(block, to, str("unpack ", label));
+    }
+  }
+}
+
+void Routing::copy_own(const Transport& transport, const std::string& label) {
+  const Tensor& user = transport.user;
+  pack(transport, self_, user.buffer,
+       user.offset + from_home_[idx(self_)].user_begin * user.batch * user.heads * user.dim,
+       str("own ", label));
+}
+
+// ---- home to user ----
+
+void Routing::gather(const std::vector<Transport>& transports, const std::string& label) {
+  if (!all_equal(transports)) return gather_by_exchange(transports, label);
+  for (const Transport& transport : transports) gather_equal(transport, label);
+}
+
+void Routing::gather_equal(const Transport& transport, const std::string& label) {
+  const std::int64_t block = transport.user.numel() / static_cast<std::int64_t>(size());
+  const bool same_for_all = transport.heads.of_user.front().len == transport.heads.all;
+  if (same_for_all) {
+    View in = transport.home.flat();
+    if (!contiguous_at_home(transport, self_)) {
+      const Tensor packed =
+          writer_.temporary_like(str(label, " packed"), transport.home.dtype, transport.home);
+      pack(transport, self_, packed.buffer, 0, label);
+      in = packed.flat();
+    }
+    writer_.builder().add(writer_.comm(), AllGather{group_, in, transport.user.flat()}, label);
+    return;
+  }
+  const BufferId staging = writer_.builder().temporary(str(label, " packed"), transport.home.dtype,
+                                                       block * static_cast<std::int64_t>(size()));
+  for (int user = 0; user < static_cast<int>(size()); ++user)
+    pack(transport, user, staging, user * block, label);
+  writer_.builder().add(writer_.comm(),
+                        AllToAll{group_, flat_view(staging, 0, block * static_cast<std::int64_t>(size())),
+                                 transport.user.flat()},
+                        label);
+}
+
+void Routing::gather_by_exchange(const std::vector<Transport>& transports, const std::string& label) {
+  Exchange exchange{group_, {}, {}, {}};
+  for (const Transport& t : transports) {
+    std::int64_t packed = 0;
+    for (int user = 0; user < static_cast<int>(size()); ++user) {
+      if (user != self_ && block_numel(t, user) > 0 && !contiguous_at_home(t, user))
+        packed += block_numel(t, user);
+    }
+    const BufferId staging =
+        packed == 0 ? -1 : writer_.builder().temporary(str(label, " packed"), t.home.dtype, packed);
+    std::int64_t offset = 0;
+    for (int user = 0; user < static_cast<int>(size()); ++user) {
+      const Piece& piece = to_user_[idx(user)];
+      if (user == self_ || piece.rows == 0) continue;
+      if (std::optional<View> direct = contiguous_at_home(t, user)) {
+        exchange.sends.push_back({user, *std::move(direct)});
+        continue;
+      }
+      const std::int64_t numel = block_numel(t, user);
+      pack(t, user, staging, offset, label);
+      exchange.sends.push_back({user, flat_view(staging, offset, numel)});
+      offset += numel;
+    }
+    for (int home = 0; home < static_cast<int>(size()); ++home) {
+      const Piece& piece = from_home_[idx(home)];
+      if (home == self_ || piece.rows == 0) continue;
+      exchange.recvs.push_back({home, t.user.row_block({piece.user_begin, piece.rows})});
+    }
+  }
+  issue(std::move(exchange), counts(transports, false), label);
+  for (const Transport& t : transports) copy_own(t, label);
+}
+
+// ---- user to home ----
+
+void Routing::give_back(const std::vector<Transport>& transports, bool sum, const std::string& label) {
+  if (!all_equal(transports)) return give_back_by_exchange(transports, sum, label);
+  for (const Transport& transport : transports) {
+    const bool same_for_all = transport.heads.of_user.front().len == transport.heads.all;
+    if (sum && same_for_all) {
+      reduce_scatter(transport, label);
+    } else if (sum) {
+      give_back_by_exchange({transport}, sum, label);
+    } else {
+      give_back_equal(transport, label);
+    }
+  }
+}
+
+void Routing::reduce_scatter(const Transport& transport, const std::string& label) {
+  const Tensor& home = transport.home;
+  const Tensor block = writer_.temporary(str(label, " reduced"), transport.user.dtype, Order::rows_outermost,
+                                         home.rows, home.heads, home.dim);
+  writer_.builder().add(writer_.comm(),
+                        ReduceScatter{group_, ReduceOp::sum, transport.user.flat(), block.flat()}, label);
+  unpack(transport, self_, block.flat(), false, label);
+}
+
+void Routing::give_back_equal(const Transport& transport, const std::string& label) {
+  const auto n = static_cast<std::int64_t>(size());
+  const std::int64_t block = transport.user.numel() / n;
+  const BufferId staging =
+      writer_.builder().temporary(str(label, " arrived"), transport.user.dtype, block * n);
+  writer_.builder().add(writer_.comm(),
+                        AllToAll{group_, transport.user.flat(), flat_view(staging, 0, block * n)}, label);
+  for (int user = 0; user < n; ++user)
+    unpack(transport, user, flat_view(staging, user * block, block), false, label);
+}
+
+void Routing::give_back_by_exchange(const std::vector<Transport>& transports, bool sum,
+                                    const std::string& label) {
+  Exchange exchange{group_, {}, {}, {}};
+  std::vector<BufferId> stagings;
+  for (const Transport& t : transports) {
+    for (int home = 0; home < static_cast<int>(size()); ++home) {
+      const Piece& piece = from_home_[idx(home)];
+      if (home == self_ || piece.rows == 0) continue;
+      exchange.sends.push_back({home, t.user.row_block({piece.user_begin, piece.rows})});
+    }
+    std::int64_t arriving = 0;
+    for (int user = 0; user < static_cast<int>(size()); ++user) {
+      if (user != self_) arriving += block_numel(t, user);
+    }
+    stagings.push_back(
+        arriving == 0 ? -1 : writer_.builder().temporary(str(label, " arrived"), t.user.dtype, arriving));
+    std::int64_t offset = 0;
+    for (int user = 0; user < static_cast<int>(size()); ++user) {
+      const std::int64_t numel = block_numel(t, user);
+      if (user == self_ || numel == 0) continue;
+      exchange.recvs.push_back({user, flat_view(stagings.back(), offset, numel)});
+      offset += numel;
+    }
+  }
+  issue(std::move(exchange), counts(transports, true), label);
+
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    const Transport& t = transports[i];
+    if (sum) writer_.fill(t.home, 0, str("no ", label, " yet"));
+    std::int64_t offset = 0;
+    for (int user = 0; user < static_cast<int>(size()); ++user) {
+      const std::int64_t numel = block_numel(t, user);
+      if (numel == 0) continue;
+      if (user == self_) {
+        const View own = t.user.row_block({from_home_[idx(self_)].user_begin, to_user_[idx(self_)].rows});
+        unpack(t, user, own, sum, str("own ", label));
+        continue;
+      }
+      unpack(t, user, flat_view(stagings[i], offset, numel), sum, label);
+      offset += numel;
+    }
+  }
+}
+
+}  // namespace cp::detail

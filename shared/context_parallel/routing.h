@@ -1,0 +1,97 @@
+// Routing: rows and heads that come straight from their homes to those who use them, and what goes back.
+// Internal to shared/context_parallel.
+//
+// A home member holds all heads of its rows; a user wants some heads of some rows. What arrives lies with rows
+// outermost, home by home, within one home in the home's local order: so each home's block is contiguous where
+// it arrives, and nothing is unpacked. Equal blocks travel by AllToAll, AllGather and ReduceScatter, unequal
+// ones by an Exchange of exactly the rows.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shared/context_parallel/plan_writer.h"
+
+namespace cp::detail {
+
+class Routing {
+ public:
+  struct Member {
+    IndexSet held;                   // rows at home
+    std::optional<IndexSet> wanted;  // as a user; unset: the rows of all members
+  };
+
+  // `self`: the rank's index in the group. Of tensors whose heads are split by user (Ulysses) heads_of says which
+  // each user has; it depends on the tensor, so it comes with each call.
+  Routing(PlanWriter& writer, GroupId group, int self, std::vector<Member> members);
+
+  // The rows that arrive at the rank, in their order.
+  const IndexSet& arriving() const { return arriving_; }
+
+  struct Heads {
+    std::vector<Range> of_user;  // by member
+    std::int64_t all = 0;
+  };
+  // The same heads for everybody.
+  Heads all_heads(std::int64_t heads) const;
+
+  // A tensor at home, and where the wanted part arrives.
+  struct Transport {
+    Tensor home, user;
+    Heads heads;
+  };
+  // home → user; all tensors together, where one Exchange can carry them.
+  void gather(const std::vector<Transport>& transports, const std::string& label);
+
+  // user → home. Where `sum`, several users may have contributions to one element, which are added in f32 in the
+  // order of the members; home is then f32. Otherwise each element has one user.
+  void give_back(const std::vector<Transport>& transports, bool sum, const std::string& label);
+
+ private:
+  // The rows that one member holds and another wants, as regular stretches of the home's local rows.
+  struct Piece {
+    std::vector<Overlap> stretches;
+    std::int64_t rows = 0;
+    std::int64_t user_begin = 0;  // where they begin at the user; meaningful where the user is this rank
+  };
+
+  Piece piece(int home, int user) const;
+  std::int64_t rows_between(int home, int user) const;
+  bool wants_all() const;
+  // Elements of one block when all are equal and not empty.
+  bool all_equal(const std::vector<Transport>& transports) const;
+  // Of the Exchange that carries all of them; and the step, unless nobody sends anything.
+  std::vector<Count> counts(const std::vector<Transport>& transports, bool to_home) const;
+  void issue(Exchange exchange, std::vector<Count> counts, const std::string& label);
+  // Elements between this rank as home and a user.
+  std::int64_t block_numel(const Transport& transport, int user) const;
+
+  // Views of a piece at home: some heads of the stretch, in the order of rows_outermost.
+  View stretch_view(const Tensor& home, const Overlap& stretch, Range heads) const;
+  // The piece as it lies at home, when that is one block in the order that travels.
+  std::optional<View> contiguous_at_home(const Transport& transport, int user) const;
+  void pack(const Transport& transport, int user, BufferId staging, std::int64_t offset,
+            const std::string& label);
+  void copy_own(const Transport& transport, const std::string& label);
+
+  void gather_equal(const Transport& transport, const std::string& label);
+  void gather_by_exchange(const std::vector<Transport>& transports, const std::string& label);
+  void give_back_equal(const Transport& transport, const std::string& label);
+  void give_back_by_exchange(const std::vector<Transport>& transports, bool sum, const std::string& label);
+  void reduce_scatter(const Transport& transport, const std::string& label);
+  // What came from a user, or the rank's own part, to its place at home.
+  void unpack(const Transport& transport, int user, View from, bool add, const std::string& label);
+
+  std::size_t size() const { return members_.size(); }
+  static std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+  PlanWriter& writer_;
+  GroupId group_;
+  int self_;
+  std::vector<Member> members_;
+  std::vector<Piece> to_user_, from_home_;  // by the other member: self as home, self as user
+  IndexSet arriving_;
+};
+
+}  // namespace cp::detail

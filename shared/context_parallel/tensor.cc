@@ -1,0 +1,50 @@
+#include "shared/context_parallel/tensor.h"
+
+namespace cp::detail {
+
+Order home_order(TensorFormat format) { return format == TensorFormat::bshd ? Order::bshd : Order::bnsd; }
+
+std::int64_t Tensor::batch_stride() const {
+  return order == Order::rows_outermost ? heads * dim : rows * heads * dim;
+}
+std::int64_t Tensor::row_stride() const {
+  switch (order) {
+    case Order::bshd:
+      return heads * dim;
+    case Order::bnsd:
+      return dim;
+    case Order::rows_outermost:
+      return batch * heads * dim;
+  }
+  return 0;
+}
+std::int64_t Tensor::head_stride() const { return order == Order::bnsd ? rows * dim : dim; }
+
+View Tensor::view(Range row_range, Range head_range) const {
+  return {buffer,
+          offset + row_range.begin * row_stride() + head_range.begin * head_stride(),
+          {batch, row_range.len, head_range.len, dim},
+          {batch_stride(), row_stride(), head_stride(), 1},
+          {}};
+}
+
+bool Tensor::has_rows_outermost() const {
+  return order == Order::rows_outermost || (batch == 1 && (order == Order::bshd || heads == 1));
+}
+
+View Tensor::row_block(Range row_range) const {
+  const std::int64_t row = batch * heads * dim;
+  return flat_view(buffer, offset + row_range.begin * row, row_range.len * row);
+}
+
+Tensor Tensor::with_rows(std::int64_t fewer) const {
+  Tensor tensor = *this;
+  tensor.rows = fewer;
+  return tensor;
+}
+
+View RowStatistic::view(Range head_range) const {
+  return {buffer, head_range.begin * rows, {batch, head_range.len, rows}, {heads * rows, rows, 1}, {}};
+}
+
+}  // namespace cp::detail

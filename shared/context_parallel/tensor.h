@@ -1,0 +1,61 @@
+// Tensor: a part of q, k, v, out or a gradient in the memory of a plan, and the views that steps take of it.
+// Internal to shared/context_parallel.
+#pragma once
+
+#include <cstdint>
+
+#include "shared/context_parallel/problem.h"
+#include "shared/plan/plan.h"
+
+namespace cp::detail {
+
+// The order of the dimensions in memory. With rows outermost any range of rows is contiguous.
+enum class Order : std::uint8_t { bshd, bnsd, rows_outermost };
+
+// [begin, begin + len).
+struct Range {
+  std::int64_t begin = 0, len = 0;
+};
+
+struct Tensor {
+  BufferId buffer = -1;
+  DType dtype = DType::f32;
+  std::int64_t batch = 0, rows = 0, heads = 0, dim = 0;
+  Order order = Order::rows_outermost;
+  std::int64_t offset = 0;
+
+  std::int64_t numel() const { return batch * rows * heads * dim; }
+  std::int64_t batch_stride() const;
+  std::int64_t row_stride() const;
+  std::int64_t head_stride() const;
+
+  Range all_rows() const { return {0, rows}; }
+  Range all_heads() const { return {0, heads}; }
+  // [batch, rows, heads, dim], as attention kernels take it.
+  View view(Range rows, Range heads) const;
+  View view() const { return view(all_rows(), all_heads()); }
+  View flat() const { return flat_view(buffer, offset, numel()); }
+
+  // Whether ranges of rows are contiguous with all their heads and batches, in the order of rows_outermost.
+  bool has_rows_outermost() const;
+  // Such a range.
+  View row_block(Range rows) const;
+  // The same memory holding fewer rows (its first numel() elements).
+  Tensor with_rows(std::int64_t fewer) const;
+};
+
+Order home_order(TensorFormat format);
+
+// lse or delta: dense [batch, heads, rows], f32.
+struct RowStatistic {
+  BufferId buffer = -1;
+  std::int64_t batch = 0, heads = 0, rows = 0;
+
+  std::int64_t numel() const { return batch * heads * rows; }
+  View view(Range heads) const;
+  View view() const { return view({0, heads}); }
+  View flat() const { return flat_view(buffer, 0, numel()); }
+  RowStatistic with_rows(std::int64_t fewer) const { return {buffer, batch, heads, fewer}; }
+};
+
+}  // namespace cp::detail
