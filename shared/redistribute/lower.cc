@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/redistribute/piece_views.h"
+#include "shared/redistribute/rounds.h"
 #include "shared/redistribute/traffic.h"
 
 namespace cp {
@@ -71,8 +72,9 @@ class MoveWriter {
 
   // Where the result must lie so that every buffer of the chain lies opposite to the one it is made from.
   Anchor anchor_of_result(Anchor from) const {
-    const bool rounds = move_.kind == MoveKind::reduce_exchange;
-    const int staged = rounds ? 0 : (mine().send_numel > 0 ? 1 : 0) + (mine().recv_numel > 0 ? 1 : 0);
+    if (move_.kind == MoveKind::reduce_exchange)
+      return detail::anchors_in_rounds(detail::lives_in_rounds(mine()), from).new_shard;
+    const int staged = (mine().send_numel > 0 ? 1 : 0) + (mine().recv_numel > 0 ? 1 : 0);
     return staged == 1 ? from : opposite(from);
   }
 
@@ -355,8 +357,10 @@ class MoveWriter {
       write_local(PieceViews(from_box_, to_box_));
       started.insert(detail::box_number(space_, state_move_.from, position_));
     }
-    const BufferId send = rank.send_numel > 0 ? staging("packed", rank.send_numel, Anchor::any) : -1;
-    const BufferId recv = rank.recv_numel > 0 ? staging("received", rank.recv_numel, Anchor::any) : -1;
+    const detail::RoundAnchors anchors =
+        detail::anchors_in_rounds(detail::lives_in_rounds(rank), from_.anchor);
+    const BufferId send = rank.send_numel > 0 ? staging("packed", rank.send_numel, anchors.packed) : -1;
+    const BufferId recv = rank.recv_numel > 0 ? staging("received", rank.recv_numel, anchors.received) : -1;
     for (const std::int32_t round : traffic_.rounds) {
       Exchange exchange;
       exchange.group = group;

@@ -13,8 +13,9 @@ namespace cp {
 inline constexpr BufferId kRedistributeInput = 0;
 inline constexpr BufferId kRedistributeOutput = 1;
 
-// A complete plan. The temporaries never exceed what the redistribution declared. Throws InvalidInput when
-// the target lacks an operation. The plans of all ranks of both meshes belong together.
+// A complete plan. Its arena has no holes: over the ranks, the largest is as large as the redistribution declared
+// (larger by padding where the target aligns buffers to more than an element). Throws InvalidInput
+// when the target lacks an operation. The plans of all ranks of both meshes belong together.
 Plan lower(const Redistribution& redistribution, Rank self, const Target& target = host_target());
 
 // The plans of all ranks of both meshes, in ascending order of the ranks.

@@ -4,46 +4,14 @@
 #include <limits>
 #include <utility>
 
+#include "shared/redistribute/rounds.h"
+
 namespace cp::detail {
 namespace {
 
 constexpr double kMicrosecondsPerByteAtOneGbps = 1e-3;
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-// The most elements alive at once in a reduce_exchange. Time counts three phases a round: pack, exchange, accumulate;
-// the rank's own part is copied before the first.
-std::int64_t live_in_rounds(const RankTraffic& rank, std::int64_t old_numel, std::int64_t new_numel) {
-  struct Lifetime {
-    std::int64_t numel, begin, end;
-  };
-  constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
-  constexpr std::int64_t kOwnPart = 0;
-  const auto pack = [](std::int32_t round) { return std::int64_t{3} * round + 1; };
-  const auto exchange = [&](std::int32_t round) { return pack(round) + 1; };
-  const auto accumulate = [&](std::int32_t round) { return pack(round) + 2; };
-  const std::int64_t old_end =
-      std::max({rank.self_numel > 0 ? kOwnPart : -1, rank.last_pack < 0 ? -1 : pack(rank.last_pack),
-                rank.last_direct_send < 0 ? -1 : exchange(rank.last_direct_send)});
-  std::vector<Lifetime> lifetimes = {{old_numel, -1, old_end}};
-  if (rank.send_numel > 0)
-    lifetimes.push_back({rank.send_numel, pack(rank.first_pack), exchange(rank.last_pack)});
-  if (rank.recv_numel > 0) {
-    lifetimes.push_back({rank.recv_numel, exchange(rank.first_arrival), accumulate(rank.last_arrival)});
-  }
-  const std::int64_t new_begin =
-      rank.self_numel > 0 || rank.first_arrival < 0 ? kOwnPart : accumulate(rank.first_arrival);
-  lifetimes.push_back({new_numel, new_begin, kForever});
-  std::int64_t most = 0;
-  for (const Lifetime& begins : lifetimes) {
-    std::int64_t alive = 0;
-    for (const Lifetime& other : lifetimes) {
-      if (other.begin <= begins.begin && begins.begin <= other.end) alive += other.numel;
-    }
-    most = std::max(most, alive);
-  }
-  return most;
-}
 
 }  // namespace
 
