@@ -15,6 +15,7 @@ using detail::LayoutSpace;
 using detail::MoveCost;
 using detail::MoveCoster;
 using detail::Search;
+using detail::State;
 using detail::StateMove;
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
@@ -164,6 +165,26 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
   return result;
 }
 
+// A layout of a given move. Its dtype says nothing: moves carry the travelling one.
+State state_on_the_way(Request& request, const Layout& layout) {
+  const Layout& source = request.source;
+  if (layout.shape != source.shape || (layout.mesh != source.mesh && layout.mesh != request.target.mesh)) {
+    throw InvalidInput(str("a move from or to ", to_string(layout), " is none of a tensor of shape ",
+                           join(source.shape, "x"), " between ", source.mesh.to_string(), " and ",
+                           request.target.mesh.to_string()));
+  }
+  const int side = layout.mesh == source.mesh ? 0 : request.space.num_sides() - 1;
+  for (const int axis : partial_axes(layout)) {
+    const ReduceOp op = std::get<Partial>(layout.placements[idx(axis)]).op;
+    if (layout.mesh.axis_size(axis) > 1 && op != request.space.reduction(side, axis)) {
+      throw InvalidInput(str("a move from or to ", placements_to_string(layout), ": ",
+                             axis_text(layout, idx(axis)), " is P(",
+                             name(request.space.reduction(side, axis)), ") in this redistribution"));
+    }
+  }
+  return request.space.state_of(layout, side);
+}
+
 constexpr double kNoLimit = 1e300;
 
 }  // namespace
@@ -245,26 +266,26 @@ Redistribution follow_moves(const Layout& source, const Layout& target, std::spa
                             const RedistributeOptions& options) {
   validate_redistribution(source, target, options);
   Request request(source, target, options);
+  LayoutSpace& space = request.space;
   std::vector<StateMove> chain;
-  const Layout* here = &source;
+  State here = space.source();
   for (const Move& move : moves) {
-    if (!equivalent(*here, move.from)) {
+    StateMove next{move.kind,
+                   {move.axes.begin(), move.axes.end()},
+                   state_on_the_way(request, move.from),
+                   state_on_the_way(request, move.to)};
+    if (!space.equivalent(here, next.from)) {
       throw InvalidInput(str("move ", chain.size(), " (", name(move.kind), ") begins at ",
                              placements_to_string(move.from), " where the chain has come to ",
-                             placements_to_string(*here)));
+                             placements_to_string(space.layout_of(here))));
     }
-    const auto side = [&](const Layout& layout) {
-      return layout.mesh == source.mesh ? 0 : request.space.num_sides() - 1;
-    };
-    chain.push_back({move.kind,
-                     {move.axes.begin(), move.axes.end()},
-                     request.space.state_of(move.from, side(move.from)),
-                     request.space.state_of(move.to, side(move.to))});
-    here = &move.to;
+    here = next.to;
+    chain.push_back(std::move(next));
   }
-  if (!equivalent(*here, target)) {
-    throw InvalidInput(str("the chain of ", moves.size(), " moves ends at ", placements_to_string(*here),
-                           ", not at the target ", placements_to_string(target)));
+  if (!space.equivalent(here, space.target())) {
+    throw InvalidInput(str("the chain of ", moves.size(), " moves ends at ",
+                           placements_to_string(space.layout_of(here)), ", not at the target ",
+                           placements_to_string(target)));
   }
   return request.describe(chain);
 }
