@@ -159,7 +159,7 @@ class SliceFinder {
   bool slice(MaskSlice s) const {
     const std::int64_t q_first = std::max<std::int64_t>(0, -s.diagonal);
     const std::int64_t q_end = std::min(s.q_len, s.k_len - 1 - s.diagonal + s.window);
-    if (q_first >= q_end) return false;
+    if (q_first >= q_end || s.window < 1) return false;  // a stride may be wider than the window
     const std::int64_t k_first = std::max<std::int64_t>(0, q_first + s.diagonal - s.window + 1);
     const std::int64_t k_end = std::min(s.k_len, q_end - 1 + s.diagonal + 1);
     s.q_begin += q_first, s.q_len = q_end - q_first;
