@@ -68,22 +68,36 @@ void check_enumerators(const Message& message, const Locations& locations, TextE
   }
 }
 
-void check_required(const proto::Scenario& scenario, const Locations& locations, TextErrors& errors) {
-  if (!scenario.has_redistribute()) {
-    return errors.add(TextFormat::ParseLocation(),
-                      "the scenario asks for nothing; add: redistribute { ... }");
-  }
-  const auto at = locations.GetLocation(proto::Scenario::descriptor()->FindFieldByName("redistribute"), -1);
-  const proto::Redistribute& job = scenario.redistribute();
-  std::string missing;
-  const auto require = [&](const std::string& value, std::string_view example) {
-    if (value.empty()) missing += str(missing.empty() ? "" : ", ", example);
+// The fields without which a job means nothing, as they would be written.
+std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
+  std::vector<std::string> missing;
+  const auto require = [&](bool given, std::string_view example) {
+    if (!given) missing.emplace_back(example);
   };
-  require(job.mesh(), "mesh: \"dp=2,cp=4\"");
-  require(job.shape(), "shape: \"1024x1024\"");
-  require(job.from(), "from: \"S(0),R\"");
-  require(job.to(), "to: \"R,S(0)\"");
-  if (!missing.empty()) errors.add(at, str("redistribute lacks what it moves; add such as ", missing));
+  if (scenario.has_redistribute()) {
+    const proto::Redistribute& job = scenario.redistribute();
+    require(!job.mesh().empty(), "mesh: \"dp=2,cp=4\"");
+    require(!job.shape().empty(), "shape: \"1024x1024\"");
+    require(!job.from().empty(), "from: \"S(0),R\"");
+    require(!job.to().empty(), "to: \"R,S(0)\"");
+  } else {
+    require(!scenario.run().mesh().empty(), "mesh: \"cp=8\"");
+    require(scenario.run().seq_len() != 0, "seq_len: 4096");
+  }
+  return missing;
+}
+
+void check_required(const proto::Scenario& scenario, const Locations& locations, TextErrors& errors) {
+  if (scenario.job_case() == proto::Scenario::JOB_NOT_SET) {
+    return errors.add(TextFormat::ParseLocation(),
+                      "the scenario asks for nothing; add: redistribute { ... } or run { ... }");
+  }
+  const std::vector<std::string> missing = missing_fields(scenario);
+  if (missing.empty()) return;
+  const FieldDescriptor* job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case());
+  errors.add(locations.GetLocation(job, -1),
+             str(job->name(), " lacks what it ", scenario.has_redistribute() ? "moves" : "computes",
+                 "; add such as ", join(missing, ", ")));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ struct Command {
 };
 
 Command add_redistribute(CLI::App& cpsim);          // redistribute.cc
+Command add_run(CLI::App& cpsim);                   // run.cc
 Command add_verify_redistribute(CLI::App& verify);  // verify.cc
 
 }  // namespace cp::cli

@@ -1,6 +1,5 @@
 // cpsim redistribute: plans a placement change, explains it, and on request runs and verifies it.
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "cli/progress.h"
 #include "cli/redistribute_request.h"
 #include "cli/redistribution_report.h"
+#include "cli/scenario_flags.h"
 #include "shared/base/error.h"
 #include "shared/redistribute/gradient.h"
 #include "shared/redistribute/lower.h"
@@ -34,49 +34,40 @@ namespace cp::cli {
 namespace {
 
 struct Flags {
-  // What the flags change in the scenario, or in an empty one.
-  std::vector<std::function<void(proto::Redistribute&)>> changes;
+  ScenarioFlags<proto::Redistribute> job;
   proto::CostModel cost;
-  std::string scenario, save_scenario, trace;
+  std::string trace;
   std::optional<std::string> gradient, rank;
   bool run = false, pareto = false, plan = false, json = false;
 };
-
-// A flag for a field of the scenario: set(job, text).
-template <class Set>
-CLI::Option* add_field(CLI::App& app, Flags& flags, const char* flag, const char* type, const char* help,
-                       Set set) {
-  return add_value(app, flag, type, help, [&flags, set](const std::string& text) {
-    flags.changes.emplace_back([set, text](proto::Redistribute& job) { set(job, text); });
-  });
-}
 
 using Job = proto::Redistribute;
 using Text = const std::string&;
 
 void add_problem_flags(CLI::App& app, Flags& flags) {
-  add_field(app, flags, "--mesh", "MESH",
+  add_field(app, flags.job, "--mesh", "MESH",
             "Named axes over the ranks: dp=2,cp=4; in another order a=2,b=2@0/2/1/3",
             [](Job& job, Text text) { job.set_mesh(text); });
-  add_field(app, flags, "--to-mesh", "MESH", "The target's mesh [the same]",
+  add_field(app, flags.job, "--to-mesh", "MESH", "The target's mesh [the same]",
             [](Job& job, Text text) { job.set_to_mesh(text); });
-  add_field(app, flags, "--shape", "SHAPE", "Global shape: 1024x1024x256, 4Kix512, scalar",
+  add_field(app, flags.job, "--shape", "SHAPE", "Global shape: 1024x1024x256, 4Kix512, scalar",
             [](Job& job, Text text) { job.set_shape(text); });
-  add_field(app, flags, "--dtype", "DTYPE", "f32, f16, bf16, i32 or i64 [f32]",
+  add_field(app, flags.job, "--dtype", "DTYPE", "f32, f16, bf16, i32 or i64 [f32]",
             [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); });
-  add_field(app, flags, "--from", "PLACEMENTS",
+  add_field(app, flags.job, "--from", "PLACEMENTS",
             "One for each mesh axis: S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]",
             [](Job& job, Text text) { job.set_from(text); });
-  add_field(app, flags, "--to", "PLACEMENTS", "The same for the target",
+  add_field(app, flags.job, "--to", "PLACEMENTS", "The same for the target",
             [](Job& job, Text text) { job.set_to(text); });
 }
 
 void add_planning_flags(CLI::App& app, Flags& flags) {
-  add_field(app, flags, "--objective", "OBJECTIVE", "What to minimise: time or bytes [time]",
+  add_field(app, flags.job, "--objective", "OBJECTIVE", "What to minimise: time or bytes [time]",
             [](Job& job, Text text) { job.set_objective(parse_objective(text)); });
-  add_field(app, flags, "--max-memory-factor", "F", "Temporaries stay within F x 2 x the largest shard [1]",
+  add_field(app, flags.job, "--max-memory-factor", "F",
+            "Temporaries stay within F x 2 x the largest shard [1]",
             [](Job& job, Text text) { job.set_max_memory_factor(parse_real("--max-memory-factor", text)); });
-  add_field(app, flags, "--travel-dtype", "DTYPE", "What is sent [the target's dtype]",
+  add_field(app, flags.job, "--travel-dtype", "DTYPE", "What is sent [the target's dtype]",
             [](Job& job, Text text) { job.set_travel_dtype(parse_proto_dtype("--travel-dtype", text)); });
   app.add_option("--gradient", flags.gradient,
                  "Plan the backward instead: adjoint (the transpose) or replicated (PyTorch's rule)")
@@ -88,10 +79,10 @@ void add_planning_flags(CLI::App& app, Flags& flags) {
 void add_run_flags(CLI::App& app, Flags& flags) {
   auto* run =
       app.add_flag("--run", flags.run, "Execute on the simulated fabric with data, and verify every element");
-  add_field(app, flags, "--schedule", "SCHEDULE",
+  add_field(app, flags.job, "--schedule", "SCHEDULE",
             "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
             [](Job& job, Text text) { job.set_schedule(parse_schedule(text)); });
-  add_field(app, flags, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
+  add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
     job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
   });
   app.add_option("--trace", flags.trace, "Write what the ranks did")->type_name("FILE")->needs(run);
@@ -100,17 +91,20 @@ void add_run_flags(CLI::App& app, Flags& flags) {
 void add_output_flags(CLI::App& app, Flags& flags) {
   auto* plan = app.add_flag("--plan", flags.plan, "Print one rank's plan instead of the report");
   app.add_option("--rank", flags.rank, "Whose plan [the first of the mesh]")->type_name("R")->needs(plan);
-  app.add_option("--scenario", flags.scenario, "Take what other flags do not say from here")
-      ->type_name("FILE.txtpb");
-  app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean")
-      ->type_name("FILE.txtpb");
+  add_scenario_files(app, flags.job);
   app.add_flag("--json", flags.json, "Print JSON");
 }
 
 proto::Redistribute job_of(const Flags& flags) {
   proto::Redistribute job;
-  if (!flags.scenario.empty()) job = read_scenario_file(flags.scenario).redistribute();
-  for (const auto& change : flags.changes) change(job);
+  if (!flags.job.scenario.empty()) {
+    const proto::Scenario scenario = read_scenario_file(flags.job.scenario);
+    if (!scenario.has_redistribute()) {
+      throw InvalidInput(str("--scenario ", flags.job.scenario, ": it holds a run; use cpsim run"));
+    }
+    job = scenario.redistribute();
+  }
+  job = flags.job.apply_to(std::move(job));
   if (flags.cost.ByteSizeLong() > 0) job.mutable_cost()->MergeFrom(flags.cost);
   return job;
 }
@@ -118,13 +112,7 @@ proto::Redistribute job_of(const Flags& flags) {
 void save_scenario(const std::string& path, const proto::Redistribute& job) {
   proto::Scenario scenario;
   *scenario.mutable_redistribute() = job;
-  std::ofstream file(path, std::ios::binary);
-  finish([&] {
-    file << write_scenario_text(scenario);
-    file.close();
-  });
-  if (!file)
-    throw InvalidInput(str("cannot write the scenario ", path, "; use a path in an existing folder"));
+  save_scenario_file(path, scenario);
 }
 
 GradientRule parse_gradient_rule(std::string_view text) {
@@ -273,11 +261,11 @@ int redistribute(const Flags& flags) {
     Progress progress;
     progress.show("planning");
     Planned planned = flags.gradient ? plan_backward(request, *flags.gradient) : plan_forward(request);
-    if (!flags.save_scenario.empty() && flags.gradient) {
+    if (!flags.job.save_scenario.empty() && flags.gradient) {
       throw InvalidInput(
           "--save-scenario cannot keep --gradient, which scenarios have no field for; leave one out");
     }
-    if (!flags.save_scenario.empty()) save_scenario(flags.save_scenario, job);
+    if (!flags.job.save_scenario.empty()) save_scenario(flags.job.save_scenario, job);
     if (!flags.plan) {
       progress.show("planning alternatives");
       add_alternatives(planned, flags.pareto);

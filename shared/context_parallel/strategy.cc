@@ -120,7 +120,7 @@ Balance parse_balance(std::string_view text) {
   return balance;
 }
 
-std::string to_string(const Strategy& strategy) {
+std::string to_string(const Strategy& strategy, int cp) {
   std::string core(name(strategy.core));
   if (strategy.core == Core::ring && strategy.inner_ring > 1)
     core = str("double_ring(", strategy.inner_ring, ")");
@@ -128,7 +128,9 @@ std::string to_string(const Strategy& strategy) {
     core += "(gathered)";
   if (strategy.ulysses_degree > 1) {
     const std::string ulysses = str("ulysses(", strategy.ulysses_degree, ")");
-    core = strategy.ulysses_inner ? str(ulysses, " x ", core) : str(core, " x ", ulysses);
+    core = strategy.ulysses_degree == cp ? ulysses
+           : strategy.ulysses_inner      ? str(ulysses, " x ", core)
+                                         : str(core, " x ", ulysses);
   }
   return str(core, " ", to_string(strategy.balance),
              strategy.input_dtype_gradients ? ", gradients travel narrow" : "",
@@ -175,6 +177,33 @@ Strategy named_strategy(const StrategyRequest& request, const AttentionProblem& 
   if (request.ulysses_degree) strategy.ulysses_degree = *request.ulysses_degree;
   if (request.inner_ring) strategy.inner_ring = *request.inner_ring;
   return strategy;
+}
+
+std::vector<Strategy> standard_strategies(const AttentionProblem& problem, int cp) {
+  std::vector<Strategy> all;
+  const auto add = [&](const char* name, const char* balance) -> Strategy& {
+    all.push_back(named_strategy({name, {}, {}}, problem, cp));
+    all.back().balance = parse_balance(balance);
+    return all.back();
+  };
+  add("ulysses", "contiguous");
+  add("all_gather", "contiguous");
+  add("all_gather", "head_tail_exchange");
+  add("ring", "contiguous");
+  add("ring", "head_tail");
+  add("ring", "striped");
+  add("ring", "head_tail").rotation = Strategy::Rotation::all_gather;
+  if (!problem.cu_seqlens.empty()) add("ring", "per_document:head_tail");
+  add("double_ring", "head_tail");
+  add("need_only", "contiguous");
+  // Blocks small enough that each rank gets several.
+  const std::int64_t block = std::clamp<std::int64_t>(problem.q_len / (8 * cp), 1, 64);
+  add("need_only", "cost").balance.block = block;
+  add("pass_q", "head_tail");
+  add("ulysses_all_gather", "contiguous");
+  add("ulysses_ring", "head_tail");
+  add("ulysses_ring", "head_tail").ulysses_inner = false;
+  return all;
 }
 
 // ---- legality ----

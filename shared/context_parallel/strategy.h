@@ -77,8 +77,9 @@ struct Strategy {
   bool operator==(const Strategy&) const = default;
 };
 
-// "ring head_tail", "ulysses(4) x ring striped:1", "double_ring(4) contiguous": for people.
-std::string to_string(const Strategy& strategy);
+// "ring head_tail", "ulysses(4) x ring striped:1", "double_ring(4) contiguous": for people. On `cp` ranks, where
+// given, "ulysses(8) contiguous" instead of naming a core that has nothing to do.
+std::string to_string(const Strategy& strategy, int cp = 0);
 Hasher& hash(Hasher& hasher, const Strategy& strategy);
 
 // ---- names ----
@@ -94,6 +95,10 @@ struct StrategyRequest {
 };
 Strategy named_strategy(const StrategyRequest& request, const AttentionProblem& problem, int cp);
 const std::vector<std::string>& strategy_names();
+
+// Every strategy on `cp` ranks, with the balances and variants that its systems use: what is compared when all are
+// asked for. Not all need be legal for the problem.
+std::vector<Strategy> standard_strategies(const AttentionProblem& problem, int cp);
 
 // ---- legality ----
 

@@ -23,8 +23,12 @@
 
 namespace cp::sim {
 
+struct ReferenceForward;
+struct ReferenceBackward;
+
 // The problem's inputs, drawn from a seed and rounded to its dtype, and what one device makes of them in float64.
-// Made once, used for all strategies. The backward results are made on first use.
+// Made once, used for all strategies. The backward results are made on first use. Values are uniform, of mean 0 and
+// variance 1. Throws what validate_problem throws, and InvalidInput for a dtype that is not floating.
 class AttentionTestData {
  public:
   AttentionTestData(const AttentionProblem& problem, std::uint64_t seed);
@@ -44,6 +48,9 @@ class AttentionTestData {
   const std::vector<double>& dq() const;
   const std::vector<double>& dk() const;
   const std::vector<double>& dv() const;
+
+  const ReferenceForward& forward() const;
+  const ReferenceBackward& backward() const;  // with the sums that bound the errors
 
  private:
   struct Impl;
@@ -74,14 +81,14 @@ struct TensorError {
 };
 
 struct AttentionPassResult {
-  int steps = 0;                           // of the rank that has most
-  std::int64_t bytes_received = 0;         // all ranks together, of all tensors
-  std::int64_t bytes_received_max = 0;     // of one rank
-  std::int64_t expected_bytes = 0;         // what the index sets say, all ranks together
-  std::int64_t redundant_kv_bytes = 0;     // K and V rows that a rank received and no query of it may see
-  std::int64_t peak_bytes = 0;             // of the rank that needs most: arena and bindings
-  std::int64_t peak_bound_bytes = 0;       // what the strategy may need at most
-  std::int64_t cells = 0;                  // allowed (query, key) pairs, over batches and query heads
+  int steps = 0;                        // of the rank that has most
+  std::int64_t bytes_received = 0;      // all ranks together, of all tensors
+  std::int64_t bytes_received_max = 0;  // of one rank
+  std::int64_t expected_bytes = 0;      // what the index sets say, all ranks together
+  std::int64_t redundant_kv_bytes = 0;  // K and V rows that a rank received and no query of it may see
+  std::int64_t peak_bytes = 0;          // of the rank that needs most: arena and bindings
+  std::int64_t peak_bound_bytes = 0;    // what the strategy may need at most
+  std::int64_t cells = 0;               // allowed (query, key) pairs, over batches and query heads
 };
 
 struct AttentionRun {

@@ -16,8 +16,7 @@
 namespace cp {
 
 inline void showValue(const AttentionProblem& problem, std::ostream& out) {
-  out << to_string(problem) << " from " << problem.offset() << " documents "
-      << join(problem.cu_seqlens, "/");
+  out << to_string(problem) << " from " << problem.offset() << " documents " << join(problem.cu_seqlens, "/");
 }
 inline void showValue(const Strategy& strategy, std::ostream& out) { out << to_string(strategy); }
 
@@ -78,7 +77,8 @@ inline rc::Gen<Strategy> any_strategy(const AttentionProblem& problem, int cp) {
       return *rc::gen::elementOf(divisors);
     };
     Strategy strategy;
-    strategy.core = *rc::gen::element(Core::all_gather, Core::ring, Core::ring, Core::need_only, Core::pass_q);
+    strategy.core =
+        *rc::gen::element(Core::all_gather, Core::ring, Core::ring, Core::need_only, Core::pass_q);
     strategy.ulysses_degree = divisor(cp, problem.q_heads);
     strategy.ulysses_inner = *rc::gen::arbitrary<bool>();
     strategy.inner_ring = divisor(cp / strategy.ulysses_degree, cp);

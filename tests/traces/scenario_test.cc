@@ -157,8 +157,9 @@ TEST(Scenario, ErrorsNameTheirPlaceAndTheNearestName) {
       {with_line("  to_mesh: cp=2"), "a.txtpb:7:12: Expected string, got: cp"},
       {with_line("  to: \"S(1)\""), "a.txtpb:7:5: Non-repeated field \"to\" is specified multiple times."},
       {"redistribute {", "a.txtpb:1:15: Expected identifier, got: "},
-      {"", "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }"},
-      {"# only a comment\n", "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }"},
+      {"", "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... } or run { ... }"},
+      {"# only a comment\n",
+       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... } or run { ... }"},
       {"\n  redistribute { mesh: \"cp=2\" to: \"R\" }\n",
        "a.txtpb:2:3: redistribute lacks what it moves; add such as shape: \"1024x1024\", from: \"S(0),R\""},
   };

@@ -1,0 +1,55 @@
+// Flags that stand for fields of a scenario's job: what is given on the command line changes what the scenario
+// file says, and --save-scenario writes the two together.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/flags.h"
+#include "traces/scenario.pb.h"
+
+namespace cp::cli {
+
+template <class Job>
+struct ScenarioFlags {
+  std::vector<std::function<void(Job&)>> changes;
+  std::string scenario, save_scenario;  // paths; empty: not given
+
+  Job apply_to(Job job) const {
+    for (const auto& change : changes) change(job);
+    return job;
+  }
+};
+
+// A flag with a value for a field: set(job, text).
+template <class Job, class Set>
+CLI::Option* add_field(CLI::App& app, ScenarioFlags<Job>& flags, const char* flag, const char* type,
+                       const char* help, Set set) {
+  return add_value(app, flag, type, help, [&flags, set](const std::string& text) {
+    flags.changes.emplace_back([set, text](Job& job) { set(job, text); });
+  });
+}
+
+// A flag without one: set(job).
+template <class Job, class Set>
+CLI::Option* add_switch(CLI::App& app, ScenarioFlags<Job>& flags, const char* flag, const char* help,
+                        Set set) {
+  return app.add_flag_callback(
+      flag, [&flags, set] { flags.changes.emplace_back(set); }, help);
+}
+
+template <class Job>
+void add_scenario_files(CLI::App& app, ScenarioFlags<Job>& flags) {
+  app.add_option("--scenario", flags.scenario, "Take what other flags do not say from here")
+      ->type_name("FILE.txtpb");
+  app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean")
+      ->type_name("FILE.txtpb");
+}
+
+// Throws InvalidInput when the file cannot be written.
+void save_scenario_file(const std::string& path, const proto::Scenario& scenario);
+
+}  // namespace cp::cli

@@ -1,0 +1,139 @@
+// Sequence sharding: how a context-parallel model splits, gathers and transposes its tensors.
+//
+// Nothing here communicates. Each function names the layouts between which a tensor moves and the factor of
+// its gradient; moving is redistribution, on any device, for tensors of any rank and of any lengths:
+//
+//   const SequenceAxes axes{"ring", "ulysses"};
+//   const Layout x = parse_layout("R,R", Mesh::parse("ring=2,ulysses=4"), {4096, 16, 64}, DType::bf16);
+//   const SequenceMove in = split_ring_then_ulysses(x, axes, 0, HeadTail{});    // 512 x 16 x 64 on each rank
+//   const SequenceMove heads = all_to_all(in.to, "ulysses", 1, 0);              // 2048 x 4 x 64
+//   const SequenceMove out = gather_ulysses_then_ring(in.to, axes);             // 4096 x 16 x 64 again
+//   Plan forward = lower(plan_redistribution(in.from, in.to), self);
+//   Plan backward = lower_scaled(plan_redistribution(in.to, in.from), in.grad_scale, self);
+//
+// A process group is an axis of the mesh. An input is the tensor's layout; what other axes do to it stays.
+//
+//   MindSpeed-MM                                      here
+//   all_to_all(.., scatter, gather, gather_size)      all_to_all(x, axis, scatter, gather); gather_size is
+//                                                     x.shape[gather], see layout_from_local
+//   split_forward_gather_backward(.., dim)            the same; split_sizes are Sized{..}
+//   gather_forward_split_backward(.., dim)            the same; dim and gather_sizes are in the layout
+//   load_balanced_split_forward_gather_backward       split_forward_gather_backward(x, axis, dim, HeadTail{})
+//   packed_data_split_forward_gather_backward         .. PerSequence{cu_seqlens_of(lengths), Balanced{}})
+//   load_balanced_gather_.., packed_data_gather_..    gather_forward_split_backward
+//   (packed_data_)split_.._with_cp                    split_ring_then_ulysses
+//   (packed_data_)gather_.._with_cp                   gather_ulysses_then_ring
+//   cal_split_sizes(length, n)                        Balanced; sizes are in local_shape(layout, rank)
+//
+//   PyTorch                                           here
+//   context_parallel(mesh, buffers, seq_dims)         shard_buffers
+//   context_parallel_unshard                          unshard_buffers
+//   _RoundRobinLoadBalancer, _SequentialSharder       HeadTail, Balanced; sequence_split for any Balance
+//
+// Every request that cannot be met throws InvalidInput: an axis that the mesh lacks, a dim out of range (dims
+// may count from the end), sizes or cu_seqlens that do not fit the length, an axis that does not do what the
+// function needs, partial values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared/context_parallel/problem.h"
+#include "shared/context_parallel/strategy.h"
+#include "shared/placement/layout.h"
+#include "shared/plan/plan.h"
+#include "shared/plan/target.h"
+#include "shared/redistribute/redistribution.h"
+
+namespace cp {
+
+// A tensor goes from `from` to `to`. Its gradient comes in as `to` and goes back to `from`, times grad_scale;
+// where a layout replicates, the gradient is copies of finished data, not contributions to a sum.
+struct SequenceMove {
+  Layout from, to;
+  double grad_scale = 1;
+};
+
+// One move after another, as one: `second` must begin where `first` ends.
+SequenceMove then(const SequenceMove& first, const SequenceMove& second);
+
+// What the gradient is multiplied with: 1, the number n of ranks of the axis, or 1/n.
+//
+// With the defaults, down for a split and up for a gather, <R x, y> = <x, gradient of y> where copies are
+// equal and every rank's counts (contract 10); with none, where copies count once.
+enum class GradScale : std::uint8_t { none, up, down };
+
+// Every rank of `axis` keeps its part of what it has of `dim`: a local copy. The gradient is gathered. The
+// axis must be replicated in `input`; it becomes the innermost one that shards `dim`.
+SequenceMove split_forward_gather_backward(const Layout& input, std::string_view axis, int dim,
+                                           const Split& split = Balanced{},
+                                           GradScale scale = GradScale::down);
+
+// Every rank gets what the ranks of `axis` hold, in the order that it had before the split (the global one,
+// unless other axes shard the dimension too). The gradient is split, locally. The axis must be the innermost
+// one that shards its dimension.
+SequenceMove gather_forward_split_backward(const Layout& input, std::string_view axis,
+                                           GradScale scale = GradScale::up);
+
+// Gathers gather_dim along `axis` and splits scatter_dim, Balanced, instead. The axis must be the innermost
+// one that shards gather_dim; other axes may shard scatter_dim before it. The gradient goes the reverse way.
+SequenceMove all_to_all(const Layout& input, std::string_view axis, int scatter_dim, int gather_dim);
+
+// A layout from what one rank knows, for callers that have no global shape: `axis` shards `dim`, Balanced,
+// and other axes replicate. gather_size is the whole tensor's size along `dim`; unset, the local size times
+// the ranks, which is right only where all local sizes are equal. Throws when the local size is not self's
+// part.
+Layout layout_from_local(const Mesh& mesh, Rank self, std::string_view axis, int dim,
+                         const Shape& local_shape, DType dtype, std::optional<std::int64_t> gather_size = {});
+
+// ---- ring, then Ulysses ----
+
+// The axes of the mesh that split the sequence; "" where there is none, but not for both.
+struct SequenceAxes {
+  std::string ring, ulysses;
+};
+
+// The ring axis first, by `ring_split`; then the Ulysses axis, Balanced, what each ring index got. Documents
+// are split one by one by a ring_split PerSequence, never by Ulysses.
+SequenceMove split_ring_then_ulysses(const Layout& input, const SequenceAxes& axes, int dim,
+                                     const Split& ring_split, GradScale scale = GradScale::down);
+// Back again. Both axes must shard one dimension: heads that Ulysses split come home by all_to_all first.
+SequenceMove gather_ulysses_then_ring(const Layout& input, const SequenceAxes& axes,
+                                      GradScale scale = GradScale::up);
+
+// The ring split of a balance: that of the queries' home (home_layout), or of the keys'. For tensors whose
+// sequence is q_len (kv_len) long. Throws for problems and balances that refuse() refuses.
+Split sequence_split(const AttentionProblem& problem, const Balance& balance, int ring_size,
+                     bool is_query = true);
+
+// Lengths 10, 0, 40 -> 0/10/10/50, for PerSequence and AttentionProblem. Throws for a negative length and a
+// sum of 2^63 or more.
+std::vector<std::int64_t> cu_seqlens_of(std::span<const std::int64_t> lengths);
+
+// ---- buffers ----
+
+// A tensor that lies along the sequence: token ids, labels, positions, rotary tables.
+struct SequenceBuffer {
+  Layout layout;  // the axes of the sequence replicate it
+  int seq_dim = 0;
+};
+
+// One move for each buffer, in order. It writes the shard elsewhere: the whole buffer stays as it is, so that
+// going back to its former content takes no move.
+std::vector<SequenceMove> shard_buffers(std::span<const SequenceBuffer> buffers, const SequenceAxes& axes,
+                                        const Split& ring_split);
+// One move for each sharded layout, in order: every element of the shards is back in its global place, on
+// every rank. Buffers that need not be restored are left out.
+std::vector<SequenceMove> unshard_buffers(std::span<const Layout> buffers, const SequenceAxes& axes);
+
+// ---- plans ----
+
+// lower(), and then the result times `scale`: for gradients. Throws for a scaled integer dtype.
+Plan lower_scaled(const Redistribution& redistribution, double scale, Rank self,
+                  const Target& target = host_target());
+
+}  // namespace cp

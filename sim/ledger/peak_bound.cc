@@ -1,0 +1,103 @@
+#include "sim/ledger/peak_bound.h"
+
+#include <algorithm>
+
+namespace cp::sim {
+namespace {
+
+constexpr std::int64_t kF32 = 4;
+
+class Bound {
+ public:
+  Bound(const AttentionRequest& request, int index)
+      : problem_(request.problem),
+        strategy_(request.strategy),
+        sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy),
+        index_(index) {
+    for (int i = 0; i < sharding_.cp_size(); ++i) {
+      const TensorPart q = sharding_.compute_q(i), kv = sharding_.compute_kv(i);
+      for (const TensorPart& part : {q, sharding_.home_q(i)}) {
+        q_values_ = std::max(q_values_, values(part, problem_.head_dim));
+        out_values_ = std::max(out_values_, values(part, problem_.v_head_dim));
+        statistics_ = std::max(statistics_, values(part, 1));
+      }
+      for (const TensorPart& part : {kv, sharding_.home_kv(i)}) {
+        kv_values_ = std::max(kv_values_, values(part, problem_.head_dim + problem_.v_head_dim));
+      }
+    }
+    bytes_ = size_bytes(problem_.dtype);
+  }
+
+  std::int64_t of(AttentionPass pass) const {
+    const bool backward = pass == AttentionPass::backward;
+    return bindings(backward) + moves(backward) + core(backward) + merging(backward);
+  }
+
+ private:
+  std::int64_t values(const TensorPart& part, std::int64_t dim) const {
+    return problem_.batch * part.num_rows() * part.num_heads() * dim;
+  }
+
+  bool moves_q() const {
+    return strategy_.ulysses_degree > 1 || strategy_.balance.kind == Balance::Kind::head_tail_exchange;
+  }
+
+  // Exactly the caller's buffers, as attention_plan.h names them.
+  std::int64_t bindings(bool backward) const {
+    const TensorPart home_q = sharding_.home_q(index_), home_kv = sharding_.home_kv(index_),
+                     q = sharding_.compute_q(index_), kv = sharding_.compute_kv(index_);
+    const std::int64_t d = problem_.head_dim, dv = problem_.v_head_dim;
+    std::int64_t total =
+        values(home_q, d) + values(home_kv, d + dv) + values(home_q, dv);  // (d)q, (d)k, (d)v, (d)out
+    const bool kept_q = moves_q(), kept_kv = strategy_.ulysses_degree > 1;
+    if (backward || kept_q) total += values(kept_q ? q : home_q, d + dv);
+    if (backward || kept_kv) total += values(kept_kv ? kv : home_kv, d + dv);
+    return total * bytes_ + values(q, 1) * kF32;
+  }
+
+  std::int64_t moves(bool backward) const {
+    if (!moves_q()) return 0;
+    const std::int64_t width = backward ? kF32 : bytes_;  // shared kv heads come back in f32
+    return 3 * ((q_values_ + out_values_) * bytes_ + kv_values_ * width) +
+           (backward ? 2 * kv_values_ * kF32 : 0);
+  }
+
+  std::int64_t core(bool backward) const {
+    const std::int64_t n = sharding_.ring_size();
+    if (n == 1) return 0;
+    const bool gathers =
+        strategy_.core == Core::all_gather || strategy_.core == Core::need_only ||
+        (strategy_.core == Core::ring && strategy_.rotation == Strategy::Rotation::all_gather);
+    if (gathers) {
+      const std::int64_t all = (n + 1) * kv_values_;
+      return all * bytes_ + (backward ? (2 * all + 3 * kv_values_ + q_values_) * kF32 : 0);
+    }
+    if (strategy_.core == Core::ring) {
+      const std::int64_t levels = strategy_.inner_ring > 1 && strategy_.inner_ring < n ? 2 : 1;
+      return levels * 2 * kv_values_ * bytes_ + (backward ? (levels * 8 * kv_values_ + q_values_) * kF32 : 0);
+    }
+    const std::int64_t travels =
+        q_values_ * bytes_ + (backward ? out_values_ * bytes_ + 2 * statistics_ * kF32 : 0);
+    const std::int64_t partial = (backward ? q_values_ : out_values_ + statistics_) * kF32;
+    return 2 * travels + 2 * n * partial + (backward ? (kv_values_ + 2 * q_values_) * kF32 : 0);
+  }
+
+  std::int64_t merging(bool backward) const {
+    return (backward ? statistics_ : 2 * (out_values_ + statistics_)) * kF32;
+  }
+
+  const AttentionProblem& problem_;
+  const Strategy& strategy_;
+  const AttentionSharding sharding_;
+  int index_;
+  std::int64_t bytes_ = 4;
+  std::int64_t q_values_ = 0, kv_values_ = 0, out_values_ = 0, statistics_ = 0;  // of the largest rank
+};
+
+}  // namespace
+
+std::int64_t peak_bound_bytes(const AttentionRequest& request, AttentionPass pass, int index) {
+  return Bound(request, index).of(pass);
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,117 @@
+// Tags: what a place in memory holds, instead of a value, while plans are executed in the shadow.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared/context_parallel/problem.h"
+
+namespace cp::sim {
+
+enum class Tensor : std::uint8_t { q, k, v, out, lse, dout, delta, dq, dk, dv };
+inline constexpr int kTensors = 10;
+std::string_view name(Tensor tensor);
+// Whether its rows are queries and its heads query heads; else keys and kv heads.
+constexpr bool is_query(Tensor tensor) {
+  return tensor != Tensor::k && tensor != Tensor::v && tensor != Tensor::dk && tensor != Tensor::dv;
+}
+
+// An element of a global tensor and what its value is made of so far: `cells` (query, key) pairs, the sum of
+// whose random weights is `print` (CellWeights): a lost pair that another one, taken twice, makes up for shows.
+// Inputs are made of no cells.
+struct Tag {
+  std::uint64_t id = 0;
+  std::uint32_t cells = 0;
+  std::uint32_t print = 0;
+  bool operator==(const Tag&) const = default;
+};
+inline constexpr std::uint64_t kUnwritten = 0, kZeros = 1, kMinusInfinity = 2, kOtherConstant = 3;
+inline constexpr std::uint64_t kFirstElement = 4;
+inline bool is_element(const Tag& tag) { return tag.id >= kFirstElement; }
+
+struct Element {
+  Tensor tensor = Tensor::q;
+  std::int64_t batch = 0, head = 0, row = 0, column = 0;  // all global
+};
+
+// Numbers the elements of all tensors of a problem. Those of one row follow one another.
+class TagSpace {
+ public:
+  explicit TagSpace(const AttentionProblem& problem);
+
+  std::int64_t dim(Tensor tensor) const { return sizes_[index(tensor)].dim; }  // lse, delta: 1
+  std::int64_t heads(Tensor tensor) const { return sizes_[index(tensor)].heads; }
+  std::int64_t seq_len(Tensor tensor) const { return sizes_[index(tensor)].seq_len; }
+
+  std::uint64_t id(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row,
+                   std::int64_t column = 0) const {
+    const Sizes& s = sizes_[index(tensor)];
+    return s.first +
+           static_cast<std::uint64_t>(((batch * s.heads + head) * s.seq_len + row) * s.dim + column);
+  }
+  Element element(std::uint64_t id) const;
+  Tensor tensor(std::uint64_t id) const;
+
+  // (batch * heads + head) * seq_len + row of the row that begins with this element of the tensor, so that rows of
+  // q, out, lse, ... that belong together have equal numbers; -1 for any other tag.
+  std::int64_t row_number(Tensor tensor, const Tag& tag) const {
+    const Sizes& s = sizes_[index(tensor)];
+    if (tag.id < s.first || tag.id >= s.end) return -1;
+    const auto at = static_cast<std::int64_t>(tag.id - s.first);
+    return at % s.dim == 0 ? at / s.dim : -1;
+  }
+  std::uint64_t id_of_row(Tensor tensor, std::int64_t row_number) const {
+    const Sizes& s = sizes_[index(tensor)];
+    return s.first + static_cast<std::uint64_t>(row_number * s.dim);
+  }
+
+  // "dk of batch 0, head 1, row 17", "zeros", "unwritten memory".
+  std::string text(const Tag& tag) const;
+
+ private:
+  struct Sizes {
+    std::uint64_t first = 0, end = 0;
+    std::int64_t heads = 0, seq_len = 0, dim = 0;
+  };
+  static std::size_t index(Tensor tensor) { return static_cast<std::size_t>(tensor); }
+  std::array<Sizes, kTensors> sizes_;
+};
+
+// What a row is made of: a number of cells and the sum of their weights, modulo 2^32.
+struct Cells {
+  std::uint32_t count = 0, print = 0;
+  bool operator==(const Cells&) const = default;
+  Cells& operator+=(const Cells& other) {
+    count += other.count;
+    print += other.print;
+    return *this;
+  }
+};
+inline Cells cells_of(const Tag& tag) { return {tag.cells, tag.print}; }
+
+// Random weights of cells. The rows of out, lse and dq are sums over keys, whose weight is of the key alone;
+// those of dk and dv are sums over queries and query heads, whose weight is that of the query times that of the
+// head. The rows themselves are told apart by their tags.
+class CellWeights {
+ public:
+  explicit CellWeights(const AttentionProblem& problem);
+
+  std::uint32_t key(std::int64_t key) const { return keys_[static_cast<std::size_t>(key)]; }
+  std::uint32_t query(std::int64_t query) const { return queries_[static_cast<std::size_t>(query)]; }
+  std::uint32_t head(std::int64_t head) const { return heads_[static_cast<std::size_t>(head)]; }
+
+  // All that a finished row of the tensor consists of; nothing for inputs.
+  Cells all(Tensor tensor, std::int64_t head, std::int64_t row) const;
+
+ private:
+  std::vector<std::uint32_t> keys_, queries_, heads_;
+  std::vector<Cells> by_query_;        // over the keys that it sees
+  std::vector<Cells> by_key_;          // over the queries that see it, one head
+  std::vector<std::uint32_t> groups_;  // sum of the heads' weights, by kv head
+  std::uint32_t heads_per_kv_ = 1;
+};
+
+}  // namespace cp::sim

@@ -1,0 +1,146 @@
+// Names, texts and legality.
+#include "shared/context_parallel/strategy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+
+namespace cp::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+AttentionProblem small_problem() {
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 64;
+  problem.q_heads = 8, problem.kv_heads = 2;
+  return problem;
+}
+
+template <class F>
+std::string message_of(const F& f) {
+  try {
+    f();
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Strategy, BalancesComeBackFromTheirText) {
+  for (const char* text : {"contiguous", "head_tail", "striped:16", "cost:64", "head_tail_exchange",
+                           "per_document:head_tail", "per_document:striped:2"}) {
+    EXPECT_EQ(to_string(parse_balance(text)), text);
+  }
+  EXPECT_EQ(parse_balance("striped").block, 1);
+  EXPECT_EQ(parse_balance("cost").block, 64);
+}
+
+TEST(Strategy, BalanceErrorsQuoteTheTextAndListWhatIsKnown) {
+  const auto message = [](const char* text) { return message_of([&] { parse_balance(text); }); };
+  EXPECT_THAT(message("zigzag"), AllOf(HasSubstr("'zigzag'"), HasSubstr("known: contiguous, head_tail")));
+  EXPECT_THAT(message("striped:0"), HasSubstr("a block of 0 is below 1"));
+  EXPECT_THAT(message("head_tail:3"), HasSubstr("'head_tail' has no block"));
+  EXPECT_THAT(message("per_document:cost"), HasSubstr("cannot act within a document"));
+}
+
+TEST(Strategy, NamesStandForWhatSystemsCallThem) {
+  const AttentionProblem problem = small_problem();
+  EXPECT_EQ(named_strategy({"ulysses", {}, {}}, problem, 8).ulysses_degree, 8);
+  EXPECT_EQ(named_strategy({"ulysses_ring", {}, {}}, problem, 8).ulysses_degree, 2);
+  EXPECT_EQ(named_strategy({"ulysses_ring", {}, {}}, problem, 16).ulysses_degree, 4);
+  EXPECT_EQ(named_strategy({"ulysses_ring", 8, {}}, problem, 16).ulysses_degree, 8);
+  EXPECT_EQ(named_strategy({"double_ring", {}, {}}, problem, 16).inner_ring, 4);
+  EXPECT_EQ(named_strategy({"pass_q", {}, {}}, problem, 16).core, Core::pass_q);
+  EXPECT_THAT(message_of([&] {
+                named_strategy({"ulyses", {}, {}}, problem, 8);
+              }),
+              HasSubstr("did you mean ulysses?"));
+}
+
+TEST(Strategy, EveryNameIsLegalOnSmallGroups) {
+  const AttentionProblem problem = small_problem();
+  for (const std::string& name : strategy_names()) {
+    for (const int cp : {1, 2, 3, 4, 5, 6, 7, 8}) {
+      EXPECT_FALSE(refuse(problem, cp, named_strategy({name, {}, {}}, problem, cp))) << name << " on " << cp;
+    }
+  }
+}
+
+void expect_refused(const AttentionProblem& problem, int cp, const Strategy& strategy, const char* words) {
+  const auto refusal = refuse(problem, cp, strategy);
+  ASSERT_TRUE(refusal) << words;
+  EXPECT_THAT(refusal->reason, HasSubstr(words));
+  EXPECT_FALSE(refuse(refusal->problem, cp, refusal->strategy)) << "the alternative is refused too";
+}
+
+TEST(Legality, RefusalsNameTheValuesTheReasonAndWhatWorks) {
+  AttentionProblem problem = small_problem();
+  Strategy strategy;
+  strategy.ulysses_degree = 16;
+  expect_refused(problem, 16, strategy,
+                 "ulysses_degree=16 is more than the q_heads=8 that it would split; use 8, of {1, 2, 4, 8}");
+  strategy.ulysses_degree = 3;
+  expect_refused(problem, 8, strategy, "ulysses_degree=3 does not divide cp=8; use 2, of {1, 2, 4, 8}");
+  strategy.ulysses_degree = 2, strategy.inner_ring = 3;
+  expect_refused(problem, 8, strategy, "inner_ring=3 does not divide the ring of 4; use 2, of {1, 2, 4}");
+  strategy = {};
+  problem.dropout = 0.1;
+  expect_refused(problem, 8, strategy, "dropout=0.1");
+  problem = small_problem();
+  problem.bias = true;
+  expect_refused(problem, 8, strategy, "bias");
+  problem = small_problem();
+  problem.dtype = DType::i32;
+  expect_refused(problem, 8, strategy, "dtype=i32 has no attention kernel; use f32, bf16 or f16");
+}
+
+TEST(Legality, SeveralReasonsAreNamedTogether) {
+  AttentionProblem problem = small_problem();
+  problem.dropout = 0.5;
+  Strategy strategy;
+  strategy.ulysses_degree = 5;
+  expect_refused(problem, 8, strategy, "dropout=0.5");
+  expect_refused(problem, 8, strategy, "ulysses_degree=5");
+}
+
+// Lengths, documents, windows, kv heads and balances are never a reason.
+TEST(Legality, NothingElseIsRefused) {
+  for (const std::int64_t seq_len : {0, 1, 3, 7, 1021}) {
+    for (const std::int64_t kv_heads : {1, 2, 4, 8}) {
+      AttentionProblem problem = small_problem();
+      problem.q_len = seq_len, problem.kv_len = 1021, problem.kv_heads = kv_heads;
+      problem.causal = true, problem.window = 5;
+      problem.cu_seqlens = {0, 1, 1, 500};
+      for (const char* balance : {"contiguous", "head_tail", "striped:7", "cost:9", "head_tail_exchange",
+                                  "per_document:head_tail"}) {
+        for (Strategy strategy : standard_strategies(problem, 8)) {
+          strategy.balance = parse_balance(balance);
+          EXPECT_FALSE(refuse(problem, 8, strategy)) << to_string(strategy);
+        }
+      }
+    }
+  }
+}
+
+TEST(Problem, NonsenseIsInvalidInput) {
+  const auto message = [](const auto& change) {
+    AttentionProblem problem = small_problem();
+    change(problem);
+    return message_of([&] { validate_problem(problem); });
+  };
+  EXPECT_THAT(message([](auto& p) { p.kv_heads = 3; }),
+              HasSubstr("q_heads=8 is no multiple of kv_heads=3; each kv head serves equally many query "
+                        "heads: use kv_heads=2"));
+  EXPECT_THAT(message([](auto& p) { p.batch = 0; }), HasSubstr("batch=0; use at least 1"));
+  EXPECT_THAT(message([](auto& p) { p.window = 0; }), HasSubstr("window=0"));
+  EXPECT_THAT(message([](auto& p) { p.cu_seqlens = {1, 64}; }), HasSubstr("begin with 1; begin with 0"));
+  EXPECT_THAT(message([](auto& p) { p.cu_seqlens = {0, 40, 30}; }), HasSubstr("descend from 40 to 30"));
+  EXPECT_THAT(message([](auto& p) { p.cu_seqlens = {0, 65}; }), HasSubstr("end at 65, beyond kv_len=64"));
+  EXPECT_EQ(message([](auto& p) { p.cu_seqlens = {0, 10, 10, 50}; }), "no error");
+}
+
+}  // namespace
+}  // namespace cp::testing
