@@ -1,81 +1,146 @@
 #include "shared/kernels/attention_rows.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "shared/kernels/elements.h"
 
 namespace cp {
 namespace {
 
-// Calls f(element, value) for each element of the head, `value` being its place in the dense rows.
-template <class T, class Values, class F>
-void for_each_element(const View& view, T* head_begin, Values& values, F&& f) {
-  const std::int64_t seq_len = view.shape[1], head_dim = view.shape[3];
-  auto* value = values.data();
-  for (std::int64_t s = 0; s < seq_len; ++s) {
-    T* row = head_begin + s * view.strides[1];
-    for (std::int64_t d = 0; d < head_dim; ++d) f(row[d * view.strides[3]], *value++);
+template <class T>
+void load_row(const T* in, std::int64_t stride, std::int64_t count, float* out) {
+  if (stride == 1) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = load(in[i]);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = load(in[i * stride]);
   }
 }
 
-std::int64_t head_offset(const View& view, std::int64_t batch, std::int64_t head) {
-  return batch * view.strides[0] + head * view.strides[2];
+template <class T>
+void store_row(const float* in, std::int64_t count, T* out, std::int64_t stride, bool accumulate) {
+  if (stride == 1 && !accumulate) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = convert<T>(in[i]);
+  } else if (stride == 1) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = convert<T>(load(out[i]) + in[i]);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      T& element = out[i * stride];
+      element = convert<T>(accumulate ? load(element) + in[i] : in[i]);
+    }
+  }
+}
+
+// Four floats, which the processors of all architectures move at once.
+typedef float Four __attribute__((vector_size(16)));
+typedef float UnalignedFour __attribute__((vector_size(16), aligned(4), may_alias));
+
+void transpose_four(const float* in, std::int64_t in_row, float* out, std::int64_t out_row) {
+  Four rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = *reinterpret_cast<const UnalignedFour*>(in + i * in_row);
+  const Four low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+  const Four low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+  const Four high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+  const Four high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  const Four columns[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                           __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                           __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                           __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+  for (int i = 0; i < 4; ++i) *reinterpret_cast<UnalignedFour*>(out + i * out_row) = columns[i];
 }
 
 }  // namespace
 
-Rows::Rows(std::int64_t seq_len, std::int64_t head_dim)
-    : seq_len_(seq_len), head_dim_(head_dim), values_(static_cast<std::size_t>(seq_len * head_dim)) {}
+Floats::Floats(std::int64_t count)
+    : data_(static_cast<float*>(
+          ::operator new[](static_cast<std::size_t>(count) * sizeof(float), kAlignment))) {}
 
-Rows Rows::load(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-                std::int64_t head) {
-  Rows rows(view.shape[1], view.shape[3]);
-  with_floating_type(memory.dtype(view), [&]<class T>(std::type_identity<T>) {
-    const T* begin = reinterpret_cast<const T*>(memory.at(view, iteration)) + head_offset(view, batch, head);
-    for_each_element(view, begin, rows.values_,
-                     [](const T& element, float& value) { value = cp::load(element); });
-  });
-  return rows;
+HeadRows::HeadRows(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
+                   std::int64_t first_head, std::int64_t heads)
+    : view_(view), data_(memory.at(view, iteration)), dtype_(memory.dtype(view)), heads_(heads) {
+  if (view.numel() == 0) return;  // such a view may have no memory to point to
+  data_ += (batch * view.strides[0] + first_head * view.strides[2]) * size_bytes(dtype_);
 }
 
-void Rows::store(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-                 std::int64_t head, bool accumulate) const {
-  with_floating_type(memory.dtype(view), [&]<class T>(std::type_identity<T>) {
-    T* begin = reinterpret_cast<T*>(memory.at(view, iteration)) + head_offset(view, batch, head);
-    for_each_element(view, begin, values_, [accumulate](T& element, const float& value) {
-      element = convert<T>(accumulate ? cp::load(element) + value : value);
-    });
+void HeadRows::load(std::int64_t begin, std::int64_t count, float* rows, std::int64_t row_size) const {
+  with_floating_type(dtype_, [&]<class T>(std::type_identity<T>) {
+    const T* data = reinterpret_cast<const T*>(data_);
+    for (std::int64_t row = begin; row < begin + count; ++row, rows += row_size) {
+      const std::int64_t offset = row / heads_ * view_.strides[1] + row % heads_ * view_.strides[2];
+      load_row(data + offset, view_.strides[3], dim(), rows);
+    }
   });
 }
 
-float& row_statistic(const View& view, const HostMemory& memory, std::int64_t iteration,
-                     const RowIndex& index) {
-  return reinterpret_cast<float*>(memory.at(
-      view,
-      iteration))[index.batch * view.strides[0] + index.head * view.strides[1] + index.seq * view.strides[2]];
+void HeadRows::store(std::int64_t begin, std::int64_t count, const float* rows, std::int64_t row_size,
+                     bool accumulate) const {
+  with_floating_type(dtype_, [&]<class T>(std::type_identity<T>) {
+    T* data = reinterpret_cast<T*>(data_);
+    for (std::int64_t row = begin; row < begin + count; ++row, rows += row_size) {
+      const std::int64_t offset = row / heads_ * view_.strides[1] + row % heads_ * view_.strides[2];
+      store_row(rows, dim(), data + offset, view_.strides[3], accumulate);
+    }
+  });
 }
 
-void keys_of(std::span<const MaskSlice> slices, std::int64_t q, std::vector<KeyRange>& ranges) {
-  ranges.clear();
-  for (const MaskSlice& slice : slices) {
-    const std::int64_t i = q - slice.q_begin;
-    if (i < 0 || i >= slice.q_len) continue;
-    std::int64_t begin = 0, end = slice.k_len;
-    if (slice.kind != MaskSlice::Kind::full) end = std::min(end, i + slice.diagonal + 1);
-    if (slice.kind == MaskSlice::Kind::window) begin = std::max(begin, i + slice.diagonal - slice.window + 1);
-    if (begin < end) ranges.push_back({slice.k_begin + begin, slice.k_begin + end});
+View as_rows(const View& statistic) {
+  const Shape &shape = statistic.shape, &strides = statistic.strides;
+  return {statistic.buffer,
+          statistic.offset,
+          {shape[0], shape[2], shape[1], 1},
+          {strides[0], strides[2], strides[1], 1},
+          statistic.advance};
+}
+
+void transpose(const float* in, std::int64_t in_row, std::int64_t rows, std::int64_t columns, float* out,
+               std::int64_t out_row) {
+  const std::int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
+  for (std::int64_t row = 0; row < whole_rows; row += 4) {
+    for (std::int64_t column = 0; column < whole_columns; column += 4) {
+      transpose_four(in + row * in_row + column, in_row, out + column * out_row + row, out_row);
+    }
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = row < whole_rows ? whole_columns : 0; column < columns; ++column) {
+      out[column * out_row + row] = in[row * in_row + column];
+    }
   }
 }
 
-float dot(std::span<const float> a, std::span<const float> b) {
-  float sum = 0;
-  for (std::size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
-  return sum;
-}
+PackedRows::PackedRows(const HeadRows& rows, const TileKernels& kernels, std::int64_t tile_rows, For use)
+    : rows_(rows),
+      kernels_(&kernels),
+      tile_rows_(tile_rows),
+      padded_rows_(round_up(rows.size(), kernels.panel_rows)),
+      padded_dim_(round_up(rows.dim(), kernels.panel_rows)),
+      use_(use),
+      packed_(static_cast<std::size_t>((rows.size() + tile_rows - 1) / tile_rows)),
+      dim_sums_(use == For::row_sums ? 0 : padded_rows_ * rows.dim()),
+      row_sums_(use == For::dim_sums ? 0 : padded_rows_ * padded_dim_),
+      loaded_(std::min(tile_rows, padded_rows_) * padded_dim_) {}
 
-void add_scaled(float factor, std::span<const float> in, std::span<float> out) {
-  for (std::size_t d = 0; d < out.size(); ++d) out[d] += factor * in[d];
+void PackedRows::pack(std::int64_t tile) {
+  if (packed_[static_cast<std::size_t>(tile)]) return;
+  packed_[static_cast<std::size_t>(tile)] = true;
+  const std::int64_t begin = tile * tile_rows_, count = std::min(tile_rows_, rows_.size() - begin);
+  const std::int64_t padded_count = std::min(tile_rows_, padded_rows_ - begin);
+  const std::int64_t dim = rows_.dim(), panel_rows = kernels_->panel_rows;
+  float* loaded = loaded_.data();
+  if (padded_dim_ > dim || padded_count > count) std::fill_n(loaded, padded_count * padded_dim_, 0.0f);
+  rows_.load(begin, count, loaded, padded_dim_);
+  if (use_ != For::row_sums) {
+    for (std::int64_t row = 0; row < padded_count; row += panel_rows) {
+      transpose(loaded + row * padded_dim_, padded_dim_, panel_rows, dim,
+                dim_sums_.data() + (begin + row) * dim, panel_rows);
+    }
+  }
+  if (use_ != For::dim_sums) {
+    for (std::int64_t column = 0; column < padded_dim_; column += panel_rows) {
+      float* panel = row_sums_.data() + column * padded_rows_ + begin * panel_rows;
+      for (std::int64_t row = 0; row < padded_count; ++row) {
+        std::copy_n(loaded + row * padded_dim_ + column, panel_rows, panel + row * panel_rows);
+      }
+    }
+  }
 }
 
 }  // namespace cp

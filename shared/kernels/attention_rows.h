@@ -1,59 +1,89 @@
-// What the attention kernels share: rows of head_dim values in f32 whatever the layout and dtype in memory,
-// and the keys that a query may see.
+// What the attention kernels read and write: rows of f32 values, whatever the layout and dtype in memory, and the panels
+// that products of tiles take them in.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
+#include <new>
 #include <vector>
 
+#include "shared/kernels/tile_kernels.h"
 #include "shared/plan/host_memory.h"
 #include "shared/plan/plan.h"
 
 namespace cp {
 
-// Where one value of an attention view lies: [batch, seq, head].
-struct RowIndex {
-  std::int64_t batch = 0, seq = 0, head = 0;
-};
-
-// One head of a [batch, seq, heads, head_dim] view as dense f32 rows, which may be changed and stored again.
-class Rows {
+// Uninitialised floats, aligned for every vector.
+class Floats {
  public:
-  Rows(std::int64_t seq_len, std::int64_t head_dim);  // zeros
-  // The rows of one head.
-  static Rows load(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-                   std::int64_t head);
-  // Writes the rows to the head of the view, or adds them to it in f32; rounds once.
-  void store(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-             std::int64_t head, bool accumulate) const;
-
-  std::int64_t seq_len() const { return seq_len_; }
-  std::span<float> operator[](std::int64_t seq) {
-    return {values_.data() + seq * head_dim_, static_cast<std::size_t>(head_dim_)};
-  }
-  std::span<const float> operator[](std::int64_t seq) const {
-    return {values_.data() + seq * head_dim_, static_cast<std::size_t>(head_dim_)};
-  }
+  explicit Floats(std::int64_t count);
+  float* data() { return data_.get(); }
+  const float* data() const { return data_.get(); }
 
  private:
-  std::int64_t seq_len_, head_dim_;
-  std::vector<float> values_;
+  struct Free {
+    void operator()(float* data) const { ::operator delete[](data, kAlignment); }
+  };
+  static constexpr std::align_val_t kAlignment{64};
+  std::unique_ptr<float[], Free> data_;
 };
 
-// Reads and writes of a [batch, heads, seq] f32 view (lse, delta).
-float& row_statistic(const View& view, const HostMemory& memory, std::int64_t iteration,
-                     const RowIndex& index);
+inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
-// Keys [begin, end).
-struct KeyRange {
-  std::int64_t begin = 0, end = 0;
+// Neighbouring heads of one batch of a [batch, seq, heads, dim] view. Row r is position r / heads of head
+// first_head + r % heads: the queries that share a key head lie side by side, and see the same keys.
+class HeadRows {
+ public:
+  HeadRows(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
+           std::int64_t first_head, std::int64_t heads);
+
+  std::int64_t size() const { return view_.shape[1] * heads_; }
+  std::int64_t dim() const { return view_.shape[3]; }
+
+  // Row begin + i is at rows + i * row_size.
+  void load(std::int64_t begin, std::int64_t count, float* rows, std::int64_t row_size) const;
+  // Writes the rows, or adds them to what is there; rounds once.
+  void store(std::int64_t begin, std::int64_t count, const float* rows, std::int64_t row_size,
+             bool accumulate = false) const;
+
+ private:
+  View view_;
+  std::byte* data_;  // of the first head, position 0
+  DType dtype_;
+  std::int64_t heads_;
 };
-// The keys that the slices let query `q` see; one range at most for each slice, in the slices' order, none
-// empty.
-void keys_of(std::span<const MaskSlice> slices, std::int64_t q, std::vector<KeyRange>& ranges);
 
-float dot(std::span<const float> a, std::span<const float> b);
-// out += factor * in.
-void add_scaled(float factor, std::span<const float> in, std::span<float> out);
+// A [batch, heads, seq] view (lse, delta) as [batch, seq, heads, 1].
+View as_rows(const View& statistic);
+
+// out[column][row] = in[row][column], for rows x columns of in.
+void transpose(const float* in, std::int64_t in_row, std::int64_t rows, std::int64_t columns, float* out,
+               std::int64_t out_row);
+
+// The rows of a head as operands `a` of multiply_panels(), packed tile by tile when first asked for; zeros fill the last panels.
+class PackedRows {
+ public:
+  // Which products the rows are for: those that sum over the dim (rows are m), those that sum over the rows (rows are k).
+  enum class For : std::uint8_t { dim_sums, row_sums, both };
+  PackedRows(const HeadRows& rows, const TileKernels& kernels, std::int64_t tile_rows, For use);
+
+  void pack(std::int64_t tile);
+  // For sums over the dim, from the given row, a multiple of panel_rows, on: [panel][dim][panel_rows].
+  const float* from(std::int64_t row) const { return dim_sums_.data() + row * rows_.dim(); }
+  std::int64_t from_panel() const { return kernels_->panel_rows * rows_.dim(); }
+  // For sums over rows, from the given row on: [panel of the dim][row][panel_rows].
+  const float* columns_from(std::int64_t row) const { return row_sums_.data() + row * kernels_->panel_rows; }
+  std::int64_t columns_panel() const { return padded_rows_ * kernels_->panel_rows; }
+
+ private:
+  HeadRows rows_;
+  const TileKernels* kernels_;
+  std::int64_t tile_rows_, padded_rows_, padded_dim_;
+  For use_;
+  std::vector<bool> packed_;  // tiles
+  Floats dim_sums_, row_sums_, loaded_;
+};
 
 }  // namespace cp

@@ -1,11 +1,9 @@
-#include <array>
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "shared/kernels/attention_rows.h"
 #include "tests/kernels/kernel_memory.h"
 #include "tests/support/attention_reference.h"
 
@@ -234,29 +232,6 @@ TEST(AttentionMerge, AnEmptySideChangesNothing) {
   memory.run(AttentionMerge{in, in_lse, rest, rest_lse});
   EXPECT_EQ(memory.values(out.buffer), (std::vector<double>{0, 0}));
   EXPECT_EQ(memory.values(lse.buffer), (std::vector<double>{kNegativeInfinity, kNegativeInfinity}));
-}
-
-RC_GTEST_PROP(KeysOf, AreTheKeysThatTheSlicesAllow, ()) {
-  const auto number = [](std::int64_t from, std::int64_t to) {
-    return *rc::gen::inRange<std::int64_t>(from, to + 1);
-  };
-  const MaskSlice slice{number(0, 3),
-                        number(0, 6),
-                        number(0, 3),
-                        number(0, 6),
-                        *rc::gen::element(Kind::full, Kind::causal, Kind::window),
-                        number(-7, 7),
-                        number(1, 8)};
-  std::vector<KeyRange> ranges;
-  for (std::int64_t q = 0; q < 12; ++q) {
-    keys_of(std::array{slice}, q, ranges);
-    for (std::int64_t k = 0; k < 12; ++k) {
-      const bool found = std::any_of(ranges.begin(), ranges.end(), [&](const KeyRange& range) {
-        return range.begin <= k && k < range.end;
-      });
-      RC_ASSERT(found == allows(slice, q, k));
-    }
-  }
 }
 
 }  // namespace

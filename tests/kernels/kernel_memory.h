@@ -22,12 +22,17 @@ class KernelMemory {
     return id;
   }
   void run(const Kernel& kernel, std::int64_t iteration = 0) {
+    with([&](const HostMemory& memory) { run_kernel(kernel, memory, iteration); });
+  }
+  // Calls f(memory).
+  template <class F>
+  void with(F&& f) {
     Bindings bindings;
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
       bindings.push_back(
           {static_cast<BufferId>(i), bytes_[i].data(), static_cast<std::int64_t>(bytes_[i].size())});
     }
-    run_kernel(kernel, HostMemory(plan_, bindings), iteration);
+    f(HostMemory(plan_, bindings));
   }
   std::vector<double> values(BufferId buffer) const {
     return decode(plan_.buffers[static_cast<std::size_t>(buffer)].dtype,

@@ -1,5 +1,6 @@
 #include "tests/support/attention_reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -37,20 +38,24 @@ class Attention {
   }
 
   Row row(std::int64_t b, std::int64_t h, std::int64_t i) const {
-    Row row{std::vector<double>(static_cast<std::size_t>(shape_.kv_len))};
-    double sum = 0;
+    constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    Row row{std::vector<double>(static_cast<std::size_t>(shape_.kv_len), kHidden)};
+    double greatest = kHidden, sum = 0;
     for (std::int64_t j = 0; j < shape_.kv_len; ++j) {
       if (!in_.mask(i, j)) continue;
       double score = 0;
       for (std::int64_t d = 0; d < shape_.head_dim; ++d)
         score += in_.q[q_at(b, i, h, d)] * in_.k[k_at(b, j, h, d)];
-      row.p[static_cast<std::size_t>(j)] =
-          std::exp(in_.softmax_scale * score);  // small scores: no need of a maximum
-      sum += row.p[static_cast<std::size_t>(j)];
+      row.p[static_cast<std::size_t>(j)] = in_.softmax_scale * score;
+      greatest = std::max(greatest, in_.softmax_scale * score);
+    }
+    for (double& p : row.p) {
+      p = p == kHidden ? 0 : std::exp(p - greatest);
+      sum += p;
     }
     if (sum == 0) return row;
     for (double& p : row.p) p /= sum;
-    row.lse = std::log(sum);
+    row.lse = greatest + std::log(sum);
     return row;
   }
 

@@ -1,0 +1,210 @@
+// The code of the tile kernels, for the instruction set that the including source is compiled for. Everything here is
+// local to that source, and nothing is an inline function of a library: a linker that merged such a function of two
+// sources could hand the instructions of one machine to another.
+#pragma once
+
+#include "shared/kernels/tile_kernels.h"
+
+namespace cp {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kVectors = 3, kPanelRows = 8;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int kLanes = 8, kVectors = 3, kPanelRows = 4;
+#else
+constexpr int kLanes = 4, kVectors = 2, kPanelRows = 4;
+#endif
+constexpr int kWidth = kLanes * kVectors;
+
+typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
+typedef std::int32_t Integers __attribute__((vector_size(kLanes * sizeof(float))));
+typedef float Unaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
+
+#define CP_INLINE inline __attribute__((always_inline))
+
+CP_INLINE Vector load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
+CP_INLINE void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to) = value; }
+CP_INLINE Vector fill(float value) { return value - Vector{}; }
+CP_INLINE Vector larger(Vector a, Vector b) { return a > b ? a : b; }
+
+// ---- products ----
+
+// kPanelRows x kN vectors of c, which stay in registers. a(m, k) = a[m * kRow + k * kColumn].
+template <int kN, int kRow, int kColumn>
+CP_INLINE void multiply_registers(TileProduct product, const float* a, const float* b, float* c) {
+  Vector sums[kPanelRows][kN];
+#pragma GCC unroll 16
+  for (int m = 0; m < kPanelRows; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kN; ++n) {
+      sums[m][n] = product.accumulate ? load(c + m * product.c_row + n * kLanes) : Vector{};
+    }
+  }
+  for (std::int64_t k = 0; k < product.depth; ++k) {
+    Vector row[kN];
+#pragma GCC unroll 4
+    for (int n = 0; n < kN; ++n) row[n] = load(b + n * kLanes);
+#pragma GCC unroll 16
+    for (int m = 0; m < kPanelRows; ++m) {
+      const Vector factor = fill(a[m * kRow]);
+#pragma GCC unroll 4
+      for (int n = 0; n < kN; ++n) sums[m][n] += factor * row[n];
+    }
+    a += kColumn;
+    b += product.b_row;
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < kPanelRows; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kN; ++n) store(c + m * product.c_row + n * kLanes, sums[m][n]);
+  }
+}
+
+template <int kN, int kRow, int kColumn>
+void multiply_columns(TileProduct product, std::int64_t a_panel, std::int64_t first_vector) {
+  const float* a = product.a;
+  float* c = product.c + first_vector * kLanes;
+  for (std::int64_t m = 0; m < product.rows; m += kPanelRows) {
+    multiply_registers<kN, kRow, kColumn>(product, a, product.b + first_vector * kLanes, c);
+    a += a_panel;
+    c += kPanelRows * product.c_row;
+  }
+}
+
+template <int kRow, int kColumn>
+void multiply(TileProduct product, std::int64_t a_panel) {
+  for (std::int64_t done = 0; done < product.vectors;) {
+    const std::int64_t left = product.vectors - done;
+    const std::int64_t parts = (left + kVectors - 1) / kVectors;
+    const std::int64_t next = (left + parts - 1) / parts;  // 4 vectors are 2 and 2, not 3 and 1
+    if (next == 1) multiply_columns<1, kRow, kColumn>(product, a_panel, done);
+    if (next == 2) multiply_columns<2, kRow, kColumn>(product, a_panel, done);
+    if constexpr (kVectors == 3) {
+      if (next == 3) multiply_columns<3, kRow, kColumn>(product, a_panel, done);
+    }
+    done += next;
+  }
+}
+
+void multiply_panels(TileProduct product) { multiply<1, kPanelRows>(product, product.a_panel); }
+void multiply_tile(TileProduct product) { multiply<kWidth, 1>(product, kPanelRows * kWidth); }
+
+// ---- exponentials ----
+
+// exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2. The polynomial's relative error is 2^-28;
+// ln 2 is split in two so that n times its first part is exact (Cody and Waite); roundings add up to less than 2 ulp.
+CP_INLINE Vector exponential_of(Vector x) {
+  constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer, which is then in the low bits
+  constexpr float kLog2e = 0x1.715476p0f, kLn2High = 0x1.63p-1f, kLn2Low = -0x1.bd0106p-13f;
+  const Vector shifted = x * kLog2e + kRound;
+  const Vector n = shifted - kRound;
+  const Vector r = (x - n * kLn2High) - n * kLn2Low;
+  Vector p = 0x1.6a23ccp-10f * r + 0x1.123a2p-7f;
+  p = p * r + 0x1.5558f2p-5f;
+  p = p * r + 0x1.555492p-3f;
+  p = p * r + 0x1.fffffcp-2f;
+  p = (p * r) * r + r + 1.0f;
+  // 2p * 2^(n-1), so that n = 128 is no overflow.
+  const Integers exponent = (Integers)shifted + (126 - 0x4b400000);
+  const Vector result = (p + p) * (Vector)(exponent << 23);
+  const Vector low = x < -86.9f ? Vector{} : result;
+  return x > 88.73f ? fill(__builtin_inff()) : low;
+}
+
+// All ones where the bit of the lane is set.
+CP_INLINE Integers lanes_of(std::uint64_t bits) {
+  Integers bit;
+#pragma GCC unroll 16
+  for (int lane = 0; lane < kLanes; ++lane) bit[lane] = 1 << lane;
+  return ((static_cast<std::int32_t>(bits & 0xffffffffu) - Integers{}) & bit) != 0;
+}
+
+void scale_scores(TileBlock block, float scale, float* greatest) {
+  for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
+    float* column = block.tile + v * kLanes;
+    Vector most = load(greatest + v * kLanes);
+    for (std::int64_t row = 0; row < block.rows; ++row) {
+      Vector score = load(column + row * kWidth) * scale;
+      if (block.mask != nullptr) {
+        score = lanes_of(block.mask[row] >> (v * kLanes)) ? score : fill(-__builtin_inff());
+      }
+      store(column + row * kWidth, score);
+      most = larger(score, most);
+    }
+    store(greatest + v * kLanes, most);
+  }
+}
+
+void exponentials(TileBlock block, const float* greatest, float* sum) {
+  for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
+    float* column = block.tile + v * kLanes;
+    Vector most = load(greatest + v * kLanes);
+    most = most == -__builtin_inff() ? Vector{} : most;
+    Vector total = load(sum + v * kLanes);
+    for (std::int64_t row = 0; row < block.rows; ++row) {
+      const Vector weight = exponential_of(load(column + row * kWidth) - most);
+      store(column + row * kWidth, weight);
+      total += weight;
+    }
+    store(sum + v * kLanes, total);
+  }
+}
+
+void gradients(TileBlock scores, float* products, float scale, const float* lse, const float* delta) {
+  for (std::int64_t v = scores.first_vector; v < scores.first_vector + scores.vectors; ++v) {
+    float* column = scores.tile + v * kLanes;
+    float* product = products + v * kLanes;
+    const Vector row_lse = load(lse + v * kLanes), row_delta = load(delta + v * kLanes);
+    for (std::int64_t row = 0; row < scores.rows; ++row) {
+      Vector p = exponential_of(load(column + row * kWidth) * scale - row_lse);
+      Vector ds = p * (load(product + row * kWidth) - row_delta) * scale;
+      if (scores.mask != nullptr) {
+        const Integers counts = lanes_of(scores.mask[row] >> (v * kLanes));
+        p = counts ? p : Vector{};
+        ds = counts ? ds : Vector{};
+      }
+      store(column + row * kWidth, p);
+      store(product + row * kWidth, ds);
+    }
+  }
+}
+
+void scale_columns(TileBlock block, const float* factors) {
+  for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
+    float* column = block.tile + v * kLanes;
+    const Vector factor = load(factors + v * kLanes);
+    for (std::int64_t row = 0; row < block.rows; ++row) {
+      store(column + row * kWidth, load(column + row * kWidth) * factor);
+    }
+  }
+}
+
+void exponential(const float* in, float* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(out + i, exponential_of(load(in + i)));
+  if (i == count) return;
+  float rest[kLanes] = {};
+  for (std::int64_t lane = 0; lane < count - i; ++lane) rest[lane] = in[i + lane];
+  store(rest, exponential_of(load(rest)));
+  for (std::int64_t lane = 0; lane < count - i; ++lane) out[i + lane] = rest[lane];
+}
+
+constexpr TileKernels table(std::string_view name) {
+  TileKernels kernels;
+  kernels.name = name;
+  kernels.lanes = kLanes;
+  kernels.vectors = kVectors;
+  kernels.panel_rows = kPanelRows;
+  kernels.multiply_panels = multiply_panels;
+  kernels.multiply_tile = multiply_tile;
+  kernels.scale_scores = scale_scores;
+  kernels.exponentials = exponentials;
+  kernels.gradients = gradients;
+  kernels.scale_columns = scale_columns;
+  kernels.exponential = exponential;
+  return kernels;
+}
+
+}  // namespace
+}  // namespace cp

@@ -1,0 +1,200 @@
+#include "shared/kernels/tile_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cp {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kUntouched = 12345;
+
+class TileKernelsTest : public ::testing::TestWithParam<const TileKernels*> {
+ protected:
+  const TileKernels& tiles() const { return *GetParam(); }
+  std::size_t at(std::int64_t row, std::int64_t column) const {
+    return static_cast<std::size_t>(row * tiles().width() + column);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Sets, TileKernelsTest,
+                         ::testing::ValuesIn(tile_kernels().begin(), tile_kernels().end()),
+                         [](const auto& test) { return std::string(test.param->name); });
+
+TEST(TileKernels, TheLastOneRunsEverywhere) {
+  ASSERT_FALSE(tile_kernels().empty());
+  EXPECT_EQ(tile_kernels().back()->name, "baseline");
+  std::set<std::string_view> names;
+  for (const TileKernels* tiles : tile_kernels()) {
+    EXPECT_TRUE(names.insert(tiles->name).second);
+    EXPECT_LT(tiles->width(), 64);  // a mask has a bit for each column
+  }
+}
+
+std::vector<float> random_integers(std::int64_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 7) - 3);
+  return values;
+}
+
+// Sums of small integers are exact, in whatever order.
+TEST_P(TileKernelsTest, ProductsEqualTheDefinition) {
+  const std::int64_t panel = tiles().panel_rows, lanes = tiles().lanes, width = tiles().width();
+  for (const bool a_is_tile : {false, true}) {
+    for (const bool accumulate : {false, true}) {
+      for (std::int64_t vectors = 1; vectors <= 2 * tiles().vectors + 2; ++vectors) {
+        for (const std::int64_t depth : {std::int64_t{0}, std::int64_t{1}, std::int64_t{5}, width}) {
+          const std::int64_t rows = 3 * panel, columns = vectors * lanes, b_row = columns + 3,
+                             c_row = columns + lanes;
+          const std::int64_t a_panel = panel * depth + 5;
+          const std::vector<float> a = random_integers(a_is_tile ? rows * width : 3 * a_panel, 1),
+                                   b = random_integers(std::max<std::int64_t>(1, depth) * b_row, 2);
+          std::vector<float> c(static_cast<std::size_t>(rows * c_row), kUntouched), expected = c;
+          for (std::int64_t m = 0; m < rows; ++m) {
+            for (std::int64_t n = 0; n < columns; ++n) {
+              float& sum = expected[static_cast<std::size_t>(m * c_row + n)];
+              if (!accumulate) sum = 0;
+              for (std::int64_t k = 0; k < depth; ++k) {
+                const std::int64_t from =
+                    a_is_tile ? m * width + k : m / panel * a_panel + k * panel + m % panel;
+                sum += a[static_cast<std::size_t>(from)] * b[static_cast<std::size_t>(k * b_row + n)];
+              }
+            }
+          }
+          const TileProduct product{a.data(), a_panel, b.data(), b_row,   c.data(),
+                                    c_row,    rows,    depth,    vectors, accumulate};
+          a_is_tile ? tiles().multiply_tile(product) : tiles().multiply_panels(product);
+          ASSERT_EQ(c, expected) << "tile " << a_is_tile << " vectors " << vectors << " depth " << depth;
+        }
+      }
+    }
+  }
+}
+
+// In units of the last place of the exact value.
+double ulps(float actual, double exact) {
+  const float below = std::nextafter(static_cast<float>(exact), 0.0f);
+  const double ulp = std::abs(static_cast<double>(static_cast<float>(exact)) - static_cast<double>(below));
+  return std::abs(static_cast<double>(actual) - exact) / ulp;
+}
+
+TEST_P(TileKernelsTest, ExponentialIsWithinTwoUlp) {
+  std::vector<float> in;
+  constexpr std::uint32_t kStep = 1009;  // of the bits: every size of number, 2 million of them
+  for (const float limit : {-86.9f, 88.72f}) {
+    const std::uint32_t sign = std::signbit(limit) ? 0x80000000u : 0u,
+                        end = std::bit_cast<std::uint32_t>(std::abs(limit));
+    for (std::uint32_t bits = 0; bits <= end; bits += kStep) in.push_back(std::bit_cast<float>(bits | sign));
+    in.push_back(limit);
+  }
+  std::vector<float> out(in.size());
+  tiles().exponential(in.data(), out.data(), static_cast<std::int64_t>(in.size()));
+  double worst = 0;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const double error = ulps(out[i], std::exp(static_cast<double>(in[i])));
+    ASSERT_LE(error, 2) << in[i];
+    worst = std::max(worst, error);
+  }
+  RecordProperty("worst_ulp", std::to_string(worst));
+}
+
+TEST_P(TileKernelsTest, ExponentialOfSpecialValues) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), most = std::numeric_limits<float>::max();
+  const std::vector<float> in = {0.0f,  -0.0f, -kInfinity, kInfinity, nan,
+                                 -most, most,  -87.0f,     89.0f,     -1e-30f};
+  const std::vector<float> expected = {1, 1, 0, kInfinity, nan, 0, kInfinity, 0, kInfinity, 1};
+  for (std::size_t count = 0; count <= in.size(); ++count) {
+    std::vector<float> out(in.size(), kUntouched);
+    tiles().exponential(in.data(), out.data(), static_cast<std::int64_t>(count));
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const float wanted = i < count ? expected[i] : kUntouched;
+      EXPECT_TRUE(out[i] == wanted || (std::isnan(out[i]) && std::isnan(wanted))) << in[i] << " " << out[i];
+    }
+  }
+}
+
+// A tile whose cells are all different, and a mask that hides some of them, from the given vector on.
+TEST_P(TileKernelsTest, SoftmaxOfABlockEqualsTheDefinition) {
+  const std::int64_t width = tiles().width(), rows = 2 * tiles().panel_rows;
+  for (std::int64_t first = 0; first < tiles().vectors; ++first) {
+    for (const bool masked : {false, true}) {
+      const auto size = static_cast<std::size_t>(rows * width);
+      std::vector<float> tile(size), weights(size, kUntouched),
+          greatest(static_cast<std::size_t>(width), -kInfinity), sums(static_cast<std::size_t>(width), 1);
+      for (std::size_t i = 0; i < size; ++i) tile[i] = static_cast<float>(i * 37 % 101) - 50;
+      std::vector<std::uint64_t> mask;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        mask.push_back(masked ? 0x5a5a5a5a5a5a5a5aU ^ (std::uint64_t{1} << (row % 64)) : ~std::uint64_t{0});
+        mask.back() &= ~(std::uint64_t{1} << (first * tiles().lanes));  // a column that sees nothing
+      }
+      const std::vector<float> before = tile;
+      const TileBlock block{tile.data(), mask.data(), rows, first, tiles().vectors - first};
+      tiles().scale_scores(block, 0.5f, greatest.data());
+      weights = tile;
+      tiles().exponentials({weights.data(), nullptr, rows, first, tiles().vectors - first}, greatest.data(),
+                           sums.data());
+      for (std::int64_t column = 0; column < width; ++column) {
+        float most = -kInfinity;
+        double sum = 1;
+        for (std::int64_t row = 0; row < rows; ++row) {
+          const bool seen = (mask[static_cast<std::size_t>(row)] >> column & 1) != 0;
+          const float expected = column < first * tiles().lanes ? before[at(row, column)]
+                                 : seen                         ? before[at(row, column)] * 0.5f
+                                                                : -kInfinity;
+          ASSERT_EQ(tile[at(row, column)], expected);
+          if (column >= first * tiles().lanes) most = std::max(most, expected);
+        }
+        ASSERT_EQ(greatest[static_cast<std::size_t>(column)], most);
+        for (std::int64_t row = 0; row < rows && column >= first * tiles().lanes; ++row) {
+          const double weight =
+              most == -kInfinity ? 0 : std::exp(static_cast<double>(tile[at(row, column)] - most));
+          ASSERT_NEAR(weights[at(row, column)], weight, 0x1p-22 * weight);
+          sum += weight;
+        }
+        // Each addition rounds once, and each weight is off by 2 ulp.
+        ASSERT_NEAR(sums[static_cast<std::size_t>(column)], sum,
+                    (static_cast<double>(rows) + 4) * 0x1p-24 * sum);
+      }
+    }
+  }
+}
+
+TEST_P(TileKernelsTest, GradientsOfABlockEqualTheDefinition) {
+  const std::int64_t width = tiles().width(), rows = tiles().panel_rows;
+  const auto size = static_cast<std::size_t>(rows * width);
+  for (const bool masked : {false, true}) {
+    std::vector<float> scores(size), products(size), lse, delta;
+    for (std::size_t i = 0; i < size; ++i) {
+      scores[i] = static_cast<float>(i % 11) - 5, products[i] = static_cast<float>(i % 7) - 3;
+    }
+    for (std::int64_t column = 0; column < width; ++column) {
+      lse.push_back(column == 1 ? kInfinity : static_cast<float>(column % 3)), delta.push_back(0.5f);
+    }
+    const std::vector<std::uint64_t> mask(static_cast<std::size_t>(rows), 0x3333333333333333U);
+    const std::vector<float> s = scores, dp = products;
+    tiles().gradients({scores.data(), masked ? mask.data() : nullptr, rows, 0, tiles().vectors},
+                      products.data(), 0.5f, lse.data(), delta.data());
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t column = 0; column < width; ++column) {
+        const bool seen = !masked || column % 4 < 2;
+        const double p =
+            seen ? std::exp(0.5 * s[at(row, column)] - lse[static_cast<std::size_t>(column)]) : 0;
+        const double ds = p * (dp[at(row, column)] - 0.5) * 0.5;
+        ASSERT_NEAR(scores[at(row, column)], p, 0x1p-22 * p);
+        ASSERT_NEAR(products[at(row, column)], ds, 0x1p-21 * std::abs(ds));  // 2 ulp of p and two roundings
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cp
