@@ -192,26 +192,7 @@ void Routing::gather_equal(const Transport& transport, const std::string& label)
 void Routing::gather_by_exchange(const std::vector<Transport>& transports, const std::string& label) {
   Exchange exchange{group_, {}, {}, {}};
   for (const Transport& t : transports) {
-    std::int64_t packed = 0;
-    for (int user = 0; user < static_cast<int>(size()); ++user) {
-      if (user != self_ && block_numel(t, user) > 0 && !contiguous_at_home(t, user))
-        packed += block_numel(t, user);
-    }
-    const BufferId staging =
-        packed == 0 ? -1 : writer_.builder().temporary(str(label, " packed"), t.home.dtype, packed);
-    std::int64_t offset = 0;
-    for (int user = 0; user < static_cast<int>(size()); ++user) {
-      const Piece& piece = to_user_[idx(user)];
-      if (user == self_ || piece.rows == 0) continue;
-      if (std::optional<View> direct = contiguous_at_home(t, user)) {
-        exchange.sends.push_back({user, *std::move(direct)});
-        continue;
-      }
-      const std::int64_t numel = block_numel(t, user);
-      pack(t, user, staging, offset, label);
-      exchange.sends.push_back({user, flat_view(staging, offset, numel)});
-      offset += numel;
-    }
+    for (const auto& [user, view] : sends_of(t, label)) exchange.sends.push_back({user, view});
     for (int home = 0; home < static_cast<int>(size()); ++home) {
       const Piece& piece = from_home_[idx(home)];
       if (home == self_ || piece.rows == 0) continue;
@@ -220,6 +201,35 @@ void Routing::gather_by_exchange(const std::vector<Transport>& transports, const
   }
   issue(std::move(exchange), counts(transports, false), label);
   for (const Transport& t : transports) copy_own(t, label);
+}
+
+std::vector<std::pair<int, View>> Routing::sends_of(const Transport& transport, const std::string& label) {
+  const std::vector<Range>& heads = transport.heads.of_user;
+  // What all users get alike is packed once.
+  const bool alike = wants_all() && std::all_of(heads.begin(), heads.end(), [&](const Range& range) {
+                       return range.len == transport.home.heads;
+                     });
+  std::vector<std::pair<int, View>> sends;
+  std::vector<int> packed;  // users whose pieces are not contiguous at home
+  std::int64_t numel = 0;
+  for (int user = 0; user < static_cast<int>(size()); ++user) {
+    if (user == self_ || block_numel(transport, user) == 0) continue;
+    if (std::optional<View> direct = contiguous_at_home(transport, user)) {
+      sends.emplace_back(user, *std::move(direct));
+    } else {
+      packed.push_back(user);
+      numel = alike ? block_numel(transport, user) : numel + block_numel(transport, user);
+    }
+  }
+  if (packed.empty()) return sends;
+  const BufferId staging = writer_.builder().temporary(str(label, " packed"), transport.home.dtype, numel);
+  std::int64_t offset = 0;
+  for (const int user : packed) {
+    if (!alike || user == packed.front()) pack(transport, user, staging, offset, label);
+    sends.emplace_back(user, flat_view(staging, offset, block_numel(transport, user)));
+    if (!alike) offset += block_numel(transport, user);
+  }
+  return sends;
 }
 
 // ---- user to home ----

@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shared/context_parallel/plan_writer.h"
@@ -77,6 +78,8 @@ class Routing {
 
   void gather_equal(const Transport& transport, const std::string& label);
   void gather_by_exchange(const std::vector<Transport>& transports, const std::string& label);
+  // What each other user is sent of a tensor; packed where it does not lie in the order that travels.
+  std::vector<std::pair<int, View>> sends_of(const Transport& transport, const std::string& label);
   void give_back_equal(const Transport& transport, const std::string& label);
   void give_back_by_exchange(const std::vector<Transport>& transports, bool sum, const std::string& label);
   void reduce_scatter(const Transport& transport, const std::string& label);

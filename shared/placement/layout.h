@@ -48,7 +48,7 @@ struct Layout {
 
 // A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws InvalidInput
 // for: a number of placements other than the number of axes, a dim out of range, an order that does not list
-// exactly the sharding axes, a split that does not fit (Sized must fit what the axes before it leave on every
+// exactly the sharding axes, a split that does not fit (Sized and Dealt must fit what the axes before leave on every
 // rank), reductions mixed in one layout (only sum and avg go together), avg of an integer dtype, a negative
 // size, a tensor of 2^63 bytes or more.
 Layout make_layout(Mesh mesh, std::vector<Placement> placements, Shape shape, DType dtype,

@@ -29,7 +29,7 @@ void check_splits_of(const Layout& layout, std::size_t dim) {
     const Split& split = split_along(layout, axes[depth]);
     const int parts = layout.mesh.axis_size(axes[depth]);
     try {
-      if (depth > 0 && std::holds_alternative<Sized>(split)) {
+      if (depth > 0 && fits_one_length(split)) {
         for_each_rest(layout, axes, depth, index_range(0, dim_size), 0,
                       [&](const IndexSet& rest) { validate_split(split, size(rest), dim_size, parts); });
       } else {

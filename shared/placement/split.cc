@@ -195,6 +195,10 @@ std::optional<IndexRange> split_range(const Split& split, IndexRange range, int 
       split);
 }
 
+bool fits_one_length(const Split& split) {
+  return std::holds_alternative<Sized>(split) || std::holds_alternative<Dealt>(split);
+}
+
 void validate_split(const Split& split, std::int64_t length, std::int64_t dim_size, int parts) {
   std::visit([&](const auto& rule) { validate(rule, length, dim_size, parts); }, split);
 }

@@ -82,6 +82,10 @@ struct IndexRange {
 // and Sized do.
 std::optional<IndexRange> split_range(const Split& split, IndexRange range, int parts, int index);
 
+// Whether the split divides lists of one length alone (Sized, Dealt), so that what earlier axes leave must have
+// it on every rank.
+bool fits_one_length(const Split& split);
+
 // Throws InvalidInput when the split cannot divide a list of `length` of a dimension of `dim_size` among
 // `parts`: sizes that do not fit, cu_seqlens that do not end with the dimension, a block below 1.
 void validate_split(const Split& split, std::int64_t length, std::int64_t dim_size, int parts);

@@ -201,13 +201,13 @@ void LayoutSpace::members(int side, int position, std::span<const std::int8_t> a
 
 bool LayoutSpace::usable(int side, int dim, const ShardList& entries) const {
   const bool has_sized = std::any_of(entries.begin(), entries.end(), [&](const ShardEntry& entry) {
-    return std::holds_alternative<Sized>(splits_[idx(entry.split)]);
+    return fits_one_length(splits_[idx(entry.split)]);
   });
   if (!has_sized) return true;
   // Explicit sizes fit just where the request wrote them: behind the same outer axes.
   std::size_t last_sized = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (std::holds_alternative<Sized>(splits_[idx(entries[i].split)])) last_sized = i;
+    if (fits_one_length(splits_[idx(entries[i].split)])) last_sized = i;
   }
   for (const ShardList& list : request_lists_[side][idx(dim)]) {
     if (list.size() > last_sized &&

@@ -69,7 +69,8 @@ class Bound {
         strategy_.core == Core::all_gather || strategy_.core == Core::need_only ||
         (strategy_.core == Core::ring && strategy_.rotation == Strategy::Rotation::all_gather);
     if (gathers) {
-      const std::int64_t all = (n + 1) * kv_values_;
+      const std::int64_t packed = strategy_.core == Core::need_only ? n : 1;  // each user's rows on their own
+      const std::int64_t all = (n + packed) * kv_values_;
       return all * bytes_ + (backward ? (2 * all + 3 * kv_values_ + q_values_) * kF32 : 0);
     }
     if (strategy_.core == Core::ring) {

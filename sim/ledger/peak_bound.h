@@ -13,7 +13,7 @@ namespace cp::sim {
 // the problem's dtype, and Qf, Kf, Of the same in f32:
 //
 //   moves    (Ulysses, head_tail_exchange) what arrives, packed and unpacked: 3 (Q + K + O)
-//   gathered all K and V, packed once more at home: K of all ranks + K.  Backward: the same of dK and dV in f32, once
+//   gathered all K and V, packed once more at home (need_only: for each user): K of all ranks + K.  Backward: the same of dK and dV in f32, once
 //            for what is computed, once for what arrives, and home sums: 2 x all + 3 Kf; and dQ: Qf
 //   ring     two blocks of K and V, on two levels in a double ring.  Backward: five blocks of dK and dV under way, and
 //            home sums: 8 Kf for each level; and dQ: Qf

@@ -1,0 +1,185 @@
+// Every strategy x balance x mask x length x heads, forward and backward: planned, checked, run with data, its
+// ledgers kept, compared with one device.
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/text.h"
+#include "sim/run/attention_run.h"
+#include "tests/context_parallel/problem_generator.h"
+
+namespace cp::testing {
+namespace {
+
+std::vector<Rank> first_ranks(int cp) {
+  std::vector<Rank> ranks(static_cast<std::size_t>(cp));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// What is wrong; empty when the run holds.
+std::string findings(const sim::AttentionRun& run) {
+  std::string text;
+  for (const sim::Verdict& verdict : run.verdicts) {
+    if (!verdict.holds) text += str(verdict.name, ": ", verdict.finding, "\n");
+  }
+  for (const sim::TensorError& error : run.errors) text += error.finding;
+  return text;
+}
+
+sim::AttentionRunOptions with_backward() {
+  sim::AttentionRunOptions options;
+  options.backward = true;
+  return options;
+}
+
+std::string run_findings(const sim::AttentionTestData& data, int cp, const Strategy& strategy) {
+  return findings(
+      sim::run_attention(data, {data.problem(), first_ranks(cp), strategy, true}, with_backward()));
+}
+
+enum class Mask { none, causal, window, documents, causal_documents };
+enum class Heads { mha, gqa, mqa };
+
+class EveryStrategy : public ::testing::TestWithParam<std::tuple<Mask, std::int64_t, Heads>> {};
+
+TEST_P(EveryStrategy, EqualsOneDevice) {
+  const auto& [mask, seq_len, heads] = GetParam();
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = seq_len;
+  problem.q_heads = 6;
+  problem.kv_heads = heads == Heads::mha ? 6 : heads == Heads::gqa ? 3 : 1;
+  problem.head_dim = 4, problem.v_head_dim = 3;
+  problem.causal = mask == Mask::causal || mask == Mask::causal_documents;
+  if (mask == Mask::window) problem.window = 4;
+  if (mask == Mask::documents || mask == Mask::causal_documents) {
+    problem.cu_seqlens = {0, seq_len / 8, seq_len / 8, seq_len / 2, seq_len - seq_len / 6};
+  }
+  const sim::AttentionTestData data(problem, 1);
+  constexpr int kRanks = 4;
+  for (const std::string& name : strategy_names()) {
+    for (const char* balance : {"contiguous", "head_tail", "striped", "striped:3", "cost:4",
+                                "head_tail_exchange", "per_document:head_tail"}) {
+      Strategy strategy = named_strategy({name, {}, {}}, problem, kRanks);
+      strategy.balance = parse_balance(balance);
+      EXPECT_EQ(run_findings(data, kRanks, strategy), "")
+          << to_string(problem) << " by " << to_string(strategy);
+    }
+  }
+}
+
+// Even, uneven, and shorter than the group.
+INSTANTIATE_TEST_SUITE_P(Table, EveryStrategy,
+                         ::testing::Combine(::testing::Values(Mask::none, Mask::causal, Mask::window,
+                                                              Mask::documents, Mask::causal_documents),
+                                            ::testing::Values(32, 37, 3),
+                                            ::testing::Values(Heads::mha, Heads::gqa, Heads::mqa)));
+
+RC_GTEST_PROP(AttentionStrategies, AnyLegalProblemOnAnyStrategyEqualsOneDevice, ()) {
+  const AttentionProblem problem = *any_problem();
+  const int cp = *rc::gen::inRange(1, 9);
+  const Strategy strategy = *any_strategy(problem, cp);
+  RC_LOG() << to_string(problem) << " documents " << join(problem.cu_seqlens, "/") << " on " << cp << " by "
+           << to_string(strategy) << "\n";
+  const sim::AttentionTestData data(problem, *rc::gen::arbitrary<std::uint64_t>());
+  RC_ASSERT(run_findings(data, cp, strategy) == "");
+}
+
+RC_GTEST_PROP(AttentionStrategies, ARefusedOnesAlternativeRunsAndIsExact, ()) {
+  AttentionProblem problem = *any_problem();
+  const int cp = *rc::gen::inRange(1, 7);
+  Strategy strategy = *any_strategy(problem, cp);
+  strategy.ulysses_degree = *rc::gen::inRange(-1, 12);
+  strategy.inner_ring = *rc::gen::inRange(0, 5);
+  if (*rc::gen::inRange(0, 4) == 0) problem.dropout = 0.1;
+  if (*rc::gen::inRange(0, 4) == 0) problem.dtype = DType::i32;
+  const auto refusal = refuse(problem, cp, strategy);
+  RC_PRE(refusal.has_value());
+  RC_LOG() << refusal->reason << "\n";
+  RC_ASSERT(run_findings(sim::AttentionTestData(refusal->problem, 1), cp, refusal->strategy) == "");
+}
+
+// ---- bytes against the closed formulas, even and unskipped ----
+
+struct Formula {
+  std::string strategy;
+  int ulysses_degree, ring;
+  std::int64_t forward, backward;  // a rank
+};
+
+TEST(AttentionBytes, EvenUnskippedCasesFollowTheClosedFormulas) {
+  constexpr std::int64_t kRanks = 4;
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 64;
+  problem.q_heads = 8, problem.kv_heads = 4;
+  problem.head_dim = problem.v_head_dim = 8;
+  problem.batch = 2;
+  problem.dtype = DType::bf16;
+  const std::int64_t rows = problem.batch * problem.q_len / kRanks;
+  const std::int64_t q = rows * problem.q_heads * 8 * 2, kv = 2 * rows * problem.kv_heads * 8 * 2,
+                     dkv = 2 * kv;
+  const std::int64_t out = 2 * q, lse = rows * problem.q_heads * 4, dq = 2 * q, p = kRanks - 1;
+  const std::vector<Formula> formulas = {
+      {"ring", 1, 4, p * kv, p * kv + p * dkv},
+      {"all_gather", 1, 4, p * kv, p * kv + p * dkv},
+      {"need_only", 1, 4, p * kv, p * kv + p * dkv},
+      {"double_ring", 1, 4, p * kv, p * kv + p * dkv},
+      {"ulysses", 4, 1, p * (2 * q + kv) / kRanks, p * (2 * q + kv) / kRanks},
+      {"ulysses_ring", 2, 2, (2 * q + kv) / 2 + kv, (2 * q + kv) / 2 + kv + dkv},
+      {"pass_q", 1, 4, p * q + p * (out + lse), p * (q + q + lse + lse + dq)},
+  };
+  const sim::AttentionTestData data(problem, 1);
+  for (const Formula& formula : formulas) {
+    const Strategy strategy = named_strategy({formula.strategy, {}, {}}, problem, kRanks);
+    const sim::AttentionRun run =
+        sim::run_attention(data, {problem, first_ranks(kRanks), strategy, true}, with_backward());
+    EXPECT_EQ(findings(run), "") << formula.strategy;
+    EXPECT_EQ(run.forward.bytes_received, kRanks * formula.forward) << formula.strategy;
+    EXPECT_EQ(run.forward.bytes_received_max, formula.forward) << formula.strategy;
+    EXPECT_EQ(run.backward.bytes_received, kRanks * formula.backward) << formula.strategy;
+  }
+}
+
+// The exchange of query halves adds q/2 each way; the middle rank of an odd group keeps its own.
+TEST(AttentionBytes, HeadTailExchangeAddsHalfOfQEachWay) {
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 64;
+  problem.q_heads = problem.kv_heads = 2;
+  problem.causal = true;
+  const std::int64_t q = 16 * 2 * 64 * 4, kv = 2 * q;
+  Strategy strategy = named_strategy({"all_gather", {}, {}}, problem, 4);
+  strategy.balance = parse_balance("head_tail_exchange");
+  const sim::AttentionTestData data(problem, 1);
+  const sim::AttentionRun run =
+      sim::run_attention(data, {problem, first_ranks(4), strategy, true}, with_backward());
+  EXPECT_EQ(findings(run), "");
+  EXPECT_EQ(run.forward.bytes_received_max, 3 * kv + q / 2 + q / 2);
+  EXPECT_EQ(run.backward.bytes_received_max, 3 * kv + 3 * kv + q / 2 + q / 2);
+}
+
+TEST(AttentionBytes, NothingIsSentThatNobodyNeedsUnlessAsked) {
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 64;
+  problem.q_heads = problem.kv_heads = 1;
+  problem.causal = true;
+  const std::int64_t kv = 2 * 16 * 64 * 4;
+  const sim::AttentionTestData data(problem, 1);
+  Strategy strategy;  // a contiguous ring: block b goes to ranks b+1 .. 3
+  const auto bytes = [&] {
+    const sim::AttentionRun run = sim::run_attention(data, {problem, first_ranks(4), strategy, true});
+    EXPECT_EQ(findings(run), "");
+    return run.forward;
+  };
+  EXPECT_EQ(bytes().bytes_received, (3 + 2 + 1) * kv);
+  EXPECT_EQ(bytes().redundant_kv_bytes, 0);
+  strategy.send_empty = true;
+  EXPECT_EQ(bytes().bytes_received, 4 * 3 * kv);
+  EXPECT_EQ(bytes().redundant_kv_bytes, (3 + 2 + 1) * kv);
+}
+
+}  // namespace
+}  // namespace cp::testing
