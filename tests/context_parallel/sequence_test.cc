@@ -128,6 +128,15 @@ TEST(SequenceSplitOf, ABalanceIsThatOfTheQueriesHome) {
   EXPECT_EQ(split_of(packed, "head_tail"), "head_tail");
 }
 
+// 10 queries at the end of 24 keys: cuts are positions among the rows that are split.
+TEST(SequenceSplitOf, QueriesAndKeysAreCutWhereTheirDocumentsEnd) {
+  AttentionProblem problem = problem_of(24, {0, 10, 20});
+  problem.q_len = 10;
+  const Balance balance = parse_balance("per_document:contiguous");
+  EXPECT_EQ(to_string(sequence_split(problem, balance, 2)), "per_sequence:0/6/10:balanced");
+  EXPECT_EQ(to_string(sequence_split(problem, balance, 2, false)), "per_sequence:0/10/20/24:balanced");
+}
+
 // Token ids lie where attention wants the queries that are made of them, whatever the balance.
 TEST(SequenceSplitOf, BuffersLieWhereTheQueriesDo) {
   AttentionProblem problem = problem_of(29, {0, 3, 20, 27});

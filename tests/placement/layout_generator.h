@@ -49,8 +49,7 @@ inline Split random_nested_split(std::vector<Indices>& lists, std::int64_t dim_s
   std::set<std::size_t> lengths;
   for (const Indices& list : lists) lengths.insert(list.size());
   Split split = random_split(static_cast<std::int64_t>(*lengths.begin()), dim_size, parts);
-  if (lengths.size() > 1 && fits_one_length(split))
-    split = Balanced{};  // no sizes fit all lists
+  if (lengths.size() > 1 && fits_one_length(split)) split = Balanced{};  // no sizes fit all lists
   std::vector<Indices> narrowed;
   for (const Indices& list : lists) {
     for (int i = 0; i < parts; ++i) narrowed.push_back(split_elements(split, list, parts, i));
