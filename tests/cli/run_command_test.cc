@@ -1,0 +1,100 @@
+// cpsim run, from the outside.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cpsim_process.h"
+
+namespace cp::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::string temporary(const std::string& name) {
+  return (std::filesystem::temp_directory_path() / (std::to_string(getpid()) + name)).string();
+}
+
+TEST(RunCommand, OneStrategyIsExact) {
+  const Finished finished =
+      cpsim({"run", "--mesh", "cp=8", "--strategy", "ring", "--balance", "head_tail", "--seq-len", "256",
+             "--q-heads", "8", "--kv-heads", "2", "--head-dim", "16", "--causal", "--backward"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("ring head_tail"));
+  EXPECT_THAT(finished.out, HasSubstr("1 of 1 exact"));
+  EXPECT_THAT(finished.err, IsEmpty());
+}
+
+TEST(RunCommand, AllStrategiesAreExactOnAnOddLength) {
+  const Finished finished =
+      cpsim({"run", "--mesh", "cp=4", "--strategies", "all", "--seq-len", "61", "--q-heads", "8",
+             "--kv-heads", "2", "--head-dim", "8", "--causal", "--backward", "--json"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+  const auto report = nlohmann::json::parse(finished.out);
+  EXPECT_GT(report["strategies"].size(), 10U);
+  for (const auto& row : report["strategies"]) EXPECT_EQ(row["exact"], true) << row;
+}
+
+// More ranks than query heads: Ulysses over all of them is refused, and its alternative runs.
+TEST(RunCommand, ARefusedStrategysAlternativeRuns) {
+  const Finished finished =
+      cpsim({"run", "--mesh", "cp=8", "--strategies", "all", "--seq-len", "61", "--q-heads", "6",
+             "--kv-heads", "3", "--head-dim", "8", "--causal", "--documents", "0/7/7/50"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+  EXPECT_THAT(finished.out,
+              HasSubstr("ulysses(8) contiguous: refused: ulysses_degree=8 is more than the q_heads=6"));
+  EXPECT_THAT(finished.out, HasSubstr("refused; this instead: exact"));
+  EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+}
+
+TEST(RunCommand, OneRefusedStrategyIsAnErrorThatSaysWhatWorks) {
+  const Finished finished =
+      cpsim({"run", "--mesh", "cp=8", "--strategy", "ulysses", "--seq-len", "64", "--q-heads", "6"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("use 4, of {1, 2, 4}"));
+}
+
+TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
+  const std::vector<std::string> base = {"run", "--mesh", "cp=4", "--seq-len", "64"};
+  const auto error = [&](const std::vector<std::string>& more) {
+    const Finished finished = cpsim(with(base, more));
+    EXPECT_EQ(finished.exit_code, 2) << finished.out;
+    return finished.err;
+  };
+  EXPECT_THAT(error({"--balance", "zigzag"}), HasSubstr("--balance zigzag"));
+  EXPECT_THAT(error({"--strategy", "rng"}), HasSubstr("did you mean ring?"));
+  EXPECT_THAT(error({"--documents", "0/80"}), HasSubstr("end at 80, beyond kv_len=64"));
+  EXPECT_THAT(error({"--strategies", "all", "--trace", "x"}), HasSubstr("--trace x holds one run"));
+  EXPECT_THAT(error({"--rotation", "left"}), HasSubstr("use exchange or all_gather"));
+}
+
+TEST(RunCommand, ScenariosSayWhatTheFlagsMeanAndTracesAreWritten) {
+  const std::string scenario = temporary("run.txtpb"), trace = temporary("run.cptrace");
+  const Finished saved =
+      cpsim({"run", "--mesh", "cp=4", "--strategy", "ulysses_ring", "--balance", "head_tail", "--seq-len",
+             "37", "--causal", "--window", "9", "--backward", "--save-scenario", scenario});
+  EXPECT_EQ(saved.exit_code, 0) << saved.err;
+  const Finished again = cpsim({"run", "--scenario", scenario, "--trace", trace});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out,
+              HasSubstr("1 x 37 x 8 heads x 64 f32, causal, window 9 on cp=4, forward and backward"));
+  EXPECT_GT(std::filesystem::file_size(trace), 0U);
+  std::filesystem::remove(scenario);
+  std::filesystem::remove(trace);
+}
+
+}  // namespace
+}  // namespace cp::cli
