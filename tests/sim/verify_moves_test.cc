@@ -124,7 +124,7 @@ struct CostRow {
   std::vector<std::int64_t> payload, wire;
 };
 
-const CostRow kCostRows[] = {
+const std::vector<CostRow> kCostRows = {
     // Copies its part: 3 and 2 elements.
     {"a=2", {5}, "R", "S(0)", {MoveKind::slice, {}}, {3012, 3008}, {0, 12, 20, 32}, {0, 0}, {0, 0}},
     // Blocks of 3 elements: 12 bytes arrive; rank 1 packs its 2; both unpack 5.
