@@ -1,5 +1,5 @@
-// What MindSpeed's functions do to tensors, on plain lists: one tensor for each rank of a group, no layouts, no
-// index sets. The brute force for sequence sharding.
+// What MindSpeed's functions do to tensors, on plain lists: one tensor for each rank of a group, no layouts,
+// no index sets. The brute force for sequence sharding.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ Tensors split(const Tensor& tensor, const Sizes& sizes, int dim);
 // Everybody splits scatter_dim and joins what it gets along gather_dim.
 Tensors all_to_all_of(const Tensors& inputs, int scatter_dim, int gather_dim);
 
-// How a ring splits a sequence. Head-tail: rank r takes chunks r and 2n-1-r of 2n; of lengths that 2n does not
-// divide, the first chunks are one longer.
+// How a ring splits a sequence. Head-tail: rank r takes chunks r and 2n-1-r of 2n; of lengths that 2n does
+// not divide, the first chunks are one longer.
 enum class Ring { balanced, head_tail };
 Tensors ring_split(Ring kind, const Tensor& tensor, int n, int dim);
 Tensor ring_gather(Ring kind, const Tensors& parts, std::int64_t length, int dim);

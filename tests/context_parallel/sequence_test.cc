@@ -1,4 +1,4 @@
-// Sequence sharding: what moves, errors, and the properties that hold for every split, length and rank of tensor.
+// Sequence sharding: what moves, errors, and the properties of every split, length and rank of tensor.
 #include "shared/context_parallel/sequence.h"
 
 #include <cmath>
@@ -297,7 +297,7 @@ TEST(SequenceErrors, SayWhichBufferIsMeant) {
 
 // ---- properties ----
 
-// A tensor of 1 to 5 dimensions, replicated over a ring and a Ulysses axis in either order, and a sequence in it.
+// A tensor of 1 to 5 dimensions, replicated over a ring and a Ulysses axis in either order, and its sequence.
 struct AnySequence {
   Layout whole;
   SequenceAxes axes;
@@ -377,8 +377,7 @@ Shards integers(const Layout& layout, std::uint64_t seed) {
 // The inner product with every copy counted, or with each element counted once.
 double product(const Shards& a, const Shards& b, double copies) { return inner_product(a, b) / copies; }
 
-// <R x, y> = <x, gradient of y>: with every copy counted where the scale is the default one, with each element counted once
-// where there is none.
+// <R x, y> = <x, gradient of y>, copies counting as said.
 void expect_transpose(const SequenceMove& move, double copies_from, double copies_to) {
   RC_LOG() << to_string(move.from) << " -> " << to_string(move.to) << "\n";
   const Shards x = integers(move.from, 3), y = integers(move.to, 5);
