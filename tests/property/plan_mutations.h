@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/text.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/plan.h"
 
