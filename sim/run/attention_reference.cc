@@ -112,8 +112,8 @@ class Reference {
     return rows(in_.v, kv_head(head), problem_.kv_len, problem_.v_head_dim, tile.key_begin, tile.keys);
   }
 
-  // The scores become weights: exp(score - lse) where allowed, else 0. The lse of each row is found.
-  void weigh(const Tile& tile, std::vector<double>& scores, double* lse) const {
+  // The scores become weights: exp(score - lse) where allowed, else 0. Finds each row's lse, and its sum of p^2.
+  void weigh(const Tile& tile, std::vector<double>& scores, double* lse, double* p2) const {
     for_each_row(tile, scores, [&](std::int64_t i, std::span<double> row) {
       lse[i] = -std::numeric_limits<double>::infinity();
       if (row.empty()) return;
@@ -121,6 +121,7 @@ class Reference {
       double sum = 0;
       for (double& score : row) sum += score = std::exp(score - greatest);
       for (double& weight : row) weight /= sum;
+      p2[i] = dot(row.data(), row.data(), static_cast<std::int64_t>(row.size()));
       lse[i] = greatest + std::log(sum);
     });
   }
@@ -153,13 +154,13 @@ class Reference {
 
 // Of one query head; `dk`, `dv` and the sums over queries are that head's share.
 struct HeadGradients {
-  double *dq, *dk, *dv, *row_ds, *key_p, *key_pw, *key_ds;
+  double *dq, *dk, *dv, *row_ds, *row_ds2, *key_p, *key_p2, *key_ds, *key_ds2;
 };
 
 void head_backward(const Reference& reference, const ReferenceInputs& in, const ReferenceForward& forward,
                    const std::vector<double>& dout, std::int64_t head, const HeadGradients& grads) {
   const AttentionProblem& problem = in.problem;
-  std::vector<double> p, ds, weights, sums;
+  std::vector<double> p, ds;
   reference.for_each_tile([&](const Reference::Tile& tile) {
     const std::int64_t first = head * problem.q_len + tile.begin;
     const Matrix q = reference.q(head, tile), k = reference.k(head, tile), v = reference.v(head, tile);
@@ -171,31 +172,24 @@ void head_backward(const Reference& reference, const ReferenceInputs& in, const 
     multiply(q, false, k, true, problem.scale(), false, p.data());
     reference.weigh_by(forward.lse.data() + first, tile, p);
     multiply(d, false, v, true, 1, false, ds.data());
-    weights.resize(idx(tile.size * 2));
     for (std::int64_t i = 0; i < tile.size; ++i) {
-      const double *d_i = d.data + i * d.columns, *out_i = out.data + i * d.columns;
-      const double delta = dot(d_i, out_i, d.columns);
-      weights[idx(2 * i)] = 1;
-      weights[idx(2 * i + 1)] = std::sqrt(dot(d_i, d_i, d.columns) * dot(out_i, out_i, d.columns));
-      double size = 0;
+      const double delta = dot(d.data + i * d.columns, out.data + i * d.columns, d.columns);
       double *ds_i = ds.data() + i * tile.keys, *p_i = p.data() + i * tile.keys;
       for (std::int64_t j = 0; j < tile.keys; ++j) {
+        const std::int64_t key = tile.key_begin + j;
         ds_i[j] = p_i[j] * (ds_i[j] - delta);
-        size += std::abs(ds_i[j]);
-        grads.key_ds[tile.key_begin + j] += std::abs(ds_i[j]);
+        grads.key_p[key] += p_i[j];
+        grads.key_p2[key] += p_i[j] * p_i[j];
+        grads.key_ds[key] += std::abs(ds_i[j]);
+        grads.key_ds2[key] += ds_i[j] * ds_i[j];
       }
-      grads.row_ds[tile.begin + i] = size;
+      grads.row_ds[tile.begin + i] = cblas_dasum(static_cast<blasint>(tile.keys), ds_i, 1);
+      grads.row_ds2[tile.begin + i] = dot(ds_i, ds_i, tile.keys);
     }
     const Matrix p_tile{p.data(), tile.size, tile.keys}, ds_tile{ds.data(), tile.size, tile.keys};
     multiply(ds_tile, false, k, false, problem.scale(), false, grads.dq + tile.begin * problem.head_dim);
     multiply(ds_tile, true, q, false, problem.scale(), true, grads.dk + tile.key_begin * problem.head_dim);
     multiply(p_tile, true, d, false, 1, true, grads.dv + tile.key_begin * problem.v_head_dim);
-    sums.resize(idx(tile.keys * 2));
-    multiply(p_tile, true, {weights.data(), tile.size, 2}, false, 1, false, sums.data());
-    for (std::int64_t j = 0; j < tile.keys; ++j) {
-      grads.key_p[tile.key_begin + j] += sums[idx(2 * j)];
-      grads.key_pw[tile.key_begin + j] += sums[idx(2 * j + 1)];
-    }
   });
 }
 
@@ -220,6 +214,7 @@ ReferenceForward reference_forward(const ReferenceInputs& inputs) {
   ReferenceForward result;
   result.out.resize(idx(reference.heads() * problem.q_len * problem.v_head_dim));
   result.lse.resize(idx(reference.heads() * problem.q_len));
+  result.row_p2.resize(result.lse.size());
   in_parallel(reference.heads(), [&](std::int64_t head) {
     std::vector<double> scores;
     reference.for_each_tile([&](const Reference::Tile& tile) {
@@ -227,7 +222,7 @@ ReferenceForward reference_forward(const ReferenceInputs& inputs) {
       const std::int64_t first = head * problem.q_len + tile.begin;
       multiply(reference.q(head, tile), false, reference.k(head, tile), true, problem.scale(), false,
                scores.data());
-      reference.weigh(tile, scores, result.lse.data() + first);
+      reference.weigh(tile, scores, result.lse.data() + first, result.row_p2.data() + first);
       multiply({scores.data(), tile.size, tile.keys}, false, reference.v(head, tile), false, 1, false,
                result.out.data() + first * problem.v_head_dim);
     });
@@ -244,20 +239,24 @@ ReferenceBackward reference_backward(const ReferenceInputs& inputs, const Refere
   ReferenceBackward result;
   result.dq.resize(idx(heads * q_len * problem.head_dim));
   result.row_ds.resize(idx(heads * q_len));
+  result.row_ds2.resize(result.row_ds.size());
   std::vector<double> dk(idx(heads * dk_size)), dv(idx(heads * dv_size));
-  std::vector<double> key_p(idx(heads * kv_len)), key_pw(key_p.size()), key_ds(key_p.size());
+  std::vector<double> key_p(idx(heads * kv_len)), key_p2(key_p.size()), key_ds(key_p.size()),
+      key_ds2(key_p.size());
   in_parallel(heads, [&](std::int64_t head) {
     head_backward(
         reference, inputs, forward, dout, head,
         {result.dq.data() + head * q_len * problem.head_dim, dk.data() + head * dk_size,
-         dv.data() + head * dv_size, result.row_ds.data() + head * q_len, key_p.data() + head * kv_len,
-         key_pw.data() + head * kv_len, key_ds.data() + head * kv_len});
+         dv.data() + head * dv_size, result.row_ds.data() + head * q_len,
+         result.row_ds2.data() + head * q_len, key_p.data() + head * kv_len, key_p2.data() + head * kv_len,
+         key_ds.data() + head * kv_len, key_ds2.data() + head * kv_len});
   });
   result.dk = over_groups(problem, dk_size, std::move(dk));
   result.dv = over_groups(problem, dv_size, std::move(dv));
   result.key_p = over_groups(problem, kv_len, std::move(key_p));
-  result.key_pw = over_groups(problem, kv_len, std::move(key_pw));
+  result.key_p2 = over_groups(problem, kv_len, std::move(key_p2));
   result.key_ds = over_groups(problem, kv_len, std::move(key_ds));
+  result.key_ds2 = over_groups(problem, kv_len, std::move(key_ds2));
   return result;
 }
 

@@ -17,20 +17,21 @@ struct ReferenceInputs {
   const std::vector<double>&q, &k, &v;
 };
 
+// With p the weights, ds the gradients of the scores (before the scale: ds = p (dout v - delta)), i a query and j
+// a key. The sums bound the errors of what is added up from them (attention_tolerance.h).
 struct ReferenceForward {
   std::vector<double> out;
-  std::vector<double> lse;  // [batch, q_heads, q_len]
+  std::vector<double> lse;     // [batch, q_heads, q_len]
+  std::vector<double> row_p2;  // sum over j of p^2, [batch, q_heads, q_len]
 };
 ReferenceForward reference_forward(const ReferenceInputs& inputs);
 
-// With p the weights, ds the gradients of the scores (before the scale: ds = p (dout v - delta)), i a query of
-// any head of the group and j a key. The sums bound the errors of what is added up from them.
+// Sums over i go over the queries of all heads of the group.
 struct ReferenceBackward {
   std::vector<double> dq, dk, dv;
-  std::vector<double> row_ds;  // sum over j of |ds|, [batch, q_heads, q_len]
-  std::vector<double> key_p;   // sum over i of p, [batch, kv_heads, kv_len]
-  std::vector<double> key_pw;  // sum over i of p |dout_i|_2 |out_i|_2
-  std::vector<double> key_ds;  // sum over i of |ds|
+  std::vector<double> row_ds, row_ds2;  // sums over j of |ds| and ds^2, [batch, q_heads, q_len]
+  std::vector<double> key_p, key_p2;    // sums over i of p and p^2, [batch, kv_heads, kv_len]
+  std::vector<double> key_ds, key_ds2;  // sums over i of |ds| and ds^2
 };
 ReferenceBackward reference_backward(const ReferenceInputs& inputs, const ReferenceForward& forward,
                                      const std::vector<double>& dout);

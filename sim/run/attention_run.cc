@@ -25,8 +25,11 @@ struct Global {
   const std::vector<double>* values = nullptr;
   std::int64_t heads = 0, seq_len = 0, dim = 1;
 
+  std::size_t row_number(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+    return static_cast<std::size_t>((batch * heads + head) * seq_len + row);
+  }
   const double* row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
-    return values->data() + ((batch * heads + head) * seq_len + row) * dim;
+    return values->data() + row_number(batch, head, row) * static_cast<std::size_t>(dim);
   }
 };
 
@@ -117,6 +120,7 @@ class Runner {
     const std::int64_t delivered = keep_traces();
     phase("keeping the ledger", result_.ledger_s, [&] { keep_books(which, plans, delivered, result); });
     phase("comparing", result_.compare_s, [&] {
+      make_room_for_results(which);
       fabric_.run([&](Rank rank, Device&) {
         const Plan* plan = by_rank_[static_cast<std::size_t>(rank)];
         if (plan != nullptr) compare(which, *plan);
@@ -223,7 +227,7 @@ class Runner {
     }
   }
 
-  double tolerance_of(Tensor tensor) const {
+  const TensorTolerance& tolerance_of(Tensor tensor) const {
     switch (tensor) {
       case Tensor::out:
         return tolerances_.out;
@@ -238,6 +242,36 @@ class Runner {
     }
   }
 
+  std::vector<double>& result_of(Tensor tensor) {
+    AttentionResults& results = result_.results;
+    switch (tensor) {
+      case Tensor::out:
+        return results.out;
+      case Tensor::lse:
+        return results.lse;
+      case Tensor::dq:
+        return results.dq;
+      case Tensor::dk:
+        return results.dk;
+      default:
+        return results.dv;
+    }
+  }
+
+  // NaN until a rank has written it.
+  void make_room_for_results(AttentionPass which) {
+    if (!options_.keep_results) return;
+    const auto make_room = [&](std::vector<double>& result, const std::vector<double>& expected) {
+      result.assign(expected.size(), std::numeric_limits<double>::quiet_NaN());
+    };
+    if (which == AttentionPass::forward) {
+      make_room(result_.results.out, data_.out()), make_room(result_.results.lse, data_.lse());
+    } else {
+      make_room(result_.results.dq, data_.dq()), make_room(result_.results.dk, data_.dk());
+      make_room(result_.results.dv, data_.dv());
+    }
+  }
+
   void compare(AttentionPass which, const Plan& plan) {
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.kind != BufferKind::output || buffer.name.starts_with("saved_q") ||
@@ -248,32 +282,51 @@ class Runner {
       const std::byte* bytes = memory_[static_cast<std::size_t>(plan.self)].at(buffer.name).data();
       with_floating_type(buffer.dtype, [&]<class T>(std::type_identity<T>) {
         compare_as(role, reinterpret_cast<const T*>(bytes), plan.self);
+        if (options_.keep_results && buffer.name != "saved_out") {
+          gather(role, reinterpret_cast<const T*>(bytes));
+        }
       });
     }
+  }
+
+  // Each rank writes rows of its own.
+  template <class T>
+  void gather(const BufferRole& role, const T* data) {
+    const Global global = global_of(data_, role.tensor);
+    double* const result = result_of(role.tensor).data();
+    role.for_each_row(problem_.batch, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
+      double* values = result + (global.row(b, h, row) - global.values->data());
+      for (std::int64_t d = 0; d < role.dim; ++d)
+        values[d] = static_cast<double>(load(data[at + d * role.strides[3]]));
+    });
   }
 
   template <class T>
   void compare_as(const BufferRole& role, const T* data, Rank rank) {
     const Global global = global_of(data_, role.tensor);
-    TensorError error{std::string(name(role.tensor)), 0, tolerance_of(role.tensor), ""};
+    const TensorTolerance& tolerance = tolerance_of(role.tensor);
+    TensorError error{std::string(name(role.tensor)), 0, 0, ""};
     role.for_each_row(problem_.batch, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
       const double* values = global.row(b, h, row);
+      const std::size_t number = global.row_number(b, h, row);
       for (std::int64_t d = 0; d < role.dim; ++d) {
         const double found = static_cast<double>(load(data[at + d * role.strides[3]]));
         const double difference = found == values[d] ? 0 : std::abs(found - values[d]);  // -inf equals -inf
-        if (difference <= error.max_error) continue;
-        if (!(difference <= error.tolerance) && error.finding.empty()) {
-          error.finding =
-              str("rank ", rank, ", batch ", b, ", head ", h, ", row ", row, ", column ", d, ": ", found,
-                  " where one device has ", values[d], ", more than ", error.tolerance, " away");
+        const double allowed = tolerance.at(number, values[d]);
+        if (!(difference <= allowed) && error.finding.empty()) {
+          error.finding = str("rank ", rank, ", batch ", b, ", head ", h, ", row ", row, ", column ", d, ": ",
+                              found, " where one device has ", values[d], ", more than ", allowed, " away");
         }
-        error.max_error = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+        error.tolerance = std::max(error.tolerance, allowed);
+        error.max_error = std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                                                 : std::max(error.max_error, difference);
       }
     });
     const std::lock_guard lock(mutex_);
     const auto [known, added] = errors_.try_emplace(role.tensor, error);
     if (added) return;
     known->second.max_error = std::max(known->second.max_error, error.max_error);
+    known->second.tolerance = std::max(known->second.tolerance, error.tolerance);
     if (known->second.finding.empty()) known->second.finding = error.finding;
   }
 

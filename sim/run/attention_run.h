@@ -26,12 +26,19 @@ namespace cp::sim {
 struct ReferenceForward;
 struct ReferenceBackward;
 
-// The problem's inputs, drawn from a seed and rounded to its dtype, and what one device makes of them in float64.
-// Made once, used for all strategies. The backward results are made on first use. Values are uniform, of mean 0 and
-// variance 1. Throws what validate_problem throws, and InvalidInput for a dtype that is not floating.
+// The problem's inputs as global tensors, [batch, heads, seq, dim].
+struct AttentionValues {
+  std::vector<double> q, k, v, dout;
+};
+
+// The problem's inputs, drawn from a seed or given, rounded to its dtype, and what one device makes of them in float64.
+// Made once, used for all strategies. The backward results are made on first use. Values that are drawn are
+// uniform, of mean 0 and variance 1. Throws what validate_problem throws, and InvalidInput for a dtype that is not floating and for a
+// tensor of another size than the problem's.
 class AttentionTestData {
  public:
   AttentionTestData(const AttentionProblem& problem, std::uint64_t seed);
+  AttentionTestData(const AttentionProblem& problem, AttentionValues values);  // seed() is 0
   ~AttentionTestData();
   AttentionTestData(AttentionTestData&&) noexcept;
 
@@ -59,6 +66,7 @@ class AttentionTestData {
 
 struct AttentionRunOptions {
   bool backward = false;
+  bool keep_results = false;  // in AttentionRun::results
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;  // of the baton
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
@@ -75,8 +83,8 @@ struct Verdict {
 struct TensorError {
   std::string tensor;  // "out", "lse", "dq", "dk", "dv"
   double max_error = 0;
-  double tolerance = 0;
-  std::string finding;  // where, on which rank, found and expected; empty when within the tolerance
+  double tolerance = 0;  // the largest: each element has its own (attention_tolerance.h)
+  std::string finding;   // where, on which rank, found and expected; empty when within the tolerance
   bool holds() const { return finding.empty(); }
 };
 
@@ -91,12 +99,18 @@ struct AttentionPassResult {
   std::int64_t cells = 0;               // allowed (query, key) pairs, over batches and query heads
 };
 
+// What the ranks computed, gathered into global tensors, row-major [batch, heads, seq, dim] (lse: [batch, heads, seq]).
+struct AttentionResults {
+  std::vector<double> out, lse, dq, dk, dv;
+};
+
 struct AttentionRun {
   int num_ranks = 0;
   AttentionPassResult forward, backward;
   std::vector<Verdict> verdicts;
   std::vector<TensorError> errors;
   double plan_s = 0, check_s = 0, run_s = 0, ledger_s = 0, compare_s = 0;
+  AttentionResults results;       // if asked for; gradients are empty without a backward pass
   std::vector<RankTrace> traces;  // of both passes, one after the other, by ascending rank
   bool holds() const;             // all verdicts and errors
 };

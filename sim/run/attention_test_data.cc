@@ -1,5 +1,6 @@
 #include <cmath>
 #include <mutex>
+#include <utility>
 
 #include "sim/run/attention_reference.h"
 #include "sim/run/attention_run.h"
@@ -41,15 +42,33 @@ double rounded(double value, const Format& format) {
   return std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
 }
 
-std::vector<double> random_values(std::int64_t numel, std::uint64_t seed, DType dtype) {
-  const Format format = format_of(dtype);
+std::vector<double> random_values(std::int64_t numel, std::uint64_t seed) {
   const double unit = std::ldexp(1, -53), half_width = std::sqrt(3.0);
   std::vector<double> values(static_cast<std::size_t>(numel));
   std::uint64_t state = mix(seed);
   for (double& value : values) {
     const double uniform = static_cast<double>(mix(state++) >> 11) * unit;  // [0, 1)
-    value = rounded(half_width * (2 * uniform - 1), format);
+    value = half_width * (2 * uniform - 1);
   }
+  return values;
+}
+
+AttentionValues random_inputs(const AttentionProblem& problem, std::uint64_t seed) {
+  validate_problem(problem);
+  const std::int64_t queries = problem.batch * problem.q_heads * problem.q_len;
+  const std::int64_t keys = problem.batch * problem.kv_heads * problem.kv_len;
+  return {random_values(queries * problem.head_dim, mix(seed) + 1),
+          random_values(keys * problem.head_dim, mix(seed) + 2),
+          random_values(keys * problem.v_head_dim, mix(seed) + 3),
+          random_values(queries * problem.v_head_dim, mix(seed) + 4)};
+}
+
+std::vector<double> checked(const char* name, std::vector<double> values, std::int64_t numel, DType dtype) {
+  if (values.size() != static_cast<std::size_t>(numel)) {
+    throw InvalidInput(str(name, " has ", values.size(), " values, where the problem has ", numel));
+  }
+  const Format format = format_of(dtype);
+  for (double& value : values) value = rounded(value, format);
   return values;
 }
 
@@ -63,14 +82,14 @@ struct AttentionTestData::Impl {
   ReferenceBackward backward;
   std::once_flag has_backward;
 
-  Impl(const AttentionProblem& p, std::uint64_t s) : problem(p), seed(s) {
+  Impl(const AttentionProblem& p, std::uint64_t s, AttentionValues values) : problem(p), seed(s) {
     validate_problem(problem);
     const std::int64_t queries = problem.batch * problem.q_heads * problem.q_len;
     const std::int64_t keys = problem.batch * problem.kv_heads * problem.kv_len;
-    q = random_values(queries * problem.head_dim, mix(seed) + 1, problem.dtype);
-    k = random_values(keys * problem.head_dim, mix(seed) + 2, problem.dtype);
-    v = random_values(keys * problem.v_head_dim, mix(seed) + 3, problem.dtype);
-    dout = random_values(queries * problem.v_head_dim, mix(seed) + 4, problem.dtype);
+    q = checked("q", std::move(values.q), queries * problem.head_dim, problem.dtype);
+    k = checked("k", std::move(values.k), keys * problem.head_dim, problem.dtype);
+    v = checked("v", std::move(values.v), keys * problem.v_head_dim, problem.dtype);
+    dout = checked("dout", std::move(values.dout), queries * problem.v_head_dim, problem.dtype);
     forward = reference_forward({problem, q, k, v});
   }
   const ReferenceBackward& gradients() {
@@ -80,7 +99,9 @@ struct AttentionTestData::Impl {
 };
 
 AttentionTestData::AttentionTestData(const AttentionProblem& problem, std::uint64_t seed)
-    : impl_(std::make_unique<Impl>(problem, seed)) {}
+    : impl_(std::make_unique<Impl>(problem, seed, random_inputs(problem, seed))) {}
+AttentionTestData::AttentionTestData(const AttentionProblem& problem, AttentionValues values)
+    : impl_(std::make_unique<Impl>(problem, 0, std::move(values))) {}
 AttentionTestData::~AttentionTestData() = default;
 AttentionTestData::AttentionTestData(AttentionTestData&&) noexcept = default;
 

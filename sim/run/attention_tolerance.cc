@@ -1,79 +1,181 @@
 #include "sim/run/attention_tolerance.h"
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
+#include <cstdint>
 
+#include "sim/ledger/mask_rule.h"
 #include "sim/run/attention_reference.h"
 
 namespace cp::sim {
 namespace {
 
 constexpr double kGrowth = 4;
+constexpr double kUnit = 0x1p-24;      // unit roundoff of f32
+constexpr double kFlushed = 0x1p-125;  // weights below it are 0 in kernels
 
-double roundoff(DType dtype) {
-  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
+double roundoff(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : kUnit; }
+double half_least_step(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-134 : dtype == DType::f16 ? 0x1p-25 : 0x1p-150;
 }
+
+double square(double x) { return x * x; }
 
 double largest(const std::vector<double>& values) {
   double most = 0;
-  for (const double value : values) {
-    if (std::isfinite(value)) most = std::max(most, std::abs(value));
-  }
+  for (const double value : values) most = std::max(most, std::abs(value));
   return most;
 }
 
-// The largest 2-norm of a row of `dim` values; of the products of two tensors where `other` is given.
-double largest_row(const std::vector<double>& values, std::int64_t dim,
-                   const std::vector<double>* other = nullptr) {
-  double most = 0;
+// The 2-norms of rows of `dim` values; of the products of two tensors where `other` is given.
+std::vector<double> norms(const std::vector<double>& values, std::int64_t dim,
+                          const std::vector<double>* other = nullptr) {
   const auto width = static_cast<std::size_t>(dim);
-  for (std::size_t begin = 0; begin < values.size(); begin += width) {
-    double sum = 0;
-    for (std::size_t i = begin; i < begin + width; ++i) {
-      const double value = other == nullptr ? values[i] : values[i] * (*other)[i];
-      sum += value * value;
-    }
-    most = std::max(most, sum);
+  std::vector<double> result(values.size() / width);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result[i / width] += square(other == nullptr ? values[i] : values[i] * (*other)[i]);
   }
-  return std::sqrt(most);
+  for (double& norm : result) norm = std::sqrt(norm);
+  return result;
 }
+
+// Squares of the errors of one row of queries, as the header names them; c alone is an error.
+struct RowErrors {
+  double n = 0;  // keys
+  double e2 = 0, a2 = 0, lse2 = 0, w2 = 0, dp2 = 0, delta2 = 0;
+  double c = 0;
+};
+
+// The largest of the rows that share keys, and what all of a key's sums are measured by.
+struct KeyErrors {
+  double w2 = 0, row2 = 0, c = 0, c_ds = 0;  // w^2 + lse^2, dp^2 + delta^2, c, c sum|ds|
+};
+
+class Bounds {
+ public:
+  Bounds(const AttentionTestData& data, const AttentionRequest& request)
+      : data_(data),
+        p_(data.problem()),
+        keys_(visible_keys(p_)),
+        v_(roundoff(p_.dtype)),
+        ranks_(request.ranks.size() > 1 ? static_cast<double>(request.ranks.size()) : 0),
+        g_(request.strategy.input_dtype_gradients ? v_ : kUnit),
+        m_(request.strategy.input_dtype_merge ? v_ : kUnit),
+        d_(static_cast<double>(p_.head_dim)),
+        dv_(static_cast<double>(p_.v_head_dim)),
+        scale_(std::abs(p_.scale())),
+        scale_error_(scale_ == 0 ? 0
+                                 : std::abs(static_cast<double>(static_cast<float>(scale_)) / scale_ - 1)),
+        most_v_(largest(data.v())),
+        q_norms_(norms(data.q(), p_.head_dim)),
+        k_norm_(largest(norms(data.k(), p_.head_dim))),
+        v_norm_(largest(norms(data.v(), p_.v_head_dim))) {}
+
+  void forward(AttentionTolerances& t) const {
+    t.out = empty(q_norms_.size(), v_), t.lse = empty(q_norms_.size(), 0);
+    for (std::size_t row = 0; row < q_norms_.size(); ++row) {
+      const RowErrors e = row_errors(row);
+      if (e.n == 0) continue;
+      const double p2 = data_.forward().row_p2[row];
+      t.out.rows[row] = most_v_ * (kGrowth * std::sqrt(4 * e.e2 * p2 + e.a2) + 2 * e.c + 2 * e.n * kFlushed);
+      t.lse.rows[row] = kGrowth * std::sqrt(e.lse2) + e.c + e.n * kFlushed;
+    }
+  }
+
+  void backward(AttentionTolerances& t) const {
+    const ReferenceBackward& sums = data_.backward();
+    const std::vector<double> dout = norms(data_.dout(), p_.v_head_dim),
+                              out = norms(data_.out(), p_.v_head_dim),
+                              dout_out = norms(data_.dout(), p_.v_head_dim, &data_.out());
+    const double most_k = scale_ * largest(data_.k());
+    KeyErrors most;
+    t.dq = empty(q_norms_.size(), v_);
+    for (std::size_t row = 0; row < q_norms_.size(); ++row) {
+      RowErrors e = row_errors(row);
+      if (e.n == 0) continue;
+      const double p2 = data_.forward().row_p2[row], ds = sums.row_ds[row], ds2 = sums.row_ds2[row];
+      e.dp2 = (dv_ + 4) * square(kUnit * dout[row] * v_norm_);
+      e.delta2 = (dv_ + 1) * square(kUnit * dout[row] * out[row]) + square(v_ * dout_out[row]) +
+                 square(dout[row]) * (square(most_v_) * e.a2 + square(half_least_step(p_.dtype))) +
+                 e.e2 * ds2;
+      const double once = e.lse2 + (e.n + 4) * square(kUnit) + 2 * ranks_ * square(g_);
+      t.dq.rows[row] = most_k * (kGrowth * std::sqrt(e.w2 * ds2 + e.dp2 * p2 + once * square(ds) + e.delta2) +
+                                 5 * e.c * ds + 2 * dout[row] * v_norm_ * e.n * kFlushed);
+      most.w2 = std::max(most.w2, e.w2 + e.lse2);
+      most.row2 = std::max(most.row2, e.dp2 + e.delta2);
+      most.c = std::max(most.c, e.c);
+      most.c_ds = std::max(most.c_ds, e.c * ds);
+    }
+    bound_keys(most, largest(dout), t);
+  }
+
+ private:
+  TensorTolerance empty(std::size_t rows, double relative) const {
+    return {std::vector<double>(rows), relative, half_least_step(p_.dtype)};
+  }
+
+  // All but dp and delta.
+  RowErrors row_errors(std::size_t row) const {
+    const KeyInterval& allowed = keys_[row % keys_.size()];
+    RowErrors e;
+    e.n = static_cast<double>(allowed.end - allowed.begin);
+    if (e.n == 0) return e;
+    const double u2 = square(kUnit), s = scale_ * q_norms_[row] * k_norm_, lse = s + std::log(e.n);
+    const double rounds = e.n + e.n / 128 + 4;
+    e.e2 = (d_ + 5) * u2 * square(s) + 16 * u2;
+    e.a2 = 2 * rounds * u2 + ranks_ * (2 * square(m_) + 36 * u2 + 4 * u2 * square(lse));
+    e.lse2 = e.e2 * data_.forward().row_p2[row] + rounds * u2 + u2 * square(lse) + 4 * u2 +
+             ranks_ * (u2 * square(lse) + 36 * u2);
+    e.w2 = (d_ + 6) * u2 * square(s) + u2 * square(s + lse) + 16 * u2;
+    e.c = scale_error_ * s;
+    return e;
+  }
+
+  void bound_keys(const KeyErrors& most, double dout_norm, AttentionTolerances& t) const {
+    const ReferenceBackward& sums = data_.backward();
+    const double most_q = scale_ * largest(data_.q()), most_dout = largest(data_.dout());
+    const std::vector<double> seen = queries_of_keys();
+    t.dk = empty(sums.key_p.size(), v_), t.dv = empty(sums.key_p.size(), v_);
+    for (std::size_t row = 0; row < sums.key_p.size(); ++row) {
+      const double queries = seen[row % seen.size()];
+      if (queries == 0) continue;
+      const double p = sums.key_p[row], p2 = sums.key_p2[row], ds = sums.key_ds[row], ds2 = sums.key_ds2[row];
+      const double once = (queries + 4) * square(kUnit) + 2 * ranks_ * square(g_);
+      t.dk.rows[row] =
+          most_q * (kGrowth * std::sqrt(most.w2 * ds2 + most.row2 * p2 + once * square(ds)) +
+                    4 * most.c * ds + most.c_ds * p + 2 * dout_norm * v_norm_ * queries * kFlushed);
+      t.dv.rows[row] = most_dout * (kGrowth * std::sqrt(most.w2 * p2 + once * square(p)) + 2 * most.c * p +
+                                    queries * kFlushed);
+    }
+  }
+
+  // How many queries see each key, over the heads of the group.
+  std::vector<double> queries_of_keys() const {
+    std::vector<double> seen(static_cast<std::size_t>(p_.kv_len) + 1);
+    for (const KeyInterval& allowed : keys_) {
+      seen[static_cast<std::size_t>(allowed.begin)] += static_cast<double>(p_.heads_per_kv());
+      seen[static_cast<std::size_t>(allowed.end)] -= static_cast<double>(p_.heads_per_kv());
+    }
+    for (std::size_t key = 1; key < seen.size(); ++key) seen[key] += seen[key - 1];
+    seen.pop_back();
+    return seen;
+  }
+
+  const AttentionTestData& data_;
+  const AttentionProblem& p_;
+  const std::vector<KeyInterval> keys_;
+  const double v_, ranks_, g_, m_, d_, dv_, scale_, scale_error_, most_v_;
+  const std::vector<double> q_norms_;
+  const double k_norm_, v_norm_;
+};
 
 }  // namespace
 
 AttentionTolerances attention_tolerances(const AttentionTestData& data, const AttentionRequest& request,
                                          bool backward) {
-  const AttentionProblem& p = data.problem();
-  const Strategy& strategy = request.strategy;
-  const double u = 0x1p-24, v = roundoff(p.dtype);
-  const double g = strategy.input_dtype_gradients ? v : u, m = strategy.input_dtype_merge ? v : u;
-  const auto root = [](std::int64_t n) {
-    return std::sqrt(static_cast<double>(std::max<std::int64_t>(n, 1)));
-  };
-  const double parts =
-      2 * static_cast<double>(request.ranks.size());  // each is rounded where it is made and added
-  const double scale = std::abs(p.scale()), lse = largest(data.lse());
-  const double ds = kGrowth * root(p.head_dim) * u * scale * largest_row(data.q(), p.head_dim) *
-                    largest_row(data.k(), p.head_dim);
-  const double w = 2 * ds + (kGrowth * root(p.kv_len) + lse + 4) * u;
-  const double max_v = largest(data.v());
-  AttentionTolerances t;
-  t.out = max_v * (w + parts * m + v);
-  t.lse = w + (parts + 1) * u * std::max(1.0, lse);
-  if (!backward) return t;
-  const ReferenceBackward& reference = data.backward();
-  const double norm_dout = largest_row(data.dout(), p.v_head_dim),
-               norm_v = largest_row(data.v(), p.v_head_dim);
-  const double e = kGrowth * (root(p.v_head_dim) * u * norm_dout * norm_v +
-                              v * largest_row(data.dout(), p.v_head_dim, &data.out()));
-  const double queries = static_cast<double>(p.heads_per_kv()) * static_cast<double>(p.q_len);
-  const double wq = w + kGrowth * std::sqrt(std::max(1.0, queries)) * u;
-  t.dq =
-      scale * largest(data.k()) * (w * largest(reference.row_ds) + e) + (parts * g + v) * largest(data.dq());
-  t.dk = scale * largest(data.q()) * (wq * largest(reference.key_ds) + e * largest(reference.key_p)) +
-         (parts * g + v) * largest(data.dk());
-  t.dv = largest(data.dout()) * wq * largest(reference.key_p) + (parts * g + v) * largest(data.dv());
-  return t;
+  const Bounds bounds(data, request);
+  AttentionTolerances tolerances;
+  bounds.forward(tolerances);
+  if (backward) bounds.backward(tolerances);
+  return tolerances;
 }
 
 }  // namespace cp::sim

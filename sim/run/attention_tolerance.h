@@ -1,26 +1,54 @@
-// How far results may be from those of one device in float64, from the dtypes and the lengths of the sums.
+// How far results may be from those of one device in float64: a bound for each element, from the dtypes, the
+// lengths of the sums and the sizes of what is added up.
 //
-// With u = 2^-24 and v the unit roundoff of the problem's dtype, g of travelling gradients, m of merged outputs;
-// sums of n rounded terms err by at most kGrowth sqrt(n) roundoffs (probabilistic bounds: Higham and Mary 2019).
-// A score is a sum of head_dim terms: ds = kGrowth sqrt(d) u |q||k| scale. A weight p errs by
-//   w = 2 ds + (kGrowth sqrt(kv_len) + |lse|) u    relative to itself.
-//   out   |v| w + parts m |v| + v |v|
-//   lse   w + (parts + 1) u |lse|
-//   dS    p (dout v - delta): w relative, and E absolute times p, with
-//         E = kGrowth (sqrt(dv) u |dout||v| + v |dout out|_2): delta comes from a stored, rounded out
-//   dq    scale |k| (w sum|dS| + E) + parts g |dq| + v |dq|
-//   dk    scale |q| (w sum|dS| + E sum p) + parts g |dk| + v |dk|
-//   dv    |dout| w sum p + parts g |dv| + v |dv|
-// Norms and sums are the largest that occur, from the reference itself.
+// Roundings are taken as independent errors of mean 0, each of at most one unit roundoff of what is rounded
+// (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"): their squares add up, and by
+// Hoeffding's inequality a result is off by no more than kGrowth times the root of that sum, save with a
+// probability of 2 exp(-kGrowth^2 / 2) were every rounding as bad as can be. Up to kGrowth^2 roundings this is
+// more than their plain sum. With
+//   u = 2^-24; v the unit roundoff of the problem's dtype, g of travelling gradients, m of merged outputs
+//   s = scale |q| |k|, which bounds the scores; n the keys of a query, N the queries of a key; R the ranks
+//   L = s + log n, which bounds the lse of all parts
+// the squares of the errors are, where |.| without a query or key is the largest that occurs:
+//   weight   e^2 = (d + 5)(u s)^2 + (4u)^2     of each p, relative: its score, the exponential within 2 ulp
+//   sums     a^2 = 2 (n + n/128 + 4) u^2       of weights, and of values: a rounding for each key and tile
+//                + R (2 m^2 + (6u)^2 + (2uL)^2)  and for each part that is merged, if R > 1
+//   out      |v|^2 (4 e^2 sum p^2 + a^2)       a weight moves out by p (v - out)
+//   lse      e^2 sum p^2 + (n + n/128 + 4) u^2 + (uL)^2 + 4u^2, and R ((uL)^2 + (6u)^2) if R > 1
+//   dp       (dv + 4)(u |dout||v|)^2           of each dout v - delta, without
+//   delta    (dv + 1)(u |dout||out|)^2 + (v |dout out|)^2 + (|dout||v| a)^2 + e^2 sum ds^2: made from a rounded out
+//   w^2    = (d + 6)(u s)^2 + (u (s + L))^2 + (4u)^2    of each p in the backward pass, without the lse's error
+//   dq       (scale |k|)^2 (w^2 sum ds^2 + dp^2 sum p^2 + (lse^2 + (n + 4) u^2 + 2R g^2) (sum|ds|)^2 + delta^2)
+//   dk       (scale |q|)^2 ((w^2 + lse^2) sum ds^2 + (dp^2 + delta^2) sum p^2 + ((N + 4) u^2 + 2R g^2)(sum|ds|)^2)
+//   dv       |dout|^2 ((w^2 + lse^2) sum p^2 + ((N + 4) u^2 + 2R g^2) (sum p)^2)
+// with the terms of 2R only if R > 1. What is no rounding is added as it is: the error c = s |float(scale)/scale - 1|
+// of all scores alike, weights below e^-86.9 that kernels take as 0, and the last rounding to the dtype, v |x|.
+// First order: products of errors are left out.
 #pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
 
 #include "shared/context_parallel/attention_plan.h"
 #include "sim/run/attention_run.h"
 
 namespace cp::sim {
 
+struct TensorTolerance {
+  std::vector<double> rows;  // [batch, heads, seq]; 0 where the result must be exact: nothing was added up
+  double relative = 0;       // of the element: rounding to the tensor's dtype
+  double least = 0;          // half of the dtype's least step
+
+  double at(std::size_t row, double expected) const {
+    if (rows[row] == 0) return 0;
+    return rows[row] + (relative == 0 ? 0 : std::max(relative * std::abs(expected), least));
+  }
+};
+
 struct AttentionTolerances {
-  double out = 0, lse = 0, dq = 0, dk = 0, dv = 0;
+  TensorTolerance out, lse, dq, dk, dv;  // gradients: empty if not asked for
 };
 AttentionTolerances attention_tolerances(const AttentionTestData& data, const AttentionRequest& request,
                                          bool backward);
