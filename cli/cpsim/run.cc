@@ -18,7 +18,9 @@
 #include "cli/redistribute_request.h"
 #include "cli/scenario_flags.h"
 #include "shared/base/error.h"
+#include "sim/run/attention_memory.h"
 #include "sim/run/attention_run.h"
+#include "sim/run/free_memory.h"
 #include "traces/scenario.h"
 #include "traces/trace_proto.h"
 
@@ -144,6 +146,7 @@ StrategyOutcome run_one(const AttentionJob& job, const Strategy& asked, const si
   options.backward = job.backward;
   options.schedule = job.schedule;
   options.seed = job.seed;
+  options.memory_limit_bytes = sim::free_memory_bytes();
   options.on_phase = [&](std::string_view phase) { progress.show(str(prefix, phase)); };
   try {
     const Strategy& strategy = outcome.refusal ? outcome.refusal->strategy : asked;
@@ -188,7 +191,12 @@ int run(const Flags& flags) {
     Progress progress;
     progress.show("computing the reference on one device");
     // Where the problem itself is what no kernel has, all alternatives share the nearest one that they do.
-    const sim::AttentionTestData data(refusal ? refusal->problem : job.problem, job.seed);
+    const AttentionProblem& problem = refusal ? refusal->problem : job.problem;
+    if (const auto free = sim::free_memory_bytes()) {
+      sim::require_memory(problem, "one device's float64 tensors",
+                          sim::test_data_bytes(problem, job.backward), *free);
+    }
+    const sim::AttentionTestData data(problem, job.seed);
     for (const Strategy& strategy : job.strategies) {
       const std::string prefix =
           str(outcomes.size() + 1, " of ", job.strategies.size(), ": ", to_string(strategy, cp), ": ");

@@ -15,6 +15,7 @@
 #include "sim/ledger/attention_ledger.h"
 #include "sim/ledger/buffer_roles.h"
 #include "sim/ledger/peak_bound.h"
+#include "sim/run/attention_memory.h"
 #include "sim/run/attention_tolerance.h"
 
 namespace cp::sim {
@@ -370,6 +371,9 @@ AttentionRun run_attention(const AttentionTestData& data, const AttentionRequest
 AttentionRun run_attention(const AttentionTestData& data, const AttentionRequest& request,
                            const std::vector<Plan>& forward, const std::vector<Plan>& backward,
                            const AttentionRunOptions& options) {
+  if (options.memory_limit_bytes) {
+    require_memory(data.problem(), "the ranks", ranks_bytes(forward, backward), *options.memory_limit_bytes);
+  }
   return Runner(data, request, options).run(forward, backward);
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +70,7 @@ struct AttentionRunOptions {
   bool keep_results = false;  // in AttentionRun::results
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;  // of the baton
+  std::optional<std::int64_t> memory_limit_bytes;  // refuse ranks that together need more
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
   std::function<void(std::string_view)> on_phase;
 };

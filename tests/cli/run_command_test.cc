@@ -81,6 +81,13 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   EXPECT_THAT(error({"--rotation", "left"}), HasSubstr("use exchange or all_gather"));
 }
 
+TEST(RunCommand, WhatDoesNotFitIsRefusedWithALengthThatDoes) {
+  const Finished finished = cpsim({"run", "--mesh", "cp=4", "--seq-len", "1000000000000", "--causal"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.err, testing::ContainsRegex(
+                                "one device's float64 tensors of .* need .* are free; use --seq-len [0-9]+"));
+}
+
 TEST(RunCommand, ScenariosSayWhatTheFlagsMeanAndTracesAreWritten) {
   const std::string scenario = temporary("run.txtpb"), trace = temporary("run.cptrace");
   const Finished saved =
