@@ -84,7 +84,8 @@ std::string finish(Child& child, Clock::time_point deadline) {
 
 std::vector<std::string> run_processes(int count, const std::function<std::string(Rank)>& body,
                                        std::chrono::seconds timeout) {
-  CP_INVARIANT(number_of_threads() == 1, number_of_threads(), " threads at a fork");
+  CP_INVARIANT(number_of_threads() == 1, number_of_threads(),
+               " threads at a fork; with OpenBLAS loaded, set OPENBLAS_NUM_THREADS=1");
   const Clock::time_point deadline = Clock::now() + timeout;
   std::vector<Child> children;
   for (Rank rank = 0; rank < count; ++rank) children.push_back(start(body, rank));
