@@ -108,7 +108,7 @@ class Keeper {
   void audit_output(std::size_t plan, BufferId buffer, const BufferRole& role, Findings& findings) {
     const std::span<const Tag> tags = memory_->tags(plan, buffer);
     const std::int64_t granule = memory_->granule(plan, buffer);
-    const std::uint64_t nothing = role.tensor == Tensor::lse ? kMinusInfinity : kZeros;
+    const std::uint64_t nothing = nothing_in(role.tensor);
     role.for_each_row(problem_.batch, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
       Tag expected = finished(role.tensor, b, h, row);
       for (std::int64_t column = 0; column < role.dim; column += granule) {

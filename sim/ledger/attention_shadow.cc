@@ -99,8 +99,7 @@ AttentionShadow::Rows AttentionShadow::read(const View& view, Tensor tensor, std
              world_.space.text(tags[at]));
       }
     }
-    const bool none = tag.id == kZeros || tag.id == kMinusInfinity;
-    if (rows.numbers[position] < 0 && !none && !std::exchange(complained, true)) {
+    if (rows.numbers[position] < 0 && tag.id != nothing_in(tensor) && !std::exchange(complained, true)) {
       find(role, " is ", world_.space.text(tag), ", which is no row of ", name(tensor));
     }
   });
@@ -113,7 +112,7 @@ void AttentionShadow::write(const View& view, Tensor tensor, const Rows& like, s
   const RowView shape = row_view(view);
   const std::int64_t granule = world_.memory.granule(plan_, view.buffer);
   const std::span<Tag> tags = world_.memory.tags(plan_, view.buffer);
-  const std::uint64_t nothing = tensor == Tensor::lse ? kMinusInfinity : kZeros;
+  const std::uint64_t nothing = nothing_in(tensor);
   bool complained = false;
   for_each_row(shape, offset_at(view, iteration_), granule, [&](std::size_t position, std::size_t first) {
     const std::int64_t number = like.numbers[position];
@@ -158,21 +157,26 @@ void AttentionShadow::require_finished(const Rows& rows, Tensor tensor, std::str
 AttentionShadow::Lanes AttentionShadow::lanes_of(const Rows& q, const Rows& k) {
   const std::int64_t group = k.heads > 0 ? q.heads / k.heads : 1;
   const std::int64_t q_len = world_.problem.q_len, kv_len = world_.problem.kv_len;
+  bool complained = false;
   // The number of the lane that the rows belong to, and their global rows; a lane without a row is -1.
   const auto split = [&](const Rows& rows, std::int64_t b, std::int64_t h, std::int64_t seq_len,
                          std::string_view role) {
     Lanes::Pattern pattern(rows.numbers.begin() + static_cast<std::ptrdiff_t>(rows.at(b, h)),
                            rows.numbers.begin() + static_cast<std::ptrdiff_t>(rows.at(b, h)) + rows.seq_len);
     std::int64_t lane = -1;
-    for (std::int64_t& number : pattern) {
-      if (number < 0) continue;
-      if (lane < 0) lane = number / seq_len;
-      if (number / seq_len != lane) {
-        find(role, ": rows of several heads or batches in one head of the view");
-        number = -1;
+    std::size_t first = 0;  // row of the lane
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+      if (pattern[i] < 0) continue;
+      if (lane < 0) lane = pattern[i] / seq_len, first = i;
+      if (pattern[i] / seq_len == lane) {
+        pattern[i] -= lane * seq_len;
         continue;
       }
-      number -= lane * seq_len;
+      if (!std::exchange(complained, true)) {
+        find(role, " is ", world_.space.text(rows.tags[rows.at(b, h) + first]), " and ",
+             world_.space.text(rows.tags[rows.at(b, h) + i]), " in one head of the view");
+      }
+      pattern[i] = -1;
     }
     return std::pair(lane, std::move(pattern));
   };

@@ -30,6 +30,8 @@ struct Tag {
 };
 inline constexpr std::uint64_t kUnwritten = 0, kZeros = 1, kMinusInfinity = 2, kOtherConstant = 3;
 inline constexpr std::uint64_t kFirstElement = 4;
+// What stands for a row that no pair contributes to.
+constexpr std::uint64_t nothing_in(Tensor tensor) { return tensor == Tensor::lse ? kMinusInfinity : kZeros; }
 inline bool is_element(const Tag& tag) { return tag.id >= kFirstElement; }
 
 struct Element {
