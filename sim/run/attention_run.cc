@@ -314,7 +314,7 @@ class Runner {
         const double found = static_cast<double>(load(data[at + d * role.strides[3]]));
         const double difference = found == values[d] ? 0 : std::abs(found - values[d]);  // -inf equals -inf
         const double allowed = tolerance.at(number, values[d]);
-        if (!(difference <= allowed) && error.finding.empty()) {
+        if (!tolerance.holds(number, values[d], found) && error.finding.empty()) {
           error.finding = str("rank ", rank, ", batch ", b, ", head ", h, ", row ", row, ", column ", d, ": ",
                               found, " where one device has ", values[d], ", more than ", allowed, " away");
         }

@@ -45,6 +45,10 @@ struct TensorTolerance {
     if (rows[row] == 0) return 0;
     return rows[row] + (relative == 0 ? 0 : std::max(relative * std::abs(expected), least));
   }
+  // Infinities hold where they are equal, NaN never.
+  bool holds(std::size_t row, double expected, double found) const {
+    return found == expected || (std::isfinite(expected) && std::abs(found - expected) <= at(row, expected));
+  }
 };
 
 struct AttentionTolerances {
