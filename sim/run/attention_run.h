@@ -69,7 +69,7 @@ struct AttentionRunOptions {
   bool backward = false;
   bool keep_results = false;  // in AttentionRun::results
   Schedule schedule = Schedule::parallel;
-  std::uint64_t seed = 0;  // of the baton
+  std::uint64_t seed = 0;                          // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse ranks that together need more
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
   std::function<void(std::string_view)> on_phase;
