@@ -1,0 +1,95 @@
+// A cluster as the timeline sees it: one GPU, how the GPUs of a node are joined, how the nodes are, and what was measured
+// on it. Plain data; every number comes from a preset or a user's file, where its source stands beside it.
+//
+// Rates are of one GPU and one direction unless they say otherwise. 1 GB/s = 1e9 bytes a second.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/cluster/curve.h"
+
+namespace cp::sim {
+
+struct Gpu {
+  std::string name;
+  double tflops_16 = 0;   // dense f16 and bf16 products, at the boost clock
+  double tflops_f32 = 0;  // f32 outside of tensor cores
+  double tflops_fp8 = 0;  // 0: has none
+  double hbm_gbps = 0;    // GB/s
+  double memory_gib = 0;
+  double usable_memory_gib = 0;    // what is left to tensors and allocator
+  double power_limit_w = 0;
+  double sustained_clock = 1;      // of the boost clock, in long products under the power limit; in (0, 1]
+  double kernel_launch_us = 0;     // from one kernel's end to the next one's beginning in a stream
+};
+
+struct Node {
+  int gpus = 8;
+  int nvlink_domain = 8;  // GPUs that reach each other by NVLink: all of a node, or of several (NVL72); 1: none
+  double nvlink_gbps = 0;  // of a GPU into the switch; 0 without NVLink
+  bool nvls = false;       // reductions inside of the switch
+  double pcie_gbps = 0;    // of a GPU into its PCIe switch, or its root port
+  int gpus_per_pcie_switch = 1;
+  double pcie_root_gbps = 0;  // of a PCIe switch towards the others; shared by its GPUs
+};
+
+struct Network {
+  double nic_gbps = 0;   // of one NIC
+  int gpus_per_nic = 1;  // that share it
+  bool rails = true;     // NIC i of every node hangs on leaf i; else all NICs of a node on one leaf
+  int nodes_per_leaf = 1 << 20;
+  double oversubscription = 1;  // of a leaf: its ports downwards over those upwards, >= 1
+  double latency_us = 0;        // of a message between nodes, before its first byte arrives
+};
+
+// Rate of one transfer between two GPUs, over its bytes, in GB/s; empty: the link's rate.
+struct TransferCurves {
+  Curve intra_node, inter_node;
+  double intra_node_latency_us = 0;
+};
+
+// Time of a collective of all GPUs of a system, measured as nccl-tests does.
+struct CollectiveCurve {
+  std::string operation;  // all_gather, reduce_scatter, all_reduce, all_to_all, exchange (nccl-tests: sendrecv)
+  int gpus = 0, nodes = 1;
+  int channels_per_net_peer = 0;  // 0: the library's own choice
+  Curve time_us;                  // over nccl-tests' size in bytes
+};
+
+// Achieved rate of attention kernels, in TFLOP/s of the pairs that the mask allows (forward 4 flops for each pair and
+// head dimension, backward 10), over the pairs of the whole kernel: batch x query heads x allowed pairs.
+struct AttentionCurve {
+  bool backward = false, causal = false;  // causal: any mask with a diagonal
+  int head_dim = 128;
+  Curve tflops;
+};
+
+struct Cluster {
+  std::string name;
+  int nodes = 1;
+  Gpu gpu;
+  Node node;
+  Network network;
+  TransferCurves transfer;
+  std::vector<CollectiveCurve> collectives;
+  std::vector<AttentionCurve> attention;
+  Curve matmul_efficiency;  // of the peak, over the flops of the product
+  Curve memory_efficiency;  // of hbm_gbps, over the bytes that a kernel moves
+
+  // How each number is known.
+  struct Source {
+    std::string field;  // "gpu.hbm_gbps"
+    std::string text;
+    bool borrowed = false;  // of another GPU, as a fraction of its peak
+  };
+  std::vector<Source> sources;
+
+  int num_gpus() const { return nodes * node.gpus; }
+  int node_of(int gpu) const { return gpu / node.gpus; }
+};
+
+// Throws InvalidInput that names the field, its value and what is allowed.
+void validate_cluster(const Cluster& cluster);
+
+}  // namespace cp::sim
