@@ -100,6 +100,38 @@ std::vector<Damage> combine_otherwise(Plans& plans) {
   return damages;
 }
 
+std::vector<Damage> add_instead_of_merge(Plans& plans) {
+  std::vector<Damage> damages;
+  for_each<AttentionMerge>(plans, [&](Plan& plan, StepId id, Step& step, AttentionMerge& op) {
+    damages.push_back({at(plan, id), {at(plan, id), "adds out of"}, [&step, in = op.in, out = op.out] {
+                         step.work = Kernel{Accumulate{ReduceOp::sum, in, out}};
+                       }});
+  });
+  return damages;
+}
+std::vector<Damage> scale_instead_of_sum(Plans& plans) {
+  std::vector<Damage> damages;
+  for_each<Accumulate>(plans, [&](Plan& plan, StepId id, Step& step, Accumulate& op) {
+    damages.push_back({at(plan, id), {at(plan, id), "scales by 2"}, [&step, out = op.out] {
+                         step.work = Kernel{Scale{out, 2}};
+                       }});
+  });
+  return damages;
+}
+// The first index of that dimension read in the place of all.
+template <class Op>
+Defect repeated(std::string_view name, View Op::*operand, std::size_t dim, const Words& words) {
+  return {name, Book::cells, [=](Plans& plans) {
+            std::vector<Damage> damages;
+            for_each<Op>(plans, [&](Plan& plan, StepId id, Step&, Op& op) {
+              if ((op.*operand).shape[dim] < 2) return;
+              damages.push_back({at(plan, id), words_at(plan, id, words),
+                                 [&op, operand, dim] { (op.*operand).strides[dim] = 0; }});
+            });
+            return damages;
+          }};
+}
+
 void make_full(std::vector<MaskSlice>& slices, std::size_t which) {
   slices[which].kind = MaskSlice::Kind::full;
 }
@@ -209,6 +241,10 @@ const std::vector<Defect>& all_defects() {
                             {"$step", "lse"}),
       mistaken<AttentionMerge>("merge with its own lse", &AttentionMerge::in_lse, &AttentionMerge::lse,
                                {"$step", "and its lse of"}),
+      {"outputs added, not merged", Book::cells, add_instead_of_merge},
+      {"scaled instead of added to", Book::cells, scale_instead_of_sum},
+      repeated<Forward>("q of one head for all", &Forward::q, 2, {"$step", "q holds a head twice"}),
+      repeated<Forward>("one column of k for all", &Forward::k, 3, {"$step", "k: a row begins with k of"}),
       {"fill with another value", Book::cells, fill_with_another_value},
 
       {"sent to each other", Book::cells, send_to_each_other},

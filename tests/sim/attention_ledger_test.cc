@@ -242,5 +242,39 @@ TEST(AttentionLedger, FindsALostPairThatAnotherOneMakesUpFor) {
               HasSubstr("dk of batch 0, head 0, row 0 made of 8 cells, not of its 8, but of other ones"));
 }
 
+// Rank 1's gradients from the lse, and the delta, of its own keys alone: those of the whole row are wanted.
+TEST(AttentionLedger, NamesRowsThatAreNotFinished) {
+  const Scene scene = halves(AttentionPass::backward);
+  std::vector<Plan> plans = scene.plans();
+  Plan& plan = plans[1];
+  const Backward own = nth<Backward>(plans, 1, 0);
+  const View out = add_temporary(plan, DType::f32, 8, 0, 0), lse = add_temporary(plan, DType::f32, 4, 0, 0);
+  const auto last = static_cast<StepId>(plan.segments.size());
+  Step step;
+  for_each<AttentionDelta>(plans, [&](Plan& p, StepId, Step& s, AttentionDelta& op) {
+    if (p.self != 1) return;
+    step.stream = s.stream;
+    op.out = dense_view(out.buffer, 0, op.out.shape);
+  });
+  nth<Backward>(plans, 1, 0).lse = dense_view(lse.buffer, 0, own.lse.shape);
+  step.work = Kernel{Forward{own.q, own.k, own.v, dense_view(out.buffer, 0, own.q.shape),
+                             dense_view(lse.buffer, 0, own.lse.shape), own.softmax_scale, own.slices}};
+  insert_step(plan, 0, std::move(step));
+  for (const BufferId buffer : {out.buffer, lse.buffer}) {
+    plan.buffers[static_cast<std::size_t>(buffer)].first_use = 0;
+    plan.buffers[static_cast<std::size_t>(buffer)].last_use = last;
+  }
+  const std::string text = join(cell_findings(scene, plans), "\n");
+  EXPECT_THAT(
+      text,
+      HasSubstr("attention_delta \"delta\": out is out of batch 0, head 0, row 4 made of 1 of its 5 keys"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "\"attention backward of step 0\": lse is lse of batch 0, head 0, row 4 made of 1 of its 5 keys"));
+  EXPECT_THAT(text, HasSubstr("\"attention backward of step 0\": delta is delta of batch 0, head 0, row 4 "
+                              "made of 1 of its 5 keys"));
+}
+
 }  // namespace
 }  // namespace cp::testing
