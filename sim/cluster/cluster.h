@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/cluster/curve.h"
+#include "sim/cluster/source.h"
 
 namespace cp::sim {
 
@@ -18,15 +19,16 @@ struct Gpu {
   double tflops_fp8 = 0;  // 0: has none
   double hbm_gbps = 0;    // GB/s
   double memory_gib = 0;
-  double usable_memory_gib = 0;    // what is left to tensors and allocator
+  double usable_memory_gib = 0;  // what is left to tensors and allocator
   double power_limit_w = 0;
-  double sustained_clock = 1;      // of the boost clock, in long products under the power limit; in (0, 1]
-  double kernel_launch_us = 0;     // from one kernel's end to the next one's beginning in a stream
+  double sustained_clock = 1;   // of the boost clock, in long products under the power limit; in (0, 1]
+  double kernel_launch_us = 0;  // from one kernel's end to the next one's beginning in a stream
 };
 
 struct Node {
   int gpus = 8;
-  int nvlink_domain = 8;  // GPUs that reach each other by NVLink: all of a node, or of several (NVL72); 1: none
+  int nvlink_domain =
+      8;  // GPUs that reach each other by NVLink: all of a node, or of several (NVL72); 1: none
   double nvlink_gbps = 0;  // of a GPU into the switch; 0 without NVLink
   bool nvls = false;       // reductions inside of the switch
   double pcie_gbps = 0;    // of a GPU into its PCIe switch, or its root port
@@ -51,7 +53,8 @@ struct TransferCurves {
 
 // Time of a collective of all GPUs of a system, measured as nccl-tests does.
 struct CollectiveCurve {
-  std::string operation;  // all_gather, reduce_scatter, all_reduce, all_to_all, exchange (nccl-tests: sendrecv)
+  std::string
+      operation;  // all_gather, reduce_scatter, all_reduce, all_to_all, exchange (nccl-tests: sendrecv)
   int gpus = 0, nodes = 1;
   int channels_per_net_peer = 0;  // 0: the library's own choice
   Curve time_us;                  // over nccl-tests' size in bytes
@@ -77,13 +80,8 @@ struct Cluster {
   Curve matmul_efficiency;  // of the peak, over the flops of the product
   Curve memory_efficiency;  // of hbm_gbps, over the bytes that a kernel moves
 
-  // How each number is known.
-  struct Source {
-    std::string field;  // "gpu.hbm_gbps"
-    std::string text;
-    bool borrowed = false;  // of another GPU, as a fraction of its peak
-  };
-  std::vector<Source> sources;
+  using Source = sim::Source;
+  std::vector<Source> sources;  // how each number is known
 
   int num_gpus() const { return nodes * node.gpus; }
   int node_of(int gpu) const { return gpu / node.gpus; }

@@ -27,8 +27,8 @@ double Curve::at(double x) const {
   CP_INVARIANT(!empty(), "an empty curve at ", x);
   if (x <= points_.front().x) return points_.front().y;
   if (x >= points_.back().x) return points_.back().y;
-  const auto right =
-      std::upper_bound(points_.begin(), points_.end(), x, [](double v, const CurvePoint& p) { return v < p.x; });
+  const auto right = std::upper_bound(points_.begin(), points_.end(), x,
+                                      [](double v, const CurvePoint& p) { return v < p.x; });
   const auto left = right - 1;
   const double share = std::log(x / left->x) / std::log(right->x / left->x);
   return left->y * std::pow(right->y / left->y, share);

@@ -1,0 +1,42 @@
+// How an implementation behaves on top of the hardware: what it overlaps, what its kernels do apart, and what it sends. At
+// most five free numbers; the rest are facts about the implementation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/cluster/source.h"
+
+namespace cp::sim {
+
+// Over which ranks FSDP shards parameters: with context parallelism, its ranks may count among them.
+enum class ShardingGroup : std::uint8_t { dp_shard, dp_shard_cp };
+enum class LinearPrecision : std::uint8_t { b16, fp8 };
+
+struct SoftwareProfile {
+  std::string name = "cprun";
+
+  // ---- free parameters
+  // Share of its speed that an attention kernel keeps while a transfer of its GPU is under way, in [0, 1]: 1 overlaps
+  // perfectly, 0 not at all.
+  double forward_progress = 1, backward_progress = 1;
+  double merge_passes = 1;  // how often a merge of partial outputs moves its bytes, >= 0; 1: one fused kernel
+  double pack_passes = 1;   // the same of packing for a transfer, >= 0; 0: none is needed
+  double host_overhead_us = 0;  // of an issued operation that the GPU waits for, >= 0
+
+  // ---- facts
+  bool send_empty = false;            // sends blocks that nobody needs
+  bool dkv_f32 = true;                // partial dK and dV travel in f32; else in the dtype of the inputs
+  std::string strategy = "ring";      // a name that named_strategy knows
+  std::string balance = "head_tail";  // as parse_balance reads it
+  ShardingGroup sharding_group = ShardingGroup::dp_shard_cp;
+  LinearPrecision linear_precision = LinearPrecision::b16;
+
+  std::vector<Source> sources;  // of each of the above, by its name
+};
+
+// Throws InvalidInput that names each field at fault, its value and what is allowed.
+void validate_software(const SoftwareProfile& software);
+
+}  // namespace cp::sim
