@@ -33,13 +33,6 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// The nearest name; the first one of several.
-std::string_view nearest(std::string_view text, const std::vector<std::string_view>& names) {
-  return *std::min_element(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
-    return edit_distance(text, a) < edit_distance(text, b);
-  });
-}
-
 // What stands in the message between `before` and the next quote after it.
 std::optional<std::string> quoted_after(const std::string& message, std::string_view before) {
   const std::size_t at = message.find(before);
@@ -62,7 +55,7 @@ std::optional<WordError> unknown_field(const std::string& message) {
   std::vector<std::string_view> names;
   for (int i = 0; i < type->field_count(); ++i) names.push_back(type->field(i)->name());
   return WordError{*name, str("unknown field '", *name, "' of ", type->name(), "; the nearest one is '",
-                              nearest(*name, names), "'")};
+                              nearest_name(*name, names), "'")};
 }
 
 // The field of that name and an enumeration's type, in the message or those in it.
@@ -87,6 +80,12 @@ std::optional<WordError> unknown_enumerator(const std::string& message, const De
 }
 
 }  // namespace
+
+std::string_view nearest_name(std::string_view text, const std::vector<std::string_view>& names) {
+  return *std::min_element(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
+    return edit_distance(text, a) < edit_distance(text, b);
+  });
+}
 
 std::vector<std::string_view> enumerators(const google::protobuf::EnumDescriptor& type) {
   std::vector<std::string_view> names;

@@ -84,7 +84,7 @@ struct Cluster {
   std::vector<Source> sources;  // how each number is known
 
   int num_gpus() const { return nodes * node.gpus; }
-  int node_of(int gpu) const { return gpu / node.gpus; }
+  int node_of(int index) const { return index / node.gpus; }
 };
 
 // Throws InvalidInput that names the field, its value and what is allowed.

@@ -1,0 +1,63 @@
+#include "traces/read_text.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "traces/plan.pb.h"
+#include "traces/scenario.pb.h"
+
+namespace cp {
+namespace {
+
+template <class Message>
+std::string error_of(std::string_view text, const TextCheck& check = {}) {
+  Message message;
+  try {
+    read_text(text, "a.txtpb", "plan", message, check);
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(ReadText, ReadsAnyMessage) {
+  proto::CostModel cost;
+  read_text("node_gbps: 3\nranks_per_node: 4\n", "a.txtpb", "cost model", cost);
+  EXPECT_EQ(cost.node_gbps(), 3);
+  EXPECT_EQ(cost.ranks_per_node(), 4);
+}
+
+TEST(ReadText, NamesEnumeratorsInsideOfRepeatedFields) {
+  EXPECT_EQ(
+      error_of<proto::Plan>("buffers { dtype: f32 }\nbuffers { dtype: bf16 }\nbuffers {\n  dtype: 17\n}\n"),
+      "a.txtpb:4:3: unknown dtype 17; use one of f32, f16, bf16, i32, i64");
+  EXPECT_EQ(error_of<proto::Plan>("target {\n  dtypes: f32\n  dtypes: 17\n}\n"),
+            "a.txtpb:3:3: unknown dtypes 17; use one of f32, f16, bf16, i32, i64");
+}
+
+TEST(ReadText, ChecksRunOnWhatParsesAlone) {
+  const TextCheck check = [](const TextLocations&, TextErrors& errors) { errors.add({1, 2}, "no"); };
+  EXPECT_EQ(error_of<proto::CostModel>("node_gbps: 3\n\n", check), "a.txtpb:2:1: no");
+  EXPECT_EQ(error_of<proto::CostModel>("node_gpbs: 3\n\n", check),
+            "a.txtpb:1:1: unknown field 'node_gpbs' of CostModel; the nearest one is 'node_gbps'");
+}
+
+TEST(ReadText, HugeTextsAreRefused) {
+  EXPECT_EQ(error_of<proto::Plan>(std::string((1 << 24) + 1, ' ')),
+            "a.txtpb: 16777217 bytes are no plan; at most 16777216 are read");
+}
+
+TEST(ReadText, FilesThatCannotBeReadAreNamed) {
+  try {
+    read_text_file("/nowhere/a.txtpb", "cluster");
+    FAIL();
+  } catch (const InvalidInput& error) {
+    EXPECT_STREQ(error.what(), "cannot read the cluster /nowhere/a.txtpb");
+  }
+}
+
+}  // namespace
+}  // namespace cp
