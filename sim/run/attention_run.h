@@ -27,7 +27,8 @@ namespace cp::sim {
 struct ReferenceForward;
 struct ReferenceBackward;
 
-// The problem's inputs as global tensors, [batch, heads, seq, dim].
+// The problem's inputs as global tensors, [batch, heads, seq, dim]. Tolerances count on random signs in the rows of v and
+// dout.
 struct AttentionValues {
   std::vector<double> q, k, v, dout;
 };

@@ -19,6 +19,9 @@ double half_least_step(DType dtype) {
 
 double square(double x) { return x * x; }
 
+// Of partial sums of terms with random signs, from the sums of their sizes and squares.
+double partial_sum(double sizes, double squares) { return std::min(sizes, kGrowth * std::sqrt(squares)); }
+
 double largest(const std::vector<double>& values) {
   double most = 0;
   for (const double value : values) most = std::max(most, std::abs(value));
@@ -94,7 +97,8 @@ class Bounds {
       const double p2 = data_.forward().row_p2[row], ds = sums.row_ds[row], ds2 = sums.row_ds2[row];
       e.dp2 = (dv_ + 4) * square(kUnit * dout[row] * v_norm_);
       e.delta2 = (dv_ + 1) * square(kUnit * dout[row] * out[row]) + square(v_ * dout_out[row]) +
-                 square(dout[row]) * (square(most_v_) * e.a2 + square(half_least_step(p_.dtype))) +
+                 square(dout[row]) *
+                     (square(most_v_ * partial_sum(1, p2)) * e.a2 + square(half_least_step(p_.dtype))) +
                  e.e2 * ds2;
       const double once = e.lse2 + (e.n + 4) * square(kUnit) + 2 * ranks_ * square(g_);
       t.dq.rows[row] = most_k * (kGrowth * std::sqrt(e.w2 * ds2 + e.dp2 * p2 + once * square(ds) + e.delta2) +
@@ -140,10 +144,11 @@ class Bounds {
       const double p = sums.key_p[row], p2 = sums.key_p2[row], ds = sums.key_ds[row], ds2 = sums.key_ds2[row];
       const double once = (queries + 4) * square(kUnit) + 2 * ranks_ * square(g_);
       t.dk.rows[row] =
-          most_q * (kGrowth * std::sqrt(most.w2 * ds2 + most.row2 * p2 + once * square(ds)) +
-                    4 * most.c * ds + most.c_ds * p + 2 * dout_norm * v_norm_ * queries * kFlushed);
-      t.dv.rows[row] = most_dout * (kGrowth * std::sqrt(most.w2 * p2 + once * square(p)) + 2 * most.c * p +
-                                    queries * kFlushed);
+          most_q *
+          (kGrowth * std::sqrt(most.w2 * ds2 + most.row2 * p2 + once * square(partial_sum(ds, ds2))) +
+           4 * most.c * ds + most.c_ds * p + 2 * dout_norm * v_norm_ * queries * kFlushed);
+      t.dv.rows[row] = most_dout * (kGrowth * std::sqrt(most.w2 * p2 + once * square(partial_sum(p, p2))) +
+                                    2 * most.c * p + queries * kFlushed);
     }
   }
 

@@ -5,7 +5,8 @@
 // (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"): their squares add up, and by
 // Hoeffding's inequality a result is off by no more than kGrowth times the root of that sum, save with a
 // probability of 2 exp(-kGrowth^2 / 2) were every rounding as bad as can be. Up to kGrowth^2 roundings this is
-// more than their plain sum. With
+// more than their plain sum. The rows of v and dout must have random signs (AttentionTestData's have): by the same
+// inequality no partial sum of the terms t of out, dk and dv is larger than |t| = min(sum|t|, kGrowth sqrt(sum t^2)). With
 //   u = 2^-24; v the unit roundoff of the problem's dtype, g of travelling gradients, m of merged outputs
 //   s = scale |q| |k|, which bounds the scores; n the keys of a query, N the queries of a key; R the ranks
 //   L = s + log n, which bounds the lse of all parts
@@ -13,14 +14,14 @@
 //   weight   e^2 = (d + 5)(u s)^2 + (4u)^2     of each p, relative: its score, the exponential within 2 ulp
 //   sums     a^2 = 2 (n + n/128 + 4) u^2       of weights, and of values: a rounding for each key and tile
 //                + R (2 m^2 + (6u)^2 + (2uL)^2)  and for each part that is merged, if R > 1
-//   out      |v|^2 (4 e^2 sum p^2 + a^2)       a weight moves out by p (v - out)
+//   out      |v|^2 (4 e^2 sum p^2 + a^2 |p|^2) a weight moves out by p (v - out)
 //   lse      e^2 sum p^2 + (n + n/128 + 4) u^2 + (uL)^2 + 4u^2, and R ((uL)^2 + (6u)^2) if R > 1
 //   dp       (dv + 4)(u |dout||v|)^2           of each dout v - delta, without
-//   delta    (dv + 1)(u |dout||out|)^2 + (v |dout out|)^2 + (|dout||v| a)^2 + e^2 sum ds^2: made from a rounded out
+//   delta    (dv + 1)(u |dout||out|)^2 + (v |dout out|)^2 + (|dout||v||p| a)^2 + e^2 sum ds^2: made from a rounded out
 //   w^2    = (d + 6)(u s)^2 + (u (s + L))^2 + (4u)^2    of each p in the backward pass, without the lse's error
 //   dq       (scale |k|)^2 (w^2 sum ds^2 + dp^2 sum p^2 + (lse^2 + (n + 4) u^2 + 2R g^2) (sum|ds|)^2 + delta^2)
-//   dk       (scale |q|)^2 ((w^2 + lse^2) sum ds^2 + (dp^2 + delta^2) sum p^2 + ((N + 4) u^2 + 2R g^2)(sum|ds|)^2)
-//   dv       |dout|^2 ((w^2 + lse^2) sum p^2 + ((N + 4) u^2 + 2R g^2) (sum p)^2)
+//   dk       (scale |q|)^2 ((w^2 + lse^2) sum ds^2 + (dp^2 + delta^2) sum p^2 + ((N + 4) u^2 + 2R g^2)|ds|^2)
+//   dv       |dout|^2 ((w^2 + lse^2) sum p^2 + ((N + 4) u^2 + 2R g^2)|p|^2)
 // with the terms of 2R only if R > 1. What is no rounding is added as it is: the error c = s |float(scale)/scale - 1|
 // of all scores alike, weights below e^-86.9 that kernels take as 0, and the last rounding to the dtype, v |x|.
 // First order: products of errors are left out.
