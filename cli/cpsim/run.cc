@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/attention_flags.h"
 #include "cli/attention_report.h"
 #include "cli/attention_request.h"
 #include "cli/cpsim/commands.h"
@@ -35,80 +36,6 @@ struct Flags {
   std::string trace;
   bool json = false;
 };
-
-// A flag for a whole number.
-template <class Set>
-void add_number(CLI::App& app, Flags& flags, const char* flag, const char* help, std::int64_t least,
-                Set set) {
-  add_field(app, flags.job, flag, "N", help,
-            [flag, least, set](Job& job, Text text) { set(job, parse_whole(flag, text, least)); });
-}
-
-void add_problem_flags(CLI::App& app, Flags& flags) {
-  add_field(app, flags.job, "--mesh", "MESH", "The cp ranks: cp=8, or co=2,ds=4",
-            [](Job& job, Text text) { job.set_mesh(text); });
-  add_number(app, flags, "--seq-len", "Queries", 1, [](Job& job, std::int64_t n) { job.set_seq_len(n); });
-  add_number(app, flags, "--kv-len", "Keys [as many as queries]", 1,
-             [](Job& job, std::int64_t n) { job.set_kv_len(n); });
-  add_number(app, flags, "--batch", "[1]", 1, [](Job& job, std::int64_t n) { job.set_batch(n); });
-  add_number(app, flags, "--q-heads", "[8]", 1, [](Job& job, std::int64_t n) { job.set_q_heads(n); });
-  add_number(app, flags, "--kv-heads", "[as many as query heads]", 1,
-             [](Job& job, std::int64_t n) { job.set_kv_heads(n); });
-  add_number(app, flags, "--head-dim", "[64]", 1, [](Job& job, std::int64_t n) { job.set_head_dim(n); });
-  add_number(app, flags, "--v-head-dim", "Of the values [as --head-dim]", 1,
-             [](Job& job, std::int64_t n) { job.set_v_head_dim(n); });
-  add_field(app, flags.job, "--dtype", "DTYPE", "f32, f16 or bf16 [f32]",
-            [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); });
-  add_field(app, flags.job, "--format", "FORMAT", "bshd or bnsd [bshd]",
-            [](Job& job, Text text) { job.set_format(text); });
-  add_field(app, flags.job, "--softmax-scale", "X", "[1/sqrt(head dim)]",
-            [](Job& job, Text text) { job.set_softmax_scale(parse_real("--softmax-scale", text)); });
-}
-
-void add_mask_flags(CLI::App& app, Flags& flags) {
-  add_switch(app, flags.job, "--causal", "A query sees no later key", [](Job& job) { job.set_causal(true); });
-  add_number(app, flags, "--window", "A query sees keys less than N away", 1,
-             [](Job& job, std::int64_t n) { job.set_window(n); });
-  add_field(app, flags.job, "--documents", "ENDS", "Packed documents as cu_seqlens: 0/10/50",
-            [](Job& job, Text text) { job.set_documents(text); });
-  add_field(app, flags.job, "--query-offset", "N",
-            "Position of the first query among the keys [the ends align]",
-            [](Job& job, Text text) { job.set_query_offset(parse_int(text, "--query-offset")); });
-  add_field(app, flags.job, "--dropout", "P", "Refused, with what works: no kernel has it",
-            [](Job& job, Text text) { job.set_dropout(parse_real("--dropout", text)); });
-}
-
-void add_strategy_flags(CLI::App& app, Flags& flags) {
-  add_field(app, flags.job, "--strategy", "NAME",
-            "One of: ulysses, all_gather, ring, double_ring, need_only, pass_q, "
-            "ulysses_all_gather, ulysses_ring [ring]",
-            [](Job& job, Text text) { job.set_strategy(text); });
-  add_field(app, flags.job, "--strategies", "NAMES", "Several, to compare them: all, or ring,ulysses",
-            [](Job& job, Text text) { job.set_strategies(text); });
-  add_field(
-      app, flags.job, "--balance", "BALANCE",
-      "contiguous, head_tail, striped[:BLOCK], cost[:BLOCK], head_tail_exchange, per_document:head_tail",
-      [](Job& job, Text text) { job.set_balance(text); });
-  const auto degree = [](const char* flag, Text text) {
-    return static_cast<std::int32_t>(parse_whole(flag, text, 1, std::numeric_limits<std::int32_t>::max()));
-  };
-  add_field(app, flags.job, "--ulysses-degree", "N", "Ranks that trade rows for heads",
-            [degree](Job& job, Text text) { job.set_ulysses_degree(degree("--ulysses-degree", text)); });
-  add_field(app, flags.job, "--inner-ring", "N", "Ranks in each inner ring of a double ring",
-            [degree](Job& job, Text text) { job.set_inner_ring(degree("--inner-ring", text)); });
-  add_field(app, flags.job, "--axis-order", "ORDER",
-            "Neighbouring ranks form a Ulysses group, or a ring: ulysses_inner "
-            "or ring_inner [ulysses_inner]",
-            [](Job& job, Text text) { job.set_axis_order(text); });
-  add_field(app, flags.job, "--rotation", "HOW", "Of the ring's blocks: exchange or all_gather [exchange]",
-            [](Job& job, Text text) { job.set_rotation(text); });
-  add_field(app, flags.job, "--dkv-dtype", "DTYPE", "Of partial gradients under way: f32 or input [f32]",
-            [](Job& job, Text text) { job.set_dkv_dtype(text); });
-  add_field(app, flags.job, "--merge-dtype", "DTYPE", "Of partial outputs: f32 or input [f32]",
-            [](Job& job, Text text) { job.set_merge_dtype(text); });
-  add_switch(app, flags.job, "--send-empty", "Also send blocks that nobody further on needs",
-             [](Job& job) { job.set_send_empty(true); });
-}
 
 void add_run_flags(CLI::App& app, Flags& flags) {
   add_switch(app, flags.job, "--backward", "Also the gradients", [](Job& job) { job.set_backward(true); });
@@ -217,9 +144,10 @@ Command add_run(CLI::App& cpsim) {
   CLI::App* app =
       cpsim.add_subcommand("run", "Run attention over a split sequence with data, and check everything");
   const auto flags = std::make_shared<Flags>();
-  add_problem_flags(*app, *flags);
-  add_mask_flags(*app, *flags);
-  add_strategy_flags(*app, *flags);
+  add_problem_flags(*app, flags->job);
+  add_strategy_flags(*app, flags->job);
+  add_field(*app, flags->job, "--strategies", "NAMES", "Several, to compare them: all, or ring,ulysses",
+            [](Job& job, Text text) { job.set_strategies(text); });
   add_run_flags(*app, *flags);
   app->footer(
       "Example: a ring of eight ranks, and all strategies on an odd length\n"

@@ -30,8 +30,10 @@ struct BalanceName {
   std::int64_t default_block;  // 0: it takes no block
   bool per_document;           // may act within each document
 };
-constexpr std::array<BalanceName, 5> kBalances = {{
+// The first name of a kind is the one that is written.
+constexpr std::array<BalanceName, 6> kBalances = {{
     {"contiguous", Balance::Kind::contiguous, 0, true},
+    {"none", Balance::Kind::contiguous, 0, true},
     {"head_tail", Balance::Kind::head_tail, 0, true},
     {"striped", Balance::Kind::striped, 1, true},
     {"cost", Balance::Kind::cost, 64, false},
@@ -39,7 +41,8 @@ constexpr std::array<BalanceName, 5> kBalances = {{
 }};
 constexpr std::string_view kPerDocument = "per_document:";
 constexpr std::string_view kKnownBalances =
-    "contiguous, head_tail, striped[:BLOCK], cost[:BLOCK], head_tail_exchange, or per_document: before one "
+    "contiguous (or none), head_tail, striped[:BLOCK], cost[:BLOCK], head_tail_exchange, or per_document: "
+    "before one "
     "of the "
     "first three";
 

@@ -54,7 +54,7 @@ struct Balance {
   bool per_document = false;  // contiguous, head_tail, striped: each document is split on its own (MindSpeed)
   bool operator==(const Balance&) const = default;
 };
-// "contiguous", "head_tail", "striped:16", "cost:64", "head_tail_exchange", "per_document:head_tail". Without
+// "contiguous" (or "none"), "head_tail", "striped:16", "cost:64", "head_tail_exchange", "per_document:head_tail". Without
 // a number striped has block 1 and cost block 64. parse_balance throws InvalidInput that lists them.
 std::string to_string(const Balance& balance);
 Balance parse_balance(std::string_view text);

@@ -34,13 +34,14 @@ TEST(Strategy, BalancesComeBackFromTheirText) {
                            "per_document:head_tail", "per_document:striped:2"}) {
     EXPECT_EQ(to_string(parse_balance(text)), text);
   }
+  EXPECT_EQ(to_string(parse_balance("none")), "contiguous");
   EXPECT_EQ(parse_balance("striped").block, 1);
   EXPECT_EQ(parse_balance("cost").block, 64);
 }
 
 TEST(Strategy, BalanceErrorsQuoteTheTextAndListWhatIsKnown) {
   const auto message = [](const char* text) { return message_of([&] { parse_balance(text); }); };
-  EXPECT_THAT(message("zigzag"), AllOf(HasSubstr("'zigzag'"), HasSubstr("known: contiguous, head_tail")));
+  EXPECT_THAT(message("zigzag"), AllOf(HasSubstr("'zigzag'"), HasSubstr("known: contiguous (or none), head_tail")));
   EXPECT_THAT(message("striped:0"), HasSubstr("a block of 0 is below 1"));
   EXPECT_THAT(message("head_tail:3"), HasSubstr("'head_tail' has no block"));
   EXPECT_THAT(message("per_document:cost"), HasSubstr("cannot act within a document"));
