@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/cluster/curve.h"
@@ -21,8 +22,11 @@ struct Gpu {
   double memory_gib = 0;
   double usable_memory_gib = 0;  // what is left to tensors and allocator
   double power_limit_w = 0;
-  double sustained_clock = 1;   // of the boost clock, in long products under the power limit; in (0, 1]
+  // Of the boost clock, in long products under the power limit, in (0, 1]. What is below the peak at the usual limit of this
+  // GPU stands in matmul_efficiency; this is for a lower limit.
+  double sustained_clock = 1;
   double kernel_launch_us = 0;  // from one kernel's end to the next one's beginning in a stream
+  bool operator==(const Gpu&) const = default;
 };
 
 struct Node {
@@ -34,6 +38,9 @@ struct Node {
   double pcie_gbps = 0;    // of a GPU into its PCIe switch, or its root port
   int gpus_per_pcie_switch = 1;
   double pcie_root_gbps = 0;  // of a PCIe switch towards the others; shared by its GPUs
+  int nvlink_links = 0;       // of a GPU; nvlink_gbps is of all together. 0: unknown, or none
+  int nvlink_switches = 0;    // that a domain's links are spread over; 0: unknown, or none
+  bool operator==(const Node&) const = default;
 };
 
 struct Network {
@@ -42,13 +49,17 @@ struct Network {
   bool rails = true;     // NIC i of every node hangs on leaf i; else all NICs of a node on one leaf
   int nodes_per_leaf = 1 << 20;
   double oversubscription = 1;  // of a leaf: its ports downwards over those upwards, >= 1
-  double latency_us = 0;        // of a message between nodes, before its first byte arrives
+  double latency_us = 0;  // of a message between nodes, before its first byte arrives; a curve includes it
+  bool sharp = false;     // reductions inside of the network's switches
+  bool operator==(const Network&) const = default;
 };
 
-// Rate of one transfer between two GPUs, over its bytes, in GB/s; empty: the link's rate.
+// Rate of one transfer between two GPUs, over its bytes, in GB/s, as bytes over the time of the whole: latency is included.
+// Empty: the link's rate, after the latency.
 struct TransferCurves {
   Curve intra_node, inter_node;
   double intra_node_latency_us = 0;
+  bool operator==(const TransferCurves&) const = default;
 };
 
 // Time of a collective of all GPUs of a system, measured as nccl-tests does.
@@ -58,6 +69,7 @@ struct CollectiveCurve {
   int gpus = 0, nodes = 1;
   int channels_per_net_peer = 0;  // 0: the library's own choice
   Curve time_us;                  // over nccl-tests' size in bytes
+  bool operator==(const CollectiveCurve&) const = default;
 };
 
 // Achieved rate of attention kernels, in TFLOP/s of the pairs that the mask allows (forward 4 flops for each pair and
@@ -66,6 +78,7 @@ struct AttentionCurve {
   bool backward = false, causal = false;  // causal: any mask with a diagonal
   int head_dim = 128;
   Curve tflops;
+  bool operator==(const AttentionCurve&) const = default;
 };
 
 struct Cluster {
@@ -81,13 +94,16 @@ struct Cluster {
   Curve memory_efficiency;  // of hbm_gbps, over the bytes that a kernel moves
 
   using Source = sim::Source;
-  std::vector<Source> sources;  // how each number is known
+  std::vector<Source> sources;  // how each number and each curve is known
 
   int num_gpus() const { return nodes * node.gpus; }
   int node_of(int index) const { return index / node.gpus; }
+  // Of the number or curve of that name ("gpu.hbm_gbps", "attention[2].tflops"); null when it has none.
+  const Source* source_of(std::string_view field) const;
+  bool operator==(const Cluster&) const = default;
 };
 
-// Throws InvalidInput that names the field, its value and what is allowed.
+// Throws InvalidInput with a line for each field at fault: its name, its value and what is allowed.
 void validate_cluster(const Cluster& cluster);
 
 }  // namespace cp::sim

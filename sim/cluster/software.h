@@ -34,6 +34,7 @@ struct SoftwareProfile {
   LinearPrecision linear_precision = LinearPrecision::b16;
 
   std::vector<Source> sources;  // of each of the above, by its name
+  bool operator==(const SoftwareProfile&) const = default;
 };
 
 // Throws InvalidInput that names each field at fault, its value and what is allowed.

@@ -1,0 +1,75 @@
+// Every number and curve of a Cluster by name, with what it may be: the one list that reading, writing and checking walk.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "shared/base/text.h"
+#include "sim/cluster/cluster.h"
+#include "sim/cluster/sourced_text.h"
+
+namespace cp::sim {
+
+enum class Need { required, optional };  // optional: the default of cluster.h means "none" or "no limit"
+
+// visit(name, number, range, need); numbers are double, int or bool.
+template <class AnyCluster, class Visit>
+void for_each_number(AnyCluster& cluster, Visit&& visit) {
+  constexpr auto required = Need::required, optional = Need::optional;
+  const auto above_0 = [](double high) { return Range{0, high, true}; };
+  const auto from_0 = [](double high) { return Range{0, high}; };
+  const Range flag{0, 1}, gpus{1, 1024};
+
+  auto& gpu = cluster.gpu;
+  visit("gpu.tflops_16", gpu.tflops_16, above_0(1e6), required);
+  visit("gpu.tflops_f32", gpu.tflops_f32, above_0(1e5), required);
+  visit("gpu.tflops_fp8", gpu.tflops_fp8, from_0(1e6), optional);
+  visit("gpu.hbm_gbps", gpu.hbm_gbps, above_0(1e6), required);
+  visit("gpu.memory_gib", gpu.memory_gib, above_0(1e5), required);
+  visit("gpu.usable_memory_gib", gpu.usable_memory_gib, above_0(1e5), required);
+  visit("gpu.power_limit_w", gpu.power_limit_w, above_0(1e5), required);
+  visit("gpu.sustained_clock", gpu.sustained_clock, above_0(1), required);
+  visit("gpu.kernel_launch_us", gpu.kernel_launch_us, from_0(1e4), required);
+
+  auto& node = cluster.node;
+  visit("node.gpus", node.gpus, gpus, required);
+  visit("node.nvlink_domain", node.nvlink_domain, Range{1, 1 << 20}, required);
+  visit("node.nvlink_gbps", node.nvlink_gbps, from_0(1e5), required);
+  visit("node.nvlink_links", node.nvlink_links, from_0(1e4), optional);
+  visit("node.nvlink_switches", node.nvlink_switches, from_0(1e4), optional);
+  visit("node.nvls", node.nvls, flag, optional);
+  visit("node.pcie_gbps", node.pcie_gbps, above_0(1e5), required);
+  visit("node.gpus_per_pcie_switch", node.gpus_per_pcie_switch, gpus, required);
+  visit("node.pcie_root_gbps", node.pcie_root_gbps, above_0(1e5), required);
+
+  auto& network = cluster.network;
+  visit("network.nic_gbps", network.nic_gbps, above_0(1e5), required);
+  visit("network.gpus_per_nic", network.gpus_per_nic, gpus, required);
+  visit("network.rails", network.rails, flag, optional);
+  visit("network.nodes_per_leaf", network.nodes_per_leaf, Range{1, 1 << 30}, optional);
+  visit("network.oversubscription", network.oversubscription, Range{1, 1e3}, optional);
+  visit("network.latency_us", network.latency_us, from_0(1e5), required);
+  visit("network.sharp", network.sharp, flag, optional);
+
+  visit("transfer.intra_node_latency_us", cluster.transfer.intra_node_latency_us, from_0(1e5), required);
+}
+
+// visit(name, curve); some may be empty.
+template <class AnyCluster, class Visit>
+void for_each_curve(AnyCluster& cluster, Visit&& visit) {
+  visit("transfer.intra_node", cluster.transfer.intra_node);
+  visit("transfer.inter_node", cluster.transfer.inter_node);
+  visit("matmul_efficiency", cluster.matmul_efficiency);
+  visit("memory_efficiency", cluster.memory_efficiency);
+  for (std::size_t i = 0; i < cluster.collectives.size(); ++i) {
+    visit(str("collectives[", i, "].time_us"), cluster.collectives[i].time_us);
+  }
+  for (std::size_t i = 0; i < cluster.attention.size(); ++i) {
+    visit(str("attention[", i, "].tflops"), cluster.attention[i].tflops);
+  }
+}
+
+// What validate_cluster throws.
+std::vector<FieldError> cluster_errors(const Cluster& cluster);
+
+}  // namespace cp::sim

@@ -1,0 +1,251 @@
+#include "sim/cluster/read_cluster.h"
+
+#include <algorithm>
+#include <map>
+#include <type_traits>
+#include <utility>
+
+#include <google/protobuf/text_format.h>
+
+#include "shared/base/error.h"
+#include "sim/cluster/cluster_fields.h"
+#include "sim/presets/embedded.h"
+#include "traces/cluster.pb.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr std::string_view kKind = "cluster";
+
+void drop_sources(std::vector<Source>& sources, std::string_view prefix) {
+  std::erase_if(sources, [&](const Source& source) { return source.field.starts_with(prefix); });
+}
+
+proto::Cluster parse_preset(std::string_view name) {
+  const EmbeddedText& preset = find_embedded(embedded_clusters(), name, kKind);
+  proto::Cluster message;
+  read_text(preset.text, str(preset.name, ".txtpb"), kKind, message);
+  return message;
+}
+
+// A preset to borrow from. One that borrowed the same was not measured, and could borrow in a circle.
+Cluster lender(const std::string& name, const proto::Borrowed& (proto::Cluster::*what)() const) {
+  const proto::Cluster message = parse_preset(name);
+  const proto::Borrowed& second_hand = (message.*what)();
+  if (!second_hand.preset().empty()) {
+    throw InvalidInput(str("'", name, "' borrowed it too; use '", second_hand.preset(), "'"));
+  }
+  return find_cluster(name);
+}
+
+void borrow_attention(const Cluster& from, const std::string& source, Cluster& cluster) {
+  const double factor = cluster.gpu.tflops_16 / from.gpu.tflops_16;
+  const std::string text = str(source, " (", from.name, "'s times ", factor, ", the ratio of tflops_16)");
+  for (const AttentionCurve& curve : from.attention) {
+    const bool known = std::any_of(cluster.attention.begin(), cluster.attention.end(), [&](const auto& own) {
+      return own.backward == curve.backward && own.causal == curve.causal && own.head_dim == curve.head_dim;
+    });
+    if (known) continue;
+    std::vector<CurvePoint> points = curve.tflops.points();
+    for (CurvePoint& point : points) point.y *= factor;
+    set_source(cluster.sources, {str("attention[", cluster.attention.size(), "].tflops"), text, true});
+    cluster.attention.push_back({curve.backward, curve.causal, curve.head_dim, Curve(std::move(points))});
+  }
+}
+
+// Bytes per ns over bytes; the time beyond that of the smallest transfer is the links'.
+Curve with_faster_links(const Curve& rates, double factor) {
+  std::vector<CurvePoint> points = rates.points();
+  const double first_ns = points.front().x / points.front().y;
+  for (CurvePoint& point : points) {
+    const double ns = point.x / point.y;
+    point.y = point.x / (first_ns + std::max(ns - first_ns, 0.0) / factor);
+  }
+  return Curve(std::move(points));
+}
+
+void borrow_transfer(const Cluster& from, const std::string& source, Cluster& cluster) {
+  const auto borrow = [&](const char* field, const Curve& theirs, Curve& ours, double their_link,
+                          double our_link) {
+    if (!ours.empty() || theirs.empty() || their_link == 0 || our_link == 0) return;
+    ours = with_faster_links(theirs, our_link / their_link);
+    set_source(
+        cluster.sources,
+        {field, str(source, " (", from.name, "'s with links ", our_link / their_link, " times as fast)"),
+         true});
+  };
+  const auto network = [](const Cluster& c) { return c.network.nic_gbps / c.network.gpus_per_nic; };
+  borrow("transfer.intra_node", from.transfer.intra_node, cluster.transfer.intra_node, from.node.nvlink_gbps,
+         cluster.node.nvlink_gbps);
+  borrow("transfer.inter_node", from.transfer.inter_node, cluster.transfer.inter_node, network(from),
+         network(cluster));
+}
+
+class ClusterReader {
+ public:
+  ClusterReader(const proto::Cluster& message, const TextLocations& locations, TextErrors& errors)
+      : message_(message), errors_(errors), fields_(message, locations, errors, cluster_.sources) {}
+
+  Cluster read() {
+    take_base();
+    take_names();
+    take_numbers();
+    take_lists();
+    for_each_curve(cluster_, [&](const std::string& field, Curve& curve) { fields_.read(field, curve); });
+    if (errors_.empty()) {
+      take_borrowed("attention_of", &proto::Cluster::attention_of, borrow_attention);
+      take_borrowed("transfer_of", &proto::Cluster::transfer_of, borrow_transfer);
+    }
+    if (errors_.empty()) {
+      for (const FieldError& error : cluster_errors(cluster_)) fields_.fail(error.field, error.message);
+    }
+    sort_by_field(cluster_.sources);
+    return std::move(cluster_);
+  }
+
+ private:
+  void take_base() {
+    if (message_.like().empty()) return;
+    try {
+      cluster_ = find_cluster(message_.like());
+    } catch (const InvalidInput& error) {
+      fields_.fail("like", error.what());
+    }
+  }
+
+  void take_names() {
+    if (!message_.name().empty()) cluster_.name = message_.name();
+    if (!message_.gpu().name().empty()) cluster_.gpu.name = message_.gpu().name();
+    if (message_.nodes() != 0) cluster_.nodes = message_.nodes();
+  }
+
+  void take_numbers() {
+    std::map<std::string, std::vector<std::string>> missing;  // by the message that they are in
+    for_each_number(cluster_, [&](const std::string& field, auto& number, const Range& range, Need need) {
+      fields_.read(field, range, number);
+      if (need == Need::optional || !message_.like().empty() || fields_.has(field)) return;
+      const std::size_t dot = field.find('.');
+      missing[field.substr(0, dot)].push_back(field.substr(dot + 1));
+    });
+    for (const auto& [group, names] : missing) {
+      fields_.fail(group,
+                   str("lacks ", join(names, ", "), "; add each such as ", names.front(),
+                       " { value: 1 source: \"data sheet\" }, or all of a preset's: like: \"generic\""));
+    }
+  }
+
+  void take_lists() {
+    if (message_.collectives_size() > 0) {
+      cluster_.collectives.clear();
+      drop_sources(cluster_.sources, "collectives[");
+    }
+    for (const proto::CollectiveCurve& curve : message_.collectives()) {
+      cluster_.collectives.push_back({curve.operation(),
+                                      curve.gpus(),
+                                      curve.nodes() == 0 ? 1 : curve.nodes(),
+                                      curve.channels_per_net_peer(),
+                                      {}});
+    }
+    if (message_.attention_size() > 0) {
+      cluster_.attention.clear();
+      drop_sources(cluster_.sources, "attention[");
+    }
+    for (const proto::AttentionCurve& curve : message_.attention()) {
+      cluster_.attention.push_back(
+          {curve.backward(), curve.causal(), curve.head_dim() == 0 ? 128 : curve.head_dim(), {}});
+    }
+  }
+
+  template <class Borrow>
+  void take_borrowed(const char* field, const proto::Borrowed& (proto::Cluster::*what)() const,
+                     Borrow&& borrow) {
+    if (!fields_.has(field)) return;
+    const proto::Borrowed& borrowed = (message_.*what)();
+    if (trim(borrowed.source()).empty()) {
+      return fields_.fail(field, "has no source; add such as source: \"same die\"");
+    }
+    try {
+      borrow(lender(borrowed.preset(), what), borrowed.source(), cluster_);
+    } catch (const InvalidInput& error) {
+      fields_.fail(field, error.what());
+    }
+  }
+
+  const proto::Cluster& message_;
+  TextErrors& errors_;
+  Cluster cluster_;
+  SourcedReader fields_;
+};
+
+}  // namespace
+
+Cluster read_cluster(std::string_view text, std::string_view filename) {
+  proto::Cluster message;
+  Cluster cluster;
+  read_text(text, filename, kKind, message, [&](const TextLocations& locations, TextErrors& errors) {
+    cluster = ClusterReader(message, locations, errors).read();
+  });
+  return cluster;
+}
+
+Cluster find_cluster(const std::string& name_or_path, int nodes) {
+  Cluster cluster;
+  if (name_or_path.ends_with(".txtpb")) {
+    cluster = read_cluster(read_text_file(name_or_path, kKind), name_or_path);
+  } else {
+    const EmbeddedText& preset =
+        find_embedded(embedded_clusters(), name_or_path, kKind, ", or a file that ends in .txtpb");
+    cluster = read_cluster(preset.text, str(preset.name, ".txtpb"));
+  }
+  if (nodes != 0) {
+    cluster.nodes = nodes;
+    validate_cluster(cluster);
+  }
+  return cluster;
+}
+
+std::vector<std::string> cluster_names() { return names_of(embedded_clusters()); }
+
+std::string write_cluster(const Cluster& cluster) {
+  proto::Cluster message;
+  message.set_name(cluster.name);
+  if (cluster.nodes != 1) message.set_nodes(cluster.nodes);
+  if (!cluster.gpu.name.empty()) message.mutable_gpu()->set_name(cluster.gpu.name);
+  SourcedWriter fields(message, cluster.sources);
+  const Cluster defaults;
+  std::map<std::string, double> unsaid;
+  for_each_number(defaults, [&](const std::string& field, const auto& number, const Range&, Need need) {
+    if (need == Need::optional) unsaid[field] = static_cast<double>(number);
+  });
+  for_each_number(cluster, [&](const std::string& field, const auto& number, const Range&, Need need) {
+    const bool said = cluster.source_of(field) != nullptr;
+    if (need == Need::optional && !said && unsaid[field] == static_cast<double>(number)) return;
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(number)>, bool>) {
+      fields.write(field, number);
+    } else {
+      fields.write(field, static_cast<double>(number));
+    }
+  });
+  for (const CollectiveCurve& curve : cluster.collectives) {
+    proto::CollectiveCurve& out = *message.add_collectives();
+    out.set_operation(curve.operation);
+    out.set_gpus(curve.gpus);
+    if (curve.nodes != 1) out.set_nodes(curve.nodes);
+    out.set_channels_per_net_peer(curve.channels_per_net_peer);
+  }
+  for (const AttentionCurve& curve : cluster.attention) {
+    proto::AttentionCurve& out = *message.add_attention();
+    out.set_backward(curve.backward);
+    out.set_causal(curve.causal);
+    out.set_head_dim(curve.head_dim);
+  }
+  for_each_curve(cluster, [&](const std::string& field, const Curve& curve) {
+    if (!curve.empty()) fields.write(field, curve);
+  });
+  std::string text;
+  google::protobuf::TextFormat::Printer printer;
+  CP_INVARIANT(printer.PrintToString(message, &text), "a cluster of ", message.ByteSizeLong(), " bytes");
+  return "# proto-file: traces/cluster.proto\n# proto-message: cp.proto.Cluster\n\n" + text;
+}
+
+}  // namespace cp::sim

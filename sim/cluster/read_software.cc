@@ -1,0 +1,136 @@
+#include "sim/cluster/read_software.h"
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include <google/protobuf/text_format.h>
+
+#include "shared/base/error.h"
+#include "sim/cluster/software_fields.h"
+#include "sim/presets/embedded.h"
+#include "traces/software.pb.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr std::string_view kKind = "software profile";
+constexpr ShardingGroup kGroups[] = {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp};
+constexpr LinearPrecision kPrecisions[] = {LinearPrecision::b16, LinearPrecision::fp8};
+
+class SoftwareReader {
+ public:
+  SoftwareReader(const proto::Software& message, const TextLocations& locations, TextErrors& errors)
+      : message_(message), errors_(errors), fields_(message, locations, errors, software_.sources) {}
+
+  SoftwareProfile read() {
+    software_.name.clear();
+    take_base();
+    if (!message_.name().empty()) software_.name = message_.name();
+    for_each_parameter(software_, [&](const char* field, double& value, const Range& range) {
+      require(field);
+      fields_.read(field, range, value);
+    });
+    for_each_fact(software_, [&](const char* field, auto& fact) { take(field, fact); });
+    take_enumerator("sharding_group", kGroups, software_.sharding_group);
+    take_enumerator("linear_precision", kPrecisions, software_.linear_precision);
+    if (errors_.empty() && !missing_.empty()) {
+      errors_.add({}, str("the profile lacks ", join(missing_, ", "), "; add each such as ", missing_.front(),
+                          " { value: 1 source: \"assumed\" }, or all of a preset's: like: \"cprun\""));
+    }
+    if (errors_.empty()) {
+      for (const FieldError& error : software_errors(software_)) fields_.fail(error.field, error.message);
+    }
+    sort_by_field(software_.sources);
+    return std::move(software_);
+  }
+
+ private:
+  void take_base() {
+    if (message_.like().empty()) return;
+    try {
+      software_ = find_software(message_.like());
+    } catch (const InvalidInput& error) {
+      fields_.fail("like", error.what());
+    }
+  }
+
+  void require(const char* field) {
+    if (message_.like().empty() && !fields_.has(field)) missing_.emplace_back(field);
+  }
+
+  void take(const char* field, bool& fact) {
+    require(field);
+    fields_.read(field, Range{0, 1}, fact);
+  }
+
+  void take(const char* field, std::string& fact) {
+    require(field);
+    fields_.read(field, fact);
+  }
+
+  template <class Enum, std::size_t kSize>
+  void take_enumerator(const char* field, const Enum (&all)[kSize], Enum& out) {
+    std::string name = to_string(out);
+    take(field, name);
+    std::vector<std::string> names;
+    for (const Enum value : all) {
+      if (to_string(value) == name) {
+        out = value;
+        return;
+      }
+      names.push_back(to_string(value));
+    }
+    fields_.fail(field, str("unknown ", field, " '", name, "'; use one of ", join(names, ", ")));
+  }
+
+  const proto::Software& message_;
+  TextErrors& errors_;
+  SoftwareProfile software_;
+  SourcedReader fields_;
+  std::vector<std::string> missing_;
+};
+
+}  // namespace
+
+std::string to_string(ShardingGroup group) {
+  return group == ShardingGroup::dp_shard ? "dp_shard" : "dp_shard_cp";
+}
+
+std::string to_string(LinearPrecision precision) { return precision == LinearPrecision::b16 ? "16" : "fp8"; }
+
+SoftwareProfile read_software(std::string_view text, std::string_view filename) {
+  proto::Software message;
+  SoftwareProfile software;
+  read_text(text, filename, kKind, message, [&](const TextLocations& locations, TextErrors& errors) {
+    software = SoftwareReader(message, locations, errors).read();
+  });
+  return software;
+}
+
+SoftwareProfile find_software(const std::string& name_or_path) {
+  if (name_or_path.ends_with(".txtpb"))
+    return read_software(read_text_file(name_or_path, kKind), name_or_path);
+  const EmbeddedText& preset =
+      find_embedded(embedded_software(), name_or_path, kKind, ", or a file that ends in .txtpb");
+  return read_software(preset.text, str(preset.name, ".txtpb"));
+}
+
+std::vector<std::string> software_names() { return names_of(embedded_software()); }
+
+std::string write_software(const SoftwareProfile& software) {
+  proto::Software message;
+  message.set_name(software.name);
+  SourcedWriter fields(message, software.sources);
+  for_each_parameter(software,
+                     [&](const char* field, double value, const Range&) { fields.write(field, value); });
+  for_each_fact(software, [&](const char* field, const auto& fact) { fields.write(field, fact); });
+  fields.write("sharding_group", to_string(software.sharding_group));
+  fields.write("linear_precision", to_string(software.linear_precision));
+  std::string text;
+  google::protobuf::TextFormat::Printer printer;
+  CP_INVARIANT(printer.PrintToString(message, &text), "a profile of ", message.ByteSizeLong(), " bytes");
+  return "# proto-file: traces/software.proto\n# proto-message: cp.proto.Software\n\n" + text;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,33 @@
+// Every field of a SoftwareProfile by name: the one list that reading, writing and checking walk.
+#pragma once
+
+#include <vector>
+
+#include "sim/cluster/software.h"
+#include "sim/cluster/sourced_text.h"
+
+namespace cp::sim {
+
+// visit(name, number, range), for the free parameters.
+template <class AnySoftware, class Visit>
+void for_each_parameter(AnySoftware& software, Visit&& visit) {
+  visit("forward_progress", software.forward_progress, Range{0, 1});
+  visit("backward_progress", software.backward_progress, Range{0, 1});
+  visit("merge_passes", software.merge_passes, Range{0, 100});
+  visit("pack_passes", software.pack_passes, Range{0, 100});
+  visit("host_overhead_us", software.host_overhead_us, Range{0, 1e4});
+}
+
+// visit(name, fact), for those that are a flag or a name.
+template <class AnySoftware, class Visit>
+void for_each_fact(AnySoftware& software, Visit&& visit) {
+  visit("send_empty", software.send_empty);
+  visit("dkv_f32", software.dkv_f32);
+  visit("strategy", software.strategy);
+  visit("balance", software.balance);
+}
+
+// What validate_software throws.
+std::vector<FieldError> software_errors(const SoftwareProfile& software);
+
+}  // namespace cp::sim
