@@ -180,12 +180,12 @@ void SourcedReader::read(std::string_view path, Curve& out) {
   take_source(path, curve->source(), curve->borrowed());
   if (curve->point_size() == 0) return fail(path, "has no points; add such as point { x: 1048576 y: 46.5 }");
   std::vector<CurvePoint> points;
-  for (const proto::Point& point : curve->point()) {
-    points.push_back({point.x(), point.y()});
+  for (int i = 0; i < curve->point_size(); ++i) {
+    points.push_back({curve->point(i).x(), curve->point(i).y()});
     try {
       Curve{points};
     } catch (const InvalidInput& error) {
-      errors_.add(place(str(path, ".point[", points.size() - 1, "]")), str(path, ": ", error.what()));
+      errors_.add(place(str(path, ".point[", i, "]")), str(path, ": ", error.what()));
       points.pop_back();
     }
   }

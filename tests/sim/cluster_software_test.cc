@@ -1,0 +1,128 @@
+// Software profiles: the presets, and people's own files.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "sim/cluster/read_software.h"
+#include "sim/cluster/software_fields.h"
+
+namespace cp::sim {
+namespace {
+
+using testing::ElementsAre;
+using testing::StartsWith;
+
+std::string error_of(std::string_view text) {
+  try {
+    read_software(text, "a.txtpb");
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(Software, PresetsAreTheseAndRead) {
+  EXPECT_THAT(software_names(), ElementsAre("cprun", "megatron", "meta-serving", "ring-flash-attention",
+                                            "torchtitan", "usp", "vllm"));
+  for (const std::string& name : software_names()) {
+    const SoftwareProfile software = find_software(name);
+    EXPECT_EQ(software.name, name);
+    EXPECT_NO_THROW(validate_software(software)) << name;
+    EXPECT_EQ(read_software(write_software(software), "again.txtpb"), software) << name;
+  }
+}
+
+TEST(Software, EveryFieldHasASourceAndAtMostFiveAreFree) {
+  for (const std::string& name : software_names()) {
+    const SoftwareProfile software = find_software(name);
+    int free = 0;
+    for_each_parameter(software, [&](const char* field, double, const Range&) {
+      EXPECT_NE(find_source(software.sources, field), nullptr) << name << " " << field;
+      ++free;
+    });
+    EXPECT_LE(free, 5);
+    for (const char* field :
+         {"send_empty", "dkv_f32", "strategy", "balance", "sharding_group", "linear_precision"}) {
+      EXPECT_NE(find_source(software.sources, field), nullptr) << name << " " << field;
+    }
+    EXPECT_EQ(software.sources.size(), 11U) << name;
+    for (const Source& source : software.sources)
+      EXPECT_FALSE(source.text.empty()) << name << " " << source.field;
+  }
+}
+
+// The struct's defaults are the default profile.
+TEST(Software, CprunIsTheDefault) {
+  SoftwareProfile software = find_software("cprun");
+  software.sources.clear();
+  EXPECT_EQ(software, SoftwareProfile{});
+}
+
+TEST(Software, PresetsKnowWhatTheirImplementationsDo) {
+  EXPECT_FALSE(find_software("megatron").dkv_f32);
+  EXPECT_TRUE(find_software("ring-flash-attention").dkv_f32);
+  EXPECT_TRUE(find_software("ring-flash-attention").send_empty);
+  EXPECT_FALSE(find_software("cprun").send_empty);
+  EXPECT_EQ(find_software("meta-serving").linear_precision, LinearPrecision::fp8);
+  EXPECT_EQ(find_software("torchtitan").sharding_group, ShardingGroup::dp_shard_cp);
+}
+
+TEST(Software, StartsFromAPreset) {
+  const SoftwareProfile software = read_software(
+      "name: \"mine\" like: \"megatron\" backward_progress { value: 0.5 source: \"fitted\" }", "a.txtpb");
+  SoftwareProfile expected = find_software("megatron");
+  expected.name = "mine";
+  expected.backward_progress = 0.5;
+  set_source(expected.sources, {"backward_progress", "fitted", false});
+  EXPECT_EQ(software, expected);
+}
+
+TEST(Software, ErrorsStandAtTheirPlace) {
+  const struct {
+    std::string line, message;
+  } rows[] = {
+      {"forward_progres { value: 1 source: \"x\" }",
+       "a.txtpb:3:1: unknown field 'forward_progres' of Software; the nearest one is 'forward_progress'"},
+      {"forward_progress { value: 1.5 source: \"x\" }",
+       "a.txtpb:3:1: forward_progress: 1.5 is not in [0, 1]"},
+      {"forward_progress { value: 1 }",
+       "a.txtpb:3:1: forward_progress: has no source; add such as source: \"data sheet\", \"measured by "
+       "...\" or "
+       "\"estimate: why\""},
+      {"  sharding_group { value: \"dp\" source: \"x\" }",
+       "a.txtpb:3:3: sharding_group: unknown sharding_group 'dp'; use one of dp_shard, dp_shard_cp"},
+      {"linear_precision { value: \"fp4\" source: \"x\" }",
+       "a.txtpb:3:1: linear_precision: unknown linear_precision 'fp4'; use one of 16, fp8"},
+      {"strategy { value: \"rings\" source: \"x\" }",
+       "a.txtpb:3:1: strategy: unknown strategy 'rings'; the nearest one is 'ring'; use one of ulysses, "
+       "all_gather, "
+       "ring, double_ring, need_only, pass_q, ulysses_all_gather, ulysses_ring"},
+      {"strategy { source: \"x\" }", "a.txtpb:3:1: strategy: has no value"},
+  };
+  for (const auto& row : rows) {
+    EXPECT_EQ(error_of("name: \"mine\"\nlike: \"cprun\"\n" + row.line + "\n"), row.message) << row.line;
+  }
+  EXPECT_THAT(error_of("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"zigzag\" source: \"x\" }\n"),
+              StartsWith("a.txtpb:3:3: balance: "));
+  EXPECT_THAT(error_of("name: \"mine\"\nlike: \"cpran\"\n"),
+              StartsWith("a.txtpb:2:1: like: unknown software profile 'cpran'; the nearest one is 'cprun'"));
+  EXPECT_THAT(error_of("name: \"mine\"\n"),
+              StartsWith("a.txtpb:1:1: the profile lacks forward_progress, backward_progress, "));
+}
+
+TEST(Software, AnUnknownNameIsAnsweredWithThePresets) {
+  try {
+    find_software("usb");
+    FAIL();
+  } catch (const InvalidInput& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "unknown software profile 'usb'; the nearest one is 'usp'; use one of cprun, megatron, meta-serving, "
+        "ring-flash-attention, torchtitan, usp, vllm, or a file that ends in .txtpb");
+  }
+}
+
+}  // namespace
+}  // namespace cp::sim
