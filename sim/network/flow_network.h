@@ -21,7 +21,7 @@ using FlowId = std::int32_t;  // small numbers from 0 on; used again after the f
 
 class FlowNetwork {
  public:
-  static constexpr std::size_t kMaxPath = 8;
+  static constexpr std::size_t kMaxPath = 10;
 
   // Capacities of the links 0, 1, ...; all finite and > 0.
   explicit FlowNetwork(std::span<const double> capacities);
