@@ -24,4 +24,13 @@ std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int6
       str(flag, " ", text, " is out of range; use ", least, bounded ? str(" to ", most) : " or more"));
 }
 
+std::int64_t parse_bytes(std::string_view flag, std::string_view text) {
+  const std::string_view number = trim(text);
+  const std::string_view digits = number.ends_with('B') ? number.substr(0, number.size() - 1) : number;
+  const std::int64_t bytes =
+      value_of(flag, text, [&] { return parse_int(digits, "size (such as 4096, 16MiB or 1GiB)"); });
+  if (bytes >= 1) return bytes;
+  throw InvalidInput(str(flag, " ", text, " is out of range; use a size such as 4096, 16MiB or 1GiB"));
+}
+
 }  // namespace cp::cli

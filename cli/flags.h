@@ -27,6 +27,8 @@ double parse_real(std::string_view flag, std::string_view text);  // finite
 std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
                          std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki"
 
+std::int64_t parse_bytes(std::string_view flag, std::string_view text);  // "4096", "1GiB", "16Mi"
+
 // Adds a flag with a value; set(text) is called while the command line is parsed.
 template <class Set>
 CLI::Option* add_value(CLI::App& app, const char* flag, const char* type, const std::string& help,

@@ -1,0 +1,217 @@
+// cpsim estimate: the time of one attention, or of one collective, on a cluster.
+#include "sim/timeline/estimate.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/attention_flags.h"
+#include "cli/attention_request.h"
+#include "cli/cpsim/commands.h"
+#include "cli/flags.h"
+#include "cli/nearest.h"
+#include "cli/units.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/cluster/read_software.h"
+#include "sim/timeline/collective_cost.h"
+#include "traces/scenario.h"
+
+namespace cp::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Job = proto::Attention;
+
+struct Flags {
+  ScenarioFlags<Job> job;
+  std::string cluster, software = "cprun", pass = "forward";
+  std::string collective, bytes;
+  int nodes = 0, gpus = 0;
+  bool json = false;
+};
+
+int nodes_for(const Flags& flags, int gpus, const sim::Cluster& one_node) {
+  if (flags.nodes > 0) return flags.nodes;
+  return std::max(1, (gpus + one_node.node.gpus - 1) / one_node.node.gpus);
+}
+
+sim::Cluster cluster_for(const Flags& flags, int gpus) {
+  if (flags.cluster.empty()) {
+    throw InvalidInput(str("--cluster is missing; use one of ", join(sim::cluster_names(), ", "),
+                           ", or a file such as mine.txtpb"));
+  }
+  return sim::find_cluster(flags.cluster, nodes_for(flags, gpus, sim::find_cluster(flags.cluster, 1)));
+}
+
+// ---- a collective ----
+
+const std::vector<std::pair<std::string, sim::CollectiveKind>> kCollectives = {
+    {"all_gather", sim::CollectiveKind::all_gather},
+    {"reduce_scatter", sim::CollectiveKind::reduce_scatter},
+    {"all_reduce", sim::CollectiveKind::all_reduce},
+    {"all_to_all", sim::CollectiveKind::all_to_all},
+    {"broadcast", sim::CollectiveKind::broadcast}};
+
+sim::CollectiveKind collective_kind(const std::string& text) {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kCollectives) {
+    if (name == text) return kind;
+    names.push_back(name);
+  }
+  throw InvalidInput(str("--collective ", text, " is unknown; use one of ", join(names, ", ")));
+}
+
+int estimate_collective(const Flags& flags) {
+  const sim::CollectiveKind kind = collective_kind(flags.collective);
+  if (flags.bytes.empty()) throw InvalidInput("--bytes is missing; add such as --bytes 1GiB");
+  const std::int64_t bytes = parse_bytes("--bytes", flags.bytes);
+  const int gpus = flags.gpus > 0 ? flags.gpus : sim::find_cluster(flags.cluster, 1).node.gpus;
+  const sim::Cluster cluster = cluster_for(flags, gpus);
+  if (gpus > cluster.num_gpus()) {
+    throw InvalidInput(str("--gpus ", gpus, " is more than the ", cluster.num_gpus(), " of --nodes ",
+                           flags.nodes, "; use --nodes ", nodes_for({}, gpus, cluster)));
+  }
+  std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const double time_us = sim::collective_ns(kind, static_cast<double>(bytes), ranks, cluster) / 1e3;
+  const double algorithm_gbps = static_cast<double>(bytes) / (time_us * 1e3);
+  if (flags.json) {
+    const ordered_json json = {{"cluster", cluster.name}, {"collective", flags.collective},
+                               {"bytes", bytes},          {"gpus", gpus},
+                               {"time_us", time_us},      {"algorithm_gbps", algorithm_gbps}};
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{} of {} over {} GPUs of {}: {} ({:.1f} GB/s)\n", flags.collective, human_bytes(bytes), gpus,
+               cluster.name, human_us(time_us), algorithm_gbps);
+  }
+  return 0;
+}
+
+// ---- attention ----
+
+std::vector<AttentionPass> passes_of(const Flags& flags, bool backward) {
+  if (backward || flags.pass == "both") return {AttentionPass::forward, AttentionPass::backward};
+  if (flags.pass == "forward") return {AttentionPass::forward};
+  if (flags.pass == "backward") return {AttentionPass::backward};
+  throw InvalidInput(str("--pass ", flags.pass, " is unknown; use forward, backward or both"));
+}
+
+ordered_json estimate_json(const sim::AttentionEstimate& estimate) {
+  return {{"time_us", estimate.time_us},
+          {"interval_us", {estimate.low_us, estimate.high_us}},
+          {"exposed_comm_us", estimate.exposed_comm_us},
+          {"bytes_received", estimate.bytes_received},
+          {"peak_bytes", estimate.peak_bytes}};
+}
+
+// Where the time of the critical path goes, by what bounds it.
+std::string bounds_text(const sim::Timeline& timeline) {
+  std::vector<std::pair<std::string, double>> sums;
+  for (const sim::PathStep& step : timeline.critical_path) {
+    const auto known =
+        std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == step.bound; });
+    const double ns = step.end_ns - step.begin_ns;
+    if (known == sums.end()) {
+      sums.emplace_back(step.bound, ns);
+    } else {
+      known->second += ns;
+    }
+  }
+  std::stable_sort(sums.begin(), sums.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(sums.size(), 4); ++i) {
+    text += str(i == 0 ? "" : ", ", sums[i].first, " ", human_us(sums[i].second / 1e3));
+  }
+  return text;
+}
+
+int estimate_attention(const Flags& flags) {
+  Job scenario;
+  if (!flags.job.scenario.empty()) scenario = read_scenario_file(flags.job.scenario).run();
+  scenario = flags.job.apply_to(std::move(scenario));
+  const AttentionJob job = make_attention_job(scenario);
+  const int cp = static_cast<int>(job.ranks.size());
+  if (const auto refusal = refuse(job.problem, cp, job.strategies.front()))
+    throw InvalidInput(refusal->reason);
+  const sim::Cluster cluster = cluster_for(flags, *std::max_element(job.ranks.begin(), job.ranks.end()) + 1);
+  const sim::SoftwareProfile software = sim::find_software(flags.software);
+  ordered_json json = {{"problem", to_string(job.problem)},
+                       {"mesh", job.where},
+                       {"strategy", to_string(job.strategies.front(), cp)},
+                       {"cluster", cluster.name},
+                       {"nodes", cluster.nodes},
+                       {"software", software.name}};
+  std::string text = fmt::format("{} by {} on {}, {} of {} GPUs of {}, software {}\n", to_string(job.problem),
+                                 to_string(job.strategies.front(), cp), job.where, cp, cluster.num_gpus(),
+                                 cluster.name, software.name);
+  for (const AttentionPass pass : passes_of(flags, job.backward)) {
+    const char* name = pass == AttentionPass::forward ? "forward" : "backward";
+    const sim::AttentionEstimate estimate = sim::estimate_attention(
+        {job.problem, job.ranks, job.strategies.front(), true}, pass, cluster, software);
+    if (flags.json) {
+      json[name] = estimate_json(estimate);
+    } else {
+      text += fmt::format("{:<9} {} ({} to {}); exposed communication {}; {} received, peak {} a rank\n",
+                          name, human_us(estimate.time_us), human_us(estimate.low_us),
+                          human_us(estimate.high_us), human_us(estimate.exposed_comm_us),
+                          human_bytes(estimate.bytes_received), human_bytes(estimate.peak_bytes));
+      text += fmt::format("          critical path: {}\n", bounds_text(estimate.timeline));
+    }
+  }
+  if (flags.json &&
+      passes_of(flags, job.backward).size() == 1) {  // one pass: its figures on top, for scripts
+    const char* name = flags.pass == "backward" ? "backward" : "forward";
+    const ordered_json figures = json[name];
+    json.erase(name);
+    json["pass"] = name;
+    json.update(figures);
+  }
+  fmt::print("{}", flags.json ? json.dump(2) + "\n" : text);
+  return 0;
+}
+
+}  // namespace
+
+Command add_estimate(CLI::App& cpsim) {
+  CLI::App* app =
+      cpsim.add_subcommand("estimate", "The time of one attention, or of one collective, on a cluster");
+  const auto flags = std::make_shared<Flags>();
+  app->add_option("--cluster", flags->cluster, "A preset's name, or a file")->type_name("NAME|FILE.txtpb");
+  app->add_option("--nodes", flags->nodes, "[as many as the ranks need]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--software", flags->software, "Whose implementation [cprun]")
+      ->type_name("NAME|FILE.txtpb");
+  app->add_option("--pass", flags->pass, "forward, backward or both [forward]")->type_name("PASS");
+  add_problem_flags(*app, flags->job);
+  add_strategy_flags(*app, flags->job);
+  add_switch(*app, flags->job, "--backward", "Both passes", [](Job& job) { job.set_backward(true); });
+  app->add_option("--collective", flags->collective,
+                  "Instead: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast")
+      ->type_name("NAME");
+  app->add_option("--bytes", flags->bytes, "Of the collective, as nccl-tests counts: 1GiB")
+      ->type_name("SIZE");
+  app->add_option("--gpus", flags->gpus, "Of the collective [one node's]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  add_scenario_files(*app, flags->job);
+  app->add_flag("--json", flags->json, "Print JSON");
+  app->footer(
+      "Example:\n"
+      "  cpsim estimate --cluster a800 --mesh cp=16 --strategy ring --seq-len 65536 --q-heads 32 \\\n"
+      "    --head-dim 128 --dtype bf16 --causal --pass backward --software ring-flash-attention\n"
+      "  cpsim estimate --cluster hgx-b200 --collective all_gather --bytes 1GiB --gpus 16");
+  return {app, [flags] {
+            return flags->collective.empty() ? estimate_attention(*flags) : estimate_collective(*flags);
+          }};
+}
+
+}  // namespace cp::cli

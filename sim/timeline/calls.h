@@ -1,0 +1,70 @@
+// The collectives of all ranks, matched: the n-th one of a group on each of its members is one call.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/timeline/program.h"
+
+namespace cp::sim {
+
+using CallId = std::int32_t;
+
+// Bytes to or from a peer; several transfers of one exchange add up.
+struct PeerBytes {
+  std::int32_t peer = 0;  // index in the group
+  std::int64_t bytes = 0;
+};
+
+struct Call {
+  struct Member {
+    NodeId node = -1;
+    bool arrived = false;
+    double arrived_ns = 0;
+    std::int32_t open = 0;  // transfers that have not ended
+  };
+  std::int32_t group = 0;       // of Calls
+  std::int32_t missing = 0;     // members that have not arrived
+  std::vector<Member> members;  // by index in the group
+};
+
+class Calls {
+ public:
+  // By rank position: the programs' order.
+  explicit Calls(const std::vector<Program>& programs);
+
+  struct World {
+    std::string name;
+    std::vector<Rank> ranks;
+    std::vector<std::int32_t> positions;  // of the members' programs
+  };
+
+  // A rank's part in a call.
+  struct Part {
+    CallId call = -1;        // a kernel has none
+    std::int32_t index = 0;  // of the rank in the group
+  };
+  Part part(std::size_t position, NodeId node) const {
+    return parts_[position][static_cast<std::size_t>(node)];
+  }
+  Call& call(CallId id) { return calls_[static_cast<std::size_t>(id)]; }
+  const World& world(const Call& call) const { return worlds_[static_cast<std::size_t>(call.group)]; }
+
+  // What an Exchange moves, seen from one rank.
+  struct Traffic {
+    std::vector<PeerBytes> sends, recvs;
+  };
+  const Traffic& traffic(std::size_t position, StepId step);
+
+ private:
+  const std::vector<Program>& programs_;
+  std::vector<World> worlds_;
+  std::vector<Call> calls_;
+  std::vector<std::vector<Part>> parts_;            // by position, node
+  std::vector<std::map<StepId, Traffic>> traffic_;  // by position
+};
+
+}  // namespace cp::sim

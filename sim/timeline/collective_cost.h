@@ -1,0 +1,23 @@
+// How long a collective of a whole group takes once its last member has arrived: the measured curve where the cluster has one
+// for just as many GPUs, else the ring's algebra over the links.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "shared/plan/plan.h"
+#include "sim/cluster/cluster.h"
+
+namespace cp::sim {
+
+enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
+
+// The whole buffer in bytes, as nccl-tests counts: all blocks of an all-gather, reduce-scatter or all-to-all.
+double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gpus, const Cluster& cluster);
+// Time over size along measured points: a latency and a rate between neighbours, which go on beyond the last two; below the
+// first point latency is all there is.
+double along_us(const Curve& time_us, double bytes);
+// Of a collective of a plan that is no Exchange.
+double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster);
+
+}  // namespace cp::sim

@@ -1,0 +1,32 @@
+// The time of attention over a split sequence on a cluster, as one piece of software would run it.
+#pragma once
+
+#include <cstdint>
+
+#include "shared/context_parallel/attention_plan.h"
+#include "sim/cluster/cluster.h"
+#include "sim/cluster/software.h"
+#include "sim/timeline/timeline.h"
+
+namespace cp::sim {
+
+// How far the truth may lie from an estimate, as a factor each way: by what the cluster's numbers rest on.
+double uncertainty(const Cluster& cluster, bool attention, bool transfers);
+
+struct AttentionEstimate {
+  double time_us = 0, low_us = 0, high_us = 0;
+  double exposed_comm_us = 0;       // of the rank that has most
+  std::int64_t bytes_received = 0;  // of the rank that has most
+  std::int64_t peak_bytes = 0;
+  int ranks = 0;
+  Timeline timeline;
+};
+
+// The strategy as the software runs it: what it sends, and in which dtype.
+Strategy as_run_by(Strategy strategy, const SoftwareProfile& software);
+
+// Throws what planning and replay() throw.
+AttentionEstimate estimate_attention(AttentionRequest request, AttentionPass pass, const Cluster& cluster,
+                                     const SoftwareProfile& software, const TimelineOptions& options = {});
+
+}  // namespace cp::sim

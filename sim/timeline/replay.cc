@@ -1,0 +1,402 @@
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <tuple>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/operations.h"
+#include "sim/network/flow_network.h"
+#include "sim/network/topology.h"
+#include "sim/timeline/calls.h"
+#include "sim/timeline/collective_cost.h"
+#include "sim/timeline/critical_path.h"
+#include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/rank_clock.h"
+#include "sim/timeline/timeline.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr double kNsPerUs = 1e3;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+class Replay {
+ public:
+  Replay(std::span<const Plan> plans, const Cluster& cluster, const SoftwareProfile& software,
+         const TimelineOptions& options)
+      : cluster_(cluster),
+        software_(software),
+        options_(options),
+        kernels_(cluster, software),
+        topology_(cluster, options.links),
+        network_(topology_.capacities()),
+        programs_(plans.begin(), plans.end()),
+        calls_(programs_),
+        path_(programs_),
+        kernel_ns_(programs_.size()) {
+    for (const Program& program : programs_) {
+      const Plan& plan = program.plan();
+      if (plan.self >= cluster.num_gpus()) {
+        throw InvalidInput(str("rank ", plan.self, " has no GPU on ", cluster.name, ", which has ",
+                               cluster.num_gpus(), "; use --nodes ", plan.self / cluster.node.gpus + 1));
+      }
+      ranks_.emplace_back(program,
+                          options.gpu_slowdown.empty() ? 1 : options.gpu_slowdown.at(idx(plan.self)));
+    }
+  }
+
+  Timeline run() {
+    for (std::size_t p = 0; p < programs_.size(); ++p) {
+      for (NodeId node = 0; node < programs_[p].size(); ++node) {
+        if (programs_[p].waits_for(node) == 0) ready_.push_back({p, node});
+      }
+    }
+    begin_ready();
+    while (true) {
+      drop_stale();
+      const double next_event = events_.empty() ? kNever : events_.top().at_ns;
+      const double next_flow = network_.idle() ? kNever : network_.next_end_ns();
+      if (next_event == kNever && next_flow == kNever) break;
+      if (next_flow <= next_event) {
+        now_ = next_flow;
+        end_flow(network_.end_next());
+      } else {
+        const Event event = events_.top();
+        events_.pop();
+        now_ = event.at_ns;
+        handle(event);
+      }
+      begin_ready();
+    }
+    return finish();
+  }
+
+ private:
+  struct At {
+    std::size_t position = 0;
+    NodeId node = -1;
+  };
+  struct RunningKernel {
+    NodeId node;
+    double left_ns;  // of undisturbed time
+    double share;    // of its speed that it has now
+    double since_ns;
+    double slowest;  // its share while a transfer is under way
+    std::uint32_t version;
+  };
+  struct RankState {
+    RankState(const Program& program, double slow) : left(idx(program.size())), slowdown(slow) {
+      for (NodeId node = 0; node < program.size(); ++node) left[idx(node)] = program.waits_for(node);
+    }
+    std::vector<std::int32_t> left;  // by node: what it still waits for
+    double slowdown;
+    int transfers = 0;  // under way, in or out
+    std::vector<RunningKernel> kernels;
+    RankClock clock;
+    RankTimeline result;
+  };
+  enum class EventKind : std::uint8_t { kernel_end, flow_start, step_end };
+  struct Event {
+    double at_ns;
+    std::uint64_t number;  // events of one time in the order of their making
+    EventKind kind;
+    At at;
+    std::uint32_t version;  // of the kernel, or the transfer to start
+    bool operator>(const Event& other) const {
+      return std::tie(at_ns, number) > std::tie(other.at_ns, other.number);
+    }
+  };
+  struct Transfer {
+    CallId call = -1;
+    std::int32_t from = 0, to = 0;  // indices in the group
+    std::int64_t bytes = 0;
+    LinkId narrowest = -1;
+  };
+
+  RankState& state(std::size_t position) { return ranks_[position]; }
+
+  void push(double at_ns, EventKind kind, At at, std::uint32_t version = 0) {
+    events_.push({at_ns, events_made_++, kind, at, version});
+  }
+
+  // ---- steps ----
+
+  void begin_ready() {
+    while (!ready_.empty()) {
+      const At at = ready_.back();
+      ready_.pop_back();
+      path_.ready(at.position, at.node, now_);
+      const Step& step = programs_[at.position].step(at.node);
+      if (const auto* kernel = std::get_if<Kernel>(&step.work)) {
+        begin_kernel(at, *kernel);
+      } else {
+        begin_collective(at, std::get<Collective>(step.work));
+      }
+    }
+  }
+
+  void end_step(At at, std::string_view bound) {
+    const Program& program = programs_[at.position];
+    RankState& rank = state(at.position);
+    rank.result.end_ns = now_;
+    path_.ended(at.position, at.node, now_, bound);
+    if (options_.keep_spans) {
+      rank.result.spans.push_back(path_.span(at.position, at.node));
+    }
+    for (const NodeId next : program.followers(at.node)) {
+      if (--rank.left[idx(next)] > 0) continue;
+      path_.after(at.position, next, at.node);
+      ready_.push_back({at.position, next});
+    }
+  }
+
+  void handle(const Event& event) {
+    switch (event.kind) {
+      case EventKind::kernel_end:
+        return end_kernel(event.at);
+      case EventKind::flow_start:
+        return start_flow(event.version);
+      case EventKind::step_end:
+        state(event.at.position).clock.comm(now_, -1);
+        return end_step(event.at, "");
+    }
+  }
+
+  // ---- kernels ----
+
+  void begin_kernel(At at, const Kernel& kernel) {
+    RankState& rank = state(at.position);
+    const double slowest = std::holds_alternative<AttentionForward>(kernel)    ? software_.forward_progress
+                           : std::holds_alternative<AttentionBackward>(kernel) ? software_.backward_progress
+                                                                               : 1;
+    const double ns = kernel_ns(at, kernel) * rank.slowdown;
+    rank.clock.kernel(now_, 1);
+    path_.began(at.position, at.node, now_);
+    rank.kernels.push_back({at.node, ns, rank.transfers > 0 ? slowest : 1, now_, slowest, ++versions_});
+    expect_end(at.position, rank.kernels.back());
+  }
+
+  // Ranks do the same thing over and over: one cost for each step of a plan.
+  double kernel_ns(At at, const Kernel& kernel) {
+    auto& known = kernel_ns_[at.position];
+    const Program& program = programs_[at.position];
+    if (known.empty()) known.assign(idx(program.num_steps()), -1);
+    double& ns = known[idx(program.step_id(at.node))];
+    if (ns < 0) ns = kernels_.ns(kernel, program.plan());
+    return ns;
+  }
+
+  void expect_end(std::size_t position, const RunningKernel& kernel) {
+    if (kernel.share == 0 && kernel.left_ns > 0) return;  // until the transfer has ended
+    const double ns = kernel.left_ns == 0 ? 0 : kernel.left_ns / kernel.share;
+    push(now_ + ns, EventKind::kernel_end, {position, kernel.node}, kernel.version);
+  }
+
+  RunningKernel* running(At at) {
+    auto& kernels = state(at.position).kernels;
+    const auto found = std::find_if(kernels.begin(), kernels.end(),
+                                    [&](const auto& kernel) { return kernel.node == at.node; });
+    return found == kernels.end() ? nullptr : &*found;
+  }
+
+  void end_kernel(At at) {
+    RankState& rank = state(at.position);
+    rank.kernels.erase(rank.kernels.begin() + (running(at) - rank.kernels.data()));
+    rank.clock.kernel(now_, -1);
+    end_step(at, operation_name(programs_[at.position].step(at.node).work));
+  }
+
+  // An event of a kernel whose speed has changed since.
+  void drop_stale() {
+    while (!events_.empty() && events_.top().kind == EventKind::kernel_end) {
+      const RunningKernel* kernel = running(events_.top().at);
+      if (kernel != nullptr && kernel->version == events_.top().version) return;
+      events_.pop();
+    }
+  }
+
+  void add_transfers(std::size_t position, int number) {
+    RankState& rank = state(position);
+    const bool was = rank.transfers > 0;
+    rank.transfers += number;
+    const bool is = rank.transfers > 0;
+    if (was == is) return;
+    for (RunningKernel& kernel : rank.kernels) {
+      const double share = is ? kernel.slowest : 1;
+      if (share == kernel.share) continue;
+      kernel.left_ns = std::max(0.0, kernel.left_ns - (now_ - kernel.since_ns) * kernel.share);
+      kernel.share = share, kernel.since_ns = now_, kernel.version = ++versions_;
+      expect_end(position, kernel);
+    }
+  }
+
+  // ---- collectives ----
+
+  void begin_collective(At at, const Collective& collective) {
+    const Calls::Part part = calls_.part(at.position, at.node);
+    Call& call = calls_.call(part.call);
+    Call::Member& member = call.members[idx(part.index)];
+    member.arrived = true, member.arrived_ns = now_;
+    --call.missing;
+    state(at.position).clock.comm(now_, 1);
+    if (std::holds_alternative<Exchange>(collective)) {
+      join_exchange(at, part, call);
+    } else if (call.missing == 0) {
+      run_together(call, collective, at);
+    }
+  }
+
+  void run_together(const Call& call, const Collective& collective, At last) {
+    const Calls::World& world = calls_.world(call);
+    const double ns = software_.host_overhead_us * kNsPerUs +
+                      collective_ns(collective, programs_[last.position].plan(), cluster_);
+    for (std::size_t i = 0; i < call.members.size(); ++i) {
+      const At at{idx(world.positions[i]), call.members[i].node};
+      path_.began(at.position, at.node, now_);
+      if (at.position != last.position) path_.met(at.position, at.node, last.position, last.node);
+      const Plan& plan = programs_[at.position].plan();
+      for (const std::int64_t bytes : volume(collective_of(at), plan).received) {
+        state(at.position).result.bytes_received += bytes;
+      }
+      push(now_ + ns, EventKind::step_end, at);
+    }
+  }
+
+  const Collective& collective_of(At at) const {
+    return std::get<Collective>(programs_[at.position].step(at.node).work);
+  }
+
+  // Its transfers with whoever is there begin; the others begin when these arrive.
+  void join_exchange(At at, Calls::Part part, Call& call) {
+    const Calls::Traffic& traffic = calls_.traffic(at.position, programs_[at.position].step_id(at.node));
+    Call::Member& member = call.members[idx(part.index)];
+    member.open = static_cast<std::int32_t>(traffic.sends.size() + traffic.recvs.size());
+    if (member.open == 0) {
+      push(now_, EventKind::step_end, at);
+      return;
+    }
+    for (const PeerBytes& recv : traffic.recvs) state(at.position).result.bytes_received += recv.bytes;
+    for (const PeerBytes& send : traffic.sends) {
+      if (call.members[idx(send.peer)].arrived)
+        meet(part.call, call, part.index, send.peer, send.bytes, at, send.peer);
+    }
+    for (const PeerBytes& recv : traffic.recvs) {
+      if (call.members[idx(recv.peer)].arrived)
+        meet(part.call, call, recv.peer, part.index, recv.bytes, at, recv.peer);
+    }
+  }
+
+  // `late` has just arrived, and lets the transfer with `early` begin.
+  void meet(CallId id, const Call& call, std::int32_t from, std::int32_t to, std::int64_t bytes, At late,
+            std::int32_t early) {
+    const Calls::World& world = calls_.world(call);
+    const At waiting{idx(world.positions[idx(early)]), call.members[idx(early)].node};
+    path_.met(waiting.position, waiting.node, late.position, late.node);
+    path_.began(late.position, late.node, now_);
+    path_.began(waiting.position, waiting.node, now_);
+    const auto number = static_cast<std::uint32_t>(transfers_.size());
+    transfers_.push_back({id, from, to, bytes, -1});
+    const Rank source = world.ranks[idx(from)], target = world.ranks[idx(to)];
+    const bool measured = !curve(source, target).empty();  // what was measured has the latency in it
+    const double latency = measured ? 0 : topology_.latency_ns(source, target);
+    push(now_ + software_.host_overhead_us * kNsPerUs + latency, EventKind::flow_start, late, number);
+  }
+
+  const Curve& curve(Rank source, Rank target) const {
+    return topology_.inside(source, target) ? cluster_.transfer.intra_node : cluster_.transfer.inter_node;
+  }
+
+  void start_flow(std::uint32_t number) {
+    Transfer& transfer = transfers_[number];
+    const Call& call = calls_.call(transfer.call);
+    const Calls::World& world = calls_.world(call);
+    const Rank source = world.ranks[idx(transfer.from)], target = world.ranks[idx(transfer.to)];
+    const Curve& measured = curve(source, target);
+    const auto bytes = static_cast<double>(transfer.bytes);
+    const Route route = topology_.route(source, target);
+    for (const LinkId link : route.links()) {
+      if (transfer.narrowest < 0 ||
+          topology_.capacities()[idx(link)] < topology_.capacities()[idx(transfer.narrowest)])
+        transfer.narrowest = link;
+    }
+    const FlowId flow =
+        network_.start(now_, route.links(), bytes, measured.empty() ? kNever : measured.at(bytes));
+    if (of_flow_.size() <= idx(flow)) of_flow_.resize(idx(flow) + 1);
+    of_flow_[idx(flow)] = number;
+    add_transfers(idx(world.positions[idx(transfer.from)]), 1);
+    add_transfers(idx(world.positions[idx(transfer.to)]), 1);
+  }
+
+  void end_flow(FlowId flow) {
+    const Transfer& transfer = transfers_[of_flow_[idx(flow)]];
+    Call& call = calls_.call(transfer.call);
+    const Calls::World& world = calls_.world(call);
+    for (const std::int32_t index : {transfer.from, transfer.to}) {
+      Call::Member& member = call.members[idx(index)];
+      const std::size_t position = idx(world.positions[idx(index)]);
+      add_transfers(position, -1);
+      if (--member.open > 0) continue;
+      state(position).clock.comm(now_, -1);
+      end_step({position, member.node}, transfer.narrowest < 0 ? "" : topology_.name(transfer.narrowest));
+    }
+  }
+
+  // ---- results ----
+
+  Timeline finish() {
+    Timeline timeline;
+    for (std::size_t p = 0; p < programs_.size(); ++p) {
+      RankState& rank = ranks_[p];
+      const std::int64_t stuck =
+          std::count_if(rank.left.begin(), rank.left.end(), [](auto left) { return left > 0; });
+      CP_INVARIANT(stuck == 0, stuck, " steps of rank ", programs_[p].plan().self, " never began");
+      rank.clock.settle(rank.result);
+      rank.result.rank = programs_[p].plan().self;
+      rank.result.peak_bytes = peak_bytes(programs_[p].plan());
+      timeline.time_ns = std::max(timeline.time_ns, rank.result.end_ns);
+      timeline.ranks.push_back(std::move(rank.result));
+    }
+    for (std::size_t link = 0; link < topology_.capacities().size(); ++link) {
+      const double bytes = network_.carried(static_cast<LinkId>(link));
+      if (bytes == 0) continue;
+      timeline.links.push_back({topology_.name(static_cast<LinkId>(link)), bytes,
+                                bytes / (topology_.capacities()[link] * timeline.time_ns)});
+    }
+    std::stable_sort(timeline.links.begin(), timeline.links.end(),
+                     [](const LinkUse& a, const LinkUse& b) { return a.utilisation > b.utilisation; });
+    timeline.critical_path = path_.longest();
+    return timeline;
+  }
+
+  const Cluster& cluster_;
+  const SoftwareProfile& software_;
+  const TimelineOptions& options_;
+  const KernelCost kernels_;
+  const Topology topology_;
+  FlowNetwork network_;
+  const std::vector<Program> programs_;
+  Calls calls_;
+  CriticalPath path_;
+  std::vector<RankState> ranks_;
+  std::vector<std::vector<double>> kernel_ns_;  // by position, step; -1: not known yet
+
+  double now_ = 0;
+  std::vector<At> ready_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::uint64_t events_made_ = 0;
+  std::uint32_t versions_ = 0;
+  std::vector<Transfer> transfers_;
+  std::vector<std::uint32_t> of_flow_;  // transfers_ by flow
+};
+
+}  // namespace
+
+Timeline replay(std::span<const Plan> plans, const Cluster& cluster, const SoftwareProfile& software,
+                const TimelineOptions& options) {
+  return Replay(plans, cluster, software, options).run();
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,62 @@
+// nccl-tests, each size predicted from the others.
+#include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "shared/base/text.h"
+#include "sim/cluster/curve.h"
+#include "sim/presets/csv.h"
+#include "sim/timeline/collective_cost.h"
+#include "sim/validate/tables.h"
+
+namespace cp::sim::detail {
+namespace {
+
+constexpr double kMib = 1 << 20;
+
+// A machine's own quirk: one-node send_recv of 16 to 256 MiB on B200 takes nearly as long as 512 MiB.
+bool quirk(const std::string& system, int nodes, const std::string& collective, double bytes) {
+  return system == "B200" && nodes == 1 && collective == "send_recv" && bytes >= 16 * kMib &&
+         bytes <= 256 * kMib;
+}
+
+}  // namespace
+
+ValidationTable nccl_tests(bool large) {
+  ValidationTable table{.cluster = "hgx-b200, dgx-h100", .software = "NCCL"};
+  table.in_sample_rule = "each size is predicted from the other sizes of its collective and system";
+  table.target_median = large ? 0.05 : 0.15, table.target_p90 = large ? 0.15 : 0.30;
+  std::map<std::tuple<std::string, int, std::string>, std::vector<CsvRow>> series;
+  for (const CsvRow& row : validation_table("nccl_tests")) {
+    series[{row.text("system"), static_cast<int>(row.number("gpus")), row.text("collective")}].push_back(row);
+  }
+  for (const auto& [key, rows] : series) {
+    const auto& [system, gpus, collective] = key;
+    const int nodes = static_cast<int>(rows.front().number("nodes"));
+    for (std::size_t left_out = 0; left_out < rows.size(); ++left_out) {
+      const double bytes = rows[left_out].number("total_bytes");
+      const bool is_large = bytes >= 64 * kMib;
+      if (bytes < kMib || is_large != large) continue;
+      std::vector<CurvePoint> points;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const double other = rows[i].number("total_bytes");
+        if (i != left_out && !quirk(system, nodes, collective, other)) {
+          points.push_back({other, rows[i].number("microseconds")});
+        }
+      }
+      ValidationRow row{.where = rows[left_out].where()};
+      row.what =
+          str(system, " x ", gpus, " ", collective, " ", human_bytes(static_cast<std::int64_t>(bytes)));
+      row.measured_us = rows[left_out].number("microseconds");
+      row.predicted_us = along_us(Curve(std::move(points)), bytes);
+      if (quirk(system, nodes, collective, bytes)) row.oddity = "one machine's quirk";
+      table.rows.push_back(std::move(row));
+    }
+  }
+  return table;
+}
+
+}  // namespace cp::sim::detail

@@ -1,0 +1,134 @@
+#include "sim/validate/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cluster/read_software.h"
+#include "sim/validate/tables.h"
+
+namespace cp::sim {
+namespace {
+
+using Predict = std::function<ValidationTable(const SoftwareProfile*)>;
+
+const std::vector<std::pair<std::string, Predict>>& tables() {
+  static const std::vector<std::pair<std::string, Predict>> tables = {
+      {"ring_attention_forward", [](const SoftwareProfile* s) { return detail::ring_attention(false, s); }},
+      {"ring_attention_backward", [](const SoftwareProfile* s) { return detail::ring_attention(true, s); }},
+      {"ring_flash_attention", [](const SoftwareProfile* s) { return detail::ring_flash_attention(s); }},
+      {"usp", [](const SoftwareProfile* s) { return detail::usp(s); }},
+      {"nccl_tests_large", [](const SoftwareProfile*) { return detail::nccl_tests(true); }},
+      {"nccl_tests_medium", [](const SoftwareProfile*) { return detail::nccl_tests(false); }},
+  };
+  return tables;
+}
+
+// Between the values, as numpy does it.
+double percentile(const std::vector<double>& ascending, double share) {
+  const double place = share * static_cast<double>(ascending.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, ascending.size() - 1);
+  return ascending[below] + (place - static_cast<double>(below)) * (ascending[above] - ascending[below]);
+}
+
+}  // namespace
+
+ErrorSummary summarize(std::vector<double> errors) {
+  if (errors.empty()) return {};
+  std::sort(errors.begin(), errors.end());
+  return {static_cast<int>(errors.size()), percentile(errors, 0.5), percentile(errors, 0.9), errors.back()};
+}
+
+ErrorSummary ValidationTable::summary(bool in_sample) const {
+  std::vector<double> errors;
+  for (const ValidationRow& row : rows) {
+    if (row.in_sample == in_sample && row.oddity.empty()) errors.push_back(std::abs(row.error()));
+  }
+  return summarize(std::move(errors));
+}
+
+OrderingSummary ValidationTable::orderings() const {
+  constexpr double kNearEnough = 1.05;
+  std::map<std::string, std::vector<const ValidationRow*>> grids;
+  for (const ValidationRow& row : rows) {
+    if (!row.grid.empty() && row.oddity.empty()) grids[row.grid].push_back(&row);
+  }
+  OrderingSummary summary;
+  for (const auto& [grid, alternatives] : grids) {
+    if (alternatives.size() < 2) continue;
+    const auto by = [&](double ValidationRow::*time) {
+      return *std::min_element(
+          alternatives.begin(), alternatives.end(),
+          [&](const ValidationRow* a, const ValidationRow* b) { return a->*time < b->*time; });
+    };
+    ++summary.grids;
+    const double chosen = by(&ValidationRow::predicted_us)->measured_us;
+    if (chosen <= kNearEnough * by(&ValidationRow::measured_us)->measured_us) ++summary.right;
+  }
+  return summary;
+}
+
+bool ValidationTable::within_target() const {
+  const ErrorSummary scored = summary(false);
+  return scored.rows > 0 && (target_median == 0 || scored.median <= target_median) &&
+         (target_p90 == 0 || scored.p90 <= target_p90);
+}
+
+std::vector<std::string> validation_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, predict] : tables()) names.push_back(name);
+  return names;
+}
+
+ValidationTable validate_table(std::string_view name) {
+  for (const auto& [known, predict] : tables()) {
+    if (known != name) continue;
+    ValidationTable table = predict(nullptr);
+    table.name = known;
+    return table;
+  }
+  throw InvalidInput(
+      str("there is no validation table '", name, "'; use one of ", join(validation_names(), ", ")));
+}
+
+std::vector<FreeParameter> free_parameters() {
+  struct Field {
+    const char* software;
+    const char* name;
+    double SoftwareProfile::*value;
+    double neutral;
+    const char* table;
+  };
+  static const Field kFields[] = {
+      {"ring-flash-attention", "forward_progress", &SoftwareProfile::forward_progress, 1,
+       "ring_attention_forward"},
+      {"ring-flash-attention", "backward_progress", &SoftwareProfile::backward_progress, 1,
+       "ring_attention_backward"},
+      {"ring-flash-attention", "merge_passes", &SoftwareProfile::merge_passes, 1, "ring_flash_attention"},
+      {"usp", "forward_progress", &SoftwareProfile::forward_progress, 1, "usp"},
+      {"usp", "merge_passes", &SoftwareProfile::merge_passes, 1, "usp"},
+  };
+  std::vector<FreeParameter> parameters;
+  for (const Field& field : kFields) {
+    SoftwareProfile software = find_software(field.software);
+    FreeParameter parameter{field.software, field.name,  "", software.*field.value,
+                            field.neutral,  field.table, {}, {}};
+    for (const Source& source : software.sources) {
+      if (source.field == field.name) parameter.source = source.text;
+    }
+    const auto predict = std::find_if(tables().begin(), tables().end(),
+                                      [&](const auto& table) { return table.first == field.table; });
+    parameter.with = predict->second(nullptr).summary(false);
+    software.*field.value = field.neutral;
+    parameter.without = predict->second(&software).summary(false);
+    parameters.push_back(std::move(parameter));
+  }
+  return parameters;
+}
+
+}  // namespace cp::sim
