@@ -161,7 +161,7 @@ class Replay {
         return start_flow(event.version);
       case EventKind::step_end:
         state(event.at.position).clock.comm(now_, -1);
-        return end_step(event.at, "");
+        return end_step(event.at, operation_name(programs_[event.at.position].step(event.at.node).work));
     }
   }
 
