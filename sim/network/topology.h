@@ -63,6 +63,7 @@ class Topology {
   std::size_t num_links() const { return capacities_.size(); }
   const std::vector<double>& capacities() const { return capacities_; }  // GB/s, by link
 
+  int node_of(int gpu) const { return places_[static_cast<std::size_t>(gpu)].node; }
   // The two are different GPUs.
   Route route(int source, int target) const;
   // Whether that route stays among GPUs, off the network between nodes.
