@@ -1,7 +1,6 @@
 // Patterns in closed form.
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <functional>
 #include <limits>
 
@@ -53,27 +52,34 @@ std::vector<std::vector<Hop>> ring_hops(const Topology& topology, const Transfer
 //   steps * slowest + sum over the window of (leave + latency - slowest),
 // here at its most over the windows that have a hop of that slowest time and no slower one; rings go round.
 double longest_with(double slowest, const std::vector<Hop>& hops, std::size_t steps) {
+  struct Begin {
+    std::size_t at;
+    double sum;  // of what comes before it
+  };
   double best = kNone, sum = 0;
-  std::deque<std::pair<std::size_t, double>>
-      least;  // sums before the window's begin, rising, for the min of them
-  std::vector<std::pair<std::size_t, double>> waiting;  // begins without a slowest hop behind them yet
-  for (std::size_t i = 0; i < hops.size() + steps; ++i) {
-    const Hop& hop = hops[i % hops.size()];
+  std::vector<Begin>
+      least;  // from `head` on: begins by place, their sums rising, so that the first is the least
+  std::vector<Begin> waiting;  // with no slowest hop behind them yet
+  std::size_t head = 0;
+  for (std::size_t i = 0, at = 0; i < hops.size() + steps; ++i, at = at + 1 == hops.size() ? 0 : at + 1) {
+    const Hop& hop = hops[at];
     if (hop.leave_ns > slowest) {
-      least.clear(), waiting.clear(), sum = 0;
+      least.clear(), waiting.clear(), head = 0, sum = 0;
       continue;
     }
-    waiting.emplace_back(i, sum);
+    // Of those that wait, an earlier one with a sum that is no less can only be worse.
+    while (!waiting.empty() && waiting.back().sum >= sum) waiting.pop_back();
+    waiting.push_back({i, sum});
     sum += hop.leave_ns + hop.latency_ns - slowest;
     if (hop.leave_ns == slowest) {
-      for (const auto& begin : waiting) {
-        while (!least.empty() && least.back().second >= begin.second) least.pop_back();
+      for (const Begin& begin : waiting) {
+        while (least.size() > head && least.back().sum >= begin.sum) least.pop_back();
         least.push_back(begin);
       }
       waiting.clear();
     }
-    while (!least.empty() && i + 1 - least.front().first > steps) least.pop_front();
-    if (!least.empty()) best = std::max(best, sum - least.front().second);
+    while (least.size() > head && i + 1 - least[head].at > steps) ++head;
+    if (least.size() > head) best = std::max(best, sum - least[head].sum);
   }
   return static_cast<double>(steps) * slowest + best;
 }
