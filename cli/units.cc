@@ -8,8 +8,9 @@
 namespace cp::cli {
 
 std::string human_us(double time_us) {
-  if (time_us < 1e3) return fmt::format("{:.3g} us", time_us);
-  if (time_us < 1e6) return fmt::format("{:.3g} ms", time_us / 1e3);
+  constexpr double kRounded = 999.5;  // three digits make it the next unit
+  if (time_us < kRounded) return fmt::format("{:.3g} us", time_us);
+  if (time_us < kRounded * 1e3) return fmt::format("{:.3g} ms", time_us / 1e3);
   return human_seconds(time_us / 1e6);
 }
 

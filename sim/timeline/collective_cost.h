@@ -1,5 +1,5 @@
 // How long a collective of a whole group takes once its last member has arrived: the measured curve where the cluster has one
-// for just as many GPUs, else the ring's algebra over the links.
+// for just as many GPUs, else the algebra of sim/timeline/nccl_model.h.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 #include "shared/plan/plan.h"
 #include "sim/cluster/cluster.h"
+#include "sim/timeline/nccl_model.h"
 
 namespace cp::sim {
 
-enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
-
 // The whole buffer in bytes, as nccl-tests counts: all blocks of an all-gather, reduce-scatter or all-to-all.
-double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gpus, const Cluster& cluster);
+double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gpus, const Cluster& cluster,
+                     const CollectiveSettings& settings = {});
 // Time over size along measured points: a latency and a rate between neighbours, which go on beyond the last two; below the
 // first point latency is all there is.
 double along_us(const Curve& time_us, double bytes);

@@ -8,6 +8,7 @@
 
 #include "shared/base/text.h"
 #include "sim/cluster/curve.h"
+#include "sim/cluster/read_cluster.h"
 #include "sim/presets/csv.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/validate/tables.h"
@@ -23,7 +24,49 @@ bool quirk(const std::string& system, int nodes, const std::string& collective, 
          bytes <= 256 * kMib;
 }
 
+CollectiveKind kind_of(const std::string& operation) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce,
+        CollectiveKind::all_to_all, CollectiveKind::broadcast}) {
+    if (name(kind) == operation) return kind;
+  }
+  return CollectiveKind::send_recv;
+}
+
 }  // namespace
+
+ValidationTable nccl_algebra() {
+  ValidationTable table{.cluster = "hgx-b200, dgx-h100", .software = "NCCL"};
+  table.in_sample_rule =
+      "long transfers of B200 set the share of a link's rate; H100 is scored, and shorter ones";
+  for (const CsvRow& csv : validation_table("nccl_tests")) {
+    const double bytes = csv.number("total_bytes");
+    if (bytes < kMib) continue;
+    const std::string& system = csv.text("system");
+    const int nodes = static_cast<int>(csv.number("nodes"));
+    const Cluster cluster = find_cluster(system == "B200" ? "hgx-b200" : "dgx-h100", nodes);
+    std::string operation = csv.text("collective");
+    CollectiveSettings settings;
+    if (const std::size_t colon = operation.find(':'); colon != std::string::npos) {
+      settings.channels_per_net_peer = operation.back() - '0';
+      operation.resize(colon);
+    }
+    const Spread spread{static_cast<int>(csv.number("gpus")), nodes,
+                        static_cast<int>(csv.number("gpus")) / nodes};
+    ValidationRow row{.where = csv.where()};
+    row.what = str(system, " x ", csv.text("gpus"), " ", csv.text("collective"), " ",
+                   human_bytes(static_cast<std::int64_t>(bytes)));
+    row.measured_us = csv.number("microseconds");
+    const CollectiveChoice choice =
+        fastest(collective_choices(kind_of(operation), spread, cluster, settings), bytes);
+    row.what += str(" by ", name(choice.algorithm), " ", name(choice.protocol));
+    row.predicted_us = choice.us(bytes);
+    row.in_sample = system == "B200" && bytes > 4096 * kMib;
+    if (quirk(system, nodes, operation, bytes)) row.oddity = "one machine's quirk";
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
 
 ValidationTable nccl_tests(bool large) {
   ValidationTable table{.cluster = "hgx-b200, dgx-h100", .software = "NCCL"};

@@ -14,4 +14,7 @@ ValidationTable usp(const SoftwareProfile* software);                   // usp_8
 ValidationTable nccl_tests(
     bool large);  // nccl_tests.csv: from 64 MiB on, or from 1 MiB to there; each size left out
 
+ValidationTable
+nccl_algebra();  // the same rows by sim/timeline/nccl_model.h, as if no size had been measured
+
 }  // namespace cp::sim::detail

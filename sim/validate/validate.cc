@@ -24,6 +24,7 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
       {"usp", [](const SoftwareProfile* s) { return detail::usp(s); }},
       {"nccl_tests_large", [](const SoftwareProfile*) { return detail::nccl_tests(true); }},
       {"nccl_tests_medium", [](const SoftwareProfile*) { return detail::nccl_tests(false); }},
+      {"nccl_algebra", [](const SoftwareProfile*) { return detail::nccl_algebra(); }},
   };
   return tables;
 }

@@ -1,0 +1,101 @@
+// What kernels do, counted, and what that takes.
+#include "sim/timeline/kernel_cost.h"
+
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/plan/builder.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/presets/csv.h"
+#include "tests/sim/timeline_cluster.h"
+
+namespace cp::sim {
+namespace {
+
+using testing::round_cluster;
+
+// Attention of [1, q_len, heads, d] and [1, k_len, heads, d], bf16; the plan holds its buffers.
+struct Attention {
+  Attention(std::int64_t q_len, std::int64_t k_len, std::int64_t heads, std::int64_t d,
+            std::vector<MaskSlice> slices)
+      : builder(0, host_target()) {
+    const auto view = [&](const char* name, std::int64_t rows) {
+      return dense_view(builder.input(name, DType::bf16, rows * heads * d), 0, {1, rows, heads, d});
+    };
+    forward.q = view("q", q_len), forward.k = view("k", k_len), forward.v = view("v", k_len);
+    forward.out = dense_view(builder.output("out", DType::bf16, q_len * heads * d), 0, {1, q_len, heads, d});
+    forward.lse = dense_view(builder.output("lse", DType::f32, q_len * heads), 0, {1, heads, q_len});
+    forward.slices = std::move(slices);
+    builder.add(builder.stream("s"), forward);
+    plan = std::move(builder).build({});
+  }
+  PlanBuilder builder;
+  AttentionForward forward;
+  Plan plan;
+};
+
+RC_GTEST_PROP(KernelWork, PairsAreThoseThatTheSliceAllows, ()) {
+  MaskSlice slice;
+  slice.q_len = *rc::gen::inRange(0, 12), slice.k_len = *rc::gen::inRange(0, 12);
+  slice.kind = *rc::gen::element(MaskSlice::Kind::full, MaskSlice::Kind::causal, MaskSlice::Kind::window);
+  slice.diagonal = *rc::gen::inRange(-14, 15);
+  slice.window = *rc::gen::inRange(1, 20);
+  std::int64_t allowed = 0;
+  for (std::int64_t q = 0; q < slice.q_len; ++q) {
+    for (std::int64_t k = 0; k < slice.k_len; ++k) allowed += allows(slice, q, k) ? 1 : 0;
+  }
+  const Attention attention(12, 12, 3, 5, {slice});
+  const KernelWork work = work_of(attention.forward, attention.plan);
+  const bool full = slice.kind == MaskSlice::Kind::full;
+  RC_ASSERT((full ? work.full_pairs : work.diagonal_pairs) == 3.0 * static_cast<double>(allowed));
+  RC_ASSERT(work.flops == 3.0 * 4 * 5 * static_cast<double>(allowed));
+}
+
+TEST(KernelCost, BytesAreReadsAndWrites) {
+  PlanBuilder builder(0, host_target());
+  const BufferId a = builder.input("a", DType::bf16, 100), b = builder.inout("b", DType::f32, 100);
+  const Kernel cast = Cast{flat_view(a, 0, 100), flat_view(b, 0, 100)};
+  const Kernel add = Accumulate{ReduceOp::sum, flat_view(b, 0, 50), flat_view(b, 50, 50)};
+  builder.add(builder.stream("s"), cast);
+  builder.add(builder.stream("s"), add);
+  const Plan plan = std::move(builder).build({});
+  EXPECT_EQ(work_of(cast, plan).bytes, 200 + 400);
+  EXPECT_EQ(work_of(add, plan).bytes, 3 * 200);
+  const Cluster cluster = round_cluster();
+  const SoftwareProfile software;
+  EXPECT_NEAR(KernelCost(cluster, software).ns(cast, plan), 0.6, 1e-12);
+}
+
+// Rows of the table that the preset's curve is made of come back.
+TEST(KernelCost, ACalibratedClusterGivesItsTableBack) {
+  const Cluster cluster = find_cluster("a800", 1);
+  const SoftwareProfile software;
+  const KernelCost cost(cluster, software);
+  for (const CsvRow& row : validation_table("flash_attention_a800_h800")) {
+    if (row.text("gpu") != "A800") continue;
+    const auto seq_len = static_cast<std::int64_t>(row.number("seq_len"));
+    MaskSlice slice{0, seq_len, 0, seq_len, MaskSlice::Kind::full, 0, 0};
+    if (row.text("mask") == "causal") slice.kind = MaskSlice::Kind::causal;
+    const Attention attention(seq_len, seq_len, 32, 128, {slice});
+    const double launch_ns = cluster.gpu.kernel_launch_us * 1e3;
+    EXPECT_NEAR(cost.ns(attention.forward, attention.plan) - launch_ns,
+                row.number("forward_milliseconds") * 1e6, 1e-4 * row.number("forward_milliseconds") * 1e6)
+        << row.where();
+  }
+}
+
+TEST(KernelCost, NoKernelExceedsItsPeak) {
+  Cluster cluster = round_cluster();
+  for (AttentionCurve& curve : cluster.attention) curve.tflops = Curve({{1, 100}});  // of a GPU that has 1
+  cluster.gpu.hbm_gbps = 1e9;
+  const SoftwareProfile software;
+  const Attention attention(64, 64, 1, 64, {{0, 64, 0, 64, MaskSlice::Kind::full, 0, 0}});
+  EXPECT_NEAR(KernelCost(cluster, software).ns(attention.forward, attention.plan), 64 * 64 * 4 * 64 * 1e-3,
+              1e-6);
+}
+
+}  // namespace
+}  // namespace cp::sim
