@@ -21,6 +21,7 @@
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/timeline/collective_cost.h"
+#include "sim/timeline/trace_files.h"
 #include "traces/scenario.h"
 
 namespace cp::cli {
@@ -33,6 +34,7 @@ struct Flags {
   ScenarioFlags<Job> job;
   std::string cluster, software = "cprun", pass = "forward";
   std::string collective, bytes;
+  std::string trace;
   int nodes = 0, gpus = 0;
   bool json = false;
 };
@@ -70,6 +72,10 @@ sim::CollectiveKind collective_kind(const std::string& text) {
 
 int estimate_collective(const Flags& flags) {
   const sim::CollectiveKind kind = collective_kind(flags.collective);
+  if (!flags.trace.empty()) {
+    throw InvalidInput(str("--trace ", flags.trace, " shows attention, and --collective ", flags.collective,
+                           " has no timeline; leave one of them out"));
+  }
   if (flags.bytes.empty()) throw InvalidInput("--bytes is missing; add such as --bytes 1GiB");
   const std::int64_t bytes = parse_bytes("--bytes", flags.bytes);
   const int gpus = flags.gpus > 0 ? flags.gpus : sim::find_cluster(flags.cluster, 1).node.gpus;
@@ -133,7 +139,22 @@ std::string bounds_text(const sim::Timeline& timeline) {
   return text;
 }
 
+// One pass as it was estimated, for a trace.
+struct Replayed {
+  std::string name;
+  std::vector<Plan> plans;
+  sim::Timeline timeline;
+};
+
+void write_trace(const std::string& path, const std::vector<Replayed>& replayed,
+                 const sim::Cluster& cluster) {
+  std::vector<sim::TracedPass> passes;
+  for (const Replayed& pass : replayed) passes.push_back({pass.name, pass.plans, &pass.timeline});
+  sim::write_trace_files(path, sim::trace_slices(passes), cluster);
+}
+
 int estimate_attention(const Flags& flags) {
+  if (!flags.trace.empty()) sim::require_trace_name(flags.trace);
   Job scenario;
   if (!flags.job.scenario.empty()) scenario = read_scenario_file(flags.job.scenario).run();
   scenario = flags.job.apply_to(std::move(scenario));
@@ -152,10 +173,13 @@ int estimate_attention(const Flags& flags) {
   std::string text = fmt::format("{} by {} on {}, {} of {} GPUs of {}, software {}\n", to_string(job.problem),
                                  to_string(job.strategies.front(), cp), job.where, cp, cluster.num_gpus(),
                                  cluster.name, software.name);
+  std::vector<Replayed> replayed;
   for (const AttentionPass pass : passes_of(flags, job.backward)) {
     const char* name = pass == AttentionPass::forward ? "forward" : "backward";
-    const sim::AttentionEstimate estimate = sim::estimate_attention(
-        {job.problem, job.ranks, job.strategies.front(), true}, pass, cluster, software);
+    const AttentionRequest request{job.problem, job.ranks, sim::as_run_by(job.strategies.front(), software),
+                                   true};
+    sim::AttentionEstimate estimate =
+        sim::estimate_attention(request, pass, cluster, software, {{}, {}, !flags.trace.empty()});
     if (flags.json) {
       json[name] = estimate_json(estimate);
     } else {
@@ -165,6 +189,8 @@ int estimate_attention(const Flags& flags) {
                           human_bytes(estimate.bytes_received), human_bytes(estimate.peak_bytes));
       text += fmt::format("          critical path: {}\n", bounds_text(estimate.timeline));
     }
+    if (!flags.trace.empty())
+      replayed.push_back({name, attention_plans(request, pass), std::move(estimate.timeline)});
   }
   if (flags.json &&
       passes_of(flags, job.backward).size() == 1) {  // one pass: its figures on top, for scripts
@@ -174,6 +200,7 @@ int estimate_attention(const Flags& flags) {
     json["pass"] = name;
     json.update(figures);
   }
+  if (!flags.trace.empty()) write_trace(flags.trace, replayed, cluster);
   fmt::print("{}", flags.json ? json.dump(2) + "\n" : text);
   return 0;
 }
@@ -202,6 +229,10 @@ Command add_estimate(CLI::App& cpsim) {
   app->add_option("--gpus", flags->gpus, "Of the collective [one node's]")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  app->add_option(
+         "--trace", flags->trace,
+         "Write the timeline: .json for Chrome, .pftrace for Perfetto, a folder for a file of each rank")
+      ->type_name("FILE|DIR/");
   add_scenario_files(*app, flags->job);
   app->add_flag("--json", flags->json, "Print JSON");
   app->footer(

@@ -1,0 +1,172 @@
+#include "sim/timeline/trace_slices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+std::int64_t whole_ns(double ns) { return std::llround(ns); }
+
+// Where the executions of a step stand: iteration i is the (issue + i * issues)-th of the plan, and the
+// (sequence + i * sequences)-th collective of its group.
+struct Place {
+  std::int64_t issue = 0, issues = 0;
+  std::int64_t sequence = -1, sequences = 0;
+};
+
+struct Places {
+  std::vector<StepRef> steps;
+  std::vector<Place> of_step;
+  std::int64_t executions = 0;
+};
+
+Places places_of(const Plan& plan) {
+  Places places{steps_of(plan), {}, 0};
+  const std::vector<StepRef>& steps = places.steps;
+  places.of_step.resize(steps.size());
+  std::vector<std::int64_t> before(plan.groups.size(), 0);  // collectives, by group
+  for (std::size_t begin = 0, end = 0; begin < steps.size(); begin = end) {
+    while (end < steps.size() && steps[end].segment == steps[begin].segment) ++end;
+    const auto body = static_cast<std::int64_t>(end - begin);
+    std::vector<std::int64_t> in_body(plan.groups.size(), 0);
+    for (std::size_t i = begin; i < end; ++i) {
+      places.of_step[i].issue = places.executions + static_cast<std::int64_t>(i - begin);
+      places.of_step[i].issues = body;
+      if (const auto* collective = std::get_if<Collective>(&steps[i].step->work)) {
+        const std::size_t group = idx(group_of(*collective));
+        places.of_step[i].sequence = before[group] + in_body[group]++;
+      }
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      if (const auto* collective = std::get_if<Collective>(&steps[i].step->work))
+        places.of_step[i].sequences = in_body[idx(group_of(*collective))];
+    }
+    for (std::size_t group = 0; group < before.size(); ++group)
+      before[group] += steps[begin].count * in_body[group];
+    places.executions += steps[begin].count * body;
+  }
+  return places;
+}
+
+int row_of(std::vector<std::string>& streams, const std::string& name) {
+  const auto known = std::find(streams.begin(), streams.end(), name);
+  if (known != streams.end()) return static_cast<int>(known - streams.begin());
+  streams.push_back(name);
+  return static_cast<int>(streams.size()) - 1;
+}
+
+// Appends the slices of one rank's pass; their correlations count on from `correlation`.
+void add_slices(TraceRank& rank, std::size_t pass, const Plan& plan, const std::vector<Span>& spans,
+                std::int64_t begin_ns, std::int64_t& correlation) {
+  const Places places = places_of(plan);
+  if (static_cast<std::int64_t>(spans.size()) != places.executions) {
+    throw InvalidInput(str("the timeline of rank ", plan.self, " has ", spans.size(), " spans of ",
+                           places.executions, " executed steps; replay its plans with keep_spans"));
+  }
+  std::vector<int> rows;
+  for (const std::string& stream : plan.streams) rows.push_back(row_of(rank.streams, stream));
+  const std::size_t first = rank.slices.size();
+  rank.slices.resize(first + spans.size());
+  for (const Span& span : spans) {
+    const Place& place = places.of_step[idx(span.step)];
+    const Step& step = *places.steps[idx(span.step)].step;
+    const std::int64_t issue = place.issue + span.iteration * place.issues;
+    TraceSlice& slice = rank.slices[first + idx(issue)];
+    slice.pass = pass, slice.step = &step, slice.id = span.step, slice.iteration = span.iteration;
+    slice.row = rows[idx(step.stream)];
+    slice.correlation = correlation + issue + 1;
+    const double slice_begin = is_collective(step) ? span.ready_ns : span.begin_ns;
+    slice.begin_ns = begin_ns + whole_ns(slice_begin), slice.end_ns = begin_ns + whole_ns(span.end_ns);
+    if (!is_collective(step)) continue;
+    slice.waited_ns = begin_ns + whole_ns(span.begin_ns) - slice.begin_ns;
+    slice.sequence = place.sequence + span.iteration * place.sequences;
+  }
+  correlation += places.executions;
+}
+
+// The slices of each Exchange of a pass, by the rank's index in the group.
+struct Met {
+  std::size_t rank = 0, slice = 0;
+};
+using Calls = std::map<std::tuple<std::string, std::vector<Rank>, std::int64_t>, std::map<std::int32_t, Met>>;
+
+const Exchange* exchange_of(const TraceSlice& slice) {
+  const auto* collective = std::get_if<Collective>(&slice.step->work);
+  return collective == nullptr ? nullptr : std::get_if<Exchange>(collective);
+}
+
+Calls exchanges_of(const TraceSlices& all, std::size_t pass) {
+  Calls calls;
+  for (std::size_t rank = 0; rank < all.ranks.size(); ++rank) {
+    const std::vector<TraceSlice>& slices = all.ranks[rank].slices;
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      const Exchange* exchange = slices[i].pass == pass ? exchange_of(slices[i]) : nullptr;
+      if (exchange == nullptr) continue;
+      const Plan& plan = all.plan(rank, slices[i]);
+      const Group& group = plan.groups[idx(exchange->group)];
+      calls[{group.name, group.ranks, slices[i].sequence}][index_in_group(plan, exchange->group)] = {rank, i};
+    }
+  }
+  return calls;
+}
+
+void add_flows(TraceSlices& all, std::size_t pass) {
+  for (const auto& [key, members] : exchanges_of(all, pass)) {
+    for (const auto& [index, from] : members) {
+      const TraceSlice& sender = all.ranks[from.rank].slices[from.slice];
+      const Volume moved = volume(*exchange_of(sender), all.plan(from.rank, sender));
+      for (const auto& [peer, to] : members) {
+        if (moved.sent[idx(peer)] == 0) continue;
+        const TraceSlice& receiver = all.ranks[to.rank].slices[to.slice];
+        all.flows.push_back({from.rank, from.slice, to.rank, to.slice,
+                             std::max(sender.begin_ns, receiver.begin_ns), moved.sent[idx(peer)]});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Rank TraceSlices::world_size() const {
+  Rank highest = -1;
+  for (const TraceRank& rank : ranks) highest = std::max(highest, rank.rank);
+  return highest + 1;
+}
+
+TraceSlices trace_slices(std::span<const TracedPass> passes) {
+  TraceSlices all;
+  all.passes.assign(passes.begin(), passes.end());
+  all.begin_ns.push_back(0);
+  if (passes.empty()) return all;
+  for (const Plan& plan : passes.front().plans) all.ranks.push_back({plan.self, {}, {}});
+  std::int64_t correlation = 0;
+  for (std::size_t pass = 0; pass < passes.size(); ++pass) {
+    const auto& [name, plans, timeline] = passes[pass];
+    for (std::size_t rank = 0; rank < std::max(plans.size(), all.ranks.size()); ++rank) {
+      const bool same = plans.size() == all.ranks.size() && timeline->ranks.size() == all.ranks.size() &&
+                        plans[rank].self == all.ranks[rank].rank &&
+                        timeline->ranks[rank].rank == all.ranks[rank].rank;
+      if (!same) {
+        throw InvalidInput(str("pass ", name, " has ", plans.size(), " plans and ", timeline->ranks.size(),
+                               " timelines, the first pass ", all.ranks.size(),
+                               " plans; give the same ranks in the same order"));
+      }
+      add_slices(all.ranks[rank], pass, plans[rank], timeline->ranks[rank].spans, all.begin_ns.back(),
+                 correlation);
+    }
+    all.begin_ns.push_back(all.begin_ns.back() + whole_ns(timeline->time_ns));
+    add_flows(all, pass);
+  }
+  return all;
+}
+
+}  // namespace cp::sim
