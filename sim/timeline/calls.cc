@@ -74,7 +74,7 @@ Calls::Calls(const std::vector<Program>& programs)
       if (sequence == calls.size()) {
         const auto members = worlds_[idx(world)].ranks.size();
         calls.push_back(static_cast<CallId>(calls_.size()));
-        calls_.push_back({world, static_cast<std::int32_t>(members), std::vector<Call::Member>(members)});
+        calls_.push_back({world, 0, static_cast<std::int32_t>(members), std::vector<Call::Member>(members)});
       }
       const CallId id = calls[sequence];
       parts_[p][idx(node)] = {id, indices[idx(group)]};

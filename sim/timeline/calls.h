@@ -27,6 +27,7 @@ struct Call {
     std::int32_t open = 0;  // transfers that have not ended
   };
   std::int32_t group = 0;       // of Calls
+  std::int32_t open = 0;        // flows that have not ended, of a collective that is no Exchange
   std::int32_t missing = 0;     // members that have not arrived
   std::vector<Member> members;  // by index in the group
 };

@@ -10,6 +10,7 @@
 #include "sim/network/topology.h"
 #include "sim/timeline/calls.h"
 #include "sim/timeline/collective_cost.h"
+#include "sim/timeline/collective_flows.h"
 #include "sim/timeline/critical_path.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/rank_clock.h"
@@ -98,21 +99,22 @@ class Replay {
     RankClock clock;
     RankTimeline result;
   };
-  enum class EventKind : std::uint8_t { kernel_end, flow_start, step_end };
+  enum class EventKind : std::uint8_t { kernel_end, flow_start, step_end, call_end };
   struct Event {
     double at_ns;
     std::uint64_t number;  // events of one time in the order of their making
     EventKind kind;
     At at;
-    std::uint32_t version;  // of the kernel, or the transfer to start
+    std::uint32_t version;  // of the kernel; the transfer to start; the call that ends
     bool operator>(const Event& other) const {
       return std::tie(at_ns, number) > std::tie(other.at_ns, other.number);
     }
   };
   struct Transfer {
     CallId call = -1;
-    std::int32_t from = 0, to = 0;  // indices in the group
-    std::int64_t bytes = 0;
+    std::int32_t from = -1, to = -1;  // indices in the group of an Exchange; -1: of another collective
+    Rank source = 0, target = 0;
+    double bytes = 0, cap = kNever;
     LinkId narrowest = -1;
   };
 
@@ -159,6 +161,8 @@ class Replay {
         return end_kernel(event.at);
       case EventKind::flow_start:
         return start_flow(event.version);
+      case EventKind::call_end:
+        return end_call(static_cast<CallId>(event.version));
       case EventKind::step_end:
         state(event.at.position).clock.comm(now_, -1);
         return end_step(event.at, operation_name(programs_[event.at.position].step(event.at.node).work));
@@ -245,14 +249,13 @@ class Replay {
     if (std::holds_alternative<Exchange>(collective)) {
       join_exchange(at, part, call);
     } else if (call.missing == 0) {
-      run_together(call, collective, at);
+      run_together(part.call, collective, at);
     }
   }
 
-  void run_together(const Call& call, const Collective& collective, At last) {
+  void run_together(CallId id, const Collective& collective, At last) {
+    Call& call = calls_.call(id);
     const Calls::World& world = calls_.world(call);
-    const double ns = software_.host_overhead_us * kNsPerUs +
-                      collective_ns(collective, programs_[last.position].plan(), cluster_);
     for (std::size_t i = 0; i < call.members.size(); ++i) {
       const At at{idx(world.positions[i]), call.members[i].node};
       path_.began(at.position, at.node, now_);
@@ -261,7 +264,29 @@ class Replay {
       for (const std::int64_t bytes : volume(collective_of(at), plan).received) {
         state(at.position).result.bytes_received += bytes;
       }
-      push(now_ + ns, EventKind::step_end, at);
+    }
+    const Plan& plan = programs_[last.position].plan();
+    const double alone_ns = collective_ns(collective, plan, cluster_);
+    const auto first = static_cast<std::uint32_t>(transfers_.size());
+    for (const CollectiveFlow& flow : collective_flows(collective, plan, cluster_, alone_ns)) {
+      if (flow.bytes > 0)
+        transfers_.push_back({id, -1, -1, flow.source, flow.target, flow.bytes, flow.bytes / alone_ns});
+    }
+    call.open = static_cast<std::int32_t>(transfers_.size() - first);
+    const double begin_ns = now_ + software_.host_overhead_us * kNsPerUs;
+    if (call.open == 0) return push(begin_ns, EventKind::call_end, last, static_cast<std::uint32_t>(id));
+    for (auto number = first; number < transfers_.size(); ++number)
+      push(begin_ns, EventKind::flow_start, last, number);
+    for (const std::int32_t position : world.positions) add_transfers(idx(position), 1);
+  }
+
+  void end_call(CallId id) {
+    const Call& call = calls_.call(id);
+    const Calls::World& world = calls_.world(call);
+    for (std::size_t i = 0; i < call.members.size(); ++i) {
+      const At at{idx(world.positions[i]), call.members[i].node};
+      state(at.position).clock.comm(now_, -1);
+      end_step(at, operation_name(programs_[at.position].step(at.node).work));
     }
   }
 
@@ -298,10 +323,12 @@ class Replay {
     path_.began(late.position, late.node, now_);
     path_.began(waiting.position, waiting.node, now_);
     const auto number = static_cast<std::uint32_t>(transfers_.size());
-    transfers_.push_back({id, from, to, bytes, -1});
     const Rank source = world.ranks[idx(from)], target = world.ranks[idx(to)];
-    const bool measured = !curve(source, target).empty();  // what was measured has the latency in it
-    const double latency = measured ? 0 : topology_.latency_ns(source, target);
+    const Curve& measured = curve(source, target);
+    const auto size = static_cast<double>(bytes);
+    transfers_.push_back({id, from, to, source, target, size, measured.empty() ? kNever : measured.at(size)});
+    // What was measured has the latency in it.
+    const double latency = measured.empty() ? topology_.latency_ns(source, target) : 0;
     push(now_ + software_.host_overhead_us * kNsPerUs + latency, EventKind::flow_start, late, number);
   }
 
@@ -311,21 +338,17 @@ class Replay {
 
   void start_flow(std::uint32_t number) {
     Transfer& transfer = transfers_[number];
-    const Call& call = calls_.call(transfer.call);
-    const Calls::World& world = calls_.world(call);
-    const Rank source = world.ranks[idx(transfer.from)], target = world.ranks[idx(transfer.to)];
-    const Curve& measured = curve(source, target);
-    const auto bytes = static_cast<double>(transfer.bytes);
-    const Route route = topology_.route(source, target);
+    const Route route = topology_.route(transfer.source, transfer.target);
     for (const LinkId link : route.links()) {
       if (transfer.narrowest < 0 ||
           topology_.capacities()[idx(link)] < topology_.capacities()[idx(transfer.narrowest)])
         transfer.narrowest = link;
     }
-    const FlowId flow =
-        network_.start(now_, route.links(), bytes, measured.empty() ? kNever : measured.at(bytes));
+    const FlowId flow = network_.start(now_, route.links(), transfer.bytes, transfer.cap);
     if (of_flow_.size() <= idx(flow)) of_flow_.resize(idx(flow) + 1);
     of_flow_[idx(flow)] = number;
+    if (transfer.from < 0) return;
+    const Calls::World& world = calls_.world(calls_.call(transfer.call));
     add_transfers(idx(world.positions[idx(transfer.from)]), 1);
     add_transfers(idx(world.positions[idx(transfer.to)]), 1);
   }
@@ -334,6 +357,11 @@ class Replay {
     const Transfer& transfer = transfers_[of_flow_[idx(flow)]];
     Call& call = calls_.call(transfer.call);
     const Calls::World& world = calls_.world(call);
+    if (transfer.from < 0) {
+      if (--call.open > 0) return;
+      for (const std::int32_t position : world.positions) add_transfers(idx(position), -1);
+      return end_call(transfer.call);
+    }
     for (const std::int32_t index : {transfer.from, transfer.to}) {
       Call::Member& member = call.members[idx(index)];
       const std::size_t position = idx(world.positions[idx(index)]);
