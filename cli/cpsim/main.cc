@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
       "  cpsim redistribute --mesh dp=2,tp=4 --shape 4096x4096 --from 'S(0),R' --to 'R,S(1)'\n\n"
       "cpsim COMMAND --help says more, with an example.");
   std::vector<Command> commands = {add_run(cpsim), add_redistribute(cpsim), add_estimate(cpsim),
-                                   add_validate(cpsim)};
+                                   add_validate(cpsim), add_calibrate(cpsim)};
   CLI::App* verify = cpsim.add_subcommand("verify", "Exhaustive checks at small scale");
   verify->require_subcommand(1);
   verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
