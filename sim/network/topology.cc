@@ -85,6 +85,7 @@ void Topology::add_links(const Cluster& cluster) {
     }
   };
   const Place& last = places_.back();
+  leaf_groups_ = last.node / network.nodes_per_leaf + 1;
   const bool pcie = pcie_to_nic_ || !nvlink_ || node.nvlink_domain < node.gpus;
   add(kNvlink, nvlink_ ? num_gpus() : 0, [&](int) { return node.nvlink_gbps; });
   add(kPcie, pcie ? num_gpus() : 0, [&](int) { return node.pcie_gbps; });
@@ -182,6 +183,26 @@ Route Topology::route(int source, int target) const {
   if (switches) route.add(kinds_[kSwitch].into(to.pcie_switch));
   if (pcie) route.add(kinds_[kPcie].into(target));
   return route;
+}
+
+bool Topology::of_all_blocks(LinkId link) const { return link >= kinds_[kLeaf].first && leaf_groups_ == 1; }
+
+LinkId Topology::in_first_block(LinkId link, int blocks) const {
+  for (const Kind& kind : kinds_) {
+    if (kind.count == 0 || link < kind.first || link >= kind.first + 2 * kind.count) continue;
+    if (of_all_blocks(link)) return link;
+    const int index = link - kind.first, direction = index / kind.count;
+    return kind.first + direction * kind.count + index % kind.count % (kind.count / blocks);
+  }
+  return link;
+}
+
+std::vector<double> Topology::block_capacities(int blocks) const {
+  std::vector<double> capacities = capacities_;
+  for (std::size_t link = 0; link < capacities.size(); ++link) {
+    if (of_all_blocks(static_cast<LinkId>(link))) capacities[link] /= blocks;
+  }
+  return capacities;
 }
 
 std::string Topology::name(LinkId link) const {

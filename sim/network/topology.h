@@ -76,6 +76,10 @@ class Topology {
   // are numbered through the cluster; with rails, leaf l holds the NICs number l of the nodes of the first group, and so on.
   std::string name(LinkId link) const;
   LinkId find(const std::string& name) const;  // throws InvalidInput with what there is
+  // Of so many equal blocks of nodes, each with whole leaves if there are several: the first block's link that is like this one,
+  // and what of each link's capacity is a block's. Leaves of all nodes together are shared by the blocks.
+  LinkId in_first_block(LinkId link, int blocks) const;
+  std::vector<double> block_capacities(int blocks) const;
 
  private:
   // What one GPU hangs on.
@@ -97,11 +101,12 @@ class Topology {
   void apply(const LinkFactors& factors);
   void check_joined(const Cluster& cluster) const;
   int proxy(int source, int target) const;
+  bool of_all_blocks(LinkId link) const;
 
   std::array<Kind, kKinds> kinds_;
   std::vector<Place> places_;  // by GPU
   std::vector<double> capacities_;
-  int gpus_per_nic_, gpus_per_node_, nics_per_node_;
+  int gpus_per_nic_, gpus_per_node_, nics_per_node_, leaf_groups_ = 1;
   bool nvlink_, pcie_to_nic_, nic_beyond_switch_, cross_rails_by_nvlink_;
   double inside_ns_, between_ns_;
 };

@@ -1,4 +1,5 @@
-// The collectives of all ranks, matched: the n-th one of a group on each of its members is one call.
+// The collectives of all ranks, matched: the n-th one of a group on each of its members is one call. In a folded world groups
+// that become one another when shifted have one call, and ranks that one rank stands for are one member.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/timeline/fold.h"
 #include "sim/timeline/program.h"
 
 namespace cp::sim {
@@ -15,7 +17,7 @@ using CallId = std::int32_t;
 
 // Bytes to or from a peer; several transfers of one exchange add up.
 struct PeerBytes {
-  std::int32_t peer = 0;  // index in the group
+  Rank peer = 0;
   std::int64_t bytes = 0;
 };
 
@@ -29,29 +31,34 @@ struct Call {
   std::int32_t group = 0;       // of Calls
   std::int32_t open = 0;        // flows that have not ended, of a collective that is no Exchange
   std::int32_t missing = 0;     // members that have not arrived
-  std::vector<Member> members;  // by index in the group
+  std::vector<Member> members;  // as in Calls::World::positions
 };
 
 class Calls {
  public:
   // By rank position: the programs' order.
-  explicit Calls(const std::vector<Program>& programs);
+  Calls(const std::vector<Program>& programs, const Fold& fold);
 
   struct World {
     std::string name;
     std::vector<Rank> ranks;
-    std::vector<std::int32_t> positions;  // of the members' programs
+    std::vector<std::int32_t> positions;  // of the members' programs, each once
+    std::vector<std::int32_t> member_of;  // by position; -1: none
   };
 
   // A rank's part in a call.
   struct Part {
-    CallId call = -1;        // a kernel has none
-    std::int32_t index = 0;  // of the rank in the group
+    CallId call = -1;  // a kernel has none
+    std::int32_t member = 0;
   };
   Part part(std::size_t position, NodeId node) const {
     return parts_[position][static_cast<std::size_t>(node)];
   }
   Call& call(CallId id) { return calls_[static_cast<std::size_t>(id)]; }
+  // The position of the program that stands for a rank.
+  std::size_t position(Rank rank) const {
+    return static_cast<std::size_t>(position_of_.at(fold_.representative(rank)));
+  }
   const World& world(const Call& call) const { return worlds_[static_cast<std::size_t>(call.group)]; }
 
   // What an Exchange moves, seen from one rank.
@@ -61,7 +68,11 @@ class Calls {
   const Traffic& traffic(std::size_t position, StepId step);
 
  private:
+  World make_world(const Group& group, Rank self) const;
+
   const std::vector<Program>& programs_;
+  const Fold fold_;
+  std::map<Rank, std::int32_t> position_of_;
   std::vector<World> worlds_;
   std::vector<Call> calls_;
   std::vector<std::vector<Part>> parts_;            // by position, node

@@ -12,6 +12,7 @@
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/collective_flows.h"
 #include "sim/timeline/critical_path.h"
+#include "sim/timeline/fold.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/rank_clock.h"
 #include "sim/timeline/timeline.h"
@@ -26,16 +27,17 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 class Replay {
  public:
-  Replay(std::span<const Plan> plans, const Cluster& cluster, const SoftwareProfile& software,
-         const TimelineOptions& options)
+  Replay(std::span<const Plan> plans, const Fold& fold, const Cluster& cluster,
+         const SoftwareProfile& software, const TimelineOptions& options)
       : cluster_(cluster),
         software_(software),
         options_(options),
+        fold_(fold),
         kernels_(cluster, software),
         topology_(cluster, options.links),
-        network_(topology_.capacities()),
+        network_(topology_.block_capacities(fold.blocks())),
         programs_(plans.begin(), plans.end()),
-        calls_(programs_),
+        calls_(programs_, fold),
         path_(programs_),
         kernel_ns_(programs_.size()) {
     for (const Program& program : programs_) {
@@ -112,7 +114,7 @@ class Replay {
   };
   struct Transfer {
     CallId call = -1;
-    std::int32_t from = -1, to = -1;  // indices in the group of an Exchange; -1: of another collective
+    std::int32_t from = -1, to = -1;  // positions, of an Exchange; -1: of another collective
     Rank source = 0, target = 0;
     double bytes = 0, cap = kNever;
     LinkId narrowest = -1;
@@ -242,7 +244,7 @@ class Replay {
   void begin_collective(At at, const Collective& collective) {
     const Calls::Part part = calls_.part(at.position, at.node);
     Call& call = calls_.call(part.call);
-    Call::Member& member = call.members[idx(part.index)];
+    Call::Member& member = call.members[idx(part.member)];
     member.arrived = true, member.arrived_ns = now_;
     --call.missing;
     state(at.position).clock.comm(now_, 1);
@@ -268,9 +270,15 @@ class Replay {
     const Plan& plan = programs_[last.position].plan();
     const double alone_ns = collective_ns(collective, plan, cluster_);
     const auto first = static_cast<std::uint32_t>(transfers_.size());
+    // Of the flows that a shift makes of one another, those of the first blocks that the group has.
+    const int blocks = period(world.ranks, fold_);
+    const Rank first_rank = *std::min_element(world.ranks.begin(), world.ranks.end());
     for (const CollectiveFlow& flow : collective_flows(collective, plan, cluster_, alone_ns)) {
-      if (flow.bytes > 0)
-        transfers_.push_back({id, -1, -1, flow.source, flow.target, flow.bytes, flow.bytes / alone_ns});
+      if (flow.bytes == 0) continue;
+      if (fold_.folded() && flow.source / fold_.block - first_rank / fold_.block >= blocks) continue;
+      const Rank source = fold_.representative(flow.source);
+      transfers_.push_back({id, -1, -1, source, fold_.shifted(flow.target, flow.source, source), flow.bytes,
+                            flow.bytes / alone_ns});
     }
     call.open = static_cast<std::int32_t>(transfers_.size() - first);
     const double begin_ns = now_ + software_.host_overhead_us * kNsPerUs;
@@ -297,36 +305,40 @@ class Replay {
   // Its transfers with whoever is there begin; the others begin when these arrive.
   void join_exchange(At at, Calls::Part part, Call& call) {
     const Calls::Traffic& traffic = calls_.traffic(at.position, programs_[at.position].step_id(at.node));
-    Call::Member& member = call.members[idx(part.index)];
+    const Rank self = programs_[at.position].plan().self;
+    Call::Member& member = call.members[idx(part.member)];
     member.open = static_cast<std::int32_t>(traffic.sends.size() + traffic.recvs.size());
     if (member.open == 0) {
       push(now_, EventKind::step_end, at);
       return;
     }
     for (const PeerBytes& recv : traffic.recvs) state(at.position).result.bytes_received += recv.bytes;
-    for (const PeerBytes& send : traffic.sends) {
-      if (call.members[idx(send.peer)].arrived)
-        meet(part.call, call, part.index, send.peer, send.bytes, at, send.peer);
-    }
+    for (const PeerBytes& send : traffic.sends) meet(part.call, at, send.peer, self, send.peer, send.bytes);
     for (const PeerBytes& recv : traffic.recvs) {
-      if (call.members[idx(recv.peer)].arrived)
-        meet(part.call, call, recv.peer, part.index, recv.bytes, at, recv.peer);
+      // In a folded world a rank may receive from one that it stands for itself: that was sent just now.
+      const Rank source = fold_.representative(recv.peer);
+      if (source == self && fold_.folded()) continue;
+      meet(part.call, at, recv.peer, source, fold_.shifted(self, recv.peer, source), recv.bytes);
     }
   }
 
-  // `late` has just arrived, and lets the transfer with `early` begin.
-  void meet(CallId id, const Call& call, std::int32_t from, std::int32_t to, std::int64_t bytes, At late,
-            std::int32_t early) {
+  // `late` has just arrived; its transfer with `peer` begins if that is there, from `source` to `target` as seen from the
+  // rank that stands for the source.
+  void meet(CallId id, At late, Rank peer, Rank source, Rank target, std::int64_t bytes) {
+    const Call& call = calls_.call(id);
     const Calls::World& world = calls_.world(call);
-    const At waiting{idx(world.positions[idx(early)]), call.members[idx(early)].node};
-    path_.met(waiting.position, waiting.node, late.position, late.node);
+    const std::size_t position = calls_.position(peer);
+    const Call::Member& other = call.members[idx(world.member_of[position])];
+    if (!other.arrived) return;
+    if (position != late.position) path_.met(position, other.node, late.position, late.node);
     path_.began(late.position, late.node, now_);
-    path_.began(waiting.position, waiting.node, now_);
+    path_.began(position, other.node, now_);
     const auto number = static_cast<std::uint32_t>(transfers_.size());
-    const Rank source = world.ranks[idx(from)], target = world.ranks[idx(to)];
     const Curve& measured = curve(source, target);
     const auto size = static_cast<double>(bytes);
-    transfers_.push_back({id, from, to, source, target, size, measured.empty() ? kNever : measured.at(size)});
+    transfers_.push_back({id, static_cast<std::int32_t>(calls_.position(source)),
+                          static_cast<std::int32_t>(calls_.position(target)), source, target, size,
+                          measured.empty() ? kNever : measured.at(size)});
     // What was measured has the latency in it.
     const double latency = measured.empty() ? topology_.latency_ns(source, target) : 0;
     push(now_ + software_.host_overhead_us * kNsPerUs + latency, EventKind::flow_start, late, number);
@@ -338,7 +350,7 @@ class Replay {
 
   void start_flow(std::uint32_t number) {
     Transfer& transfer = transfers_[number];
-    const Route route = topology_.route(transfer.source, transfer.target);
+    const Route route = folded(topology_.route(transfer.source, transfer.target));
     for (const LinkId link : route.links()) {
       if (transfer.narrowest < 0 ||
           topology_.capacities()[idx(link)] < topology_.capacities()[idx(transfer.narrowest)])
@@ -348,9 +360,16 @@ class Replay {
     if (of_flow_.size() <= idx(flow)) of_flow_.resize(idx(flow) + 1);
     of_flow_[idx(flow)] = number;
     if (transfer.from < 0) return;
-    const Calls::World& world = calls_.world(calls_.call(transfer.call));
-    add_transfers(idx(world.positions[idx(transfer.from)]), 1);
-    add_transfers(idx(world.positions[idx(transfer.to)]), 1);
+    add_transfers(idx(transfer.from), 1);
+    add_transfers(idx(transfer.to), 1);
+  }
+
+  // A link of another block is used by what the ranks there do, as the first block's is by its own.
+  Route folded(const Route& route) const {
+    if (!fold_.folded()) return route;
+    Route links;
+    for (const LinkId link : route.links()) links.add(topology_.in_first_block(link, fold_.blocks()));
+    return links;
   }
 
   void end_flow(FlowId flow) {
@@ -362,9 +381,9 @@ class Replay {
       for (const std::int32_t position : world.positions) add_transfers(idx(position), -1);
       return end_call(transfer.call);
     }
-    for (const std::int32_t index : {transfer.from, transfer.to}) {
-      Call::Member& member = call.members[idx(index)];
-      const std::size_t position = idx(world.positions[idx(index)]);
+    for (const std::int32_t end : {transfer.from, transfer.to}) {
+      const std::size_t position = idx(end);
+      Call::Member& member = call.members[idx(world.member_of[position])];
       add_transfers(position, -1);
       if (--member.open > 0) continue;
       state(position).clock.comm(now_, -1);
@@ -391,17 +410,19 @@ class Replay {
       const double bytes = network_.carried(static_cast<LinkId>(link));
       if (bytes == 0) continue;
       timeline.links.push_back({topology_.name(static_cast<LinkId>(link)), bytes,
-                                bytes / (topology_.capacities()[link] * timeline.time_ns)});
+                                bytes / (network_.capacity(static_cast<LinkId>(link)) * timeline.time_ns)});
     }
     std::stable_sort(timeline.links.begin(), timeline.links.end(),
                      [](const LinkUse& a, const LinkUse& b) { return a.utilisation > b.utilisation; });
     timeline.critical_path = path_.longest();
+    timeline.stands_for = fold_.blocks();
     return timeline;
   }
 
   const Cluster& cluster_;
   const SoftwareProfile& software_;
   const TimelineOptions& options_;
+  const Fold fold_;
   const KernelCost kernels_;
   const Topology topology_;
   FlowNetwork network_;
@@ -424,7 +445,13 @@ class Replay {
 
 Timeline replay(std::span<const Plan> plans, const Cluster& cluster, const SoftwareProfile& software,
                 const TimelineOptions& options) {
-  return Replay(plans, cluster, software, options).run();
+  const bool alike = options.gpu_slowdown.empty() && options.links.spread == 0 &&
+                     options.links.links.empty() && !options.keep_spans && options.links.gpus.empty();
+  if (options.fidelity == Fidelity::simulated || !alike)
+    return Replay(plans, {}, cluster, software, options).run();
+  const Fold fold = find_fold(plans, cluster);
+  const std::size_t kept = fold.folded() ? static_cast<std::size_t>(fold.block) : plans.size();
+  return Replay(plans.first(kept), fold, cluster, software, options).run();
 }
 
 }  // namespace cp::sim

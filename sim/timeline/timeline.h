@@ -15,11 +15,15 @@
 #include "shared/plan/plan.h"
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/software.h"
+#include "sim/network/pattern.h"
 #include "sim/network/topology.h"
 
 namespace cp::sim {
 
 struct TimelineOptions {
+  // folded: of equal blocks of the world one is replayed (fold.h), where nothing makes them differ and no spans are kept; the
+  // result is the same.
+  Fidelity fidelity = Fidelity::folded;
   std::vector<double> gpu_slowdown;  // by GPU, >= 1: its kernels take that many times as long; empty: none
   LinkFactors links;                 // slow links, and GPUs whose links are
   bool keep_spans = false;
@@ -59,7 +63,8 @@ struct PathStep {
 
 struct Timeline {
   double time_ns = 0;
-  std::vector<RankTimeline> ranks;  // in the order of the plans
+  std::vector<RankTimeline> ranks;  // in the order of the plans; folded: of the first block
+  int stands_for = 1;               // each of these ranks, and each link: that many alike
   std::vector<LinkUse> links;       // those that carried anything, the busiest first
   std::vector<PathStep> critical_path;
 };
