@@ -86,7 +86,7 @@ Rows rows_of(const std::string& name, const Range& range, const std::vector<Atte
 // have several valleys; the grid finds the one.
 template <class F>
 double smallest_at(const F& f) {
-  constexpr int kGrid = 24, kSections = 14;  // 2 / 24 * 0.618^14 < 1e-4
+  constexpr int kGrid = 24, kSections = 24;  // 2 / 24 * 0.618^24 < 1e-6
   constexpr double kGolden = 0.6180339887498949;
   double best = 0, best_error = f(0);
   const auto attempt = [&](double x) {
@@ -113,15 +113,13 @@ double smallest_at(const F& f) {
 // The best value of one parameter, the others as they are. A wide range is searched in finer steps near its low end.
 double best_value(const Parameter& parameter, SoftwareProfile software) {
   const double width = parameter.range.high - parameter.range.low, power = width > 1 ? 3 : 1;
-  const auto value_at = [&](double x) {
-    return three_digits(parameter.range.low + width * std::pow(x, power));
-  };
+  const auto value_at = [&](double x) { return parameter.range.low + width * std::pow(x, power); };
   const auto error_of = [&](double value) {
     field_of(software, parameter.name) = value;
     return errors_of(parameter.rows, software).median;
   };
   const double old_value = field_of(software, parameter.name), old_error = error_of(old_value);
-  const double value = value_at(smallest_at([&](double x) { return error_of(value_at(x)); }));
+  const double value = three_digits(value_at(smallest_at([&](double x) { return error_of(value_at(x)); })));
   return error_of(value) < old_error ? value : old_value;
 }
 

@@ -92,7 +92,7 @@ class Reader {
     if (!pending_.empty()) fail_short();
     if (output_.rows.empty()) {
       throw InvalidInput(
-          str(filename_, ":", line_, ": there is no row of nccl-tests in ", line_,
+          str(filename_, ":", std::max(1, line_), ": there is no row of nccl-tests in ", line_,
               " lines; give what such as all_gather_perf -b 1K -e 1G -f 2 prints, whose rows begin with "
               "size and count"));
     }
