@@ -36,6 +36,8 @@ struct Flags {
   std::string collective, bytes;
   std::string trace;
   int nodes = 0, gpus = 0;
+  std::string nvls = "on";
+  int channels_per_net_peer = 0;
   bool json = false;
 };
 
@@ -50,6 +52,16 @@ sim::Cluster cluster_for(const Flags& flags, int gpus) {
                            ", or a file such as mine.txtpb"));
   }
   return sim::find_cluster(flags.cluster, nodes_for(flags, gpus, sim::find_cluster(flags.cluster, 1)));
+}
+
+sim::CollectiveSettings settings_of(const Flags& flags) {
+  sim::CollectiveSettings settings;
+  if (flags.nvls != "on" && flags.nvls != "off") {
+    throw InvalidInput(str("--nvls ", flags.nvls, " is unknown; use on or off"));
+  }
+  settings.nvls = flags.nvls == "on";
+  if (flags.channels_per_net_peer > 0) settings.channels_per_net_peer = flags.channels_per_net_peer;
+  return settings;
 }
 
 // ---- a collective ----
@@ -86,7 +98,8 @@ int estimate_collective(const Flags& flags) {
   }
   std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const double time_us = sim::collective_ns(kind, static_cast<double>(bytes), ranks, cluster) / 1e3;
+  const double time_us =
+      sim::collective_ns(kind, static_cast<double>(bytes), ranks, cluster, settings_of(flags)) / 1e3;
   const double algorithm_gbps = static_cast<double>(bytes) / (time_us * 1e3);
   if (flags.json) {
     const ordered_json json = {{"cluster", cluster.name}, {"collective", flags.collective},
@@ -178,8 +191,10 @@ int estimate_attention(const Flags& flags) {
     const char* name = pass == AttentionPass::forward ? "forward" : "backward";
     const AttentionRequest request{job.problem, job.ranks, sim::as_run_by(job.strategies.front(), software),
                                    true};
-    sim::AttentionEstimate estimate =
-        sim::estimate_attention(request, pass, cluster, software, {{}, {}, !flags.trace.empty()});
+    sim::TimelineOptions options;
+    options.keep_spans = !flags.trace.empty();
+    options.collectives = settings_of(flags);
+    sim::AttentionEstimate estimate = sim::estimate_attention(request, pass, cluster, software, options);
     if (flags.json) {
       json[name] = estimate_json(estimate);
     } else {
@@ -233,6 +248,12 @@ Command add_estimate(CLI::App& cpsim) {
          "--trace", flags->trace,
          "Write the timeline: .json for Chrome, .pftrace for Perfetto, a folder for a file of each rank")
       ->type_name("FILE|DIR/");
+  app->add_option("--nvls", flags->nvls, "Reductions in the switches, where there are such: on or off [on]")
+      ->type_name("on|off");
+  app->add_option("--channels-per-net-peer", flags->channels_per_net_peer,
+                  "NCCL's, of send/recv and all-to-all across nodes [2]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   add_scenario_files(*app, flags->job);
   app->add_flag("--json", flags->json, "Print JSON");
   app->footer(

@@ -14,6 +14,8 @@ namespace {
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
+constexpr std::int64_t kNsPerUs = 1000;
+
 std::int64_t whole_ns(double ns) { return std::llround(ns); }
 
 // Where the executions of a step stand: iteration i is the (issue + i * issues)-th of the plan, and the
@@ -97,15 +99,16 @@ void add_slices(TraceRank& rank, std::size_t pass, const Plan& plan, const std::
 struct Met {
   std::size_t rank = 0, slice = 0;
 };
-using Calls = std::map<std::tuple<std::string, std::vector<Rank>, std::int64_t>, std::map<std::int32_t, Met>>;
+using Exchanges =
+    std::map<std::tuple<std::string, std::vector<Rank>, std::int64_t>, std::map<std::int32_t, Met>>;
 
 const Exchange* exchange_of(const TraceSlice& slice) {
   const auto* collective = std::get_if<Collective>(&slice.step->work);
   return collective == nullptr ? nullptr : std::get_if<Exchange>(collective);
 }
 
-Calls exchanges_of(const TraceSlices& all, std::size_t pass) {
-  Calls calls;
+Exchanges exchanges_of(const TraceSlices& all, std::size_t pass) {
+  Exchanges calls;
   for (std::size_t rank = 0; rank < all.ranks.size(); ++rank) {
     const std::vector<TraceSlice>& slices = all.ranks[rank].slices;
     for (std::size_t i = 0; i < slices.size(); ++i) {
@@ -134,6 +137,19 @@ void add_flows(TraceSlices& all, std::size_t pass) {
   }
 }
 
+void require_same_ranks(const TracedPass& pass, const TracedPass& first) {
+  const std::size_t replayed = pass.timeline->ranks.size();
+  bool same = pass.plans.size() == first.plans.size() && replayed > 0 && pass.plans.size() % replayed == 0;
+  for (std::size_t i = 0; same && i < pass.plans.size(); ++i) {
+    same = pass.plans[i].self == first.plans[i].self &&
+           (i >= replayed || pass.plans[i].self == pass.timeline->ranks[i].rank);
+  }
+  if (same) return;
+  throw InvalidInput(str("pass ", pass.name, " has ", pass.plans.size(), " plans and ", replayed,
+                         " timelines, pass ", first.name, " ", first.plans.size(),
+                         " plans; give each the same ranks in the same order"));
+}
+
 }  // namespace
 
 Rank TraceSlices::world_size() const {
@@ -151,19 +167,12 @@ TraceSlices trace_slices(std::span<const TracedPass> passes) {
   std::int64_t correlation = 0;
   for (std::size_t pass = 0; pass < passes.size(); ++pass) {
     const auto& [name, plans, timeline] = passes[pass];
-    for (std::size_t rank = 0; rank < std::max(plans.size(), all.ranks.size()); ++rank) {
-      const bool same = plans.size() == all.ranks.size() && timeline->ranks.size() == all.ranks.size() &&
-                        plans[rank].self == all.ranks[rank].rank &&
-                        timeline->ranks[rank].rank == all.ranks[rank].rank;
-      if (!same) {
-        throw InvalidInput(str("pass ", name, " has ", plans.size(), " plans and ", timeline->ranks.size(),
-                               " timelines, the first pass ", all.ranks.size(),
-                               " plans; give the same ranks in the same order"));
-      }
-      add_slices(all.ranks[rank], pass, plans[rank], timeline->ranks[rank].spans, all.begin_ns.back(),
-                 correlation);
+    require_same_ranks(passes[pass], passes.front());
+    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+      const RankTimeline& drawn = timeline->ranks[rank % timeline->ranks.size()];
+      add_slices(all.ranks[rank], pass, plans[rank], drawn.spans, all.begin_ns.back(), correlation);
     }
-    all.begin_ns.push_back(all.begin_ns.back() + whole_ns(timeline->time_ns));
+    all.begin_ns.push_back(align_up(all.begin_ns.back() + whole_ns(timeline->time_ns), kNsPerUs));
     add_flows(all, pass);
   }
   return all;

@@ -49,7 +49,8 @@ struct TraceFlow {
 
 struct TraceSlices {
   std::vector<TracedPass> passes;
-  std::vector<std::int64_t> begin_ns;  // of each pass, and the end of the last
+  // Of each pass, and the end of the last, up to the next microsecond: HolisticTraceAnalysis cuts begins and ends to those.
+  std::vector<std::int64_t> begin_ns;
   std::vector<TraceRank> ranks;
   std::vector<TraceFlow> flows;
 
@@ -57,6 +58,7 @@ struct TraceSlices {
   const Plan& plan(std::size_t rank, const TraceSlice& slice) const { return passes[slice.pass].plans[rank]; }
 };
 
+// A timeline may have the first ranks alone where they stand for all (its world is folded): those are drawn again and again.
 // Throws InvalidInput when the passes differ in their ranks, or a timeline has no spans.
 TraceSlices trace_slices(std::span<const TracedPass> passes);
 
