@@ -46,7 +46,8 @@ double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gp
   return fastest(collective_choices(kind, spread, cluster, settings), bytes).us(bytes) * kNsPerUs;
 }
 
-double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster) {
+double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster,
+                     const CollectiveSettings& settings) {
   const auto bytes = [&](const View& view) {
     return static_cast<double>(view.numel() *
                                size_bytes(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype));
@@ -56,15 +57,15 @@ double collective_ns(const Collective& collective, const Plan& plan, const Clust
       [&](const auto& op) -> double {
         using T = std::remove_cvref_t<decltype(op)>;
         if constexpr (std::is_same_v<T, AllGather>) {
-          return collective_ns(CollectiveKind::all_gather, bytes(op.out), ranks, cluster);
+          return collective_ns(CollectiveKind::all_gather, bytes(op.out), ranks, cluster, settings);
         } else if constexpr (std::is_same_v<T, ReduceScatter>) {
-          return collective_ns(CollectiveKind::reduce_scatter, bytes(op.in), ranks, cluster);
+          return collective_ns(CollectiveKind::reduce_scatter, bytes(op.in), ranks, cluster, settings);
         } else if constexpr (std::is_same_v<T, AllReduce>) {
-          return collective_ns(CollectiveKind::all_reduce, bytes(op.in), ranks, cluster);
+          return collective_ns(CollectiveKind::all_reduce, bytes(op.in), ranks, cluster, settings);
         } else if constexpr (std::is_same_v<T, AllToAll>) {
-          return collective_ns(CollectiveKind::all_to_all, bytes(op.in), ranks, cluster);
+          return collective_ns(CollectiveKind::all_to_all, bytes(op.in), ranks, cluster, settings);
         } else if constexpr (std::is_same_v<T, Broadcast>) {
-          return collective_ns(CollectiveKind::broadcast, bytes(op.out), ranks, cluster);
+          return collective_ns(CollectiveKind::broadcast, bytes(op.out), ranks, cluster, settings);
         } else {
           CP_INVARIANT(false, "the transfers of an exchange are flows");
           return 0;

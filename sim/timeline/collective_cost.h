@@ -18,6 +18,7 @@ double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gp
 // first point latency is all there is.
 double along_us(const Curve& time_us, double bytes);
 // Of a collective of a plan that is no Exchange.
-double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster);
+double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster,
+                     const CollectiveSettings& settings = {});
 
 }  // namespace cp::sim

@@ -17,6 +17,7 @@
 #include "sim/cluster/software.h"
 #include "sim/network/pattern.h"
 #include "sim/network/topology.h"
+#include "sim/timeline/nccl_model.h"
 
 namespace cp::sim {
 
@@ -26,6 +27,7 @@ struct TimelineOptions {
   Fidelity fidelity = Fidelity::folded;
   std::vector<double> gpu_slowdown;  // by GPU, >= 1: its kernels take that many times as long; empty: none
   LinkFactors links;                 // slow links, and GPUs whose links are
+  CollectiveSettings collectives;    // what the library is told
   bool keep_spans = false;
 };
 
