@@ -1,8 +1,9 @@
-// Collectives on flows: ring all-gather and pairwise all-to-all of 1 GiB over nodes of 8 GPUs. Items: messages.
+// Collectives on flows: ring all-gather and pairwise all-to-all of 1 GiB over nodes of 8 GPUs. Items:
+// messages.
 //
-// even: all links of a kind alike. uneven: every link's capacity times a seeded factor in [0.9, 1.1], and one GPU whose links
-// have half. short: leaves of 32 nodes, oversubscribed 2:1, too. simulated: each message a flow; folded: where no link can be
-// short, the waits alone; closed_form: the slowest rank's time alone.
+// even: all links of a kind alike. uneven: every link's capacity times a seeded factor in [0.9, 1.1], and one
+// GPU whose links have half. short: leaves of 32 nodes, oversubscribed 2:1, too. simulated: each message a
+// flow; folded: where no link can be short, the waits alone; closed_form: the slowest rank's time alone.
 #include <algorithm>
 #include <numeric>
 #include <string>

@@ -1,11 +1,13 @@
-// The same patterns over the same links here and in SimGrid: both times of the slowest rank, and what each took to say so.
+// The same patterns over the same links here and in SimGrid: both times of the slowest rank, and what each
+// took to say so.
 //
 //   simgrid_compare                                        a table
 //   simgrid_compare PATTERN NODES GPUS_PER_NODE GPUS_PER_NIC NODES_PER_LEAF OVERSUBSCRIPTION SPREAD
 //                                                          one row: "ns_here ns_simgrid s_here s_simgrid"
 //
-// PATTERN is ring or pairwise. Latencies are 0: SimGrid keeps a sender until its message has arrived. SimGrid's network
-// model is CM02 without TCP's windows and correction factors, which is max-min sharing too. An actor for each rank.
+// PATTERN is ring or pairwise. Latencies are 0: SimGrid keeps a sender until its message has arrived.
+// SimGrid's network model is CM02 without TCP's windows and correction factors, which is max-min sharing too.
+// An actor for each rank.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -7,7 +7,8 @@
 
 namespace cp::sim {
 
-// Among equal times the least number comes first. Four children to a node: fewer levels, and they lie side by side.
+// Among equal times the least number comes first. Four children to a node: fewer levels, and they lie side by
+// side.
 class EndQueue {
  public:
   struct Entry {

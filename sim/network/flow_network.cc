@@ -15,7 +15,8 @@ std::int64_t units(double limit, double units_per_rate) { return std::llrint(lim
 
 }  // namespace
 
-FlowNetwork::FlowNetwork(std::span<const double> capacities) : links_(capacities.size()) {
+FlowNetwork::FlowNetwork(std::span<const double> capacities)
+    : links_(capacities.size()), tight_(capacities.size(), 0) {
   for (std::size_t i = 0; i < capacities.size(); ++i) {
     if (!std::isfinite(capacities[i]) || capacities[i] <= 0) {
       throw InvalidInput(
@@ -37,6 +38,7 @@ FlowId FlowNetwork::start(double now_ns, std::span<const LinkId> path, double by
   if (free_.empty()) {
     free_.push_back(static_cast<FlowId>(flows_.size()));
     flows_.emplace_back();
+    fixed_.push_back(0);
   }
   const FlowId id = free_.back();
   free_.pop_back();
@@ -53,7 +55,7 @@ FlowId FlowNetwork::start(double now_ns, std::span<const LinkId> path, double by
   bool shares = false;
   for (std::uint32_t hop = 0; hop < flow.path_size; ++hop) {
     join(id, hop);
-    shares |= link_at(flow.path[hop]).tight;
+    shares |= is_tight(flow.path[hop]);
   }
   if (!shares) set_rate(id, flow.limit);
   return id;
@@ -65,24 +67,28 @@ void FlowNetwork::join(FlowId id, std::uint32_t hop) {
   flow.place[hop] = static_cast<std::uint32_t>(link.members.size());
   link.members.push_back({id, hop});
   link.demand += units(flow.limit, link.units_per_rate);
-  // A part for each member is what rounding can add.
-  link.tight =
-      link.demand > static_cast<std::int64_t>(kUnits) + static_cast<std::int64_t>(link.members.size());
-  if (link.tight) mark(flow.path[hop]);
+  update_tight(flow.path[hop]);
+  if (is_tight(flow.path[hop])) mark(flow.path[hop]);
 }
 
 void FlowNetwork::leave(FlowId id, std::uint32_t hop) {
   Flow& flow = flow_at(id);
   Link& link = link_at(flow.path[hop]);
-  if (link.tight) mark(flow.path[hop]);
+  if (is_tight(flow.path[hop])) mark(flow.path[hop]);
   const Member last = link.members.back();
   link.members[flow.place[hop]] = last;
   flow_at(last.flow).place[last.hop] = flow.place[hop];
   link.members.pop_back();
   link.demand -= units(flow.limit, link.units_per_rate);
-  link.tight =
-      link.demand > static_cast<std::int64_t>(kUnits) + static_cast<std::int64_t>(link.members.size());
+  update_tight(flow.path[hop]);
   link.carried += flow.bytes;
+}
+
+void FlowNetwork::update_tight(LinkId id) {
+  const Link& link = link_at(id);
+  // A part for each member is what rounding can add.
+  const auto most = static_cast<std::int64_t>(kUnits) + static_cast<std::int64_t>(link.members.size());
+  tight_[static_cast<std::size_t>(id)] = link.demand > most ? 1 : 0;
 }
 
 void FlowNetwork::mark(LinkId id) {

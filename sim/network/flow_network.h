@@ -1,8 +1,9 @@
-// Flows over links: each has the max-min fair share of the links that it crosses, at most its own cap, and its rate
-// changes when flows that share a link with it (directly or through others) come or go.
+// Flows over links: each has the max-min fair share of the links that it crosses, at most its own cap, and
+// its rate changes when flows that share a link with it (directly or through others) come or go.
 //
-// Exact: rates are those of progressive filling, and bytes are counted by rate x time between changes of the rate. What
-// happens at one time is one change: rates are found again when time moves on, and only for the flows that can feel it.
+// Exact: rates are those of progressive filling, and bytes are counted by rate x time between changes of the
+// rate. What happens at one time is one change: rates are found again when time moves on, and only for the
+// flows that can feel it.
 //
 // Times in ns, rates in bytes per ns (= GB/s). Not for several threads.
 #pragma once
@@ -26,9 +27,9 @@ class FlowNetwork {
   // Capacities of the links 0, 1, ...; all finite and > 0.
   explicit FlowNetwork(std::span<const double> capacities);
 
-  // A flow that begins now: no earlier than the last event, and no later than next_end_ns(). The path holds at most
-  // kMaxPath links and none of them twice; without links the rate is the cap. cap > 0, and may be infinite if the path
-  // is not empty; bytes > 0.
+  // A flow that begins now: no earlier than the last event, and no later than next_end_ns(). The path holds
+  // at most kMaxPath links and none of them twice; without links the rate is the cap. cap > 0, and may be
+  // infinite if the path is not empty; bytes > 0.
   FlowId start(double now_ns, std::span<const LinkId> path, double bytes, double cap);
 
   bool idle() const { return running_ == 0; }
@@ -47,12 +48,13 @@ class FlowNetwork {
 
  private:
   struct Flow {
-    double limit = 0;  // min of the cap and the capacities of its links: what it gets when alone
-    double rate = 0;   // since `since`; 0 before the first settle()
-    double remaining = 0, since = 0, bytes = 0;
-    std::uint32_t visited = 0, fixed = 0;  // the round of settle() that saw it, and gave it its rate
+    // What settle() reads of it, together.
+    double limit = 0;           // min of the cap and the capacities of its links: what it gets when alone
+    std::uint32_t visited = 0;  // the round of settle() that saw it
     std::uint32_t path_size = 0;
     std::array<LinkId, kMaxPath> path{};
+    double rate = 0;  // since `since`; 0 before the first settle()
+    double remaining = 0, since = 0, bytes = 0;
     std::array<std::uint32_t, kMaxPath> place{};  // among the link's members
   };
   struct Member {
@@ -70,7 +72,6 @@ class FlowNetwork {
     double left = 0;
     std::int64_t unfixed = 0;
     std::uint32_t visited = 0;
-    bool tight = false;  // its members could want more than it has; else it bounds no rate and joins nobody
     bool dirty = false;
   };
   struct Share {
@@ -87,6 +88,9 @@ class FlowNetwork {
   void join(FlowId flow, std::uint32_t hop);
   void leave(FlowId flow, std::uint32_t hop);
   void mark(LinkId link);
+  bool is_tight(LinkId link) const { return tight_[static_cast<std::size_t>(link)] != 0; }
+  bool is_fixed(FlowId flow) const { return fixed_[static_cast<std::size_t>(flow)] == round_; }
+  void update_tight(LinkId link);
   void set_rate(FlowId flow, double rate);
 
   // max_min.cc
@@ -100,7 +104,10 @@ class FlowNetwork {
   void fix_members(LinkId link, double level);
 
   std::vector<Link> links_;
+  // By link: its members could want more than it has; else it bounds no rate and joins nobody.
+  std::vector<std::uint8_t> tight_;
   std::vector<Flow> flows_;
+  std::vector<std::uint32_t> fixed_;  // by flow: the round of settle() that gave it its rate
   std::vector<FlowId> free_;
   EndQueue ends_;
   double now_ = 0;

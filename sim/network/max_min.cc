@@ -1,4 +1,5 @@
-// Progressive filling: all rates rise together; a flow stops at its limit, or when a link that it crosses is full.
+// Progressive filling: all rates rise together; a flow stops at its limit, or when a link that it crosses is
+// full.
 #include <algorithm>
 #include <limits>
 
@@ -31,7 +32,7 @@ void FlowNetwork::collect() {
     Link& link = link_at(id);
     link.dirty = false;
     // One that is tight no more starts the search, as its members may get more, but bounds nobody.
-    if (link.tight) {
+    if (is_tight(id)) {
       link.visited = round_;
       seen_links_.push_back(id);
     } else {
@@ -54,8 +55,9 @@ void FlowNetwork::visit(FlowId id) {
   flow.visited = round_;
   capped_.push_back({flow.limit, id});
   for (std::uint32_t hop = 0; hop < flow.path_size; ++hop) {
+    if (!is_tight(flow.path[hop])) continue;
     Link& link = link_at(flow.path[hop]);
-    if (!link.tight || link.visited == round_) continue;
+    if (link.visited == round_) continue;
     link.visited = round_;
     seen_links_.push_back(flow.path[hop]);
   }
@@ -98,12 +100,12 @@ double FlowNetwork::least_share() {
 }
 
 void FlowNetwork::fix(FlowId id, double rate) {
-  Flow& flow = flow_at(id);
-  flow.fixed = round_;
+  const Flow& flow = flow_at(id);
+  fixed_[static_cast<std::size_t>(id)] = round_;
   --to_fix_;
   for (std::uint32_t hop = 0; hop < flow.path_size; ++hop) {
+    if (!is_tight(flow.path[hop])) continue;
     Link& link = link_at(flow.path[hop]);
-    if (!link.tight) continue;
     link.left -= rate;
     --link.unfixed;
   }
@@ -112,13 +114,12 @@ void FlowNetwork::fix(FlowId id, double rate) {
 
 // Those whose limit lies at or below the level get it.
 void FlowNetwork::fix_capped(double level) {
-  const auto done = [&](const Capped& capped) { return flow_at(capped.flow).fixed == round_; };
   if (scans_ < kScansBeforeSort) {
     ++scans_;
     least_limit_ = kInfinity;
     std::size_t kept = 0;
     for (const Capped& capped : capped_) {
-      if (done(capped)) continue;
+      if (is_fixed(capped.flow)) continue;
       if (capped.limit <= level) {
         fix(capped.flow, capped.limit);
       } else {
@@ -135,7 +136,7 @@ void FlowNetwork::fix_capped(double level) {
   }
   for (; next_capped_ < capped_.size(); ++next_capped_) {
     const Capped& capped = capped_[next_capped_];
-    if (done(capped)) continue;
+    if (is_fixed(capped.flow)) continue;
     if (capped.limit > level) break;
     fix(capped.flow, capped.limit);
   }
@@ -144,7 +145,7 @@ void FlowNetwork::fix_capped(double level) {
 
 void FlowNetwork::fix_members(LinkId id, double level) {
   for (const Member& member : link_at(id).members) {
-    if (flow_at(member.flow).fixed != round_) fix(member.flow, level);
+    if (!is_fixed(member.flow)) fix(member.flow, level);
   }
 }
 

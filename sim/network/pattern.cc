@@ -48,8 +48,8 @@ std::vector<int> ring_order(const Topology& topology, std::span<const int> gpus,
 
 namespace {
 
-// Each runs one pattern over Transfers: begin() sends what can go at once, left() and arrived() take the events by the
-// tag that send() gave, and finish what a rank's last event is.
+// Each runs one pattern over Transfers: begin() sends what can go at once, left() and arrived() take the
+// events by the tag that send() gave, and finish what a rank's last event is.
 
 class Rings {
  public:

@@ -1,10 +1,12 @@
 // Collectives as the messages that their algorithms send, at full detail and folded.
 //
-// ring: a rank sends a part to the next rank in each step; step k + 1 waits for what step k brings and for its own
-// message of step k to have left. The ring follows the order of the group; channels share the bytes, and channel c enters each
-// node at its member number c, so that NICs are shared out too.
-// pairwise: in step s = 1, ..., N - 1 the rank at position r sends to r + s and receives from r - s. A message begins when
-// both sides have opened its step; a rank opens a step when all but the last in_flight - 1 before it are over.
+// ring: a rank sends a part to the next rank in each step; step k + 1 waits for what step k brings and for
+// its own message of step k to have left. The ring follows the order of the group; channels share the bytes,
+// and channel c enters each node at its member number c, so that NICs are shared out too.
+//
+// pairwise: in step s = 1, ..., N - 1 the rank at position r sends to r + s and receives from r - s. A message
+// begins when both sides have opened its step; a rank opens a step when all but the last in_flight - 1 before
+// it are over.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,8 @@ enum class PatternKind : std::uint8_t {
 
 struct Pattern {
   PatternKind kind = PatternKind::ring_all_gather;
-  // Of a rank's whole buffer: all-gather's output, reduce-scatter's input, what all-reduce reduces, all-to-all's
-  // input (a part for itself included). > 0.
+  // Of a rank's whole buffer: all-gather's output, reduce-scatter's input, what all-reduce reduces,
+  // all-to-all's input (a part for itself included). > 0.
   double bytes = 0;
   int channels = 1;   // of rings
   int in_flight = 1;  // of pairwise: steps that a rank has open at once
@@ -35,8 +37,8 @@ struct Pattern {
 enum class Fidelity : std::uint8_t {
   // Every message is a flow.
   simulated,
-  // Where no link can ever be short, whatever messages meet on it, rates are constant and the waits alone decide:
-  // the same result without flows. Otherwise simulated.
+  // Where no link can ever be short, whatever messages meet on it, rates are constant and the waits alone
+  // decide: the same result without flows. Otherwise simulated.
   folded,
 };
 
@@ -60,9 +62,12 @@ struct Message {
 std::vector<double> run_messages(const Topology& topology, const TransferCurves& curves,
                                  std::span<const Message> messages);
 
-// The slowest rank's finish, in closed form: rates are those when all messages of a step are under way together. That is
-// what flows say, to rounding, where the links that all ranks meet are never short (what folds); where they are, ranks
-// that run ahead use them while others do not, and flows are the truth.
+// The slowest rank's finish, in closed form: rates are those when all messages of a step are under way
+// together. Rings: what flows say, to rounding, where no link can be short (what folds) and where the messages
+// that make one short are always under way together; elsewhere ranks that run ahead leave links to the others.
+// Pairwise: exact where no link can be short, all ranks are alike and in_flight is 1; it adds up the slowest
+// message of each step, so uneven links (each rank meets them at another step) and several steps in flight take
+// less than it says. In groups above 256 it looks at some of the steps.
 double aggregate_ns(const Topology& topology, const TransferCurves& curves, std::span<const int> gpus,
                     const Pattern& pattern);
 

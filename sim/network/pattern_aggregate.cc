@@ -14,7 +14,8 @@ namespace {
 using internal::idx;
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-// Of so many of the slowest hops the waits are followed; further ones matter when latency is most of the time alone.
+// Of so many of the slowest hops the waits are followed; further ones matter when latency is most of the time
+// alone.
 constexpr std::size_t kSlowestHops = 64;
 // Messages of all-to-all that are looked at; all of them in groups of up to 256.
 constexpr int kSampledMessages = 1 << 16;
@@ -47,8 +48,9 @@ std::vector<std::vector<Hop>> ring_hops(const Topology& topology, const Transfer
   return hops;
 }
 
-// A chain of waits makes `steps` sends: over a window of m <= steps hops in a row, each at least once, with all others on the
-// slowest hop of the window; each hop that it moves along, and the last one, adds its latency. So it takes
+// A chain of waits makes `steps` sends: over a window of m <= steps hops in a row, each at least once, with
+// all others on the slowest hop of the window; each hop that it moves along, and the last one, adds its
+// latency. So it takes
 //   steps * slowest + sum over the window of (leave + latency - slowest),
 // here at its most over the windows that have a hop of that slowest time and no slower one; rings go round.
 double longest_with(double slowest, const std::vector<Hop>& hops, std::size_t steps) {

@@ -1,4 +1,5 @@
-// Patterns in which no message can slow another one down: rates are constant, and only the waits are left to follow.
+// Patterns in which no message can slow another one down: rates are constant, and only the waits are left to
+// follow.
 #include <algorithm>
 
 #include "sim/network/pattern_internal.h"
@@ -90,8 +91,9 @@ void for_each_message(const Topology& topology, std::span<const int> gpus, bool 
   }
 }
 
-// At any time a rank sends at most in_flight messages and receives as many. On each link: the most that its senders can
-// want together, each with its fastest message there; the same for its receivers; the less of the two.
+// At any time a rank sends at most in_flight messages and receives as many. On each link: the most that its
+// senders can want together, each with its fastest message there; the same for its receivers; the less of the
+// two.
 bool pairwise_fits(const Topology& topology, const TransferCurves& curves, std::span<const int> gpus,
                    const Pattern& pattern) {
   MessageBounds bounds(topology, curves);
@@ -122,7 +124,8 @@ std::optional<std::vector<double>> folded_pairwise(const Topology& topology, con
   MessageBounds bounds(topology, curves);
   const std::size_t n = gpus.size(), window = idx(pattern.in_flight);
   const double bytes = message_bytes(pattern, static_cast<int>(n));
-  // over[step % window]: by rank, when all steps up to this one are over, which opens the step `window` later.
+  // over[step % window]: by rank, when all steps up to this one are over, which opens the step `window`
+  // later.
   std::vector<std::vector<double>> over(window, std::vector<double>(n, 0.0));
   std::vector<double> before(n, 0), closed(n);
   for (std::size_t step = 1; step < n; ++step) {

@@ -4,9 +4,9 @@
 //   in a node without it   pcie up, [pcie switch up, pcie switch down,] pcie down
 //   between nodes          [pcie up, ... ,] nic tx, [leaf up, leaf down,] nic rx [, ... , pcie down]
 //
-// A PCIe switch's links to the others are crossed when the other end, GPU or NIC, hangs on another switch; leaf links when
-// the NICs hang on different leaves. The spine above the leaves blocks nobody. Between nodes, PCIe is left out where
-// it carries nothing else and is no slower than the NIC.
+// A PCIe switch's links to the others are crossed when the other end, GPU or NIC, hangs on another switch;
+// leaf links when the NICs hang on different leaves. The spine above the leaves blocks nobody. Between nodes,
+// PCIe is left out where it carries nothing else and is no slower than the NIC.
 #pragma once
 
 #include <array>
@@ -38,7 +38,8 @@ struct LinkFactors {
 };
 
 struct RouteOptions {
-  // A message to another rail goes by NVLink to the GPU of its node on that rail first (NCCL's PXN), if there are rails.
+  // A message to another rail goes by NVLink to the GPU of its node on that rail first (NCCL's PXN), if there
+  // are rails.
   bool cross_rails_by_nvlink = false;
 };
 
@@ -56,7 +57,8 @@ class Route {
 
 class Topology {
  public:
-  // Throws InvalidInput: the cluster has GPUs that no link joins, or factors that name no link, no GPU, or are not above 0.
+  // Throws InvalidInput: the cluster has GPUs that no link joins, or factors that name no link, no GPU, or
+  // are not above 0.
   explicit Topology(const Cluster& cluster, const LinkFactors& factors = {}, RouteOptions options = {});
 
   int num_gpus() const { return static_cast<int>(places_.size()); }
@@ -72,12 +74,14 @@ class Topology {
     return inside(source, target) ? inside_ns_ : between_ns_;
   }
 
-  // "gpu 13 nvlink out", "gpu 2 pcie up", "pcie switch 1 down", "nic 3 tx", "leaf 0 up": GPUs, switches, NICs and leaves
-  // are numbered through the cluster; with rails, leaf l holds the NICs number l of the nodes of the first group, and so on.
+  // "gpu 13 nvlink out", "gpu 2 pcie up", "pcie switch 1 down", "nic 3 tx", "leaf 0 up": GPUs, switches, NICs
+  // and leaves are numbered through the cluster; with rails, leaf l holds the NICs number l of the nodes of
+  // the first group, and so on.
   std::string name(LinkId link) const;
   LinkId find(const std::string& name) const;  // throws InvalidInput with what there is
-  // Of so many equal blocks of nodes, each with whole leaves if there are several: the first block's link that is like this one,
-  // and what of each link's capacity is a block's. Leaves of all nodes together are shared by the blocks.
+  // Of so many equal blocks of nodes, each with whole leaves if there are several: the first block's link
+  // that is like this one, and what of each link's capacity is a block's. Leaves of all nodes together are
+  // shared by the blocks.
   LinkId in_first_block(LinkId link, int blocks) const;
   std::vector<double> block_capacities(int blocks) const;
 

@@ -1,8 +1,8 @@
 // Messages between GPUs as flows over a topology: when each has left its sender, and when it has arrived.
 //
-// A message takes the links of its route at the rate that FlowNetwork gives it, and arrives the route's latency after its
-// last byte left; its sender is free before that. Where a curve was measured, the rate is at most what the curve says for
-// that size, and the latency is in it already.
+// A message takes the links of its route at the rate that FlowNetwork gives it, and arrives the route's
+// latency after its last byte left; its sender is free before that. Where a curve was measured, the rate is
+// at most what the curve says for that size, and the latency is in it already.
 #pragma once
 
 #include <array>
@@ -48,8 +48,8 @@ class Transfers {
   // Both outlive this.
   Transfers(const Topology& topology, const TransferCurves& curves);
 
-  // The GPUs differ, bytes > 0. now: no earlier than the last event and no later than next_ns(). Each message makes two
-  // events with its tag: it left, it arrived.
+  // The GPUs differ, bytes > 0. now: no earlier than the last event and no later than next_ns(). Each message
+  // makes two events with its tag: it left, it arrived.
   void send(double now_ns, int source, int target, double bytes, std::uint64_t tag);
 
   bool idle() const { return network_.idle() && arrivals_[0].empty() && arrivals_[1].empty(); }

@@ -63,8 +63,8 @@ TEST(FlowNetworkTest, WhatOneCannotUseGoesToTheOthers) {
   expect_close(net.rate(b), 5);
 }
 
-// Flows over both links and over each alone. The long one and a short one halve link 0; what link 1 has beyond the
-// long one's half is the other short one's.
+// Flows over both links and over each alone. The long one and a short one halve link 0; what link 1 has
+// beyond the long one's half is the other short one's.
 TEST(FlowNetworkTest, TwoLinksInARow) {
   FlowNetwork net = network({10, 14});
   const FlowId both = net.start(0, Path{0, 1}, 1, kNoCap), first = net.start(0, Path{0}, 1, kNoCap),
@@ -74,8 +74,8 @@ TEST(FlowNetworkTest, TwoLinksInARow) {
   expect_close(net.rate(second), 9);
 }
 
-// Links 0, 1, 2 of 6, 10 and 20; a flow over each pair and one more over link 0. Link 0 is full first, at 2 for each of
-// its three; link 1 has 8 left for one flow; it has that, as link 2 has 20 - 2 - 8 to spare.
+// Links 0, 1, 2 of 6, 10 and 20; a flow over each pair and one more over link 0. Link 0 is full first, at 2
+// for each of its three; link 1 has 8 left for one flow; it has that, as link 2 has 20 - 2 - 8 to spare.
 TEST(FlowNetworkTest, Triangle) {
   FlowNetwork net = network({6, 10, 20});
   const FlowId f01 = net.start(0, Path{0, 1}, 1, kNoCap), f12 = net.start(0, Path{1, 2}, 1, kNoCap),
@@ -86,8 +86,8 @@ TEST(FlowNetworkTest, Triangle) {
   expect_close(net.rate(f12), 8);
 }
 
-// A flow of 100 bytes alone at 10 until 4; shared at 5 until the second one's 30 bytes are over at 10; then alone again
-// with 100 - 40 - 30 left.
+// A flow of 100 bytes alone at 10 until 4; shared at 5 until the second one's 30 bytes are over at 10; then
+// alone again with 100 - 40 - 30 left.
 TEST(FlowNetworkTest, RatesChangeWhenFlowsComeAndGo) {
   FlowNetwork net = network({10});
   const FlowId first = net.start(0, Path{0}, 100, kNoCap), second = net.start(4, Path{0}, 30, kNoCap);

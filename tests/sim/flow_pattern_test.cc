@@ -69,9 +69,10 @@ TEST(FlowPatternTest, RingsInANodeTakeAStepForEachPart) {
   }
 }
 
-// A part takes longer between nodes than inside one, so the last GPU of a node sends its 7 parts without a pause, and the
-// next GPU has the last of them when it arrives. The one after that gets the sixth, passed on; then the fifth, twice on. The
-// last GPU has all its parts by then, and is done when its own seventh has left.
+// A part takes longer between nodes than inside one, so the last GPU of a node sends its 7 parts without a
+// pause, and the next GPU has the last of them when it arrives. The one after that gets the sixth, passed on;
+// then the fifth, twice on. The last GPU has all its parts by then, and is done when its own seventh has
+// left.
 TEST(FlowPatternTest, ARingOverTwoNodesGoesAtTheRateOfItsNics) {
   const double part = 8 * kMiB / 8, out = part / 50, in = part / 400;
   for (const Fidelity fidelity : {Fidelity::simulated, Fidelity::folded}) {
@@ -218,7 +219,8 @@ RC_GTEST_PROP(FlowPatternPropertyTest, DoublingEveryRateHalvesTheTime, ()) {
   RC_ASSERT(slow == fast);
 }
 
-// Of what folds. Where links are short, a faster one can let a message in earlier that slows a later one down.
+// Of what folds. Where links are short, a faster one can let a message in earlier that slows a later one
+// down.
 RC_GTEST_PROP(FlowPatternPropertyTest, MonotoneInBandwidthLatencyAndSize, ()) {
   const Cluster cluster = random_cluster();
   const Pattern pattern = random_pattern();

@@ -80,7 +80,8 @@ std::vector<double> filled(const std::vector<double>& capacities, const std::vec
   return rates;
 }
 
-// A flow's end is off by the roundings of tens of changes of its rate, each relative to times of at most a few hundred.
+// A flow's end is off by the roundings of tens of changes of its rate, each relative to times of at most a
+// few hundred.
 constexpr double kClose = 1e-10;
 
 struct Ending {

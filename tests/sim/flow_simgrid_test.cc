@@ -29,8 +29,8 @@ class FlowSimgridTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(FlowSimgridTest, TimesAreThose) {
   if (!std::filesystem::exists(kProgram)) GTEST_SKIP() << "built without SimGrid";
-  // Both share links by max-min and have no latency here, so they agree far better than the 5 % asked for; SimGrid
-  // cuts sizes to whole bytes, and takes times within 1 ns for one.
+  // Both share links by max-min and have no latency here, so they agree far better than the 5 % asked for;
+  // SimGrid cuts sizes to whole bytes, and takes times within 1 ns for one.
   EXPECT_LT(apart(GetParam()), 1e-4);
 }
 
