@@ -1,0 +1,106 @@
+// cpsim estimate and cpsim validate, from the outside.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cpsim_process.h"
+
+namespace cp::cli {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+const std::vector<std::string> kRing = {"estimate",   "--cluster", "a800",      "--mesh",     "cp=16",
+                                        "--strategy", "ring",      "--balance", "none",       "--seq-len",
+                                        "65536",      "--q-heads", "32",        "--kv-heads", "32",
+                                        "--head-dim", "128",       "--dtype",   "bf16",       "--causal"};
+
+TEST(EstimateCommand, PrintsFiguresForScripts) {
+  const Finished finished = cpsim(with(
+      kRing, {"--pass", "backward", "--dkv-dtype", "f32", "--software", "ring-flash-attention", "--json"}));
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  const auto json = nlohmann::json::parse(finished.out);
+  EXPECT_EQ(json["cluster"], "a800");
+  EXPECT_EQ(json["nodes"], 2);
+  EXPECT_EQ(json["pass"], "backward");
+  const double time_us = json["time_us"];
+  EXPECT_GT(time_us, 100e3);
+  EXPECT_LT(time_us, 200e3);  // measured: 150 ms
+  EXPECT_LT(json["interval_us"][0], time_us);
+  EXPECT_GT(json["interval_us"][1], time_us);
+  EXPECT_LE(json["exposed_comm_us"], time_us);
+  // 15 hops of K and V in bf16, and 15 of their gradients in f32.
+  EXPECT_EQ(json["bytes_received"], std::int64_t{15} * (2 + 4) * 2 * 4096 * 32 * 128);
+  EXPECT_GT(json["peak_bytes"], 0);
+}
+
+TEST(EstimateCommand, DkvInTheInputDtypeMovesLess) {
+  const auto bytes = [](const std::string& dtype) {
+    const Finished finished = cpsim(with(kRing, {"--pass", "backward", "--dkv-dtype", dtype, "--json"}));
+    return nlohmann::json::parse(finished.out)["bytes_received"].get<std::int64_t>();
+  };
+  EXPECT_LT(bytes("input"), bytes("f32"));
+}
+
+TEST(EstimateCommand, SaysWhereTheTimeGoes) {
+  const Finished finished = cpsim(with(kRing, {"--pass", "both"}));
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("forward"));
+  EXPECT_THAT(finished.out, HasSubstr("backward"));
+  EXPECT_THAT(finished.out, HasSubstr("critical path: "));
+}
+
+TEST(EstimateCommand, CollectivesFollowTheirMeasurements) {
+  const Finished finished = cpsim({"estimate", "--cluster", "hgx-b200", "--collective", "all_gather",
+                                   "--bytes", "1GiB", "--gpus", "16", "--json"});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_NEAR(nlohmann::json::parse(finished.out)["time_us"].get<double>(), 3360.46, 0.01);
+}
+
+TEST(EstimateCommand, BadInputNamesTheFlagAndWhatWorks) {
+  const auto error = [](const std::vector<std::string>& arguments) {
+    const Finished finished = cpsim(with({"estimate"}, arguments));
+    EXPECT_EQ(finished.exit_code, 2) << finished.out;
+    return finished.err;
+  };
+  EXPECT_THAT(error({"--mesh", "cp=4", "--seq-len", "64"}),
+              HasSubstr("--cluster is missing; use one of a100-pcie"));
+  EXPECT_THAT(error({"--cluster", "dgx-h10", "--mesh", "cp=4", "--seq-len", "64"}), HasSubstr("dgx-h100"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--mesh", "cp=16", "--seq-len", "64", "--nodes", "1"}),
+              HasSubstr("use --nodes 2"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "gather", "--bytes", "1MiB"}),
+              HasSubstr("--collective gather is unknown; use one of all_gather"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "all_gather", "--bytes", "x"}),
+              HasSubstr("--bytes x"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "all_gather", "--bytes", "1", "--gpus", "16",
+                     "--nodes", "1"}),
+              HasSubstr("use --nodes 2"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--mesh", "cp=2", "--seq-len", "64", "--pass", "sideways"}),
+              HasSubstr("use forward, backward or both"));
+}
+
+TEST(ValidateCommand, MeetsItsTargets) {
+  const Finished finished =
+      cpsim({"validate", "ring_flash_attention", "nccl_tests_large", "nccl_tests_medium"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.out;
+  EXPECT_THAT(finished.out, testing::Not(HasSubstr("MISSED")));
+  EXPECT_THAT(finished.out, HasSubstr("not scored"));
+}
+
+TEST(ValidateCommand, AnUnknownTableNamesThoseThereAre) {
+  const Finished finished = cpsim({"validate", "usq"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("use one of ring_attention_forward"));
+}
+
+}  // namespace
+}  // namespace cp::cli
