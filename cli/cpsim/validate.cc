@@ -108,7 +108,7 @@ std::string parameters_text(const std::vector<sim::FreeParameter>& parameters) {
   for (const sim::FreeParameter& parameter : parameters) {
     text.add_row({str(parameter.software, " ", parameter.name), fmt::format("{:g}", parameter.value),
                   fmt::format("{:g}", parameter.neutral), parameter.table, both(parameter.with),
-                  both(parameter.without), parameter.source});
+                  both(parameter.without), parameter.source.substr(0, parameter.source.find(": cpsim "))});
   }
   return text.text();
 }

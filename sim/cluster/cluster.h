@@ -59,6 +59,8 @@ struct Network {
 struct TransferCurves {
   Curve intra_node, inter_node;
   double intra_node_latency_us = 0;
+  // Share of its rate that a transfer keeps while a kernel runs on its source or target; in (0, 1].
+  double beside_kernels = 1;
   bool operator==(const TransferCurves&) const = default;
 };
 

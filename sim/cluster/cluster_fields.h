@@ -52,6 +52,7 @@ void for_each_number(AnyCluster& cluster, Visit&& visit) {
   visit("network.sharp", network.sharp, flag, optional);
 
   visit("transfer.intra_node_latency_us", cluster.transfer.intra_node_latency_us, from_0(1e5), required);
+  visit("transfer.beside_kernels", cluster.transfer.beside_kernels, above_0(1), optional);
 }
 
 // visit(name, curve); some may be empty.

@@ -27,14 +27,17 @@ FlowNetwork::FlowNetwork(std::span<const double> capacities)
   }
 }
 
+void FlowNetwork::advance(double now_ns) {
+  if (now_ns <= now_) return;
+  CP_INVARIANT(idle() || now_ns <= next_end_ns(), "a flow ends at ", next_end_ns(), " ns, before ", now_ns);
+  now_ = now_ns;
+}
+
 FlowId FlowNetwork::start(double now_ns, std::span<const LinkId> path, double bytes, double cap) {
   CP_INVARIANT(path.size() <= kMaxPath, "a path of ", path.size(), " links; the most is ", kMaxPath);
   CP_INVARIANT(bytes > 0 && cap > 0 && now_ns >= now_, bytes, " bytes at most ", cap, " GB/s from ", now_ns,
                " ns on, after ", now_, " ns");
-  if (now_ns > now_) {
-    CP_INVARIANT(idle() || now_ns <= next_end_ns(), "a flow ends at ", next_end_ns(), " ns, before ", now_ns);
-    now_ = now_ns;
-  }
+  advance(now_ns);
   if (free_.empty()) {
     free_.push_back(static_cast<FlowId>(flows_.size()));
     flows_.emplace_back();
@@ -59,6 +62,29 @@ FlowId FlowNetwork::start(double now_ns, std::span<const LinkId> path, double by
   }
   if (!shares) set_rate(id, flow.limit);
   return id;
+}
+
+void FlowNetwork::set_cap(double now_ns, FlowId id, double cap) {
+  CP_INVARIANT(cap > 0 && now_ns >= now_, "a cap of ", cap, " GB/s from ", now_ns, " ns on, after ", now_,
+               " ns");
+  advance(now_ns);
+  Flow& flow = flow_at(id);
+  double limit = cap;
+  for (std::uint32_t hop = 0; hop < flow.path_size; ++hop)
+    limit = std::min(limit, link_at(flow.path[hop]).capacity);
+  if (limit == flow.limit) return;
+  bool shares = false;
+  for (std::uint32_t hop = 0; hop < flow.path_size; ++hop) {
+    Link& link = link_at(flow.path[hop]);
+    const bool was_tight = is_tight(flow.path[hop]);
+    link.demand += units(limit, link.units_per_rate) - units(flow.limit, link.units_per_rate);
+    update_tight(flow.path[hop]);
+    if (!was_tight && !is_tight(flow.path[hop])) continue;
+    mark(flow.path[hop]);
+    shares = true;
+  }
+  flow.limit = limit;
+  if (!shares) set_rate(id, limit);
 }
 
 void FlowNetwork::join(FlowId id, std::uint32_t hop) {

@@ -32,6 +32,9 @@ class FlowNetwork {
   // infinite if the path is not empty; bytes > 0.
   FlowId start(double now_ns, std::span<const LinkId> path, double bytes, double cap);
 
+  // Another cap from now on, for a running flow; now as in start().
+  void set_cap(double now_ns, FlowId flow, double cap);
+
   bool idle() const { return running_ == 0; }
   // Of the last event.
   double now_ns() const { return now_; }
@@ -83,6 +86,7 @@ class FlowNetwork {
     FlowId flow;
   };
 
+  void advance(double now_ns);
   Flow& flow_at(FlowId flow) { return flows_[static_cast<std::size_t>(flow)]; }
   Link& link_at(LinkId link) { return links_[static_cast<std::size_t>(link)]; }
   void join(FlowId flow, std::uint32_t hop);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <queue>
 #include <tuple>
@@ -96,7 +97,8 @@ class Replay {
     }
     std::vector<std::int32_t> left;  // by node: what it still waits for
     double slowdown;
-    int transfers = 0;  // under way, in or out
+    int transfers = 0;          // under way, in or out
+    std::vector<FlowId> flows;  // from or to it, where kernels slow transfers down
     std::vector<RunningKernel> kernels;
     RankClock clock;
     RankTimeline result;
@@ -180,9 +182,11 @@ class Replay {
                                                                                : 1;
     const double ns = kernel_ns(at, kernel) * rank.slowdown;
     rank.clock.kernel(now_, 1);
+    const bool alone = rank.kernels.empty();
     path_.began(at.position, at.node, now_);
     rank.kernels.push_back({at.node, ns, rank.transfers > 0 ? slowest : 1, now_, slowest, ++versions_});
     expect_end(at.position, rank.kernels.back());
+    if (alone) adapt_flows(at.position);
   }
 
   // Ranks do the same thing over and over: one cost for each step of a plan.
@@ -212,6 +216,7 @@ class Replay {
     RankState& rank = state(at.position);
     rank.kernels.erase(rank.kernels.begin() + (running(at) - rank.kernels.data()));
     rank.clock.kernel(now_, -1);
+    if (rank.kernels.empty()) adapt_flows(at.position);
     end_step(at, operation_name(programs_[at.position].step(at.node).work));
   }
 
@@ -356,12 +361,44 @@ class Replay {
           topology_.capacities()[idx(link)] < topology_.capacities()[idx(transfer.narrowest)])
         transfer.narrowest = link;
     }
-    const FlowId flow = network_.start(now_, route.links(), transfer.bytes, transfer.cap);
+    const FlowId flow = network_.start(now_, route.links(), transfer.bytes, cap_of(transfer));
     if (of_flow_.size() <= idx(flow)) of_flow_.resize(idx(flow) + 1);
     of_flow_[idx(flow)] = number;
+    if (slows_transfers()) {
+      for (const std::size_t position : ends_of(transfer)) state(position).flows.push_back(flow);
+    }
     if (transfer.from < 0) return;
     add_transfers(idx(transfer.from), 1);
     add_transfers(idx(transfer.to), 1);
+  }
+
+  // ---- what kernels do to transfers ----
+
+  bool slows_transfers() const { return cluster_.transfer.beside_kernels < 1; }
+
+  std::array<std::size_t, 2> ends_of(const Transfer& transfer) const {
+    return {calls_.position(transfer.source), calls_.position(transfer.target)};
+  }
+
+  double cap_of(const Transfer& transfer) {
+    const auto computes = [&](std::size_t position) { return !state(position).kernels.empty(); };
+    const auto ends = ends_of(transfer);
+    if (!slows_transfers() || std::none_of(ends.begin(), ends.end(), computes)) return transfer.cap;
+    const double alone = transfer.narrowest < 0
+                             ? transfer.cap
+                             : std::min(transfer.cap, topology_.capacities()[idx(transfer.narrowest)]);
+    return cluster_.transfer.beside_kernels * alone;
+  }
+
+  // Kernels have begun where none ran, or ended.
+  void adapt_flows(std::size_t position) {
+    for (const FlowId flow : state(position).flows) {
+      network_.set_cap(now_, flow, cap_of(transfers_[of_flow_[idx(flow)]]));
+    }
+  }
+
+  void forget(FlowId flow, const Transfer& transfer) {
+    for (const std::size_t position : ends_of(transfer)) std::erase(state(position).flows, flow);
   }
 
   // A link of another block is used by what the ranks there do, as the first block's is by its own.
@@ -374,6 +411,7 @@ class Replay {
 
   void end_flow(FlowId flow) {
     const Transfer& transfer = transfers_[of_flow_[idx(flow)]];
+    if (slows_transfers()) forget(flow, transfer);
     Call& call = calls_.call(transfer.call);
     const Calls::World& world = calls_.world(call);
     if (transfer.from < 0) {

@@ -35,6 +35,20 @@ TEST(FlowNetworkTest, OneFlowTakesBytesOverCapacity) {
   EXPECT_EQ(net.carried(0), 1e9);
 }
 
+TEST(FlowNetworkTest, CapsMayChangeOnTheWay) {
+  FlowNetwork net = network({10});
+  const FlowId a = net.start(0, Path{0}, 100, kNoCap), b = net.start(0, Path{0}, 100, kNoCap);
+  net.set_cap(10, a, 2);  // 50 bytes each so far
+  expect_close(net.rate(a), 2);
+  expect_close(net.rate(b), 8);
+  net.set_cap(12, a, kNoCap);  // 46 and 34 left
+  expect_close(net.rate(a), 5);
+  EXPECT_EQ(net.end_next(), b);
+  expect_close(net.now_ns(), 18.8);
+  EXPECT_EQ(net.end_next(), a);
+  expect_close(net.now_ns(), 20);
+}
+
 TEST(FlowNetworkTest, TheCapAndTheNarrowestLinkBound) {
   FlowNetwork net = network({8, 5, 6});
   expect_close(net.rate(net.start(0, Path{0}, 1, 2)), 2);

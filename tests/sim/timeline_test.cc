@@ -234,6 +234,22 @@ TEST(Timeline, KernelsSlowDownWhileATransferIsUnderWay) {
   EXPECT_NEAR(time(0), 1400, kExact);
 }
 
+// 4,000 bytes at 10 GB/s beside a kernel of 1,000 ns, and beside one of 200.
+TEST(Timeline, TransfersSlowDownWhileAKernelRuns) {
+  const auto time = [](double share, double kernel_speed) {
+    Cluster cluster = round_cluster();
+    cluster.gpu.hbm_gbps = 1e6;
+    cluster.gpu.tflops_16 = kernel_speed;
+    for (AttentionCurve& curve : cluster.attention) curve.tflops = Curve({{1, kernel_speed}});
+    cluster.transfer.beside_kernels = share;
+    return replay(attention_and_swap(), cluster, {}).ranks.back();
+  };
+  EXPECT_NEAR(time(1, 1).hidden_comm_ns, 400, kExact);
+  EXPECT_NEAR(time(0.5, 1).hidden_comm_ns, 800, kExact);
+  EXPECT_NEAR(time(0.5, 5).end_ns, 500, kExact) << "200 ns at half of the rate, the rest at all of it";
+  EXPECT_NEAR(time(1, 5).end_ns, 400, kExact);
+}
+
 TEST(Timeline, ARankWithoutAGpuIsAnErrorThatSaysWhatWorks) {
   const auto plans = plans_of(5, [](PlanBuilder& builder, Rank) { add_copy(builder, "s", 4); });
   try {

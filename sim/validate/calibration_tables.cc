@@ -1,0 +1,77 @@
+// The tables that calibrate kernels and transfers: each size predicted from the others, as by a cluster that lacks it.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shared/base/text.h"
+#include "sim/cluster/curve.h"
+#include "sim/presets/csv.h"
+#include "sim/validate/tables.h"
+
+namespace cp::sim::detail {
+namespace {
+
+struct Measured {
+  const CsvRow* row;
+  double x, rate;  // a curve's point
+  double amount;   // time is amount / rate, in us
+  std::string size;
+};
+
+// Rows between the first and the last size of each series.
+void leave_one_out(const std::map<std::string, std::vector<Measured>>& series, ValidationTable& table) {
+  for (const auto& [name, rows] : series) {
+    for (std::size_t left_out = 1; left_out + 1 < rows.size(); ++left_out) {
+      std::vector<CurvePoint> points;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (i != left_out) points.push_back({rows[i].x, rows[i].rate});
+      }
+      const Measured& it = rows[left_out];
+      ValidationRow row{.where = it.row->where(), .what = str(name, " ", it.size)};
+      row.measured_us = it.amount / it.rate;
+      row.predicted_us = it.amount / Curve(std::move(points)).at(it.x);
+      table.rows.push_back(std::move(row));
+    }
+  }
+}
+
+}  // namespace
+
+ValidationTable flash_attention() {
+  ValidationTable table{.cluster = "a800, h800", .software = "FlashAttention 2"};
+  table.in_sample_rule = "each length is predicted from the other lengths";
+  const std::vector<CsvRow> rows = validation_table("flash_attention_a800_h800");
+  std::map<std::string, std::vector<Measured>> series;
+  for (const CsvRow& row : rows) {
+    const double length = row.number("seq_len");
+    const double pairs = row.text("mask") == "causal" ? length * (length + 1) / 2 : length * length;
+    for (const char* pass : {"forward", "backward"}) {
+      const double us = row.number(str(pass, "_milliseconds")) * 1e3;
+      series[str(row.text("gpu"), " ", row.text("mask"), " ", pass)].push_back(
+          {&row, pairs, pairs / us, pairs, row.text("seq_len")});
+    }
+  }
+  leave_one_out(series, table);
+  return table;
+}
+
+ValidationTable point_to_point() {
+  ValidationTable table{.cluster = "a800, h800", .software = "NCCL"};
+  table.in_sample_rule = "each payload is predicted from the other payloads";
+  const std::vector<CsvRow> rows = validation_table("point_to_point_a800_h800");
+  std::map<std::string, std::vector<Measured>> series;
+  for (const CsvRow& row : rows) {
+    const double bytes = row.number("payload_bytes");
+    for (const std::string column : {"a800_intra_node_gbps", "a800_cross_node_8_pairs_gbps",
+                                     "h800_intra_node_gbps", "h800_cross_node_8_pairs_gbps"}) {
+      series[column.substr(0, column.size() - 5)].push_back(
+          {&row, bytes, row.number(column), bytes * 1e-3, human_bytes(static_cast<std::int64_t>(bytes))});
+    }
+  }
+  leave_one_out(series, table);
+  return table;
+}
+
+}  // namespace cp::sim::detail
