@@ -1,5 +1,6 @@
 #include "sim/timeline/trace_arguments.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <string_view>
@@ -78,6 +79,16 @@ PytorchCall pytorch_call(const Collective& collective, const Plan& plan) {
                     collective);
 }
 
+// The profiler writes the first 30 of a list of sizes, or else they would be most of a file.
+std::vector<std::string> shortened(const std::vector<std::int64_t>& sizes) {
+  constexpr std::size_t kWritten = 30;
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < std::min(sizes.size(), kWritten); ++i)
+    texts.push_back(std::to_string(sizes[i]));
+  if (sizes.size() > kWritten) texts.emplace_back("...");
+  return texts;
+}
+
 // Lists are texts in the profiler's files.
 template <class List>
 std::string list_text(const List& list) {
@@ -97,8 +108,8 @@ void add_collective_arguments(std::vector<TraceArgument>& arguments, const Colle
   arguments.push_back({"Out msg nelems", call.out_elements});
   arguments.push_back({"Group size", static_cast<std::int64_t>(group.ranks.size())});
   arguments.push_back({"dtype", std::string(pytorch_dtype(call.dtype))});
-  arguments.push_back({"In split size", list_text(call.in_split)});
-  arguments.push_back({"Out split size", list_text(call.out_split)});
+  arguments.push_back({"In split size", list_text(shortened(call.in_split))});
+  arguments.push_back({"Out split size", list_text(shortened(call.out_split))});
   arguments.push_back({"Process Group Name", group.name});
   arguments.push_back({"Process Group Ranks", list_text(group.ranks)});
   arguments.push_back({"Seq", slice.sequence});

@@ -48,18 +48,20 @@ class Replays {
 
 inline const std::string kOddLabel = "a \"label\"\\\n\x01 in \xc3\xa9tat";
 
-// Four ranks; three times: a copy that is longer on higher ranks, then each collective among all of them, and a swap between
-// neighbours.
+// Four ranks; three times each collective among all of them and, beside those, a swap between neighbours, after copies that
+// are longer on higher ranks. Odd ranks have their streams in another order.
 inline std::vector<Plan> all_collectives() {
   std::vector<Plan> plans;
   for (Rank self = 0; self < 4; ++self) {
     PlanBuilder b(self, host_target());
+    if (self % 2 == 1) b.stream("swaps");
     const StreamId compute = b.stream("compute"), comm = b.stream("comm"), swaps = b.stream("swaps");
     const GroupId world = b.group("world", {0, 1, 2, 3});
     const GroupId pair = b.group("pair", self < 2 ? std::vector<Rank>{0, 1} : std::vector<Rank>{2, 3});
     const std::int64_t copied = 1000 * (self + 1);
     const BufferId from = b.input("from", DType::f32, copied), to = b.output("to", DType::f32, copied);
     const BufferId aside = b.output("aside", DType::f32, copied / 2);
+    const BufferId apart = b.output("apart", DType::f32, copied);
     const BufferId block = b.input("block", DType::bf16, 256), blocks = b.output("blocks", DType::bf16, 1024);
     const BufferId many = b.input("many", DType::f16, 1024), one = b.output("one", DType::f16, 256);
     const BufferId counts = b.inout("counts", DType::i32, 64);
@@ -74,6 +76,7 @@ inline std::vector<Plan> all_collectives() {
     b.add(comm, AllReduce{world, ReduceOp::max, flat_view(counts, 0, 64), flat_view(counts, 0, 64)});
     b.add(comm, AllToAll{world, flat_view(many, 0, 1024), flat_view(turned, 0, 1024)});
     b.add(comm, Broadcast{world, 1, flat_view(block, 0, 256), flat_view(told, 0, 256)});
+    b.add(swaps, Copy{flat_view(from, 0, copied), flat_view(apart, 0, copied)});
     b.add(swaps, Exchange{pair,
                           {{peer, flat_view(give, 0, 3000)}, {peer, flat_view(give, 3000, 1000)}},
                           {{peer, flat_view(take, 0, 3000)}, {peer, flat_view(take, 3000, 1000)}},
