@@ -115,12 +115,17 @@ int run(const CLI::App& cpsim, const std::vector<Command>& commands) {
 int main(int argc, char** argv) {
   handle_interrupts();
   CLI::App cpsim(
-      "Plans parallel layouts, moves tensors between them, and checks both on a simulated cluster.", "cpsim");
+      "Plans parallel layouts and context-parallel attention, checks them on a simulated cluster, and says "
+      "what they cost.",
+      "cpsim");
   cpsim.set_version_flag("--version", "cpsim " CP_VERSION);
   cpsim.require_subcommand(1);
   cpsim.footer(
       "Example:\n"
       "  cpsim run --mesh cp=8 --strategies all --seq-len 1021 --q-heads 8 --kv-heads 2 --causal --backward\n"
+      "  cpsim estimate --cluster dgx-h100 --mesh cp=16 --strategy ring --balance head_tail --seq-len 131072 "
+      "\\\n"
+      "    --q-heads 32 --kv-heads 8 --head-dim 128 --dtype bf16 --causal --pass both\n"
       "  cpsim redistribute --mesh dp=2,tp=4 --shape 4096x4096 --from 'S(0),R' --to 'R,S(1)'\n\n"
       "cpsim COMMAND --help says more, with an example.");
   std::vector<Command> commands = {add_run(cpsim), add_redistribute(cpsim), add_estimate(cpsim),

@@ -55,9 +55,9 @@ Words with(const Words& flags) {
 }
 
 const BadInput kBadInputs[] = {
-    {"NoCommand", {}, 2, {"a command is missing", "redistribute, verify, help"}},
+    {"NoCommand", {}, 2, {"a command is missing", "use one of: run, redistribute, estimate"}},
     {"UnknownCommand", {"redistrbute"}, 2, {"'redistrbute'", "did you mean redistribute?"}},
-    {"FarFromAnyCommand", {"frobnicate"}, 2, {"'frobnicate'", "redistribute, verify, help"}},
+    {"FarFromAnyCommand", {"frobnicate"}, 2, {"'frobnicate'", "use one of: run, redistribute, estimate"}},
     {"UnknownSubcommand", {"verify", "redistribut"}, 2, {"cpsim verify", "did you mean redistribute?"}},
     {"NoSubcommand", {"verify"}, 2, {"a command is missing", "redistribute"}},
     {"UnknownFlag", with({"--max-memory-facto", "2"}), 2, {"did you mean --max-memory-factor?"}},

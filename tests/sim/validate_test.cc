@@ -20,10 +20,7 @@ TEST(ErrorSummary, PercentilesLieBetweenTheValues) {
 
 ValidationRow row(double measured_us, double predicted_us, bool in_sample, const char* oddity = "",
                   const char* grid = "") {
-  ValidationRow row;
-  row.measured_us = measured_us, row.predicted_us = predicted_us;
-  row.in_sample = in_sample, row.oddity = oddity, row.grid = grid;
-  return row;
+  return {{}, {}, measured_us, predicted_us, in_sample, std::string(oddity), std::string(grid)};
 }
 
 TEST(ValidationTable, ScoresWhatSetNothingAndIsNoOddity) {
