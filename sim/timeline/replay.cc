@@ -88,7 +88,8 @@ class Replay {
     double left_ns;  // of undisturbed time
     double share;    // of its speed that it has now
     double since_ns;
-    double slowest;  // its share while a transfer is under way
+    double slowest;       // its share while a transfer is under way
+    double alone_end_ns;  // when it would have ended without transfers
     std::uint32_t version;
   };
   struct RankState {
@@ -184,7 +185,8 @@ class Replay {
     rank.clock.kernel(now_, 1);
     const bool alone = rank.kernels.empty();
     path_.began(at.position, at.node, now_);
-    rank.kernels.push_back({at.node, ns, rank.transfers > 0 ? slowest : 1, now_, slowest, ++versions_});
+    rank.kernels.push_back(
+        {at.node, ns, rank.transfers > 0 ? slowest : 1, now_, slowest, now_ + ns, ++versions_});
     expect_end(at.position, rank.kernels.back());
     if (alone) adapt_flows(at.position);
   }
@@ -214,10 +216,14 @@ class Replay {
 
   void end_kernel(At at) {
     RankState& rank = state(at.position);
-    rank.kernels.erase(rank.kernels.begin() + (running(at) - rank.kernels.data()));
+    const RunningKernel* kernel = running(at);
+    // Rounding, where its speed changed and came back, is no slowing down.
+    const bool slowed = now_ > kernel->alone_end_ns * (1 + 1e-12);
+    rank.kernels.erase(rank.kernels.begin() + (kernel - rank.kernels.data()));
     rank.clock.kernel(now_, -1);
     if (rank.kernels.empty()) adapt_flows(at.position);
-    end_step(at, operation_name(programs_[at.position].step(at.node).work));
+    end_step(at, str(operation_name(programs_[at.position].step(at.node).work),
+                     slowed ? " beside transfers" : ""));
   }
 
   // An event of a kernel whose speed has changed since.

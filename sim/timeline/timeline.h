@@ -60,7 +60,7 @@ struct PathStep {
   StepId step = -1;
   std::int64_t iteration = 0;
   double begin_ns = 0, end_ns = 0;
-  std::string bound;  // "attention_forward", "nic of gpu 7", "all_gather over cp"
+  std::string bound;  // "copy", "attention_forward beside transfers", "nic 7 tx", "all_gather"
 };
 
 struct Timeline {

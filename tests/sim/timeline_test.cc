@@ -232,6 +232,10 @@ TEST(Timeline, KernelsSlowDownWhileATransferIsUnderWay) {
   EXPECT_NEAR(time(1), 1000, kExact);
   EXPECT_NEAR(time(0.25), 1300, kExact) << "a quarter of its speed for 400 ns";
   EXPECT_NEAR(time(0), 1400, kExact);
+  SoftwareProfile software;
+  software.forward_progress = 0.5;
+  EXPECT_EQ(replay(attention_and_swap(), round_cluster(), software).critical_path.back().bound,
+            "attention_forward beside transfers");
 }
 
 // 4,000 bytes at 10 GB/s beside a kernel of 1,000 ns, and beside one of 200.
