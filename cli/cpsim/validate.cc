@@ -74,7 +74,10 @@ std::string worst_text(const sim::ValidationTable& table) {
                         human_us(row.measured_us), human_us(row.predicted_us));
   }
   for (const sim::ValidationRow& row : table.rows) {
-    if (row.oddity.empty() || row.oddity.starts_with("hops")) continue;
+    // Whole lengths that are not scored are many: --rows prints them.
+    const bool many =
+        row.oddity.starts_with("hops") || row.oddity == "noisy" || row.oddity == "waits for the host";
+    if (row.oddity.empty() || many) continue;
     text += fmt::format("  not scored, {:+.1f} %: {}: {}\n", 100 * row.error(), row.what, row.oddity);
   }
   return text;

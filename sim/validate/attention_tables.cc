@@ -158,10 +158,8 @@ ValidationTable usp(const SoftwareProfile* replaced) {
                    kGpus, strategy);
     return predicted_us(request, AttentionPass::forward, cluster, software);
   };
-  std::vector<CsvRow> rows;
-  for (const CsvRow& row : validation_table("usp_8xa100_nvlink")) {
-    if (whole(row, "seq_len") == 131072) rows.push_back(row);
-  }
+  const std::vector<CsvRow> rows = validation_table("usp_8xa100_nvlink");
+  const auto scored_length = [](const CsvRow& row) { return whole(row, "seq_len") == 131072; };
   std::vector<std::int64_t> head_dims;
   for (const CsvRow& row : rows) {
     if (std::find(head_dims.begin(), head_dims.end(), whole(row, "head_dim")) == head_dims.end())
@@ -173,11 +171,12 @@ ValidationTable usp(const SoftwareProfile* replaced) {
     double log_ratio = 0;
     int calibrating = 0;
     for (const CsvRow& row : rows) {
-      if (whole(row, "head_dim") != head_dim || whole(row, "ulysses_degree") != kGpus) continue;
+      if (whole(row, "head_dim") != head_dim || whole(row, "ulysses_degree") != kGpus || !scored_length(row))
+        continue;
       log_ratio += std::log(predict(row, cluster) * row.number("iterations_per_second") * 1e-6);
       ++calibrating;
     }
-    const double factor = std::exp(log_ratio / calibrating);
+    const double factor = calibrating == 0 ? 1 : std::exp(log_ratio / calibrating);
     for (AttentionCurve& curve : cluster.attention) {
       std::vector<CurvePoint> points = curve.tflops.points();
       for (CurvePoint& point : points) point.y *= factor;
@@ -192,6 +191,11 @@ ValidationTable usp(const SoftwareProfile* replaced) {
       row.measured_us = 1e6 / csv.number("iterations_per_second");
       row.predicted_us = predict(csv, cluster);
       row.in_sample = whole(csv, "ulysses_degree") == kGpus;
+      if (!scored_length(csv)) {
+        row.what = str("S=", csv.text("seq_len"), " ", row.what);
+        row.in_sample = false;
+        row.oddity = whole(csv, "seq_len") == 8192 ? "waits for the host" : "noisy";
+      }
       row.grid = str(shape, " ", csv.text("packed_qkv"));
       const bool slow_twin = csv.text("iterations_per_second") == "8.722" ||
                              csv.text("iterations_per_second") == "8.994" ||

@@ -68,10 +68,11 @@ ValidationTable nccl_algebra() {
   return table;
 }
 
-ValidationTable nccl_tests(bool large) {
+ValidationTable nccl_tests(Sizes sizes) {
   ValidationTable table{.cluster = "hgx-b200, dgx-h100", .software = "NCCL"};
   table.in_sample_rule = "each size is predicted from the other sizes of its collective and system";
-  table.target_median = large ? 0.05 : 0.15, table.target_p90 = large ? 0.15 : 0.30;
+  if (sizes == Sizes::medium) table.target_median = 0.15, table.target_p90 = 0.30;
+  if (sizes == Sizes::large) table.target_median = 0.05, table.target_p90 = 0.15;
   std::map<std::tuple<std::string, int, std::string>, std::vector<CsvRow>> series;
   for (const CsvRow& row : validation_table("nccl_tests")) {
     series[{row.text("system"), static_cast<int>(row.number("gpus")), row.text("collective")}].push_back(row);
@@ -81,8 +82,8 @@ ValidationTable nccl_tests(bool large) {
     const int nodes = static_cast<int>(rows.front().number("nodes"));
     for (std::size_t left_out = 0; left_out < rows.size(); ++left_out) {
       const double bytes = rows[left_out].number("total_bytes");
-      const bool is_large = bytes >= 64 * kMib;
-      if (bytes < kMib || is_large != large) continue;
+      const Sizes its = bytes < kMib ? Sizes::small : bytes < 64 * kMib ? Sizes::medium : Sizes::large;
+      if (its != sizes) continue;
       std::vector<CurvePoint> points;
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const double other = rows[i].number("total_bytes");

@@ -9,12 +9,13 @@ namespace cp::sim::detail {
 // `software`: what replaces the table's own profile; null for none.
 ValidationTable ring_attention(bool backward, const SoftwareProfile* software);
 ValidationTable ring_flash_attention(const SoftwareProfile* software);
-ValidationTable usp(const SoftwareProfile* software);  // its rows of 131,072 tokens
+ValidationTable usp(const SoftwareProfile* software);  // scores its rows of 131,072 tokens
 
 // Each size predicted from the others.
 ValidationTable flash_attention();
 ValidationTable point_to_point();
-ValidationTable nccl_tests(bool large);  // from 64 MiB on, or from 1 MiB to there
+enum class Sizes { small, medium, large };  // below 1 MiB; from there to 64 MiB; from there on
+ValidationTable nccl_tests(Sizes sizes);
 // The same rows by sim/timeline/nccl_model.h, as if no size had been measured.
 ValidationTable nccl_algebra();
 
