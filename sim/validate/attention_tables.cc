@@ -53,6 +53,14 @@ double predicted_us(const AttentionRequest& request, AttentionPass pass, const C
   return estimate_attention(request, pass, cluster, software).time_us;
 }
 
+void speed_up(Cluster& cluster, double forward_factor, double backward_factor) {
+  for (AttentionCurve& curve : cluster.attention) {
+    std::vector<CurvePoint> points = curve.tflops.points();
+    for (CurvePoint& point : points) point.y *= curve.backward ? backward_factor : forward_factor;
+    curve.tflops = Curve(std::move(points));
+  }
+}
+
 }  // namespace
 
 ValidationTable ring_attention(bool backward, const SoftwareProfile* replaced) {
@@ -122,11 +130,7 @@ ValidationTable ring_flash_attention(const SoftwareProfile* replaced) {
     }
     const double forward_factor = forward_us / (forward_s * 1e6),
                  backward_factor = (both_us - forward_us) / ((both_s - forward_s) * 1e6);
-    for (AttentionCurve& curve : cluster.attention) {
-      std::vector<CurvePoint> points = curve.tflops.points();
-      for (CurvePoint& point : points) point.y *= curve.backward ? backward_factor : forward_factor;
-      curve.tflops = Curve(std::move(points));
-    }
+    speed_up(cluster, forward_factor, backward_factor);
     for (const CsvRow& csv : rows) {
       if (csv.text("gpu") != gpu) continue;
       ValidationRow row{.where = csv.where()};
@@ -177,11 +181,7 @@ ValidationTable usp(const SoftwareProfile* replaced) {
       ++calibrating;
     }
     const double factor = calibrating == 0 ? 1 : std::exp(log_ratio / calibrating);
-    for (AttentionCurve& curve : cluster.attention) {
-      std::vector<CurvePoint> points = curve.tflops.points();
-      for (CurvePoint& point : points) point.y *= factor;
-      curve.tflops = Curve(std::move(points));
-    }
+    speed_up(cluster, factor, factor);
     for (const CsvRow& csv : rows) {
       if (whole(csv, "head_dim") != head_dim) continue;
       ValidationRow row{.where = csv.where()};
