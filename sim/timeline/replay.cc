@@ -16,6 +16,7 @@
 #include "sim/timeline/fold.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/rank_clock.h"
+#include "sim/timeline/running_kernels.h"
 #include "sim/timeline/timeline.h"
 
 namespace cp::sim {
@@ -83,15 +84,6 @@ class Replay {
     std::size_t position = 0;
     NodeId node = -1;
   };
-  struct RunningKernel {
-    NodeId node;
-    double left_ns;  // of undisturbed time
-    double share;    // of its speed that it has now
-    double since_ns;
-    double slowest;       // its share while a transfer is under way
-    double alone_end_ns;  // when it would have ended without transfers
-    std::uint32_t version;
-  };
   struct RankState {
     RankState(const Program& program, double slow) : left(idx(program.size())), slowdown(slow) {
       for (NodeId node = 0; node < program.size(); ++node) left[idx(node)] = program.waits_for(node);
@@ -100,7 +92,7 @@ class Replay {
     double slowdown;
     int transfers = 0;          // under way, in or out
     std::vector<FlowId> flows;  // from or to it, where kernels slow transfers down
-    std::vector<RunningKernel> kernels;
+    RunningKernels kernels;
     RankClock clock;
     RankTimeline result;
   };
@@ -183,12 +175,15 @@ class Replay {
                                                                                : 1;
     const double ns = kernel_ns(at, kernel) * rank.slowdown;
     rank.clock.kernel(now_, 1);
-    const bool alone = rank.kernels.empty();
+    const bool first = rank.kernels.none();
     path_.began(at.position, at.node, now_);
-    rank.kernels.push_back(
-        {at.node, ns, rank.transfers > 0 ? slowest : 1, now_, slowest, now_ + ns, ++versions_});
-    expect_end(at.position, rank.kernels.back());
-    if (alone) adapt_flows(at.position);
+    expect(at.position, rank.kernels.begin(now_, at.node, ns, slowest));
+    if (first) adapt_flows(at.position);
+  }
+
+  void expect(std::size_t position, const RunningKernels::End& end) {
+    if (end.at_ns == kNever) return;  // until a transfer has ended
+    push(end.at_ns, EventKind::kernel_end, {position, end.node}, end.version);
   }
 
   // Ranks do the same thing over and over: one cost for each step of a plan.
@@ -201,27 +196,11 @@ class Replay {
     return ns;
   }
 
-  void expect_end(std::size_t position, const RunningKernel& kernel) {
-    if (kernel.share == 0 && kernel.left_ns > 0) return;  // until the transfer has ended
-    const double ns = kernel.left_ns == 0 ? 0 : kernel.left_ns / kernel.share;
-    push(now_ + ns, EventKind::kernel_end, {position, kernel.node}, kernel.version);
-  }
-
-  RunningKernel* running(At at) {
-    auto& kernels = state(at.position).kernels;
-    const auto found = std::find_if(kernels.begin(), kernels.end(),
-                                    [&](const auto& kernel) { return kernel.node == at.node; });
-    return found == kernels.end() ? nullptr : &*found;
-  }
-
   void end_kernel(At at) {
     RankState& rank = state(at.position);
-    const RunningKernel* kernel = running(at);
-    // Rounding, where its speed changed and came back, is no slowing down.
-    const bool slowed = now_ > kernel->alone_end_ns * (1 + 1e-12);
-    rank.kernels.erase(rank.kernels.begin() + (kernel - rank.kernels.data()));
+    const bool slowed = rank.kernels.end(now_, at.node);
     rank.clock.kernel(now_, -1);
-    if (rank.kernels.empty()) adapt_flows(at.position);
+    if (rank.kernels.none()) adapt_flows(at.position);
     end_step(at, str(operation_name(programs_[at.position].step(at.node).work),
                      slowed ? " beside transfers" : ""));
   }
@@ -229,8 +208,8 @@ class Replay {
   // An event of a kernel whose speed has changed since.
   void drop_stale() {
     while (!events_.empty() && events_.top().kind == EventKind::kernel_end) {
-      const RunningKernel* kernel = running(events_.top().at);
-      if (kernel != nullptr && kernel->version == events_.top().version) return;
+      const auto& [position, node] = events_.top().at;
+      if (state(position).kernels.counts(node, events_.top().version)) return;
       events_.pop();
     }
   }
@@ -241,13 +220,7 @@ class Replay {
     rank.transfers += number;
     const bool is = rank.transfers > 0;
     if (was == is) return;
-    for (RunningKernel& kernel : rank.kernels) {
-      const double share = is ? kernel.slowest : 1;
-      if (share == kernel.share) continue;
-      kernel.left_ns = std::max(0.0, kernel.left_ns - (now_ - kernel.since_ns) * kernel.share);
-      kernel.share = share, kernel.since_ns = now_, kernel.version = ++versions_;
-      expect_end(position, kernel);
-    }
+    for (const RunningKernels::End& end : rank.kernels.set_disturbed(now_, is)) expect(position, end);
   }
 
   // ---- collectives ----
@@ -387,7 +360,7 @@ class Replay {
   }
 
   double cap_of(const Transfer& transfer) {
-    const auto computes = [&](std::size_t position) { return !state(position).kernels.empty(); };
+    const auto computes = [&](std::size_t position) { return !state(position).kernels.none(); };
     const auto ends = ends_of(transfer);
     if (!slows_transfers() || std::none_of(ends.begin(), ends.end(), computes)) return transfer.cap;
     const double alone = transfer.narrowest < 0
@@ -480,7 +453,6 @@ class Replay {
   std::vector<At> ready_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t events_made_ = 0;
-  std::uint32_t versions_ = 0;
   std::vector<Transfer> transfers_;
   std::vector<std::uint32_t> of_flow_;  // transfers_ by flow
 };
