@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/support/messages.h"
 
 namespace cp::testing {
 namespace {
@@ -17,16 +18,6 @@ AttentionProblem small_problem() {
   problem.q_len = problem.kv_len = 64;
   problem.q_heads = 8, problem.kv_heads = 2;
   return problem;
-}
-
-template <class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Strategy, BalancesComeBackFromTheirText) {

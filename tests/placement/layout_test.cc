@@ -12,25 +12,17 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "tests/placement/layout_generator.h"
+#include "tests/support/messages.h"
 
 namespace cp {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 
 Layout layout_of(const char* mesh, const char* placements, Shape shape, DType dtype = DType::f32) {
   return parse_layout(placements, Mesh::parse(mesh), std::move(shape), dtype);
-}
-
-template <class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Layout, DerivesShapesAndOffsetsFromIndices) {

@@ -12,12 +12,14 @@
 #include "shared/base/error.h"
 #include "tests/placement/index_set_generator.h"
 #include "tests/placement/split_generator.h"
+#include "tests/support/messages.h"
 
 namespace cp {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 
 constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 
@@ -25,16 +27,6 @@ std::vector<std::int64_t> sizes_of(const Split& split, std::int64_t length, int 
   std::vector<std::int64_t> sizes;
   for (int i = 0; i < parts; ++i) sizes.push_back(size(split_part(split, index_range(0, length), parts, i)));
   return sizes;
-}
-
-template <class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Split, ChunkedFollowsTorchChunk) {
