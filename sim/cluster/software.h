@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "shared/fully_shard/sharding_group.h"
 #include "sim/cluster/source.h"
 
 namespace cp::sim {
 
-// Over which ranks FSDP shards parameters: with context parallelism, its ranks may count among them.
-enum class ShardingGroup : std::uint8_t { dp_shard, dp_shard_cp };
 enum class LinearPrecision : std::uint8_t { b16, fp8 };
 
 struct SoftwareProfile {

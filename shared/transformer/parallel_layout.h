@@ -1,0 +1,92 @@
+// ParallelLayout: how a model is laid out over GPUs: degrees, strategy of attention, and the choices that go with them.
+//
+//   tp   tensor parallel with sequence parallelism: heads and MLP columns are split, and between them rows are
+//   cp   context parallel: the sequence is split, attention by `strategy`
+//   dp   replicas of the batch: dp_replicate x dp_shard; parameters are sharded over dp_shard, or over dp_shard x cp
+//   ep   experts are split over ep neighbours among dp_shard x cp (torchtitan's rule: it does not multiply the world)
+//   pp   pipeline stages of consecutive layers, virtual_stages of them on each rank, 1F1B or interleaved
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared/base/digest.h"
+#include "shared/context_parallel/strategy.h"
+#include "shared/fully_shard/sharding_group.h"
+#include "shared/mesh/mesh.h"
+#include "shared/transformer/model.h"
+#include "shared/transformer/workload.h"
+
+namespace cp {
+
+// What a backward pass computes again instead of keeping it.
+//   none       everything that it needs is kept
+//   selective  norms, activation function and gathered inputs again: no product, no attention
+//   full       the whole layer again, from its input
+//   every      every `every`-th layer like full, the others like none
+struct Recompute {
+  enum class Kind : std::uint8_t { none, selective, full, every };
+  Kind kind = Kind::none;
+  int every = 1;
+  bool operator==(const Recompute&) const = default;
+};
+std::string to_string(const Recompute& recompute);  // "none", "selective", "full", "every:2"
+Recompute parse_recompute(std::string_view text);   // throws InvalidInput that lists them
+
+// Which ranks are neighbours: the first axis varies fastest.
+enum class AxisOrder : std::uint8_t { tp_cp_dp_pp, cp_tp_dp_pp, tp_dp_cp_pp, tp_cp_pp_dp };
+std::string to_string(AxisOrder order);            // "tp-cp-dp-pp"
+AxisOrder parse_axis_order(std::string_view text);  // throws InvalidInput that lists them
+const std::vector<AxisOrder>& axis_orders();
+
+struct ParallelLayout {
+  int dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, pp = 1, ep = 1;
+  int virtual_stages = 1;
+  Strategy strategy;  // meaningless when cp is 1
+  ShardingGroup sharding = ShardingGroup::dp_shard_cp;
+  AxisOrder order = AxisOrder::tp_cp_dp_pp;
+  std::int64_t micro_batch = 1;  // sequences of a replica at once
+  Recompute recompute;
+  int loss_chunks = 1;  // head and loss are computed for this many pieces of the rows, one after the other
+  bool operator==(const ParallelLayout&) const = default;
+
+  int dp() const { return dp_replicate * dp_shard; }
+  int world() const { return dp() * cp * tp * pp; }
+  // Ranks over which the parameters of a dense layer are sharded; those of experts over 1/ep of them.
+  int sharding_size() const { return dp_shard * (sharding == ShardingGroup::dp_shard_cp ? cp : 1); }
+};
+
+// "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full": what differs from 1 and from the defaults. parse_layout
+// of a model takes what to_string gives, every key at most once, and throws InvalidInput that lists the keys.
+std::string to_string(const ParallelLayout& layout);
+ParallelLayout parse_parallel_layout(std::string_view text);
+
+// Micro-batches of a replica in a step. Only of a layout that is not refused.
+std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout);
+
+// Why a model cannot be laid out so, and the nearest layout that works. `kind` is a short name under which refusals are counted:
+// "batch does not divide", "heads / tp", ...
+struct LayoutRefusal {
+  std::string kind, reason;
+};
+// Everything but memory. Never throws for a layout of positive degrees.
+std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+                                    int gpus_per_node);
+
+// Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says.
+Mesh build_mesh(const ParallelLayout& layout);
+
+// The layers of each of the pp * virtual_stages stages, in order of the layers: as even as can be, where the first stage's
+// embedding and the last one's head count as much as a layer each when that many layers do not divide.
+std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout);
+
+// The attention of one micro-batch on one tp rank: its heads of all rows of the sequence. kv heads that tp ranks share are
+// replicated: kv_heads = max(1, kv_heads / tp).
+AttentionProblem attention_problem(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
+
+Hasher& hash(Hasher& hasher, const ParallelLayout& layout);
+
+}  // namespace cp
