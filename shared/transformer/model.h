@@ -28,8 +28,8 @@ struct Transformer {
   std::int64_t max_seq_len = 0;  // positions that it was trained for; 0: unknown
   bool tied_embeddings = false;  // the head is the embedding's transpose
   bool qkv_bias = false;
-  bool qk_norm = false;                 // norms of q and k over head_dim
-  std::optional<std::int64_t> window;   // sliding window of every layer
+  bool qk_norm = false;                // norms of q and k over head_dim
+  std::optional<std::int64_t> window;  // sliding window of every layer
   std::optional<Experts> experts;
   bool operator==(const Transformer&) const = default;
 

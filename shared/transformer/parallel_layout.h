@@ -38,7 +38,7 @@ Recompute parse_recompute(std::string_view text);   // throws InvalidInput that 
 
 // Which ranks are neighbours: the first axis varies fastest.
 enum class AxisOrder : std::uint8_t { tp_cp_dp_pp, cp_tp_dp_pp, tp_dp_cp_pp, tp_cp_pp_dp };
-std::string to_string(AxisOrder order);            // "tp-cp-dp-pp"
+std::string to_string(AxisOrder order);             // "tp-cp-dp-pp"
 AxisOrder parse_axis_order(std::string_view text);  // throws InvalidInput that lists them
 const std::vector<AxisOrder>& axis_orders();
 
@@ -73,8 +73,8 @@ struct LayoutRefusal {
   std::string kind, reason;
 };
 // Everything but memory. Never throws for a layout of positive degrees.
-std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
-                                    int gpus_per_node);
+std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload,
+                                    const ParallelLayout& layout, int gpus_per_node);
 
 // Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says.
 Mesh build_mesh(const ParallelLayout& layout);
@@ -85,7 +85,8 @@ std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelL
 
 // The attention of one micro-batch on one tp rank: its heads of all rows of the sequence. kv heads that tp ranks share are
 // replicated: kv_heads = max(1, kv_heads / tp).
-AttentionProblem attention_problem(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
+AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
+                                   const ParallelLayout& layout);
 
 Hasher& hash(Hasher& hasher, const ParallelLayout& layout);
 

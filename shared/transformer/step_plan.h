@@ -29,8 +29,8 @@ enum class StepPart : std::uint8_t {
   forward,      // of one stage: receives, computes, sends
   backward,     // of one stage
   update,       // reduction among replicas, norm of the gradients, optimizer
-  prefill,      // of one stage: reads the tokens behind `cached`, fills the cache, gives the last token's logits
-  decode,       // of one stage: one more token for each request
+  prefill,  // of one stage: reads the tokens behind `cached`, fills the cache, gives the last token's logits
+  decode,   // of one stage: one more token for each request
 };
 std::string_view name(StepPart part);
 
@@ -53,9 +53,11 @@ class AttentionPlanCache {
 
 // The plan of one rank. `stage` counts all pp * virtual_stages of them and must be one of the rank's. Throws InvalidInput with
 // refuse()'s reason for what is not legal.
-Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache* cache = nullptr);
+Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
+               AttentionPlanCache* cache = nullptr);
 // Of all ranks that hold the stage, ascending.
-std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage, AttentionPlanCache* cache = nullptr);
+std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
+                             AttentionPlanCache* cache = nullptr);
 
 // Of the ranks that hold the stage, the first one whose attention has most allowed pairs: the others wait for it.
 Rank busiest_rank(const StepRequest& request, int stage);

@@ -25,15 +25,17 @@ struct PipelineChunk {
 
 struct PipelineTimes {
   double time_ns = 0;
-  std::vector<double> idle_ns;                 // by rank, within time_ns
-  std::vector<std::int64_t> most_in_flight;    // by rank: forward passes whose backward has not ended, of all its stages
+  std::vector<double> idle_ns;  // by rank, within time_ns
+  std::vector<std::int64_t>
+      most_in_flight;  // by rank: forward passes whose backward has not ended, of all its stages
   std::vector<std::vector<PipelineChunk>> chunks;  // by rank, in order; with keep_chunks
 };
 
 // `stages` holds ranks * virtual_stages entries, in order of the layers. Throws InvalidInput for no micro-batch, and with several
 // virtual stages for a number of micro-batches that `ranks` does not divide (the interleaved schedule needs it; it names the
 // nearest numbers). Time: linear in stages * micro_batches.
-PipelineTimes run_pipeline(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches, bool keep_chunks = false);
+PipelineTimes run_pipeline(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches,
+                           bool keep_chunks = false);
 
 // A lower bound of time_ns in constant time for each stage: the busiest rank's work, and the way to it and back.
 double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches);

@@ -20,14 +20,16 @@ namespace cp::sim {
 // Time by what it went to; the parts add up to time_ns.
 struct StepClock {
   double time_ns = 0;
-  double attention_ns = 0, product_ns = 0, other_kernel_ns = 0;  // while such a kernel runs (the first of these three that does)
+  double attention_ns = 0, product_ns = 0,
+         other_kernel_ns = 0;  // while such a kernel runs (the first of these three that does)
   struct Exposed {
     std::string group;  // name of the group in the plan
     double ns = 0;
   };
-  std::vector<Exposed> exposed;  // no kernel runs, and of the collectives under way this one began first; by first appearance
+  std::vector<Exposed>
+      exposed;  // no kernel runs, and of the collectives under way this one began first; by first appearance
   double exposed_ns() const;
-  double hidden_ns = 0;  // a collective is under way and a kernel runs; part of the above
+  double hidden_ns = 0;                    // a collective is under way and a kernel runs; part of the above
   double nvlink_bytes = 0, nic_bytes = 0;  // sent by this GPU
   std::vector<Span> spans;                 // with keep_spans: of all iterations
 };
