@@ -53,8 +53,9 @@ struct ParameterCounts {
   std::int64_t head = 0;  // 0 when tied
 
   std::int64_t layer() const { return attention + mlp + router + norms; }
-  std::int64_t total = 0;   // of the model
-  std::int64_t active = 0;  // that one token meets: top_k of the experts; without the embedding's lookup
+  std::int64_t total = 0;  // of the model
+  // That one token meets: top_k of the experts, the head even where it is tied, not the embedding's lookup.
+  std::int64_t active = 0;
 };
 ParameterCounts parameter_counts(const Transformer& model);
 

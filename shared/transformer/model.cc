@@ -1,0 +1,127 @@
+#include "shared/transformer/model.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+
+namespace cp {
+namespace {
+
+// Far above any model, and low enough that products of what is counted fit into 64 bits.
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 16;  // of layers, heads and experts
+constexpr double kMaxParameters = 1e15;
+
+std::string divisors_text(std::int64_t value) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t d = 1; d <= value; ++d) {
+    if (value % d == 0) divisors.push_back(d);
+  }
+  return str("{", join(divisors, ", "), "}");
+}
+
+class Faults {
+ public:
+  void size(std::string_view field, std::int64_t value, std::int64_t low = 1) {
+    in_range(field, value, low, kMaxSize);
+  }
+  bool count(std::string_view field, std::int64_t value) { return in_range(field, value, 1, kMaxCount); }
+  void add(std::string fault) { faults_.push_back(std::move(fault)); }
+  bool empty() const { return faults_.empty(); }
+  void raise(const std::string& of) const {
+    if (!faults_.empty()) throw InvalidInput(str(of, ": ", join(faults_, "; ")));
+  }
+
+ private:
+  bool in_range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
+    if (value >= low && value <= high) return true;
+    add(str(field, "=", value, " must be at least ", low, " and at most ", high));
+    return false;
+  }
+
+  std::vector<std::string> faults_;
+};
+
+void check_experts(const Experts& experts, Faults& faults) {
+  faults.size("experts.intermediate", experts.intermediate);
+  if (!faults.count("experts.count", experts.count)) return;
+  if (experts.top_k < 1 || experts.top_k > experts.count) {
+    faults.add(str("experts.top_k=", experts.top_k,
+                   " must be at least 1 and at most experts.count=", experts.count));
+  }
+}
+
+// Roughly, without the small terms: 64 bits may not hold it.
+double estimated_parameters(const Transformer& model) {
+  const auto f = [](std::int64_t value) { return static_cast<double>(value); };
+  const double attention = f(model.hidden) * f(model.head_dim) * 2 * (f(model.q_heads) + f(model.kv_heads));
+  const double mlp =
+      3 * f(model.hidden) *
+      (model.experts ? f(model.experts->count) * f(model.experts->intermediate) : f(model.intermediate));
+  return f(model.layers) * (attention + mlp) + 2 * f(model.vocab) * f(model.hidden);
+}
+
+}  // namespace
+
+void validate_model(const Transformer& model) {
+  Faults faults;
+  faults.size("hidden", model.hidden);
+  faults.count("layers", model.layers);
+  const bool q_heads = faults.count("q_heads", model.q_heads);
+  if (faults.count("kv_heads", model.kv_heads) && q_heads && model.q_heads % model.kv_heads != 0) {
+    faults.add(str("kv_heads=", model.kv_heads, " does not divide q_heads=", model.q_heads,
+                   "; use kv_heads in ", divisors_text(model.q_heads)));
+  }
+  faults.size("head_dim", model.head_dim);
+  if (!model.experts) faults.size("intermediate", model.intermediate);
+  faults.size("vocab", model.vocab);
+  faults.size("max_seq_len", model.max_seq_len, 0);
+  if (model.window) faults.size("window", *model.window);
+  if (model.experts) check_experts(*model.experts, faults);
+  if (faults.empty() && estimated_parameters(model) > kMaxParameters) {
+    faults.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
+                   ", the largest number that is counted"));
+  }
+  faults.raise(str("model '", model.name, "'"));
+}
+
+ParameterCounts parameter_counts(const Transformer& model) {
+  ParameterCounts counts;
+  const std::int64_t qkv = model.q_width() + 2 * model.kv_width();
+  counts.embedding = model.vocab * model.hidden;
+  counts.attention = model.hidden * (qkv + model.q_width()) + (model.qkv_bias ? qkv : 0);
+  counts.norms = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  std::int64_t met_mlp = 0;
+  if (model.experts) {
+    const std::int64_t expert = 3 * model.hidden * model.experts->intermediate;
+    counts.mlp = model.experts->count * expert;
+    counts.router = model.hidden * model.experts->count;
+    met_mlp = model.experts->top_k * expert;
+  } else {
+    counts.mlp = met_mlp = 3 * model.hidden * model.intermediate;
+  }
+  counts.final_norm = model.hidden;
+  counts.head = model.tied_embeddings ? 0 : counts.embedding;
+  counts.total = counts.embedding + model.layers * counts.layer() + counts.final_norm + counts.head;
+  counts.active =
+      model.layers * (counts.layer() - counts.mlp + met_mlp) + counts.final_norm + counts.embedding;
+  return counts;
+}
+
+Hasher& hash(Hasher& hasher, const Transformer& model) {
+  hasher.add(std::string_view(model.name)).add(model.hidden).add(model.layers).add(model.q_heads);
+  hasher.add(model.kv_heads)
+      .add(model.head_dim)
+      .add(model.intermediate)
+      .add(model.vocab)
+      .add(model.max_seq_len);
+  hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
+  hasher.add(model.window.has_value()).add(model.window.value_or(0)).add(model.experts.has_value());
+  const Experts experts = model.experts.value_or(Experts{});
+  return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate);
+}
+
+}  // namespace cp

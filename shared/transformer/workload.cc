@@ -1,0 +1,134 @@
+#include "shared/transformer/workload.h"
+
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+
+namespace cp {
+namespace {
+
+constexpr std::array kPhases = {Phase::training, Phase::prefill, Phase::decode};
+constexpr std::string_view kOffload = ":offload";
+// Far above any step, and low enough that bytes of all its activations fit into 64 bits.
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 42;
+
+std::vector<Optimizer> optimizers() {
+  return {{"adamw", 2, DType::f32, false},
+          {"adamw_16", 2, DType::bf16, false},
+          {"sgd", 0, DType::f32, false},
+          {"sgd_momentum", 1, DType::f32, false}};
+}
+
+class Faults {
+ public:
+  void require(bool holds, std::string fault) {
+    if (!holds) faults_.push_back(std::move(fault));
+  }
+  void floating(std::string_view field, DType dtype) {
+    require(is_floating(dtype), str(field, "=", name(dtype), " is no floating type; use f32, f16 or bf16"));
+  }
+  void raise() const {
+    if (!faults_.empty()) throw InvalidInput(str("workload: ", join(faults_, "; ")));
+  }
+
+ private:
+  std::vector<std::string> faults_;
+};
+
+void check_cache(const Workload& w, Faults& faults) {
+  switch (w.phase) {
+    case Phase::training:
+      faults.require(w.cached == 0, str("cached=", w.cached, " must be 0 in training, which has no cache"));
+      faults.require(w.new_tokens == 0, str("new_tokens=", w.new_tokens, " must be 0 in training"));
+      break;
+    case Phase::prefill:
+      faults.require(w.cached >= 0 && w.cached < w.seq_len,
+                     str("cached=", w.cached, " must be at least 0 and below seq_len=", w.seq_len,
+                         ": prefill reads the tokens behind it"));
+      faults.require(w.new_tokens == 0, str("new_tokens=", w.new_tokens, " must be 0 in prefill"));
+      break;
+    case Phase::decode:
+      faults.require(w.cached >= 0, str("cached=", w.cached, " must be at least 0"));
+      faults.require(w.new_tokens >= 1, str("new_tokens=", w.new_tokens, " must be at least 1 in decode"));
+      faults.require(
+          w.cached < 0 || w.new_tokens < 1 || (w.seq_len >= w.cached && w.seq_len - w.cached == w.new_tokens),
+          str("seq_len=", w.seq_len, " must be cached + new_tokens=", w.cached, "+", w.new_tokens,
+              " in decode"));
+      break;
+  }
+}
+
+}  // namespace
+
+std::string_view name(Phase phase) {
+  switch (phase) {
+    case Phase::training:
+      return "training";
+    case Phase::prefill:
+      return "prefill";
+    case Phase::decode:
+      return "decode";
+  }
+  CP_INVARIANT(false, "phase ", static_cast<int>(phase));
+}
+
+Phase parse_phase(std::string_view text) {
+  for (const Phase phase : kPhases) {
+    if (name(phase) == text) return phase;
+  }
+  throw InvalidInput(str("unknown phase '", text, "'; use training, prefill or decode"));
+}
+
+Optimizer parse_optimizer(std::string_view text) {
+  const bool offload = text.ends_with(kOffload);
+  const std::string_view wanted = offload ? text.substr(0, text.size() - kOffload.size()) : text;
+  std::vector<std::string> names;
+  for (Optimizer& optimizer : optimizers()) {
+    names.push_back(optimizer.name);
+    if (optimizer.name != wanted) continue;
+    optimizer.offload = offload;
+    return optimizer;
+  }
+  throw InvalidInput(str("unknown optimizer '", text, "'; use one of ", join(names, ", "),
+                         ", each with or without ", kOffload, ", which keeps its states in host memory"));
+}
+
+std::string to_string(const Optimizer& optimizer) {
+  return str(optimizer.name, optimizer.offload ? kOffload : "");
+}
+
+void validate_workload(const Workload& w) {
+  Faults faults;
+  faults.require(w.seq_len >= 1, str("seq_len=", w.seq_len, " must be at least 1"));
+  faults.require(w.global_batch >= 1, str("global_batch=", w.global_batch, " must be at least 1"));
+  faults.require(w.seq_len < 1 || w.global_batch < 1 || w.global_batch <= kMaxTokens / w.seq_len,
+                 str("seq_len=", w.seq_len, " times global_batch=", w.global_batch, " must be at most ",
+                     kMaxTokens, " tokens"));
+  check_cache(w, faults);
+  faults.floating("dtype", w.dtype);
+  faults.floating("kv_dtype", w.kv_dtype);
+  faults.floating("gradient_dtype", w.gradient_dtype);
+  faults.floating("optimizer.state_dtype", w.optimizer.state_dtype);
+  faults.require(w.optimizer.states >= 0 && w.optimizer.states <= 8,
+                 str("optimizer.states=", w.optimizer.states, " must be at least 0 and at most 8"));
+  faults.require(std::isfinite(w.expert_imbalance) && w.expert_imbalance >= 1,
+                 str("expert_imbalance=", w.expert_imbalance,
+                     " must be at least 1: the busiest expert has the mean or more"));
+  faults.raise();
+}
+
+Hasher& hash(Hasher& hasher, const Workload& w) {
+  hasher.add(static_cast<int>(w.phase)).add(w.seq_len).add(w.global_batch).add(w.cached).add(w.new_tokens);
+  hasher.add(static_cast<int>(w.dtype))
+      .add(static_cast<int>(w.kv_dtype))
+      .add(static_cast<int>(w.gradient_dtype));
+  hasher.add(std::string_view(w.optimizer.name)).add(w.optimizer.states);
+  hasher.add(static_cast<int>(w.optimizer.state_dtype)).add(w.optimizer.offload);
+  return hasher.add(w.expert_imbalance);
+}
+
+}  // namespace cp

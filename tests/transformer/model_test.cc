@@ -1,0 +1,118 @@
+#include "shared/transformer/model.h"
+
+#include <set>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/messages.h"
+
+namespace cp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+
+// Small enough to count by hand.
+Transformer tiny() {
+  Transformer model;
+  model.name = "tiny";
+  model.hidden = 8, model.layers = 3;
+  model.q_heads = 4, model.kv_heads = 2, model.head_dim = 6;
+  model.intermediate = 10, model.vocab = 11;
+  return model;
+}
+
+TEST(ParameterCounts, OfADenseModelByHand) {
+  const ParameterCounts counts = parameter_counts(tiny());
+  EXPECT_EQ(counts.embedding, 11 * 8);
+  EXPECT_EQ(counts.attention, 8 * 24 + 8 * 12 + 8 * 12 + 24 * 8);
+  EXPECT_EQ(counts.mlp, 3 * 8 * 10);
+  EXPECT_EQ(counts.router, 0);
+  EXPECT_EQ(counts.norms, 16);
+  EXPECT_EQ(counts.final_norm, 8);
+  EXPECT_EQ(counts.head, 88);
+  EXPECT_EQ(counts.total, 88 + 3 * (576 + 240 + 16) + 8 + 88);
+  EXPECT_EQ(counts.active, counts.total - 88);
+}
+
+TEST(ParameterCounts, BiasesAreOfQKAndV) {
+  Transformer model = tiny();
+  model.qkv_bias = true;
+  EXPECT_EQ(parameter_counts(model).attention, 576 + 24 + 12 + 12);
+}
+
+TEST(ParameterCounts, NormsOfQAndKAreOfOneHead) {
+  Transformer model = tiny();
+  model.qk_norm = true;
+  EXPECT_EQ(parameter_counts(model).norms, 16 + 6 + 6);
+}
+
+TEST(ParameterCounts, ATiedHeadIsMetButNotCountedTwice) {
+  Transformer model = tiny();
+  const ParameterCounts untied = parameter_counts(model);
+  model.tied_embeddings = true;
+  const ParameterCounts tied = parameter_counts(model);
+  EXPECT_EQ(tied.head, 0);
+  EXPECT_EQ(tied.total, untied.total - 88);
+  EXPECT_EQ(tied.active, untied.active);
+}
+
+TEST(ParameterCounts, ATokenMeetsTopKOfTheExperts) {
+  Transformer model = tiny();
+  model.experts = Experts{5, 2, 7};
+  const ParameterCounts counts = parameter_counts(model);
+  EXPECT_EQ(counts.mlp, 5 * 3 * 8 * 7);
+  EXPECT_EQ(counts.router, 8 * 5);
+  EXPECT_EQ(counts.total - counts.active, 88 + 3 * (3 * 3 * 8 * 7));
+}
+
+TEST(ValidateModel, TakesWhatIsSound) {
+  EXPECT_NO_THROW(validate_model(tiny()));
+  Transformer experts = tiny();
+  experts.experts = Experts{4, 4, 1};
+  experts.intermediate = 0;  // unused
+  EXPECT_NO_THROW(validate_model(experts));
+}
+
+TEST(ValidateModel, NamesAllFaultsAtOnce) {
+  Transformer model = tiny();
+  model.hidden = 0, model.layers = -1, model.kv_heads = 3, model.window = 0, model.experts = Experts{4, 5, 1};
+  EXPECT_THAT(message_of([&] { validate_model(model); }),
+              AllOf(HasSubstr("model 'tiny': hidden=0 must be at least 1"), HasSubstr("layers=-1"),
+                    HasSubstr("kv_heads=3 does not divide q_heads=4; use kv_heads in {1, 2, 4}"),
+                    HasSubstr("window=0"),
+                    HasSubstr("experts.top_k=5 must be at least 1 and at most "
+                              "experts.count=4")));
+}
+
+TEST(ValidateModel, RefusesWhatCannotBeCounted) {
+  Transformer model = tiny();
+  model.hidden = model.vocab = std::int64_t{1} << 31;
+  EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("parameters are more than"));
+  model.vocab += 1;
+  EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("vocab=2147483649"));
+}
+
+TEST(HashOfAModel, EveryFieldCounts) {
+  std::vector<Transformer> models(15, tiny());
+  models[1].name = "other", models[2].hidden = 9, models[3].layers = 4, models[4].q_heads = 8;
+  models[5].kv_heads = 4, models[6].head_dim = 8, models[7].intermediate = 12, models[8].vocab = 12;
+  models[9].max_seq_len = 1, models[10].tied_embeddings = true, models[11].qkv_bias = true;
+  models[12].qk_norm = true, models[13].window = 0, models[14].experts = Experts{};
+  for (const Experts& experts : {Experts{1, 0, 0}, Experts{0, 1, 0}, Experts{0, 0, 1}}) {
+    models.push_back(tiny());
+    models.back().experts = experts;
+  }
+  std::set<Digest> digests;
+  for (const Transformer& model : models) {
+    Hasher hasher;
+    digests.insert(hash(hasher, model).digest());
+  }
+  EXPECT_EQ(digests.size(), models.size());
+}
+
+}  // namespace
+}  // namespace cp
