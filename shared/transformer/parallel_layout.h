@@ -59,10 +59,12 @@ struct ParallelLayout {
   int sharding_size() const { return dp_shard * (sharding == ShardingGroup::dp_shard_cp ? cp : 1); }
 };
 
-// "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full": what differs from 1 and from the defaults. parse_layout
-// of a model takes what to_string gives, every key at most once, and throws InvalidInput that lists the keys.
+// "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full": the degrees above 1, and what differs from the defaults.
+// With cp 1 nothing is said of the strategy.
 std::string to_string(const ParallelLayout& layout);
-ParallelLayout parse_parallel_layout(std::string_view text);
+// Takes what to_string gives, and names of strategies as --strategy has them; every key at most once. Where dp_shard is not given
+// and `world` is, it is what is left of the world. Throws InvalidInput that lists the keys, or says what does not fit.
+ParallelLayout parse_parallel_layout(std::string_view text, int world = 0);
 
 // Micro-batches of a replica in a step. Only of a layout that is not refused.
 std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout);
@@ -72,15 +74,15 @@ std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout
 struct LayoutRefusal {
   std::string kind, reason;
 };
-// Everything but memory. Never throws for a layout of positive degrees.
+// Everything but memory, and the size of the world. Never throws for a valid model and workload.
 std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload,
-                                    const ParallelLayout& layout, int gpus_per_node);
+                                    const ParallelLayout& layout);
 
 // Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says.
 Mesh build_mesh(const ParallelLayout& layout);
 
-// The layers of each of the pp * virtual_stages stages, in order of the layers: as even as can be, where the first stage's
-// embedding and the last one's head count as much as a layer each when that many layers do not divide.
+// The layers of each of the pp * virtual_stages stages, in order of the layers: as even as can be; where they do not divide, the
+// last stage, which has the head, and then the first one, which has the embedding, get fewer.
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout);
 
 // The attention of one micro-batch on one tp rank: its heads of all rows of the sequence. kv heads that tp ranks share are
