@@ -354,6 +354,12 @@ std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelL
   return layers;
 }
 
+std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches) {
+  if (virtual_stages == 1) return std::min<std::int64_t>(ranks - rank, micro_batches);
+  const std::int64_t warm_up = 2 * (ranks - rank - 1) + std::int64_t{virtual_stages - 1} * ranks;
+  return std::min(warm_up + 1, micro_batches * virtual_stages);
+}
+
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout) {
   AttentionProblem problem;

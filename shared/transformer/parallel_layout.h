@@ -85,6 +85,10 @@ Mesh build_mesh(const ParallelLayout& layout);
 // last stage, which has the head, and then the first one, which has the embedding, get fewer.
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout);
 
+// Forward passes of the stages of pipeline rank `rank` of `ranks`, each stage's counted, whose backward passes have not ended, at most:
+// of 1F1B (Narayanan et al. 2019), and of the interleaved schedule (Narayanan et al. 2021).
+std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
+
 // The attention of one micro-batch on one tp rank: its heads of all rows of the sequence. kv heads that tp ranks share are
 // replicated: kv_heads = max(1, kv_heads / tp).
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,

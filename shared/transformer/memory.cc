@@ -1,0 +1,252 @@
+#include "shared/transformer/memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "shared/transformer/sizes.h"
+
+namespace cp {
+namespace {
+
+constexpr std::int64_t kF32 = 4;
+
+class MemoryModel {
+ public:
+  MemoryModel(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+              const MemoryRules& rules)
+      : model_(model),
+        workload_(workload),
+        layout_(layout),
+        rules_(rules),
+        sizes_(local_sizes(model, workload, layout)),
+        width_(size_bytes(workload.dtype)),
+        training_(workload.phase == Phase::training) {}
+
+  // Of a pipeline rank with that many layers, and as many forward passes of a stage's layers in flight.
+  Memory of(int rank, std::int64_t layers, std::int64_t most_layers_of_a_stage) const {
+    const bool first = rank == 0, last = rank == layout_.pp - 1;
+    Memory memory;
+    add_parameters(memory, layers, first, last);
+    const LayerKept kept = kept_of_layer();
+    if (training_) {
+      const std::int64_t stages = layout_.pp == 1 ? 1
+                                                  : in_flight(rank, layout_.pp, layout_.virtual_stages,
+                                                              accumulation(workload_, layout_));
+      memory.activations = stages * activations_of(layers_of_flight(layers, most_layers_of_a_stage), kept);
+    } else {
+      memory.kv_cache = layers * cache_of_layer();
+    }
+    memory.working = working_of_layer(kept);
+    memory.attention = attention_workspace();
+    if (last) memory.logits = logits();
+    memory.communicators = rules_.communicator_bytes * groups();
+    memory.context = rules_.context_bytes;
+    memory.slack =
+        static_cast<std::int64_t>(std::llround(rules_.slack * static_cast<double>(memory.allocated())));
+    return memory;
+  }
+
+ private:
+  // Activations of one layer in bytes: its input, and what else each choice of recomputation keeps.
+  struct LayerKept {
+    std::int64_t input = 0;
+    std::int64_t cheap = 0;  // norms, activation function: selective computes these again
+    std::int64_t rest = 0;   // what comes from products and attention
+    std::int64_t all() const { return input + cheap + rest; }
+  };
+
+  std::int64_t layers_of_flight(std::int64_t layers, std::int64_t most_of_a_stage) const {
+    return layout_.virtual_stages == 1 ? layers : most_of_a_stage;
+  }
+
+  void add_parameters(Memory& memory, std::int64_t layers, bool first, bool last) const {
+    const bool head_here = last && !model_.tied_embeddings,
+               embedding_here = first || (last && model_.tied_embeddings);
+    const std::int64_t ends = (embedding_here ? sizes_.embedding : 0) + (head_here ? sizes_.head : 0) +
+                              (last ? sizes_.final_norm : 0);
+    const std::int64_t dense = layers * sizes_.dense_layer + ends, experts = layers * sizes_.expert_layer;
+    if (!training_) {
+      memory.parameters = (dense + experts) * width_;
+      return;
+    }
+    const std::int64_t ranks = layout_.sharding_size();
+    const std::int64_t shard =
+        ceil_div(dense, ranks) + ceil_div(experts, std::max<std::int64_t>(1, ranks / layout_.ep));
+    const std::int64_t gradient = size_bytes(workload_.gradient_dtype);
+    const Optimizer& optimizer = workload_.optimizer;
+    const std::int64_t f32 = optimizer.offload ? 0 : kF32 * shard;
+    // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their master copies.
+    const bool whole = ranks == 1;
+    memory.parameters = whole ? width_ * shard : optimizer.offload ? width_ * shard : f32;
+    memory.master = whole ? f32 : 0;
+    memory.gradients = gradient * shard;
+    memory.optimizer = optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
+    if (whole) return;
+    if (layout_.pp > 1) {  // gathered once a step, and reduced once
+      memory.unsharded = (dense + experts) * (width_ + gradient);
+    } else {
+      const std::int64_t unit =
+          std::max({sizes_.layer(), embedding_here ? sizes_.embedding : 0, head_here ? sizes_.head : 0});
+      memory.unsharded = 2 * unit * width_ + unit * width_ + ceil_div(unit, ranks) * (width_ + gradient);
+    }
+  }
+
+  LayerKept kept_of_layer() const {
+    const std::int64_t tokens = sizes_.tokens, shared = sizes_.tokens_tp * model_.hidden;
+    const Strategy& strategy = layout_.strategy;
+    const bool ulysses = layout_.cp > 1 && strategy.ulysses_degree > 1;
+    const bool exchange = layout_.cp > 1 && strategy.balance.kind == Balance::Kind::head_tail_exchange;
+    LayerKept kept;
+    kept.input = shared * width_;
+    kept.cheap = 2 * shared * width_;
+    // q and out, k and v, with copies where attention computes on other parts than those at home.
+    const std::int64_t q_copies = ulysses || exchange ? 3 : 2, kv_copies = 1;
+    kept.rest = (shared + tokens * (q_copies * sizes_.q_width + kv_copies * 2 * sizes_.kv_width)) * width_;
+    kept.rest += tokens * (sizes_.q_width / model_.head_dim) * kF32;  // lse
+    if (model_.experts) {
+      kept.cheap += sizes_.expert_tokens * sizes_.columns * width_;
+      kept.rest += sizes_.expert_tokens * (2 * sizes_.columns + 2 * model_.hidden) * width_;
+    } else {
+      kept.cheap += tokens * sizes_.columns * width_;
+      kept.rest += tokens * 2 * sizes_.columns * width_;
+    }
+    return kept;
+  }
+
+  std::int64_t activations_of(std::int64_t layers, const LayerKept& kept) const {
+    switch (layout_.recompute.kind) {
+      case Recompute::Kind::none:
+        return layers * kept.all();
+      case Recompute::Kind::selective:
+        return layers * (kept.input + kept.rest);
+      case Recompute::Kind::full:
+        return layers * kept.input;
+      case Recompute::Kind::every: {
+        const std::int64_t recomputed = layers / layout_.recompute.every;
+        return recomputed * kept.input + (layers - recomputed) * kept.all();
+      }
+    }
+    return 0;
+  }
+
+  // The layer at work: what it computes again, and the gradients on their way; forward, what it makes.
+  std::int64_t working_of_layer(const LayerKept& kept) const {
+    const std::int64_t tokens = sizes_.tokens, hidden = model_.hidden;
+    const std::int64_t mlp_tokens = model_.experts ? sizes_.expert_tokens : tokens;
+    const std::int64_t gathered = layout_.tp > 1 ? tokens * hidden : 0;
+    if (!training_) {
+      const std::int64_t mlp = mlp_tokens * 3 * sizes_.columns,
+                         attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
+      return (std::max(mlp, attention) + 2 * sizes_.tokens_tp * hidden + gathered) * width_;
+    }
+    const std::int64_t mlp = mlp_tokens * 3 * sizes_.columns + (model_.experts ? 2 * mlp_tokens * hidden : 0),
+                       attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
+    const std::int64_t backward =
+        (std::max(mlp, attention) + tokens * hidden + gathered + 2 * sizes_.tokens_tp * hidden) * width_;
+    switch (layout_.recompute.kind) {
+      case Recompute::Kind::none:
+        return backward;
+      case Recompute::Kind::selective:
+        return backward + kept.cheap;
+      case Recompute::Kind::full:
+      case Recompute::Kind::every:
+        return backward + kept.cheap + kept.rest;
+    }
+    return backward;
+  }
+
+  std::int64_t cache_of_layer() const {
+    const std::int64_t rows = ceil_div(workload_.seq_len, layout_.cp);
+    return layout_.micro_batch * rows * 2 * sizes_.kv_width * size_bytes(workload_.kv_dtype);
+  }
+
+  // What attention plans allocate beyond what is kept; a property holds it against their arenas.
+  std::int64_t attention_workspace() const {
+    const std::int64_t q = sizes_.tokens * sizes_.q_width,
+                       kv_rows = workload_.phase == Phase::training
+                                     ? sizes_.tokens
+                                     : layout_.micro_batch * ceil_div(workload_.seq_len, layout_.cp);
+    const std::int64_t kv = kv_rows * 2 * sizes_.kv_width;  // K and V of a rank at home
+    const std::int64_t delta = training_ ? sizes_.tokens * (sizes_.q_width / model_.head_dim) * kF32 : 0;
+    if (layout_.cp == 1) return delta;
+    const Strategy& strategy = layout_.strategy;
+    const int ulysses = strategy.ulysses_degree, ring = layout_.cp / ulysses;
+    // Packing on both sides of an all-to-all, and the gradients of what was kept.
+    std::int64_t bytes = delta + (ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
+    if (ring == 1) return bytes;
+    switch (strategy.core) {
+      case Core::all_gather:
+      case Core::need_only:  // at most
+        bytes += ring * kv * width_ * 2 + (training_ ? ring * kv * kF32 + kv * kF32 : 0);
+        break;
+      case Core::ring:
+        bytes += (strategy.rotation == Strategy::Rotation::all_gather ? ring : 2) * kv * width_ +
+                 q * (width_ + kF32);
+        if (training_) bytes += 3 * kv * kF32;
+        break;
+      case Core::pass_q:
+        bytes += 2 * q * width_ + ring * q * kF32;
+        if (training_) bytes += 2 * q * width_ + kv * kF32;
+        break;
+    }
+    return bytes;
+  }
+
+  // In the workload's dtype with their gradient, and what the loss makes of them in f32.
+  std::int64_t logits() const {
+    if (!training_) return layout_.micro_batch * sizes_.vocab * kF32;
+    const auto f32 = static_cast<std::int64_t>(std::llround(rules_.loss_f32_copies * kF32));
+    return sizes_.chunk_tokens * sizes_.vocab * (2 * width_ + f32) + sizes_.tokens * model_.hidden * width_;
+  }
+
+  std::int64_t groups() const {
+    return (layout_.tp > 1) + (layout_.cp > 1) + (training_ && layout_.sharding_size() > 1) +
+           (layout_.dp_replicate > 1 && training_) + (layout_.ep > 1) + (layout_.pp > 1 ? 2 : 0);
+  }
+
+  const Transformer& model_;
+  const Workload& workload_;
+  const ParallelLayout& layout_;
+  const MemoryRules& rules_;
+  const LocalSizes sizes_;
+  const std::int64_t width_;
+  const bool training_;
+};
+
+}  // namespace
+
+std::array<std::pair<std::string_view, std::int64_t>, 13> terms(const Memory& memory) {
+  return {{{"parameters", memory.parameters},
+           {"master copies", memory.master},
+           {"gradients", memory.gradients},
+           {"optimizer", memory.optimizer},
+           {"unsharded", memory.unsharded},
+           {"activations", memory.activations},
+           {"working", memory.working},
+           {"logits", memory.logits},
+           {"attention", memory.attention},
+           {"kv cache", memory.kv_cache},
+           {"communicators", memory.communicators},
+           {"context", memory.context},
+           {"slack", memory.slack}}};
+}
+
+Memory memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+                 const MemoryRules& rules) {
+  const MemoryModel of(model, workload, layout, rules);
+  if (layout.pp == 1) return of.of(0, model.layers, model.layers);
+  const std::vector<std::int64_t> stages = stage_layers(model, layout);
+  const std::int64_t most = *std::max_element(stages.begin(), stages.end());
+  Memory result;
+  // The first rank, whose activations wait longest; the second, which may have more layers; the last, which has the head.
+  for (const int rank : {0, 1, layout.pp - 1}) {
+    std::int64_t layers = 0;
+    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk)
+      layers += stages[static_cast<std::size_t>(chunk * layout.pp + rank)];
+    const Memory memory = of.of(rank, layers, most);
+    if (memory.used() > result.used()) result = memory;
+  }
+  return result;
+}
+
+}  // namespace cp

@@ -1,0 +1,142 @@
+#include "shared/transformer/parallel_layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/error.h"
+#include "tests/support/messages.h"
+
+namespace cp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Transformer llama() {
+  Transformer model;
+  model.hidden = 4096, model.layers = 32, model.q_heads = 32, model.kv_heads = 8, model.head_dim = 128;
+  model.intermediate = 14336, model.vocab = 128256;
+  return model;
+}
+
+Workload training(std::int64_t batch = 16) {
+  Workload workload;
+  workload.seq_len = 131072, workload.global_batch = batch;
+  return workload;
+}
+
+ParallelLayout parsed(const char* text, int world = 0) { return parse_parallel_layout(text, world); }
+
+std::string refusal_of(const Transformer& model, const Workload& workload, const char* layout) {
+  const auto refusal = refuse(model, workload, parsed(layout));
+  return refusal ? refusal->kind + ": " + refusal->reason : "";
+}
+
+RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
+  ParallelLayout layout;
+  const auto degree = [] { return *rc::gen::element(1, 2, 4, 8); };
+  layout.dp_replicate = degree(), layout.dp_shard = degree(), layout.tp = degree(), layout.pp = degree();
+  layout.cp = degree(), layout.virtual_stages = degree(), layout.loss_chunks = degree();
+  layout.micro_batch = degree();
+  layout.order = *rc::gen::elementOf(axis_orders());
+  layout.recompute =
+      *rc::gen::element(Recompute{}, Recompute{Recompute::Kind::full, 1},
+                        Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::every, 3});
+  layout.sharding = *rc::gen::element(ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp);
+  if (layout.cp > 1) {
+    AttentionProblem problem;
+    problem.q_len = problem.kv_len = 4096, problem.q_heads = 8;
+    layout.strategy = *rc::gen::elementOf(standard_strategies(problem, layout.cp));
+    if (layout.strategy.ulysses_degree == layout.cp) layout.strategy.core = Core::all_gather;
+  }
+  RC_ASSERT(parse_parallel_layout(to_string(layout)) == layout);
+}
+
+TEST(ParallelLayout, WhatIsLeftOfTheWorldIsSharded) {
+  EXPECT_EQ(parsed("tp=4,cp=2", 16).dp_shard, 2);
+  EXPECT_EQ(parsed("tp=4,cp=2,dp_shard=1", 16).dp_shard, 1);
+  EXPECT_THAT(testing::message_of([] { parsed("tp=3", 16); }), HasSubstr("take"));
+}
+
+TEST(ParallelLayout, TextsThatMeanNothing) {
+  const auto message = [](const char* text) {
+    return testing::message_of([&] { parse_parallel_layout(text); });
+  };
+  EXPECT_THAT(message("tq=4"),
+              HasSubstr("'tq=4' in the layout 'tq=4' is no key=value of a layout; its keys are"));
+  EXPECT_THAT(message("tp"), HasSubstr("is no key=value"));
+  EXPECT_THAT(message("tp=2,tp=4"), HasSubstr("tp comes twice"));
+  EXPECT_THAT(message("tp=0"), HasSubstr("tp=0 of a layout; use 1 to"));
+  EXPECT_THAT(message("cp=2,strategy=rong"), HasSubstr("did you mean ring"));
+  EXPECT_THAT(message("recompute=some"), HasSubstr("use none, selective, full, or every:K"));
+  EXPECT_THAT(message("order=pp-tp"), HasSubstr("tp-cp-dp-pp, cp-tp-dp-pp"));
+}
+
+TEST(ParallelLayout, RefusalsNameTheNearestThatWorks) {
+  EXPECT_EQ(refusal_of(llama(), training(), "tp=8,cp=2"), "");
+  EXPECT_THAT(refusal_of(llama(), training(), "tp=64"),
+              HasSubstr("num_attention_heads=32 is not divisible by tp=64; use tp=32"));
+  EXPECT_THAT(refusal_of(llama(), training(), "tp=12"), HasSubstr("use tp=8"));
+  EXPECT_EQ(refusal_of(llama(), training(), "tp=16"), "");  // kv heads are replicated
+  EXPECT_THAT(refusal_of(llama(), training(), "dp_shard=32"), HasSubstr("use a batch of 32"));
+  EXPECT_THAT(refusal_of(llama(), training(), "pp=64"), HasSubstr("use at most 32 stages"));
+  EXPECT_THAT(refusal_of(llama(), training(), "ep=2"), HasSubstr("without experts"));
+  EXPECT_THAT(refusal_of(llama(), training(), "virtual_stages=2"), HasSubstr("virtual_stages=1"));
+  EXPECT_THAT(refusal_of(llama(), training(18), "pp=4,virtual_stages=2"),
+              HasSubstr("18 micro-batches are not a multiple"));
+  EXPECT_THAT(refusal_of(llama(), training(), "sharding=dp_shard"), HasSubstr("mean the same with cp=1"));
+  EXPECT_THAT(refusal_of(llama(), training(), "recompute=every:64"), HasSubstr("every:2 to every:32"));
+  EXPECT_THAT(refusal_of(llama(), training(), "tp=2,cp=64,strategy=ulysses"), HasSubstr("ulysses"));
+  Workload serving = training(8);
+  serving.phase = Phase::prefill;
+  EXPECT_EQ(refusal_of(llama(), serving, "dp_replicate=8"), "");
+  EXPECT_THAT(refusal_of(llama(), serving, "dp_replicate=2"), HasSubstr("use micro_batch=4"));
+  EXPECT_THAT(refusal_of(llama(), serving, "dp_shard=8"), HasSubstr("dp_replicate for replicas"));
+}
+
+TEST(ParallelLayout, NeighboursFollowTheOrder) {
+  const auto neighbours = [](const char* order, const char* axis) {
+    const Mesh mesh = build_mesh(parsed(str("tp=2,cp=2,dp_shard=2,pp=2,order=", order).c_str()));
+    return mesh.slice(axis, 0).ranks()[1];
+  };
+  EXPECT_EQ(neighbours("tp-cp-dp-pp", "tp"), 1);
+  EXPECT_EQ(neighbours("tp-cp-dp-pp", "cp"), 2);
+  EXPECT_EQ(neighbours("tp-cp-dp-pp", "dp_shard"), 4);
+  EXPECT_EQ(neighbours("tp-cp-dp-pp", "pp"), 8);
+  EXPECT_EQ(neighbours("cp-tp-dp-pp", "cp"), 1);
+  EXPECT_EQ(neighbours("tp-dp-cp-pp", "cp"), 4);
+  EXPECT_EQ(neighbours("tp-cp-pp-dp", "pp"), 4);
+  EXPECT_EQ(neighbours("tp-cp-pp-dp", "dp_shard"), 8);
+}
+
+TEST(ParallelLayout, StagesInTheMiddleTakeWhatIsLeftOver) {
+  const auto layers = [](std::int64_t total, const char* layout) {
+    Transformer model = llama();
+    model.layers = total;
+    return stage_layers(model, parsed(layout));
+  };
+  EXPECT_THAT(layers(32, "pp=4"), ElementsAre(8, 8, 8, 8));
+  EXPECT_THAT(layers(126, "pp=4"), ElementsAre(31, 32, 32, 31));
+  EXPECT_THAT(layers(127, "pp=4"), ElementsAre(32, 32, 32, 31));
+  EXPECT_THAT(layers(7, "pp=2"), ElementsAre(4, 3));
+  EXPECT_THAT(layers(10, "pp=2,virtual_stages=2"), ElementsAre(2, 3, 3, 2));
+}
+
+RC_GTEST_PROP(ParallelLayout, StagesHoldAllLayersEvenly, ()) {
+  Transformer model = llama();
+  ParallelLayout layout;
+  layout.pp = *rc::gen::inRange(1, 9), layout.virtual_stages = *rc::gen::inRange(1, 4);
+  model.layers = *rc::gen::inRange(layout.pp * layout.virtual_stages, 130);
+  const auto layers = stage_layers(model, layout);
+  RC_ASSERT(std::accumulate(layers.begin(), layers.end(), std::int64_t{0}) == model.layers);
+  const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
+  RC_ASSERT(*most - *least <= 1);
+  RC_ASSERT(layers.back() == *least || *most == *least);
+}
+
+}  // namespace
+}  // namespace cp
