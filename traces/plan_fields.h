@@ -21,6 +21,24 @@ inline constexpr EnumTable<MaskSlice::Kind, proto::MaskKind, 3> kMaskKinds = {
     {{MaskSlice::Kind::full, proto::full},
      {MaskSlice::Kind::causal, proto::causal},
      {MaskSlice::Kind::window, proto::window}}};
+inline constexpr EnumTable<RowOperation, proto::RowOperation, 17> kRowOperations = {
+    {{RowOperation::rms_norm, proto::rms_norm},
+     {RowOperation::rms_norm_backward, proto::rms_norm_backward},
+     {RowOperation::rotary, proto::rotary},
+     {RowOperation::rotary_backward, proto::rotary_backward},
+     {RowOperation::gated_activation, proto::gated_activation},
+     {RowOperation::gated_activation_backward, proto::gated_activation_backward},
+     {RowOperation::embed, proto::embed},
+     {RowOperation::embed_backward, proto::embed_backward},
+     {RowOperation::cross_entropy, proto::cross_entropy},
+     {RowOperation::cross_entropy_backward, proto::cross_entropy_backward},
+     {RowOperation::route, proto::route},
+     {RowOperation::route_backward, proto::route_backward},
+     {RowOperation::dispatch, proto::dispatch},
+     {RowOperation::combine, proto::combine},
+     {RowOperation::add_bias, proto::add_bias},
+     {RowOperation::squared_norm, proto::squared_norm},
+     {RowOperation::optimizer, proto::optimizer}}};
 
 // The field of an operation's message, by the name that visit_fields() gives it.
 inline const google::protobuf::FieldDescriptor* field_named(const google::protobuf::Message& message,

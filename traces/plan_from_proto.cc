@@ -210,6 +210,12 @@ class PlanReader {
     const int number = op.GetReflection()->GetEnumValue(op, field_named(op, name));
     value = from_proto(static_cast<proto::ReduceOp>(number), FieldPath(path, name));
   }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  RowOperation& value) const {
+    const int number = op.GetReflection()->GetEnumValue(op, field_named(op, name));
+    value =
+        traces::kRowOperations.from_proto(static_cast<proto::RowOperation>(number), FieldPath(path, name));
+  }
   void read_field(const Message& op, std::string_view name, const FieldPath&, Digest& value) const {
     value = from_proto(sub_message<proto::Digest>(op, name));
   }
@@ -220,6 +226,12 @@ class PlanReader {
     } else if (op.GetDescriptor() != proto::Broadcast::descriptor() || name != "in") {
       at.fail("is missing");
     }
+  }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  std::vector<View>& values) const {
+    read_messages<proto::View>(op, name, path, [&](const proto::View& view, const FieldPath& at) {
+      values.push_back(read(view, at));
+    });
   }
   void read_field(const Message& op, std::string_view name, const FieldPath& path,
                   std::vector<Transfer>& values) const {

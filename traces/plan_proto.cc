@@ -84,11 +84,17 @@ class OperationWriter {
   void operator()(std::string_view name, ReduceOp value) {
     reflection_.SetEnumValue(&message_, field_named(message_, name), to_proto(value));
   }
+  void operator()(std::string_view name, RowOperation value) {
+    reflection_.SetEnumValue(&message_, field_named(message_, name), traces::kRowOperations.to_proto(value));
+  }
   void operator()(std::string_view name, const Digest& value) {
     sub_message<proto::Digest>(name) = to_proto(value);
   }
   void operator()(std::string_view name, const View& value) {
     if (value != View{}) write(value, sub_message<proto::View>(name));
+  }
+  void operator()(std::string_view name, const std::vector<View>& values) {
+    write_all<proto::View>(name, values);
   }
   void operator()(std::string_view name, const std::vector<Transfer>& values) {
     write_all<proto::Transfer>(name, values);
@@ -120,9 +126,10 @@ void write(const Step& step, proto::Step& message) {
     after.set_iterations_back(edge.iterations_back);
   }
   message.set_label(require_utf8(step.label, FieldPath("step.label")));
-  const FieldDescriptor* work = field_named(message, operation_name(step.work));
-  Message& operation = *message.GetReflection()->MutableMessage(&message, work);
-  visit_operation(step.work, [&](const auto& op) { visit_fields(op, OperationWriter(operation)); });
+  visit_operation(step.work, [&](const auto& op) {
+    const FieldDescriptor* work = field_named(message, kOperationName<std::remove_cvref_t<decltype(op)>>);
+    visit_fields(op, OperationWriter(*message.GetReflection()->MutableMessage(&message, work)));
+  });
 }
 
 }  // namespace

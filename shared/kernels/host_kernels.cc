@@ -1,12 +1,19 @@
 #include "shared/kernels/host_kernels.h"
 
+#include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "shared/kernels/elements.h"
 #include "shared/kernels/kernels.h"
 
 namespace cp {
 
 void run_kernel(const Kernel& kernel, const HostMemory& memory, std::int64_t iteration) {
-  std::visit([&](const auto& chosen) { run(chosen, memory, iteration); }, kernel);
+  std::visit(Overloaded{[&](const auto& chosen) { run(chosen, memory, iteration); },
+                        [&](const RowKernel& chosen) {
+                          throw InvalidInput(str("no host kernel ", name(chosen.operation), "; there is ",
+                                                 join(host_target().kernels, ", ")));
+                        }},
+             kernel);
 }
 
 double load_element(DType dtype, const std::byte* data, std::int64_t index) {

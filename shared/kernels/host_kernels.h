@@ -17,6 +17,7 @@
 
 namespace cp {
 
+// Throws InvalidInput for what host_target() lacks.
 void run_kernel(const Kernel& kernel, const HostMemory& memory, std::int64_t iteration);
 
 // out[i] = in[0][i] op in[1][i] op ... in this order, for `numel` contiguous elements; for avg the sum is

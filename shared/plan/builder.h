@@ -13,7 +13,9 @@
 // between an iteration and those before it.
 #pragma once
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/plan/plan.h"
@@ -42,6 +44,12 @@ class PlanBuilder {
   // views outside of their buffer, or of the wrong size for the operation.
   StepId add(StreamId stream, Kernel kernel, std::string label = {});
   StepId add(StreamId stream, Collective collective, std::string label = {});
+
+  // Appends all steps of `part`, a plan of the same rank: on its streams and groups, by name, and with its temporaries as new
+  // ones called `prefix` + name. `bindings` gives each other buffer of the part, by name, a contiguous window of this plan,
+  // which moves with the Repeat that is open here, if one is. Edges are derived anew. Throws InvalidInput for a buffer without
+  // a window or with one that is too small, not contiguous or of another dtype, and for a part with Repeats inside a Repeat.
+  void splice(const Plan& part, const std::map<std::string, View>& bindings, std::string_view prefix = {});
 
   void begin_repeat(std::int64_t count);
   void end_repeat();

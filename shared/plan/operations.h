@@ -4,13 +4,16 @@
 // to validate_step(), and nowhere else under shared/plan.
 #pragma once
 
+#include <array>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "shared/plan/plan.h"
 
 namespace cp {
 
+// Of the type: the word of the text form and of plan.proto. operation_name() differs for RowKernels alone.
 template <class Op>
 inline constexpr std::string_view kOperationName = "";
 template <>
@@ -45,6 +48,27 @@ template <>
 inline constexpr std::string_view kOperationName<AttentionDelta> = "attention_delta";
 template <>
 inline constexpr std::string_view kOperationName<AttentionMerge> = "attention_merge";
+template <>
+inline constexpr std::string_view kOperationName<RowKernel> = "row_kernel";
+
+inline constexpr std::array<std::pair<RowOperation, std::string_view>, 17> kRowOperations = {
+    {{RowOperation::rms_norm, "rms_norm"},
+     {RowOperation::rms_norm_backward, "rms_norm_backward"},
+     {RowOperation::rotary, "rotary"},
+     {RowOperation::rotary_backward, "rotary_backward"},
+     {RowOperation::gated_activation, "gated_activation"},
+     {RowOperation::gated_activation_backward, "gated_activation_backward"},
+     {RowOperation::embed, "embed"},
+     {RowOperation::embed_backward, "embed_backward"},
+     {RowOperation::cross_entropy, "cross_entropy"},
+     {RowOperation::cross_entropy_backward, "cross_entropy_backward"},
+     {RowOperation::route, "route"},
+     {RowOperation::route_backward, "route_backward"},
+     {RowOperation::dispatch, "dispatch"},
+     {RowOperation::combine, "combine"},
+     {RowOperation::add_bias, "add_bias"},
+     {RowOperation::squared_norm, "squared_norm"},
+     {RowOperation::optimizer, "optimizer"}}};
 
 // Calls visit(name, field) for each field of the operation, which may be const, in the order of plan.h.
 template <class Op, class Visit>
@@ -78,6 +102,9 @@ void visit_fields(Op& op, Visit&& visit) {
     visit("accumulate_dq", op.accumulate_dq), visit("accumulate_dkv", op.accumulate_dkv);
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     visit("out", op.out), visit("dout", op.dout), visit("delta", op.delta);
+  } else if constexpr (std::is_same_v<T, RowKernel>) {
+    visit("operation", op.operation), visit("reads", op.reads), visit("writes", op.writes);
+    visit("updates", op.updates);
   } else {
     static_assert(std::is_same_v<T, AttentionMerge>, "an operation without fields");
     visit("in", op.in), visit("in_lse", op.in_lse), visit("out", op.out), visit("lse", op.lse);
@@ -123,6 +150,10 @@ void for_each_access(const Work& work, std::int32_t index_in_group, F&& f) {
       reads(op.out, op.dout), writes(op.delta);
     } else if constexpr (std::is_same_v<T, AttentionMerge>) {
       reads(op.in, op.in_lse), updates(op.out, op.lse);
+    } else if constexpr (std::is_same_v<T, RowKernel>) {
+      for (const View& view : op.reads) reads(view);
+      for (const View& view : op.writes) writes(view);
+      for (const View& view : op.updates) updates(view);
     } else {
       reads(op.in), writes(op.out);
     }

@@ -4,6 +4,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/operations.h"
+#include "shared/plan/plan_text.h"
 
 namespace cp {
 
@@ -48,9 +49,17 @@ bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k) {
   return false;
 }
 
+std::string_view name(RowOperation operation) { return name_in(kRowOperations, operation); }
+
 std::string_view operation_name(const Work& work) {
-  return visit_operation(work,
-                         [](const auto& op) { return kOperationName<std::remove_cvref_t<decltype(op)>>; });
+  return visit_operation(work, [](const auto& op) {
+    using T = std::remove_cvref_t<decltype(op)>;
+    if constexpr (std::is_same_v<T, RowKernel>) {
+      return name(op.operation);
+    } else {
+      return kOperationName<T>;
+    }
+  });
 }
 
 bool is_collective(const Step& step) { return std::holds_alternative<Collective>(step.work); }

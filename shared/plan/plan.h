@@ -216,8 +216,38 @@ struct AttentionMerge {  // (out, lse) = log-sum-exp merge of (out, lse) and (in
   bool operator==(const AttentionMerge&) const = default;
 };
 
+// Kernels that treat rows one by one, or move whole rows, and are bound by memory: what a transformer needs beside products and
+// attention. Shape-only: no host version exists yet, so host_target() lacks them and devices refuse them by name; plans with
+// them are complete, checked and timed.
+enum class RowOperation : std::uint8_t {
+  rms_norm,
+  rms_norm_backward,
+  rotary,
+  rotary_backward,
+  gated_activation,
+  gated_activation_backward,
+  embed,
+  embed_backward,
+  cross_entropy,
+  cross_entropy_backward,
+  route,
+  route_backward,
+  dispatch,
+  combine,
+  add_bias,
+  squared_norm,
+  optimizer,
+};
+// The operation's name in Targets, traces and messages is that of the RowOperation: "rms_norm".
+std::string_view name(RowOperation operation);
+struct RowKernel {  // one view at least is written or updated
+  RowOperation operation = RowOperation::rms_norm;
+  std::vector<View> reads, writes, updates;  // updates: read and written
+  bool operator==(const RowKernel&) const = default;
+};
+
 using Kernel = std::variant<Copy, Cast, Fill, Accumulate, Scale, MatMul, AttentionForward, AttentionBackward,
-                            AttentionDelta, AttentionMerge>;
+                            AttentionDelta, AttentionMerge, RowKernel>;
 
 // ---- steps
 // ----------------------------------------------------------------------------------------------------------

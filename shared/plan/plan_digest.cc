@@ -12,6 +12,7 @@ void hash(Hasher& hasher, std::int32_t value) { hasher.add(value); }
 void hash(Hasher& hasher, double value) { hasher.add(value); }
 void hash(Hasher& hasher, bool value) { hasher.add(value); }
 void hash(Hasher& hasher, ReduceOp op) { hasher.add(name(op)); }
+void hash(Hasher& hasher, RowOperation operation) { hasher.add(name(operation)); }
 void hash(Hasher& hasher, const Digest& digest) { hasher.add(digest); }
 void hash(Hasher& hasher, const View& view) {
   hasher.add(view.buffer).add(view.offset).add_all(view.shape).add_all(view.strides);

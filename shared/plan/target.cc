@@ -1,5 +1,7 @@
 #include "shared/plan/target.h"
 
+#include "shared/plan/operations.h"
+
 namespace cp {
 
 const Target& host_target() {
@@ -10,6 +12,16 @@ const Target& host_target() {
                   "attention_backward", "attention_delta", "attention_merge"},
       .dtypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64},
       .alignment_bytes = 1};
+  return target;
+}
+
+const Target& shape_target() {
+  static const Target target = [] {
+    Target made = host_target();
+    made.name = "shape";
+    for (const auto& [operation, text] : kRowOperations) made.kernels.emplace(text);
+    return made;
+  }();
   return target;
 }
 

@@ -30,6 +30,9 @@ struct Target {
 // Everything that the host kernels and collectives can do: the fabric's target and Gloo's.
 const Target& host_target();
 
+// The same with every kernel that a plan can have, RowKernels too: what is planned, checked and timed, and runs nowhere yet.
+const Target& shape_target();
+
 Hasher& hash(Hasher& hasher, const Target& target);
 
 }  // namespace cp

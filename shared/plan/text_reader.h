@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shared/base/error.h"
+#include "shared/plan/operations.h"
 #include "shared/plan/plan.h"
 #include "shared/plan/plan_text.h"
 
@@ -123,6 +124,7 @@ class TextReader {
     value = one_of(kBools);
   }
   void field(ReduceOp& value) { value = named<ReduceOp>(parse_reduce_op); }
+  void field(RowOperation& value) { value = one_of(kRowOperations); }
   void field(DType& value) { value = named<DType>(parse_dtype); }
   void field(std::string& value) {
     value = token();

@@ -190,6 +190,10 @@ class StepRules : ViewRules {
     shaped(op.in_lse, op.lse.shape, "in_lse"), is_f32(op.in_lse, "in_lse");
   }
 
+  void check_kernel(const RowKernel& op) const {
+    require(!op.writes.empty() || !op.updates.empty(), "writes nothing; leave it out");
+  }
+
   void check_rows(const View& out, const View& rows, std::string_view role) const {
     four_dims(out), is_f32(rows, role);
     shaped(rows, {out.shape[0], out.shape[2], out.shape[1]}, role);

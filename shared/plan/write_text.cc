@@ -78,8 +78,9 @@ class Writer {
   }
 
   void step(const Step& step) {
-    put("step ", next_step_++, " on ", step.stream, " ", operation_name(step.work));
+    put("step ", next_step_++, " on ", step.stream, " ");
     visit_operation(step.work, [&](const auto& op) {
+      put(kOperationName<std::remove_cvref_t<decltype(op)>>);
       visit_fields(op, [&](std::string_view field_name, const auto& value) {
         put(" ", field_name, "="), field(value);
       });
@@ -104,6 +105,7 @@ class Writer {
   void field(std::int32_t value) { put(value); }
   void field(bool value) { put(value ? "true" : "false"); }
   void field(ReduceOp op) { put(name(op)); }
+  void field(RowOperation operation) { put(name(operation)); }
   void field(DType dtype) { put(name(dtype)); }
   void field(const Digest& digest) { put(std::string_view(to_string(digest))); }
   void field(double value) {

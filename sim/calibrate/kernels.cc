@@ -60,7 +60,7 @@ std::string put_attention(Cluster& cluster, bool backward, bool causal, int head
     const AttentionCurve& known = cluster.attention[i];
     if (known.backward == backward && known.causal == causal && known.head_dim == head_dim) break;
   }
-  if (i == cluster.attention.size()) cluster.attention.push_back({backward, causal, head_dim, {}});
+  if (i == cluster.attention.size()) cluster.attention.push_back({backward, causal, head_dim, {}, "fa2"});
   cluster.attention[i].tflops = curve;
   return str("attention[", i, "].tflops");
 }

@@ -61,6 +61,7 @@ void check_curves(const Cluster& cluster, Errors& errors) {
   check_peak("transfer.inter_node", cluster.transfer.inter_node, cluster.network.nic_gbps, "network.nic_gbps",
              errors);
   check_peak("matmul_efficiency", cluster.matmul_efficiency, 1, "the peak", errors);
+  check_peak("fp8_efficiency", cluster.fp8_efficiency, 1, "the peak", errors);
   check_peak("memory_efficiency", cluster.memory_efficiency, 1, "the peak", errors);
   for (std::size_t i = 0; i < cluster.attention.size(); ++i) {
     const AttentionCurve& curve = cluster.attention[i];
@@ -71,7 +72,7 @@ void check_curves(const Cluster& cluster, Errors& errors) {
     for (std::size_t j = 0; j < i; ++j) {
       const AttentionCurve& other = cluster.attention[j];
       if (other.backward == curve.backward && other.causal == curve.causal &&
-          other.head_dim == curve.head_dim) {
+          other.head_dim == curve.head_dim && other.kernel == curve.kernel) {
         errors.push_back({name, str("is of the same kernel as attention[", j, "]; keep one")});
       }
     }

@@ -80,6 +80,7 @@ struct AttentionCurve {
   bool backward = false, causal = false;  // causal: any mask with a diagonal
   int head_dim = 128;
   Curve tflops;
+  std::string kernel = "fa2";  // whose generation was measured: "fa2", "fa3", ...
   bool operator==(const AttentionCurve&) const = default;
 };
 
@@ -93,6 +94,7 @@ struct Cluster {
   std::vector<CollectiveCurve> collectives;
   std::vector<AttentionCurve> attention;
   Curve matmul_efficiency;  // of the peak, over the flops of the product
+  Curve fp8_efficiency;     // of tflops_fp8, with its casts; empty: as matmul_efficiency
   Curve memory_efficiency;  // of hbm_gbps, over the bytes that a kernel moves
 
   using Source = sim::Source;

@@ -61,6 +61,7 @@ void for_each_curve(AnyCluster& cluster, Visit&& visit) {
   visit("transfer.intra_node", cluster.transfer.intra_node);
   visit("transfer.inter_node", cluster.transfer.inter_node);
   visit("matmul_efficiency", cluster.matmul_efficiency);
+  visit("fp8_efficiency", cluster.fp8_efficiency);
   visit("memory_efficiency", cluster.memory_efficiency);
   for (std::size_t i = 0; i < cluster.collectives.size(); ++i) {
     visit(str("collectives[", i, "].time_us"), cluster.collectives[i].time_us);

@@ -38,18 +38,25 @@ Cluster lender(const std::string& name, const proto::Borrowed& (proto::Cluster::
   return find_cluster(name);
 }
 
-void borrow_attention(const Cluster& from, const std::string& source, Cluster& cluster) {
-  const double factor = cluster.gpu.tflops_16 / from.gpu.tflops_16;
-  const std::string text = str(source, " (", from.name, "'s times ", factor, ", the ratio of tflops_16)");
+void borrow_attention(const Cluster& from, const proto::Borrowed& borrowed, Cluster& cluster) {
+  const double ratio = cluster.gpu.tflops_16 / from.gpu.tflops_16,
+               times = borrowed.times() == 0 ? 1 : borrowed.times();
+  if (!(times > 0 && times <= 10)) throw InvalidInput(str("times: ", times, "; use a factor in (0, 10]"));
+  const double factor = ratio * times;
+  const std::string text =
+      str(borrowed.source(), " (", from.name, "'s times ", ratio, ", the ratio of tflops_16",
+          times == 1 ? ")" : str(", and times ", times, ")"));
   for (const AttentionCurve& curve : from.attention) {
     const bool known = std::any_of(cluster.attention.begin(), cluster.attention.end(), [&](const auto& own) {
-      return own.backward == curve.backward && own.causal == curve.causal && own.head_dim == curve.head_dim;
+      return own.backward == curve.backward && own.causal == curve.causal && own.head_dim == curve.head_dim &&
+             own.kernel == curve.kernel;
     });
     if (known) continue;
     std::vector<CurvePoint> points = curve.tflops.points();
     for (CurvePoint& point : points) point.y *= factor;
     set_source(cluster.sources, {str("attention[", cluster.attention.size(), "].tflops"), text, true});
-    cluster.attention.push_back({curve.backward, curve.causal, curve.head_dim, Curve(std::move(points))});
+    cluster.attention.push_back(
+        {curve.backward, curve.causal, curve.head_dim, Curve(std::move(points)), curve.kernel});
   }
 }
 
@@ -64,7 +71,8 @@ Curve with_faster_links(const Curve& rates, double factor) {
   return Curve(std::move(points));
 }
 
-void borrow_transfer(const Cluster& from, const std::string& source, Cluster& cluster) {
+void borrow_transfer(const Cluster& from, const proto::Borrowed& borrowed, Cluster& cluster) {
+  const std::string& source = borrowed.source();
   const auto borrow = [&](const char* field, const Curve& theirs, Curve& ours, double their_link,
                           double our_link) {
     if (!ours.empty() || theirs.empty() || their_link == 0 || our_link == 0) return;
@@ -151,8 +159,11 @@ class ClusterReader {
       drop_sources(cluster_.sources, "attention[");
     }
     for (const proto::AttentionCurve& curve : message_.attention()) {
-      cluster_.attention.push_back(
-          {curve.backward(), curve.causal(), curve.head_dim() == 0 ? 128 : curve.head_dim(), {}});
+      cluster_.attention.push_back({curve.backward(),
+                                    curve.causal(),
+                                    curve.head_dim() == 0 ? 128 : curve.head_dim(),
+                                    {},
+                                    curve.kernel().empty() ? "fa2" : curve.kernel()});
     }
   }
 
@@ -165,7 +176,7 @@ class ClusterReader {
       return fields_.fail(field, "has no source; add such as source: \"same die\"");
     }
     try {
-      borrow(lender(borrowed.preset(), what), borrowed.source(), cluster_);
+      borrow(lender(borrowed.preset(), what), borrowed, cluster_);
     } catch (const InvalidInput& error) {
       fields_.fail(field, error.what());
     }
@@ -238,6 +249,7 @@ std::string write_cluster(const Cluster& cluster) {
     out.set_backward(curve.backward);
     out.set_causal(curve.causal);
     out.set_head_dim(curve.head_dim);
+    out.set_kernel(curve.kernel);
   }
   for_each_curve(cluster, [&](const std::string& field, const Curve& curve) {
     if (!curve.empty()) fields.write(field, curve);

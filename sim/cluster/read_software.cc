@@ -27,10 +27,12 @@ class SoftwareReader {
     software_.name.clear();
     take_base();
     if (!message_.name().empty()) software_.name = message_.name();
-    for_each_parameter(software_, [&](const char* field, double& value, const Range& range) {
+    const auto take_number = [&](const char* field, double& value, const Range& range) {
       require(field);
       fields_.read(field, range, value);
-    });
+    };
+    for_each_parameter(software_, take_number);
+    for_each_number_of_facts(software_, take_number);
     for_each_fact(software_, [&](const char* field, auto& fact) { take(field, fact); });
     take_enumerator("sharding_group", kGroups, software_.sharding_group);
     take_enumerator("linear_precision", kPrecisions, software_.linear_precision);
@@ -122,8 +124,11 @@ std::string write_software(const SoftwareProfile& software) {
   proto::Software message;
   message.set_name(software.name);
   SourcedWriter fields(message, software.sources);
-  for_each_parameter(software,
-                     [&](const char* field, double value, const Range&) { fields.write(field, value); });
+  const auto write_number = [&](const char* field, double value, const Range&) {
+    fields.write(field, value);
+  };
+  for_each_parameter(software, write_number);
+  for_each_number_of_facts(software, write_number);
   for_each_fact(software, [&](const char* field, const auto& fact) { fields.write(field, fact); });
   fields.write("sharding_group", to_string(software.sharding_group));
   fields.write("linear_precision", to_string(software.linear_precision));

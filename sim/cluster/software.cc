@@ -12,10 +12,12 @@ namespace cp::sim {
 std::vector<FieldError> software_errors(const SoftwareProfile& software) {
   std::vector<FieldError> errors;
   if (software.name.empty()) errors.push_back({"name", "is empty; add such as name: \"mine\""});
-  for_each_parameter(software, [&](const char* field, double value, const Range& range) {
+  const auto check = [&](const char* field, double value, const Range& range) {
     const std::string error = range_error(value, range);
     if (!error.empty()) errors.push_back({field, error});
-  });
+  };
+  for_each_parameter(software, check);
+  for_each_number_of_facts(software, check);
   const std::vector<std::string>& names = strategy_names();
   if (std::find(names.begin(), names.end(), software.strategy) == names.end()) {
     const std::vector<std::string_view> views(names.begin(), names.end());

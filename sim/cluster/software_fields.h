@@ -25,6 +25,14 @@ void for_each_fact(AnySoftware& software, Visit&& visit) {
   visit("dkv_f32", software.dkv_f32);
   visit("strategy", software.strategy);
   visit("balance", software.balance);
+  visit("attention_kernel", software.attention_kernel);
+}
+
+// visit(name, number, range), for the facts that are a number.
+template <class AnySoftware, class Visit>
+void for_each_number_of_facts(AnySoftware& software, Visit&& visit) {
+  visit("loss_f32_copies", software.loss_f32_copies, Range{0, 16});
+  visit("allocator_slack", software.allocator_slack, Range{0, 1});
 }
 
 // What validate_software throws.

@@ -33,7 +33,7 @@ void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
   plan_ = nullptr;
   if (plan.self != rank_)
     throw InvalidInput(str("a plan of rank ", plan.self, " on the device of rank ", rank_));
-  if (world_.target_is_restricted()) check_target(plan);
+  if (world_.target_is_restricted() || plan.target != host_target()) check_target(plan);
   memberships_.clear();
   for (const Group& group : plan.groups) memberships_.push_back(membership_of(group));
   for_each_step(plan, [&](const Step& step, std::int64_t count) { check_step(plan, step, count); });

@@ -203,6 +203,8 @@ class ShadowRun {
       write(plan, op.out, more_tags_);
     } else if constexpr (std::is_same_v<Op, Scale>) {
       if (op.factor != 1) find(plan, "scales by ", op.factor, ", which no step of attention does");
+    } else if constexpr (std::is_same_v<Op, RowKernel>) {
+      find(plan, name(op.operation), ", which no step of attention does");
     } else if constexpr (std::is_same_v<Op, MatMul>) {
       find(plan, "a product that is no part of attention");
     } else {

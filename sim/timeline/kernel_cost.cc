@@ -41,19 +41,6 @@ void add_pairs(const std::vector<MaskSlice>& slices, double heads, KernelWork& w
   }
 }
 
-// The curve of that pass for the mask, of the head size nearest to this one; null when there is none.
-const AttentionCurve* nearest(const std::vector<AttentionCurve>& curves, bool backward, bool causal,
-                              std::int64_t head_dim) {
-  const AttentionCurve* best = nullptr;
-  const auto distance = [&](const AttentionCurve& curve) {
-    return std::abs(curve.head_dim - head_dim) * 2 + (curve.causal == causal ? 0 : 1);
-  };
-  for (const AttentionCurve& curve : curves) {
-    if (curve.backward == backward && (best == nullptr || distance(curve) < distance(*best))) best = &curve;
-  }
-  return best;
-}
-
 }  // namespace
 
 KernelWork work_of(const Kernel& kernel, const Plan& plan) {
@@ -100,6 +87,20 @@ double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
              kernel);
 }
 
+// The curve of that pass: of the software's kernel before others, then of the nearest head size, then for the mask; null when
+// there is none.
+const AttentionCurve* KernelCost::attention_curve(bool backward, bool causal, std::int64_t head_dim) const {
+  const AttentionCurve* best = nullptr;
+  const auto distance = [&](const AttentionCurve& curve) {
+    const bool other = software_.attention_kernel != "any" && curve.kernel != software_.attention_kernel;
+    return (other ? 1 << 20 : 0) + std::abs(curve.head_dim - head_dim) * 2 + (curve.causal == causal ? 0 : 1);
+  };
+  for (const AttentionCurve& curve : cluster_.attention) {
+    if (curve.backward == backward && (best == nullptr || distance(curve) < distance(*best))) best = &curve;
+  }
+  return best;
+}
+
 // A kernel with both kinds of slices does one after the other, each as fast as a kernel of all these pairs.
 double KernelCost::attention_ns(const KernelWork& work, std::int64_t head_dim, bool backward) const {
   const double pairs = work.full_pairs + work.diagonal_pairs;
@@ -109,7 +110,7 @@ double KernelCost::attention_ns(const KernelWork& work, std::int64_t head_dim, b
   for (const bool causal : {false, true}) {
     const double share = causal ? work.diagonal_pairs : work.full_pairs;
     if (share == 0) continue;
-    const AttentionCurve* curve = nearest(cluster_.attention, backward, causal, head_dim);
+    const AttentionCurve* curve = attention_curve(backward, causal, head_dim);
     const double tflops = curve == nullptr ? kAttentionShare * peak : std::min(curve->tflops.at(pairs), peak);
     flop_ns += share * flops_per_pair / tflops * 1e-3;
   }
@@ -118,10 +119,15 @@ double KernelCost::attention_ns(const KernelWork& work, std::int64_t head_dim, b
 
 double KernelCost::product_ns(const KernelWork& work, DType dtype) const {
   const Gpu& gpu = cluster_.gpu;
-  const double peak = (dtype == DType::f32 ? gpu.tflops_f32 : gpu.tflops_16) * gpu.sustained_clock;
-  const double share = cluster_.matmul_efficiency.empty()
-                           ? kOtherShare
-                           : std::min(cluster_.matmul_efficiency.at(work.flops), 1.0);
+  const bool fp8 =
+      software_.linear_precision == LinearPrecision::fp8 && dtype != DType::f32 && gpu.tflops_fp8 > 0;
+  const double peak = (fp8                   ? gpu.tflops_fp8
+                       : dtype == DType::f32 ? gpu.tflops_f32
+                                             : gpu.tflops_16) *
+                      gpu.sustained_clock;
+  const Curve& efficiency =
+      fp8 && !cluster_.fp8_efficiency.empty() ? cluster_.fp8_efficiency : cluster_.matmul_efficiency;
+  const double share = efficiency.empty() ? kOtherShare : std::min(efficiency.at(work.flops), 1.0);
   return std::max(work.flops / (peak * share) * 1e-3, memory_ns(work.bytes));
 }
 

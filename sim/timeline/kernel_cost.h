@@ -1,5 +1,6 @@
 // How long a kernel takes on a GPU that does nothing else: attention by the pairs that its mask allows, products by their
-// flops, all else by the bytes it moves. No kernel is faster than the GPU's peak.
+// flops, all else by the bytes it moves. No kernel is faster than the GPU's peak. Where
+// the software's linear layers are in FP8, products of 16-bit operands are.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +29,13 @@ class KernelCost {
   // With the launch. Without a curve for it attention reaches half of the peak, and other kernels four fifths of theirs.
   double ns(const Kernel& kernel, const Plan& plan) const;
 
- private:
+  // The parts of it, without the launch.
   double attention_ns(const KernelWork& work, std::int64_t head_dim, bool backward) const;
   double product_ns(const KernelWork& work, DType dtype) const;
   double memory_ns(double bytes) const;
+
+ private:
+  const AttentionCurve* attention_curve(bool backward, bool causal, std::int64_t head_dim) const;
 
   const Cluster& cluster_;
   const SoftwareProfile& software_;

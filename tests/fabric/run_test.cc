@@ -77,6 +77,17 @@ TEST_P(Runs, ABodySynchronizesWhatItEnqueues) {
       HasSubstr("without synchronize"));
 }
 
+TEST_P(Runs, APlanWithAKernelThatTheHostLacksIsRefusedByName) {
+  Fabric fabric(1, options());
+  PlanBuilder builder(0, shape_target());
+  const BufferId x = builder.inout("x", DType::f32, 4);
+  builder.add(builder.stream("s"), RowKernel{RowOperation::rms_norm, {}, {}, {flat_view(x, 0, 4)}});
+  const Plan plan = std::move(builder).build({});
+  EXPECT_THAT(
+      message_of<InvalidInput>([&] { fabric.run([&](Rank, Device& device) { device.prepare(plan, {}); }); }),
+      HasSubstr("the fabric as host has no rms_norm; it has "));
+}
+
 TEST_P(Runs, APreparedPlanOutlivesARunButNotAFailure) {
   Fabric fabric(2, options());
   const auto plans = good_plans(2);

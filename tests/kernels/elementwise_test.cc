@@ -3,9 +3,11 @@
 #include <limits>
 #include <numeric>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "shared/base/error.h"
 #include "shared/kernels/strided.h"
 #include "tests/kernels/kernel_memory.h"
 
@@ -294,6 +296,14 @@ TEST(MatMulKernel, SixteenBitTypesSumInF32) {
   memory.run(
       MatMul{dense_view(a, 0, {1, kDepth}), dense_view(a, 0, {kDepth, 1}), dense_view(out, 0, {1, 1}), true});
   EXPECT_EQ(memory.values(out), std::vector<double>{304});
+}
+
+TEST(RowKernel, IsRefusedByName) {
+  KernelMemory memory;
+  const BufferId x = memory.add(DType::f32, {1, 2});
+  const auto run = [&] { memory.run(RowKernel{RowOperation::rms_norm, {}, {}, {flat_view(x, 0, 2)}}); };
+  EXPECT_THAT(run, ::testing::ThrowsMessage<InvalidInput>(
+                       ::testing::HasSubstr("no host kernel rms_norm; there is ")));
 }
 
 }  // namespace

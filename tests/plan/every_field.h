@@ -21,6 +21,9 @@ class Variations {
   void of(bool& value) { with(value, !value); }
   void of(std::string& value) { with(value, value + "'"); }
   void of(ReduceOp& value) { with(value, value == ReduceOp::max ? ReduceOp::min : ReduceOp::max); }
+  void of(RowOperation& value) {
+    with(value, value == RowOperation::rotary ? RowOperation::optimizer : RowOperation::rotary);
+  }
   void of(DType& value) { with(value, value == DType::bf16 ? DType::i64 : DType::bf16); }
   void of(BufferKind& value) {
     with(value, value == BufferKind::input ? BufferKind::inout : BufferKind::input);
@@ -153,6 +156,7 @@ inline Plan plan_with_every_field() {
       visit_fields(op, [](std::string_view, auto& field) {
         using T = std::remove_reference_t<decltype(field)>;
         if constexpr (std::is_same_v<T, View>) field = dense_view(0, 3, {2, 3}, {6, 2, 1});
+        if constexpr (std::is_same_v<T, std::vector<View>>) field = {dense_view(0, 3, {2, 3}, {6, 2, 1})};
         if constexpr (std::is_same_v<T, std::vector<Transfer>>) field = {{1, flat_view(0, 0, 4)}};
         if constexpr (std::is_same_v<T, std::vector<MaskSlice>>)
           field = {{1, 2, 3, 4, MaskSlice::Kind::causal, 5, 6}};

@@ -40,7 +40,10 @@ View draw_view(BufferId buffer, std::int64_t numel, bool moving) {
 }
 
 Kernel draw_kernel(const View& in, const View& out) {
-  switch (draw(0, 4)) {
+  switch (draw(0, 5)) {
+    case 4:
+      return draw(0, 2) == 0 ? RowKernel{RowOperation::rotary, {in}, {out}, {}}
+                             : RowKernel{RowOperation::optimizer, {in}, {}, {out}};
     case 0:
       return Fill{out, 0.5};
     case 1:
@@ -55,7 +58,7 @@ Kernel draw_kernel(const View& in, const View& out) {
 }  // namespace
 
 Plan random_plan(const RandomPlanOptions& options) {
-  PlanBuilder builder(0, host_target());
+  PlanBuilder builder(0, shape_target());
   const int num_streams = draw(1, options.max_streams + 1);
   std::vector<StreamId> streams;
   std::vector<GroupId> groups;

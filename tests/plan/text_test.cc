@@ -57,6 +57,19 @@ end
   EXPECT_EQ(to_text(ring()), expected);
 }
 
+TEST(PlanText, RowKernelsSayTheirOperation) {
+  PlanBuilder b(0, shape_target());
+  const BufferId x = b.inout("x", DType::f32, 8), y = b.output("y", DType::bf16, 8);
+  b.add(b.stream("s"), RowKernel{RowOperation::gated_activation,
+                                 {flat_view(x, 0, 4), dense_view(x, 4, {2, 2})},
+                                 {flat_view(y, 0, 8)},
+                                 {}});
+  const std::string text = to_text(std::move(b).build({}));
+  EXPECT_EQ(
+      text.substr(text.find("step")),
+      "step 0 on 0 row_kernel operation=gated_activation reads=b0+0[4],b0+4[2x2] writes=b1+0[8] updates=-\n");
+}
+
 void expect_round_trip(const Plan& plan) {
   const std::string text = to_text(plan);
   const Plan read = parse_plan(text);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "shared/plan/builder.h"
 
 namespace cp {
@@ -346,6 +347,28 @@ TEST(ValidateStep, Exchanges) {
       {exchange({{0, flat_view(kX, 0, 8, {8, 2, 0})}}, {{0, flat_view(kX, 0, 8, {8, 2, 2})}}),
        "x+0[8] and x+0[8]" + advice, 4},
   });
+}
+
+TEST(ValidateStep, RowKernels) {
+  World world;
+  world.plan.target = shape_target();
+  const auto row = [](std::vector<View> reads, std::vector<View> writes, std::vector<View> updates) {
+    return kernel(
+        RowKernel{RowOperation::gated_activation, std::move(reads), std::move(writes), std::move(updates)});
+  };
+  const std::string prefix = "step gated_activation of rank 5: ";
+  EXPECT_EQ(world.error(row({flat_view(kIn, 0, 64), x(0, 3)}, {flat_view(kH, 0, 64)}, {})), "");
+  EXPECT_EQ(world.error(row({}, {}, {x(0, 64)})), "");
+  EXPECT_EQ(world.error(row({x(0, 64)}, {}, {})), prefix + "writes nothing; leave it out");
+  EXPECT_EQ(world.error(row({x(1, 64)}, {y(0, 1)}, {})),
+            prefix + "the view x+1[64] leaves its buffer of 64 elements; it covers [1, 65)");
+  EXPECT_EQ(world.error(row({}, {}, {flat_view(kIn, 0, 64)})),
+            prefix + "writes in, which is an input; make it an inout");
+  EXPECT_EQ(world.error(row({x(0, 8)}, {x(7, 8)}, {})),
+            prefix + "x+0[8] and x+7[8] share memory; a kernel's output is its own");
+  EXPECT_EQ(
+      World().error(row({}, {x(0, 8)}, {})),
+      prefix + "target host has no kernel gated_activation; it has " + join(host_target().kernels, ", "));
 }
 
 TEST(ValidateStep, NamesTheLabel) {

@@ -69,6 +69,20 @@ TEST(KernelCost, BytesAreReadsAndWrites) {
   EXPECT_NEAR(KernelCost(cluster, software).ns(cast, plan), 0.6, 1e-12);
 }
 
+TEST(KernelCost, RowKernelsMoveTheirBytes) {
+  PlanBuilder builder(0, shape_target());
+  const BufferId a = builder.input("a", DType::bf16, 100), b = builder.inout("b", DType::f32, 100);
+  const Kernel adam = RowKernel{
+      RowOperation::optimizer, {flat_view(a, 0, 100)}, {flat_view(b, 0, 50)}, {flat_view(b, 50, 50)}};
+  builder.add(builder.stream("s"), adam);
+  const Plan plan = std::move(builder).build({});
+  EXPECT_EQ(work_of(adam, plan).bytes, 200 + 200 + 2 * 200);
+  EXPECT_EQ(work_of(adam, plan).flops, 0);
+  const Cluster cluster = round_cluster();
+  const SoftwareProfile software;
+  EXPECT_NEAR(KernelCost(cluster, software).ns(adam, plan), 0.8, 1e-12);
+}
+
 // Rows of the table that the preset's curve is made of come back.
 TEST(KernelCost, ACalibratedClusterGivesItsTableBack) {
   const Cluster cluster = find_cluster("a800", 1);

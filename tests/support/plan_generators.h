@@ -149,12 +149,20 @@ class PlanDraw {
     field = reduce_op();
   }
   template <class Op>
+  void draw(RowOperation& field, const Op&) {
+    field = kRowOperations[number<std::size_t>(0, kRowOperations.size() - 1)].first;
+  }
+  template <class Op>
   void draw(Digest& field, const Op&) {
     field = digest();
   }
   template <class Op>
   void draw(View& field, const Op&) {
     field = view();
+  }
+  template <class Op>
+  void draw(std::vector<View>& field, const Op&) {
+    field = list<View>(0, 3, [&] { return view(); });
   }
   template <class Op>
   void draw(std::vector<Transfer>& field, const Op& op) {
