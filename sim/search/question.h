@@ -41,7 +41,7 @@ struct PlanQuestion {
   int top = 5;
 };
 
-// Bytes that one GPU may use.
+// Bytes that one GPU may use for all of Memory but the context, which the usable memory of a cluster leaves out.
 std::int64_t usable_bytes(const PlanQuestion& question);
 // What the cluster and the software add to a layout's memory.
 MemoryRules memory_rules(const PlanQuestion& question);

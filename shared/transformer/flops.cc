@@ -1,0 +1,37 @@
+#include "shared/transformer/flops.h"
+
+#include <algorithm>
+
+namespace cp {
+
+double allowed_pairs(const Transformer& model, const Workload& workload) {
+  const auto keys = static_cast<double>(workload.seq_len);
+  const double rows = workload.phase == Phase::decode ? 1 : keys - static_cast<double>(workload.cached);
+  const double first = keys - rows + 1;  // keys of the first query
+  const double all = rows * (first + keys) / 2;
+  if (!model.window || *model.window >= workload.seq_len) return all;
+  const auto window = static_cast<double>(*model.window);
+  const double short_rows =
+      std::clamp(window - first, 0.0, rows);  // that see fewer keys than the window holds
+  return short_rows * (2 * first + short_rows - 1) / 2 + (rows - short_rows) * window;
+}
+
+ModelFlops model_flops(const Transformer& model, const Workload& workload) {
+  const ParameterCounts counts = parameter_counts(model);
+  const auto batch = static_cast<double>(workload.global_batch);
+  const bool training = workload.phase == Phase::training;
+  const double rows =
+      workload.phase == Phase::decode ? 1 : static_cast<double>(workload.seq_len - workload.cached);
+  const double passes = training ? 3 : 1;
+  const auto head = static_cast<double>(model.vocab * model.hidden);
+  const std::int64_t biases = model.qkv_bias ? model.q_width() + 2 * model.kv_width() : 0;
+  const auto layers = static_cast<double>(counts.active - model.vocab * model.hidden - counts.final_norm -
+                                          model.layers * (counts.norms + biases));
+  ModelFlops flops;
+  flops.products = 2 * passes * batch * (rows * layers + (training ? rows : 1) * head);
+  flops.attention = 4 * passes * batch * static_cast<double>(model.head_dim * model.q_heads * model.layers) *
+                    allowed_pairs(model, workload);
+  return flops;
+}
+
+}  // namespace cp
