@@ -327,22 +327,24 @@ std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& wo
   return refuse_sequence(model, workload, layout);
 }
 
-Mesh build_mesh(const ParallelLayout& layout) {
+std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout) {
   const MeshAxis replicate{"dp_replicate", layout.dp_replicate}, shard{"dp_shard", layout.dp_shard},
       cp{"cp", layout.cp}, tp{"tp", layout.tp}, pp{"pp", layout.pp};
   switch (layout.order) {
     case AxisOrder::tp_cp_dp_pp:
-      return Mesh({pp, replicate, shard, cp, tp});
+      return {pp, replicate, shard, cp, tp};
     case AxisOrder::cp_tp_dp_pp:
-      return Mesh({pp, replicate, shard, tp, cp});
+      return {pp, replicate, shard, tp, cp};
     case AxisOrder::tp_dp_cp_pp:
-      return Mesh({pp, cp, replicate, shard, tp});
+      return {pp, cp, replicate, shard, tp};
     case AxisOrder::tp_cp_pp_dp:
-      return Mesh({replicate, shard, pp, cp, tp});
+      return {replicate, shard, pp, cp, tp};
   }
   CP_INVARIANT(false, "order ", static_cast<int>(layout.order));
-  return Mesh({tp});
+  return {};
 }
+
+Mesh build_mesh(const ParallelLayout& layout) { return Mesh(mesh_axes(layout)); }
 
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout) {
   const std::int64_t stages = std::int64_t{layout.pp} * layout.virtual_stages, extra = model.layers % stages;

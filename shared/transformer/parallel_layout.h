@@ -80,6 +80,8 @@ std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& wo
 
 // Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says.
 Mesh build_mesh(const ParallelLayout& layout);
+// Its axes: the last one varies fastest.
+std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout);
 
 // The layers of each of the pp * virtual_stages stages, in order of the layers: as even as can be; where they do not divide, the
 // last stage, which has the head, and then the first one, which has the embedding, get fewer.

@@ -35,6 +35,12 @@ double uncertainty(const Cluster& cluster, bool attention, bool transfers) {
   return share;
 }
 
+double product_uncertainty(const Cluster& cluster) {
+  const Source* source = cluster.source_of("matmul_efficiency");
+  if (cluster.matmul_efficiency.empty() || source == nullptr) return kUnmeasured;
+  return source->borrowed || source->text.starts_with("estimate") ? kBorrowed : kMeasured;
+}
+
 Strategy as_run_by(Strategy strategy, const SoftwareProfile& software) {
   strategy.send_empty = strategy.send_empty || software.send_empty;
   strategy.input_dtype_gradients = strategy.input_dtype_gradients || !software.dkv_f32;

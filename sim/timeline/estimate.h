@@ -12,6 +12,8 @@ namespace cp::sim {
 
 // How far the truth may lie from an estimate, as a factor each way: by what the cluster's numbers rest on.
 double uncertainty(const Cluster& cluster, bool attention, bool transfers);
+// The same of matrix products: of an efficiency that its source calls an estimate as of one that was taken over.
+double product_uncertainty(const Cluster& cluster);
 
 struct AttentionEstimate {
   double time_us = 0, low_us = 0, high_us = 0;

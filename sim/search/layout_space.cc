@@ -1,0 +1,197 @@
+#include "sim/search/layout_space.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "shared/base/error.h"
+#include "sim/timeline/estimate.h"
+
+namespace cp::sim {
+namespace {
+
+std::vector<int> divisors(int number) {
+  std::vector<int> all;
+  for (int degree = 1; degree <= number; ++degree) {
+    if (number % degree == 0) all.push_back(degree);
+  }
+  return all;
+}
+
+template <class T>
+std::vector<T> chosen(const std::optional<T>& fixed, std::vector<T> all) {
+  return fixed ? std::vector<T>{*fixed} : std::move(all);
+}
+
+// The axes that have several ranks, in order of neighbours.
+std::vector<std::string> axes_of(const ParallelLayout& layout) {
+  std::vector<std::string> axes;
+  for (const MeshAxis& axis : mesh_axes(layout)) {
+    if (axis.size > 1) axes.push_back(axis.name);
+  }
+  return axes;
+}
+
+}  // namespace
+
+LayoutSpace::LayoutSpace(const PlanQuestion& question)
+    : question_(question), training_(question.workload.phase == Phase::training) {}
+
+std::vector<ParallelLayout> LayoutSpace::families() const {
+  const Fixed& fixed = question_.fixed;
+  const int world = question_.cluster.num_gpus();
+  std::vector<ParallelLayout> families;
+  for (const int tp : chosen(fixed.tp, divisors(world))) {
+    if (world % tp != 0) continue;
+    for (const int pp : chosen(fixed.pp, divisors(world / tp))) {
+      if (world / tp % pp != 0) continue;
+      for (const int cp : chosen(fixed.cp, divisors(world / tp / pp))) {
+        if (world / tp / pp % cp != 0) continue;
+        const int dp = world / tp / pp / cp;
+        for (const int shard : chosen(fixed.dp_shard, training_ ? divisors(dp) : std::vector<int>{1})) {
+          if (dp % shard != 0 || dp / shard != fixed.dp_replicate.value_or(dp / shard)) continue;
+          ParallelLayout layout;
+          layout.tp = tp, layout.pp = pp, layout.cp = cp, layout.dp_shard = shard,
+          layout.dp_replicate = dp / shard;
+          add_orders(layout, families);
+        }
+      }
+    }
+  }
+  if (families.empty()) {
+    throw InvalidInput(str("what is fixed of the layout does not fit ", world,
+                           " GPUs: its degrees must divide them",
+                           training_ ? "" : ", and serving has no dp_shard",
+                           "; fix fewer of tp, cp, pp, dp_shard and dp_replicate, or use other --nodes"));
+  }
+  return families;
+}
+
+void LayoutSpace::add_orders(ParallelLayout layout, std::vector<ParallelLayout>& families) const {
+  const Fixed& fixed = question_.fixed;
+  const std::int64_t batch = question_.workload.global_batch;
+  const std::int64_t of_replica = std::max<std::int64_t>(1, batch / layout.dp());
+  std::vector<std::int64_t> micro_batches;
+  for (const std::int64_t size : {1, 2, 4, 8, 16}) {
+    if (size <= of_replica && of_replica % size == 0) micro_batches.push_back(size);
+  }
+  if (!training_) micro_batches = {of_replica};
+  std::vector<int> experts{1};
+  if (question_.model.experts) experts = divisors(static_cast<int>(question_.model.experts->count));
+  std::set<std::vector<std::string>> known;
+  for (const AxisOrder order : chosen(fixed.order, axis_orders())) {
+    layout.order = order;
+    if (!known.insert(axes_of(layout)).second) continue;
+    for (const ShardingGroup sharding :
+         chosen(fixed.sharding, {ShardingGroup::dp_shard_cp, ShardingGroup::dp_shard})) {
+      if (sharding == ShardingGroup::dp_shard && (layout.cp == 1 || !training_)) continue;
+      layout.sharding = sharding;
+      for (const int ep : chosen(fixed.ep, experts)) {
+        layout.ep = ep;
+        for (const int stages :
+             chosen(fixed.virtual_stages,
+                    layout.pp > 1 && training_ ? std::vector<int>{1, 2, 4} : std::vector<int>{1})) {
+          layout.virtual_stages = stages;
+          for (const std::int64_t micro_batch : chosen(fixed.micro_batch, micro_batches)) {
+            layout.micro_batch = micro_batch;
+            families.push_back(layout);
+          }
+        }
+      }
+    }
+  }
+}
+
+std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) const {
+  const Fixed& fixed = question_.fixed;
+  if (family.cp == 1) return {Strategy{}};
+  std::vector<Strategy> all;
+  const auto add = [&](Core core, int ulysses, Balance::Kind balance) -> Strategy& {
+    Strategy strategy;
+    strategy.core = core, strategy.ulysses_degree = ulysses, strategy.balance.kind = balance;
+    all.push_back(as_run_by(strategy, question_.software));
+    return all.back();
+  };
+  if (fixed.strategy) {
+    AttentionProblem problem = attention_problem(question_.model, question_.workload, family);
+    Strategy strategy =
+        named_strategy({*fixed.strategy, fixed.ulysses_degree, fixed.inner_ring}, problem, family.cp);
+    for (const Balance::Kind kind : {Balance::Kind::head_tail, Balance::Kind::contiguous}) {
+      strategy.balance.kind = kind;
+      all.push_back(as_run_by(strategy, question_.software));
+    }
+  } else {
+    const std::int64_t heads = question_.model.q_heads / family.tp;
+    for (const int ulysses : divisors(family.cp)) {
+      if (ulysses > heads || (fixed.ulysses_degree && *fixed.ulysses_degree != ulysses)) continue;
+      if (ulysses == family.cp) {
+        add(Core::all_gather, ulysses, Balance::Kind::contiguous);
+        continue;
+      }
+      add(Core::ring, ulysses, Balance::Kind::head_tail);
+      add(Core::ring, ulysses, Balance::Kind::striped);
+      add(Core::all_gather, ulysses, Balance::Kind::contiguous);
+      if (ulysses > 1) {
+        add(Core::ring, ulysses, Balance::Kind::head_tail).ulysses_inner = false;
+        continue;
+      }
+      add(Core::ring, 1, Balance::Kind::contiguous);
+      add(Core::ring, 1, Balance::Kind::head_tail).rotation = Strategy::Rotation::all_gather;
+      add(Core::all_gather, 1, Balance::Kind::head_tail_exchange);
+      add(Core::need_only, 1, Balance::Kind::contiguous);
+      add(Core::pass_q, 1, Balance::Kind::head_tail);
+      for (const int inner : divisors(family.cp)) {
+        if (inner > 1 && inner < family.cp) add(Core::ring, 1, Balance::Kind::head_tail).inner_ring = inner;
+      }
+    }
+  }
+  if (fixed.balance) {
+    for (Strategy& strategy : all) strategy.balance = *fixed.balance;
+  }
+  std::vector<Strategy> different;
+  for (const Strategy& strategy : all) {
+    if (std::find(different.begin(), different.end(), strategy) == different.end())
+      different.push_back(strategy);
+  }
+  return different;
+}
+
+std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) const {
+  if (question_.fixed.recompute) return {*question_.fixed.recompute};
+  if (!training_) return {Recompute{}};
+  std::vector<Recompute> all{
+      {Recompute::Kind::none, 1}, {Recompute::Kind::selective, 1}, {Recompute::Kind::full, 1}};
+  for (const int every : {2, 4}) {
+    if (every <= question_.model.layers / (family.pp * family.virtual_stages))
+      all.push_back({Recompute::Kind::every, every});
+  }
+  return all;
+}
+
+std::vector<int> LayoutSpace::loss_chunks() const {
+  return chosen(question_.fixed.loss_chunks, training_ ? std::vector<int>{1, 4, 16} : std::vector<int>{1});
+}
+
+std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
+  return static_cast<std::int64_t>(strategies(family).size() * recomputes(family).size() *
+                                   loss_chunks().size());
+}
+
+std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) const {
+  std::vector<ParallelLayout> members;
+  const std::vector<Recompute> recomputed = recomputes(family);
+  const std::vector<int> chunks = loss_chunks();
+  for (const Strategy& strategy : strategies(family)) {
+    for (const Recompute& recompute : recomputed) {
+      for (const int chunk : chunks) {
+        members.push_back(family);
+        members.back().strategy = strategy, members.back().recompute = recompute;
+        members.back().loss_chunks = chunk;
+      }
+    }
+  }
+  return members;
+}
+
+}  // namespace cp::sim

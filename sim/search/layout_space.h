@@ -1,0 +1,39 @@
+// Every layout that a question allows: families of degrees, order, sharding and micro-batch, whose members differ in the strategy of
+// attention, in what is recomputed and in the loss's chunks.
+//
+//   degrees       all factorisations of the GPUs into dp_replicate, dp_shard, cp, tp and pp; ep divides the experts
+//   strategy      Ulysses of every degree with ring and all-gather; rings in rings; need_only, pass_q; with the balances that suit them
+//   micro_batch   1, 2, 4, 8, 16 where they divide; virtual_stages 1, 2, 4; loss_chunks 1, 4, 16; every:2 and every:4
+//
+// Orders and shardings that put the same ranks into the same groups count once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "sim/search/question.h"
+
+namespace cp::sim {
+
+class LayoutSpace {
+ public:
+  explicit LayoutSpace(const PlanQuestion& question);  // which must outlive this
+
+  // The first member of each family, legal or not. Throws InvalidInput where what is fixed leaves none: it names what does not fit.
+  std::vector<ParallelLayout> families() const;
+  std::int64_t num_members(const ParallelLayout& family) const;
+  // In a fixed order.
+  std::vector<ParallelLayout> members(const ParallelLayout& family) const;
+
+ private:
+  std::vector<Strategy> strategies(const ParallelLayout& family) const;
+  std::vector<Recompute> recomputes(const ParallelLayout& family) const;
+  std::vector<int> loss_chunks() const;
+  void add_orders(ParallelLayout layout, std::vector<ParallelLayout>& families) const;
+
+  const PlanQuestion& question_;
+  const bool training_;
+};
+
+}  // namespace cp::sim
