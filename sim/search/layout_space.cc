@@ -178,6 +178,16 @@ std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
                                    loss_chunks().size());
 }
 
+ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
+  family.strategy = strategies(family).front();
+  const std::vector<Recompute> all = recomputes(family);
+  const auto full = std::find(all.begin(), all.end(), Recompute{Recompute::Kind::full, 1});
+  family.recompute = full == all.end() ? all.front() : *full;
+  const std::vector<int> chunks = loss_chunks();
+  family.loss_chunks = *std::max_element(chunks.begin(), chunks.end());
+  return family;
+}
+
 std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) const {
   std::vector<ParallelLayout> members;
   const std::vector<Recompute> recomputed = recomputes(family);

@@ -25,6 +25,8 @@ class LayoutSpace {
   std::int64_t num_members(const ParallelLayout& family) const;
   // In a fixed order.
   std::vector<ParallelLayout> members(const ParallelLayout& family) const;
+  // One of them: with the first strategy, and what takes least memory of all else.
+  ParallelLayout leanest_member(ParallelLayout family) const;
 
  private:
   std::vector<Strategy> strategies(const ParallelLayout& family) const;

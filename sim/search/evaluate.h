@@ -1,0 +1,43 @@
+// One layout on the timeline: plans of the parts of a step, replayed and put together.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "shared/transformer/step_plan.h"
+#include "sim/schedule/pipeline.h"
+#include "sim/search/answer.h"
+#include "sim/search/question.h"
+#include "sim/timeline/rank_replay.h"
+
+namespace cp::sim {
+
+// For one thread; keeps what layouts share.
+class Evaluator {
+ public:
+  explicit Evaluator(const PlanQuestion& question);  // which must outlive this
+
+  // The layout must not be refused. Candidate::rank is left at 0.
+  Candidate evaluate(const ParallelLayout& layout);
+  // What each stream does in one step: of the rank that is replayed, or of a rank of each pipeline stage.
+  std::vector<ReportSpan> timeline(const ParallelLayout& layout);
+
+ private:
+  struct Parts;  // sums of clocks, by name
+
+  StepClock clock_of(const StepRequest& request, StepPart part, int stage, bool keep_spans = false);
+  Parts whole_step(const StepRequest& request);
+  Parts pipelined(const StepRequest& request, PipelineTimes* times, bool keep_chunks);
+  Parts served(const StepRequest& request);
+  std::vector<TimePart> list(const Parts& parts) const;
+
+  const PlanQuestion& question_;
+  AttentionPlanCache attention_plans_;
+  RankReplayOptions options_;
+};
+
+// Model flops over the peak of all GPUs and the time.
+double model_flops_utilisation(const PlanQuestion& question, double step_us);
+
+}  // namespace cp::sim
