@@ -1,0 +1,127 @@
+// The parts that stay as they are: figures, warnings, next command, classes, published rows, counts, inputs.
+const facts = (rows) => h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+const tableOf = (titles, rows) => h("div", { class: "scroll" }, h("table", {},
+  h("thead", {}, h("tr", {}, titles.map((t) => h("th", { class: t.number ? "number" : null, scope: "col" }, t.title ?? t)))),
+  h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, i) =>
+    h("td", { class: titles[i].number ? "number" : titles[i].class }, cell)))))));
+
+function drawFigures() {
+  const { model, workload, cluster, software } = question;
+  byId("kicker").textContent = `cpsim plan: ${workload.phase} of ${model.name} on ${cluster.name}, software profile ${software.name}`;
+  const best = answer.best[0];
+  if (!best) return byId("figures").remove();
+  const figure = (name, value, detail) => h("div", { class: "figure" }, h("div", { class: "name" }, name),
+    h("div", { class: "value" }, value), h("div", { class: "detail" }, detail));
+  byId("figures").replaceChildren(
+    figure(timeName, time(best.step_us), `${time(best.low_us)} – ${time(best.high_us)}`),
+    figure("Tokens/s/GPU", count(Math.round(best.tokens_per_s_per_gpu)), `${count(best.layout_fields.gpus)} of ${count(cluster.gpus)} GPUs`),
+    figure("MFU", percent(best.mfu), "of the peak of all GPUs"),
+    figure("Memory", `${gib(best.memory_bytes.counted)} GiB`, `of ${gib(best.usable_bytes)} GiB usable`),
+    figure("Exposed communication", time(best.exposed_us), `${percent(best.exposed_us / best.step_us)} of the time`),
+    figure("Bound by", best.bound, best.runnable ? "cprun can run it" : "not runnable by cprun"));
+}
+
+async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Not allowed for this page: leave it selected.
+    getSelection().selectAllChildren(byId("next-command"));
+    button.textContent = "Press Ctrl+C";
+    return;
+  }
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+}
+
+function drawCalls() {
+  if (answer.warnings.length) {
+    byId("warnings").append(h("div", { class: "warning", role: "note" },
+      answer.warnings.length > 1 ? h("ul", {}, answer.warnings.map((text) => h("li", {}, text))) : answer.warnings[0]));
+  }
+  if (!answer.next_command) return;
+  const button = h("button", { type: "button", onclick: () => copy(answer.next_command, button) }, "Copy");
+  byId("next").append(h("div", { class: "command" }, h("span", { class: "muted" }, "Next"),
+    h("code", { id: "next-command" }, answer.next_command), button));
+}
+
+function drawClasses() {
+  if (!answer.classes.length) return;
+  const rows = answer.classes.map(({ name, candidate, why }) =>
+    [name, candidate ? layoutText(candidate.layout) : "–", candidate ? time(candidate.step_us) : "–", why]);
+  byId("classes").append(h("h3", {}, "Best of each class, against the best of all"),
+    tableOf(["Class", "Layout", { title: timeName, number: true }, "Difference"], rows));
+}
+
+function errorBar(error, most) {
+  const width = Math.min(50, (50 * Math.abs(error)) / most);
+  return h("span", { class: "off" }, h("span", { class: "zero" }),
+    h("span", { class: "bar", style: `width:${width}%;left:${error < 0 ? 50 - width : 50}%` }));
+}
+
+function drawPublished() {
+  const box = byId("published-table"), { nearest, published } = answer;
+  if (nearest) {
+    box.append(h("p", {}, "Nearest to this question: ", h("strong", {}, nearest.what), ` (${nearest.source}): ${nearest.metric} `,
+      `measured ${plain(nearest.measured)}, predicted ${plain(nearest.predicted)}, `, h("strong", {}, signed(nearest.error)), "."));
+  }
+  if (!published.length) return box.append(h("p", { class: "muted" }, "No published measurement can be predicted for this question."));
+  const most = Math.max(0.1, ...published.map((row) => Math.abs(row.error) || 0));
+  const sizes = published.map((row) => Math.abs(row.error)).filter(known).sort((a, b) => a - b);
+  box.append(h("p", { class: "note" }, `${count(sizes.length)} rows, median error ${percent(sizes[sizes.length >> 1])}, largest ${percent(sizes.at(-1))}. `
+    + "Left of the mark: predicted less than measured."),
+    tableOf(["Source", "What", "Metric", { title: "Measured", number: true }, { title: "Predicted", number: true },
+      { title: "Error", number: true }, ""],
+    published.map((row) => [row.source, row.what, row.metric, plain(row.measured), plain(row.predicted), signed(row.error),
+      errorBar(row.error, most)])));
+}
+
+function drawCounts() {
+  const { enumerated, rejected, out_of_memory, pruned, replayed, seconds } = answer.counts;
+  const rows = [["enumerated", enumerated], ...rejected.map(({ reason, count: times }) => [`rejected: ${reason}`, times]),
+    ["out of memory", out_of_memory], ["pruned by their lower bound", pruned], ["replayed on the timeline", replayed]];
+  byId("counts").append(h("p", { class: "note" }, `Took ${time(seconds * 1e6)}.`),
+    tableOf(["", { title: "Layouts", number: true }, { title: "Share", number: true }, { title: "", class: "share-cell" }],
+      rows.map(([name, value]) => [name, count(value), percent(value / enumerated, 2),
+        h("span", { class: "share", style: `width:${(100 * value) / (enumerated || 1)}%` })])));
+}
+
+function valueText(value) {
+  if (!Array.isArray(value)) return typeof value === "boolean" ? (value ? "yes" : "no") : plain(value);
+  const span = (i) => `${plain(value[0][i])} … ${plain(value.at(-1)[i])}`;
+  return value.length === 1 ? `${plain(value[0][1])} at ${plain(value[0][0])}` : `${value.length} points: ${span(1)} over ${span(0)}`;
+}
+const sourced = (values) => tableOf([{ title: "Field", class: "mono" }, { title: "Value", number: true }, { title: "Source", class: "source" }],
+  values.map((v) => [v.field, valueText(v.value), [v.borrowed ? h("span", { class: "assumed" }, "borrowed from another GPU: ") : null, v.source ?? "default"]]));
+
+function drawInputs() {
+  const { model, workload, cluster, software, fixed, assumptions } = question;
+  const shown = ([name, value]) => value !== null && typeof value !== "object" && name !== "name";
+  const words = (name) => name.replaceAll("_", " ");
+  const rows = (object) => Object.entries(object).filter(shown)
+    .map(([name, value]) => [words(name), typeof value === "number" ? count(value) : typeof value === "boolean" ? (value ? "yes" : "no") : value]);
+  const experts = model.experts ? Object.entries(model.experts).map(([name, value]) => [`experts: ${words(name)}`, count(value)]) : [];
+  const limits = [["max_memory_gib", question.max_memory_gib], ["max_ttft_ms", question.max_ttft_ms], ["baseline", question.baseline]]
+    .filter(([, value]) => value !== null).map(([name, value]) => [words(name), plain(value)]);
+  const held = Object.entries(fixed).map(([name, value]) => [`fixed: ${words(name)}`, plain(value)]);
+  byId("inputs-tables").append(
+    h("div", { class: "columns" },
+      h("div", {}, h("h3", {}, `Model: ${model.name}`), facts([...rows(model), ...experts])),
+      h("div", {}, h("h3", {}, "Workload"), facts([...rows(workload), ...limits, ...held])),
+      h("div", {}, h("h3", {}, "Assumptions"), assumptions.length
+        ? h("ul", { class: "assumed" }, assumptions.map((text) => h("li", {}, text))) : h("p", { class: "muted" }, "None."))),
+    h("details", {}, h("summary", {}, `Cluster ${cluster.name}: ${count(cluster.nodes)} nodes, ${count(cluster.gpus)} × ${cluster.gpu}; every number with its source`),
+      sourced(cluster.values)),
+    h("details", {}, h("summary", {}, `Software profile ${software.name}: every number with its source`), sourced(software.values)));
+}
+
+drawFigures();
+drawCalls();
+startRanking();
+startScatter();
+startBars();
+drawClasses();
+startTimeline();
+drawPublished();
+drawCounts();
+drawInputs();
