@@ -1,0 +1,238 @@
+#include "tests/support/example_answer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shared/base/text.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/cluster/read_software.h"
+
+namespace cp::testing {
+namespace {
+
+using namespace cp::sim;
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+struct Row {
+  const char* layout;
+  double step_s, memory_gib, nvlink, nic;
+};
+
+constexpr Row kRows[] = {
+    {"tp=2,cp=8,strategy=ring,balance=head_tail,recompute=selective", 3.21, 62.4, 0.31, 0.22},
+    {"tp=2,cp=8,strategy=ring,balance=head_tail,recompute=selective,order=cp-tp-dp-pp", 3.24, 62.4, 0.29,
+     0.31},
+    {"cp=16,strategy=ring,balance=head_tail,recompute=selective", 3.48, 71.9, 0.12, 0.44},
+    {"tp=4,cp=4,strategy=ring,balance=head_tail,recompute=selective", 3.55, 58.8, 0.52, 0.16},
+    {"tp=2,cp=8,strategy=ulysses,recompute=selective", 3.61, 64.0, 0.38, 0.05},
+    {"tp=8,cp=2,strategy=ring,balance=head_tail", 3.79, 73.5, 0.71, 0.09},
+    {"tp=4,cp=4,strategy=all_gather,balance=head_tail,recompute=selective", 3.83, 66.1, 0.49, 0.18},
+    {"tp=2,cp=8,strategy=ring,balance=head_tail,recompute=full", 3.92, 38.7, 0.27, 0.18},
+    {"tp=2,cp=4,dp_shard=2,strategy=ring,balance=head_tail,recompute=full", 3.97, 57.2, 0.33, 0.12},
+    {"tp=8,cp=2,strategy=ulysses", 4.02, 74.8, 0.69, 0.04},
+    {"tp=4,cp=2,dp_shard=2,strategy=ring,balance=head_tail,recompute=full", 4.11, 55.0, 0.55, 0.08},
+    {"cp=8,dp_shard=2,strategy=ring,balance=head_tail,recompute=full", 4.18, 69.3, 0.11, 0.29},
+    {"tp=4,cp=4,strategy=ring,balance=head_tail,recompute=full", 4.22, 34.2, 0.47, 0.13},
+    {"tp=4,cp=2,pp=2,strategy=ring,balance=head_tail,recompute=selective", 4.37, 70.7, 0.46, 0.07},
+    {"tp=8,dp_shard=2,recompute=full", 4.49, 48.6, 0.74, 0.06},
+    {"tp=8,pp=2,recompute=selective", 4.66, 67.9, 0.70, 0.02},
+    {"tp=8,cp=2,strategy=ring,balance=head_tail,recompute=full", 4.71, 29.8, 0.63, 0.07},
+    {"cp=16,strategy=all_gather,balance=head_tail,recompute=full", 4.83, 52.1, 0.10, 0.61},
+    {"tp=2,cp=4,pp=2,strategy=ring,balance=head_tail,recompute=full", 5.02, 44.5, 0.24, 0.09},
+    {"cp=16,strategy=ring,balance=striped:1,recompute=full", 5.16, 49.9, 0.09, 0.33},
+    {"tp=2,cp=8,strategy=need_only,balance=contiguous,recompute=full", 5.93, 41.3, 0.19, 0.14},
+    {"cp=16,strategy=ring,balance=contiguous,recompute=full", 6.75, 50.2, 0.07, 0.25},
+    {"tp=8,pp=2,virtual_stages=4,recompute=full", 7.10, 31.6, 0.46, 0.05},
+    {"tp=16,recompute=full", 9.88, 27.3, 0.22, 0.82},
+};
+
+// Shares of the step by what the layout has; what is left goes to products, so that the parts add up.
+std::vector<TimePart> parts_of(const ParallelLayout& l, double step_us, double best_us) {
+  std::vector<TimePart> parts = {{"attention", 0.51 * best_us}, {"other kernels", 0.09 * best_us}};
+  const auto add = [&](const char* part_name, double share) {
+    if (share > 0) parts.push_back({part_name, share * step_us});
+  };
+  add("exposed tp", l.tp > 1 ? 0.02 * l.tp : 0);
+  add("exposed cp", l.cp > 1 ? 0.006 * l.cp : 0);
+  add("exposed fsdp", 0.021);
+  add("bubble", l.pp > 1 ? 0.12 / l.virtual_stages : 0);
+  add("update", 0.008);
+  double rest = step_us;
+  for (const TimePart& part : parts) rest -= part.us;
+  parts.insert(parts.begin() + 1, {"products", rest});
+  return parts;
+}
+
+Memory memory_of_size(double gib, const ParallelLayout& l) {
+  const auto bytes = [](double value) { return static_cast<std::int64_t>(value * kGiB); };
+  const double sharding = l.sharding_size() * l.tp * l.pp;
+  Memory m;
+  m.parameters = bytes(30 / sharding);
+  m.gradients = bytes(30 / sharding);
+  m.optimizer = bytes(60 / sharding);
+  m.unsharded = bytes(1.6 / l.tp);
+  m.working = bytes(2.9 / l.tp);
+  m.attention = bytes(1.2 / l.tp);
+  m.logits = bytes(4.4 / l.tp);
+  m.communicators = bytes(0.6);
+  m.context = bytes(1.6);
+  m.slack = bytes(0.03 * gib);
+  m.activations = std::max(bytes(0.2), bytes(gib) - (m.used() - m.context));
+  return m;
+}
+
+Candidate candidate_of(const Row& row, double best_s) {
+  Candidate c;
+  c.layout = parse_parallel_layout(row.layout);
+  c.step_us = row.step_s * 1e6;
+  c.low_us = 0.94 * c.step_us;
+  c.high_us = 1.08 * c.step_us;
+  c.rank = row.step_s < 3.3 ? 1 : row.step_s < 3.9 ? 3 : row.step_s < 5 ? 8 : 19;
+  c.tokens_per_s_per_gpu = 16 * 131072 / row.step_s / 16;
+  c.mfu = 0.47 * best_s / row.step_s;
+  c.parts = parts_of(c.layout, c.step_us, best_s * 1e6);
+  for (const TimePart& part : c.parts) {
+    if (part.name.starts_with("exposed")) c.exposed_us += part.us;
+  }
+  c.bound = c.layout.tp >= 8 ? "tensor-parallel transfers" : "attention kernels";
+  c.memory = memory_of_size(row.memory_gib, c.layout);
+  c.usable_bytes = static_cast<std::int64_t>(78.0 * kGiB);
+  c.nvlink_utilisation = row.nvlink;
+  c.nic_utilisation = row.nic;
+  c.runnable = c.layout.pp == 1;
+  return c;
+}
+
+PlanQuestion example_question() {
+  PlanQuestion q;
+  Transformer& m = q.model;
+  m.name = "Llama-3.1-8B";
+  m.hidden = 4096;
+  m.layers = 32;
+  m.q_heads = 32;
+  m.kv_heads = 8;
+  m.head_dim = 128;
+  m.intermediate = 14336;
+  m.vocab = 128256;
+  m.max_seq_len = 131072;
+  q.model_source = "preset llama-3.1-8b";
+  q.assumptions = {"tie_word_embeddings is not in the config: false, as the architecture's default.",
+                   "The optimizer's states are kept in f32.", std::string(kAwkward)};
+  q.workload.seq_len = 131072;
+  q.workload.global_batch = 16;
+  q.cluster = find_cluster("dgx-h100", 2);
+  q.software = find_software("torchtitan");
+  q.fixed.micro_batch = 1;
+  q.baseline = parse_parallel_layout("tp=8,cp=2,strategy=ring,balance=head_tail");
+  return q;
+}
+
+// Spans of one rank, one after the other on each stream: layers forward, then backward, ring steps of attention with their
+// transfers beside them.
+class RankSpans {
+ public:
+  RankSpans(int rank, std::vector<ReportSpan>& out) : rank_(rank), out_(out) {}
+
+  void layer(int number, bool backward) {
+    const double slow = backward ? 2.4 : 1;
+    const std::string name = str(backward ? "backward " : "layer ", number);
+    add("fsdp", str(name, ": all_gather weights"), "fsdp", clock_, 310 * slow);
+    compute(str(name, ": norm"), "kernel", 26 * slow);
+    communicate("tp", str(name, ": all_gather rows"), "tp", 96);
+    compute(str(name, ": q, k and v"), "product", 270 * slow);
+    for (int step = 0; step < 8; ++step) {
+      if (step < 7) add("cp", str(name, ": ring shift ", step), "cp", clock_, 160 * slow);
+      compute(str(name, ": attention ", step), "attention", (205 + 4 * rank_ % 9) * slow);
+    }
+    compute(str(name, ": output projection"), "product", 180 * slow);
+    communicate("tp", str(name, ": reduce_scatter rows"), "tp", 104);
+    compute(str(name, ": gate and up"), "product", 610 * slow);
+    compute(str(name, ": silu"), "kernel", 60 * slow);
+    compute(str(name, ": down"), "product", 330 * slow);
+    communicate("tp", str(name, ": reduce_scatter rows"), "tp", 104);
+    if (backward) add("fsdp", str(name, ": reduce_scatter gradients"), "fsdp", clock_, 420);
+  }
+  double now() const { return clock_; }
+
+ private:
+  void compute(const std::string& label, const char* kind, double us) {
+    add("compute", label, kind, clock_, us);
+    clock_ += us + 1.5;
+  }
+  void communicate(const char* stream, const std::string& label, const char* kind, double us) {
+    add(stream, label, kind, clock_, us);
+    clock_ += us;
+  }
+  // Not before what is on the stream already.
+  void add(const std::string& stream, const std::string& label, const char* kind, double begin, double us) {
+    double& free = free_[static_cast<std::size_t>(stream == "compute" ? 0
+                                                  : stream == "tp"    ? 1
+                                                  : stream == "cp"    ? 2
+                                                                      : 3)];
+    begin = std::max(begin, free);
+    free = begin + us;
+    out_.push_back({rank_, stream, label, kind, begin, free});
+  }
+
+  int rank_;
+  std::vector<ReportSpan>& out_;
+  double clock_ = 0;
+  std::vector<double> free_ = {0, 0, 0, 0};
+};
+
+std::vector<ReportSpan> example_timeline() {
+  std::vector<ReportSpan> spans;
+  for (const int rank : {0, 8}) {
+    RankSpans of_rank(rank, spans);
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      for (int i = 0; i < 32; ++i) of_rank.layer(i, false);
+      for (int i = 31; i >= 0; --i) of_rank.layer(i, true);
+    }
+    spans.push_back({rank, "compute", std::string(kAwkward), "kernel", of_rank.now(), of_rank.now() + 9000});
+  }
+  return spans;
+}
+
+}  // namespace
+
+PlanAnswer example_answer() {
+  PlanAnswer answer;
+  answer.question = example_question();
+  for (const Row& row : kRows) answer.all.push_back(candidate_of(row, kRows[0].step_s));
+  answer.best.assign(answer.all.begin(), answer.all.begin() + 8);
+  answer.classes = {{"pure CP", answer.all[2], "+212 ms exposed cp, +95 ms exposed fsdp, -38 ms exposed tp"},
+                    {"TP + CP", answer.all[0], "the best"},
+                    {"with PP", answer.all[13], "+524 ms bubble, +341 ms products"},
+                    {"with EP", std::nullopt, "the model has no experts"},
+                    {"baseline", answer.all[5], "+386 ms exposed tp, -29 ms exposed cp"}};
+  answer.counts.enumerated = 31104;
+  answer.counts.rejected = {
+      {"batch does not divide", 12960}, {"world is not the GPUs", 9216}, {"strategy", 1152}};
+  answer.counts.out_of_memory = 4213;
+  answer.counts.pruned = 3539;
+  answer.counts.replayed = static_cast<std::int64_t>(answer.all.size());
+  answer.counts.seconds = 0.62;
+  answer.published = {
+      {"torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens", "tokens/s/GPU",
+       2860, 3011},
+      {"torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 4, 131,072 tokens", "tokens/s/GPU",
+       2179, 2042},
+      {"torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 8, 262,144 tokens", "tokens/s/GPU",
+       1471, 1397},
+      {"Meta 2024-11 table 5", "Llama-3-405B, 16 GPUs, cp 2, 131,072 tokens", "prefill, s", 21.4, 20.6},
+      {"Meta 2024-11 table 5", "Llama-3-405B, 32 GPUs, cp 4, 131,072 tokens", "prefill, s", 10.9, 11.7},
+  };
+  answer.nearest = answer.published[1];
+  answer.timeline = example_timeline();
+  answer.warnings = {"The software profile was measured on 8 GPUs; 16 are beyond it.", std::string(kAwkward)};
+  answer.next_command =
+      str("cpsim plan --model llama-3.1-8b --cluster dgx-h100 --nodes 2 --seq-len 131072 --explain '",
+          to_string(answer.all[2].layout), "' # ", kAwkward);
+  return answer;
+}
+
+}  // namespace cp::testing
