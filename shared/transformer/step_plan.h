@@ -40,15 +40,20 @@ struct StepRequest {
   ParallelLayout layout;
 };
 
-// Attention plans by request, pass and rank: most steps of a search share a few. Bounded; never changes a plan.
+// Attention plans by request, pass and index of the rank: most steps of a search share a few. Bounded. A plan is that of
+// attention_plan(), save for its digest of inputs, and stays valid until the next one is asked for.
 class AttentionPlanCache {
  public:
   explicit AttentionPlanCache(std::size_t max_plans = 256) : max_plans_(max_plans) {}
   const Plan& get(const AttentionRequest& request, AttentionPass pass, Rank self, const Target& target);
 
  private:
+  struct Entry {
+    Plan plan;
+    std::vector<Group> groups;  // with the indices of the ranks
+  };
   std::size_t max_plans_;
-  std::map<Digest, Plan> plans_;
+  std::map<Digest, Entry> plans_;
 };
 
 // The plan of one rank. `stage` counts all pp * virtual_stages of them and must be one of the rank's. Throws InvalidInput with

@@ -1,0 +1,44 @@
+// Stack: equal pieces of one buffer, one for each layer; and slots, which layers take in turn.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "shared/plan/plan.h"
+
+namespace cp {
+
+// Which piece a step means in iteration i of its Repeat: number first + i * step. Outside of a Repeat step is 0.
+struct StackIndex {
+  std::int64_t first = 0, step = 0;
+};
+
+// Where something lies: the beginning of a piece, and how it moves with the Repeat.
+struct Window {
+  BufferId buffer = -1;
+  std::int64_t offset = 0;
+  Advance advance;
+
+  View flat(std::int64_t begin, std::int64_t numel) const {
+    return flat_view(buffer, offset + begin, numel, advance);
+  }
+  View dense(std::int64_t begin, Shape shape) const {
+    return dense_view(buffer, offset + begin, std::move(shape), advance);
+  }
+  // Rows of `width` elements that lie `stride` apart.
+  View rows(std::int64_t begin, std::int64_t rows, std::int64_t width, std::int64_t stride) const {
+    return {buffer, offset + begin, {rows, width}, {stride, 1}, advance};
+  }
+};
+
+inline Window in_stack(BufferId buffer, std::int64_t piece, StackIndex index) {
+  return {buffer, index.first * piece, index.step == 0 ? Advance{} : Advance{index.step * piece, 0, 0}};
+}
+
+// `index` counts turns: turn n has slot n % slots. `slots` is 1 or 2.
+inline Window in_slot(BufferId buffer, std::int64_t piece, StackIndex index, int slots) {
+  if (index.step % slots == 0) return {buffer, index.first % slots * piece, {}};
+  return {buffer, 0, {piece, slots, index.first % slots}};
+}
+
+}  // namespace cp

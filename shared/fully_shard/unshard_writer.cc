@@ -1,0 +1,106 @@
+#include "shared/fully_shard/unshard_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/text.h"
+
+namespace cp {
+
+UnshardWriter::UnshardWriter(PlanBuilder& builder, Rank self, ShardedUnit unit)
+    : builder_(builder), unit_(std::move(unit)) {
+  if (whole()) return;
+  index_ = std::find(unit_.ranks.begin(), unit_.ranks.end(), self) - unit_.ranks.begin();
+}
+
+std::int64_t UnshardWriter::own_block() const { return index_ * unit_.shard_numel(); }
+
+BufferId UnshardWriter::once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype,
+                             std::int64_t numel) {
+  if (buffer >= 0) return buffer;
+  buffer = kind == BufferKind::input   ? builder_.input(name, dtype, numel)
+           : kind == BufferKind::inout ? builder_.inout(name, dtype, numel)
+                                       : builder_.temporary(name, dtype, numel);
+  return buffer;
+}
+
+// ---- parameters ----
+
+Window UnshardWriter::unshard(StackIndex piece, StackIndex turn) {
+  if (whole()) {
+    const std::string name = str(unit_.resident ? unit_.resident_parameters : "parameters", "/", unit_.name);
+    return in_stack(once(parameters_, BufferKind::input, name, unit_.dtype, unit_.whole_numel()), unit_.numel,
+                    piece);
+  }
+  const std::int64_t shard = unit_.shard_numel(), padded = unit_.padded_numel();
+  if (gather_group_ < 0) gather_group_ = builder_.group(unit_.group, unit_.ranks);
+  const StreamId stream = builder_.stream("fsdp");
+  const BufferId shards = once(parameters_, BufferKind::input, str("parameters/", unit_.name),
+                               unit_.shard_dtype, unit_.pieces * shard);
+  const BufferId slot_buffer =
+      once(slots_, BufferKind::temporary, str("unsharded/", unit_.name), unit_.dtype, slots() * padded);
+  const Window slot = in_slot(slot_buffer, padded, turn, slots());
+  View in = in_stack(shards, shard, piece).flat(0, shard);
+  if (unit_.shard_dtype != unit_.dtype) {
+    const View block = slot.flat(own_block(), shard);
+    builder_.add(stream, Cast{in, block}, "cast shard");
+    in = block;
+  }
+  builder_.add(stream, AllGather{gather_group_, in, slot.flat(0, padded)}, "unshard");
+  return slot;
+}
+
+// ---- gradients ----
+
+Window UnshardWriter::gradient(StackIndex turn) {
+  // The cast copy is what travels; without it the next layer needs another slot.
+  const int count = whole() || casts_gradients() ? 1 : slots();
+  const std::int64_t padded = whole() ? unit_.numel : unit_.padded_numel();
+  const BufferId buffer = once(gradient_slots_, BufferKind::temporary,
+                               str("unsharded/", unit_.name, " gradients"), unit_.dtype, count * padded);
+  return in_slot(buffer, padded, turn, count);
+}
+
+void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
+  const Window gradient = this->gradient(turn);
+  if (whole()) return add_to_whole(piece, gradient);
+  const StreamId compute = builder_.stream("compute"), stream = builder_.stream("fsdp_reduce");
+  if (reduce_group_ < 0) reduce_group_ = builder_.group(unit_.group + "_reduce", unit_.ranks);
+  const std::int64_t shard = unit_.shard_numel(), padded = unit_.padded_numel();
+  Window travelling = gradient;
+  if (casts_gradients()) {
+    const BufferId wide = once(cast_, BufferKind::temporary, str("unsharded/", unit_.name, " cast gradients"),
+                               unit_.gradient_dtype, padded);
+    travelling = Window{wide, 0, {}};
+    builder_.add(compute, Cast{gradient.flat(0, unit_.numel), travelling.flat(0, unit_.numel)},
+                 "cast gradients");
+  }
+  if (padded > unit_.numel) {
+    builder_.add(compute, Fill{travelling.flat(unit_.numel, padded - unit_.numel), 0}, "pad gradients");
+  }
+  const View block = travelling.flat(own_block(), shard);
+  builder_.add(stream, ReduceScatter{reduce_group_, ReduceOp::sum, travelling.flat(0, padded), block},
+               "reduce gradients");
+  const BufferId sum = once(gradients_, BufferKind::inout, str("gradients/", unit_.name),
+                            unit_.gradient_dtype, unit_.pieces * shard);
+  builder_.add(stream, Accumulate{ReduceOp::sum, block, in_stack(sum, shard, piece).flat(0, shard)},
+               "add gradients");
+}
+
+void UnshardWriter::add_to_whole(StackIndex piece, const Window& gradient) {
+  const StreamId compute = builder_.stream("compute");
+  const std::string name = str(unit_.resident ? unit_.resident_gradients : "gradients", "/", unit_.name);
+  const BufferId sum = once(gradients_, BufferKind::inout, name, unit_.gradient_dtype, unit_.whole_numel());
+  View in = gradient.flat(0, unit_.numel);
+  if (casts_gradients()) {
+    const BufferId wide = once(cast_, BufferKind::temporary, str("unsharded/", unit_.name, " cast gradients"),
+                               unit_.gradient_dtype, unit_.numel);
+    const View cast = flat_view(wide, 0, unit_.numel);
+    builder_.add(compute, Cast{in, cast}, "cast gradients");
+    in = cast;
+  }
+  builder_.add(compute, Accumulate{ReduceOp::sum, in, in_stack(sum, unit_.numel, piece).flat(0, unit_.numel)},
+               "add gradients");
+}
+
+}  // namespace cp

@@ -1,0 +1,71 @@
+// UnshardWriter: the parameters and gradients of a unit (a layer, the embedding, the head) inside a plan.
+//
+// A unit is a flat piece for each layer. Sharded (FSDP, ZeRO-3; Zhao et al. 2023), a rank keeps ceil(numel / ranks) elements of each
+// piece: they are cast to `dtype` and gathered before a layer computes, and its gradients are reduced and scattered behind it. Two
+// slots take turns, so that the next layer's are gathered meanwhile: the stream "fsdp" runs ahead by itself, and "fsdp_reduce", with
+// a communicator of its own, does not hold it up. Resident, whole pieces stay, and gradients are added to whole pieces.
+//
+// Buffers, all pieces of a unit in one: parameters/<name> (shards in `shard_dtype`; resident: `dtype`), gradients/<name> in
+// `gradient_dtype`, and temporaries unsharded/<name>....
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shared/fully_shard/stack.h"
+#include "shared/plan/builder.h"
+
+namespace cp {
+
+struct ShardedUnit {
+  std::string name;
+  std::string group = "fsdp";  // of the gathers; "<group>_reduce" of the gradients
+  std::int64_t numel = 0;      // of a piece
+  std::int64_t pieces = 1;
+  std::vector<Rank> ranks;    // that share a piece; one: it stays whole
+  DType dtype = DType::bf16;  // of what computes, and travels to it
+  DType shard_dtype = DType::f32;
+  DType gradient_dtype = DType::f32;
+  // Whole pieces in buffers of these names, whoever gathers them: "unsharded" instead of "parameters" and "gradients".
+  bool resident = false;
+  const char* resident_parameters = "parameters";
+  const char* resident_gradients = "gradients";
+
+  std::int64_t num_ranks() const { return static_cast<std::int64_t>(ranks.size()); }
+  std::int64_t shard_numel() const { return ceil_div(numel, num_ranks()); }
+  std::int64_t padded_numel() const { return shard_numel() * num_ranks(); }
+  // Of a buffer with all pieces whole, which ranks can share evenly.
+  std::int64_t whole_numel() const { return align_up(pieces * numel, num_ranks()); }
+};
+
+class UnshardWriter {
+ public:
+  UnshardWriter(PlanBuilder& builder, Rank self, ShardedUnit unit);
+
+  // The parameters of a piece. `turn` counts the pieces that this pass has unsharded before.
+  Window unshard(StackIndex piece, StackIndex turn);
+  // Where the backward pass writes all gradients of a piece, in `dtype`.
+  Window gradient(StackIndex turn);
+  // Adds them to those of the step.
+  void reduce(StackIndex piece, StackIndex turn);
+
+  const ShardedUnit& unit() const { return unit_; }
+
+ private:
+  bool whole() const { return unit_.resident || unit_.ranks.size() == 1; }
+  bool casts_gradients() const { return unit_.dtype != unit_.gradient_dtype; }
+  int slots() const { return unit_.pieces > 1 ? 2 : 1; }
+  // The rank's block of a padded piece.
+  std::int64_t own_block() const;
+  BufferId once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype, std::int64_t numel);
+  void add_to_whole(StackIndex piece, const Window& gradient);
+
+  PlanBuilder& builder_;
+  ShardedUnit unit_;
+  GroupId gather_group_ = -1, reduce_group_ = -1;
+  std::int64_t index_ = 0;  // among the ranks
+  BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, gradient_slots_ = -1, cast_ = -1;
+};
+
+}  // namespace cp

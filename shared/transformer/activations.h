@@ -1,0 +1,63 @@
+// Activations: where what a layer makes lies: in stacks over the layers where the backward pass needs it, else in working buffers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "shared/transformer/layer_loops.h"
+#include "shared/transformer/step_writer.h"
+
+namespace cp {
+
+enum class Activation : std::uint8_t {
+  norm1,  // [tokens_tp, hidden]
+  qk,     // before their norms, with qk_norm: [tokens, q and k]
+  q,
+  k,
+  v,  // rotated, as attention takes them
+  out,
+  lse,
+  saved_q,
+  saved_k,
+  saved_v,
+  saved_out,  // as attention plans keep them
+  mid,        // x between attention and MLP: [tokens_tp, hidden]
+  norm2,
+  router,  // logits of experts: [tokens, experts]
+  route,   // which experts a token goes to: [tokens, top_k], i32
+  expert_in,
+  expert_weight,  // rows of the rank's experts, and what their outputs are multiplied by
+  gate_up,        // [tokens or rows of experts, gate and up]
+  activated,
+};
+inline constexpr std::size_t kActivations = 19;
+
+class Activations {
+ public:
+  // `kind`: of the stacks: temporaries, or the caller's.
+  Activations(StepWriter& writer, BufferKind kind) : writer_(writer), kind_(kind) { stacks_.fill(-1); }
+
+  // A piece of that many elements for each layer.
+  Window at(Activation what, const LayerPlace& place, DType dtype, std::int64_t numel);
+  View rows(Activation what, const LayerPlace& place, std::int64_t rows, std::int64_t width) {
+    return at(what, place, writer_.dtype(), rows * width).dense(0, {rows, width});
+  }
+  // A buffer of the attention plans that is neither gradient nor cache, by its name there.
+  View attention_operand(std::string_view name, const LayerPlace& place, std::int64_t numel);
+  // Whether it lies in a stack.
+  bool keeps(Activation what, const LayerPlace& place) const;
+
+  // The input of a layer, or of what follows the last one: [tokens_tp, hidden]. Without a backward pass two slots take turns.
+  View x(StackIndex layer);
+
+ private:
+  BufferId stack(std::string_view name, DType dtype, std::int64_t numel);
+
+  StepWriter& writer_;
+  BufferKind kind_;
+  std::array<BufferId, kActivations> stacks_{};
+  BufferId x_ = -1;
+};
+
+}  // namespace cp

@@ -1,0 +1,159 @@
+#include "shared/transformer/expert_writer.h"
+
+#include <algorithm>
+
+namespace cp {
+
+template <class F>
+void ExpertWriter::for_each_expert(const F& f) const {
+  const std::int64_t rows = capacity(), each = ceil_div(rows, context_.sizes.experts);
+  for (std::int64_t expert = 0; expert < context_.sizes.experts; ++expert) {
+    const std::int64_t first = std::min(rows, expert * each);
+    f(expert, first, std::min(rows, first + each) - first);
+  }
+}
+
+// ---- what is kept ----
+
+View ExpertWriter::routes(const LayerPlace& place) {
+  const std::int64_t top_k = context_.model.experts->top_k;
+  return activations_.at(A::route, place, DType::i32, context_.tokens * top_k)
+      .dense(0, {context_.tokens, top_k});
+}
+
+View ExpertWriter::router_logits(const LayerPlace& place) {
+  return activations_.rows(A::router, place, context_.tokens, context_.model.experts->count);
+}
+
+ExpertWriter::Tokens ExpertWriter::expert_tokens(const LayerPlace& place) {
+  return {activations_.rows(A::expert_in, place, capacity(), context_.hidden),
+          activations_.at(A::expert_weight, place, DType::f32, capacity()).dense(0, {capacity(), 1})};
+}
+
+// ---- between ranks and experts ----
+
+namespace {
+
+View working_like(StepWriter& writer, const View& view, const std::string& name) {
+  const DType dtype = writer.builder().dtype(view.buffer);
+  return writer.working(name, dtype, view.numel()).dense(0, view.shape);
+}
+
+}  // namespace
+
+View ExpertWriter::start_of_way(const View& last, const std::string& name) {
+  return travels() ? working_like(writer_, last, name + " to send") : last;
+}
+
+void ExpertWriter::to_experts(const View& from, const View& to, const std::string& name) {
+  if (!travels()) return;
+  const View arrived = sorts() ? working_like(writer_, to, name + " arrived") : to;
+  writer_.all_to_all(from, arrived, name + " to experts");
+  if (sorts()) writer_.kernel({RowOperation::dispatch, {arrived}, {to}, {}}, "sort " + name);
+}
+
+View ExpertWriter::end_of_way(const View& first, const std::string& name) {
+  return travels() ? working_like(writer_, first, name + " returned") : first;
+}
+
+void ExpertWriter::from_experts(const View& from, const View& to, const std::string& name) {
+  if (!travels()) return;
+  View leaving = from;
+  if (sorts()) {
+    leaving = working_like(writer_, from, name + " to return");
+    writer_.kernel({RowOperation::combine, {from}, {leaving}, {}}, "unsort " + name);
+  }
+  writer_.all_to_all(leaving, to, name + " from experts");
+}
+
+// ---- forward ----
+
+void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const Window& experts,
+                           const View& rows, const View& partial) {
+  const std::int64_t columns = context_.sizes.columns;
+  const View logits = router_logits(place), route = routes(place);
+  const View weights = writer_.working("route weights", DType::f32, route.numel()).dense(0, route.shape);
+  writer_.matmul(rows, context_.layer.router.transposed(layer), logits, "router");
+  writer_.kernel({RowOperation::route, {logits}, {weights, route}, {}}, "route");
+
+  const Tokens in = expert_tokens(place);
+  const Tokens sent{start_of_way(in.rows, "tokens"), start_of_way(in.weights, "weights")};
+  writer_.kernel({RowOperation::dispatch, {rows, weights, route}, {sent.rows, sent.weights}, {}}, "dispatch");
+  to_experts(sent.rows, in.rows, "tokens");
+  to_experts(sent.weights, in.weights, "weights");
+
+  const View gate_up = activations_.rows(A::gate_up, place, capacity(), 2 * columns),
+             activated = activations_.rows(A::activated, place, capacity(), columns),
+             out = writer_.working_rows("expert out", capacity(), context_.hidden);
+  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    writer_.matmul(rows_of(in.rows, first, count), context_.experts.gate_up(expert).transposed(experts),
+                   rows_of(gate_up, first, count), "expert gate, up");
+  });
+  writer_.kernel({RowOperation::gated_activation, {gate_up, in.weights}, {activated}, {}}, "activation");
+  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    writer_.matmul(rows_of(activated, first, count), context_.experts.down(expert).transposed(experts),
+                   rows_of(out, first, count), "expert down");
+  });
+
+  const View returned = end_of_way(out, "outputs");
+  from_experts(out, returned, "outputs");
+  writer_.kernel({RowOperation::combine, {returned, route}, {partial}, {}}, "combine");
+}
+
+// ---- backward ----
+
+void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const Window& experts,
+                            const Window& layer_gradient, const Window& experts_gradient, const View& rows,
+                            const View& d_out, const View& d_rows) {
+  const std::int64_t columns = context_.sizes.columns;
+  const View route = routes(place), logits = router_logits(place);
+  const Tokens in = expert_tokens(place);
+  const View gate_up = activations_.rows(A::gate_up, place, capacity(), 2 * columns),
+             activated = activations_.rows(A::activated, place, capacity(), columns);
+  if (!place.recomputed && !activations_.keeps(A::activated, place)) {
+    writer_.kernel({RowOperation::gated_activation, {gate_up, in.weights}, {activated}, {}},
+                   "activation again");
+  }
+
+  const View d_expert_out = writer_.working_rows("d expert out", capacity(), context_.hidden);
+  const View sent = start_of_way(d_expert_out, "d outputs");
+  writer_.kernel({RowOperation::dispatch, {d_out, route}, {sent}, {}}, "combine backward");
+  to_experts(sent, d_expert_out, "d outputs");
+
+  const View d_activated = writer_.working_rows("d activated", capacity(), columns),
+             d_gate_up = writer_.working_rows("d gate_up", capacity(), 2 * columns),
+             d_in = writer_.working_rows("d expert in", capacity(), context_.hidden),
+             d_weights = writer_.working("d expert weight", DType::f32, capacity()).dense(0, {capacity(), 1});
+  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    const Weight down = context_.experts.down(expert);
+    const View d = rows_of(d_expert_out, first, count);
+    writer_.matmul(d, down.matrix(experts), rows_of(d_activated, first, count), "expert down, dgrad");
+    writer_.matmul(transposed(d), rows_of(activated, first, count), down.matrix(experts_gradient),
+                   "expert down, wgrad");
+  });
+  writer_.kernel({RowOperation::gated_activation_backward,
+                  {gate_up, in.weights, d_activated},
+                  {d_gate_up, d_weights},
+                  {}},
+                 "activation backward");
+  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    const Weight weight = context_.experts.gate_up(expert);
+    const View d = rows_of(d_gate_up, first, count);
+    writer_.matmul(d, weight.matrix(experts), rows_of(d_in, first, count), "expert gate, up, dgrad");
+    writer_.matmul(transposed(d), rows_of(in.rows, first, count), weight.matrix(experts_gradient),
+                   "expert gate, up, wgrad");
+  });
+
+  const Tokens back{end_of_way(d_in, "d tokens"), end_of_way(d_weights, "d weights")};
+  from_experts(d_in, back.rows, "d tokens");
+  from_experts(d_weights, back.weights, "d weights");
+  writer_.kernel({RowOperation::combine, {back.rows, route}, {d_rows}, {}}, "dispatch backward");
+  const View d_logits = writer_.working_rows("d router", context_.tokens, context_.model.experts->count);
+  writer_.kernel({RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}},
+                 "route backward");
+  const Weight router = context_.layer.router;
+  writer_.matmul(transposed(d_logits), rows, router.matrix(layer_gradient), "router, wgrad");
+  writer_.matmul(d_logits, router.matrix(layer), d_rows, "router, dgrad", true);
+}
+
+}  // namespace cp

@@ -1,0 +1,150 @@
+#include "shared/transformer/layer_backward.h"
+
+namespace cp {
+
+void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights, const LayerPieces& gradients,
+                          const View& x, const View& dx) {
+  if (place.recomputed) {
+    again_.write(place, weights, x, writer_.working_rows("x again", context_.tokens_tp, context_.hidden));
+  }
+  mlp(place, weights, gradients, dx);
+  attention(place, weights.layer, gradients.layer, x, dx);
+  add_up_replicated(gradients.layer);
+}
+
+View LayerBackward::norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
+                              const Window& weights) {
+  const View norm = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
+  if (!place.recomputed && !activations_.keeps(what, place)) {
+    writer_.kernel({RowOperation::rms_norm, {x, weight.flat(weights)}, {norm}, {}}, "norm again");
+  }
+  return writer_.gather_rows(norm, "gathered", "gather rows again");
+}
+
+void LayerBackward::close_region(const View& partial, const View& x, const Weight& weight,
+                                 const Window& weights, const Window& gradients, const View& dx,
+                                 const std::string& label) {
+  const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
+  writer_.scatter_rows(partial, d_norm, label);
+  writer_.kernel(
+      {RowOperation::rms_norm_backward, {x, weight.flat(weights), d_norm}, {weight.flat(gradients)}, {dx}},
+      "norm backward");
+}
+
+// ---- MLP ----
+
+void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, const LayerPieces& gradients,
+                        const View& dx) {
+  const Weight& norm = context_.layer.norm2;
+  const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
+  const View d_out = writer_.gather_rows(dx, "d gathered", "gather d mlp");
+  const View rows = norm_rows(A::norm2, place, mid, norm, weights.layer);
+  const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
+  const View d_rows = writer_.partial_rows(d_norm, "d partial");
+  if (context_.model.experts) {
+    experts_.backward(place, weights.layer, weights.experts, gradients.layer, gradients.experts, rows, d_out,
+                      d_rows);
+  } else {
+    dense_mlp(place, weights.layer, gradients.layer, rows, d_out, d_rows);
+  }
+  close_region(d_rows, mid, norm, weights.layer, gradients.layer, dx, "scatter d mlp");
+}
+
+void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, const Window& gradients,
+                              const View& rows, const View& d_out, const View& d_rows) {
+  const LayerWeights& layer = context_.layer;
+  const std::int64_t tokens = context_.tokens, columns = context_.sizes.columns;
+  const View gate_up = activations_.rows(A::gate_up, place, tokens, 2 * columns),
+             activated = activations_.rows(A::activated, place, tokens, columns),
+             d_activated = writer_.working_rows("d activated", tokens, columns),
+             d_gate_up = writer_.working_rows("d gate_up", tokens, 2 * columns);
+  if (!place.recomputed && !activations_.keeps(A::activated, place)) {
+    writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation again");
+  }
+  writer_.matmul(d_out, layer.down.matrix(weights), d_activated, "down, dgrad");
+  writer_.matmul(transposed(d_out), activated, layer.down.matrix(gradients), "down, wgrad");
+  writer_.kernel({RowOperation::gated_activation_backward, {gate_up, d_activated}, {d_gate_up}, {}},
+                 "activation backward");
+  writer_.matmul(d_gate_up, layer.gate_up.matrix(weights), d_rows, "gate, up, dgrad");
+  writer_.matmul(transposed(d_gate_up), rows, layer.gate_up.matrix(gradients), "gate, up, wgrad");
+}
+
+// ---- attention ----
+
+void LayerBackward::attention(const LayerPlace& place, const Window& weights, const Window& gradients,
+                              const View& x, const View& dx) {
+  const LayerWeights& layer = context_.layer;
+  const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
+                     kv_width = context_.sizes.kv_width;
+  const View d_projected = writer_.gather_rows(dx, "d gathered", "gather d attention");
+  const View out = activations_.rows(A::out, place, tokens, q_width),
+             d_out = writer_.working_rows("d out", tokens, q_width);
+  writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
+  writer_.matmul(transposed(d_projected), out, layer.out.matrix(gradients), "out projection, wgrad");
+
+  writer_.attention(AttentionPass::backward, [&](std::string_view name, std::int64_t numel) {
+    if (name == "dout") return flat_view(d_out.buffer, d_out.offset, numel);
+    if (name == "dq") return writer_.working("d q", writer_.dtype(), tokens * q_width).flat(0, numel);
+    if (name == "dk") return writer_.working("d k", writer_.dtype(), tokens * kv_width).flat(0, numel);
+    if (name == "dv") return writer_.working("d v", writer_.dtype(), tokens * kv_width).flat(0, numel);
+    return activations_.attention_operand(name, place, numel);
+  });
+
+  const View d_qkv = unrotate(place, weights, gradients);
+  const View rows = norm_rows(A::norm1, place, x, layer.norm1, weights);
+  if (context_.model.qkv_bias) {
+    writer_.kernel({RowOperation::add_bias, {d_qkv}, {layer.qkv_bias.flat(gradients)}, {}},
+                   "qkv bias backward");
+  }
+  const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
+  const View d_rows = writer_.partial_rows(d_norm, "d partial");
+  writer_.matmul(d_qkv, layer.qkv.matrix(weights), d_rows, "qkv, dgrad");
+  writer_.matmul(transposed(d_qkv), rows, layer.qkv.matrix(gradients), "qkv, wgrad");
+  close_region(d_rows, x, layer.norm1, weights, gradients, dx, "scatter d attention");
+}
+
+View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, const Window& gradients) {
+  const LayerWeights& layer = context_.layer;
+  const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
+                     kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
+  const View dq = writer_.working_rows("d q", tokens, q_width),
+             dk = writer_.working_rows("d k", tokens, kv_width),
+             dv = writer_.working_rows("d v", tokens, kv_width),
+             d_qkv = writer_.working_rows("d qkv", tokens, qk_width + kv_width);
+  if (!context_.model.qk_norm) {
+    writer_.kernel({RowOperation::rotary_backward, {dq, dk, dv}, {d_qkv}, {}}, "rotary backward");
+    return d_qkv;
+  }
+  const View d_normed = writer_.working_rows("d normed qk", tokens, qk_width);
+  writer_.kernel(
+      {RowOperation::rotary_backward, {dq, dk, dv}, {d_normed, columns_of(d_qkv, qk_width, kv_width)}, {}},
+      "rotary backward");
+  const View qk = activations_.rows(A::qk, place, tokens, qk_width);
+  writer_.kernel(
+      {RowOperation::rms_norm_backward,
+       {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed},
+       {columns_of(d_qkv, 0, qk_width), layer.q_norm.flat(gradients), layer.k_norm.flat(gradients)},
+       {}},
+      "qk norms backward");
+  return d_qkv;
+}
+
+// ---- gradients of replicated weights ----
+
+void LayerBackward::add_up_replicated(const Window& gradients) {
+  const LayerWeights& layer = context_.layer;
+  const std::vector<Rank> tp = context_.groups.tp_group();
+  writer_.all_reduce("tp", tp, ReduceOp::sum, gradients.flat(0, layer.replicated), "tp", "add up d norms");
+  if (context_.model.kv_heads >= context_.layout.tp) return;
+  const std::vector<Rank> sharing = context_.groups.tp_group_of_kv_head(context_.model.kv_heads);
+  const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;
+  const Weight kv = layer.qkv.part(q_width, 2 * kv_width);
+  writer_.all_reduce("tp_kv", sharing, ReduceOp::sum, kv.flat(gradients), "tp", "add up d k, v weights");
+  if (context_.model.qkv_bias) {
+    writer_.all_reduce("tp_kv", sharing, ReduceOp::sum,
+                       gradients.flat(layer.qkv_bias.begin + q_width, 2 * kv_width), "tp",
+                       "add up d k, v biases");
+  }
+}
+
+}  // namespace cp

@@ -1,0 +1,110 @@
+#include "shared/transformer/layer_forward.h"
+
+namespace cp {
+
+void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, const View& x,
+                         const View& x_next) {
+  const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
+  attention(place, weights.layer, x, mid);
+  mlp(place, weights, mid, x_next);
+}
+
+void LayerForward::close_region(const View& partial, const View& x, const View& next,
+                                const std::string& label) {
+  writer_.scatter_rows(partial, next, label);
+  writer_.accumulate(x, next, "residual");
+}
+
+// ---- attention ----
+
+void LayerForward::attention(const LayerPlace& place, const Window& weights, const View& x, const View& mid) {
+  const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width;
+  const View norm = activations_.rows(A::norm1, place, context_.tokens_tp, context_.hidden);
+  writer_.kernel({RowOperation::rms_norm, {x, context_.layer.norm1.flat(weights)}, {norm}, {}},
+                 "attention norm");
+  const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
+  context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
+  attend(place);
+  const View out = activations_.rows(A::out, place, tokens, q_width),
+             partial = writer_.partial_rows(mid, "partial");
+  writer_.matmul(out, context_.layer.out.transposed(weights), partial, "out projection");
+  close_region(partial, x, mid, "scatter attention");
+}
+
+View LayerForward::k_rows(const LayerPlace& place) {
+  if (cache_ != nullptr) return cache_->new_k(place.layer);
+  return activations_.rows(A::k, place, context_.tokens, context_.sizes.kv_width);
+}
+View LayerForward::v_rows(const LayerPlace& place) {
+  if (cache_ != nullptr) return cache_->new_v(place.layer);
+  return activations_.rows(A::v, place, context_.tokens, context_.sizes.kv_width);
+}
+
+void LayerForward::project(const LayerPlace& place, const Window& weights, const View& rows) {
+  const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
+                     kv_width = context_.sizes.kv_width;
+  const View qkv = writer_.working_rows("qkv", tokens, q_width + 2 * kv_width);
+  writer_.matmul(rows, context_.layer.qkv.transposed(weights), qkv, "qkv");
+  if (context_.model.qkv_bias) {
+    writer_.kernel({RowOperation::add_bias, {context_.layer.qkv_bias.flat(weights)}, {}, {qkv}}, "qkv bias");
+  }
+  const View q = activations_.rows(A::q, place, tokens, q_width);
+  writer_.kernel({RowOperation::rotary, {qkv}, {q, k_rows(place), v_rows(place)}, {}}, "rotary");
+}
+
+// The norms' backward pass needs q and k as they were before.
+void LayerForward::project_with_norms(const LayerPlace& place, const Window& weights, const View& rows) {
+  const LayerWeights& layer = context_.layer;
+  const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
+                     kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
+  const View qk = activations_.rows(A::qk, place, tokens, qk_width),
+             v = writer_.working_rows("v", tokens, kv_width);
+  writer_.matmul(rows, layer.qkv.part(0, qk_width).transposed(weights), qk, "qk");
+  writer_.matmul(rows, layer.qkv.part(qk_width, kv_width).transposed(weights), v, "v");
+  if (context_.model.qkv_bias) {
+    const View bias = layer.qkv_bias.flat(weights);
+    const auto part = [&](std::int64_t begin, std::int64_t numel) {
+      return View{bias.buffer, bias.offset + begin, {numel}, {1}, bias.advance};
+    };
+    writer_.kernel({RowOperation::add_bias, {part(0, qk_width)}, {}, {qk}}, "qk bias");
+    writer_.kernel({RowOperation::add_bias, {part(qk_width, kv_width)}, {}, {v}}, "v bias");
+  }
+  const View normed = writer_.working_rows("normed qk", tokens, qk_width);
+  writer_.kernel(
+      {RowOperation::rms_norm, {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)}, {normed}, {}},
+      "qk norms");
+  const View q = activations_.rows(A::q, place, tokens, q_width);
+  writer_.kernel({RowOperation::rotary, {normed, v}, {q, k_rows(place), v_rows(place)}, {}}, "rotary");
+}
+
+void LayerForward::attend(const LayerPlace& place) {
+  if (cache_ != nullptr) cache_->store(place.layer);
+  writer_.attention(AttentionPass::forward, [&](std::string_view name, std::int64_t numel) {
+    if (cache_ != nullptr && name == "k") return cache_->k(place.layer).flat(0, numel);
+    if (cache_ != nullptr && name == "v") return cache_->v(place.layer).flat(0, numel);
+    return activations_.attention_operand(name, place, numel);
+  });
+}
+
+// ---- MLP ----
+
+void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next) {
+  const LayerWeights& layer = context_.layer;
+  const View norm = activations_.rows(A::norm2, place, context_.tokens_tp, context_.hidden);
+  writer_.kernel({RowOperation::rms_norm, {x, layer.norm2.flat(weights.layer)}, {norm}, {}}, "mlp norm");
+  const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
+  const View partial = writer_.partial_rows(next, "partial");
+  if (context_.model.experts) {
+    experts_.forward(place, weights.layer, weights.experts, rows, partial);
+  } else {
+    const std::int64_t tokens = context_.tokens, columns = context_.sizes.columns;
+    const View gate_up = activations_.rows(A::gate_up, place, tokens, 2 * columns),
+               activated = activations_.rows(A::activated, place, tokens, columns);
+    writer_.matmul(rows, layer.gate_up.transposed(weights.layer), gate_up, "gate, up");
+    writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation");
+    writer_.matmul(activated, layer.down.transposed(weights.layer), partial, "down");
+  }
+  close_region(partial, x, next, "scatter mlp");
+}
+
+}  // namespace cp

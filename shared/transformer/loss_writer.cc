@@ -1,0 +1,121 @@
+#include "shared/transformer/loss_writer.h"
+
+#include <algorithm>
+
+namespace cp {
+
+// ---- embedding ----
+
+EmbeddingWriter::EmbeddingWriter(StepWriter& writer) : writer_(writer) {}
+
+View EmbeddingWriter::tokens() {
+  const std::int64_t count = writer_.context().tokens;
+  if (tokens_ < 0) tokens_ = writer_.builder().input("working/tokens", DType::i32, count);
+  return flat_view(tokens_, 0, count);
+}
+
+View EmbeddingWriter::looked_up(const Window& table) const {
+  const StepContext& context = writer_.context();
+  return table.dense(0, {std::min(context.tokens, context.sizes.vocab), context.hidden});
+}
+
+void EmbeddingWriter::forward(const Window& table, const View& x) {
+  const View partial = writer_.partial_rows(x, "partial");
+  writer_.kernel({RowOperation::embed, {tokens(), looked_up(table)}, {partial}, {}}, "embed");
+  writer_.scatter_rows(partial, x, "scatter embedding");
+}
+
+void EmbeddingWriter::backward(const View& dx, const Window& gradient) {
+  const View rows = writer_.gather_rows(dx, "d gathered", "gather d embedding");
+  writer_.kernel({RowOperation::embed_backward, {tokens(), rows}, {}, {looked_up(gradient)}},
+                 "embed backward");
+}
+
+// ---- head and loss ----
+
+void LossWriter::write(const HeadPieces& weights, const HeadPieces& gradients, const View& x,
+                       const View& dx) {
+  const std::int64_t hidden = context_.hidden, tokens = context_.tokens;
+  const View norm = writer_.working_rows("final norm", context_.tokens_tp, hidden);
+  writer_.kernel({RowOperation::rms_norm, {x, weights.norm.flat(0, hidden)}, {norm}, {}}, "final norm");
+  const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
+  const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, hidden),
+             d_rows = writer_.partial_rows(d_norm, "d partial");
+  const BufferId targets = writer_.builder().input("working/targets", DType::i32, tokens),
+                 losses = writer_.builder().output("working/losses", DType::f32, tokens);
+
+  const std::int64_t each = ceil_div(tokens, context_.layout.loss_chunks), whole = tokens / each;
+  const auto write_chunk = [&](std::int64_t first, std::int64_t step, std::int64_t count, bool is_first) {
+    const auto part = [&](BufferId buffer, std::int64_t width) {
+      return Window{buffer, first * width, step == 0 ? Advance{} : Advance{step * width, 0, 0}};
+    };
+    chunk(weights, gradients, part(rows.buffer, hidden), part(d_rows.buffer, hidden), part(targets, 1),
+          part(losses, 1), count, is_first);
+  };
+  write_chunk(0, 0, each, true);
+  if (whole == 2) write_chunk(each, 0, each, false);
+  if (whole > 2) {
+    writer_.builder().begin_repeat(whole - 1);
+    write_chunk(each, each, each, false);
+    writer_.builder().end_repeat();
+  }
+  if (tokens > whole * each) write_chunk(whole * each, 0, tokens - whole * each, false);
+
+  writer_.scatter_rows(d_rows, d_norm, "scatter d head");
+  writer_.kernel({RowOperation::rms_norm_backward,
+                  {x, weights.norm.flat(0, hidden), d_norm},
+                  {dx, gradients.norm.flat(0, hidden)},
+                  {}},
+                 "final norm backward");
+  writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, gradients.norm.flat(0, hidden), "tp",
+                     "add up d final norm");
+}
+
+void LossWriter::chunk(const HeadPieces& weights, const HeadPieces& gradients, const Window& rows,
+                       const Window& d_rows, const Window& targets, const Window& losses, std::int64_t count,
+                       bool first) {
+  const std::int64_t hidden = context_.hidden, vocab = context_.sizes.vocab;
+  const std::int64_t most = ceil_div(context_.tokens, context_.layout.loss_chunks);
+  const auto chunk_buffer = [&](std::string_view name, DType dtype, std::int64_t width) {
+    return writer_.working(name, dtype, most * width, "logits").dense(0, {count, width});
+  };
+  const View logits = chunk_buffer("chunk", writer_.dtype(), vocab),
+             d_logits = chunk_buffer("gradient", writer_.dtype(), vocab),
+             maxima = chunk_buffer("maxima", DType::f32, 1), sums = chunk_buffer("sums", DType::f32, 2);
+  const View in = rows.dense(0, {count, hidden}), table = weights.table.dense(0, {vocab, hidden}),
+             target = targets.flat(0, count);
+  const std::vector<Rank> tp = context_.groups.tp_group();
+  writer_.matmul(in, transposed(table), logits, "head");
+  if (tp.size() > 1) {
+    writer_.kernel({RowOperation::cross_entropy, {logits}, {maxima}, {}}, "maxima");
+    writer_.all_reduce("tp", tp, ReduceOp::max, maxima, "tp", "maxima of all");
+    writer_.kernel({RowOperation::cross_entropy, {logits, maxima, target}, {sums}, {}}, "sums");
+    writer_.all_reduce("tp", tp, ReduceOp::sum, sums, "tp", "sums of all");
+  } else {
+    writer_.kernel({RowOperation::cross_entropy, {logits, target}, {maxima, sums}, {}}, "loss");
+  }
+  writer_.kernel({RowOperation::cross_entropy_backward,
+                  {logits, maxima, sums, target},
+                  {d_logits, losses.flat(0, count)},
+                  {}},
+                 "loss backward");
+  writer_.matmul(d_logits, table, d_rows.dense(0, {count, hidden}), "head, dgrad");
+  writer_.matmul(transposed(d_logits), in, gradients.table.dense(0, {vocab, hidden}), "head, wgrad", !first);
+}
+
+void LossWriter::last_logits(const HeadPieces& weights, const View& x) {
+  const std::int64_t hidden = context_.hidden, vocab = context_.sizes.vocab;
+  // Each tp rank offers as many rows as there are sequences; those that end one are taken.
+  const std::int64_t offered = std::min(context_.layout.micro_batch, context_.tokens_tp),
+                     count = std::min(context_.layout.micro_batch, offered * context_.layout.tp);
+  if (count == 0) return;
+  const View last = rows_of(x, context_.tokens_tp - offered, offered),
+             norm = writer_.working_rows("final norm", offered, hidden);
+  writer_.kernel({RowOperation::rms_norm, {last, weights.norm.flat(0, hidden)}, {norm}, {}}, "final norm");
+  const View rows = rows_of(writer_.gather(norm, "last rows", "gather rows"), 0, count);
+  const BufferId logits = writer_.builder().output("logits/last", writer_.dtype(), count * vocab);
+  writer_.matmul(rows, transposed(weights.table.dense(0, {vocab, hidden})),
+                 dense_view(logits, 0, {count, vocab}), "head");
+}
+
+}  // namespace cp

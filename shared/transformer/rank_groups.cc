@@ -1,0 +1,146 @@
+#include "shared/transformer/rank_groups.h"
+
+#include <algorithm>
+
+#include "shared/base/error.h"
+
+namespace cp {
+
+RankGroups::RankGroups(const ParallelLayout& layout, Rank self)
+    : layout_(layout),
+      size_{layout.dp_replicate, layout.dp_shard, layout.cp, layout.tp, layout.pp},
+      cp_is_slower_(layout.order == AxisOrder::tp_dp_cp_pp) {
+  if (self < 0 || self >= layout.world()) {
+    throw InvalidInput(
+        str("rank ", self, " of a layout of ", layout.world(), " ranks; use 0 to ", layout.world() - 1));
+  }
+  // The fastest first, as build_mesh() has them.
+  const auto order = [&]() -> std::array<Axis, kAxes> {
+    switch (layout.order) {
+      case AxisOrder::tp_cp_dp_pp:
+        return {kTp, kCp, kShard, kReplicate, kPp};
+      case AxisOrder::cp_tp_dp_pp:
+        return {kCp, kTp, kShard, kReplicate, kPp};
+      case AxisOrder::tp_dp_cp_pp:
+        return {kTp, kShard, kReplicate, kCp, kPp};
+      case AxisOrder::tp_cp_pp_dp:
+        return {kTp, kCp, kPp, kShard, kReplicate};
+    }
+    CP_INVARIANT(false, "order ", static_cast<int>(layout.order));
+    return {};
+  }();
+  int stride = 1;
+  for (const Axis axis : order) {
+    stride_[axis] = stride;
+    at_[axis] = self / stride % size_[axis];
+    stride *= size_[axis];
+  }
+}
+
+Rank RankGroups::rank_at(const Coordinates& at) const {
+  Rank rank = 0;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) rank += at[axis] * stride_[axis];
+  return rank;
+}
+
+std::vector<Rank> RankGroups::along(Axis axis) const {
+  std::vector<Rank> ranks;
+  Coordinates at = at_;
+  for (at[axis] = 0; at[axis] < size_[axis]; ++at[axis]) ranks.push_back(rank_at(at));
+  return ranks;
+}
+
+Rank RankGroups::on_pipeline_rank(int pp) const {
+  Coordinates at = at_;
+  at[kPp] = pp;
+  return rank_at(at);
+}
+
+std::vector<Rank> RankGroups::tp_group_of_kv_head(std::int64_t kv_heads) const {
+  const int sharing =
+      std::max(1, layout_.tp / static_cast<int>(std::min<std::int64_t>(kv_heads, layout_.tp)));
+  const int first = tp() / sharing * sharing;
+  const std::vector<Rank> all = tp_group();
+  return {all.begin() + first, all.begin() + first + sharing};
+}
+
+// ---- dp_shard x cp ----
+
+int RankGroups::flat_index() const {
+  return cp_is_slower_ ? cp() * layout_.dp_shard + dp_shard() : dp_shard() * layout_.cp + cp();
+}
+
+RankGroups::Coordinates RankGroups::at_flat_index(int index) const {
+  const int inner = cp_is_slower_ ? layout_.dp_shard : layout_.cp;
+  Coordinates at = at_;
+  at[kShard] = cp_is_slower_ ? index % inner : index / inner;
+  at[kCp] = cp_is_slower_ ? index / inner : index % inner;
+  return at;
+}
+
+std::vector<Rank> RankGroups::at_flat_indices(const std::vector<int>& indices, bool all_replicas) const {
+  std::vector<Rank> ranks;
+  const int first = all_replicas ? 0 : dp_replicate();
+  const int end = all_replicas ? layout_.dp_replicate : first + 1;
+  for (int replica = first; replica < end; ++replica) {
+    for (const int index : indices) {
+      Coordinates at = at_flat_index(index);
+      at[kReplicate] = replica;
+      ranks.push_back(rank_at(at));
+    }
+  }
+  return ranks;
+}
+
+std::vector<Rank> RankGroups::shard_group() const {
+  if (layout_.sharding == ShardingGroup::dp_shard) return along(kShard);
+  std::vector<int> all;
+  for (int index = 0; index < layout_.dp_shard * layout_.cp; ++index) all.push_back(index);
+  return at_flat_indices(all, false);
+}
+
+std::vector<Rank> RankGroups::replicas() const {
+  if (layout_.sharding == ShardingGroup::dp_shard_cp) return along(kReplicate);
+  std::vector<Rank> ranks;
+  Coordinates at = at_;
+  for (at[kReplicate] = 0; at[kReplicate] < layout_.dp_replicate; ++at[kReplicate]) {
+    for (at[kCp] = 0; at[kCp] < layout_.cp; ++at[kCp]) ranks.push_back(rank_at(at));
+  }
+  return ranks;
+}
+
+// ---- experts ----
+
+std::vector<Rank> RankGroups::ep_group() const {
+  std::vector<int> neighbours;
+  const int first = flat_index() / layout_.ep * layout_.ep;
+  for (int i = 0; i < layout_.ep; ++i) neighbours.push_back(first + i);
+  return at_flat_indices(neighbours, false);
+}
+
+std::vector<int> RankGroups::same_experts() const {
+  std::vector<int> indices;
+  for (int index = flat_index() % layout_.ep; index < layout_.dp_shard * layout_.cp; index += layout_.ep) {
+    indices.push_back(index);
+  }
+  return indices;
+}
+
+std::vector<Rank> RankGroups::expert_shard_group() const {
+  const std::vector<int> all = same_experts();
+  const int size = std::max(1, layout_.sharding_size() / layout_.ep);
+  const int first = flat_index() / layout_.ep / size * size;
+  return at_flat_indices({all.begin() + first, all.begin() + first + size}, false);
+}
+
+std::vector<Rank> RankGroups::expert_replicas() const {
+  const std::vector<int> all = same_experts();
+  const int size = std::max(1, layout_.sharding_size() / layout_.ep);
+  std::vector<int> mine;
+  for (int i = flat_index() / layout_.ep % size; i < static_cast<int>(all.size()); i += size) {
+    mine.push_back(all[static_cast<std::size_t>(i)]);
+  }
+  return at_flat_indices(mine, true);
+}
+
+}  // namespace cp

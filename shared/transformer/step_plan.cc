@@ -1,0 +1,257 @@
+#include "shared/transformer/step_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/context_parallel/sharding.h"
+#include "shared/transformer/layer_backward.h"
+#include "shared/transformer/loss_writer.h"
+#include "shared/transformer/update_writer.h"
+
+namespace cp {
+namespace {
+
+// One part of a step, on one rank.
+class PartWriter {
+ public:
+  explicit PartWriter(const StepContext& context) : context_(context), writer_(context), units_(context) {
+    const auto open = [&](const StepUnit& unit) -> std::unique_ptr<UnshardWriter> {
+      if (unit.sharded.numel == 0) return nullptr;
+      return std::make_unique<UnshardWriter>(writer_.builder(), context.self, unit.sharded);
+    };
+    layers_ = open(units_.layers), experts_ = open(units_.experts);
+    embedding_ = open(units_.embedding), head_ = open(units_.head);
+  }
+
+  Plan write() && {
+    switch (context_.part) {
+      case StepPart::micro_batch:
+        write_micro_batch();
+        break;
+      case StepPart::forward:
+        write_forward();
+        break;
+      case StepPart::backward:
+        write_backward();
+        break;
+      case StepPart::update:
+        UpdateWriter(writer_, units_).write();
+        break;
+      case StepPart::prefill:
+      case StepPart::decode:
+        write_serving();
+        break;
+    }
+    return std::move(writer_).build();
+  }
+
+ private:
+  static constexpr StackIndex kOnly{};
+
+  bool tied() const { return context_.model.tied_embeddings && context_.layout.pp == 1; }
+  StackIndex last() const { return {context_.layers, 0}; }
+  View dx() { return writer_.working_rows("dx", context_.tokens_tp, context_.hidden); }
+
+  void write_micro_batch() {
+    Activations activations(writer_, BufferKind::temporary);
+    EmbeddingWriter embedding(writer_);
+    embedding.forward(table(), activations.x(kOnly));
+    layers_forward(activations, nullptr);
+    writer_.begin_pass();
+    const View dx = this->dx();
+    loss(activations.x(last()), dx);
+    writer_.begin_pass();
+    layers_backward(activations, dx);
+    embedding_backward(embedding, dx);
+  }
+
+  // ---- of one stage ----
+
+  void write_forward() {
+    Activations activations(writer_, BufferKind::output);
+    if (context_.first_stage) {
+      EmbeddingWriter(writer_).forward(table(), activations.x(kOnly));
+    } else {
+      writer_.receive(-1, activations.x(kOnly));
+    }
+    layers_forward(activations, nullptr);
+    if (!context_.last_stage) return writer_.send(+1, activations.x(last()));
+    writer_.begin_pass();
+    const std::int64_t numel = context_.tokens_tp * context_.hidden;
+    const BufferId buffer = writer_.builder().output("activations/dx", writer_.dtype(), numel);
+    loss(activations.x(last()), dense_view(buffer, 0, {context_.tokens_tp, context_.hidden}));
+  }
+
+  void write_backward() {
+    Activations activations(writer_, BufferKind::input);
+    View dx;
+    if (context_.last_stage) {
+      const std::int64_t numel = context_.tokens_tp * context_.hidden;
+      const BufferId buffer = writer_.builder().inout("activations/dx", writer_.dtype(), numel);
+      dx = dense_view(buffer, 0, {context_.tokens_tp, context_.hidden});
+    } else {
+      dx = this->dx();
+      writer_.receive(+1, dx);
+    }
+    layers_backward(activations, dx);
+    if (!context_.first_stage) return writer_.send(-1, dx);
+    EmbeddingWriter embedding(writer_);
+    embedding_backward(embedding, dx);
+  }
+
+  void write_serving() {
+    Activations activations(writer_, BufferKind::temporary);
+    KvCache cache(writer_);
+    if (context_.first_stage) {
+      EmbeddingWriter(writer_).forward(table(), activations.x(kOnly));
+    } else {
+      writer_.receive(-1, activations.x(kOnly));
+    }
+    layers_forward(activations, &cache);
+    if (!context_.last_stage) return writer_.send(+1, activations.x(last()));
+    LossWriter(writer_).last_logits(head_pieces(), activations.x(last()));
+  }
+
+  // ---- layers ----
+
+  template <class Body>
+  void for_each_layer(const std::vector<LayerLoop>& loops, const Body& body) {
+    for (const LayerLoop& loop : loops) {
+      if (loop.count > 1) writer_.builder().begin_repeat(loop.count);
+      for (const LayerPlace& place : loop.body) body(place);
+      if (loop.count > 1) writer_.builder().end_repeat();
+    }
+  }
+
+  LayerPieces unshard(const LayerPlace& place) {
+    LayerPieces pieces{layers_->unshard(place.layer, place.turn), {}};
+    if (experts_) pieces.experts = experts_->unshard(place.layer, place.turn);
+    return pieces;
+  }
+
+  void layers_forward(Activations& activations, KvCache* cache) {
+    LayerForward forward(writer_, activations, cache);
+    for_each_layer(forward_loops(context_.layers, context_.layout.recompute), [&](const LayerPlace& place) {
+      const LayerPieces weights = unshard(place);
+      forward.write(place, weights, activations.x(place.layer), activations.x(place.next_layer()));
+    });
+  }
+
+  void layers_backward(Activations& activations, const View& dx) {
+    LayerBackward backward(writer_, activations);
+    for_each_layer(backward_loops(context_.layers, context_.layout.recompute), [&](const LayerPlace& place) {
+      const LayerPieces weights = unshard(place);
+      LayerPieces gradients{layers_->gradient(place.turn), {}};
+      if (experts_) gradients.experts = experts_->gradient(place.turn);
+      backward.write(place, weights, gradients, activations.x(place.layer), dx);
+      layers_->reduce(place.layer, place.turn);
+      if (experts_) experts_->reduce(place.layer, place.turn);
+    });
+  }
+
+  // ---- the ends ----
+
+  const Window& table() {
+    if (!table_) table_ = embedding_->unshard(kOnly, kOnly);
+    return *table_;
+  }
+
+  HeadPieces head_pieces() {
+    const Window head = head_->unshard(kOnly, kOnly);
+    return {head, tied() ? table() : at(head, context_.head.table.begin)};
+  }
+
+  void loss(const View& x, const View& dx) {
+    const HeadPieces weights = head_pieces();
+    const Window head = head_->gradient(kOnly);
+    const HeadPieces gradients{head,
+                               tied() ? embedding_->gradient(kOnly) : at(head, context_.head.table.begin)};
+    LossWriter(writer_).write(weights, gradients, x, dx);
+    head_->reduce(kOnly, kOnly);
+  }
+
+  void embedding_backward(EmbeddingWriter& embedding, const View& dx) {
+    const Window gradient = embedding_->gradient(kOnly);
+    if (!tied()) writer_.fill(gradient.flat(0, context_.embedding.numel()), 0, "no d embedding yet");
+    embedding.backward(dx, gradient);
+    embedding_->reduce(kOnly, kOnly);
+  }
+
+  static Window at(Window window, std::int64_t offset) {
+    window.offset += offset;
+    return window;
+  }
+
+  const StepContext& context_;
+  StepWriter writer_;
+  StepUnits units_;
+  std::unique_ptr<UnshardWriter> layers_, experts_, embedding_, head_;
+  std::optional<Window> table_;
+};
+
+// ---- what can be asked for ----
+
+void validate(const StepRequest& request, StepPart part, int stage) {
+  validate_model(request.model);
+  validate_workload(request.workload);
+  if (const auto refusal = refuse(request.model, request.workload, request.layout)) {
+    throw InvalidInput(refusal->reason);
+  }
+  const int stages = request.layout.pp * request.layout.virtual_stages;
+  if (stage < 0 || stage >= stages) {
+    throw InvalidInput(str("stage ", stage, " of ", stages, "; use 0 to ", stages - 1));
+  }
+  const Phase phase = request.workload.phase;
+  const bool serving = part == StepPart::prefill || part == StepPart::decode;
+  if (serving != (phase != Phase::training) || (serving && name(part) != name(phase))) {
+    throw InvalidInput(
+        str("part ", name(part), " of a workload of phase ", name(phase), "; use ",
+            phase == Phase::training ? "micro_batch, forward, backward or update" : name(phase)));
+  }
+  const bool staged = part == StepPart::forward || part == StepPart::backward;
+  if (part == StepPart::micro_batch && request.layout.pp > 1) {
+    throw InvalidInput(str("part micro_batch with pp=", request.layout.pp, "; use forward and backward"));
+  }
+  if (staged && request.layout.pp == 1)
+    throw InvalidInput(str("part ", name(part), " with pp=1; use micro_batch"));
+}
+
+Plan write(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache& cache) {
+  const StepContext context(request, part, stage, self, cache);
+  if (context.groups.pp() != stage % request.layout.pp) {
+    throw InvalidInput(str("rank ", self, " does not hold stage ", stage, "; it holds stages ",
+                           context.groups.pp(), " + i * ", request.layout.pp));
+  }
+  return PartWriter(context).write();
+}
+
+}  // namespace
+
+std::string_view name(StepPart part) {
+  static constexpr std::array<std::string_view, 6> kNames = {"micro_batch", "forward", "backward",
+                                                             "update",      "prefill", "decode"};
+  return kNames[static_cast<std::size_t>(part)];
+}
+
+Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache* cache) {
+  validate(request, part, stage);
+  AttentionPlanCache own(2);
+  return write(request, part, stage, self, cache == nullptr ? own : *cache);
+}
+
+std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
+                             AttentionPlanCache* cache) {
+  validate(request, part, stage);
+  AttentionPlanCache own;
+  std::vector<Plan> plans;
+  for (Rank rank = 0; rank < request.layout.world(); ++rank) {
+    if (RankGroups(request.layout, rank).pp() != stage % request.layout.pp) continue;
+    plans.push_back(write(request, part, stage, rank, cache == nullptr ? own : *cache));
+  }
+  return plans;
+}
+
+}  // namespace cp

@@ -1,0 +1,211 @@
+#include "shared/transformer/step_writer.h"
+
+#include <algorithm>
+#include <map>
+
+#include "shared/base/error.h"
+#include "shared/context_parallel/sharding.h"
+
+namespace cp {
+namespace {
+
+// The attention of the request over this rank's cp group.
+AttentionRequest attention_request(const StepRequest& request, const RankGroups& groups, bool training) {
+  AttentionRequest attention;
+  attention.problem = attention_problem(request.model, request.workload, request.layout);
+  attention.ranks = groups.cp_group();
+  if (request.layout.cp > 1) attention.strategy = request.layout.strategy;
+  attention.keep_for_backward = training;
+  return attention;
+}
+
+bool owns_table(const StepRequest& request) {
+  return !request.model.tied_embeddings || request.layout.pp > 1;
+}
+
+}  // namespace
+
+StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage_number, Rank rank,
+                         AttentionPlanCache& cache)
+    : request(asked),
+      model(asked.model),
+      workload(asked.workload),
+      layout(asked.layout),
+      part(step_part),
+      stage(stage_number),
+      self(rank),
+      attention_plans(cache),
+      groups(layout, rank),
+      sizes(local_sizes(model, workload, layout)),
+      attention(attention_request(asked, groups, workload.phase == Phase::training)),
+      layers(stage_layers(model, layout)[static_cast<std::size_t>(stage_number)]),
+      first_stage(stage == 0),
+      last_stage(stage == layout.pp * layout.virtual_stages - 1),
+      training(workload.phase == Phase::training),
+      hidden(model.hidden),
+      layer(model, sizes),
+      experts(model, sizes),
+      head(model, sizes, owns_table(asked)),
+      embedding{0, sizes.vocab, model.hidden} {
+  const AttentionSharding sharding(attention.problem, layout.cp, attention.strategy);
+  new_rows = sharding.home_q(groups.cp()).num_rows();
+  cache_rows = sharding.home_kv(groups.cp()).num_rows();
+  tokens = layout.micro_batch * new_rows;
+  tokens_tp = ceil_div(tokens, layout.tp);
+  padded_tokens = tokens_tp * layout.tp;
+}
+
+// ---- views ----
+
+View rows_of(const View& matrix, std::int64_t first, std::int64_t count) {
+  View view = matrix;
+  view.offset += first * matrix.strides[0];
+  view.shape[0] = count;
+  return view;
+}
+
+View columns_of(const View& matrix, std::int64_t first, std::int64_t count) {
+  View view = matrix;
+  view.offset += first * matrix.strides[1];
+  view.shape[1] = count;
+  return view;
+}
+
+View transposed(const View& matrix) {
+  View view = matrix;
+  std::swap(view.shape[0], view.shape[1]);
+  std::swap(view.strides[0], view.strides[1]);
+  return view;
+}
+
+// ---- memory ----
+
+StepWriter::StepWriter(const StepContext& context)
+    : context_(context), builder_(context.self, shape_target()), compute_(builder_.stream("compute")) {}
+
+Window StepWriter::working(std::string_view name, DType dtype, std::int64_t numel, std::string_view term) {
+  for (const auto& [known, buffer] : working_) {
+    if (known == name) return {buffer, 0, {}};
+  }
+  const BufferId buffer = builder_.temporary(str(term, "/", name), dtype, numel);
+  working_.emplace_back(name, buffer);
+  return {buffer, 0, {}};
+}
+
+// ---- steps ----
+
+void StepWriter::matmul(const View& a, const View& b, const View& out, std::string label, bool accumulate) {
+  if (out.numel() == 0) return;
+  if (a.shape[1] == 0) {
+    if (!accumulate) fill(out, 0, std::move(label));
+    return;
+  }
+  builder_.add(compute_, MatMul{a, b, out, accumulate}, std::move(label));
+}
+
+void StepWriter::kernel(RowKernel kernel, std::string label) {
+  const auto empty = [](const View& view) { return view.numel() == 0; };
+  if (std::all_of(kernel.writes.begin(), kernel.writes.end(), empty) &&
+      std::all_of(kernel.updates.begin(), kernel.updates.end(), empty)) {
+    return;
+  }
+  builder_.add(compute_, std::move(kernel), std::move(label));
+}
+
+void StepWriter::fill(const View& out, double value, std::string label) {
+  if (out.numel() > 0) builder_.add(compute_, Fill{out, value}, std::move(label));
+}
+
+void StepWriter::copy(const View& in, const View& out, std::string label) {
+  if (out.numel() == 0) return;
+  if (builder_.dtype(in.buffer) == builder_.dtype(out.buffer)) {
+    builder_.add(compute_, Copy{in, out}, std::move(label));
+  } else {
+    builder_.add(compute_, Cast{in, out}, std::move(label));
+  }
+}
+
+void StepWriter::accumulate(const View& in, const View& out, std::string label) {
+  if (out.numel() > 0) builder_.add(compute_, Accumulate{ReduceOp::sum, in, out}, std::move(label));
+}
+
+void StepWriter::all_to_all(const View& in, const View& out, std::string label) {
+  if (ep_ < 0) ep_ = builder_.group("ep", context_.groups.ep_group());
+  builder_.add(builder_.stream("ep"), AllToAll{ep_, in, out}, std::move(label));
+}
+
+void StepWriter::all_reduce(std::string_view group, const std::vector<Rank>& ranks, ReduceOp op,
+                            const View& data, std::string_view stream, std::string label) {
+  if (data.numel() == 0 || ranks.size() == 1) return;
+  const GroupId id = builder_.group(std::string(group), ranks);
+  builder_.add(builder_.stream(std::string(stream)), AllReduce{id, op, data, data}, std::move(label));
+}
+
+// ---- between the tensor-parallel regions ----
+
+View StepWriter::gather(const View& local, std::string_view name, const std::string& label) {
+  if (!splits_rows() || local.numel() == 0) return local;
+  if (tp_ < 0) tp_ = builder_.group("tp", context_.groups.tp_group());
+  const View all = working_rows(name, context_.layout.tp * local.shape[0], local.shape[1]);
+  builder_.add(builder_.stream("tp"), AllGather{tp_, local, all}, label);
+  return all;
+}
+
+View StepWriter::gather_rows(const View& local, std::string_view name, const std::string& label) {
+  return rows_of(gather(local, name, label), 0, context_.tokens);
+}
+
+View StepWriter::partial_rows(const View& local, std::string_view name) {
+  if (!splits_rows()) return local;
+  return rows_of(working_rows(name, context_.padded_tokens, local.shape[1]), 0, context_.tokens);
+}
+
+void StepWriter::scatter_rows(const View& partial, const View& local, const std::string& label) {
+  if (!splits_rows() || context_.tokens == 0) return;
+  if (tp_ < 0) tp_ = builder_.group("tp", context_.groups.tp_group());
+  const View all = rows_of(partial, 0, context_.padded_tokens);
+  if (context_.padded_tokens > context_.tokens) {
+    fill(rows_of(all, context_.tokens, context_.padded_tokens - context_.tokens), 0, "pad rows");
+  }
+  builder_.add(builder_.stream("tp"), ReduceScatter{tp_, ReduceOp::sum, all, local}, label);
+}
+
+// ---- between stages ----
+
+void StepWriter::exchange(int direction, const View& rows, bool sends) {
+  if (rows.numel() == 0) return;
+  const int lower = std::min(context_.stage, context_.stage + direction), pp = context_.layout.pp;
+  const GroupId group = builder_.group("pp", {context_.groups.on_pipeline_rank(lower % pp),
+                                              context_.groups.on_pipeline_rank((lower + 1) % pp)});
+  const std::int32_t self = direction > 0 ? 0 : 1, peer = 1 - self;
+  Exchange exchange{group, {}, {}, counts_digest({{sends ? self : peer, sends ? peer : self, rows.numel()}})};
+  (sends ? exchange.sends : exchange.recvs).push_back({peer, rows});
+  builder_.add(builder_.stream("pp"), std::move(exchange),
+               str(sends ? "to" : "from", " stage ", context_.stage + direction));
+}
+
+void StepWriter::receive(int direction, const View& rows) { exchange(direction, rows, false); }
+void StepWriter::send(int direction, const View& rows) { exchange(direction, rows, true); }
+
+// ---- attention ----
+
+void StepWriter::attention(AttentionPass pass,
+                           const std::function<View(std::string_view, std::int64_t)>& place) {
+  const Plan& plan = context_.attention_plans.get(context_.attention, pass, context_.self, shape_target());
+  std::map<std::string, View> places;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.kind != BufferKind::temporary) places.emplace(buffer.name, place(buffer.name, buffer.numel));
+  }
+  builder_.splice(plan, places, "attention/");
+}
+
+Plan StepWriter::build() && {
+  Hasher inputs;
+  inputs.add(name(context_.part));
+  hash(inputs, context_.model);
+  hash(inputs, context_.workload);
+  hash(inputs, context_.layout);
+  return std::move(builder_).build(inputs.digest());
+}
+
+}  // namespace cp

@@ -1,0 +1,113 @@
+// StepWriter: what the writers of a step's pieces share: sizes and groups of the rank, working buffers, and the products, kernels and
+// collectives between the tensor-parallel regions.
+//
+// Rows of activations are [batch, rows of the sequence]: a rank's `tokens`. Between the regions a tp rank holds `tokens_tp` of them;
+// gathered they are `padded_tokens`, of which those behind `tokens` are zero.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shared/fully_shard/stack.h"
+#include "shared/plan/builder.h"
+#include "shared/transformer/rank_groups.h"
+#include "shared/transformer/step_plan.h"
+#include "shared/transformer/weights.h"
+
+namespace cp {
+
+// What all pieces of one rank's plan ask for.
+struct StepContext {
+  StepContext(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache& cache);
+
+  const StepRequest& request;
+  const Transformer& model;
+  const Workload& workload;
+  const ParallelLayout& layout;
+  StepPart part;
+  int stage;
+  Rank self;
+  AttentionPlanCache& attention_plans;
+  RankGroups groups;
+  LocalSizes sizes;
+  AttentionRequest attention;
+  std::int64_t layers = 0;  // of the stage
+  bool first_stage, last_stage, training;
+
+  std::int64_t hidden = 0;
+  std::int64_t tokens = 0, tokens_tp = 0, padded_tokens = 0;  // of this rank
+  std::int64_t new_rows = 0, cache_rows = 0;                  // serving: of a sequence's queries; of its keys
+
+  LayerWeights layer;
+  ExpertWeights experts;
+  HeadWeights head;
+  Weight embedding;
+};
+
+class StepWriter {
+ public:
+  explicit StepWriter(const StepContext& context);
+
+  const StepContext& context() const { return context_; }
+  PlanBuilder& builder() { return builder_; }
+  StreamId compute() const { return compute_; }
+  DType dtype() const { return context_.workload.dtype; }
+  bool splits_rows() const { return context_.layout.tp > 1; }
+
+  // ---- memory ----
+  // The working buffer of that name of this pass, made on first use. The next pass gets buffers of its own.
+  Window working(std::string_view name, DType dtype, std::int64_t numel, std::string_view term = "working");
+  View working_rows(std::string_view name, std::int64_t rows, std::int64_t width) {
+    return working(name, dtype(), rows * width).dense(0, {rows, width});
+  }
+  void begin_pass() { working_.clear(); }
+
+  // ---- steps; nothing where there are no elements ----
+  void matmul(const View& a, const View& b, const View& out, std::string label, bool accumulate = false);
+  void kernel(RowKernel kernel, std::string label);
+  void fill(const View& out, double value, std::string label);
+  void copy(const View& in, const View& out, std::string label);  // or cast
+  void accumulate(const View& in, const View& out, std::string label);
+  void all_to_all(const View& in, const View& out, std::string label);  // over the ep group
+  void all_reduce(std::string_view group, const std::vector<Rank>& ranks, ReduceOp op, const View& data,
+                  std::string_view stream, std::string label);
+
+  // ---- between the tensor-parallel regions ----
+  // [rows, width] of each tp rank as [tp x rows, width]; itself with one tp rank.
+  View gather(const View& local, std::string_view name, const std::string& label);
+  // [tokens_tp, width] of all tp ranks as [tokens, width]; itself with one tp rank.
+  View gather_rows(const View& local, std::string_view name, const std::string& label);
+  // Where a region writes its partial sums of [tokens, width] that scatter_rows() adds up: `local` itself with one tp rank.
+  View partial_rows(const View& local, std::string_view name);
+  void scatter_rows(const View& partial, const View& local, const std::string& label);
+
+  // With the stage before (-1) or behind (+1): rows [tokens_tp, hidden] from or to it.
+  void receive(int direction, const View& rows);
+  void send(int direction, const View& rows);
+
+  // Appends the attention plan; `place(name, numel)` says where each of its buffers lies.
+  void attention(AttentionPass pass, const std::function<View(std::string_view, std::int64_t)>& place);
+
+  Plan build() &&;
+
+ private:
+  void exchange(int direction, const View& rows, bool sends);
+
+  const StepContext& context_;
+  PlanBuilder builder_;
+  StreamId compute_;
+  GroupId tp_ = -1, ep_ = -1;
+  std::vector<std::pair<std::string, BufferId>> working_;
+};
+
+// Some rows of a matrix.
+View rows_of(const View& matrix, std::int64_t first, std::int64_t count);
+// Some columns.
+View columns_of(const View& matrix, std::int64_t first, std::int64_t count);
+View transposed(const View& matrix);
+
+}  // namespace cp

@@ -1,0 +1,55 @@
+#include "shared/transformer/weights.h"
+
+namespace cp {
+namespace {
+
+// Lays tensors one behind the other.
+class Placing {
+ public:
+  Weight matrix(std::int64_t rows, std::int64_t columns) {
+    const Weight weight{end_, rows, columns};
+    end_ = weight.end();
+    return weight;
+  }
+  Weight vector(std::int64_t numel) { return matrix(1, numel); }
+  std::int64_t end() const { return end_; }
+
+ private:
+  std::int64_t end_ = 0;
+};
+
+}  // namespace
+
+LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes) {
+  const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width;
+  Placing placing;
+  norm1 = placing.vector(hidden), norm2 = placing.vector(hidden);
+  q_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
+  k_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
+  router = placing.matrix(model.experts ? model.experts->count : 0, hidden);
+  replicated = placing.end();
+  qkv = placing.matrix(qkv_width, hidden);
+  qkv_bias = placing.vector(model.qkv_bias ? qkv_width : 0);
+  out = placing.matrix(hidden, sizes.q_width);
+  const std::int64_t columns = model.experts ? 0 : sizes.columns;
+  gate_up = placing.matrix(2 * columns, hidden);
+  down = placing.matrix(hidden, columns);
+  numel = placing.end();
+}
+
+ExpertWeights::ExpertWeights(const Transformer& model, const LocalSizes& sizes)
+    : hidden_(model.hidden), columns_(sizes.columns) {
+  Placing placing;
+  gate_up_ = placing.matrix(sizes.experts * 2 * columns_, hidden_);
+  down_ = placing.matrix(sizes.experts * hidden_, columns_);
+  numel = placing.end();
+}
+
+HeadWeights::HeadWeights(const Transformer& model, const LocalSizes& sizes, bool own_table) {
+  Placing placing;
+  norm = placing.vector(model.hidden);
+  table = placing.matrix(own_table ? sizes.vocab : 0, model.hidden);
+  numel = placing.end();
+}
+
+}  // namespace cp
