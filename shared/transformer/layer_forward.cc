@@ -58,7 +58,7 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
   const View qk = activations_.rows(A::qk, place, tokens, qk_width),
-             v = writer_.working_rows("v", tokens, kv_width);
+             v = writer_.working_rows("v before", tokens, kv_width);
   writer_.matmul(rows, layer.qkv.part(0, qk_width).transposed(weights), qk, "qk");
   writer_.matmul(rows, layer.qkv.part(qk_width, kv_width).transposed(weights), v, "v");
   if (context_.model.qkv_bias) {
