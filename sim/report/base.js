@@ -33,6 +33,11 @@ function time(us) {
   if (size >= 1e6) return digits3(us / 1e6) + " s";
   return size >= 1e3 ? digits3(us / 1e3) + " ms" : digits3(us) + " µs";
 }
+// "3.02 – 3.47 s"
+function interval(low, high) {
+  const [a, b] = [time(low), time(high)], unit = b.slice(b.indexOf(" "));
+  return (low === 0 ? "0" : a.endsWith(unit) ? a.slice(0, -unit.length) : a) + " – " + b;
+}
 const gib = (bytes) => (known(bytes) ? (bytes / 2 ** 30).toFixed(1) : "–");
 const percent = (share, decimals = 1) => (known(share) ? (100 * share).toFixed(decimals) + " %" : "–");
 const signed = (share) => (share > 0 ? "+" : share < 0 ? "−" : "±") + percent(Math.abs(share));
@@ -102,7 +107,7 @@ function layoutClass(candidate) {
 }
 const classColours = { "pure CP": "attention", "TP + CP": "cp", "with PP": "pp", "TP alone": "tp", "DP alone": "fsdp" };
 const candidateRows = (c) => [
-  [timeName, `${time(c.step_us)} (${time(c.low_us)} – ${time(c.high_us)})`], ["Rank", c.rank],
+  [timeName, `${time(c.step_us)} (${interval(c.low_us, c.high_us)})`], ["Rank", c.rank],
   ["Tokens/s/GPU", count(Math.round(c.tokens_per_s_per_gpu))], ["MFU", percent(c.mfu)],
   ["Memory", `${gib(c.memory_bytes.counted)} of ${gib(c.usable_bytes)} GiB`], ["Exposed communication", time(c.exposed_us)],
   ["Bound by", c.bound],

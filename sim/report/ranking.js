@@ -3,7 +3,7 @@ const columns = [
   { title: "Rank", value: (c) => c.rank, cell: (c) => String(c.rank), number: true },
   { title: "Layout", value: (c) => c.layout, cell: (c) => layoutText(c.layout) },
   { title: timeName, value: (c) => c.step_us, number: true,
-    cell: (c) => [time(c.step_us), h("span", { class: "sub" }, `${time(c.low_us)} – ${time(c.high_us)}`)] },
+    cell: (c) => [time(c.step_us), h("span", { class: "sub" }, interval(c.low_us, c.high_us))] },
   { title: "Tokens/s/GPU", value: (c) => c.tokens_per_s_per_gpu, number: true, down: true,
     cell: (c) => count(Math.round(c.tokens_per_s_per_gpu)) },
   { title: "MFU", value: (c) => c.mfu, cell: (c) => percent(c.mfu), number: true, down: true },

@@ -16,12 +16,10 @@ function paretoFront(candidates) {
   return front;
 }
 
-// Maps [low, high] to pixels; logarithmic where the values are far apart.
-function scale(low, high, from, to) {
-  const log = low > 0 && high / low > 6;
+// Maps [low, high] to pixels.
+function scale(low, high, from, to, log) {
   const f = log ? Math.log : (value) => value;
   const map = (value) => from + ((f(value) - f(low)) / (f(high) - f(low) || 1)) * (to - from);
-  map.log = log;
   map.ticks = !log ? ticks(low, high, 6)
     : [...Array(40).keys()].flatMap((i) => [1, 2, 5].map((d) => d * 10 ** (i - 20))).filter((v) => v >= low && v <= high);
   return map;
@@ -30,14 +28,15 @@ function scale(low, high, from, to) {
 function drawScatter() {
   const box = byId("scatter");
   if (!answer.all.length) return box.replaceChildren(h("p", { class: "muted" }, "No layout was replayed."));
-  const width = Math.max(560, box.clientWidth), height = 400, left = 74, right = 24, top = 16, bottom = 46;
+  const width = Math.max(560, box.clientWidth), height = 412, left = 74, right = 24, top = 28, bottom = 46;
   const limit = answer.all[0].usable_bytes / 2 ** 30;
   const xs = answer.all.map(gibOf), ys = answer.all.map((c) => c.step_us);
   const lowest = (values) => values.reduce((a, b) => Math.min(a, b)), highest = (values) => values.reduce((a, b) => Math.max(a, b));
   const x0 = Math.min(lowest(xs), limit), x1 = Math.max(highest(xs), limit), pad = (x1 - x0 || 1) * 0.05;
   const y0 = lowest(ys), y1 = highest(ys);
-  const x = scale(Math.max(0, x0 - pad), x1 + pad, left, width - right);
-  const y = scale(y0 * (y1 / y0 > 6 ? 0.9 : 1) - (y1 / y0 > 6 ? 0 : (y1 - y0 || y1) * 0.08), y1 * 1.04, height - bottom, top);
+  const x = scale(Math.max(0, x0 - pad), x1 + pad, left, width - right, false);
+  const log = y0 > 0 && y1 / y0 > 6;  // far apart
+  const y = scale(log ? y0 * 0.9 : y0 - (y1 - y0 || y1) * 0.08, y1 * 1.04, height - bottom, top, log);
 
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Time against memory" });
   for (const tick of x.ticks) {
@@ -49,11 +48,11 @@ function drawScatter() {
       svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, time(tick)));
   }
   picture.append(
-    svg("text", { x: width - right, y: height - 8, "text-anchor": "end" }, "memory of the fullest GPU, GiB"),
-    svg("text", { x: left + 8, y: top + 12 }, timeName.toLowerCase() + (y.log ? ", logarithmic" : "")),
+    svg("text", { x: width - right, y: height - 8, "text-anchor": "end" }, "memory of the fullest GPU, GiB" + (log ? "; time is logarithmic" : "")),
+    svg("text", { x: left - 8, y: 13, "text-anchor": "end" }, timeName),
     svg("rect", { class: "over", x: x(limit), y: top, width: Math.max(0, width - right - x(limit)), height: height - bottom - top }),
     svg("line", { class: "limit", x1: x(limit), x2: x(limit), y1: top, y2: height - bottom }),
-    svg("text", { class: "limit-text", x: x(limit) - 6, y: top + 12, "text-anchor": "end" }, `usable: ${limit.toFixed(1)} GiB`));
+    svg("text", { class: "limit-text", x: x(limit) + 4, y: top - 8, "text-anchor": "end" }, `usable: ${limit.toFixed(1)} GiB`));
 
   const front = paretoFront(answer.all);
   picture.append(svg("path", { class: "front", id: "pareto-front",

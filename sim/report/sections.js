@@ -11,22 +11,22 @@ function drawFigures() {
   const best = answer.best[0];
   if (!best) return byId("figures").remove();
   const figure = (name, value, detail) => h("div", { class: "figure" }, h("div", { class: "name" }, name),
-    h("div", { class: "value" }, value), h("div", { class: "detail" }, detail));
+    h("div", { class: /^\d/.test(value) ? "value" : "value words" }, value), h("div", { class: "detail" }, detail));
   byId("figures").replaceChildren(
-    figure(timeName, time(best.step_us), `${time(best.low_us)} – ${time(best.high_us)}`),
+    figure(timeName, time(best.step_us), interval(best.low_us, best.high_us)),
     figure("Tokens/s/GPU", count(Math.round(best.tokens_per_s_per_gpu)), `${count(best.layout_fields.gpus)} of ${count(cluster.gpus)} GPUs`),
     figure("MFU", percent(best.mfu), "of the peak of all GPUs"),
     figure("Memory", `${gib(best.memory_bytes.counted)} GiB`, `of ${gib(best.usable_bytes)} GiB usable`),
-    figure("Exposed communication", time(best.exposed_us), `${percent(best.exposed_us / best.step_us)} of the time`),
+    figure("Exposed transfers", time(best.exposed_us), `${percent(best.exposed_us / best.step_us)} of the time`),
     figure("Bound by", best.bound, best.runnable ? "cprun can run it" : "not runnable by cprun"));
 }
 
+// Selected too, for browsers that do not let a page from a file copy.
 async function copy(text, button) {
+  getSelection().selectAllChildren(byId("next-command"));
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Not allowed for this page: leave it selected.
-    getSelection().selectAllChildren(byId("next-command"));
     button.textContent = "Press Ctrl+C";
     return;
   }

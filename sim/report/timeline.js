@@ -20,21 +20,28 @@ function rulerUnit(span) {
 
 function drawTrack(context, track, y, x, right, colours) {
   const { spans } = track;
-  let pending = null;  // what shares one pixel: its longest span stands for all
+  const pixel = (chart.view[1] - chart.view[0]) / (right - chart.gutter);
+  // What shares one pixel gets the colour of the kind that has most of it, as strong as the pixel is full.
+  const sums = colours.map(() => 0);
+  let shared = null;
   const flush = () => {
-    if (pending) {
-      context.fillStyle = colours[pending.kind];
-      context.fillRect(pending.at, y, 1, chart.bar);
-    }
-    pending = null;
+    if (shared === null) return;
+    const most = sums.reduce((best, sum, kind) => (sum > sums[best] ? kind : best), 0);
+    context.fillStyle = colours[most];
+    context.globalAlpha = Math.min(1, 0.2 + sums.reduce((a, b) => a + b) / pixel);
+    context.fillRect(shared, y, 1, chart.bar);
+    context.globalAlpha = 1;
+    sums.fill(0);
+    shared = null;
   };
   for (let i = firstVisible(spans, chart.view[0]); i < spans.length && spans[i][0] < chart.view[1]; ++i) {
     const [begin, end, label, kind] = spans[i];
     const from = Math.max(chart.gutter, x(begin)), to = Math.min(right, x(end));
     if (to - from < 1.5) {
       const at = Math.floor(from);
-      if (pending && pending.at !== at) flush();
-      if (!pending || end - begin > pending.time) pending = { at, kind, time: end - begin };
+      if (shared !== at) flush();
+      shared = at;
+      sums[kind] += end - begin;
       continue;
     }
     flush();
@@ -112,7 +119,7 @@ function drawTimeline() {
     context.fillRect(Math.min(chart.drag.from, chart.drag.to), 0, Math.abs(chart.drag.to - chart.drag.from), height);
     context.globalAlpha = 1;
   }
-  byId("timeline-view").textContent = `${time(low)} – ${time(high)}`;
+  byId("timeline-view").textContent = interval(low, high);
   canvas.dataset.beginUs = low;
   canvas.dataset.endUs = high;
 }

@@ -15,7 +15,7 @@ namespace {
 std::string with_commas(std::int64_t number) {
   std::string digits = str(number);
   for (auto i = static_cast<std::ptrdiff_t>(digits.size()) - 3; i > (number < 0 ? 1 : 0); i -= 3) {
-    digits.insert(static_cast<std::size_t>(i), ",");
+    digits.insert(static_cast<std::size_t>(i), 1, ',');
   }
   return digits;
 }

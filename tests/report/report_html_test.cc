@@ -143,6 +143,7 @@ TEST_F(ReportInBrowser, ShowsSortsFiltersAndZooms) {
   EXPECT_EQ(seen["heading"], headline(answer));
   EXPECT_NE(seen["warnings"].get<std::string>().find(testing::kAwkward), std::string::npos);
   EXPECT_EQ(seen["nextCommand"], answer.next_command);
+  EXPECT_EQ(seen["copied"], answer.next_command) << "or selected, where a browser does not let a page copy";
   EXPECT_EQ(seen["scripts"], 4) << "none came from the data";
   EXPECT_LE(seen["widest"], 0) << "nothing is wider than the window";
 

@@ -27,6 +27,11 @@ async function usePage() {
   seen.scripts = document.scripts.length;
   seen.widest = document.documentElement.scrollWidth - innerWidth;
 
+  const copy = byId("next").querySelector("button");
+  copy.click();
+  await frames(3);
+  seen.copied = getSelection().toString();
+
   byId("ranking-more").click();
   seen.titles = titles();
   seen.ranked = column(1);
