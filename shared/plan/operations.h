@@ -118,46 +118,48 @@ decltype(auto) visit_operation(AnyWork& work, F&& f) {
 }
 
 // Calls f(Access) for each view of the operation, as accesses() lists them, without allocating.
-template <class F>
-void for_each_access(const Work& work, std::int32_t index_in_group, F&& f) {
+template <class Op, class F>
+void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
   const auto reads = [&](const auto&... views) { (f(Access{&views, true, false}), ...); };
   const auto writes = [&](const auto&... views) { (f(Access{&views, false, true}), ...); };
   const auto updates = [&](const auto&... views) { (f(Access{&views, true, true}), ...); };
-  visit_operation(work, [&](const auto& op) {
-    using T = std::remove_cvref_t<decltype(op)>;
-    if constexpr (std::is_same_v<T, Broadcast>) {
-      if (index_in_group == op.root) reads(op.in);
-      writes(op.out);
-    } else if constexpr (std::is_same_v<T, Exchange>) {
-      for (const Transfer& send : op.sends) reads(send.view);
-      for (const Transfer& recv : op.recvs) writes(recv.view);
-    } else if constexpr (std::is_same_v<T, Fill>) {
-      writes(op.out);
-    } else if constexpr (std::is_same_v<T, Accumulate>) {
-      reads(op.in), updates(op.out);
-    } else if constexpr (std::is_same_v<T, Scale>) {
-      updates(op.data);
-    } else if constexpr (std::is_same_v<T, MatMul>) {
-      reads(op.a, op.b);
-      op.accumulate ? updates(op.out) : writes(op.out);
-    } else if constexpr (std::is_same_v<T, AttentionForward>) {
-      reads(op.q, op.k, op.v), writes(op.out, op.lse);
-    } else if constexpr (std::is_same_v<T, AttentionBackward>) {
-      reads(op.q, op.k, op.v, op.dout, op.lse, op.delta);
-      op.accumulate_dq ? updates(op.dq) : writes(op.dq);
-      op.accumulate_dkv ? updates(op.dk, op.dv) : writes(op.dk, op.dv);
-    } else if constexpr (std::is_same_v<T, AttentionDelta>) {
-      reads(op.out, op.dout), writes(op.delta);
-    } else if constexpr (std::is_same_v<T, AttentionMerge>) {
-      reads(op.in, op.in_lse), updates(op.out, op.lse);
-    } else if constexpr (std::is_same_v<T, RowKernel>) {
-      for (const View& view : op.reads) reads(view);
-      for (const View& view : op.writes) writes(view);
-      for (const View& view : op.updates) updates(view);
-    } else {
-      reads(op.in), writes(op.out);
-    }
-  });
+  using T = std::remove_cvref_t<Op>;
+  if constexpr (std::is_same_v<T, Broadcast>) {
+    if (index_in_group == op.root) reads(op.in);
+    writes(op.out);
+  } else if constexpr (std::is_same_v<T, Exchange>) {
+    for (const Transfer& send : op.sends) reads(send.view);
+    for (const Transfer& recv : op.recvs) writes(recv.view);
+  } else if constexpr (std::is_same_v<T, Fill>) {
+    writes(op.out);
+  } else if constexpr (std::is_same_v<T, Accumulate>) {
+    reads(op.in), updates(op.out);
+  } else if constexpr (std::is_same_v<T, Scale>) {
+    updates(op.data);
+  } else if constexpr (std::is_same_v<T, MatMul>) {
+    reads(op.a, op.b);
+    op.accumulate ? updates(op.out) : writes(op.out);
+  } else if constexpr (std::is_same_v<T, AttentionForward>) {
+    reads(op.q, op.k, op.v), writes(op.out, op.lse);
+  } else if constexpr (std::is_same_v<T, AttentionBackward>) {
+    reads(op.q, op.k, op.v, op.dout, op.lse, op.delta);
+    op.accumulate_dq ? updates(op.dq) : writes(op.dq);
+    op.accumulate_dkv ? updates(op.dk, op.dv) : writes(op.dk, op.dv);
+  } else if constexpr (std::is_same_v<T, AttentionDelta>) {
+    reads(op.out, op.dout), writes(op.delta);
+  } else if constexpr (std::is_same_v<T, AttentionMerge>) {
+    reads(op.in, op.in_lse), updates(op.out, op.lse);
+  } else if constexpr (std::is_same_v<T, RowKernel>) {
+    for (const View& view : op.reads) reads(view);
+    for (const View& view : op.writes) writes(view);
+    for (const View& view : op.updates) updates(view);
+  } else {
+    reads(op.in), writes(op.out);
+  }
+}
+template <class F>
+void for_each_access(const Work& work, std::int32_t index_in_group, F&& f) {
+  visit_operation(work, [&](const auto& op) { for_each_access_of(op, index_in_group, f); });
 }
 
 // The same for a step of this plan's rank, whose index in the group matters for a Broadcast alone.

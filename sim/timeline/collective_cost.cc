@@ -39,8 +39,12 @@ double along_us(const Curve& time_us, double bytes) {
 
 double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gpus, const Cluster& cluster,
                      const CollectiveSettings& settings) {
-  if (gpus.size() < 2 || bytes == 0) return 0;
-  const Spread spread = spread_of(gpus, cluster);
+  return collective_ns(kind, bytes, spread_of(gpus, cluster), cluster, settings);
+}
+
+double collective_ns(CollectiveKind kind, double bytes, const Spread& spread, const Cluster& cluster,
+                     const CollectiveSettings& settings) {
+  if (spread.gpus < 2 || bytes == 0) return 0;
   if (const CollectiveCurve* curve = measured(kind, spread, cluster, settings))
     return along_us(curve->time_us, bytes) * kNsPerUs;
   return fastest(collective_choices(kind, spread, cluster, settings), bytes).us(bytes) * kNsPerUs;
@@ -48,24 +52,29 @@ double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gp
 
 double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster,
                      const CollectiveSettings& settings) {
+  const std::vector<Rank>& ranks = plan.groups[static_cast<std::size_t>(group_of(collective))].ranks;
+  return collective_ns(collective, plan, spread_of(ranks, cluster), cluster, settings);
+}
+
+double collective_ns(const Collective& collective, const Plan& plan, const Spread& spread,
+                     const Cluster& cluster, const CollectiveSettings& settings) {
   const auto bytes = [&](const View& view) {
     return static_cast<double>(view.numel() *
                                size_bytes(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype));
   };
-  const std::vector<Rank>& ranks = plan.groups[static_cast<std::size_t>(group_of(collective))].ranks;
   return std::visit(
       [&](const auto& op) -> double {
         using T = std::remove_cvref_t<decltype(op)>;
         if constexpr (std::is_same_v<T, AllGather>) {
-          return collective_ns(CollectiveKind::all_gather, bytes(op.out), ranks, cluster, settings);
+          return collective_ns(CollectiveKind::all_gather, bytes(op.out), spread, cluster, settings);
         } else if constexpr (std::is_same_v<T, ReduceScatter>) {
-          return collective_ns(CollectiveKind::reduce_scatter, bytes(op.in), ranks, cluster, settings);
+          return collective_ns(CollectiveKind::reduce_scatter, bytes(op.in), spread, cluster, settings);
         } else if constexpr (std::is_same_v<T, AllReduce>) {
-          return collective_ns(CollectiveKind::all_reduce, bytes(op.in), ranks, cluster, settings);
+          return collective_ns(CollectiveKind::all_reduce, bytes(op.in), spread, cluster, settings);
         } else if constexpr (std::is_same_v<T, AllToAll>) {
-          return collective_ns(CollectiveKind::all_to_all, bytes(op.in), ranks, cluster, settings);
+          return collective_ns(CollectiveKind::all_to_all, bytes(op.in), spread, cluster, settings);
         } else if constexpr (std::is_same_v<T, Broadcast>) {
-          return collective_ns(CollectiveKind::broadcast, bytes(op.out), ranks, cluster, settings);
+          return collective_ns(CollectiveKind::broadcast, bytes(op.out), spread, cluster, settings);
         } else {
           CP_INVARIANT(false, "the transfers of an exchange are flows");
           return 0;

@@ -17,8 +17,12 @@ double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gp
 // Time over size along measured points: a latency and a rate between neighbours, which go on beyond the last two; below the
 // first point latency is all there is.
 double along_us(const Curve& time_us, double bytes);
-// Of a collective of a plan that is no Exchange.
+double collective_ns(CollectiveKind kind, double bytes, const Spread& spread, const Cluster& cluster,
+                     const CollectiveSettings& settings = {});
+// Of a collective of a plan that is no Exchange; where its group's spread is known, without looking at all members.
 double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster,
                      const CollectiveSettings& settings = {});
+double collective_ns(const Collective& collective, const Plan& plan, const Spread& spread,
+                     const Cluster& cluster, const CollectiveSettings& settings = {});
 
 }  // namespace cp::sim

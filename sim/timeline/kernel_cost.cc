@@ -45,10 +45,11 @@ void add_pairs(const std::vector<MaskSlice>& slices, double heads, KernelWork& w
 
 KernelWork work_of(const Kernel& kernel, const Plan& plan) {
   KernelWork work;
-  for_each_access(Work(kernel), 0, [&](const Access& access) {
+  const auto add_bytes = [&](const Access& access) {
     const double bytes = bytes_of(*access.view, plan);
     work.bytes += (access.reads ? bytes : 0) + (access.writes ? bytes : 0);
-  });
+  };
+  std::visit([&](const auto& op) { for_each_access_of(op, 0, add_bytes); }, kernel);
   std::visit(
       [&](const auto& op) {
         using T = std::remove_cvref_t<decltype(op)>;

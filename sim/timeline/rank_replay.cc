@@ -1,0 +1,496 @@
+#include "sim/timeline/rank_replay.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/operations.h"
+#include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/port_loads.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kRounding = 1e-12;       // what is left of a step when it should have ended, over its time
+constexpr double kSame = 1e-11;           // between two iterations, over the time of one
+constexpr std::size_t kLongestCycle = 4;  // of iterations that take turns
+
+std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+// Where the time of a rank goes, and what it sends: places in a list of sums. The groups follow.
+enum Sum : std::size_t { kAttention, kProduct, kOther, kHidden, kInside, kNetwork, kFixedSums };
+
+struct Need {  // what a step waits for
+  StepId step = -1;
+  std::int64_t ends = 0;  // of it; inside a Repeat: in iteration i, i + ends of them
+  bool inside = false;
+};
+
+struct Task {
+  StepId step = -1;
+  bool collective = false;
+  std::size_t sum = kOther;  // where its time goes when it is a kernel; of a collective: its group's
+  double ns = 0, beside_transfers = 1;        // of a kernel: alone; share of its speed beside transfers
+  PortLoad load;                              // of a collective
+  std::size_t first_need = 0, num_needs = 0;  // in the list of all
+};
+
+// The steps of a segment on one stream.
+struct Part {
+  std::int32_t segment = 0;
+  std::int64_t count = 1;
+  std::size_t begin = 0, end = 0;  // among the stream's tasks
+};
+
+// A flow or its delay, or a kernel.
+struct Running {
+  double delay_ns = 0, left = 0;  // in ns, and in bytes (of a kernel: in ns alone)
+  double speed = 0;               // of what is left now; the delay has 1
+  bool active() const { return delay_ns > 0 || left > 0; }
+  double end_ns() const {
+    return delay_ns > 0 ? delay_ns : left > 0 ? (speed > 0 ? left / speed : kNever) : kNever;
+  }
+};
+
+struct Stream {
+  std::vector<Task> tasks;
+  std::vector<Part> parts;
+  std::size_t part = 0, at = 0;  // the next task, or the one that runs
+  std::int64_t iteration = 0;
+  bool runs = false;
+  std::uint64_t begun = 0;  // in the order of all beginnings
+  double ready_ns = -1, begin_ns = 0;
+  std::array<Running, 2> work;  // kernel: the first; collective: inside, network
+
+  bool ended() const { return part == parts.size(); }
+  const Task& task() const { return tasks[at]; }
+};
+
+// A moment when all streams have ended an iteration.
+struct Moment {
+  double now_ns = 0;
+  std::int64_t iterations = 0;
+  std::vector<std::int64_t> places;  // where streams are, by iterations from here
+  std::vector<double> left_ns;
+  std::vector<double> sums;
+};
+
+class RankReplay {
+ public:
+  RankReplay(const Plan& plan, const Cluster& cluster, const SoftwareProfile& software,
+             const RankReplayOptions& options)
+      : plan_(plan),
+        cluster_(cluster),
+        software_(software),
+        keep_spans_(options.keep_spans),
+        loads_(plan, cluster, software, options.collectives),
+        steps_(steps_of(plan)),
+        done_(steps_.size(), 0),
+        streams_(plan.streams.size()) {
+    if (plan.self >= cluster.num_gpus()) {
+      throw InvalidInput(str("rank ", plan.self, " has no GPU on ", cluster.name, ", which has ",
+                             cluster.num_gpus(), "; use --nodes ", plan.self / cluster.node.gpus + 1));
+    }
+    add_tasks();
+    repeat_ = next_repeat(0);
+  }
+
+  StepClock run() {
+    begin_ready();
+    while (set_speeds()) {
+      advance();
+      begin_ready();
+      skip_iterations();
+    }
+    for (std::size_t s = 0; s < streams_.size(); ++s) {
+      CP_INVARIANT(streams_[s].ended(), "stream ", plan_.streams[s], " of rank ", plan_.self, " never ended");
+    }
+    return finish();
+  }
+
+ private:
+  // ---- what there is to do ----
+
+  void add_tasks() {
+    const KernelCost kernels(cluster_, software_);
+    sums_.assign(kFixedSums, 0);
+    for (const StepRef& ref : steps_) {
+      Stream& stream = streams_[idx(ref.step->stream)];
+      if (stream.parts.empty() || stream.parts.back().segment != ref.segment) {
+        stream.parts.push_back({ref.segment, ref.count, stream.tasks.size(), stream.tasks.size()});
+      }
+      ++stream.parts.back().end;
+      Task& task = stream.tasks.emplace_back();
+      task.step = ref.id;
+      if (const auto* kernel = std::get_if<Kernel>(&ref.step->work)) {
+        task.ns = kernels.ns(*kernel, plan_);
+        if (std::holds_alternative<AttentionForward>(*kernel)) {
+          task.sum = kAttention, task.beside_transfers = software_.forward_progress;
+        } else if (std::holds_alternative<AttentionBackward>(*kernel)) {
+          task.sum = kAttention, task.beside_transfers = software_.backward_progress;
+        } else if (std::holds_alternative<MatMul>(*kernel)) {
+          task.sum = kProduct;
+        }
+      } else {
+        const Collective& collective = std::get<Collective>(ref.step->work);
+        task.collective = true;
+        task.load = loads_.of(collective);
+        task.sum = sum_of(plan_.groups[idx(group_of(collective))].name);
+      }
+      task.first_need = needs_.size();
+      for (const Edge& edge : ref.step->after) {
+        const StepRef& before = steps_[idx(edge.step)];
+        if (before.segment == ref.segment) {
+          needs_.push_back({edge.step, 1 - edge.iterations_back, true});
+        } else {
+          needs_.push_back({edge.step, before.count, false});
+        }
+      }
+      task.num_needs = needs_.size() - task.first_need;
+    }
+  }
+
+  std::size_t sum_of(const std::string& group) {
+    const auto found = std::find(group_names_.begin(), group_names_.end(), group);
+    if (found != group_names_.end()) return kFixedSums + idx(found - group_names_.begin());
+    group_names_.push_back(group);
+    sums_.push_back(0);
+    return sums_.size() - 1;
+  }
+
+  // ---- beginning and ending ----
+
+  bool is_ready(const Stream& stream) const {
+    const Task& task = stream.task();
+    for (std::size_t n = task.first_need; n < task.first_need + task.num_needs; ++n) {
+      const Need& need = needs_[n];
+      if (done_[idx(need.step)] < need.ends + (need.inside ? stream.iteration : 0)) return false;
+    }
+    return true;
+  }
+
+  void begin_ready() {
+    for (bool more = true; more;) {
+      more = false;
+      for (Stream& stream : streams_) {
+        while (!stream.runs && !stream.ended() && is_ready(stream)) {
+          begin(stream);
+          if (std::any_of(stream.work.begin(), stream.work.end(),
+                          [](const Running& r) { return r.active(); }))
+            break;
+          end(stream);
+          more = true;
+        }
+      }
+    }
+  }
+
+  void begin(Stream& stream) {
+    const Task& task = stream.task();
+    stream.runs = true;
+    stream.begun = begun_++;
+    stream.begin_ns = now_;
+    stream.work = {};
+    if (!task.collective) {
+      stream.work[0].left = task.ns;
+      ++kernels_[task.sum];
+      return;
+    }
+    ++collectives_;
+    stream.work[0] = {task.load.inside.delay_ns, task.load.inside.bytes, 0};
+    stream.work[1] = {task.load.network.delay_ns, task.load.network.bytes, 0};
+    sums_[kInside] += task.load.sent_inside;
+    sums_[kNetwork] += task.load.sent_network;
+  }
+
+  void end(Stream& stream) {
+    const Task& task = stream.task();
+    stream.runs = false;
+    if (task.collective) {
+      --collectives_;
+    } else {
+      --kernels_[task.sum];
+    }
+    if (keep_spans_) spans_.push_back({task.step, stream.iteration, stream.begin_ns, stream.begin_ns, now_});
+    ++done_[idx(task.step)];
+    const Part& part = stream.parts[stream.part];
+    if (++stream.at < part.end) return;
+    stream.at = part.begin;
+    if (++stream.iteration < part.count) return;
+    stream.iteration = 0;
+    if (++stream.part < stream.parts.size()) stream.at = stream.parts[stream.part].begin;
+  }
+
+  // ---- speeds ----
+
+  bool computes() const { return kernels_[kAttention] + kernels_[kProduct] + kernels_[kOther] > 0; }
+
+  static bool transfers(const Stream& stream) {
+    const auto moves = [](const Running& flow) { return flow.left > 0 && flow.delay_ns <= 0; };
+    const auto will = [](const Running& flow) { return flow.left > 0; };
+    return stream.task().load.transfers_at_once ? std::any_of(stream.work.begin(), stream.work.end(), will)
+                                                : std::any_of(stream.work.begin(), stream.work.end(), moves);
+  }
+
+  // Whether anything runs.
+  bool set_speeds() {
+    bool disturbed = false, any = false;
+    for (const Stream& stream : streams_) {
+      any = any || stream.runs;
+      disturbed = disturbed || (stream.runs && stream.task().collective && transfers(stream));
+    }
+    if (!any) return false;
+    for (Stream& stream : streams_) {
+      if (stream.runs && !stream.task().collective)
+        stream.work[0].speed = disturbed ? stream.task().beside_transfers : 1;
+    }
+    if (disturbed) {
+      share_port(0, loads_.inside_gbps(), &PortLoad::inside);
+      share_port(1, loads_.network_gbps(), &PortLoad::network);
+    }
+    return true;
+  }
+
+  // Max-min fair among the flows of the port, each up to what it could alone.
+  void share_port(std::size_t port, double gbps, PortFlow PortLoad::*member) {
+    const double keeps = computes() ? cluster_.transfer.beside_kernels : 1;
+    double wanted = 0, weight = 0;
+    sharing_.clear();
+    for (Stream& stream : streams_) {
+      if (!stream.runs || !stream.task().collective) continue;
+      Running& flow = stream.work[port];
+      if (flow.left <= 0 || flow.delay_ns > 0) continue;
+      const PortFlow& load = stream.task().load.*member;
+      flow.speed = load.gbps * keeps;
+      wanted += flow.speed * load.load, weight += load.flows * load.load;
+      sharing_.push_back({&flow, &load});
+    }
+    if (wanted <= gbps * (1 + kRounding)) return;
+    // Whoever wants less than its share leaves the rest to the others.
+    for (bool again = true; again && !sharing_.empty();) {
+      again = false;
+      const double level = gbps / weight;
+      for (std::size_t i = sharing_.size(); i-- > 0;) {
+        const auto [flow, load] = sharing_[i];
+        if (flow->speed > level * load->flows) continue;
+        gbps -= flow->speed * load->load, weight -= load->flows * load->load;
+        sharing_.erase(sharing_.begin() + static_cast<std::ptrdiff_t>(i));
+        again = true;
+      }
+    }
+    for (const auto& [flow, load] : sharing_) flow->speed = gbps / weight * load->flows;
+  }
+
+  // ---- time ----
+
+  void advance() {
+    double step = kNever;
+    for (const Stream& stream : streams_) {
+      if (!stream.runs) continue;
+      for (const Running& work : stream.work) step = std::min(step, work.end_ns());
+    }
+    CP_INVARIANT(step < kNever, "a kernel of rank ", plan_.self, " stands still for ever");
+    count_time(step);
+    now_ += step;
+    for (Stream& stream : streams_) {
+      if (!stream.runs) continue;
+      const double rounding = kRounding * (now_ - stream.begin_ns);
+      bool active = false;
+      for (Running& work : stream.work) {
+        if (work.delay_ns > 0) {
+          work.delay_ns = work.delay_ns - step <= rounding ? 0 : work.delay_ns - step;
+        } else if (work.left > 0) {
+          const double left = work.left - step * work.speed;
+          work.left = left <= rounding * work.speed ? 0 : left;
+        }
+        active = active || work.active();
+      }
+      if (!active) end(stream);
+    }
+  }
+
+  void count_time(double step) {
+    const auto running =
+        std::find_if(kernels_.begin(), kernels_.end(), [](int number) { return number > 0; });
+    if (running != kernels_.end()) {
+      sums_[idx(running - kernels_.begin())] += step;
+      if (collectives_ > 0) sums_[kHidden] += step;
+      return;
+    }
+    const Stream* first = nullptr;
+    for (const Stream& stream : streams_) {
+      if (stream.runs && (first == nullptr || stream.begun < first->begun)) first = &stream;
+    }
+    sums_[first->task().sum] += step;
+  }
+
+  // ---- iterations that are like those before ----
+
+  // The first Repeat from that segment on.
+  std::int32_t next_repeat(std::int32_t segment) {
+    moments_.clear();
+    ended_ = 0;
+    const auto size = static_cast<std::int32_t>(plan_.segments.size());
+    while (segment < size && !std::holds_alternative<Repeat>(plan_.segments[idx(segment)])) ++segment;
+    if (segment == size) return size;
+    farthest_back_ = 0;
+    for (const Step& step : std::get<Repeat>(plan_.segments[idx(segment)]).steps) {
+      for (const Edge& edge : step.after)
+        farthest_back_ = std::max<std::int64_t>(farthest_back_, edge.iterations_back);
+    }
+    return segment;
+  }
+
+  // Iterations of the Repeat that the stream has ended; all of them, when it has none there.
+  std::int64_t ended_by(const Stream& stream) const {
+    if (stream.ended() || stream.parts[stream.part].segment > repeat_) return all_iterations();
+    if (stream.parts[stream.part].segment == repeat_) return stream.iteration;
+    const bool comes = std::any_of(stream.parts.begin(), stream.parts.end(),
+                                   [&](const Part& part) { return part.segment == repeat_; });
+    return comes ? 0 : all_iterations();
+  }
+  std::int64_t all_iterations() const { return std::get<Repeat>(plan_.segments[idx(repeat_)]).count; }
+  bool is_in_repeat(const Stream& stream) const {
+    return !stream.ended() && stream.parts[stream.part].segment == repeat_;
+  }
+
+  void skip_iterations() {
+    while (repeat_ < static_cast<std::int32_t>(plan_.segments.size())) {
+      std::int64_t ended = all_iterations();
+      for (const Stream& stream : streams_) ended = std::min(ended, ended_by(stream));
+      if (ended < all_iterations()) {
+        if (ended <= ended_) return;
+        ended_ = ended;
+        break;
+      }
+      repeat_ = next_repeat(repeat_ + 1);
+    }
+    if (keep_spans_ || repeat_ == static_cast<std::int32_t>(plan_.segments.size())) return;
+    Moment moment = this_moment();
+    for (auto before = moments_.rbegin(); before != moments_.rend(); ++before) {
+      // Edges to iterations that there never were bind nobody; later they do.
+      if (before->iterations < farthest_back_ || !alike(*before, moment)) continue;
+      skip_after(*before, moment);
+      break;
+    }
+    if (moments_.size() == kLongestCycle) moments_.erase(moments_.begin());
+    moments_.push_back(std::move(moment));
+  }
+
+  Moment this_moment() const {
+    Moment moment{now_, ended_, {}, {}, sums_};
+    for (const Stream& stream : streams_) {
+      const std::int64_t from = is_in_repeat(stream) ? ended_ : 0;
+      moment.places.insert(moment.places.end(),
+                           {static_cast<std::int64_t>(stream.part), static_cast<std::int64_t>(stream.at),
+                            stream.iteration - from, stream.runs ? 1 : 0});
+      if (!stream.runs) continue;
+      moment.left_ns.push_back(now_ - stream.begin_ns);
+      if (!stream.task().collective) {
+        moment.left_ns.push_back(stream.work[0].left);
+        continue;
+      }
+      for (const auto& [work, flow] : {std::pair(&stream.work[0], &stream.task().load.inside),
+                                       std::pair(&stream.work[1], &stream.task().load.network)}) {
+        moment.left_ns.push_back(work->delay_ns);
+        moment.left_ns.push_back(work->left > 0 ? work->left / flow->gbps : 0);
+      }
+    }
+    return moment;
+  }
+
+  static bool alike(const Moment& a, const Moment& b) {
+    if (a.places != b.places) return false;
+    const double most = kSame * (b.now_ns - a.now_ns);
+    return std::equal(a.left_ns.begin(), a.left_ns.end(), b.left_ns.begin(), b.left_ns.end(),
+                      [&](double x, double y) { return std::abs(x - y) <= most; });
+  }
+
+  // As often as no stream comes near the end: whoever waits for the last iteration still waits.
+  void skip_after(const Moment& before, const Moment& now) {
+    const std::int64_t cycle = now.iterations - before.iterations;
+    std::int64_t most = all_iterations();
+    for (const Stream& stream : streams_)
+      most = std::min(most, all_iterations() - 2 - ended_by_or_none(stream));
+    const std::int64_t times = most / cycle;
+    if (times <= 0) return;
+    const auto factor = static_cast<double>(times);
+    const double passed = factor * (now.now_ns - before.now_ns);
+    now_ += passed;
+    for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += factor * (now.sums[i] - before.sums[i]);
+    for (Stream& stream : streams_) {
+      if (is_in_repeat(stream)) stream.iteration += times * cycle;
+      if (stream.runs) stream.begin_ns += passed;
+    }
+    for (const StepRef& ref : steps_) {
+      if (ref.segment == repeat_) done_[idx(ref.id)] += times * cycle;
+    }
+    ended_ += times * cycle;
+    moments_.clear();
+  }
+  // For the limit: a stream that has nothing in this Repeat sets none.
+  std::int64_t ended_by_or_none(const Stream& stream) const {
+    const bool has = std::any_of(stream.parts.begin(), stream.parts.end(),
+                                 [&](const Part& part) { return part.segment == repeat_; });
+    return has ? ended_by(stream) : 0;
+  }
+
+  // ---- results ----
+
+  StepClock finish() {
+    StepClock clock;
+    clock.time_ns = now_;
+    clock.attention_ns = sums_[kAttention], clock.product_ns = sums_[kProduct];
+    clock.other_kernel_ns = sums_[kOther], clock.hidden_ns = sums_[kHidden];
+    clock.nvlink_bytes = sums_[kInside], clock.nic_bytes = sums_[kNetwork];
+    for (std::size_t g = 0; g < group_names_.size(); ++g)
+      clock.exposed.push_back({group_names_[g], sums_[kFixedSums + g]});
+    clock.spans = std::move(spans_);
+    return clock;
+  }
+
+  const Plan& plan_;
+  const Cluster& cluster_;
+  const SoftwareProfile& software_;
+  const bool keep_spans_;
+  PortLoads loads_;
+  const std::vector<StepRef> steps_;
+  std::vector<Need> needs_;
+  std::vector<std::int64_t> done_;  // ends of each step
+  std::vector<Stream> streams_;
+  std::vector<std::string> group_names_;
+
+  double now_ = 0;
+  std::uint64_t begun_ = 0;
+  std::array<int, 3> kernels_{};  // that run, by Sum
+  int collectives_ = 0;           // under way
+  std::vector<double> sums_;
+  std::vector<std::pair<Running*, const PortFlow*>> sharing_;
+  std::vector<Span> spans_;
+
+  std::int32_t repeat_ = 0;         // the first segment, a Repeat, that not all streams have ended
+  std::int64_t ended_ = 0;          // of its iterations, by all streams
+  std::int64_t farthest_back_ = 0;  // of the edges in it
+  std::vector<Moment> moments_;     // in it, oldest first
+};
+
+}  // namespace
+
+double StepClock::exposed_ns() const {
+  double sum = 0;
+  for (const Exposed& part : exposed) sum += part.ns;
+  return sum;
+}
+
+StepClock replay_rank(const Plan& plan, const Cluster& cluster, const SoftwareProfile& software,
+                      const RankReplayOptions& options) {
+  return RankReplay(plan, cluster, software, options).run();
+}
+
+}  // namespace cp::sim
