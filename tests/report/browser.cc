@@ -18,7 +18,7 @@
 namespace cp::testing {
 namespace {
 
-constexpr std::chrono::seconds kLimit{90};
+constexpr std::chrono::seconds kLimit{55};
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

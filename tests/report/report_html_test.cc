@@ -189,9 +189,14 @@ TEST_F(ReportInBrowser, ShowsSortsFiltersAndZooms) {
   EXPECT_EQ(seen["shownText"].get<std::string>().find("NaN"), std::string::npos);
 }
 
-TEST_F(ReportInBrowser, BarsAreAsLongAsTheirParts) {
+TEST_F(ReportInBrowser, DrawsToScaleInANarrowWindow) {
   const PlanAnswer answer = testing::example_answer();
+  browser_.width = 900;
   const json seen = use(report_html(answer));
+  ASSERT_TRUE(seen.contains("canvasColours")) << seen.dump(1);
+  EXPECT_LE(seen["widest"], 0);
+  EXPECT_LE(seen["hiddenOfTable"], 0);
+  EXPECT_GE(seen["lowestBar"], 10);
   const auto widths = seen["barWidths"].get<std::vector<double>>();
   const Candidate& best = answer.best[0];
   ASSERT_EQ(widths.size(), best.parts.size());

@@ -33,7 +33,7 @@ async function usePage() {
   seen.copied = getSelection().toString();
 
   byId("ranking-more").click();
-  seen.titles = titles();
+  seen.hiddenOfTable = byId("ranking-table").scrollWidth - byId("ranking-table").parentElement.clientWidth;
   seen.ranked = column(1);
   clickHeader("MFU");
   seen.byMfu = column(4);
@@ -56,8 +56,9 @@ async function usePage() {
   seen.timeBars = bars("time-bars");
   seen.memoryBars = bars("memory-bars");
   seen.timeLegend = byId("time-legend").textContent;
-  const barWidths = [...byId("time-bars").querySelector(".stack").children].map((bar) => bar.getBoundingClientRect().width);
-  seen.barWidths = barWidths;
+  const boxes = [...byId("time-bars").querySelector(".stack").children].map((bar) => bar.getBoundingClientRect());
+  seen.barWidths = boxes.map((frame) => frame.width);
+  seen.lowestBar = Math.min(...boxes.map((frame) => frame.height));
   byId("ranking-table").querySelectorAll("tbody tr")[20].click();
   seen.barsWithChoice = byId("time-bars").querySelectorAll(".stack").length;
   seen.chosenRows = byId("ranking-table").querySelectorAll("tr.chosen").length;
