@@ -64,7 +64,7 @@ Window UnshardWriter::gradient(StackIndex turn) {
 void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
   const Window gradient = this->gradient(turn);
   if (whole()) return add_to_whole(piece, gradient);
-  const StreamId compute = builder_.stream("compute"), stream = builder_.stream("fsdp_reduce");
+  const StreamId stream = builder_.stream("fsdp_reduce");
   if (reduce_group_ < 0) reduce_group_ = builder_.group(unit_.group + "_reduce", unit_.ranks);
   const std::int64_t shard = unit_.shard_numel(), padded = unit_.padded_numel();
   Window travelling = gradient;
@@ -72,11 +72,11 @@ void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
     const BufferId wide = once(cast_, BufferKind::temporary, str("unsharded/", unit_.name, " cast gradients"),
                                unit_.gradient_dtype, padded);
     travelling = Window{wide, 0, {}};
-    builder_.add(compute, Cast{gradient.flat(0, unit_.numel), travelling.flat(0, unit_.numel)},
+    builder_.add(stream, Cast{gradient.flat(0, unit_.numel), travelling.flat(0, unit_.numel)},
                  "cast gradients");
   }
   if (padded > unit_.numel) {
-    builder_.add(compute, Fill{travelling.flat(unit_.numel, padded - unit_.numel), 0}, "pad gradients");
+    builder_.add(stream, Fill{travelling.flat(unit_.numel, padded - unit_.numel), 0}, "pad gradients");
   }
   const View block = travelling.flat(own_block(), shard);
   builder_.add(stream, ReduceScatter{reduce_group_, ReduceOp::sum, travelling.flat(0, padded), block},

@@ -2,13 +2,30 @@
 //
 // Layers are a Repeat; weights of layer i+1 are gathered while layer i computes (two slots). Rows of activations are
 // [batch x rows] x hidden; a rank's rows of the sequence are those that its attention strategy gives it at home, and between the
-// tensor-parallel regions its tp-th part of them. Streams: "compute"; "tp", "cp", "ep", "fsdp", "pp" for the groups of these
-// axes, each group on the stream of its name; attention's own streams as attention_plan() names them.
+// tensor-parallel regions its tp-th part of them, padded to the same number on all tp ranks.
+//
+// Streams: "compute"; "tp", "ep", "pp", "fsdp" for the collectives of these axes, "fsdp_reduce" for gradients that are reduced and
+// scattered, so that they do not hold up the next gather, "replicas" and "norm" in the update; attention's own as attention_plan()
+// names them. Groups are called like their streams, or more closely: "fsdp_experts", "fsdp_experts_reduce" of experts that are sharded
+// over other ranks, "replicas_experts", "tp_kv" of tp ranks that hold one kv head, "tied" of the stages that share a table.
+//
+// Parameters. Without pipeline stages each layer, the experts of each layer, the embedding and the head with the final norm are units
+// of their own (shared/fully_shard/unshard_writer.h), gathered when they are needed, forward and backward. With stages a rank keeps
+// whole parameters in `dtype` and whole gradients in `gradient_dtype`; they are gathered and reduced once a step, in the update. The
+// same holds where one rank shares a unit; nothing is gathered then. Serving keeps whole parameters, whatever the layout shards.
+// Gradients are added to those that the caller hands over, which begin at zero in each step.
+//
+// Kept for the backward pass, by Recompute, stacked over the layers that keep it:
+//   all           x (the stack has one piece more, the last layer's output)
+//   none          outputs of the norms (one tp rank's rows: gathered again backward), rotated q, k and v or what attention saved
+//                 instead of them, out, lse, x between attention and MLP, gate and up, the activation's output; with qk_norm q and
+//                 k before it; of experts the router's logits and choice, and the rows and weights that arrived
+//   selective     the same without the norms' and the activation's outputs
 //
 // Kernels that no host version exists of are RowKernels: plans are complete but run nowhere yet (shape_target()).
 //
-// A buffer's name begins with the memory term that it counts for, as in shared/transformer/memory.h: "parameters/...",
-// "gradients/...", "optimizer/...", "unsharded/...", "activations/...", "logits/...", "attention/...", "kv_cache/...".
+// A buffer's name begins with the memory term that it counts for, as in shared/transformer/memory.h: "parameters/...", "master/...",
+// "gradients/...", "optimizer/...", "unsharded/...", "activations/...", "working/...", "logits/...", "attention/...", "kv_cache/...".
 #pragma once
 
 #include <cstdint>
@@ -23,7 +40,8 @@
 namespace cp {
 
 // Parts of a step. Without pipeline stages a training step is micro_batch, accumulation times, and update. With them it is
-// forward and backward of each stage for each micro-batch, in the schedule's order, and update.
+// forward and backward of each stage for each micro-batch, in the schedule's order, and update of each stage. The last stage's
+// forward part ends with head and loss, forward and backward, and hands over activations/dx, the gradient of its last output.
 enum class StepPart : std::uint8_t {
   micro_batch,  // embedding, layers, loss, and back
   forward,      // of one stage: receives, computes, sends

@@ -1,9 +1,8 @@
-// Plans of whole models: every part of a step, on all ranks together, holds what the checker proves; and its products, pairs and
-// bytes are those of the closed formulas.
+// Plans of whole models: every part of a step, on all ranks together, holds what the checker proves.
 #include "shared/transformer/step_plan.h"
 
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -13,52 +12,14 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/check.h"
-#include "shared/plan/operations.h"
 #include "shared/transformer/rank_groups.h"
+#include "shared/transformer/sizes.h"
+#include "tests/transformer/step_requests.h"
 
 namespace cp::testing {
 namespace {
 
-Transformer small_model() {
-  Transformer model;
-  model.name = "small";
-  model.hidden = 32, model.layers = 3;
-  model.q_heads = 4, model.kv_heads = 2, model.head_dim = 8;
-  model.intermediate = 48, model.vocab = 50;
-  return model;
-}
-
-StepRequest small_request(std::string_view layout) {
-  StepRequest request{small_model(), {}, parse_parallel_layout(layout)};
-  request.workload.seq_len = 24;
-  request.workload.global_batch = request.layout.dp() * request.layout.micro_batch;
-  return request;
-}
-
 // ---- the checker ----
-
-// The plans of all ranks for one part of one turn: of each pipeline rank its first stage.
-std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part) {
-  std::vector<Plan> all;
-  AttentionPlanCache cache;
-  for (int stage = 0; stage < request.layout.pp; ++stage) {
-    for (Plan& plan : step_plans(request, part, stage, &cache)) all.push_back(std::move(plan));
-  }
-  return all;
-}
-
-std::vector<StepPart> parts_of(const StepRequest& request) {
-  switch (request.workload.phase) {
-    case Phase::prefill:
-      return {StepPart::prefill};
-    case Phase::decode:
-      return {StepPart::decode};
-    default:
-      break;
-  }
-  if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
-  return {StepPart::forward, StepPart::backward, StepPart::update};
-}
 
 void check_all_parts(const StepRequest& request) {
   for (const StepPart part : parts_of(request)) {
@@ -140,65 +101,6 @@ TEST(StepPlans, OfServingAreProvedToo) {
   }
 }
 
-// ---- any layout of any small model ----
-
-template <class... Values>
-auto any_of(Values... values) {
-  return *rc::gen::element(values...);
-}
-
-Transformer any_model() {
-  Transformer model = small_model();
-  model.hidden = any_of(32, 40, 64), model.layers = *rc::gen::inRange(2, 6);
-  model.kv_heads = any_of(1, 2, 4), model.q_heads = 4;
-  model.vocab = any_of(50, 64);
-  model.tied_embeddings = any_of(true, false), model.qkv_bias = any_of(true, false);
-  model.qk_norm = any_of(true, false);
-  if (any_of(0, 0, 1) == 1) model.window = *rc::gen::inRange(1, 30);
-  if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24};
-  return model;
-}
-
-ParallelLayout any_layout(const Transformer& model) {
-  ParallelLayout layout;
-  layout.dp_replicate = any_of(1, 1, 2), layout.dp_shard = any_of(1, 2);
-  layout.tp = any_of(1, 1, 2, 4), layout.cp = any_of(1, 2, 3, 4), layout.pp = any_of(1, 1, 2);
-  if (model.experts) layout.ep = any_of(1, 2, 4);
-  layout.micro_batch = any_of(1, 2), layout.loss_chunks = any_of(1, 1, 2, 3, 4);
-  layout.order = *rc::gen::elementOf(axis_orders());
-  layout.sharding =
-      layout.cp > 1 && any_of(true, false) ? ShardingGroup::dp_shard : ShardingGroup::dp_shard_cp;
-  layout.recompute =
-      any_of(Recompute{}, Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::full, 1},
-             Recompute{Recompute::Kind::every, 2}, Recompute{Recompute::Kind::every, 3});
-  AttentionProblem problem;
-  problem.q_len = problem.kv_len = 64, problem.q_heads = 4;
-  if (layout.cp > 1) layout.strategy = *rc::gen::elementOf(standard_strategies(problem, layout.cp));
-  return layout;
-}
-
-// One that is legal.
-StepRequest any_request() {
-  StepRequest request{any_model(), {}, {}};
-  request.layout = any_layout(request.model);
-  Workload& workload = request.workload;
-  workload.phase = any_of(Phase::training, Phase::training, Phase::prefill, Phase::decode);
-  workload.seq_len = *rc::gen::inRange(16, 41);
-  if (workload.phase == Phase::prefill) workload.cached = any_of(0, 5);
-  if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
-  if (workload.phase != Phase::training) {
-    request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
-    workload.kv_dtype = any_of(DType::bf16, DType::bf16, DType::f16);
-  }
-  workload.global_batch = request.layout.dp() * request.layout.micro_batch;
-  workload.dtype = any_of(DType::bf16, DType::bf16, DType::f32);
-  workload.gradient_dtype = any_of(DType::f32, DType::bf16);
-  workload.optimizer = parse_optimizer(any_of("adamw", "adamw:offload", "sgd"));
-  workload.expert_imbalance = any_of(1.0, 1.3);
-  RC_PRE(!refuse(request.model, workload, request.layout));
-  return request;
-}
-
 RC_GTEST_PROP(StepPlans, OfAnyLayoutAreProvedByTheChecker, ()) {
   const StepRequest request = any_request();
   RC_LOG() << to_string(request.layout) << " " << name(request.workload.phase) << " of "
@@ -211,6 +113,197 @@ RC_GTEST_PROP(StepPlans, OfAnyLayoutAreProvedByTheChecker, ()) {
       RC_FAIL(str(name(part), ": ", error.what()));
     }
   }
+}
+
+// ---- which layer ----
+
+// What a Repeat's views of a buffer name, piece by piece, in the order of the iterations.
+std::vector<std::int64_t> pieces(const Plan& plan, std::string_view buffer, std::string_view label,
+                                 std::int64_t piece) {
+  std::vector<std::int64_t> found;
+  for (const StepRef& ref : steps_of(plan)) {
+    if (ref.step->label != label) continue;
+    for (const Access& access : accesses(ref.step->work)) {
+      if (plan.buffers[static_cast<std::size_t>(access.view->buffer)].name != buffer) continue;
+      for (std::int64_t i = 0; i < ref.count; ++i) found.push_back(offset_at(*access.view, i) / piece);
+    }
+  }
+  return found;
+}
+
+TEST(StepPlans, TheBackwardPassMeetsTheLayersFromTheLastOne) {
+  using ::testing::ElementsAre;
+  StepRequest request = small_request("dp_shard=2,recompute=every:2");
+  request.model.layers = 5;
+  const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
+  const LocalSizes sizes = local_sizes(request.model, request.workload, request.layout);
+  const std::int64_t shard = sizes.dense_layer / 2, x = 24 * 32, gate_up = 24 * 96;
+  // Gathered forward, two layers of a body in turn, the last one alone, and backward. What each body's steps are, its iterations do.
+  EXPECT_THAT(pieces(plan, "parameters/layers", "cast shard", shard),
+              ElementsAre(0, 2, 1, 3, 4, 4, 3, 1, 2, 0));
+  EXPECT_THAT(pieces(plan, "gradients/layers", "add gradients", shard), ElementsAre(4, 3, 1, 2, 0));
+  EXPECT_THAT(pieces(plan, "activations/x", "norm backward", x), ElementsAre(4, 3, 1, 2, 0));
+  // Layers 0, 2 and 4 keep theirs.
+  EXPECT_THAT(pieces(plan, "activations/gate_up", "gate, up", gate_up), ElementsAre(0, 1, 2));
+  EXPECT_THAT(pieces(plan, "activations/gate_up", "activation backward", gate_up), ElementsAre(2, 1, 0));
+  // Neighbours in time never share a slot.
+  EXPECT_THAT(pieces(plan, "unsharded/layers", "cast shard", sizes.dense_layer),
+              ElementsAre(0, 0, 1, 1, 0, 0, 1, 1, 0, 0));
+}
+
+// ---- stages ----
+
+// Where stages of one rank follow each other, what one sends is what the next one receives: the checker sees one stage of a rank.
+TEST(StepPlans, NeighbouringStagesExchangeTheSameRows) {
+  StepRequest request = small_request("pp=2,virtual_stages=2,tp=2");
+  request.model.layers = 6, request.workload.global_batch = 2;
+  const auto exchange = [&](StepPart part, int stage, bool last) {
+    const Plan plan = step_plan(request, part, stage, stage % 2 * 2);
+    std::vector<std::pair<Group, Exchange>> found;
+    for (const StepRef& ref : steps_of(plan)) {
+      if (operation_name(ref.step->work) != "exchange") continue;
+      const Exchange& made = std::get<Exchange>(std::get<Collective>(ref.step->work));
+      found.emplace_back(plan.groups[static_cast<std::size_t>(made.group)], made);
+    }
+    return last ? found.back() : found.front();
+  };
+  for (int stage = 0; stage < 3; ++stage) {
+    for (const bool forward : {true, false}) {
+      const StepPart part = forward ? StepPart::forward : StepPart::backward;
+      const auto [from_group, from] = exchange(part, forward ? stage : stage + 1, true);
+      const auto [to_group, to] = exchange(part, forward ? stage + 1 : stage, false);
+      EXPECT_EQ(from_group, to_group);
+      EXPECT_EQ(from.counts, to.counts);
+      ASSERT_EQ(from.sends.size(), 1U);
+      ASSERT_EQ(to.recvs.size(), 1U);
+      EXPECT_EQ(from.sends[0].view.numel(), to.recvs[0].view.numel());
+      EXPECT_EQ(from.sends[0].peer, forward ? 1 : 0);
+    }
+  }
+}
+
+// ---- asking ----
+
+RC_GTEST_PROP(StepPlans, ACacheChangesNothing, ()) {
+  static AttentionPlanCache cache(8);
+  const StepRequest request = any_request();
+  const StepPart part = parts_of(request)[0];
+  const Rank rank = *rc::gen::inRange(0, request.layout.world());
+  const int stage = RankGroups(request.layout, rank).pp();
+  RC_ASSERT(step_plan(request, part, stage, rank, &cache) == step_plan(request, part, stage, rank));
+}
+
+// "stream: operation label" of each step, one a line.
+std::string story(const Plan& plan) {
+  std::string lines;
+  for (const StepRef& ref : steps_of(plan)) {
+    lines +=
+        str(plan.streams[static_cast<std::size_t>(ref.step->stream)], ": ", operation_name(ref.step->work),
+            " \"", ref.step->label, "\"", ref.count > 1 ? str(" x", ref.count) : "", "\n");
+  }
+  return lines;
+}
+
+TEST(StepPlans, ReadLikeAModel) {
+  const StepRequest request = small_request("tp=2,dp_shard=2,recompute=selective");
+  EXPECT_EQ(story(step_plan(request, StepPart::micro_batch, 0, 0)), R"(fsdp: cast "cast shard"
+fsdp: all_gather "unshard"
+compute: embed "embed"
+tp: reduce_scatter "scatter embedding"
+fsdp: cast "cast shard" x3
+fsdp: all_gather "unshard" x3
+compute: rms_norm "attention norm" x3
+tp: all_gather "gather rows" x3
+compute: matmul "qkv" x3
+compute: rotary "rotary" x3
+compute: attention_forward "attention" x3
+compute: matmul "out projection" x3
+tp: reduce_scatter "scatter attention" x3
+compute: accumulate "residual" x3
+compute: rms_norm "mlp norm" x3
+tp: all_gather "gather rows" x3
+compute: matmul "gate, up" x3
+compute: gated_activation "activation" x3
+compute: matmul "down" x3
+tp: reduce_scatter "scatter mlp" x3
+compute: accumulate "residual" x3
+fsdp: cast "cast shard"
+fsdp: all_gather "unshard"
+compute: rms_norm "final norm"
+tp: all_gather "gather rows"
+compute: matmul "head"
+compute: cross_entropy "maxima"
+tp: all_reduce "maxima of all"
+compute: cross_entropy "sums"
+tp: all_reduce "sums of all"
+compute: cross_entropy_backward "loss backward"
+compute: matmul "head, dgrad"
+compute: matmul "head, wgrad"
+tp: reduce_scatter "scatter d head"
+compute: rms_norm_backward "final norm backward"
+tp: all_reduce "add up d final norm"
+fsdp_reduce: cast "cast gradients"
+fsdp_reduce: reduce_scatter "reduce gradients"
+fsdp_reduce: accumulate "add gradients"
+fsdp: cast "cast shard" x3
+fsdp: all_gather "unshard" x3
+tp: all_gather "gather d mlp" x3
+compute: rms_norm "norm again" x3
+tp: all_gather "gather rows again" x3
+compute: gated_activation "activation again" x3
+compute: matmul "down, dgrad" x3
+compute: matmul "down, wgrad" x3
+compute: gated_activation_backward "activation backward" x3
+compute: matmul "gate, up, dgrad" x3
+compute: matmul "gate, up, wgrad" x3
+tp: reduce_scatter "scatter d mlp" x3
+compute: rms_norm_backward "norm backward" x3
+tp: all_gather "gather d attention" x3
+compute: matmul "out projection, dgrad" x3
+compute: matmul "out projection, wgrad" x3
+compute: attention_delta "delta" x3
+compute: attention_backward "attention backward" x3
+compute: rotary_backward "rotary backward" x3
+compute: rms_norm "norm again" x3
+tp: all_gather "gather rows again" x3
+compute: matmul "qkv, dgrad" x3
+compute: matmul "qkv, wgrad" x3
+tp: reduce_scatter "scatter d attention" x3
+compute: rms_norm_backward "norm backward" x3
+tp: all_reduce "add up d norms" x3
+fsdp_reduce: cast "cast gradients" x3
+fsdp_reduce: reduce_scatter "reduce gradients" x3
+fsdp_reduce: accumulate "add gradients" x3
+compute: fill "no d embedding yet"
+tp: all_gather "gather d embedding"
+compute: embed_backward "embed backward"
+fsdp_reduce: cast "cast gradients"
+fsdp_reduce: reduce_scatter "reduce gradients"
+fsdp_reduce: accumulate "add gradients"
+)");
+}
+
+TEST(StepPlans, AreRefusedWithReasons) {
+  const auto message = [](const StepRequest& request, StepPart part, int stage, Rank rank) -> std::string {
+    try {
+      step_plan(request, part, stage, rank);
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(message(small_request("tp=3"), StepPart::micro_batch, 0, 0),
+              HasSubstr("num_attention_heads=4"));
+  EXPECT_THAT(message(small_request("pp=2"), StepPart::micro_batch, 0, 0),
+              HasSubstr("use forward and backward"));
+  EXPECT_THAT(message(small_request("tp=2"), StepPart::forward, 0, 0), HasSubstr("use micro_batch"));
+  EXPECT_THAT(message(small_request("tp=2"), StepPart::prefill, 0, 0), HasSubstr("of phase training"));
+  EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 2, 0), HasSubstr("stage 2 of 2"));
+  EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 1, 0),
+              HasSubstr("rank 0 does not hold stage 1"));
+  EXPECT_THAT(message(small_request("tp=2"), StepPart::micro_batch, 0, 2),
+              HasSubstr("rank 2 of a layout of 2 ranks"));
 }
 
 }  // namespace

@@ -1,0 +1,67 @@
+#include "shared/transformer/rank_groups.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "tests/transformer/step_requests.h"
+
+namespace cp::testing {
+namespace {
+
+RC_GTEST_PROP(RankGroups, AreThoseOfTheMesh, ()) {
+  ParallelLayout layout;
+  const auto degree = [] { return any_of(1, 2, 3); };
+  layout.dp_replicate = degree(), layout.dp_shard = degree(), layout.cp = degree(), layout.tp = degree();
+  layout.pp = degree();
+  layout.order = *rc::gen::elementOf(axis_orders());
+  if (any_of(true, false)) layout.sharding = ShardingGroup::dp_shard;
+  const Mesh mesh = build_mesh(layout);
+  const Rank rank = *rc::gen::inRange(0, layout.world());
+  const RankGroups groups(layout, rank);
+  const auto along = [&](std::vector<std::string> names) {
+    std::vector<int> axes;
+    for (const MeshAxis& axis : mesh.axes()) {
+      if (std::find(names.begin(), names.end(), axis.name) != names.end())
+        axes.push_back(mesh.axis_index(axis.name));
+    }
+    return mesh.group_of(rank, axes);
+  };
+  RC_ASSERT(groups.tp_group() == along({"tp"}));
+  RC_ASSERT(groups.cp_group() == along({"cp"}));
+  RC_ASSERT(groups.pp_group() == along({"pp"}));
+  const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
+  RC_ASSERT(groups.shard_group() == (with_cp ? along({"dp_shard", "cp"}) : along({"dp_shard"})));
+  const auto sorted = [](std::vector<Rank> ranks) {
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  };
+  RC_ASSERT(sorted(groups.replicas()) ==
+            sorted(with_cp ? along({"dp_replicate"}) : along({"dp_replicate", "cp"})));
+  for (int ep = 1; ep <= layout.sharding_size(); ++ep) {
+    if (layout.sharding_size() % ep != 0 || layout.dp_shard * layout.cp % ep != 0) continue;
+    layout.ep = ep;
+    const RankGroups of_experts(layout, rank);
+    // Neighbours in the order of the mesh; every expert is shared by as many ranks as a dense layer, over ep.
+    const std::vector<Rank> all = along({"dp_shard", "cp"}), neighbours = of_experts.ep_group();
+    const auto at = std::find(all.begin(), all.end(), neighbours.front()) - all.begin();
+    RC_ASSERT(at % ep == 0);
+    RC_ASSERT(std::equal(neighbours.begin(), neighbours.end(), all.begin() + at));
+    const std::vector<Rank> shards = of_experts.expert_shard_group(), copies = of_experts.expert_replicas();
+    RC_ASSERT(static_cast<int>(shards.size()) == layout.sharding_size() / ep);
+    RC_ASSERT(static_cast<int>(shards.size() * copies.size()) * ep ==
+              layout.dp_replicate * layout.dp_shard * layout.cp);
+    for (const std::vector<Rank>& ranks : {shards, copies, neighbours}) {
+      RC_ASSERT(std::count(ranks.begin(), ranks.end(), rank) == 1);
+    }
+    for (const Rank other : shards) RC_ASSERT(RankGroups(layout, other).expert_shard_group() == shards);
+    for (const Rank other : copies)
+      RC_ASSERT(sorted(RankGroups(layout, other).expert_replicas()) == sorted(copies));
+  }
+}
+
+}  // namespace
+}  // namespace cp::testing

@@ -1,0 +1,112 @@
+// Small models on small layouts, and the plans of all their ranks.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <rapidcheck.h>
+
+#include "shared/transformer/step_plan.h"
+
+namespace cp::testing {
+
+inline Transformer small_model() {
+  Transformer model;
+  model.name = "small";
+  model.hidden = 32, model.layers = 3;
+  model.q_heads = 4, model.kv_heads = 2, model.head_dim = 8;
+  model.intermediate = 48, model.vocab = 50;
+  return model;
+}
+
+inline StepRequest small_request(std::string_view layout) {
+  StepRequest request{small_model(), {}, parse_parallel_layout(layout)};
+  request.workload.seq_len = 24;
+  request.workload.global_batch = request.layout.dp() * request.layout.micro_batch;
+  return request;
+}
+
+// The plans of all ranks for one part of one turn: of each pipeline rank its first stage.
+inline std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part) {
+  std::vector<Plan> all;
+  AttentionPlanCache cache;
+  for (int stage = 0; stage < request.layout.pp; ++stage) {
+    for (Plan& plan : step_plans(request, part, stage, &cache)) all.push_back(std::move(plan));
+  }
+  return all;
+}
+
+inline std::vector<StepPart> parts_of(const StepRequest& request) {
+  switch (request.workload.phase) {
+    case Phase::prefill:
+      return {StepPart::prefill};
+    case Phase::decode:
+      return {StepPart::decode};
+    default:
+      break;
+  }
+  if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
+  return {StepPart::forward, StepPart::backward, StepPart::update};
+}
+
+// ---- any layout of any small model ----
+
+template <class... Values>
+auto any_of(Values... values) {
+  return *rc::gen::element(values...);
+}
+
+inline Transformer any_model() {
+  Transformer model = small_model();
+  model.hidden = any_of(32, 40, 64), model.layers = *rc::gen::inRange(2, 6);
+  model.kv_heads = any_of(1, 2, 4), model.q_heads = 4;
+  model.vocab = any_of(50, 64);
+  model.tied_embeddings = any_of(true, false), model.qkv_bias = any_of(true, false);
+  model.qk_norm = any_of(true, false);
+  if (any_of(0, 0, 1) == 1) model.window = *rc::gen::inRange(1, 30);
+  if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24};
+  return model;
+}
+
+inline ParallelLayout any_layout(const Transformer& model) {
+  ParallelLayout layout;
+  layout.dp_replicate = any_of(1, 1, 2), layout.dp_shard = any_of(1, 2);
+  layout.tp = any_of(1, 1, 2, 4), layout.cp = any_of(1, 2, 3, 4), layout.pp = any_of(1, 1, 2);
+  if (model.experts) layout.ep = any_of(1, 2, 4);
+  layout.micro_batch = any_of(1, 2), layout.loss_chunks = any_of(1, 1, 2, 3, 4);
+  layout.order = *rc::gen::elementOf(axis_orders());
+  layout.sharding =
+      layout.cp > 1 && any_of(true, false) ? ShardingGroup::dp_shard : ShardingGroup::dp_shard_cp;
+  layout.recompute =
+      any_of(Recompute{}, Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::full, 1},
+             Recompute{Recompute::Kind::every, 2}, Recompute{Recompute::Kind::every, 3});
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 64, problem.q_heads = 4;
+  if (layout.cp > 1) layout.strategy = *rc::gen::elementOf(standard_strategies(problem, layout.cp));
+  return layout;
+}
+
+// One that is legal.
+inline StepRequest any_request() {
+  StepRequest request{any_model(), {}, {}};
+  request.layout = any_layout(request.model);
+  Workload& workload = request.workload;
+  workload.phase = any_of(Phase::training, Phase::training, Phase::prefill, Phase::decode);
+  workload.seq_len = *rc::gen::inRange(16, 41);
+  if (workload.phase == Phase::prefill) workload.cached = any_of(0, 5);
+  if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
+  if (workload.phase != Phase::training) {
+    request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
+    workload.kv_dtype = any_of(DType::bf16, DType::bf16, DType::f16);
+  }
+  workload.global_batch = request.layout.dp() * request.layout.micro_batch;
+  workload.dtype = any_of(DType::bf16, DType::bf16, DType::f32);
+  workload.gradient_dtype = any_of(DType::f32, DType::bf16);
+  workload.optimizer = parse_optimizer(any_of("adamw", "adamw:offload", "sgd"));
+  workload.expert_imbalance = any_of(1.0, 1.3);
+  RC_PRE(!refuse(request.model, workload, request.layout));
+  return request;
+}
+
+}  // namespace cp::testing

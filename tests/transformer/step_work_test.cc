@@ -1,0 +1,231 @@
+// What plans of whole models compute and move is what closed formulas say.
+#include <algorithm>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/text.h"
+#include "shared/plan/operations.h"
+#include "shared/transformer/layer_loops.h"
+#include "shared/transformer/sizes.h"
+#include "shared/transformer/step_plan.h"
+#include "tests/transformer/step_requests.h"
+
+namespace cp::testing {
+namespace {
+
+// ---- what is computed ----
+
+struct Work {
+  std::int64_t product_flops = 0, forward_pairs = 0,
+               backward_pairs = 0;  // pairs: of a query's head and a key
+  bool operator==(const Work&) const = default;
+};
+void showValue(const Work& work, std::ostream& out) {
+  out << work.product_flops << " flops, " << work.forward_pairs << " and " << work.backward_pairs << " pairs";
+}
+std::ostream& operator<<(std::ostream& out, const Work& work) {
+  showValue(work, out);
+  return out;
+}
+
+// Of query heads.
+std::int64_t pairs_of(const View& q, const std::vector<MaskSlice>& slices) {
+  std::int64_t pairs = 0;
+  for (const MaskSlice& slice : slices) {
+    for (std::int64_t i = 0; i < slice.q_len; ++i) {
+      for (std::int64_t j = 0; j < slice.k_len; ++j) {
+        pairs += allows(slice, slice.q_begin + i, slice.k_begin + j) ? 1 : 0;
+      }
+    }
+  }
+  return pairs * q.shape[0] * q.shape[2];
+}
+
+Work work_of(const Plan& plan) {
+  Work work;
+  for (const StepRef& ref : steps_of(plan)) {
+    visit_operation(ref.step->work, [&](const auto& op) {
+      using T = std::remove_cvref_t<decltype(op)>;
+      if constexpr (std::is_same_v<T, MatMul>) {
+        work.product_flops += ref.count * 2 * op.a.shape[0] * op.a.shape[1] * op.b.shape[1];
+      } else if constexpr (std::is_same_v<T, AttentionForward>) {
+        work.forward_pairs += ref.count * pairs_of(op.q, op.slices);
+      } else if constexpr (std::is_same_v<T, AttentionBackward>) {
+        work.backward_pairs += ref.count * pairs_of(op.q, op.slices);
+      }
+    });
+  }
+  return work;
+}
+
+Work work_of(const std::vector<Plan>& plans) {
+  Work all;
+  for (const Plan& plan : plans) {
+    const Work one = work_of(plan);
+    all.product_flops += one.product_flops, all.forward_pairs += one.forward_pairs;
+    all.backward_pairs += one.backward_pairs;
+  }
+  return all;
+}
+
+// Of a micro-batch of all replicas, from the model alone: 2 flops for each parameter and token forward, 4 backward, 2 for each layer
+// that is computed again.
+Work work_by_formula(const StepRequest& request) {
+  const Transformer& model = request.model;
+  const ParallelLayout& layout = request.layout;
+  const std::int64_t sequences = layout.dp() * layout.micro_batch, seq_len = request.workload.seq_len,
+                     tokens = sequences * seq_len, tp = layout.tp;
+  const std::int64_t kv_width = std::max<std::int64_t>(model.kv_heads, tp) * model.head_dim;  // with replicas
+  const std::int64_t projections = model.hidden * (2 * model.q_width() + 2 * kv_width);
+  std::int64_t of_a_layer = tokens * projections;  // products of a parameter with a token
+  if (model.experts) {
+    const LocalSizes sizes = local_sizes(model, request.workload, layout);
+    of_a_layer += tokens * tp * model.hidden * model.experts->count;  // all tp ranks route all tokens
+    of_a_layer += layout.world() / layout.pp * sizes.expert_tokens * 3 * model.hidden * sizes.columns;
+  } else {
+    of_a_layer += tokens * 3 * model.hidden * model.intermediate;
+  }
+  std::int64_t again = 0;
+  for (const LayerLoop& loop : forward_loops(model.layers, layout.recompute)) {
+    for (const LayerPlace& place : loop.body) again += place.recomputed ? loop.count : 0;
+  }
+  const std::int64_t padded_vocab = ceil_div(model.vocab, tp) * tp;
+  Work work;
+  work.product_flops = (6 * model.layers + 2 * again) * of_a_layer + 6 * tokens * model.hidden * padded_vocab;
+  std::int64_t pairs = 0;
+  for (std::int64_t row = 0; row < seq_len; ++row) pairs += std::min(row + 1, model.window.value_or(seq_len));
+  work.backward_pairs = model.layers * sequences * model.q_heads * pairs;
+  work.forward_pairs = work.backward_pairs + again * sequences * model.q_heads * pairs;
+  return work;
+}
+
+RC_GTEST_PROP(StepPlans, ComputeWhatTheModelNeedsAndNothingElse, ()) {
+  StepRequest request = any_request();
+  request.layout.pp = 1;
+  RC_PRE(request.workload.phase == Phase::training &&
+         !refuse(request.model, request.workload, request.layout));
+  RC_LOG() << to_string(request.layout) << "\n";
+  RC_ASSERT(work_of(plans_of_all_ranks(request, StepPart::micro_batch)) == work_by_formula(request));
+}
+
+TEST(StepPlans, OfAllStagesComputeTogetherWhatTheModelNeeds) {
+  for (const char* layout :
+       {"pp=2", "pp=3,tp=2,dp_shard=2", "pp=2,cp=2,recompute=full,strategy=ring,balance=head_tail"}) {
+    StepRequest request = small_request(layout);
+    Work work = work_of(plans_of_all_ranks(request, StepPart::forward));
+    const Work backward = work_of(plans_of_all_ranks(request, StepPart::backward));
+    work.product_flops += backward.product_flops, work.forward_pairs += backward.forward_pairs;
+    work.backward_pairs += backward.backward_pairs;
+    EXPECT_EQ(work, work_by_formula(request)) << layout;
+  }
+}
+
+TEST(StepPlans, OfServingComputeNewTokensAndTheLastLogits) {
+  StepRequest request = small_request("tp=2,cp=2,strategy=ring");
+  request.workload.phase = Phase::prefill, request.workload.cached = 8;
+  const Transformer& model = request.model;
+  const std::int64_t tokens = 16, padded_vocab = 50;
+  const std::int64_t layer =
+      model.hidden * (2 * model.q_width() + 2 * model.kv_width() + 3 * model.intermediate);
+  Work expected;
+  // Each cp rank takes the rows that it has for the last ones.
+  expected.product_flops = 2 * (model.layers * tokens * layer + 2 * model.hidden * padded_vocab);
+  for (std::int64_t row = 8; row < 24; ++row)
+    expected.forward_pairs += model.layers * model.q_heads * (row + 1);
+  EXPECT_EQ(work_of(plans_of_all_ranks(request, StepPart::prefill)), expected);
+  request.workload.phase = Phase::decode, request.workload.cached = 23, request.workload.new_tokens = 1;
+  expected.product_flops = 2 * (model.layers * layer + model.hidden * padded_vocab);
+  expected.forward_pairs = model.layers * model.q_heads * 24;
+  EXPECT_EQ(work_of(plans_of_all_ranks(request, StepPart::decode)), expected);
+}
+
+RC_GTEST_PROP(StepPlans, TheBusiestRankHasMostPairs, ()) {
+  StepRequest request = any_request();
+  request.layout.pp = 1, request.layout.recompute = {};
+  RC_PRE(!refuse(request.model, request.workload, request.layout));
+  const std::vector<Plan> plans = step_plans(request, parts_of(request)[0], 0);
+  std::int64_t most = 0;
+  for (const Plan& plan : plans) most = std::max(most, work_of(plan).forward_pairs);
+  const Rank busiest = busiest_rank(request, 0);
+  RC_LOG() << to_string(request.layout) << " " << name(request.workload.phase) << " of "
+           << request.workload.seq_len << ": rank " << busiest << " has "
+           << work_of(plans[static_cast<std::size_t>(busiest)]).forward_pairs << " of at most " << most
+           << "\n";
+  RC_ASSERT(work_of(plans[static_cast<std::size_t>(busiest)]).forward_pairs == most);
+}
+
+// ---- what is moved ----
+
+// Bytes sent by a rank on each group, by operation: "tp all_gather".
+std::map<std::string, std::int64_t> bytes_of(const Plan& plan) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const StepRef& ref : steps_of(plan)) {
+    if (!is_collective(*ref.step)) continue;
+    const Collective& collective = std::get<Collective>(ref.step->work);
+    const Volume moved = volume(collective, plan);
+    std::int64_t sum = 0;
+    for (const std::int64_t sent : moved.sent) sum += sent;
+    const std::string& group = plan.groups[static_cast<std::size_t>(group_of(collective))].name;
+    bytes[str(group, " ", operation_name(ref.step->work))] += ref.count * sum;
+  }
+  return bytes;
+}
+
+TEST(StepPlans, MoveWhatTheFormulasSay) {
+  using ::testing::Pair;
+  using ::testing::UnorderedElementsAre;
+  // 24 rows of 32 bf16 on two tp ranks: 12 rows of each go to the other one. A layer gathers its rows twice and scatters them twice
+  // forward; backward it gathers gradients and, for the gradients of weights, rows again, and scatters gradients. The embedding
+  // scatters and its gradients are gathered; the head gathers and its gradients are scattered.
+  const std::int64_t rows = 12 * 32 * 2, layers = 3;
+  StepRequest request = small_request("tp=2");
+  request.model.hidden = 32;
+  const std::int64_t norms = 2 * 32 * 2, statistics = 24 * 3 * 4;
+  EXPECT_THAT(bytes_of(step_plan(request, StepPart::micro_batch, 0, 1)),
+              UnorderedElementsAre(Pair("tp all_gather", (layers * (2 + 4) + 2) * rows),
+                                   Pair("tp reduce_scatter", (layers * (2 + 2) + 2) * rows),
+                                   Pair("tp all_reduce", layers * norms + norms / 2 + statistics)));
+  request.layout.recompute = {Recompute::Kind::full, 1};
+  EXPECT_THAT(bytes_of(step_plan(request, StepPart::micro_batch, 0, 1)),
+              UnorderedElementsAre(Pair("tp all_gather", (layers * (2 + 2 + 4) + 2) * rows),
+                                   Pair("tp reduce_scatter", (layers * (2 + 2 + 2) + 2) * rows),
+                                   Pair("tp all_reduce", layers * norms + norms / 2 + statistics)));
+  // Parameters of a layer and of the ends, in f32 at home and bf16 under way; gathered forward and backward, layers twice.
+  request = small_request("dp_shard=4");
+  const std::int64_t layer = 32 * (4 + 2 + 2 + 4) * 8 + 3 * 32 * 48 + 2 * 32, embedding = 50 * 32,
+                     head = 50 * 32 + 32;
+  const std::int64_t shards = layers * (layer / 4), ends = embedding / 4 + head / 4;
+  EXPECT_THAT(bytes_of(step_plan(request, StepPart::micro_batch, 0, 2)),
+              UnorderedElementsAre(Pair("fsdp all_gather", 3 * 2 * (2 * shards + ends)),
+                                   Pair("fsdp_reduce reduce_scatter", 3 * 4 * (shards + ends))));
+  request.layout.dp_replicate = 2, request.workload.global_batch = 8;
+  EXPECT_THAT(bytes_of(step_plan(request, StepPart::update, 0, 5)),
+              UnorderedElementsAre(Pair("replicas all_reduce", 4 * (shards + ends)),
+                                   Pair("norm_shards all_reduce", 3 * 4)));
+  // With stages everything is gathered and reduced once a step.
+  request = small_request("dp_shard=4,pp=3");
+  EXPECT_THAT(bytes_of(step_plan(request, StepPart::update, 1, 4)),
+              UnorderedElementsAre(Pair("fsdp_reduce reduce_scatter", 3 * 4 * (layer / 4)),
+                                   Pair("fsdp all_gather", 3 * 2 * (layer / 4)),
+                                   Pair("norm_shards all_reduce", 3 * 4), Pair("norm_pp all_reduce", 2 * 4)));
+  EXPECT_THAT(bytes_of(step_plan(request, StepPart::forward, 1, 4)),
+              UnorderedElementsAre(Pair("pp exchange", 24 * 32 * 2)));
+  EXPECT_THAT(bytes_of(step_plan(request, StepPart::backward, 0, 2)),
+              UnorderedElementsAre(Pair("pp exchange", 0)));
+  // 24 tokens that go to 2 of 4 experts each, on two ranks.
+  request = small_request("dp_shard=2,ep=2");
+  request.model.experts = Experts{4, 2, 24};
+  const std::int64_t block = 24 * 2 / 2;
+  const auto bytes = bytes_of(step_plan(request, StepPart::micro_batch, 0, 0));
+  // Rows there and back, forward and backward, and the router's weights there and their gradients back.
+  EXPECT_EQ(bytes.at("ep all_to_all"), layers * block * (4 * 32 * 2 + 2 * 4));
+}
+
+}  // namespace
+}  // namespace cp::testing
