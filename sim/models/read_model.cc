@@ -21,6 +21,7 @@ using nlohmann::json;
 constexpr std::string_view kKind = "model";
 constexpr std::string_view kOtherwise = ", the path of a config.json, or a folder that holds one";
 constexpr const char* kPresetSource = "_source";
+constexpr const char* kPresetRepository = "_repository";
 
 // ---- text ----
 
@@ -313,7 +314,9 @@ ReadModel find_model(const std::string& name) {
   const EmbeddedText& preset = find_embedded(embedded_models(), preset_name(name), kKind, kOtherwise);
   const std::string filename = str(preset.name, ".json");
   ReadModel read = read_model(preset.text, filename, std::string(preset.name));
-  read.source = parse(preset.text, filename).value(kPresetSource, "");
+  const json config = parse(preset.text, filename);
+  read.source = config.value(kPresetSource, "");
+  read.repository = config.value(kPresetRepository, "");
   return read;
 }
 

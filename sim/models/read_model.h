@@ -20,6 +20,7 @@ struct ReadModel {
   // "num_key_value_heads is missing: 32, as num_attention_heads (no grouping)".
   std::vector<std::string> assumptions;
   std::string source;          // of a preset: where its numbers come from; of a file: its path
+  std::string repository;      // of a preset, on huggingface.co: "meta-llama/Llama-3.1-8B"
   std::optional<DType> dtype;  // torch_dtype: what its weights are stored in
   std::string rope_scaling;    // as the text has it, or empty: it changes positions, not costs
 };

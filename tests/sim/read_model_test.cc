@@ -65,6 +65,8 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
     EXPECT_EQ(read.model.name, name);
     EXPECT_THAT(read.assumptions, IsEmpty()) << name;
     EXPECT_THAT(read.source, HasSubstr("huggingface.co")) << name;
+    EXPECT_THAT(read.source, HasSubstr(read.repository)) << name;
+    EXPECT_THAT(read.repository, HasSubstr("/")) << name;
     EXPECT_TRUE(read.dtype.has_value()) << name;
     EXPECT_GT(read.model.max_seq_len, 0) << name;
     EXPECT_FALSE(read.model.window.has_value()) << name;
