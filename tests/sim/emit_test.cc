@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "shared/context_parallel/problem.h"
-#include "shared/mesh/mesh.h"
 #include "sim/models/read_model.h"
+#include "sim/run/attention_run.h"
 #include "tests/support/golden.h"
 #include "tests/support/messages.h"
 #include "traces/scenario.h"
@@ -265,38 +265,55 @@ TEST(EmitVllm, UnevenStagesAreAPartition) {
 
 // ---- scenarios ----
 
-// The strategies whose every field a scenario has, given back from what was written.
-TEST(EmitCprun, ScenariosMeanTheSameAttention) {
-  for (const char* strategy : {"ring,balance=head_tail", "ulysses", "all_gather,balance=head_tail_exchange",
-                               "double_ring,balance=head_tail", "need_only,balance=cost:64",
-                               "pass_q,balance=head_tail", "ulysses_ring,ulysses_degree=2,balance=striped:8",
-                               "ulysses_ring,ulysses_degree=2,axis_order=ring_inner",
-                               "ring,rotation=all_gather,balance=head_tail"}) {
-    const Case request = {"llama-3.1-8b", str("tp=2,cp=4,dp_shard=2,micro_batch=2,strategy=", strategy)};
-    const ParallelLayout layout = parse_parallel_layout(request.layout);
-    const Transformer model = find_model(request.model).model;
-    const AttentionProblem problem = attention_problem(model, request.workload, layout);
-    const proto::Scenario scenario = read_scenario_text(text_of(Framework::cprun, request), "emitted.txtpb");
-    ASSERT_TRUE(scenario.has_run()) << strategy;
-    const proto::Attention& run = scenario.run();
-    EXPECT_EQ(run.mesh(), "cp=4");
-    EXPECT_EQ(run.seq_len(), problem.q_len);
-    EXPECT_EQ(run.batch(), 2);
-    EXPECT_EQ(run.q_heads(), 16);
-    EXPECT_EQ(run.kv_heads(), 4);
-    EXPECT_EQ(run.head_dim(), 128);
-    EXPECT_EQ(run.dtype(), to_proto(DType::bf16));
-    EXPECT_TRUE(run.causal() && run.backward());
-    StrategyRequest named{run.strategy(), {}, {}};
-    if (run.has_ulysses_degree()) named.ulysses_degree = run.ulysses_degree();
-    if (run.has_inner_ring()) named.inner_ring = run.inner_ring();
-    Strategy given = named_strategy(named, problem, 4);
-    given.balance = parse_balance(run.balance());
-    given.ulysses_inner = run.axis_order() != "ring_inner";
-    if (run.rotation() == "all_gather") given.rotation = Strategy::Rotation::all_gather;
-    EXPECT_EQ(given, layout.strategy) << strategy;
-  }
+// The strategy that a scenario means.
+Strategy strategy_of(const proto::Attention& run, const AttentionProblem& problem, int cp) {
+  StrategyRequest named{run.strategy(), {}, {}};
+  if (run.has_ulysses_degree()) named.ulysses_degree = run.ulysses_degree();
+  if (run.has_inner_ring()) named.inner_ring = run.inner_ring();
+  Strategy strategy = named_strategy(named, problem, cp);
+  strategy.balance = parse_balance(run.balance());
+  strategy.ulysses_inner = run.axis_order() != "ring_inner";
+  if (run.rotation() == "all_gather") strategy.rotation = Strategy::Rotation::all_gather;
+  return strategy;
 }
+
+class EmittedScenario : public ::testing::TestWithParam<const char*> {};
+
+// What is read is the layout's attention, and it runs, reduced, with clean ledgers.
+TEST_P(EmittedScenario, MeansTheSameAttentionAndRuns) {
+  const Case request = {"llama-3.1-8b", str("tp=2,cp=4,dp_shard=2,micro_batch=2,strategy=", GetParam())};
+  const ParallelLayout layout = layout_of(request);
+  AttentionProblem problem = attention_problem(find_model(request.model).model, request.workload, layout);
+  const proto::Scenario scenario = read_scenario_text(text_of(Framework::cprun, request), "emitted.txtpb");
+  ASSERT_TRUE(scenario.has_run());
+  const proto::Attention& run = scenario.run();
+  EXPECT_EQ(run.mesh(), "cp=4");
+  EXPECT_EQ(run.seq_len(), problem.q_len);
+  EXPECT_EQ(run.batch(), 2);
+  EXPECT_EQ(run.q_heads(), 16);
+  EXPECT_EQ(run.kv_heads(), 4);
+  EXPECT_EQ(run.head_dim(), 128);
+  EXPECT_EQ(run.dtype(), to_proto(DType::bf16));
+  EXPECT_TRUE(run.causal() && run.backward());
+  const Strategy strategy = strategy_of(run, problem, 4);
+  EXPECT_EQ(strategy, layout.strategy);
+
+  problem.batch = 1, problem.q_len = problem.kv_len = 37, problem.head_dim = problem.v_head_dim = 8;
+  problem.dtype = DType::f32;
+  AttentionRunOptions options;
+  options.backward = true;
+  EXPECT_TRUE(
+      run_attention(AttentionTestData(problem, 1), {problem, {0, 1, 2, 3}, strategy}, options).holds());
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, EmittedScenario,
+                         ::testing::Values("ring,balance=head_tail", "ulysses",
+                                           "all_gather,balance=head_tail_exchange",
+                                           "double_ring,balance=head_tail", "need_only,balance=cost:64",
+                                           "pass_q,balance=head_tail",
+                                           "ulysses_ring,ulysses_degree=2,balance=striped:8",
+                                           "ulysses_ring,ulysses_degree=2,axis_order=ring_inner",
+                                           "ring,rotation=all_gather,balance=head_tail"));
 
 TEST(EmitCprun, ServingAsksWhatTheStepDoes) {
   const auto run = [](const Workload& workload) {
