@@ -35,9 +35,12 @@ std::string both(const sim::ErrorSummary& summary) {
 }
 
 std::string target_of(const sim::ValidationTable& table) {
-  if (table.target_median == 0) return "-";
-  return str(percent(table.target_median), " / ", percent(table.target_p90),
-             table.within_target() ? "  met" : "  MISSED");
+  const std::string target = table.target_median > 0
+                                 ? str(percent(table.target_median), " / ", percent(table.target_p90))
+                             : table.target_worst > 0 ? str(percent(table.target_worst), " each")
+                                                      : "";
+  if (target.empty()) return "-";
+  return target + (table.within_target() ? "  met" : "  MISSED");
 }
 
 std::string summary_text(const std::vector<sim::ValidationTable>& tables) {
@@ -58,6 +61,10 @@ std::string summary_text(const std::vector<sim::ValidationTable>& tables) {
   return text.text();
 }
 
+std::string amount(double value, const sim::ValidationTable& table) {
+  return table.unit == "us" ? human_us(value) : fmt::format("{:.1f} {}", value, table.unit);
+}
+
 std::string worst_text(const sim::ValidationTable& table) {
   constexpr std::size_t kShown = 3;
   std::vector<const sim::ValidationRow*> scored;
@@ -71,7 +78,7 @@ std::string worst_text(const sim::ValidationTable& table) {
   for (std::size_t i = 0; i < std::min(kShown, scored.size()); ++i) {
     const sim::ValidationRow& row = *scored[i];
     text += fmt::format("  {:+.1f} %  {}: {} measured, {} predicted\n", 100 * row.error(), row.what,
-                        human_us(row.measured_us), human_us(row.predicted_us));
+                        amount(row.measured, table), amount(row.predicted, table));
   }
   for (const sim::ValidationRow& row : table.rows) {
     // Whole lengths that are not scored are many: --rows prints them.
@@ -91,7 +98,7 @@ std::string rows_text(const sim::ValidationTable& table) {
               {"error", Align::right},
               {""}});
   for (const sim::ValidationRow& row : table.rows) {
-    text.add_row({row.where, row.what, human_us(row.measured_us), human_us(row.predicted_us),
+    text.add_row({row.where, row.what, amount(row.measured, table), amount(row.predicted, table),
                   fmt::format("{:+.1f} %", 100 * row.error()),
                   !row.oddity.empty() ? str("not scored: ", row.oddity)
                   : row.in_sample     ? "in sample"
@@ -125,20 +132,22 @@ ordered_json json_of(const sim::ValidationTable& table) {
   for (const sim::ValidationRow& row : table.rows) {
     rows.push_back({{"where", row.where},
                     {"what", row.what},
-                    {"measured_us", row.measured_us},
-                    {"predicted_us", row.predicted_us},
+                    {"measured", row.measured},
+                    {"predicted", row.predicted},
                     {"in_sample", row.in_sample},
                     {"oddity", row.oddity}});
   }
   const sim::OrderingSummary order = table.orderings();
-  return {{"table", table.name},
-          {"in_sample", json_of(table.summary(true))},
-          {"out_of_sample", json_of(table.summary(false))},
-          {"target", {{"median", table.target_median}, {"p90", table.target_p90}}},
-          {"within_target", table.within_target()},
-          {"grids", order.grids},
-          {"grids_right", order.right},
-          {"rows", std::move(rows)}};
+  return {
+      {"table", table.name},
+      {"in_sample", json_of(table.summary(true))},
+      {"out_of_sample", json_of(table.summary(false))},
+      {"unit", table.unit},
+      {"target", {{"median", table.target_median}, {"p90", table.target_p90}, {"worst", table.target_worst}}},
+      {"within_target", table.within_target()},
+      {"grids", order.grids},
+      {"grids_right", order.right},
+      {"rows", std::move(rows)}};
 }
 
 int run(const Flags& flags) {

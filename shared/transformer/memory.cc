@@ -66,7 +66,7 @@ class MemoryModel {
                               (last ? sizes_.final_norm : 0);
     const std::int64_t dense = layers * sizes_.dense_layer + ends, experts = layers * sizes_.expert_layer;
     if (!training_) {
-      memory.parameters = (dense + experts) * width_;
+      memory.parameters = (dense + experts - ends) * rules_.served_layer_bytes + ends * width_;
       return;
     }
     const std::int64_t ranks = layout_.sharding_size();
@@ -81,14 +81,20 @@ class MemoryModel {
     memory.master = whole ? f32 : 0;
     memory.gradients = gradient * shard;
     memory.optimizer = optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
-    if (whole) return;
-    if (layout_.pp > 1) {  // gathered once a step, and reduced once
-      memory.unsharded = (dense + experts) * (width_ + gradient);
-    } else {
-      const std::int64_t unit =
-          std::max({sizes_.layer(), embedding_here ? sizes_.embedding : 0, head_here ? sizes_.head : 0});
-      memory.unsharded = 2 * unit * width_ + unit * width_ + ceil_div(unit, ranks) * (width_ + gradient);
+    if (layout_.pp > 1) {
+      if (!whole) memory.gathered = (dense + experts) * (width_ + gradient);
+      return;
     }
+    // Two layers' parameters, and the gradients of one in 16 bits and as they are reduced.
+    const std::int64_t travelling = width_ + (workload_.gradient_dtype == workload_.dtype ? 0 : gradient);
+    memory.unsharded = sizes_.layer() * ((whole ? 0 : 2 * width_) + travelling);
+  }
+
+  // Of the head's weights while the loss is at work.
+  std::int64_t unsharded_head() const {
+    if (layout_.pp > 1) return 0;
+    const std::int64_t table = model_.tied_embeddings ? sizes_.embedding : sizes_.head;
+    return table * (layout_.sharding_size() == 1 ? width_ : 2 * width_);
   }
 
   LayerKept kept_of_layer() const {
@@ -133,7 +139,8 @@ class MemoryModel {
   std::int64_t working_of_layer(const LayerKept& kept) const {
     const std::int64_t tokens = sizes_.tokens, hidden = model_.hidden;
     const std::int64_t mlp_tokens = model_.experts ? sizes_.expert_tokens : tokens;
-    const std::int64_t gathered = layout_.tp > 1 ? tokens * hidden : 0;
+    // Whole rows on both sides of a region, and their gradients.
+    const std::int64_t gathered = layout_.tp > 1 ? (training_ ? 3 : 1) * tokens * hidden : 0;
     if (!training_) {
       const std::int64_t mlp = mlp_tokens * 3 * sizes_.columns,
                          attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
@@ -192,11 +199,12 @@ class MemoryModel {
     return bytes;
   }
 
-  // In the workload's dtype with their gradient, and what the loss makes of them in f32.
+  // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.
   std::int64_t logits() const {
     if (!training_) return layout_.micro_batch * sizes_.vocab * kF32;
     const auto f32 = static_cast<std::int64_t>(std::llround(rules_.loss_f32_copies * kF32));
-    return sizes_.chunk_tokens * sizes_.vocab * (2 * width_ + f32) + sizes_.tokens * model_.hidden * width_;
+    return unsharded_head() + sizes_.chunk_tokens * sizes_.vocab * (width_ + std::max(width_, f32)) +
+           sizes_.tokens * model_.hidden * width_;
   }
 
   std::int64_t groups() const {
@@ -215,11 +223,12 @@ class MemoryModel {
 
 }  // namespace
 
-std::array<std::pair<std::string_view, std::int64_t>, 13> terms(const Memory& memory) {
+std::array<std::pair<std::string_view, std::int64_t>, 14> terms(const Memory& memory) {
   return {{{"parameters", memory.parameters},
            {"master copies", memory.master},
            {"gradients", memory.gradients},
            {"optimizer", memory.optimizer},
+           {"gathered", memory.gathered},
            {"unsharded", memory.unsharded},
            {"activations", memory.activations},
            {"working", memory.working},

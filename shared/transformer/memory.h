@@ -16,22 +16,26 @@ namespace cp {
 struct MemoryRules {
   std::int64_t context_bytes = 0;       // of CUDA, its libraries and kernels
   std::int64_t communicator_bytes = 0;  // of each group that a rank is a member of
-  double loss_f32_copies =
-      1;             // of the logits of a chunk, beside those in the workload's dtype and their gradient
-  double slack = 0;  // share of what is allocated that the allocator reserves beyond it
+  double loss_f32_copies = 1;           // of the logits of a chunk, beside those in the workload's dtype
+  std::int64_t served_layer_bytes = 2;  // of a parameter of a layer, when serving
+  double slack = 0;                     // share of what is allocated that the allocator reserves beyond it
 };
 
 // Bytes on one GPU.
 struct Memory {
   std::int64_t parameters =
       0;  // shards in f32, which are the master copies too; with sharding_size 1 also the 16-bit ones
-  std::int64_t master = 0;       // f32 copies beside 16-bit parameters
-  std::int64_t gradients = 0;    // shards, in the gradient dtype
-  std::int64_t optimizer = 0;    // its states; 0 when offloaded
-  std::int64_t unsharded = 0;    // gathered and prefetched layers, and gradients before they are scattered
+  std::int64_t master = 0;     // f32 copies beside 16-bit parameters
+  std::int64_t gradients = 0;  // shards, in the gradient dtype
+  std::int64_t optimizer = 0;  // its states; 0 when offloaded
+  std::int64_t gathered =
+      0;  // with pipeline stages: 16-bit parameters and whole gradients, for the whole step
+  std::int64_t unsharded =
+      0;  // of the layers at work: gathered and prefetched ones, and gradients before they are scattered
   std::int64_t activations = 0;  // kept for the backward pass, of all micro-batches in flight
-  std::int64_t working = 0;    // of the layer at work: what it makes on its way, forward, again, and backward
-  std::int64_t logits = 0;     // with the copies of the loss and their gradient
+  std::int64_t working = 0;  // of the layer at work: what it makes on its way, forward, again, and backward
+  std::int64_t logits =
+      0;  // of a chunk, with the copies of the loss; the head's gathered weights and their gradients
   std::int64_t attention = 0;  // gathered or travelling blocks, accumulators
   std::int64_t kv_cache = 0;
   std::int64_t communicators = 0;
@@ -40,15 +44,15 @@ struct Memory {
 
   std::int64_t allocated() const {
     // Loss and layers do not work at the same time.
-    return parameters + master + gradients + optimizer + unsharded + activations +
-           std::max(working + attention, logits) + kv_cache;
+    return parameters + master + gradients + optimizer + gathered + activations +
+           std::max(unsharded + working + attention, logits) + kv_cache;
   }
   std::int64_t reserved() const { return allocated() + slack; }
   std::int64_t used() const { return reserved() + communicators + context; }
 };
 
 // Names and values, in the order above.
-std::array<std::pair<std::string_view, std::int64_t>, 13> terms(const Memory& memory);
+std::array<std::pair<std::string_view, std::int64_t>, 14> terms(const Memory& memory);
 
 // Of the stage that needs most. The layout must not be refused.
 Memory memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,

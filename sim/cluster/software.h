@@ -33,7 +33,7 @@ struct SoftwareProfile {
   LinearPrecision linear_precision = LinearPrecision::b16;
   std::string attention_kernel =
       "any";                   // whose curves of the cluster count, where it has them: "fa2", "fa3", ...
-  double loss_f32_copies = 1;  // of a chunk's logits, beside those in 16 bits and their gradient, in [0, 16]
+  double loss_f32_copies = 1;  // of a chunk's logits, beside those in 16 bits, in [0, 16]
   double allocator_slack =
       0.05;  // share of what is allocated that the allocator reserves beyond it, in [0, 1]
 

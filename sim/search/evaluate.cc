@@ -15,16 +15,6 @@ namespace {
 constexpr double kNsPerUs = 1e3;
 constexpr std::string_view kAxes[] = {"tp", "cp", "ep", "fsdp", "dp", "pp"};
 
-// The axis that a group is of; attention names its own groups.
-std::string axis_of(const std::string& group) {
-  for (const std::string_view axis : kAxes) {
-    if (group == axis || group.starts_with(std::string(axis) + "_") ||
-        group.starts_with(std::string(axis) + " "))
-      return std::string(axis);
-  }
-  return "cp";
-}
-
 // How wrong each part may be: by what the cluster's numbers for it rest on.
 double uncertainty_of(std::string_view part, const Cluster& cluster) {
   if (part == "attention") return uncertainty(cluster, true, false);
@@ -48,6 +38,15 @@ std::string bound_of(std::string_view part) {
 
 }  // namespace
 
+// Attention names its own groups, and sums of norms are of the shards.
+std::string axis_of_group(const std::string& group) {
+  if (group.starts_with("norm")) return "fsdp";
+  for (const std::string_view axis : kAxes) {
+    if (group == axis || group.starts_with(std::string(axis) + "_")) return std::string(axis);
+  }
+  return "cp";
+}
+
 // In the order of their first appearance.
 struct Evaluator::Parts {
   std::vector<std::pair<std::string, double>> ns;
@@ -67,7 +66,7 @@ struct Evaluator::Parts {
     add("products", times * clock.product_ns);
     add("other kernels", times * clock.other_kernel_ns);
     for (const StepClock::Exposed& exposed : clock.exposed)
-      add("exposed " + axis_of(exposed.group), times * exposed.ns);
+      add("exposed " + axis_of_group(exposed.group), times * exposed.ns);
     nvlink_bytes += times * clock.nvlink_bytes, nic_bytes += times * clock.nic_bytes;
   }
   double time_ns() const {
@@ -78,12 +77,20 @@ struct Evaluator::Parts {
 
 Evaluator::Evaluator(const PlanQuestion& question) : question_(question) {}
 
-StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, bool keep_spans) {
-  const Rank self = busiest_rank(request, stage);
-  const Plan plan = step_plan(request, part, stage, self, &attention_plans_);
-  RankReplayOptions options = options_;
-  options.keep_spans = keep_spans;
-  return replay_rank(plan, question_.cluster, question_.software, options);
+StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage) {
+  const Plan plan = step_plan(request, part, stage, busiest_rank(request, stage), &attention_plans_);
+  return replay_rank(plan, question_.cluster, question_.software);
+}
+
+Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {
+  const StepRequest request{question_.model, question_.workload, layout};
+  return step_plan(request, part, stage, busiest_rank(request, stage), &attention_plans_);
+}
+
+PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
+  PipelineTimes times;
+  pipelined({question_.model, question_.workload, layout}, &times);
+  return times;
 }
 
 Evaluator::Parts Evaluator::whole_step(const StepRequest& request) {
@@ -102,7 +109,7 @@ Evaluator::Parts Evaluator::served(const StepRequest& request) {
 }
 
 // Stages with as many layers and the same ends take the same time. What a stage waits for its neighbours is the schedule's business.
-Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes* times, bool keep_chunks) {
+Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes* times) {
   const ParallelLayout& layout = request.layout;
   const std::vector<std::int64_t> layers = stage_layers(request.model, layout);
   const int stages = static_cast<int>(layers.size());
@@ -124,7 +131,7 @@ Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes*
   }
   const auto waited = [](const StepClock& clock) {
     double ns = 0;
-    for (const auto& exposed : clock.exposed) ns += axis_of(exposed.group) == "pp" ? exposed.ns : 0;
+    for (const auto& exposed : clock.exposed) ns += axis_of_group(exposed.group) == "pp" ? exposed.ns : 0;
     return ns;
   };
   const double send_forward = waited(clocks.front()->forward),
@@ -135,14 +142,14 @@ Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes*
                          clock->backward.time_ns - waited(clock->backward), send_forward, send_backward});
   }
   const std::int64_t micro_batches = accumulation(request.workload, layout);
-  const PipelineTimes run = run_pipeline(of_stages, layout.pp, micro_batches, keep_chunks);
+  const PipelineTimes run = run_pipeline(of_stages, layout.pp, micro_batches, times != nullptr);
   const auto busiest = std::min_element(run.idle_ns.begin(), run.idle_ns.end()) - run.idle_ns.begin();
 
   Parts parts;
   for (int stage = static_cast<int>(busiest); stage < stages; stage += layout.pp) {
     for (StepClock clock : {clocks[static_cast<std::size_t>(stage)]->forward,
                             clocks[static_cast<std::size_t>(stage)]->backward}) {
-      std::erase_if(clock.exposed, [](const auto& exposed) { return axis_of(exposed.group) == "pp"; });
+      std::erase_if(clock.exposed, [](const auto& exposed) { return axis_of_group(exposed.group) == "pp"; });
       parts.add(clock, static_cast<double>(micro_batches));
     }
   }
@@ -166,7 +173,7 @@ Candidate Evaluator::evaluate(const ParallelLayout& layout) {
   const Phase phase = question_.workload.phase;
   const Parts parts = phase != Phase::training ? served(request)
                       : layout.pp == 1         ? whole_step(request)
-                                               : pipelined(request, nullptr, false);
+                                               : pipelined(request);
   Candidate candidate;
   candidate.layout = layout;
   candidate.parts = list(parts);

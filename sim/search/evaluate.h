@@ -20,22 +20,26 @@ class Evaluator {
 
   // The layout must not be refused. Candidate::rank is left at 0.
   Candidate evaluate(const ParallelLayout& layout);
-  // What each stream does in one step: of the rank that is replayed, or of a rank of each pipeline stage.
-  std::vector<ReportSpan> timeline(const ParallelLayout& layout);
+  // When each pass of each micro-batch runs, of a layout with stages in training: by pipeline rank.
+  PipelineTimes schedule(const ParallelLayout& layout);
+  // The plan of the rank that is replayed.
+  Plan plan_of(const ParallelLayout& layout, StepPart part, int stage);
 
  private:
   struct Parts;  // sums of clocks, by name
 
-  StepClock clock_of(const StepRequest& request, StepPart part, int stage, bool keep_spans = false);
+  StepClock clock_of(const StepRequest& request, StepPart part, int stage);
   Parts whole_step(const StepRequest& request);
-  Parts pipelined(const StepRequest& request, PipelineTimes* times, bool keep_chunks);
+  Parts pipelined(const StepRequest& request, PipelineTimes* times = nullptr);
   Parts served(const StepRequest& request);
   std::vector<TimePart> list(const Parts& parts) const;
 
   const PlanQuestion& question_;
   AttentionPlanCache attention_plans_;
-  RankReplayOptions options_;
 };
+
+// The axis that a group of a step's plan is of: "tp", "cp", "ep", "fsdp", "pp".
+std::string axis_of_group(const std::string& group);
 
 // Model flops over the peak of all GPUs and the time.
 double model_flops_utilisation(const PlanQuestion& question, double step_us);

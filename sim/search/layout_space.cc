@@ -122,7 +122,7 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
       all.push_back(as_run_by(strategy, question_.software));
     }
   } else {
-    const std::int64_t heads = question_.model.q_heads / family.tp;
+    const std::int64_t heads = std::max<std::int64_t>(1, question_.model.q_heads / family.tp);
     for (const int ulysses : divisors(family.cp)) {
       if (ulysses > heads || (fixed.ulysses_degree && *fixed.ulysses_degree != ulysses)) continue;
       if (ulysses == family.cp) {

@@ -26,6 +26,8 @@ MemoryRules memory_rules(const PlanQuestion& question) {
   rules.context_bytes = std::llround((gpu.memory_gib - gpu.usable_memory_gib) * kGiB);
   rules.communicator_bytes = kCommunicatorBytes;
   rules.loss_f32_copies = question.software.loss_f32_copies;
+  const bool fp8 = question.software.linear_precision == LinearPrecision::fp8;
+  rules.served_layer_bytes = fp8 ? 1 : size_bytes(question.workload.dtype);
   rules.slack = question.software.allocator_slack;
   return rules;
 }

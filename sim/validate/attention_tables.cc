@@ -82,8 +82,8 @@ ValidationTable ring_attention(bool backward, const SoftwareProfile* replaced) {
         request_of(square(seq_len, heads, heads, head_dim, whole(csv, "batch"), causal), cp, strategy);
     ValidationRow row{.where = csv.where()};
     row.what = str(gpu, " cp=", cp, " S=", seq_len, " ", csv.text("mask"), " ", csv.text("strategy"));
-    row.measured_us = csv.number("milliseconds") * 1e3;
-    row.predicted_us =
+    row.measured = csv.number("milliseconds") * 1e3;
+    row.predicted =
         predicted_us(request, backward ? AttentionPass::backward : AttentionPass::forward, cluster, software);
     row.in_sample = cp == 16;
     row.grid = causal ? str(gpu, " ", cp, " ", seq_len) : "";
@@ -135,8 +135,8 @@ ValidationTable ring_flash_attention(const SoftwareProfile* replaced) {
       if (csv.text("gpu") != gpu) continue;
       ValidationRow row{.where = csv.where()};
       row.what = str(gpu, " x ", csv.text("gpus"), " ", csv.text("pass"), " ", csv.text("strategy"));
-      row.measured_us = seconds(csv) * 1e6;
-      row.predicted_us = predict(csv, cluster);
+      row.measured = seconds(csv) * 1e6;
+      row.predicted = predict(csv, cluster);
       row.in_sample = whole(csv, "gpus") == 1;
       if (!row.in_sample) row.grid = str(gpu, " ", csv.text("pass"));
       table.rows.push_back(std::move(row));
@@ -188,8 +188,8 @@ ValidationTable usp(const SoftwareProfile* replaced) {
       const std::string shape = str(csv.text("q_heads"), " heads/", csv.text("gqa_group"), " d=", head_dim);
       row.what = str(shape, " u=", csv.text("ulysses_degree"), " ", csv.text("ring_kind"),
                      csv.text("packed_qkv") == "1" ? " packed" : "");
-      row.measured_us = 1e6 / csv.number("iterations_per_second");
-      row.predicted_us = predict(csv, cluster);
+      row.measured = 1e6 / csv.number("iterations_per_second");
+      row.predicted = predict(csv, cluster);
       row.in_sample = whole(csv, "ulysses_degree") == kGpus;
       if (!scored_length(csv)) {
         row.what = str("S=", csv.text("seq_len"), " ", row.what);

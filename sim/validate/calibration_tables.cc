@@ -30,8 +30,8 @@ void leave_one_out(const std::map<std::string, std::vector<Measured>>& series, V
       }
       const Measured& it = rows[left_out];
       ValidationRow row{.where = it.row->where(), .what = str(name, " ", it.size)};
-      row.measured_us = it.amount / it.rate;
-      row.predicted_us = it.amount / Curve(std::move(points)).at(it.x);
+      row.measured = it.amount / it.rate;
+      row.predicted = it.amount / Curve(std::move(points)).at(it.x);
       table.rows.push_back(std::move(row));
     }
   }

@@ -56,11 +56,11 @@ ValidationTable nccl_algebra() {
     ValidationRow row{.where = csv.where()};
     row.what = str(system, " x ", csv.text("gpus"), " ", csv.text("collective"), " ",
                    human_bytes(static_cast<std::int64_t>(bytes)));
-    row.measured_us = csv.number("microseconds");
+    row.measured = csv.number("microseconds");
     const CollectiveChoice choice =
         fastest(collective_choices(kind_of(operation), spread, cluster, settings), bytes);
     row.what += str(" by ", name(choice.algorithm), " ", name(choice.protocol));
-    row.predicted_us = choice.us(bytes);
+    row.predicted = choice.us(bytes);
     row.in_sample = system == "B200" && bytes > 4096 * kMib;
     if (quirk(system, nodes, operation, bytes)) row.oddity = "one machine's quirk";
     table.rows.push_back(std::move(row));
@@ -94,8 +94,8 @@ ValidationTable nccl_tests(Sizes sizes) {
       ValidationRow row{.where = rows[left_out].where()};
       row.what =
           str(system, " x ", gpus, " ", collective, " ", human_bytes(static_cast<std::int64_t>(bytes)));
-      row.measured_us = rows[left_out].number("microseconds");
-      row.predicted_us = along_us(Curve(std::move(points)), bytes);
+      row.measured = rows[left_out].number("microseconds");
+      row.predicted = along_us(Curve(std::move(points)), bytes);
       if (quirk(system, nodes, collective, bytes)) row.oddity = "one machine's quirk";
       table.rows.push_back(std::move(row));
     }

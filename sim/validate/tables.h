@@ -11,6 +11,10 @@ ValidationTable ring_attention(bool backward, const SoftwareProfile* software);
 ValidationTable ring_flash_attention(const SoftwareProfile* software);
 ValidationTable usp(const SoftwareProfile* software);  // scores its rows of 131,072 tokens
 
+// Steps of whole models, and the memory they take.
+ValidationTable end_to_end();
+ValidationTable end_to_end_memory();
+
 // Each size predicted from the others.
 ValidationTable flash_attention();
 ValidationTable point_to_point();

@@ -10,14 +10,14 @@
 namespace cp::sim {
 
 struct ValidationRow {
-  std::string where = {};  // "ring_attention_a800_h800.csv:12"
-  std::string what = {};   // the row in words
-  double measured_us = 0, predicted_us = 0;
-  bool in_sample = false;   // its measurement set a parameter of the prediction
-  std::string oddity = {};  // why it is printed and not scored; else empty
-  std::string grid = {};    // rows of one grid are alternatives to each other; empty: of none
+  std::string where = {};              // "ring_attention_a800_h800.csv:12"
+  std::string what = {};               // the row in words
+  double measured = 0, predicted = 0;  // microseconds, unless the table's unit says otherwise
+  bool in_sample = false;              // its measurement set a parameter of the prediction
+  std::string oddity = {};             // why it is printed and not scored; else empty
+  std::string grid = {};               // rows of one grid are alternatives to each other; empty: of none
 
-  double error() const { return predicted_us / measured_us - 1; }
+  double error() const { return predicted / measured - 1; }
 };
 
 struct ErrorSummary {
@@ -36,8 +36,9 @@ struct ValidationTable {
   std::string cluster = {}, software = {};
   std::string in_sample_rule = {};  // which rows set which parameters
   std::vector<ValidationRow> rows = {};
+  std::string unit = "us";  // of what was measured; "GiB"
   // What is to be reached out of sample; 0: nothing is stated.
-  double target_median = 0, target_p90 = 0;
+  double target_median = 0, target_p90 = 0, target_worst = 0;
 
   ErrorSummary summary(bool in_sample) const;  // of the rows that are scored
   OrderingSummary orderings() const;

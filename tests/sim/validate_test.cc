@@ -53,7 +53,7 @@ TEST_P(Validation, IsWithinItsTarget) {
   EXPECT_GT(table.summary(false).rows, 0);
   EXPECT_TRUE(table.within_target()) << table.summary(false).median << " " << table.summary(false).p90;
   for (const ValidationRow& each : table.rows) {
-    EXPECT_TRUE(std::isfinite(each.predicted_us) && each.predicted_us > 0) << each.what;
+    EXPECT_TRUE(std::isfinite(each.predicted) && each.predicted > 0) << each.what;
   }
 }
 

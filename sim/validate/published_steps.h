@@ -1,0 +1,33 @@
+// Whole steps of whole models that other people measured (end_to_end.csv), as questions with their layouts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/search/answer.h"
+#include "sim/search/question.h"
+
+namespace cp::sim {
+
+struct PublishedStep {
+  std::string where, source, what;
+  PlanQuestion question;
+  ParallelLayout layout;
+  enum class Metric { tokens_per_s_per_gpu, milliseconds, peak_memory_gib } metric = Metric::milliseconds;
+  double measured = 0;     // in the metric
+  bool in_sample = false;  // it set a number of the cluster's preset
+  std::string oddity;      // why it is not scored; else empty
+};
+std::vector<PublishedStep> published_steps();
+
+// In the step's metric.
+double predict(const PublishedStep& step);
+std::string unit_of(PublishedStep::Metric metric);
+
+// Predictions of all of them that are no memory, in the order of the table; and the one whose model, length, number of GPUs and phase
+// are most like the question's.
+std::vector<NearestMeasurement> published_measurements();
+std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question);
+
+}  // namespace cp::sim

@@ -1,0 +1,48 @@
+#include "sim/search/bound.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "sim/search/evaluate.h"
+#include "sim/search/layout_space.h"
+#include "tests/search/questions.h"
+
+namespace cp::sim {
+namespace {
+
+// No layout is faster on the timeline than its bound, and no bound of a layout is below its family's.
+void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
+                    const ParallelLayout& layout) {
+  const StepBound bound(question);
+  Evaluator evaluator(question);
+  const double step_ns = evaluator.evaluate(layout).step_us * 1e3;
+  RC_ASSERT(bound.ns(layout) <= step_ns);
+  RC_ASSERT(bound.family_ns(family) <= bound.ns(layout) * (1 + 1e-12));
+}
+
+void pick_and_check(const PlanQuestion& question) {
+  const LayoutSpace space(question);
+  const ParallelLayout family = *rc::gen::elementOf(space.families());
+  const ParallelLayout layout = *rc::gen::elementOf(space.members(family));
+  RC_PRE(!refuse(question.model, question.workload, layout));
+  RC_LOG() << to_string(layout);
+  expect_bounded(question, family, layout);
+}
+
+RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
+  PlanQuestion question = testing::small_question(16, *rc::gen::element(4096, 5001, 65536));
+  if (*rc::gen::arbitrary<bool>()) question.model.window = 1000;
+  if (*rc::gen::arbitrary<bool>()) question.model.experts = Experts{4, 2, 512};
+  pick_and_check(question);
+}
+
+RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfWholeModels, ()) {
+  const auto [model, nodes] = *rc::gen::element(std::pair{"llama-3.1-8b", 2}, std::pair{"llama-3.1-70b", 8},
+                                                std::pair{"mixtral-8x7b", 4}, std::pair{"qwen2.5-7b", 1});
+  PlanQuestion question = testing::training_question(model, nodes, *rc::gen::element(8192, 131072), 64);
+  question.workload.phase = *rc::gen::element(Phase::training, Phase::training, Phase::prefill);
+  pick_and_check(question);
+}
+
+}  // namespace
+}  // namespace cp::sim

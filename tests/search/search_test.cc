@@ -1,0 +1,159 @@
+#include "sim/search/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "tests/search/questions.h"
+#include "tests/support/messages.h"
+
+namespace cp::sim {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::small_question;
+using testing::training_question;
+
+PlanAnswer exhaustive(const PlanQuestion& question) {
+  SearchOptions options;
+  options.exhaustive = true;
+  return search_layouts(question, options);
+}
+
+std::vector<std::string> best_of(const PlanAnswer& answer) {
+  std::vector<std::string> best;
+  for (const Candidate& candidate : answer.best)
+    best.push_back(str(candidate.layout.tp, " ", to_string(candidate.layout)));
+  return best;
+}
+
+std::int64_t accounted(const SearchCounts& counts) {
+  std::int64_t sum = counts.out_of_memory + counts.pruned + counts.replayed;
+  for (const auto& [reason, number] : counts.rejected) sum += number;
+  return sum;
+}
+
+// The best layouts and the best of each class are those of a search that leaves nothing out.
+TEST(Search, FindsWhatAnExhaustiveOneFinds) {
+  PlanQuestion question = small_question(8);
+  question.fixed.order = AxisOrder::tp_cp_dp_pp;
+  question.fixed.sharding = ShardingGroup::dp_shard_cp;
+  const PlanAnswer all = exhaustive(question), found = search_layouts(question);
+  EXPECT_GE(all.counts.replayed, 5000);
+  EXPECT_LT(found.counts.replayed, all.counts.replayed / 2);
+  EXPECT_EQ(best_of(found), best_of(all));
+  ASSERT_EQ(found.classes.size(), all.classes.size());
+  for (std::size_t i = 0; i < all.classes.size(); ++i) {
+    ASSERT_EQ(found.classes[i].candidate.has_value(), all.classes[i].candidate.has_value())
+        << all.classes[i].name;
+    if (all.classes[i].candidate)
+      EXPECT_EQ(found.classes[i].candidate->step_us, all.classes[i].candidate->step_us)
+          << all.classes[i].name;
+  }
+  EXPECT_EQ(found.counts.enumerated, all.counts.enumerated);
+  for (const PlanAnswer* answer : {&all, &found})
+    EXPECT_EQ(accounted(answer->counts), answer->counts.enumerated);
+  bool pipelined = false, several = false, recomputed = false;
+  for (const Candidate& candidate : all.all) {
+    EXPECT_GT(candidate.mfu, 0);
+    EXPECT_LE(candidate.mfu, 1);
+    EXPECT_LE(candidate.low_us, candidate.step_us);
+    EXPECT_GE(candidate.high_us, candidate.step_us);
+    pipelined |= candidate.layout.pp > 1, several |= candidate.layout.micro_batch > 1;
+    recomputed |= candidate.layout.recompute.kind != Recompute::Kind::none;
+  }
+  EXPECT_TRUE(pipelined && several && recomputed);
+}
+
+TEST(Search, IsTheSameForAnyNumberOfThreads) {
+  const PlanQuestion question = small_question(8);
+  SearchOptions one, three;
+  one.threads = 1, three.threads = 3;
+  const PlanAnswer a = search_layouts(question, one), b = search_layouts(question, three);
+  EXPECT_EQ(best_of(a), best_of(b));
+  EXPECT_EQ(a.counts.replayed, b.counts.replayed);
+  EXPECT_EQ(a.counts.pruned, b.counts.pruned);
+}
+
+// Among all numbers of GPUs up to a limit, some of which may idle, more GPUs never make the best step slower.
+TEST(Search, MoreGpusNeverHurtWhenSomeMayIdle) {
+  double best = 1e300;
+  for (const int gpus : {4, 8, 16}) {
+    const double at_best = search_layouts(small_question(gpus)).best.front().step_us;
+    const double with_idle = std::min(best, at_best);
+    EXPECT_LE(with_idle, best);
+    EXPECT_LT(at_best, best);  // this one scales
+    best = with_idle;
+  }
+}
+
+TEST(Search, WhatIsFixedStaysFixed) {
+  PlanQuestion question = small_question(8);
+  question.fixed.tp = 2, question.fixed.cp = 2, question.fixed.strategy = "ring";
+  question.fixed.recompute = Recompute{Recompute::Kind::full, 1};
+  for (const Candidate& candidate : search_layouts(question).all) {
+    EXPECT_EQ(candidate.layout.tp, 2);
+    EXPECT_EQ(candidate.layout.cp, 2);
+    EXPECT_EQ(candidate.layout.strategy.core, Core::ring);
+    EXPECT_EQ(candidate.layout.recompute.kind, Recompute::Kind::full);
+  }
+  question.fixed.tp = 3;
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }), HasSubstr("does not fit 8 GPUs"));
+}
+
+TEST(Search, NothingFitsNamesTheNearestAndWhatWould) {
+  PlanQuestion question = training_question("llama-3.1-405b", 1, 131072, 1);
+  try {
+    search_layouts(question);
+    FAIL() << "405B on eight GPUs";
+  } catch (const Infeasible& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("layouts fits into 78 GiB a GPU on 8 GPUs of dgx-h100. The nearest is "));
+    EXPECT_THAT(error.what(), HasSubstr("; try --nodes "));
+    EXPECT_EQ(error.code(), ExitCode::infeasible);
+  }
+}
+
+TEST(Search, NothingLegalSaysWhy) {
+  PlanQuestion question = small_question(8, 4096, 3);
+  question.fixed.cp = 1, question.fixed.tp = 1, question.fixed.pp = 1;
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }), HasSubstr("batch does not divide"));
+}
+
+TEST(Search, StopsWithWhatItHas) {
+  const std::atomic<bool> stop{true};
+  SearchOptions options;
+  options.stop = &stop;
+  const PlanAnswer answer = search_layouts(small_question(8), options);
+  EXPECT_TRUE(answer.best.empty());
+  ASSERT_FALSE(answer.warnings.empty());
+  EXPECT_THAT(answer.warnings.front(), HasSubstr("interrupted"));
+  EXPECT_EQ(accounted(answer.counts), answer.counts.enumerated);
+}
+
+TEST(Search, TheBaselineIsComparedPartByPart) {
+  PlanQuestion question = small_question(8);
+  question.baseline = parse_parallel_layout("cp=8,strategy=ring,recompute=full", 8);
+  const ClassBest baseline = search_layouts(question).classes.back();
+  EXPECT_EQ(baseline.name, "baseline");
+  ASSERT_TRUE(baseline.candidate.has_value());
+  EXPECT_THAT(baseline.why, HasSubstr(" ms "));
+  question.baseline = parse_parallel_layout("tp=8,dp_shard=1", 8);
+  question.baseline->tp = 16;
+  EXPECT_THAT(search_layouts(question).classes.back().why, HasSubstr("not divisible by tp=16"));
+}
+
+TEST(Search, ServingRanksByItsOwnTime) {
+  PlanQuestion question = training_question("llama-3.1-8b", 1, 32768, 8);
+  question.workload.phase = Phase::prefill;
+  const PlanAnswer prefill = search_layouts(question);
+  EXPECT_EQ(prefill.best.front().layout.recompute.kind, Recompute::Kind::none);
+  EXPECT_GT(prefill.best.front().memory.kv_cache, 0);
+  EXPECT_EQ(prefill.best.front().memory.gradients, 0);
+  question.workload.phase = Phase::decode, question.workload.cached = 32767, question.workload.new_tokens = 1;
+  const PlanAnswer decode = search_layouts(question);
+  EXPECT_LT(decode.best.front().step_us, prefill.best.front().step_us / 10);
+}
+
+}  // namespace
+}  // namespace cp::sim

@@ -1,0 +1,161 @@
+#include "shared/transformer/memory.h"
+
+#include <map>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/transformer/step_plan.h"
+
+namespace cp {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+Transformer llama_8b() {
+  Transformer model;
+  model.name = "llama", model.hidden = 4096, model.layers = 32, model.q_heads = 32, model.kv_heads = 8;
+  model.head_dim = 128, model.intermediate = 14336, model.vocab = 128256;
+  return model;
+}
+
+Memory memory(const char* layout, std::int64_t seq_len, std::int64_t batch, const MemoryRules& rules = {},
+              Workload workload = {}) {
+  workload.seq_len = seq_len, workload.global_batch = batch;
+  return memory_of(llama_8b(), workload, parse_parallel_layout(layout), rules);
+}
+
+double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
+
+// Eight billion parameters over eight GPUs: 8,030,261,248 / 8 x (4 + 4 + 8) bytes; 32 layers' inputs of 32,768 x 4,096 in bf16; and
+// logits of 32,768 x 128,256 in bf16 with three copies in f32, beside the 32,768 x 4,096 rows under the head and its own 128,256 x
+// 4,096 weights and their gradients.
+TEST(Memory, OfAnEightBillionModelByHand) {
+  MemoryRules rules;
+  rules.loss_f32_copies = 3;
+  const Memory it = memory("dp_shard=8,recompute=full", 32768, 8, rules);
+  EXPECT_NEAR(static_cast<double>(it.parameters), 8030261248.0 / 8 * 4, 1e4);  // padding of 34 pieces
+  EXPECT_NEAR(static_cast<double>(it.gradients), 8030261248.0 / 8 * 4, 1e4);
+  EXPECT_NEAR(static_cast<double>(it.optimizer), 8030261248.0 / 8 * 8, 2e4);
+  EXPECT_EQ(it.activations, 32LL * 32768 * 4096 * 2);
+  EXPECT_EQ(it.logits, 32768LL * 128256 * (2 + 12) + 32768LL * 4096 * 2 + 128256LL * 4096 * 2 * 2);
+  EXPECT_EQ(it.master, 0);
+  EXPECT_EQ(it.kv_cache, 0);
+  // What torchtitan measured of just that: 83.9 GiB with context and allocator (end_to_end.csv).
+  EXPECT_NEAR(gib(it.allocated()), 81, 3);
+}
+
+// A token of a layer keeps, in elements: the input 4,096, two norms 2 x 4,096, q and out 2 x 4,096, k and v 2 x 1,024, x between 4,096,
+// gate and up 2 x 14,336, their product 14,336; and 32 f32 of lse.
+TEST(Memory, OfActivationsByHand) {
+  const std::int64_t tokens = 8192, layers = 32;
+  const std::int64_t input = 4096 * 2, cheap = (2 * 4096 + 14336) * 2,
+                     rest = (3 * 4096 + 2 * 1024 + 2 * 14336) * 2 + 32 * 4;
+  EXPECT_EQ(memory("recompute=none", tokens, 1).activations, layers * tokens * (input + cheap + rest));
+  EXPECT_EQ(memory("recompute=selective", tokens, 1).activations, layers * tokens * (input + rest));
+  EXPECT_EQ(memory("recompute=full", tokens, 1).activations, layers * tokens * input);
+  EXPECT_EQ(memory("recompute=every:4", tokens, 1).activations,
+            tokens * (8 * input + 24 * (input + cheap + rest)));
+  // Tensor parallel with sequence parallelism: a quarter of everything.
+  EXPECT_EQ(memory("tp=4,recompute=none", tokens, 1).activations * 4,
+            layers * tokens * (input + cheap + rest));
+  // Context parallel, head_tail: half of the rows.
+  EXPECT_EQ(memory("cp=2,strategy=ring,balance=head_tail,recompute=full", tokens, 1).activations * 2,
+            layers * tokens * input);
+  // Four stages, of which the first has four micro-batches in flight: as much as one stage would.
+  EXPECT_EQ(memory("pp=4,recompute=full", tokens, 8).activations, layers * tokens * input);
+}
+
+TEST(Memory, OfTheOptimizerByHand) {
+  Workload workload;
+  const double shard = 8030261248.0 / 8;
+  workload.optimizer = parse_optimizer("sgd");
+  EXPECT_EQ(memory("dp_shard=8", 8192, 8, {}, workload).optimizer, 0);
+  workload.optimizer = parse_optimizer("adamw_16");
+  EXPECT_NEAR(static_cast<double>(memory("dp_shard=8", 8192, 8, {}, workload).optimizer), shard * 4, 1e4);
+  workload.optimizer = parse_optimizer("adamw:offload");
+  const Memory offloaded = memory("dp_shard=8", 8192, 8, {}, workload);
+  EXPECT_EQ(offloaded.optimizer, 0);
+  EXPECT_NEAR(static_cast<double>(offloaded.parameters), shard * 2, 1e4);
+  // Replicas hold everything: 2 bytes that compute, and 4 of the master copy.
+  const Memory replica = memory("dp_replicate=8", 8192, 8);
+  EXPECT_NEAR(static_cast<double>(replica.parameters), 8030261248.0 * 2, 1);
+  EXPECT_NEAR(static_cast<double>(replica.master), 8030261248.0 * 4, 1);
+}
+
+// 32 layers x 8 heads x 128 x 2 x 2 bytes for each of 131,072 tokens and four requests; an eighth of the heads with tp 8, half of the
+// rows with cp 2.
+TEST(Memory, OfTheCacheByHand) {
+  Workload workload;
+  workload.phase = Phase::prefill;
+  const std::int64_t whole = 32LL * 8 * 128 * 2 * 2 * 131072 * 4;
+  EXPECT_EQ(memory("micro_batch=4", 131072, 4, {}, workload).kv_cache, whole);
+  EXPECT_EQ(memory("tp=8,micro_batch=4", 131072, 4, {}, workload).kv_cache, whole / 8);
+  EXPECT_EQ(memory("tp=16,micro_batch=4", 131072, 4, {}, workload).kv_cache,
+            whole / 8);  // heads are replicated
+  EXPECT_EQ(memory("tp=8,cp=2,micro_batch=4,strategy=ring", 131072, 4, {}, workload).kv_cache, whole / 16);
+}
+
+TEST(Memory, TermsAddUp) {
+  MemoryRules rules{std::int64_t{1} << 30, std::int64_t{1} << 27, 1, 2, 0.1};
+  const Memory it = memory("tp=2,cp=2,dp_shard=2,strategy=ring", 8192, 2, rules);
+  EXPECT_EQ(it.communicators, 3LL << 27);
+  EXPECT_EQ(it.context, 1LL << 30);
+  EXPECT_NEAR(static_cast<double>(it.slack), 0.1 * static_cast<double>(it.allocated()), 1);
+  EXPECT_EQ(it.used(), it.allocated() + it.slack + it.communicators + it.context);
+}
+
+// ---- against the buffers of plans ----
+
+std::map<std::string, std::int64_t> bytes_by_term(const Plan& plan) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.kind != BufferKind::temporary)
+      bytes[buffer.name.substr(0, buffer.name.find('/'))] += buffer.bytes();
+  }
+  return bytes;
+}
+
+// Parameters, gradients and states are what plans declare, up to padding. What a micro-batch needs beside them is what the arena holds,
+// or less: there all buffers of a loop's body live at once, while the closed form counts the moment of a layer that needs most.
+RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
+  StepRequest request;
+  request.model = llama_8b();
+  request.model.layers = *rc::gen::inRange(2, 6), request.model.vocab = 32000;
+  request.workload.seq_len = *rc::gen::element(4096, 8191, 16384), request.workload.global_batch = 8;
+  ParallelLayout& layout = request.layout;
+  layout = parse_parallel_layout(*rc::gen::element<const char*>(
+      "dp_shard=4", "tp=4", "tp=2,dp_shard=2", "cp=4,strategy=ring,balance=head_tail",
+      "cp=4,strategy=ulysses", "cp=4,strategy=all_gather", "tp=2,cp=2,dp_shard=2,strategy=ring",
+      "cp=4,dp_shard=2,strategy=pass_q,balance=head_tail", "dp_replicate=2"));
+  layout.micro_batch = *rc::gen::element(1, 2);
+  layout.loss_chunks = *rc::gen::element(1, 4);
+  layout.recompute =
+      *rc::gen::element(Recompute{}, Recompute{Recompute::Kind::selective, 1},
+                        Recompute{Recompute::Kind::full, 1}, Recompute{Recompute::Kind::every, 2});
+  MemoryRules rules;
+  rules.loss_f32_copies = 0;
+  const Memory memory = memory_of(request.model, request.workload, layout, rules);
+  const Plan step = step_plan(request, StepPart::micro_batch, 0, busiest_rank(request, 0));
+  const Plan update = step_plan(request, StepPart::update, 0, busiest_rank(request, 0));
+  auto declared = bytes_by_term(step), updated = bytes_by_term(update);
+  const auto near = [](std::int64_t a, std::int64_t b, double share) {
+    return std::abs(static_cast<double>(a - b)) <= share * static_cast<double>(std::max(a, b)) + 4096;
+  };
+  RC_LOG() << to_string(layout) << " layers " << request.model.layers << " seq " << request.workload.seq_len
+           << "\n";
+  RC_LOG() << "parameters " << memory.parameters << " " << declared["parameters"] << "\n";
+  RC_ASSERT(near(memory.parameters, declared["parameters"], 1e-5));
+  RC_ASSERT(near(memory.gradients, declared["gradients"], 1e-5));
+  RC_ASSERT(near(memory.optimizer, updated["optimizer"], 1e-5));
+  const auto closed = static_cast<double>(
+      memory.activations + std::max(memory.unsharded + memory.working + memory.attention, memory.logits));
+  RC_LOG() << "arena " << step.arena_bytes << " closed " << closed << " of it activations "
+           << memory.activations << " working " << memory.working << " attention " << memory.attention
+           << " logits " << memory.logits << " unsharded " << memory.unsharded << "\n";
+  RC_ASSERT(closed <= 1.2 * static_cast<double>(step.arena_bytes));
+  RC_ASSERT(closed >= 0.65 * static_cast<double>(step.arena_bytes));
+}
+
+}  // namespace
+}  // namespace cp
