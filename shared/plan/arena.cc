@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -10,8 +11,8 @@
 namespace cp {
 namespace {
 
-// Finds the added blocks that live in a span of positions. A segment tree: each block hangs at the O(log n) nodes that
-// cover its life, so that a look costs little more than what it finds.
+// Finds the added lives that meet a span of positions. A segment tree: each life hangs at the O(log n) nodes that cover it,
+// so that a look costs little more than what it finds.
 class LivingBlocks {
  public:
   explicit LivingBlocks(Position num_positions) {
@@ -20,11 +21,11 @@ class LivingBlocks {
     added_below_.assign(2 * leaves_, false);
   }
 
-  void add(std::size_t block, Position first, Position last) {
-    add(1, 0, leaves_, block, size(first), size(last) + 1);
+  void add(std::size_t life, Position first, Position last) {
+    add(1, 0, leaves_, life, size(first), size(last) + 1);
   }
 
-  // A block that hangs at several nodes may be reported several times.
+  // A life that hangs at several nodes may be reported several times.
   template <class F>
   void for_each(Position first, Position last, const F& f) const {
     visit(1, 0, leaves_, size(first), size(last) + 1, f);
@@ -33,23 +34,23 @@ class LivingBlocks {
  private:
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   struct Entry {
-    std::size_t block, next;
+    std::size_t life, next;
   };
 
   static std::size_t size(Position position) { return static_cast<std::size_t>(position); }
 
-  void add(std::size_t node, std::size_t begin, std::size_t end, std::size_t block, std::size_t from,
+  void add(std::size_t node, std::size_t begin, std::size_t end, std::size_t life, std::size_t from,
            std::size_t until) {
     if (until <= begin || end <= from) return;
     added_below_[node] = true;
     if (from <= begin && end <= until) {
-      entries_.push_back({block, heads_[node]});
+      entries_.push_back({life, heads_[node]});
       heads_[node] = entries_.size() - 1;
       return;
     }
     const std::size_t middle = (begin + end) / 2;
-    add(2 * node, begin, middle, block, from, until);
-    add(2 * node + 1, middle, end, block, from, until);
+    add(2 * node, begin, middle, life, from, until);
+    add(2 * node + 1, middle, end, life, from, until);
   }
 
   template <class F>
@@ -57,7 +58,7 @@ class LivingBlocks {
              const F& f) const {
     if (until <= begin || end <= from || !added_below_[node]) return;
     for (std::size_t entry = heads_[node]; entry != kNone; entry = entries_[entry].next)
-      f(entries_[entry].block);
+      f(entries_[entry].life);
     if (end - begin == 1) return;
     const std::size_t middle = (begin + end) / 2;
     visit(2 * node, begin, middle, from, until, f);
@@ -72,6 +73,33 @@ class LivingBlocks {
 
 struct Interval {
   std::int64_t begin = 0, end = 0;
+};
+
+// Blocks of one life, as the temporaries of a Repeat are: placed together, they are a few runs of bytes.
+struct Life {
+  Position first = 0, last = 0, horizon = 0;
+  std::vector<std::size_t> placed;  // blocks
+  std::vector<Interval>
+      runs;  // that they take: ascending, not touching one another; not while they are being stacked
+  std::size_t look = 0;  // the last one that found it
+
+  void take(const Interval& interval) {
+    const auto after =
+        std::upper_bound(runs.begin(), runs.end(), interval.begin,
+                         [](std::int64_t begin, const Interval& run) { return begin < run.begin; });
+    const bool joins_before = after != runs.begin() && (after - 1)->end == interval.begin;
+    const bool joins_after = after != runs.end() && after->begin == interval.end;
+    if (joins_before && joins_after) {
+      (after - 1)->end = after->end;
+      runs.erase(after);
+    } else if (joins_before) {
+      (after - 1)->end = interval.end;
+    } else if (joins_after) {
+      after->begin = interval.begin;
+    } else {
+      runs.insert(after, interval);
+    }
+  }
 };
 
 // The lowest aligned place of `size` bytes that meets none of the intervals.
@@ -89,7 +117,20 @@ std::int64_t lowest_gap(std::vector<Interval>& taken, std::int64_t size, std::in
 class Packer {
  public:
   Packer(std::span<const Block> blocks, const Ordered& ordered, Position num_positions)
-      : blocks_(blocks), ordered_(ordered), num_positions_(num_positions) {}
+      : blocks_(blocks), ordered_(ordered), num_positions_(num_positions), life_of_(blocks.size()) {
+    std::vector<std::size_t> order(blocks.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    const auto key = [&](std::size_t i) {
+      return std::tuple(blocks[i].first, blocks[i].last, blocks[i].horizon);
+    };
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const Block& block = blocks[order[i]];
+      if (i == 0 || key(order[i - 1]) != key(order[i]))
+        lives_.push_back({block.first, block.last, block.horizon, {}, {}, 0});
+      life_of_[order[i]] = lives_.size() - 1;
+    }
+  }
 
   Packing anchored() {
     start();
@@ -116,6 +157,17 @@ class Packer {
     packing_.offsets.assign(blocks_.size(), 0);
     packing_.size_bytes = 0;
     living_ = LivingBlocks(num_positions_);
+    for (Life& life : lives_) life.placed.clear(), life.runs.clear(), life.look = 0;
+    looks_ = 0;
+  }
+
+  void place(std::size_t block) {
+    Life& life = lives_[life_of_[block]];
+    if (life.placed.empty()) living_.add(life_of_[block], life.horizon, life.last);
+    life.placed.push_back(block);
+  }
+  Interval interval_of(std::size_t block) const {
+    return {packing_.offsets[block], packing_.offsets[block] + blocks_[block].size_bytes};
   }
 
   std::int64_t most_alive() const {
@@ -136,10 +188,21 @@ class Packer {
     return blocks_[a].last >= blocks_[b].horizon && !ordered_(a, b);
   }
 
+  // Calls f(life) once for each life of placed blocks some of which may live together with this one.
   template <class F>
-  void for_each_together(std::size_t block, const F& f) const {
-    living_.for_each(blocks_[block].horizon, blocks_[block].last, [&](std::size_t other) {
-      if (together(block, other)) f(other);
+  void for_each_life(std::size_t block, const F& f) {
+    ++looks_;
+    living_.for_each(blocks_[block].horizon, blocks_[block].last, [&](std::size_t found) {
+      Life& life = lives_[found];
+      if (std::exchange(life.look, looks_) != looks_) f(life);
+    });
+  }
+  template <class F>
+  void for_each_together(std::size_t block, const F& f) {
+    for_each_life(block, [&](const Life& life) {
+      for (const std::size_t other : life.placed) {
+        if (together(block, other)) f(other);
+      }
     });
   }
 
@@ -175,12 +238,13 @@ class Packer {
         reach = offsets[i] + block.size_bytes;
       }
       top = std::max(top, reach + facing);
-      living_.add(i, block.horizon, block.last);
+      place(i);
     }
     top = align_up(top, top_alignment);
     for (const std::size_t i : ends) {
       if (blocks_[i].anchor == Anchor::high) offsets[i] = top - offsets[i];
       packing_.size_bytes = std::max(packing_.size_bytes, offsets[i] + blocks_[i].size_bytes);
+      lives_[life_of_[i]].take(interval_of(i));
     }
   }
 
@@ -196,12 +260,19 @@ class Packer {
     std::vector<Interval> taken;
     for (const std::size_t i : rest) {
       taken.clear();
-      for_each_together(i, [&](std::size_t other) {
-        taken.push_back({packing_.offsets[other], packing_.offsets[other] + blocks_[other].size_bytes});
+      for_each_life(i, [&](const Life& life) {
+        if (life.first <= blocks_[i].last && blocks_[i].first <= life.last) {
+          taken.insert(taken.end(), life.runs.begin(), life.runs.end());
+          return;
+        }
+        for (const std::size_t other : life.placed) {
+          if (together(i, other)) taken.push_back(interval_of(other));
+        }
       });
       packing_.offsets[i] = lowest_gap(taken, blocks_[i].size_bytes, blocks_[i].alignment);
       packing_.size_bytes = std::max(packing_.size_bytes, packing_.offsets[i] + blocks_[i].size_bytes);
-      living_.add(i, blocks_[i].horizon, blocks_[i].last);
+      place(i);
+      lives_[life_of_[i]].take(interval_of(i));
     }
   }
 
@@ -209,7 +280,10 @@ class Packer {
   const Ordered& ordered_;
   Position num_positions_;
   Packing packing_;
+  std::vector<Life> lives_;
+  std::vector<std::size_t> life_of_;  // by block
   LivingBlocks living_{0};
+  std::size_t looks_ = 0;
 };
 
 }  // namespace
