@@ -9,7 +9,7 @@ namespace cp {
 
 UnshardWriter::UnshardWriter(PlanBuilder& builder, Rank self, ShardedUnit unit)
     : builder_(builder), unit_(std::move(unit)) {
-  if (whole()) return;
+  if (unit_.whole()) return;
   index_ = std::find(unit_.ranks.begin(), unit_.ranks.end(), self) - unit_.ranks.begin();
 }
 
@@ -27,7 +27,7 @@ BufferId UnshardWriter::once(BufferId& buffer, BufferKind kind, const std::strin
 // ---- parameters ----
 
 Window UnshardWriter::unshard(StackIndex piece, StackIndex turn) {
-  if (whole()) {
+  if (unit_.whole()) {
     const std::string name = str(unit_.resident ? unit_.resident_parameters : "parameters", "/", unit_.name);
     return in_stack(once(parameters_, BufferKind::input, name, unit_.dtype, unit_.whole_numel()), unit_.numel,
                     piece);
@@ -52,18 +52,26 @@ Window UnshardWriter::unshard(StackIndex piece, StackIndex turn) {
 
 // ---- gradients ----
 
-Window UnshardWriter::gradient(StackIndex turn) {
+Window UnshardWriter::whole_gradients(StackIndex piece) {
+  const std::string name = str(unit_.resident ? unit_.resident_gradients : "gradients", "/", unit_.name);
+  return in_stack(once(gradients_, BufferKind::inout, name, unit_.gradient_dtype, unit_.whole_numel()),
+                  unit_.numel, piece);
+}
+
+GradientPlace UnshardWriter::gradient(StackIndex piece, StackIndex turn) {
+  if (unit_.adds_gradients()) return {whole_gradients(piece), true};
   // The cast copy is what travels; without it the next layer needs another slot.
-  const int count = whole() || casts_gradients() ? 1 : slots();
-  const std::int64_t padded = whole() ? unit_.numel : unit_.padded_numel();
+  const int count = unit_.whole() || casts_gradients() ? 1 : slots();
+  const std::int64_t padded = unit_.whole() ? unit_.numel : unit_.padded_numel();
   const BufferId buffer = once(gradient_slots_, BufferKind::temporary,
                                str("unsharded/", unit_.name, " gradients"), unit_.dtype, count * padded);
-  return in_slot(buffer, padded, turn, count);
+  return {in_slot(buffer, padded, turn, count), false};
 }
 
 void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
-  const Window gradient = this->gradient(turn);
-  if (whole()) return add_to_whole(piece, gradient);
+  if (unit_.adds_gradients()) return;
+  const Window gradient = this->gradient(piece, turn).window;
+  if (unit_.whole()) return add_to_whole(piece, gradient);
   const StreamId stream = builder_.stream("fsdp_reduce");
   if (reduce_group_ < 0) reduce_group_ = builder_.group(unit_.group + "_reduce", unit_.ranks);
   const std::int64_t shard = unit_.shard_numel(), padded = unit_.padded_numel();
@@ -87,19 +95,15 @@ void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
                "add gradients");
 }
 
+// Of a dtype that products cannot have.
 void UnshardWriter::add_to_whole(StackIndex piece, const Window& gradient) {
   const StreamId compute = builder_.stream("compute");
-  const std::string name = str(unit_.resident ? unit_.resident_gradients : "gradients", "/", unit_.name);
-  const BufferId sum = once(gradients_, BufferKind::inout, name, unit_.gradient_dtype, unit_.whole_numel());
-  View in = gradient.flat(0, unit_.numel);
-  if (casts_gradients()) {
-    const BufferId wide = once(cast_, BufferKind::temporary, str("unsharded/", unit_.name, " cast gradients"),
-                               unit_.gradient_dtype, unit_.numel);
-    const View cast = flat_view(wide, 0, unit_.numel);
-    builder_.add(compute, Cast{in, cast}, "cast gradients");
-    in = cast;
-  }
-  builder_.add(compute, Accumulate{ReduceOp::sum, in, in_stack(sum, unit_.numel, piece).flat(0, unit_.numel)},
+  const View cast =
+      flat_view(once(cast_, BufferKind::temporary, str("unsharded/", unit_.name, " cast gradients"),
+                     unit_.gradient_dtype, unit_.numel),
+                0, unit_.numel);
+  builder_.add(compute, Cast{gradient.flat(0, unit_.numel), cast}, "cast gradients");
+  builder_.add(compute, Accumulate{ReduceOp::sum, cast, whole_gradients(piece).flat(0, unit_.numel)},
                "add gradients");
 }
 

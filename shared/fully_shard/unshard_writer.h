@@ -3,7 +3,8 @@
 // A unit is a flat piece for each layer. Sharded (FSDP, ZeRO-3; Zhao et al. 2023), a rank keeps ceil(numel / ranks) elements of each
 // piece: they are cast to `dtype` and gathered before a layer computes, and its gradients are reduced and scattered behind it. Two
 // slots take turns, so that the next layer's are gathered meanwhile: the stream "fsdp" runs ahead by itself, and "fsdp_reduce", with
-// a communicator of its own, does not hold it up. Resident, whole pieces stay, and gradients are added to whole pieces.
+// a communicator of its own, does not hold it up. Resident, whole pieces stay, and the products of the backward pass add to whole
+// gradients.
 //
 // Buffers, all pieces of a unit in one: parameters/<name> (shards in `shard_dtype`; resident: `dtype`), gradients/<name> in
 // `gradient_dtype`, and temporaries unsharded/<name>....
@@ -37,6 +38,15 @@ struct ShardedUnit {
   std::int64_t padded_numel() const { return shard_numel() * num_ranks(); }
   // Of a buffer with all pieces whole, which ranks can share evenly.
   std::int64_t whole_numel() const { return align_up(pieces * numel, num_ranks()); }
+  bool whole() const { return resident || ranks.size() == 1; }
+  // Whether the products of the backward pass are added to the gradients of the step themselves, unrounded.
+  bool adds_gradients() const { return whole() && (gradient_dtype == dtype || gradient_dtype == DType::f32); }
+};
+
+// Where the backward pass writes the gradients of a piece: to elements that it writes first, or adds to.
+struct GradientPlace {
+  Window window;
+  bool adds = false;
 };
 
 class UnshardWriter {
@@ -45,20 +55,20 @@ class UnshardWriter {
 
   // The parameters of a piece. `turn` counts the pieces that this pass has unsharded before.
   Window unshard(StackIndex piece, StackIndex turn);
-  // Where the backward pass writes all gradients of a piece, in `dtype`.
-  Window gradient(StackIndex turn);
-  // Adds them to those of the step.
+  // Where the backward pass writes all gradients of a piece: in `dtype`, or in `gradient_dtype` where it adds them.
+  GradientPlace gradient(StackIndex piece, StackIndex turn);
+  // Adds them to those of the step, where that is still to be done.
   void reduce(StackIndex piece, StackIndex turn);
 
   const ShardedUnit& unit() const { return unit_; }
 
  private:
-  bool whole() const { return unit_.resident || unit_.ranks.size() == 1; }
   bool casts_gradients() const { return unit_.dtype != unit_.gradient_dtype; }
   int slots() const { return unit_.pieces > 1 ? 2 : 1; }
   // The rank's block of a padded piece.
   std::int64_t own_block() const;
   BufferId once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype, std::int64_t numel);
+  Window whole_gradients(StackIndex piece);
   void add_to_whole(StackIndex piece, const Window& gradient);
 
   PlanBuilder& builder_;

@@ -1,7 +1,8 @@
 // MatMul: blocks of both operands are unpacked to dense values, products are summed (16-bit types in f32) in
-// ascending k, and the sum is rounded once. The order of summation depends on no block size, so that results
+// ascending k, and the sum is rounded once, unless it is kept in f32. The order of summation depends on no block size, so that results
 // are equal on every host.
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "shared/kernels/elements.h"
@@ -38,21 +39,20 @@ void multiply_add(Value* sums, const Value* a, const Value* b, std::int64_t rows
   }
 }
 
-template <class T>
-void store(const std::vector<ValueOf<T>>& sums, const Block& block, const View& view, T* matrix,
-           bool accumulate) {
+template <class T, class Value>
+void store(const std::vector<Value>& sums, const Block& block, const View& view, T* matrix, bool accumulate) {
   for (std::int64_t r = 0; r < block.rows; ++r) {
     T* row = matrix + (block.row + r) * view.strides[0] + block.column * view.strides[1];
     for (std::int64_t c = 0; c < block.columns; ++c) {
       T& out = row[c * view.strides[1]];
-      const ValueOf<T> sum = sums[static_cast<std::size_t>(r * block.columns + c)];
+      const Value sum = sums[static_cast<std::size_t>(r * block.columns + c)];
       out = convert<T>(accumulate ? plus(load(out), sum) : sum);
     }
   }
 }
 
-template <class T>
-void multiply_block(const MatMul& kernel, const T* a, const T* b, T* out, const Block& block) {
+template <class T, class Out>
+void multiply_block(const MatMul& kernel, const T* a, const T* b, Out* out, const Block& block) {
   const std::int64_t depth = kernel.a.shape[1];
   std::vector<ValueOf<T>> sums(static_cast<std::size_t>(block.rows * block.columns));
   std::vector<ValueOf<T>> a_block(static_cast<std::size_t>(block.rows * kDepth));
@@ -66,20 +66,29 @@ void multiply_block(const MatMul& kernel, const T* a, const T* b, T* out, const 
   store(sums, block, kernel.out, out, kernel.accumulate);
 }
 
+template <class T, class Out>
+void multiply(const MatMul& kernel, const HostMemory& memory, std::int64_t iteration) {
+  const std::int64_t rows = kernel.out.shape[0], columns = kernel.out.shape[1];
+  const T* a = reinterpret_cast<const T*>(memory.at(kernel.a, iteration));
+  const T* b = reinterpret_cast<const T*>(memory.at(kernel.b, iteration));
+  Out* out = reinterpret_cast<Out*>(memory.at(kernel.out, iteration));
+  for (std::int64_t row = 0; row < rows; row += kRows) {
+    for (std::int64_t column = 0; column < columns; column += kColumns) {
+      multiply_block(kernel, a, b, out,
+                     {row, column, std::min(kRows, rows - row), std::min(kColumns, columns - column)});
+    }
+  }
+}
+
 }  // namespace
 
 void run(const MatMul& kernel, const HostMemory& memory, std::int64_t iteration) {
-  const std::int64_t rows = kernel.out.shape[0], columns = kernel.out.shape[1];
-  with_element_type(memory.dtype(kernel.out), [&]<class T>(std::type_identity<T>) {
-    const T* a = reinterpret_cast<const T*>(memory.at(kernel.a, iteration));
-    const T* b = reinterpret_cast<const T*>(memory.at(kernel.b, iteration));
-    T* out = reinterpret_cast<T*>(memory.at(kernel.out, iteration));
-    for (std::int64_t row = 0; row < rows; row += kRows) {
-      for (std::int64_t column = 0; column < columns; column += kColumns) {
-        multiply_block(kernel, a, b, out,
-                       {row, column, std::min(kRows, rows - row), std::min(kColumns, columns - column)});
-      }
+  const bool same = memory.dtype(kernel.out) == memory.dtype(kernel.a);
+  with_element_type(memory.dtype(kernel.a), [&]<class T>(std::type_identity<T>) {
+    if constexpr (SixteenBit<T>) {
+      if (!same) return multiply<T, float>(kernel, memory, iteration);
     }
+    multiply<T, T>(kernel, memory, iteration);
   });
 }
 

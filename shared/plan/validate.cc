@@ -152,7 +152,10 @@ class StepRules : ViewRules {
   }
   void check_kernel(const Scale& op) const { floating(op.data); }
   void check_kernel(const MatMul& op) const {
-    same_dtype(op.a, op.b), same_dtype(op.a, op.out);
+    same_dtype(op.a, op.b);
+    // Products of 16-bit matrices may be kept, or added up, in f32.
+    const DType in = dtype_of(op.a);
+    if (dtype_of(op.out) != DType::f32 || (in != DType::f16 && in != DType::bf16)) same_dtype(op.a, op.out);
     for (const View* view : {&op.a, &op.b, &op.out}) {
       require(view->shape.size() == 2, text(*view), " is not a matrix; give it two dimensions");
     }

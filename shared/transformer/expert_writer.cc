@@ -103,8 +103,8 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
 // ---- backward ----
 
 void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const Window& experts,
-                            const Window& layer_gradient, const Window& experts_gradient, const View& rows,
-                            const View& d_out, const View& d_rows) {
+                            const GradientPlace& layer_gradient, const GradientPlace& experts_gradient,
+                            const View& rows, const View& d_out, const View& d_rows) {
   const std::int64_t columns = context_.sizes.columns;
   const View route = routes(place), logits = router_logits(place);
   const Tokens in = expert_tokens(place);
@@ -128,8 +128,8 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
     const Weight down = context_.experts.down(expert);
     const View d = rows_of(d_expert_out, first, count);
     writer_.matmul(d, down.matrix(experts), rows_of(d_activated, first, count), "expert down, dgrad");
-    writer_.matmul(transposed(d), rows_of(activated, first, count), down.matrix(experts_gradient),
-                   "expert down, wgrad");
+    writer_.weight_gradient(transposed(d), rows_of(activated, first, count), down, experts_gradient,
+                            "expert down, wgrad");
   });
   writer_.kernel({RowOperation::gated_activation_backward,
                   {gate_up, in.weights, d_activated},
@@ -140,8 +140,8 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
     const Weight weight = context_.experts.gate_up(expert);
     const View d = rows_of(d_gate_up, first, count);
     writer_.matmul(d, weight.matrix(experts), rows_of(d_in, first, count), "expert gate, up, dgrad");
-    writer_.matmul(transposed(d), rows_of(in.rows, first, count), weight.matrix(experts_gradient),
-                   "expert gate, up, wgrad");
+    writer_.weight_gradient(transposed(d), rows_of(in.rows, first, count), weight, experts_gradient,
+                            "expert gate, up, wgrad");
   });
 
   const Tokens back{end_of_way(d_in, "d tokens"), end_of_way(d_weights, "d weights")};
@@ -152,7 +152,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   writer_.kernel({RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}},
                  "route backward");
   const Weight router = context_.layer.router;
-  writer_.matmul(transposed(d_logits), rows, router.matrix(layer_gradient), "router, wgrad");
+  writer_.weight_gradient(transposed(d_logits), rows, router, layer_gradient, "router, wgrad");
   writer_.matmul(d_logits, router.matrix(layer), d_rows, "router, dgrad", true);
 }
 

@@ -23,7 +23,7 @@ class ExpertWriter {
                const View& partial);
   // From the gathered gradient of the outputs to the partial one of the rows, both [tokens, hidden]; gradients of weights are written.
   void backward(const LayerPlace& place, const Window& layer, const Window& experts,
-                const Window& layer_gradient, const Window& experts_gradient, const View& rows,
+                const GradientPlace& layer_gradient, const GradientPlace& experts_gradient, const View& rows,
                 const View& d_out, const View& d_rows);
 
  private:

@@ -2,8 +2,8 @@
 
 namespace cp {
 
-void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights, const LayerPieces& gradients,
-                          const View& x, const View& dx) {
+void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
+                          const LayerGradients& gradients, const View& x, const View& dx) {
   if (place.recomputed) {
     again_.write(place, weights, x, writer_.working_rows("x again", context_.tokens_tp, context_.hidden));
   }
@@ -22,18 +22,18 @@ View LayerBackward::norm_rows(A what, const LayerPlace& place, const View& x, co
 }
 
 void LayerBackward::close_region(const View& partial, const View& x, const Weight& weight,
-                                 const Window& weights, const Window& gradients, const View& dx,
+                                 const Window& weights, const GradientPlace& gradients, const View& dx,
                                  const std::string& label) {
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
   writer_.scatter_rows(partial, d_norm, label);
-  writer_.kernel(
-      {RowOperation::rms_norm_backward, {x, weight.flat(weights), d_norm}, {weight.flat(gradients)}, {dx}},
+  writer_.kernel_with_gradients(
+      {RowOperation::rms_norm_backward, {x, weight.flat(weights), d_norm}, {}, {dx}}, {weight}, gradients,
       "norm backward");
 }
 
 // ---- MLP ----
 
-void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, const LayerPieces& gradients,
+void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
                         const View& dx) {
   const Weight& norm = context_.layer.norm2;
   const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
@@ -50,7 +50,7 @@ void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, con
   close_region(d_rows, mid, norm, weights.layer, gradients.layer, dx, "scatter d mlp");
 }
 
-void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, const Window& gradients,
+void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                               const View& rows, const View& d_out, const View& d_rows) {
   const LayerWeights& layer = context_.layer;
   const std::int64_t tokens = context_.tokens, columns = context_.sizes.columns;
@@ -62,16 +62,16 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
     writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation again");
   }
   writer_.matmul(d_out, layer.down.matrix(weights), d_activated, "down, dgrad");
-  writer_.matmul(transposed(d_out), activated, layer.down.matrix(gradients), "down, wgrad");
+  writer_.weight_gradient(transposed(d_out), activated, layer.down, gradients, "down, wgrad");
   writer_.kernel({RowOperation::gated_activation_backward, {gate_up, d_activated}, {d_gate_up}, {}},
                  "activation backward");
   writer_.matmul(d_gate_up, layer.gate_up.matrix(weights), d_rows, "gate, up, dgrad");
-  writer_.matmul(transposed(d_gate_up), rows, layer.gate_up.matrix(gradients), "gate, up, wgrad");
+  writer_.weight_gradient(transposed(d_gate_up), rows, layer.gate_up, gradients, "gate, up, wgrad");
 }
 
 // ---- attention ----
 
-void LayerBackward::attention(const LayerPlace& place, const Window& weights, const Window& gradients,
+void LayerBackward::attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                               const View& x, const View& dx) {
   const LayerWeights& layer = context_.layer;
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
@@ -80,7 +80,7 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
   const View out = activations_.rows(A::out, place, tokens, q_width),
              d_out = writer_.working_rows("d out", tokens, q_width);
   writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
-  writer_.matmul(transposed(d_projected), out, layer.out.matrix(gradients), "out projection, wgrad");
+  writer_.weight_gradient(transposed(d_projected), out, layer.out, gradients, "out projection, wgrad");
 
   writer_.attention(AttentionPass::backward, [&](std::string_view name, std::int64_t numel) {
     if (name == "dout") return flat_view(d_out.buffer, d_out.offset, numel);
@@ -93,17 +93,17 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
   const View d_qkv = unrotate(place, weights, gradients);
   const View rows = norm_rows(A::norm1, place, x, layer.norm1, weights);
   if (context_.model.qkv_bias) {
-    writer_.kernel({RowOperation::add_bias, {d_qkv}, {layer.qkv_bias.flat(gradients)}, {}},
-                   "qkv bias backward");
+    writer_.kernel_with_gradients({RowOperation::add_bias, {d_qkv}, {}, {}}, {layer.qkv_bias}, gradients,
+                                  "qkv bias backward");
   }
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
   const View d_rows = writer_.partial_rows(d_norm, "d partial");
   writer_.matmul(d_qkv, layer.qkv.matrix(weights), d_rows, "qkv, dgrad");
-  writer_.matmul(transposed(d_qkv), rows, layer.qkv.matrix(gradients), "qkv, wgrad");
+  writer_.weight_gradient(transposed(d_qkv), rows, layer.qkv, gradients, "qkv, wgrad");
   close_region(d_rows, x, layer.norm1, weights, gradients, dx, "scatter d attention");
 }
 
-View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, const Window& gradients) {
+View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients) {
   const LayerWeights& layer = context_.layer;
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
@@ -120,18 +120,19 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
       {RowOperation::rotary_backward, {dq, dk, dv}, {d_normed, columns_of(d_qkv, qk_width, kv_width)}, {}},
       "rotary backward");
   const View qk = activations_.rows(A::qk, place, tokens, qk_width);
-  writer_.kernel(
-      {RowOperation::rms_norm_backward,
-       {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed},
-       {columns_of(d_qkv, 0, qk_width), layer.q_norm.flat(gradients), layer.k_norm.flat(gradients)},
-       {}},
-      "qk norms backward");
+  writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
+                                 {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed},
+                                 {columns_of(d_qkv, 0, qk_width)},
+                                 {}},
+                                {layer.q_norm, layer.k_norm}, gradients, "qk norms backward");
   return d_qkv;
 }
 
 // ---- gradients of replicated weights ----
 
-void LayerBackward::add_up_replicated(const Window& gradients) {
+void LayerBackward::add_up_replicated(const GradientPlace& place) {
+  if (place.adds) return;  // the sums of all micro-batches are added up in the update
+  const Window& gradients = place.window;
   const LayerWeights& layer = context_.layer;
   const std::vector<Rank> tp = context_.groups.tp_group();
   writer_.all_reduce("tp", tp, ReduceOp::sum, gradients.flat(0, layer.replicated), "tp", "add up d norms");

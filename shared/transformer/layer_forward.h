@@ -8,7 +8,7 @@
 
 namespace cp {
 
-// The parameters of a layer, or where their gradients go.
+// The parameters of a layer.
 struct LayerPieces {
   Window layer, experts;  // experts: meaningless without
 };

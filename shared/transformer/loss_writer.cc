@@ -33,7 +33,7 @@ void EmbeddingWriter::backward(const View& dx, const Window& gradient) {
 
 // ---- head and loss ----
 
-void LossWriter::write(const HeadPieces& weights, const HeadPieces& gradients, const View& x,
+void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients, const View& x,
                        const View& dx) {
   const std::int64_t hidden = context_.hidden, tokens = context_.tokens;
   const View norm = writer_.working_rows("final norm", context_.tokens_tp, hidden);
@@ -62,16 +62,16 @@ void LossWriter::write(const HeadPieces& weights, const HeadPieces& gradients, c
   if (tokens > whole * each) write_chunk(whole * each, 0, tokens - whole * each, false);
 
   writer_.scatter_rows(d_rows, d_norm, "scatter d head");
-  writer_.kernel({RowOperation::rms_norm_backward,
-                  {x, weights.norm.flat(0, hidden), d_norm},
-                  {dx, gradients.norm.flat(0, hidden)},
-                  {}},
-                 "final norm backward");
-  writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, gradients.norm.flat(0, hidden), "tp",
-                     "add up d final norm");
+  const Weight norm_weight{0, 1, hidden};
+  writer_.kernel_with_gradients(
+      {RowOperation::rms_norm_backward, {x, weights.norm.flat(0, hidden), d_norm}, {dx}, {}}, {norm_weight},
+      gradients.norm, "final norm backward");
+  if (gradients.norm.adds) return;  // the sums of all micro-batches are added up in the update
+  writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, norm_weight.flat(gradients.norm.window),
+                     "tp", "add up d final norm");
 }
 
-void LossWriter::chunk(const HeadPieces& weights, const HeadPieces& gradients, const Window& rows,
+void LossWriter::chunk(const HeadPieces& weights, const HeadGradients& gradients, const Window& rows,
                        const Window& d_rows, const Window& targets, const Window& losses, std::int64_t count,
                        bool first) {
   const std::int64_t hidden = context_.hidden, vocab = context_.sizes.vocab;
@@ -100,7 +100,8 @@ void LossWriter::chunk(const HeadPieces& weights, const HeadPieces& gradients, c
                   {}},
                  "loss backward");
   writer_.matmul(d_logits, table, d_rows.dense(0, {count, hidden}), "head, dgrad");
-  writer_.matmul(transposed(d_logits), in, gradients.table.dense(0, {vocab, hidden}), "head, wgrad", !first);
+  writer_.matmul(transposed(d_logits), in, gradients.table.window.dense(0, {vocab, hidden}), "head, wgrad",
+                 !first || gradients.table.adds);
 }
 
 void LossWriter::last_logits(const HeadPieces& weights, const View& x) {

@@ -30,9 +30,12 @@ class EmbeddingWriter {
   BufferId tokens_ = -1;
 };
 
-// The table may be the embedding's.
+// Where the two weights begin; the table may be the embedding's.
 struct HeadPieces {
-  Window norm, table;  // where the two weights begin
+  Window norm, table;
+};
+struct HeadGradients {
+  GradientPlace norm, table;
 };
 
 class LossWriter {
@@ -40,13 +43,14 @@ class LossWriter {
   explicit LossWriter(StepWriter& writer) : writer_(writer), context_(writer.context()) {}
 
   // From the last layer's output to the loss and back to dx, both [tokens_tp, hidden]. All gradients of norm and table are written.
-  void write(const HeadPieces& weights, const HeadPieces& gradients, const View& x, const View& dx);
+  void write(const HeadPieces& weights, const HeadGradients& gradients, const View& x, const View& dx);
   // Serving: the logits of each sequence's last row.
   void last_logits(const HeadPieces& weights, const View& x);
 
  private:
-  void chunk(const HeadPieces& weights, const HeadPieces& gradients, const Window& rows, const Window& d_rows,
-             const Window& targets, const Window& losses, std::int64_t count, bool first);
+  void chunk(const HeadPieces& weights, const HeadGradients& gradients, const Window& rows,
+             const Window& d_rows, const Window& targets, const Window& losses, std::int64_t count,
+             bool first);
 
   StepWriter& writer_;
   const StepContext& context_;

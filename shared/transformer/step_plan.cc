@@ -144,8 +144,8 @@ class PartWriter {
     LayerBackward backward(writer_, activations);
     for_each_layer(backward_loops(context_.layers, context_.layout.recompute), [&](const LayerPlace& place) {
       const LayerPieces weights = unshard(place);
-      LayerPieces gradients{layers_->gradient(place.turn), {}};
-      if (experts_) gradients.experts = experts_->gradient(place.turn);
+      LayerGradients gradients{layers_->gradient(place.layer, place.turn), {}};
+      if (experts_) gradients.experts = experts_->gradient(place.layer, place.turn);
       backward.write(place, weights, gradients, activations.x(place.layer), dx);
       layers_->reduce(place.layer, place.turn);
       if (experts_) experts_->reduce(place.layer, place.turn);
@@ -166,17 +166,20 @@ class PartWriter {
 
   void loss(const View& x, const View& dx) {
     const HeadPieces weights = head_pieces();
-    const Window head = head_->gradient(kOnly);
-    const HeadPieces gradients{head,
-                               tied() ? embedding_->gradient(kOnly) : at(head, context_.head.table.begin)};
+    const GradientPlace head = head_->gradient(kOnly, kOnly);
+    const HeadGradients gradients{
+        head, tied() ? embedding_->gradient(kOnly, kOnly)
+                     : GradientPlace{at(head.window, context_.head.table.begin), head.adds}};
     LossWriter(writer_).write(weights, gradients, x, dx);
     head_->reduce(kOnly, kOnly);
   }
 
   void embedding_backward(EmbeddingWriter& embedding, const View& dx) {
-    const Window gradient = embedding_->gradient(kOnly);
-    if (!tied()) writer_.fill(gradient.flat(0, context_.embedding.numel()), 0, "no d embedding yet");
-    embedding.backward(dx, gradient);
+    const GradientPlace gradient = embedding_->gradient(kOnly, kOnly);
+    if (!tied() && !gradient.adds) {
+      writer_.fill(context_.embedding.flat(gradient.window), 0, "no d embedding yet");
+    }
+    embedding.backward(dx, gradient.window);
     embedding_->reduce(kOnly, kOnly);
   }
 

@@ -12,8 +12,8 @@
 // Parameters. Without pipeline stages each layer, the experts of each layer, the embedding and the head with the final norm are units
 // of their own (shared/fully_shard/unshard_writer.h), gathered when they are needed, forward and backward. With stages a rank keeps
 // whole parameters in `dtype` and whole gradients in `gradient_dtype`; they are gathered and reduced once a step, in the update. The
-// same holds where one rank shares a unit; nothing is gathered then. Serving keeps whole parameters, whatever the layout shards.
-// Gradients are added to those that the caller hands over, which begin at zero in each step.
+// same holds where a unit is not shared, without the gathers. Products add to whole gradients themselves, in f32. Serving keeps whole
+// parameters, whatever the layout shards. Gradients are added to those that the caller hands over, zero before the first micro-batch.
 //
 // Kept for the backward pass, by Recompute, stacked over the layers that keep it:
 //   all           x (the stack has one piece more, the last layer's output)

@@ -112,6 +112,18 @@ void StepWriter::kernel(RowKernel kernel, std::string label) {
   builder_.add(compute_, std::move(kernel), std::move(label));
 }
 
+void StepWriter::weight_gradient(const View& a, const View& b, const Weight& weight,
+                                 const GradientPlace& gradients, std::string label) {
+  matmul(a, b, weight.matrix(gradients.window), std::move(label), gradients.adds);
+}
+
+void StepWriter::kernel_with_gradients(RowKernel kernel, const std::vector<Weight>& weights,
+                                       const GradientPlace& gradients, std::string label) {
+  std::vector<View>& views = gradients.adds ? kernel.updates : kernel.writes;
+  for (const Weight& weight : weights) views.push_back(weight.flat(gradients.window));
+  this->kernel(std::move(kernel), std::move(label));
+}
+
 void StepWriter::fill(const View& out, double value, std::string label) {
   if (out.numel() > 0) builder_.add(compute_, Fill{out, value}, std::move(label));
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "shared/fully_shard/stack.h"
+#include "shared/fully_shard/unshard_writer.h"
 #include "shared/plan/builder.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/step_plan.h"
@@ -69,6 +70,12 @@ class StepWriter {
   // ---- steps; nothing where there are no elements ----
   void matmul(const View& a, const View& b, const View& out, std::string label, bool accumulate = false);
   void kernel(RowKernel kernel, std::string label);
+  // The same, where a weight's gradient comes out.
+  void weight_gradient(const View& a, const View& b, const Weight& weight, const GradientPlace& gradients,
+                       std::string label);
+  // Of a kernel that gives gradients of weights, [begin, begin + numel) of a piece, beside what it writes and updates.
+  void kernel_with_gradients(RowKernel kernel, const std::vector<Weight>& weights,
+                             const GradientPlace& gradients, std::string label);
   void fill(const View& out, double value, std::string label);
   void copy(const View& in, const View& out, std::string label);  // or cast
   void accumulate(const View& in, const View& out, std::string label);

@@ -46,6 +46,7 @@ std::vector<const StepUnit*> StepUnits::present() const {
 
 void UpdateWriter::write() {
   const std::vector<const StepUnit*> units = units_.present();
+  add_up_replicated();
   add_up_tied_tables();
   std::vector<View> gradients;
   for (const StepUnit* unit : units) gradients.push_back(reduced_gradients(*unit));
@@ -62,6 +63,35 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
       str(u.resident ? u.resident_gradients : "gradients", "/", u.name), u.gradient_dtype, u.whole_numel());
   whole_.emplace_back(&unit, buffer);
   return buffer;
+}
+
+void UpdateWriter::add_up_replicated() {
+  if (!units_.layers.sharded.adds_gradients() || context_.layout.tp == 1) return;
+  const LayerWeights& layer = context_.layer;
+  add_up_pieces("tp", context_.groups.tp_group(), 0, layer.replicated, "norms");
+  if (context_.last_stage) {
+    writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum,
+                       context_.head.norm.flat({whole_gradients(units_.head), 0, {}}), "tp",
+                       "add up d final norm");
+  }
+  if (context_.model.kv_heads >= context_.layout.tp) return;
+  const std::vector<Rank> sharing = context_.groups.tp_group_of_kv_head(context_.model.kv_heads);
+  const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;
+  const Weight kv = layer.qkv.part(q_width, 2 * kv_width);
+  add_up_pieces("tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
+  if (context_.model.qkv_bias) {
+    add_up_pieces("tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
+  }
+}
+
+void UpdateWriter::add_up_pieces(const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
+                                 std::int64_t numel, const std::string& label) {
+  const ShardedUnit& layers = units_.layers.sharded;
+  const View pieces{whole_gradients(units_.layers), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
+  const View packed = writer_.working(label, layers.gradient_dtype, pieces.numel()).dense(0, pieces.shape);
+  writer_.copy(pieces, packed, str("pack d ", label));
+  writer_.all_reduce(group, ranks, ReduceOp::sum, packed, "tp", str("add up d ", label));
+  writer_.copy(packed, pieces, str("unpack d ", label));
 }
 
 void UpdateWriter::add_up_tied_tables() {

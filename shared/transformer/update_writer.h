@@ -40,6 +40,11 @@ class UpdateWriter {
  private:
   // The rank's elements of a unit's gradients, as a flat view.
   View reduced_gradients(const StepUnit& unit);
+  // Of weights that several tp ranks hold, where the backward pass has added to the gradients of the step.
+  void add_up_replicated();
+  // Equal pieces of all layers' gradients, packed into one AllReduce.
+  void add_up_pieces(const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
+                     std::int64_t numel, const std::string& label);
   // Of the embedding's table, which first and last stage both have.
   void add_up_tied_tables();
   void take_norm(const std::vector<View>& gradients);

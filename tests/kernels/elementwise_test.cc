@@ -298,6 +298,20 @@ TEST(MatMulKernel, SixteenBitTypesSumInF32) {
   EXPECT_EQ(memory.values(out), std::vector<double>{304});
 }
 
+TEST(MatMulKernel, SumsOfSixteenBitTypesMayStayInF32) {
+  constexpr std::int64_t kDepth = 257;  // which bf16 does not hold
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    KernelMemory memory;
+    const BufferId a = memory.add(dtype, std::vector<double>(kDepth, 1)),
+                   out = memory.add(DType::f32, {0.25, -7});
+    memory.run(MatMul{dense_view(a, 0, {1, kDepth}), dense_view(a, 0, {kDepth, 1}),
+                      dense_view(out, 0, {1, 1}), true});
+    memory.run(MatMul{dense_view(a, 0, {1, kDepth}), dense_view(a, 0, {kDepth, 1}),
+                      dense_view(out, 1, {1, 1}), false});
+    EXPECT_EQ(memory.values(out), (std::vector<double>{257.25, 257})) << name(dtype);
+  }
+}
+
 TEST(RowKernel, IsRefusedByName) {
   KernelMemory memory;
   const BufferId x = memory.add(DType::f32, {1, 2});

@@ -154,6 +154,12 @@ TEST(ValidateStep, Kernels) {
        "out is y+0[4x2] where the shape 2x4 is needed"},
       {kernel(MatMul{x(0, 6), dense(kIn, {3, 4}), dense(kY, {2, 4})}),
        "x+0[6] is not a matrix; give it two dimensions"},
+      // Products of 16-bit matrices may stay in f32, no others.
+      {kernel(MatMul{dense(kH, {2, 3}), dense(kH, {3, 4}), dense(kY, {2, 4}), true}), ""},
+      {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {3, 4}), dense(kH, {2, 4})}),
+       "x+0[2x3] is f32 but h+0[2x4] is bf16; use a cast"},
+      {kernel(MatMul{dense(kI, {2, 3}), dense(kI, {3, 4}), dense(kY, {2, 4})}),
+       "i+0[2x3] is i32 but y+0[2x4] is f32; use a cast"},
       // Slots that are apart in each iteration, and slots that are not.
       {kernel(Copy{flat_view(kX, 0, 8, {8, 2, 0}), flat_view(kX, 0, 8, {8, 2, 1})}), "", 4},
       {kernel(Copy{flat_view(kX, 0, 8, {8, 2, 0}), flat_view(kX, 0, 8, {8, 3, 1})}),

@@ -185,17 +185,22 @@ TEST(StepPlans, MoveWhatTheFormulasSay) {
   // scatters and its gradients are gathered; the head gathers and its gradients are scattered.
   const std::int64_t rows = 12 * 32 * 2, layers = 3;
   StepRequest request = small_request("tp=2");
-  request.model.hidden = 32;
-  const std::int64_t norms = 2 * 32 * 2, statistics = 24 * 3 * 4;
+  const std::int64_t statistics = 24 * 3 * 4;
   EXPECT_THAT(bytes_of(step_plan(request, StepPart::micro_batch, 0, 1)),
               UnorderedElementsAre(Pair("tp all_gather", (layers * (2 + 4) + 2) * rows),
                                    Pair("tp reduce_scatter", (layers * (2 + 2) + 2) * rows),
-                                   Pair("tp all_reduce", layers * norms + norms / 2 + statistics)));
+                                   Pair("tp all_reduce", statistics)));
+  // The norms' gradients, in f32, are added up once a step where whole gradients are; else layer by layer.
+  EXPECT_EQ(bytes_of(step_plan(request, StepPart::update, 0, 1)).at("tp all_reduce"),
+            (2 * layers + 1) * 32 * 4);
+  EXPECT_EQ(
+      bytes_of(step_plan(small_request("tp=2,dp_shard=2"), StepPart::micro_batch, 0, 1)).at("tp all_reduce"),
+      (2 * layers + 1) * 32 * 2 + statistics);
   request.layout.recompute = {Recompute::Kind::full, 1};
   EXPECT_THAT(bytes_of(step_plan(request, StepPart::micro_batch, 0, 1)),
               UnorderedElementsAre(Pair("tp all_gather", (layers * (2 + 2 + 4) + 2) * rows),
                                    Pair("tp reduce_scatter", (layers * (2 + 2 + 2) + 2) * rows),
-                                   Pair("tp all_reduce", layers * norms + norms / 2 + statistics)));
+                                   Pair("tp all_reduce", statistics)));
   // Parameters of a layer and of the ends, in f32 at home and bf16 under way; gathered forward and backward, layers twice.
   request = small_request("dp_shard=4");
   const std::int64_t layer = 32 * (4 + 2 + 2 + 4) * 8 + 3 * 32 * 48 + 2 * 32, embedding = 50 * 32,
