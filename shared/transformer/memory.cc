@@ -81,20 +81,21 @@ class MemoryModel {
     memory.master = whole ? f32 : 0;
     memory.gradients = gradient * shard;
     memory.optimizer = optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
+    if (whole) return;  // gradients are added up where they stay
     if (layout_.pp > 1) {
-      if (!whole) memory.gathered = (dense + experts) * (width_ + gradient);
+      memory.gathered = (dense + experts) * (width_ + gradient);
       return;
     }
     // Two layers' parameters, and the gradients of one in 16 bits and as they are reduced.
     const std::int64_t travelling = width_ + (workload_.gradient_dtype == workload_.dtype ? 0 : gradient);
-    memory.unsharded = sizes_.layer() * ((whole ? 0 : 2 * width_) + travelling);
+    memory.unsharded = sizes_.layer() * (2 * width_ + travelling);
   }
 
   // Of the head's weights while the loss is at work.
   std::int64_t unsharded_head() const {
-    if (layout_.pp > 1) return 0;
+    if (layout_.pp > 1 || layout_.sharding_size() == 1) return 0;
     const std::int64_t table = model_.tied_embeddings ? sizes_.embedding : sizes_.head;
-    return table * (layout_.sharding_size() == 1 ? width_ : 2 * width_);
+    return table * 2 * width_;
   }
 
   LayerKept kept_of_layer() const {
