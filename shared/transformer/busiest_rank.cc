@@ -64,8 +64,7 @@ struct Pairs {
 Rank busiest_rank(const StepRequest& request, int stage) {
   const ParallelLayout& layout = request.layout;
   // The first rank of the stage, and its cp group.
-  Rank first = 0;
-  while (RankGroups(layout, first).pp() != stage % layout.pp) ++first;
+  const Rank first = RankGroups(layout, 0).on_pipeline_rank(stage % layout.pp);
   if (layout.cp == 1) return first;
   const std::vector<Rank> ranks = RankGroups(layout, first).cp_group();
   const AttentionProblem problem = attention_problem(request.model, request.workload, layout);
