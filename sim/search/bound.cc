@@ -12,6 +12,9 @@ namespace {
 // Rounding and remainders of splits that the formulas below leave out.
 constexpr double kSlack = 0.999;
 
+// Of a layer, at least.
+constexpr double kForwardKernels = 10, kBackwardKernels = 16;
+
 double real(std::int64_t number) { return static_cast<double>(number); }
 
 // Neighbours in a group of tp, cp or sharding ranks are that many ranks apart.
@@ -41,13 +44,24 @@ double recomputed_share(const ParallelLayout& layout, std::int64_t layers) {
   return std::min(share(fewest), share(fewest + 1));
 }
 
-double best_of(const std::vector<AttentionCurve>& curves, bool backward, double peak) {
-  double best = 0;
+// The best rate of any curve of the pass at that many pairs or fewer.
+Curve best_of(const std::vector<AttentionCurve>& curves, bool backward, double peak) {
+  std::vector<double> sizes;
   for (const AttentionCurve& curve : curves) {
     if (curve.backward != backward) continue;
-    for (const CurvePoint& point : curve.tflops.points()) best = std::max(best, point.y);
+    for (const CurvePoint& point : curve.tflops.points()) sizes.push_back(point.x);
   }
-  return best == 0 ? peak : std::min(best, peak);
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  std::vector<CurvePoint> points;
+  double best = 0;
+  for (const double pairs : sizes) {
+    for (const AttentionCurve& curve : curves) {
+      if (curve.backward == backward) best = std::max(best, std::min(curve.tflops.at(pairs), peak));
+    }
+    points.push_back({pairs, best});
+  }
+  return Curve(std::move(points));
 }
 
 }  // namespace
@@ -60,6 +74,12 @@ StepBound::StepBound(const PlanQuestion& question)
   forward_tflops_ = best_of(cluster.attention, false, cluster.gpu.tflops_16);
   backward_tflops_ = best_of(cluster.attention, true, cluster.gpu.tflops_16);
   best_hbm_ = cluster.gpu.hbm_gbps;
+  launch_ns_ = cluster.gpu.kernel_launch_us * 1e3;
+  for (double flops = 1e6; flops < 1e17; flops *= 1.05) {
+    KernelWork work;
+    work.flops = flops;
+    best_product_ = std::max(best_product_, flops / kernels_.product_ns(work, question.workload.dtype));
+  }
 }
 
 double StepBound::product(std::int64_t m, std::int64_t k, std::int64_t n) const {
@@ -77,46 +97,83 @@ double StepBound::collective(CollectiveKind kind, double bytes, std::int64_t str
   return collective_ns(kind, bytes, ranks, question_.cluster);
 }
 
-// Bytes a ns that one of `size` ranks, `stride` apart, receives from its neighbour where that is slowest.
-double StepBound::best_rate(const ParallelLayout&, std::int64_t stride, std::int64_t size) const {
-  const Cluster& cluster = question_.cluster;
-  const bool leaves_node =
-      stride * size > cluster.node.gpus && cluster.node.nvlink_domain <= cluster.node.gpus;
-  const double nvlink = std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
-  return leaves_node ? std::min(cluster.network.nic_gbps, nvlink) : nvlink;
+double StepBound::attention_tflops(bool backward, double pairs) const {
+  const Curve& curve = backward ? backward_tflops_ : forward_tflops_;
+  return curve.empty() ? question_.cluster.gpu.tflops_16 : curve.at(pairs);
 }
 
-// Forward, at least: what must come before attention, or go home behind it.
-double StepBound::transfers_ns(const ParallelLayout& layout, const LocalSizes& sizes) const {
-  if (layout.cp == 1 || question_.workload.phase != Phase::training) return 0;
-  const Strategy& strategy = layout.strategy;
-  const double width = real(size_bytes(question_.workload.dtype));
-  const double rate = std::max(question_.cluster.node.nvlink_gbps, question_.cluster.node.pcie_gbps);
-  const double u = strategy.ulysses_degree;
-  const double heads = width * real(sizes.tokens) * real(2 * sizes.q_width + 2 * sizes.kv_width);
-  // Shorter by what a rank with fewer rows has less.
-  return kSlack * 0.9 * heads * (u - 1) / u / rate;
+std::int64_t StepBound::on_a_node(const Ranks& ranks) const {
+  const Node& node = question_.cluster.node;
+  const std::int64_t near = std::max(node.gpus, node.nvlink_domain);
+  return std::clamp<std::int64_t>(near / ranks.stride, 1, ranks.size);
+}
+
+double StepBound::from_each_ns(double bytes, const Ranks& ranks) const {
+  const Cluster& cluster = question_.cluster;
+  const std::int64_t near = on_a_node(ranks);
+  const double inside = real(near - 1) * bytes / std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
+  return std::max(inside, real(ranks.size - near) * bytes / cluster.network.nic_gbps);
+}
+
+double StepBound::hop_ns(double bytes, const Ranks& ranks) const {
+  if (bytes == 0) return 0;
+  const Cluster& cluster = question_.cluster;
+  const bool leaves = on_a_node(ranks) < ranks.size;
+  const Curve& measured = leaves ? cluster.transfer.inter_node : cluster.transfer.intra_node;
+  const double link =
+      leaves ? cluster.network.nic_gbps : std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
+  return bytes / (measured.empty() ? link : std::min(link, measured.at(bytes)));
 }
 
 StepBound::Attention StepBound::attention(const ParallelLayout& layout, const LocalSizes& sizes,
                                           bool whole_family) const {
   const Transformer& model = question_.model;
   const std::int64_t heads = model.q_heads / layout.tp;
-  double pairs = pairs_ * real(layout.micro_batch) * real(heads) / layout.cp;
-  if (!whole_family && layout.cp > 1) {
-    const int ulysses = layout.strategy.ulysses_degree, ring = layout.cp / ulysses;
-    const bool lower_triangle = question_.workload.phase == Phase::training &&
-                                !(model.window && *model.window < question_.workload.seq_len);
-    // The last of n equal parts sees (2n - 1) / n^2 of the triangle.
-    const double share = lower_triangle && layout.strategy.balance.kind == Balance::Kind::contiguous
-                             ? (2.0 * ring - 1) / ring / ring
-                             : 1.0 / ring;
-    pairs = pairs_ * real(layout.micro_batch) * share * real(ceil_div(heads, ulysses));
-  }
-  const double flops = kSlack * pairs * real(model.head_dim);
+  const double of_all = kSlack * pairs_ * real(layout.micro_batch);  // and a head
+  const auto kernels = [&](double pairs, double at_once) {
+    const double flops = pairs * real(model.head_dim);
+    return Pass{4 * flops / attention_tflops(false, at_once) * 1e-3,
+                10 * flops / attention_tflops(true, at_once) * 1e-3};
+  };
   Attention result;
-  result.kernels = {4 * flops / forward_tflops_ * 1e-3, 10 * flops / backward_tflops_ * 1e-3};
-  if (!whole_family) result.moved_ns = transfers_ns(layout, sizes);
+  if (whole_family || layout.cp == 1) {
+    const double pairs = of_all * real(heads) / layout.cp;
+    result.kernels = kernels(pairs, 2 * pairs / kSlack);
+    return result;
+  }
+  const Strategy& strategy = layout.strategy;
+  const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
+  const bool whole_triangle = question_.workload.phase == Phase::training &&
+                              !(model.window && *model.window < question_.workload.seq_len);
+  // The last of n equal parts sees (2n - 1) / n^2 of the triangle.
+  const double share = whole_triangle && strategy.balance.kind == Balance::Kind::contiguous
+                           ? (2.0 * ring - 1) / ring / ring
+                           : 1.0 / ring;
+  const double of_heads = of_all * real(ceil_div(heads, ulysses));
+  const bool in_turn = strategy.core == Core::ring || strategy.core == Core::pass_q;
+  // A block of queries meets one of keys, or all.
+  result.kernels =
+      kernels(of_heads * share, of_heads / kSlack * (in_turn ? std::min(share, 2.1 / ring / ring) : share));
+  if (!whole_triangle) return result;
+
+  const double width = real(size_bytes(question_.workload.dtype)), tokens = real(sizes.tokens);
+  const double q = kSlack * 0.9 * tokens * real(sizes.q_width) * width,
+               kv = kSlack * 0.9 * tokens * real(2 * sizes.kv_width) * width;
+  const std::int64_t stride = strides_of(layout).cp;
+  const Ranks of_ulysses{strategy.ulysses_inner ? stride : stride * ring, ulysses},
+      of_ring{strategy.ulysses_inner ? stride * ulysses : stride, ring};
+  // q, k, v to heads and out to rows; dout to heads, and dq, dk, dv to rows.
+  result.moved.forward_ns = result.moved.backward_ns = from_each_ns((2 * q + kv) / ulysses, of_ulysses);
+  if (ring == 1) return result;
+  if (strategy.core == Core::all_gather) {
+    const double gathered = from_each_ns(kv, of_ring);
+    result.moved.forward_ns += gathered, result.moved.backward_ns += gathered;
+  } else if (strategy.core == Core::ring && strategy.inner_ring == 1 &&
+             strategy.rotation == Strategy::Rotation::exchange) {
+    const double hops = real(ring - 1) * hop_ns(kv, of_ring);
+    result.kernels.forward_ns = std::max(result.kernels.forward_ns, hops);
+    result.kernels.backward_ns = std::max(result.kernels.backward_ns, hops);
+  }
   return result;
 }
 
@@ -145,9 +202,11 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const LocalSizes&
   const double regions = 2 * (collective(CollectiveKind::all_gather, gathered, stride, layout.tp) +
                               collective(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
   Pass pass;
-  pass.forward_ns = products + rows_ns + attention_ns.forward_ns() + regions;
-  const double work = 2 * products + attention_ns.kernels.backward_ns + rows_ns;
-  const double chain = products + attention_ns.kernels.backward_ns + regions;
+  pass.forward_ns = products + rows_ns + attention_ns.kernels.forward_ns + attention_ns.moved.forward_ns +
+                    regions + kForwardKernels * launch_ns_;
+  const double work =
+      2 * products + attention_ns.kernels.backward_ns + rows_ns + kBackwardKernels * launch_ns_;
+  const double chain = products + attention_ns.kernels.backward_ns + attention_ns.moved.backward_ns + regions;
   double again = 0, share = 0;
   if (!whole_family && layout.recompute.kind != Recompute::Kind::none &&
       layout.recompute.kind != Recompute::Kind::selective) {
@@ -158,25 +217,53 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const LocalSizes&
   return pass;
 }
 
-StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& sizes) const {
+StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& sizes,
+                                bool whole_family) const {
   const bool training = question_.workload.phase == Phase::training;
+  if (whole_family) {  // chunks of any size
+    const std::int64_t rows = training ? sizes.tokens : layout.micro_batch;
+    const double ns =
+        kSlack * 2 * real(rows) * real(question_.model.hidden) * real(sizes.vocab) / best_product_;
+    return {ns * 0.98, 2 * ns * 0.98};
+  }
   const std::int64_t tokens = training ? sizes.tokens / layout.loss_chunks : layout.micro_batch;
   const double ns =
       kSlack * real(training ? layout.loss_chunks : 1) * product(tokens, question_.model.hidden, sizes.vocab);
   return {ns, 2 * ns};
 }
 
-// Weights gathered once, or gradients scattered once.
-double StepBound::sharding_ns(const ParallelLayout& layout, std::int64_t numel,
-                              std::int64_t element_bytes) const {
-  const int ranks = layout.sharding_size();
-  if (ranks == 1) return 0;
+// How the ranks i * first.stride + j * second.stride lie on the nodes.
+Spread StepBound::spread_of_ranks(const Ranks& first, const Ranks& second) const {
+  const int gpus = question_.cluster.node.gpus;
+  std::int64_t here = 0;
+  for (std::int64_t i = 0; i < first.size && i * first.stride < gpus; ++i) {
+    for (std::int64_t j = 0; j < second.size && i * first.stride + j * second.stride < gpus; ++j) ++here;
+  }
+  const std::int64_t all = first.size * second.size;
+  return {static_cast<int>(all), static_cast<int>(ceil_div(all, here)), static_cast<int>(here)};
+}
+
+double StepBound::Sharding::ns(std::int64_t gathers, std::int64_t scatters) const {
+  const double g = std::max(real(gathers), 0.0), s = real(scatters);
+  return std::max({g * gather_ns, s * scatter_ns, g * port_gather_ns + s * port_scatter_ns});
+}
+
+StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, const LocalSizes& sizes) const {
+  if (layout.sharding_size() == 1) return {};
   const Strides strides = strides_of(layout);
-  const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp && layout.cp > 1;
-  const std::int64_t stride =
-      with_cp ? (layout.dp_shard > 1 ? std::min(strides.cp, strides.dp) : strides.cp) : strides.dp;
-  const double bytes = real(numel * element_bytes) * (ranks - 1) / ranks;
-  return kSlack * bytes / std::max(best_rate(layout, stride, ranks), 1e-9) * 0.5;
+  const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
+  const Spread spread = spread_of_ranks({strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1});
+  const Cluster& cluster = question_.cluster;
+  const double numel = real(sizes.dense_layer);
+  const double gathered = numel * real(size_bytes(question_.workload.dtype)),
+               scattered = numel * real(size_bytes(question_.workload.gradient_dtype));
+  // Through the network a ring enters a node at each of its members.
+  const double port = spread.nodes > 1 ? kSlack * (spread.gpus - 1) / spread.gpus / spread.fewest_on_a_node /
+                                             cluster.network.nic_gbps
+                                       : 0;
+  return {kSlack * collective_ns(CollectiveKind::all_gather, gathered, spread, cluster),
+          kSlack * collective_ns(CollectiveKind::reduce_scatter, scattered, spread, cluster), gathered * port,
+          scattered * port};
 }
 
 double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& sizes,
@@ -191,23 +278,28 @@ double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& size
 
 double StepBound::step_ns(const ParallelLayout& layout, bool whole_family) const {
   const LocalSizes sizes = local_sizes(question_.model, question_.workload, layout);
-  const Pass of_layer = layer(layout, sizes, whole_family), of_head = head(layout, sizes);
+  const Pass of_layer = layer(layout, sizes, whole_family), of_head = head(layout, sizes, whole_family);
   const std::int64_t layers = question_.model.layers;
   if (question_.workload.phase != Phase::training)
     return real(layers) * of_layer.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
-  const std::int64_t width = size_bytes(question_.workload.dtype);
+  const Sharding shards = sharding(layout, sizes);
   if (layout.pp == 1) {
-    const double work = real(layers) * (of_layer.forward_ns + of_layer.backward_ns) + of_head.forward_ns +
-                        of_head.backward_ns;
-    const double gathers = 2 * sharding_ns(layout, layers * sizes.dense_layer, width);
-    return real(times) * std::max(work, gathers) + update_ns(layout, sizes, layers);
+    // The first two layers of a pass may have been gathered before it began.
+    const double forward =
+        std::max(real(layers) * of_layer.forward_ns, shards.ns(layers - 2, 0)) + of_head.forward_ns;
+    const double backward =
+        of_head.backward_ns +
+        std::max(real(layers) * of_layer.backward_ns, shards.ns(layers - 2, layers) - of_head.backward_ns);
+    return real(times) * (forward + backward) + update_ns(layout, sizes, layers);
   }
   std::vector<StageTimes> stages;
   for (const std::int64_t of_stage : stage_layers(question_.model, layout))
     stages.push_back({real(of_stage) * of_layer.forward_ns, real(of_stage) * of_layer.backward_ns, 0, 0});
   stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
-  return pipeline_bound_ns(stages, layout.pp, times) + update_ns(layout, sizes, layers / layout.pp);
+  const std::int64_t of_rank = layers / layout.pp;
+  return pipeline_bound_ns(stages, layout.pp, times) +
+         std::max(update_ns(layout, sizes, of_rank), shards.ns(of_rank, of_rank));
 }
 
 }  // namespace cp::sim

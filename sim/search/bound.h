@@ -10,6 +10,7 @@
 #include "sim/search/question.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/nccl_model.h"
 
 namespace cp::sim {
 
@@ -27,29 +28,44 @@ class StepBound {
     double forward_ns = 0, backward_ns = 0;
   };
   struct Attention {
-    Pass kernels;         // of the rank that has most pairs
-    double moved_ns = 0;  // before and behind it, forward
-    double forward_ns() const { return kernels.forward_ns + moved_ns; }
+    Pass kernels;  // of the rank that has most pairs, or what comes to it meanwhile where that takes longer
+    Pass moved;    // before and behind it
+  };
+  // Neighbours in a group of cp ranks: how far apart in the cluster.
+  struct Ranks {
+    std::int64_t stride = 1, size = 1;
   };
 
   double step_ns(const ParallelLayout& layout, bool whole_family) const;
   Pass layer(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
-  double transfers_ns(const ParallelLayout& layout, const LocalSizes& sizes) const;
-  Pass head(const ParallelLayout& layout, const LocalSizes& sizes) const;
+  // Of an all-to-all or a gather: bytes from each of the other ranks.
+  double from_each_ns(double bytes, const Ranks& ranks) const;
+  // Of a message to the next rank of a ring, where that takes longest.
+  double hop_ns(double bytes, const Ranks& ranks) const;
+  std::int64_t on_a_node(const Ranks& ranks) const;
+  Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   double update_ns(const ParallelLayout& layout, const LocalSizes& sizes, std::int64_t layers) const;
-  double sharding_ns(const ParallelLayout& layout, std::int64_t numel, std::int64_t element_bytes) const;
+  // Of a layer: weights gathered, gradients scattered, and both through the port that they share.
+  struct Sharding {
+    double gather_ns = 0, scatter_ns = 0, port_gather_ns = 0, port_scatter_ns = 0;
+    double ns(std::int64_t gathers, std::int64_t scatters) const;  // of so many
+  };
+  Sharding sharding(const ParallelLayout& layout, const LocalSizes& sizes) const;
+  Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
 
   double product(std::int64_t m, std::int64_t k, std::int64_t n) const;
   double memory(double bytes) const { return bytes / best_hbm_; }
-  double best_rate(const ParallelLayout& layout, std::int64_t stride, std::int64_t size) const;
+  double attention_tflops(bool backward, double pairs) const;
   double collective(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const;
 
   const PlanQuestion& question_;
   const KernelCost kernels_;
-  const double pairs_;                               // of a sequence and head
-  double forward_tflops_ = 0, backward_tflops_ = 0;  // of attention, at best
-  double best_hbm_ = 0;                              // bytes a ns
+  const double pairs_;                      // of a sequence and head
+  Curve forward_tflops_, backward_tflops_;  // of attention, at best up to that many pairs; may be empty
+  double best_hbm_ = 0;                     // bytes a ns
+  double best_product_ = 0;                 // flops a ns
+  double launch_ns_ = 0;                    // of each kernel
 };
 
 }  // namespace cp::sim

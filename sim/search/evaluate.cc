@@ -154,8 +154,9 @@ Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes*
     }
   }
   parts.add("bubble", run.time_ns - parts.time_ns());
-  // The stage with most parameters.
-  parts.add(clock_of(request, StepPart::update, stages - 1), 1);
+  // The rank that has the head.
+  for (int stage = stages - 1; stage >= 0; stage -= layout.pp)
+    parts.add(clock_of(request, StepPart::update, stage), 1);
   if (times != nullptr) *times = run;
   return parts;
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::size_t kRound =
     32;  // layouts replayed before the mark is moved: the same for any number of threads
-constexpr std::size_t kForReport = 20;  // best layouts of different kinds that are certain to be found
+constexpr std::size_t kForReport = 8;  // best layouts of different kinds that are certain to be found
 
 // What makes layouts different enough to stand beside each other among the best; of each, the fastest does.
 using Kind = std::tuple<int, int, int, int, int, int, Core, int>;

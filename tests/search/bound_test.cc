@@ -16,6 +16,7 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
   const StepBound bound(question);
   Evaluator evaluator(question);
   const double step_ns = evaluator.evaluate(layout).step_us * 1e3;
+  RC_LOG() << bound.ns(layout) / step_ns << "\n";
   RC_ASSERT(bound.ns(layout) <= step_ns);
   RC_ASSERT(bound.family_ns(family) <= bound.ns(layout) * (1 + 1e-12));
 }
