@@ -2,11 +2,22 @@
 
 #include <fstream>
 
+#include <google/protobuf/descriptor.h>
+
 #include "cli/interrupt.h"
 #include "shared/base/error.h"
 #include "traces/scenario.h"
 
 namespace cp::cli {
+
+proto::Scenario read_scenario_of(std::string_view command, const std::string& path) {
+  proto::Scenario scenario = read_scenario_file(path);
+  // Jobs are named as their commands.
+  const std::string& job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case())->name();
+  if (job != command)
+    throw InvalidInput(str("--scenario ", path, ": it holds ", job, " { ... }; use cpsim ", job));
+  return scenario;
+}
 
 void save_scenario_file(const std::string& path, const proto::Scenario& scenario) {
   std::ofstream file(path, std::ios::binary);

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -48,6 +49,10 @@ void add_scenario_files(CLI::App& app, ScenarioFlags<Job>& flags) {
   app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean")
       ->type_name("FILE.txtpb");
 }
+
+// A scenario that holds the job of the command "run", "redistribute" or "plan". Throws InvalidInput as read_scenario_file does, and for
+// a job of another command, which it names.
+proto::Scenario read_scenario_of(std::string_view command, const std::string& path);
 
 // Throws InvalidInput when the file cannot be written.
 void save_scenario_file(const std::string& path, const proto::Scenario& scenario);

@@ -26,6 +26,10 @@ std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
     require(!job.shape().empty(), "shape: \"1024x1024\"");
     require(!job.from().empty(), "from: \"S(0),R\"");
     require(!job.to().empty(), "to: \"R,S(0)\"");
+  } else if (scenario.has_plan()) {
+    const proto::PlanLayouts& job = scenario.plan();
+    require(!job.model().empty(), "model: \"llama-3.1-8b\"");
+    require(job.seq_len() != 0 || job.has_cached(), "seq_len: 131072");
   } else {
     require(!scenario.run().mesh().empty(), "mesh: \"cp=8\"");
     require(scenario.run().seq_len() != 0, "seq_len: 4096");
@@ -33,17 +37,28 @@ std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
   return missing;
 }
 
+std::string_view purpose(proto::Scenario::JobCase job) {
+  switch (job) {
+    case proto::Scenario::kRedistribute:
+      return "moves";
+    case proto::Scenario::kPlan:
+      return "plans";
+    default:
+      return "computes";
+  }
+}
+
 void check_required(const proto::Scenario& scenario, const TextLocations& locations, TextErrors& errors) {
   if (scenario.job_case() == proto::Scenario::JOB_NOT_SET) {
-    return errors.add(TextFormat::ParseLocation(),
-                      "the scenario asks for nothing; add: redistribute { ... } or run { ... }");
+    return errors.add(
+        TextFormat::ParseLocation(),
+        "the scenario asks for nothing; add: redistribute { ... }, run { ... } or plan { ... }");
   }
   const std::vector<std::string> missing = missing_fields(scenario);
   if (missing.empty()) return;
   const FieldDescriptor* job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case());
-  errors.add(locations.GetLocation(job, -1),
-             str(job->name(), " lacks what it ", scenario.has_redistribute() ? "moves" : "computes",
-                 "; add such as ", join(missing, ", ")));
+  errors.add(locations.GetLocation(job, -1), str(job->name(), " lacks what it ", purpose(scenario.job_case()),
+                                                 "; add such as ", join(missing, ", ")));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ struct Command {
   std::function<int()> run;  // after parsing; returns the exit code, throws cp::Error
 };
 
+Command add_plan(CLI::App& cpsim);                  // plan.cc
 Command add_redistribute(CLI::App& cpsim);          // redistribute.cc
 Command add_run(CLI::App& cpsim);                   // run.cc
 Command add_estimate(CLI::App& cpsim);              // estimate.cc

@@ -22,7 +22,6 @@
 #include "sim/cluster/read_software.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/trace_files.h"
-#include "traces/scenario.h"
 
 namespace cp::cli {
 namespace {
@@ -169,7 +168,7 @@ void write_trace(const std::string& path, const std::vector<Replayed>& replayed,
 int estimate_attention(const Flags& flags) {
   if (!flags.trace.empty()) sim::require_trace_name(flags.trace);
   Job scenario;
-  if (!flags.job.scenario.empty()) scenario = read_scenario_file(flags.job.scenario).run();
+  if (!flags.job.scenario.empty()) scenario = read_scenario_of("run", flags.job.scenario).run();
   scenario = flags.job.apply_to(std::move(scenario));
   const AttentionJob job = make_attention_job(scenario);
   const int cp = static_cast<int>(job.ranks.size());

@@ -122,14 +122,15 @@ int main(int argc, char** argv) {
   cpsim.require_subcommand(1);
   cpsim.footer(
       "Example:\n"
+      "  cpsim plan --model llama-3.1-8b --cluster dgx-h100 --nodes 2 --seq-len 128K --global-batch 16\n"
       "  cpsim run --mesh cp=8 --strategies all --seq-len 1021 --q-heads 8 --kv-heads 2 --causal --backward\n"
       "  cpsim estimate --cluster dgx-h100 --mesh cp=16 --strategy ring --balance head_tail --seq-len 131072 "
       "\\\n"
       "    --q-heads 32 --kv-heads 8 --head-dim 128 --dtype bf16 --causal --pass both\n"
       "  cpsim redistribute --mesh dp=2,tp=4 --shape 4096x4096 --from 'S(0),R' --to 'R,S(1)'\n\n"
       "cpsim COMMAND --help says more, with an example.");
-  std::vector<Command> commands = {add_run(cpsim), add_redistribute(cpsim), add_estimate(cpsim),
-                                   add_validate(cpsim), add_calibrate(cpsim)};
+  std::vector<Command> commands = {add_plan(cpsim),     add_run(cpsim),      add_redistribute(cpsim),
+                                   add_estimate(cpsim), add_validate(cpsim), add_calibrate(cpsim)};
   CLI::App* verify = cpsim.add_subcommand("verify", "Exhaustive checks at small scale");
   verify->require_subcommand(1);
   verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");

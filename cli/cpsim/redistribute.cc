@@ -27,7 +27,6 @@
 #include "shared/redistribute/lower.h"
 #include "sim/run/free_memory.h"
 #include "sim/run/redistribute_run.h"
-#include "traces/scenario.h"
 #include "traces/trace_proto.h"
 
 namespace cp::cli {
@@ -97,13 +96,7 @@ void add_output_flags(CLI::App& app, Flags& flags) {
 
 proto::Redistribute job_of(const Flags& flags) {
   proto::Redistribute job;
-  if (!flags.job.scenario.empty()) {
-    const proto::Scenario scenario = read_scenario_file(flags.job.scenario);
-    if (!scenario.has_redistribute()) {
-      throw InvalidInput(str("--scenario ", flags.job.scenario, ": it holds a run; use cpsim run"));
-    }
-    job = scenario.redistribute();
-  }
+  if (!flags.job.scenario.empty()) job = read_scenario_of("redistribute", flags.job.scenario).redistribute();
   job = flags.job.apply_to(std::move(job));
   if (flags.cost.ByteSizeLong() > 0) job.mutable_cost()->MergeFrom(flags.cost);
   return job;

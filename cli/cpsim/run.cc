@@ -22,7 +22,6 @@
 #include "sim/run/attention_memory.h"
 #include "sim/run/attention_run.h"
 #include "sim/run/free_memory.h"
-#include "traces/scenario.h"
 #include "traces/trace_proto.h"
 
 namespace cp::cli {
@@ -52,14 +51,7 @@ void add_run_flags(CLI::App& app, Flags& flags) {
 
 Job job_of(const Flags& flags) {
   Job job;
-  if (!flags.job.scenario.empty()) {
-    const proto::Scenario scenario = read_scenario_file(flags.job.scenario);
-    if (!scenario.has_run()) {
-      throw InvalidInput(
-          str("--scenario ", flags.job.scenario, ": it holds a redistribution; use cpsim redistribute"));
-    }
-    job = scenario.run();
-  }
+  if (!flags.job.scenario.empty()) job = read_scenario_of("run", flags.job.scenario).run();
   return flags.job.apply_to(std::move(job));
 }
 

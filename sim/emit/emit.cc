@@ -36,15 +36,6 @@ std::string names_of(bool (*chosen)(const Emitter&)) {
   return join(names, ", ");
 }
 
-void require_phase(const Emitter& emitter, Phase phase) {
-  const bool training = phase == Phase::training;
-  if (training ? emitter.trains : emitter.serves) return;
-  throw InvalidInput(str(emitter.name, training ? " does not train" : " does not serve",
-                         ", and the phase is ", name(phase), "; use one of ",
-                         names_of(training ? +[](const Emitter& e) { return e.trains; }
-                                           : +[](const Emitter& e) { return e.serves; })));
-}
-
 }  // namespace
 
 std::string_view name(Framework framework) { return emitter_of(framework).name; }
@@ -57,6 +48,16 @@ Framework parse_framework(std::string_view text) {
       str("unknown framework '", text, "'; use one of ", names_of([](const Emitter&) { return true; })));
 }
 
+void require_phase(Framework framework, Phase phase) {
+  const Emitter& emitter = emitter_of(framework);
+  const bool training = phase == Phase::training;
+  if (training ? emitter.trains : emitter.serves) return;
+  throw InvalidInput(str(emitter.name, training ? " does not train" : " does not serve",
+                         ", and the phase is ", name(phase), "; use one of ",
+                         names_of(training ? +[](const Emitter& e) { return e.trains; }
+                                           : +[](const Emitter& e) { return e.serves; })));
+}
+
 std::string headline(const EmitRequest& request) {
   const EmitContext& context = request.context;
   return str(context.model, ": ", name(request.workload.phase), " of ", request.workload.seq_len,
@@ -66,8 +67,7 @@ std::string headline(const EmitRequest& request) {
 
 Emitted emit(Framework framework, const Transformer& model, const Workload& workload,
              const ParallelLayout& layout, const EmitContext& context) {
-  const Emitter& emitter = emitter_of(framework);
-  require_phase(emitter, workload.phase);
+  require_phase(framework, workload.phase);
   validate_model(model);
   validate_workload(workload);
   if (const std::optional<LayoutRefusal> refusal = refuse(model, workload, layout)) {
@@ -78,7 +78,7 @@ Emitted emit(Framework framework, const Transformer& model, const Workload& work
     throw InvalidInput(str("the layout ", to_string(layout), " is of ", layout.world(), " GPUs, not of the ",
                            gpus, " on ", context.nodes, " nodes of ", context.gpus_per_node));
   }
-  return emitter.emit({model, workload, layout, context});
+  return emitter_of(framework).emit({model, workload, layout, context});
 }
 
 }  // namespace cp::sim

@@ -21,6 +21,8 @@ enum class Framework : std::uint8_t {
 };
 std::string_view name(Framework framework);
 Framework parse_framework(std::string_view text);  // throws InvalidInput that lists them
+// Throws InvalidInput for a training framework that is to serve and a serving one that is to train, with those that do.
+void require_phase(Framework framework, Phase phase);
 
 struct EmitContext {
   std::string model;  // as the user named it: a preset, or the path of a config.json
@@ -34,8 +36,7 @@ struct Emitted {
   std::vector<std::string> cannot;
 };
 
-// Throws InvalidInput for a layout that refuse() refuses, a training framework that is to serve, a serving one that is to train,
-// and a context whose GPUs are not as many as the layout's.
+// Throws InvalidInput as require_phase() does, for a layout that refuse() refuses, and for a context whose GPUs are not as many as the layout's.
 Emitted emit(Framework framework, const Transformer& model, const Workload& workload,
              const ParallelLayout& layout, const EmitContext& context);
 

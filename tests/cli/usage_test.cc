@@ -55,9 +55,12 @@ Words with(const Words& flags) {
 }
 
 const BadInput kBadInputs[] = {
-    {"NoCommand", {}, 2, {"a command is missing", "use one of: run, redistribute, estimate"}},
+    {"NoCommand", {}, 2, {"a command is missing", "use one of: plan, run, redistribute, estimate"}},
     {"UnknownCommand", {"redistrbute"}, 2, {"'redistrbute'", "did you mean redistribute?"}},
-    {"FarFromAnyCommand", {"frobnicate"}, 2, {"'frobnicate'", "use one of: run, redistribute, estimate"}},
+    {"FarFromAnyCommand",
+     {"frobnicate"},
+     2,
+     {"'frobnicate'", "use one of: plan, run, redistribute, estimate"}},
     {"UnknownSubcommand", {"verify", "redistribut"}, 2, {"cpsim verify", "did you mean redistribute?"}},
     {"NoSubcommand", {"verify"}, 2, {"a command is missing", "redistribute"}},
     {"UnknownFlag", with({"--max-memory-facto", "2"}), 2, {"did you mean --max-memory-factor?"}},

@@ -76,6 +76,46 @@ TEST(Scenario, ReadsEveryField) {
   EXPECT_EQ(job.schedule(), proto::Redistribute::baton);
 }
 
+constexpr std::string_view kPlan = R"txtpb(plan {
+  model: "mixtral-8x7b"
+  cluster: "dgx-h100"
+  nodes: 2
+  gpus: 16
+  software: "megatron"
+  phase: decode
+  seq_len: 131200
+  global_batch: 16
+  global_batch_tokens: 2097152
+  micro_batch: 1
+  concurrent: 4
+  cached: 131072
+  new_tokens: 128
+  ttft_max: 2500
+  dtype: bf16
+  kv_dtype: f16
+  gradient_dtype: f32
+  optimizer: "adamw:offload"
+  recompute: "every:4"
+  expert_imbalance: 1.25
+  fix: "tp=8"
+  fix: "cp=2,strategy=ring"
+  max_memory: 72.5
+  baseline: "tp=8,cp=2"
+  top: 3
+}
+)txtpb";
+
+// Each line is a field, so that one which is added is missed here.
+TEST(Scenario, EveryFieldOfAPlanIsWrittenAsItIsRead) {
+  const proto::Scenario scenario = read_scenario_text(kPlan, "a.txtpb");
+  ASSERT_TRUE(scenario.has_plan());
+  const std::string text = write_scenario_text(scenario);
+  EXPECT_EQ(text.substr(text.find("plan {")), kPlan);
+  const auto* plan = proto::PlanLayouts::descriptor();
+  for (int i = 0; i < plan->field_count(); ++i)
+    EXPECT_THAT(kPlan, HasSubstr("\n  " + plan->field(i)->name() + ": "));
+}
+
 TEST(Scenario, WhatIsNotWrittenIsUnset) {
   const proto::Redistribute job = read_scenario_text(with_line(""), "a.txtpb").redistribute();
   EXPECT_EQ(job.objective(), proto::Redistribute::time);
@@ -157,9 +197,16 @@ TEST(Scenario, ErrorsNameTheirPlaceAndTheNearestName) {
       {with_line("  to_mesh: cp=2"), "a.txtpb:7:12: Expected string, got: cp"},
       {with_line("  to: \"S(1)\""), "a.txtpb:7:5: Non-repeated field \"to\" is specified multiple times."},
       {"redistribute {", "a.txtpb:1:15: Expected identifier, got: "},
-      {"", "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... } or run { ... }"},
+      {"",
+       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... } or plan { ... }"},
       {"# only a comment\n",
-       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... } or run { ... }"},
+       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... } or plan { ... }"},
+      {"plan { nodes: 2 }",
+       "a.txtpb:1:1: plan lacks what it plans; add such as model: \"llama-3.1-8b\", seq_len: 131072"},
+      {"plan {\n  phase: serving\n}",
+       "a.txtpb:2:10: unknown phase 'serving'; use one of training, prefill, decode"},
+      {"plan {\n  modle: \"x\"\n}",
+       "a.txtpb:2:3: unknown field 'modle' of PlanLayouts; the nearest one is 'model'"},
       {"\n  redistribute { mesh: \"cp=2\" to: \"R\" }\n",
        "a.txtpb:2:3: redistribute lacks what it moves; add such as shape: \"1024x1024\", from: \"S(0),R\""},
   };

@@ -1,0 +1,220 @@
+// cpsim plan: which layout a model should run with on a cluster, what it costs, whether it fits, and why not another.
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/cpsim/commands.h"
+#include "cli/interrupt.h"
+#include "cli/plan_explain.h"
+#include "cli/plan_files.h"
+#include "cli/plan_flags.h"
+#include "cli/plan_request.h"
+#include "cli/plan_screen.h"
+#include "cli/progress.h"
+#include "cli/units.h"
+#include "shared/base/error.h"
+#include "sim/emit/emit.h"
+#include "sim/report/report_html.h"
+#include "sim/search/answer_csv.h"
+#include "sim/search/answer_json.h"
+#include "sim/search/evaluate.h"
+#include "sim/search/layout_timeline.h"
+#include "sim/search/search.h"
+#include "sim/validate/published_steps.h"
+
+namespace cp::cli {
+namespace {
+
+using Job = proto::PlanLayouts;
+
+struct Flags {
+  ScenarioFlags<Job> job;
+  std::string explain, csv, report, emit, output;
+  int threads = 0;
+  bool json = false;
+
+  // Whether standard output is another program's food.
+  bool prints_csv() const { return csv == "-"; }
+  bool prints_emitted() const { return !emit.empty() && output.empty(); }
+};
+
+Job job_of(const Flags& flags) {
+  Job job;
+  if (!flags.job.scenario.empty()) job = read_scenario_of("plan", flags.job.scenario).plan();
+  return flags.job.apply_to(std::move(job));
+}
+
+// Before the search, which takes its time.
+void check_outputs(const Flags& flags) {
+  std::vector<std::string> printing;
+  if (flags.json) printing.emplace_back("--json");
+  if (flags.prints_csv()) printing.emplace_back("--csv -");
+  if (flags.prints_emitted()) printing.emplace_back("--emit without --output");
+  if (printing.size() > 1) throw InvalidInput(str(join(printing, " and "), " all print; leave one of them"));
+  if (!flags.output.empty() && flags.emit.empty()) {
+    throw InvalidInput(str("--output ", flags.output, " is of --emit; add such as --emit megatron"));
+  }
+  if (!flags.explain.empty() && (!flags.csv.empty() || !flags.report.empty())) {
+    throw InvalidInput(str(flags.csv.empty() ? "--report" : "--csv",
+                           " shows all layouts and --explain one; leave one of them out"));
+  }
+  for (const auto& [flag, path] :
+       {std::pair{"--csv", flags.csv}, {"--report", flags.report}, {"--output", flags.output}}) {
+    if (!path.empty() && path != "-") require_writable(flag, path);
+  }
+}
+
+std::string progress_text(const sim::SearchProgress& progress) {
+  return str(human_count(progress.layouts), " layouts, ", human_count(progress.bounded), " bounded, ",
+             human_count(progress.replayed), " replayed",
+             progress.best_us > 0 ? str(", best so far ", human_us(progress.best_us)) : "");
+}
+
+sim::PlanAnswer search(const sim::PlanQuestion& question, int threads, Progress& progress) {
+  sim::SearchOptions options;
+  options.threads = threads;
+  options.stop = &InterruptScope::flag();
+  options.progress = [&](const sim::SearchProgress& so_far) { progress.show(progress_text(so_far)); };
+  return sim::search_layouts(question, options);
+}
+
+// ---- handing a layout over ----
+
+// What a framework has no word for goes to standard error, so that the text alone is piped.
+void emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
+          const ParallelLayout& layout) {
+  const sim::Emitted emitted = value_of("--emit", flags.emit, [&] {
+    return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, layout,
+                     {job.model(), question.cluster.nodes, question.cluster.node.gpus});
+  });
+  if (flags.prints_emitted()) {
+    fmt::print("{}", emitted.text);
+    for (const std::string& cannot : emitted.cannot) fmt::print(stderr, "cpsim plan: --emit: {}\n", cannot);
+    return;
+  }
+  write_text_file("--output", flags.output, emitted.text);
+  fmt::print("emitted     {} for {}\n", flags.output, flags.emit);
+  for (const std::string& cannot : emitted.cannot) fmt::print("            {}\n", wrapped(cannot, 98, 12));
+}
+
+// What a person does next, with the same question.
+std::string next_command(const Flags& flags, const Job& job) {
+  if (flags.emit == "cprun" && !flags.output.empty()) return str("cpsim run --scenario ", flags.output);
+  const std::string same = flags.job.save_scenario.empty()
+                               ? plan_command(job)
+                               : str("cpsim plan --scenario ", flags.job.save_scenario);
+  return str(same, flags.report.empty() ? " --report plan.html" : " --emit cprun --output attention.txtpb");
+}
+
+// ---- the two answers ----
+
+int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
+            const ParallelLayout& layout) {
+  if (flags.prints_emitted()) {
+    emit(flags, job, question, layout);
+    return 0;
+  }
+  const InterruptScope interrupts;
+  std::optional<LayoutVerdict> verdict = judge_without_search(question, layout);
+  if (!verdict) {
+    Progress progress;
+    const sim::PlanAnswer answer = search(question, flags.threads, progress);
+    verdict = judge(answer, sim::Evaluator(question).evaluate(layout));
+  }
+  fmt::print("{}", flags.json ? str(explanation_json(question, *verdict), "\n")
+                              : explanation_text(question, *verdict));
+  if (!flags.emit.empty()) emit(flags, job, question, layout);
+  return InterruptScope::interrupted() ? kInterruptedExitCode : 0;
+}
+
+// What the search leaves out: measurements, and for those who show it the timeline.
+void complete(sim::PlanAnswer& answer, bool with_charts, Progress& progress) {
+  progress.show("predicting what was measured");
+  answer.nearest = sim::nearest_measurement(answer.question);
+  if (!with_charts) return;
+  answer.published = sim::published_measurements();
+  progress.show("the timeline of the best");
+  if (!answer.best.empty())
+    answer.timeline = sim::layout_timeline(answer.question, answer.best.front().layout);
+}
+
+void print(const Flags& flags, const sim::PlanAnswer& answer) {
+  if (flags.prints_csv()) return fmt::print("{}", sim::to_csv(answer));
+  if (flags.json) return fmt::print("{}\n", sim::to_json(answer));
+  if (flags.prints_emitted()) return;
+  fmt::print("{}", plan_screen(answer));
+  if (!flags.report.empty()) fmt::print("report      {}\n", flags.report);
+}
+
+int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question) {
+  sim::PlanAnswer answer;
+  bool interrupted = false;
+  {
+    const InterruptScope interrupts;
+    Progress progress;
+    answer = search(question, flags.threads, progress);
+    interrupted = InterruptScope::interrupted();
+    if (!interrupted) complete(answer, flags.json || !flags.report.empty(), progress);
+  }
+  answer.next_command = next_command(flags, job);
+  if (!flags.csv.empty() && !flags.prints_csv()) write_text_file("--csv", flags.csv, sim::to_csv(answer));
+  if (!flags.report.empty()) write_text_file("--report", flags.report, sim::report_html(answer));
+  print(flags, answer);
+  if (!flags.emit.empty() && !answer.best.empty()) emit(flags, job, question, answer.best.front().layout);
+  std::fflush(stdout);
+  return interrupted ? kInterruptedExitCode : 0;
+}
+
+int run(const Flags& flags) {
+  check_outputs(flags);
+  const Job job = job_of(flags);
+  const sim::PlanQuestion question = make_plan_question(job);
+  if (!flags.emit.empty()) {
+    value_of("--emit", flags.emit,
+             [&] { return sim::require_phase(sim::parse_framework(flags.emit), question.workload.phase); });
+  }
+  std::optional<ParallelLayout> explained;
+  if (!flags.explain.empty()) explained = parse_layout_of(question, "--explain", flags.explain);
+  if (!flags.job.save_scenario.empty()) {
+    proto::Scenario saved;
+    *saved.mutable_plan() = job;
+    save_scenario_file(flags.job.save_scenario, saved);
+  }
+  return explained ? explain(flags, job, question, *explained) : answer(flags, job, question);
+}
+
+}  // namespace
+
+Command add_plan(CLI::App& cpsim) {
+  CLI::App* app = cpsim.add_subcommand("plan", "Which layout a model should run with on a cluster");
+  const auto flags = std::make_shared<Flags>();
+  add_plan_flags(*app, flags->job);
+  add_scenario_files(*app, flags->job);
+  app->add_option("--explain", flags->explain, "Instead: why this layout is rejected, too large or slower")
+      ->type_name("LAYOUT");
+  app->add_option("--threads", flags->threads, "[all cores]")->type_name("N")->check(CLI::PositiveNumber);
+  app->add_flag("--json", flags->json, "Print JSON");
+  app->add_option("--csv", flags->csv, "Write all layouts that were replayed; - prints them instead")
+      ->type_name("FILE|-");
+  app->add_option("--report", flags->report, "Write a page with charts that needs nothing else")
+      ->type_name("FILE.html");
+  app->add_option("--emit", flags->emit,
+                  "Write the best layout, or --explain's, for megatron, torchtitan, deepspeed, vllm or cprun")
+      ->type_name("FRAMEWORK");
+  app->add_option("--output", flags->output, "Where --emit writes to [it prints instead of the answer]")
+      ->type_name("FILE");
+  app->footer(
+      "Example: train at 131,072 tokens on two nodes; why not another layout; serve\n"
+      "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 --report plan.html\n"
+      "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 \\\n"
+      "    --explain tp=8,cp=2,strategy=ring,balance=head_tail,recompute=full\n"
+      "  cpsim plan --model path/config.json --cluster hgx-h200 --phase decode --cached 128K --concurrent "
+      "16");
+  return {app, [flags] { return run(*flags); }};
+}
+
+}  // namespace cp::cli

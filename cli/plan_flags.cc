@@ -1,0 +1,137 @@
+#include "cli/plan_flags.h"
+
+#include <string>
+#include <vector>
+
+#include "cli/plan_request.h"
+#include "cli/redistribute_request.h"
+#include "shared/mesh/mesh.h"
+#include "shared/transformer/workload.h"
+
+namespace cp::cli {
+namespace {
+
+using Job = proto::PlanLayouts;
+using Flags = ScenarioFlags<Job>;
+using Text = const std::string&;
+
+int degree(const char* flag, Text text) {
+  return static_cast<int>(parse_whole(flag, text, 1, Mesh::kMaxRanks));
+}
+
+void add_where(CLI::App& app, Flags& flags) {
+  const char* group = "Model and cluster";
+  add_field(app, flags, "--model", "NAME|config.json", "A preset, a Hugging Face config.json, or its folder",
+            [](Job& job, Text text) { job.set_model(text); })
+      ->group(group);
+  add_field(app, flags, "--cluster", "NAME|FILE.txtpb", "A preset or a file [dgx-h100]",
+            [](Job& job, Text text) { job.set_cluster(text); })
+      ->group(group);
+  add_field(app, flags, "--nodes", "N", "[as many as the cluster's file says]", [](Job& job, Text text) {
+    job.set_nodes(degree("--nodes", text));
+  })->group(group);
+  add_field(app, flags, "--gpus", "N", "Instead of --nodes: whole nodes, or a part of one",
+            [](Job& job, Text text) { job.set_gpus(degree("--gpus", text)); })
+      ->group(group);
+  add_field(app, flags, "--software", "NAME|FILE.txtpb", "Whose implementation [cprun]",
+            [](Job& job, Text text) { job.set_software(text); })
+      ->group(group);
+}
+
+void add_step(CLI::App& app, Flags& flags) {
+  const char* group = "What is computed";
+  add_field(app, flags, "--phase", "PHASE", "training, prefill or decode [training]",
+            [](Job& job, Text text) {
+              switch (value_of("--phase", text, [&] { return parse_phase(text); })) {
+                case Phase::training:
+                  return job.set_phase(Job::training);
+                case Phase::prefill:
+                  return job.set_phase(Job::prefill);
+                case Phase::decode:
+                  return job.set_phase(Job::decode);
+              }
+            })
+      ->group(group);
+  add_field(app, flags, "--seq-len", "TOKENS", "131072, 128K, 1M", [](Job& job, Text text) {
+    job.set_seq_len(parse_tokens("--seq-len", text));
+  })->group(group);
+  add_field(app, flags, "--global-batch", "N", "Training: sequences in a step", [](Job& job, Text text) {
+    job.set_global_batch(parse_whole("--global-batch", text, 1));
+  })->group(group);
+  add_field(app, flags, "--global-batch-tokens", "TOKENS", "The same in tokens", [](Job& job, Text text) {
+    job.set_global_batch_tokens(parse_tokens("--global-batch-tokens", text));
+  })->group(group);
+  add_field(app, flags, "--concurrent", "N", "Serving: requests at once [1]", [](Job& job, Text text) {
+    job.set_concurrent(parse_whole("--concurrent", text, 1));
+  })->group(group);
+  add_field(app, flags, "--cached", "TOKENS", "Serving: what the cache has of each request",
+            [](Job& job, Text text) { job.set_cached(parse_tokens("--cached", text, 0)); })
+      ->group(group);
+  add_field(app, flags, "--new-tokens", "TOKENS", "Decode: what is written after that [128]",
+            [](Job& job, Text text) { job.set_new_tokens(parse_tokens("--new-tokens", text)); })
+      ->group(group);
+  add_field(app, flags, "--ttft-max", "MS", "Decode: only layouts whose prompt takes no longer",
+            [](Job& job, Text text) { job.set_ttft_max(parse_real("--ttft-max", text)); })
+      ->group(group);
+}
+
+void add_numbers(CLI::App& app, Flags& flags) {
+  const char* group = "How it is computed";
+  add_field(app, flags, "--dtype", "DTYPE", "Of products and activations [as the config stores it, or bf16]",
+            [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); })
+      ->group(group);
+  add_field(app, flags, "--kv-dtype", "DTYPE", "Serving: of the cache [that of --dtype]",
+            [](Job& job, Text text) { job.set_kv_dtype(parse_proto_dtype("--kv-dtype", text)); })
+      ->group(group);
+  add_field(app, flags, "--gradient-dtype", "DTYPE", "Training: of added and reduced gradients [f32]",
+            [](Job& job, Text text) { job.set_gradient_dtype(parse_proto_dtype("--gradient-dtype", text)); })
+      ->group(group);
+  add_field(app, flags, "--optimizer", "NAME",
+            "adamw, adamw_16, sgd or sgd_momentum; with :offload in host memory [adamw]",
+            [](Job& job, Text text) { job.set_optimizer(text); })
+      ->group(group);
+  add_field(app, flags, "--expert-imbalance", "FACTOR", "Tokens of the busiest expert over their mean [1]",
+            [](Job& job, Text text) { job.set_expert_imbalance(parse_real("--expert-imbalance", text)); })
+      ->group(group);
+}
+
+void add_limits(CLI::App& app, Flags& flags) {
+  const char* group = "Search";
+  add_field(app, flags, "--micro-batch", "N", "Training: sequences of a replica at once [searched]",
+            [](Job& job, Text text) { job.set_micro_batch(parse_whole("--micro-batch", text, 1)); })
+      ->group(group);
+  add_field(app, flags, "--recompute", "WHAT", "auto, none, selective, full or every:K [auto: searched]",
+            [](Job& job, Text text) { job.set_recompute(text); })
+      ->group(group);
+  const auto fix = [&flags](const std::vector<std::string>& texts) {
+    flags.changes.emplace_back([texts](Job& job) {
+      for (Text text : texts) job.add_fix(text);
+    });
+  };
+  app.add_option_function<std::vector<std::string>>(
+         "--fix", fix, "What the search must not vary, such as tp=8,strategy=ring; may come again")
+      ->type_name("KEY=VALUE,...")
+      ->allow_extra_args(false)
+      ->group(group);
+  add_field(app, flags, "--max-memory", "GIB", "Of a GPU [what the cluster's file calls usable]",
+            [](Job& job, Text text) { job.set_max_memory(parse_real("--max-memory", text)); })
+      ->group(group);
+  add_field(app, flags, "--baseline", "LAYOUT",
+            "Compare with this one, such as tp=8,cp=2,strategy=ring,recompute=full",
+            [](Job& job, Text text) { job.set_baseline(text); })
+      ->group(group);
+  add_field(app, flags, "--top", "N", "Layouts to show [5]", [](Job& job, Text text) {
+    job.set_top(static_cast<int>(parse_whole("--top", text, 1, 1000)));
+  })->group(group);
+}
+
+}  // namespace
+
+void add_plan_flags(CLI::App& app, Flags& flags) {
+  add_where(app, flags);
+  add_step(app, flags);
+  add_numbers(app, flags);
+  add_limits(app, flags);
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,142 @@
+#include "cli/plan_inputs.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "cli/plan_fixed.h"
+#include "cli/units.h"
+#include "shared/base/text.h"
+
+namespace cp::cli {
+namespace {
+
+using sim::Cluster;
+using sim::PlanQuestion;
+
+// "8.03 B", "405 B", "124 M".
+std::string human_parameters(std::int64_t count) {
+  const double value = static_cast<double>(count);
+  return value >= 1e12  ? fmt::format("{:.3g} T", value / 1e12)
+         : value >= 1e9 ? fmt::format("{:.3g} B", value / 1e9)
+                        : fmt::format("{:.3g} M", value / 1e6);
+}
+
+std::string model_text(const PlanQuestion& question) {
+  const Transformer& model = question.model;
+  const ParameterCounts counts = parameter_counts(model);
+  std::string text = fmt::format("{}: {} parameters", model.name, human_parameters(counts.total));
+  if (model.experts) {
+    text += fmt::format(" ({} active; {} experts, {} of them for a token)", human_parameters(counts.active),
+                        model.experts->count, model.experts->top_k);
+  }
+  text += fmt::format(", {} layers of {}, {} heads ({} kv) of {}", model.layers, human_count(model.hidden),
+                      model.q_heads, model.kv_heads, model.head_dim);
+  if (model.window) text += fmt::format(", window {}", human_count(*model.window));
+  return text + (question.model_source.empty() ? "" : str("; ", question.model_source));
+}
+
+std::string plural(std::int64_t count, std::string_view what) {
+  return str(human_count(count), " ", what, count == 1 ? "" : "s");
+}
+
+std::string workload_text(const PlanQuestion& question) {
+  const Workload& w = question.workload;
+  if (w.phase == Phase::training) {
+    return fmt::format("training: {} of {} tokens a step ({} tokens), {}, {}, gradients {}",
+                       plural(w.global_batch, "sequence"), human_count(w.seq_len), human_count(w.tokens()),
+                       name(w.dtype), to_string(w.optimizer), name(w.gradient_dtype));
+  }
+  const std::string requests = str(plural(w.global_batch, "request"), " at once");
+  const std::string dtypes = str(name(w.dtype), ", KV cache ", name(w.kv_dtype));
+  if (w.phase == Phase::prefill) {
+    const std::string of = w.cached > 0 ? str(" of ", human_count(w.seq_len)) : "";
+    return fmt::format("prefill: {}, {}{} tokens to read, {}", requests, human_count(w.seq_len - w.cached),
+                       of, dtypes);
+  }
+  std::string text = fmt::format("decode: {}, {} after {} cached, {}", requests,
+                                 plural(w.new_tokens, "new token"), human_count(w.cached), dtypes);
+  if (question.max_ttft_ms)
+    text += fmt::format(", first token within {}", human_us(1e3 * *question.max_ttft_ms));
+  return text;
+}
+
+std::string cluster_text(const PlanQuestion& question) {
+  const Cluster& cluster = question.cluster;
+  const int gpus = cluster.num_gpus();
+  const double usable = static_cast<double>(usable_bytes(question)) / (1024.0 * 1024 * 1024);
+  return fmt::format("{} of {}: {} {}, {:.1f} GiB of each to use{}", plural(cluster.nodes, "node"),
+                     cluster.name, human_count(gpus), cluster.gpu.name, usable,
+                     question.max_memory_gib ? " (--max-memory)" : "");
+}
+
+// How the field that counts is known: the first of those that the cluster has.
+std::string origin(const Cluster& cluster, const std::vector<std::string>& fields) {
+  for (const std::string& field : fields) {
+    if (const sim::Source* source = cluster.source_of(field)) return origin_of(*source);
+  }
+  return "unknown";
+}
+
+// Rates that are known alike stand together.
+std::string rates_text(const Cluster& cluster) {
+  std::vector<std::pair<std::string, std::string>> rates = {
+      {"attention", origin(cluster, {"attention[0].tflops"})},
+      {"products", origin(cluster, {"matmul_efficiency"})},
+      {"memory", origin(cluster, {"memory_efficiency"})}};
+  if (!cluster.collectives.empty())
+    rates.emplace_back("collectives", origin(cluster, {"collectives[0].time_us"}));
+  if (cluster.node.nvlink_domain > 1)
+    rates.emplace_back("NVLink", origin(cluster, {"transfer.intra_node", "node.nvlink_gbps"}));
+  if (cluster.nodes > 1)
+    rates.emplace_back("network", origin(cluster, {"transfer.inter_node", "network.nic_gbps"}));
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  for (const auto& [rate, how] : rates) {
+    const auto known = std::find_if(groups.begin(), groups.end(),
+                                    [&, &how = how](const auto& group) { return group.first == how; });
+    if (known == groups.end()) {
+      groups.push_back({how, {rate}});
+    } else {
+      known->second.push_back(rate);
+    }
+  }
+  std::vector<std::string> words;
+  for (const auto& [how, names] : groups) words.push_back(str(join(names, ", "), " ", how));
+  return join(words, "; ");
+}
+
+std::string software_text(const sim::SoftwareProfile& software) {
+  std::int64_t known = 0;
+  const std::vector<std::string> free = {"forward_progress", "backward_progress", "merge_passes",
+                                         "pack_passes", "host_overhead_us"};
+  for (const sim::Source& source : software.sources) {
+    if (std::find(free.begin(), free.end(), source.field) == free.end()) continue;
+    const std::string how = origin_of(source);
+    if (how == "measured" || how == "published") ++known;
+  }
+  return str(software.name, known == 0 ? ": overlap and overheads are assumed"
+                                       : str(": ", known, " of ", free.size(), " numbers measured"));
+}
+
+}  // namespace
+
+std::string origin_of(const sim::Source& source) {
+  if (source.borrowed) return "borrowed";
+  if (source.text.starts_with("estimate") || source.text.starts_with("assumed")) return "estimated";
+  return source.text.find(".csv") != std::string::npos ? "measured" : "published";
+}
+
+std::vector<std::pair<std::string, std::string>> plan_inputs(const PlanQuestion& question) {
+  std::vector<std::pair<std::string, std::string>> lines = {{"model", model_text(question)},
+                                                            {"workload", workload_text(question)},
+                                                            {"cluster", cluster_text(question)},
+                                                            {"rates", rates_text(question.cluster)},
+                                                            {"software", software_text(question.software)}};
+  if (const std::string fixed = fixed_text(question.fixed); !fixed.empty())
+    lines.emplace_back("fixed", fixed);
+  if (!question.assumptions.empty()) lines.emplace_back("assumed", join(question.assumptions, "; "));
+  return lines;
+}
+
+}  // namespace cp::cli

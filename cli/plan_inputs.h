@@ -1,0 +1,18 @@
+// A PlanQuestion in words: what was asked, as it was understood.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/search/question.h"
+
+namespace cp::cli {
+
+// Titles and texts, in order: model, workload, cluster, rates, software, fixed, assumed; those that say nothing are left out.
+std::vector<std::pair<std::string, std::string>> plan_inputs(const sim::PlanQuestion& question);
+
+// "measured", "published", "estimated" or "borrowed": how a number of a preset is known.
+std::string origin_of(const sim::Source& source);
+
+}  // namespace cp::cli

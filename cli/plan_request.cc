@@ -1,0 +1,240 @@
+#include "cli/plan_request.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+
+#include "cli/flags.h"
+#include "cli/plan_fixed.h"
+#include "cli/plan_workload.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/cluster/read_software.h"
+#include "sim/models/read_model.h"
+
+namespace cp::cli {
+namespace {
+
+using Job = proto::PlanLayouts;
+using google::protobuf::FieldDescriptor;
+
+// "--global-batch" of the field global_batch.
+std::string flag_of(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return str("--", field);
+}
+
+// ---- the model and the cluster ----
+
+void take_model(const Job& job, sim::PlanQuestion& question, std::optional<DType>& stored) {
+  if (job.model().empty())
+    throw InvalidInput("--model is missing; add such as --model llama-3.1-8b, or a config.json");
+  sim::ReadModel read = value_of("--model", job.model(), [&] { return sim::load_model(job.model()); });
+  question.model = std::move(read.model);
+  question.model_source = std::move(read.source);
+  question.assumptions = std::move(read.assumptions);
+  stored = read.dtype;
+}
+
+// A part of one node.
+void shrink_node(sim::Cluster& cluster, int gpus) {
+  sim::Node& node = cluster.node;
+  if (node.gpus % gpus != 0) {
+    throw InvalidInput(str("--gpus ", gpus, " neither divides the ", node.gpus, " GPUs of a node of ",
+                           cluster.name, " nor is a multiple of them; use --gpus ", node.gpus));
+  }
+  if (node.nvlink_domain <= node.gpus) node.nvlink_domain = std::min(node.nvlink_domain, gpus);
+  node.gpus_per_pcie_switch = std::min(node.gpus_per_pcie_switch, gpus);
+  cluster.network.gpus_per_nic = std::min(cluster.network.gpus_per_nic, gpus);
+  node.gpus = gpus;
+  sim::validate_cluster(cluster);
+}
+
+void take_cluster(const Job& job, sim::PlanQuestion& question) {
+  const std::string name = job.cluster().empty() ? "dgx-h100" : job.cluster();
+  const auto find = [&](int nodes) {
+    return value_of("--cluster", name, [&] { return sim::find_cluster(name, nodes); });
+  };
+  if (job.cluster().empty()) question.assumptions.push_back(str("cluster ", name));
+  question.cluster = find(job.nodes());
+  sim::Cluster& cluster = question.cluster;
+  const int of_node = cluster.node.gpus;
+  if (!job.has_nodes() && !job.has_gpus()) {
+    question.assumptions.push_back(
+        str(cluster.nodes, cluster.nodes == 1 ? " node" : " nodes", ", as many as the preset has"));
+  }
+  if (!job.has_gpus()) return;
+  if (job.has_nodes() && job.gpus() != job.nodes() * of_node) {
+    throw InvalidInput(str("--gpus ", job.gpus(), " and --nodes ", job.nodes(), " disagree: a node of ", name,
+                           " has ", of_node, " GPUs; give one of them"));
+  }
+  if (job.gpus() > of_node && job.gpus() % of_node != 0) {
+    throw InvalidInput(str("--gpus ", job.gpus(), " is no whole number of nodes of ", name, ", which have ",
+                           of_node, " GPUs; use --gpus ", job.gpus() / of_node * of_node, " or ",
+                           (job.gpus() / of_node + 1) * of_node));
+  }
+  if (job.gpus() >= of_node) {
+    cluster = find(job.gpus() / of_node);
+  } else {
+    cluster.nodes = 1;
+    shrink_node(cluster, job.gpus());
+  }
+}
+
+void take_software(const Job& job, sim::PlanQuestion& question) {
+  const std::string name = job.software().empty() ? "cprun" : job.software();
+  if (job.software().empty()) question.assumptions.push_back(str("software ", name));
+  question.software = value_of("--software", name, [&] { return sim::find_software(name); });
+}
+
+void take_memory(const Job& job, sim::PlanQuestion& question) {
+  if (!job.has_max_memory()) return;
+  const sim::Gpu& gpu = question.cluster.gpu;
+  if (!(job.max_memory() > 0) || job.max_memory() > gpu.usable_memory_gib) {
+    throw InvalidInput(str("--max-memory ", job.max_memory(), " is out of range: of a GPU of ",
+                           question.cluster.name, " ", gpu.usable_memory_gib,
+                           " GiB can be used; give at most that"));
+  }
+  question.max_memory_gib = job.max_memory();
+}
+
+void take_workload(const Job& job, std::optional<DType> stored, sim::PlanQuestion& question) {
+  question.workload = read_workload(job, stored, question.assumptions);
+  const std::int64_t longest = question.model.max_seq_len, seq_len = question.workload.seq_len;
+  if (longest > 0 && seq_len > longest) {
+    question.assumptions.push_back(
+        str("positions reach beyond max_position_embeddings ", longest, " to ", seq_len));
+  }
+  if (question.model.experts && !job.has_expert_imbalance())
+    question.assumptions.emplace_back("expert_imbalance 1: all experts get as many tokens");
+  if (!question.model.experts && job.has_expert_imbalance())
+    throw InvalidInput(str("--expert-imbalance means nothing: ", question.model.name, " has no experts"));
+  if (job.has_ttft_max()) {
+    if (!(job.ttft_max() > 0))
+      throw InvalidInput(str("--ttft-max ", job.ttft_max(), " is out of range; give ms above 0"));
+    question.max_ttft_ms = job.ttft_max();
+  }
+}
+
+// Flags of their own for what --fix has, too.
+void take_fixed(const Job& job, sim::PlanQuestion& question) {
+  sim::Fixed& fixed = question.fixed;
+  fixed = parse_fixed({job.fix().begin(), job.fix().end()});
+  if (job.has_micro_batch()) {
+    if (fixed.micro_batch && *fixed.micro_batch != job.micro_batch()) {
+      throw InvalidInput(str("--micro-batch ", job.micro_batch(),
+                             " and --fix micro_batch=", *fixed.micro_batch, " disagree; give one of them"));
+    }
+    fixed.micro_batch = job.micro_batch();
+  }
+  if (job.recompute().empty() || job.recompute() == "auto") return;
+  const Recompute recompute =
+      value_of("--recompute", job.recompute(), [&] { return parse_recompute(job.recompute()); });
+  if (fixed.recompute && !(*fixed.recompute == recompute)) {
+    throw InvalidInput(str("--recompute ", job.recompute(), " and --fix recompute=",
+                           to_string(*fixed.recompute), " disagree; give one of them"));
+  }
+  fixed.recompute = recompute;
+}
+
+bool gives(std::string_view text, std::string_view key) {
+  for (const std::string_view part : split(text, ',')) {
+    if (trim(part.substr(0, part.find('='))) == key) return true;
+  }
+  return false;
+}
+
+std::string value_text(const Job& job, const FieldDescriptor* field, int index) {
+  const auto* reflection = job.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return str(reflection->GetInt32(job, field));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return str(reflection->GetInt64(job, field));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return fmt::format("{}", reflection->GetDouble(job, field));
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return reflection->GetEnum(job, field)->name();
+    default:
+      return field->is_repeated() ? reflection->GetRepeatedString(job, field, index)
+                                  : reflection->GetString(job, field);
+  }
+}
+
+// As a shell takes it.
+std::string quoted(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+%@";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+sim::PlanQuestion make_plan_question(const Job& job) {
+  sim::PlanQuestion question;
+  std::optional<DType> stored;
+  take_model(job, question, stored);
+  take_cluster(job, question);
+  take_software(job, question);
+  take_workload(job, stored, question);
+  take_memory(job, question);
+  take_fixed(job, question);
+  if (job.has_top()) question.top = job.top();
+  if (!job.baseline().empty()) question.baseline = parse_layout_of(question, "--baseline", job.baseline());
+  return question;
+}
+
+ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_view flag,
+                               std::string_view text) {
+  const int gpus = question.cluster.num_gpus();
+  ParallelLayout layout = value_of(flag, text, [&] { return parse_parallel_layout(text, gpus); });
+  const bool training = question.workload.phase == Phase::training;
+  if (!training && !gives(text, "dp_shard")) {
+    layout.dp_replicate *= layout.dp_shard;
+    layout.dp_shard = 1;
+  }
+  if (layout.world() != gpus) {
+    throw InvalidInput(str(flag, " ", text, ": it takes ", layout.world(), " of the ", gpus,
+                           " GPUs; use degrees whose product is ", gpus));
+  }
+  if (!gives(text, "micro_batch")) {
+    if (training) {
+      layout.micro_batch = question.fixed.micro_batch.value_or(1);
+    } else {
+      layout.micro_batch = std::max<std::int64_t>(1, question.workload.global_batch / layout.dp());
+    }
+  }
+  if (!gives(text, "recompute")) layout.recompute = question.fixed.recompute.value_or(Recompute{});
+  return layout;
+}
+
+std::int64_t parse_tokens(std::string_view flag, std::string_view text, std::int64_t least) {
+  const std::string_view trimmed = trim(text);
+  const bool short_unit = trimmed.ends_with('K') || trimmed.ends_with('M');
+  const std::int64_t tokens = value_of(flag, text, [&] {
+    return parse_int(short_unit ? str(trimmed, "i") : std::string(trimmed), "number of tokens");
+  });
+  if (tokens >= least) return tokens;
+  throw InvalidInput(str(flag, " ", text, " is out of range; use ", least, " or more, such as 128K"));
+}
+
+std::string plan_command(const Job& job) {
+  std::vector<const FieldDescriptor*> fields;
+  job.GetReflection()->ListFields(job, &fields);
+  std::string command = "cpsim plan";
+  for (const FieldDescriptor* field : fields) {
+    const int values = field->is_repeated() ? job.GetReflection()->FieldSize(job, field) : 1;
+    for (int i = 0; i < values; ++i)
+      command += str(" ", flag_of(field->name()), " ", quoted(value_text(job, field, i)));
+  }
+  return command;
+}
+
+}  // namespace cp::cli

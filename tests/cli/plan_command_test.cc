@@ -1,0 +1,261 @@
+// cpsim plan, from the outside: small searches.
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cpsim_process.h"
+
+namespace cp::cli {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+using Words = std::vector<std::string>;
+
+// A small space.
+const Words kTraining = {"plan",      "--model", "llama-3.1-8b",      "--nodes", "1",
+                         "--seq-len", "32K",     "--global-batch",    "8",       "--recompute",
+                         "selective", "--fix",   "pp=1,loss_chunks=4"};
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// All but how long the search took.
+json answer_of(const Finished& finished) {
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  json answer = json::parse(finished.out);
+  answer["counts"].erase("seconds");
+  return answer;
+}
+
+TEST(PlanCommand, TheFirstScreenAnswers) {
+  const Finished finished = cpsim({"plan", "--model", "llama-3.1-8b", "--nodes", "1", "--seq-len", "32K",
+                                   "--global-batch", "8", "--recompute", "selective", "--baseline", "tp=8"});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.err, IsEmpty());
+  for (const char* part :
+       {"llama-3.1-8b, 32,768 tokens, 8 GPUs of dgx-h100: ", "\nmodel       llama-3.1-8b: 8.03 B parameters",
+        "\nworkload    training: 8 sequences of 32,768 tokens", "\nfixed       recompute=selective\n",
+        "optimizer adamw", "\nrank  step, s", "\nbest        ", "GiB: parameters ", "  pure CP ",
+        "  TP + CP ", "  with PP ", "  baseline ", "not runnable by cprun", " layouts: ", " replayed, in ",
+        "\nnext        cpsim plan --model llama-3.1-8b --nodes 1 --seq-len 32768 --global-batch 8"})
+    EXPECT_THAT(finished.out, HasSubstr(part));
+  EXPECT_LE(std::count(finished.out.begin(), finished.out.end(), '\n'), 45);
+}
+
+TEST(PlanCommand, TheAnswerIsTheSameForAnyNumberOfThreads) {
+  const json one = answer_of(cpsim(with(kTraining, {"--json", "--threads", "1"})));
+  const json three = answer_of(cpsim(with(kTraining, {"--json", "--threads", "3"})));
+  EXPECT_EQ(one, three);
+  EXPECT_EQ(one["schema"], "cpsim.plan/1");
+  EXPECT_EQ(one["best"][0]["rank"], 1);
+  for (const json& candidate : one["all"]) {
+    EXPECT_LE(candidate["memory_bytes"]["counted"], candidate["usable_bytes"]);
+    EXPECT_EQ(candidate["layout_fields"]["gpus"], 8);
+    EXPECT_LT(candidate["mfu"], 1);
+    EXPECT_GT(candidate["mfu"], 0);
+  }
+  EXPECT_FALSE(one["timeline"]["tracks"].empty());
+  EXPECT_FALSE(one["published"].empty());
+}
+
+TEST(PlanCommand, WhatIsFixedStaysFixed) {
+  const json answer = answer_of(cpsim(with(kTraining, {"--json", "--fix", "tp=2,cp=4", "--fix",
+                                                       "strategy=ring,balance=head_tail", "--top", "2"})));
+  EXPECT_EQ(answer["question"]["top"], 2);
+  for (const json& candidate : answer["all"]) {
+    EXPECT_EQ(candidate["layout_fields"]["tp"], 2);
+    EXPECT_EQ(candidate["layout_fields"]["cp"], 4);
+    EXPECT_EQ(candidate["layout_fields"]["core"], "ring");
+    EXPECT_EQ(candidate["layout_fields"]["balance"], "head_tail");
+  }
+}
+
+TEST(PlanCommand, PrefillAndDecodeHaveScreensOfTheirOwn) {
+  const Words serving = {"plan", "--model", "llama-3.1-8b", "--gpus", "4", "--concurrent", "4"};
+  const Finished prefill = cpsim(with(serving, {"--phase", "prefill", "--seq-len", "32K"}));
+  EXPECT_EQ(prefill.exit_code, 0) << prefill.err;
+  EXPECT_THAT(prefill.out, AllOf(HasSubstr("4 GPUs of dgx-h100"), HasSubstr("to the first token"),
+                                 HasSubstr("rank  TTFT, "), HasSubstr("KV cache")));
+  const Finished decode = cpsim(with(serving, {"--phase", "decode", "--cached", "32K"}));
+  EXPECT_EQ(decode.exit_code, 0) << decode.err;
+  EXPECT_THAT(decode.out,
+              AllOf(HasSubstr("between tokens"), HasSubstr("rank  TTIT, "), Not(HasSubstr("MFU"))));
+}
+
+TEST(PlanCommand, ExplainsWhyNotAnother) {
+  const auto explain = [](const std::string& layout, const Words& more = {}) {
+    const Finished finished = cpsim(with(with(kTraining, {"--explain", layout}), more));
+    EXPECT_EQ(finished.exit_code, 0) << finished.err;
+    return finished.out;
+  };
+  EXPECT_THAT(explain("tp=8,micro_batch=3"), HasSubstr("is rejected: global_batch=8 is not a multiple"));
+  EXPECT_THAT(explain("dp_shard=8,recompute=none"),
+              AllOf(HasSubstr("does not fit"), HasSubstr("activations")));
+  EXPECT_THAT(explain("tp=8,loss_chunks=4"), AllOf(HasSubstr("slower than the best"), HasSubstr("difference"),
+                                                   HasSubstr("whole"), HasSubstr("memory: ")));
+  const json best = answer_of(cpsim(with(kTraining, {"--json"})))["best"][0]["layout"];
+  EXPECT_THAT(explain(best), HasSubstr("nothing is faster"));
+  const json why = json::parse(explain("tp=8,loss_chunks=4", {"--json"}));
+  EXPECT_GT(why["step_us"], why["best"]["step_us"]);
+  EXPECT_FALSE(why["parts"].empty());
+}
+
+TEST(PlanCommand, WritesTablesAndAReport) {
+  const TemporaryFolder folder;
+  const Finished finished =
+      cpsim(with(kTraining, {"--csv", folder.file("all.csv"), "--report", folder.file("plan.html")}));
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("\nreport      " + folder.file("plan.html")));
+  EXPECT_THAT(read(folder.file("all.csv")), StartsWith("rank,layout,"));
+  EXPECT_THAT(read(folder.file("plan.html")), AllOf(HasSubstr("<html"), HasSubstr("llama-3.1-8b")));
+  const Finished printed = cpsim(with(kTraining, {"--csv", "-"}));
+  EXPECT_EQ(printed.out, read(folder.file("all.csv")));
+}
+
+TEST(PlanCommand, HandsTheBestLayoutOver) {
+  const Finished megatron = cpsim(with(kTraining, {"--emit", "megatron", "--explain", "tp=8,loss_chunks=4"}));
+  EXPECT_EQ(megatron.exit_code, 0) << megatron.err;
+  EXPECT_THAT(megatron.out, HasSubstr("--tensor-model-parallel-size 8"));
+  EXPECT_THAT(megatron.err, HasSubstr("cpsim plan: --emit: "));  // Megatron has no chunked loss
+  const TemporaryFolder folder;
+  const Finished cprun = cpsim(
+      with(kTraining, {"--fix", "cp=8", "--emit", "cprun", "--output", folder.file("attention.txtpb")}));
+  EXPECT_EQ(cprun.exit_code, 0) << cprun.err;
+  EXPECT_THAT(cprun.out, AllOf(HasSubstr("\nrank "), HasSubstr("cpsim run --scenario " + folder.file("")),
+                               HasSubstr("\nemitted     ")));
+  const Finished run = cpsim({"run", "--scenario", folder.file("attention.txtpb"), "--seq-len", "64",
+                              "--head-dim", "8", "--dtype", "f32"});
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
+
+TEST(PlanCommand, AScenarioSaysTheSame) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("plan.txtpb");
+  const Words flags = {"plan",
+                       "--model",
+                       "mixtral-8x7b",
+                       "--cluster",
+                       "hgx-h200",
+                       "--gpus",
+                       "8",
+                       "--software",
+                       "megatron",
+                       "--phase",
+                       "training",
+                       "--seq-len",
+                       "8K",
+                       "--global-batch-tokens",
+                       "128K",
+                       "--micro-batch",
+                       "1",
+                       "--dtype",
+                       "bf16",
+                       "--gradient-dtype",
+                       "bf16",
+                       "--optimizer",
+                       "adamw_16",
+                       "--recompute",
+                       "full",
+                       "--expert-imbalance",
+                       "1.25",
+                       "--fix",
+                       "pp=1",
+                       "--fix",
+                       "cp=1",
+                       "--max-memory",
+                       "120",
+                       "--baseline",
+                       "tp=8",
+                       "--top",
+                       "3"};
+  const json given = answer_of(cpsim(with(flags, {"--json", "--save-scenario", path})));
+  EXPECT_EQ(given["question"]["assumptions"], json::array());
+  EXPECT_THAT(given["next_command"].get<std::string>(), HasSubstr("cpsim plan --scenario " + path));
+  const json read_again = answer_of(cpsim({"plan", "--json", "--save-scenario", path, "--scenario", path}));
+  EXPECT_EQ(read_again, given);
+  const json changed =
+      answer_of(cpsim({"plan", "--json", "--scenario", path, "--seq-len", "4K", "--fix", "tp=8"}));
+  EXPECT_EQ(changed["question"]["workload"]["seq_len"], 4096);
+  EXPECT_EQ(changed["question"]["fixed"]["tp"], 8);
+  EXPECT_EQ(changed["question"]["fixed"]["pp"], 1);
+}
+
+TEST(PlanCommand, NothingFitsIsACodeOfItsOwn) {
+  const Finished finished = cpsim(
+      {"plan", "--model", "llama-3.1-405b", "--nodes", "1", "--seq-len", "128K", "--global-batch", "8"});
+  EXPECT_EQ(finished.exit_code, 20);
+  EXPECT_THAT(finished.out, IsEmpty());
+  EXPECT_THAT(finished.err,
+              AllOf(HasSubstr("fits"), HasSubstr("The nearest is "), HasSubstr("try --nodes ")));
+}
+
+TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
+  const TemporaryFolder folder;
+  const auto error = [](const Words& words) {
+    const Finished finished = cpsim(words);
+    EXPECT_EQ(finished.exit_code, 2) << finished.out << finished.err;
+    EXPECT_THAT(finished.out, IsEmpty());
+    return finished.err;
+  };
+  const auto changed = [&](const Words& more) { return error(with(kTraining, more)); };
+  EXPECT_THAT(error({"plan"}), HasSubstr("--model is missing"));
+  EXPECT_THAT(changed({"--fx", "tp=8"}), HasSubstr("did you mean --fix?"));
+  EXPECT_THAT(error({"plan", "--seq-len", "many"}), HasSubstr("--seq-len many"));
+  EXPECT_THAT(changed({"--phase", "serving"}), HasSubstr("use training, prefill or decode"));
+  EXPECT_THAT(changed({"--dtype", "fp9"}), HasSubstr("--dtype fp9"));
+  EXPECT_THAT(changed({"--explain", "tp=3"}), HasSubstr("--explain tp=3"));
+  EXPECT_THAT(changed({"--fix", "tp=3"}), HasSubstr("does not fit 8 GPUs"));
+  EXPECT_THAT(changed({"--json", "--csv", "-"}), HasSubstr("--json and --csv - all print"));
+  EXPECT_THAT(changed({"--output", "x"}), HasSubstr("--output x is of --emit"));
+  EXPECT_THAT(changed({"--emit", "jax"}), AllOf(HasSubstr("--emit jax"), HasSubstr("megatron")));
+  EXPECT_THAT(changed({"--emit", "vllm"}), HasSubstr("--emit vllm"));
+  EXPECT_THAT(changed({"--explain", "tp=8", "--report", "x.html"}), HasSubstr("--report"));
+  EXPECT_THAT(changed({"--report", folder.file("none/plan.html")}), HasSubstr("there is no folder"));
+  std::ofstream(folder.file("config.json")) << "{\"hidden_size\": 64}";
+  EXPECT_THAT(
+      error({"plan", "--model", folder.file("config.json"), "--seq-len", "1K", "--global-batch", "1"}),
+      AllOf(HasSubstr("--model "), HasSubstr("num_hidden_layers"), HasSubstr("vocab_size")));
+  std::ofstream(folder.file("config.json")) << "hidden_size: 64";
+  EXPECT_THAT(
+      error({"plan", "--model", folder.file("config.json"), "--seq-len", "1K", "--global-batch", "1"}),
+      HasSubstr("not JSON"));
+  std::ofstream(folder.file("run.txtpb")) << "run { mesh: \"cp=2\" seq_len: 64 }";
+  EXPECT_THAT(error({"plan", "--scenario", folder.file("run.txtpb")}),
+              HasSubstr("it holds run { ... }; use cpsim run"));
+}
+
+// The search of a large model stops, and says what it found so far.
+TEST(PlanCommand, CtrlCShowsWhatWasFoundSoFar) {
+  CpsimProcess process({"plan", "--model", "llama-3.1-405b", "--nodes", "2048", "--seq-len", "128K",
+                        "--global-batch", "2048", "--threads", "1"},
+                       CpsimProcess::Terminal::standard_error);
+  ASSERT_TRUE(process.wait_for_error_text(" replayed, best so far "));
+  process.signal(SIGINT);
+  const Finished finished = process.finish();
+  EXPECT_EQ(finished.exit_code, 130) << finished.out << finished.err;
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("\nrank "), HasSubstr("\nwarning     interrupted")));
+}
+
+}  // namespace
+}  // namespace cp::cli

@@ -1,0 +1,308 @@
+// What flags and scenarios of cpsim plan mean.
+#include "cli/plan_request.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "cli/plan_fixed.h"
+#include "tests/support/messages.h"
+
+namespace cp::cli {
+namespace {
+
+using ::cp::testing::message_of;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Job = proto::PlanLayouts;
+
+Job training() {
+  Job job;
+  job.set_model("llama-3.1-8b");
+  job.set_nodes(2);
+  job.set_seq_len(131072);
+  job.set_global_batch(16);
+  return job;
+}
+
+Job serving(Job::Phase phase) {
+  Job job = training();
+  job.clear_global_batch();
+  job.set_phase(phase);
+  return job;
+}
+
+template <class Change>
+std::string error_after(Job job, const Change& change) {
+  change(job);
+  return message_of([&] { make_plan_question(job); });
+}
+
+TEST(PlanRequest, DefaultsAreTakenAndMarked) {
+  const sim::PlanQuestion question = make_plan_question(training());
+  EXPECT_EQ(question.cluster.name, "dgx-h100");
+  EXPECT_EQ(question.cluster.num_gpus(), 16);
+  EXPECT_EQ(question.software.name, "cprun");
+  EXPECT_EQ(question.workload.phase, Phase::training);
+  EXPECT_EQ(question.workload.dtype, DType::bf16);
+  EXPECT_EQ(question.workload.gradient_dtype, DType::f32);
+  EXPECT_EQ(question.workload.optimizer.name, "adamw");
+  EXPECT_EQ(question.top, 5);
+  for (const char* assumed : {"cluster dgx-h100", "software cprun", "phase training",
+                              "dtype bf16, as the config stores it", "gradient_dtype f32", "optimizer adamw"})
+    EXPECT_THAT(question.assumptions, Contains(assumed));
+}
+
+TEST(PlanRequest, WhatIsGivenIsNotAssumed) {
+  Job job = training();
+  job.set_cluster("hgx-h200");
+  job.set_software("megatron");
+  job.set_phase(Job::training);
+  job.set_dtype(proto::f16);
+  job.set_gradient_dtype(proto::bf16);
+  job.set_optimizer("sgd:offload");
+  const sim::PlanQuestion question = make_plan_question(job);
+  EXPECT_EQ(question.cluster.name, "hgx-h200");
+  EXPECT_EQ(question.software.name, "megatron");
+  EXPECT_EQ(question.workload.dtype, DType::f16);
+  EXPECT_EQ(question.workload.gradient_dtype, DType::bf16);
+  EXPECT_TRUE(question.workload.optimizer.offload);
+  EXPECT_EQ(question.assumptions, std::vector<std::string>());
+}
+
+TEST(PlanRequest, TheBatchMayBeGivenInTokens) {
+  Job job = training();
+  job.clear_global_batch();
+  job.set_global_batch_tokens(131072 * 24);
+  EXPECT_EQ(make_plan_question(job).workload.global_batch, 24);
+}
+
+TEST(PlanRequest, LimitsAndFixedPartsAreTaken) {
+  Job job = training();
+  job.set_micro_batch(2);
+  job.set_recompute("every:4");
+  job.set_max_memory(40);
+  job.set_top(3);
+  job.add_fix("tp=8, cp=2,strategy=ulysses_ring,ulysses_degree=2");
+  job.add_fix("balance=striped:16,order=cp-tp-dp-pp,sharding=dp_shard,loss_chunks=4,tp=4");
+  const sim::PlanQuestion question = make_plan_question(job);
+  EXPECT_EQ(question.fixed.micro_batch, 2);
+  EXPECT_EQ(question.fixed.recompute, (Recompute{Recompute::Kind::every, 4}));
+  EXPECT_EQ(question.fixed.tp, 4) << "the last one counts";
+  EXPECT_EQ(question.fixed.cp, 2);
+  EXPECT_EQ(question.fixed.pp, std::nullopt);
+  EXPECT_EQ(question.fixed.strategy, "ulysses_ring");
+  EXPECT_EQ(question.fixed.ulysses_degree, 2);
+  EXPECT_EQ(question.fixed.balance, (Balance{Balance::Kind::striped, 16}));
+  EXPECT_EQ(question.fixed.order, AxisOrder::cp_tp_dp_pp);
+  EXPECT_EQ(question.fixed.sharding, ShardingGroup::dp_shard);
+  EXPECT_EQ(question.fixed.loss_chunks, 4);
+  EXPECT_EQ(question.max_memory_gib, 40);
+  EXPECT_EQ(question.top, 3);
+  job.set_recompute("auto");
+  EXPECT_EQ(make_plan_question(job).fixed.recompute, std::nullopt);
+}
+
+// Every key of a layout's text can be fixed.
+TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
+  for (const char* text :
+       {"dp_replicate=2", "dp_shard=2", "cp=2", "tp=2", "pp=2", "ep=2", "virtual_stages=2", "strategy=ring",
+        "ulysses_degree=2", "inner_ring=2", "balance=head_tail", "sharding=dp_shard_cp", "order=tp-cp-pp-dp",
+        "micro_batch=2", "recompute=full", "loss_chunks=2"}) {
+    EXPECT_EQ(fixed_text(parse_fixed({text})), text);
+  }
+}
+
+TEST(PlanRequest, GpusAreWholeNodesOrAPartOfOne) {
+  Job job = training();
+  job.clear_nodes();
+  job.set_gpus(24);
+  EXPECT_EQ(make_plan_question(job).cluster.nodes, 3);
+  for (const int gpus : {1, 2, 4}) {
+    job.set_gpus(gpus);
+    EXPECT_EQ(make_plan_question(job).cluster.num_gpus(), gpus);
+  }
+  for (const char* cluster : {"a100-pcie", "gb200-nvl72", "l20-pcie", "hgx-b200"}) {
+    job.set_cluster(cluster);
+    job.set_gpus(2);
+    EXPECT_EQ(make_plan_question(job).cluster.num_gpus(), 2) << cluster;
+  }
+}
+
+TEST(PlanRequest, ServingCountsRequestsAndItsCache) {
+  Job job = serving(Job::prefill);
+  job.set_concurrent(4);
+  job.set_cached(1024);
+  sim::PlanQuestion question = make_plan_question(job);
+  EXPECT_EQ(question.workload.phase, Phase::prefill);
+  EXPECT_EQ(question.workload.global_batch, 4);
+  EXPECT_EQ(question.workload.cached, 1024);
+  EXPECT_THAT(question.assumptions, AllOf(Contains("kv_dtype bf16"), Not(Contains("optimizer adamw"))));
+
+  job = serving(Job::decode);
+  job.clear_seq_len();
+  job.set_cached(131072);
+  job.set_new_tokens(256);
+  job.set_kv_dtype(proto::f16);
+  job.set_ttft_max(5000);
+  question = make_plan_question(job);
+  EXPECT_EQ(question.workload.seq_len, 131072 + 256);
+  EXPECT_EQ(question.workload.global_batch, 1);
+  EXPECT_EQ(question.workload.kv_dtype, DType::f16);
+  EXPECT_EQ(question.max_ttft_ms, 5000);
+  EXPECT_THAT(question.assumptions, Contains("concurrent 1"));
+
+  job = serving(Job::decode);  // what the cache has is what is left of the length
+  question = make_plan_question(job);
+  EXPECT_EQ(question.workload.cached, 131072 - 128);
+  EXPECT_THAT(question.assumptions, AllOf(Contains("new_tokens 128"), Contains(HasSubstr("cached 130944"))));
+}
+
+TEST(PlanRequest, ALongerSequenceThanTheModelWasTrainedForIsMarked) {
+  Job job = training();
+  job.set_seq_len(1 << 20);
+  EXPECT_THAT(make_plan_question(job).assumptions,
+              Contains("positions reach beyond max_position_embeddings 131072 to 1048576"));
+}
+
+TEST(PlanRequest, LayoutsTakeAllGpus) {
+  const sim::PlanQuestion question = make_plan_question(training());
+  EXPECT_EQ(to_string(parse_layout_of(question, "--baseline", "tp=2,cp=4,strategy=ring,balance=head_tail")),
+            "tp=2,cp=4,dp_shard=2,strategy=ring,balance=head_tail");
+  Job job = serving(Job::prefill);
+  job.set_concurrent(8);
+  const sim::PlanQuestion served = make_plan_question(job);
+  EXPECT_EQ(to_string(parse_layout_of(served, "--baseline", "tp=8")), "tp=8,dp_replicate=2,micro_batch=4");
+}
+
+TEST(PlanRequest, ALayoutHasTheMicroBatchAndRecomputationThatAreFixed) {
+  Job job = training();
+  job.set_micro_batch(2);
+  job.set_recompute("full");
+  const sim::PlanQuestion question = make_plan_question(job);
+  EXPECT_EQ(to_string(parse_layout_of(question, "--explain", "tp=8")),
+            "tp=8,dp_shard=2,micro_batch=2,recompute=full");
+  EXPECT_EQ(to_string(parse_layout_of(question, "--explain", "tp=8,micro_batch=1,recompute=none")),
+            "tp=8,dp_shard=2");
+}
+
+TEST(PlanRequest, BadInputNamesTheFlagAndWhatWorks) {
+  const auto error = [](const auto& change) { return error_after(training(), change); };
+  EXPECT_THAT(error([](Job& job) { job.clear_model(); }), HasSubstr("--model is missing; add such as"));
+  EXPECT_THAT(error([](Job& job) { job.set_model("llama-3.1-9b"); }),
+              AllOf(HasSubstr("--model llama-3.1-9b"), HasSubstr("llama-3.1-8b")));
+  EXPECT_THAT(error([](Job& job) { job.set_cluster("dgx-h10"); }),
+              AllOf(HasSubstr("--cluster dgx-h10"), HasSubstr("dgx-h100")));
+  EXPECT_THAT(error([](Job& job) { job.set_software("megatrn"); }),
+              AllOf(HasSubstr("--software megatrn"), HasSubstr("megatron")));
+  EXPECT_EQ(error([](Job& job) { job.clear_seq_len(); }), "--seq-len is missing; add such as --seq-len 128K");
+  EXPECT_THAT(error([](Job& job) { job.clear_global_batch(); }),
+              HasSubstr("--global-batch is missing; add such as --global-batch 16"));
+  EXPECT_EQ(error([](Job& job) {
+              job.clear_global_batch();
+              job.set_global_batch_tokens(1000000);
+            }),
+            "--global-batch-tokens 1000000 is no whole number of sequences of 131072 tokens; use 917504 or "
+            "1048576");
+  EXPECT_THAT(error([](Job& job) { job.set_global_batch_tokens(131072); }), HasSubstr("disagree"));
+  EXPECT_THAT(error([](Job& job) { job.set_gpus(24); }),
+              AllOf(HasSubstr("--gpus 24 and --nodes 2 disagree"), HasSubstr("has 8 GPUs")));
+  EXPECT_THAT(error([](Job& job) {
+                job.clear_nodes();
+                job.set_gpus(12);
+              }),
+              HasSubstr("use --gpus 8 or 16"));
+  EXPECT_THAT(error([](Job& job) {
+                job.clear_nodes();
+                job.set_gpus(3);
+              }),
+              HasSubstr("use --gpus 8"));
+  EXPECT_THAT(error([](Job& job) { job.set_max_memory(96); }), HasSubstr("78 GiB can be used"));
+  EXPECT_THAT(error([](Job& job) { job.set_optimizer("adam"); }),
+              AllOf(HasSubstr("--optimizer adam:"), HasSubstr("adamw")));
+  EXPECT_THAT(error([](Job& job) { job.set_recompute("some"); }), HasSubstr("--recompute some"));
+  EXPECT_THAT(error([](Job& job) { job.set_baseline("tp=8,cp=3"); }),
+              AllOf(HasSubstr("--baseline tp=8,cp=3"), HasSubstr("24 ranks")));
+  EXPECT_THAT(error([](Job& job) { job.set_baseline("tp=8,dp_shard=4"); }),
+              HasSubstr("it takes 32 of the 16 GPUs"));
+  EXPECT_THAT(error([](Job& job) { job.set_expert_imbalance(1.2); }), HasSubstr("has no experts"));
+}
+
+TEST(PlanRequest, BadFixedPartsNameTheirKeys) {
+  const auto error = [](const std::string& text) {
+    return error_after(training(), [&](Job& job) { job.add_fix(text); });
+  };
+  EXPECT_THAT(error("tpp=8"), AllOf(HasSubstr("--fix tpp=8"), HasSubstr("did you mean tp=?")));
+  EXPECT_THAT(error("8"), HasSubstr("is no KEY=VALUE of a layout; its keys are tp, cp, dp_shard"));
+  EXPECT_THAT(error("tp=0"), HasSubstr("use 1 to"));
+  EXPECT_THAT(error("tp=eight"), HasSubstr("tp"));
+  EXPECT_THAT(error("tp=2,tp=4"), HasSubstr("tp comes twice"));
+  EXPECT_THAT(error("strategy=rong"), HasSubstr("ring"));
+  EXPECT_THAT(error("sharding=all"), HasSubstr("use dp_shard or dp_shard_cp"));
+  EXPECT_THAT(error_after(training(),
+                          [](Job& job) {
+                            job.set_micro_batch(2);
+                            job.add_fix("micro_batch=4");
+                          }),
+              HasSubstr("--micro-batch 2 and --fix micro_batch=4 disagree"));
+  EXPECT_THAT(error_after(training(),
+                          [](Job& job) {
+                            job.set_recompute("full");
+                            job.add_fix("recompute=none");
+                          }),
+              HasSubstr("--recompute full and --fix recompute=none disagree"));
+}
+
+TEST(PlanRequest, FlagsOfAnotherPhaseAreRefused) {
+  const auto error = [](Job::Phase phase, const auto& change) {
+    Job job = phase == Job::training ? training() : serving(phase);
+    change(job);
+    return message_of([&] { make_plan_question(job); });
+  };
+  EXPECT_THAT(error(Job::training, [](Job& job) { job.set_concurrent(4); }),
+              HasSubstr("--concurrent means nothing in training"));
+  EXPECT_THAT(error(Job::training, [](Job& job) { job.set_ttft_max(4); }),
+              HasSubstr("--ttft-max means nothing in training"));
+  EXPECT_THAT(error(Job::prefill, [](Job& job) { job.set_global_batch(4); }),
+              HasSubstr("--global-batch means nothing in prefill; leave it out and give --concurrent"));
+  EXPECT_THAT(error(Job::prefill, [](Job& job) { job.set_new_tokens(4); }), HasSubstr("--new-tokens"));
+  EXPECT_THAT(error(Job::decode, [](Job& job) { job.set_optimizer("sgd"); }), HasSubstr("--optimizer"));
+  EXPECT_THAT(error(Job::decode, [](Job& job) { job.clear_seq_len(); }), HasSubstr("--cached is missing"));
+  EXPECT_THAT(error(Job::decode,
+                    [](Job& job) {
+                      job.set_cached(5);
+                      job.set_new_tokens(5);
+                    }),
+              HasSubstr("seq_len=131072 must be cached + new_tokens=5+5"));
+}
+
+TEST(PlanRequest, TokensHaveShortForms) {
+  EXPECT_EQ(parse_tokens("--seq-len", "131072"), 131072);
+  EXPECT_EQ(parse_tokens("--seq-len", "128K"), 131072);
+  EXPECT_EQ(parse_tokens("--seq-len", "128Ki"), 131072);
+  EXPECT_EQ(parse_tokens("--seq-len", "1M"), 1 << 20);
+  EXPECT_THAT(message_of([] { parse_tokens("--seq-len", "0"); }), HasSubstr("--seq-len 0 is out of range"));
+  EXPECT_THAT(message_of([] { parse_tokens("--seq-len", "K"); }), HasSubstr("--seq-len K"));
+  EXPECT_THAT(message_of([] { parse_tokens("--seq-len", "1.5M"); }), HasSubstr("--seq-len 1.5M"));
+}
+
+TEST(PlanRequest, TheCommandSaysTheSame) {
+  Job job = training();
+  job.add_fix("tp=8");
+  job.set_model("it's here/config.json");
+  job.set_phase(Job::training);
+  job.set_max_memory(40.5);
+  job.set_dtype(proto::bf16);
+  EXPECT_EQ(plan_command(job),
+            "cpsim plan --model 'it'\\''s here/config.json' --nodes 2 --phase training --seq-len 131072 "
+            "--global-batch 16 --dtype bf16 --fix tp=8 --max-memory 40.5");
+}
+
+}  // namespace
+}  // namespace cp::cli

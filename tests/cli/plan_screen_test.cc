@@ -1,0 +1,157 @@
+// First screens of cpsim plan, whole; CP_UPDATE_GOLDEN=1 writes them anew.
+#include "cli/plan_screen.h"
+
+#include <algorithm>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/plan_explain.h"
+#include "cli/plan_inputs.h"
+#include "tests/support/example_answer.h"
+#include "tests/support/golden.h"
+
+namespace cp::cli {
+namespace {
+
+using ::cp::testing::compare_with_golden;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The example without its hostile texts.
+sim::PlanAnswer training_answer() {
+  sim::PlanAnswer answer = testing::example_answer();
+  answer.question.assumptions = {"phase training", "dtype bf16, as the config stores it",
+                                 "gradient_dtype f32", "optimizer adamw"};
+  answer.warnings = {"interrupted: the best of what was replayed so far, not of all"};
+  answer.next_command =
+      "cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 131072 --global-batch 16 --report plan.html";
+  return answer;
+}
+
+sim::PlanAnswer served_answer(Phase phase) {
+  sim::PlanAnswer answer = training_answer();
+  Workload& workload = answer.question.workload;
+  workload.phase = phase;
+  workload.global_batch = 4;
+  answer.question.assumptions = {"dtype bf16, as the config stores it", "kv_dtype bf16"};
+  answer.question.fixed = {};
+  answer.warnings.clear();
+  // Times of a forward pass; of a token.
+  const double scale = phase == Phase::prefill ? 1.0 / 64 : 1.0 / 128000;
+  if (phase == Phase::decode) {
+    workload.new_tokens = 256;
+    workload.cached = workload.seq_len - workload.new_tokens;
+    answer.question.max_ttft_ms = 8000;
+  }
+  const auto shrink = [&](sim::Candidate& candidate) {
+    for (double* us : {&candidate.step_us, &candidate.low_us, &candidate.high_us, &candidate.exposed_us})
+      *us *= scale;
+    for (sim::TimePart& part : candidate.parts) part.us *= scale;
+    candidate.tokens_per_s_per_gpu =
+        phase == Phase::decode ? 4e6 / candidate.step_us / 16 : 32768e6 / candidate.step_us;
+    Memory& memory = candidate.memory;
+    memory.gradients = memory.optimizer = memory.logits = 0;
+    memory.activations = 0;
+    memory.kv_cache = std::int64_t{3} << 30;
+    candidate.layout.recompute = {};
+  };
+  for (auto* candidates : {&answer.best, &answer.all})
+    std::for_each(candidates->begin(), candidates->end(), shrink);
+  for (sim::ClassBest& best : answer.classes) {
+    if (best.candidate) shrink(*best.candidate);
+  }
+  return answer;
+}
+
+std::size_t num_lines(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+TEST(PlanScreen, OfTraining) {
+  const std::string screen = plan_screen(training_answer());
+  EXPECT_EQ(compare_with_golden("plan_screen/training.txt", screen), "");
+  EXPECT_LE(num_lines(screen), 45U);
+}
+
+TEST(PlanScreen, OfPrefill) {
+  EXPECT_EQ(compare_with_golden("plan_screen/prefill.txt", plan_screen(served_answer(Phase::prefill))), "");
+}
+
+TEST(PlanScreen, OfDecode) {
+  EXPECT_EQ(compare_with_golden("plan_screen/decode.txt", plan_screen(served_answer(Phase::decode))), "");
+}
+
+TEST(PlanScreen, LinesAreShortButForLayoutsAndCommands) {
+  for (const auto& [title, text] : plan_inputs(training_answer().question)) {
+    EXPECT_THAT(wrapped(text, 80, 4), Not(::testing::ContainsRegex("[^\n]{81}"))) << title;
+  }
+  EXPECT_EQ(wrapped("one two three", 8, 2), "one two\n  three");
+  EXPECT_EQ(wrapped("  one   two", 20, 2), "  one   two");
+  EXPECT_EQ(wrapped("muchtoolongaword b", 4, 2), "muchtoolongaword\n  b");
+  EXPECT_EQ(wrapped("", 4, 2), "");
+}
+
+TEST(PlanScreen, ShownLayoutsShareARankWhereTheirIntervalsMeet) {
+  sim::PlanAnswer answer = training_answer();
+  for (std::size_t i = 0; i < 5; ++i) answer.best[i].rank = i < 2 ? 1 : i < 4 ? 57 : 90;
+  const std::string screen = plan_screen(answer);
+  for (const char* row :
+       {"\n   1     3.21", "\n   1     3.24", "\n   3     3.48", "\n   3     3.55", "\n   5     3.61"})
+    EXPECT_THAT(screen, HasSubstr(row));
+}
+
+// Nothing was replayed before Ctrl-C.
+TEST(PlanScreen, OfNothing) {
+  sim::PlanAnswer answer = training_answer();
+  answer.best.clear();
+  answer.all.clear();
+  answer.classes.clear();
+  EXPECT_THAT(plan_screen(answer), HasSubstr("interrupted"));
+}
+
+TEST(PlanScreen, OriginsOfNumbersFollowTheirSources) {
+  EXPECT_EQ(origin_of({"x", "as the h800 preset has it", true}), "borrowed");
+  EXPECT_EQ(origin_of({"x", "estimate: half of the peak", false}), "estimated");
+  EXPECT_EQ(origin_of({"x", "assumed: none", false}), "estimated");
+  EXPECT_EQ(origin_of({"x", "nccl-tests on B200: nccl_tests.csv", false}), "measured");
+  EXPECT_EQ(origin_of({"x", "DGX H100 data sheet", false}), "published");
+}
+
+// ---- why not another ----
+
+TEST(PlanExplanation, ASlowerLayoutStandsBesideTheBest) {
+  const sim::PlanAnswer answer = training_answer();
+  const LayoutVerdict verdict = judge(answer, answer.all[12]);
+  EXPECT_EQ(verdict.kind, LayoutVerdict::Kind::slower);
+  EXPECT_EQ(compare_with_golden("plan_screen/slower.txt", explanation_text(answer.question, verdict)), "");
+}
+
+TEST(PlanExplanation, OverlappingIntervalsAndTheBestItselfSaySo) {
+  const sim::PlanAnswer answer = training_answer();
+  const LayoutVerdict equal = judge(answer, answer.all[1]), best = judge(answer, answer.all[0]);
+  EXPECT_EQ(equal.kind, LayoutVerdict::Kind::equal);
+  EXPECT_THAT(explanation_text(answer.question, equal), HasSubstr("their intervals meet"));
+  EXPECT_EQ(best.kind, LayoutVerdict::Kind::best);
+  EXPECT_THAT(explanation_text(answer.question, best), HasSubstr("nothing is faster"));
+}
+
+TEST(PlanExplanation, WhatIsIllegalOrTooLargeNeedsNoSearch) {
+  const sim::PlanQuestion question = training_answer().question;
+  const auto illegal = judge_without_search(question, parse_parallel_layout("dp_shard=16,micro_batch=3"));
+  ASSERT_TRUE(illegal);
+  EXPECT_EQ(illegal->kind, LayoutVerdict::Kind::rejected);
+  EXPECT_THAT(explanation_text(question, *illegal),
+              HasSubstr("is rejected: global_batch=16 is not a multiple"));
+  const auto large = judge_without_search(question, parse_parallel_layout("dp_shard=16"));
+  ASSERT_TRUE(large);
+  EXPECT_EQ(large->kind, LayoutVerdict::Kind::too_large);
+  EXPECT_THAT(explanation_text(question, *large),
+              AllOf(HasSubstr("dp_shard=16 does not fit"), HasSubstr("activations")));
+  EXPECT_FALSE(judge_without_search(
+      question, parse_parallel_layout("tp=8,cp=2,strategy=ring,balance=head_tail,recompute=full")));
+}
+
+}  // namespace
+}  // namespace cp::cli
