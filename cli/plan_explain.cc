@@ -108,7 +108,8 @@ LayoutVerdict judge(const sim::PlanAnswer& answer, sim::Candidate candidate) {
   verdict.kind = Kind::best;
   if (!answer.best.empty()) {
     verdict.best = answer.best.front();
-    if (verdict.best->layout != candidate.layout && verdict.best->step_us <= candidate.step_us)
+    const bool same = to_string(verdict.best->layout) == to_string(candidate.layout);
+    if (!same && verdict.best->step_us <= candidate.step_us)
       verdict.kind = candidate.low_us > verdict.best->high_us ? Kind::slower : Kind::equal;
   }
   verdict.candidate = std::move(candidate);

@@ -15,6 +15,7 @@
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/models/read_model.h"
+#include "sim/timeline/estimate.h"
 
 namespace cp::cli {
 namespace {
@@ -211,6 +212,7 @@ ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_vi
       layout.micro_batch = std::max<std::int64_t>(1, question.workload.global_batch / layout.dp());
     }
   }
+  if (layout.cp > 1) layout.strategy = sim::as_run_by(layout.strategy, question.software);
   if (!gives(text, "recompute")) layout.recompute = question.fixed.recompute.value_or(Recompute{});
   return layout;
 }

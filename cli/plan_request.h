@@ -14,9 +14,9 @@ namespace cp::cli {
 // quotes its text and says what would work.
 sim::PlanQuestion make_plan_question(const proto::PlanLayouts& job);
 
-// A layout of the question, over all of its GPUs: ranks that its degrees leave form dp_shard, in serving dp_replicate; its micro-batch
-// and recomputation are the question's where they are fixed and the text does not say. It may be one that is refused. Throws
-// InvalidInput.
+// A layout of the question, over all of its GPUs and as its software runs it: ranks that its degrees leave form dp_shard, in serving
+// dp_replicate; its micro-batch and recomputation are the question's where they are fixed and the text does not say. It may be one
+// that is refused. Throws InvalidInput.
 ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_view flag,
                                std::string_view text);
 

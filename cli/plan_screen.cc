@@ -184,7 +184,7 @@ std::string classes_text(const PlanAnswer& answer) {
       continue;
     }
     const Candidate& candidate = *of_class.candidate;
-    const bool is_best = candidate.layout == best.layout;
+    const bool is_best = to_string(candidate.layout) == to_string(best.layout);
     const double more = 100 * (candidate.step_us / best.step_us - 1);
     text += fmt::format("{}{} {}  {}  {}{}\n", title, unit.of(candidate.step_us), unit.name,
                         is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout),
@@ -299,7 +299,8 @@ std::string time_parts(const Candidate& candidate) {
 }
 
 std::string plan_screen(const PlanAnswer& answer) {
-  std::string text = str(sim::headline(answer), "\n\n");
+  // The search throws where nothing fits, so that it was stopped where there is nothing.
+  std::string text = str(answer.best.empty() ? "no layout was replayed yet" : sim::headline(answer), "\n\n");
   for (const auto& [title, what] : plan_inputs(answer.question)) text += line(title, what);
   text += "\n";
   if (!answer.best.empty()) {
