@@ -111,8 +111,9 @@ std::int64_t StepBound::on_a_node(const Ranks& ranks) const {
 double StepBound::from_each_ns(double bytes, const Ranks& ranks) const {
   const Cluster& cluster = question_.cluster;
   const std::int64_t near = on_a_node(ranks);
+  if (ranks.size == 1) return 0;
   const double inside = real(near - 1) * bytes / std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
-  return std::max(inside, real(ranks.size - near) * bytes / cluster.network.nic_gbps);
+  return std::max({inside, real(ranks.size - near) * bytes / cluster.network.nic_gbps, hop_ns(bytes, ranks)});
 }
 
 double StepBound::hop_ns(double bytes, const Ranks& ranks) const {
@@ -162,8 +163,9 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const std::int64_t stride = strides_of(layout).cp;
   const Ranks of_ulysses{strategy.ulysses_inner ? stride : stride * ring, ulysses},
       of_ring{strategy.ulysses_inner ? stride * ulysses : stride, ring};
-  // q, k, v to heads and out to rows; dout to heads, and dq, dk, dv to rows.
-  result.moved.forward_ns = result.moved.backward_ns = from_each_ns((2 * q + kv) / ulysses, of_ulysses);
+  // q, k and v to heads, out to rows; dout to heads, dq, dk and dv to rows.
+  result.moved.forward_ns = result.moved.backward_ns =
+      2 * from_each_ns(q / ulysses, of_ulysses) + from_each_ns(kv / ulysses, of_ulysses);
   if (ring == 1) return result;
   if (strategy.core == Core::all_gather) {
     const double gathered = from_each_ns(kv, of_ring);
@@ -177,8 +179,8 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   return result;
 }
 
-StepBound::Pass StepBound::layer(const ParallelLayout& layout, const LocalSizes& sizes,
-                                 bool whole_family) const {
+StepBound::Pass StepBound::layer(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family,
+                                 const AttentionTimes* replayed) const {
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns;
   const double width = real(size_bytes(question_.workload.dtype));
   const double qkv = product(tokens, hidden, sizes.q_width + 2 * sizes.kv_width);
@@ -193,19 +195,33 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const LocalSizes&
   }
   const double products = kSlack * (qkv + out + up + down);
   const std::int64_t mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
-  // Norms and the sums behind them, and the activation function: read and written once.
-  const double rows_ns = memory(width * real(8 * sizes.tokens_tp * hidden + 3 * mlp_tokens * columns));
-  const Attention attention_ns = attention(layout, sizes, whole_family);
+  // Norms and the sums behind them, positions, and the activation function: read and written once, and backward at least as much.
+  const double between = width * real(sizes.tokens_tp * hidden),
+               heads = width * real(tokens * (sizes.q_width + sizes.kv_width)),
+               inside = width * real(mlp_tokens * columns);
+  const double norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * kernels_.memory_ns(3 * between) +
+                          kernels_.memory_ns(2 * heads);
+  const double forward_rows = norms_ns + kernels_.memory_ns(3 * inside),
+               backward_rows = norms_ns + kernels_.memory_ns(5 * inside);
+  Attention attention_ns = attention(layout, sizes, whole_family);
+  // What need_only sends waits for others, who may be late: alone it shows more of that.
+  if (replayed != nullptr && layout.strategy.core != Core::need_only) {
+    attention_ns.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
+    // Its first transfers may begin beside the positions of the queries; backward, keys and values may come long before.
+    attention_ns.moved.forward_ns =
+        std::max(0.0, kSlack * replayed->forward.exposed_ns - kernels_.memory_ns(2 * heads));
+  }
 
   const std::int64_t stride = strides_of(layout).tp;
   const double gathered = width * real(sizes.tokens_tp) * layout.tp * real(hidden);
-  const double regions = 2 * (collective(CollectiveKind::all_gather, gathered, stride, layout.tp) +
-                              collective(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+  const double gather = collective(CollectiveKind::all_gather, gathered, stride, layout.tp);
+  const double regions =
+      2 * (gather + collective(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
   Pass pass;
-  pass.forward_ns = products + rows_ns + attention_ns.kernels.forward_ns + attention_ns.moved.forward_ns +
-                    regions + kForwardKernels * launch_ns_;
+  pass.forward_ns = products + forward_rows + attention_ns.kernels.forward_ns +
+                    attention_ns.moved.forward_ns + regions + kForwardKernels * launch_ns_;
   const double work =
-      2 * products + attention_ns.kernels.backward_ns + rows_ns + kBackwardKernels * launch_ns_;
+      2 * products + attention_ns.kernels.backward_ns + backward_rows + kBackwardKernels * launch_ns_;
   const double chain = products + attention_ns.kernels.backward_ns + attention_ns.moved.backward_ns + regions;
   double again = 0, share = 0;
   if (!whole_family && layout.recompute.kind != Recompute::Kind::none &&
@@ -213,7 +229,8 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const LocalSizes&
     again = products - kSlack * down + attention_ns.kernels.forward_ns;
     share = recomputed_share(layout, question_.model.layers);
   }
-  pass.backward_ns = std::max(work, chain) + share * again;
+  // Inputs are gathered again for the gradients of weights.
+  pass.backward_ns = std::max({work, chain, regions + 2 * gather}) + share * again;
   return pass;
 }
 
@@ -276,9 +293,11 @@ double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& size
   return kSlack * memory(bytes);
 }
 
-double StepBound::step_ns(const ParallelLayout& layout, bool whole_family) const {
+double StepBound::step_ns(const ParallelLayout& layout, bool whole_family,
+                          const AttentionTimes* replayed) const {
   const LocalSizes sizes = local_sizes(question_.model, question_.workload, layout);
-  const Pass of_layer = layer(layout, sizes, whole_family), of_head = head(layout, sizes, whole_family);
+  const Pass of_layer = layer(layout, sizes, whole_family, replayed),
+             of_head = head(layout, sizes, whole_family);
   const std::int64_t layers = question_.model.layers;
   if (question_.workload.phase != Phase::training)
     return real(layers) * of_layer.forward_ns + of_head.forward_ns;

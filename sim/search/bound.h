@@ -7,6 +7,7 @@
 
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/sizes.h"
+#include "sim/search/attention_times.h"
 #include "sim/search/question.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/kernel_cost.h"
@@ -19,9 +20,13 @@ class StepBound {
   explicit StepBound(const PlanQuestion& question);  // which must outlive this
 
   // Of one layout that is not refused.
-  double ns(const ParallelLayout& layout) const { return step_ns(layout, false); }
+  double ns(const ParallelLayout& layout) const { return step_ns(layout, false, nullptr); }
+  // Sharper, of a layout in training, with its attention replayed alone.
+  double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
+    return step_ns(layout, false, &attention);
+  }
   // Of all members of its family (layout_space.h): attention shared evenly, nothing moved for it, nothing computed again.
-  double family_ns(const ParallelLayout& layout) const { return step_ns(layout, true); }
+  double family_ns(const ParallelLayout& layout) const { return step_ns(layout, true, nullptr); }
 
  private:
   struct Pass {
@@ -36,8 +41,9 @@ class StepBound {
     std::int64_t stride = 1, size = 1;
   };
 
-  double step_ns(const ParallelLayout& layout, bool whole_family) const;
-  Pass layer(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
+  double step_ns(const ParallelLayout& layout, bool whole_family, const AttentionTimes* replayed) const;
+  Pass layer(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family,
+             const AttentionTimes* replayed) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   // Of an all-to-all or a gather: bytes from each of the other ranks.
   double from_each_ns(double bytes, const Ranks& ranks) const;

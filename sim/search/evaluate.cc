@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -115,17 +116,19 @@ Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes*
   const int stages = static_cast<int>(layers.size());
   struct Clocks {
     StepClock forward, backward;
+    std::optional<StepClock> update;
   };
   std::map<std::tuple<std::int64_t, bool, bool>, Clocks> known;
+  const auto clocks_of = [&](int stage) -> Clocks& {
+    return known.at({layers[static_cast<std::size_t>(stage)], stage == 0, stage == stages - 1});
+  };
   std::vector<const Clocks*> clocks;
   for (int stage = 0; stage < stages; ++stage) {
-    const std::tuple key{layers[static_cast<std::size_t>(stage)], stage == 0, stage == stages - 1};
-    auto found = known.find(key);
-    if (found == known.end()) {
-      found = known
-                  .emplace(key, Clocks{clock_of(request, StepPart::forward, stage),
-                                       clock_of(request, StepPart::backward, stage)})
-                  .first;
+    const auto [found, made] =
+        known.try_emplace({layers[static_cast<std::size_t>(stage)], stage == 0, stage == stages - 1});
+    if (made) {
+      found->second = {
+          clock_of(request, StepPart::forward, stage), clock_of(request, StepPart::backward, stage), {}};
     }
     clocks.push_back(&found->second);
   }
@@ -155,8 +158,11 @@ Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes*
   }
   parts.add("bubble", run.time_ns - parts.time_ns());
   // The rank that has the head.
-  for (int stage = stages - 1; stage >= 0; stage -= layout.pp)
-    parts.add(clock_of(request, StepPart::update, stage), 1);
+  for (int stage = stages - 1; stage >= 0; stage -= layout.pp) {
+    auto& update = clocks_of(stage).update;
+    if (!update) update = clock_of(request, StepPart::update, stage);
+    parts.add(*update, 1);
+  }
   if (times != nullptr) *times = run;
   return parts;
 }

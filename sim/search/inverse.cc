@@ -1,6 +1,8 @@
 #include "sim/search/inverse.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "sim/search/layout_space.h"
@@ -8,17 +10,27 @@
 namespace cp::sim {
 namespace {
 
+constexpr std::int64_t kLongest = std::int64_t{1} << 40;
+constexpr const char* kForms = "; use a range that doubles, 32K..1M, or a list, 8K,12K";
+
 std::int64_t parse_length(std::string_view text) {
-  const std::string what = "a length";
-  std::int64_t unit = 1;
   std::string_view digits = trim(text);
-  if (!digits.empty() && (digits.back() == 'K' || digits.back() == 'k')) unit = 1024;
-  if (!digits.empty() && (digits.back() == 'M' || digits.back() == 'm')) unit = 1024 * 1024;
+  std::int64_t unit = 1;
+  if (digits.ends_with('K') || digits.ends_with('k')) unit = 1024;
+  if (digits.ends_with('M') || digits.ends_with('m')) unit = 1024 * 1024;
   if (unit > 1) digits.remove_suffix(1);
-  const std::int64_t length = parse_int(digits, what) * unit;
-  if (length < 1) throw InvalidInput(str("length ", text, "; use 1 or more, as in 32K..1M or 8K,12K"));
-  return length;
+  std::int64_t length = 0;
+  try {
+    length = parse_int(digits, "length");
+  } catch (const InvalidInput&) {
+    throw InvalidInput(str("'", text, "' is no length", kForms));
+  }
+  if (length < 1 || length > kLongest / unit)
+    throw InvalidInput(str("the length ", text, " is out of range: 1 to ", kLongest, kForms));
+  return length * unit;
 }
+
+bool stopped(const std::atomic<bool>* stop) { return stop != nullptr && stop->load(); }
 
 }  // namespace
 
@@ -27,33 +39,38 @@ std::vector<std::int64_t> parse_lengths(std::string_view text) {
   const std::size_t dots = text.find("..");
   if (dots == std::string_view::npos) {
     for (const std::string_view part : split(text, ',')) lengths.push_back(parse_length(part));
-  } else {
-    const std::int64_t first = parse_length(text.substr(0, dots)), last = parse_length(text.substr(dots + 2));
-    for (std::int64_t length = first; length <= last; length *= 2) lengths.push_back(length);
+    if (lengths.empty()) throw InvalidInput(str("no length in '", text, "'", kForms));
+    return lengths;
   }
-  if (lengths.empty()) {
-    throw InvalidInput(
-        str("no length in '", text, "'; use a range that doubles, 32K..1M, or a list, 8K,12K"));
-  }
+  const std::int64_t first = parse_length(text.substr(0, dots)), last = parse_length(text.substr(dots + 2));
+  if (first > last) throw InvalidInput(str("the range ", text, " ends before it begins", kForms));
+  for (std::int64_t length = first; length <= last; length *= 2) lengths.push_back(length);
+  if (lengths.back() != last) lengths.push_back(last);
   return lengths;
 }
 
-std::vector<SweepPoint> sweep_seq_len(const PlanQuestion& question, const std::vector<std::int64_t>& lengths,
-                                      const SearchOptions& options) {
+std::vector<SweepPoint> sweep_seq_len(const std::vector<PlanQuestion>& questions,
+                                      const SearchOptions& options,
+                                      const std::function<void(const PlanQuestion&)>& next) {
   std::vector<SweepPoint> points;
-  for (const std::int64_t length : lengths) {
-    if (options.stop != nullptr && options.stop->load()) break;
-    PlanQuestion at = question;
-    at.workload.seq_len = length;
-    SweepPoint point{length, std::nullopt, ""};
+  std::string first_refusal;
+  std::size_t refused = 0;
+  for (const PlanQuestion& question : questions) {
+    if (next) next(question);
+    SweepPoint point{question.workload.seq_len, std::nullopt, ""};
     try {
-      const PlanAnswer answer = search_layouts(at, options);
+      const PlanAnswer answer = search_layouts(question, options);
       if (!answer.best.empty()) point.best = answer.best.front();
     } catch (const Infeasible& error) {
       point.why = error.what();
+    } catch (const InvalidInput& error) {
+      if (refused++ == 0) first_refusal = error.what();
+      point.why = error.what();
     }
+    if (stopped(options.stop)) return points;
     points.push_back(std::move(point));
   }
+  if (refused > 0 && refused == questions.size()) throw InvalidInput(first_refusal);
   return points;
 }
 
@@ -61,49 +78,74 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   const LayoutSpace space(question);
   const MemoryRules rules = memory_rules(question);
   const std::int64_t usable = usable_bytes(question);
-  const auto fits = [&](const ParallelLayout& layout) {
-    if (refuse(question.model, question.workload, layout)) return false;
-    const Memory memory = memory_of(question.model, question.workload, layout, rules);
-    return memory.used() - memory.context <= usable;
+  const auto memory = [&](const ParallelLayout& layout) {
+    return memory_of(question.model, question.workload, layout, rules);
   };
-  const std::vector<ParallelLayout> families = space.families();
-  for (const ParallelLayout& family : families) {
+  const auto fits = [&](const Memory& of) { return of.used() - of.context <= usable; };
+  std::vector<ParallelLayout> by_strategy;  // families of which only another strategy may fit
+  for (const ParallelLayout& family : space.families()) {
     const ParallelLayout leanest = space.leanest_member(family);
-    if (fits(leanest)) return leanest;
+    if (refuse(question.model, question.workload, leanest)) continue;
+    Memory of = memory(leanest);
+    if (fits(of)) return leanest;
+    of.attention = of.communicators = of.slack = 0;
+    if (fits(of)) by_strategy.push_back(family);
   }
-  for (const ParallelLayout& family : families) {
+  for (const ParallelLayout& family : by_strategy) {
     for (const ParallelLayout& layout : space.members(family)) {
-      if (fits(layout)) return layout;
+      if (!refuse(question.model, question.workload, layout) && fits(memory(layout))) return layout;
     }
   }
   return std::nullopt;
 }
 
-std::optional<std::int64_t> longest_seq_len(PlanQuestion question, std::int64_t grain, std::int64_t limit) {
+PlanQuestion at_seq_len(PlanQuestion question, std::int64_t seq_len) {
+  Workload& workload = question.workload;
+  workload.seq_len = seq_len;
+  if (workload.phase == Phase::decode) workload.cached = seq_len - workload.new_tokens;
+  return question;
+}
+
+std::int64_t seq_len_grain(const PlanQuestion& question) {
+  return std::lcm<std::int64_t>(1024, 2 * std::int64_t{question.cluster.num_gpus()});
+}
+
+std::optional<std::int64_t> longest_seq_len(const PlanQuestion& question, std::int64_t grain,
+                                            std::int64_t limit, const InverseOptions& options) {
   const auto fits = [&](std::int64_t grains) {
-    question.workload.seq_len = grains * grain;
-    return feasible(question).has_value();
+    if (stopped(options.stop)) return false;
+    if (options.trying) options.trying(grains * grain);
+    return feasible(at_seq_len(question, grains * grain)).has_value();
   };
+  const std::int64_t most = limit / grain;
   std::int64_t low = std::max<std::int64_t>(1, question.workload.seq_len / grain);
-  if (!fits(low)) return std::nullopt;
-  std::int64_t high = low;
-  while (high * grain < limit && fits(std::min(2 * high, limit / grain))) {
-    low = high = std::min(2 * high, limit / grain);
-    if (high * grain >= limit) return high * grain;
+  if (low > most || !fits(low)) return std::nullopt;
+  std::int64_t too_many = most + 1;
+  while (low < most) {  // doubles until something does not fit
+    const std::int64_t next = std::min(2 * low, most);
+    if (!fits(next)) {
+      too_many = next;
+      break;
+    }
+    low = next;
   }
-  high = std::min(2 * low, limit / grain);
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
+  while (too_many - low > 1) {
+    const std::int64_t middle = low + (too_many - low) / 2;
+    (fits(middle) ? low : too_many) = middle;
   }
+  if (stopped(options.stop)) return std::nullopt;
   return low * grain;
 }
 
-std::optional<int> fewest_nodes(PlanQuestion question) {
+std::optional<int> fewest_nodes(PlanQuestion question, const InverseOptions& options) {
   const int most = question.cluster.nodes;
-  for (int nodes = 1; nodes <= most; ++nodes) {
+  for (int nodes = 1; nodes <= most && !stopped(options.stop); ++nodes) {
+    if (options.trying) options.trying(nodes);
     question.cluster.nodes = nodes;
-    if (feasible(question)) return nodes;
+    try {
+      if (feasible(question)) return nodes;
+    } catch (const InvalidInput&) {  // what is fixed does not fit so many GPUs
+    }
   }
   return std::nullopt;
 }

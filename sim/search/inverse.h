@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/search/answer.h"
@@ -13,27 +14,47 @@
 
 namespace cp::sim {
 
-// One answer for each length of a sweep; none where nothing fits, and `why` says so.
+// ---- along lengths ----
+
+// "32K..1M" is 32K, 64K, ..., 1M, and the last one itself where doubling misses it; "8K,12K" those two. K is 1024 and M is 1024 K.
+// Throws InvalidInput that shows both forms.
+std::vector<std::int64_t> parse_lengths(std::string_view text);
+
+// The answer at one length; none where nothing is legal or fits, and `why` says so.
 struct SweepPoint {
   std::int64_t seq_len = 0;
   std::optional<Candidate> best;
   std::string why;
 };
-// With a fixed batch in sequences. The same errors as search_layouts for a question that is wrong at every length.
-std::vector<SweepPoint> sweep_seq_len(const PlanQuestion& question, const std::vector<std::int64_t>& lengths,
-                                      const SearchOptions& options = {});
-// "32K..1M" is 32K, 64K, ..., 1M; "8K,12K" those two. Throws InvalidInput that shows both forms.
-std::vector<std::int64_t> parse_lengths(std::string_view text);
+// Questions that differ in their length. Throws the InvalidInput of the first one where nothing is legal at any length. When it is
+// stopped: the points that were searched to their ends. `next` is called before each search.
+std::vector<SweepPoint> sweep_seq_len(const std::vector<PlanQuestion>& questions,
+                                      const SearchOptions& options = {},
+                                      const std::function<void(const PlanQuestion&)>& next = {});
+
+// ---- what fits ----
 
 // A layout that is legal and fits; of all, the first in the order of the space. Quick: nothing is replayed.
 std::optional<ParallelLayout> feasible(const PlanQuestion& question);
 
-// The longest sequence, a multiple of `grain`, for which something fits, between the question's own length and `limit`; nullopt
-// where not even that fits. Memory grows with the length, so that a bisection finds it.
-std::optional<std::int64_t> longest_seq_len(PlanQuestion question, std::int64_t grain = 1024,
-                                            std::int64_t limit = std::int64_t{1} << 26);
+struct InverseOptions {
+  const std::atomic<bool>* stop = nullptr;   // when it becomes true there is no answer
+  std::function<void(std::int64_t)> trying;  // called with each length, or number of nodes
+};
 
-// The fewest nodes, up to the question's, for which something fits.
-std::optional<int> fewest_nodes(PlanQuestion question);
+// The same question at another length; in decode the cache grows with it.
+PlanQuestion at_seq_len(PlanQuestion question, std::int64_t seq_len);
+
+// Lengths that all ranks share evenly, the least of 1024 and more.
+std::int64_t seq_len_grain(const PlanQuestion& question);
+
+// The longest sequence, a multiple of `grain`, for which something fits, from the question's own length, rounded down, to `limit`;
+// nullopt where not even that fits. Memory grows with the length, so that a bisection finds it.
+std::optional<std::int64_t> longest_seq_len(const PlanQuestion& question, std::int64_t grain,
+                                            std::int64_t limit = std::int64_t{1} << 26,
+                                            const InverseOptions& options = {});
+
+// The fewest nodes, up to the question's, for which something fits: all are tried, since degrees must divide.
+std::optional<int> fewest_nodes(PlanQuestion question, const InverseOptions& options = {});
 
 }  // namespace cp::sim

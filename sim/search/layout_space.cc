@@ -169,13 +169,18 @@ std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) con
   return all;
 }
 
-std::vector<int> LayoutSpace::loss_chunks() const {
-  return chosen(question_.fixed.loss_chunks, training_ ? std::vector<int>{1, 4, 16} : std::vector<int>{1});
+std::vector<int> LayoutSpace::loss_chunks(const ParallelLayout& family) const {
+  if (question_.fixed.loss_chunks) return {*question_.fixed.loss_chunks};
+  std::vector<int> chunks{1};
+  for (const int more : {4, 16}) {
+    if (training_ && more <= question_.workload.seq_len / family.cp) chunks.push_back(more);
+  }
+  return chunks;
 }
 
 std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
   return static_cast<std::int64_t>(strategies(family).size() * recomputes(family).size() *
-                                   loss_chunks().size());
+                                   loss_chunks(family).size());
 }
 
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
@@ -183,7 +188,7 @@ ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
   const std::vector<Recompute> all = recomputes(family);
   const auto full = std::find(all.begin(), all.end(), Recompute{Recompute::Kind::full, 1});
   family.recompute = full == all.end() ? all.front() : *full;
-  const std::vector<int> chunks = loss_chunks();
+  const std::vector<int> chunks = loss_chunks(family);
   family.loss_chunks = *std::max_element(chunks.begin(), chunks.end());
   return family;
 }
@@ -191,7 +196,7 @@ ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
 std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) const {
   std::vector<ParallelLayout> members;
   const std::vector<Recompute> recomputed = recomputes(family);
-  const std::vector<int> chunks = loss_chunks();
+  const std::vector<int> chunks = loss_chunks(family);
   for (const Strategy& strategy : strategies(family)) {
     for (const Recompute& recompute : recomputed) {
       for (const int chunk : chunks) {

@@ -23,7 +23,7 @@ class LayoutSpace {
   // The first member of each family, legal or not. Throws InvalidInput where what is fixed leaves none: it names what does not fit.
   std::vector<ParallelLayout> families() const;
   std::int64_t num_members(const ParallelLayout& family) const;
-  // In a fixed order.
+  // All legal where one is. In a fixed order: those that differ in loss chunks alone after each other, the fewest first.
   std::vector<ParallelLayout> members(const ParallelLayout& family) const;
   // One of them: with the first strategy, and what takes least memory of all else.
   ParallelLayout leanest_member(ParallelLayout family) const;
@@ -31,7 +31,7 @@ class LayoutSpace {
  private:
   std::vector<Strategy> strategies(const ParallelLayout& family) const;
   std::vector<Recompute> recomputes(const ParallelLayout& family) const;
-  std::vector<int> loss_chunks() const;
+  std::vector<int> loss_chunks(const ParallelLayout& family) const;
   void add_orders(ParallelLayout layout, std::vector<ParallelLayout>& families) const;
 
   const PlanQuestion& question_;

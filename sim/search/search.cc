@@ -8,6 +8,7 @@
 #include <queue>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "sim/search/bound.h"
@@ -18,9 +19,10 @@ namespace cp::sim {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr std::size_t kRound =
-    32;  // layouts replayed before the mark is moved: the same for any number of threads
-constexpr std::size_t kForReport = 8;  // best layouts of different kinds that are certain to be found
+// Layouts replayed before the mark is moved: the same for any number of threads.
+constexpr std::int64_t kFirstRound = 32, kLastRound = 512;
+constexpr std::size_t kOpenedAtOnce = 64;  // families
+constexpr std::size_t kForReport = 8;      // best layouts of different kinds that are certain to be found
 
 // What makes layouts different enough to stand beside each other among the best; of each, the fastest does.
 using Kind = std::tuple<int, int, int, int, int, int, Core, int>;
@@ -59,7 +61,10 @@ class Search {
         bound_(question),
         rules_(memory_rules(question)),
         usable_(usable_bytes(question)) {
-    for (int thread = 0; thread < threads_; ++thread) evaluators_.emplace_back(question);
+    for (int thread = 0; thread < threads_; ++thread) {
+      evaluators_.emplace_back(question);
+      timers_.emplace_back(question);
+    }
   }
 
   PlanAnswer run() {
@@ -112,7 +117,8 @@ class Search {
         if (!first_refused_) first_refused_ = space_.leanest_member(families_[i]);
       } else if (state.too_large) {
         counts_.out_of_memory += state.members;
-        keep_leanest(space_.leanest_member(families_[i]));
+        const ParallelLayout leanest = space_.leanest_member(families_[i]);
+        keep_leanest(leanest, memory_of(question_.model, question_.workload, leanest, rules_).used());
       } else {
         push({state.bound_ns, 0, i, std::nullopt});
       }
@@ -125,9 +131,7 @@ class Search {
     state.members = space_.num_members(family);
     const ParallelLayout leanest = space_.leanest_member(family);
     // Strategies are legal as they are made: what is refused of this one is refused for all members.
-    ParallelLayout plainest = leanest;
-    if (!question_.fixed.loss_chunks) plainest.loss_chunks = 1;
-    if (const auto refusal = refuse(question_.model, question_.workload, plainest)) {
+    if (const auto refusal = refuse(question_.model, question_.workload, leanest)) {
       state.refused = refusal->kind;
       return state;
     }
@@ -139,8 +143,7 @@ class Search {
   }
 
   // The layout that lacks least, for the message when nothing fits.
-  void keep_leanest(const ParallelLayout& layout) {
-    const std::int64_t used = memory_of(question_.model, question_.workload, layout, rules_).used();
+  void keep_leanest(const ParallelLayout& layout, std::int64_t used) {
     if (!leanest_ || used < leanest_used_) leanest_ = layout, leanest_used_ = used;
   }
 
@@ -160,8 +163,17 @@ class Search {
 
   std::vector<ParallelLayout> next_round() {
     std::vector<ParallelLayout> round;
-    while (!queue_.empty() && round.size() < kRound && !stopped()) {
-      Node node = queue_.top();
+    std::vector<std::size_t> families;
+    const auto size = static_cast<std::size_t>(std::clamp(counts_.replayed / 4, kFirstRound, kLastRound));
+    while (!queue_.empty() && round.size() < size && !stopped()) {
+      // Families that come one after the other open together.
+      const bool opens = !queue_.top().layout && families.size() < kOpenedAtOnce;
+      if (!opens && !families.empty()) {
+        open(families);
+        families.clear();
+        continue;
+      }
+      const Node node = queue_.top();
       queue_.pop();
       const ParallelLayout& layout = node.layout ? *node.layout : families_[node.family];
       if (!needed(node.bound_ns, layout)) {
@@ -169,23 +181,65 @@ class Search {
       } else if (node.layout) {
         round.push_back(layout);
       } else {
-        expand(node.family);
+        families.push_back(node.family);
       }
+      if (queue_.empty()) open(std::exchange(families, {}));
     }
+    open(families);
+    // Those with the same attention after each other: its plans are written once.
+    std::stable_sort(round.begin(), round.end(), [](const ParallelLayout& a, const ParallelLayout& b) {
+      return attention_key(a) < attention_key(b);
+    });
     return round;
   }
 
-  void expand(std::size_t family) {
+  // What becomes of a family's members.
+  struct Opened {
+    std::vector<Node> nodes;
+    std::int64_t dominated = 0, out_of_memory = 0, pruned = 0, leanest_used = 0;
+    std::optional<ParallelLayout> leanest;
+  };
+
+  void open(const std::vector<std::size_t>& families) {
+    std::vector<Opened> opened(families.size());
+    for_all(families.size(), threads_, [&](std::size_t i, int) { opened[i] = look_into(families[i]); });
+    for (Opened& of : opened) {
+      if (of.dominated > 0) rejected_["fewer loss chunks fit"] += of.dominated;
+      counts_.out_of_memory += of.out_of_memory, counts_.pruned += of.pruned;
+      if (of.leanest) keep_leanest(*of.leanest, of.leanest_used);
+      for (Node& node : of.nodes) push(std::move(node));
+    }
+  }
+
+  // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for the others, which
+  // take less memory and no less time.
+  Opened look_into(std::size_t family) const {
+    Opened opened;
+    std::optional<ParallelLayout> chosen;
     for (const ParallelLayout& layout : space_.members(families_[family])) {
-      if (const auto refusal = refuse(question_.model, question_.workload, layout)) {
-        ++rejected_[refusal->kind];
-      } else if (!fits(memory_of(question_.model, question_.workload, layout, rules_))) {
-        ++counts_.out_of_memory;
-        keep_leanest(layout);
+      if (chosen) {
+        chosen->loss_chunks = layout.loss_chunks;
+        if (*chosen == layout) {
+          ++opened.dominated;
+          continue;
+        }
+      }
+      const Memory memory = memory_of(question_.model, question_.workload, layout, rules_);
+      if (!fits(memory)) {
+        ++opened.out_of_memory;
+        if (!opened.leanest || memory.used() < opened.leanest_used)
+          opened.leanest = layout, opened.leanest_used = memory.used();
+        continue;
+      }
+      chosen = layout;
+      const double bound_ns = bound_.ns(layout);
+      if (needed(bound_ns, layout)) {
+        opened.nodes.push_back({bound_ns, 0, family, layout});
       } else {
-        push({bound_.ns(layout), 0, family, layout});
+        ++opened.pruned;
       }
     }
+    return opened;
   }
 
   void count_the_rest() {
@@ -198,20 +252,30 @@ class Search {
 
   // ---- on the timeline ----
 
+  // Those that a sharper bound does not rule out.
   void replay(const std::vector<ParallelLayout>& round) {
-    std::vector<Candidate> found(round.size());
+    std::vector<std::optional<Candidate>> found(round.size());
     for_all(round.size(), threads_, [&](std::size_t i, int thread) {
-      found[i] = evaluators_[static_cast<std::size_t>(thread)].evaluate(round[i]);
+      const ParallelLayout& layout = round[i];
+      const auto at = static_cast<std::size_t>(thread);
+      const bool sharper =
+          layout.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
+      if (sharper && !needed(bound_.ns(layout, timers_[at].of(layout)), layout)) return;
+      found[i] = evaluators_[at].evaluate(layout);
     });
-    for (Candidate& candidate : found) {
-      const double ns = candidate.step_us * 1e3;
-      double& of_class = class_mark_ns_.try_emplace(class_of(candidate.layout), kNever).first->second;
+    for (std::optional<Candidate>& candidate : found) {
+      if (!candidate) {
+        ++counts_.pruned;
+        continue;
+      }
+      ++counts_.replayed;
+      const double ns = candidate->step_us * 1e3;
+      double& of_class = class_mark_ns_.try_emplace(class_of(candidate->layout), kNever).first->second;
       of_class = std::min(of_class, ns);
-      double& of_kind = kinds_.try_emplace(kind_of(candidate.layout), kNever).first->second;
+      double& of_kind = kinds_.try_emplace(kind_of(candidate->layout), kNever).first->second;
       of_kind = std::min(of_kind, ns);
-      all_.push_back(std::move(candidate));
+      all_.push_back(std::move(*candidate));
     }
-    counts_.replayed += static_cast<std::int64_t>(found.size());
     const std::size_t wanted = std::max<std::size_t>(kForReport, static_cast<std::size_t>(question_.top));
     if (kinds_.size() < wanted) return;
     std::vector<double> times;
@@ -337,6 +401,7 @@ class Search {
   const MemoryRules rules_;
   const std::int64_t usable_;
   std::vector<Evaluator> evaluators_;  // by thread
+  std::vector<AttentionTimer> timers_;
 
   std::vector<ParallelLayout> families_;
   std::priority_queue<Node> queue_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iomanip>
+#include <sstream>
 #include <utility>
 
 #include "shared/base/text.h"
@@ -12,6 +14,7 @@ namespace cp::sim {
 namespace {
 
 void scale(Curve& curve, double factor, double most = 1e300) {
+  if (curve.empty()) return;
   std::vector<CurvePoint> points = curve.points();
   for (CurvePoint& point : points) point.y = std::min(point.y * factor, most);
   curve = Curve(std::move(points));
@@ -22,16 +25,25 @@ struct Rate {
   std::function<void(Cluster&, double)> change;
 };
 
+// Where nothing was measured, kernels run at a share of the peak.
+void change_attention(Cluster& cluster, double factor) {
+  constexpr double kShare = 0.5;
+  if (cluster.attention.empty()) {
+    for (const bool backward : {false, true})
+      cluster.attention.push_back({backward, true, 128, Curve({{1, kShare * cluster.gpu.tflops_16}}), "any"});
+  }
+  for (AttentionCurve& curve : cluster.attention) scale(curve.tflops, factor, cluster.gpu.tflops_16);
+}
+
+void change_products(Cluster& cluster, double factor) {
+  if (cluster.matmul_efficiency.empty()) cluster.gpu.sustained_clock *= factor;
+  scale(cluster.matmul_efficiency, factor, 1), scale(cluster.fp8_efficiency, factor, 1);
+}
+
 const std::vector<Rate>& rates() {
   static const std::vector<Rate> all{
-      {"attention",
-       [](Cluster& cluster, double factor) {
-         for (AttentionCurve& curve : cluster.attention) scale(curve.tflops, factor, cluster.gpu.tflops_16);
-       }},
-      {"products",
-       [](Cluster& cluster, double factor) {
-         scale(cluster.matmul_efficiency, factor, 1), scale(cluster.fp8_efficiency, factor, 1);
-       }},
+      {"attention", change_attention},
+      {"products", change_products},
       {"memory", [](Cluster& cluster, double factor) { cluster.gpu.hbm_gbps *= factor; }},
       {"NVLink",
        [](Cluster& cluster, double factor) {
@@ -69,11 +81,19 @@ int fastest_of(const std::vector<double>& times) {
   return static_cast<int>(std::min_element(times.begin(), times.end()) - times.begin());
 }
 
+// Four digits: runs differ by a few in a hundred.
+std::string short_time(double us) {
+  const double unit = us >= 1e6 ? 1e6 : us >= 1e3 ? 1e3 : 1;
+  std::ostringstream out;
+  out << std::setprecision(4) << us / unit << (us >= 1e6 ? " s" : us >= 1e3 ? " ms" : " us");
+  return out.str();
+}
+
 std::string words(const Changed& changed, double us) {
   const std::string what = changed.factor == 1
                                ? "rates as they are"
                                : str(changed.rate, " 10 % ", changed.factor > 1 ? "faster" : "slower");
-  return str(what, " (", std::round(us / 10) / 100, " ms)");
+  return str(what, " (", short_time(us), ")");
 }
 
 }  // namespace

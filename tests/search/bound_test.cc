@@ -18,6 +18,12 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
   const double step_ns = evaluator.evaluate(layout).step_us * 1e3;
   RC_LOG() << bound.ns(layout) / step_ns << "\n";
   RC_ASSERT(bound.ns(layout) <= step_ns);
+  if (question.workload.phase == Phase::training) {
+    AttentionTimer timer(question);
+    const double sharper = bound.ns(layout, timer.of(layout));
+    RC_LOG() << " sharper " << sharper / step_ns << "\n";
+    RC_ASSERT(sharper <= step_ns);
+  }
   RC_ASSERT(bound.family_ns(family) <= bound.ns(layout) * (1 + 1e-12));
 }
 
