@@ -110,9 +110,13 @@ class MemoryModel {
     const std::int64_t q_copies = ulysses || exchange ? 3 : 2, kv_copies = 1;
     kept.rest = (shared + tokens * (q_copies * sizes_.q_width + kv_copies * 2 * sizes_.kv_width)) * width_;
     kept.rest += tokens * (sizes_.q_width / model_.head_dim) * kF32;  // lse
+    if (model_.qk_norm)
+      kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
     if (model_.experts) {
       kept.cheap += sizes_.expert_tokens * sizes_.columns * width_;
-      kept.rest += sizes_.expert_tokens * (2 * sizes_.columns + 2 * model_.hidden) * width_;
+      kept.rest += sizes_.expert_tokens * ((2 * sizes_.columns + model_.hidden) * width_ + kF32);
+      // What the router said, and which experts were chosen.
+      kept.rest += tokens * (model_.experts->count * width_ + model_.experts->top_k * kF32);
     } else {
       kept.cheap += tokens * sizes_.columns * width_;
       kept.rest += tokens * 2 * sizes_.columns * width_;
