@@ -435,7 +435,14 @@ std::string difference(const Candidate& candidate, const Candidate& best) {
   std::vector<std::string> words;
   for (const auto& [name, us] : sorted) {
     if (std::abs(us) < 0.001 * best.step_us || words.size() == 4) break;
-    words.push_back(str(us > 0 ? "+" : "-", std::round(std::abs(us) / 100) / 10, " ms ", name));
+    const double size = std::abs(us), unit = size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
+    // Three digits, so that two decimals are the most.
+    const double step = size >= 100 * unit ? 1 : size >= 10 * unit ? 0.1 : 0.01;
+    words.push_back(str(us > 0 ? "+" : "-", std::round(size / unit / step) * step,
+                        unit == 1e6   ? " s "
+                        : unit == 1e3 ? " ms "
+                                      : " us ",
+                        name));
   }
   return join(words, ", ");
 }
