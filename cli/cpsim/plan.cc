@@ -14,6 +14,7 @@
 #include "cli/plan_flags.h"
 #include "cli/plan_request.h"
 #include "cli/plan_screen.h"
+#include "cli/plan_what_if.h"
 #include "cli/progress.h"
 #include "cli/units.h"
 #include "shared/base/error.h"
@@ -36,6 +37,7 @@ struct Flags {
   std::string explain, csv, report, emit, output;
   int threads = 0;
   bool json = false;
+  WhatIf what_if;
 
   // Whether standard output is another program's food.
   bool prints_csv() const { return csv == "-"; }
@@ -169,9 +171,31 @@ int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question
   return interrupted ? kInterruptedExitCode : 0;
 }
 
+void save_scenario(const Flags& flags, const Job& job) {
+  if (flags.job.save_scenario.empty()) return;
+  proto::Scenario saved;
+  *saved.mutable_plan() = job;
+  save_scenario_file(flags.job.save_scenario, saved);
+}
+
+// Those of the plan itself.
+std::vector<std::string> own_outputs(const Flags& flags) {
+  std::vector<std::string> given;
+  if (!flags.explain.empty()) given.emplace_back("--explain");
+  if (!flags.csv.empty()) given.emplace_back("--csv");
+  if (!flags.report.empty()) given.emplace_back("--report");
+  if (!flags.emit.empty()) given.emplace_back("--emit");
+  return given;
+}
+
 int run(const Flags& flags) {
   check_outputs(flags);
+  check(flags.what_if, own_outputs(flags));
   const Job job = job_of(flags);
+  if (!flags.what_if.asked().empty()) {
+    save_scenario(flags, job);
+    return answer_what_if(flags.what_if, job, flags.threads, flags.json);
+  }
   const sim::PlanQuestion question = make_plan_question(job);
   if (!flags.emit.empty()) {
     value_of("--emit", flags.emit,
@@ -179,11 +203,7 @@ int run(const Flags& flags) {
   }
   std::optional<ParallelLayout> explained;
   if (!flags.explain.empty()) explained = parse_layout_of(question, "--explain", flags.explain);
-  if (!flags.job.save_scenario.empty()) {
-    proto::Scenario saved;
-    *saved.mutable_plan() = job;
-    save_scenario_file(flags.job.save_scenario, saved);
-  }
+  save_scenario(flags, job);
   return explained ? explain(flags, job, question, *explained) : answer(flags, job, question);
 }
 
@@ -207,6 +227,22 @@ Command add_plan(CLI::App& cpsim) {
       ->type_name("FRAMEWORK");
   app->add_option("--output", flags->output, "Where --emit writes to [it prints instead of the answer]")
       ->type_name("FILE");
+  const char* what_if = "Other questions (one at a time)";
+  app->add_option("--sweep", flags->what_if.sweep, "The best at each of these lengths")
+      ->type_name("seq_len=32K..1M|8K,12K")
+      ->group(what_if);
+  app->add_option("--maximize", flags->what_if.maximize, "How long a sequence can be")
+      ->type_name("seq_len")
+      ->group(what_if);
+  app->add_option("--minimize", flags->what_if.minimize, "How few nodes are enough, up to --nodes [1024]")
+      ->type_name("gpus")
+      ->group(what_if);
+  app->add_flag("--sensitivity", flags->what_if.sensitivity,
+                "What becomes of the best with each rate 10 % slower and faster")
+      ->group(what_if);
+  app->add_flag("--next-experiment", flags->what_if.next_experiment,
+                "Which runs would tell the best layouts apart, at most three")
+      ->group(what_if);
   app->footer(
       "Example: train at 131,072 tokens on two nodes; why not another layout; serve\n"
       "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 --report plan.html\n"
