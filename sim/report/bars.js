@@ -36,8 +36,8 @@ function timeRow(row) {
 // is no part of it.
 function memoryRow(row) {
   const terms = row.candidate.memory_bytes;
-  const layers = (terms.working || 0) + (terms.attention || 0);
-  const absent = ["context", ...((terms.logits || 0) > layers ? ["working", "attention"] : ["logits"])];
+  const layers = (terms.unsharded || 0) + (terms.working || 0) + (terms.attention || 0);
+  const absent = ["context", ...((terms.logits || 0) > layers ? ["unsharded", "working", "attention"] : ["logits"])];
   const segments = positive(Object.keys(memoryColours).filter((name) => !absent.includes(name))
     .map((name) => ({ name, value: terms[name] || 0, text: gib(terms[name]) + " GiB" })));
   return { label: barLabel(row), segments, sum: sumOf(segments), total: gib(terms.counted) + " GiB" };

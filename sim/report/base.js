@@ -60,7 +60,7 @@ const partColours = {
   "exposed tp": "tp", "exposed cp": "cp", "exposed fsdp": "fsdp", "exposed ep": "ep", "exposed pp": "pp",
 };
 const memoryColours = {
-  parameters: "state-1", master: "state-2", gradients: "state-3", optimizer: "state-4", unsharded: "gathered",
+  parameters: "state-1", master: "state-2", gradients: "state-3", optimizer: "state-4", gathered: "gathered", unsharded: "gathered",
   activations: "act-3", working: "act-2", attention: "act-1", logits: "act-4", kv_cache: "cache",
   communicators: "rest-1", context: "rest-2", slack: "rest-3",
 };

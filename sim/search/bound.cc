@@ -131,7 +131,12 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const Transformer& model = question_.model;
   const std::int64_t heads = model.q_heads / layout.tp;
   const double of_all = kSlack * pairs_ * real(layout.micro_batch);  // and a head
+  // Kernels of few rows are as fast as large ones.
+  const std::int64_t rows =
+      sizes.rows * (layout.cp > 1 ? layout.strategy.ulysses_degree : 1) * model.q_heads / model.kv_heads;
+  const bool few = rows <= 512 || question_.workload.phase != Phase::training;
   const auto kernels = [&](double pairs, double at_once) {
+    if (few) at_once = 1e300;
     const double flops = pairs * real(model.head_dim);
     return Pass{4 * flops / attention_tflops(false, at_once) * 1e-3,
                 10 * flops / attention_tflops(true, at_once) * 1e-3};

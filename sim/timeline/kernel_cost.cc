@@ -11,6 +11,7 @@ namespace cp::sim {
 namespace {
 
 constexpr double kAttentionShare = 0.5, kOtherShare = 0.8;  // of the peak, where nothing was measured
+constexpr double kFewRows = 64;  // one tile of a kernel: its keys are split instead
 constexpr double kNsPerUs = 1e3;
 
 double count(std::int64_t number) { return static_cast<double>(number); }
@@ -57,6 +58,7 @@ KernelWork work_of(const Kernel& kernel, const Plan& plan) {
           work.flops = 2 * count(op.a.shape[0]) * count(op.a.shape[1]) * count(op.b.shape[1]);
         } else if constexpr (std::is_same_v<T, AttentionForward> || std::is_same_v<T, AttentionBackward>) {
           add_pairs(op.slices, count(op.q.shape[0]) * count(op.q.shape[2]), work);
+          work.rows = count(op.q.shape[1] * (op.q.shape[2] / std::max<std::int64_t>(1, op.k.shape[2])));
           const double d = count(op.q.shape[3]), dv = count(op.v.shape[3]);
           const double per_pair = std::is_same_v<T, AttentionForward> ? 2 * (d + dv) : 6 * d + 4 * dv;
           work.flops = per_pair * (work.full_pairs + work.diagonal_pairs);
@@ -112,7 +114,8 @@ double KernelCost::attention_ns(const KernelWork& work, std::int64_t head_dim, b
     const double share = causal ? work.diagonal_pairs : work.full_pairs;
     if (share == 0) continue;
     const AttentionCurve* curve = attention_curve(backward, causal, head_dim);
-    const double tflops = curve == nullptr ? kAttentionShare * peak : std::min(curve->tflops.at(pairs), peak);
+    const double size = work.rows <= kFewRows && curve != nullptr ? curve->tflops.points().back().x : pairs;
+    const double tflops = curve == nullptr ? kAttentionShare * peak : std::min(curve->tflops.at(size), peak);
     flop_ns += share * flops_per_pair / tflops * 1e-3;
   }
   return std::max(flop_ns, memory_ns(work.bytes));

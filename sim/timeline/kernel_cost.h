@@ -17,6 +17,7 @@ struct KernelWork {
   double bytes = 0;  // read and written
   // Attention alone, over batches and query heads: pairs in slices without a diagonal, and in those with one.
   double full_pairs = 0, diagonal_pairs = 0;
+  double rows = 0;  // query rows that share a kv head: heads of a group x queries
 };
 KernelWork work_of(const Kernel& kernel, const Plan& plan);
 
@@ -26,7 +27,8 @@ class KernelCost {
   KernelCost(const Cluster& cluster, const SoftwareProfile& software)
       : cluster_(cluster), software_(software) {}
 
-  // With the launch. Without a curve for it attention reaches half of the peak, and other kernels four fifths of theirs.
+  // With the launch. Attention of few rows (decoding) splits its keys over the GPU, and is as fast as that of the largest kernels
+  // where memory lets it. Without a curve for it attention reaches half of the peak, and other kernels four fifths of theirs.
   double ns(const Kernel& kernel, const Plan& plan) const;
 
   // The parts of it, without the launch.

@@ -101,6 +101,20 @@ TEST(KernelCost, ACalibratedClusterGivesItsTableBack) {
   }
 }
 
+// One query of many heads against a long cache: reading the keys and values is all that takes time.
+TEST(KernelCost, DecodingReadsItsCache) {
+  const Cluster cluster = find_cluster("h800");
+  const SoftwareProfile software;
+  const std::int64_t keys = 1 << 20;
+  MaskSlice all;
+  all.q_len = 1, all.k_len = keys;
+  const Attention decoding(1, keys, 1, 128, {all});
+  const double bytes = work_of(decoding.forward, decoding.plan).bytes;
+  const KernelCost cost(cluster, software);
+  EXPECT_NEAR(cost.ns(decoding.forward, decoding.plan),
+              cost.memory_ns(bytes) + cluster.gpu.kernel_launch_us * 1e3, 1);
+}
+
 TEST(KernelCost, NoKernelExceedsItsPeak) {
   Cluster cluster = round_cluster();
   for (AttentionCurve& curve : cluster.attention) curve.tflops = Curve({{1, 100}});  // of a GPU that has 1
