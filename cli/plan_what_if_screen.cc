@@ -193,7 +193,8 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
   const std::vector<sim::Experiment> experiments = sim::next_experiments(sensitivity);
   std::string text = summary_of(answer, sensitivity);
   if (experiments.empty()) {
-    text += sensitivity.robust() ? ": no run would change that" : ": no run tells these apart by more than 2 %";
+    text +=
+        sensitivity.robust() ? ": no run would change that" : ": no run tells these apart by more than 2 %";
     return str(wrapped(text, kWidth, 2), "\n\n", lines(plan_inputs(answer.question)));
   }
   text += experiments.size() == 1 ? ": one run settles most of it" : str(": ", experiments.size(), " runs");
