@@ -30,23 +30,25 @@ PlanQuestion question_of(const char* model, int nodes, std::int64_t seq_len, std
 PlanQuestion small() { return question_of("llama-3.1-8b", 2, 131072, 16); }
 PlanQuestion large() { return question_of("llama-3.1-405b", 2048, 131072, 2048); }
 
-// At most about `most` legal layouts, evenly from all.
-std::vector<ParallelLayout> legal_layouts(const PlanQuestion& question, std::size_t most) {
+// Some thousand legal layouts of all kinds: a member of each of evenly chosen families.
+std::vector<ParallelLayout> legal_layouts(const PlanQuestion& question) {
+  constexpr std::size_t kFamilies = 10000;
   const LayoutSpace space(question);
-  std::vector<ParallelLayout> legal, chosen;
-  for (const ParallelLayout& family : space.families()) {
-    if (refuse(question.model, question.workload, space.leanest_member(family))) continue;
-    for (const ParallelLayout& layout : space.members(family)) legal.push_back(layout);
+  std::vector<ParallelLayout> chosen;
+  const std::vector<ParallelLayout> families = space.families();
+  const std::size_t stride = std::max<std::size_t>(1, families.size() / kFamilies);
+  for (std::size_t i = 0; i < families.size(); i += stride) {
+    if (refuse(question.model, question.workload, space.leanest_member(families[i]))) continue;
+    const std::vector<ParallelLayout> members = space.members(families[i]);
+    chosen.push_back(members[i / stride % members.size()]);
   }
-  const std::size_t stride = std::max<std::size_t>(1, legal.size() / most);
-  for (std::size_t i = 0; i < legal.size(); i += stride) chosen.push_back(legal[i]);
   return chosen;
 }
 
 void bounds(benchmark::State& state) {
   const PlanQuestion question = large();
   const StepBound bound(question);
-  const std::vector<ParallelLayout> layouts = legal_layouts(question, 10000);
+  const std::vector<ParallelLayout> layouts = legal_layouts(question);
   std::size_t next = 0;
   for (auto _ : state) {
     benchmark::DoNotOptimize(bound.ns(layouts[next]));
@@ -59,7 +61,7 @@ BENCHMARK(bounds)->Unit(benchmark::kMicrosecond);
 void memories(benchmark::State& state) {
   const PlanQuestion question = large();
   const MemoryRules rules = memory_rules(question);
-  const std::vector<ParallelLayout> layouts = legal_layouts(question, 10000);
+  const std::vector<ParallelLayout> layouts = legal_layouts(question);
   std::size_t next = 0;
   for (auto _ : state) {
     benchmark::DoNotOptimize(memory_of(question.model, question.workload, layouts[next], rules));

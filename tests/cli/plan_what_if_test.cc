@@ -1,0 +1,210 @@
+// cpsim plan --sweep, --maximize, --minimize, --sensitivity, --next-experiment, from the outside: small searches.
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cpsim_process.h"
+
+namespace cp::cli {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+using Words = std::vector<std::string>;
+
+// A small space.
+const Words kTraining = {"plan",
+                         "--model",
+                         "llama-3.1-8b",
+                         "--nodes",
+                         "1",
+                         "--global-batch",
+                         "8",
+                         "--recompute",
+                         "full",
+                         "--fix",
+                         "pp=1,loss_chunks=16,order=tp-cp-dp-pp"};
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string screen(const Words& words) {
+  const Finished finished = cpsim(words);
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.err, IsEmpty());
+  return finished.out;
+}
+json answer(const Words& words) { return json::parse(screen(with(words, {"--json"}))); }
+
+TEST(PlanWhatIf, TheSweepHasARowForEachLength) {
+  const Words sweep = with(kTraining, {"--sweep", "seq_len=32K..64M,48K"});
+  EXPECT_THAT(cpsim(sweep).err, HasSubstr("--sweep seq_len=32K..64M,48K: "));
+  const Words lengths = with(kTraining, {"--sweep", "seq_len=32K,64K,64M"});
+  const std::string text = screen(lengths);
+  EXPECT_THAT(text, StartsWith("llama-3.1-8b, 8 GPUs of dgx-h100: 2 of 3 lengths fit, up to 65,536 tokens"));
+  for (const char* part :
+       {"\n    tokens  GPUs ", "\n    32,768     8 ", "\n    65,536     8 ", "\n67,108,864     8 ",
+        "nothing fits", "\nnothing     at 67,108,864 tokens: none of "})
+    EXPECT_THAT(text, HasSubstr(part));
+  const json rows = answer(lengths);
+  EXPECT_EQ(rows["schema"], "cpsim.plan.sweep/1");
+  ASSERT_EQ(rows["rows"].size(), 3U);
+  // What the search says of that length.
+  const json alone = answer(with(kTraining, {"--seq-len", "64K"}));
+  EXPECT_EQ(rows["rows"][1]["best"]["layout"], alone["best"][0]["layout"]);
+  EXPECT_EQ(rows["rows"][1]["best"]["step_us"], alone["best"][0]["step_us"]);
+  EXPECT_TRUE(rows["rows"][2]["best"].is_null());
+}
+
+TEST(PlanWhatIf, TheSweepKeepsTheTokensOfABatch) {
+  const json rows =
+      answer({"plan", "--model", "llama-3.1-8b", "--nodes", "1", "--global-batch-tokens", "256K",
+              "--recompute", "full", "--fix", "tp=8,loss_chunks=16", "--sweep", "seq_len=16K..32K"})["rows"];
+  ASSERT_EQ(rows.size(), 2U);
+  // As many tokens, with more attention: neither half nor twice the time.
+  const double ratio = rows[1]["best"]["step_us"].get<double>() / rows[0]["best"]["step_us"].get<double>();
+  EXPECT_GT(ratio, 1);
+  EXPECT_LT(ratio, 1.5);
+}
+
+TEST(PlanWhatIf, TheLongestLengthFitsAndOneMoreDoesNot) {
+  const Words maximize = with(kTraining, {"--maximize", "seq_len"});
+  const json found = answer(maximize);
+  EXPECT_EQ(found["schema"], "cpsim.plan.maximize/1");
+  ASSERT_EQ(found["rows"].size(), 1U);
+  const std::int64_t longest = found["rows"][0]["seq_len"];
+  EXPECT_GT(longest, 131072);
+  EXPECT_LE(found["rows"][0]["best"]["counted_bytes"], found["rows"][0]["best"]["usable_bytes"]);
+  EXPECT_EQ(cpsim(with(kTraining, {"--seq-len", std::to_string(longest + 1024)})).exit_code, 20);
+  const std::string text = screen(with(maximize, {"--seq-len", "32K"}));
+  EXPECT_THAT(text,
+              AllOf(StartsWith("llama-3.1-8b, 8 GPUs of dgx-h100: at most "), HasSubstr(" tokens fit, "),
+                    HasSubstr(" 32,768     8 "), HasSubstr("\none more    with "),
+                    HasSubstr("\nnext        cpsim plan --model llama-3.1-8b ")));
+  EXPECT_EQ(answer(with(maximize, {"--seq-len", "32K"}))["rows"][1]["seq_len"], longest);
+}
+
+TEST(PlanWhatIf, TheFewestNodesAreFound) {
+  const Words minimize = {"plan", "--model",    "llama-3.1-70b", "--nodes",     "4",    "--seq-len",
+                          "8K",   "--fix",      "tp=8,pp=1",     "--recompute", "full", "--global-batch",
+                          "32",   "--minimize", "gpus"};
+  const json found = answer(minimize);
+  EXPECT_EQ(found["schema"], "cpsim.plan.minimize/1");
+  const int nodes = found["rows"][0]["nodes"];
+  EXPECT_GE(nodes, 2);
+  EXPECT_EQ(found["rows"][0]["gpus"], 8 * nodes);
+  const std::string text = screen(minimize);
+  EXPECT_THAT(text,
+              AllOf(StartsWith("llama-3.1-70b, 8,192 tokens: "), HasSubstr(" are enough, "),
+                    HasSubstr("\nfewer       none of "), HasSubstr("--nodes " + std::to_string(nodes))));
+}
+
+TEST(PlanWhatIf, ServingIsAskedTheSame) {
+  const Words serving = {"plan",         "--model", "llama-3.1-8b", "--nodes", "1",
+                         "--concurrent", "8",       "--fix",        "pp=1"};
+  const json decode = answer(with(serving, {"--phase", "decode", "--maximize", "seq_len"}));
+  EXPECT_GT(decode["rows"][0]["seq_len"], 131072);
+  // Up to the length that was found the cache fits: as a search of its own says, with as many new tokens.
+  const json prefill = answer(with(serving, {"--phase", "prefill", "--sweep", "seq_len=8K,16K"}));
+  EXPECT_EQ(prefill["rows"].size(), 2U);
+  EXPECT_THAT(screen(with(serving, {"--phase", "decode", "--cached", "32K", "--sensitivity"})),
+              HasSubstr("memory 10 % slower"));
+}
+
+TEST(PlanWhatIf, SensitivityHasARowForEachChange) {
+  const Words words = with(kTraining, {"--seq-len", "64K", "--sensitivity"});
+  const std::string text = screen(words);
+  EXPECT_THAT(text, StartsWith("llama-3.1-8b, 65,536 tokens, 8 GPUs of dgx-h100: "));
+  for (const char* part :
+       {"\nchange ", "\nnone ", "\nattention 10 % slower ", "\nlatency 10 % faster ", "  behind  layout\n1 "})
+    EXPECT_THAT(text, HasSubstr(part));
+  const json found = answer(words);
+  EXPECT_EQ(found["schema"], "cpsim.plan.sensitivity/1");
+  EXPECT_EQ(found["changes"].size(), 12U);
+  EXPECT_EQ(found["changes"][0]["step_us"].size(), found["layouts"].size());
+  EXPECT_EQ(found["changes"][0]["order"].size(), found["layouts"].size());
+  const bool stays = found["changes"][0]["order"][0] == 1;
+  EXPECT_LE(found["robust"].get<bool>(), stays);
+}
+
+TEST(PlanWhatIf, ExperimentsAreAtMostThree) {
+  const Words words = with(kTraining, {"--seq-len", "64K", "--next-experiment"});
+  const json found = answer(words);
+  EXPECT_EQ(found["schema"], "cpsim.plan.next_experiment/1");
+  EXPECT_LE(found["experiments"].size(), 3U);
+  if (found["robust"]) {
+    EXPECT_THAT(screen(words), HasSubstr("no run would change that"));
+  }
+  for (const json& run : found["experiments"]) {
+    EXPECT_GT(run["separates"], 0);
+    EXPECT_LE(run["separates"], 1);
+  }
+}
+
+TEST(PlanWhatIf, BadInputIsRefused) {
+  const auto error = [](const Words& more) {
+    const Finished finished = cpsim(with(kTraining, more));
+    EXPECT_EQ(finished.exit_code, 2) << finished.out << finished.err;
+    EXPECT_THAT(finished.out, IsEmpty());
+    return finished.err;
+  };
+  EXPECT_THAT(error({"--sweep", "tp=1..8"}),
+              AllOf(HasSubstr("--sweep tp=1..8"), HasSubstr("seq_len=32K..1M")));
+  EXPECT_THAT(error({"--sweep", "32K..1M"}), HasSubstr("seq_len=32K..1M"));
+  EXPECT_THAT(error({"--sweep", "seq_len=1M..32K"}), HasSubstr("ends before it begins"));
+  EXPECT_THAT(error({"--maximize", "gpus"}), HasSubstr("use --maximize seq_len, or --minimize gpus"));
+  EXPECT_THAT(error({"--minimize", "seq_len"}), HasSubstr("use --minimize gpus, or --maximize seq_len"));
+  EXPECT_THAT(error({"--sensitivity", "--sweep", "seq_len=8K"}), HasSubstr("one at a time"));
+  EXPECT_THAT(error({"--sensitivity", "--report", "x.html"}), HasSubstr("--report is of a plan"));
+  EXPECT_THAT(error({"--sensitivity"}), HasSubstr("--seq-len is missing"));
+  EXPECT_THAT(cpsim({"plan", "--model", "llama-3.1-8b", "--gpus", "4", "--seq-len", "8K", "--global-batch",
+                     "8", "--minimize", "gpus"})
+                  .err,
+              HasSubstr("tries whole nodes"));
+  EXPECT_THAT(
+      cpsim({"plan", "--model", "llama-3.1-8b", "--global-batch-tokens", "1M", "--maximize", "seq_len"}).err,
+      HasSubstr("--global-batch such as 16"));
+  EXPECT_THAT(cpsim({"plan", "--model", "llama-3.1-8b", "--phase", "decode", "--cached", "8K", "--sweep",
+                     "seq_len=16K"})
+                  .err,
+              HasSubstr("--cached 8192"));
+}
+
+TEST(PlanWhatIf, NothingFitsIsACodeOfItsOwn) {
+  const Words large = {"plan",           "--model", "llama-3.1-405b", "--nodes", "1",
+                       "--global-batch", "8",       "--fix",          "tp=8"};
+  for (const Words& more : {Words{"--maximize", "seq_len"}, Words{"--sweep", "seq_len=8K,16K"},
+                            Words{"--minimize", "gpus", "--seq-len", "8K"}}) {
+    const Finished finished = cpsim(with(large, more));
+    EXPECT_EQ(finished.exit_code, 20) << finished.out << finished.err;
+    EXPECT_THAT(finished.err, HasSubstr("The nearest is "));
+  }
+}
+
+// The lengths that were searched stay.
+TEST(PlanWhatIf, CtrlCShowsTheRowsSoFar) {
+  CpsimProcess process({"plan", "--model", "llama-3.1-8b", "--nodes", "2048", "--sweep", "seq_len=64K..64M",
+                        "--global-batch", "2048", "--threads", "1", "--fix", "tp=8,cp=8"},
+                       CpsimProcess::Terminal::standard_error);
+  ASSERT_TRUE(process.wait_for_error_text(" tokens: "));
+  process.signal(SIGINT);
+  const Finished finished = process.finish();
+  EXPECT_EQ(finished.exit_code, 130) << finished.out << finished.err;
+  if (!finished.out.empty()) {
+    EXPECT_THAT(finished.out, HasSubstr("\nwarning     interrupted: "));
+  }
+}
+
+}  // namespace
+}  // namespace cp::cli
