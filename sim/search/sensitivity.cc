@@ -49,17 +49,11 @@ const std::vector<Rate>& rates() {
        [](Cluster& cluster, double factor) {
          cluster.node.nvlink_gbps *= factor, cluster.node.pcie_gbps *= factor;
          scale(cluster.transfer.intra_node, factor);
-         for (CollectiveCurve& curve : cluster.collectives) {
-           if (curve.nodes == 1) scale(curve.time_us, 1 / factor);
-         }
        }},
       {"network",
        [](Cluster& cluster, double factor) {
          cluster.network.nic_gbps *= factor;
          scale(cluster.transfer.inter_node, factor);
-         for (CollectiveCurve& curve : cluster.collectives) {
-           if (curve.nodes > 1) scale(curve.time_us, 1 / factor);
-         }
        }},
       {"latency",
        [](Cluster& cluster, double factor) {
