@@ -184,58 +184,68 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   return result;
 }
 
-StepBound::Pass StepBound::layer(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family,
-                                 const AttentionTimes* replayed) const {
+StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
+  Shared shared;
+  shared.sizes = local_sizes(question_.model, question_.workload, layout);
+  const LocalSizes& sizes = shared.sizes;
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns;
   const double width = real(size_bytes(question_.workload.dtype));
-  const double qkv = product(tokens, hidden, sizes.q_width + 2 * sizes.kv_width);
-  const double out = product(tokens, sizes.q_width, hidden);
-  double up = 0, down = 0;
-  if (sizes.experts > 0) {
-    const std::int64_t rows = sizes.expert_tokens / sizes.experts;
-    up = real(sizes.experts) * product(rows, hidden, 2 * columns),
-    down = real(sizes.experts) * product(rows, columns, hidden);
-  } else {
-    up = product(tokens, hidden, 2 * columns), down = product(tokens, columns, hidden);
-  }
-  const double products = kSlack * (qkv + out + up + down);
-  const std::int64_t mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
+  // Of a dense MLP, or of each expert of the rank.
+  const std::int64_t parts = std::max<std::int64_t>(1, sizes.experts),
+                     mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
+  const double up = real(parts) * product(mlp_tokens / parts, hidden, 2 * columns),
+               down = real(parts) * product(mlp_tokens / parts, columns, hidden);
+  shared.last_product_ns = kSlack * down;
+  shared.products_ns = kSlack * (product(tokens, hidden, sizes.q_width + 2 * sizes.kv_width) +
+                                 product(tokens, sizes.q_width, hidden) + up + down);
+
   // Norms and the sums behind them, positions, and the activation function: read and written once, and backward at least as much.
   const double between = width * real(sizes.tokens_tp * hidden),
                heads = width * real(tokens * (sizes.q_width + sizes.kv_width)),
                inside = width * real(mlp_tokens * columns);
-  const double norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * kernels_.memory_ns(3 * between) +
-                          kernels_.memory_ns(2 * heads);
-  const double forward_rows = norms_ns + kernels_.memory_ns(3 * inside),
-               backward_rows = norms_ns + kernels_.memory_ns(5 * inside);
-  Attention attention_ns = attention(layout, sizes, whole_family);
-  // What need_only sends waits for others, who may be late: alone it shows more of that.
-  if (replayed != nullptr && layout.strategy.core != Core::need_only) {
-    attention_ns.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
-    // Its first transfers may begin beside the positions of the queries; backward, keys and values may come long before.
-    attention_ns.moved.forward_ns =
-        std::max(0.0, kSlack * replayed->forward.exposed_ns - kernels_.memory_ns(2 * heads));
-  }
+  shared.positions_ns = kernels_.memory_ns(2 * heads);
+  const double norms_ns =
+      2 * kernels_.memory_ns(2 * between) + 2 * kernels_.memory_ns(3 * between) + shared.positions_ns;
+  shared.forward_rows_ns = norms_ns + kernels_.memory_ns(3 * inside);
+  shared.backward_rows_ns = norms_ns + kernels_.memory_ns(5 * inside);
 
   const std::int64_t stride = strides_of(layout).tp;
   const double gathered = width * real(sizes.tokens_tp) * layout.tp * real(hidden);
-  const double gather = collective(CollectiveKind::all_gather, gathered, stride, layout.tp);
-  const double regions =
-      2 * (gather + collective(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+  shared.gather_ns = collective(CollectiveKind::all_gather, gathered, stride, layout.tp);
+  shared.regions_ns =
+      2 * (shared.gather_ns + collective(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+  if (question_.workload.phase != Phase::training) return shared;
+  shared.shards = sharding(layout, sizes);
+  shared.update_ns = update_ns(layout, sizes, question_.model.layers / layout.pp);
+  if (layout.pp > 1) shared.stages = stage_layers(question_.model, layout);
+  return shared;
+}
+
+StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
+                                 const AttentionTimes* replayed) const {
+  Attention of_attention = attention(layout, shared.sizes, whole_family);
+  // What need_only sends waits for others, who may be late: alone it shows more of that.
+  if (replayed != nullptr && layout.strategy.core != Core::need_only) {
+    of_attention.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
+    // Its first transfers may begin beside the positions of the queries; backward, keys and values may come long before.
+    of_attention.moved.forward_ns =
+        std::max(0.0, kSlack * replayed->forward.exposed_ns - shared.positions_ns);
+  }
+  const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
   Pass pass;
-  pass.forward_ns = products + forward_rows + attention_ns.kernels.forward_ns +
-                    attention_ns.moved.forward_ns + regions + kForwardKernels * launch_ns_;
+  pass.forward_ns = shared.products_ns + shared.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
+                    shared.regions_ns + kForwardKernels * launch_ns_;
   const double work =
-      2 * products + attention_ns.kernels.backward_ns + backward_rows + kBackwardKernels * launch_ns_;
-  const double chain = products + attention_ns.kernels.backward_ns + attention_ns.moved.backward_ns + regions;
-  double again = 0, share = 0;
-  if (!whole_family && layout.recompute.kind != Recompute::Kind::none &&
-      layout.recompute.kind != Recompute::Kind::selective) {
-    again = products - kSlack * down + attention_ns.kernels.forward_ns;
-    share = recomputed_share(layout, question_.model.layers);
+      2 * shared.products_ns + kernels.backward_ns + shared.backward_rows_ns + kBackwardKernels * launch_ns_;
+  const double chain = shared.products_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns;
+  double again = 0;
+  const Recompute::Kind recompute = layout.recompute.kind;
+  if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
+    again = recomputed_share(layout, question_.model.layers) *
+            (shared.products_ns - shared.last_product_ns + kernels.forward_ns);
   }
   // Inputs are gathered again for the gradients of weights.
-  pass.backward_ns = std::max({work, chain, regions + 2 * gather}) + share * again;
+  pass.backward_ns = std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again;
   return pass;
 }
 
@@ -298,16 +308,15 @@ double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& size
   return kSlack * memory(bytes);
 }
 
-double StepBound::step_ns(const ParallelLayout& layout, bool whole_family,
+double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                           const AttentionTimes* replayed) const {
-  const LocalSizes sizes = local_sizes(question_.model, question_.workload, layout);
-  const Pass of_layer = layer(layout, sizes, whole_family, replayed),
-             of_head = head(layout, sizes, whole_family);
+  const Pass of_layer = layer(layout, shared, whole_family, replayed),
+             of_head = head(layout, shared.sizes, whole_family);
   const std::int64_t layers = question_.model.layers;
   if (question_.workload.phase != Phase::training)
     return real(layers) * of_layer.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
-  const Sharding shards = sharding(layout, sizes);
+  const Sharding& shards = shared.shards;
   if (layout.pp == 1) {
     // The first two layers of a pass may have been gathered before it began.
     const double forward =
@@ -315,15 +324,23 @@ double StepBound::step_ns(const ParallelLayout& layout, bool whole_family,
     const double backward =
         of_head.backward_ns +
         std::max(real(layers) * of_layer.backward_ns, shards.ns(layers - 2, layers) - of_head.backward_ns);
-    return real(times) * (forward + backward) + update_ns(layout, sizes, layers);
+    return real(times) * (forward + backward) + shared.update_ns;
   }
   std::vector<StageTimes> stages;
-  for (const std::int64_t of_stage : stage_layers(question_.model, layout))
+  stages.reserve(shared.stages.size());
+  for (const std::int64_t of_stage : shared.stages)
     stages.push_back({real(of_stage) * of_layer.forward_ns, real(of_stage) * of_layer.backward_ns, 0, 0});
   stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
   const std::int64_t of_rank = layers / layout.pp;
   return pipeline_bound_ns(stages, layout.pp, times) +
-         std::max(update_ns(layout, sizes, of_rank), shards.ns(of_rank, of_rank));
+         std::max(shared.update_ns, shards.ns(of_rank, of_rank));
+}
+
+double FamilyBound::ns(const ParallelLayout& member) {
+  const PlanQuestion& question = bound_.question_;
+  if (!shared_ || local_sizes(question.model, question.workload, member).tokens != shared_->sizes.tokens)
+    shared_ = bound_.shared(member);
+  return bound_.step_ns(member, *shared_, false, nullptr);
 }
 
 }  // namespace cp::sim

@@ -5,6 +5,10 @@
 // weights must be gathered and all gradients be scattered. No link and no kernel is faster than its peak.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <vector>
+
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/sizes.h"
 #include "sim/search/attention_times.h"
@@ -20,15 +24,19 @@ class StepBound {
   explicit StepBound(const PlanQuestion& question);  // which must outlive this
 
   // Of one layout that is not refused.
-  double ns(const ParallelLayout& layout) const { return step_ns(layout, false, nullptr); }
+  double ns(const ParallelLayout& layout) const { return step_ns(layout, shared(layout), false, nullptr); }
   // Sharper, of a layout in training, with its attention replayed alone.
   double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
-    return step_ns(layout, false, &attention);
+    return step_ns(layout, shared(layout), false, &attention);
   }
   // Of all members of its family (layout_space.h): attention shared evenly, nothing moved for it, nothing computed again.
-  double family_ns(const ParallelLayout& layout) const { return step_ns(layout, true, nullptr); }
+  double family_ns(const ParallelLayout& layout) const {
+    return step_ns(layout, shared(layout), true, nullptr);
+  }
 
  private:
+  friend class FamilyBound;
+
   struct Pass {
     double forward_ns = 0, backward_ns = 0;
   };
@@ -41,8 +49,26 @@ class StepBound {
     std::int64_t stride = 1, size = 1;
   };
 
-  double step_ns(const ParallelLayout& layout, bool whole_family, const AttentionTimes* replayed) const;
-  Pass layer(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family,
+  // Of a layer: weights gathered, gradients scattered, and both through the port that they share.
+  struct Sharding {
+    double gather_ns = 0, scatter_ns = 0, port_gather_ns = 0, port_scatter_ns = 0;
+    double ns(std::int64_t gathers, std::int64_t scatters) const;  // of so many
+  };
+  // What members of a family with as many rows share. Times of one layer, where nothing else is said.
+  struct Shared {
+    LocalSizes sizes;
+    double products_ns = 0, last_product_ns = 0;
+    double positions_ns = 0, forward_rows_ns = 0, backward_rows_ns = 0;
+    double gather_ns = 0, regions_ns = 0;  // between tensor-parallel regions, in one direction
+    Sharding shards;
+    double update_ns = 0;              // of the step
+    std::vector<std::int64_t> stages;  // their layers
+  };
+
+  Shared shared(const ParallelLayout& layout) const;
+  double step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
+                 const AttentionTimes* replayed) const;
+  Pass layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
              const AttentionTimes* replayed) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   // Of an all-to-all or a gather: bytes from each of the other ranks.
@@ -52,11 +78,6 @@ class StepBound {
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   double update_ns(const ParallelLayout& layout, const LocalSizes& sizes, std::int64_t layers) const;
-  // Of a layer: weights gathered, gradients scattered, and both through the port that they share.
-  struct Sharding {
-    double gather_ns = 0, scatter_ns = 0, port_gather_ns = 0, port_scatter_ns = 0;
-    double ns(std::int64_t gathers, std::int64_t scatters) const;  // of so many
-  };
   Sharding sharding(const ParallelLayout& layout, const LocalSizes& sizes) const;
   Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
 
@@ -72,6 +93,19 @@ class StepBound {
   double best_hbm_ = 0;                     // bytes a ns
   double best_product_ = 0;                 // flops a ns
   double launch_ns_ = 0;                    // of each kernel
+};
+
+// Bounds of the members of one family, one after the other.
+class FamilyBound {
+ public:
+  explicit FamilyBound(const StepBound& bound) : bound_(bound) {}  // which must outlive this
+
+  // The same as StepBound::ns.
+  double ns(const ParallelLayout& member);
+
+ private:
+  const StepBound& bound_;
+  std::optional<StepBound::Shared> shared_;
 };
 
 }  // namespace cp::sim

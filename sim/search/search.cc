@@ -65,6 +65,13 @@ class Search {
       evaluators_.emplace_back(question);
       timers_.emplace_back(question);
     }
+    if (question.workload.phase != Phase::decode || !question.max_ttft_ms) return;
+    most_prompt_us_ = *question.max_ttft_ms * 1e3;
+    prompt_ = question;
+    prompt_->workload.phase = Phase::prefill;
+    prompt_->workload.seq_len = std::max<std::int64_t>(1, question.workload.cached);
+    prompt_->workload.cached = 0;
+    for (int thread = 0; thread < threads_; ++thread) prompts_.emplace_back(*prompt_);
   }
 
   PlanAnswer run() {
@@ -216,6 +223,7 @@ class Search {
   Opened look_into(std::size_t family) const {
     Opened opened;
     std::optional<ParallelLayout> chosen;
+    FamilyBound bound(bound_);
     for (const ParallelLayout& layout : space_.members(families_[family])) {
       if (chosen) {
         chosen->loss_chunks = layout.loss_chunks;
@@ -232,7 +240,7 @@ class Search {
         continue;
       }
       chosen = layout;
-      const double bound_ns = bound_.ns(layout);
+      const double bound_ns = bound.ns(layout);
       if (needed(bound_ns, layout)) {
         opened.nodes.push_back({bound_ns, 0, family, layout});
       } else {
@@ -255,15 +263,25 @@ class Search {
   // Those that a sharper bound does not rule out.
   void replay(const std::vector<ParallelLayout>& round) {
     std::vector<std::optional<Candidate>> found(round.size());
+    std::vector<double> prompt_us(round.size(), 0);
     for_all(round.size(), threads_, [&](std::size_t i, int thread) {
       const ParallelLayout& layout = round[i];
       const auto at = static_cast<std::size_t>(thread);
       const bool sharper =
           layout.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
       if (sharper && !needed(bound_.ns(layout, timers_[at].of(layout)), layout)) return;
+      if (!prompts_.empty()) prompt_us[i] = prompts_[at].evaluate(layout).step_us;
+      if (prompt_us[i] > most_prompt_us_) return;
       found[i] = evaluators_[at].evaluate(layout);
     });
-    for (std::optional<Candidate>& candidate : found) {
+    for (std::size_t i = 0; i < round.size(); ++i) {
+      std::optional<Candidate>& candidate = found[i];
+      if (prompt_us[i] > most_prompt_us_) {
+        ++rejected_["time to the first token"];
+        if (!fastest_prompt_ || prompt_us[i] < fastest_prompt_us_)
+          fastest_prompt_ = round[i], fastest_prompt_us_ = prompt_us[i];
+        continue;
+      }
       if (!candidate) {
         ++counts_.pruned;
         continue;
@@ -362,6 +380,12 @@ class Search {
   [[noreturn]] void fail(const SearchCounts& counts) const {
     std::vector<std::string> reasons;
     for (const auto& [reason, number] : counts.rejected) reasons.push_back(str(reason, ": ", number));
+    if (fastest_prompt_) {
+      throw Infeasible(str("no layout that fits reads the prompt of ", prompt_->workload.seq_len,
+                           " tokens in ", *question_.max_ttft_ms, " ms; the fastest, ",
+                           to_string(*fastest_prompt_), ", takes ", std::ceil(fastest_prompt_us_ / 1e3),
+                           " ms: use --ttft-max ", std::ceil(fastest_prompt_us_ / 1e3), ", or more --nodes"));
+    }
     if (!leanest_) {
       const auto refusal = first_refused_ ? refuse(question_.model, question_.workload,
                                                    space_.members(*first_refused_).front())
@@ -402,6 +426,10 @@ class Search {
   const std::int64_t usable_;
   std::vector<Evaluator> evaluators_;  // by thread
   std::vector<AttentionTimer> timers_;
+  std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompt
+  std::vector<Evaluator> prompts_;      // by thread
+  double most_prompt_us_ = kNever, fastest_prompt_us_ = kNever;
+  std::optional<ParallelLayout> fastest_prompt_;  // of those that take longer
 
   std::vector<ParallelLayout> families_;
   std::priority_queue<Node> queue_;

@@ -24,6 +24,9 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
     RC_LOG() << " sharper " << sharper / step_ns << "\n";
     RC_ASSERT(sharper <= step_ns);
   }
+  FamilyBound of_family(bound);
+  of_family.ns(family);
+  RC_ASSERT(of_family.ns(layout) == bound.ns(layout));
   RC_ASSERT(bound.family_ns(family) <= bound.ns(layout) * (1 + 1e-12));
 }
 

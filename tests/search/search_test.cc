@@ -148,6 +148,22 @@ TEST(Search, TheBaselineIsComparedPartByPart) {
   EXPECT_THAT(search_layouts(question).classes.back().why, HasSubstr("not divisible by tp=16"));
 }
 
+TEST(Search, DecodingKeepsTheLimitOfItsPrompt) {
+  PlanQuestion question = training_question("llama-3.1-8b", 1, 32768, 8);
+  question.workload.phase = Phase::decode, question.workload.cached = 32767, question.workload.new_tokens = 1;
+  const auto all = search_layouts(question);
+  question.max_ttft_ms = 1e9;
+  EXPECT_EQ(best_of(search_layouts(question)), best_of(all));
+  question.max_ttft_ms = 1;
+  try {
+    search_layouts(question);
+    FAIL() << "32,767 tokens in a millisecond";
+  } catch (const Infeasible& error) {
+    EXPECT_THAT(error.what(), HasSubstr("reads the prompt of 32767 tokens in 1 ms; the fastest, "));
+    EXPECT_THAT(error.what(), HasSubstr("use --ttft-max "));
+  }
+}
+
 TEST(Search, ServingRanksByItsOwnTime) {
   PlanQuestion question = training_question("llama-3.1-8b", 1, 32768, 8);
   question.workload.phase = Phase::prefill;
