@@ -1,18 +1,22 @@
 #include "sim/search/attention_times.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "shared/transformer/rank_groups.h"
 #include "sim/timeline/rank_replay.h"
 
 namespace cp::sim {
 
-AttentionKey attention_key(const ParallelLayout& layout) {
+AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster) {
+  int stride = 1;
+  const std::vector<MeshAxis> axes = mesh_axes(layout);
+  for (auto axis = axes.rbegin(); axis->name != "cp"; ++axis) stride *= axis->size;
   const Strategy& strategy = layout.strategy;
-  // In the orders that have dp between tp and cp, neighbours among cp ranks are dp * tp ranks apart.
-  const int between = layout.order == AxisOrder::tp_dp_cp_pp ? layout.dp() : 1;
   return {layout.micro_batch,
           layout.tp,
           layout.cp,
-          layout.order,
+          std::min(stride, std::max(cluster.node.gpus, cluster.node.nvlink_domain)),
           strategy.core,
           strategy.ulysses_degree,
           strategy.inner_ring,
@@ -20,8 +24,7 @@ AttentionKey attention_key(const ParallelLayout& layout) {
           strategy.balance.block,
           strategy.rotation,
           strategy.ulysses_inner,
-          strategy.send_empty,
-          between};
+          strategy.send_empty};
 }
 
 AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, AttentionPass pass) const {
@@ -37,10 +40,15 @@ AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, Atte
 }
 
 const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {
-  const auto [found, made] = known_.try_emplace(attention_key(layout));
-  if (made)
-    found->second = {replayed(layout, AttentionPass::forward), replayed(layout, AttentionPass::backward)};
-  return found->second;
+  const AttentionKey key = attention_key(layout, question_.cluster);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = known_.find(key); found != known_.end()) return found->second;
+  }
+  const AttentionTimes times{replayed(layout, AttentionPass::forward),
+                             replayed(layout, AttentionPass::backward)};
+  const std::scoped_lock lock(mutex_);
+  return known_.try_emplace(key, times).first->second;
 }
 
 }  // namespace cp::sim

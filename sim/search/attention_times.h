@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <tuple>
 
 #include "shared/transformer/step_plan.h"
@@ -17,12 +18,13 @@ struct AttentionTimes {
   Pass forward, backward;
 };
 
-// What attention depends on; layouts of equal keys share its plans.
-using AttentionKey = std::tuple<std::int64_t, int, int, AxisOrder, Core, int, int, Balance::Kind,
-                                std::int64_t, Strategy::Rotation, bool, bool, int>;
-AttentionKey attention_key(const ParallelLayout& layout);
+// What attention depends on: sizes, strategy, and how far apart neighbouring cp ranks are, which counts within a node (or NVLink
+// domain) alone. Layouts of equal keys share its times.
+using AttentionKey = std::tuple<std::int64_t, int, int, int, Core, int, int, Balance::Kind, std::int64_t,
+                                Strategy::Rotation, bool, bool>;
+AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);
 
-// For one thread; the question must outlive it.
+// For any thread; the question must outlive it.
 class AttentionTimer {
  public:
   explicit AttentionTimer(const PlanQuestion& question) : question_(question) {}
@@ -34,6 +36,7 @@ class AttentionTimer {
   AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass) const;
 
   const PlanQuestion& question_;
+  std::mutex mutex_;  // of what follows
   std::map<AttentionKey, AttentionTimes> known_;
 };
 

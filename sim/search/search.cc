@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <queue>
 #include <thread>
 #include <tuple>
@@ -37,17 +39,28 @@ bool faster(const Candidate& a, const Candidate& b) {
          std::tuple(b.step_us, b.memory.used(), to_string(b.layout));
 }
 
-// f(item, thread) for all items, a thread for each core.
+// f(item, thread) for all items, a thread for each core. Throws what the first item to fail threw, when all have ended.
 template <class F>
 void for_all(std::size_t items, int threads, const F& f) {
   std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;
   const auto work = [&](int thread) {
-    for (std::size_t item = next++; item < items; item = next++) f(item, thread);
+    try {
+      for (std::size_t item = next++; item < items; item = next++) f(item, thread);
+    } catch (...) {
+      const std::scoped_lock lock(mutex);
+      if (!error) error = std::current_exception();
+      next = items;
+    }
   };
-  std::vector<std::jthread> others;
-  for (int thread = 1; thread < threads && static_cast<std::size_t>(thread) < items; ++thread)
-    others.emplace_back(work, thread);
-  work(0);
+  {
+    std::vector<std::jthread> others;
+    for (int thread = 1; thread < threads && static_cast<std::size_t>(thread) < items; ++thread)
+      others.emplace_back(work, thread);
+    work(0);
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 class Search {
@@ -59,18 +72,18 @@ class Search {
                                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
         space_(question),
         bound_(question),
+        attention_(question),
         rules_(memory_rules(question)),
         usable_(usable_bytes(question)) {
     for (int thread = 0; thread < threads_; ++thread) {
       evaluators_.emplace_back(question);
-      timers_.emplace_back(question);
     }
     if (question.workload.phase != Phase::decode || !question.max_ttft_ms) return;
     most_prompt_us_ = *question.max_ttft_ms * 1e3;
     prompt_ = question;
     prompt_->workload.phase = Phase::prefill;
     prompt_->workload.seq_len = std::max<std::int64_t>(1, question.workload.cached);
-    prompt_->workload.cached = 0;
+    prompt_->workload.cached = prompt_->workload.new_tokens = 0;
     for (int thread = 0; thread < threads_; ++thread) prompts_.emplace_back(*prompt_);
   }
 
@@ -105,6 +118,8 @@ class Search {
     double bound_ns = 0;
     std::int64_t members = 0;
   };
+
+  AttentionKey key_of(const ParallelLayout& layout) const { return attention_key(layout, question_.cluster); }
 
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
 
@@ -194,9 +209,8 @@ class Search {
     }
     open(families);
     // Those with the same attention after each other: its plans are written once.
-    std::stable_sort(round.begin(), round.end(), [](const ParallelLayout& a, const ParallelLayout& b) {
-      return attention_key(a) < attention_key(b);
-    });
+    std::stable_sort(round.begin(), round.end(),
+                     [&](const ParallelLayout& a, const ParallelLayout& b) { return key_of(a) < key_of(b); });
     return round;
   }
 
@@ -264,15 +278,24 @@ class Search {
   void replay(const std::vector<ParallelLayout>& round) {
     std::vector<std::optional<Candidate>> found(round.size());
     std::vector<double> prompt_us(round.size(), 0);
-    for_all(round.size(), threads_, [&](std::size_t i, int thread) {
+    const auto look_at_one = [&](std::size_t i, int thread) {
       const ParallelLayout& layout = round[i];
       const auto at = static_cast<std::size_t>(thread);
       const bool sharper =
           layout.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
-      if (sharper && !needed(bound_.ns(layout, timers_[at].of(layout)), layout)) return;
+      if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) return;
       if (!prompts_.empty()) prompt_us[i] = prompts_[at].evaluate(layout).step_us;
       if (prompt_us[i] > most_prompt_us_) return;
       found[i] = evaluators_[at].evaluate(layout);
+    };
+    // Layouts with the same attention go to one thread.
+    std::vector<std::size_t> groups{0};
+    for (std::size_t i = 1; i < round.size(); ++i) {
+      if (key_of(round[i]) != key_of(round[i - 1])) groups.push_back(i);
+    }
+    for_all(groups.size(), threads_, [&](std::size_t group, int thread) {
+      const std::size_t end = group + 1 < groups.size() ? groups[group + 1] : round.size();
+      for (std::size_t i = groups[group]; i < end; ++i) look_at_one(i, thread);
     });
     for (std::size_t i = 0; i < round.size(); ++i) {
       std::optional<Candidate>& candidate = found[i];
@@ -422,10 +445,10 @@ class Search {
   const int threads_;
   const LayoutSpace space_;
   const StepBound bound_;
+  AttentionTimer attention_;
   const MemoryRules rules_;
   const std::int64_t usable_;
-  std::vector<Evaluator> evaluators_;  // by thread
-  std::vector<AttentionTimer> timers_;
+  std::vector<Evaluator> evaluators_;   // by thread
   std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompt
   std::vector<Evaluator> prompts_;      // by thread
   double most_prompt_us_ = kNever, fastest_prompt_us_ = kNever;
