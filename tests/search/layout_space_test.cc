@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -64,6 +65,70 @@ TEST(LayoutSpace, TheStrategiesOfTheProjectAreAllThere) {
         "need_only contiguous", "pass_q head_tail", "ulysses(2) x ring head_tail",
         "ring x ulysses(2) head_tail", "ulysses(4) x all_gather contiguous"}) {
     EXPECT_TRUE(strategies.contains(wanted)) << wanted;
+  }
+}
+
+// Ulysses on all ranks leaves neither core nor balance anything to do.
+Strategy normal(Strategy strategy, int cp) {
+  if (strategy.ulysses_degree != cp) return strategy;
+  Strategy whole;
+  whole.ulysses_degree = cp;
+  return whole;
+}
+
+std::vector<Strategy> strategies_of(const PlanQuestion& question, int cp) {
+  std::vector<Strategy> all;
+  for (const ParallelLayout& layout : all_of(question)) all.push_back(normal(layout.strategy, cp));
+  return all;
+}
+
+// Legal for attention's heads, which tp shares, and not what the header leaves out.
+TEST(LayoutSpace, StandardStrategiesAreAllThereButOne) {
+  for (const auto& [tp, cp] : {std::pair{1, 2}, {1, 4}, {2, 4}, {1, 6}, {1, 8}, {4, 4}, {1, 16}}) {
+    PlanQuestion question = testing::small_question(cp == 6 ? 12 : 16);
+    question.fixed.tp = tp, question.fixed.cp = cp, question.fixed.pp = 1, question.fixed.micro_batch = 1;
+    question.fixed.recompute = Recompute{}, question.fixed.loss_chunks = 1;
+    const std::vector<Strategy> space = strategies_of(question, cp);
+    ParallelLayout layout;
+    layout.tp = tp, layout.cp = cp;
+    const AttentionProblem problem = attention_problem(question.model, question.workload, layout);
+    const auto holds = [&](const Strategy& strategy) {
+      return std::find(space.begin(), space.end(), normal(strategy, cp)) != space.end();
+    };
+    for (const Strategy& strategy : standard_strategies(problem, cp)) {
+      if (refuse(problem, cp, strategy)) continue;
+      EXPECT_EQ(holds(strategy), strategy.balance.kind != Balance::Kind::cost) << to_string(strategy, cp);
+    }
+    // Every name, with one balance at least.
+    for (const std::string& name : strategy_names()) {
+      Strategy strategy = named_strategy({name, {}, {}}, problem, cp);
+      if (refuse(problem, cp, strategy)) continue;
+      bool any = false;
+      for (const Balance::Kind kind : {Balance::Kind::contiguous, Balance::Kind::head_tail}) {
+        strategy.balance.kind = kind;
+        any = any || holds(strategy);
+      }
+      EXPECT_TRUE(any) << name << " on " << cp;
+    }
+  }
+}
+
+TEST(LayoutSpace, WhatIsLeftOutCanBeAskedFor) {
+  PlanQuestion question = testing::small_question(8);
+  question.fixed.cp = 8;
+  question.fixed.strategy = "need_only", question.fixed.balance = parse_balance("cost:32");
+  for (const ParallelLayout& layout : all_of(question)) {
+    EXPECT_EQ(to_string(layout.strategy, 8), "need_only cost:32");
+    EXPECT_EQ(refuse(question.model, question.workload, layout), std::nullopt) << to_string(layout);
+  }
+}
+
+TEST(LayoutSpace, StrategiesRunAsTheSoftwareRunsThem) {
+  PlanQuestion question = testing::small_question(8);
+  question.fixed.cp = 8;
+  question.software.send_empty = true, question.software.dkv_f32 = false;
+  for (const ParallelLayout& layout : all_of(question)) {
+    EXPECT_TRUE(layout.strategy.send_empty && layout.strategy.input_dtype_gradients) << to_string(layout);
   }
 }
 
