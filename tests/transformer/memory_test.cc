@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "shared/base/text.h"
 #include "shared/transformer/step_plan.h"
 
 namespace cp {
@@ -157,5 +158,149 @@ RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
   RC_ASSERT(closed >= 0.65 * static_cast<double>(step.arena_bytes));
 }
 
+// ---- of other models, stages and phases, to the byte ----
+
+// Nothing needs padding: all sizes divide by all degrees below.
+Transformer of_kind(const char* kind) {
+  Transformer model;
+  model.name = kind, model.hidden = 512, model.layers = 8, model.q_heads = 16, model.kv_heads = 8;
+  model.head_dim = 64, model.intermediate = 1024, model.vocab = 4096;
+  if (model.name == "mixtral") model.experts = Experts{8, 2, 768};
+  if (model.name == "qwen2") model.qkv_bias = true;
+  if (model.name == "qwen3") model.qk_norm = true, model.tied_embeddings = true;
+  return model;
+}
+
+// Whatever the kind of a buffer.
+std::int64_t bytes_of(const Plan& plan, const std::string& term) {
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.name.starts_with(term + "/")) bytes += buffer.bytes();
+  }
+  return bytes;
+}
+
+std::int64_t bytes_of_x(const StepRequest& request) {
+  const ParallelLayout& layout = request.layout;
+  return layout.micro_batch * request.workload.seq_len / layout.cp / layout.tp * request.model.hidden * 2;
+}
+
+constexpr const char* kKinds[] = {"llama", "mixtral", "qwen2", "qwen3"};
+
+// What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses up.
+TEST(MemoryOfModels, KeepsWhatPlansStackUp) {
+  for (const char* kind : kKinds) {
+    for (const char* layout : {"tp=1", "tp=4,dp_shard=2,ep=2", "cp=4,strategy=ring,balance=head_tail",
+                               "cp=4,strategy=all_gather,balance=head_tail_exchange",
+                               "cp=4,strategy=pass_q,balance=head_tail", "cp=4,strategy=ulysses",
+                               "tp=2,cp=4,dp_shard=2,ep=4,strategy=ring,ulysses_degree=2,micro_batch=2"}) {
+      for (const char* recompute : {"none", "selective", "full", "every:2", "every:3"}) {
+        StepRequest request{of_kind(kind), {}, parse_parallel_layout(layout)};
+        request.workload.seq_len = 4096, request.workload.global_batch = 8;
+        request.layout.recompute = parse_recompute(recompute);
+        if (!request.model.experts) request.layout.ep = 1;
+        const Plan plan = step_plan(request, StepPart::micro_batch, 0, busiest_rank(request, 0));
+        EXPECT_EQ(memory_of(request.model, request.workload, request.layout, {}).activations,
+                  bytes_of(plan, "activations") - bytes_of_x(request))
+            << kind << " " << to_string(request.layout);
+      }
+    }
+  }
+}
+
+// Shards, and of experts those of the ranks that share them. Whole ones lie beside their f32 copies.
+TEST(MemoryOfModels, HasTheShardsThatPlansDeclare) {
+  for (const char* kind : kKinds) {
+    for (const char* layout : {"tp=1", "dp_replicate=2", "dp_shard=8,ep=4", "tp=4,dp_shard=4,ep=2",
+                               "tp=2,cp=4,dp_shard=2,ep=4,strategy=ring",
+                               "cp=4,dp_shard=4,ep=2,sharding=dp_shard,strategy=ring"}) {
+      for (const char* optimizer : {"adamw", "adamw_16", "adamw:offload", "sgd"}) {
+        StepRequest request{of_kind(kind), {}, parse_parallel_layout(layout)};
+        request.workload.seq_len = 512, request.workload.global_batch = 8;
+        request.workload.optimizer = parse_optimizer(optimizer);
+        if (!request.model.experts) request.layout.ep = 1;
+        const Memory memory = memory_of(request.model, request.workload, request.layout, {});
+        const Plan step = step_plan(request, StepPart::micro_batch, 0, 0),
+                   update = step_plan(request, StepPart::update, 0, 0);
+        const auto where = str(kind, " ", to_string(request.layout), " ", optimizer);
+        EXPECT_EQ(memory.parameters, bytes_of(step, "parameters")) << where;
+        EXPECT_EQ(memory.gradients, bytes_of(step, "gradients")) << where;
+        EXPECT_EQ(memory.master, bytes_of(update, "master")) << where;
+        EXPECT_EQ(memory.optimizer, bytes_of(update, "optimizer")) << where;
+      }
+    }
+  }
+}
+
+// The first rank has most passes in flight: all stages' worth of 1F1B, or all micro-batches where there are fewer; with two stages of
+// its own on two ranks four warm-up passes and one more before the first backward pass ends (Narayanan et al. 2021, figure 4).
+TEST(MemoryOfModels, HasActivationsOfAllMicroBatchesInFlight) {
+  const struct {
+    const char* layout;
+    std::int64_t batch, in_flight;
+  } rows[] = {{"pp=4", 8, 4},
+              {"pp=4", 2, 2},
+              {"pp=2,dp_shard=2", 8, 2},
+              {"pp=2,tp=2,virtual_stages=2", 4, 5},
+              {"pp=2,cp=2,strategy=ring", 3, 2},
+              {"pp=2,micro_batch=2", 8, 2}};
+  for (const char* kind : kKinds) {
+    for (const auto& row : rows) {
+      for (const char* recompute : {"none", "selective"}) {
+        StepRequest request{of_kind(kind), {}, parse_parallel_layout(row.layout)};
+        request.workload.seq_len = 4096, request.workload.global_batch = row.batch;
+        request.layout.recompute = parse_recompute(recompute), request.layout.loss_chunks = 16;
+        const Plan plan = step_plan(request, StepPart::forward, 0, busiest_rank(request, 0));
+        EXPECT_EQ(memory_of(request.model, request.workload, request.layout, {}).activations,
+                  row.in_flight * (bytes_of(plan, "activations") - bytes_of_x(request)))
+            << kind << " " << to_string(request.layout);
+      }
+    }
+  }
+}
+
+// With stages whole parameters and gradients stay for the step.
+TEST(MemoryOfModels, HasWholeParametersOfStages) {
+  for (const char* kind : kKinds) {
+    StepRequest request{of_kind(kind), {}, parse_parallel_layout("pp=2,dp_shard=4,ep=2")};
+    request.workload.seq_len = 4096, request.workload.global_batch = 8;
+    if (!request.model.experts) request.layout.ep = 1;
+    const Memory memory = memory_of(request.model, request.workload, request.layout, {});
+    const Plan update = step_plan(request, StepPart::update, 0, 0);
+    EXPECT_EQ(memory.gathered, bytes_by_term(update)["unsharded"]) << kind;  // not the shard on its way
+    EXPECT_EQ(memory.parameters, bytes_of(update, "parameters")) << kind;
+    EXPECT_EQ(memory.gradients, bytes_of(update, "gradients")) << kind;
+    EXPECT_EQ(memory.optimizer, bytes_of(update, "optimizer")) << kind;
+  }
+}
+
+TEST(MemoryOfModels, HasTheCacheOfServingPlans) {
+  for (const char* kind : kKinds) {
+    for (const Phase phase : {Phase::prefill, Phase::decode}) {
+      for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+        for (const char* layout :
+             {"micro_batch=4", "tp=4,micro_batch=4", "tp=16,micro_batch=4", "cp=4,strategy=ring",
+              "tp=2,cp=4,strategy=pass_q,micro_batch=2", "cp=4,pp=2,strategy=all_gather"}) {
+          StepRequest request{of_kind(kind), {}, parse_parallel_layout(layout)};
+          Workload& workload = request.workload;
+          workload.phase = phase, workload.seq_len = 4096, workload.kv_dtype = dtype;
+          workload.cached = phase == Phase::decode ? 4095 : 1024;
+          workload.new_tokens = phase == Phase::decode ? 1 : 0;
+          workload.global_batch = request.layout.micro_batch;
+          const Plan plan = step_plan(request, phase == Phase::decode ? StepPart::decode : StepPart::prefill,
+                                      0, busiest_rank(request, 0));
+          const Memory memory = memory_of(request.model, workload, request.layout, {});
+          const auto where = str(kind, " ", to_string(request.layout), " ", name(phase));
+          EXPECT_EQ(memory.kv_cache, bytes_of(plan, "kv_cache")) << where;
+          if (request.layout.pp == 1) {
+            EXPECT_EQ(memory.parameters, bytes_of(plan, "parameters")) << where;
+          }
+          EXPECT_EQ(memory.activations, 0);
+          EXPECT_EQ(memory.gradients + memory.optimizer + memory.master, 0);
+        }
+      }
+    }
+  }
+}
 }  // namespace
 }  // namespace cp
