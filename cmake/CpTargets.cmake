@@ -37,9 +37,11 @@ if(CP_CCACHE)
   find_program(CP_CCACHE_PROGRAM ccache)
   mark_as_advanced(CP_CCACHE_PROGRAM)
   if(CP_CCACHE_PROGRAM)
-    # The sloppiness is what ccache asks for to cache units that use a precompiled header.
+    # The sloppiness is what ccache asks for to cache units that use a precompiled header. Paths count relative to the checkout, so
+    # that another clone of the same sources finds everything in the cache.
     set(launcher ${CMAKE_COMMAND} -E env
-      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CP_CCACHE_PROGRAM})
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CP_CCACHE_PROGRAM})
     set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
   endif()
