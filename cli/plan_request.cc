@@ -218,11 +218,7 @@ ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_vi
 }
 
 std::int64_t parse_tokens(std::string_view flag, std::string_view text, std::int64_t least) {
-  const std::string_view trimmed = trim(text);
-  const bool short_unit = trimmed.ends_with('K') || trimmed.ends_with('M');
-  const std::int64_t tokens = value_of(flag, text, [&] {
-    return parse_int(short_unit ? str(trimmed, "i") : std::string(trimmed), "number of tokens");
-  });
+  const std::int64_t tokens = value_of(flag, text, [&] { return parse_int(text, "number of tokens"); });
   if (tokens >= least) return tokens;
   throw InvalidInput(str(flag, " ", text, " is out of range; use ", least, " or more, such as 128K"));
 }

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/units.h"
+#include "sim/base/parallel_for.h"
 #include "sim/verify/verify_redistribute.h"
 
 namespace cp::cli {
@@ -104,7 +104,7 @@ Command add_verify_redistribute(CLI::App& verify_command) {
       "All pairs of layouts on all meshes of a few ranks: planned, searched, run and compared");
   const auto flags = std::make_shared<Flags>();
   VerifyRedistributeOptions& options = flags->options;
-  options.num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.num_threads = sim::num_cores();
   add_value(*app, "--ranks", "N",
             fmt::format("Of each mesh: 1 to {} [{}]", options.kMaxRanks, options.num_ranks),
             [flags](const std::string& text) {

@@ -38,13 +38,13 @@ std::string_view trim(std::string_view text) {
 std::int64_t parse_int(std::string_view text, std::string_view what) {
   std::string_view digits = trim(text);
   std::int64_t scale = 1;
-  if (digits.size() > 2 && digits.back() == 'i') {
-    constexpr std::string_view kPrefixes = "KMG";
-    const std::size_t power = kPrefixes.find(digits[digits.size() - 2]);
-    if (power != std::string_view::npos) {
-      scale = std::int64_t{1} << (10 * (power + 1));
-      digits.remove_suffix(2);
-    }
+  std::string_view prefixed = digits;
+  if (prefixed.ends_with('i')) prefixed.remove_suffix(1);
+  constexpr std::string_view kPrefixes = "KMGkmg";
+  const std::size_t prefix = prefixed.empty() ? std::string_view::npos : kPrefixes.find(prefixed.back());
+  if (prefix != std::string_view::npos) {
+    scale = std::int64_t{1} << (10 * (prefix % 3 + 1));
+    digits = prefixed.substr(0, prefixed.size() - 1);
   }
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);

@@ -36,10 +36,10 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 
 std::string_view trim(std::string_view text);
 
-// Parses a whole decimal number; throws InvalidInput that names `what` and quotes the text.
+// Parses a whole decimal number, or such as 4K and 4Ki: 4 * 1024 (K, M, G). Throws InvalidInput that names `what` and quotes the text.
 std::int64_t parse_int(std::string_view text, std::string_view what);
 
-// "1024x1024x256" → {1024, 1024, 256}; numbers may also be given as 4Ki, 1Mi. Throws InvalidInput.
+// "1024x1024x256" → {1024, 1024, 256}. Throws InvalidInput.
 std::vector<std::int64_t> parse_ints(std::string_view text, char separator, std::string_view what);
 
 // 1536 → "1.5 KiB".

@@ -6,7 +6,6 @@
 #include "shared/base/error.h"
 
 namespace cp {
-namespace {
 
 std::string_view name(Core core) {
   switch (core) {
@@ -21,6 +20,8 @@ std::string_view name(Core core) {
   }
   return "";
 }
+
+namespace {
 
 // ---- balances ----
 

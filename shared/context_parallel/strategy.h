@@ -38,6 +38,8 @@ enum class Core : std::uint8_t {
            // Million-Token Inference")
 };
 
+std::string_view name(Core core);  // "all_gather", "ring", ...
+
 // How the sequence is split along the ring axis, which decides how even the work is under a mask.
 struct Balance {
   enum class Kind : std::uint8_t {

@@ -1,19 +1,13 @@
 #include "shared/transformer/flops.h"
 
-#include <algorithm>
+#include "shared/context_parallel/pair_counts.h"
+#include "shared/transformer/parallel_layout.h"
 
 namespace cp {
 
 double allowed_pairs(const Transformer& model, const Workload& workload) {
-  const auto keys = static_cast<double>(workload.seq_len);
-  const double rows = workload.phase == Phase::decode ? 1 : keys - static_cast<double>(workload.cached);
-  const double first = keys - rows + 1;  // keys of the first query
-  const double all = rows * (first + keys) / 2;
-  if (!model.window || *model.window >= workload.seq_len) return all;
-  const auto window = static_cast<double>(*model.window);
-  const double short_rows =
-      std::clamp(window - first, 0.0, rows);  // that see fewer keys than the window holds
-  return short_rows * (2 * first + short_rows - 1) / 2 + (rows - short_rows) * window;
+  const AttentionProblem problem = attention_problem(model, workload, {});
+  return static_cast<double>(pairs_of_queries(problem, index_range(0, problem.q_len)));
 }
 
 ModelFlops model_flops(const Transformer& model, const Workload& workload) {

@@ -87,8 +87,10 @@ std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout);
 // last stage, which has the head, and then the first one, which has the embedding, get fewer.
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout);
 
-// Forward passes of the stages of pipeline rank `rank` of `ranks`, each stage's counted, whose backward passes have not ended, at most:
-// of 1F1B (Narayanan et al. 2019), and of the interleaved schedule (Narayanan et al. 2021).
+// Forward passes, of all its stages, that pipeline rank `rank` of `ranks` makes before the first backward pass follows one: of 1F1B
+// (Narayanan et al. 2019), and of the interleaved schedule (Narayanan et al. 2021, as Megatron-LM has it).
+std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
+// Those whose backward passes have not ended, at most.
 std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 
 // The attention of one micro-batch on one tp rank: its heads of all rows of the sequence. kv heads that tp ranks share are

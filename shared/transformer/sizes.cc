@@ -3,42 +3,43 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shared/context_parallel/sharding.h"
+
 namespace cp {
 namespace {
 
+// Of balances that deal rows by their number alone.
 std::int64_t most_ring_rows(std::int64_t length, int ring, const Balance& balance) {
-  switch (balance.kind) {
-    case Balance::Kind::head_tail: {
-      // Of 2 * ring parts the first `longer` ones have a row more; rank 0 has parts 0 and 2 * ring - 1, and so on.
-      const std::int64_t parts = 2 * std::int64_t{ring}, longer = length % parts;
-      return 2 * (length / parts) + (longer == 0 ? 0 : longer <= ring ? 1 : 2);
-    }
-    case Balance::Kind::striped:
-    case Balance::Kind::cost: {
-      const std::int64_t whole = length / balance.block, turns = whole / ring, left = whole % ring;
-      return turns * balance.block + (left > 0 ? balance.block : length % balance.block);
-    }
-    case Balance::Kind::contiguous:
-    case Balance::Kind::head_tail_exchange:
-      break;
+  if (balance.kind == Balance::Kind::head_tail) {
+    // Of 2 * ring parts the first `longer` ones have a row more; rank 0 has parts 0 and 2 * ring - 1, and so on.
+    const std::int64_t parts = 2 * std::int64_t{ring}, longer = length % parts;
+    return 2 * (length / parts) + (longer == 0 ? 0 : longer <= ring ? 1 : 2);
+  }
+  if (balance.kind == Balance::Kind::striped) {
+    const std::int64_t whole = length / balance.block, turns = whole / ring, left = whole % ring;
+    return turns * balance.block + (left > 0 ? balance.block : length % balance.block);
   }
   return ceil_div(length, ring);
 }
 
 }  // namespace
 
-std::int64_t most_home_rows(std::int64_t length, int cp, const Strategy& strategy) {
-  if (cp == 1) return length;
-  return ceil_div(most_ring_rows(length, cp / strategy.ulysses_degree, strategy.balance),
+std::int64_t most_home_rows(const AttentionProblem& problem, int cp, const Strategy& strategy) {
+  if (cp == 1) return problem.q_len;
+  if (strategy.balance.kind == Balance::Kind::cost) {  // the mask says who gets how many
+    const AttentionSharding sharding(problem, cp, strategy);
+    std::int64_t most = 0;
+    for (int index = 0; index < cp; ++index) most = std::max(most, sharding.home_q(index).num_rows());
+    return most;
+  }
+  return ceil_div(most_ring_rows(problem.q_len, cp / strategy.ulysses_degree, strategy.balance),
                   strategy.ulysses_degree);
 }
 
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout) {
   LocalSizes sizes;
   const int tp = layout.tp;
-  const bool decodes = workload.phase == Phase::decode;
-  const std::int64_t length = decodes ? 1 : workload.seq_len - workload.cached;
-  sizes.rows = most_home_rows(length, layout.cp, layout.strategy);
+  sizes.rows = most_home_rows(attention_problem(model, workload, layout), layout.cp, layout.strategy);
   sizes.tokens = layout.micro_batch * sizes.rows;
   sizes.tokens_tp = ceil_div(sizes.tokens, tp);
   sizes.chunk_tokens = ceil_div(sizes.tokens, layout.loss_chunks);

@@ -26,7 +26,7 @@ struct LocalSizes {
 };
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
 
-// Rows of a sequence of `length` on the cp rank that has most of them at home.
-std::int64_t most_home_rows(std::int64_t length, int cp, const Strategy& strategy);
+// Queries on the cp rank that has most of them at home.
+std::int64_t most_home_rows(const AttentionProblem& problem, int cp, const Strategy& strategy);
 
 }  // namespace cp

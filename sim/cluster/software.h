@@ -35,7 +35,7 @@ struct SoftwareProfile {
       "any";                   // whose curves of the cluster count, where it has them: "fa2", "fa3", ...
   double loss_f32_copies = 1;  // of a chunk's logits, beside those in 16 bits, in [0, 16]
   double allocator_slack =
-      0.05;  // share of what is allocated that the allocator reserves beyond it, in [0, 1]
+      0.02;  // share of what is allocated that the allocator reserves beyond it, in [0, 1]
 
   std::vector<Source> sources;  // of each of the above, by its name
   bool operator==(const SoftwareProfile&) const = default;

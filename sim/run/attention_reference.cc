@@ -1,15 +1,14 @@
 #include "sim/run/attention_reference.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <thread>
 
 #include <cblas.h>
 
+#include "sim/base/parallel_for.h"
 #include "sim/ledger/mask_rule.h"
 
 namespace cp::sim {
@@ -45,18 +44,12 @@ double dot(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// Calls work(item) for 0 .. items-1 on all cores.
+// work(head), the heads shared among the cores.
 template <class Work>
-void in_parallel(std::int64_t items, const Work& work) {
+void for_each_head(std::int64_t heads, const Work& work) {
   openblas_set_num_threads(1);
-  std::atomic<std::int64_t> next = 0;
-  const auto run = [&] {
-    for (std::int64_t item = next++; item < items; item = next++) work(item);
-  };
-  const std::int64_t wanted = std::min<std::int64_t>(items, std::thread::hardware_concurrency());
-  std::vector<std::jthread> threads;
-  for (std::int64_t t = 1; t < wanted; ++t) threads.emplace_back(run);
-  run();
+  parallel_for(idx(heads), num_cores(),
+               [&](std::size_t head, std::size_t) { work(static_cast<std::int64_t>(head)); });
 }
 
 class Reference {
@@ -215,7 +208,7 @@ ReferenceForward reference_forward(const ReferenceInputs& inputs) {
   result.out.resize(idx(reference.heads() * problem.q_len * problem.v_head_dim));
   result.lse.resize(idx(reference.heads() * problem.q_len));
   result.row_p2.resize(result.lse.size());
-  in_parallel(reference.heads(), [&](std::int64_t head) {
+  for_each_head(reference.heads(), [&](std::int64_t head) {
     std::vector<double> scores;
     reference.for_each_tile([&](const Reference::Tile& tile) {
       scores.resize(idx(tile.size * tile.keys));
@@ -243,7 +236,7 @@ ReferenceBackward reference_backward(const ReferenceInputs& inputs, const Refere
   std::vector<double> dk(idx(heads * dk_size)), dv(idx(heads * dv_size));
   std::vector<double> key_p(idx(heads * kv_len)), key_p2(key_p.size()), key_ds(key_p.size()),
       key_ds2(key_p.size());
-  in_parallel(heads, [&](std::int64_t head) {
+  for_each_head(heads, [&](std::int64_t head) {
     head_backward(
         reference, inputs, forward, dout, head,
         {result.dq.data() + head * q_len * problem.head_dim, dk.data() + head * dk_size,

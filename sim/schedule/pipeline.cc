@@ -5,6 +5,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/transformer/parallel_layout.h"
 
 namespace cp::sim {
 namespace {
@@ -35,11 +36,8 @@ class Schedule {
   int virtual_stages() const { return virtual_stages_; }
   std::int64_t passes() const { return micro_batches_ * virtual_stages_; }
 
-  // Forward passes before the first backward pass follows one.
   std::int64_t warm_up(int rank) const {
-    const std::int64_t behind = ranks_ - rank - 1;
-    const std::int64_t all = virtual_stages_ == 1 ? behind : 2 * behind + (virtual_stages_ - 1) * ranks_;
-    return std::min(all, passes());
+    return pipeline_warm_up(rank, ranks_, virtual_stages_, passes() / virtual_stages_);
   }
 
   // The n-th of the 2 * passes() chunks of a rank.
@@ -182,12 +180,6 @@ double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int
     back += stages[rank].backward_ns;
   }
   return bound;
-}
-
-std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches) {
-  const Schedule schedule(idx(ranks) * idx(virtual_stages), ranks, micro_batches);
-  if (rank < 0 || rank >= ranks) throw InvalidInput(str("rank ", rank, " of ", ranks, " in a pipeline"));
-  return std::min(schedule.warm_up(rank) + 1, schedule.passes());
 }
 
 }  // namespace cp::sim

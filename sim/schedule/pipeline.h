@@ -41,7 +41,5 @@ PipelineTimes run_pipeline(std::span<const StageTimes> stages, int ranks, std::i
 
 // A lower bound of time_ns in constant time for each stage: the busiest rank's work, and the way to it and back.
 double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches);
-// In-flight forward passes of the rank, of all its stages, as the schedule has them at most.
-std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 
 }  // namespace cp::sim

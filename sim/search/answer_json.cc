@@ -27,20 +27,6 @@ ordered_json or_null(const std::optional<Value>& value) {
   return value ? ordered_json(*value) : ordered_json();
 }
 
-std::string_view core_name(Core core) {
-  switch (core) {
-    case Core::all_gather:
-      return "all_gather";
-    case Core::ring:
-      return "ring";
-    case Core::need_only:
-      return "need_only";
-    case Core::pass_q:
-      return "pass_q";
-  }
-  return "";
-}
-
 // ---- the question ----
 
 ordered_json model_json(const PlanQuestion& question) {
@@ -179,7 +165,7 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"ep", l.ep},
           {"virtual_stages", l.virtual_stages},
           {"strategy", split ? ordered_json(to_string(l.strategy, l.cp)) : ordered_json()},
-          {"core", split ? ordered_json(core_name(l.strategy.core)) : ordered_json()},
+          {"core", split ? ordered_json(cp::name(l.strategy.core)) : ordered_json()},
           {"balance", split ? ordered_json(to_string(l.strategy.balance)) : ordered_json()},
           {"ulysses_degree", l.strategy.ulysses_degree},
           {"inner_ring", l.strategy.inner_ring},

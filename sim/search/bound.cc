@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "shared/context_parallel/pair_counts.h"
 #include "shared/transformer/flops.h"
 #include "sim/schedule/pipeline.h"
 
@@ -126,6 +127,11 @@ double StepBound::hop_ns(double bytes, const Ranks& ranks) const {
   return bytes / (measured.empty() ? link : std::min(link, measured.at(bytes)));
 }
 
+double StepBound::pairs_of_last(std::int64_t rows) const {
+  const AttentionProblem problem = attention_problem(question_.model, question_.workload, {});
+  return real(pairs_of_queries(problem, index_range(problem.q_len - rows, problem.q_len)));
+}
+
 StepBound::Attention StepBound::attention(const ParallelLayout& layout, const LocalSizes& sizes,
                                           bool whole_family) const {
   const Transformer& model = question_.model;
@@ -151,9 +157,9 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
   const bool whole_triangle = question_.workload.phase == Phase::training &&
                               !(model.window && *model.window < question_.workload.seq_len);
-  // The last of n equal parts sees (2n - 1) / n^2 of the triangle.
+  // Contiguous, the last of the ranks sees most.
   const double share = whole_triangle && strategy.balance.kind == Balance::Kind::contiguous
-                           ? (2.0 * ring - 1) / ring / ring
+                           ? pairs_of_last(question_.workload.seq_len / ring) / pairs_
                            : 1.0 / ring;
   const double of_heads = of_all * real(ceil_div(heads, ulysses));
   const bool in_turn = strategy.core == Core::ring || strategy.core == Core::pass_q;

@@ -71,6 +71,8 @@ class StepBound {
   Pass layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
              const AttentionTimes* replayed) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
+  // Pairs that the last rows of a sequence see, of a head.
+  double pairs_of_last(std::int64_t rows) const;
   // Of an all-to-all or a gather: bytes from each of the other ranks.
   double from_each_ns(double bytes, const Ranks& ranks) const;
   // Of a message to the next rank of a ring, where that takes longest.

@@ -1,8 +1,9 @@
 #include "sim/search/evaluate.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <numeric>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace cp::sim {
 namespace {
 
 constexpr double kNsPerUs = 1e3;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::string_view kAxes[] = {"tp", "cp", "ep", "fsdp", "dp", "pp"};
 
 // How wrong each part may be: by what the cluster's numbers for it rest on.
@@ -90,7 +92,7 @@ Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) 
 
 PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
   PipelineTimes times;
-  pipelined({question_.model, question_.workload, layout}, &times);
+  pipelined({question_.model, question_.workload, layout}, kNever, &times);
   return times;
 }
 
@@ -109,60 +111,94 @@ Evaluator::Parts Evaluator::served(const StepRequest& request) {
   return parts;
 }
 
-// Stages with as many layers and the same ends take the same time. What a stage waits for its neighbours is the schedule's business.
-Evaluator::Parts Evaluator::pipelined(const StepRequest& request, PipelineTimes* times) {
-  const ParallelLayout& layout = request.layout;
-  const std::vector<std::int64_t> layers = stage_layers(request.model, layout);
-  const int stages = static_cast<int>(layers.size());
+// Clocks of a pipeline's stages. Those with as many layers and the same ends take the same time; what one waits for its neighbours is
+// the schedule's business.
+class Evaluator::Stages {
+ public:
+  Stages(Evaluator& evaluator, const StepRequest& request)
+      : evaluator_(evaluator),
+        request_(request),
+        layers_(stage_layers(request.model, request.layout)),
+        clocks_(layers_.size()) {}
+
+  int size() const { return static_cast<int>(layers_.size()); }
+  const StepClock& forward(int stage) const { return clocks_[like(stage)].forward; }
+  const StepClock& backward(int stage) const { return clocks_[like(stage)].backward; }
+  StepClock update(int stage) const {
+    return evaluator_.clock_of(request_, StepPart::update, static_cast<int>(like(stage)));
+  }
+
+  // False, and ends early, where what is known by then takes longer than the limit: those that most are like are replayed first.
+  bool replay(double limit_ns) {
+    std::map<std::size_t, int> kinds;
+    for (int stage = 0; stage < size(); ++stage) ++kinds[like(stage)];
+    std::vector<std::pair<int, std::size_t>> order;
+    for (const auto& [first, count] : kinds) order.emplace_back(-count, first);
+    std::sort(order.begin(), order.end());
+    for (const auto& [count, first] : order) {
+      clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, static_cast<int>(first));
+      clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, static_cast<int>(first));
+      if (pipeline_bound_ns(times(), request_.layout.pp, micro_batches()) > limit_ns) return false;
+    }
+    return true;
+  }
+
+  // Nothing for those that are not replayed yet.
+  std::vector<StageTimes> times() const {
+    const double send_forward = waited(forward(0)), send_backward = waited(backward(size() - 1));
+    std::vector<StageTimes> times;
+    for (int stage = 0; stage < size(); ++stage) {
+      times.push_back({forward(stage).time_ns - waited(forward(stage)),
+                       backward(stage).time_ns - waited(backward(stage)), send_forward, send_backward});
+    }
+    return times;
+  }
+
+  std::int64_t micro_batches() const { return accumulation(request_.workload, request_.layout); }
+
+ private:
   struct Clocks {
     StepClock forward, backward;
-    std::optional<StepClock> update;
   };
-  std::map<std::tuple<std::int64_t, bool, bool>, Clocks> known;
-  const auto clocks_of = [&](int stage) -> Clocks& {
-    return known.at({layers[static_cast<std::size_t>(stage)], stage == 0, stage == stages - 1});
-  };
-  std::vector<const Clocks*> clocks;
-  for (int stage = 0; stage < stages; ++stage) {
-    const auto [found, made] =
-        known.try_emplace({layers[static_cast<std::size_t>(stage)], stage == 0, stage == stages - 1});
-    if (made) {
-      found->second = {
-          clock_of(request, StepPart::forward, stage), clock_of(request, StepPart::backward, stage), {}};
-    }
-    clocks.push_back(&found->second);
+
+  // The first stage that is like this one.
+  std::size_t like(int stage) const {
+    const auto at = static_cast<std::size_t>(stage);
+    if (stage == 0 || stage == size() - 1) return at;
+    const auto inner = layers_.begin() + 1;
+    return 1 + static_cast<std::size_t>(std::find(inner, layers_.end() - 1, layers_[at]) - inner);
   }
-  const auto waited = [](const StepClock& clock) {
+
+  static double waited(const StepClock& clock) {
     double ns = 0;
     for (const auto& exposed : clock.exposed) ns += axis_of_group(exposed.group) == "pp" ? exposed.ns : 0;
     return ns;
-  };
-  const double send_forward = waited(clocks.front()->forward),
-               send_backward = waited(clocks.back()->backward);
-  std::vector<StageTimes> of_stages;
-  for (const Clocks* clock : clocks) {
-    of_stages.push_back({clock->forward.time_ns - waited(clock->forward),
-                         clock->backward.time_ns - waited(clock->backward), send_forward, send_backward});
   }
-  const std::int64_t micro_batches = accumulation(request.workload, layout);
-  const PipelineTimes run = run_pipeline(of_stages, layout.pp, micro_batches, times != nullptr);
-  const auto busiest = std::min_element(run.idle_ns.begin(), run.idle_ns.end()) - run.idle_ns.begin();
 
+  Evaluator& evaluator_;
+  const StepRequest& request_;
+  const std::vector<std::int64_t> layers_;
+  std::vector<Clocks> clocks_;  // by the first stage of each kind
+};
+
+std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
+                                                     PipelineTimes* times) {
+  Stages stages(*this, request);
+  if (!stages.replay(limit_ns)) return std::nullopt;
+  const int ranks = request.layout.pp;
+  const PipelineTimes run =
+      run_pipeline(stages.times(), ranks, stages.micro_batches(), /*keep_chunks=*/times != nullptr);
+  const auto busiest = std::min_element(run.idle_ns.begin(), run.idle_ns.end()) - run.idle_ns.begin();
   Parts parts;
-  for (int stage = static_cast<int>(busiest); stage < stages; stage += layout.pp) {
-    for (StepClock clock : {clocks[static_cast<std::size_t>(stage)]->forward,
-                            clocks[static_cast<std::size_t>(stage)]->backward}) {
+  for (int stage = static_cast<int>(busiest); stage < stages.size(); stage += ranks) {
+    for (StepClock clock : {stages.forward(stage), stages.backward(stage)}) {
       std::erase_if(clock.exposed, [](const auto& exposed) { return axis_of_group(exposed.group) == "pp"; });
-      parts.add(clock, static_cast<double>(micro_batches));
+      parts.add(clock, static_cast<double>(stages.micro_batches()));
     }
   }
   parts.add("bubble", run.time_ns - parts.time_ns());
   // The rank that has the head.
-  for (int stage = stages - 1; stage >= 0; stage -= layout.pp) {
-    auto& update = clocks_of(stage).update;
-    if (!update) update = clock_of(request, StepPart::update, stage);
-    parts.add(*update, 1);
-  }
+  for (int stage = stages.size() - 1; stage >= 0; stage -= ranks) parts.add(stages.update(stage), 1);
   if (times != nullptr) *times = run;
   return parts;
 }
@@ -175,12 +211,18 @@ std::vector<TimePart> Evaluator::list(const Parts& parts) const {
   return list;
 }
 
-Candidate Evaluator::evaluate(const ParallelLayout& layout) {
+Candidate Evaluator::evaluate(const ParallelLayout& layout) { return *evaluate(layout, kNever); }
+
+std::optional<Candidate> Evaluator::evaluate(const ParallelLayout& layout, double limit_ns) {
   const StepRequest request{question_.model, question_.workload, layout};
-  const Phase phase = question_.workload.phase;
-  const Parts parts = phase != Phase::training ? served(request)
-                      : layout.pp == 1         ? whole_step(request)
-                                               : pipelined(request);
+  if (question_.workload.phase != Phase::training) return summary(layout, served(request));
+  if (layout.pp == 1) return summary(layout, whole_step(request));
+  const std::optional<Parts> parts = pipelined(request, limit_ns);
+  if (!parts) return std::nullopt;
+  return summary(layout, *parts);
+}
+
+Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) const {
   Candidate candidate;
   candidate.layout = layout;
   candidate.parts = list(parts);
@@ -194,7 +236,7 @@ Candidate Evaluator::evaluate(const ParallelLayout& layout) {
     if (part.us > largest) largest = part.us, candidate.bound = bound_of(part.name);
   }
   const Workload& workload = question_.workload;
-  const std::int64_t rows = phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
+  const std::int64_t rows = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
   candidate.tokens_per_s_per_gpu =
       static_cast<double>(rows * workload.global_batch) / (candidate.step_us * 1e-6) / cluster.num_gpus();
   candidate.mfu = model_flops_utilisation(question_, candidate.step_us);

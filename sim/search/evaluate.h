@@ -1,8 +1,7 @@
 // One layout on the timeline: plans of the parts of a step, replayed and put together.
 #pragma once
 
-#include <map>
-#include <tuple>
+#include <optional>
 #include <vector>
 
 #include "shared/transformer/step_plan.h"
@@ -20,6 +19,8 @@ class Evaluator {
 
   // The layout must not be refused. Candidate::rank is left at 0.
   Candidate evaluate(const ParallelLayout& layout);
+  // None where it takes longer than the limit and that shows before the end; a pipeline's first stages often show it.
+  std::optional<Candidate> evaluate(const ParallelLayout& layout, double limit_ns);
   // When each pass of each micro-batch runs, of a layout with stages in training: by pipeline rank.
   PipelineTimes schedule(const ParallelLayout& layout);
   // The plan of the rank that is replayed.
@@ -27,11 +28,13 @@ class Evaluator {
 
  private:
   struct Parts;  // sums of clocks, by name
+  class Stages;  // of a pipeline
 
   StepClock clock_of(const StepRequest& request, StepPart part, int stage);
   Parts whole_step(const StepRequest& request);
-  Parts pipelined(const StepRequest& request, PipelineTimes* times = nullptr);
+  std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, PipelineTimes* times = nullptr);
   Parts served(const StepRequest& request);
+  Candidate summary(const ParallelLayout& layout, const Parts& parts) const;
   std::vector<TimePart> list(const Parts& parts) const;
 
   const PlanQuestion& question_;

@@ -14,20 +14,15 @@ constexpr std::int64_t kLongest = std::int64_t{1} << 40;
 constexpr const char* kForms = "; use a range that doubles, 32K..1M, or a list, 8K,12K";
 
 std::int64_t parse_length(std::string_view text) {
-  std::string_view digits = trim(text);
-  std::int64_t unit = 1;
-  if (digits.ends_with('K') || digits.ends_with('k')) unit = 1024;
-  if (digits.ends_with('M') || digits.ends_with('m')) unit = 1024 * 1024;
-  if (unit > 1) digits.remove_suffix(1);
   std::int64_t length = 0;
   try {
-    length = parse_int(digits, "length");
-  } catch (const InvalidInput&) {
-    throw InvalidInput(str("'", text, "' is no length", kForms));
+    length = parse_int(text, "length");
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(str(error.what(), kForms));
   }
-  if (length < 1 || length > kLongest / unit)
+  if (length < 1 || length > kLongest)
     throw InvalidInput(str("the length ", text, " is out of range: 1 to ", kLongest, kForms));
-  return length * unit;
+  return length;
 }
 
 bool stopped(const std::atomic<bool>* stop) { return stop != nullptr && stop->load(); }

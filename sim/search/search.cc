@@ -2,20 +2,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <exception>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <queue>
-#include <thread>
 #include <tuple>
 #include <utility>
 
-#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/base/parallel_for.h"
 #include "sim/search/bound.h"
 #include "sim/search/evaluate.h"
 #include "sim/search/layout_space.h"
+#include "sim/search/nothing_fits.h"
+#include "sim/search/ranking.h"
 
 namespace cp::sim {
 namespace {
@@ -26,50 +25,12 @@ constexpr std::int64_t kFirstRound = 32, kLastRound = 512;
 constexpr std::size_t kOpenedAtOnce = 64;  // families
 constexpr std::size_t kForReport = 8;      // best layouts of different kinds that are certain to be found
 
-// What makes layouts different enough to stand beside each other among the best; of each, the fastest does.
-using Kind = std::tuple<int, int, int, int, int, int, Core, int>;
-Kind kind_of(const ParallelLayout& layout) {
-  const Strategy none, &strategy = layout.cp > 1 ? layout.strategy : none;
-  return {layout.dp_replicate, layout.dp_shard, layout.cp,     layout.tp,
-          layout.pp,           layout.ep,       strategy.core, strategy.ulysses_degree};
-}
-
-bool faster(const Candidate& a, const Candidate& b) {
-  return std::tuple(a.step_us, a.memory.used(), to_string(a.layout)) <
-         std::tuple(b.step_us, b.memory.used(), to_string(b.layout));
-}
-
-// f(item, thread) for all items, a thread for each core. Throws what the first item to fail threw, when all have ended.
-template <class F>
-void for_all(std::size_t items, int threads, const F& f) {
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&](int thread) {
-    try {
-      for (std::size_t item = next++; item < items; item = next++) f(item, thread);
-    } catch (...) {
-      const std::scoped_lock lock(mutex);
-      if (!error) error = std::current_exception();
-      next = items;
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int thread = 1; thread < threads && static_cast<std::size_t>(thread) < items; ++thread)
-      others.emplace_back(work, thread);
-    work(0);
-  }
-  if (error) std::rethrow_exception(error);
-}
-
 class Search {
  public:
   Search(const PlanQuestion& question, const SearchOptions& options)
       : question_(question),
         options_(options),
-        threads_(options.threads > 0 ? options.threads
-                                     : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+        threads_(options.threads > 0 ? options.threads : num_cores()),
         space_(question),
         bound_(question),
         attention_(question),
@@ -130,17 +91,18 @@ class Search {
   void bound_families() {
     families_ = space_.families();
     std::vector<FamilyState> states(families_.size());
-    for_all(families_.size(), threads_, [&](std::size_t i, int) { states[i] = look_at(families_[i]); });
+    parallel_for(families_.size(), threads_,
+                 [&](std::size_t i, std::size_t) { states[i] = look_at(families_[i]); });
     for (std::size_t i = 0; i < families_.size(); ++i) {
       const FamilyState& state = states[i];
       counts_.enumerated += state.members;
       if (state.refused) {
         rejected_[*state.refused] += state.members;
-        if (!first_refused_) first_refused_ = space_.leanest_member(families_[i]);
+        if (!misses_.refused) misses_.refused = space_.leanest_member(families_[i]);
       } else if (state.too_large) {
         counts_.out_of_memory += state.members;
         const ParallelLayout leanest = space_.leanest_member(families_[i]);
-        keep_leanest(leanest, memory_of(question_.model, question_.workload, leanest, rules_).used());
+        misses_.too_large(leanest, memory_of(question_.model, question_.workload, leanest, rules_).used());
       } else {
         push({state.bound_ns, 0, i, std::nullopt});
       }
@@ -164,11 +126,6 @@ class Search {
     return state;
   }
 
-  // The layout that lacks least, for the message when nothing fits.
-  void keep_leanest(const ParallelLayout& layout, std::int64_t used) {
-    if (!leanest_ || used < leanest_used_) leanest_ = layout, leanest_used_ = used;
-  }
-
   // ---- the queue ----
 
   void push(Node node) {
@@ -176,11 +133,16 @@ class Search {
     queue_.push(std::move(node));
   }
 
-  // Whether something bounded so may be among the best, or the best of its class.
-  bool needed(double bound_ns, const ParallelLayout& layout) const {
-    if (options_.exhaustive) return true;
+  // What a layout may take at most to be among the best, or the best of its class.
+  double limit_ns(const ParallelLayout& layout) const {
+    if (options_.exhaustive) return kNever;
     const auto of_class = class_mark_ns_.find(class_of(layout));
-    return bound_ns <= mark_ns_ || of_class == class_mark_ns_.end() || bound_ns <= of_class->second;
+    return of_class == class_mark_ns_.end() ? kNever : std::max(mark_ns_, of_class->second);
+  }
+  bool needed(double bound_ns, const ParallelLayout& layout) const { return bound_ns <= limit_ns(layout); }
+
+  std::size_t wanted_kinds() const {
+    return std::max<std::size_t>(kForReport, static_cast<std::size_t>(question_.top));
   }
 
   std::vector<ParallelLayout> next_round() {
@@ -223,11 +185,12 @@ class Search {
 
   void open(const std::vector<std::size_t>& families) {
     std::vector<Opened> opened(families.size());
-    for_all(families.size(), threads_, [&](std::size_t i, int) { opened[i] = look_into(families[i]); });
+    parallel_for(families.size(), threads_,
+                 [&](std::size_t i, std::size_t) { opened[i] = look_into(families[i]); });
     for (Opened& of : opened) {
       if (of.dominated > 0) rejected_["fewer loss chunks fit"] += of.dominated;
       counts_.out_of_memory += of.out_of_memory, counts_.pruned += of.pruned;
-      if (of.leanest) keep_leanest(*of.leanest, of.leanest_used);
+      if (of.leanest) misses_.too_large(*of.leanest, of.leanest_used);
       for (Node& node : of.nodes) push(std::move(node));
     }
   }
@@ -278,22 +241,21 @@ class Search {
   void replay(const std::vector<ParallelLayout>& round) {
     std::vector<std::optional<Candidate>> found(round.size());
     std::vector<double> prompt_us(round.size(), 0);
-    const auto look_at_one = [&](std::size_t i, int thread) {
+    const auto look_at_one = [&](std::size_t i, std::size_t thread) {
       const ParallelLayout& layout = round[i];
-      const auto at = static_cast<std::size_t>(thread);
       const bool sharper =
           layout.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
       if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) return;
-      if (!prompts_.empty()) prompt_us[i] = prompts_[at].evaluate(layout).step_us;
+      if (!prompts_.empty()) prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
       if (prompt_us[i] > most_prompt_us_) return;
-      found[i] = evaluators_[at].evaluate(layout);
+      found[i] = evaluators_[thread].evaluate(layout, limit_ns(layout));
     };
     // Layouts with the same attention go to one thread.
     std::vector<std::size_t> groups{0};
     for (std::size_t i = 1; i < round.size(); ++i) {
       if (key_of(round[i]) != key_of(round[i - 1])) groups.push_back(i);
     }
-    for_all(groups.size(), threads_, [&](std::size_t group, int thread) {
+    parallel_for(groups.size(), threads_, [&](std::size_t group, std::size_t thread) {
       const std::size_t end = group + 1 < groups.size() ? groups[group + 1] : round.size();
       for (std::size_t i = groups[group]; i < end; ++i) look_at_one(i, thread);
     });
@@ -301,8 +263,7 @@ class Search {
       std::optional<Candidate>& candidate = found[i];
       if (prompt_us[i] > most_prompt_us_) {
         ++rejected_["time to the first token"];
-        if (!fastest_prompt_ || prompt_us[i] < fastest_prompt_us_)
-          fastest_prompt_ = round[i], fastest_prompt_us_ = prompt_us[i];
+        misses_.too_slow(round[i], prompt_us[i]);
         continue;
       }
       if (!candidate) {
@@ -317,7 +278,7 @@ class Search {
       of_kind = std::min(of_kind, ns);
       all_.push_back(std::move(*candidate));
     }
-    const std::size_t wanted = std::max<std::size_t>(kForReport, static_cast<std::size_t>(question_.top));
+    const std::size_t wanted = wanted_kinds();
     if (kinds_.size() < wanted) return;
     std::vector<double> times;
     for (const auto& [kind, ns] : kinds_) times.push_back(ns);
@@ -343,101 +304,30 @@ class Search {
     answer.counts.rejected.assign(rejected_.begin(), rejected_.end());
     std::stable_sort(answer.counts.rejected.begin(), answer.counts.rejected.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
-    if (all_.empty() && !stopped()) fail(answer.counts);
-    std::sort(all_.begin(), all_.end(), faster);
-    set_ranks();
-    std::map<Kind, bool> shown;
-    for (const Candidate& candidate : all_) {
-      if (shown.try_emplace(kind_of(candidate.layout), true).second &&
-          answer.best.size() < std::max<std::size_t>(kForReport, static_cast<std::size_t>(question_.top)))
-        answer.best.push_back(candidate);
-    }
-    add_classes(answer);
+    if (all_.empty() && !stopped()) throw_nothing_fits(question_, answer.counts, misses_);
+    rank_candidates(all_);
+    answer.best = best_of_kinds(all_, wanted_kinds());
+    answer.classes = best_of_classes(all_);
+    if (question_.baseline) answer.classes.push_back(baseline(*question_.baseline));
     if (stopped()) answer.warnings.push_back("interrupted: the best of what was replayed so far, not of all");
     answer.all = std::move(all_);
     return answer;
   }
 
-  // Layouts whose intervals meet that of the first of a rank share it.
-  void set_ranks() {
-    double high = -1;
-    int rank = 0, next = 1;
-    for (Candidate& candidate : all_) {
-      if (candidate.low_us > high) rank = next, high = candidate.high_us;
-      candidate.rank = rank;
-      ++next;
-    }
-  }
-
-  void add_classes(PlanAnswer& answer) {
-    for (const char* name : {"pure CP", "TP + CP", "with PP", "without CP"}) {
-      ClassBest best{name, std::nullopt, ""};
-      for (const Candidate& candidate : all_) {
-        if (class_of(candidate.layout) != name) continue;
-        best.candidate = candidate;
-        best.why = difference(candidate, all_.front());
-        break;
-      }
-      if (!best.candidate) best.why = "nothing of it is legal and fits";
-      answer.classes.push_back(std::move(best));
-    }
-    if (!question_.baseline) return;
+  ClassBest baseline(const ParallelLayout& layout) {
     ClassBest baseline{"baseline", std::nullopt, ""};
-    const ParallelLayout& layout = *question_.baseline;
     if (const auto refusal = refuse(question_.model, question_.workload, layout)) {
       baseline.why = refusal->reason;
-    } else {
-      baseline.candidate = evaluators_.front().evaluate(layout);
-      baseline.candidate->rank = 0;
-      baseline.why = all_.empty() ? "" : difference(*baseline.candidate, all_.front());
-      if (!fits(baseline.candidate->memory)) {
-        baseline.why +=
-            str("; does not fit: ",
-                human_bytes(baseline.candidate->memory.used() - baseline.candidate->memory.context), " of ",
-                human_bytes(usable_), " a GPU");
-      }
+      return baseline;
     }
-    answer.classes.push_back(std::move(baseline));
-  }
-
-  [[noreturn]] void fail(const SearchCounts& counts) const {
-    std::vector<std::string> reasons;
-    for (const auto& [reason, number] : counts.rejected) reasons.push_back(str(reason, ": ", number));
-    if (fastest_prompt_) {
-      throw Infeasible(str("no layout that fits reads the prompt of ", prompt_->workload.seq_len,
-                           " tokens in ", *question_.max_ttft_ms, " ms; the fastest, ",
-                           to_string(*fastest_prompt_), ", takes ", std::ceil(fastest_prompt_us_ / 1e3),
-                           " ms: use --ttft-max ", std::ceil(fastest_prompt_us_ / 1e3), ", or more --nodes"));
+    baseline.candidate = evaluators_.front().evaluate(layout);
+    baseline.why = all_.empty() ? "" : difference(*baseline.candidate, all_.front());
+    const Memory& memory = baseline.candidate->memory;
+    if (!fits(memory)) {
+      baseline.why += str("; does not fit: ", human_bytes(memory.used() - memory.context), " of ",
+                          human_bytes(usable_), " a GPU");
     }
-    if (!leanest_) {
-      const auto refusal = first_refused_ ? refuse(question_.model, question_.workload,
-                                                   space_.members(*first_refused_).front())
-                                          : std::nullopt;
-      throw InvalidInput(str("none of ", counts.enumerated, " layouts is legal (", join(reasons, "; "),
-                             "). The first one, ", first_refused_ ? to_string(*first_refused_) : "", ": ",
-                             refusal ? refusal->reason : ""));
-    }
-    const Memory memory = memory_of(question_.model, question_.workload, *leanest_, rules_);
-    const auto all_terms = terms(memory);
-    const auto largest = std::max_element(all_terms.begin(), all_terms.end(),
-                                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    throw Infeasible(str("none of ", counts.enumerated, " layouts fits into ", human_bytes(usable_),
-                         " a GPU on ", question_.cluster.num_gpus(), " GPUs of ", question_.cluster.name,
-                         ". The nearest is ", to_string(*leanest_), " with ",
-                         human_bytes(memory.used() - memory.context), ", of which ", largest->first, " take ",
-                         human_bytes(largest->second), remedy(memory)));
-  }
-
-  // What would make the nearest layout fit.
-  std::string remedy(const Memory& memory) const {
-    const double ratio = static_cast<double>(memory.used() - memory.context) / static_cast<double>(usable_);
-    const auto nodes = static_cast<std::int64_t>(std::ceil(question_.cluster.nodes * ratio));
-    const auto length = static_cast<std::int64_t>(static_cast<double>(question_.workload.seq_len) / ratio);
-    return str("; try --nodes ", std::max<std::int64_t>(nodes, question_.cluster.nodes + 1), ", --seq-len ",
-               length / 1024 * 1024,
-               question_.workload.phase == Phase::training && !question_.workload.optimizer.offload
-                   ? ", or --optimizer adamw:offload"
-                   : "");
+    return baseline;
   }
 
   const PlanQuestion& question_;
@@ -451,52 +341,22 @@ class Search {
   std::vector<Evaluator> evaluators_;   // by thread
   std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompt
   std::vector<Evaluator> prompts_;      // by thread
-  double most_prompt_us_ = kNever, fastest_prompt_us_ = kNever;
-  std::optional<ParallelLayout> fastest_prompt_;  // of those that take longer
+  double most_prompt_us_ = kNever;
 
   std::vector<ParallelLayout> families_;
   std::priority_queue<Node> queue_;
   std::int64_t made_ = 0;
   SearchCounts counts_;
   std::map<std::string, std::int64_t> rejected_;
-  std::optional<ParallelLayout> leanest_, first_refused_;
-  std::int64_t leanest_used_ = 0;
+  NearestMisses misses_;
 
   std::vector<Candidate> all_;
-  std::map<Kind, double> kinds_;                 // best time of each
+  std::map<LayoutKind, double> kinds_;           // best time of each
   std::map<std::string, double> class_mark_ns_;  // the same
   double mark_ns_ = kNever;                      // what the best ones take at most
 };
 
 }  // namespace
-
-std::string class_of(const ParallelLayout& layout) {
-  if (layout.pp > 1) return "with PP";
-  if (layout.cp == 1) return "without CP";
-  return layout.tp > 1 ? "TP + CP" : "pure CP";
-}
-
-std::string difference(const Candidate& candidate, const Candidate& best) {
-  std::map<std::string, double> parts;
-  for (const TimePart& part : candidate.parts) parts[part.name] += part.us;
-  for (const TimePart& part : best.parts) parts[part.name] -= part.us;
-  std::vector<std::pair<std::string, double>> sorted(parts.begin(), parts.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return std::abs(a.second) > std::abs(b.second); });
-  std::vector<std::string> words;
-  for (const auto& [name, us] : sorted) {
-    if (std::abs(us) < 0.001 * best.step_us || words.size() == 4) break;
-    const double size = std::abs(us), unit = size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
-    // Three digits, so that two decimals are the most.
-    const double step = size >= 100 * unit ? 1 : size >= 10 * unit ? 0.1 : 0.01;
-    words.push_back(str(us > 0 ? "+" : "-", std::round(size / unit / step) * step,
-                        unit == 1e6   ? " s "
-                        : unit == 1e3 ? " ms "
-                                      : " us ",
-                        name));
-  }
-  return join(words, ", ");
-}
 
 PlanAnswer search_layouts(const PlanQuestion& question, const SearchOptions& options) {
   validate_model(question.model);

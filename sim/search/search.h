@@ -29,9 +29,4 @@ struct SearchOptions {
 // memory and what would make it fit; InvalidInput where nothing is legal, with the reasons.
 PlanAnswer search_layouts(const PlanQuestion& question, const SearchOptions& options = {});
 
-// "pure CP", "TP + CP", "with PP", "without CP": the class that a layout counts for.
-std::string class_of(const ParallelLayout& layout);
-// What sets two candidates apart, part by part, the largest first: "+12.1 ms exposed cp, -3 ms products".
-std::string difference(const Candidate& candidate, const Candidate& best);
-
 }  // namespace cp::sim

@@ -20,6 +20,13 @@ void scale(Curve& curve, double factor, double most = 1e300) {
   curve = Curve(std::move(points));
 }
 
+// Measured ones, of a node or of several.
+void scale_collectives(Cluster& cluster, bool across_nodes, double factor) {
+  for (CollectiveCurve& curve : cluster.collectives) {
+    if ((curve.nodes > 1) == across_nodes) scale(curve.time_us, 1 / factor);
+  }
+}
+
 struct Rate {
   const char* name;
   std::function<void(Cluster&, double)> change;
@@ -49,11 +56,13 @@ const std::vector<Rate>& rates() {
        [](Cluster& cluster, double factor) {
          cluster.node.nvlink_gbps *= factor, cluster.node.pcie_gbps *= factor;
          scale(cluster.transfer.intra_node, factor);
+         scale_collectives(cluster, false, factor);
        }},
       {"network",
        [](Cluster& cluster, double factor) {
          cluster.network.nic_gbps *= factor;
          scale(cluster.transfer.inter_node, factor);
+         scale_collectives(cluster, true, factor);
        }},
       {"latency",
        [](Cluster& cluster, double factor) {

@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/base/parallel_for.h"
 #include "sim/fabric/fabric.h"
 #include "sim/verify/exhaustive.h"
 #include "sim/verify/layouts.h"
@@ -76,30 +75,6 @@ std::string replay_command(const VerifyRedistributeOptions& options, const Layou
              " --run");
 }
 
-// Calls body(worker, index) for every index below `count`, on several threads. The first exception ends the
-// work and is thrown here.
-template <class Body>
-void parallel_for(int num_threads, std::size_t count, const Body& body) {
-  std::atomic<std::size_t> next = 0;
-  std::exception_ptr error;
-  std::mutex error_mutex;
-  const auto work = [&](std::size_t worker) {
-    try {
-      for (std::size_t index = next++; index < count; index = next++) body(worker, index);
-    } catch (...) {
-      const std::lock_guard lock(error_mutex);
-      if (!error) error = std::current_exception();
-      next = count;
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int worker = 1; worker < num_threads; ++worker)
-    threads.emplace_back(work, static_cast<std::size_t>(worker));
-  work(0);
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
-}
-
 // All pairs of one source: what a thread takes at a time.
 struct Batch {
   const ExhaustiveSearch* search = nullptr;
@@ -119,7 +94,7 @@ class Verification {
   }
 
   VerifyRedistributeResult run() {
-    parallel_for(options_.num_threads, cases_.size(), [&](std::size_t, std::size_t i) { prepare(i); });
+    parallel_for(cases_.size(), options_.num_threads, [&](std::size_t i, std::size_t) { prepare(i); });
     std::vector<Batch> batches;
     for (const auto& search : searches_) {
       if (!search) continue;  // stopped before
@@ -130,7 +105,7 @@ class Verification {
     }
     reports_.resize(batches.size());
     std::vector<std::unique_ptr<Fabric>> fabrics(static_cast<std::size_t>(options_.num_threads));
-    parallel_for(options_.num_threads, batches.size(), [&](std::size_t worker, std::size_t i) {
+    parallel_for(batches.size(), options_.num_threads, [&](std::size_t i, std::size_t worker) {
       if (!fabrics[worker]) fabrics[worker] = std::make_unique<Fabric>(world_size_, fabric_options());
       verify(batches[i], *fabrics[worker], reports_[i]);
     });

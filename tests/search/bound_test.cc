@@ -54,5 +54,23 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfWholeModels, ()) {
   pick_and_check(question);
 }
 
+// What ends early takes longer than the limit, and what does not is the same as without one.
+RC_GTEST_PROP(Evaluator, EndsEarlyOnlyBeyondTheLimit, ()) {
+  PlanQuestion question = testing::small_question(16);
+  question.model.layers = *rc::gen::inRange(4, 12);
+  const LayoutSpace space(question);
+  const ParallelLayout family = *rc::gen::elementOf(space.families());
+  const ParallelLayout layout = *rc::gen::elementOf(space.members(family));
+  RC_PRE(layout.pp > 1 && !refuse(question.model, question.workload, layout));
+  RC_LOG() << to_string(layout);
+  Evaluator evaluator(question);
+  const double step_us = evaluator.evaluate(layout).step_us;
+  const double share = *rc::gen::element(0.1, 0.5, 0.9, 0.999, 1.0, 1.1);
+  const auto limited = evaluator.evaluate(layout, share * step_us * 1e3);
+  RC_CLASSIFY(!limited, "ends early");
+  RC_ASSERT(limited || share < 1);
+  if (limited) RC_ASSERT(limited->step_us == step_us);
+}
+
 }  // namespace
 }  // namespace cp::sim

@@ -35,12 +35,13 @@ TEST(ParseLengths, TakesRangesThatDoubleAndLists) {
 }
 
 TEST(ParseLengths, BadOnesShowBothForms) {
-  for (const char* text : {"", "K", "8K,,12K", "many", "32K..", "..1M", "8K..16K..32K", "1.5K", "8G"}) {
+  for (const char* text : {"", "K", "8K,,12K", "many", "32K..", "..1M", "8K..16K..32K", "1.5K", "8T",
+                           "9000000000000000K", "1..9000000000000M"}) {
     EXPECT_THAT(message_of([&] { parse_lengths(text); }), AllOf(HasSubstr("32K..1M"), HasSubstr("8K,12K")))
         << text;
   }
   EXPECT_THAT(message_of([] { parse_lengths("1M..32K"); }), HasSubstr("ends before it begins"));
-  for (const char* text : {"0", "-8K", "9223372036854775807", "9000000000000000K", "1..9000000000000M"})
+  for (const char* text : {"0", "-8K", "9223372036854775807", "1..9000000000K"})
     EXPECT_THAT(message_of([&] { parse_lengths(text); }), HasSubstr("is out of range")) << text;
 }
 

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/text.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/search/evaluate.h"
 #include "tests/search/questions.h"
 
 namespace cp::sim {
@@ -91,6 +93,18 @@ TEST(Sensitivity, RatesThatNobodyMeasuredCountToo) {
   EXPECT_GT(ratio.at("attention 0.9"), 1.01);
   EXPECT_LT(ratio.at("attention 1.1"), 0.99);
   EXPECT_GT(ratio.at("products 0.9"), 1.001);
+}
+
+// Tensor parallelism waits for nothing but collectives that were measured on this cluster.
+TEST(Sensitivity, MeasuredCollectivesFollowTheirLinks) {
+  PlanQuestion question = testing::training_question("llama-3.1-8b", 1, 8192, 8);
+  question.cluster = find_cluster("hgx-b200", 1);
+  const auto ratio = reactions(sensitivity_of(answer_of(question, {"tp=8"})), 0);
+  const Candidate step = Evaluator(question).evaluate(parse_parallel_layout("tp=8", 8));
+  // What hides behind kernels may come to light as well.
+  EXPECT_GE(ratio.at("NVLink 0.9"), 1 + (1 / 0.9 - 1) * step.exposed_us / step.step_us - 1e-12);
+  EXPECT_LT(ratio.at("NVLink 0.9"), 1 / 0.9);
+  EXPECT_EQ(ratio.at("network 0.9"), 1);
 }
 
 TEST(Sensitivity, OfTheFirstOnes) {

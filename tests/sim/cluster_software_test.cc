@@ -43,11 +43,11 @@ TEST(Software, EveryFieldHasASourceAndAtMostFiveAreFree) {
       ++free;
     });
     EXPECT_LE(free, 5);
-    for (const char* field :
-         {"send_empty", "dkv_f32", "strategy", "balance", "sharding_group", "linear_precision"}) {
+    for (const char* field : {"send_empty", "dkv_f32", "strategy", "balance", "sharding_group",
+                              "linear_precision", "attention_kernel", "loss_f32_copies", "allocator_slack"}) {
       EXPECT_NE(find_source(software.sources, field), nullptr) << name << " " << field;
     }
-    EXPECT_EQ(software.sources.size(), 11U) << name;
+    EXPECT_EQ(software.sources.size(), 14U) << name;
     for (const Source& source : software.sources)
       EXPECT_FALSE(source.text.empty()) << name << " " << source.field;
   }

@@ -12,6 +12,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/transformer/parallel_layout.h"
 
 namespace cp::sim {
 namespace {
@@ -128,8 +129,6 @@ TEST(Pipeline, RefusesWhatItCannotSchedule) {
   EXPECT_THAT(run(8, 4, 3), says("a multiple of 4: use 4"));
   EXPECT_THAT(run(6, 4, 4), says("6 stages on 4 ranks"));
   EXPECT_THAT([] { pipeline_bound_ns({}, 1, 1); }, says("0 stages on 1 ranks"));
-  EXPECT_THAT([] { in_flight(2, 2, 1, 4); }, says("rank 2 of 2"));
-  EXPECT_THAT([] { in_flight(0, 4, 2, 5); }, says("use 4 or 8"));
 }
 
 // ---- any pipeline ----

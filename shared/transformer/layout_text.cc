@@ -1,0 +1,185 @@
+// Layouts in words: "tp=2,cp=8,strategy=ulysses".
+#include <array>
+#include <charconv>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/transformer/parallel_layout.h"
+
+namespace cp {
+namespace {
+
+constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp"};
+constexpr std::string_view kKeys =
+    "dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy, ulysses_degree, inner_ring, "
+    "axis_order, rotation, "
+    "balance, sharding, order, micro_batch, recompute, loss_chunks";
+
+int parse_degree(std::string_view text, std::string_view key) {
+  const std::int64_t value = parse_int(text, key);
+  if (value < 1 || value > Mesh::kMaxRanks) {
+    throw InvalidInput(str(key, "=", value, " of a layout; use 1 to ", Mesh::kMaxRanks));
+  }
+  return static_cast<int>(value);
+}
+
+// The values of the keys that a text gives.
+class LayoutText {
+ public:
+  explicit LayoutText(std::string_view text) : text_(text) {
+    for (const std::string_view part : split(text, ',')) {
+      const std::size_t equals = part.find('=');
+      const std::string_view key = trim(part.substr(0, equals));
+      if (equals == std::string_view::npos ||
+          str(", ", kKeys, ",").find(str(" ", key, ",")) == std::string::npos) {
+        throw InvalidInput(
+            str("'", part, "' in the layout '", text, "' is no key=value of a layout; its keys are ", kKeys));
+      }
+      for (const auto& [other, value] : values_) {
+        if (other == key)
+          throw InvalidInput(str(key, " comes twice in the layout '", text, "'; give it once"));
+      }
+      values_.emplace_back(key, trim(part.substr(equals + 1)));
+    }
+  }
+  std::optional<std::string_view> find(std::string_view key) const {
+    for (const auto& [known, value] : values_) {
+      if (known == key) return value;
+    }
+    return std::nullopt;
+  }
+  void degree(std::string_view key, int& out) const {
+    if (const auto value = find(key)) out = parse_degree(*value, key);
+  }
+  // One of two words.
+  template <class T>
+  void word(std::string_view key, std::string_view first, T first_value, std::string_view second,
+            T second_value, T& out) const {
+    const auto value = find(key);
+    if (!value) return;
+    if (*value != first && *value != second)
+      throw InvalidInput(str(key, "=", *value, " of the layout '", text_, "'; use ", first, " or ", second));
+    out = *value == first ? first_value : second_value;
+  }
+
+ private:
+  std::string_view text_;
+  std::vector<std::pair<std::string_view, std::string_view>> values_;
+};
+
+void read_strategy(const LayoutText& text, ParallelLayout& layout) {
+  StrategyRequest request;
+  if (const auto value = text.find("strategy")) request.name = *value;
+  AttentionProblem any;
+  any.q_heads = Mesh::kMaxRanks;  // does not bound the degree
+  int degree = 0, inner = 0;
+  text.degree("ulysses_degree", degree), text.degree("inner_ring", inner);
+  if (degree > 0) request.ulysses_degree = degree;
+  if (inner > 0) request.inner_ring = inner;
+  layout.strategy = named_strategy(request, any, layout.cp);
+  if (const auto value = text.find("balance")) layout.strategy.balance = parse_balance(*value);
+  text.word("rotation", "exchange", Strategy::Rotation::exchange, "all_gather",
+            Strategy::Rotation::all_gather, layout.strategy.rotation);
+  text.word("axis_order", "ulysses_inner", true, "ring_inner", false, layout.strategy.ulysses_inner);
+}
+
+std::string strategy_text(const ParallelLayout& layout) {
+  const Strategy& strategy = layout.strategy;
+  const bool whole = strategy.ulysses_degree == layout.cp;
+  std::string text = whole ? ",strategy=ulysses" : str(",strategy=", name(strategy.core));
+  if (!whole && strategy.ulysses_degree > 1) text += str(",ulysses_degree=", strategy.ulysses_degree);
+  if (strategy.inner_ring > 1) text += str(",inner_ring=", strategy.inner_ring);
+  if (!strategy.ulysses_inner) text += ",axis_order=ring_inner";
+  if (strategy.rotation == Strategy::Rotation::all_gather) text += ",rotation=all_gather";
+  return text + ",balance=" + to_string(strategy.balance);
+}
+
+}  // namespace
+
+std::string to_string(const Recompute& recompute) {
+  switch (recompute.kind) {
+    case Recompute::Kind::none:
+      return "none";
+    case Recompute::Kind::selective:
+      return "selective";
+    case Recompute::Kind::full:
+      return "full";
+    case Recompute::Kind::every:
+      return str("every:", recompute.every);
+  }
+  return {};
+}
+
+Recompute parse_recompute(std::string_view text) {
+  for (const auto kind : {Recompute::Kind::none, Recompute::Kind::selective, Recompute::Kind::full}) {
+    if (text == to_string(Recompute{kind, 1})) return {kind, 1};
+  }
+  if (text.starts_with("every:")) {
+    const std::int64_t every = parse_int(text.substr(6), "recompute=every");
+    if (every >= 2 && every <= 1024) return {Recompute::Kind::every, static_cast<int>(every)};
+  }
+  throw InvalidInput(
+      str("recompute '", text, "'; use none, selective, full, or every:K with K from 2 to 1024"));
+}
+
+std::string to_string(AxisOrder order) { return std::string(kOrders[static_cast<std::size_t>(order)]); }
+
+AxisOrder parse_axis_order(std::string_view text) {
+  for (const AxisOrder order : axis_orders()) {
+    if (text == kOrders[static_cast<std::size_t>(order)]) return order;
+  }
+  throw InvalidInput(
+      str("axis order '", text, "'; use one of ", join(kOrders, ", "), " (the first varies fastest)"));
+}
+
+const std::vector<AxisOrder>& axis_orders() {
+  static const std::vector<AxisOrder> orders{AxisOrder::tp_cp_dp_pp, AxisOrder::cp_tp_dp_pp,
+                                             AxisOrder::tp_dp_cp_pp, AxisOrder::tp_cp_pp_dp};
+  return orders;
+}
+
+std::string to_string(const ParallelLayout& layout) {
+  std::string text;
+  const auto add = [&](std::string_view key, std::int64_t value) {
+    if (value > 1) text += str(",", key, "=", value);
+  };
+  add("tp", layout.tp), add("cp", layout.cp), add("dp_shard", layout.dp_shard);
+  add("dp_replicate", layout.dp_replicate), add("pp", layout.pp), add("ep", layout.ep);
+  add("virtual_stages", layout.virtual_stages);
+  if (layout.cp > 1) text += strategy_text(layout);
+  if (layout.sharding == ShardingGroup::dp_shard) text += ",sharding=dp_shard";
+  if (layout.order != AxisOrder::tp_cp_dp_pp) text += str(",order=", to_string(layout.order));
+  add("micro_batch", layout.micro_batch);
+  if (layout.recompute.kind != Recompute::Kind::none) text += str(",recompute=", to_string(layout.recompute));
+  add("loss_chunks", layout.loss_chunks);
+  return text.empty() ? "tp=1" : text.substr(1);
+}
+
+ParallelLayout parse_parallel_layout(std::string_view text, int world) {
+  const LayoutText values(text);
+  ParallelLayout layout;
+  values.degree("dp_replicate", layout.dp_replicate), values.degree("dp_shard", layout.dp_shard);
+  values.degree("cp", layout.cp), values.degree("tp", layout.tp), values.degree("pp", layout.pp);
+  values.degree("ep", layout.ep), values.degree("virtual_stages", layout.virtual_stages);
+  values.degree("loss_chunks", layout.loss_chunks);
+  if (!values.find("dp_shard") && world > 0) {
+    const std::int64_t rest = std::int64_t{layout.dp_replicate} * layout.cp * layout.tp * layout.pp;
+    if (world % rest != 0) {
+      throw InvalidInput(str("the layout '", text, "' takes ", rest, " ranks, which do not divide the ",
+                             world, " GPUs; use degrees whose product divides ", world));
+    }
+    layout.dp_shard = static_cast<int>(world / rest);
+  }
+  if (const auto value = values.find("micro_batch")) layout.micro_batch = parse_degree(*value, "micro_batch");
+  if (const auto value = values.find("recompute")) layout.recompute = parse_recompute(*value);
+  if (const auto value = values.find("order")) layout.order = parse_axis_order(*value);
+  values.word("sharding", "dp_shard", ShardingGroup::dp_shard, "dp_shard_cp", ShardingGroup::dp_shard_cp,
+              layout.sharding);
+  if (layout.cp > 1) read_strategy(values, layout);
+  return layout;
+}
+
+}  // namespace cp

@@ -1,0 +1,55 @@
+#include "shared/context_parallel/pair_counts.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+namespace cp {
+namespace {
+
+// Runs that lie in [0, length): of any length, stride and count.
+IndexSet any_rows(std::int64_t length) {
+  IndexSet rows;
+  for (int runs = *rc::gen::inRange(0, 4); runs > 0; --runs) {
+    const std::int64_t run = *rc::gen::inRange<std::int64_t>(1, length + 1);
+    const std::int64_t begin = *rc::gen::inRange<std::int64_t>(0, length - run + 1);
+    const std::int64_t stride = run + *rc::gen::inRange<std::int64_t>(0, 5);
+    const std::int64_t most = (length - begin - run) / stride + 1;
+    rows.push_back({begin, run, stride, *rc::gen::inRange<std::int64_t>(1, most + 1)});
+  }
+  return rows;
+}
+
+RC_GTEST_PROP(PairCounts, AreSumsOfAllowedKeys, ()) {
+  AttentionProblem problem;
+  problem.causal = true;
+  problem.q_len = *rc::gen::inRange<std::int64_t>(1, 40),
+  problem.kv_len = *rc::gen::inRange<std::int64_t>(1, 40);
+  if (*rc::gen::arbitrary<bool>()) problem.window = *rc::gen::inRange<std::int64_t>(1, 50);
+  if (*rc::gen::arbitrary<bool>()) problem.query_offset = *rc::gen::inRange<std::int64_t>(-45, 46);
+  const auto allowed = [&](std::int64_t query, std::int64_t key) {
+    const KeyInterval keys = allowed_keys(problem, query);
+    return keys.begin <= key && key < keys.end;
+  };
+  std::int64_t by_queries = 0, by_keys = 0;
+  const IndexSet queries = any_rows(problem.q_len), keys = any_rows(problem.kv_len);
+  const auto each = [](const IndexSet& rows, const auto& visit) {
+    for (const Run& run : rows) {
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        for (std::int64_t row = 0; row < run.run; ++row) visit(run.begin + i * run.stride + row);
+      }
+    }
+  };
+  each(queries, [&](std::int64_t query) {
+    for (std::int64_t key = 0; key < problem.kv_len; ++key) by_queries += allowed(query, key) ? 1 : 0;
+  });
+  each(keys, [&](std::int64_t key) {
+    for (std::int64_t query = 0; query < problem.q_len; ++query) by_keys += allowed(query, key) ? 1 : 0;
+  });
+  RC_ASSERT(pairs_of_queries(problem, queries) == by_queries);
+  RC_ASSERT(pairs_of_keys(problem, keys) == by_keys);
+}
+
+}  // namespace
+}  // namespace cp

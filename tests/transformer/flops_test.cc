@@ -1,0 +1,71 @@
+#include "shared/transformer/flops.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/transformer/parallel_layout.h"
+
+namespace cp {
+namespace {
+
+Transformer two_layers() {
+  Transformer model;
+  model.hidden = 64, model.layers = 2, model.q_heads = 4, model.kv_heads = 2, model.head_dim = 16;
+  model.intermediate = 96, model.vocab = 100;
+  return model;
+}
+
+// A token meets, in each layer, q and out 2 x 64 x 64, k and v 2 x 64 x 32, and the MLP 3 x 64 x 96; and the head 64 x 100.
+TEST(ModelFlops, ByHand) {
+  Workload workload;
+  workload.seq_len = 10, workload.global_batch = 3;
+  const double layers = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96), head = 64 * 100;
+  const ModelFlops training = model_flops(two_layers(), workload);
+  EXPECT_EQ(training.products, 6 * 3 * 10 * (layers + head));
+  EXPECT_EQ(training.attention, 3 * 4 * 3 * 16 * 4 * 2 * 55.0);
+  workload.phase = Phase::prefill, workload.cached = 6;  // queries 6 to 9 see 7, 8, 9 and 10 keys
+  const ModelFlops prefill = model_flops(two_layers(), workload);
+  EXPECT_EQ(prefill.products, 2 * 3 * (4 * layers + head));
+  EXPECT_EQ(prefill.attention, 4 * 3 * 16 * 4 * 2 * 34.0);
+  workload.phase = Phase::decode, workload.cached = 9, workload.new_tokens = 1;
+  const ModelFlops decode = model_flops(two_layers(), workload);
+  EXPECT_EQ(decode.products, 2 * 3 * (layers + head));
+  EXPECT_EQ(decode.attention, 4 * 3 * 16 * 4 * 2 * 10.0);
+}
+
+TEST(ModelFlops, TiedOnesMeetTheirHeadToo) {
+  Workload workload;
+  workload.seq_len = 10;
+  Transformer tied = two_layers();
+  tied.tied_embeddings = true;
+  EXPECT_EQ(model_flops(tied, workload).products, model_flops(two_layers(), workload).products);
+}
+
+TEST(ModelFlops, OfExpertsThoseThatATokenGoesTo) {
+  Workload workload;
+  workload.seq_len = 10;
+  Transformer model = two_layers();
+  model.experts = Experts{8, 2, 48};
+  EXPECT_EQ(model_flops(model, workload).products,
+            6 * 10 * (2 * (2 * 64 * 64 + 2 * 64 * 32 + 2.0 * 3 * 64 * 48 + 64 * 8) + 64 * 100));
+}
+
+RC_GTEST_PROP(ModelFlops, PairsAreThoseOfTheMask, ()) {
+  Transformer model = two_layers();
+  Workload workload;
+  workload.seq_len = *rc::gen::inRange<std::int64_t>(2, 90);
+  workload.phase = *rc::gen::element(Phase::training, Phase::prefill);
+  if (workload.phase == Phase::prefill)
+    workload.cached = *rc::gen::inRange<std::int64_t>(0, workload.seq_len);
+  if (*rc::gen::arbitrary<bool>()) model.window = *rc::gen::inRange<std::int64_t>(1, 100);
+  const AttentionProblem problem = attention_problem(model, workload, {});
+  std::int64_t pairs = 0;
+  for (std::int64_t query = 0; query < problem.q_len; ++query) {
+    const KeyInterval keys = allowed_keys(problem, query);
+    pairs += keys.end - keys.begin;
+  }
+  RC_ASSERT(allowed_pairs(model, workload) == static_cast<double>(pairs));
+}
+
+}  // namespace
+}  // namespace cp
