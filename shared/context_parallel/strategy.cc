@@ -192,6 +192,7 @@ std::vector<Strategy> standard_strategies(const AttentionProblem& problem, int c
   };
   add("ulysses", "contiguous");
   add("all_gather", "contiguous");
+  add("all_gather", "head_tail");
   add("all_gather", "head_tail_exchange");
   add("ring", "contiguous");
   add("ring", "head_tail");

@@ -70,25 +70,31 @@ class MemoryModel {
       return;
     }
     const std::int64_t ranks = layout_.sharding_size();
-    const std::int64_t shard =
-        ceil_div(dense, ranks) + ceil_div(experts, std::max<std::int64_t>(1, ranks / layout_.ep));
-    const std::int64_t gradient = size_bytes(workload_.gradient_dtype);
+    add_shards(memory, dense, sizes_.dense_layer, ranks);
+    // Where as many ranks share the experts as share the parameters, each expert is whole.
+    if (experts > 0)
+      add_shards(memory, experts, sizes_.expert_layer, std::max<std::int64_t>(1, ranks / layout_.ep));
+  }
+
+  // Of `numel` parameters that `ranks` ranks share, `of_layer` of them in each layer.
+  void add_shards(Memory& memory, std::int64_t numel, std::int64_t of_layer, std::int64_t ranks) const {
+    const std::int64_t shard = ceil_div(numel, ranks), gradient = size_bytes(workload_.gradient_dtype);
     const Optimizer& optimizer = workload_.optimizer;
     const std::int64_t f32 = optimizer.offload ? 0 : kF32 * shard;
     // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their master copies.
     const bool whole = ranks == 1;
-    memory.parameters = whole ? width_ * shard : optimizer.offload ? width_ * shard : f32;
-    memory.master = whole ? f32 : 0;
-    memory.gradients = gradient * shard;
-    memory.optimizer = optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
+    memory.parameters += whole || optimizer.offload ? width_ * shard : f32;
+    memory.master += whole ? f32 : 0;
+    memory.gradients += gradient * shard;
+    memory.optimizer += optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
     if (whole) return;  // gradients are added up where they stay
     if (layout_.pp > 1) {
-      memory.gathered = (dense + experts) * (width_ + gradient);
+      memory.gathered += numel * (width_ + gradient);
       return;
     }
     // Two layers' parameters, and the gradients of one in 16 bits and as they are reduced.
     const std::int64_t travelling = width_ + (workload_.gradient_dtype == workload_.dtype ? 0 : gradient);
-    memory.unsharded = sizes_.layer() * (2 * width_ + travelling);
+    memory.unsharded += of_layer * (2 * width_ + travelling);
   }
 
   // Of the head's weights while the loss is at work.
@@ -107,8 +113,8 @@ class MemoryModel {
     kept.input = shared * width_;
     kept.cheap = 2 * shared * width_;
     // q and out, k and v, with copies where attention computes on other parts than those at home.
-    const std::int64_t q_copies = ulysses || exchange ? 3 : 2, kv_copies = 1;
-    kept.rest = (shared + tokens * (q_copies * sizes_.q_width + kv_copies * 2 * sizes_.kv_width)) * width_;
+    const std::int64_t q_copies = ulysses || exchange ? 3 : 2;
+    kept.rest = (shared + tokens * (q_copies * sizes_.q_width + 2 * kept_kv_width())) * width_;
     kept.rest += tokens * (sizes_.q_width / model_.head_dim) * kF32;  // lse
     if (model_.qk_norm)
       kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
@@ -122,6 +128,14 @@ class MemoryModel {
       kept.rest += tokens * 2 * sizes_.columns * width_;
     }
     return kept;
+  }
+
+  // With Ulysses a rank keeps its group's rows of the kv heads that its query heads use, at least one.
+  std::int64_t kept_kv_width() const {
+    const std::int64_t ulysses = layout_.cp > 1 ? layout_.strategy.ulysses_degree : 1;
+    const std::int64_t q_heads = ceil_div(sizes_.q_width / model_.head_dim, ulysses),
+                       heads_per_kv = sizes_.q_width / sizes_.kv_width;
+    return ulysses * ceil_div(q_heads, heads_per_kv) * model_.head_dim;
   }
 
   std::int64_t activations_of(std::int64_t layers, const LayerKept& kept) const {
@@ -178,7 +192,7 @@ class MemoryModel {
                        kv_rows = workload_.phase == Phase::training
                                      ? sizes_.tokens
                                      : layout_.micro_batch * ceil_div(workload_.seq_len, layout_.cp);
-    const std::int64_t kv = kv_rows * 2 * sizes_.kv_width;  // K and V of a rank at home
+    const std::int64_t kv = kv_rows * 2 * kept_kv_width();  // K and V of a rank
     const std::int64_t delta = training_ ? sizes_.tokens * (sizes_.q_width / model_.head_dim) * kF32 : 0;
     if (layout_.cp == 1) return delta;
     const Strategy& strategy = layout_.strategy;

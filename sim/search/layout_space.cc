@@ -132,6 +132,7 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
       add(Core::ring, ulysses, Balance::Kind::head_tail);
       add(Core::ring, ulysses, Balance::Kind::striped);
       add(Core::all_gather, ulysses, Balance::Kind::contiguous);
+      add(Core::all_gather, ulysses, Balance::Kind::head_tail);
       if (ulysses > 1) {
         add(Core::ring, ulysses, Balance::Kind::head_tail).ulysses_inner = false;
         continue;

@@ -23,7 +23,7 @@ std::string kind_of(const Step& step, const Plan& plan) {
 }
 
 // Appends what the plan's rank does, from `begin_us` on; returns when it ends.
-double add_spans(const Plan& plan, const PlanQuestion& question, double begin_us,
+double add_spans(const Plan& plan, const PlanQuestion& question, int stage, double begin_us,
                  std::vector<ReportSpan>& spans) {
   RankReplayOptions options;
   options.keep_spans = true;
@@ -34,7 +34,7 @@ double add_spans(const Plan& plan, const PlanQuestion& question, double begin_us
     std::string label =
         ref.step->label.empty() ? std::string(operation_name(ref.step->work)) : ref.step->label;
     if (ref.count > 1) label += str(" [", span.iteration + 1, " of ", ref.count, "]");
-    spans.push_back({0, plan.streams[static_cast<std::size_t>(ref.step->stream)], std::move(label),
+    spans.push_back({stage, plan.streams[static_cast<std::size_t>(ref.step->stream)], std::move(label),
                      kind_of(*ref.step, plan), begin_us + span.begin_ns / kNsPerUs,
                      begin_us + span.end_ns / kNsPerUs});
   }
@@ -64,12 +64,13 @@ std::vector<ReportSpan> layout_timeline(const PlanQuestion& question, const Para
     const StepPart part = question.workload.phase == Phase::prefill ? StepPart::prefill : StepPart::decode;
     double end_us = 0;
     for (int stage = 0; stage < layout.pp; ++stage)
-      end_us = add_spans(evaluator.plan_of(layout, part, stage), question, end_us, spans);
+      end_us = add_spans(evaluator.plan_of(layout, part, stage), question, stage, end_us, spans);
   } else if (layout.pp > 1) {
     spans = schedule_spans(evaluator.schedule(layout));
   } else {
-    const double end_us = add_spans(evaluator.plan_of(layout, StepPart::micro_batch, 0), question, 0, spans);
-    add_spans(evaluator.plan_of(layout, StepPart::update, 0), question, end_us, spans);
+    const double end_us =
+        add_spans(evaluator.plan_of(layout, StepPart::micro_batch, 0), question, 0, 0, spans);
+    add_spans(evaluator.plan_of(layout, StepPart::update, 0), question, 0, end_us, spans);
   }
   if (spans.size() > max_spans) {
     // The longest ones are what can be seen.

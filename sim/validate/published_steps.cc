@@ -16,6 +16,7 @@ namespace {
 using Metric = PublishedStep::Metric;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kOtherPrecision = 0.5;  // of products, in doublings of a size
 
 std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
 
@@ -84,7 +85,8 @@ double distance(const PlanQuestion& a, const PlanQuestion& b) {
   const auto parameters = [](const PlanQuestion& q) {
     return static_cast<double>(parameter_counts(q.model).total);
   };
-  return (a.workload.phase == b.workload.phase ? 0 : 100) + ratio(parameters(a), parameters(b)) +
+  const bool as_precise = a.software.linear_precision == b.software.linear_precision;
+  return (as_precise ? 0 : kOtherPrecision) + ratio(parameters(a), parameters(b)) +
          ratio(static_cast<double>(a.workload.seq_len), static_cast<double>(b.workload.seq_len)) +
          ratio(a.cluster.num_gpus(), b.cluster.num_gpus());
 }

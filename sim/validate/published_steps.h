@@ -25,8 +25,8 @@ std::vector<PublishedStep> published_steps();
 double predict(const PublishedStep& step);
 std::string unit_of(PublishedStep::Metric metric);
 
-// Predictions of all of them that are no memory, in the order of the table; and the one whose model, length, number of GPUs and phase
-// are most like the question's.
+// Predictions of all of them that are no memory, in the order of the table; and of those of the question's phase that are scored or
+// calibrated, the one whose model, length, number of GPUs and precision of products are most like the question's.
 std::vector<NearestMeasurement> published_measurements();
 std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question);
 

@@ -99,8 +99,12 @@ TEST(LayoutTimeline, OfServingIsAsLongAsTheStep) {
     if (phase == Phase::decode) question.workload.cached = 4095, question.workload.new_tokens = 1;
     for (const char* text : {"tp=4,cp=2,strategy=ring", "tp=4,pp=2", "cp=4,pp=2,strategy=pass_q"}) {
       const ParallelLayout layout = parse_parallel_layout(text);
-      const double end = last_end(ends_of_lanes(layout_timeline(question, layout)));
+      const std::vector<ReportSpan> spans = layout_timeline(question, layout);
+      const double end = last_end(ends_of_lanes(spans));
       const double step = Evaluator(question).evaluate(layout).step_us;
+      std::set<int> stages;
+      for (const ReportSpan& span : spans) stages.insert(span.rank);
+      EXPECT_EQ(stages.size(), static_cast<std::size_t>(layout.pp)) << text;
       EXPECT_NEAR(end, step, kRounding * step) << text << " " << name(phase);
     }
   }

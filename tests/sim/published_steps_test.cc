@@ -67,7 +67,7 @@ TEST(PublishedMeasurements, AreTheTimesInTheOrderOfTheTable) {
   }
 }
 
-// Runs of equal model, length, GPUs and phase are one another's nearest: the first of them answers.
+// Runs of equal model, length, GPUs, phase and precision are one another's nearest: the first of them answers.
 TEST(NearestMeasurement, OfAPublishedQuestionIsItsRow) {
   std::vector<PublishedStep> steps = published_steps();
   std::erase_if(steps, [](const PublishedStep& step) { return !is_time(step) || !step.oddity.empty(); });
@@ -76,6 +76,7 @@ TEST(NearestMeasurement, OfAPublishedQuestionIsItsRow) {
       return other.question.model == step.question.model &&
              other.question.workload.phase == step.question.workload.phase &&
              other.question.workload.seq_len == step.question.workload.seq_len &&
+             other.question.software.linear_precision == step.question.software.linear_precision &&
              other.question.cluster.num_gpus() == step.question.cluster.num_gpus();
     });
     const auto nearest = nearest_measurement(step.question);

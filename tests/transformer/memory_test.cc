@@ -190,10 +190,11 @@ constexpr const char* kKinds[] = {"llama", "mixtral", "qwen2", "qwen3"};
 // What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses up.
 TEST(MemoryOfModels, KeepsWhatPlansStackUp) {
   for (const char* kind : kKinds) {
-    for (const char* layout : {"tp=1", "tp=4,dp_shard=2,ep=2", "cp=4,strategy=ring,balance=head_tail",
-                               "cp=4,strategy=all_gather,balance=head_tail_exchange",
-                               "cp=4,strategy=pass_q,balance=head_tail", "cp=4,strategy=ulysses",
-                               "tp=2,cp=4,dp_shard=2,ep=4,strategy=ring,ulysses_degree=2,micro_batch=2"}) {
+    for (const char* layout :
+         {"tp=1", "tp=4,dp_shard=2,ep=2", "cp=4,strategy=ring,balance=head_tail",
+          "cp=4,strategy=all_gather,balance=head_tail_exchange", "cp=4,strategy=pass_q,balance=head_tail",
+          "cp=4,strategy=ulysses", "tp=4,cp=4,strategy=ulysses",
+          "tp=2,cp=4,dp_shard=2,ep=4,strategy=ring,ulysses_degree=2,micro_batch=2"}) {
       for (const char* recompute : {"none", "selective", "full", "every:2", "every:3"}) {
         StepRequest request{of_kind(kind), {}, parse_parallel_layout(layout)};
         request.workload.seq_len = 4096, request.workload.global_batch = 8;
@@ -212,7 +213,8 @@ TEST(MemoryOfModels, KeepsWhatPlansStackUp) {
 TEST(MemoryOfModels, HasTheShardsThatPlansDeclare) {
   for (const char* kind : kKinds) {
     for (const char* layout : {"tp=1", "dp_replicate=2", "dp_shard=8,ep=4", "tp=4,dp_shard=4,ep=2",
-                               "tp=2,cp=4,dp_shard=2,ep=4,strategy=ring",
+                               "tp=4,dp_shard=2,ep=2", "tp=2,cp=4,dp_shard=2,ep=8,strategy=ring",
+                               "dp_replicate=2,dp_shard=4,ep=4", "tp=2,cp=4,dp_shard=2,ep=4,strategy=ring",
                                "cp=4,dp_shard=4,ep=2,sharding=dp_shard,strategy=ring"}) {
       for (const char* optimizer : {"adamw", "adamw_16", "adamw:offload", "sgd"}) {
         StepRequest request{of_kind(kind), {}, parse_parallel_layout(layout)};
@@ -261,17 +263,19 @@ TEST(MemoryOfModels, HasActivationsOfAllMicroBatchesInFlight) {
 
 // With stages whole parameters and gradients stay for the step.
 TEST(MemoryOfModels, HasWholeParametersOfStages) {
-  for (const char* kind : kKinds) {
-    StepRequest request{of_kind(kind), {}, parse_parallel_layout("pp=2,dp_shard=4,ep=2")};
-    request.workload.seq_len = 4096, request.workload.global_batch = 8;
-    if (!request.model.experts) request.layout.ep = 1;
-    const Memory memory = memory_of(request.model, request.workload, request.layout, {});
-    const Plan update = step_plan(request, StepPart::update, 0, 0);
-    EXPECT_EQ(memory.gathered, bytes_by_term(update)["unsharded"]) << kind;  // not the shard on its way
-    EXPECT_EQ(memory.parameters, bytes_of(update, "parameters")) << kind;
-    EXPECT_EQ(memory.gradients, bytes_of(update, "gradients")) << kind;
-    EXPECT_EQ(memory.optimizer, bytes_of(update, "optimizer")) << kind;
-  }
+  for (const char* kind : kKinds)
+    for (const char* layout : {"pp=2,dp_shard=4,ep=2", "pp=2,dp_shard=4,ep=4", "pp=2,dp_replicate=2"}) {
+      StepRequest request{of_kind(kind), {}, parse_parallel_layout(layout)};
+      request.workload.seq_len = 4096, request.workload.global_batch = 8;
+      if (!request.model.experts) request.layout.ep = 1;
+      const Memory memory = memory_of(request.model, request.workload, request.layout, {});
+      const Plan update = step_plan(request, StepPart::update, 0, 0);
+      EXPECT_EQ(memory.gathered, bytes_by_term(update)["unsharded"]) << kind;  // not the shard on its way
+      EXPECT_EQ(memory.parameters, bytes_of(update, "parameters")) << kind;
+      EXPECT_EQ(memory.gradients, bytes_of(update, "gradients")) << kind;
+      EXPECT_EQ(memory.master, bytes_of(update, "master")) << kind;
+      EXPECT_EQ(memory.optimizer, bytes_of(update, "optimizer")) << kind;
+    }
 }
 
 TEST(MemoryOfModels, HasTheCacheOfServingPlans) {
