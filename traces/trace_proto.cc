@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "traces/environment.h"
 #include "traces/types_proto.h"
 
 namespace cp {
@@ -32,10 +33,29 @@ class TraceWriter {
     *message.mutable_digest() = to_proto(digest);
   }
 
+  void add_issued_time(const TimedOp& time) { write(time, *message_.add_issued_times()); }
+  void add_observed_time(const TimedOp& time) { write(time, *message_.add_observed_times()); }
+  void set_run(const RankTrace& trace) {
+    FieldPath("trace.clock_offset_ns").require_range(trace.clock_offset_ns, -kMaxTraceNs, kMaxTraceNs);
+    message_.set_clock_offset_ns(trace.clock_offset_ns);
+    if (trace.environment) *message_.mutable_environment() = to_proto(*trace.environment);
+  }
+
   std::size_t approximate_bytes() const { return bytes_; }
   proto::RankTrace take() { return std::move(message_); }
 
  private:
+  void write(const TimedOp& time, proto::TimedOp& message) {
+    FieldPath("trace.times.begin_ns").require_range(time.begin_ns, 0, kMaxTraceNs);
+    FieldPath("trace.times.end_ns").require_range(time.end_ns, time.begin_ns, kMaxTraceNs);
+    message.set_stream(time.stream);
+    message.set_operation(require_utf8(time.operation, FieldPath("trace.times.operation")));
+    message.set_label(require_utf8(time.label, FieldPath("trace.times.label")));
+    message.set_begin_ns(time.begin_ns);
+    message.set_duration_ns(time.end_ns - time.begin_ns);
+    bytes_ += message.ByteSizeLong();
+  }
+
   void write(const OpRecord& record, proto::OpRecord& message) {
     message.set_stream(record.stream);
     message.set_operation(require_utf8(record.operation, FieldPath("trace.operation")));
@@ -88,19 +108,12 @@ OpRecord read_op(const proto::OpRecord& message, const std::vector<Group>& group
   return record;
 }
 
-// The records that hold one rank's trace; at least one, since a rank that did nothing is a rank all the same.
-void write_rank(RecordWriter& out, const RankTrace& trace) {
-  TraceWriter part(trace.rank);
-  const auto write_part = [&] { out.write(RecordKind::rank_trace, part.take().SerializeAsString()); };
-  const auto make_room = [&] {
-    if (part.approximate_bytes() < kRecordBytes) return;
-    write_part();
-    part = TraceWriter(trace.rank);
-  };
-  for (const OpRecord& record : trace.issued) make_room(), part.add_issued(record);
-  for (const OpRecord& record : trace.observed) make_room(), part.add_observed(record);
-  for (const auto& [buffer, digest] : trace.digests) part.add_digest(buffer, digest);
-  write_part();
+TimedOp read_time(const proto::TimedOp& message, const FieldPath& path) {
+  FieldPath(path, "stream").require_range(message.stream(), 0, kMaxInt32);
+  FieldPath(path, "begin_ns").require_range(message.begin_ns(), 0, kMaxTraceNs);
+  FieldPath(path, "duration_ns").require_range(message.duration_ns(), 0, kMaxTraceNs - message.begin_ns());
+  return {message.stream(), message.operation(), message.label(), message.begin_ns(),
+          message.begin_ns() + message.duration_ns()};
 }
 
 RankTrace read_part(const Record& record, const std::string& name) {
@@ -118,8 +131,11 @@ RankTrace read_part(const Record& record, const std::string& name) {
 
 proto::RankTrace to_proto(const RankTrace& trace) {
   TraceWriter writer(trace.rank);
+  writer.set_run(trace);
   for (const OpRecord& record : trace.issued) writer.add_issued(record);
   for (const OpRecord& record : trace.observed) writer.add_observed(record);
+  for (const TimedOp& time : trace.issued_times) writer.add_issued_time(time);
+  for (const TimedOp& time : trace.observed_times) writer.add_observed_time(time);
   for (const auto& [buffer, digest] : trace.digests) writer.add_digest(buffer, digest);
   return writer.take();
 }
@@ -145,7 +161,34 @@ RankTrace from_proto(const proto::RankTrace& message) {
       FieldPath(root, "digests", i).fail("is of buffer '", named.buffer(), "', which has one already");
     }
   }
+  for (int i = 0; i < message.issued_times_size(); ++i) {
+    trace.issued_times.push_back(read_time(message.issued_times(i), FieldPath(root, "issued_times", i)));
+  }
+  for (int i = 0; i < message.observed_times_size(); ++i) {
+    trace.observed_times.push_back(
+        read_time(message.observed_times(i), FieldPath(root, "observed_times", i)));
+  }
+  FieldPath(root, "clock_offset_ns").require_range(message.clock_offset_ns(), -kMaxTraceNs, kMaxTraceNs);
+  trace.clock_offset_ns = message.clock_offset_ns();
+  if (message.has_environment()) trace.environment = from_proto(message.environment());
   return trace;
+}
+
+void write_rank(RecordWriter& out, const RankTrace& trace) {
+  TraceWriter part(trace.rank);
+  part.set_run(trace);
+  const auto write_part = [&] { out.write(RecordKind::rank_trace, part.take().SerializeAsString()); };
+  const auto make_room = [&] {
+    if (part.approximate_bytes() < kRecordBytes) return;
+    write_part();
+    part = TraceWriter(trace.rank);
+  };
+  for (const OpRecord& record : trace.issued) make_room(), part.add_issued(record);
+  for (const OpRecord& record : trace.observed) make_room(), part.add_observed(record);
+  for (const TimedOp& time : trace.issued_times) make_room(), part.add_issued_time(time);
+  for (const TimedOp& time : trace.observed_times) make_room(), part.add_observed_time(time);
+  for (const auto& [buffer, digest] : trace.digests) part.add_digest(buffer, digest);
+  write_part();
 }
 
 void write_trace(std::ostream& out, std::span<const RankTrace> traces) {
@@ -165,6 +208,27 @@ void write_trace_file(const std::string& path, std::span<const RankTrace> traces
   write_trace(out, traces);
 }
 
+void append(RankTrace& trace, RankTrace part) {
+  const auto add = [](auto& list, auto& more) {
+    std::move(more.begin(), more.end(), std::back_inserter(list));
+  };
+  add(trace.issued, part.issued);
+  add(trace.observed, part.observed);
+  add(trace.issued_times, part.issued_times);
+  add(trace.observed_times, part.observed_times);
+  trace.digests.merge(part.digests);
+  if (!part.digests.empty()) {
+    throw InvalidInput(
+        str("rank ", trace.rank, " has a second digest of buffer '", part.digests.begin()->first, "'"));
+  }
+  if (part.environment && trace.environment && *part.environment != *trace.environment) {
+    throw InvalidInput(str("rank ", trace.rank, " has a second environment, which differs: host ",
+                           part.environment->host, ", pid ", part.environment->pid));
+  }
+  if (part.environment) trace.environment = std::move(part.environment);
+  if (part.clock_offset_ns != 0) trace.clock_offset_ns = part.clock_offset_ns;
+}
+
 TraceFile read_trace(std::istream& in, const std::string& name) {
   TraceFile file;
   std::map<Rank, std::size_t> places;
@@ -177,13 +241,10 @@ TraceFile read_trace(std::istream& in, const std::string& name) {
       file.ranks.push_back(std::move(part));
       continue;
     }
-    RankTrace& trace = file.ranks[place->second];
-    std::move(part.issued.begin(), part.issued.end(), std::back_inserter(trace.issued));
-    std::move(part.observed.begin(), part.observed.end(), std::back_inserter(trace.observed));
-    trace.digests.merge(part.digests);
-    if (!part.digests.empty()) {
-      throw BadTrace(str(name, ", record at byte ", record->offset, ": rank ", trace.rank,
-                         " has a second digest of buffer '", part.digests.begin()->first, "'"));
+    try {
+      append(file.ranks[place->second], std::move(part));
+    } catch (const InvalidInput& error) {
+      throw BadTrace(str(name, ", record at byte ", record->offset, ": ", error.what()));
     }
   }
   file.truncation = records.truncation();

@@ -20,6 +20,13 @@ proto::RankTrace to_proto(const RankTrace& trace);
 // enumerators, a group that is not listed, negative ranks, streams or bytes, and digests that come twice.
 RankTrace from_proto(const proto::RankTrace& message);
 
+// The records that hold one rank's trace, or the next part of it; at least one, since a rank that did nothing is a rank all the
+// same. The environment and the clock go into the first.
+void write_rank(RecordWriter& out, const RankTrace& trace);
+
+// Goes on with the rank's trace where it ended. Throws InvalidInput for a buffer's second digest and for another environment.
+void append(RankTrace& trace, RankTrace part);
+
 // A trace file with the given ranks, in order; long traces are split over several records. Throws InvalidInput when a rank comes
 // twice, BadTrace when the stream or file cannot be written.
 void write_trace(std::ostream& out, std::span<const RankTrace> traces);

@@ -9,45 +9,29 @@
 namespace cp {
 namespace {
 
-using Records = std::vector<const OpRecord*>;
-
-// The collectives of one rank, by stream, in order.
-std::map<StreamId, Records> by_stream(const std::vector<OpRecord>& records) {
-  std::map<StreamId, Records> streams;
-  for (const OpRecord& record : records) {
-    if (record.sequence >= 0) streams[record.stream].push_back(&record);
-  }
-  return streams;
-}
-
 struct Side {
   std::string name;
   const std::vector<OpRecord>* records = nullptr;
 };
 
+const std::vector<const OpRecord*>& records_of(const StreamRecords& all, StreamId stream) {
+  static const std::vector<const OpRecord*> kNone;
+  const auto found = all.find(stream);
+  return found == all.end() ? kNone : found->second;
+}
+
+std::string describe(const StreamRecords& all, const Divergence& place) {
+  const auto& records = records_of(all, place.stream);
+  return place.at < records.size() ? to_string(*records[place.at])
+                                   : str("nothing after ", records.size(), " collectives");
+}
+
 std::optional<std::string> compare(Rank rank, const Side& a, const Side& b) {
-  const auto streams_a = by_stream(*a.records), streams_b = by_stream(*b.records);
-  std::set<StreamId> streams;
-  for (const auto* side : {&streams_a, &streams_b}) {
-    for (const auto& [stream, records] : *side) streams.insert(stream);
-  }
-  const auto records_of = [](const std::map<StreamId, Records>& all, StreamId stream) {
-    const auto found = all.find(stream);
-    return found == all.end() ? Records() : found->second;
-  };
-  const auto describe = [](const Records& records, std::size_t at) {
-    return at < records.size() ? to_string(*records[at])
-                               : str("nothing after ", records.size(), " collectives");
-  };
-  for (const StreamId stream : streams) {
-    const Records left = records_of(streams_a, stream), right = records_of(streams_b, stream);
-    for (std::size_t at = 0; at < std::max(left.size(), right.size()); ++at) {
-      if (at < left.size() && at < right.size() && *left[at] == *right[at]) continue;
-      return str("rank ", rank, ", stream ", stream, ", collective ", at, ": ", a.name, " ",
-                 describe(left, at), "; ", b.name, " ", describe(right, at));
-    }
-  }
-  return std::nullopt;
+  const StreamRecords left = records_by_stream(*a.records, true), right = records_by_stream(*b.records, true);
+  const std::optional<Divergence> place = first_divergence(left, right);
+  if (!place) return std::nullopt;
+  return str("rank ", rank, ", stream ", place->stream, ", collective ", place->at, ": ", a.name, " ",
+             describe(left, *place), "; ", b.name, " ", describe(right, *place));
 }
 
 std::map<Rank, const RankTrace*> by_rank(const std::vector<RankTrace>& traces, std::string_view side) {
@@ -105,6 +89,33 @@ OpRecord issued_record(const Plan& plan, const Step& step, std::int64_t sequence
                         [&](const Broadcast& op) { record.root = op.root; }, [](const auto&) {}},
              *collective);
   return record;
+}
+
+StreamRecords records_by_stream(const std::vector<OpRecord>& records, bool collectives_only) {
+  StreamRecords streams;
+  for (const OpRecord& record : records) {
+    if (record.sequence >= 0 || !collectives_only) streams[record.stream].push_back(&record);
+  }
+  return streams;
+}
+
+std::optional<Divergence> first_divergence(const StreamRecords& a, const StreamRecords& b, bool a_is_cut,
+                                           bool b_is_cut) {
+  std::set<StreamId> streams;
+  for (const StreamRecords* side : {&a, &b}) {
+    for (const auto& [stream, records] : *side) streams.insert(stream);
+  }
+  for (const StreamId stream : streams) {
+    const auto &left = records_of(a, stream), &right = records_of(b, stream);
+    const std::size_t both = std::min(left.size(), right.size());
+    for (std::size_t at = 0; at < both; ++at) {
+      if (*left[at] != *right[at]) return Divergence{stream, at};
+    }
+    if ((left.size() < right.size() && !a_is_cut) || (right.size() < left.size() && !b_is_cut)) {
+      return Divergence{stream, both};
+    }
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> first_difference(const std::vector<RankTrace>& a,

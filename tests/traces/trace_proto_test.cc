@@ -23,6 +23,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+Environment any_environment(testing::PlanDraw& draw) {
+  Environment environment;
+  environment.host = draw.text();
+  environment.host_is_hashed = *rc::gen::arbitrary<bool>();
+  environment.pid = draw.number<std::int64_t>(0, 1 << 22);
+  environment.backend = draw.text();
+  for (int i = draw.number(0, 3); i > 0; --i) environment.libraries[draw.text()] = draw.text();
+  environment.cpsim_version = draw.text();
+  environment.world_size = draw.number<std::int32_t>(0, 1 << 20);
+  environment.start_unix_ns = *rc::gen::arbitrary<std::int64_t>();
+  if (*rc::gen::arbitrary<bool>()) environment.scenario_digest = draw.digest();
+  return environment;
+}
+
 RankTrace any_trace(Rank rank) {
   testing::PlanDraw draw;
   const auto record = [&] {
@@ -44,7 +58,27 @@ RankTrace any_trace(Rank rank) {
   trace.issued = draw.list<OpRecord>(0, 4, record);
   trace.observed = draw.list<OpRecord>(0, 4, record);
   for (int i = draw.number(0, 3); i > 0; --i) trace.digests[draw.text()] = draw.digest();
+  const auto time = [&] {
+    TimedOp op{draw.number<StreamId>(0, 5), draw.text(), draw.text(), 0, 0};
+    op.begin_ns = draw.number<std::int64_t>(0, kMaxTraceNs - 1);
+    op.end_ns = draw.number<std::int64_t>(op.begin_ns, kMaxTraceNs - 1);
+    return op;
+  };
+  trace.issued_times = draw.list<TimedOp>(0, 3, time);
+  trace.observed_times = draw.list<TimedOp>(0, 3, time);
+  trace.clock_offset_ns = draw.number<std::int64_t>(-kMaxTraceNs, kMaxTraceNs - 1);
+  if (*rc::gen::arbitrary<bool>()) trace.environment = any_environment(draw);
   return trace;
+}
+
+// Equality leaves out what runs differ in.
+bool same(const RankTrace& a, const RankTrace& b) {
+  return a == b && a.issued_times == b.issued_times && a.observed_times == b.observed_times &&
+         a.clock_offset_ns == b.clock_offset_ns && a.environment == b.environment;
+}
+bool same(const std::vector<RankTrace>& a, const std::vector<RankTrace>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const RankTrace& x, const RankTrace& y) { return same(x, y); });
 }
 
 std::string bytes_of(const std::vector<RankTrace>& traces) {
@@ -84,15 +118,27 @@ std::vector<RankTrace> small_run() {
   OpRecord copy;
   copy.operation = "copy";
   copy.sent = {64};
-  return {
-      {.rank = 1, .issued = {copy, all_reduce(0)}, .observed = {all_reduce(0)}, .digests = {{"y", {1, 2}}}},
-      {.rank = 0, .issued = {}, .observed = {}, .digests = {}},
-      {.rank = 2, .issued = {all_reduce(0), all_reduce(1)}, .observed = {all_reduce(0)}, .digests = {}}};
+  Environment environment;
+  environment.host = "node1";
+  environment.pid = 7;
+  environment.backend = "gloo";
+  environment.libraries = {{"gloo", "0.5"}, {"zlib", "1.2"}};
+  environment.scenario_digest = Digest{3, 4};
+  return {{.rank = 1,
+           .issued = {copy, all_reduce(0)},
+           .observed = {all_reduce(0)},
+           .digests = {{"y", {1, 2}}},
+           .issued_times = {{0, "copy", "pack", 10, 20}, {1, "all_reduce", "", 20, 90}},
+           .observed_times = {{1, "all_reduce", "", 25, 80}},
+           .clock_offset_ns = -5,
+           .environment = environment},
+          {.rank = 0, .issued = {}, .observed = {}, .digests = {}},
+          {.rank = 2, .issued = {all_reduce(0), all_reduce(1)}, .observed = {all_reduce(0)}, .digests = {}}};
 }
 
 RC_GTEST_PROP(TraceProto, EveryTraceComesBackAsItWas, ()) {
   const RankTrace trace = any_trace(*rc::gen::inRange(0, 1 << 20));
-  RC_ASSERT(from_proto(to_proto(trace)) == trace);
+  RC_ASSERT(same(from_proto(to_proto(trace)), trace));
 }
 
 RC_GTEST_PROP(TraceProto, FilesComeBackAsTheyWere, ()) {
@@ -100,7 +146,7 @@ RC_GTEST_PROP(TraceProto, FilesComeBackAsTheyWere, ()) {
   for (int i = *rc::gen::inRange(0, 4); i > 0; --i) traces.push_back(any_trace(10 - i));
   const std::string bytes = bytes_of(traces);
   const TraceFile file = read(bytes);
-  RC_ASSERT(file.ranks == traces);
+  RC_ASSERT(same(file.ranks, traces));
   RC_ASSERT(!file.truncation.has_value());
   RC_ASSERT(bytes_of(file.ranks) == bytes);
 }
@@ -131,6 +177,18 @@ TEST(TraceProto, ErrorsNameTheFieldAndItsValue) {
       {[](auto& t) { t.mutable_observed(0)->set_root(-2); }, "trace.observed[0].root is -2"},
       {[](auto& t) { t.mutable_observed(0)->set_sent(1, -8); }, "trace.observed[0].sent[1] is -8"},
       {[](auto& t) { t.mutable_observed(0)->set_received(0, -8); }, "trace.observed[0].received[0] is -8"},
+      {[](auto& t) { t.mutable_issued_times(0)->set_stream(-1); }, "trace.issued_times[0].stream is -1"},
+      {[](auto& t) { t.mutable_issued_times(1)->set_begin_ns(-1); }, "trace.issued_times[1].begin_ns is -1"},
+      {[](auto& t) { t.mutable_observed_times(0)->set_duration_ns(-1); },
+       "trace.observed_times[0].duration_ns is -1"},
+      {[](auto& t) { t.mutable_observed_times(0)->set_duration_ns(kMaxTraceNs); },
+       "trace.observed_times[0].duration_ns is 1000000000000000000; use 0 to 999999999999999975"},
+      {[](auto& t) { t.set_clock_offset_ns(kMaxTraceNs + 1); },
+       "trace.clock_offset_ns is 1000000000000000001"},
+      {[](auto& t) { t.mutable_environment()->set_pid(-1); }, "trace.environment.pid is -1"},
+      {[](auto& t) { t.mutable_environment()->set_world_size(-1); }, "trace.environment.world_size is -1"},
+      {[](auto& t) { t.mutable_environment()->mutable_libraries(1)->set_name("gloo"); },
+       "trace.environment.libraries[1] is of 'gloo', which has a version already"},
       {[](auto& t) { *t.add_digests() = t.digests(0); },
        "trace.digests[1] is of buffer 'y', which has one already"},
   };
@@ -139,6 +197,26 @@ TEST(TraceProto, ErrorsNameTheFieldAndItsValue) {
     row.change(message);
     EXPECT_THAT(error_of<InvalidInput>([&] { from_proto(message); }), StartsWith(row.message));
   }
+}
+
+// What could not be read again is not written.
+TEST(TraceProto, TimesAreCheckedWhenTheyAreWritten) {
+  RankTrace trace = small_run()[0];
+  trace.issued_times[0].end_ns = 9;
+  EXPECT_EQ(error_of<InvalidInput>([&] { to_proto(trace); }),
+            "trace.times.end_ns is 9; use 10 to 1000000000000000000");
+  trace = small_run()[0];
+  trace.clock_offset_ns = -kMaxTraceNs - 1;
+  EXPECT_THAT(error_of<InvalidInput>([&] { to_proto(trace); }),
+              StartsWith("trace.clock_offset_ns is -10000"));
+}
+
+TEST(TraceProto, EqualityLeavesOutTimesAndEnvironment) {
+  RankTrace trace = small_run()[0];
+  trace.issued_times.clear(), trace.observed_times.clear(), trace.clock_offset_ns = 3;
+  trace.environment.reset();
+  EXPECT_EQ(trace, small_run()[0]);
+  EXPECT_EQ(first_difference({trace}, {small_run()[0]}), std::nullopt);
 }
 
 TEST(TraceProto, NamesMustBeUtf8) {
@@ -156,7 +234,8 @@ TEST(TraceProto, AFileCutAnywhereKeepsItsWholeRecords) {
     const TraceFile file = read(bytes.substr(0, size));
     ASSERT_TRUE(file.truncation.has_value()) << size;
     ASSERT_LE(file.ranks.size(), run.size());
-    EXPECT_TRUE(std::equal(file.ranks.begin(), file.ranks.end(), run.begin())) << size;
+    EXPECT_TRUE(same(file.ranks, {run.begin(), run.begin() + static_cast<std::ptrdiff_t>(file.ranks.size())}))
+        << size;
     EXPECT_GE(file.ranks.size(), most);
     most = file.ranks.size();
   }
@@ -181,6 +260,7 @@ TEST(TraceProto, LongTracesAreSplitAndJoined) {
     record.sent[1] = i << 20;
     trace.issued.push_back(record);
     trace.observed.push_back(record);
+    trace.issued_times.push_back({1, "all_reduce", "step", i * 100, i * 100 + 50});
   }
   const std::string bytes = bytes_of({trace, small_run()[1]});
   std::istringstream in(bytes);
@@ -189,7 +269,7 @@ TEST(TraceProto, LongTracesAreSplitAndJoined) {
   while (const auto record = records.next()) ++count, longest = std::max(longest, record->payload.size());
   EXPECT_GT(count, 3U);
   EXPECT_LT(longest, std::size_t{2} << 20);
-  EXPECT_THAT(read(bytes).ranks, ElementsAre(trace, small_run()[1]));
+  EXPECT_TRUE(same(read(bytes).ranks, {trace, small_run()[1]}));
 
   // Cut in the middle, the operations before the cut are there.
   const TraceFile half = read(bytes.substr(0, bytes.size() / 2));
@@ -231,6 +311,13 @@ TEST(TraceProto, BadContentsOfARecordAreABadTrace) {
                 read(file_with({good, good}));
               }),
               HasSubstr("rank 1 has a second digest of buffer 'y'"));
+  message = to_proto(small_run()[0]);
+  message.clear_digests();
+  message.mutable_environment()->set_host("node2");
+  EXPECT_THAT(error_of<BadTrace>([&] {
+                read(file_with({good, message.SerializeAsString()}));
+              }),
+              HasSubstr("rank 1 has a second environment, which differs: host node2, pid 7"));
 }
 
 TEST(TraceProto, ARankComesOnceInAFile) {
@@ -239,10 +326,29 @@ TEST(TraceProto, ARankComesOnceInAFile) {
   EXPECT_THAT(error_of<InvalidInput>([&] { write_trace(out, twice); }), HasSubstr("two traces of rank 1"));
 }
 
+// Written before times and environments were there.
+TEST(TraceProto, FilesOfEarlierVersionsAreRead) {
+  const TraceFile file = read_trace_file("tests/traces/files/without_times.cptrace");
+  ASSERT_EQ(file.ranks.size(), 3U);
+  EXPECT_FALSE(file.truncation.has_value());
+  for (const RankTrace& trace : file.ranks) {
+    EXPECT_EQ(trace.observed.size(), 1U);
+    EXPECT_TRUE(trace.digests.contains("output"));
+    EXPECT_TRUE(trace.issued_times.empty() && trace.observed_times.empty());
+    EXPECT_FALSE(trace.environment.has_value());
+  }
+  EXPECT_EQ(file.ranks[0].issued.size(), 4U);
+  EXPECT_EQ(to_string(file.ranks[1].observed[0]),
+            "exchange #0 on tp[0,1,2] f32 sent 16/0/8 received 16/0/0 bytes");
+  std::ifstream stored("tests/traces/files/without_times.cptrace", std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(stored)), std::istreambuf_iterator<char>());
+  EXPECT_EQ(bytes_of(file.ranks), bytes) << "and written as they were";
+}
+
 TEST(TraceProto, FilesAreWrittenAndRead) {
   const std::string path = ::testing::TempDir() + "cp_trace_proto_test.cptr";
   write_trace_file(path, small_run());
-  EXPECT_EQ(read_trace_file(path).ranks, small_run());
+  EXPECT_TRUE(same(read_trace_file(path).ranks, small_run()));
   std::remove(path.c_str());
   EXPECT_THAT(error_of<BadTrace>([&] { read_trace_file(path); }), HasSubstr("cannot open " + path));
   EXPECT_THAT(error_of<BadTrace>([&] { read_trace_file(::testing::TempDir()); }),
