@@ -116,6 +116,7 @@ int run(const Flags& flags) {
                           sim::test_data_bytes(problem, job.backward), *free);
     }
     const sim::AttentionTestData data(problem, job.seed);
+    data.forward();
     for (const Strategy& strategy : job.strategies) {
       const std::string prefix =
           str(outcomes.size() + 1, " of ", job.strategies.size(), ": ", to_string(strategy, cp), ": ");

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,50 +20,10 @@
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/trace.h"
 #include "sim/fabric/fabric.h"
+#include "sim/run/attention_shards.h"
+#include "sim/run/attention_test_data.h"
 
 namespace cp::sim {
-
-struct ReferenceForward;
-struct ReferenceBackward;
-
-// The problem's inputs as global tensors, [batch, heads, seq, dim]. Tolerances count on random signs in the rows of v and
-// dout.
-struct AttentionValues {
-  std::vector<double> q, k, v, dout;
-};
-
-// The problem's inputs, drawn from a seed or given, rounded to its dtype, and what one device makes of them in float64.
-// Made once, used for all strategies. The backward results are made on first use. Values that are drawn are
-// uniform, of mean 0 and variance 1. Throws what validate_problem throws, and InvalidInput for a dtype that is not floating and for a
-// tensor of another size than the problem's.
-class AttentionTestData {
- public:
-  AttentionTestData(const AttentionProblem& problem, std::uint64_t seed);
-  AttentionTestData(const AttentionProblem& problem, AttentionValues values);  // seed() is 0
-  ~AttentionTestData();
-  AttentionTestData(AttentionTestData&&) noexcept;
-
-  const AttentionProblem& problem() const;
-  std::uint64_t seed() const;
-
-  // Global tensors, row-major [batch, heads, seq, dim] (lse: [batch, heads, seq]).
-  const std::vector<double>& q() const;
-  const std::vector<double>& k() const;
-  const std::vector<double>& v() const;
-  const std::vector<double>& dout() const;
-  const std::vector<double>& out() const;
-  const std::vector<double>& lse() const;
-  const std::vector<double>& dq() const;
-  const std::vector<double>& dk() const;
-  const std::vector<double>& dv() const;
-
-  const ReferenceForward& forward() const;
-  const ReferenceBackward& backward() const;  // with the sums that bound the errors
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
 
 struct AttentionRunOptions {
   bool backward = false;
@@ -83,14 +42,6 @@ struct Verdict {
   std::string finding;  // empty when it holds
 };
 
-struct TensorError {
-  std::string tensor;  // "out", "lse", "dq", "dk", "dv"
-  double max_error = 0;
-  double tolerance = 0;  // the largest: each element has its own (attention_tolerance.h)
-  std::string finding;   // where, on which rank, found and expected; empty when within the tolerance
-  bool holds() const { return finding.empty(); }
-};
-
 struct AttentionPassResult {
   int steps = 0;                        // of the rank that has most
   std::int64_t bytes_received = 0;      // all ranks together, of all tensors
@@ -100,11 +51,6 @@ struct AttentionPassResult {
   std::int64_t peak_bytes = 0;          // of the rank that needs most: arena and bindings
   std::int64_t peak_bound_bytes = 0;    // what the strategy may need at most
   std::int64_t cells = 0;               // allowed (query, key) pairs, over batches and query heads
-};
-
-// What the ranks computed, gathered into global tensors, row-major [batch, heads, seq, dim] (lse: [batch, heads, seq]).
-struct AttentionResults {
-  std::vector<double> out, lse, dq, dk, dv;
 };
 
 struct AttentionRun {

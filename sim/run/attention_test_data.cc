@@ -1,9 +1,11 @@
+#include "sim/run/attention_test_data.h"
+
 #include <cmath>
 #include <mutex>
 #include <utility>
 
+#include "shared/base/error.h"
 #include "sim/run/attention_reference.h"
-#include "sim/run/attention_run.h"
 
 namespace cp::sim {
 namespace {
@@ -80,7 +82,7 @@ struct AttentionTestData::Impl {
   std::vector<double> q, k, v, dout;
   ReferenceForward forward;
   ReferenceBackward backward;
-  std::once_flag has_backward;
+  std::once_flag has_forward, has_backward;
 
   Impl(const AttentionProblem& p, std::uint64_t s, AttentionValues values) : problem(p), seed(s) {
     validate_problem(problem);
@@ -90,10 +92,13 @@ struct AttentionTestData::Impl {
     k = checked("k", std::move(values.k), keys * problem.head_dim, problem.dtype);
     v = checked("v", std::move(values.v), keys * problem.v_head_dim, problem.dtype);
     dout = checked("dout", std::move(values.dout), queries * problem.v_head_dim, problem.dtype);
-    forward = reference_forward({problem, q, k, v});
+  }
+  const ReferenceForward& results() {
+    std::call_once(has_forward, [&] { forward = reference_forward({problem, q, k, v}); });
+    return forward;
   }
   const ReferenceBackward& gradients() {
-    std::call_once(has_backward, [&] { backward = reference_backward({problem, q, k, v}, forward, dout); });
+    std::call_once(has_backward, [&] { backward = reference_backward({problem, q, k, v}, results(), dout); });
     return backward;
   }
 };
@@ -111,12 +116,12 @@ const std::vector<double>& AttentionTestData::q() const { return impl_->q; }
 const std::vector<double>& AttentionTestData::k() const { return impl_->k; }
 const std::vector<double>& AttentionTestData::v() const { return impl_->v; }
 const std::vector<double>& AttentionTestData::dout() const { return impl_->dout; }
-const std::vector<double>& AttentionTestData::out() const { return impl_->forward.out; }
-const std::vector<double>& AttentionTestData::lse() const { return impl_->forward.lse; }
+const std::vector<double>& AttentionTestData::out() const { return impl_->results().out; }
+const std::vector<double>& AttentionTestData::lse() const { return impl_->results().lse; }
 const std::vector<double>& AttentionTestData::dq() const { return impl_->gradients().dq; }
 const std::vector<double>& AttentionTestData::dk() const { return impl_->gradients().dk; }
 const std::vector<double>& AttentionTestData::dv() const { return impl_->gradients().dv; }
-const ReferenceForward& AttentionTestData::forward() const { return impl_->forward; }
+const ReferenceForward& AttentionTestData::forward() const { return impl_->results(); }
 const ReferenceBackward& AttentionTestData::backward() const { return impl_->gradients(); }
 
 }  // namespace cp::sim

@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "shared/context_parallel/attention_plan.h"
-#include "sim/run/attention_run.h"
+#include "sim/run/attention_test_data.h"
 
 namespace cp::sim {
 

@@ -1,0 +1,54 @@
+// The inputs of an attention problem, drawn from a seed, and what one device makes of them in float64.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shared/context_parallel/problem.h"
+
+namespace cp::sim {
+
+struct ReferenceForward;
+struct ReferenceBackward;
+
+// The problem's inputs as global tensors, [batch, heads, seq, dim]. Tolerances count on random signs in the rows of v and
+// dout.
+struct AttentionValues {
+  std::vector<double> q, k, v, dout;
+};
+
+// The problem's inputs, drawn from a seed or given, rounded to its dtype, and what one device makes of them in float64.
+// Made once, used for all strategies; results are made on first use, by any thread. Values that are drawn are
+// uniform, of mean 0 and variance 1. Throws what validate_problem throws, and InvalidInput for a dtype that is not floating and for a
+// tensor of another size than the problem's.
+class AttentionTestData {
+ public:
+  AttentionTestData(const AttentionProblem& problem, std::uint64_t seed);
+  AttentionTestData(const AttentionProblem& problem, AttentionValues values);  // seed() is 0
+  ~AttentionTestData();
+  AttentionTestData(AttentionTestData&&) noexcept;
+
+  const AttentionProblem& problem() const;
+  std::uint64_t seed() const;
+
+  // Global tensors, row-major [batch, heads, seq, dim] (lse: [batch, heads, seq]).
+  const std::vector<double>& q() const;
+  const std::vector<double>& k() const;
+  const std::vector<double>& v() const;
+  const std::vector<double>& dout() const;
+  const std::vector<double>& out() const;
+  const std::vector<double>& lse() const;
+  const std::vector<double>& dq() const;
+  const std::vector<double>& dk() const;
+  const std::vector<double>& dv() const;
+
+  const ReferenceForward& forward() const;
+  const ReferenceBackward& backward() const;  // with the sums that bound the errors
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cp::sim
