@@ -196,8 +196,14 @@ std::vector<std::string> differing_fields(const OpRecord& a, const OpRecord& b) 
   add("dtype", a.dtype == b.dtype, std::string(name(a.dtype)), std::string(name(b.dtype)));
   add("reduction", a.reduction == b.reduction, reduction(a), reduction(b));
   add("root", a.root == b.root, number(a.root), number(b.root));
-  add("sent bytes", a.sent == b.sent, join(a.sent, "/"), join(b.sent, "/"));
-  add("received bytes", a.received == b.received, join(a.received, "/"), join(b.received, "/"));
+  const auto add_bytes = [&](const char* name, const auto& left, const auto& right) {
+    if (left.size() != right.size())
+      return fields.push_back(str(name, " of ", left.size(), ", ", right.size(), " peers"));
+    const auto [x, y] = std::mismatch(left.begin(), left.end(), right.begin());
+    if (x != left.end()) fields.push_back(str(name, "[", x - left.begin(), "]: ", *x, ", ", *y));
+  };
+  add_bytes("sent bytes", a.sent, b.sent);
+  add_bytes("received bytes", a.received, b.received);
   return fields;
 }
 

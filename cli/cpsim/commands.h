@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -19,5 +20,6 @@ Command add_estimate(CLI::App& cpsim);              // estimate.cc
 Command add_validate(CLI::App& cpsim);              // validate.cc
 Command add_calibrate(CLI::App& cpsim);             // calibrate.cc
 Command add_verify_redistribute(CLI::App& verify);  // verify.cc
+std::vector<Command> add_trace(CLI::App& cpsim);    // trace.cc; one for each of its own commands
 
 }  // namespace cp::cli

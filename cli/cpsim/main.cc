@@ -4,6 +4,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -135,6 +136,7 @@ int main(int argc, char** argv) {
   verify->require_subcommand(1);
   verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
   commands.push_back(add_verify_redistribute(*verify));
+  for (Command& command : add_trace(cpsim)) commands.push_back(std::move(command));
   commands.push_back(add_help(cpsim));
   try {
     cpsim.parse(argc, argv);

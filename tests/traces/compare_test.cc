@@ -31,9 +31,9 @@ const std::vector<std::pair<std::string, Change>>& corruptions() {
       {"reduction: sum, max", [](OpRecord& r) { r.reduction = ReduceOp::max; }},
       {"reduction: sum, none", [](OpRecord& r) { r.reduction.reset(); }},
       {"root: -1, 0", [](OpRecord& r) { r.root = 0; }},
-      {"sent bytes: 64/0/64, 64/0/68", [](OpRecord& r) { r.sent[2] += 4; }},
-      {"received bytes: 64/0/64, 60/0/64", [](OpRecord& r) { r.received[0] -= 4; }},
-      {"received bytes: 64/0/64, 64/0", [](OpRecord& r) { r.received.pop_back(); }}};
+      {"sent bytes[2]: 64, 68", [](OpRecord& r) { r.sent[2] += 4; }},
+      {"received bytes[0]: 64, 60", [](OpRecord& r) { r.received[0] -= 4; }},
+      {"received bytes of 3, 2 peers", [](OpRecord& r) { r.received.pop_back(); }}};
   return all;
 }
 
@@ -133,7 +133,7 @@ TEST(CompareTraces, KernelsAreComparedToo) {
   const RankDivergence found = compare_traces(sample_traces(3), b).divergences.at(0);
   EXPECT_EQ(found.one.side, "A issued");
   EXPECT_FALSE(found.among_collectives);
-  EXPECT_THAT(found.fields, ElementsAre("sent bytes: 64, 128"));
+  EXPECT_THAT(found.fields, ElementsAre("sent bytes[0]: 64, 128"));
 }
 
 TEST(CompareTraces, DigestsAreCompared) {

@@ -1,0 +1,72 @@
+#include "cli/trace_export.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/trace_measured.h"
+#include "cli/trace_merge.h"
+#include "shared/base/error.h"
+#include "sim/timeline/chrome_trace.h"
+#include "sim/timeline/perfetto_trace.h"
+#include "traces/trace_files.h"
+
+namespace cp::cli {
+namespace {
+
+// The writer of predictions knows one backend, that of GPUs.
+std::string measured_chrome(const MeasuredRun& run) {
+  std::ostringstream out;
+  sim::write_chrome_trace(out, run.slices(), run.cluster);
+  nlohmann::ordered_json trace = nlohmann::ordered_json::parse(out.str());
+  trace["distributedInfo"]["backend"] = run.backend.empty() ? "unknown" : run.backend;
+  return chrome_text(trace);
+}
+
+std::string measured_perfetto(const MeasuredRun& run) {
+  std::ostringstream out;
+  sim::write_perfetto_trace(out, run.slices());
+  return out.str();
+}
+
+std::string measured(const std::string& path, ExportFormat format) {
+  const MeasuredRun run = measured_run(read_trace_path(path).ranks, path);
+  return format == ExportFormat::chrome ? measured_chrome(run) : measured_perfetto(run);
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw InvalidInput(str("cannot open ", path));
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+LabelledTrace other_trace(const std::string& path, ExportFormat format) {
+  if (path.ends_with(".cptrace") || std::filesystem::is_directory(path)) {
+    return {"other", measured(path, format), path};
+  }
+  return {"predicted", contents(path), path};
+}
+
+}  // namespace
+
+ExportFormat parse_export_format(const std::string& text, const std::string& out) {
+  if (text == "chrome" || (text.empty() && out.ends_with(".json"))) return ExportFormat::chrome;
+  if (text == "perfetto" || (text.empty() && out.ends_with(".pftrace"))) return ExportFormat::perfetto;
+  if (!text.empty()) throw InvalidInput(str("--format ", text, " is unknown; use chrome or perfetto"));
+  throw InvalidInput(
+      str("-o ", out, " does not say its format; add --format chrome or --format perfetto, or use NAME.json ",
+          "or NAME.pftrace"));
+}
+
+std::string export_trace(const std::string& path, ExportFormat format,
+                         const std::optional<std::string>& merge) {
+  std::string bytes = measured(path, format);
+  if (!merge) return bytes;
+  const LabelledTrace first = other_trace(*merge, format), second{"measured", std::move(bytes), path};
+  return format == ExportFormat::chrome ? merge_chrome(first, second) : merge_perfetto(first, second);
+}
+
+}  // namespace cp::cli
