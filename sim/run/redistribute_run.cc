@@ -1,67 +1,19 @@
 #include "sim/run/redistribute_run.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
-#include "shared/kernels/elements.h"
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
 #include "shared/redistribute/lower.h"
-#include "sim/run/shard_runs.h"
-#include "sim/run/test_values.h"
+#include "sim/run/redistribute_shards.h"
 
 namespace cp::sim {
 namespace {
-
-constexpr std::int64_t kBlock = 1024;  // elements that are made or compared at a time
-
-std::int64_t bytes_on(const Layout& layout, Rank rank) {
-  return layout.mesh.contains(rank) ? local_bytes(layout, rank) : 0;
-}
-
-struct RankMemory {
-  std::unique_ptr<std::byte[]> source, target;
-  std::int64_t source_bytes = 0, target_bytes = 0;
-};
-
-// Calls visit(global, local, count) for blocks of at most kBlock elements of the rank's shard.
-template <class Visit>
-void for_each_block(const Layout& layout, Rank rank, const Visit& visit) {
-  for_each_stretch(box(layout, rank), layout.shape,
-                   [&](std::int64_t global, std::int64_t local, std::int64_t count) {
-                     for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-                       visit(global + begin, local + begin, std::min(kBlock, count - begin));
-                     }
-                   });
-}
-
-// The ranks that hold contributions to the same elements of a layout; the shards of all of them lie alike.
-std::vector<Rank> partners_of(const Layout& layout, Rank rank) {
-  return layout.mesh.group_of(rank, partial_axes(layout));
-}
-
-double combine(ReduceOp op, double a, double b) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg:
-      return a + b;
-    case ReduceOp::min:
-      return std::min(a, b);
-    case ReduceOp::max:
-      return std::max(a, b);
-    case ReduceOp::product:
-      return a * b;
-  }
-  return 0;
-}
 
 class Run {
  public:
@@ -72,22 +24,23 @@ class Run {
         target_(redistribution.target),
         plans_(plans),
         options_(options),
-        values_(redistribution, options.seed),
+        shards_(redistribution, options.seed),
         fabric_(plans.back().self + 1, {.schedule = options.schedule, .seed = options.seed}),
         plan_of_(static_cast<std::size_t>(fabric_.world_size())),
-        memory_(plan_of_.size()) {
+        buffers_(plan_of_.size()) {
     for (const Plan& plan : plans) plan_of_[static_cast<std::size_t>(plan.self)] = &plan;
   }
 
   RedistributeRun run() {
     result_.num_ranks = static_cast<int>(plans_.size());
     result_.check_s = phase("checking the plans", [&] { check_plans(); });
-    result_.fill_s = on_ranks("making data", [&](const Plan& plan, Device&) { make_data(plan); });
+    result_.fill_s = on_ranks(
+        "making data", [&](const Plan& plan, Device&) { buffers_of(plan.self) = shards_.make(plan.self); });
     result_.run_s =
         on_ranks("running", [&](const Plan& plan, Device& device) { execute_plan(plan, device); });
     phase("comparing traces", [&] { check_traces(); });
     result_.compare_s = on_ranks("comparing", [&](const Plan& plan, Device&) { compare(plan.self); });
-    raise_mismatches();
+    if (!mismatches_.empty()) throw CheckFailure(shards_.explain(mismatches_));
     if (options_.digests) on_ranks("digests", [&](const Plan& plan, Device&) { add_digest(plan.self); });
     for (const Plan& plan : plans_) {
       result_.traces.push_back(std::move(fabric_.traces()[static_cast<std::size_t>(plan.self)]));
@@ -96,13 +49,7 @@ class Run {
   }
 
  private:
-  struct Mismatch {
-    std::int64_t count = 0;
-    std::int64_t global = -1, local = -1;  // of the first one
-    double found = 0, expected = 0;
-  };
-
-  RankMemory& memory_of(Rank rank) { return memory_[static_cast<std::size_t>(rank)]; }
+  RedistributeBuffers& buffers_of(Rank rank) { return buffers_[static_cast<std::size_t>(rank)]; }
 
   template <class Work>
   double phase(std::string_view name, const Work& work) {
@@ -131,39 +78,9 @@ class Run {
     }
   }
 
-  void make_data(const Plan& plan) {
-    RankMemory& memory = memory_of(plan.self);
-    memory.source_bytes = bytes_on(source_, plan.self);
-    memory.target_bytes = bytes_on(target_, plan.self);
-    const auto allocate = [](std::int64_t bytes) {
-      return std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
-    };
-    memory.source = allocate(memory.source_bytes);
-    memory.target = allocate(memory.target_bytes);
-    // As HostMemory does: what nobody writes is no number that anybody expects.
-    std::fill_n(memory.target.get(), memory.target_bytes, std::byte{0xfb});
-    if (memory.source_bytes > 0) fill_source(plan.self);
-  }
-
-  void fill_source(Rank rank) {
-    const std::int64_t contribution = values_.contribution_of(rank);
-    with_element_type(source_.dtype, [&]<class T>(std::type_identity<T>) {
-      T* const data = reinterpret_cast<T*>(memory_of(rank).source.get());
-      std::array<std::int64_t, kBlock> block;
-      for_each_block(source_, rank, [&](std::int64_t global, std::int64_t local, std::int64_t count) {
-        const std::span values(block.data(), static_cast<std::size_t>(count));
-        values_.fill(global, contribution, values);
-        for (std::size_t i = 0; i < values.size(); ++i)
-          data[static_cast<std::size_t>(local) + i] = convert<T>(values[i]);
-      });
-    });
-  }
-
   void execute_plan(const Plan& plan, Device& device) {
-    RankMemory& memory = memory_of(plan.self);
-    const Bindings bindings = {{kRedistributeInput, memory.source.get(), memory.source_bytes},
-                               {kRedistributeOutput, memory.target.get(), memory.target_bytes}};
-    execute(plan, device, bindings, &fabric_.traces()[static_cast<std::size_t>(plan.self)]);
+    execute(plan, device, buffers_of(plan.self).bindings(),
+            &fabric_.traces()[static_cast<std::size_t>(plan.self)]);
   }
 
   void check_traces() {
@@ -191,88 +108,27 @@ class Run {
     return record.operation == "all_reduce" && n > 1 ? 2 * bytes / n : bytes;
   }
 
-  // ---- comparing ----
-
   // Of partners that hold contributions to the same elements the first one compares their combination.
   void compare(Rank rank) {
-    if (memory_of(rank).target_bytes == 0) return;
-    const std::vector<Rank> partners = partners_of(target_, rank);
+    if (buffers_of(rank).target_bytes == 0) return;
+    const std::vector<Rank> partners = shards_.partners_of(rank);
     if (partners.front() != rank) return;
-    with_element_type(target_.dtype, [&]<class T>(std::type_identity<T>) { compare_as<T>(partners); });
-  }
-
-  template <class T>
-  void compare_as(const std::vector<Rank>& partners) {
-    const ReduceOp op = reduction(target_).value_or(ReduceOp::sum);
-    std::vector<const T*> shards;
-    shards.reserve(partners.size());
-    for (const Rank rank : partners)
-      shards.push_back(reinterpret_cast<const T*>(memory_of(rank).target.get()));
-    const double divisor = averaged_ranks();
-    const double tolerance = values_.tolerance();
-    std::array<std::int64_t, kBlock> block;
-    Mismatch mismatch;
-    for_each_block(target_, partners.front(),
-                   [&](std::int64_t global, std::int64_t local, std::int64_t count) {
-                     const std::span expected(block.data(), static_cast<std::size_t>(count));
-                     values_.fill_reduced(global, expected);
-                     for (std::size_t i = 0; i < expected.size(); ++i) {
-                       const std::size_t at = static_cast<std::size_t>(local) + i;
-                       double found = static_cast<double>(load(shards.front()[at]));
-                       for (std::size_t s = 1; s < shards.size(); ++s) {
-                         found = combine(op, found, static_cast<double>(load(shards[s][at])));
-                       }
-                       const double wanted = static_cast<double>(expected[i]);
-                       if (std::abs(found / divisor - wanted) <= tolerance) continue;  // false for a NaN
-                       if (mismatch.count++ == 0) {
-                         const auto offset = static_cast<std::int64_t>(i);
-                         mismatch = {1, global + offset, local + offset, found / divisor, wanted};
-                       }
-                     }
-                   });
-    std::int64_t compared = 0;
-    for (const Rank rank : partners) compared += memory_of(rank).target_bytes;
-    const std::lock_guard lock(mutex_);
-    result_.bytes_compared += compared;
-    result_.elements_compared += compared / static_cast<std::int64_t>(sizeof(T));
-    if (mismatch.count > 0) mismatches_.emplace_back(partners.front(), mismatch);
-  }
-
-  double averaged_ranks() const {
-    double ranks = 1;
-    for (const int axis : partial_axes(target_)) {
-      const auto& partial = std::get<Partial>(target_.placements[static_cast<std::size_t>(axis)]);
-      if (partial.op == ReduceOp::avg) ranks *= target_.mesh.axis_size(axis);
+    std::vector<const RedistributeBuffers*> buffers;
+    std::int64_t bytes = 0;
+    for (const Rank partner : partners) {
+      buffers.push_back(&buffers_of(partner));
+      bytes += buffers_of(partner).target_bytes;
     }
-    return ranks;
-  }
-
-  void raise_mismatches() const {
-    if (mismatches_.empty()) return;
-    const auto& [rank, mismatch] =
-        *std::min_element(mismatches_.begin(), mismatches_.end(),
-                          [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::int64_t count = 0;
-    for (const auto& [other, theirs] : mismatches_) count += theirs.count;
-    Shape index(target_.shape.size());
-    std::int64_t rest = mismatch.global;
-    for (std::size_t dim = index.size(); dim-- > 0; rest /= target_.shape[dim])
-      index[dim] = rest % target_.shape[dim];
-    const bool reduced = is_partial(target_);
-    throw CheckFailure(str(count, " elements on ", mismatches_.size(),
-                           " ranks are wrong; the first one, on rank ", rank, ": output[", mismatch.local,
-                           "], which is element (", join(index, ", "), ") of the tensor, ",
-                           reduced ? "adds up to " : "is ", mismatch.found, " where the index sets say ",
-                           mismatch.expected, " (seed ", options_.seed, ")"));
+    const auto mismatch = shards_.compare(rank, buffers);
+    const std::lock_guard lock(mutex_);
+    result_.bytes_compared += bytes;
+    result_.elements_compared += bytes / size_bytes(target_.dtype);
+    if (mismatch) mismatches_.push_back(*mismatch);
   }
 
   void add_digest(Rank rank) {
-    if (values_.tolerance() != 0) return;
-    const RankMemory& memory = memory_of(rank);
-    Hasher hasher;
-    hasher.add(
-        std::span<const std::byte>(memory.target.get(), static_cast<std::size_t>(memory.target_bytes)));
-    fabric_.traces()[static_cast<std::size_t>(rank)].digests["output"] = hasher.digest();
+    if (const auto digest = shards_.digest(buffers_of(rank)))
+      fabric_.traces()[static_cast<std::size_t>(rank)].digests["output"] = *digest;
   }
 
   const Redistribution& redistribution_;
@@ -280,13 +136,13 @@ class Run {
   const Layout& target_;
   std::span<const Plan> plans_;
   const RedistributeRunOptions& options_;
-  TestValues values_;
+  const RedistributeShards shards_;
   Fabric fabric_;
-  std::vector<const Plan*> plan_of_;  // by rank; null for ranks outside of both meshes
-  std::vector<RankMemory> memory_;    // by rank
+  std::vector<const Plan*> plan_of_;          // by rank; null for ranks outside of both meshes
+  std::vector<RedistributeBuffers> buffers_;  // by rank
   RedistributeRun result_;
   std::mutex mutex_;  // of the result and of:
-  std::vector<std::pair<Rank, Mismatch>> mismatches_;
+  std::vector<RedistributeMismatch> mismatches_;
 };
 
 Rank last_rank(const Redistribution& redistribution) {
