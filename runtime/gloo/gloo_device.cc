@@ -47,7 +47,8 @@ class GlooDevice::Impl {
   explicit Impl(GlooOptions options)
       : options_(std::move(options)),
         transport_(gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options_.hostname.c_str()))),
-        store_(options_.store_directory),
+        store_(options_.store ? options_.store
+                              : std::make_shared<gloo::rendezvous::FileStore>(options_.store_directory)),
         streams_([this] { abort_communicators(); }) {}
 
   Rank rank() const { return options_.rank; }
@@ -124,7 +125,7 @@ class GlooDevice::Impl {
     if (self == group.ranks.end())
       throw InvalidInput(str("rank ", options_.rank, " is no member of group ", text));
     const auto index = static_cast<std::int32_t>(self - group.ranks.begin());
-    gloo::rendezvous::PrefixStore store(text, store_);
+    gloo::rendezvous::PrefixStore store(text, *store_);
     try {
       auto communicator =
           std::make_unique<GlooCommunicator>(group, index, store, transport_, options_.timeout);
@@ -155,7 +156,7 @@ class GlooDevice::Impl {
 
   GlooOptions options_;
   std::shared_ptr<gloo::transport::Device> transport_;
-  gloo::rendezvous::FileStore store_;
+  std::shared_ptr<gloo::rendezvous::Store> store_;
   const Plan* plan_ = nullptr;
   std::optional<HostMemory> memory_;
   std::mutex communicators_mutex_;

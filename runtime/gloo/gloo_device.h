@@ -13,11 +13,18 @@
 #include "shared/plan/device.h"
 #include "shared/plan/trace.h"
 
+namespace gloo::rendezvous {
+class Store;
+}
+
 namespace cp::runtime {
 
 struct GlooOptions {
   Rank rank = 0;
-  std::string store_directory;  // where all ranks find one another; empty when the first of them starts
+  // Where all ranks find one another: a store, such as RendezvousStore; without one a directory that is empty when the first of
+  // them starts.
+  std::shared_ptr<gloo::rendezvous::Store> store = nullptr;
+  std::string store_directory = "";
   std::string hostname = "127.0.0.1";         // of the interface that peers connect to
   std::chrono::milliseconds timeout{30'000};  // of connecting, and of each wait for a peer
 };

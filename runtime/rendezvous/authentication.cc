@@ -1,0 +1,146 @@
+#include "runtime/rendezvous/authentication.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include "runtime/errors.h"
+
+namespace cp::runtime {
+namespace {
+
+std::string random_bytes(std::size_t count) {
+  std::string bytes(count, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) != 1)
+    throw AuthenticationError("no random numbers from OpenSSL: a token cannot be made");
+  return bytes;
+}
+
+void append_number(std::string& out, std::uint64_t value) {
+  for (int i = 0; i < 8; ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+}
+
+// With its length, so that no two handshakes look alike.
+void append_text(std::string& out, std::string_view text) {
+  append_number(out, text.size());
+  out.append(text);
+}
+
+std::string transcript(const Handshake& handshake, Side from) {
+  std::string out;
+  append_text(out,
+              from == Side::server ? "cpsim rendezvous: server to rank" : "cpsim rendezvous: rank to server");
+  append_number(out, handshake.protocol_version);
+  append_text(out, handshake.job_id);
+  append_number(out, static_cast<std::uint64_t>(handshake.rank));
+  append_number(out, static_cast<std::uint64_t>(handshake.world_size));
+  append_text(out, handshake.host);
+  append_number(out, static_cast<std::uint64_t>(handshake.pid));
+  append_text(out, handshake.rank_nonce);
+  append_text(out, handshake.server_nonce);
+  return out;
+}
+
+std::string mac_of(std::string_view key, std::uint64_t number, std::string_view message) {
+  std::string data;
+  data.reserve(message.size() + 8);
+  append_number(data, number);
+  data.append(message);
+  return hmac_sha256(key, data);
+}
+
+class File {
+ public:
+  explicit File(const std::string& path) : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+std::string make_token() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string token;
+  for (const char c : random_bytes(32)) {
+    const auto byte = static_cast<unsigned char>(c);
+    token.push_back(kDigits[byte >> 4]);
+    token.push_back(kDigits[byte & 15]);
+  }
+  return token;
+}
+
+std::string make_nonce() { return random_bytes(kNonceBytes); }
+
+std::string read_token_file(const std::string& path) {
+  const File file(path);
+  struct stat status {};
+  if (file.descriptor() < 0 || fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    const std::string why = file.descriptor() < 0 ? std::strerror(errno) : "not a regular file";
+    throw InvalidInput(str("token file ", path, ": ", why,
+                           "; make one with: (umask 077; openssl rand -hex 32 > ", path, ")"));
+  }
+  if ((status.st_mode & 077) != 0) {
+    throw AuthenticationError(str(
+        "token file ", path, " may be read by other users, who could join the job; use: chmod 600 ", path));
+  }
+  std::array<char, 4096> bytes{};
+  const ssize_t count = read(file.descriptor(), bytes.data(), bytes.size());
+  const std::string_view token = trim({bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0});
+  if (token.size() < kMinTokenBytes) {
+    throw InvalidInput(str("token file ", path, " holds ", token.size(), " characters, a token has at least ",
+                           kMinTokenBytes, "; make one with: openssl rand -hex 32"));
+  }
+  return std::string(token);
+}
+
+std::string hmac_sha256(std::string_view key, std::string_view data) {
+  std::string mac(kMacBytes, '\0');
+  unsigned int size = 0;
+  const unsigned char* done = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                                   reinterpret_cast<const unsigned char*>(data.data()), data.size(),
+                                   reinterpret_cast<unsigned char*>(mac.data()), &size);
+  CP_INVARIANT(done != nullptr && size == kMacBytes, "HMAC-SHA256 of OpenSSL");
+  return mac;
+}
+
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+Session::Session(std::string_view token, const Handshake& handshake, Side self)
+    : seal_key_(hmac_sha256(token, transcript(handshake, self))),
+      open_key_(hmac_sha256(token, transcript(handshake, self == Side::server ? Side::rank : Side::server))) {
+}
+
+proto::RendezvousFrame Session::seal(std::string message) {
+  proto::RendezvousFrame frame;
+  frame.set_mac(mac_of(seal_key_, sealed_++, message));
+  frame.set_message(std::move(message));
+  return frame;
+}
+
+std::string Session::open(const proto::RendezvousFrame& frame) {
+  if (!equal_in_constant_time(frame.mac(), mac_of(open_key_, opened_, frame.message()))) {
+    throw AuthenticationError(
+        str("frame ", opened_, " has a wrong seal: it was altered, sent again or left out"));
+  }
+  ++opened_;
+  return frame.message();
+}
+
+}  // namespace cp::runtime

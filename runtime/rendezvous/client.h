@@ -1,0 +1,88 @@
+// RendezvousClient: a rank's place in its job.
+//
+//   RendezvousClient client({.port = port, .job_id = job, .rank = rank, .world_size = 4, .token = token});
+//   client.set("address/0", "10.0.0.1:5000");
+//   client.barrier("start");
+//   ...
+//   client.goodbye();
+//
+// A thread of its own sends heartbeats, so that a rank which computes for long is not taken for lost. Once any rank of the job
+// has failed, every call that waits or comes later throws PeerLost, which names that first failure. All functions are for any
+// thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/errors.h"
+#include "runtime/rendezvous/status.h"
+
+namespace cp::runtime {
+
+struct ClientOptions {
+  std::string host = "127.0.0.1";  // of the server
+  std::uint16_t port = 0;
+  std::string job_id = "cprun";
+  Rank rank = 0;
+  std::int32_t world_size = 1;
+  std::string token;
+  std::chrono::milliseconds timeout{30'000};  // of connecting, and of each call that names none
+};
+
+class RendezvousClient {
+ public:
+  using Timeout = std::optional<std::chrono::milliseconds>;  // nothing: that of the options
+
+  // Joins the job: tries to connect until the timeout, so the server may start later. Throws RendezvousError when it cannot be
+  // reached or refuses the rank, AuthenticationError for a wrong token, on either side.
+  explicit RendezvousClient(ClientOptions options);
+  ~RendezvousClient();  // without a goodbye before, the rank is lost to the others
+
+  Rank rank() const;
+  std::int32_t world_size() const;
+
+  // Keys and values of the whole job; a key is at most 1 KiB, a value 1008 KiB (else InvalidInput).
+  void set(const std::string& key, std::string_view value);
+  // Waits until the key is set. Throws Timeout, which tells who is not connected.
+  std::string get(const std::string& key, Timeout timeout = {});
+  void wait(const std::vector<std::string>& keys, Timeout timeout = {});
+  // Adds to a counter, at first 0; returns the sum.
+  std::int64_t add(const std::string& key, std::int64_t amount);
+
+  // Return when all ranks have called them with this name; a name may be used again afterwards. Throw Timeout: "barrier 'start'
+  // after 2 s: ranks 1, 3 of 4 have not come; ranks 0, 2 wait". The bytes of all ranks together are at most 1008 KiB.
+  void barrier(const std::string& name, Timeout timeout = {});
+  std::vector<std::string> all_gather(const std::string& name, std::string_view bytes, Timeout timeout = {});
+
+  // For each collective as it begins: its group ("cp[0,1,2,3]"), number on it, name, and the digest of all collectives on the
+  // group up to it. Cheap; sent with the heartbeats. The numbers of a group grow for as long as the client lives.
+  void set_progress(std::string_view group, std::int64_t sequence, std::string_view operation,
+                    const Digest& digest, std::int64_t step = -1);
+
+  // What the server knows of all ranks, as of their last heartbeats; this rank's own progress is sent before.
+  std::vector<RankStatus> ranks(Timeout timeout = {});
+
+  // Called once, on the client's thread, when the job fails: with the first failure of any rank, or with the loss of the server
+  // (rank -1). At once, on this thread, if it has failed already. An empty handler removes the one before, which then does not
+  // run and will not.
+  void on_failure(std::function<void(const Failure&)> handler);
+  std::optional<Failure> failure() const;
+
+  // This rank has failed. Returns when the server knows, or soon. Never throws.
+  void report_failure(ExitCode code, const std::string& message);
+  // This rank is done: its end is no failure. Waits for the server's answer, but not for other ranks. Never throws; nothing else
+  // may be asked afterwards.
+  void goodbye();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cp::runtime

@@ -1,0 +1,33 @@
+// Before its first use, the ranks compare their plans over the control plane (contract 2 of the architecture).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/rendezvous/client.h"
+#include "shared/plan/plan.h"
+
+namespace cp::runtime {
+
+// What a rank's plan says of itself: equal on all ranks, and, of each group, on all members.
+struct PlanDigests {
+  struct GroupDigest {
+    std::string group;  // "cp[0,1,2,3]": its name and ranks
+    Digest collectives;
+  };
+  Digest inputs;  // of what the builder was given
+  std::vector<GroupDigest> groups;
+};
+
+PlanDigests plan_digests(const Plan& plan);
+
+// Called by all ranks of the job. Throws CollectiveMismatch on all of them, with the same text, when plans differ: who differs from
+// whom, in the inputs or in the collectives of which group; Timeout when a rank does not come.
+void compare_plans(RendezvousClient& client, const PlanDigests& digests,
+                   RendezvousClient::Timeout timeout = {});
+void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::Timeout timeout = {});
+
+// What differs, in words; empty when nothing does. By rank.
+std::string plan_difference(const std::vector<PlanDigests>& ranks);
+
+}  // namespace cp::runtime

@@ -1,0 +1,209 @@
+#include "runtime/rendezvous/roster.h"
+
+#include <algorithm>
+
+#include "shared/base/text.h"
+
+namespace cp::runtime {
+namespace {
+
+constexpr std::chrono::milliseconds kSettleTime{300};  // for a cause to arrive after its consequence
+constexpr std::size_t kMostGroups = 1024;              // of a rank, that are remembered
+
+bool blames_a_peer(ExitCode code) { return code == ExitCode::peer_lost || code == ExitCode::timeout; }
+
+}  // namespace
+
+Roster::Roster(std::int32_t world_size, Milliseconds heartbeat_timeout, Milliseconds join_timeout)
+    : members_(static_cast<std::size_t>(world_size)),
+      heartbeat_timeout_(heartbeat_timeout),
+      join_timeout_(join_timeout) {}
+
+std::optional<std::string> Roster::refusal(Rank rank, std::int32_t size) const {
+  if (size != world_size()) {
+    return str("rank ", rank, " came with world size ", size, ", but this job has ", world_size(),
+               "; start all ranks with the same world size");
+  }
+  if (rank < 0 || rank >= world_size()) {
+    return str("rank ", rank, " is out of range: the world size is ", world_size(), ", so ranks are 0 to ",
+               world_size() - 1);
+  }
+  const Member& known = member(rank);
+  if (known.state == RankState::absent) return std::nullopt;
+  const std::string who = str("host ", known.host, ", pid ", known.pid);
+  switch (known.state) {
+    case RankState::left:
+      return str("rank ", rank, " has been here and left (", who, "); a rank joins once");
+    case RankState::lost:
+      return str("rank ", rank, " was lost (", who, "), and the job with it; start the job again");
+    default:
+      return str("rank ", rank, " has joined already (", who, "): two processes were given the same rank");
+  }
+}
+
+void Roster::join(Rank rank, const std::string& host, std::int64_t pid, Clock::time_point now) {
+  Member& joined = member(rank);
+  joined.state = RankState::joined;
+  joined.host = host;
+  joined.pid = pid;
+  joined.heard = now;
+  if (!first_join_) first_join_ = now;
+}
+
+void Roster::heartbeat(Rank rank, Clock::time_point now) { member(rank).heard = now; }
+
+void Roster::progress(Rank rank, const Progress& progress) {
+  if (progress.sequence < 0) return;
+  Member& known = member(rank);
+  known.latest = progress;
+  if (known.groups.size() < kMostGroups || known.groups.contains(progress.group))
+    known.groups[progress.group] = progress;
+}
+
+void Roster::leave(Rank rank) { member(rank).state = RankState::left; }
+
+Failure Roster::failure_of(Rank rank, ExitCode code, const std::string& message) const {
+  const Member& known = member(rank);
+  return {code, rank, known.host, known.pid, message, known.latest};
+}
+
+void Roster::report(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) {
+  if (member(rank).failed) return;
+  member(rank).failed = true;
+  const Failure failure = failure_of(rank, code, message);
+  if (blames_a_peer(code)) {
+    candidates_.push_back({failure, now + kSettleTime});
+    promote(now);
+  } else {
+    decide(failure);
+  }
+}
+
+void Roster::lose(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) {
+  Member& gone = member(rank);
+  if (gone.state != RankState::joined) return;
+  gone.state = RankState::lost;
+  if (gone.failed) return;
+  gone.failed = true;
+  candidates_.insert(candidates_.begin(),
+                     {failure_of(rank, code, message), now});  // better than what others say of peers
+  promote(now);
+}
+
+void Roster::add(Failure failure) {
+  if (failure.rank >= 0 && failure.rank < world_size()) {
+    Member& failed = member(failure.rank);
+    failed.failed = true;
+    if (failure.host.empty()) failure.host = failed.host;
+    if (failure.pid == 0) failure.pid = failed.pid;
+    if (failure.progress.sequence < 0) failure.progress = failed.latest;
+  }
+  decide(std::move(failure));
+}
+
+void Roster::decide(Failure failure) {
+  if (!cause_) {
+    cause_ = std::move(failure);
+    for (Candidate& candidate : candidates_) consequences_.push_back(std::move(candidate.failure));
+    candidates_.clear();
+  } else if (consequences_.size() < 4 * members_.size()) {
+    consequences_.push_back(std::move(failure));
+  }
+}
+
+void Roster::promote(Clock::time_point now) {
+  const auto is_late = [&](Rank rank) {
+    return is_watched(member(rank)) &&
+           now - member(rank).heard > heartbeat_timeout_ * 3 / 8;  // of beats each quarter
+  };
+  bool others_late = false;
+  for (Rank rank = 0; rank < world_size(); ++rank) others_late |= is_late(rank);
+  if (others_late && !cause_) return;
+  const auto ready =
+      std::ranges::find_if(candidates_, [&](const Candidate& c) { return cause_ || c.ready <= now; });
+  if (ready == candidates_.end()) return;
+  Failure failure = std::move(ready->failure);
+  candidates_.erase(ready);
+  decide(std::move(failure));
+}
+
+void Roster::check(Clock::time_point now) {
+  check_silence(now);
+  check_joins(now);
+  promote(now);
+}
+
+void Roster::check_silence(Clock::time_point now) {
+  std::vector<Rank> silent;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    if (is_watched(member(rank)) && now - member(rank).heard > heartbeat_timeout_) silent.push_back(rank);
+  }
+  if (silent.empty()) return;
+  const Rank first = *std::ranges::min_element(silent, {}, [&](Rank rank) { return member(rank).heard; });
+  // A host that is cut off takes all its ranks at once, if not to the millisecond.
+  std::vector<Rank> on_host;
+  bool all_of_host = true, other_hosts = false;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    if (member(rank).state != RankState::joined) continue;
+    if (member(rank).host != member(first).host) {
+      other_hosts = true;
+    } else if (now - member(rank).heard > heartbeat_timeout_ * 3 / 4) {
+      on_host.push_back(rank);
+    } else {
+      all_of_host = false;
+    }
+  }
+  const std::string what =
+      all_of_host && other_hosts
+          ? str("host ", member(first).host, " with ", ranks_text(on_host), " is down or cut off")
+          : "the process is stopped or its machine cannot be reached";
+  const std::string message = str("no heartbeat for ", duration_text(heartbeat_timeout_), ": ", what);
+  member(first).failed = true;
+  member(first).state = RankState::lost;
+  decide(failure_of(first, ExitCode::peer_lost, message));
+  for (const Rank rank : silent) {
+    if (rank == first) continue;
+    member(rank).failed = true;
+    member(rank).state = RankState::lost;
+    decide(failure_of(rank, ExitCode::peer_lost, message));
+  }
+}
+
+void Roster::check_joins(Clock::time_point now) {
+  if (cause_ || !first_join_ || join_timeout_.count() == 0 || now - *first_join_ < join_timeout_) return;
+  const std::vector<Rank> missing = in_state(RankState::absent);
+  if (missing.empty()) return;
+  decide({ExitCode::rendezvous,
+          missing.front(),
+          "",
+          0,
+          str(ranks_text(missing), " of ", world_size(), missing.size() == 1 ? " has" : " have",
+              " not joined within ", duration_text(join_timeout_), " of the first"),
+          {}});
+}
+
+void Roster::forgive(Milliseconds gap) {
+  for (Member& known : members_) known.heard += gap;
+  if (first_join_) *first_join_ += gap;
+}
+
+std::vector<RankStatus> Roster::status(Clock::time_point now) const {
+  std::vector<RankStatus> all;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    const Member& known = member(rank);
+    const auto silent = std::chrono::duration_cast<Milliseconds>(now - known.heard);
+    all.push_back({rank, known.state, known.host, known.pid,
+                   known.state == RankState::absent ? Milliseconds(0) : silent, known.latest, known.groups});
+  }
+  return all;
+}
+
+std::vector<Rank> Roster::in_state(RankState state) const {
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    if (member(rank).state == state) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace cp::runtime

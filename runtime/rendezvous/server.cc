@@ -1,0 +1,357 @@
+#include "runtime/rendezvous/server.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "runtime/rendezvous/authentication.h"
+#include "runtime/rendezvous/connection.h"
+#include "runtime/rendezvous/divergence.h"
+#include "runtime/rendezvous/endpoint.h"
+#include "runtime/rendezvous/roster.h"
+#include "runtime/rendezvous/store.h"
+
+namespace cp::runtime {
+namespace {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kTick{20};
+
+void refuse_bad(const ServerOptions& options) {
+  if (options.world_size < 1)
+    throw InvalidInput(str("world size ", options.world_size, "; it is at least 1"));
+  if (options.token.size() < kMinTokenBytes) {
+    throw InvalidInput(str("a token of ", options.token.size(), " characters; it has at least ",
+                           kMinTokenBytes, ", as make_token() makes it"));
+  }
+  if (options.heartbeat_timeout < kTick * 4 || options.handshake_timeout <= kTick) {
+    throw InvalidInput(str("heartbeat timeout ", duration_text(options.heartbeat_timeout),
+                           ", handshake timeout ", duration_text(options.handshake_timeout),
+                           "; each is at least ", duration_text(kTick * 4)));
+  }
+}
+
+}  // namespace
+
+class RendezvousServer::Impl {
+ public:
+  explicit Impl(ServerOptions options)
+      : options_(std::move(options)),
+        acceptor_((refuse_bad(options_), listen_on(io_, options_.interface, options_.port))),
+        address_(acceptor_.local_endpoint().address().to_string()),
+        port_(acceptor_.local_endpoint().port()),
+        timer_(io_),
+        roster_(options_.world_size, options_.heartbeat_timeout, options_.join_timeout),
+        store_(roster_),
+        divergence_(options_.heartbeat_timeout / 2) {
+    accept();
+    tick();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+
+  ~Impl() {
+    io_.stop();
+    thread_.join();
+  }
+
+  const std::string& address() const { return address_; }
+  std::uint16_t port() const { return port_; }
+
+  std::optional<Failure> first_failure() const {
+    const std::lock_guard lock(mutex_);
+    return roster_.cause();
+  }
+  std::vector<Failure> consequences() const {
+    const std::lock_guard lock(mutex_);
+    return roster_.consequences();
+  }
+  std::vector<RankStatus> ranks() const {
+    const std::lock_guard lock(mutex_);
+    return roster_.status(Clock::now());
+  }
+  void report_failure(Failure failure) {
+    const std::lock_guard lock(mutex_);
+    failure.message = printable(failure.message);
+    roster_.add(std::move(failure));  // the next tick tells the ranks
+  }
+
+ private:
+  struct Peer {
+    std::shared_ptr<Connection> connection;
+    Clock::time_point deadline;  // until it has joined, and once it is refused
+    Handshake handshake;
+    Rank rank = -1;  // once it has joined
+  };
+  using PeerRef = std::list<Peer>::iterator;
+
+  void accept() {
+    acceptor_.async_wait(tcp::acceptor::wait_read, [this](const error_code& error) {
+      if (error) return;
+      const std::lock_guard lock(mutex_);
+      tcp::socket socket(io_);
+      while (accept_one(acceptor_, socket)) {
+        welcome_stranger(std::move(socket));
+        socket = tcp::socket(io_);
+      }
+      // Out of descriptors: the connection stays where it is, and would wake this up at once.
+      if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        accept_later_ = true;
+        return;
+      }
+      accept();
+    });
+  }
+
+  void welcome_stranger(tcp::socket socket) {
+    make_room();
+    peers_.push_back({.connection = std::make_shared<Connection>(std::move(socket), kMaxStrangerBytes),
+                      .deadline = Clock::now() + options_.handshake_timeout,
+                      .handshake = {}});
+    const PeerRef peer = std::prev(peers_.end());
+    // A peer leaves the list only in tick() and make_room(), after its connection was closed: no handler runs then.
+    peer->connection->start({.on_frame =
+                                 [this, peer](const proto::RendezvousFrame& frame) {
+                                   const std::lock_guard lock(mutex_);
+                                   take(*peer, frame);
+                                   announce();
+                                 },
+                             .on_error =
+                                 [this, peer](const Error& error) {
+                                   const std::lock_guard lock(mutex_);
+                                   take_error(*peer, error);
+                                   announce();
+                                 },
+                             .on_closed =
+                                 [this, peer](const std::string& why) {
+                                   const std::lock_guard lock(mutex_);
+                                   lose(*peer, ExitCode::peer_lost,
+                                        str("its connection was ", why, " without a goodbye"));
+                                   announce();
+                                 }});
+  }
+
+  void make_room() {
+    const auto most = static_cast<std::size_t>(options_.world_size + std::max(options_.spare_connections, 1));
+    if (peers_.size() < most) return;
+    const auto oldest = std::ranges::find_if(peers_, [](const Peer& peer) { return peer.rank < 0; });
+    oldest->connection->close();
+    peers_.erase(oldest);
+  }
+
+  void take(Peer& peer, const proto::RendezvousFrame& frame) {
+    const Message message = peer.connection->open(frame);
+    if (peer.rank >= 0) return serve(peer, message);
+    if (message.has_hello() && peer.handshake.server_nonce.empty()) return take_hello(peer, message.hello());
+    if (message.has_join() && !peer.handshake.server_nonce.empty()) return take_join(peer);
+    throw RendezvousError("a message that has no place in the first exchange");
+  }
+
+  // Of what a stranger says of itself, only that is answered which helps the owner of another job or version and tells nothing.
+  void take_hello(Peer& peer, const Message::Hello& hello) {
+    if (hello.protocol_version() != kProtocolVersion) {
+      return refuse(peer, ExitCode::rendezvous,
+                    str("protocol version ", hello.protocol_version(), ", but this server speaks ",
+                        kProtocolVersion, "; use one version of the program on all machines"));
+    }
+    if (hello.job_id() != options_.job_id) {
+      return refuse(peer, ExitCode::rendezvous,
+                    str("this endpoint belongs to another job than '", printable(hello.job_id()),
+                        "'; give each job an endpoint of its own (port 0 takes a free one)"));
+    }
+    if (hello.nonce().size() != kNonceBytes) throw RendezvousError("a nonce of the wrong size");
+    peer.handshake = {.protocol_version = hello.protocol_version(),
+                      .job_id = hello.job_id(),
+                      .rank = hello.rank(),
+                      .world_size = hello.world_size(),
+                      .host = hello.host(),
+                      .pid = hello.pid(),
+                      .rank_nonce = hello.nonce(),
+                      .server_nonce = make_nonce()};
+    Message answer;
+    answer.mutable_challenge()->set_nonce(peer.handshake.server_nonce);
+    peer.connection->send(answer);
+    peer.connection->secure(Session(options_.token, peer.handshake, Side::server));
+  }
+
+  void take_join(Peer& peer) {
+    const Handshake& claims = peer.handshake;
+    if (const auto reason = roster_.refusal(claims.rank, claims.world_size))
+      return refuse(peer, ExitCode::rendezvous, *reason);
+    peer.rank = claims.rank;
+    peer.connection->set_max_frame_bytes(kMaxFrameBytes);
+    roster_.join(peer.rank, printable(claims.host), claims.pid, Clock::now());
+    Message answer;
+    answer.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
+    peer.connection->send(answer);
+    if (roster_.cause()) tell(peer, *roster_.cause());
+  }
+
+  void refuse(Peer& peer, ExitCode code, const std::string& reason) {
+    Message answer;
+    answer.mutable_refusal()->set_code(static_cast<int>(code));
+    answer.mutable_refusal()->set_reason(reason);
+    peer.connection->send_plain(answer);
+    peer.connection->close_after_sending();
+  }
+
+  void serve(Peer& peer, const Message& message) {
+    const Clock::time_point now = Clock::now();
+    roster_.heartbeat(peer.rank, now);
+    if (message.has_heartbeat()) return take_heartbeat(peer, message.heartbeat(), now);
+    if (!message.has_request()) throw RendezvousError("a message that no rank sends");
+    const Message::Request& request = message.request();
+    const auto reply = [connection = peer.connection](Message::Answer answer) {
+      Message out;
+      if (answer.ByteSizeLong() > kMaxFrameBytes - 1024) {
+        out.mutable_answer()->set_id(answer.id());
+        out.mutable_answer()->set_code(static_cast<int>(ExitCode::invalid_input));
+        out.mutable_answer()->set_reason("the answer does not fit a frame; ask for less");
+      } else {
+        *out.mutable_answer() = std::move(answer);
+      }
+      connection->send(out);
+    };
+    Message::Answer done;
+    done.set_id(request.id());
+    if (request.has_report()) {
+      roster_.report(peer.rank, exit_code(request.report().code(), ExitCode::check_failed),
+                     printable(request.report().reason()), now);
+      reply(done);
+    } else if (request.has_goodbye()) {
+      roster_.leave(peer.rank);
+      store_.forget(peer.rank);
+      reply(done);
+    } else if (request.has_ask_status()) {
+      for (const RankStatus& status : roster_.status(now)) to_wire(status, *done.add_ranks());
+      reply(done);
+    } else if (!roster_.cause()) {  // else the failure is on its way to the rank
+      store_.handle(peer.rank, request, now, reply);
+    }
+  }
+
+  void take_heartbeat(Peer& peer, const Message::Heartbeat& heartbeat, Clock::time_point now) {
+    for (const Message::Progress& in : heartbeat.points()) {
+      const Progress point = from_wire(in);
+      roster_.progress(peer.rank, point);
+      divergence_.add(peer.rank, point, now);
+    }
+    roster_.progress(peer.rank, from_wire(heartbeat.latest()));
+    find_divergence(now);
+    Message answer;
+    answer.mutable_heartbeat();
+    peer.connection->send(answer);
+  }
+
+  void find_divergence(Clock::time_point now) {
+    if (roster_.cause()) return;
+    if (auto failure = divergence_.find(now)) roster_.add(std::move(*failure));
+  }
+
+  void take_error(Peer& peer, const Error& error) {
+    if (peer.rank >= 0) {
+      lose(peer, error.code(), str("its connection was closed here: ", error.what()));
+    } else if (error.code() == ExitCode::authentication) {
+      refuse(peer, error.code(),
+             str("wrong token for job '", printable(peer.handshake.job_id),
+                 "'; pass the token that the launcher made, or the same token file on all machines"));
+    } else {
+      refuse(peer, error.code(), error.what());
+    }
+  }
+
+  void lose(Peer& peer, ExitCode code, const std::string& message) {
+    if (peer.rank < 0) return;
+    roster_.lose(peer.rank, code, message, Clock::now());
+    store_.forget(peer.rank);
+  }
+
+  // Tells everybody of the first failure, once.
+  void announce() {
+    if (announced_ || !roster_.cause()) return;
+    announced_ = true;
+    const Failure& cause = *roster_.cause();
+    store_.forget_all();
+    for (Peer& peer : peers_) {
+      if (peer.rank >= 0) tell(peer, cause);
+    }
+    // Later, without the lock: the owner may ask this server about its ranks.
+    if (options_.on_failure)
+      boost::asio::post(io_, [call = options_.on_failure, failure = cause] { call(failure); });
+  }
+
+  void tell(Peer& peer, const Failure& failure) {
+    Message message;
+    to_wire(failure, *message.mutable_failure());
+    peer.connection->send(message);
+  }
+
+  void tick() {
+    timer_.expires_after(kTick);
+    timer_.async_wait([this](const error_code& error) {
+      if (error) return;
+      const std::lock_guard lock(mutex_);
+      check();
+      tick();
+    });
+  }
+
+  void check() {
+    const Clock::time_point now = Clock::now();
+    const auto gap = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_check_);
+    if (gap > options_.heartbeat_timeout / 4) roster_.forgive(gap);
+    last_check_ = now;
+    roster_.check(now);
+    find_divergence(now);
+    announce();
+    store_.expire(now);
+    drop_closed(now);
+    if (accept_later_) {
+      accept_later_ = false;
+      accept();
+    }
+  }
+
+  void drop_closed(Clock::time_point now) {
+    for (auto peer = peers_.begin(); peer != peers_.end();) {
+      const bool overdue = now > peer->deadline && (peer->rank < 0 || !peer->connection->is_open());
+      if (overdue) peer->connection->close();
+      peer = overdue ? peers_.erase(peer) : std::next(peer);
+    }
+  }
+
+  const ServerOptions options_;
+  boost::asio::io_context io_{1};
+  tcp::acceptor acceptor_;
+  const std::string address_;
+  const std::uint16_t port_;
+  boost::asio::steady_timer timer_;
+  mutable std::mutex mutex_;  // of all below
+  Roster roster_;
+  Store store_;
+  DivergenceCheck divergence_;
+  std::list<Peer> peers_;  // oldest first
+  bool announced_ = false, accept_later_ = false;
+  Clock::time_point last_check_ = Clock::now();
+  std::thread thread_;
+};
+
+RendezvousServer::RendezvousServer(ServerOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+RendezvousServer::~RendezvousServer() = default;
+const std::string& RendezvousServer::address() const { return impl_->address(); }
+std::uint16_t RendezvousServer::port() const { return impl_->port(); }
+std::string RendezvousServer::endpoint() const { return endpoint_text(impl_->address(), impl_->port()); }
+std::optional<Failure> RendezvousServer::first_failure() const { return impl_->first_failure(); }
+std::vector<Failure> RendezvousServer::consequences() const { return impl_->consequences(); }
+std::vector<RankStatus> RendezvousServer::ranks() const { return impl_->ranks(); }
+void RendezvousServer::report_failure(Failure failure) { impl_->report_failure(std::move(failure)); }
+
+}  // namespace cp::runtime

@@ -1,0 +1,57 @@
+// RendezvousServer: where the ranks of a job find one another, and where it is noticed when one is lost.
+//
+// In the launcher, or beside rank 0. Runs in a thread of its own. Ranks talk to it with RendezvousClient.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/errors.h"
+#include "runtime/rendezvous/status.h"
+
+namespace cp::runtime {
+
+struct ServerOptions {
+  std::string interface =
+      "127.0.0.1";         // an address, an interface or a name of this machine; nothing else is listened on
+  std::uint16_t port = 0;  // 0: any that is free
+  std::string job_id = "cprun";
+  std::int32_t world_size = 1;
+  std::string token;                                    // of all ranks: make_token(), read_token_file()
+  std::chrono::milliseconds handshake_timeout{5'000};   // of a connection that has not proved the token
+  std::chrono::milliseconds join_timeout{30'000};       // of all ranks, from the first one on; 0: none
+  std::chrono::milliseconds heartbeat_timeout{30'000};  // a rank that is silent for so long is lost
+  int spare_connections = 64;  // beyond one for each rank; of more, the oldest that proved nothing is dropped
+  // On the server's thread, once: the first failure. It may use the server, but not destroy it.
+  std::function<void(const Failure&)> on_failure = {};
+};
+
+class RendezvousServer {
+ public:
+  // Listens when it returns. Throws InvalidInput, AddressInUse (with the address), RendezvousError.
+  explicit RendezvousServer(ServerOptions options);
+  ~RendezvousServer();  // ranks that are still there see a lost server
+
+  const std::string& address() const;  // numeric, that it listens on
+  std::uint16_t port() const;
+  std::string endpoint() const;  // "127.0.0.1:29500"
+
+  // The cause: what happened first. Later failures are its consequences.
+  std::optional<Failure> first_failure() const;
+  std::vector<Failure> consequences() const;
+  std::vector<RankStatus> ranks() const;
+
+  // What the owner knows for sure, such as a child that was killed. The ranks are told if it is the first failure.
+  void report_failure(Failure failure);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cp::runtime

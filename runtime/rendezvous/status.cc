@@ -1,0 +1,69 @@
+#include "runtime/rendezvous/status.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "shared/base/text.h"
+
+namespace cp::runtime {
+
+std::string to_string(const Progress& progress) {
+  if (progress.sequence < 0) return "before its first collective";
+  const std::string step = progress.step < 0 ? "" : str(", step ", progress.step);
+  return str(progress.operation, " #", progress.sequence, " of ", progress.group, step);
+}
+
+std::string to_string(const Failure& failure) {
+  if (failure.rank < 0) return failure.message;
+  const std::string where =
+      failure.host.empty() ? "" : str(" (host ", failure.host, ", pid ", failure.pid, ")");
+  const std::string when = failure.progress.sequence < 0 ? "" : str(" at ", to_string(failure.progress));
+  return str("rank ", failure.rank, where, when, ": ", failure.message);
+}
+
+std::string ranks_text(const std::vector<Rank>& ranks) {
+  constexpr std::size_t kMostRanks = 8;
+  const std::vector<Rank> some(
+      ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kMostRanks)));
+  const std::string more =
+      ranks.size() > some.size() ? str(" and ", ranks.size() - some.size(), " more") : std::string();
+  return str(ranks.size() == 1 ? "rank " : "ranks ", join(some, ", "), more);
+}
+
+std::vector<Rank> members_of(const std::string& group) {
+  const std::size_t open = group.rfind('['), close = group.rfind(']');
+  if (open == std::string::npos || close == std::string::npos || close < open) return {};
+  std::vector<Rank> ranks;
+  for (const std::string_view part : split(std::string_view(group).substr(open + 1, close - open - 1), ',')) {
+    const bool digits = !part.empty() && part.size() < 9 &&
+                        std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    if (!digits) return {};
+    ranks.push_back(static_cast<Rank>(parse_int(part, "rank")));
+  }
+  return ranks;
+}
+
+std::string duration_text(std::chrono::milliseconds duration) {
+  if (duration.count() < 1000) return str(duration.count(), " ms");
+  return str(static_cast<double>(duration.count()) / 1000, " s");
+}
+
+std::string describe_wait(const Progress& awaited, std::chrono::milliseconds waited,
+                          const std::vector<RankStatus>& ranks) {
+  std::vector<Rank> missing, waiting;
+  for (const Rank member : members_of(awaited.group)) {
+    const auto status = std::ranges::find(ranks, member, &RankStatus::rank);
+    if (status == ranks.end()) continue;
+    const auto group = status->groups.find(awaited.group);
+    const bool has_begun = group != status->groups.end() && group->second.sequence >= awaited.sequence;
+    (has_begun ? waiting : missing).push_back(member);
+  }
+  const std::string what = str(awaited.operation, " #", awaited.sequence, " of group ", awaited.group,
+                               " after ", duration_text(waited));
+  if (missing.empty()) return str("all ranks have joined ", what, ", and it has not ended");
+  const std::string others =
+      waiting.empty() ? "" : str("; ", ranks_text(waiting), waiting.size() == 1 ? " waits" : " wait");
+  return str(ranks_text(missing), missing.size() == 1 ? " has" : " have", " not joined ", what, others);
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,67 @@
+// What the rendezvous knows of each rank, and the failures that it names.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shared/base/digest.h"
+#include "shared/base/error.h"
+#include "shared/base/types.h"
+
+namespace cp::runtime {
+
+// The last collective that a rank has begun on a group.
+struct Progress {
+  std::string group;           // "cp[0,1,2,3]": its name and ranks
+  std::int64_t sequence = -1;  // the how-manieth collective on the group, from 0; -1: none yet
+  std::string operation;       // "all_gather"
+  Digest digest;               // of all operations on the group up to this one
+  std::int64_t step = -1;      // of the run, where the caller counts steps
+  bool operator==(const Progress&) const = default;
+};
+
+// "all_gather #17 of cp[0,1,2,3], step 40"; "before its first collective".
+std::string to_string(const Progress& progress);
+
+struct Failure {
+  ExitCode code = ExitCode::peer_lost;
+  Rank rank = -1;  // -1: the server, or the job as a whole
+  std::string host;
+  std::int64_t pid = 0;
+  std::string message;
+  Progress progress;  // the last that was heard of
+};
+
+// "rank 2 (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: closed its connection without a goodbye".
+std::string to_string(const Failure& failure);
+
+enum class RankState : std::uint8_t { absent, joined, left, lost };
+
+struct RankStatus {
+  Rank rank = 0;
+  RankState state = RankState::absent;
+  std::string host;
+  std::int64_t pid = 0;
+  std::chrono::milliseconds silent_for{0};  // since its last heartbeat
+  Progress latest;
+  std::map<std::string, Progress> groups;  // the latest of each group
+};
+
+// "rank 1", "ranks 0, 2"; of many the first eight.
+std::string ranks_text(const std::vector<Rank>& ranks);
+
+// The ranks between the last brackets of a group's text; none when there are none.
+std::vector<Rank> members_of(const std::string& group);
+
+// "2 s", "1.5 s", "250 ms".
+std::string duration_text(std::chrono::milliseconds duration);
+
+// Who has not begun a collective that others wait in: "rank 3 has not joined all_gather #17 of group cp[0,1,2,3] after 30 s;
+// ranks 0, 1, 2 wait". What is known of other ranks is as old as their last heartbeats.
+std::string describe_wait(const Progress& awaited, std::chrono::milliseconds waited,
+                          const std::vector<RankStatus>& ranks);
+
+}  // namespace cp::runtime

@@ -1,0 +1,274 @@
+// Ranks that find one another, and those that are refused.
+#include "runtime/rendezvous/server.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <atomic>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/rendezvous/job.h"
+
+namespace cp {
+namespace {
+
+using namespace std::chrono_literals;
+using runtime::RankState;
+using runtime::RendezvousClient;
+using runtime::RendezvousServer;
+using ::testing::AllOf;
+using testing::client_options;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::RawPeer;
+using testing::run_ranks;
+using testing::server_options;
+
+TEST(Rendezvous, RanksShareKeysCountersAndBarriers) {
+  RendezvousServer server(server_options(4));
+  EXPECT_EQ(server.address(), "127.0.0.1");
+  EXPECT_EQ(server.endpoint(), str("127.0.0.1:", server.port()));
+  std::atomic<int> entered = 0;
+  std::vector<std::int64_t> counts(4);
+  const auto errors = run_ranks(4, [&](Rank rank) {
+    const auto client = testing::join(server, rank, 4);
+    client->set(str("key/", rank), str("value ", rank));
+    client->wait({"key/0", "key/3"});
+    for (Rank other = 0; other < 4; ++other) EXPECT_EQ(client->get(str("key/", other)), str("value ", other));
+    counts[static_cast<std::size_t>(rank)] = client->add("counter", 10);
+    for (int round = 1; round <= 3; ++round) {
+      ++entered;
+      client->barrier("round");
+      EXPECT_GE(entered, 4 * round);
+      client->barrier("round ends");
+    }
+    const std::string mine(static_cast<std::size_t>(rank) * 1000, static_cast<char>('a' + rank));
+    const auto all = client->all_gather("data", mine);
+    ASSERT_EQ(all.size(), 4U);
+    for (std::size_t r = 0; r < 4; ++r) EXPECT_EQ(all[r], std::string(r * 1000, static_cast<char>('a' + r)));
+    client->goodbye();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+  std::ranges::sort(counts);
+  EXPECT_THAT(counts, ElementsAre(10, 20, 30, 40));
+  EXPECT_FALSE(server.first_failure());
+  for (const auto& status : server.ranks()) EXPECT_EQ(status.state, RankState::left);
+}
+
+TEST(Rendezvous, KeysAreSetLaterReadByOthersAndHoldAnyBytes) {
+  RendezvousServer server(server_options(2));
+  const auto clients = testing::join_all(server, 2);
+  std::thread reader([&] { EXPECT_EQ(clients[0]->get("late"), std::string("\0\xff\n", 3)); });
+  clients[1]->set("late", std::string("\0\xff\n", 3));
+  reader.join();
+  clients[1]->set("late", "");
+  EXPECT_EQ(clients[0]->get("late"), "");
+  const std::string large(runtime::kMaxValueBytes, 'x');
+  clients[0]->set("large", large);
+  EXPECT_EQ(clients[1]->get("large"), large);
+  EXPECT_THAT(error_of([&] { clients[0]->set("large", large + "x"); }),
+              HasSubstr("2: key 'large': a value of 1032193 bytes for the rendezvous; at most 1032192"));
+  EXPECT_THAT(error_of([&] { clients[0]->add("large", 1); }), HasSubstr("its value is no number"));
+  EXPECT_EQ(clients[0]->add("number", -3), -3);
+  EXPECT_EQ(clients[1]->get("number"), "-3");
+}
+
+TEST(Rendezvous, RanksMayComeBeforeTheServer) {
+  std::uint16_t port = 0;
+  {
+    RendezvousServer free_port(server_options(1));
+    port = free_port.port();
+  }
+  std::string error = "never joined";
+  std::thread early([&] {
+    error = error_of([&] {
+      RendezvousClient client(
+          {.port = port, .job_id = "job", .token = testing::kToken, .timeout = testing::kPatience});
+      client.barrier("b");
+    });
+  });
+  auto options = server_options(1);
+  options.port = port;
+  RendezvousServer server(options);
+  early.join();
+  EXPECT_EQ(error, "");
+}
+
+TEST(Rendezvous, NobodyThereIsAnErrorThatNamesTheEndpoint) {
+  std::uint16_t port = 0;
+  {
+    RendezvousServer free_port(server_options(1));
+    port = free_port.port();
+  }
+  const auto error = error_of([&] {
+    RendezvousClient client(
+        {.port = port, .job_id = "job", .rank = 0, .token = testing::kToken, .timeout = 100ms});
+  });
+  EXPECT_THAT(error, AllOf(HasSubstr(str("14: rank 0 cannot join at 127.0.0.1:", port, " within 100 ms")),
+                           HasSubstr("refused")));
+}
+
+TEST(Rendezvous, AnAddressInUseHasItsOwnError) {
+  RendezvousServer server(server_options(1));
+  auto options = server_options(1);
+  options.port = server.port();
+  EXPECT_THAT(error_of([&] { RendezvousServer second(options); }),
+              AllOf(HasSubstr(str("16: 127.0.0.1:", server.port(), " is in use")), HasSubstr("port 0")));
+  testing::join(server, 0, 1)->goodbye();
+}
+
+TEST(Rendezvous, ThePortIsFreeAfterwards) {
+  std::uint16_t port = 0;
+  for (int i = 0; i < 3; ++i) {
+    auto options = server_options(1);
+    options.port = port;
+    RendezvousServer server(options);
+    port = server.port();
+    testing::join(server, 0, 1)->barrier("b");
+  }
+}
+
+TEST(Rendezvous, ListensOnTheNamedInterfaceAlone) {
+  auto options = server_options(1);
+  options.interface = "lo";
+  RendezvousServer server(options);
+  EXPECT_EQ(server.address(), "127.0.0.1");
+  options.interface = "127.0.0.2";
+  options.port = server.port();
+  RendezvousServer other(options);  // the same port of another address
+  EXPECT_EQ(other.endpoint(), str("127.0.0.2:", server.port()));
+  options.interface = "no such interface";
+  EXPECT_THAT(error_of([&] { RendezvousServer third(options); }),
+              AllOf(HasSubstr("14: 'no such interface' is no address"), HasSubstr("it has lo 127.0.0.1")));
+  options.interface = "192.0.2.1";  // for documentation: nobody's
+  EXPECT_THAT(error_of([&] { RendezvousServer third(options); }),
+              AllOf(HasSubstr("14: cannot listen on 192.0.2.1"), HasSubstr("lo 127.0.0.1")));
+}
+
+// Programs that the launcher starts must not hold its port or its connections.
+TEST(Rendezvous, NoSocketIsInheritedByPrograms) {
+  RendezvousServer server(server_options(1));
+  const auto client = testing::join(server, 0, 1);
+  for (int descriptor = 3; descriptor < 64; ++descriptor) {
+    const int flags = fcntl(descriptor, F_GETFD);
+    char path[64], target[256] = {};
+    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    if (flags < 0 || readlink(path, target, sizeof target - 1) < 0 ||
+        std::string(target).rfind("socket:", 0) != 0)
+      continue;
+    EXPECT_TRUE(flags & FD_CLOEXEC) << descriptor;
+  }
+}
+
+// ---- refusals
+
+class Refusal : public ::testing::Test {
+ protected:
+  std::string refusal(const runtime::ClientOptions& options) {
+    return error_of([&] { RendezvousClient client(options); });
+  }
+  RendezvousServer server_{server_options(2)};
+  runtime::ClientOptions options_ = client_options(server_, 0, 2);
+};
+
+TEST_F(Refusal, AnotherToken) {
+  options_.token = runtime::make_token();
+  EXPECT_THAT(refusal(options_),
+              AllOf(HasSubstr("15: "), HasSubstr("refuses rank 0: wrong token for job 'job'")));
+}
+
+TEST_F(Refusal, AnotherJob) {
+  options_.job_id = "other";
+  EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr("belongs to another job than 'other'")));
+}
+
+TEST_F(Refusal, AnotherWorldSize) {
+  options_.world_size = 3;
+  EXPECT_THAT(refusal(options_),
+              AllOf(HasSubstr("14: "), HasSubstr("rank 0 came with world size 3, but this job has 2")));
+}
+
+TEST_F(Refusal, RankOutOfRange) {
+  for (const Rank rank : {2, -1}) {
+    options_.rank = rank;
+    EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr(str("rank ", rank, " is out of range")),
+                                         HasSubstr("ranks are 0 to 1")));
+  }
+}
+
+TEST_F(Refusal, ADuplicateAndTheJobGoesOn) {
+  const auto clients = testing::join_all(server_, 2);
+  EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr(str("rank 0 has joined already (host ")),
+                                       HasSubstr(str("pid ", getpid()))));
+  EXPECT_THAT(run_ranks(2, [&](Rank rank) { clients[static_cast<std::size_t>(rank)]->barrier("b"); }),
+              Each(IsEmpty()));
+  clients[1]->goodbye();
+  EXPECT_THAT(refusal(client_options(server_, 1, 2)), HasSubstr("rank 1 has been here and left"));
+  EXPECT_FALSE(server_.first_failure());
+}
+
+TEST_F(Refusal, AnotherVersion) {
+  auto handshake = testing::handshake_of(0, 2);
+  handshake.protocol_version = 99;
+  RawPeer peer(server_.port());
+  peer.send(testing::hello_of(handshake));
+  const auto frame = peer.receive();
+  ASSERT_TRUE(frame);
+  const auto message = runtime::parse_message(frame->message());
+  EXPECT_EQ(message.refusal().code(), 14);
+  EXPECT_THAT(message.refusal().reason(), HasSubstr("protocol version 99, but this server speaks 1"));
+  EXPECT_TRUE(peer.is_closed());
+}
+
+TEST_F(Refusal, AServerThatDoesNotKnowTheToken) {
+  auto options = server_options(2);
+  // A server that lets everybody in, and so must guess its seal: a listener that answers with garbage.
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  options_.port = ntohs(address.sin_port);
+  std::thread impostor([&] {
+    const int connection = accept(listener, nullptr, nullptr);
+    proto::RendezvousMessage challenge, welcome;
+    challenge.mutable_challenge()->set_nonce(std::string(runtime::kNonceBytes, 'n'));
+    welcome.mutable_welcome()->set_heartbeat_timeout_ms(1000);
+    proto::RendezvousFrame first, second;
+    first.set_message(challenge.SerializeAsString());
+    second.set_message(welcome.SerializeAsString());
+    second.set_mac(std::string(runtime::kMacBytes, 'm'));
+    const std::string bytes = runtime::encode_frame(first) + runtime::encode_frame(second);
+    EXPECT_EQ(send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    char rest[4096];
+    while (recv(connection, rest, sizeof rest, 0) > 0) {
+    }
+    close(connection);
+  });
+  EXPECT_THAT(refusal(options_), AllOf(HasSubstr("15: "), HasSubstr("does not know the token of job 'job'")));
+  impostor.join();
+  close(listener);
+}
+
+TEST(RendezvousOptions, AreChecked) {
+  auto options = server_options(0);
+  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }), HasSubstr("2: world size 0"));
+  options = server_options(1);
+  options.token = "short";
+  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }), HasSubstr("2: a token of 5 characters"));
+}
+
+}  // namespace
+}  // namespace cp
