@@ -42,8 +42,6 @@ std::string difference(const std::map<std::string, std::vector<Rank>>& parties) 
   return join(texts, ", ");
 }
 
-std::string short_text(const Digest& digest) { return to_string(digest).substr(0, 12); }
-
 }  // namespace
 
 PlanDigests plan_digests(const Plan& plan) {
@@ -60,7 +58,7 @@ std::string plan_difference(const std::vector<PlanDigests>& ranks) {
   std::map<std::string, std::vector<Rank>> inputs;
   std::set<std::string> groups;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    inputs[short_text(ranks[rank].inputs)].push_back(static_cast<Rank>(rank));
+    inputs[to_string(ranks[rank].inputs)].push_back(static_cast<Rank>(rank));
     for (const PlanDigests::GroupDigest& group : ranks[rank].groups) groups.insert(group.group);
   }
   std::vector<std::string> texts;
@@ -72,7 +70,7 @@ std::string plan_difference(const std::vector<PlanDigests>& ranks) {
       const auto& own = ranks[rank].groups;
       const auto known = std::ranges::find(own, name, &PlanDigests::GroupDigest::group);
       if (known != own.end()) {
-        collectives[short_text(known->collectives)].push_back(static_cast<Rank>(rank));
+        collectives[to_string(known->collectives)].push_back(static_cast<Rank>(rank));
       } else if (std::ranges::find(members, static_cast<Rank>(rank)) != members.end()) {
         collectives["no such group"].push_back(static_cast<Rank>(rank));
       }

@@ -243,7 +243,7 @@ class RendezvousServer::Impl {
       roster_.progress(peer.rank, point);
       divergence_.add(peer.rank, point, now);
     }
-    roster_.progress(peer.rank, from_wire(heartbeat.latest()));
+    if (heartbeat.has_latest()) roster_.progress(peer.rank, from_wire(heartbeat.latest()));
     find_divergence(now);
     Message answer;
     answer.mutable_heartbeat();

@@ -1,0 +1,173 @@
+// Peers that do not keep the rules: the job goes on, or fails with its code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/errors.h"
+#include "tests/rendezvous/job.h"
+
+namespace cp {
+namespace {
+
+using namespace std::chrono_literals;
+using runtime::RendezvousServer;
+using ::testing::Each;
+using testing::handshake_of;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kToken;
+using testing::RawPeer;
+using testing::server_options;
+
+proto::RendezvousMessage heartbeat() {
+  proto::RendezvousMessage message;
+  message.mutable_heartbeat();
+  return message;
+}
+
+class Hostile : public ::testing::Test {
+ protected:
+  // All ranks join, meet and leave.
+  void expect_job_works() {
+    EXPECT_THAT(testing::run_ranks(2,
+                                   [&](Rank rank) {
+                                     const auto client = testing::join(server_, rank, 2);
+                                     client->barrier("b");
+                                     client->goodbye();
+                                   }),
+                Each(IsEmpty()));
+    EXPECT_FALSE(server_.first_failure());
+  }
+  static runtime::ServerOptions options() {
+    auto options = server_options(2);
+    options.handshake_timeout = 500ms;
+    return options;
+  }
+  RendezvousServer server_{options()};
+};
+
+TEST_F(Hostile, GarbageIsRefused) {
+  for (const std::string& garbage :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100, '\0'),
+        std::string("\x04\0\0\0\xff\xff\xff\xff", 8), std::string(100'000, 'x')}) {
+    RawPeer peer(server_.port());
+    peer.send(garbage);
+    EXPECT_TRUE(peer.is_closed());
+  }
+  expect_job_works();
+}
+
+TEST_F(Hostile, ALengthOfFourGigabytesIsRefusedAtOnce) {
+  RawPeer peer(server_.port());
+  peer.send("\xff\xff\xff\xff");
+  const auto frame = peer.receive();
+  ASSERT_TRUE(frame);
+  const auto refusal = runtime::parse_message(frame->message()).refusal();
+  EXPECT_EQ(refusal.code(), 14);
+  EXPECT_THAT(refusal.reason(), HasSubstr("a frame of 4294967295 bytes, of at most 4096"));
+  expect_job_works();
+}
+
+TEST_F(Hostile, HalfAFrameAndSilenceEndAtTheDeadline) {
+  RawPeer half(server_.port()), silent(server_.port()), hello(server_.port());
+  const auto message = testing::hello_of(handshake_of(0, 2));
+  half.send(message.SerializeAsString().substr(0, 7));
+  hello.send(message);
+  expect_job_works();
+  EXPECT_TRUE(half.is_closed());
+  EXPECT_TRUE(silent.is_closed());
+  EXPECT_TRUE(hello.is_closed());
+}
+
+TEST_F(Hostile, TheFirstExchangeCannotBeSkipped) {
+  RawPeer join(server_.port()), request(server_.port()), twice(server_.port());
+  proto::RendezvousMessage message;
+  message.mutable_join();
+  join.send(message);
+  EXPECT_TRUE(join.is_closed());
+  message.mutable_request()->mutable_set()->set_key("k");
+  request.send(message);
+  EXPECT_TRUE(request.is_closed());
+  twice.send(testing::hello_of(handshake_of(0, 2)));
+  ASSERT_TRUE(twice.receive());
+  twice.send(testing::hello_of(handshake_of(0, 2)));
+  const auto frame = twice.receive();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(runtime::parse_message(frame->message()).refusal().code(), 15);
+  expect_job_works();
+}
+
+TEST_F(Hostile, ARecordedJoinIsOfNoUseOnAnotherConnection) {
+  auto handshake = handshake_of(0, 2);
+  std::string recorded;
+  {
+    auto other = options();
+    RendezvousServer server(other);
+    RawPeer rank(server.port());
+    rank.join(handshake, kToken);
+    ASSERT_TRUE(rank.receive());
+    recorded = rank.sent;
+  }
+  RawPeer replay(server_.port());
+  replay.send(recorded);
+  ASSERT_TRUE(replay.receive());  // the challenge
+  const auto frame = replay.receive();
+  ASSERT_TRUE(frame);
+  const auto refusal = runtime::parse_message(frame->message()).refusal();
+  EXPECT_EQ(refusal.code(), 15);
+  EXPECT_THAT(refusal.reason(), HasSubstr("wrong token"));
+  EXPECT_TRUE(replay.is_closed());
+  expect_job_works();
+}
+
+// On the rank's own connection nobody can be trusted any more: the job fails, with the code of authentication.
+TEST_F(Hostile, RepeatedAndAlteredFramesEndTheJob) {
+  for (const bool repeated : {true, false}) {
+    RendezvousServer server(options());
+    RawPeer rank(server.port());
+    rank.join(handshake_of(0, 2), kToken);
+    ASSERT_TRUE(rank.receive());
+    auto frame = rank.session->seal(heartbeat().SerializeAsString());
+    if (repeated) {
+      rank.send(runtime::encode_frame(frame));
+      ASSERT_TRUE(rank.receive());
+    } else {
+      frame.set_message(frame.message() + '\0');
+    }
+    rank.send(runtime::encode_frame(frame));
+    EXPECT_TRUE(rank.is_closed());
+    ASSERT_TRUE(testing::soon([&] { return server.first_failure().has_value(); }));
+    EXPECT_EQ(server.first_failure()->code, ExitCode::authentication);
+    EXPECT_THAT(to_string(*server.first_failure()),
+                HasSubstr("rank 0 (host elsewhere, pid 7): its connection was closed "
+                          "here: frame"));
+  }
+}
+
+TEST_F(Hostile, ARankThatKnowsTheTokenCannotSendWhatIsNoMessage) {
+  RawPeer rank(server_.port());
+  rank.join(handshake_of(0, 2), kToken);
+  ASSERT_TRUE(rank.receive());
+  rank.send(runtime::encode_frame(rank.session->seal("\xff\xff garbage")));
+  EXPECT_TRUE(rank.is_closed());
+  ASSERT_TRUE(testing::soon([&] { return server_.first_failure().has_value(); }));
+  EXPECT_EQ(server_.first_failure()->code, ExitCode::rendezvous);
+}
+
+TEST(HostileCrowd, TwoHundredIdleConnectionsHinderNobody) {
+  auto options = server_options(2);
+  options.handshake_timeout = 600s;  // it is not the deadline that makes room
+  RendezvousServer server(options);
+  std::vector<std::unique_ptr<RawPeer>> idle;
+  for (int i = 0; i < 100; ++i) idle.push_back(std::make_unique<RawPeer>(server.port()));
+  const auto first = testing::join(server, 0, 2);
+  for (int i = 0; i < 100; ++i) idle.push_back(std::make_unique<RawPeer>(server.port()));
+  const auto second = testing::join(server, 1, 2);
+  EXPECT_THAT(testing::run_ranks(2, [&](Rank rank) { (rank == 0 ? first : second)->barrier("b"); }),
+              Each(IsEmpty()));
+  EXPECT_FALSE(server.first_failure());
+  // Of 202 connections 66 may stay, 64 of them idle; the oldest went.
+  for (std::size_t i = 0; i < 200 - 64; ++i) EXPECT_TRUE(idle[i]->is_closed());
+}
+
+}  // namespace
+}  // namespace cp
