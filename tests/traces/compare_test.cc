@@ -159,6 +159,8 @@ TEST(CompareTraces, RanksOfOneSideAreNamed) {
   EXPECT_THAT(result.only_in_a, ElementsAre(0));
   EXPECT_THAT(result.only_in_b, ElementsAre(2));
   EXPECT_EQ(result.num_ranks, 1U);
+  EXPECT_FALSE(compare_traces(sample_traces(3), a).identical) << "what one side alone has is enough";
+  EXPECT_FALSE(compare_traces(a, sample_traces(3)).identical);
   b.push_back(b[0]);
   EXPECT_THROW(compare_traces(a, b), InvalidInput);
 }

@@ -66,6 +66,12 @@ TEST_F(TraceFiles, AFolderOfRanksIsOneTrace) {
   EXPECT_EQ(rank_trace_path("a", 3), "a/rank-3.cptrace");
 }
 
+// The format of today, which later versions read; a seed of the fuzzer too.
+TEST_F(TraceFiles, TheStoredFileWithAllSectionsIsWrittenAlike) {
+  write_trace_file(path("again.cptrace"), sample_traces(3));
+  EXPECT_EQ(contents(path("again.cptrace")), contents("tests/traces/files/all_sections.cptrace"));
+}
+
 TEST_F(TraceFiles, AFileIsReadAsItIs) {
   write_trace_file(path("all.cptrace"), sample_traces(2));
   EXPECT_EQ(read_trace_path(path("all.cptrace")).ranks, sample_traces(2));
