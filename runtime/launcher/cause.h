@@ -1,0 +1,51 @@
+// Which of several failures was the cause of the others.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shared/base/types.h"
+
+namespace cp::runtime {
+
+// Something that may have been the first failure.
+struct Suspect {
+  Rank rank = -1;
+  std::optional<int> signal;          // that killed it
+  int exit_code = 0;                  // 128 + n for signal n
+  std::optional<std::string> report;  // what fail() was told; none for a process that was seen to end
+  int pass = 0;                       // grows with time; equal for what one look at all processes found
+};
+
+// Collects suspects for as long as a process that failed first may be seen after its consequences.
+class CauseFinder {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void add(Suspect suspect, Clock::time_point now);
+  bool empty() const { return suspects_.empty(); }
+
+  // When no better suspect is waited for: 100 ms after the first, or 500 ms while there are only such as are mostly
+  // consequences: their cause may have happened on another machine, whose launcher takes its own 100 ms.
+  Clock::time_point deadline() const;
+
+  // The earliest, where
+  // - codes that are mostly consequences (timeout, peer lost, rendezvous) come after all else;
+  // - of ends that were seen at once, a signal that no lost peer causes comes first, then the lower rank;
+  // - a report gives way to a later end of the process that it is about, or to a later death by such a signal.
+  const Suspect& cause() const;
+
+ private:
+  std::vector<Suspect> suspects_;
+  Clock::time_point first_{};
+};
+
+// "SIGKILL"; "signal 40".
+std::string signal_name(int signal);
+
+// "was killed by SIGKILL", "ended with exit code 1".
+std::string end_text(const Suspect& suspect);
+
+}  // namespace cp::runtime

@@ -1,0 +1,46 @@
+// A file descriptor that is closed with its owner.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <utility>
+
+namespace cp::runtime {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  void reset() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  Descriptor read_end, write_end;
+};
+
+// Both ends are closed on exec, and neither is 0, 1 or 2 even where those were closed. Throws InvalidInput with the limit that
+// was met.
+Pipe make_pipe();
+
+// The same for a file. Throws InvalidInput that quotes the path.
+Descriptor open_file(const char* path, int flags);
+
+}  // namespace cp::runtime

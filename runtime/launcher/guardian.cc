@@ -1,0 +1,76 @@
+#include "runtime/launcher/guardian.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <vector>
+
+#include <linux/close_range.h>
+
+#include "runtime/launcher/signals.h"
+#include "shared/base/error.h"
+
+namespace cp::runtime {
+namespace {
+
+struct Message {
+  int slot;
+  pid_t group;
+};
+
+// Other threads of the launcher may have held any lock at the fork: only system calls.
+[[noreturn]] void guard_until_launcher_dies(int pipe, pid_t* groups, std::size_t slots) noexcept {
+  setsid();
+  prctl(PR_SET_NAME, "cprun-guardian");
+  dup2(pipe, STDIN_FILENO);
+  close_from(STDOUT_FILENO, false);
+  Message message;
+  while (true) {
+    const ssize_t n = read(STDIN_FILENO, &message, sizeof message);  // written as one, so read as one
+    if (n < 0 && errno == EINTR) continue;
+    if (n != sizeof message) break;
+    if (static_cast<std::size_t>(message.slot) < slots) groups[message.slot] = message.group;
+  }
+  for (std::size_t slot = 0; slot < slots; ++slot) {
+    if (groups[slot] > 0) kill(-groups[slot], SIGKILL);
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+Guardian::Guardian(int slots) : pipe_(make_pipe()) {
+  std::vector<pid_t> groups(static_cast<std::size_t>(slots), 0);
+  const BlockedSignals blocked;  // and the guardian keeps them so
+  pid_ = fork();
+  if (pid_ == 0) guard_until_launcher_dies(pipe_.read_end.get(), groups.data(), groups.size());
+  if (pid_ < 0) throw InvalidInput(str("cannot start a process: ", std::strerror(errno)));
+  pipe_.read_end.reset();
+}
+
+Guardian::~Guardian() {
+  kill(pid_, SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Guardian::guard(int slot, pid_t group) const noexcept {
+  const Message message{slot, group};
+  [[maybe_unused]] const ssize_t written = write(pipe_.write_end.get(), &message, sizeof message);
+}
+
+void close_from(int first, bool on_exec) noexcept {
+  if (close_range(static_cast<unsigned>(first), ~0U, on_exec ? CLOSE_RANGE_CLOEXEC : 0) == 0) return;
+  const long limit = sysconf(_SC_OPEN_MAX);  // kernels before 5.11
+  for (int fd = first; fd < limit; ++fd) {
+    if (on_exec) {
+      fcntl(fd, F_SETFD, FD_CLOEXEC);
+    } else {
+      close(fd);
+    }
+  }
+}
+
+}  // namespace cp::runtime

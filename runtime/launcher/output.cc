@@ -1,0 +1,105 @@
+#include "runtime/launcher/output.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ostream>
+
+#include "shared/base/text.h"
+
+namespace cp::runtime {
+namespace {
+
+constexpr std::size_t kReadBytes = 64 * 1024;
+// More than a pipe holds: somebody still writes, and who waited for the end would wait forever.
+constexpr std::size_t kMostDrainedBytes = 4 * 1024 * 1024;
+constexpr std::size_t kLastLineBytes = 500;
+
+}  // namespace
+
+std::string LineCutter::feed(std::string_view bytes) {
+  std::string lines;
+  while (!bytes.empty()) {
+    const std::size_t end = bytes.find('\n');
+    const std::size_t room = kLongestBytes - partial_.size();
+    if (end <= room) {
+      complete(bytes.substr(0, end), lines);
+      bytes.remove_prefix(end + 1);
+    } else if (bytes.size() > room) {
+      complete(bytes.substr(0, room), lines);
+      bytes.remove_prefix(room);
+    } else {
+      partial_ += bytes;
+      bytes = {};
+    }
+  }
+  return lines;
+}
+
+void LineCutter::complete(std::string_view more, std::string& lines) {
+  const std::size_t begin = lines.size() + prefix_.size();
+  lines.append(prefix_).append(partial_).append(more);
+  partial_.clear();
+  const std::string_view line = trim(std::string_view(lines).substr(begin));
+  if (!line.empty()) last_line_ = line.substr(0, kLastLineBytes);
+  lines += '\n';
+}
+
+std::string LineCutter::finish() {
+  std::string lines;
+  if (!partial_.empty()) complete("", lines);
+  return lines;
+}
+
+std::string LineCutter::last_line() const {
+  const std::string_view line = trim(partial_);
+  return line.empty() ? last_line_ : std::string(line.substr(0, kLastLineBytes));
+}
+
+RankOutput::RankOutput(std::string prefix, std::ostream& stream, const std::string& log)
+    : cutter_(std::move(prefix)), stream_(stream), log_path_(log), pipe_(make_pipe()) {
+  if (!log.empty()) log_ = open_file(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC);
+  fcntl(pipe_.read_end.get(), F_SETFL, O_NONBLOCK);  // the rank's end is another description, and blocks
+}
+
+bool RankOutput::read_once() {
+  if (fd() < 0) return false;
+  std::array<char, kReadBytes> buffer;
+  const ssize_t n = read(fd(), buffer.data(), buffer.size());
+  if (n < 0) return errno == EINTR;
+  if (n == 0) {
+    finish();
+    return false;
+  }
+  const std::string_view bytes(buffer.data(), static_cast<std::size_t>(n));
+  save(bytes);
+  if (const std::string lines = cutter_.feed(bytes); !lines.empty()) stream_ << lines << std::flush;
+  return true;
+}
+
+void RankOutput::read_some() { read_once(); }
+
+void RankOutput::drain() {
+  for (std::size_t reads = 0; reads < kMostDrainedBytes / kReadBytes && read_once(); ++reads) {
+  }
+}
+
+void RankOutput::finish() {
+  if (fd() < 0) return;
+  pipe_.read_end.reset();
+  if (const std::string lines = cutter_.finish(); !lines.empty()) stream_ << lines << std::flush;
+}
+
+void RankOutput::save(std::string_view bytes) {
+  while (log_.is_open() && !bytes.empty()) {
+    const ssize_t n = write(log_.get(), bytes.data(), bytes.size());
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+    } else if (errno != EINTR) {
+      stream_ << str("cannot write '", log_path_, "': ", std::strerror(errno), "; its rest is missing\n");
+      log_.reset();
+    }
+  }
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,59 @@
+// What a rank writes, line by line.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <string_view>
+
+#include "runtime/launcher/descriptor.h"
+
+namespace cp::runtime {
+
+// Cuts a stream of bytes into lines; a longer one into several.
+class LineCutter {
+ public:
+  static constexpr std::size_t kLongestBytes = 64 * 1024;
+
+  explicit LineCutter(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  // The lines that these bytes complete, each with its prefix and its end.
+  std::string feed(std::string_view bytes);
+  // The last line, where it had no end yet.
+  std::string finish();
+  // The last line that was not blank, complete or not, and no more than some hundred bytes of it.
+  std::string last_line() const;
+
+ private:
+  void complete(std::string_view more, std::string& lines);
+
+  std::string prefix_, partial_, last_line_;
+};
+
+// One output of one rank: from its pipe into the stream of all ranks, by lines, and as it is into a file.
+class RankOutput {
+ public:
+  // No file where log is empty: an existing one is overwritten. The stream must outlive it. Throws InvalidInput.
+  RankOutput(std::string prefix, std::ostream& stream, const std::string& log);
+
+  Descriptor take_write_end() {
+    return std::move(pipe_.write_end);
+  }                                                // for the rank; closed here when it has it
+  int fd() const { return pipe_.read_end.get(); }  // -1: ended
+
+  void read_some();  // what is there, 64 KiB at most
+  void drain();      // all that is there
+  void finish();     // the same, and the last line; reads no more
+  std::string last_line() const { return cutter_.last_line(); }
+
+ private:
+  bool read_once();
+  void save(std::string_view bytes);
+
+  LineCutter cutter_;
+  std::ostream& stream_;
+  std::string log_path_;
+  Descriptor log_;
+  Pipe pipe_;
+};
+
+}  // namespace cp::runtime

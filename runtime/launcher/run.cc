@@ -1,0 +1,327 @@
+#include "runtime/launcher/run.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "runtime/launcher/spawn.h"
+#include "shared/base/error.h"
+
+namespace cp::runtime {
+namespace {
+
+// SIGKILL ends a group at once, unless one of it waits for a device that does not answer.
+constexpr std::chrono::seconds kKilledGroupEnds{2};
+
+std::string prefix_of(const LaunchOptions& options, Rank rank) {
+  if (!options.prefix) return "";
+  const Rank largest = std::max(options.world_size, options.first_rank + options.nproc) - 1;
+  const std::string number = str(rank);
+  return str("[rank ", std::string(str(largest).size() - number.size(), ' '), number, "] ");
+}
+
+std::string log_of(const LaunchOptions& options, Rank rank, const char* stream) {
+  return options.log_dir.empty() ? "" : str(options.log_dir, "/rank-", rank, stream);
+}
+
+bool read_by_child(int fd) { return fcntl(fd, F_GETFD) >= 0 && isatty(fd) == 0; }
+
+}  // namespace
+
+FailureReports::FailureReports() : wake_(make_pipe()) {
+  fcntl(wake_.read_end.get(), F_SETFL, O_NONBLOCK);
+  fcntl(wake_.write_end.get(), F_SETFL, O_NONBLOCK);
+}
+
+void FailureReports::add(Suspect report) {
+  const std::lock_guard lock(mutex_);
+  reports_.push_back(std::move(report));
+  [[maybe_unused]] const ssize_t written = write(wake_.write_end.get(), "", 1);
+}
+
+std::vector<Suspect> FailureReports::take() {
+  const std::lock_guard lock(mutex_);
+  char bytes[64];
+  while (read(fd(), bytes, sizeof bytes) > 0) {
+  }
+  return std::exchange(reports_, {});
+}
+
+Subreaper::Subreaper() {
+  prctl(PR_GET_CHILD_SUBREAPER, &before_);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+Subreaper::~Subreaper() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
+
+LauncherRun::LauncherRun(const LaunchOptions& options, FailureReports& reports)
+    : options_(options), reports_(reports), guardian_(options.nproc) {}
+
+LauncherRun::~LauncherRun() {
+  for (const Process& process : processes_) {
+    if (!process.gone) kill(-static_cast<pid_t>(process.end.pid), SIGKILL);
+  }
+  for (const Process& process : processes_) {
+    if (process.gone) continue;
+    while (waitpid(-static_cast<pid_t>(process.end.pid), nullptr, 0) > 0 || errno == EINTR) {
+    }
+  }
+}
+
+LaunchResult LauncherRun::finish() {
+  start_all();
+  while (true) {
+    const Time now = Clock::now();
+    take_signals(now);
+    ++pass_;
+    take_reports(now);
+    ++pass_;
+    reap(now);
+    keep_deadlines(now);
+    const bool undecided = !suspects_.empty() && !first_failure_;
+    if (all_gone() && !undecided) break;
+    wait(now);
+  }
+  return result();
+}
+
+void LauncherRun::start_all() {
+  if (!options_.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options_.log_dir, error);
+    if (error) throw InvalidInput(str("cannot make '", options_.log_dir, "': ", error.message()));
+  }
+  const Descriptor null_device = open_file("/dev/null", O_RDONLY);
+  processes_.reserve(static_cast<std::size_t>(options_.nproc));
+  for (int i = 0; i < options_.nproc; ++i) start(i, null_device.get());
+}
+
+void LauncherRun::start(int index, int null_device) {
+  const Rank rank = options_.first_rank + index;
+  const std::string prefix = prefix_of(options_, rank);
+  Process process{.end = {.rank = rank, .pid = 0, .exit_code = 0, .signal = {}, .when = {}},
+                  .out = RankOutput(prefix, *options_.out, log_of(options_, rank, ".out")),
+                  .err = RankOutput(prefix, *options_.err, log_of(options_, rank, ".err")),
+                  .kill_at = {},
+                  .give_up_at = {}};
+  const Descriptor out = process.out.take_write_end(), err = process.err.take_write_end();
+  const bool own_stdin = index == 0 && options_.stdin_to_first && read_by_child(STDIN_FILENO);
+  process.end.pid =
+      spawn({.argv = options_.argv,
+             .environment = options_.environment ? options_.environment(index) : std::vector<std::string>(),
+             .slot = index,
+             .in = own_stdin ? STDIN_FILENO : null_device,
+             .out = out.get(),
+             .err = err.get()},
+            signals_, guardian_);
+  processes_.push_back(std::move(process));
+}
+
+// Until something happens; reads what the processes wrote.
+void LauncherRun::wait(Time now) {
+  polled_.clear();
+  polled_.push_back({signals_.fd(), POLLIN, 0});
+  polled_.push_back({reports_.fd(), POLLIN, 0});
+  for (const Process& process : processes_) {
+    polled_.push_back({process.out.fd(), POLLIN, 0});  // poll passes over -1
+    polled_.push_back({process.err.fd(), POLLIN, 0});
+  }
+  int timeout_ms = -1;
+  if (const Time deadline = next_deadline(); deadline != Time::max()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
+    timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+  }
+  if (poll(polled_.data(), polled_.size(), timeout_ms) <= 0) return;
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    if (polled_[2 + 2 * i].revents != 0) processes_[i].out.read_some();
+    if (polled_[3 + 2 * i].revents != 0) processes_[i].err.read_some();
+  }
+}
+
+LauncherRun::Time LauncherRun::next_deadline() const {
+  Time next = Time::max();
+  if (!suspects_.empty() && !first_failure_) next = suspects_.deadline();
+  if (phase_ == Phase::failed || phase_ == Phase::stopping) next = std::min(next, phase_ends_);
+  for (const Process& process : processes_) {
+    if (process.gone) continue;
+    const std::optional<Time>& own = process.give_up_at ? process.give_up_at : process.kill_at;
+    if (own) next = std::min(next, *own);
+  }
+  return next;
+}
+
+bool LauncherRun::all_gone() const {
+  return std::all_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.gone; });
+}
+
+void LauncherRun::take_signals(Time now) {
+  for (const int signal : signals_.take()) {
+    switch (phase_) {
+      case Phase::running:
+        interrupted_by_ = signal;
+        [[fallthrough]];
+      case Phase::failed:
+        stop_all(signal, now);
+        break;
+      case Phase::stopping:
+        if (signal == SIGINT) {
+          kill_all();
+        } else {
+          signal_all(signal);
+        }
+        break;
+      case Phase::killing:
+        break;
+    }
+  }
+}
+
+void LauncherRun::take_reports(Time now) {
+  for (Suspect& report : reports_.take()) {
+    report.pass = pass_;
+    suspect(std::move(report), now);
+  }
+}
+
+void LauncherRun::reap(Time now) {
+  for (Process& process : processes_) {
+    if (!process.ended) reap_process(process, now);
+    if (process.ended && !process.gone) reap_group(process, now);
+  }
+}
+
+void LauncherRun::reap_process(Process& process, Time now) {
+  const auto pid = static_cast<pid_t>(process.end.pid);
+  siginfo_t info = {};
+  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+    return;
+  }
+  // Before waitpid gives the number back, so that it cannot be another's.
+  kill(-pid, phase_ == Phase::killing ? SIGKILL : SIGTERM);
+  kill(-pid, SIGCONT);
+  process.kill_at = now + options_.grace;
+  waitpid(pid, nullptr, 0);
+  process.ended = true;
+  process.end.when = now;
+  if (info.si_code == CLD_EXITED) {
+    process.end.exit_code = info.si_status;
+  } else {
+    process.end.signal = info.si_status;
+    process.end.exit_code = 128 + info.si_status;
+  }
+  process.out.drain();
+  process.err.drain();
+  if (process.end.exit_code != 0) {
+    suspect({.rank = process.end.rank,
+             .signal = process.end.signal,
+             .exit_code = process.end.exit_code,
+             .report = {},
+             .pass = pass_},
+            now);
+  }
+}
+
+void LauncherRun::reap_group(Process& process, Time now) {
+  const auto pid = static_cast<pid_t>(process.end.pid);
+  while (waitpid(-pid, nullptr, WNOHANG) > 0) {
+  }
+  const bool empty = kill(-pid, 0) != 0 && errno == ESRCH;
+  if (!empty && !process.give_up_at && (phase_ == Phase::killing || now >= process.kill_at)) {
+    kill(-pid, SIGKILL);
+    process.give_up_at = now + kKilledGroupEnds;
+  }
+  if (!empty && !(process.give_up_at && now >= *process.give_up_at)) return;
+  process.gone = true;
+  process.out.drain();
+  process.err.drain();
+  guardian_.guard(static_cast<int>(&process - processes_.data()), 0);
+}
+
+void LauncherRun::keep_deadlines(Time now) {
+  if (phase_ == Phase::failed && now >= phase_ends_) stop_all(SIGTERM, now);
+  if (phase_ == Phase::stopping && now >= phase_ends_) kill_all();
+  if (!suspects_.empty() && !first_failure_ && now >= suspects_.deadline()) decide();
+}
+
+// What happens after the processes were told to end, and after the cause was named, is a consequence.
+void LauncherRun::suspect(Suspect suspect, Time now) {
+  if (first_failure_ || phase_ == Phase::stopping || phase_ == Phase::killing) return;
+  suspects_.add(std::move(suspect), now);
+  if (phase_ != Phase::running) return;
+  phase_ = Phase::failed;
+  phase_ends_ = now + options_.consequence_delay;
+}
+
+void LauncherRun::decide() {
+  first_failure_ = failure_of(suspects_.cause());
+  if (options_.on_failure) options_.on_failure(*first_failure_);
+}
+
+ProcessFailure LauncherRun::failure_of(const Suspect& cause) const {
+  ProcessFailure failure{.rank = cause.rank,
+                         .host = {},
+                         .pid = 0,
+                         .signal = cause.signal,
+                         .exit_code = cause.exit_code,
+                         .text = cause.report.value_or("")};
+  const int index = cause.rank - options_.first_rank;
+  if (index < 0 || index >= options_.nproc) return failure;
+  const Process& process = processes_[static_cast<std::size_t>(index)];
+  failure.host = options_.host;
+  failure.pid = process.end.pid;
+  if (cause.report) return failure;
+  failure.text =
+      str("rank ", cause.rank, " on host ", failure.host, " (pid ", failure.pid, ") ", end_text(cause));
+  const std::string where = options_.describe ? options_.describe(cause.rank) : "";
+  if (!where.empty()) failure.text += " " + where;
+  const std::string said = process.err.last_line();
+  if ((!cause.signal || cause.signal == SIGABRT) && !said.empty()) failure.text += ": " + said;
+  return failure;
+}
+
+void LauncherRun::signal_all(int signal) {
+  for (const Process& process : processes_) {
+    if (process.gone) continue;
+    kill(-static_cast<pid_t>(process.end.pid), signal);
+    kill(-static_cast<pid_t>(process.end.pid), SIGCONT);  // a stopped process takes no other signal
+  }
+}
+
+void LauncherRun::stop_all(int signal, Time now) {
+  phase_ = Phase::stopping;
+  phase_ends_ = now + options_.grace;
+  signal_all(signal);
+}
+
+void LauncherRun::kill_all() {
+  phase_ = Phase::killing;
+  for (Process& process : processes_) {
+    if (process.gone) continue;
+    kill(-static_cast<pid_t>(process.end.pid), SIGKILL);
+    if (process.ended) reap_group(process, Clock::now());
+  }
+}
+
+LaunchResult LauncherRun::result() {
+  LaunchResult result;
+  result.first_failure = first_failure_;
+  result.interrupted_by = interrupted_by_;
+  for (Process& process : processes_) {
+    process.out.finish();
+    process.err.finish();
+    result.ends.push_back(process.end);
+    const bool is_cause = first_failure_ && first_failure_->rank == process.end.rank;
+    if (process.end.exit_code != 0 && !is_cause) ++result.stopped;
+  }
+  if (first_failure_) {
+    result.exit_code = first_failure_->exit_code;
+  } else if (interrupted_by_) {
+    result.exit_code = 128 + *interrupted_by_;
+  }
+  return result;
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,106 @@
+// The body of Launcher::run(): one loop over all that can happen to the processes of a job.
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <poll.h>
+#include <string>
+#include <vector>
+
+#include "runtime/launcher/cause.h"
+#include "runtime/launcher/descriptor.h"
+#include "runtime/launcher/guardian.h"
+#include "runtime/launcher/launcher.h"
+#include "runtime/launcher/output.h"
+#include "runtime/launcher/signals.h"
+
+namespace cp::runtime {
+
+// What Launcher::fail() was told, from any thread.
+class FailureReports {
+ public:
+  FailureReports();
+  void add(Suspect report);
+  std::vector<Suspect> take();
+  int fd() const { return wake_.read_end.get(); }  // readable when there are some
+
+ private:
+  std::mutex mutex_;
+  std::vector<Suspect> reports_;
+  Pipe wake_;
+};
+
+// Descendants whose parents have died become children of this process while one exists, so that it can see them end.
+class Subreaper {
+ public:
+  Subreaper();
+  ~Subreaper();
+  Subreaper(const Subreaper&) = delete;
+  Subreaper& operator=(const Subreaper&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+class LauncherRun {
+ public:
+  LauncherRun(const LaunchOptions& options, FailureReports& reports);
+  ~LauncherRun();  // kills what is left: only where finish() did not return
+  LauncherRun(const LauncherRun&) = delete;
+  LauncherRun& operator=(const LauncherRun&) = delete;
+
+  LaunchResult finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Time = Clock::time_point;
+
+  // A process, then what is left of its group.
+  struct Process {
+    ProcessEnd end;
+    RankOutput out, err;
+    bool ended = false;                       // the process
+    bool gone = false;                        // and its group
+    std::optional<Time> kill_at, give_up_at;  // what is left of the group
+  };
+  enum class Phase { running, failed, stopping, killing };
+
+  void start_all();
+  void start(int index, int null_device);
+  void wait(Time now);
+  Time next_deadline() const;
+  bool all_gone() const;
+
+  void take_signals(Time now);
+  void take_reports(Time now);
+  void reap(Time now);
+  void reap_process(Process& process, Time now);
+  void reap_group(Process& process, Time now);
+  void keep_deadlines(Time now);
+
+  void suspect(Suspect suspect, Time now);
+  void decide();
+  ProcessFailure failure_of(const Suspect& cause) const;
+  void signal_all(int signal);
+  void stop_all(int signal, Time now);
+  void kill_all();
+  LaunchResult result();
+
+  const LaunchOptions& options_;
+  FailureReports& reports_;
+  SignalScope signals_;
+  Subreaper subreaper_;
+  Guardian guardian_;
+  std::vector<Process> processes_;
+  std::vector<pollfd> polled_;
+
+  Phase phase_ = Phase::running;
+  Time phase_ends_{};  // of failed and stopping
+  CauseFinder suspects_;
+  int pass_ = 0;
+  std::optional<ProcessFailure> first_failure_;
+  std::optional<int> interrupted_by_;
+};
+
+}  // namespace cp::runtime
