@@ -63,18 +63,23 @@ class GlooDevice::Impl {
     memory_.emplace(plan, bindings);
     streams_.require(plan.streams.size());
     observed_.resize(std::max(observed_.size(), plan.streams.size()));
+    times_.resize(observed_.size());
+    for (std::vector<StepTime>& times : times_) times.clear();
     connect(plan.groups);
   }
 
   void launch(const Step& step, std::int64_t iteration) {
-    if (const Kernel* kernel = std::get_if<Kernel>(&step.work)) {
-      streams_.enqueue(step.stream, [this, kernel, iteration] { run_kernel(*kernel, *memory_, iteration); });
-      return;
-    }
-    const Collective& collective = std::get<Collective>(step.work);
-    Member& member = *members_[static_cast<std::size_t>(group_of(collective))];
-    streams_.enqueue(step.stream, [this, &member, &collective, iteration, stream = step.stream] {
-      run_collective(member, collective, iteration, stream);
+    Member* member = nullptr;
+    if (const auto* collective = std::get_if<Collective>(&step.work))
+      member = members_[static_cast<std::size_t>(group_of(*collective))];
+    streams_.enqueue(step.stream, [this, &step, member, iteration] {
+      const std::int64_t begin_ns = now_ns();
+      if (member == nullptr) {
+        run_kernel(std::get<Kernel>(step.work), *memory_, iteration);
+      } else {
+        run_collective(*member, std::get<Collective>(step.work), iteration, step.stream);
+      }
+      times_[static_cast<std::size_t>(step.stream)].push_back({&step, begin_ns, now_ns()});
     });
   }
 
@@ -92,6 +97,20 @@ class GlooDevice::Impl {
     return bytes;
   }
 
+  GlooTimes take_times() {
+    GlooTimes times;
+    for (std::size_t stream = 0; stream < times_.size(); ++stream) {
+      for (const StepTime& time : times_[stream]) {
+        const TimedOp op{static_cast<StreamId>(stream), std::string(operation_name(time.step->work)),
+                         time.step->label, time.begin_ns, time.end_ns};
+        times.steps.push_back(op);
+        if (std::holds_alternative<Collective>(time.step->work)) times.collectives.push_back(op);
+      }
+      times_[stream].clear();
+    }
+    return times;
+  }
+
   std::vector<OpRecord> take_observed() {
     std::vector<OpRecord> all;
     for (std::vector<OpRecord>& records : observed_) {
@@ -102,11 +121,26 @@ class GlooDevice::Impl {
     return all;
   }
 
+  void abort_communicators() {
+    const std::lock_guard lock(communicators_mutex_);
+    for (auto& [text, member] : communicators_) member.communicator->abort();
+  }
+
  private:
   struct Member {
     std::unique_ptr<GlooCommunicator> communicator;
     std::int64_t next_sequence = 0;
+    std::int64_t number = 0;  // of all collectives
   };
+  struct StepTime {
+    const Step* step = nullptr;
+    std::int64_t begin_ns = 0, end_ns = 0;
+  };
+
+  std::int64_t now_ns() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_)
+        .count();
+  }
 
   // In one order on all ranks, that of the groups' names: connecting blocks, so that two ranks which share two groups and
   // began with different ones would wait for one another.
@@ -138,6 +172,8 @@ class GlooDevice::Impl {
 
   void run_collective(Member& member, const Collective& collective, std::int64_t iteration, StreamId stream) {
     const std::int64_t sequence = member.next_sequence++;
+    if (options_.on_collective)
+      options_.on_collective({*plan_, collective, member.communicator->group(), member.number++});
     try {
       OpRecord record = member.communicator->run(collective, *memory_, iteration);
       record.sequence = sequence;
@@ -149,12 +185,8 @@ class GlooDevice::Impl {
     }
   }
 
-  void abort_communicators() {
-    const std::lock_guard lock(communicators_mutex_);
-    for (auto& [text, member] : communicators_) member.communicator->abort();
-  }
-
   GlooOptions options_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::shared_ptr<gloo::transport::Device> transport_;
   std::shared_ptr<gloo::rendezvous::Store> store_;
   const Plan* plan_ = nullptr;
@@ -163,6 +195,7 @@ class GlooDevice::Impl {
   std::map<std::string, Member> communicators_;  // by name and ranks of the group
   std::vector<Member*> members_;                 // of the prepared plan, by GroupId
   std::vector<std::vector<OpRecord>> observed_;  // by stream, each written by its thread
+  std::vector<std::vector<StepTime>> times_;     // the same; of steps of the prepared plan
   HostStreams streams_;                          // last: its threads use all of the above
 };
 
@@ -182,5 +215,7 @@ void GlooDevice::download(BufferId buffer, std::span<std::byte> host) {
   std::ranges::copy(impl_->bytes(buffer, host.size()), host.begin());
 }
 std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
+GlooTimes GlooDevice::take_times() { return impl_->take_times(); }
+void GlooDevice::abort() { impl_->abort_communicators(); }
 
 }  // namespace cp::runtime

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,19 @@ class Store;
 
 namespace cp::runtime {
 
+// A collective of this rank that begins.
+struct CollectiveBegin {
+  const Plan& plan;
+  const Collective& collective;
+  const Group& group;
+  std::int64_t number = 0;  // on its group, since the device was made
+};
+
+// When steps and collectives ran, since the device was made; each stream's in the order in which they ran.
+struct GlooTimes {
+  std::vector<TimedOp> steps, collectives;
+};
+
 struct GlooOptions {
   Rank rank = 0;
   // Where all ranks find one another: a store, such as RendezvousStore; without one a directory that is empty when the first of
@@ -27,6 +41,8 @@ struct GlooOptions {
   std::string store_directory = "";
   std::string hostname = "127.0.0.1";         // of the interface that peers connect to
   std::chrono::milliseconds timeout{30'000};  // of connecting, and of each wait for a peer
+  // On the thread of the collective's stream, before it begins; several streams may call at once.
+  std::function<void(const CollectiveBegin&)> on_collective = {};
 };
 
 // Errors of running work, thrown by synchronize: Timeout and PeerLost, with the operation, the group and the sequence number.
@@ -48,6 +64,11 @@ class GlooDevice : public Device {
   // The collectives since the last call, by stream in order of completion, from the arguments of the calls of Gloo. Sequence
   // numbers begin at 0 again. The device is idle meanwhile.
   std::vector<OpRecord> take_observed();
+  // When the steps of the prepared plan ran, and the collectives among them, since the last call.
+  GlooTimes take_times();
+
+  // For any thread: closes the connections, so that what waits for a peer ends with PeerLost.
+  void abort();
 
  private:
   class Impl;

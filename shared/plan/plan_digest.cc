@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "shared/plan/canonical.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/plan.h"
 
@@ -100,6 +101,12 @@ Digest digest(const Plan& plan) {
                           }},
                segment);
   }
+  return hasher.digest();
+}
+
+Digest canonical_digest(const Plan& plan, const Collective& collective) {
+  Hasher hasher;
+  hash_canonical(hasher, plan, collective);
   return hasher.digest();
 }
 

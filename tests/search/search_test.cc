@@ -71,7 +71,8 @@ TEST(Search, FindsWhatAnExhaustiveOneFinds) {
 }
 
 TEST(Search, IsTheSameForAnyNumberOfThreads) {
-  const PlanQuestion question = small_question(8);
+  PlanQuestion question = small_question(8);
+  question.fixed.micro_batch = 1;
   SearchOptions one, three;
   one.threads = 1, three.threads = 3;
   const PlanAnswer a = search_layouts(question, one), b = search_layouts(question, three);
@@ -84,7 +85,9 @@ TEST(Search, IsTheSameForAnyNumberOfThreads) {
 TEST(Search, MoreGpusNeverHurtWhenSomeMayIdle) {
   double best = 1e300;
   for (const int gpus : {4, 8, 16}) {
-    const double at_best = search_layouts(small_question(gpus)).best.front().step_us;
+    PlanQuestion question = small_question(gpus);
+    question.fixed.micro_batch = 1, question.fixed.recompute = Recompute{};
+    const double at_best = search_layouts(question).best.front().step_us;
     const double with_idle = std::min(best, at_best);
     EXPECT_LE(with_idle, best);
     EXPECT_LT(at_best, best);  // this one scales
@@ -138,6 +141,7 @@ TEST(Search, StopsWithWhatItHas) {
 
 TEST(Search, TheBaselineIsComparedPartByPart) {
   PlanQuestion question = small_question(8);
+  question.fixed.tp = 1, question.fixed.micro_batch = 1;
   question.baseline = parse_parallel_layout("cp=8,strategy=ring,recompute=full", 8);
   const ClassBest baseline = search_layouts(question).classes.back();
   EXPECT_EQ(baseline.name, "baseline");
