@@ -151,7 +151,7 @@ TEST_F(FailingJob, WhatTheLauncherSeesIsToldToTheRanks) {
 // A rank that is there and silent, as one that SIGSTOP has stopped.
 TEST_F(FailingJob, MissingHeartbeatsAreNamed) {
   auto options = server_options(2);
-  options.heartbeat_timeout = 400ms;
+  options.heartbeat_timeout = 2s;
   RendezvousServer server(options);
   const auto client = testing::join(server, 0, 2);
   RawPeer stopped(server.port());
@@ -159,14 +159,14 @@ TEST_F(FailingJob, MissingHeartbeatsAreNamed) {
   EXPECT_THAT(
       error_of([&] { client->barrier("b"); }),
       HasSubstr(
-          "13: the job has failed: rank 1 (host elsewhere, pid 7): no heartbeat for 400 ms: host elsewhere "
+          "13: the job has failed: rank 1 (host elsewhere, pid 7): no heartbeat for 2 s: host elsewhere "
           "with rank 1 is down or cut off"));
 }
 
 TEST_F(FailingJob, RanksThatComputeForLongAreNotLost) {
-  start(2, 400ms);
+  start(2, 2s);
   // Longer than the timeout: the clients' threads beat meanwhile.
-  EXPECT_THAT(error_of([&] { clients_[0]->get("never", 1000ms); }), HasSubstr("12: key 'never'"));
+  EXPECT_THAT(error_of([&] { clients_[0]->get("never", 2500ms); }), HasSubstr("12: key 'never'"));
   EXPECT_FALSE(server_->first_failure());
 }
 
@@ -214,7 +214,7 @@ TEST_F(FailingJob, AHandlerThatWasRemovedIsNotCalled) {
 // ---- progress
 
 TEST_F(FailingJob, ADivergentRankIsNamedWithItsOperation) {
-  start(3, 400ms);
+  start(3, 2s);
   for (Rank rank = 0; rank < 3; ++rank) {
     for (std::int64_t i = 0; i < 100; ++i) {
       const bool wrong = rank == 1 && i >= 90;

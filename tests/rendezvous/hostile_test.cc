@@ -27,22 +27,18 @@ proto::RendezvousMessage heartbeat() {
 class Hostile : public ::testing::Test {
  protected:
   // All ranks join, meet and leave.
-  void expect_job_works() {
+  void expect_job_works() { expect_job_works(server_); }
+  static void expect_job_works(RendezvousServer& server) {
     EXPECT_THAT(testing::run_ranks(2,
                                    [&](Rank rank) {
-                                     const auto client = testing::join(server_, rank, 2);
+                                     const auto client = testing::join(server, rank, 2);
                                      client->barrier("b");
                                      client->goodbye();
                                    }),
                 Each(IsEmpty()));
-    EXPECT_FALSE(server_.first_failure());
+    EXPECT_FALSE(server.first_failure());
   }
-  static runtime::ServerOptions options() {
-    auto options = server_options(2);
-    options.handshake_timeout = 500ms;
-    return options;
-  }
-  RendezvousServer server_{options()};
+  RendezvousServer server_{server_options(2)};
 };
 
 TEST_F(Hostile, GarbageIsRefused) {
@@ -68,11 +64,14 @@ TEST_F(Hostile, ALengthOfFourGigabytesIsRefusedAtOnce) {
 }
 
 TEST_F(Hostile, HalfAFrameAndSilenceEndAtTheDeadline) {
-  RawPeer half(server_.port()), silent(server_.port()), hello(server_.port());
+  auto options = server_options(2);
+  options.handshake_timeout = 300ms;
+  RendezvousServer server(options);
+  RawPeer half(server.port()), silent(server.port()), hello(server.port());
   const auto message = testing::hello_of(handshake_of(0, 2));
   half.send(message.SerializeAsString().substr(0, 7));
   hello.send(message);
-  expect_job_works();
+  expect_job_works(server);
   EXPECT_TRUE(half.is_closed());
   EXPECT_TRUE(silent.is_closed());
   EXPECT_TRUE(hello.is_closed());
@@ -100,8 +99,7 @@ TEST_F(Hostile, ARecordedJoinIsOfNoUseOnAnotherConnection) {
   auto handshake = handshake_of(0, 2);
   std::string recorded;
   {
-    auto other = options();
-    RendezvousServer server(other);
+    RendezvousServer server(server_options(2));
     RawPeer rank(server.port());
     rank.join(handshake, kToken);
     ASSERT_TRUE(rank.receive());
@@ -122,7 +120,7 @@ TEST_F(Hostile, ARecordedJoinIsOfNoUseOnAnotherConnection) {
 // On the rank's own connection nobody can be trusted any more: the job fails, with the code of authentication.
 TEST_F(Hostile, RepeatedAndAlteredFramesEndTheJob) {
   for (const bool repeated : {true, false}) {
-    RendezvousServer server(options());
+    RendezvousServer server(server_options(2));
     RawPeer rank(server.port());
     rank.join(handshake_of(0, 2), kToken);
     ASSERT_TRUE(rank.receive());
