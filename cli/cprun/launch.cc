@@ -1,0 +1,248 @@
+#include "cli/cprun/launch.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <tuple>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cli/cprun/rank.h"
+#include "cli/flags.h"
+#include "cli/rank_job.h"
+#include "cli/trace_compare_report.h"
+#include "runtime/job_environment.h"
+#include "runtime/launcher/launcher.h"
+#include "runtime/rendezvous/authentication.h"
+#include "runtime/rendezvous/server.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "traces/scenario.h"
+#include "traces/trace_files.h"
+
+namespace cp::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where the ranks leave their traces: removed with the object, unless they are to stay.
+class TraceFolder {
+ public:
+  explicit TraceFolder(const std::string& trace) {
+    if (trace.empty()) {
+      std::string path = (fs::temp_directory_path() / "cprun-XXXXXX").string();
+      if (::mkdtemp(path.data()) == nullptr)
+        throw InvalidInput(
+            str("cannot make a folder for the ranks' traces: ", std::generic_category().message(errno)));
+      path_ = path;
+      return;
+    }
+    path_ = trace + ".ranks";
+    std::error_code error;
+    fs::remove_all(path_, error);
+    fs::create_directories(path_, error);
+    if (error) throw InvalidInput(str("--trace ", trace, ": cannot make ", path_, ": ", error.message()));
+  }
+  ~TraceFolder() {
+    std::error_code ignored;
+    if (!keep_) fs::remove_all(path_, ignored);
+  }
+  TraceFolder(const TraceFolder&) = delete;
+  TraceFolder& operator=(const TraceFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void keep() { keep_ = true; }
+
+ private:
+  std::string path_;
+  bool keep_ = false;
+};
+
+int world_size(const LaunchRequest& request, const std::optional<proto::Scenario>& scenario) {
+  if (!scenario) return request.nnodes * std::max(1, request.nproc_per_node);
+  const int needed = world_size_of(*scenario);
+  const int given = request.nproc_per_node == 0 ? needed : request.nnodes * request.nproc_per_node;
+  if (given == needed && needed % request.nnodes == 0) return needed;
+  const int each = (needed + request.nnodes - 1) / request.nnodes;
+  throw InvalidInput(str("the scenario is for ", needed, " ranks, not for ", given,
+                         request.nnodes > 1 ? str(" on ", request.nnodes, " machines") : "", "; use ",
+                         needed % request.nnodes == 0 ? str("--nproc-per-node ", each)
+                                                      : str("--nnodes 1 --nproc-per-node ", needed)));
+}
+
+// "10.0.0.1:29500", "[::1]:29500".
+std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0)
+    throw InvalidInput(str("--rdzv-endpoint ", text, " has no port; use such as ",
+                           text.empty() ? "10.0.0.1" : text, ":29500"));
+  std::string host = text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return {host, static_cast<std::uint16_t>(parse_whole("--rdzv-endpoint", text.substr(colon + 1), 1, 65535))};
+}
+
+void check(const LaunchRequest& request) {
+  if (request.node_rank >= request.nnodes) {
+    throw InvalidInput(str("--node-rank ", request.node_rank, " of --nnodes ", request.nnodes, "; use 0 to ",
+                           request.nnodes - 1));
+  }
+  if (request.nnodes > 1 && (request.endpoint.empty() || request.token_file.empty())) {
+    throw InvalidInput(
+        "several machines need --rdzv-endpoint HOST:PORT, an address of machine 0, and --token-file FILE, "
+        "the same secret on "
+        "all: openssl rand -hex 32 > FILE; chmod 600 FILE");
+  }
+  if (request.verify && request.scenario.empty())
+    throw InvalidInput(
+        "--verify compares a scenario with the simulated fabric, and a program is none; leave it out");
+  if (request.verify && request.nnodes > 1) {
+    throw InvalidInput(
+        "--verify needs the traces of all ranks on one machine; use --trace on each, bring the files "
+        "together, and compare: cpsim "
+        "trace merge, cpsim trace compare");
+  }
+}
+
+// The server where this machine has it, the processes, and who tells whom of what failed.
+class Job {
+ public:
+  Job(const LaunchRequest& request, int world) : request_(request), world_(world) {
+    job_.world_size = world;
+    job_.timeout = request.timeout;
+    job_.token =
+        request.token_file.empty() ? runtime::make_token() : runtime::read_token_file(request.token_file);
+    if (!request.endpoint.empty()) {
+      std::tie(job_.host, job_.port) = parse_endpoint(request.endpoint);
+    }
+    job_.interface = request.interface.empty() ? job_.host : request.interface;
+    if (request.node_rank == 0) start_server();
+  }
+
+  runtime::LaunchResult run(std::vector<std::string> argv) {
+    const int here = world_ / request_.nnodes, first = request_.node_rank * here;
+    runtime::LaunchOptions options;
+    options.argv = std::move(argv);
+    options.nproc = here, options.first_rank = first, options.world_size = world_;
+    options.grace = request_.grace, options.log_dir = request_.log_dir;
+    options.environment = [this, first](int index) {
+      runtime::JobEnvironment own = job_;
+      own.rank = first + index, own.local_rank = index;
+      return runtime::variables_of(own);
+    };
+    options.describe = [this](Rank rank) { return where(rank); };
+    options.on_failure = [this](const runtime::ProcessFailure& failure) { tell_ranks(failure); };
+    runtime::Launcher launcher(std::move(options));
+    {
+      const std::scoped_lock lock(mutex_);
+      launcher_ = &launcher;
+      if (early_) launcher.fail(early_->rank, to_string(*early_), early_->code);
+    }
+    const runtime::LaunchResult result = launcher.run();
+    const std::scoped_lock lock(mutex_);
+    launcher_ = nullptr;
+    return result;
+  }
+
+ private:
+  void start_server() {
+    runtime::ServerOptions options;
+    options.interface = job_.host, options.port = job_.port;
+    options.job_id = job_.job_id, options.world_size = world_, options.token = job_.token;
+    options.join_timeout = options.heartbeat_timeout = job_.timeout;
+    options.on_failure = [this](const runtime::Failure& failure) {
+      const std::scoped_lock lock(mutex_);
+      if (launcher_ != nullptr) {
+        launcher_->fail(failure.rank, to_string(failure), failure.code);
+      } else {
+        early_ = failure;
+      }
+    };
+    server_.emplace(std::move(options));
+    job_.port = server_->port();
+  }
+
+  // What the rank was last heard to be doing.
+  std::string where(Rank rank) const {
+    if (!server_) return "";
+    for (const runtime::RankStatus& status : server_->ranks()) {
+      if (status.rank == rank && status.latest.sequence >= 0) return str("in ", to_string(status.latest));
+    }
+    return "";
+  }
+
+  // Ranks of other machines hear of it from the server.
+  void tell_ranks(const runtime::ProcessFailure& failure) {
+    if (!server_) return;
+    server_->report_failure(
+        {.code = failure.signal ? ExitCode::peer_lost : static_cast<ExitCode>(failure.exit_code),
+         .rank = failure.rank,
+         .host = failure.host,
+         .pid = failure.pid,
+         .message = failure.text,
+         .progress = {}});
+  }
+
+  const LaunchRequest& request_;
+  const int world_;
+  runtime::JobEnvironment job_;
+  std::mutex mutex_;  // of the next two
+  runtime::Launcher* launcher_ = nullptr;
+  std::optional<runtime::Failure> early_;
+  std::optional<runtime::RendezvousServer> server_;  // last: its thread uses the above
+};
+
+std::vector<std::string> rank_arguments(const LaunchRequest& request, const std::string& trace_folder) {
+  std::vector<std::string> argv = {fs::read_symlink("/proc/self/exe").string(), "--as-rank",
+                                   request.scenario};
+  if (!trace_folder.empty()) argv.insert(argv.end(), {"--trace-folder", trace_folder});
+  if (request.verify) argv.emplace_back("--verify");
+  if (request.hash_host) argv.emplace_back("--hash-hosts");
+  return argv;
+}
+
+// One line, and what differs where something does.
+ExitCode verify(const proto::Scenario& scenario, const std::string& trace_folder) {
+  ComparedTraces traces{"fabric", "gloo", {}, {}, {}};
+  traces.comparison = compare_traces(simulate(scenario), read_trace_path(trace_folder).ranks);
+  fmt::print("{}", compare_text(traces));
+  return traces.comparison.identical ? ExitCode::success : ExitCode::check_failed;
+}
+
+int run_scenario(const LaunchRequest& request) {
+  const proto::Scenario scenario = read_scenario_file(request.scenario);
+  Job job(request, world_size(request, scenario));
+  const bool traced = !request.trace.empty() || request.verify;
+  std::optional<TraceFolder> folder;
+  if (traced) folder.emplace(request.trace);
+  const runtime::LaunchResult result = job.run(rank_arguments(request, traced ? folder->path() : ""));
+  if (result.exit_code != 0) {
+    fmt::print(stderr, "cprun: {}\n", summary(result));
+    if (!request.trace.empty()) {
+      folder->keep();
+      fmt::print(stderr, "cprun: what the ranks did until then: {}\n", folder->path());
+    }
+    return result.exit_code;
+  }
+  if (!request.trace.empty()) merge_trace_files(trace_files_of(folder->path()), request.trace);
+  return request.verify ? static_cast<int>(verify(scenario, folder->path())) : 0;
+}
+
+int run_program(const LaunchRequest& request) {
+  const runtime::LaunchResult result = Job(request, world_size(request, std::nullopt)).run(request.program);
+  if (result.exit_code != 0) fmt::print(stderr, "cprun: {}\n", summary(result));
+  return result.exit_code;
+}
+
+}  // namespace
+
+int launch(const LaunchRequest& request) {
+  check(request);
+  return request.scenario.empty() ? run_program(request) : run_scenario(request);
+}
+
+}  // namespace cp::cli

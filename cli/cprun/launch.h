@@ -1,0 +1,35 @@
+// cprun in the launcher: starts the ranks of this machine, watches over them, says what failed first, and compares what they did with
+// the simulated fabric.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cp::cli {
+
+struct LaunchRequest {
+  int nproc_per_node = 0;  // 0: as many as the scenario needs
+  int nnodes = 1, node_rank = 0;
+  std::string endpoint;  // "host:port" of the rendezvous server, which runs on node 0; one machine needs none
+  std::string token_file;  // of several machines
+  std::string
+      interface;  // that peers of this machine's ranks connect to; empty: 127.0.0.1, or the address that reaches the endpoint
+  std::string log_dir;
+  std::string trace;  // a file; empty: none
+  bool verify = false;
+  bool hash_host = false;
+  std::chrono::milliseconds timeout{30'000};  // of joining, and until a silent rank counts as lost
+  std::chrono::milliseconds grace{5'000};     // between SIGTERM and SIGKILL
+
+  // One of the two.
+  std::string scenario;              // path
+  std::vector<std::string> program;  // and its arguments
+};
+
+// Returns the exit code: that of the first failure, 128 + n for a rank that signal n killed. Throws InvalidInput for what cannot be
+// started, and what RendezvousServer throws.
+int launch(const LaunchRequest& request);
+
+}  // namespace cp::cli

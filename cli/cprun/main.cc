@@ -1,0 +1,133 @@
+// cprun: runs a scenario, or a program of the user's own, on real processes. The launcher; and, started by it or by another launcher,
+// one rank.
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/cprun/launch.h"
+#include "cli/cprun/rank.h"
+#include "cli/flags.h"
+#include "runtime/job_environment.h"
+#include "shared/base/error.h"
+
+namespace cp::cli {
+namespace {
+
+constexpr int kUsageError = static_cast<int>(ExitCode::invalid_input);
+constexpr int kInternalError = 70;  // EX_SOFTWARE of sysexits.h: nothing that the user did
+
+struct Flags {
+  LaunchRequest launch;
+  RankOptions rank;
+  bool is_rank = false;
+};
+
+std::chrono::milliseconds parse_seconds(const char* flag, const std::string& text) {
+  const double seconds = parse_real(flag, text);
+  if (seconds <= 0 || seconds > 1e6)
+    throw InvalidInput(str(flag, " ", text, " is out of range; use such as 30, or 0.5"));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::max(1.0, seconds * 1e3)));
+}
+
+void add_flags(CLI::App& app, Flags& flags) {
+  LaunchRequest& launch = flags.launch;
+  app.add_option("scenario", launch.scenario, "What to run (.txtpb): cpsim run --save-scenario writes one")
+      ->type_name("SCENARIO");
+  const auto count = [&](const char* name, const char* help, int& value, int least) {
+    add_value(app, name, "N", help, [&value, name, least](const std::string& text) {
+      value = static_cast<int>(parse_whole(name, text, least, 1 << 20));
+    });
+  };
+  count("--nproc-per-node", "Processes on this machine [as many as the scenario needs]",
+        launch.nproc_per_node, 1);
+  count("--nnodes", "Machines [1]", launch.nnodes, 1);
+  count("--node-rank", "Which of them this is, from 0 [0]", launch.node_rank, 0);
+  app.add_option("--rdzv-endpoint", launch.endpoint,
+                 "Where all ranks find one another: an address of machine 0 [127.0.0.1, any port]")
+      ->type_name("HOST:PORT");
+  app.add_option("--token-file", launch.token_file,
+                 "The same secret on all machines; one machine makes its own")
+      ->type_name("FILE");
+  app.add_option("--interface", launch.interface,
+                 "Address or name that peers of this machine's ranks connect to")
+      ->type_name("NAME");
+  app.add_option("--log-dir", launch.log_dir,
+                 "Also write each rank's output to rank-N.out and rank-N.err there")
+      ->type_name("DIR");
+  app.add_option("--trace", launch.trace, "Write what the ranks did")->type_name("FILE");
+  app.add_flag("--hash-hosts", launch.hash_host, "Leave the hosts' names out of the trace");
+  app.add_flag("--verify", launch.verify, "Run the simulated fabric on the same scenario and compare");
+  add_value(app, "--timeout", "SECONDS", "Until a rank that is silent counts as lost [30]",
+            [&launch](const std::string& text) { launch.timeout = parse_seconds("--timeout", text); });
+  add_value(app, "--grace", "SECONDS", "Between SIGTERM and SIGKILL [5]",
+            [&launch](const std::string& text) { launch.grace = parse_seconds("--grace", text); });
+  // What the launcher gives to its ranks.
+  app.add_flag("--as-rank", flags.is_rank)->group("");
+  app.add_option("--trace-folder", flags.rank.trace_folder)->group("");
+  app.footer(
+      "A program of your own: cprun --nproc-per-node 4 -- ./program arguments\n"
+      "Under torchrun, mpirun or srun it is a rank itself: srun -n 8 cprun scenario.txtpb\n"
+      "Example:\n"
+      "  cpsim run --mesh cp=4 --strategy ring --seq-len 4096 --q-heads 8 --causal --backward "
+      "--save-scenario ring.txtpb\n"
+      "  cprun --nproc-per-node 4 --verify ring.txtpb");
+}
+
+int run(Flags& flags) {
+  LaunchRequest& launch_request = flags.launch;
+  if (flags.is_rank) {
+    const auto job = runtime::job_environment();
+    if (!job) throw InvalidInput("--as-rank is for cprun's own ranks; start cprun without it");
+    flags.rank.scenario = launch_request.scenario;
+    flags.rank.check_results = launch_request.verify;
+    flags.rank.hash_host = launch_request.hash_host;
+    return run_rank(flags.rank, *job);
+  }
+  if (launch_request.scenario.empty() == launch_request.program.empty()) {
+    throw InvalidInput(
+        launch_request.scenario.empty()
+            ? "nothing to run; give a scenario, or a program behind --: cprun --nproc-per-node 4 -- ./program"
+            : str("both a scenario, ", launch_request.scenario, ", and a program, ",
+                  launch_request.program.front(), "; give one of them"));
+  }
+  return launch(launch_request);
+}
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Runs plans on real processes: the same plans that cpsim runs on the simulated fabric.",
+               "cprun");
+  app.set_version_flag("--version", "cprun " CP_VERSION);
+  add_flags(app, flags);
+  char** const end = argv + argc;
+  char** const dashes =
+      std::find_if(argv, end, [](const char* word) { return std::string_view(word) == "--"; });
+  if (dashes != end) flags.launch.program.assign(dashes + 1, end);
+  try {
+    app.parse(static_cast<int>(dashes - argv), argv);
+    return run(flags);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);  // --help, --version
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "cprun: {}; see cprun --help\n", error.what());
+    return kUsageError;
+  } catch (const Error& error) {
+    fmt::print(stderr, "cprun: {}\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "cprun: internal error: {}\n", error.what());
+    return kInternalError;
+  }
+}
+
+}  // namespace
+}  // namespace cp::cli
+
+int main(int argc, char** argv) { return cp::cli::main(argc, argv); }

@@ -1,0 +1,221 @@
+#include "cli/cprun/rank.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/rank_job.h"
+#include "cli/units.h"
+#include "runtime/gloo/gloo_device.h"
+#include "runtime/gloo/rendezvous_store.h"
+#include "runtime/rendezvous/client.h"
+#include "runtime/rendezvous/compare_plans.h"
+#include "shared/base/error.h"
+#include "shared/plan/canonical.h"
+#include "shared/plan/execute.h"
+#include "shared/plan/operations.h"
+#include "traces/environment.h"
+#include "traces/scenario.h"
+#include "traces/trace_files.h"
+
+namespace cp::cli {
+namespace {
+
+using runtime::RendezvousClient;
+
+// How long a lost connection waits for the server to say who failed first.
+constexpr std::chrono::milliseconds kCauseDelay{1'000};
+
+// What the server is told of each collective: its number and the digest of all on the group so far.
+class ProgressReporter {
+ public:
+  explicit ProgressReporter(RendezvousClient& client) : client_(client) {}
+
+  void operator()(const runtime::CollectiveBegin& begin) {
+    const std::string group = str(begin.group.name, "[", join(begin.group.ranks), "]");
+    const Digest own = canonical_digest(begin.plan, begin.collective);
+    const std::lock_guard lock(mutex_);
+    Digest& so_far = digests_[group];
+    Hasher hasher;
+    so_far = hasher.add(so_far).add(own).digest();
+    client_.set_progress(group, begin.number, operation_name(begin.collective), so_far);
+  }
+
+ private:
+  RendezvousClient& client_;
+  std::mutex mutex_;
+  std::map<std::string, Digest> digests_;  // by group
+};
+
+class RankProgram {
+ public:
+  RankProgram(const RankOptions& options, const runtime::JobEnvironment& job,
+              std::shared_ptr<RendezvousClient> client)
+      : options_(options), job_(job), client_(std::move(client)), report_(*client_) {}
+
+  ~RankProgram() { client_->on_failure({}); }  // which uses the device
+
+  void run() {
+    const proto::Scenario scenario = read_scenario_file(options_.scenario);
+    const auto rank_job = make_rank_job(scenario, job_.rank);
+    open_trace(scenario);
+    for (std::size_t pass = 0; pass < rank_job->inputs().size(); ++pass) compare_plans(*rank_job, pass);
+    connect();
+    std::vector<double> seconds;
+    for (std::size_t pass = 0; pass < rank_job->passes().size(); ++pass)
+      seconds.push_back(run_pass(*rank_job, pass));
+    if (options_.check_results) check(*rank_job);
+    if (trace_) trace_->finish();
+    tell(seconds);
+  }
+
+ private:
+  void open_trace(const proto::Scenario& scenario) {
+    if (options_.trace_folder.empty()) return;
+    trace_.emplace(rank_trace_path(options_.trace_folder, job_.rank));
+    EnvironmentOptions environment;
+    environment.backend = "gloo";
+    environment.cpsim_version = CP_VERSION;
+    environment.world_size = job_.world_size;
+    environment.scenario_text = write_scenario_text(scenario);
+    environment.hash_host = options_.hash_host;
+    environment.host_salt = job_.token;
+    RankTrace first;
+    first.rank = job_.rank;
+    first.environment = this_environment(environment);
+    trace_->append(first);
+  }
+
+  // A rank without a part knows what the plans are made from all the same.
+  void compare_plans(const RankJob& rank_job, std::size_t pass) {
+    runtime::PlanDigests digests{rank_job.inputs()[pass], {}};
+    if (pass < rank_job.passes().size()) digests = runtime::plan_digests(rank_job.passes()[pass]);
+    runtime::compare_plans(*client_, digests);
+  }
+
+  void connect() {
+    runtime::GlooOptions options;
+    options.rank = job_.rank;
+    options.store = std::make_shared<runtime::RendezvousStore>(client_);
+    options.hostname = job_.interface;
+    // The server notices first who is silent, and says so.
+    options.timeout = 2 * job_.timeout;
+    options.on_collective = [this](const runtime::CollectiveBegin& begin) { report_(begin); };
+    client_->barrier("connect");
+    device_.emplace(options);
+    align_clocks();
+    client_->on_failure([this](const runtime::Failure&) { device_->abort(); });
+  }
+
+  // Times of a trace count from the device on; ranks' hosts agree on the time of day as well as they do.
+  void align_clocks() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    const std::int64_t own = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+    std::int64_t first = own;
+    for (const std::string& text : client_->all_gather("clock", std::to_string(own)))
+      first = std::min(first, parse_int(text, "clock"));
+    clock_offset_ns_ = own - first;
+  }
+
+  double run_pass(RankJob& rank_job, std::size_t pass) {
+    const Plan& plan = rank_job.passes()[pass];
+    const Bindings bindings = rank_job.bind(pass);
+    RankTrace trace;
+    trace.rank = job_.rank;
+    trace.clock_offset_ns = clock_offset_ns_;
+    const auto begin = std::chrono::steady_clock::now();
+    execute(plan, *device_, bindings, &trace);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    trace.observed = device_->take_observed();
+    trace.digests = rank_job.digests(pass);
+    runtime::GlooTimes times = device_->take_times();
+    trace.issued_times = std::move(times.steps), trace.observed_times = std::move(times.collectives);
+    if (trace_) trace_->append(trace);
+    steps_ += trace.issued.size(), collectives_ += trace.observed.size();
+    return seconds;
+  }
+
+  void check(const RankJob& rank_job) const {
+    const std::vector<std::string> findings = rank_job.findings();
+    if (!findings.empty()) throw CheckFailure(join(findings, "; "));
+  }
+
+  // Rank 0 says what all did, and how long the slowest took.
+  void tell(const std::vector<double>& seconds) {
+    const std::vector<std::string> all =
+        client_->all_gather("report", str(join(seconds, " "), ";", steps_, ";", collectives_));
+    if (job_.rank != 0) return;
+    std::vector<double> slowest;
+    std::int64_t steps = 0, collectives = 0;
+    for (const std::string& one : all) {
+      const std::vector<std::string_view> parts = split(one, ';');
+      steps += parse_int(parts[parts.size() - 2], "steps"),
+          collectives += parse_int(parts.back(), "collectives");
+      if (parts.size() < 3) continue;  // no part in the plans
+      std::size_t pass = 0;
+      for (const std::string_view text : split(parts.front(), ' ')) {
+        slowest.resize(std::max(slowest.size(), pass + 1));
+        slowest[pass] = std::max(slowest[pass], std::stod(std::string(text)));
+        ++pass;
+      }
+    }
+    std::vector<std::string> times;
+    for (const double pass : slowest) times.push_back(human_seconds(pass));
+    fmt::print("{} ranks on gloo: {} steps, {} collectives in {}{}\n", all.size(), steps, collectives,
+               join(times, " and "), options_.check_results ? "; results are one device's" : "");
+    std::fflush(stdout);
+  }
+
+  const RankOptions& options_;
+  const runtime::JobEnvironment& job_;
+  std::shared_ptr<RendezvousClient> client_;
+  ProgressReporter report_;
+  std::optional<TraceFileWriter> trace_;
+  std::int64_t clock_offset_ns_ = 0;
+  std::optional<runtime::GlooDevice> device_;
+  std::size_t steps_ = 0, collectives_ = 0;
+};
+
+int fail(RendezvousClient* client, Rank rank, ExitCode code, const std::string& message) {
+  if (client != nullptr) {
+    const bool of_a_peer = code == ExitCode::peer_lost || code == ExitCode::timeout;
+    const auto until = std::chrono::steady_clock::now() + kCauseDelay;
+    while (of_a_peer && !client->failure() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (const auto cause = client->failure(); cause && cause->rank != rank) {
+      fmt::print(stderr, "stopped: {}\n", to_string(*cause));
+      return static_cast<int>(ExitCode::peer_lost);
+    }
+    client->report_failure(code, message);
+  }
+  fmt::print(stderr, "{}\n", message);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int run_rank(const RankOptions& options, const runtime::JobEnvironment& job) {
+  std::shared_ptr<RendezvousClient> client;
+  try {
+    client = runtime::join(job);
+    RankProgram(options, job, client).run();
+    client->goodbye();
+    return static_cast<int>(ExitCode::success);
+  } catch (const Error& error) {
+    return fail(client.get(), job.rank, error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(client.get(), job.rank, ExitCode::invalid_input,
+                "out of memory; use a smaller tensor, or more ranks");
+  }
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,21 @@
+// One rank of a scenario, in a process of its own: joins the job, compares plans, runs them, checks what came out, writes its trace.
+#pragma once
+
+#include <string>
+
+#include "runtime/job_environment.h"
+
+namespace cp::cli {
+
+struct RankOptions {
+  std::string scenario;        // path
+  std::string trace_folder;    // for rank-N.cptrace; empty: no trace is written
+  bool check_results = false;  // against one device, which takes time and memory
+  bool hash_host = false;      // leave the host's name out of the trace
+};
+
+// Returns the exit code. What goes wrong is told on standard error and to the rendezvous server; a rank that ends because another one
+// failed says so, and does not count as a cause.
+int run_rank(const RankOptions& options, const runtime::JobEnvironment& job);
+
+}  // namespace cp::cli
