@@ -49,18 +49,24 @@ std::vector<std::string> run_with_victim(Rank victim, int signal) {
     client.ranks();
     client.barrier("start");
     const auto pid = static_cast<pid_t>(client.ranks()[static_cast<std::size_t>(victim)].pid);
-    client.barrier("all know the pid");
+    // By files, since the server may be about to stop.
+    const auto all_others = [&](const std::string& what) {
+      if (rank != victim) std::ofstream(str(directory.path(), "/", what, rank)).flush();
+      return testing::soon([&] {
+        for (Rank other = 0; other < 3; ++other) {
+          if (other != victim && !std::filesystem::exists(str(directory.path(), "/", what, other)))
+            return false;
+        }
+        return true;
+      });
+    };
+    if (!all_others("knows the pid")) return std::string("some are late");
     if (rank == victim) raise(signal);
     const Clock::time_point begin = Clock::now();
     const std::string error = testing::error_of([&] { client.barrier("never"); });
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin).count();
     // The victim is killed when both have been told, and nobody ends before: that would be news to the other.
-    const auto file = [&](Rank of) { return str(directory.path(), "/told.", of); };
-    std::ofstream(file(rank)).flush();
-    for (Rank other = 0; other < 3; ++other) {
-      if (other != victim && !testing::soon([&] { return std::filesystem::exists(file(other)); }))
-        return str(other, " is late");
-    }
+    if (!all_others("was told")) return std::string("some are late");
     kill(pid, SIGKILL);
     return str(waited, " ", error);
   });
