@@ -62,13 +62,13 @@ RankOutput::RankOutput(std::string prefix, std::ostream& stream, const std::stri
   fcntl(pipe_.read_end.get(), F_SETFL, O_NONBLOCK);  // the rank's end is another description, and blocks
 }
 
-bool RankOutput::read_once() {
+bool RankOutput::read_some() {
   if (fd() < 0) return false;
   std::array<char, kReadBytes> buffer;
   const ssize_t n = read(fd(), buffer.data(), buffer.size());
   if (n < 0) return errno == EINTR;
   if (n == 0) {
-    finish();
+    end();
     return false;
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(n));
@@ -77,15 +77,17 @@ bool RankOutput::read_once() {
   return true;
 }
 
-void RankOutput::read_some() { read_once(); }
-
 void RankOutput::drain() {
-  for (std::size_t reads = 0; reads < kMostDrainedBytes / kReadBytes && read_once(); ++reads) {
+  for (std::size_t reads = 0; reads < kMostDrainedBytes / kReadBytes && read_some(); ++reads) {
   }
 }
 
 void RankOutput::finish() {
-  if (fd() < 0) return;
+  drain();
+  if (fd() >= 0) end();
+}
+
+void RankOutput::end() {
   pipe_.read_end.reset();
   if (const std::string lines = cutter_.finish(); !lines.empty()) stream_ << lines << std::flush;
 }

@@ -40,13 +40,13 @@ class RankOutput {
   }                                                // for the rank; closed here when it has it
   int fd() const { return pipe_.read_end.get(); }  // -1: ended
 
-  void read_some();  // what is there, 64 KiB at most
+  bool read_some();  // what is there, 64 KiB at most; whether there may be more
   void drain();      // all that is there
   void finish();     // the same, and the last line; reads no more
   std::string last_line() const { return cutter_.last_line(); }
 
  private:
-  bool read_once();
+  void end();
   void save(std::string_view bytes);
 
   LineCutter cutter_;

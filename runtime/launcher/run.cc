@@ -105,6 +105,7 @@ void LauncherRun::start(int index, int null_device) {
   Process process{.end = {.rank = rank, .pid = 0, .exit_code = 0, .signal = {}, .when = {}},
                   .out = RankOutput(prefix, *options_.out, log_of(options_, rank, ".out")),
                   .err = RankOutput(prefix, *options_.err, log_of(options_, rank, ".err")),
+                  .last_words = {},
                   .kill_at = {},
                   .give_up_at = {}};
   const Descriptor out = process.out.take_write_end(), err = process.err.take_write_end();
@@ -199,6 +200,8 @@ void LauncherRun::reap_process(Process& process, Time now) {
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
     return;
   }
+  process.err.drain();  // before what it started says how it was ended
+  process.last_words = process.err.last_line();
   // Before waitpid gives the number back, so that it cannot be another's.
   kill(-pid, phase_ == Phase::killing ? SIGKILL : SIGTERM);
   kill(-pid, SIGCONT);
@@ -212,8 +215,6 @@ void LauncherRun::reap_process(Process& process, Time now) {
     process.end.signal = info.si_status;
     process.end.exit_code = 128 + info.si_status;
   }
-  process.out.drain();
-  process.err.drain();
   if (process.end.exit_code != 0) {
     suspect({.rank = process.end.rank,
              .signal = process.end.signal,
@@ -235,8 +236,6 @@ void LauncherRun::reap_group(Process& process, Time now) {
   }
   if (!empty && !(process.give_up_at && now >= *process.give_up_at)) return;
   process.gone = true;
-  process.out.drain();
-  process.err.drain();
   guardian_.guard(static_cast<int>(&process - processes_.data()), 0);
 }
 
@@ -277,8 +276,9 @@ ProcessFailure LauncherRun::failure_of(const Suspect& cause) const {
       str("rank ", cause.rank, " on host ", failure.host, " (pid ", failure.pid, ") ", end_text(cause));
   const std::string where = options_.describe ? options_.describe(cause.rank) : "";
   if (!where.empty()) failure.text += " " + where;
-  const std::string said = process.err.last_line();
-  if ((!cause.signal || cause.signal == SIGABRT) && !said.empty()) failure.text += ": " + said;
+  if ((!cause.signal || cause.signal == SIGABRT) && !process.last_words.empty()) {
+    failure.text += ": " + process.last_words;
+  }
   return failure;
 }
 

@@ -60,6 +60,7 @@ class LauncherRun {
   struct Process {
     ProcessEnd end;
     RankOutput out, err;
+    std::string last_words;                   // the last line of its stderr when it ended
     bool ended = false;                       // the process
     bool gone = false;                        // and its group
     std::optional<Time> kill_at, give_up_at;  // what is left of the group

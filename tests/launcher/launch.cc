@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <sstream>
 #include <sys/wait.h>
 #include <thread>
@@ -24,6 +27,22 @@ namespace {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(number, SIG_DFL);
   return true;
 }();
+
+struct Status {
+  std::string name;
+  char state = 0;
+  pid_t parent = 0;
+};
+
+std::optional<Status> status_of(pid_t pid) {  // "12 (name) S 1 ..."
+  std::ifstream file(str("/proc/", pid, "/stat"));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name = text.find('('), name_end = text.rfind(')');
+  if (name == std::string::npos || name_end == std::string::npos) return std::nullopt;
+  Status status{.name = text.substr(name + 1, name_end - name - 1)};
+  std::istringstream(text.substr(name_end + 1)) >> status.state >> status.parent;
+  return status;
+}
 
 }  // namespace
 
@@ -113,6 +132,16 @@ LauncherProcess::~LauncherProcess() {
 
 void LauncherProcess::signal(int number) const { kill(pid_, number); }
 
+std::vector<pid_t> LauncherProcess::children(const std::string& name) const {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    const auto status = pid > 0 ? status_of(pid) : std::nullopt;
+    if (status && status->parent == pid_ && status->name == name) found.push_back(pid);
+  }
+  return found;
+}
+
 int LauncherProcess::wait() {
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -122,12 +151,8 @@ int LauncherProcess::wait() {
 }
 
 bool alive(pid_t pid) {
-  std::ifstream file(str("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  const std::size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z' &&
-         text[name_end + 2] != 'X';
+  const auto status = status_of(pid);
+  return status && status->state != 'Z' && status->state != 'X';
 }
 
 bool eventually(const std::function<bool()>& condition) {

@@ -244,6 +244,20 @@ TEST(Launcher, GrandchildrenEndWithTheirRank) {
   EXPECT_LT(Clock::now() - start, 60s);
 }
 
+TEST(Launcher, GrandchildrenHaveTheGraceToo) {
+  LaunchOptions options = shell(
+      "(trap 'echo asked; echo ended >&2; exit' TERM; touch $0; while :; do sleep 0.02; done) & "
+      "while [ ! -e $0 ]; do sleep 0.01; done; echo why >&2; exit 3",
+      1);
+  const Scratch scratch;
+  options.argv.push_back(scratch.path("ready"));
+  options.grace = 600s;
+  const Launched launched = launch(options);
+  EXPECT_EQ(launched.out, "[rank 0] asked\n");
+  EXPECT_THAT(summary(launched.result),
+              MatchesRegex("rank 0 on host h \\(pid [0-9]+\\) ended with exit code 3: why"));
+}
+
 // A daemon has left the job; that it holds the pipe does not matter.
 TEST(Launcher, ADaemonThatHoldsThePipeIsNotWaitedFor) {
   const Scratch scratch;

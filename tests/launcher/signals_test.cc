@@ -126,6 +126,35 @@ TEST(LauncherSignals, NobodyOutlivesAKilledLauncher) {
   EXPECT_TRUE(all_end(scratch.pids("pids")));
 }
 
+// Ranks end with the launcher even where nobody else could end them.
+TEST(LauncherSignals, RanksDoNotNeedTheGuardian) {
+  const Scratch scratch;
+  LauncherProcess process(shell(str("echo $$ >> ", scratch.path("pids"), "; exec sleep 100"), 3));
+  ASSERT_TRUE(scratch.await_lines("pids", 3));
+  const std::vector<pid_t> guardians = process.children("cprun-guardian");
+  ASSERT_EQ(guardians.size(), 1U);
+  kill(guardians[0], SIGKILL);
+  ASSERT_TRUE(all_end(guardians));
+  for (const pid_t pid : scratch.pids("pids")) EXPECT_TRUE(alive(pid));
+  process.signal(SIGKILL);
+  process.wait();
+  EXPECT_TRUE(all_end(scratch.pids("pids")));
+}
+
+// Nor does the guardian outlive it.
+TEST(LauncherSignals, TheGuardianEndsWithTheLauncher) {
+  const Scratch scratch;
+  LauncherProcess process(shell(str("echo $$ >> ", scratch.path("pids"), "; exec sleep 100"), 1));
+  ASSERT_TRUE(scratch.await_lines("pids", 1));
+  const std::vector<pid_t> guardians = process.children("cprun-guardian");
+  ASSERT_EQ(guardians.size(), 1U);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) kill(guardians[0], number);
+  EXPECT_TRUE(alive(guardians[0]));
+  process.signal(SIGKILL);
+  process.wait();
+  EXPECT_TRUE(all_end(guardians));
+}
+
 // At any moment of its start.
 TEST(LauncherSignals, NobodyOutlivesALauncherKilledEarly) {
   for (const auto delay : {0us, 200us, 500us, 1000us, 1500us, 2000us, 3000us, 5000us, 8000us}) {
