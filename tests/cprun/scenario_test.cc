@@ -1,0 +1,162 @@
+// cprun with scenarios: what the ranks do is what the simulated fabric does, and what cannot run is said before anything starts.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/text.h"
+#include "tests/cli/cpsim_process.h"
+#include "tests/cprun/program.h"
+
+namespace cp::testing {
+namespace {
+
+using cli::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// A scenario in a file, written by hand: cpsim's own is the test of --save-scenario.
+std::string scenario(const TemporaryFolder& folder, const std::string& text) {
+  std::ofstream(folder.file("scenario.txtpb")) << text;
+  return folder.file("scenario.txtpb");
+}
+
+std::string ring(const TemporaryFolder& folder) {
+  return scenario(folder, R"(run { mesh: "cp=4" strategy: "ring" balance: "head_tail" seq_len: 96 q_heads: 4)"
+                          R"( kv_heads: 2 head_dim: 16 causal: true backward: true })");
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(CprunScenario, AttentionForwardAndBackwardIsTheFabrics) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = cprun({"--nproc-per-node", "4", "--verify", ring(folder)});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("[rank 0] 4 ranks on gloo: "), HasSubstr("results are one device's\n"),
+                             HasSubstr("\nidentical: 4 ranks, ")));
+  EXPECT_THAT(end.err, IsEmpty());
+}
+
+TEST(CprunScenario, ARedistributionOnAMeshWithItsRanksNamedIsTheFabrics) {
+  const TemporaryFolder folder;
+  const std::string path =
+      scenario(folder, R"x(redistribute { mesh: "dp=2,tp=4@0/4/1/5/2/6/3/7" shape: "13x8" dtype: f32
+                           from: "S(0),P(sum)" to: "S(0),R" })x");
+  // As many processes as the scenario needs, where nobody says how many.
+  const ProgramEnd end = cprun({"--verify", path});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("8 ranks on gloo: "), HasSubstr("\nidentical: 8 ranks, ")));
+  EXPECT_THAT(end.err, IsEmpty());
+}
+
+TEST(CprunScenario, ATraceIsTheOneOfCpsimRun) {
+  const TemporaryFolder folder;
+  const std::string path = ring(folder);
+  const ProgramEnd end = cprun({"--trace", folder.file("gloo.cptrace"), path});
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  ASSERT_EQ(cli::cpsim({"run", "--scenario", path, "--trace", folder.file("fabric.cptrace")}).exit_code, 0);
+  const cli::Finished compared =
+      cli::cpsim({"trace", "compare", folder.file("fabric.cptrace"), folder.file("gloo.cptrace")});
+  EXPECT_EQ(compared.exit_code, 0) << compared.out;
+  EXPECT_THAT(compared.out, StartsWith("identical: 4 ranks, "));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("gloo.cptrace.ranks"))) << "the ranks' own are left";
+
+  // Another scenario's is another.
+  const std::string other = scenario(folder, R"(run { mesh: "cp=4" strategy: "ring" seq_len: 64 })");
+  ASSERT_EQ(cli::cpsim({"run", "--scenario", other, "--trace", folder.file("other.cptrace")}).exit_code, 0);
+  EXPECT_EQ(
+      cli::cpsim({"trace", "compare", folder.file("other.cptrace"), folder.file("gloo.cptrace")}).exit_code,
+      1);
+}
+
+TEST(CprunScenario, HostsStandInTheTraceUnlessHashed) {
+  const TemporaryFolder folder;
+  const std::string path = ring(folder), trace = folder.file("t.cptrace");
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
+  ASSERT_EQ(cprun({"--trace", trace, path}).exit_code, 0);
+  EXPECT_THAT(read(trace), HasSubstr(host));
+  ASSERT_EQ(cprun({"--trace", trace, "--hash-hosts", path}).exit_code, 0);
+  EXPECT_THAT(read(trace), Not(HasSubstr(host)));
+}
+
+TEST(CprunScenario, WhatCannotRunIsSaidBeforeAnythingStarts) {
+  const TemporaryFolder folder;
+  const std::string path = ring(folder);
+  const auto expect_refused = [](const std::vector<std::string>& arguments, const std::string& message) {
+    const ProgramEnd end = cprun(arguments);
+    EXPECT_EQ(end.exit_code, 2) << end.err;
+    EXPECT_THAT(end.err, AllOf(StartsWith("cprun: "), HasSubstr(message)));
+    EXPECT_EQ(std::ranges::count(end.err, '\n'), 1) << end.err;
+    EXPECT_THAT(end.out, IsEmpty());
+  };
+  expect_refused({"--nproc-per-node", "3", path},
+                 "the scenario is for 4 ranks, not for 3; use --nproc-per-node 4");
+  expect_refused({"--nnodes", "2", "--nproc-per-node", "4", "--rdzv-endpoint", "127.0.0.1:1", "--token-file",
+                  path, path},
+                 "the scenario is for 4 ranks, not for 8 on 2 machines; use --nproc-per-node 2");
+  expect_refused({"--nnodes", "3", "--nproc-per-node", "2", "--rdzv-endpoint", "127.0.0.1:1", "--token-file",
+                  path, path},
+                 "the scenario is for 4 ranks, not for 6 on 3 machines; use --nnodes 1 --nproc-per-node 4");
+  expect_refused({"--nnodes", "2", "--nproc-per-node", "2", path}, "several machines need --rdzv-endpoint");
+  expect_refused({"--nnodes", "2", "--node-rank", "2", path}, "--node-rank 2 of --nnodes 2; use 0 to 1");
+  expect_refused({folder.file("none.txtpb")}, "none.txtpb");
+  expect_refused({}, "nothing to run; give a scenario, or a program behind --");
+  expect_refused({path, "--", "ls"}, "both a scenario");
+  expect_refused({"--verify", "--", "ls"}, "--verify compares a scenario");
+  expect_refused({"--timeout", "0", path}, "--timeout 0 is out of range");
+  expect_refused({"--", "./no_such_program"}, "cannot run './no_such_program': No such file");
+  expect_refused({scenario(folder, R"(run { mesh: "cp=2" strategies: "ring,ulysses" seq_len: 64 })")},
+                 "the scenario asks for 2 strategies, and processes run one");
+}
+
+TEST(CprunProgram, HasItsPlaceInItsEnvironment) {
+  const ProgramEnd end = cprun({"--nproc-per-node", "3", "--timeout", "7", "--", "/bin/sh", "-c",
+                                "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK, at $MASTER_ADDR, $0, $KEPT, "
+                                "$CPRUN_TIMEOUT_MS ms, port ${MASTER_PORT:+known}",
+                                "--verify"},
+                               {"KEPT=kept", "RANK=9"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  std::vector<std::string> lines;
+  for (const std::string_view line : split(end.out, '\n')) lines.emplace_back(line);
+  std::ranges::sort(lines);
+  EXPECT_THAT(lines, ::testing::ElementsAre(
+                         "", "[rank 0] 0 of 3, local 0, at 127.0.0.1, --verify, kept, 7000 ms, port known",
+                         "[rank 1] 1 of 3, local 1, at 127.0.0.1, --verify, kept, 7000 ms, port known",
+                         "[rank 2] 2 of 3, local 2, at 127.0.0.1, --verify, kept, 7000 ms, port known"));
+}
+
+TEST(CprunProgram, LogsAreWhatEachRankWrote) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = cprun({"--nproc-per-node", "2", "--log-dir", folder.file("logs"), "--", "/bin/sh",
+                                "-c", "echo out $RANK; echo err $RANK >&2; exit $RANK"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_EQ(read(folder.file("logs/rank-0.out")), "out 0\n");
+  EXPECT_EQ(read(folder.file("logs/rank-0.err")), "err 0\n");
+  EXPECT_EQ(read(folder.file("logs/rank-1.out")), "out 1\n");
+  EXPECT_THAT(end.err, AllOf(HasSubstr("[rank 1] err 1\n"), HasSubstr("cprun: rank 1 on host "),
+                             HasSubstr(" ended with exit code 1: err 1")));
+}
+
+TEST(CprunProgram, APortInUseIsNamed) {
+  const Program first({built("cprun"), "--rdzv-endpoint", str("127.0.0.1:", free_port()), "--", "/bin/sh",
+                       "-c", "echo $MASTER_PORT; exec sleep 60"});
+  ASSERT_TRUE(within(std::chrono::seconds(20), [&] { return !first.read("out").empty(); }));
+  const std::string line = first.read("out"), port = line.substr(9, line.find('\n') - 9);  // "[rank 0] "
+  const ProgramEnd second = cprun({"--rdzv-endpoint", "127.0.0.1:" + port, "--", "true"});
+  EXPECT_EQ(second.exit_code, 16);
+  EXPECT_THAT(second.err, HasSubstr(str("127.0.0.1:", port, " is in use")));
+}
+
+}  // namespace
+}  // namespace cp::testing
