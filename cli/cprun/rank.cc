@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <thread>
@@ -16,13 +14,12 @@
 #include "cli/rank_job.h"
 #include "cli/units.h"
 #include "runtime/gloo/gloo_device.h"
+#include "runtime/gloo/progress_reporter.h"
 #include "runtime/gloo/rendezvous_store.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
-#include "shared/plan/canonical.h"
 #include "shared/plan/execute.h"
-#include "shared/plan/operations.h"
 #include "traces/environment.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
@@ -34,27 +31,6 @@ using runtime::RendezvousClient;
 
 // How long a lost connection waits for the server to say who failed first.
 constexpr std::chrono::milliseconds kCauseDelay{1'000};
-
-// What the server is told of each collective: its number and the digest of all on the group so far.
-class ProgressReporter {
- public:
-  explicit ProgressReporter(RendezvousClient& client) : client_(client) {}
-
-  void operator()(const runtime::CollectiveBegin& begin) {
-    const std::string group = str(begin.group.name, "[", join(begin.group.ranks), "]");
-    const Digest own = canonical_digest(begin.plan, begin.collective);
-    const std::lock_guard lock(mutex_);
-    Digest& so_far = digests_[group];
-    Hasher hasher;
-    so_far = hasher.add(so_far).add(own).digest();
-    client_.set_progress(group, begin.number, operation_name(begin.collective), so_far);
-  }
-
- private:
-  RendezvousClient& client_;
-  std::mutex mutex_;
-  std::map<std::string, Digest> digests_;  // by group
-};
 
 class RankProgram {
  public:
@@ -178,7 +154,7 @@ class RankProgram {
   const RankOptions& options_;
   const runtime::JobEnvironment& job_;
   std::shared_ptr<RendezvousClient> client_;
-  ProgressReporter report_;
+  runtime::ProgressReporter report_;
   std::optional<TraceFileWriter> trace_;
   std::int64_t clock_offset_ns_ = 0;
   std::optional<runtime::GlooDevice> device_;

@@ -1,0 +1,122 @@
+#include "runtime/job.h"
+
+#include <exception>
+#include <map>
+#include <optional>
+
+#include "runtime/gloo/gloo_device.h"
+#include "runtime/gloo/progress_reporter.h"
+#include "runtime/gloo/rendezvous_store.h"
+#include "runtime/job_environment.h"
+#include "runtime/rendezvous/client.h"
+#include "shared/base/error.h"
+#include "shared/plan/execute.h"
+#include "shared/redistribute/lower.h"
+
+namespace cp::runtime {
+namespace {
+
+JobEnvironment environment() {
+  if (auto job = job_environment()) return *std::move(job);
+  throw InvalidInput(
+      "this program runs as one rank of several; start it with: cprun --nproc-per-node 4 -- ./program");
+}
+
+std::string text_of(const Group& group) { return str(group.name, "[", cp::join(group.ranks), "]"); }
+
+}  // namespace
+
+class Job::Impl {
+ public:
+  explicit Impl(std::size_t most_plans)
+      : environment_(environment()),
+        client_(runtime::join(environment_)),
+        progress_(*client_),
+        plans_(most_plans, [this](const Plan& plan) { compare(plan); }) {
+    GlooOptions options;
+    options.rank = environment_.rank;
+    options.store = std::make_shared<RendezvousStore>(client_);
+    options.hostname = environment_.interface;
+    options.timeout = 2 * environment_.timeout;  // the server notices first who is silent, and says so
+    options.on_collective = [this](const CollectiveBegin& begin) { progress_(begin); };
+    device_.emplace(std::move(options));
+    client_->on_failure([this](const Failure&) { device_->abort(); });
+  }
+
+  ~Impl() {
+    client_->on_failure({});
+    if (std::uncaught_exceptions() == exceptions_) {
+      client_->goodbye();
+    } else {
+      client_->report_failure(ExitCode::check_failed, "the program ends by an exception");
+    }
+  }
+
+  // Within each group of the plan, through the rendezvous: other groups may be doing other things.
+  void compare(const Plan& plan) {
+    for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+      const Group& group = plan.groups[i];
+      const std::string prefix = str("plan/", text_of(group), "/", compared_[text_of(group)]++, "/");
+      const std::string own =
+          str(to_string(plan.inputs), " ", to_string(collective_digest(plan, static_cast<GroupId>(i))));
+      client_->set(str(prefix, plan.self), own);
+      for (const Rank peer : group.ranks) {
+        if (peer == plan.self) continue;
+        const std::string theirs = client_->get(str(prefix, peer));
+        if (theirs != own) throw CollectiveMismatch(difference(group, plan.self, own, peer, theirs));
+      }
+    }
+  }
+
+  static std::string difference(const Group& group, Rank self, const std::string& own, Rank peer,
+                                const std::string& theirs) {
+    const bool inputs = own.substr(0, own.find(' ')) != theirs.substr(0, theirs.find(' '));
+    return str(
+        "ranks ", self, " and ", peer, " of group ", text_of(group), " run plans that differ in ",
+        inputs ? "what they are made from (layouts, problem, strategy or options)" : "their collectives",
+        ": ", own, ", ", theirs, "; all ranks must make the same calls in the same order");
+  }
+
+  void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
+                    RankTrace* trace) {
+    Hasher hasher;
+    hasher.add(std::string_view("redistribute")).add(environment_.rank);
+    hash(hash(hash(hasher, in.layout), out.layout), options.cost);
+    if (!in.layout.mesh.contains(environment_.rank) && !out.layout.mesh.contains(environment_.rank)) return;
+    hasher.add(static_cast<int>(options.objective)).add(options.max_memory_factor);
+    hasher.add(options.travel_dtype ? name(*options.travel_dtype) : std::string_view())
+        .add(options.allow_to_partial)
+        .add(static_cast<int>(options.partial_rule));
+    const Plan& plan = plans_.get(hasher.digest(), [&] {
+      return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank);
+    });
+    const Bindings bindings = {{kRedistributeInput, in.data, in.size_bytes},
+                               {kRedistributeOutput, out.data, out.size_bytes}};
+    execute(plan, *device_, bindings, trace);
+  }
+
+  const JobEnvironment environment_;
+  std::shared_ptr<RendezvousClient> client_;
+  ProgressReporter progress_;
+  std::map<std::string, std::int64_t> compared_;  // plans, by group
+  PlanCache plans_;
+  std::optional<GlooDevice> device_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
+Job::Job(std::size_t most_plans) : impl_(std::make_unique<Impl>(most_plans)) {}
+Job::~Job() = default;
+
+Rank Job::rank() const { return impl_->environment_.rank; }
+std::int32_t Job::world_size() const { return impl_->environment_.world_size; }
+std::int32_t Job::local_rank() const { return impl_->environment_.local_rank; }
+Device& Job::device() { return *impl_->device_; }
+PlanCache& Job::plans() { return impl_->plans_; }
+RendezvousClient& Job::rendezvous() { return *impl_->client_; }
+void Job::barrier(const std::string& name) { impl_->client_->barrier(name); }
+void Job::redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
+                       RankTrace* trace) {
+  impl_->redistribute(in, out, options, trace);
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,58 @@
+// Job: a program of the user's own as one of the ranks that cprun started.
+//
+//   int main() {
+//     cp::runtime::Job job;  // rank and world from the environment
+//     job.redistribute(cp::from_local(rows, job.rank(), in.data(), bytes), cp::from_local(columns, job.rank(), out.data(), bytes));
+//     cp::ContextParallelAttention attention(job.device(), ranks, strategy, job.plans());
+//     ...
+//   }  // says goodbye; a program that ends by an exception, or without a Job's end, is a failure of the job
+//
+//   cprun --nproc-per-node 4 -- ./program
+//
+// All ranks make the same calls in the same order. Plans are compared between ranks before their first use, and kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/errors.h"
+#include "shared/plan/device.h"
+#include "shared/plan/plan_cache.h"
+#include "shared/plan/trace.h"
+#include "shared/redistribute/dtensor.h"
+
+namespace cp::runtime {
+
+class RendezvousClient;
+
+class Job {
+ public:
+  // Joins; returns when the rendezvous server has taken this rank. Throws InvalidInput where cprun did not start the process, and
+  // RendezvousError, AuthenticationError and Timeout. `most_plans` are kept.
+  explicit Job(std::size_t most_plans = 64);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  Rank rank() const;
+  std::int32_t world_size() const, local_rank() const;
+
+  // On the CPU, over Gloo: buffers are host memory. Its errors (PeerLost, Timeout) name the rank that failed first.
+  Device& device();
+  PlanCache& plans();
+  RendezvousClient& rendezvous();  // keys, barriers and gathers of small data
+
+  void barrier(const std::string& name);  // of all ranks
+  // Moves `in` to the layout of `out`, into out's memory, as redistribute() of dtensor.h; its plan is kept. Ranks that neither mesh has
+  // have nothing to do.
+  void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
+                    RankTrace* trace = nullptr);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cp::runtime

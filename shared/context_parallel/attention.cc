@@ -1,0 +1,83 @@
+#include "shared/context_parallel/attention.h"
+
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/execute.h"
+
+namespace cp {
+namespace {
+
+bool is_the_callers(const Buffer& buffer) { return buffer.kind != BufferKind::temporary; }
+
+// "q 8,192 B, k ..."
+std::string wanted_by(const Plan& plan) {
+  std::vector<std::string> texts;
+  for (const Buffer& buffer : plan.buffers) {
+    if (is_the_callers(buffer)) texts.push_back(str(buffer.name, " (", buffer.bytes(), " bytes)"));
+  }
+  return join(texts, ", ");
+}
+
+Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
+  Bindings bindings;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    if (!is_the_callers(buffer)) continue;
+    const auto found = buffers.find(buffer.name);
+    if (found == buffers.end())
+      throw InvalidInput(str("attention lacks the buffer ", buffer.name, "; it takes ", wanted_by(plan)));
+    bindings.push_back({static_cast<BufferId>(i), found->second, buffer.bytes()});
+  }
+  if (bindings.size() == buffers.size()) return bindings;
+  for (const auto& [name, data] : buffers) {
+    bool known = false;
+    for (const Buffer& buffer : plan.buffers) known |= is_the_callers(buffer) && buffer.name == name;
+    if (!known)
+      throw InvalidInput(str("attention has no use for the buffer ", name, "; it takes ", wanted_by(plan)));
+  }
+  return bindings;
+}
+
+}  // namespace
+
+ContextParallelAttention::ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy,
+                                                   PlanCache& plans)
+    : device_(device), ranks_(std::move(ranks)), strategy_(strategy), plans_(plans) {}
+
+std::map<std::string, std::int64_t> ContextParallelAttention::buffer_bytes(const AttentionProblem& problem,
+                                                                           AttentionPass pass) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const Buffer& buffer : plan(problem, pass).buffers) {
+    if (is_the_callers(buffer)) bytes[buffer.name] = buffer.bytes();
+  }
+  return bytes;
+}
+
+void ContextParallelAttention::forward(const AttentionProblem& problem, const NamedBuffers& buffers,
+                                       RankTrace* trace) {
+  run(problem, AttentionPass::forward, buffers, trace);
+}
+
+void ContextParallelAttention::backward(const AttentionProblem& problem, const NamedBuffers& buffers,
+                                        RankTrace* trace) {
+  run(problem, AttentionPass::backward, buffers, trace);
+}
+
+const Plan& ContextParallelAttention::plan(const AttentionProblem& problem, AttentionPass pass) {
+  Hasher hasher;
+  hasher.add(std::string_view("attention")).add(static_cast<int>(pass)).add(device_.rank()).add_all(ranks_);
+  hash(hash(hasher, problem), strategy_);
+  return plans_.get(hasher.digest(), [&] {
+    return attention_plan({problem, ranks_, strategy_}, pass, device_.rank());
+  });
+}
+
+void ContextParallelAttention::run(const AttentionProblem& problem, AttentionPass pass,
+                                   const NamedBuffers& buffers, RankTrace* trace) {
+  const Plan& its_plan = plan(problem, pass);
+  execute(its_plan, device_, bindings_of(its_plan, buffers), trace);
+}
+
+}  // namespace cp
