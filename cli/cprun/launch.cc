@@ -1,6 +1,7 @@
 #include "cli/cprun/launch.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -75,6 +76,17 @@ int world_size(const LaunchRequest& request, const std::optional<proto::Scenario
                                                       : str("--nnodes 1 --nproc-per-node ", needed)));
 }
 
+// The secret of the job, where the surroundings give one.
+const char* token_variable() {
+  const char* token = std::getenv("CPRUN_TOKEN");
+  return token != nullptr && *token != '\0' ? token : nullptr;
+}
+
+std::string token_of(const LaunchRequest& request) {
+  if (!request.token_file.empty()) return runtime::read_token_file(request.token_file);
+  return request.nnodes > 1 ? token_variable() : runtime::make_token();
+}
+
 // "10.0.0.1:29500", "[::1]:29500".
 std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -91,11 +103,12 @@ void check(const LaunchRequest& request) {
     throw InvalidInput(str("--node-rank ", request.node_rank, " of --nnodes ", request.nnodes, "; use 0 to ",
                            request.nnodes - 1));
   }
-  if (request.nnodes > 1 && (request.endpoint.empty() || request.token_file.empty())) {
+  if (request.nnodes > 1 &&
+      (request.endpoint.empty() || (request.token_file.empty() && token_variable() == nullptr))) {
     throw InvalidInput(
         "several machines need --rdzv-endpoint HOST:PORT, an address of machine 0, and --token-file FILE, "
         "the same secret on "
-        "all: openssl rand -hex 32 > FILE; chmod 600 FILE");
+        "all: openssl rand -hex 32 > FILE; chmod 600 FILE (or the variable CPRUN_TOKEN)");
   }
   if (request.verify && request.scenario.empty())
     throw InvalidInput(
@@ -114,8 +127,7 @@ class Job {
   Job(const LaunchRequest& request, int world) : request_(request), world_(world) {
     job_.world_size = world;
     job_.timeout = request.timeout;
-    job_.token =
-        request.token_file.empty() ? runtime::make_token() : runtime::read_token_file(request.token_file);
+    job_.token = token_of(request);
     if (!request.endpoint.empty()) {
       std::tie(job_.host, job_.port) = parse_endpoint(request.endpoint);
     }

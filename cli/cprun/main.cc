@@ -80,6 +80,16 @@ void add_flags(CLI::App& app, Flags& flags) {
       "  cprun --nproc-per-node 4 --verify ring.txtpb");
 }
 
+// Under another launcher each process is a machine of one rank. torchrun's own store is behind its port; ours is at the next one.
+void join_other_launcher(LaunchRequest& request) {
+  const auto foreign = runtime::foreign_rank();
+  if (!foreign || request.nproc_per_node > 0 || request.nnodes > 1) return;
+  request.nnodes = foreign->world_size, request.node_rank = foreign->rank, request.nproc_per_node = 1;
+  const char *host = std::getenv("MASTER_ADDR"), *port = std::getenv("MASTER_PORT");
+  if (request.endpoint.empty() && host != nullptr && port != nullptr)
+    request.endpoint = str(host, ":", parse_whole("MASTER_PORT", port, 1, 65534) + 1);
+}
+
 int run(Flags& flags) {
   LaunchRequest& launch_request = flags.launch;
   if (flags.is_rank) {
@@ -97,6 +107,7 @@ int run(Flags& flags) {
             : str("both a scenario, ", launch_request.scenario, ", and a program, ",
                   launch_request.program.front(), "; give one of them"));
   }
+  join_other_launcher(launch_request);
   return launch(launch_request);
 }
 
