@@ -87,12 +87,20 @@ class GlooDevice::Impl {
   void wait(StreamId stream, EventId event) { streams_.wait(stream, event); }
   void synchronize() { streams_.synchronize(); }
 
-  std::span<std::byte> bytes(BufferId buffer, std::size_t host_bytes) const {
+  // Of the caller's buffer; `what` is done with it.
+  std::span<std::byte> bytes(const char* what, BufferId buffer, std::size_t host_bytes) const {
     CP_INVARIANT(memory_.has_value(), "no plan is prepared");
+    if (buffer < 0 || buffer >= static_cast<BufferId>(plan_->buffers.size()))
+      throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan_->buffers.size()));
+    const Buffer& declared = plan_->buffers[static_cast<std::size_t>(buffer)];
+    if (declared.kind == BufferKind::temporary) {
+      throw InvalidInput(str(what, " of ", declared.name,
+                             ", a temporary; only inputs, outputs and inouts are the caller's"));
+    }
     const std::span<std::byte> bytes = memory_->bytes(buffer);
     if (bytes.size() != host_bytes) {
-      throw InvalidInput(str("buffer ", plan_->buffers[static_cast<std::size_t>(buffer)].name, " has ",
-                             bytes.size(), " bytes, not ", host_bytes));
+      throw InvalidInput(
+          str(what, " of ", host_bytes, " bytes; buffer ", declared.name, " has ", bytes.size()));
     }
     return bytes;
   }
@@ -209,10 +217,10 @@ EventId GlooDevice::record(StreamId stream) { return impl_->record(stream); }
 void GlooDevice::wait(StreamId stream, EventId event) { impl_->wait(stream, event); }
 void GlooDevice::synchronize() { impl_->synchronize(); }
 void GlooDevice::upload(BufferId buffer, std::span<const std::byte> host) {
-  std::ranges::copy(host, impl_->bytes(buffer, host.size()).begin());
+  std::ranges::copy(host, impl_->bytes("upload", buffer, host.size()).begin());
 }
 void GlooDevice::download(BufferId buffer, std::span<std::byte> host) {
-  std::ranges::copy(impl_->bytes(buffer, host.size()), host.begin());
+  std::ranges::copy(impl_->bytes("download", buffer, host.size()), host.begin());
 }
 std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
 GlooTimes GlooDevice::take_times() { return impl_->take_times(); }

@@ -26,8 +26,8 @@ std::vector<DType> DeviceConformance::dtypes() const {
   return result;
 }
 
-std::map<Rank, DeviceConformance::Contents> DeviceConformance::execute_all(
-    const std::vector<Plan>& plans, const std::map<Rank, Contents>& inputs) {
+std::map<Rank, Contents> DeviceConformance::execute_all(const std::vector<Plan>& plans,
+                                                        const std::map<Rank, Contents>& inputs) {
   std::map<Rank, const Plan*> by_rank;
   for (const Plan& plan : plans) by_rank[plan.self] = &plan;
   std::vector<Contents> outputs(kWorldSize);
@@ -52,6 +52,7 @@ std::map<Rank, DeviceConformance::Contents> DeviceConformance::execute_all(
       outputs[static_cast<std::size_t>(rank)][buffer.name] = to_values(buffer.dtype, bytes);
     }
   });
+  world().share(outputs);
   EXPECT_EQ(first_difference(world().traces(), world().traces()), std::nullopt);
   std::map<Rank, Contents> result;
   for (const auto& [rank, plan] : by_rank) result[rank] = outputs[static_cast<std::size_t>(rank)];

@@ -2,6 +2,9 @@
 //
 // To put a device under it: write a DeviceFactory and one line in a .cc of this folder,
 //   INSTANTIATE_TEST_SUITE_P(Gloo, DeviceConformance, testing::Values(gloo_factory()), factory_name);
+//
+// Ranks may be threads of this process (the fabric) or processes (Gloo). With processes the whole test runs in each of them, and
+// `run` calls the body for that process's rank alone: what bodies leave behind is known everywhere only after `share`.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +22,20 @@
 
 namespace cp::conformance {
 
-// Some ranks in this process, each with its device.
+using Values = std::vector<double>;              // of a buffer, or a part of one
+using Contents = std::map<std::string, Values>;  // of a rank's buffers, by name
+
+// Ranks, each with its device.
 class DeviceWorld {
  public:
   virtual ~DeviceWorld() = default;
-  // Calls body once on each rank, at the same time; returns when all have returned, and rethrows the first error.
+  // Calls body once on each rank, at the same time; returns when all have returned, and rethrows the first error. On processes
+  // each calls it for its own rank.
   virtual void run(const std::function<void(Rank, Device&)>& body) = 0;
-  // What the devices observed since the last clear, by rank; in issued goes what the bodies record.
+  // Gives every process what the bodies of a run have left, by rank: each rank's entry is the one that its body wrote.
+  virtual void share(std::vector<Contents>& by_rank) = 0;
+  // What the devices observed since the last clear, by rank; in issued goes what the bodies record. On processes the own rank's
+  // alone.
   virtual std::vector<RankTrace>& traces() = 0;
   virtual void clear_traces() = 0;
 };
@@ -42,22 +52,18 @@ inline std::ostream& operator<<(std::ostream& out, const DeviceFactory& factory)
 }
 inline std::string factory_name(const testing::TestParamInfo<DeviceFactory>& info) { return info.param.name; }
 
-using Values = std::vector<double>;  // of a buffer, or a part of one
-
 class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
  protected:
   static constexpr int kWorldSize = 4;
   static constexpr DType kDTypes[] = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64};
 
   void SetUp() override { world_ = GetParam().make(kWorldSize); }
+  void TearDown() override { world_.reset(); }
 
   DeviceWorld& world() { return *world_; }
   PlanBuilder builder(Rank rank) const { return PlanBuilder(rank, GetParam().target); }
   bool has(const std::string& collective) const { return GetParam().target.has_collective(collective); }
   std::vector<DType> dtypes() const;  // of the five that the target has
-
-  // What each rank's buffers hold, by name.
-  using Contents = std::map<std::string, Values>;
 
   // Prepares each rank's plan, uploads `inputs` (by rank), executes, and downloads every output and inout. Plans come in any
   // order, for some or all ranks. Expects that what was observed is what was issued.

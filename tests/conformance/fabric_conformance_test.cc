@@ -9,6 +9,7 @@ class FabricWorld final : public DeviceWorld {
  public:
   FabricWorld(int world_size, const sim::FabricOptions& options) : fabric_(world_size, options) {}
   void run(const std::function<void(Rank, Device&)>& body) override { fabric_.run(body); }
+  void share(std::vector<Contents>&) override {}  // one process
   std::vector<RankTrace>& traces() override { return fabric_.traces(); }
   void clear_traces() override { fabric_.clear_traces(); }
 
