@@ -141,6 +141,8 @@ class Job {
     options.argv = std::move(argv);
     options.nproc = here, options.first_rank = first, options.world_size = world_;
     options.grace = request_.grace, options.log_dir = request_.log_dir;
+    // Earlier than the server, which only sees a silent rank; but it names the right one of another machine's ranks.
+    options.stopped_limit = server_ ? request_.timeout / 2 : 2 * request_.timeout;
     options.environment = [this, first](int index) {
       runtime::JobEnvironment own = job_;
       own.rank = first + index, own.local_rank = index;

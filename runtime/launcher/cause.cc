@@ -48,11 +48,13 @@ const Suspect& CauseFinder::cause() const {
     return best;
   };
   const Suspect& first = *likeliest([](const Suspect&) { return true; });
-  if (!first.report) return first;
-  const Suspect* own_end = likeliest([&](const Suspect& suspect) {
-    return suspect.rank == first.rank && !suspect.report && !mostly_consequence(suspect);
-  });
-  if (own_end != nullptr) return *own_end;
+  if (!first.report && (!first.signal || dies_of_itself(first))) return first;
+  if (first.report) {
+    const Suspect* own_end = likeliest([&](const Suspect& suspect) {
+      return suspect.rank == first.rank && !suspect.report && !mostly_consequence(suspect);
+    });
+    if (own_end != nullptr) return *own_end;
+  }
   const Suspect* death = likeliest(dies_of_itself);
   return death == nullptr ? first : *death;
 }

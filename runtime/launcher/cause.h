@@ -34,7 +34,8 @@ class CauseFinder {
   // The earliest, where
   // - codes that are mostly consequences (timeout, peer lost, rendezvous) come after all else;
   // - of ends that were seen at once, a signal that no lost peer causes comes first, then the lower rank;
-  // - a report gives way to a later end of the process that it is about, or to a later death by such a signal.
+  // - a report gives way to a later end of the process that it is about; and a report, SIGABRT or SIGPIPE to a later death by such
+  //   a signal: peers may see closed connections before the launcher sees the end.
   const Suspect& cause() const;
 
  private:

@@ -27,7 +27,7 @@ struct ProcessFailure {
   std::optional<int> signal;  // that killed it
   int exit_code = 0;          // of the job: 128 + n for a process that signal n killed
   // "rank 2 on host h (pid 123) was killed by SIGKILL in step 12, all_gather #3 of cp[0,1]",
-  // "... ended with exit code 1: <last line of its stderr>", or the text that fail() was given.
+  // "... ended with exit code 1: <last line of its stderr>", "... was stopped by SIGSTOP for 1 s", or the text that fail() was given.
   std::string text;
 };
 
@@ -42,6 +42,8 @@ struct LaunchOptions {
       false;  // process 0 reads the launcher's stdin unless that is a terminal; the rest: /dev/null
   std::chrono::milliseconds consequence_delay{200};  // after a failure, before the others get SIGTERM
   std::chrono::milliseconds grace{5'000};            // after SIGTERM or a forwarded signal, before SIGKILL
+  std::chrono::milliseconds stopped_limit{
+      0};                       // a process that is stopped (SIGSTOP) for so long has failed; 0: none has
   std::string log_dir;          // raw output of each rank besides, in rank-3.out and rank-3.err; empty: none
   bool prefix = true;           // "[rank 3] " before each line
   std::ostream* out = nullptr;  // null: std::cout

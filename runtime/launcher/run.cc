@@ -106,6 +106,7 @@ void LauncherRun::start(int index, int null_device) {
                   .out = RankOutput(prefix, *options_.out, log_of(options_, rank, ".out")),
                   .err = RankOutput(prefix, *options_.err, log_of(options_, rank, ".err")),
                   .last_words = {},
+                  .stopped_since = {},
                   .kill_at = {},
                   .give_up_at = {}};
   const Descriptor out = process.out.take_write_end(), err = process.err.take_write_end();
@@ -148,6 +149,8 @@ LauncherRun::Time LauncherRun::next_deadline() const {
   if (phase_ == Phase::failed || phase_ == Phase::stopping) next = std::min(next, phase_ends_);
   for (const Process& process : processes_) {
     if (process.gone) continue;
+    if (process.stopped_since && phase_ == Phase::running)
+      next = std::min(next, *process.stopped_since + options_.stopped_limit);
     const std::optional<Time>& own = process.give_up_at ? process.give_up_at : process.kill_at;
     if (own) next = std::min(next, *own);
   }
@@ -190,6 +193,7 @@ void LauncherRun::take_reports(Time now) {
 void LauncherRun::reap(Time now) {
   for (Process& process : processes_) {
     if (!process.ended) reap_process(process, now);
+    if (!process.ended && options_.stopped_limit.count() > 0) look_for_stop(process, now);
     if (process.ended && !process.gone) reap_group(process, now);
   }
 }
@@ -223,6 +227,26 @@ void LauncherRun::reap_process(Process& process, Time now) {
              .pass = pass_},
             now);
   }
+}
+
+// SIGCHLD comes for stops too, and as long as nobody takes the news it is told again.
+void LauncherRun::look_for_stop(Process& process, Time now) {
+  siginfo_t info = {};
+  const auto pid = static_cast<id_t>(process.end.pid);
+  if (waitid(P_PID, pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+    process.stopped_since.reset();
+    return;
+  }
+  if (!process.stopped_since) process.stopped_since = now;
+  if (phase_ != Phase::running || now < *process.stopped_since + options_.stopped_limit) return;
+  const auto seconds = static_cast<double>(options_.stopped_limit.count()) / 1000;
+  suspect({.rank = process.end.rank,
+           .signal = {},
+           .exit_code = static_cast<int>(ExitCode::peer_lost),
+           .report = who_and_where(
+               process, str("was stopped by ", signal_name(info.si_status), " for ", seconds, " s")),
+           .pass = pass_},
+          now);
 }
 
 void LauncherRun::reap_group(Process& process, Time now) {
@@ -272,14 +296,17 @@ ProcessFailure LauncherRun::failure_of(const Suspect& cause) const {
   failure.host = options_.host;
   failure.pid = process.end.pid;
   if (cause.report) return failure;
-  failure.text =
-      str("rank ", cause.rank, " on host ", failure.host, " (pid ", failure.pid, ") ", end_text(cause));
-  const std::string where = options_.describe ? options_.describe(cause.rank) : "";
-  if (!where.empty()) failure.text += " " + where;
+  failure.text = who_and_where(process, end_text(cause));
   if ((!cause.signal || cause.signal == SIGABRT) && !process.last_words.empty()) {
     failure.text += ": " + process.last_words;
   }
   return failure;
+}
+
+std::string LauncherRun::who_and_where(const Process& process, const std::string& what) const {
+  const std::string where = options_.describe ? options_.describe(process.end.rank) : "";
+  return str("rank ", process.end.rank, " on host ", options_.host, " (pid ", process.end.pid, ") ", what,
+             where.empty() ? "" : " ", where);
 }
 
 void LauncherRun::signal_all(int signal) {

@@ -63,6 +63,7 @@ class LauncherRun {
     std::string last_words;                   // the last line of its stderr when it ended
     bool ended = false;                       // the process
     bool gone = false;                        // and its group
+    std::optional<Time> stopped_since;        // while it is stopped
     std::optional<Time> kill_at, give_up_at;  // what is left of the group
   };
   enum class Phase { running, failed, stopping, killing };
@@ -78,8 +79,10 @@ class LauncherRun {
   void reap(Time now);
   void reap_process(Process& process, Time now);
   void reap_group(Process& process, Time now);
+  void look_for_stop(Process& process, Time now);
   void keep_deadlines(Time now);
 
+  std::string who_and_where(const Process& process, const std::string& what) const;
   void suspect(Suspect suspect, Time now);
   void decide();
   ProcessFailure failure_of(const Suspect& cause) const;

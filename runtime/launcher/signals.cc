@@ -44,7 +44,7 @@ SignalScope::SignalScope() : pipe_(make_pipe()) {
 
   struct sigaction action = {};
   sigfillset(&action.sa_mask);
-  action.sa_flags = SA_RESTART | SA_NOCLDSTOP;
+  action.sa_flags = SA_RESTART;
   sigset_t wanted;
   sigemptyset(&wanted);
   const auto install = [&](int signal, void (*handler)(int)) {

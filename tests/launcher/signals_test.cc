@@ -76,6 +76,25 @@ TEST(LauncherSignals, StoppedRanksEndToo) {
   EXPECT_TRUE(all_end(scratch.pids("pids")));
 }
 
+TEST(LauncherSignals, ARankThatStaysStoppedHasFailed) {
+  LaunchOptions options = shell("if [ $RANK = 1 ]; then kill -STOP $$; else exec sleep 100; fi", 3);
+  options.stopped_limit = 100ms;
+  options.describe = [](Rank) { return std::string("in step 3"); };
+  const Launched launched = launch(options);
+  EXPECT_EQ(launched.result.exit_code, 13);
+  ASSERT_TRUE(launched.result.first_failure);
+  EXPECT_EQ(launched.result.first_failure->rank, 1);
+  EXPECT_EQ(summary(launched.result),
+            str("rank 1 on host h (pid ", launched.result.ends[1].pid,
+                ") was stopped by SIGSTOP for 0.1 s in step 3; 2 other ranks were stopped because of it"));
+}
+
+TEST(LauncherSignals, ARankThatGoesOnHasNot) {
+  LaunchOptions options = shell("(sleep 0.1; kill -CONT $$) & kill -STOP $$; sleep 0.2; exit 0", 2);
+  options.stopped_limit = 10s;
+  EXPECT_EQ(launch(options).result.exit_code, 0);
+}
+
 TEST(LauncherSignals, HandlersComeBack) {
   constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD, SIGPIPE};
   struct sigaction custom = {};
