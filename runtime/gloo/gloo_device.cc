@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <gloo/common/error.h>
+#include <gloo/common/logging.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
@@ -27,6 +28,13 @@ std::string to_text(const Group& group) { return str(group.name, "[", join(group
     if (std::string_view(error.what()).find(words) != std::string_view::npos) throw Timeout(message);
   }
   throw PeerLost(message);
+}
+
+// A send that breaks a connection goes on with the descriptor that it has just closed, and fails there: not with a gloo::Exception.
+[[noreturn]] void rethrow(const gloo::EnforceNotMet& error, const std::string& what) {
+  const std::string message = error.what();
+  if (message.find("gloo/transport/") == std::string::npos) throw;
+  throw PeerLost(str(what, ": a connection broke (", message, ")"));
 }
 
 void refuse_unknown_operations(const Plan& plan) {
@@ -174,22 +182,33 @@ class GlooDevice::Impl {
       const std::lock_guard lock(communicators_mutex_);
       communicators_[text].communicator = std::move(communicator);
     } catch (const gloo::Exception& error) {
-      rethrow(error, str("rank ", options_.rank, " cannot connect group ", text));
+      rethrow(error, cannot_connect(text));
+    } catch (const gloo::EnforceNotMet& error) {
+      rethrow(error, cannot_connect(text));
     }
+  }
+
+  std::string cannot_connect(const std::string& group) const {
+    return str("rank ", options_.rank, " cannot connect group ", group);
   }
 
   void run_collective(Member& member, const Collective& collective, std::int64_t iteration, StreamId stream) {
     const std::int64_t sequence = member.next_sequence++;
     if (options_.on_collective)
       options_.on_collective({*plan_, collective, member.communicator->group(), member.number++});
+    const auto what = [&] {
+      return str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
+                 to_text(member.communicator->group()));
+    };
     try {
       OpRecord record = member.communicator->run(collective, *memory_, iteration);
       record.sequence = sequence;
       record.stream = stream;
       observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
     } catch (const gloo::Exception& error) {
-      rethrow(error, str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
-                         to_text(member.communicator->group())));
+      rethrow(error, what());
+    } catch (const gloo::EnforceNotMet& error) {
+      rethrow(error, what());
     }
   }
 
