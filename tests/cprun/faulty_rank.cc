@@ -1,6 +1,6 @@
 // A rank that misbehaves where it is asked to: run by cprun in the tests, one process for each rank.
 //
-//   FAULT   none, kill, stop, terminate, exit, segfault, diverge
+//   FAULT   none, announce (the note alone), kill, stop, terminate, exit, segfault, diverge
 //   AT      before_rendezvous, in_rendezvous, in_collective, between_steps, at_exit; of diverge: plan, step
 //   WHO     the rank, or launcher: then rank 0 sends the signal to it
 //   STEPS   plans to run, with a millisecond between them [6]
@@ -60,6 +60,7 @@ class Fault {
     if (!is_at(place)) return;
     mine_ = false;
     note();
+    if (kind_ == "announce") return;
     if (who_ == "launcher") return to_launcher();
     if (kind_ == "exit") {
       std::fputs("as it was told\n", stderr);
@@ -73,13 +74,13 @@ class Fault {
     std::this_thread::sleep_for(60s);
   }
 
- private:
   static void note() {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     std::ofstream(variable("NOTE", "/dev/null"))
         << getpid() << ' ' << std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() << std::endl;
   }
 
+ private:
   // A launcher that is stopped is waited for; else it is about to end this process.
   void to_launcher() const {
     const std::map<std::string, int> signals = {{"kill", SIGKILL}, {"stop", SIGSTOP}, {"terminate", SIGTERM}};
@@ -133,6 +134,7 @@ void run(const JobEnvironment& job, const std::shared_ptr<RendezvousClient>& cli
                          operation_name(begin.collective), so_far);
     if (begin.number == 3) fault.at("in_collective");
   };
+  if (fault.is_at("plan")) Fault::note();
   const Plan plan = make_plan(job.rank, job.world_size, fault.is_at("plan"));
   const Plan other = make_plan(job.rank, job.world_size, true);
   runtime::compare_plans(*client, plan);
@@ -148,6 +150,7 @@ void run(const JobEnvironment& job, const std::shared_ptr<RendezvousClient>& cli
   for (std::int64_t step = 0; step < steps; ++step) {
     if (step == 2) fault.at("between_steps");
     const bool differs = step == 2 && fault.is_at("step");
+    if (differs) Fault::note();
     execute(differs ? other : plan, device,
             {{0, x.data(), static_cast<std::int64_t>(x.size() * sizeof(float))}});
     std::this_thread::sleep_for(1ms);

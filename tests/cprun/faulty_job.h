@@ -1,0 +1,50 @@
+// A job of three faulty ranks, one of which (or the launcher) is told to misbehave.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "tests/cprun/program.h"
+
+namespace cp::testing {
+
+constexpr int kFaultyRanks = 3;
+constexpr std::chrono::seconds kTimeout{2}, kGrace{1};
+constexpr std::chrono::seconds kSlack{2};  // of the promise: ends within timeout + grace + 2 s
+
+class FaultyJob {
+ public:
+  // As faulty_rank.cc has them.
+  FaultyJob(const std::string& fault, const std::string& place, const std::string& who, int steps = 6);
+
+  Program& program() { return program_; }
+  void wait_for_fault();
+  std::string fault_pid() const { return note().first; }  // of the process that misbehaved
+
+  using Clock = std::chrono::steady_clock;
+  // Waits until it ends, and checks what holds for every job: in time after the fault, or after `since`, no process left, the port
+  // free.
+  void finish(std::optional<Clock::time_point> since = {});
+
+  // What does not hold goes to the report; checks of what it said come after finish().
+  void check(bool holds, const std::string& what);
+  void check_code(int code);
+  void check_says(const std::string& text);
+  void check_one_cause();  // in one line of the launcher's own
+
+  std::string report() const;  // empty when nothing was wrong
+
+ private:
+  std::pair<std::string, Clock::time_point> note() const;
+
+  std::string name_, wrong_;
+  std::uint16_t port_;
+  Program program_;
+  ProgramEnd end_;
+};
+
+}  // namespace cp::testing
