@@ -4,12 +4,11 @@
 #include <map>
 #include <optional>
 
-#include "runtime/gloo/gloo_device.h"
-#include "runtime/gloo/progress_reporter.h"
-#include "runtime/gloo/rendezvous_store.h"
+#include "runtime/gloo/joined_gloo_device.h"
 #include "runtime/job_environment.h"
 #include "runtime/rendezvous/client.h"
 #include "shared/base/error.h"
+#include "shared/plan/canonical.h"
 #include "shared/plan/execute.h"
 #include "shared/redistribute/lower.h"
 
@@ -22,8 +21,6 @@ JobEnvironment environment() {
       "this program runs as one rank of several; start it with: cprun --nproc-per-node 4 -- ./program");
 }
 
-std::string text_of(const Group& group) { return str(group.name, "[", cp::join(group.ranks), "]"); }
-
 }  // namespace
 
 class Job::Impl {
@@ -31,20 +28,12 @@ class Job::Impl {
   explicit Impl(std::size_t most_plans)
       : environment_(environment()),
         client_(runtime::join(environment_)),
-        progress_(*client_),
         plans_(most_plans, [this](const Plan& plan) { compare(plan); }) {
-    GlooOptions options;
-    options.rank = environment_.rank;
-    options.store = std::make_shared<RendezvousStore>(client_);
-    options.hostname = environment_.interface;
-    options.timeout = 2 * environment_.timeout;  // the server notices first who is silent, and says so
-    options.on_collective = [this](const CollectiveBegin& begin) { progress_(begin); };
-    device_.emplace(std::move(options));
-    client_->on_failure([this](const Failure&) { device_->abort(); });
+    device_.emplace(environment_, client_);
   }
 
   ~Impl() {
-    client_->on_failure({});
+    device_.reset();
     if (std::uncaught_exceptions() == exceptions_) {
       client_->goodbye();
     } else {
@@ -56,7 +45,8 @@ class Job::Impl {
   void compare(const Plan& plan) {
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
       const Group& group = plan.groups[i];
-      const std::string prefix = str("plan/", text_of(group), "/", compared_[text_of(group)]++, "/");
+      const std::string prefix =
+          str("plan/", canonical_name(group), "/", compared_[canonical_name(group)]++, "/");
       const std::string own =
           str(to_string(plan.inputs), " ", to_string(collective_digest(plan, static_cast<GroupId>(i))));
       client_->set(str(prefix, plan.self), own);
@@ -72,7 +62,7 @@ class Job::Impl {
                                 const std::string& theirs) {
     const bool inputs = own.substr(0, own.find(' ')) != theirs.substr(0, theirs.find(' '));
     return str(
-        "ranks ", self, " and ", peer, " of group ", text_of(group), " run plans that differ in ",
+        "ranks ", self, " and ", peer, " of group ", canonical_name(group), " run plans that differ in ",
         inputs ? "what they are made from (layouts, problem, strategy or options)" : "their collectives",
         ": ", own, ", ", theirs, "; all ranks must make the same calls in the same order");
   }
@@ -97,10 +87,9 @@ class Job::Impl {
 
   const JobEnvironment environment_;
   std::shared_ptr<RendezvousClient> client_;
-  ProgressReporter progress_;
   std::map<std::string, std::int64_t> compared_;  // plans, by group
   PlanCache plans_;
-  std::optional<GlooDevice> device_;
+  std::optional<JoinedGlooDevice> device_;
   const int exceptions_ = std::uncaught_exceptions();
 };
 

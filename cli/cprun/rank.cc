@@ -6,16 +6,13 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "cli/rank_job.h"
 #include "cli/units.h"
-#include "runtime/gloo/gloo_device.h"
-#include "runtime/gloo/progress_reporter.h"
-#include "runtime/gloo/rendezvous_store.h"
+#include "runtime/gloo/joined_gloo_device.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -29,16 +26,11 @@ namespace {
 
 using runtime::RendezvousClient;
 
-// How long a lost connection waits for the server to say who failed first.
-constexpr std::chrono::milliseconds kCauseDelay{1'000};
-
 class RankProgram {
  public:
   RankProgram(const RankOptions& options, const runtime::JobEnvironment& job,
               std::shared_ptr<RendezvousClient> client)
-      : options_(options), job_(job), client_(std::move(client)), report_(*client_) {}
-
-  ~RankProgram() { client_->on_failure({}); }  // which uses the device
+      : options_(options), job_(job), client_(std::move(client)) {}
 
   void run() {
     const proto::Scenario scenario = read_scenario_file(options_.scenario);
@@ -79,17 +71,9 @@ class RankProgram {
   }
 
   void connect() {
-    runtime::GlooOptions options;
-    options.rank = job_.rank;
-    options.store = std::make_shared<runtime::RendezvousStore>(client_);
-    options.hostname = job_.interface;
-    // The server notices first who is silent, and says so.
-    options.timeout = 2 * job_.timeout;
-    options.on_collective = [this](const runtime::CollectiveBegin& begin) { report_(begin); };
     client_->barrier("connect");
-    device_.emplace(options);
+    device_.emplace(job_, client_);
     align_clocks();
-    client_->on_failure([this](const runtime::Failure&) { device_->abort(); });
   }
 
   // Times of a trace count from the device on; ranks' hosts agree on the time of day as well as they do.
@@ -154,19 +138,14 @@ class RankProgram {
   const RankOptions& options_;
   const runtime::JobEnvironment& job_;
   std::shared_ptr<RendezvousClient> client_;
-  runtime::ProgressReporter report_;
   std::optional<TraceFileWriter> trace_;
   std::int64_t clock_offset_ns_ = 0;
-  std::optional<runtime::GlooDevice> device_;
+  std::optional<runtime::JoinedGlooDevice> device_;
   std::size_t steps_ = 0, collectives_ = 0;
 };
 
 int fail(RendezvousClient* client, Rank rank, ExitCode code, const std::string& message) {
   if (client != nullptr) {
-    const bool of_a_peer = code == ExitCode::peer_lost || code == ExitCode::timeout;
-    const auto until = std::chrono::steady_clock::now() + kCauseDelay;
-    while (of_a_peer && !client->failure() && std::chrono::steady_clock::now() < until)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (const auto cause = client->failure(); cause && cause->rank != rank) {
       fmt::print(stderr, "stopped: {}\n", to_string(*cause));
       return static_cast<int>(ExitCode::peer_lost);

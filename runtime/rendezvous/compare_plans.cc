@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/rendezvous/wire.h"
+#include "shared/plan/canonical.h"
 
 namespace cp::runtime {
 namespace {
@@ -48,8 +49,7 @@ PlanDigests plan_digests(const Plan& plan) {
   PlanDigests digests{plan.inputs, {}};
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
-    digests.groups.push_back(
-        {str(group.name, "[", join(group.ranks), "]"), collective_digest(plan, static_cast<GroupId>(i))});
+    digests.groups.push_back({canonical_name(group), collective_digest(plan, static_cast<GroupId>(i))});
   }
   return digests;
 }

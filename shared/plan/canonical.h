@@ -1,9 +1,13 @@
-// One collective as all members of its group must know it.
+// A group and a collective on it as all members of the group must know them.
 #pragma once
+
+#include <string>
 
 #include "shared/plan/plan.h"
 
 namespace cp {
+
+std::string canonical_name(const Group& group);  // its name and ranks: "cp[0,1,2,3]"
 
 // What collective_digest() counts of one collective: operation, dtype, counts, reduction, root; of an Exchange the full matrix of
 // counts. Equal on all members of the group.

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "shared/base/text.h"
 #include "shared/plan/canonical.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/plan.h"
@@ -103,6 +104,8 @@ Digest digest(const Plan& plan) {
   }
   return hasher.digest();
 }
+
+std::string canonical_name(const Group& group) { return str(group.name, "[", join(group.ranks), "]"); }
 
 Digest canonical_digest(const Plan& plan, const Collective& collective) {
   Hasher hasher;

@@ -1,0 +1,85 @@
+#include "runtime/gloo/joined_gloo_device.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "runtime/gloo/rendezvous_store.h"
+#include "shared/plan/canonical.h"
+#include "shared/plan/operations.h"
+
+namespace cp::runtime {
+namespace {
+
+// How long a broken connection waits for the server to say who failed.
+constexpr std::chrono::milliseconds kCauseDelay{1'000};
+
+}  // namespace
+
+JoinedGlooDevice::JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client)
+    : timeout_(job.timeout), client_(std::move(client)) {
+  GlooOptions options;
+  options.rank = job.rank;
+  options.store = std::make_shared<RendezvousStore>(client_);
+  options.hostname = job.interface;
+  options.timeout = job.timeout;
+  options.on_collective = [this](const CollectiveBegin& begin) { tell(begin); };
+  gloo_ = std::make_unique<GlooDevice>(std::move(options));
+  client_->on_failure([this](const Failure&) { gloo_->abort(); });
+}
+
+JoinedGlooDevice::~JoinedGlooDevice() { client_->on_failure({}); }
+
+void JoinedGlooDevice::prepare(const Plan& plan, const Bindings& bindings) {
+  naming_the_cause([&] { gloo_->prepare(plan, bindings); });
+}
+
+void JoinedGlooDevice::synchronize() {
+  naming_the_cause([&] { gloo_->synchronize(); });
+}
+
+void JoinedGlooDevice::tell(const CollectiveBegin& begin) {
+  const Digest own = canonical_digest(begin.plan, begin.collective);
+  const std::lock_guard lock(mutex_);
+  Progress& latest = latest_[canonical_name(begin.group)];
+  Hasher hasher;
+  latest = {canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
+            hasher.add(latest.digest).add(own).digest()};
+  client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest);
+}
+
+template <class F>
+void JoinedGlooDevice::naming_the_cause(const F& f) {
+  try {
+    f();
+  } catch (const PeerLost&) {
+    const auto until = std::chrono::steady_clock::now() + kCauseDelay;
+    while (!client_->failure() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (const auto cause = client_->failure()) throw PeerLost(to_string(*cause));
+    throw;
+  } catch (const Timeout& error) {
+    if (const auto cause = client_->failure()) throw PeerLost(to_string(*cause));
+    throw Timeout(who_is_missing(error.what()));
+  }
+}
+
+// The message names the group.
+std::string JoinedGlooDevice::who_is_missing(const std::string& message) const {
+  std::map<std::string, Progress> latest;
+  {
+    const std::lock_guard lock(mutex_);
+    latest = latest_;
+  }
+  for (const auto& [group, progress] : latest) {
+    if (message.find(group) == std::string::npos) continue;
+    try {
+      return describe_wait(progress, timeout_, client_->ranks());
+    } catch (const Error&) {
+      break;
+    }
+  }
+  return message;
+}
+
+}  // namespace cp::runtime

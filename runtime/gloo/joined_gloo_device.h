@@ -1,0 +1,51 @@
+// JoinedGlooDevice: a rank's GlooDevice as part of a job. Its groups connect through the job's rendezvous server; the server is told of
+// each collective that begins, so that it can name who is stuck and who does something else than the others; when the job fails, what
+// waits here ends; and errors say who failed first, or who has not come.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/gloo/gloo_device.h"
+#include "runtime/job_environment.h"
+#include "runtime/rendezvous/client.h"
+
+namespace cp::runtime {
+
+class JoinedGlooDevice : public Device {
+ public:
+  JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client);
+  ~JoinedGlooDevice() override;
+
+  // As GlooDevice, but prepare and synchronize throw PeerLost with the job's first failure ("rank 2 (host b, pid 4711) at all_gather
+  // #17 of cp[0,1,2,3]: ..."), and Timeout as "rank 3 has not joined all_gather #17 of group cp[0,1,2,3] after 30 s; ranks 0, 1, 2
+  // wait".
+  Rank rank() const override { return gloo_->rank(); }
+  void prepare(const Plan& plan, const Bindings& bindings) override;
+  void launch(const Step& step, std::int64_t iteration) override { gloo_->launch(step, iteration); }
+  EventId record(StreamId stream) override { return gloo_->record(stream); }
+  void wait(StreamId stream, EventId event) override { gloo_->wait(stream, event); }
+  void synchronize() override;
+  void upload(BufferId buffer, std::span<const std::byte> host) override { gloo_->upload(buffer, host); }
+  void download(BufferId buffer, std::span<std::byte> host) override { gloo_->download(buffer, host); }
+
+  std::vector<OpRecord> take_observed() { return gloo_->take_observed(); }
+  GlooTimes take_times() { return gloo_->take_times(); }
+
+ private:
+  void tell(const CollectiveBegin& begin);
+  template <class F>
+  void naming_the_cause(const F& f);
+  std::string who_is_missing(const std::string& message) const;
+
+  const std::chrono::milliseconds timeout_;
+  std::shared_ptr<RendezvousClient> client_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Progress> latest_;  // collective that began, by group
+  std::unique_ptr<GlooDevice> gloo_;        // last: its threads use the above
+};
+
+}  // namespace cp::runtime
