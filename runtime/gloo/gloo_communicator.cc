@@ -9,7 +9,9 @@
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
 #include <gloo/broadcast.h>
+#include <gloo/common/error.h>
 #include <gloo/rendezvous/context.h>
+#include <gloo/transport/unbound_buffer.h>
 
 #include "shared/kernels/elements.h"
 #include "shared/kernels/host_kernels.h"
@@ -47,7 +49,16 @@ GlooCommunicator::GlooCommunicator(Group group, std::int32_t index, gloo::rendez
   context_ = std::move(context);
 }
 
-void GlooCommunicator::abort() { context_->closeConnections(); }
+// To close connections tells the peers, but does not wake who waits for them here, and they may be out of reach. A wait that times
+// out does both, for all waits of the context.
+void GlooCommunicator::abort() {
+  std::byte nothing{};
+  const auto buffer = context_->createUnboundBuffer(&nothing, sizeof nothing);
+  try {
+    buffer->waitRecv(std::chrono::milliseconds(1));
+  } catch (const gloo::IoException&) {
+  }
+}
 
 OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& memory,
                                std::int64_t iteration) {

@@ -1,6 +1,7 @@
 #include "runtime/gloo/gloo_device.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -24,8 +25,12 @@ std::string to_text(const Group& group) { return str(group.name, "[", join(group
 // Gloo tells a timeout ("Timed out waiting", "Wait timeout") from a broken connection by its words alone.
 [[noreturn]] void rethrow(const gloo::Exception& error, const std::string& what) {
   const std::string message = str(what, ": ", error.what());
+  const auto says = [&](const char* words) { return message.find(words) != std::string::npos; };
+  // Of another wait: it closed the connections, or abort() did.
+  if (says("Application timeout caused pair closure"))
+    throw PeerLost(str(what, ": the connections were closed on this side"));
   for (const char* words : {"imed out", "imeout"}) {
-    if (std::string_view(error.what()).find(words) != std::string_view::npos) throw Timeout(message);
+    if (says(words)) throw Timeout(message);
   }
   throw PeerLost(message);
 }
@@ -35,6 +40,13 @@ std::string to_text(const Group& group) { return str(group.name, "[", join(group
   const std::string message = error.what();
   if (message.find("gloo/transport/") == std::string::npos) throw;
   throw PeerLost(str(what, ": a connection broke (", message, ")"));
+}
+
+// Gloo writes to connections without MSG_NOSIGNAL.
+void ignore_broken_pipes() {
+  struct sigaction now = {};
+  sigaction(SIGPIPE, nullptr, &now);
+  if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
 void refuse_unknown_operations(const Plan& plan) {
@@ -57,7 +69,9 @@ class GlooDevice::Impl {
         transport_(gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options_.hostname.c_str()))),
         store_(options_.store ? options_.store
                               : std::make_shared<gloo::rendezvous::FileStore>(options_.store_directory)),
-        streams_([this] { abort_communicators(); }) {}
+        streams_([this] { abort_communicators(); }) {
+    ignore_broken_pipes();
+  }
 
   Rank rank() const { return options_.rank; }
 

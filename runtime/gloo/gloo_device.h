@@ -46,7 +46,8 @@ struct GlooOptions {
 };
 
 // Errors of running work, thrown by synchronize: Timeout and PeerLost, with the operation, the group and the sequence number.
-// After one the connections are closed and the device is of no further use.
+// After one the connections are closed and the device is of no further use. So that a lost peer is an error, SIGPIPE is ignored
+// from the first device on, unless the program has a handler of its own.
 class GlooDevice : public Device {
  public:
   explicit GlooDevice(GlooOptions options);

@@ -216,6 +216,34 @@ TEST(GlooDevice, AMissingPeerIsATimeoutThatNamesTheOperation) {
   EXPECT_EQ(said, kNothing2);
 }
 
+// The peer stays connected and says nothing, as one that is cut off.
+TEST(GlooDevice, AbortEndsAWaitForASilentPeer) {
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(2, [&](Rank rank) -> std::string {
+    GlooDevice device({.rank = rank, .store_directory = store.path()});
+    const Plan plan = all_reduce_plan(rank, {0, 1});
+    device.prepare(plan, {});
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      return "";
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    enqueue_steps(plan, device);
+    std::jthread aborter([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      device.abort();
+    });
+    try {
+      device.synchronize();
+    } catch (const runtime::PeerLost& error) {
+      const bool before_the_peer_ends = std::chrono::steady_clock::now() - begin < std::chrono::seconds(2);
+      return before_the_peer_ends ? "" : "late";
+    }
+    return "no error";
+  });
+  EXPECT_EQ(said, kNothing2);
+}
+
 TEST(GlooDevice, APeerThatNeverComesIsATimeoutOfPrepare) {
   const testing::TemporaryDirectory store;
   const auto said = testing::run_processes(1, [&](Rank rank) -> std::string {
