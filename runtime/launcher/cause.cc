@@ -13,7 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 bool mostly_consequence(const Suspect& suspect) {
-  if (suspect.report || suspect.signal) return false;
+  if (suspect.report) return false;
+  if (suspect.signal) return *suspect.signal == SIGPIPE;
   const auto code = static_cast<ExitCode>(suspect.exit_code);
   return code == ExitCode::peer_lost || code == ExitCode::timeout || code == ExitCode::rendezvous;
 }

@@ -32,9 +32,9 @@ class CauseFinder {
   Clock::time_point deadline() const;
 
   // The earliest, where
-  // - codes that are mostly consequences (timeout, peer lost, rendezvous) come after all else;
+  // - what is mostly a consequence (SIGPIPE, and the codes timeout, peer lost, rendezvous) comes after all else;
   // - of ends that were seen at once, a signal that no lost peer causes comes first, then the lower rank;
-  // - a report gives way to a later end of the process that it is about; and a report, SIGABRT or SIGPIPE to a later death by such
+  // - a report gives way to a later end of the process that it is about; and a report or SIGABRT to a later death by such
   //   a signal: peers may see closed connections before the launcher sees the end.
   const Suspect& cause() const;
 

@@ -42,9 +42,14 @@ TEST(CauseFinder, OfEndsSeenAtOnceASignalComesFirst) {
   EXPECT_EQ(cause({killed(1, SIGABRT, 2), code(2, 1, 2)}).rank, 1);
 }
 
+TEST(CauseFinder, ABrokenPipeIsAConsequence) {
+  EXPECT_EQ(cause({killed(0, SIGPIPE, 2), code(1, 1, 4)}).rank, 1);
+  EXPECT_EQ(cause({killed(0, SIGPIPE, 2), report(7, 4)}).rank, 7);
+}
+
 TEST(CauseFinder, AnAbortGivesWayToALaterDeath) {
   EXPECT_EQ(cause({killed(0, SIGABRT, 2), killed(2, SIGKILL, 4)}).rank, 2);
-  EXPECT_EQ(cause({killed(0, SIGPIPE, 2), code(1, 1, 4)}).rank, 0);
+  EXPECT_EQ(cause({killed(0, SIGABRT, 2), code(1, 1, 4)}).rank, 0);
   EXPECT_EQ(cause({killed(0, SIGSEGV, 2), killed(2, SIGKILL, 4)}).rank, 0);
 }
 
