@@ -20,6 +20,7 @@
 #include "runtime/job_environment.h"
 #include "runtime/launcher/launcher.h"
 #include "runtime/rendezvous/authentication.h"
+#include "runtime/rendezvous/own_address.h"
 #include "runtime/rendezvous/server.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -131,8 +132,10 @@ class Job {
     if (!request.endpoint.empty()) {
       std::tie(job_.host, job_.port) = parse_endpoint(request.endpoint);
     }
-    job_.interface = request.interface.empty() ? job_.host : request.interface;
     if (request.node_rank == 0) start_server();
+    job_.interface = request.interface.empty()
+                         ? runtime::own_address_towards(job_.host, job_.port, request.timeout)
+                         : request.interface;
   }
 
   runtime::LaunchResult run(std::vector<std::string> argv) {
