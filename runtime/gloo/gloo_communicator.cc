@@ -1,5 +1,6 @@
 #include "runtime/gloo/gloo_communicator.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -186,18 +187,19 @@ std::unique_ptr<gloo::transport::UnboundBuffer> GlooCommunicator::start(Function
   return buffer;
 }
 
+// Sends and receives are posted in turn: all of one kind first takes longer, since a send waits for its peer to post the receive.
 void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs) {
-  const auto start_all = [&](Function function, const std::vector<Block>& blocks) {
-    std::map<std::int32_t, std::uint64_t> number;  // of transfers with each peer so far
-    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> buffers;
-    for (const Block& block : blocks) {
-      const std::uint64_t slot = kExchangeSlotPrefix | (std::uint64_t{tag_} << 24) | number[block.peer]++;
-      buffers.push_back(start(function, block, slot));
-    }
-    return buffers;
+  using Buffers = std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>;
+  Buffers sending, receiving;
+  std::map<std::int32_t, std::uint64_t> sent, received;  // transfers with each peer so far
+  const auto start_one = [&](Function function, const Block& block, auto& number, Buffers& buffers) {
+    const std::uint64_t slot = kExchangeSlotPrefix | (std::uint64_t{tag_} << 24) | number[block.peer]++;
+    buffers.push_back(start(function, block, slot));
   };
-  const auto sending = start_all(Function::send, sends);
-  const auto receiving = start_all(Function::recv, recvs);
+  for (std::size_t i = 0; i < std::max(sends.size(), recvs.size()); ++i) {
+    if (i < sends.size()) start_one(Function::send, sends[i], sent, sending);
+    if (i < recvs.size()) start_one(Function::recv, recvs[i], received, receiving);
+  }
   for (const auto& buffer : sending) {
     if (buffer) buffer->waitSend();
   }

@@ -13,8 +13,11 @@ HostStreams::~HostStreams() {
     stopping_ = true;
     for (const auto& stream : streams_) stream->entries.clear();
   }
-  changed_.notify_all();
-  for (const auto& stream : streams_) stream->thread.join();
+  event_.notify_all();
+  for (const auto& stream : streams_) {
+    stream->has_entries.notify_all();
+    stream->thread.join();
+  }
 }
 
 void HostStreams::require(std::size_t count) {
@@ -25,12 +28,15 @@ void HostStreams::require(std::size_t count) {
   }
 }
 
-void HostStreams::push(StreamId stream, Entry entry) {
+void HostStreams::push(StreamId id, Entry entry) {
+  Stream* stream = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    streams_.at(static_cast<std::size_t>(stream))->entries.push_back(std::move(entry));
+    stream = streams_.at(static_cast<std::size_t>(id)).get();
+    stream->entries.push_back(std::move(entry));
+    ++unfinished_;
   }
-  changed_.notify_all();
+  stream->has_entries.notify_one();
 }
 
 void HostStreams::enqueue(StreamId stream, Work work) { push(stream, {.work = std::move(work)}); }
@@ -50,13 +56,8 @@ void HostStreams::wait(StreamId stream, EventId event) { push(stream, {.work = {
 
 void HostStreams::synchronize() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return idle(); });
+  idle_.wait(lock, [&] { return unfinished_ == 0; });
   if (error_) std::rethrow_exception(error_);
-}
-
-bool HostStreams::idle() const {
-  return std::none_of(streams_.begin(), streams_.end(),
-                      [](const auto& stream) { return stream->running || !stream->entries.empty(); });
 }
 
 bool HostStreams::done(EventId event) const { return !pending_events_.contains(event); }
@@ -64,20 +65,18 @@ bool HostStreams::done(EventId event) const { return !pending_events_.contains(e
 void HostStreams::run(Stream& stream) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !stream.entries.empty(); });
+    stream.has_entries.wait(lock, [&] { return stopping_ || !stream.entries.empty(); });
     if (stopping_) return;
     const Entry entry = std::move(stream.entries.front());
     stream.entries.pop_front();
-    stream.running = true;
-    changed_.wait(lock, [&] { return stopping_ || error_ || done(entry.awaits); });
+    event_.wait(lock, [&] { return stopping_ || error_ || done(entry.awaits); });
     if (!stopping_ && !error_ && entry.work) {
       lock.unlock();
       run_entry(entry);
       lock.lock();
     }
-    pending_events_.erase(entry.completes);
-    stream.running = false;
-    changed_.notify_all();
+    if (pending_events_.erase(entry.completes) > 0) event_.notify_all();
+    if (--unfinished_ == 0) idle_.notify_all();
   }
 }
 
@@ -90,7 +89,7 @@ void HostStreams::run_entry(const Entry& entry) {
       if (error_) return;
       error_ = std::current_exception();
     }
-    changed_.notify_all();
+    event_.notify_all();
     on_error_();
   }
 }

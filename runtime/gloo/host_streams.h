@@ -44,20 +44,21 @@ class HostStreams {
   };
   struct Stream {
     std::deque<Entry> entries;
-    bool running = false;
+    std::condition_variable has_entries;
     std::thread thread;
   };
 
   void push(StreamId stream, Entry entry);
   void run(Stream& stream);
   void run_entry(const Entry& entry);  // without the lock
-  bool idle() const;
   bool done(EventId event) const;
 
   std::function<void()> on_error_;
   std::mutex mutex_;  // of everything below
-  std::condition_variable changed_;
+  // Few are waited for at once, and who waits is woken for that alone: a step costs no switch to the host's thread.
+  std::condition_variable event_, idle_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::int64_t unfinished_ = 0;  // entries of all streams
   EventId next_event_ = 0;
   std::set<EventId> pending_events_;
   std::exception_ptr error_;
