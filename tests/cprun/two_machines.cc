@@ -38,10 +38,12 @@ TwoMachines::TwoMachines() {
     return;
   }
   remove_leftovers();
+  begun_ = true;
   make();
 }
 
 TwoMachines::~TwoMachines() {
+  if (!begun_) return;
   for (const int machine : {0, 1}) run({"ip", "netns", "del", name(machine)});
 }
 

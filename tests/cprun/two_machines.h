@@ -31,6 +31,7 @@ class TwoMachines {
   std::string name(int machine) const;
 
   std::string missing_;
+  bool begun_ = false;  // to make them
 };
 
 }  // namespace cp::testing
