@@ -3,6 +3,8 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "runtime/gloo/joined_gloo_device.h"
 #include "runtime/job_environment.h"
@@ -33,27 +35,35 @@ class Job::Impl {
   }
 
   ~Impl() {
+    if (!last_error_) last_error_ = device_->last_error();
     device_.reset();
     if (std::uncaught_exceptions() == exceptions_) {
       client_->goodbye();
-    } else {
-      client_->report_failure(ExitCode::check_failed, "the program ends by an exception");
+    } else if (!client_->failure()) {  // else this is a consequence of that one
+      const auto [code, text] = last_error_.value_or(
+          std::pair(ExitCode::check_failed, std::string("the program ends by an exception")));
+      client_->report_failure(code, text);
     }
   }
 
-  // Within each group of the plan, through the rendezvous: other groups may be doing other things.
+  // Within each group of the plan, through the rendezvous: other groups may be doing other things. A plan that a full cache dropped
+  // and that is made again was compared before, on all ranks alike.
   void compare(const Plan& plan) {
+    if (!compared_.insert(digest(plan)).second) return;
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
       const Group& group = plan.groups[i];
       const std::string prefix =
-          str("plan/", canonical_name(group), "/", compared_[canonical_name(group)]++, "/");
+          str("plan/", canonical_name(group), "/", plans_on_[canonical_name(group)]++, "/");
       const std::string own =
           str(to_string(plan.inputs), " ", to_string(collective_digest(plan, static_cast<GroupId>(i))));
       client_->set(str(prefix, plan.self), own);
       for (const Rank peer : group.ranks) {
         if (peer == plan.self) continue;
         const std::string theirs = client_->get(str(prefix, peer));
-        if (theirs != own) throw CollectiveMismatch(difference(group, plan.self, own, peer, theirs));
+        if (theirs == own) continue;
+        const CollectiveMismatch error(difference(group, plan.self, own, peer, theirs));
+        last_error_ = {error.code(), error.what()};
+        throw error;
       }
     }
   }
@@ -87,7 +97,9 @@ class Job::Impl {
 
   const JobEnvironment environment_;
   std::shared_ptr<RendezvousClient> client_;
-  std::map<std::string, std::int64_t> compared_;  // plans, by group
+  std::set<Digest> compared_;                     // plans
+  std::map<std::string, std::int64_t> plans_on_;  // that were compared, by group
+  std::optional<std::pair<ExitCode, std::string>> last_error_;
   PlanCache plans_;
   std::optional<JoinedGlooDevice> device_;
   const int exceptions_ = std::uncaught_exceptions();

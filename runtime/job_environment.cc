@@ -15,18 +15,17 @@ const char* variable(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-std::int64_t number(const char* name, const char* text, std::int64_t least, std::int64_t most) {
+std::int64_t in_range(const char* name, const char* text, std::int64_t least, std::int64_t most) {
   const std::int64_t value = parse_int(text, name);
   if (value >= least && value <= most) return value;
   throw InvalidInput(
       str("the environment variable ", name, "=", text, " is out of range; it is ", least, " to ", most));
 }
 
-std::int64_t number(const char* name, std::int64_t least, std::int64_t most) {
-  if (const char* text = variable(name)) return number(name, text, least, most);
-  throw InvalidInput(str("the environment variable ", name,
-                         " is missing; cprun sets it: cprun "
-                         "--nproc-per-node N -- ./program"));
+// Of a variable that the launcher sets.
+std::int64_t number(const char* name, std::int64_t least, std::int64_t most, const char* launcher = "cprun") {
+  if (const char* text = variable(name)) return in_range(name, text, least, most);
+  throw InvalidInput(str("the environment variable ", name, " is missing, which ", launcher, " sets"));
 }
 
 constexpr std::int64_t kMostRanks = 1 << 20;
@@ -49,6 +48,7 @@ std::optional<JobEnvironment> job_environment() {
   if (variable("CPRUN_TIMEOUT_MS"))
     job.timeout = std::chrono::milliseconds(number("CPRUN_TIMEOUT_MS", 1, std::int64_t{1} << 40));
   if (const char* interface = variable("CPRUN_INTERFACE")) job.interface = interface;
+  ::unsetenv("CPRUN_TOKEN");  // not for what this process starts
   return job;
 }
 
@@ -78,9 +78,11 @@ std::optional<ForeignRank> foreign_rank() {
   for (const Names& names : kLaunchers) {
     if (variable(names.marker) == nullptr || variable(names.rank) == nullptr) continue;
     ForeignRank rank{names.launcher, 0, 1, 0};
-    rank.world_size = small(number(names.world_size, 1, kMostRanks));
-    rank.rank = small(number(names.rank, 0, rank.world_size - 1));
-    rank.local_rank = variable(names.local_rank) ? small(number(names.local_rank, 0, kMostRanks)) : rank.rank;
+    rank.world_size = small(number(names.world_size, 1, kMostRanks, names.launcher));
+    rank.rank = small(number(names.rank, 0, rank.world_size - 1, names.launcher));
+    rank.local_rank = variable(names.local_rank)
+                          ? small(number(names.local_rank, 0, kMostRanks, names.launcher))
+                          : rank.rank;
     return rank;
   }
   return std::nullopt;

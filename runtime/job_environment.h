@@ -32,7 +32,8 @@ struct JobEnvironment {
   std::string interface = "127.0.0.1";
 };
 
-// Nothing where cprun did not start this process (no CPRUN_TOKEN). Throws InvalidInput that names the variable, for one that is missing
+// Takes the token out of the environment, so that what this process starts does not have it: once for each process. Nothing where cprun
+// did not start this process (no CPRUN_TOKEN). Throws InvalidInput that names the variable, for one that is missing
 // or makes no sense.
 std::optional<JobEnvironment> job_environment();
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/plan/canonical.h"
 
 namespace cp {
 namespace {
@@ -184,14 +185,13 @@ std::vector<std::string> differing_fields(const OpRecord& a, const OpRecord& b) 
   const auto add = [&](const char* name, bool same, const std::string& left, const std::string& right) {
     if (!same) fields.push_back(str(name, ": ", left, ", ", right));
   };
-  const auto group = [](const Group& it) { return str(it.name, "[", join(it.ranks), "]"); };
   const auto reduction = [](const OpRecord& it) {
     return it.reduction ? std::string(name(*it.reduction)) : std::string("none");
   };
   const auto number = [](std::int64_t value) { return std::to_string(value); };
   add("stream", a.stream == b.stream, number(a.stream), number(b.stream));
   add("operation", a.operation == b.operation, a.operation, b.operation);
-  add("group", a.group == b.group, group(a.group), group(b.group));
+  add("group", a.group == b.group, canonical_name(a.group), canonical_name(b.group));
   add("sequence", a.sequence == b.sequence, number(a.sequence), number(b.sequence));
   add("dtype", a.dtype == b.dtype, std::string(name(a.dtype)), std::string(name(b.dtype)));
   add("reduction", a.reduction == b.reduction, reduction(a), reduction(b));

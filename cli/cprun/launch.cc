@@ -1,11 +1,15 @@
 #include "cli/cprun/launch.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <sys/resource.h>
 #include <system_error>
 #include <tuple>
 #include <unistd.h>
@@ -18,8 +22,10 @@
 #include "cli/rank_job.h"
 #include "cli/trace_compare_report.h"
 #include "runtime/job_environment.h"
+#include "runtime/launcher/cause.h"
 #include "runtime/launcher/launcher.h"
 #include "runtime/rendezvous/authentication.h"
+#include "runtime/rendezvous/endpoint.h"
 #include "runtime/rendezvous/own_address.h"
 #include "runtime/rendezvous/server.h"
 #include "shared/base/error.h"
@@ -32,23 +38,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where the ranks leave their traces: removed with the object, unless they are to stay.
+// A new folder beside the trace, or among the temporary files, where the ranks leave their parts: removed with the object, unless they
+// are to stay.
 class TraceFolder {
  public:
   explicit TraceFolder(const std::string& trace) {
-    if (trace.empty()) {
-      std::string path = (fs::temp_directory_path() / "cprun-XXXXXX").string();
-      if (::mkdtemp(path.data()) == nullptr)
-        throw InvalidInput(
-            str("cannot make a folder for the ranks' traces: ", std::generic_category().message(errno)));
-      path_ = path;
-      return;
+    path_ = (trace.empty() ? (fs::temp_directory_path() / "cprun").string() : trace) + ".ranks-XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr) {
+      throw InvalidInput(str(
+          "cannot make a folder for the ranks' traces, ", path_, ": ", std::generic_category().message(errno),
+          trace.empty() ? "; TMPDIR says where" : "; use --trace with a path that can be written"));
     }
-    path_ = trace + ".ranks";
-    std::error_code error;
-    fs::remove_all(path_, error);
-    fs::create_directories(path_, error);
-    if (error) throw InvalidInput(str("--trace ", trace, ": cannot make ", path_, ": ", error.message()));
   }
   ~TraceFolder() {
     std::error_code ignored;
@@ -64,6 +64,28 @@ class TraceFolder {
   std::string path_;
   bool keep_ = false;
 };
+
+// Of several machines each has a file of its own: "run.cptrace" is "run.node-1.cptrace" there.
+std::string trace_path(const LaunchRequest& request) {
+  if (request.trace.empty() || request.nnodes == 1) return request.trace;
+  const fs::path path(request.trace);
+  return (path.parent_path() /
+          str(path.stem().string(), ".node-", request.node_rank, path.extension().string()))
+      .string();
+}
+
+// Before anything runs.
+void require_writable(const std::string& path) {
+  if (path.empty()) return;
+  const bool existed = fs::exists(path);
+  errno = 0;
+  if (std::ofstream(path, std::ios::binary | std::ios::app)) {
+    std::error_code ignored;
+    if (!existed) fs::remove(path, ignored);
+    return;
+  }
+  throw InvalidInput(str("--trace ", path, " cannot be written: ", std::generic_category().message(errno)));
+}
 
 int world_size(const LaunchRequest& request, const std::optional<proto::Scenario>& scenario) {
   if (!scenario) return request.nnodes * std::max(1, request.nproc_per_node);
@@ -101,8 +123,9 @@ std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text) {
 
 void check(const LaunchRequest& request) {
   if (request.node_rank >= request.nnodes) {
-    throw InvalidInput(str("--node-rank ", request.node_rank, " of --nnodes ", request.nnodes, "; use 0 to ",
-                           request.nnodes - 1));
+    throw InvalidInput(str("--node-rank ", request.node_rank, " of --nnodes ", request.nnodes,
+                           "; use --nnodes ", request.node_rank + 1, " or more",
+                           request.nnodes > 1 ? str(", or --node-rank 0 to ", request.nnodes - 1) : ""));
   }
   if (request.nnodes > 1 &&
       (request.endpoint.empty() || (request.token_file.empty() && token_variable() == nullptr))) {
@@ -114,6 +137,9 @@ void check(const LaunchRequest& request) {
   if (request.verify && request.scenario.empty())
     throw InvalidInput(
         "--verify compares a scenario with the simulated fabric, and a program is none; leave it out");
+  if (request.scenario.empty() && (!request.trace.empty() || request.hash_host))
+    throw InvalidInput(
+        "--trace and --hash-hosts are for scenarios; a program writes its own traces (traces/trace_files.h)");
   if (request.verify && request.nnodes > 1) {
     throw InvalidInput(
         "--verify needs the traces of all ranks on one machine; use --trace on each, bring the files "
@@ -122,11 +148,33 @@ void check(const LaunchRequest& request) {
   }
 }
 
+// Who failed stands beside it.
+std::string end_of(const runtime::ProcessFailure& failure) {
+  if (failure.signal) return str("was killed by ", runtime::signal_name(*failure.signal));
+  return failure.pid == 0 ? failure.text : str("ended with exit code ", failure.exit_code);
+}
+
+// Three for each process, and some of our own. Raises the soft limit where it can.
+void require_descriptors(int processes) {
+  constexpr rlim_t kEach = 4, kOwn = 64;
+  const rlim_t needed = kEach * static_cast<rlim_t>(processes) + kOwn;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  if (limit.rlim_cur == needed && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  throw InvalidInput(str(processes, " processes on this machine need ", needed, " open files, and ",
+                         limit.rlim_max, " are allowed; use ", (limit.rlim_max - kOwn) / kEach,
+                         " processes at most, more --nnodes, or a "
+                         "higher limit (ulimit -n)"));
+}
+
 // The server where this machine has it, the processes, and who tells whom of what failed.
-class Job {
+class LaunchedJob {
  public:
-  Job(const LaunchRequest& request, int world) : request_(request), world_(world) {
+  LaunchedJob(const LaunchRequest& request, int world) : request_(request), world_(world) {
     job_.world_size = world;
+    job_.job_id = request.job_id;
+    require_descriptors(world / request.nnodes);
     job_.timeout = request.timeout;
     job_.token = token_of(request);
     if (!request.endpoint.empty()) {
@@ -135,7 +183,7 @@ class Job {
     if (request.node_rank == 0) start_server();
     job_.interface = request.interface.empty()
                          ? runtime::own_address_towards(job_.host, job_.port, request.timeout)
-                         : request.interface;
+                         : runtime::own_address(request.interface);
   }
 
   runtime::LaunchResult run(std::vector<std::string> argv) {
@@ -148,7 +196,7 @@ class Job {
     options.stopped_limit = server_ ? request_.timeout / 2 : 2 * request_.timeout;
     options.environment = [this, first](int index) {
       runtime::JobEnvironment own = job_;
-      own.rank = first + index, own.local_rank = index;
+      own.rank = first + index, own.local_rank = request_.first_local_rank + index;
       return runtime::variables_of(own);
     };
     options.describe = [this](Rank rank) { return where(rank); };
@@ -200,7 +248,7 @@ class Job {
          .rank = failure.rank,
          .host = failure.host,
          .pid = failure.pid,
-         .message = failure.text,
+         .message = end_of(failure),
          .progress = {}});
   }
 
@@ -223,34 +271,50 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
 }
 
 // One line, and what differs where something does.
-ExitCode verify(const proto::Scenario& scenario, const std::string& trace_folder) {
+ExitCode verify(const proto::Scenario& scenario, std::vector<RankTrace> measured) {
+  // Ranks of the world that the scenario's mesh leaves out.
+  std::erase_if(measured,
+                [](const RankTrace& trace) { return trace.issued.empty() && trace.observed.empty(); });
   ComparedTraces traces{"fabric", "gloo", {}, {}, {}};
-  traces.comparison = compare_traces(simulate(scenario), read_trace_path(trace_folder).ranks);
-  fmt::print("{}", compare_text(traces));
-  return traces.comparison.identical ? ExitCode::success : ExitCode::check_failed;
+  traces.comparison = compare_traces(simulate(scenario), measured);
+  const std::string text = compare_text(traces);
+  const bool identical = traces.comparison.identical;
+  fmt::print("{}", identical ? text.substr(0, text.find('\n') + 1) : text);
+  if (std::fflush(stdout) != 0)
+    throw InvalidInput(str("the result cannot be written: ", std::generic_category().message(errno)));
+  return identical ? ExitCode::success : ExitCode::check_failed;
 }
 
 int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
-  Job job(request, world_size(request, scenario));
-  const bool traced = !request.trace.empty() || request.verify;
+  const std::string trace = trace_path(request);
+  require_writable(trace);
+  LaunchedJob job(request, world_size(request, scenario));
   std::optional<TraceFolder> folder;
-  if (traced) folder.emplace(request.trace);
-  const runtime::LaunchResult result = job.run(rank_arguments(request, traced ? folder->path() : ""));
+  if (!trace.empty() || request.verify) folder.emplace(trace);
+  const runtime::LaunchResult result = job.run(rank_arguments(request, folder ? folder->path() : ""));
   if (result.exit_code != 0) {
     fmt::print(stderr, "cprun: {}\n", summary(result));
-    if (!request.trace.empty()) {
+    if (!trace.empty()) {
       folder->keep();
       fmt::print(stderr, "cprun: what the ranks did until then: {}\n", folder->path());
     }
     return result.exit_code;
   }
-  if (!request.trace.empty()) merge_trace_files(trace_files_of(folder->path()), request.trace);
-  return request.verify ? static_cast<int>(verify(scenario, folder->path())) : 0;
+  if (!trace.empty()) {
+    folder->keep();  // should it come to nothing
+    merge_trace_files(trace_files_of(folder->path()), trace);
+    if (!request.verify) fs::remove_all(folder->path());
+  }
+  if (!request.verify) return 0;
+  std::vector<RankTrace> measured = read_trace_path(folder->path()).ranks;
+  fs::remove_all(folder->path());  // the simulation may be interrupted
+  return static_cast<int>(verify(scenario, std::move(measured)));
 }
 
 int run_program(const LaunchRequest& request) {
-  const runtime::LaunchResult result = Job(request, world_size(request, std::nullopt)).run(request.program);
+  const runtime::LaunchResult result =
+      LaunchedJob(request, world_size(request, std::nullopt)).run(request.program);
   if (result.exit_code != 0) fmt::print(stderr, "cprun: {}\n", summary(result));
   return result.exit_code;
 }

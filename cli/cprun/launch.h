@@ -12,6 +12,8 @@ namespace cp::cli {
 struct LaunchRequest {
   int nproc_per_node = 0;  // 0: as many as the scenario needs
   int nnodes = 1, node_rank = 0;
+  int first_local_rank = 0;  // of this machine's ranks, where another launcher started several cpruns on it
+  std::string job_id = "cprun";  // tells jobs on one endpoint apart
   std::string endpoint;  // "host:port" of the rendezvous server, which runs on node 0; one machine needs none
   std::string token_file;  // of several machines
   std::string

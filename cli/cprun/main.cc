@@ -14,6 +14,7 @@
 #include "cli/cprun/launch.h"
 #include "cli/cprun/rank.h"
 #include "cli/flags.h"
+#include "cli/interrupt.h"
 #include "runtime/job_environment.h"
 #include "shared/base/error.h"
 
@@ -52,6 +53,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--rdzv-endpoint", launch.endpoint,
                  "Where all ranks find one another: an address of machine 0 [127.0.0.1, any port]")
       ->type_name("HOST:PORT");
+  app.add_option("--rdzv-id", launch.job_id, "Tells jobs on one endpoint apart [cprun]")->type_name("NAME");
   app.add_option("--token-file", launch.token_file,
                  "The same secret on all machines; one machine makes its own")
       ->type_name("FILE");
@@ -85,6 +87,7 @@ void join_other_launcher(LaunchRequest& request) {
   const auto foreign = runtime::foreign_rank();
   if (!foreign || request.nproc_per_node > 0 || request.nnodes > 1) return;
   request.nnodes = foreign->world_size, request.node_rank = foreign->rank, request.nproc_per_node = 1;
+  request.first_local_rank = foreign->local_rank;
   const char *host = std::getenv("MASTER_ADDR"), *port = std::getenv("MASTER_PORT");
   if (request.endpoint.empty() && host != nullptr && port != nullptr)
     request.endpoint = str(host, ":", parse_whole("MASTER_PORT", port, 1, 65534) + 1);
@@ -112,6 +115,7 @@ int run(Flags& flags) {
 }
 
 int main(int argc, char** argv) {
+  handle_interrupts();
   Flags flags;
   CLI::App app("Runs plans on real processes: the same plans that cpsim runs on the simulated fabric.",
                "cprun");

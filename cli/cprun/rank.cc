@@ -26,6 +26,9 @@ namespace {
 
 using runtime::RendezvousClient;
 
+// For waits that may be as long as another rank's work: a rank that is lost shows by its heartbeats.
+constexpr RendezvousClient::Timeout kAsLongAsItTakes = std::chrono::hours(24 * 365);
+
 class RankProgram {
  public:
   RankProgram(const RankOptions& options, const runtime::JobEnvironment& job,
@@ -52,6 +55,7 @@ class RankProgram {
     trace_.emplace(rank_trace_path(options_.trace_folder, job_.rank));
     EnvironmentOptions environment;
     environment.backend = "gloo";
+    environment.libraries = runtime::library_versions();
     environment.cpsim_version = CP_VERSION;
     environment.world_size = job_.world_size;
     environment.scenario_text = write_scenario_text(scenario);
@@ -67,11 +71,11 @@ class RankProgram {
   void compare_plans(const RankJob& rank_job, std::size_t pass) {
     runtime::PlanDigests digests{rank_job.inputs()[pass], {}};
     if (pass < rank_job.passes().size()) digests = runtime::plan_digests(rank_job.passes()[pass]);
-    runtime::compare_plans(*client_, digests);
+    runtime::compare_plans(*client_, digests, kAsLongAsItTakes);
   }
 
   void connect() {
-    client_->barrier("connect");
+    client_->barrier("connect", kAsLongAsItTakes);
     device_.emplace(job_, client_);
     align_clocks();
   }
@@ -81,7 +85,7 @@ class RankProgram {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const std::int64_t own = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
     std::int64_t first = own;
-    for (const std::string& text : client_->all_gather("clock", std::to_string(own)))
+    for (const std::string& text : client_->all_gather("clock", std::to_string(own), kAsLongAsItTakes))
       first = std::min(first, parse_int(text, "clock"));
     clock_offset_ns_ = own - first;
   }
@@ -111,8 +115,8 @@ class RankProgram {
 
   // Rank 0 says what all did, and how long the slowest took.
   void tell(const std::vector<double>& seconds) {
-    const std::vector<std::string> all =
-        client_->all_gather("report", str(join(seconds, " "), ";", steps_, ";", collectives_));
+    const std::vector<std::string> all = client_->all_gather(
+        "report", str(join(seconds, " "), ";", steps_, ";", collectives_), kAsLongAsItTakes);
     if (job_.rank != 0) return;
     std::vector<double> slowest;
     std::int64_t steps = 0, collectives = 0;

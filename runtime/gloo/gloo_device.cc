@@ -6,21 +6,24 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 
+#include <boost/version.hpp>
 #include <gloo/common/error.h>
 #include <gloo/common/logging.h>
+#include <gloo/config.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
+#include <google/protobuf/stubs/common.h>
 
 #include "runtime/gloo/gloo_communicator.h"
 #include "runtime/gloo/host_streams.h"
 #include "shared/kernels/host_kernels.h"
+#include "shared/plan/canonical.h"
 
 namespace cp::runtime {
 namespace {
-
-std::string to_text(const Group& group) { return str(group.name, "[", join(group.ranks), "]"); }
 
 // Gloo tells a timeout ("Timed out waiting", "Wait timeout") from a broken connection by its words alone.
 [[noreturn]] void rethrow(const gloo::Exception& error, const std::string& what) {
@@ -49,6 +52,15 @@ void ignore_broken_pipes() {
   if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
+std::shared_ptr<gloo::transport::Device> make_transport(const std::string& hostname) {
+  try {
+    return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(hostname.c_str()));
+  } catch (const std::exception& error) {  // of several kinds
+    throw InvalidInput(str("peers cannot connect to '", hostname, "', which is no address of this machine: ",
+                           error.what(), "; use such as 127.0.0.1"));
+  }
+}
+
 void refuse_unknown_operations(const Plan& plan) {
   const Target& target = host_target();
   for (const StepRef& ref : steps_of(plan)) {
@@ -62,11 +74,17 @@ void refuse_unknown_operations(const Plan& plan) {
 
 }  // namespace
 
+std::map<std::string, std::string> library_versions() {
+  return {{"gloo", str(GLOO_VERSION_MAJOR, ".", GLOO_VERSION_MINOR, ".", GLOO_VERSION_PATCH)},
+          {"protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION)},
+          {"boost", str(BOOST_VERSION / 100000, ".", BOOST_VERSION / 100 % 1000, ".", BOOST_VERSION % 100)}};
+}
+
 class GlooDevice::Impl {
  public:
   explicit Impl(GlooOptions options)
       : options_(std::move(options)),
-        transport_(gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options_.hostname.c_str()))),
+        transport_(make_transport(options_.hostname)),
         store_(options_.store ? options_.store
                               : std::make_shared<gloo::rendezvous::FileStore>(options_.store_directory)),
         streams_([this] { abort_communicators(); }) {
@@ -87,6 +105,8 @@ class GlooDevice::Impl {
     observed_.resize(std::max(observed_.size(), plan.streams.size()));
     times_.resize(observed_.size());
     for (std::vector<StepTime>& times : times_) times.clear();
+    step_ids_.clear();
+    for (const StepRef& ref : steps_of(plan)) step_ids_[ref.step] = ref.id;
     connect(plan.groups);
   }
 
@@ -99,7 +119,7 @@ class GlooDevice::Impl {
       if (member == nullptr) {
         run_kernel(std::get<Kernel>(step.work), *memory_, iteration);
       } else {
-        run_collective(*member, std::get<Collective>(step.work), iteration, step.stream);
+        run_collective(*member, step, iteration);
       }
       times_[static_cast<std::size_t>(step.stream)].push_back({&step, begin_ns, now_ns()});
     });
@@ -177,11 +197,11 @@ class GlooDevice::Impl {
   void connect(const std::vector<Group>& groups) {
     std::map<std::string, const Group*> missing;
     for (const Group& group : groups) {
-      if (!communicators_.contains(to_text(group))) missing.emplace(to_text(group), &group);
+      if (!communicators_.contains(canonical_name(group))) missing.emplace(canonical_name(group), &group);
     }
     for (const auto& [text, group] : missing) connect(text, *group);
     members_.clear();
-    for (const Group& group : groups) members_.push_back(&communicators_.at(to_text(group)));
+    for (const Group& group : groups) members_.push_back(&communicators_.at(canonical_name(group)));
   }
 
   void connect(const std::string& text, const Group& group) {
@@ -206,13 +226,17 @@ class GlooDevice::Impl {
     return str("rank ", options_.rank, " cannot connect group ", group);
   }
 
-  void run_collective(Member& member, const Collective& collective, std::int64_t iteration, StreamId stream) {
+  void run_collective(Member& member, const Step& step, std::int64_t iteration) {
+    const Collective& collective = std::get<Collective>(step.work);
+    const StreamId stream = step.stream;
     const std::int64_t sequence = member.next_sequence++;
-    if (options_.on_collective)
-      options_.on_collective({*plan_, collective, member.communicator->group(), member.number++});
+    if (options_.on_collective) {
+      options_.on_collective(
+          {*plan_, collective, member.communicator->group(), member.number++, step_ids_.find(&step)->second});
+    }
     const auto what = [&] {
       return str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
-                 to_text(member.communicator->group()));
+                 canonical_name(member.communicator->group()));
     };
     try {
       OpRecord record = member.communicator->run(collective, *memory_, iteration);
@@ -231,6 +255,7 @@ class GlooDevice::Impl {
   std::shared_ptr<gloo::transport::Device> transport_;
   std::shared_ptr<gloo::rendezvous::Store> store_;
   const Plan* plan_ = nullptr;
+  std::unordered_map<const Step*, StepId> step_ids_;  // of the prepared plan
   std::optional<HostMemory> memory_;
   std::mutex communicators_mutex_;
   std::map<std::string, Member> communicators_;  // by name and ranks of the group

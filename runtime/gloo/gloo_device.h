@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,12 +21,16 @@ class Store;
 
 namespace cp::runtime {
 
+// Of what the device and the rendezvous stand on, by name.
+std::map<std::string, std::string> library_versions();
+
 // A collective of this rank that begins.
 struct CollectiveBegin {
   const Plan& plan;
   const Collective& collective;
   const Group& group;
   std::int64_t number = 0;  // on its group, since the device was made
+  StepId step = 0;          // of the plan
 };
 
 // When steps and collectives ran, since the device was made; each stream's in the order in which they ran.

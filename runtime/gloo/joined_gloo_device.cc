@@ -31,6 +31,7 @@ JoinedGlooDevice::JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<Re
 JoinedGlooDevice::~JoinedGlooDevice() { client_->on_failure({}); }
 
 void JoinedGlooDevice::prepare(const Plan& plan, const Bindings& bindings) {
+  gloo_->take_observed();  // of a program that wants no traces
   naming_the_cause([&] { gloo_->prepare(plan, bindings); });
 }
 
@@ -45,11 +46,21 @@ void JoinedGlooDevice::tell(const CollectiveBegin& begin) {
   Hasher hasher;
   latest = {canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
             hasher.add(latest.digest).add(own).digest()};
-  client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest);
+  client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest, begin.step);
 }
 
 template <class F>
 void JoinedGlooDevice::naming_the_cause(const F& f) {
+  try {
+    name_the_cause(f);
+  } catch (const Error& error) {
+    last_error_ = {error.code(), error.what()};
+    throw;
+  }
+}
+
+template <class F>
+void JoinedGlooDevice::name_the_cause(const F& f) {
   try {
     f();
   } catch (const PeerLost&) {

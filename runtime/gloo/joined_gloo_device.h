@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/gloo/gloo_device.h"
@@ -35,17 +37,23 @@ class JoinedGlooDevice : public Device {
   std::vector<OpRecord> take_observed() { return gloo_->take_observed(); }
   GlooTimes take_times() { return gloo_->take_times(); }
 
+  // What prepare or synchronize threw last.
+  const std::optional<std::pair<ExitCode, std::string>>& last_error() const { return last_error_; }
+
  private:
   void tell(const CollectiveBegin& begin);
   template <class F>
   void naming_the_cause(const F& f);
+  template <class F>
+  void name_the_cause(const F& f);
   std::string who_is_missing(const std::string& message) const;
 
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<RendezvousClient> client_;
   mutable std::mutex mutex_;
   std::map<std::string, Progress> latest_;  // collective that began, by group
-  std::unique_ptr<GlooDevice> gloo_;        // last: its threads use the above
+  std::optional<std::pair<ExitCode, std::string>> last_error_;
+  std::unique_ptr<GlooDevice> gloo_;  // last: its threads use the above
 };
 
 }  // namespace cp::runtime

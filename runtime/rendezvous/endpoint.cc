@@ -88,13 +88,22 @@ std::string endpoint_text(const std::string& host, std::uint16_t port) {
   return host.find(':') == std::string::npos ? str(host, ":", port) : str("[", host, "]:", port);
 }
 
+std::string own_address(const std::string& interface) {
+  const address at = resolve_own(interface);
+  const std::vector<Interface> own = own_interfaces();
+  const bool ours =
+      at.is_loopback() || std::ranges::any_of(own, [&](const Interface& one) { return one.at == at; });
+  if (ours) return at.to_string();
+  throw RendezvousError(
+      str("'", interface, "' is no address of this machine; it has ", own_interfaces_text()));
+}
+
 tcp::acceptor listen_on(boost::asio::io_context& io, const std::string& interface, std::uint16_t port) {
   const tcp::endpoint endpoint(resolve_own(interface), port);
   const std::string text = endpoint_text(endpoint.address().to_string(), port);
   const auto fail = [&](int reason) {
     if (reason == EADDRINUSE) {
-      throw AddressInUse(str(
-          text, " is in use by another program; use port 0, which takes one that is free, or another port"));
+      throw AddressInUse(str(text, " is in use by another program; use another port"));
     }
     const std::string own = reason == EADDRNOTAVAIL ? str("; this machine has ", own_interfaces_text()) : "";
     throw RendezvousError(str("cannot listen on ", text, ": ", std::strerror(reason), own));

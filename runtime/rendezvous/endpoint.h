@@ -25,6 +25,9 @@ bool accept_one(boost::asio::ip::tcp::acceptor& acceptor, boost::asio::ip::tcp::
 boost::asio::ip::tcp::socket make_socket(boost::asio::io_context& io,
                                          const boost::asio::ip::tcp::endpoint& endpoint);
 
+// The numeric address of an interface, address or host name of this machine. Throws RendezvousError with those that are.
+std::string own_address(const std::string& interface);
+
 std::string own_host_name();
 
 }  // namespace cp::runtime

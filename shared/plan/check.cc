@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "shared/plan/canonical.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp {
 namespace checker {
 
-std::string text(const Group& group) { return str(group.name, "[", join(group.ranks), "]"); }
+std::string text(const Group& group) { return canonical_name(group); }
 
 std::string step_text(const Plan& plan, StepId step) {
   const StepRef ref = steps_of(plan)[static_cast<std::size_t>(step)];
