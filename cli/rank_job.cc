@@ -69,9 +69,10 @@ struct AttentionOfOne {
 AttentionOfOne attention_of(const proto::Attention& scenario) {
   const AttentionJob job = make_attention_job(scenario);
   if (job.strategies.size() != 1) {
-    throw InvalidInput(str("the scenario asks for ", job.strategies.size(),
-                           " strategies, and processes run one; name it: strategy: \"",
-                           scenario.strategies() == "all" ? "ring" : scenario.strategies(), "\""));
+    throw InvalidInput(
+        str("the scenario asks for ", job.strategies.size(),
+            " strategies, and processes run one; name it: strategy: \"",
+            scenario.strategies() == "all" ? "ring" : split(scenario.strategies(), ',').front(), "\""));
   }
   if (const auto refusal = refuse(job.problem, static_cast<int>(job.ranks.size()), job.strategies.front()))
     throw InvalidInput(refusal->reason);
