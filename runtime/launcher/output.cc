@@ -3,7 +3,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <ostream>
 
 #include "shared/base/text.h"
 
@@ -56,8 +55,8 @@ std::string LineCutter::last_line() const {
   return line.empty() ? last_line_ : std::string(line.substr(0, kLastLineBytes));
 }
 
-RankOutput::RankOutput(std::string prefix, std::ostream& stream, const std::string& log)
-    : cutter_(std::move(prefix)), stream_(stream), log_path_(log), pipe_(make_pipe()) {
+RankOutput::RankOutput(std::string prefix, LineSink& sink, const std::string& log)
+    : cutter_(std::move(prefix)), sink_(&sink), log_path_(log), pipe_(make_pipe()) {
   if (!log.empty()) log_ = open_file(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC);
   fcntl(pipe_.read_end.get(), F_SETFL, O_NONBLOCK);  // the rank's end is another description, and blocks
 }
@@ -73,7 +72,7 @@ bool RankOutput::read_some() {
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(n));
   save(bytes);
-  if (const std::string lines = cutter_.feed(bytes); !lines.empty()) stream_ << lines << std::flush;
+  if (const std::string lines = cutter_.feed(bytes); !lines.empty()) sink_->write(lines);
   return true;
 }
 
@@ -89,7 +88,7 @@ void RankOutput::finish() {
 
 void RankOutput::end() {
   pipe_.read_end.reset();
-  if (const std::string lines = cutter_.finish(); !lines.empty()) stream_ << lines << std::flush;
+  if (const std::string lines = cutter_.finish(); !lines.empty()) sink_->write(lines);
 }
 
 void RankOutput::save(std::string_view bytes) {
@@ -98,7 +97,7 @@ void RankOutput::save(std::string_view bytes) {
     if (n >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(n));
     } else if (errno != EINTR) {
-      stream_ << str("cannot write '", log_path_, "': ", std::strerror(errno), "; its rest is missing\n");
+      sink_->write(str("cannot write '", log_path_, "': ", std::strerror(errno), "; its rest is missing\n"));
       log_.reset();
     }
   }

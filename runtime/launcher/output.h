@@ -1,11 +1,11 @@
 // What a rank writes, line by line.
 #pragma once
 
-#include <iosfwd>
 #include <string>
 #include <string_view>
 
 #include "runtime/launcher/descriptor.h"
+#include "runtime/launcher/line_sink.h"
 
 namespace cp::runtime {
 
@@ -29,16 +29,17 @@ class LineCutter {
   std::string prefix_, partial_, last_line_;
 };
 
-// One output of one rank: from its pipe into the stream of all ranks, by lines, and as it is into a file.
+// One output of one rank: from its pipe into the sink of all ranks, by lines, and as it is into a file.
 class RankOutput {
  public:
-  // No file where log is empty: an existing one is overwritten. The stream must outlive it. Throws InvalidInput.
-  RankOutput(std::string prefix, std::ostream& stream, const std::string& log);
+  // No file where log is empty: an existing one is overwritten. The sink must outlive it. Throws InvalidInput.
+  RankOutput(std::string prefix, LineSink& sink, const std::string& log);
 
   Descriptor take_write_end() {
     return std::move(pipe_.write_end);
-  }                                                // for the rank; closed here when it has it
-  int fd() const { return pipe_.read_end.get(); }  // -1: ended
+  }                                                             // for the rank; closed here when it has it
+  int fd() const { return pipe_.read_end.get(); }               // -1: ended
+  int fd_to_poll() const { return sink_->full() ? -1 : fd(); }  // a rank whose lines are not taken waits
 
   bool read_some();  // what is there, 64 KiB at most; whether there may be more
   void drain();      // all that is there
@@ -50,7 +51,7 @@ class RankOutput {
   void save(std::string_view bytes);
 
   LineCutter cutter_;
-  std::ostream& stream_;
+  LineSink* sink_;
   std::string log_path_;
   Descriptor log_;
   Pipe pipe_;

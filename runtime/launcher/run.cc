@@ -58,7 +58,11 @@ Subreaper::Subreaper() {
 Subreaper::~Subreaper() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
 
 LauncherRun::LauncherRun(const LaunchOptions& options, FailureReports& reports)
-    : options_(options), reports_(reports), guardian_(options.nproc) {}
+    : options_(options),
+      reports_(reports),
+      guardian_(options.nproc),
+      out_(*options.out),
+      err_(*options.err) {}
 
 LauncherRun::~LauncherRun() {
   for (const Process& process : processes_) {
@@ -103,8 +107,8 @@ void LauncherRun::start(int index, int null_device) {
   const Rank rank = options_.first_rank + index;
   const std::string prefix = prefix_of(options_, rank);
   Process process{.end = {.rank = rank, .pid = 0, .exit_code = 0, .signal = {}, .when = {}},
-                  .out = RankOutput(prefix, *options_.out, log_of(options_, rank, ".out")),
-                  .err = RankOutput(prefix, *options_.err, log_of(options_, rank, ".err")),
+                  .out = RankOutput(prefix, out_, log_of(options_, rank, ".out")),
+                  .err = RankOutput(prefix, err_, log_of(options_, rank, ".err")),
                   .last_words = {},
                   .stopped_since = {},
                   .kill_at = {},
@@ -128,9 +132,11 @@ void LauncherRun::wait(Time now) {
   polled_.push_back({signals_.fd(), POLLIN, 0});
   polled_.push_back({reports_.fd(), POLLIN, 0});
   for (const Process& process : processes_) {
-    polled_.push_back({process.out.fd(), POLLIN, 0});  // poll passes over -1
-    polled_.push_back({process.err.fd(), POLLIN, 0});
+    polled_.push_back({process.out.fd_to_poll(), POLLIN, 0});  // poll passes over -1
+    polled_.push_back({process.err.fd_to_poll(), POLLIN, 0});
   }
+  for (const LineSink* sink : {&out_, &err_})
+    polled_.push_back({sink->waiting() ? sink->fd() : -1, POLLOUT, 0});
   int timeout_ms = -1;
   if (const Time deadline = next_deadline(); deadline != Time::max()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
@@ -140,6 +146,26 @@ void LauncherRun::wait(Time now) {
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     if (polled_[2 + 2 * i].revents != 0) processes_[i].out.read_some();
     if (polled_[3 + 2 * i].revents != 0) processes_[i].err.read_some();
+  }
+  out_.flush(), err_.flush();
+}
+
+// Until who reads has taken everything; after a signal no longer than the grace.
+void LauncherRun::flush_outputs() {
+  std::optional<Time> give_up_at;
+  while (out_.waiting() || err_.waiting()) {
+    const Time now = Clock::now();
+    if (!signals_.take().empty() || interrupted_by_) {
+      if (!give_up_at) give_up_at = now + options_.grace;
+    }
+    if (give_up_at && now >= *give_up_at) return;
+    pollfd ready[] = {{signals_.fd(), POLLIN, 0},
+                      {out_.waiting() ? out_.fd() : -1, POLLOUT, 0},
+                      {err_.waiting() ? err_.fd() : -1, POLLOUT, 0}};
+    const auto left =
+        give_up_at ? std::chrono::ceil<std::chrono::milliseconds>(*give_up_at - now).count() : -1;
+    poll(ready, std::size(ready), static_cast<int>(left));
+    out_.flush(), err_.flush();
   }
 }
 
@@ -343,6 +369,7 @@ LaunchResult LauncherRun::result() {
     const bool is_cause = first_failure_ && first_failure_->rank == process.end.rank;
     if (process.end.exit_code != 0 && !is_cause) ++result.stopped;
   }
+  flush_outputs();
   if (first_failure_) {
     result.exit_code = first_failure_->exit_code;
   } else if (interrupted_by_) {

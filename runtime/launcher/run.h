@@ -71,6 +71,7 @@ class LauncherRun {
   void start_all();
   void start(int index, int null_device);
   void wait(Time now);
+  void flush_outputs();
   Time next_deadline() const;
   bool all_gone() const;
 
@@ -96,6 +97,7 @@ class LauncherRun {
   SignalScope signals_;
   Subreaper subreaper_;
   Guardian guardian_;
+  LineSink out_, err_;
   std::vector<Process> processes_;
   std::vector<pollfd> polled_;
 

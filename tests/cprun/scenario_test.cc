@@ -1,5 +1,6 @@
 // cprun with scenarios: what the ranks do is what the simulated fabric does, and what cannot run is said before anything starts.
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <unistd.h>
@@ -197,6 +198,21 @@ TEST(CprunProgram, LogsAreWhatEachRankWrote) {
   EXPECT_EQ(read(folder.file("logs/rank-1.out")), "out 1\n");
   EXPECT_THAT(end.err, AllOf(HasSubstr("[rank 1] err 1\n"), HasSubstr("cprun: rank 1 on host "),
                              HasSubstr(" ended with exit code 1: err 1")));
+}
+
+// A pager that shows its first page, say.
+TEST(CprunProgram, AReaderThatReadsNoMoreDoesNotHoldIt) {
+  const TemporaryFolder folder;
+  Program program({"/bin/sh", "-c", R"(mkfifo "$1"; sleep 60 <"$1" & exec "$0" --grace 0.5 -- yes >"$1")",
+                   built("cprun"), folder.file("pipe")});
+  ASSERT_TRUE(within(std::chrono::seconds(10), [&] {
+    return program.processes().size() >= 4;  // it, its guardian, yes and the reader
+  }));
+  sleep_for(std::chrono::milliseconds(300));
+  program.signal(SIGTERM);
+  const ProgramEnd end = program.finish(std::chrono::seconds(10));
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(end.err, HasSubstr("stopped by SIGTERM"));
 }
 
 TEST(CprunProgram, APortInUseIsNamed) {
