@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -18,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "cli/cprun/rank.h"
+#include "cli/cprun/trace_output.h"
 #include "cli/flags.h"
 #include "cli/rank_job.h"
 #include "cli/trace_compare_report.h"
@@ -37,55 +37,6 @@ namespace cp::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A new folder beside the trace, or among the temporary files, where the ranks leave their parts: removed with the object, unless they
-// are to stay.
-class TraceFolder {
- public:
-  explicit TraceFolder(const std::string& trace) {
-    path_ = (trace.empty() ? (fs::temp_directory_path() / "cprun").string() : trace) + ".ranks-XXXXXX";
-    if (::mkdtemp(path_.data()) == nullptr) {
-      throw InvalidInput(str(
-          "cannot make a folder for the ranks' traces, ", path_, ": ", std::generic_category().message(errno),
-          trace.empty() ? "; TMPDIR says where" : "; use --trace with a path that can be written"));
-    }
-  }
-  ~TraceFolder() {
-    std::error_code ignored;
-    if (!keep_) fs::remove_all(path_, ignored);
-  }
-  TraceFolder(const TraceFolder&) = delete;
-  TraceFolder& operator=(const TraceFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  void keep() { keep_ = true; }
-
- private:
-  std::string path_;
-  bool keep_ = false;
-};
-
-// Of several machines each has a file of its own: "run.cptrace" is "run.node-1.cptrace" there.
-std::string trace_path(const LaunchRequest& request) {
-  if (request.trace.empty() || request.nnodes == 1) return request.trace;
-  const fs::path path(request.trace);
-  return (path.parent_path() /
-          str(path.stem().string(), ".node-", request.node_rank, path.extension().string()))
-      .string();
-}
-
-// Before anything runs.
-void require_writable(const std::string& path) {
-  if (path.empty()) return;
-  const bool existed = fs::exists(path);
-  errno = 0;
-  if (std::ofstream(path, std::ios::binary | std::ios::app)) {
-    std::error_code ignored;
-    if (!existed) fs::remove(path, ignored);
-    return;
-  }
-  throw InvalidInput(str("--trace ", path, " cannot be written: ", std::generic_category().message(errno)));
-}
 
 int world_size(const LaunchRequest& request, const std::optional<proto::Scenario>& scenario) {
   if (!scenario) return request.nnodes * std::max(1, request.nproc_per_node);
@@ -287,7 +238,7 @@ ExitCode verify(const proto::Scenario& scenario, std::vector<RankTrace> measured
 
 int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
-  const std::string trace = trace_path(request);
+  const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);
   require_writable(trace);
   LaunchedJob job(request, world_size(request, scenario));
   std::optional<TraceFolder> folder;

@@ -1,0 +1,31 @@
+// Where the traces of a launch go: the file that was asked for, and a folder for the ranks' parts of it.
+#pragma once
+
+#include <string>
+
+namespace cp::cli {
+
+// Of several machines each has a file of its own: "run.cptrace" is "run.node-1.cptrace" there.
+std::string trace_path(const std::string& trace, int nnodes, int node_rank);
+
+// Throws InvalidInput, with the reason, when the file cannot be written; to be asked before anything runs. Empty: no file.
+void require_writable(const std::string& path);
+
+// A new folder beside the trace, or among the temporary files, where the ranks leave their parts: removed with the object, unless they
+// are to stay.
+class TraceFolder {
+ public:
+  explicit TraceFolder(const std::string& trace);  // empty: none was asked for; throws InvalidInput
+  ~TraceFolder();
+  TraceFolder(const TraceFolder&) = delete;
+  TraceFolder& operator=(const TraceFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void keep() { keep_ = true; }
+
+ private:
+  std::string path_;
+  bool keep_ = false;
+};
+
+}  // namespace cp::cli
