@@ -1,5 +1,7 @@
 #include "cli/trace_export.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -39,7 +41,7 @@ std::string measured(const std::string& path, ExportFormat format) {
 
 std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw InvalidInput(str("cannot open ", path));
+  if (!in) throw InvalidInput(str("cannot open ", path, ": ", std::strerror(errno)));
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 

@@ -1,7 +1,9 @@
 #include "traces/read_text.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -95,7 +97,8 @@ std::string read_text_file(const std::string& path, std::string_view kind) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
-  if (!in.is_open() || in.bad()) throw InvalidInput(str("cannot read the ", kind, " ", path));
+  if (!in.is_open() || in.bad())
+    throw InvalidInput(str("cannot read the ", kind, " ", path, ": ", std::strerror(errno)));
   return text.str();
 }
 

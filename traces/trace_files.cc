@@ -1,6 +1,8 @@
 #include "traces/trace_files.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string_view>
@@ -49,7 +51,7 @@ TraceFile read_all(const std::vector<std::string>& paths) {
 
 std::ofstream opened(const std::string& path) {
   std::ofstream out(path, std::ios::binary);
-  if (!out) throw BadTrace(str("cannot write ", path));
+  if (!out) throw BadTrace(str("cannot write ", path, ": ", std::strerror(errno)));
   return out;
 }
 
@@ -100,7 +102,7 @@ void merge_trace_files(const std::vector<std::string>& paths, const std::string&
 
 TraceFileWriter::TraceFileWriter(std::string path)
     : path_(std::move(path)), out_(opened(path_)), records_(out_) {
-  if (!out_.flush()) throw BadTrace(str("cannot write ", path_));
+  if (!out_.flush()) throw BadTrace(str("cannot write ", path_, ": ", std::strerror(errno)));
 }
 
 void TraceFileWriter::append(const RankTrace& part) {

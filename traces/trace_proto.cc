@@ -1,6 +1,8 @@
 #include "traces/trace_proto.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -204,7 +206,7 @@ void write_trace(std::ostream& out, std::span<const RankTrace> traces) {
 
 void write_trace_file(const std::string& path, std::span<const RankTrace> traces) {
   std::ofstream out(path, std::ios::binary);
-  if (!out) throw BadTrace(str("cannot write ", path));
+  if (!out) throw BadTrace(str("cannot write ", path, ": ", std::strerror(errno)));
   write_trace(out, traces);
 }
 
@@ -253,7 +255,7 @@ TraceFile read_trace(std::istream& in, const std::string& name) {
 
 TraceFile read_trace_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw BadTrace(str("cannot open ", path));
+  if (!in) throw BadTrace(str("cannot open ", path, ": ", std::strerror(errno)));
   return read_trace(in, path);
 }
 

@@ -1,4 +1,6 @@
 // cpsim trace: what traces of runs hold, where two of them part, and files of them for viewers.
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -104,7 +106,7 @@ int export_to_file(const ExportFlags& flags) {
     std::ofstream out(flags.out, std::ios::binary);
     out << bytes;
     out.close();
-    if (!out) throw InvalidInput(str("cannot write ", flags.out));
+    if (!out) throw InvalidInput(str("cannot write ", flags.out, ": ", std::strerror(errno)));
   });
   return static_cast<int>(ExitCode::success);
 }

@@ -55,7 +55,7 @@ TEST(ReadText, FilesThatCannotBeReadAreNamed) {
     read_text_file("/nowhere/a.txtpb", "cluster");
     FAIL();
   } catch (const InvalidInput& error) {
-    EXPECT_STREQ(error.what(), "cannot read the cluster /nowhere/a.txtpb");
+    EXPECT_STREQ(error.what(), "cannot read the cluster /nowhere/a.txtpb: No such file or directory");
   }
 }
 
