@@ -1,7 +1,6 @@
 #include "runtime/job.h"
 
 #include <exception>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -9,8 +8,8 @@
 #include "runtime/gloo/joined_gloo_device.h"
 #include "runtime/job_environment.h"
 #include "runtime/rendezvous/client.h"
+#include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
-#include "shared/plan/canonical.h"
 #include "shared/plan/execute.h"
 #include "shared/redistribute/lower.h"
 
@@ -30,6 +29,7 @@ class Job::Impl {
   explicit Impl(std::size_t most_plans)
       : environment_(environment()),
         client_(runtime::join(environment_)),
+        comparison_(*client_),
         plans_(most_plans, [this](const Plan& plan) { compare(plan); }) {
     device_.emplace(environment_, client_);
   }
@@ -46,35 +46,15 @@ class Job::Impl {
     }
   }
 
-  // Within each group of the plan, through the rendezvous: other groups may be doing other things. A plan that a full cache dropped
-  // and that is made again was compared before, on all ranks alike.
+  // A plan that a full cache dropped and that is made again was compared before, on all ranks alike.
   void compare(const Plan& plan) {
     if (!compared_.insert(digest(plan)).second) return;
-    for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-      const Group& group = plan.groups[i];
-      const std::string prefix =
-          str("plan/", canonical_name(group), "/", plans_on_[canonical_name(group)]++, "/");
-      const std::string own =
-          str(to_string(plan.inputs), " ", to_string(collective_digest(plan, static_cast<GroupId>(i))));
-      client_->set(str(prefix, plan.self), own);
-      for (const Rank peer : group.ranks) {
-        if (peer == plan.self) continue;
-        const std::string theirs = client_->get(str(prefix, peer));
-        if (theirs == own) continue;
-        const CollectiveMismatch error(difference(group, plan.self, own, peer, theirs));
-        last_error_ = {error.code(), error.what()};
-        throw error;
-      }
+    try {
+      comparison_.compare(plan);
+    } catch (const Error& error) {
+      last_error_ = {error.code(), error.what()};
+      throw;
     }
-  }
-
-  static std::string difference(const Group& group, Rank self, const std::string& own, Rank peer,
-                                const std::string& theirs) {
-    const bool inputs = own.substr(0, own.find(' ')) != theirs.substr(0, theirs.find(' '));
-    return str(
-        "ranks ", self, " and ", peer, " of group ", canonical_name(group), " run plans that differ in ",
-        inputs ? "what they are made from (layouts, problem, strategy or options)" : "their collectives",
-        ": ", own, ", ", theirs, "; all ranks must make the same calls in the same order");
   }
 
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
@@ -97,8 +77,8 @@ class Job::Impl {
 
   const JobEnvironment environment_;
   std::shared_ptr<RendezvousClient> client_;
-  std::set<Digest> compared_;                     // plans
-  std::map<std::string, std::int64_t> plans_on_;  // that were compared, by group
+  GroupPlanComparison comparison_;
+  std::set<Digest> compared_;  // plans
   std::optional<std::pair<ExitCode, std::string>> last_error_;
   PlanCache plans_;
   std::optional<JoinedGlooDevice> device_;

@@ -12,15 +12,11 @@
 #include "traces/types_proto.h"
 
 namespace cp {
-namespace {
-
 std::string host_name() {
   std::array<char, 257> name{};  // POSIX: at most 255 letters
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
   return name.data();
 }
-
-}  // namespace
 
 Environment this_environment(const EnvironmentOptions& options) {
   using std::chrono::system_clock;

@@ -25,6 +25,8 @@ struct EnvironmentOptions {
 // Of this process, which starts now.
 Environment this_environment(const EnvironmentOptions& options);
 
+std::string host_name();  // of this machine
+
 // "host-" and the first 8 hexadecimal digits of the SHA-256 of salt and name: ranks of one run on one host can be told to be
 // so, while the names of two runs cannot be matched.
 std::string hashed_host(std::string_view name, std::string_view salt);

@@ -16,14 +16,18 @@ constexpr std::chrono::milliseconds kCauseDelay{1'000};
 
 }  // namespace
 
-JoinedGlooDevice::JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client)
+JoinedGlooDevice::JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
+                                   std::function<void(const CollectiveBegin&)> on_collective)
     : timeout_(job.timeout), client_(std::move(client)) {
   GlooOptions options;
   options.rank = job.rank;
   options.store = std::make_shared<RendezvousStore>(client_);
   options.hostname = job.interface;
   options.timeout = job.timeout;
-  options.on_collective = [this](const CollectiveBegin& begin) { tell(begin); };
+  options.on_collective = [this, also = std::move(on_collective)](const CollectiveBegin& begin) {
+    tell(begin);
+    if (also) also(begin);
+  };
   gloo_ = std::make_unique<GlooDevice>(std::move(options));
   client_->on_failure([this](const Failure&) { gloo_->abort(); });
 }

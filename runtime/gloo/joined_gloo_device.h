@@ -19,7 +19,9 @@ namespace cp::runtime {
 
 class JoinedGlooDevice : public Device {
  public:
-  JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client);
+  // `on_collective` is called after the server was told, as GlooOptions::on_collective.
+  JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
+                   std::function<void(const CollectiveBegin&)> on_collective = {});
   ~JoinedGlooDevice() override;
 
   // As GlooDevice, but prepare and synchronize throw PeerLost with the job's first failure ("rank 2 (host b, pid 4711) at all_gather

@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include "runtime/launcher/descriptor.h"
+#include "runtime/descriptor.h"
 
 namespace cp::runtime {
 

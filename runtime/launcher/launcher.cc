@@ -2,10 +2,10 @@
 
 #include <iostream>
 #include <mutex>
-#include <unistd.h>
 
 #include "runtime/launcher/cause.h"
 #include "runtime/launcher/run.h"
+#include "traces/environment.h"
 
 namespace cp::runtime {
 
@@ -17,11 +17,7 @@ Launcher::Launcher(LaunchOptions options)
   }
   if (options_.out == nullptr) options_.out = &std::cout;
   if (options_.err == nullptr) options_.err = &std::cerr;
-  if (options_.host.empty()) {
-    char name[256] = {};
-    gethostname(name, sizeof name - 1);
-    options_.host = name;
-  }
+  if (options_.host.empty()) options_.host = host_name();
 }
 
 Launcher::~Launcher() = default;

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/launcher/descriptor.h"
+#include "runtime/descriptor.h"
 #include "runtime/launcher/line_sink.h"
 
 namespace cp::runtime {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/descriptor.h"
 #include "runtime/launcher/cause.h"
-#include "runtime/launcher/descriptor.h"
 #include "runtime/launcher/guardian.h"
 #include "runtime/launcher/launcher.h"
 #include "runtime/launcher/output.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "runtime/launcher/descriptor.h"
+#include "runtime/descriptor.h"
 
 namespace cp::runtime {
 

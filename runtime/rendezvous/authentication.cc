@@ -12,6 +12,7 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include "runtime/descriptor.h"
 #include "runtime/errors.h"
 
 namespace cp::runtime {
@@ -57,20 +58,6 @@ std::string mac_of(std::string_view key, std::uint64_t number, std::string_view 
   return hmac_sha256(key, data);
 }
 
-class File {
- public:
-  explicit File(const std::string& path) : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 }  // namespace
 
 std::string make_token() {
@@ -87,10 +74,10 @@ std::string make_token() {
 std::string make_nonce() { return random_bytes(kNonceBytes); }
 
 std::string read_token_file(const std::string& path) {
-  const File file(path);
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  if (file.descriptor() < 0 || fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    const std::string why = file.descriptor() < 0 ? std::strerror(errno) : "not a regular file";
+  if (file.get() < 0 || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    const std::string why = file.get() < 0 ? std::strerror(errno) : "not a regular file";
     throw InvalidInput(str("token file ", path, ": ", why,
                            "; make one with: (umask 077; openssl rand -hex 32 > ", path, ")"));
   }
@@ -99,7 +86,7 @@ std::string read_token_file(const std::string& path) {
         "token file ", path, " may be read by other users, who could join the job; use: chmod 600 ", path));
   }
   std::array<char, 4096> bytes{};
-  const ssize_t count = read(file.descriptor(), bytes.data(), bytes.size());
+  const ssize_t count = read(file.get(), bytes.data(), bytes.size());
   const std::string_view token = trim({bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0});
   if (token.size() < kMinTokenBytes) {
     throw InvalidInput(str("token file ", path, " holds ", token.size(), " characters, a token has at least ",

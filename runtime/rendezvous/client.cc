@@ -15,6 +15,7 @@
 #include "runtime/rendezvous/connection.h"
 #include "runtime/rendezvous/endpoint.h"
 #include "runtime/rendezvous/progress_log.h"
+#include "traces/environment.h"
 
 namespace cp::runtime {
 namespace {
@@ -192,7 +193,7 @@ class RendezvousClient::Impl {
     handshake_ = {.job_id = options_.job_id,
                   .rank = options_.rank,
                   .world_size = options_.world_size,
-                  .host = own_host_name(),
+                  .host = cp::host_name(),
                   .pid = getpid(),
                   .rank_nonce = make_nonce(),
                   .server_nonce = {}};

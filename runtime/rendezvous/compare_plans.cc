@@ -43,6 +43,13 @@ std::string difference(const std::map<std::string, std::vector<Rank>>& parties) 
   return join(texts, ", ");
 }
 
+void require_equal(const std::map<Rank, PlanDigests>& ranks) {
+  const std::string text = plan_difference(ranks);
+  if (text.empty()) return;
+  throw CollectiveMismatch(str("the ranks' plans differ (", text,
+                               "); give all ranks the same scenario, or the same program and calls"));
+}
+
 }  // namespace
 
 PlanDigests plan_digests(const Plan& plan) {
@@ -54,25 +61,24 @@ PlanDigests plan_digests(const Plan& plan) {
   return digests;
 }
 
-std::string plan_difference(const std::vector<PlanDigests>& ranks) {
+std::string plan_difference(const std::map<Rank, PlanDigests>& ranks) {
   std::map<std::string, std::vector<Rank>> inputs;
   std::set<std::string> groups;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    inputs[to_string(ranks[rank].inputs)].push_back(static_cast<Rank>(rank));
-    for (const PlanDigests::GroupDigest& group : ranks[rank].groups) groups.insert(group.group);
+  for (const auto& [rank, digests] : ranks) {
+    inputs[to_string(digests.inputs)].push_back(rank);
+    for (const PlanDigests::GroupDigest& group : digests.groups) groups.insert(group.group);
   }
   std::vector<std::string> texts;
   if (const std::string text = difference(inputs); !text.empty()) texts.push_back("inputs: " + text);
   for (const std::string& name : groups) {
     const std::vector<Rank> members = members_of(name);
     std::map<std::string, std::vector<Rank>> collectives;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const auto& own = ranks[rank].groups;
-      const auto known = std::ranges::find(own, name, &PlanDigests::GroupDigest::group);
-      if (known != own.end()) {
-        collectives[to_string(known->collectives)].push_back(static_cast<Rank>(rank));
-      } else if (std::ranges::find(members, static_cast<Rank>(rank)) != members.end()) {
-        collectives["no such group"].push_back(static_cast<Rank>(rank));
+    for (const auto& [rank, digests] : ranks) {
+      const auto known = std::ranges::find(digests.groups, name, &PlanDigests::GroupDigest::group);
+      if (known != digests.groups.end()) {
+        collectives[to_string(known->collectives)].push_back(rank);
+      } else if (std::ranges::find(members, rank) != members.end()) {
+        collectives["no such group"].push_back(rank);
       }
     }
     if (const std::string text = difference(collectives); !text.empty())
@@ -82,18 +88,31 @@ std::string plan_difference(const std::vector<PlanDigests>& ranks) {
 }
 
 void compare_plans(RendezvousClient& client, const PlanDigests& digests, RendezvousClient::Timeout timeout) {
-  std::vector<PlanDigests> ranks;
-  for (const std::string& bytes : client.all_gather("plan digests", to_bytes(digests), timeout))
-    ranks.push_back(from_bytes(bytes, static_cast<Rank>(ranks.size())));
-  const std::string text = plan_difference(ranks);
-  if (!text.empty()) {
-    throw CollectiveMismatch(
-        str("the ranks' plans differ (", text, "); give all ranks the same scenario and the same program"));
+  std::map<Rank, PlanDigests> ranks;
+  for (const std::string& bytes : client.all_gather("plan digests", to_bytes(digests), timeout)) {
+    const auto rank = static_cast<Rank>(ranks.size());
+    ranks.emplace(rank, from_bytes(bytes, rank));
   }
+  require_equal(ranks);
 }
 
 void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::Timeout timeout) {
   compare_plans(client, plan_digests(plan), timeout);
+}
+
+void GroupPlanComparison::compare(const Plan& plan) {
+  const PlanDigests all = plan_digests(plan);
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const PlanDigests own{all.inputs, {all.groups[i]}};
+    const std::string& group = all.groups[i].group;
+    const std::string prefix = str("plan/", group, "/", compared_[group]++, "/");
+    client_.set(str(prefix, plan.self), to_bytes(own));
+    std::map<Rank, PlanDigests> members{{plan.self, own}};
+    for (const Rank peer : plan.groups[i].ranks) {
+      if (peer != plan.self) members.emplace(peer, from_bytes(client_.get(str(prefix, peer)), peer));
+    }
+    require_equal(members);
+  }
 }
 
 }  // namespace cp::runtime

@@ -1,6 +1,8 @@
 // Before its first use, the ranks compare their plans over the control plane (contract 2 of the architecture).
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,7 +29,19 @@ void compare_plans(RendezvousClient& client, const PlanDigests& digests,
                    RendezvousClient::Timeout timeout = {});
 void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::Timeout timeout = {});
 
-// What differs, in words; empty when nothing does. By rank.
-std::string plan_difference(const std::vector<PlanDigests>& ranks);
+// Called by the members of the plan's groups, each for its own plan and all in one order: within each group, through keys of the
+// server, while other groups do other things. Throws as above, with what differs on the ranks of the group.
+class GroupPlanComparison {
+ public:
+  explicit GroupPlanComparison(RendezvousClient& client) : client_(client) {}  // which must outlive it
+  void compare(const Plan& plan);
+
+ private:
+  RendezvousClient& client_;
+  std::map<std::string, std::int64_t> compared_;  // plans, by group
+};
+
+// What differs, in words; empty when nothing does.
+std::string plan_difference(const std::map<Rank, PlanDigests>& ranks);
 
 }  // namespace cp::runtime

@@ -133,9 +133,4 @@ tcp::socket make_socket(boost::asio::io_context& io, const tcp::endpoint& endpoi
   return tcp::socket(io, endpoint.protocol(), descriptor);
 }
 
-std::string own_host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
 }  // namespace cp::runtime

@@ -28,6 +28,4 @@ boost::asio::ip::tcp::socket make_socket(boost::asio::io_context& io,
 // The numeric address of an interface, address or host name of this machine. Throws RendezvousError with those that are.
 std::string own_address(const std::string& interface);
 
-std::string own_host_name();
-
 }  // namespace cp::runtime

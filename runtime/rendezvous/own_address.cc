@@ -12,6 +12,7 @@
 
 #include <netdb.h>
 
+#include "runtime/descriptor.h"
 #include "runtime/errors.h"
 #include "shared/base/text.h"
 
@@ -25,14 +26,12 @@ struct Attempt {
 };
 
 Attempt attempt(const addrinfo& target) {
-  const int descriptor = socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const Descriptor probe(socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
   socklen_t size = sizeof own;
-  const bool known = descriptor >= 0 && connect(descriptor, target.ai_addr, target.ai_addrlen) == 0 &&
-                     getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-  const int reason = errno;
-  if (descriptor >= 0) close(descriptor);
-  if (!known) return {{}, std::strerror(reason)};
+  const bool known = probe.is_open() && connect(probe.get(), target.ai_addr, target.ai_addrlen) == 0 &&
+                     getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0;
+  if (!known) return {{}, std::strerror(errno)};
   std::array<char, NI_MAXHOST> text{};
   const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, text.data(), text.size(),
                                 nullptr, 0, NI_NUMERICHOST);

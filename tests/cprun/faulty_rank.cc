@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <netinet/in.h>
 #include <numeric>
 #include <string>
@@ -23,16 +22,13 @@
 #include <unistd.h>
 #include <vector>
 
-#include "runtime/gloo/gloo_device.h"
-#include "runtime/gloo/rendezvous_store.h"
+#include "runtime/gloo/joined_gloo_device.h"
 #include "runtime/job_environment.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
-#include "shared/plan/canonical.h"
 #include "shared/plan/execute.h"
-#include "shared/plan/operations.h"
 
 namespace cp::testing {
 namespace {
@@ -119,32 +115,14 @@ Plan make_plan(Rank self, std::int32_t world_size, bool differs) {
 }
 
 void run(const JobEnvironment& job, const std::shared_ptr<RendezvousClient>& client, Fault& fault) {
-  std::mutex mutex;
-  Digest so_far;
-  runtime::GlooOptions options;
-  options.rank = job.rank;
-  options.store = std::make_shared<runtime::RendezvousStore>(client);
-  options.hostname = job.interface;
-  options.timeout = 2 * job.timeout;
-  options.on_collective = [&](const runtime::CollectiveBegin& begin) {
-    const std::lock_guard lock(mutex);
-    Hasher hasher;
-    so_far = hasher.add(so_far).add(canonical_digest(begin.plan, begin.collective)).digest();
-    client->set_progress(str(begin.group.name, "[", join(begin.group.ranks), "]"), begin.number,
-                         operation_name(begin.collective), so_far);
-    if (begin.number == 3) fault.at("in_collective");
-  };
   if (fault.is_at("plan")) Fault::note();
   const Plan plan = make_plan(job.rank, job.world_size, fault.is_at("plan"));
   const Plan other = make_plan(job.rank, job.world_size, true);
   runtime::compare_plans(*client, plan);
   client->barrier("connect");
-  runtime::GlooDevice device(options);
-  client->on_failure([&](const runtime::Failure&) { device.abort(); });
-  const struct NoHandler {  // which uses the device
-    RendezvousClient& client;
-    ~NoHandler() { client.on_failure({}); }
-  } no_handler{*client};
+  runtime::JoinedGlooDevice device(job, client, [&](const runtime::CollectiveBegin& begin) {
+    if (begin.number == 3) fault.at("in_collective");
+  });
   std::vector<float> x(1000, 1.0F);
   const std::int64_t steps = parse_int(variable("STEPS", "6"), "STEPS");
   for (std::int64_t step = 0; step < steps; ++step) {

@@ -17,12 +17,12 @@ using ::testing::IsEmpty;
 TEST(ComparePlans, EqualPlansOfMembersPass) {
   const PlanDigests both{{1, 1}, {{"cp[0,1]", {2, 2}}, {"dp[0,2]", {3, 3}}}};
   const PlanDigests one{{1, 1}, {{"cp[0,1]", {2, 2}}}}, other{{1, 1}, {{"dp[0,2]", {3, 3}}}};
-  EXPECT_EQ(runtime::plan_difference({both, one, other}), "");
+  EXPECT_EQ(runtime::plan_difference({{0, both}, {1, one}, {2, other}}), "");
 }
 
 TEST(ComparePlans, NamesWhoDiffersInWhat) {
   const PlanDigests right{{1, 1}, {{"cp[0,1,2]", {2, 2}}}};
-  std::vector<PlanDigests> ranks(3, right);
+  std::map<Rank, PlanDigests> ranks{{0, right}, {1, right}, {2, right}};
   ranks[1].inputs.low = 9;
   EXPECT_EQ(runtime::plan_difference(ranks),
             "inputs: ranks 0, 2 have 00000000000000010000000000000001, rank 1 has "

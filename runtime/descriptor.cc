@@ -1,4 +1,4 @@
-#include "runtime/launcher/descriptor.h"
+#include "runtime/descriptor.h"
 
 #include <cerrno>
 #include <cstring>
