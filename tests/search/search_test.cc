@@ -81,17 +81,15 @@ TEST(Search, IsTheSameForAnyNumberOfThreads) {
   EXPECT_EQ(a.counts.pruned, b.counts.pruned);
 }
 
-// Among all numbers of GPUs up to a limit, some of which may idle, more GPUs never make the best step slower.
-TEST(Search, MoreGpusNeverHurtWhenSomeMayIdle) {
-  double best = 1e300;
+// What idles needs no search: more GPUs only have to be worth having, which this model's are.
+TEST(Search, MoreGpusAreNotSlower) {
+  double fewer = 1e300;
   for (const int gpus : {4, 8, 16}) {
     PlanQuestion question = small_question(gpus);
     question.fixed.micro_batch = 1, question.fixed.recompute = Recompute{};
-    const double at_best = search_layouts(question).best.front().step_us;
-    const double with_idle = std::min(best, at_best);
-    EXPECT_LE(with_idle, best);
-    EXPECT_LT(at_best, best);  // this one scales
-    best = with_idle;
+    const double step_us = search_layouts(question).best.front().step_us;
+    EXPECT_LT(step_us, fewer) << gpus;
+    fewer = step_us;
   }
 }
 
