@@ -14,7 +14,7 @@ list(TRANSFORM cp_rooms PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE cp_header
 list(TRANSFORM cp_header_globs APPEND /*.h)
 file(GLOB_RECURSE cp_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${cp_header_globs})
 if(NOT CP_HAVE_GLOO)
-  list(FILTER cp_headers EXCLUDE REGEX "^runtime/(gloo/|job\\.)")
+  list(FILTER cp_headers EXCLUDE REGEX "^runtime/gloo/")
 endif()
 if(NOT CP_HAVE_NCCL)
   list(FILTER cp_headers EXCLUDE REGEX "^runtime/(nccl|cuda)/")

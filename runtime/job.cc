@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "runtime/gloo/joined_gloo_device.h"
 #include "runtime/job_environment.h"
+#include "runtime/joined_device.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -81,7 +81,7 @@ class Job::Impl {
   std::set<Digest> compared_;  // plans
   std::optional<std::pair<ExitCode, std::string>> last_error_;
   PlanCache plans_;
-  std::optional<JoinedGlooDevice> device_;
+  std::optional<JoinedDevice> device_;
   const int exceptions_ = std::uncaught_exceptions();
 };
 

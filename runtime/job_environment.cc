@@ -48,8 +48,18 @@ std::optional<JobEnvironment> job_environment() {
   if (variable("CPRUN_TIMEOUT_MS"))
     job.timeout = std::chrono::milliseconds(number("CPRUN_TIMEOUT_MS", 1, std::int64_t{1} << 40));
   if (const char* interface = variable("CPRUN_INTERFACE")) job.interface = interface;
+  if (const char* backend = variable("CPRUN_BACKEND")) job.backend = parse_backend(backend);
   ::unsetenv("CPRUN_TOKEN");  // not for what this process starts
   return job;
+}
+
+std::string_view name(Backend backend) { return backend == Backend::gloo ? "gloo" : "nccl"; }
+
+Backend parse_backend(std::string_view text) {
+  for (const Backend backend : {Backend::gloo, Backend::nccl}) {
+    if (text == name(backend)) return backend;
+  }
+  throw InvalidInput(str("'", text, "' is no backend; use gloo or nccl"));
 }
 
 std::vector<std::string> variables_of(const JobEnvironment& job) {
@@ -61,7 +71,8 @@ std::vector<std::string> variables_of(const JobEnvironment& job) {
           str("CPRUN_TOKEN=", job.token),
           str("CPRUN_JOB_ID=", job.job_id),
           str("CPRUN_TIMEOUT_MS=", job.timeout.count()),
-          str("CPRUN_INTERFACE=", job.interface)};
+          str("CPRUN_INTERFACE=", job.interface),
+          str("CPRUN_BACKEND=", name(job.backend))};
 }
 
 std::optional<ForeignRank> foreign_rank() {

@@ -5,6 +5,7 @@
 //   CPRUN_TOKEN, CPRUN_JOB_ID                                what the server asks for
 //   CPRUN_TIMEOUT_MS                                         of connecting, and of each wait for a peer
 //   CPRUN_INTERFACE                                          address or name that peers of this rank connect to
+//   CPRUN_BACKEND                                            what runs the plans: gloo or nccl
 #pragma once
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/base/types.h"
@@ -19,6 +21,11 @@
 namespace cp::runtime {
 
 class RendezvousClient;
+
+// What runs the plans of a job's processes: Gloo on CPUs, or NCCL on GPUs, of which the process with local rank i has the i-th.
+enum class Backend : std::uint8_t { gloo, nccl };
+std::string_view name(Backend backend);
+Backend parse_backend(std::string_view text);  // throws InvalidInput that lists the names
 
 struct JobEnvironment {
   Rank rank = 0;
@@ -30,6 +37,7 @@ struct JobEnvironment {
   std::string job_id = "cprun";
   std::chrono::milliseconds timeout{30'000};
   std::string interface = "127.0.0.1";
+  Backend backend = Backend::gloo;
 };
 
 // Takes the token out of the environment, so that what this process starts does not have it: once for each process. Nothing where cprun

@@ -12,7 +12,7 @@
 
 #include "cli/rank_job.h"
 #include "cli/units.h"
-#include "runtime/gloo/joined_gloo_device.h"
+#include "runtime/joined_device.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -54,8 +54,8 @@ class RankProgram {
     if (options_.trace_folder.empty()) return;
     trace_.emplace(rank_trace_path(options_.trace_folder, job_.rank));
     EnvironmentOptions environment;
-    environment.backend = "gloo";
-    environment.libraries = runtime::library_versions();
+    environment.backend = name(job_.backend);
+    environment.libraries = runtime::library_versions(job_.backend);
     environment.cpsim_version = CP_VERSION;
     environment.world_size = job_.world_size;
     environment.scenario_text = write_scenario_text(scenario);
@@ -101,7 +101,7 @@ class RankProgram {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     trace.observed = device_->take_observed();
     trace.digests = rank_job.digests(pass);
-    runtime::GlooTimes times = device_->take_times();
+    runtime::DeviceTimes times = device_->take_times();
     trace.issued_times = std::move(times.steps), trace.observed_times = std::move(times.collectives);
     if (trace_) trace_->append(trace);
     steps_ += trace.issued.size(), collectives_ += trace.observed.size();
@@ -144,7 +144,7 @@ class RankProgram {
   std::shared_ptr<RendezvousClient> client_;
   std::optional<TraceFileWriter> trace_;
   std::int64_t clock_offset_ns_ = 0;
-  std::optional<runtime::JoinedGlooDevice> device_;
+  std::optional<runtime::JoinedDevice> device_;
   std::size_t steps_ = 0, collectives_ = 0;
 };
 

@@ -74,7 +74,7 @@ void refuse_unknown_operations(const Plan& plan) {
 
 }  // namespace
 
-std::map<std::string, std::string> library_versions() {
+std::map<std::string, std::string> gloo_library_versions() {
   return {{"gloo", str(GLOO_VERSION_MAJOR, ".", GLOO_VERSION_MINOR, ".", GLOO_VERSION_PATCH)},
           {"protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION)},
           {"boost", str(BOOST_VERSION / 100000, ".", BOOST_VERSION / 100 % 1000, ".", BOOST_VERSION % 100)}};
@@ -147,8 +147,8 @@ class GlooDevice::Impl {
     return bytes;
   }
 
-  GlooTimes take_times() {
-    GlooTimes times;
+  DeviceTimes take_times() {
+    DeviceTimes times;
     for (std::size_t stream = 0; stream < times_.size(); ++stream) {
       for (const StepTime& time : times_[stream]) {
         const TimedOp op{static_cast<StreamId>(stream), std::string(operation_name(time.step->work)),
@@ -281,7 +281,7 @@ void GlooDevice::download(BufferId buffer, std::span<std::byte> host) {
   std::ranges::copy(impl_->bytes("download", buffer, host.size()), host.begin());
 }
 std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
-GlooTimes GlooDevice::take_times() { return impl_->take_times(); }
+DeviceTimes GlooDevice::take_times() { return impl_->take_times(); }
 void GlooDevice::abort() { impl_->abort_communicators(); }
 
 }  // namespace cp::runtime

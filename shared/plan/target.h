@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -13,12 +14,24 @@
 
 namespace cp {
 
+// What a library's fused attention kernels take; the rules are in shared/plan/fused_attention.h.
+struct FusedAttention {
+  std::set<DType> dtypes;
+  std::int64_t head_dim_multiple = 8;
+  std::int64_t max_head_dim_forward = 0, max_head_dim_backward = 0;  // of q, k and of v
+  bool window = false, packed = false;  // masks beside full and causal, and several documents in one call
+  std::int64_t sm_count = 0;            // where the workspace depends on it
+  bool operator==(const FusedAttention&) const = default;
+};
+
 struct Target {
   std::string name;
   std::set<std::string> collectives;  // operation_name() of the collectives it has
   std::set<std::string> kernels;      // operation_name() of the kernels it has
   std::set<DType> dtypes;
   std::int64_t alignment_bytes = 1;  // of every temporary in the arena; 1: the element's own size
+  std::optional<FusedAttention>
+      fused_attention;  // what its attention library takes, beside the kernels above
 
   bool has_collective(std::string_view operation) const {
     return collectives.contains(std::string(operation));

@@ -22,7 +22,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "runtime/gloo/joined_gloo_device.h"
+#include "runtime/joined_device.h"
 #include "runtime/job_environment.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
@@ -120,7 +120,7 @@ void run(const JobEnvironment& job, const std::shared_ptr<RendezvousClient>& cli
   const Plan other = make_plan(job.rank, job.world_size, true);
   runtime::compare_plans(*client, plan);
   client->barrier("connect");
-  runtime::JoinedGlooDevice device(job, client, [&](const runtime::CollectiveBegin& begin) {
+  runtime::JoinedDevice device(job, client, [&](const runtime::CollectiveBegin& begin) {
     if (begin.number == 3) fault.at("in_collective");
   });
   std::vector<float> x(1000, 1.0F);

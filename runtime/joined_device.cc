@@ -1,10 +1,13 @@
-#include "runtime/gloo/joined_gloo_device.h"
+#include "runtime/joined_device.h"
 
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#ifdef CP_HAVE_GLOO
+#include "runtime/gloo/gloo_device.h"
 #include "runtime/gloo/rendezvous_store.h"
+#endif
 #include "shared/plan/canonical.h"
 #include "shared/plan/operations.h"
 
@@ -16,8 +19,15 @@ constexpr std::chrono::milliseconds kCauseDelay{1'000};
 
 }  // namespace
 
-JoinedGlooDevice::JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
-                                   std::function<void(const CollectiveBegin&)> on_collective)
+std::map<std::string, std::string> library_versions(Backend backend) {
+#ifdef CP_HAVE_GLOO
+  if (backend == Backend::gloo) return gloo_library_versions();
+#endif
+  return {};
+}
+
+JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
+                           OnCollective on_collective)
     : timeout_(job.timeout), client_(std::move(client)) {
   GlooOptions options;
   options.rank = job.rank;
@@ -28,22 +38,22 @@ JoinedGlooDevice::JoinedGlooDevice(const JobEnvironment& job, std::shared_ptr<Re
     tell(begin);
     if (also) also(begin);
   };
-  gloo_ = std::make_unique<GlooDevice>(std::move(options));
-  client_->on_failure([this](const Failure&) { gloo_->abort(); });
+  device_ = std::make_unique<GlooDevice>(std::move(options));
+  client_->on_failure([this](const Failure&) { device_->abort(); });
 }
 
-JoinedGlooDevice::~JoinedGlooDevice() { client_->on_failure({}); }
+JoinedDevice::~JoinedDevice() { client_->on_failure({}); }
 
-void JoinedGlooDevice::prepare(const Plan& plan, const Bindings& bindings) {
-  gloo_->take_observed();  // of a program that wants no traces
-  naming_the_cause([&] { gloo_->prepare(plan, bindings); });
+void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
+  device_->take_observed();  // of a program that wants no traces
+  naming_the_cause([&] { device_->prepare(plan, bindings); });
 }
 
-void JoinedGlooDevice::synchronize() {
-  naming_the_cause([&] { gloo_->synchronize(); });
+void JoinedDevice::synchronize() {
+  naming_the_cause([&] { device_->synchronize(); });
 }
 
-void JoinedGlooDevice::tell(const CollectiveBegin& begin) {
+void JoinedDevice::tell(const CollectiveBegin& begin) {
   const Digest own = canonical_digest(begin.plan, begin.collective);
   const std::lock_guard lock(mutex_);
   Progress& latest = latest_[canonical_name(begin.group)];
@@ -54,7 +64,7 @@ void JoinedGlooDevice::tell(const CollectiveBegin& begin) {
 }
 
 template <class F>
-void JoinedGlooDevice::naming_the_cause(const F& f) {
+void JoinedDevice::naming_the_cause(const F& f) {
   try {
     name_the_cause(f);
   } catch (const Error& error) {
@@ -64,7 +74,7 @@ void JoinedGlooDevice::naming_the_cause(const F& f) {
 }
 
 template <class F>
-void JoinedGlooDevice::name_the_cause(const F& f) {
+void JoinedDevice::name_the_cause(const F& f) {
   try {
     f();
   } catch (const PeerLost&) {
@@ -80,7 +90,7 @@ void JoinedGlooDevice::name_the_cause(const F& f) {
 }
 
 // The message names the group.
-std::string JoinedGlooDevice::who_is_missing(const std::string& message) const {
+std::string JoinedDevice::who_is_missing(const std::string& message) const {
   std::map<std::string, Progress> latest;
   {
     const std::lock_guard lock(mutex_);

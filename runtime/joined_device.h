@@ -1,0 +1,64 @@
+// JoinedDevice: a rank's device as part of a job. Its groups connect through the job's rendezvous server; the server is told of
+// each collective that begins, so that it can name who is stuck and who does something else than the others; when the job fails, what
+// waits here ends; and errors say who failed first, or who has not come.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/job_environment.h"
+#include "runtime/process_device.h"
+#include "runtime/rendezvous/client.h"
+
+namespace cp::runtime {
+
+// Of what a backend's device and the rendezvous stand on, by name; empty for a backend that this build lacks.
+std::map<std::string, std::string> library_versions(Backend backend);
+
+class JoinedDevice : public Device {
+ public:
+  // Of the job's backend. `on_collective` is called after the server was told. Throws InvalidInput for a backend that this build lacks.
+  JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
+               OnCollective on_collective = {});
+  ~JoinedDevice() override;
+
+  // As ProcessDevice, but prepare and synchronize throw PeerLost with the job's first failure ("rank 2 (host b, pid 4711) at all_gather
+  // #17 of cp[0,1,2,3]: ..."), and Timeout as "rank 3 has not joined all_gather #17 of group cp[0,1,2,3] after 30 s; ranks 0, 1, 2
+  // wait".
+  Rank rank() const override { return device_->rank(); }
+  void prepare(const Plan& plan, const Bindings& bindings) override;
+  void launch(const Step& step, std::int64_t iteration) override { device_->launch(step, iteration); }
+  EventId record(StreamId stream) override { return device_->record(stream); }
+  void wait(StreamId stream, EventId event) override { device_->wait(stream, event); }
+  void synchronize() override;
+  void upload(BufferId buffer, std::span<const std::byte> host) override { device_->upload(buffer, host); }
+  void download(BufferId buffer, std::span<std::byte> host) override { device_->download(buffer, host); }
+
+  std::vector<OpRecord> take_observed() { return device_->take_observed(); }
+  DeviceTimes take_times() { return device_->take_times(); }
+
+  // What prepare or synchronize threw last.
+  const std::optional<std::pair<ExitCode, std::string>>& last_error() const { return last_error_; }
+
+ private:
+  void tell(const CollectiveBegin& begin);
+  template <class F>
+  void naming_the_cause(const F& f);
+  template <class F>
+  void name_the_cause(const F& f);
+  std::string who_is_missing(const std::string& message) const;
+
+  const std::chrono::milliseconds timeout_;
+  std::shared_ptr<RendezvousClient> client_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Progress> latest_;  // collective that began, by group
+  std::optional<std::pair<ExitCode, std::string>> last_error_;
+  std::unique_ptr<ProcessDevice> device_;  // last: its threads use the above
+};
+
+}  // namespace cp::runtime

@@ -1,0 +1,80 @@
+// NcclDevice: a rank's GPU. Streams and events are CUDA's, collectives are NCCL's, attention is cuDNN's.
+//
+// Nothing waits on the host between prepare() and synchronize(). A watchdog thread follows the collectives by their events: it reports
+// each that begins, and ends the device with an error when one makes no progress for `timeout`, when NCCL reports an error of its
+// own, or when abort() is called; communicators are then aborted, on another thread and for no longer than `abort_timeout`.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/process_device.h"
+#include "shared/plan/target.h"
+
+namespace cp::runtime {
+
+// Of the communicators (ncclConfig_t); what is unset is NCCL's own choice.
+struct NcclCommOptions {
+  std::optional<int> min_ctas, max_ctas;  // NCCL's channels
+  std::optional<int> cta_policy;          // NCCL_CTA_POLICY_*: 0 default, 1 efficiency, 2 zero
+  bool register_buffers = false;          // ncclCommRegister of the arena and the caller's buffers
+};
+
+struct NcclOptions {
+  Rank rank = 0;
+  std::int32_t world_size = 1;
+  int cuda_device = 0;
+  // Brings an id that a group's first member made to the others: returns on every member what the first gave as `id`. `key` is new at
+  // each call and equal on all members; blocks until the first member has come, at most `timeout`.
+  std::function<std::string(const std::string& key, const std::optional<std::string>& id)> share;
+  // Every rank's `own`, by rank, for callers whose ranks all prepare the same plans together: groups are then split from one
+  // communicator of the world (ncclCommSplit, which all its ranks must call). Unset: each group has an id of its own.
+  std::function<std::vector<std::string>(const std::string& key, const std::string& own)> all_gather = {};
+  std::chrono::milliseconds timeout{30'000};       // of connecting, and of a collective without progress
+  std::chrono::milliseconds abort_timeout{5'000};  // of ncclCommAbort
+  NcclCommOptions communicators = {};
+  OnCollective on_collective = {};  // on the watchdog's thread, soon after the collective begins
+};
+
+// "nccl", "cuda", "cuda driver", "cudnn".
+std::map<std::string, std::string> gpu_library_versions();
+
+// GPUs that this process sees; 0 without a driver.
+int gpu_count();
+// What plans for a GPU of this process are made for. Throws InvalidInput where there is no such GPU, or none of its generation
+// is known.
+const Target& gpu_target_of(int cuda_device);
+
+class NcclDevice : public ProcessDevice {
+ public:
+  // Throws InvalidInput where there is no such GPU: with the number that there are.
+  explicit NcclDevice(NcclOptions options);
+  ~NcclDevice() override;
+
+  Rank rank() const override;
+  // Bindings are addresses of the GPU. Communicators are made in the order of the groups' names on all ranks, split from the
+  // world's or each from its id (NcclOptions), and kept for later plans.
+  void prepare(const Plan& plan, const Bindings& bindings) override;
+  void launch(const Step& step, std::int64_t iteration) override;
+  EventId record(StreamId stream) override;
+  void wait(StreamId stream, EventId event) override;
+  void synchronize() override;
+  void upload(BufferId buffer, std::span<const std::byte> host) override;
+  void download(BufferId buffer, std::span<std::byte> host) override;
+
+  std::vector<OpRecord> take_observed() override;
+  DeviceTimes take_times() override;
+  void abort() override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cp::runtime

@@ -1,0 +1,42 @@
+// ProcessDevice: a Device whose rank is a process (or a thread that could be one): what it observed, when its steps ran, and how to
+// end what waits. GlooDevice and NcclDevice are such devices.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "shared/plan/device.h"
+#include "shared/plan/trace.h"
+
+namespace cp::runtime {
+
+// A collective of this rank that begins.
+struct CollectiveBegin {
+  const Plan& plan;
+  const Collective& collective;
+  const Group& group;
+  std::int64_t number = 0;  // on its group, since the device was made
+  StepId step = 0;          // of the plan
+};
+// On a thread of the device, before the collective begins or soon after; several threads may call at once.
+using OnCollective = std::function<void(const CollectiveBegin&)>;
+
+// When steps and collectives ran, since the device was made; each stream's in the order in which they ran.
+struct DeviceTimes {
+  std::vector<TimedOp> steps, collectives;
+};
+
+// Errors of running work, thrown by synchronize: Timeout and PeerLost, with the operation, the group and the sequence number.
+// After one the device is of no further use.
+class ProcessDevice : public Device {
+ public:
+  // The collectives since the last call, by stream in order of completion, from the arguments of the library's calls. Sequence
+  // numbers begin at 0 again. The device is idle meanwhile.
+  virtual std::vector<OpRecord> take_observed() = 0;
+  // When the steps of the prepared plan ran, and the collectives among them, since the last call. The device is idle meanwhile.
+  virtual DeviceTimes take_times() = 0;
+  // For any thread: what waits for a peer ends with PeerLost.
+  virtual void abort() = 0;
+};
+
+}  // namespace cp::runtime
