@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/base/digest.h"
@@ -49,5 +50,8 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
 
 // Bytes of workspace that suffice for a shape that is not refused: an upper bound, a multiple of 256.
 std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& shape);
+
+// cuDNN's figures for a generation of GPUs: "sm80", "sm90", "sm100" or "sm120". Throws InvalidInput for another.
+const FusedAttention& cudnn_attention(std::string_view generation);
 
 }  // namespace cp
