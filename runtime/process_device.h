@@ -35,6 +35,9 @@ class ProcessDevice : public Device {
   virtual std::vector<OpRecord> take_observed() = 0;
   // When the steps of the prepared plan ran, and the collectives among them, since the last call. The device is idle meanwhile.
   virtual DeviceTimes take_times() = 0;
+  // Whether bindings are addresses of the host's memory. Where they are not, a caller with buffers on the host prepares without bindings,
+  // uploads and downloads.
+  virtual bool host_memory() const = 0;
   // For any thread: what waits for a peer ends with PeerLost.
   virtual void abort() = 0;
 };

@@ -55,6 +55,7 @@ class GlooDevice : public ProcessDevice {
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;
+  bool host_memory() const override { return true; }
   void abort() override;  // closes the connections
 
  private:

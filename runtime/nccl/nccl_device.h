@@ -70,6 +70,7 @@ class NcclDevice : public ProcessDevice {
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;
+  bool host_memory() const override { return false; }
   void abort() override;
 
  private:
