@@ -1,4 +1,5 @@
-// Elements: how the values of each dtype are stored, and the type that arithmetic on them happens in.
+// Elements: how the values of each dtype are stored, and the type that arithmetic on them happens in. What computes is constexpr: GPU
+// kernels use the same functions.
 #pragma once
 
 #include <cmath>
@@ -29,15 +30,16 @@ concept SixteenBit = std::same_as<T, F16> || std::same_as<T, BF16>;
 template <class T>
 using ValueOf = std::conditional_t<SixteenBit<T>, float, T>;
 
-inline float load(F16 element) { return f16_to_f32(element.bits); }
-inline float load(BF16 element) { return bf16_to_f32(element.bits); }
+constexpr float load(F16 element) { return f16_to_f32(element.bits); }
+constexpr float load(BF16 element) { return bf16_to_f32(element.bits); }
 template <class T>
-requires std::is_arithmetic_v<T> T load(T element) { return element; }
+requires std::is_arithmetic_v<T>
+constexpr T load(T element) { return element; }
 
 // Value → stored element. Rounds once, to nearest even, also to integers; what an integer cannot hold becomes
 // its nearest limit, a NaN becomes 0. Between integers the low bits are kept.
 template <class T, class Value>
-T convert(Value value) {
+constexpr T convert(Value value) {
   if constexpr (SixteenBit<T>) {
     float narrow = 0;
     if constexpr (std::same_as<Value, float>) {
@@ -66,7 +68,7 @@ T convert(Value value) {
 
 // Integers wrap: signed overflow is undefined, so the arithmetic is unsigned.
 template <class T>
-T plus(T a, T b) {
+constexpr T plus(T a, T b) {
   if constexpr (std::integral<T>) {
     using Unsigned = std::make_unsigned_t<T>;
     return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
@@ -75,7 +77,7 @@ T plus(T a, T b) {
   }
 }
 template <class T>
-T times(T a, T b) {
+constexpr T times(T a, T b) {
   if constexpr (std::integral<T>) {
     using Unsigned = std::make_unsigned_t<T>;
     return static_cast<T>(static_cast<Unsigned>(a) * static_cast<Unsigned>(b));
@@ -83,6 +85,16 @@ T times(T a, T b) {
     return a * b;
   }
 }
+// A NaN on either side wins.
+template <class T>
+constexpr T least(T a, T b) {
+  return b < a || b != b ? b : a;
+}
+template <class T>
+constexpr T greatest(T a, T b) {
+  return b > a || b != b ? b : a;
+}
+
 // Calls f(std::type_identity<T>{}) with the stored type T of the dtype.
 template <class F>
 decltype(auto) with_element_type(DType dtype, F&& f) {

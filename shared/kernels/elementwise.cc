@@ -10,16 +10,6 @@
 namespace cp {
 namespace {
 
-// A NaN on either side wins.
-template <class T>
-T least(T a, T b) {
-  return b < a || b != b ? b : a;
-}
-template <class T>
-T greatest(T a, T b) {
-  return b > a || b != b ? b : a;
-}
-
 // Calls f(combine) with the function that folds one more value in; avg folds like sum.
 template <class T, class F>
 void with_reduction(ReduceOp op, F&& f) {

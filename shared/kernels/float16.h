@@ -2,7 +2,7 @@
 //
 // All conversions to fewer bits round once, to nearest, ties to even. Infinities, signed zeros and denormals
 // are kept; a NaN stays a NaN and becomes quiet. The functions have no branches, so that loops over them
-// vectorise.
+// vectorise, and are constexpr, so that compilers of other processors take them too.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 
 namespace cp {
 
-inline float f16_to_f32(std::uint16_t bits) {
+constexpr float f16_to_f32(std::uint16_t bits) {
   constexpr std::uint32_t kExponentMask = 0x7c00u << 13;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
   const std::uint32_t exponent = magnitude & kExponentMask;
@@ -24,7 +24,7 @@ inline float f16_to_f32(std::uint16_t bits) {
   return std::bit_cast<float>((exponent == kExponentMask ? special : small) | sign);
 }
 
-inline std::uint16_t f32_to_f16(float value) {
+constexpr std::uint16_t f32_to_f16(float value) {
   constexpr std::uint32_t kInfinity = 0xffu << 23;
   constexpr std::uint32_t kFirstOverflow = (127u + 16u)
                                            << 23;  // 2^16; what lies between 65520 and it overflows by carry
@@ -43,11 +43,11 @@ inline std::uint16_t f32_to_f16(float value) {
   return static_cast<std::uint16_t>((magnitude >= kFirstOverflow ? special : finite) | sign);
 }
 
-inline float bf16_to_f32(std::uint16_t bits) {
+constexpr float bf16_to_f32(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-inline std::uint16_t f32_to_bf16(float value) {
+constexpr std::uint16_t f32_to_bf16(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   const std::uint32_t quiet_nan = bits | 0x400000u;
@@ -57,7 +57,7 @@ inline std::uint16_t f32_to_bf16(float value) {
 // The f32 that lies at or next to the value and has an odd last bit unless it is exact. Rounding it once
 // more, to 16 bits, gives what rounding the value itself would have given (Boldo and Melquiond, "Emulation of
 // FMA and correctly rounded sums", 2008).
-inline float round_to_odd(double value) {
+constexpr float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(nearest);
@@ -68,7 +68,7 @@ inline float round_to_odd(double value) {
   return std::bit_cast<float>(away_from_zero ? bits + 1 : bits - 1);
 }
 
-inline float round_to_odd(std::int64_t value) {
+constexpr float round_to_odd(std::int64_t value) {
   constexpr int kPrecision = 24;
   const std::uint64_t magnitude =
       value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);

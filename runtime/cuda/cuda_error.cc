@@ -1,0 +1,40 @@
+#include "runtime/cuda/cuda_error.h"
+
+#include "runtime/errors.h"
+#include "shared/base/error.h"
+
+namespace cp::runtime {
+namespace {
+
+// Errors after which every call of the process fails: its work on the device is lost.
+bool is_sticky(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void check_cuda(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  const std::string text = str(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error));
+  if (is_sticky(error)) throw PeerLost(str("the GPU is lost to this process; ", text));
+  throw InvalidInput(text);
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,163 @@
+// launch: how the project's kernels are written and started, on a GPU by nvcc and, for tests without one, on the host by any compiler.
+//
+// A kernel is a struct of plain values with
+//   static constexpr int kThreads;                    threads of a block
+//   static constexpr const char* kName;               for messages
+//   CP_DEVICE void operator()(Block& block) const;    what each block does
+// The body runs on every thread, and is made of phases: in a phase each thread runs the same function, and the next one begins
+// when all have ended it. What one phase leaves to the next lies in shared memory or in a PerThread; everything else outside
+// of phases is equal on all threads. On the host a phase is a loop over the threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime_api.h>
+
+#include "runtime/cuda/cuda_error.h"
+#include "shared/base/error.h"
+
+#if defined(__CUDACC__)
+#define CP_DEVICE __device__ __forceinline__
+#define CP_UNROLL _Pragma("unroll")
+#else
+#include <functional>
+#include <memory>
+#include <vector>
+#define CP_DEVICE
+#define CP_UNROLL
+#endif
+
+namespace cp::emulated {
+// Of the emulated GPU, tests/emulated_gpu/emulated_stream.h.
+#if !defined(__CUDACC__)
+void enqueue(cudaStream_t stream, std::function<void()> work);
+#endif
+}  // namespace cp::emulated
+
+namespace cp::runtime {
+
+struct Grid {
+  std::int64_t blocks = 0;  // 0: nothing is launched
+  int shared_bytes = 0;     // at most 48 KiB
+};
+
+#if defined(__CUDACC__)
+
+class Block {
+ public:
+  CP_DEVICE std::int64_t index() const { return blockIdx.x; }
+  CP_DEVICE int threads() const { return static_cast<int>(blockDim.x); }
+
+  // A phase: f(thread) on each of the threads.
+  template <class F>
+  CP_DEVICE void for_each_thread(F&& f) const {
+    f(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+  // The last phase of a block, which nothing waits for.
+  template <class F>
+  CP_DEVICE void last(F&& f) const {
+    f(static_cast<int>(threadIdx.x));
+  }
+  // Shared memory from the given byte on, at least Grid::shared_bytes in all; holds anything at first.
+  template <class T>
+  CP_DEVICE T* shared(int offset_bytes = 0) const {
+    extern __shared__ uint4 cp_shared_memory[];
+    return reinterpret_cast<T*>(reinterpret_cast<char*>(cp_shared_memory) + offset_bytes);
+  }
+};
+
+// A value of each thread that outlives a phase: registers, when indices are known to the compiler.
+template <class T>
+class PerThread {
+ public:
+  CP_DEVICE explicit PerThread(const Block&) {}
+  CP_DEVICE T& operator[](int) { return value_; }
+
+ private:
+  T value_;
+};
+
+template <class Body>
+__global__ void __launch_bounds__(Body::kThreads) run_body(const __grid_constant__ Body body) {
+  Block block;
+  body(block);
+}
+
+#else
+
+class Block {
+ public:
+  Block(std::int64_t index, int threads, int shared_bytes)
+      : index_(index),
+        threads_(threads),
+        shared_(std::make_unique<Chunk[]>((static_cast<std::size_t>(shared_bytes) + sizeof(Chunk) - 1) /
+                                          sizeof(Chunk))) {}
+
+  std::int64_t index() const { return index_; }
+  int threads() const { return threads_; }
+
+  // Every second phase runs backwards: a phase whose threads need one another's results shows.
+  template <class F>
+  void for_each_thread(F&& f) {
+    backwards_ = !backwards_;
+    for (int i = 0; i < threads_; ++i) f(backwards_ ? threads_ - 1 - i : i);
+  }
+  template <class F>
+  void last(F&& f) {
+    for_each_thread(f);
+  }
+  template <class T>
+  T* shared(int offset_bytes = 0) {
+    return reinterpret_cast<T*>(reinterpret_cast<char*>(shared_.get()) + offset_bytes);
+  }
+
+ private:
+  struct alignas(16) Chunk {
+    std::uint64_t words[2] = {0xFBFBFBFBFBFBFBFB, 0xFBFBFBFBFBFBFBFB};
+  };
+  std::int64_t index_;
+  int threads_;
+  bool backwards_ = false;
+  std::unique_ptr<Chunk[]> shared_;
+};
+
+template <class T>
+class PerThread {
+ public:
+  explicit PerThread(const Block& block) : values_(static_cast<std::size_t>(block.threads())) {}
+  T& operator[](int thread) { return values_[static_cast<std::size_t>(thread)]; }
+
+ private:
+  std::vector<T> values_;
+};
+
+#endif
+
+// Enqueues the kernel; its values are copied. Throws when it cannot be started.
+template <class Body>
+void launch(cudaStream_t stream, const Grid& grid, const Body& body) {
+  static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096);
+  constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;
+  constexpr int kMaxSharedBytes = 48 * 1024;
+  CP_INVARIANT(grid.blocks >= 0 && grid.blocks <= kMaxBlocks && grid.shared_bytes <= kMaxSharedBytes,
+               Body::kName, " with ", grid.blocks, " blocks and ", grid.shared_bytes,
+               " bytes of shared memory");
+  if (grid.blocks == 0) return;
+#if defined(__CUDACC__)
+  run_body<Body><<<static_cast<unsigned>(grid.blocks), Body::kThreads,
+                   static_cast<std::size_t>(grid.shared_bytes), stream>>>(body);
+  check_cuda(cudaGetLastError(), Body::kName);
+#else
+  emulated::enqueue(stream, [grid, body] {
+    for (std::int64_t index = 0; index < grid.blocks; ++index) {
+      Block block(index, Body::kThreads, grid.shared_bytes);
+      body(block);
+    }
+  });
+#endif
+}
+
+}  // namespace cp::runtime
