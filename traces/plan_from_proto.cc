@@ -51,11 +51,28 @@ Target read_target(const proto::Target& message, const FieldPath& path) {
     return from_proto(static_cast<proto::DType>(value), at);
   };
   FieldPath(path, "alignment_bytes").require_range(message.alignment_bytes(), 1, kMaxElements);
+  std::optional<FusedAttention> fused;
+  if (message.has_fused_attention()) {
+    const FieldPath at(path, "fused_attention");
+    const proto::FusedAttention& asked = message.fused_attention();
+    fused = {.dtypes = read_set(asked.dtypes(), at, "dtypes", dtype),
+             .head_dim_multiple = asked.head_dim_multiple(),
+             .max_head_dim_forward = asked.max_head_dim_forward(),
+             .max_head_dim_backward = asked.max_head_dim_backward(),
+             .window = asked.window(),
+             .packed = asked.packed(),
+             .sm_count = asked.sm_count()};
+    FieldPath(at, "head_dim_multiple").require_range(fused->head_dim_multiple, 1, kMaxElements);
+    FieldPath(at, "max_head_dim_forward").require_range(fused->max_head_dim_forward, 0, kMaxElements);
+    FieldPath(at, "max_head_dim_backward").require_range(fused->max_head_dim_backward, 0, kMaxElements);
+    FieldPath(at, "sm_count").require_range(fused->sm_count, 0, kMaxElements);
+  }
   return {.name = message.name(),
           .collectives = read_set(message.collectives(), path, "collectives", text),
           .kernels = read_set(message.kernels(), path, "kernels", text),
           .dtypes = read_set(message.dtypes(), path, "dtypes", dtype),
-          .alignment_bytes = message.alignment_bytes()};
+          .alignment_bytes = message.alignment_bytes(),
+          .fused_attention = std::move(fused)};
 }
 
 MaskSlice read_slice(const proto::MaskSlice& message, const FieldPath& path) {
@@ -188,8 +205,15 @@ class PlanReader {
     CP_INVARIANT(work.has_value(), "plan.proto: no operation is named ", field->name());
     const Message& operation = message.GetReflection()->GetMessage(message, field);
     const FieldPath at(path, field->name());
-    visit_operation(*work, [&](auto& op) {
-      visit_fields(op, [&](std::string_view name, auto& value) { read_field(operation, name, at, value); });
+    visit_operation(*work, [&]<class Op>(Op& op) {
+      visit_fields(op, [&]<class Field>(std::string_view name, Field& value) {
+        if constexpr (std::is_same_v<Field, View>) {
+          if (may_be_absent<Op>(name) &&
+              !operation.GetReflection()->HasField(operation, field_named(operation, name)))
+            return;
+        }
+        read_field(operation, name, at, value);
+      });
       check_indices(op, at);
     });
     return *std::move(work);
@@ -216,16 +240,19 @@ class PlanReader {
     value =
         traces::kRowOperations.from_proto(static_cast<proto::RowOperation>(number), FieldPath(path, name));
   }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  AttentionEngine& value) const {
+    const int number = op.GetReflection()->GetEnumValue(op, field_named(op, name));
+    value = traces::kAttentionEngines.from_proto(static_cast<proto::AttentionEngine>(number),
+                                                 FieldPath(path, name));
+  }
   void read_field(const Message& op, std::string_view name, const FieldPath&, Digest& value) const {
     value = from_proto(sub_message<proto::Digest>(op, name));
   }
   void read_field(const Message& op, std::string_view name, const FieldPath& path, View& value) const {
     const FieldPath at(path, name);
-    if (op.GetReflection()->HasField(op, field_named(op, name))) {
-      value = read(sub_message<proto::View>(op, name), at);
-    } else if (op.GetDescriptor() != proto::Broadcast::descriptor() || name != "in") {
-      at.fail("is missing");
-    }
+    if (!op.GetReflection()->HasField(op, field_named(op, name))) at.fail("is missing");
+    value = read(sub_message<proto::View>(op, name), at);
   }
   void read_field(const Message& op, std::string_view name, const FieldPath& path,
                   std::vector<View>& values) const {

@@ -1,6 +1,7 @@
 #include "traces/plan_proto.h"
 
 #include <cstddef>
+#include <set>
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
@@ -19,6 +20,8 @@ using traces::field_named;
 using traces::kBufferKinds;
 using traces::kMaskKinds;
 
+void write(const FusedAttention& fused, proto::FusedAttention& message);
+
 void write(const Target& target, proto::Target& message) {
   message.set_name(require_utf8(target.name, FieldPath("target.name")));
   for (const std::string& name : target.collectives) {
@@ -29,6 +32,7 @@ void write(const Target& target, proto::Target& message) {
   }
   for (const DType dtype : target.dtypes) message.add_dtypes(to_proto(dtype));
   message.set_alignment_bytes(target.alignment_bytes);
+  if (target.fused_attention) write(*target.fused_attention, *message.mutable_fused_attention());
 }
 
 void write(const Buffer& buffer, proto::Buffer& message) {
@@ -75,6 +79,9 @@ class OperationWriter {
   void operator()(std::string_view name, std::int32_t value) {
     reflection_.SetInt32(&message_, field_named(message_, name), value);
   }
+  void operator()(std::string_view name, std::int64_t value) {
+    reflection_.SetInt64(&message_, field_named(message_, name), value);
+  }
   void operator()(std::string_view name, double value) {
     reflection_.SetDouble(&message_, field_named(message_, name), value);
   }
@@ -87,11 +94,19 @@ class OperationWriter {
   void operator()(std::string_view name, RowOperation value) {
     reflection_.SetEnumValue(&message_, field_named(message_, name), traces::kRowOperations.to_proto(value));
   }
+  void operator()(std::string_view name, AttentionEngine value) {
+    reflection_.SetEnumValue(&message_, field_named(message_, name),
+                             traces::kAttentionEngines.to_proto(value));
+  }
+  void operator()(std::string_view name, const std::set<DType>& values) {
+    for (const DType value : values)
+      reflection_.AddEnumValue(&message_, field_named(message_, name), to_proto(value));
+  }
   void operator()(std::string_view name, const Digest& value) {
     sub_message<proto::Digest>(name) = to_proto(value);
   }
   void operator()(std::string_view name, const View& value) {
-    if (value != View{}) write(value, sub_message<proto::View>(name));
+    if (!is_absent(value)) write(value, sub_message<proto::View>(name));
   }
   void operator()(std::string_view name, const std::vector<View>& values) {
     write_all<proto::View>(name, values);
@@ -117,6 +132,10 @@ class OperationWriter {
   Message& message_;
   const google::protobuf::Reflection& reflection_;
 };
+
+void write(const FusedAttention& fused, proto::FusedAttention& message) {
+  visit_fields(fused, OperationWriter(message));
+}
 
 void write(const Step& step, proto::Step& message) {
   message.set_stream(step.stream);

@@ -70,7 +70,25 @@ inline constexpr std::array<std::pair<RowOperation, std::string_view>, 17> kRowO
      {RowOperation::squared_norm, "squared_norm"},
      {RowOperation::optimizer, "optimizer"}}};
 
-// Calls visit(name, field) for each field of the operation, which may be const, in the order of plan.h.
+// Whether the forms of a plan (text, digest) leave the field out where it has its default.
+template <class Op>
+constexpr bool may_be_left_out(std::string_view field) {
+  if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
+    return field == "engine" || field == "workspace" ||
+           (std::is_same_v<Op, AttentionBackward> && field == "out");
+  } else {
+    return false;
+  }
+}
+// Whether the view may be absent (is_absent).
+template <class Op>
+constexpr bool may_be_absent(std::string_view field) {
+  return may_be_left_out<Op>(field) || (std::is_same_v<Op, AttentionBackward> && field == "delta") ||
+         (std::is_same_v<Op, Broadcast> && field == "in");  // read at the root only
+}
+
+// Calls visit(name, field) for each field of the operation, or of a Target's FusedAttention, which may be const, in the order of
+// their definition.
 template <class Op, class Visit>
 void visit_fields(Op& op, Visit&& visit) {
   using T = std::remove_const_t<Op>;
@@ -95,13 +113,20 @@ void visit_fields(Op& op, Visit&& visit) {
   } else if constexpr (std::is_same_v<T, AttentionForward>) {
     visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("out", op.out), visit("lse", op.lse);
     visit("softmax_scale", op.softmax_scale), visit("slices", op.slices);
+    visit("engine", op.engine), visit("workspace", op.workspace);
   } else if constexpr (std::is_same_v<T, AttentionBackward>) {
     visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("dout", op.dout), visit("lse", op.lse);
     visit("delta", op.delta), visit("dq", op.dq), visit("dk", op.dk), visit("dv", op.dv);
     visit("softmax_scale", op.softmax_scale), visit("slices", op.slices);
     visit("accumulate_dq", op.accumulate_dq), visit("accumulate_dkv", op.accumulate_dkv);
+    visit("out", op.out), visit("engine", op.engine), visit("workspace", op.workspace);
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     visit("out", op.out), visit("dout", op.dout), visit("delta", op.delta);
+  } else if constexpr (std::is_same_v<T, FusedAttention>) {
+    visit("dtypes", op.dtypes), visit("head_dim_multiple", op.head_dim_multiple);
+    visit("max_head_dim_forward", op.max_head_dim_forward);
+    visit("max_head_dim_backward", op.max_head_dim_backward);
+    visit("window", op.window), visit("packed", op.packed), visit("sm_count", op.sm_count);
   } else if constexpr (std::is_same_v<T, RowKernel>) {
     visit("operation", op.operation), visit("reads", op.reads), visit("writes", op.writes);
     visit("updates", op.updates);
@@ -141,10 +166,15 @@ void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
     op.accumulate ? updates(op.out) : writes(op.out);
   } else if constexpr (std::is_same_v<T, AttentionForward>) {
     reads(op.q, op.k, op.v), writes(op.out, op.lse);
+    if (!is_absent(op.workspace)) writes(op.workspace);
   } else if constexpr (std::is_same_v<T, AttentionBackward>) {
-    reads(op.q, op.k, op.v, op.dout, op.lse, op.delta);
+    reads(op.q, op.k, op.v, op.dout, op.lse);
+    for (const View* view : {&op.delta, &op.out}) {
+      if (!is_absent(*view)) reads(*view);
+    }
     op.accumulate_dq ? updates(op.dq) : writes(op.dq);
     op.accumulate_dkv ? updates(op.dk, op.dv) : writes(op.dk, op.dv);
+    if (!is_absent(op.workspace)) writes(op.workspace);
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     reads(op.out, op.dout), writes(op.delta);
   } else if constexpr (std::is_same_v<T, AttentionMerge>) {

@@ -91,6 +91,7 @@ class Parser {
     line.keyword("collectives"), line.field(plan_.target.collectives);
     line.keyword("kernels"), line.field(plan_.target.kernels);
     line.keyword("dtypes"), line.field(plan_.target.dtypes);
+    if (line.try_keyword("fused_attention")) fields(line, plan_.target.fused_attention.emplace());
   }
   void buffer(TextReader& line) {
     numbered(line, plan_.buffers.size());
@@ -102,6 +103,18 @@ class Parser {
     if (!line.try_keyword("at")) return;
     line.field(buffer.offset_bytes);
     line.keyword("used"), line.field(buffer.first_use), line.expect(".."), line.field(buffer.last_use);
+  }
+
+  template <class Op>
+  static void fields(TextReader& line, Op& op) {
+    visit_fields(op, [&](std::string_view field_name, auto& value) {
+      if (!may_be_left_out<Op>(field_name)) {
+        line.keyword(field_name);
+      } else if (!line.try_keyword(field_name)) {
+        return;
+      }
+      line.expect("="), line.field(value);
+    });
   }
 
   void step(TextReader& line) {
@@ -118,11 +131,7 @@ class Parser {
     } else {
       before.fail("the name of an operation");
     }
-    visit_operation(step.work, [&](auto& op) {
-      visit_fields(op, [&](std::string_view field_name, auto& value) {
-        line.keyword(field_name), line.expect("="), line.field(value);
-      });
-    });
+    visit_operation(step.work, [&](auto& op) { fields(line, op); });
     if (line.try_keyword("after")) line.field(step.after);
     if (!line.done()) step.label = line.quoted();
     if (repeat_) {

@@ -72,6 +72,8 @@ View flat_view(BufferId buffer, std::int64_t offset, std::int64_t numel, Advance
 // A row-major contiguous view of the shape.
 View dense_view(BufferId buffer, std::int64_t offset, Shape shape, Advance advance = {});
 bool is_contiguous(const View& view);
+// An operand that an operation can do without and has not: View{}, of buffer -1.
+inline bool is_absent(const View& view) { return view == View{}; }
 // Element offset of the view in the given iteration of its Repeat (0 outside of one).
 std::int64_t offset_at(const View& view, std::int64_t iteration);
 
@@ -188,6 +190,14 @@ struct MaskSlice {
 };
 bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k);  // local coordinates of the views
 
+// What computes attention.
+//   exact   the project's own kernels: any slices, any dtype; sums and partial results in f32 where the views say so
+//   fused   a library's kernels, for shapes and masks that Target::fused_attention takes (shared/plan/fused_attention.h): every
+//           view but lse has q's dtype, nothing is accumulated, and `workspace` has the bytes that the library asks for. Its
+//           contents mean nothing before and after.
+// A device without such a library runs both by the same kernels.
+enum class AttentionEngine : std::uint8_t { exact, fused };
+
 // Scaled dot-product attention of some queries against some keys. Views are [batch, seq, heads, head_dim]
 // whatever the layout in memory (BSHD and BNSD differ in strides); lse is [batch, heads, seq], f32, natural
 // logarithm. kv_heads divides q_heads. Rows that no slice gives a key have out = 0 and lse = -inf.
@@ -195,16 +205,21 @@ struct AttentionForward {
   View q, k, v, out, lse;
   double softmax_scale = 1;
   std::vector<MaskSlice> slices;  // disjoint
+  AttentionEngine engine = AttentionEngine::exact;
+  View workspace = {};  // of a fused one, else absent
   bool operator==(const AttentionForward&) const = default;
 };
 // Gradients of the pairs in `slices`, given the FINAL out and lse of the whole row and delta = rowsum(dout *
-// out), [batch, heads, seq], f32 (AttentionDelta). dq is written, or added to when `accumulate_dq`; dk and dv are, when
+// out), [batch, heads, seq], f32 (AttentionDelta); a fused one makes delta itself and has `out` instead. dq is written, or added to when `accumulate_dq`; dk and dv are, when
 // `accumulate_dkv`: in a ring, dq stays at home while dk and dv travel.
 struct AttentionBackward {
   View q, k, v, dout, lse, delta, dq, dk, dv;
   double softmax_scale = 1;
   std::vector<MaskSlice> slices;
   bool accumulate_dq = false, accumulate_dkv = false;
+  View out = {};  // of a fused one, else absent; `delta` the other way round
+  AttentionEngine engine = AttentionEngine::exact;
+  View workspace = {};  // of a fused one, else absent
   bool operator==(const AttentionBackward&) const = default;
 };
 struct AttentionDelta {  // delta = rowsum(dout * out)

@@ -15,6 +15,7 @@ void hash(Hasher& hasher, double value) { hasher.add(value); }
 void hash(Hasher& hasher, bool value) { hasher.add(value); }
 void hash(Hasher& hasher, ReduceOp op) { hasher.add(name(op)); }
 void hash(Hasher& hasher, RowOperation operation) { hasher.add(name(operation)); }
+void hash(Hasher& hasher, AttentionEngine engine) { hasher.add(static_cast<int>(engine)); }
 void hash(Hasher& hasher, const Digest& digest) { hasher.add(digest); }
 void hash(Hasher& hasher, const View& view) {
   hasher.add(view.buffer).add(view.offset).add_all(view.shape).add_all(view.strides);
@@ -45,8 +46,14 @@ void hash(Hasher& hasher, const std::vector<T>& values) {
 
 void hash(Hasher& hasher, const Step& step) {
   hasher.add(step.stream).add(operation_name(step.work));
-  visit_operation(step.work, [&](const auto& op) {
-    visit_fields(op, [&](std::string_view, const auto& field) { hash(hasher, field); });
+  visit_operation(step.work, [&]<class Op>(const Op& op) {
+    visit_fields(op, [&]<class Field>(std::string_view field_name, const Field& field) {
+      if (may_be_left_out<Op>(field_name)) {
+        if (field == Field{}) return;
+        hasher.add(field_name);
+      }
+      hash(hasher, field);
+    });
   });
   hasher.add(step.after.size());
   for (const Edge& edge : step.after) hasher.add(edge.step).add(edge.iterations_back);

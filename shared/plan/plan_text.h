@@ -16,6 +16,8 @@
 // ~<stride>%<period>+<phase> when it advances. An edge is <step>, or <step>@<iterations back>. A mask slice is
 // <q_begin>+<q_len>/<k_begin>+<k_len>/<kind>/<diagonal>/<window>. Names and labels are quoted; inside, \" \\ and \xNN (for
 // control characters) are escapes. A list without entries is "-". A RowKernel is row_kernel operation=<its name> ...
+// A target with fused attention goes on with fused_attention <its fields>. Of an attention step, engine, workspace and (backward)
+// out are written where they are not exact or absent; any other absent view is b-1+0[].
 //
 // This header is what writer and reader share; to_text() and parse_plan() are declared in plan.h.
 #pragma once
@@ -37,6 +39,9 @@ inline constexpr std::array<std::pair<MaskSlice::Kind, std::string_view>, 3> kMa
     {{MaskSlice::Kind::full, "full"},
      {MaskSlice::Kind::causal, "causal"},
      {MaskSlice::Kind::window, "window"}}};
+
+inline constexpr std::array<std::pair<AttentionEngine, std::string_view>, 2> kAttentionEngines = {
+    {{AttentionEngine::exact, "exact"}, {AttentionEngine::fused, "fused"}}};
 
 template <class Table, class Value>
 std::string_view name_in(const Table& table, Value value) {

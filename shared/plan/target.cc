@@ -30,7 +30,13 @@ Hasher& hash(Hasher& hasher, const Target& target) {
   hasher.add_all(target.collectives).add_all(target.kernels);
   hasher.add(target.dtypes.size());
   for (const DType dtype : target.dtypes) hasher.add(name(dtype));
-  return hasher.add(target.alignment_bytes);
+  hasher.add(target.alignment_bytes);
+  if (!target.fused_attention) return hasher;
+  const FusedAttention& fused = *target.fused_attention;
+  hasher.add(std::string_view("fused_attention")).add(fused.dtypes.size());
+  for (const DType dtype : fused.dtypes) hasher.add(name(dtype));
+  hasher.add(fused.head_dim_multiple).add(fused.max_head_dim_forward).add(fused.max_head_dim_backward);
+  return hasher.add(fused.window).add(fused.packed).add(fused.sm_count);
 }
 
 }  // namespace cp

@@ -1,9 +1,13 @@
 // The rules of every operation: see plan.h for what each one means.
 #include <algorithm>
+#include <initializer_list>
+#include <optional>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "shared/plan/builder.h"
+#include "shared/plan/fused_attention.h"
 #include "shared/plan/view_rules.h"
 
 namespace cp {
@@ -169,17 +173,33 @@ class StepRules : ViewRules {
     shaped(op.out, {q[0], q[1], q[2], v[3]}, "out");
     shaped(op.lse, {q[0], q[2], q[1]}, "lse");
     check_slices(op.slices, q[1], v[1]);
+    if (op.engine == AttentionEngine::fused) {
+      check_fused(op, {&op.out});
+    } else {
+      require(is_absent(op.workspace), "is exact and has a workspace; only a fused one has");
+    }
   }
   void check_kernel(const AttentionBackward& op) const {
+    const bool fused = op.engine == AttentionEngine::fused;
+    require(is_absent(op.delta) == fused, fused ? "is fused and has delta; it makes its own from out"
+                                                : "is exact and lacks delta; add an attention_delta");
+    require(is_absent(op.out) != fused, fused ? "is fused and lacks out, which it makes delta from"
+                                              : "is exact and has out; it reads delta instead");
+    require(fused || is_absent(op.workspace), "is exact and has a workspace; only a fused one has");
     check_attention(op.q, op.k, op.v);
     const Shape &q = op.q.shape, &v = op.v.shape;
     for (const View* view : {&op.dout, &op.dq, &op.dk, &op.dv}) floating(*view);
-    is_f32(op.lse, "lse"), is_f32(op.delta, "delta");
+    is_f32(op.lse, "lse");
     shaped(op.dout, {q[0], q[1], q[2], v[3]}, "dout");
     shaped(op.lse, {q[0], q[2], q[1]}, "lse");
-    shaped(op.delta, op.lse.shape, "delta");
+    if (!fused) is_f32(op.delta, "delta"), shaped(op.delta, op.lse.shape, "delta");
     shaped(op.dq, op.q.shape, "dq"), shaped(op.dk, op.k.shape, "dk"), shaped(op.dv, op.v.shape, "dv");
     check_slices(op.slices, q[1], v[1]);
+    if (!fused) return;
+    require(!op.accumulate_dq && !op.accumulate_dkv,
+            "is fused and accumulates; let it write a temporary, and accumulate that");
+    shaped(op.out, op.dout.shape, "out");
+    check_fused(op, {&op.out, &op.dout, &op.dq, &op.dk, &op.dv});
   }
   void check_kernel(const AttentionDelta& op) const {
     floating(op.out), floating(op.dout);
@@ -195,6 +215,33 @@ class StepRules : ViewRules {
 
   void check_kernel(const RowKernel& op) const {
     require(!op.writes.empty() || !op.updates.empty(), "writes nothing; leave it out");
+  }
+
+  // `like_q`: views beside k and v that must have q's dtype.
+  template <class Op>
+  void check_fused(const Op& op, std::initializer_list<const View*> like_q) const {
+    const std::optional<FusedAttention>& library = plan_.target.fused_attention;
+    require(library.has_value(), "target ", plan_.target.name, " has no fused attention; use exact");
+    for (const View* view : like_q) same_dtype(op.q, *view);
+    require(is_contiguous(op.lse), "lse is ", text(op.lse),
+            ", which is not contiguous; a fused one needs that: copy it");
+    const Shape &q = op.q.shape, &v = op.v.shape;
+    std::optional<FusedShape> shape = fused_form(op.slices, q[1], v[1]);
+    require(shape.has_value(), "its ", op.slices.size(), " mask slices over ", q[1], " queries and ", v[1],
+            " keys have no form that fused attention takes; cut the views, or use exact");
+    shape->backward = std::is_same_v<Op, AttentionBackward>;
+    shape->dtype = dtype_of(op.q);
+    shape->batch = q[0], shape->q_heads = q[2], shape->kv_heads = v[2];
+    shape->head_dim = q[3], shape->v_head_dim = v[3];
+    if (const auto reason = refuse(*library, *shape)) {
+      fail("the fused attention of target ", plan_.target.name, " does not take it: ", *reason,
+           "; use exact");
+    }
+    const std::int64_t bytes = workspace_bytes(*library, *shape);
+    require(!is_absent(op.workspace), "is fused and has no workspace; it needs ", bytes, " bytes");
+    contiguous(op.workspace);
+    require(op.workspace.numel() * size_bytes(dtype_of(op.workspace)) >= bytes, "its workspace is ",
+            text(op.workspace), ", and it needs ", bytes, " bytes");
   }
 
   void check_rows(const View& out, const View& rows, std::string_view role) const {

@@ -1,6 +1,7 @@
 #include <array>
 #include <charconv>
 #include <concepts>
+#include <set>
 #include <utility>
 
 #include "shared/base/text.h"
@@ -19,6 +20,7 @@ class Writer {
     put(" alignment ", target.alignment_bytes, " collectives "), list(target.collectives);
     put(" kernels "), list(target.kernels);
     put(" dtypes "), list(target.dtypes);
+    if (target.fused_attention) put(" fused_attention"), fields(*target.fused_attention);
     put("\n");
     for (std::size_t i = 0; i < plan.streams.size(); ++i)
       put("stream ", i, " "), quoted(plan.streams[i]), put("\n");
@@ -80,14 +82,19 @@ class Writer {
   void step(const Step& step) {
     put("step ", next_step_++, " on ", step.stream, " ");
     visit_operation(step.work, [&](const auto& op) {
-      put(kOperationName<std::remove_cvref_t<decltype(op)>>);
-      visit_fields(op, [&](std::string_view field_name, const auto& value) {
-        put(" ", field_name, "="), field(value);
-      });
+      put(kOperationName<std::remove_cvref_t<decltype(op)>>), fields(op);
     });
     if (!step.after.empty()) put(" after "), list(step.after);
     if (!step.label.empty()) put(" "), quoted(step.label);
     put("\n");
+  }
+
+  template <class Op>
+  void fields(const Op& op) {
+    visit_fields(op, [&](std::string_view field_name, const auto& value) {
+      if (may_be_left_out<Op>(field_name) && value == std::remove_cvref_t<decltype(value)>{}) return;
+      put(" ", field_name, "="), field(value);
+    });
   }
 
   template <class Range>
@@ -103,9 +110,11 @@ class Writer {
 
   void field(const std::string& text) { put(std::string_view(text)); }
   void field(std::int32_t value) { put(value); }
+  void field(std::int64_t value) { put(value); }
   void field(bool value) { put(value ? "true" : "false"); }
   void field(ReduceOp op) { put(name(op)); }
   void field(RowOperation operation) { put(name(operation)); }
+  void field(AttentionEngine engine) { put(name_in(kAttentionEngines, engine)); }
   void field(DType dtype) { put(name(dtype)); }
   void field(const Digest& digest) { put(std::string_view(to_string(digest))); }
   void field(double value) {
@@ -136,6 +145,7 @@ class Writer {
   void field(const std::vector<T>& values) {
     list(values);
   }
+  void field(const std::set<DType>& values) { list(values); }
 
   std::string text_;
   StepId next_step_ = 0;

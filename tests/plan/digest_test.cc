@@ -1,4 +1,5 @@
 #include <map>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -10,10 +11,26 @@
 namespace cp {
 namespace {
 
+// With defaults where fields came later: its digest is what it was before they came.
+Plan without_fused_attention(Plan plan) {
+  plan.target.fused_attention.reset();
+  for (Segment& segment : plan.segments) {
+    Step* const step = std::get_if<Step>(&segment);
+    if (step == nullptr) continue;
+    visit_operation(step->work, [](auto& op) {
+      if constexpr (requires { op.engine; }) op.workspace = View{};
+      if constexpr (requires { op.engine, op.dout; }) op.out = View{};
+    });
+  }
+  return plan;
+}
+
 // The same in every process and on every machine; changes when the meaning of a field does, and then on purpose.
 TEST(PlanDigest, GoldenValues) {
   EXPECT_EQ(to_string(digest(Plan{})), "bc854c4b76a4fbda1cd8558a4d3ccc7d");
-  EXPECT_EQ(to_string(digest(test::plan_with_every_field())), "3d373007d4867185564bcffdbf3d8980");
+  Plan plan = test::plan_with_every_field();
+  EXPECT_EQ(to_string(digest(plan)), "ff2295c0d129fb5ebccc4e1126ed0c7e");
+  EXPECT_EQ(to_string(digest(without_fused_attention(std::move(plan)))), "3d373007d4867185564bcffdbf3d8980");
   EXPECT_EQ(to_string(counts_digest({{0, 1, 4}, {1, 0, 8}})), "e98cfc4bac3c609e831c573a7071ffab");
 }
 

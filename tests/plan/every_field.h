@@ -1,6 +1,8 @@
 // A plan with every operation and every kind of field, and a visit to a small change of each field in turn.
 #pragma once
 
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,9 @@ class Variations {
   void of(RowOperation& value) {
     with(value, value == RowOperation::rotary ? RowOperation::optimizer : RowOperation::rotary);
   }
+  void of(AttentionEngine& value) {
+    with(value, value == AttentionEngine::exact ? AttentionEngine::fused : AttentionEngine::exact);
+  }
   void of(DType& value) { with(value, value == DType::bf16 ? DType::i64 : DType::bf16); }
   void of(BufferKind& value) {
     with(value, value == BufferKind::input ? BufferKind::inout : BufferKind::input);
@@ -38,6 +43,7 @@ class Variations {
     std::swap(value.shape, value.strides);
     if (value.shape != value.strides) f_();
     std::swap(value.shape, value.strides);
+    with(value, View{});
   }
   void of(Transfer& value) { of(value.peer), of(value.view); }
   void of(MaskSlice& value) {
@@ -70,6 +76,8 @@ class Variations {
     of(plan.self), of(plan.arena_bytes), of(plan.inputs);
     of(plan.target.name), of(plan.target.collectives), of(plan.target.kernels), of(plan.target.dtypes);
     of(plan.target.alignment_bytes);
+    visit_fields(*plan.target.fused_attention, [&](std::string_view, auto& field) { of(field); });
+    with(plan.target.fused_attention, std::optional<FusedAttention>());
     for (Group& group : plan.groups) of(group.name), of(group.ranks);
     for (Buffer& buffer : plan.buffers) {
       of(buffer.kind), of(buffer.dtype), of(buffer.numel), of(buffer.offset_bytes);
@@ -140,6 +148,7 @@ inline Plan plan_with_every_field() {
   Plan plan;
   plan.self = 3;
   plan.target = host_target();
+  plan.target.fused_attention = FusedAttention{.dtypes = {DType::f16, DType::bf16}};
   plan.groups = {{"cp", {3, 1}}, {"tp", {2, 3}}};
   plan.buffers = {{"x", BufferKind::input, DType::f32, 64, 0, -1, -1},
                   {"t", BufferKind::temporary, DType::i32, 8, 16, 0, 1}};

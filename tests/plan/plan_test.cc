@@ -138,6 +138,11 @@ TEST(Plan, AccessesOfEveryOperation) {
   EXPECT_EQ(text(Kernel(backward)), "1r 2r 3r 4r 5r 6r 7rw 8rw 9rw");
   backward.accumulate_dq = false;
   EXPECT_EQ(text(Kernel(backward)), "1r 2r 3r 4r 5r 6r 7w 8rw 9rw");
+  backward.engine = AttentionEngine::fused;
+  backward.accumulate_dkv = false, backward.delta = View{}, backward.out = v(6), backward.workspace = v(0);
+  EXPECT_EQ(text(Kernel(backward)), "1r 2r 3r 4r 5r 6r 7w 8w 9w 0w");
+  EXPECT_EQ(text(Kernel(AttentionForward{v(1), v(2), v(3), v(4), v(5), 1, {}, AttentionEngine::fused, v(6)})),
+            "1r 2r 3r 4w 5w 6w");
   EXPECT_EQ(text(Kernel(AttentionDelta{v(1), v(2), v(3)})), "1r 2r 3w");
   EXPECT_EQ(text(Kernel(AttentionMerge{v(1), v(2), v(3), v(4)})), "1r 2r 3rw 4rw");
   EXPECT_EQ(text(Kernel(RowKernel{RowOperation::rotary, {v(1), v(2)}, {v(3)}, {v(4), v(5)}})),

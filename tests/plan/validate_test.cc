@@ -5,6 +5,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/builder.h"
+#include "shared/plan/fused_attention.h"
 
 namespace cp {
 namespace {
@@ -265,6 +266,78 @@ TEST(ValidateStep, AttentionOfMixedTypesAndOfNothing) {
       {kernel(AttentionDelta{no_out, no_out, no_lse}), ""},
       {kernel(AttentionMerge{no_out, no_lse, no_out, no_lse}), ""},
   });
+}
+
+// By the rules of shared/plan/fused_attention.h, which has tests of its own.
+TEST(ValidateStep, FusedAttention) {
+  World world;
+  world.plan.target.name = "gpu";
+  world.plan.target.fused_attention = cudnn_attention("sm90");
+  world.plan.buffers.push_back({"w", BufferKind::temporary, DType::f32, 1 << 20});
+  const Shape rows{1, 2, 1, 8};
+  const auto h = [&](std::int64_t offset) { return dense_view(kH, offset, rows); };
+  world.plan.buffers[kH].numel = 1024;
+  const View lse = dense_view(kY, 0, {1, 1, 2}), delta = dense_view(kX, 0, {1, 1, 2});
+  const View workspace = flat_view(5, 0, 1 << 20);
+  const std::vector<MaskSlice> causal = {{0, 2, 0, 2, MaskSlice::Kind::causal, 0, 0}};
+  constexpr AttentionEngine kFused = AttentionEngine::fused;
+  const AttentionForward forward{h(0), h(16), h(32), h(48), lse, 1, causal, kFused, workspace};
+  const AttentionBackward backward{h(0),  h(16), h(32),  h(48), delta, View{}, h(64),  h(80),
+                                   h(96), 1,     causal, false, false, h(112), kFused, workspace};
+  const auto error = [&]<class Op>(Op op, auto change) {
+    change(op);
+    return world.error(kernel(op));
+  };
+  const auto nothing = [](auto&) {};
+  EXPECT_EQ(error(forward, nothing), "");
+  EXPECT_EQ(error(backward, nothing), "");
+  const std::string f = "step attention_forward of rank 5: ", b = "step attention_backward of rank 5: ";
+  EXPECT_EQ(error(forward, [&](auto& op) { op.out = dense_view(kX, 0, rows); }),
+            f + "h+0[1x2x1x8] is bf16 but x+0[1x2x1x8] is f32; use a cast");
+  EXPECT_EQ(error(forward, [&](auto& op) { op.lse.strides[2] = 2; }),
+            f + "lse is y+0[1x1x2 strides 2x2x2], which is not contiguous; a fused one needs that: copy it");
+  EXPECT_EQ(error(forward, [&](auto& op) { op.slices[0].diagonal = 1; }), "");  // sees all
+  EXPECT_EQ(error(forward, [&](auto& op) { op.slices[0].diagonal = -1; }),
+            f + "its 1 mask slices over 2 queries and 2 keys have no form that fused attention takes; cut "
+                "the views, or use "
+                "exact");
+  EXPECT_EQ(
+      error(forward,
+            [&](auto& op) {
+              for (View* view : {&op.q, &op.k}) view->shape[3] = 4;
+            }),
+      f + "the fused attention of target gpu does not take it: head_dim 4 is not a multiple of 8; use exact");
+  FusedShape shape;
+  shape.q_len = shape.k_len = 2, shape.q_heads = shape.kv_heads = 1, shape.head_dim = shape.v_head_dim = 8;
+  shape.mask = FusedShape::Mask::causal;
+  const std::int64_t needed = workspace_bytes(*world.plan.target.fused_attention, shape);
+  EXPECT_EQ(error(forward, [&](auto& op) { op.workspace = View{}; }),
+            str(f, "is fused and has no workspace; it needs ", needed, " bytes"));
+  EXPECT_EQ(error(forward, [&](auto& op) { op.workspace.shape[0] = needed / 4 - 1; }),
+            str(f, "its workspace is w+0[", needed / 4 - 1, "], and it needs ", needed, " bytes"));
+  EXPECT_EQ(error(forward, [&](auto& op) { op.workspace.shape[0] = needed / 4; }), "");
+  EXPECT_EQ(error(forward, [&](auto& op) { op.engine = AttentionEngine::exact; }),
+            f + "is exact and has a workspace; only a fused one has");
+  EXPECT_EQ(error(backward, [&](auto& op) { op.delta = delta; }),
+            b + "is fused and has delta; it makes its own from out");
+  EXPECT_EQ(error(backward, [&](auto& op) { op.out = View{}; }),
+            b + "is fused and lacks out, which it makes delta from");
+  EXPECT_EQ(error(backward, [&](auto& op) { op.engine = AttentionEngine::exact; }),
+            b + "is exact and lacks delta; add an attention_delta");
+  EXPECT_EQ(error(backward, [&](auto& op) { op.engine = AttentionEngine::exact, op.delta = delta; }),
+            b + "is exact and has out; it reads delta instead");
+  for (bool AttentionBackward::*flag :
+       {&AttentionBackward::accumulate_dq, &AttentionBackward::accumulate_dkv}) {
+    EXPECT_EQ(error(backward, [&](auto& op) { op.*flag = true; }),
+              b + "is fused and accumulates; let it write a temporary, and accumulate that");
+  }
+  for (View AttentionBackward::*view :
+       {&AttentionBackward::dq, &AttentionBackward::dk, &AttentionBackward::dv}) {
+    EXPECT_EQ(error(backward, [&](auto& op) { op.*view = dense_view(kX, 8, rows); }),
+              b + "h+0[1x2x1x8] is bf16 but x+8[1x2x1x8] is f32; use a cast");
+  }
+  world.plan.target.fused_attention.reset();
+  EXPECT_EQ(error(forward, nothing), f + "target gpu has no fused attention; use exact");
 }
 
 TEST(ValidateStep, Collectives) {

@@ -117,7 +117,7 @@ class Sites {
       visit_fields(op, [&](std::string_view name, auto& field) {
         using Field = std::remove_cvref_t<decltype(field)>;
         if constexpr (std::is_same_v<Field, View>) {
-          f(std::string(name), field);
+          if (!is_absent(field)) f(std::string(name), field);
         } else if constexpr (std::is_same_v<Field, std::vector<View>>) {
           for (std::size_t i = 0; i < field.size(); ++i) f(str(name, " ", i), field[i]);
         } else if constexpr (std::is_same_v<Field, std::vector<Transfer>>) {

@@ -72,6 +72,14 @@ class PlanDraw {
     for (int i = number(0, 3); i > 0; --i) target.kernels.insert(text());
     for (int i = number(0, 5); i > 0; --i) target.dtypes.insert(dtype());
     target.alignment_bytes = number<std::int64_t>(1, 4096);
+    if (*rc::gen::arbitrary<bool>()) {
+      FusedAttention& fused = target.fused_attention.emplace();
+      if (*rc::gen::arbitrary<bool>()) fused.dtypes.insert(dtype());
+      fused.head_dim_multiple = number<std::int64_t>(1, 16);
+      fused.max_head_dim_forward = large(), fused.max_head_dim_backward = large();
+      fused.window = *rc::gen::arbitrary<bool>(), fused.packed = *rc::gen::arbitrary<bool>();
+      fused.sm_count = large();
+    }
     return target;
   }
 
@@ -124,10 +132,12 @@ class PlanDraw {
   template <class Op>
   void fill(Op& op) {
     if constexpr (requires { op.group; }) op.group = index(plan_.groups);
-    visit_fields(op, [&](std::string_view, auto& field) { draw(field, op); });
-    if constexpr (std::is_same_v<Op, Broadcast>) {
-      if (*rc::gen::arbitrary<bool>()) op.in = View{};  // not the root
-    }
+    visit_fields(op, [&]<class Field>(std::string_view name, Field& field) {
+      if constexpr (std::is_same_v<Field, View>) {
+        if (may_be_absent<Op>(name) && *rc::gen::arbitrary<bool>()) return;
+      }
+      draw(field, op);
+    });
   }
 
   template <class Op>
@@ -151,6 +161,10 @@ class PlanDraw {
   template <class Op>
   void draw(RowOperation& field, const Op&) {
     field = kRowOperations[number<std::size_t>(0, kRowOperations.size() - 1)].first;
+  }
+  template <class Op>
+  void draw(AttentionEngine& field, const Op&) {
+    field = *rc::gen::element(AttentionEngine::exact, AttentionEngine::fused);
   }
   template <class Op>
   void draw(Digest& field, const Op&) {
