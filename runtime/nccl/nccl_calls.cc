@@ -9,54 +9,66 @@ namespace {
 
 using Function = NcclCall::Function;
 
-// A device that notes the calls and does nothing: the executor decides on events and iterations, as it does for real ones.
-class CallNotes : public Device {
+// Notes the calls of one launch of a collective.
+class Lowering {
  public:
-  explicit CallNotes(const Plan& plan) : plan_(plan) {}
+  Lowering(const Plan& plan, const NcclLaunch& launch, std::vector<NcclCall>& calls)
+      : plan_(plan), launch_(launch), calls_(calls) {}
 
-  Rank rank() const override { return plan_.self; }
-  void prepare(const Plan&, const Bindings&) override {}
-  void synchronize() override {}
-  void upload(BufferId, std::span<const std::byte>) override {}
-  void download(BufferId, std::span<std::byte>) override {}
-
-  EventId record(StreamId stream) override {
-    calls_.push_back({.function = Function::event_record, .stream = stream, .event = next_event_});
-    return next_event_++;
+  void add(const AllGather& op) { in_out(Function::all_gather, op.group, op.in, op.out, op.in.numel()); }
+  void add(const ReduceScatter& op) {
+    in_out(Function::reduce_scatter, op.group, op.in, op.out, op.out.numel()).reduction = op.op;
   }
-  void wait(StreamId stream, EventId event) override {
-    calls_.push_back({.function = Function::stream_wait_event, .stream = stream, .event = event});
+  void add(const AllReduce& op) {
+    in_out(Function::all_reduce, op.group, op.in, op.out, op.in.numel()).reduction = op.op;
   }
-  void launch(const Step& step, std::int64_t iteration) override {
-    stream_ = step.stream;
-    iteration_ = iteration;
-    if (const Collective* collective = std::get_if<Collective>(&step.work)) {
-      std::visit([&](const auto& op) { note(op); }, *collective);
-    } else {
-      calls_.push_back({.function = Function::kernel,
-                        .stream = stream_,
-                        .launch = launches_,
-                        .kernel = std::string(operation_name(step.work))});
+  void add(const Broadcast& op) {
+    NcclCall& made = call(Function::broadcast, op.group, op.out.numel(), op.out);
+    if (index_in_group(plan_, op.group) == op.root) made.send_buffer = at(op.in);
+    made.recv_buffer = at(op.out);
+    made.peer = op.root;
+  }
+  void add(const AllToAll& op) {
+    const std::int32_t self = index_in_group(plan_, op.group);
+    const auto size =
+        static_cast<std::int32_t>(plan_.groups[static_cast<std::size_t>(op.group)].ranks.size());
+    const std::int64_t count = op.in.numel() / size;
+    bracket(Function::group_start, op.group);
+    for (std::int32_t peer = 0; peer < size; ++peer) {
+      if (count == 0 && peer != self) continue;
+      transfer(Function::send, op.group, peer, op.in, peer * count, count);
+      transfer(Function::recv, op.group, peer, op.out, peer * count, count);
     }
-    ++launches_;
+    bracket(Function::group_end, op.group);
   }
-
-  std::vector<NcclCall> take() { return std::move(calls_); }
+  void add(const Exchange& op) {
+    bracket(Function::group_start, op.group);
+    for (const Transfer& send : op.sends) {
+      if (send.view.numel() > 0)
+        transfer(Function::send, op.group, send.peer, send.view, 0, send.view.numel());
+    }
+    for (const Transfer& recv : op.recvs) {
+      if (recv.view.numel() > 0)
+        transfer(Function::recv, op.group, recv.peer, recv.view, 0, recv.view.numel());
+    }
+    bracket(Function::group_end, op.group);
+  }
 
  private:
-  Address at(const View& view) const { return {view.buffer, offset_at(view, iteration_)}; }
+  Address at(const View& view) const { return {view.buffer, offset_at(view, launch_.iteration)}; }
   DType dtype(const View& view) const { return plan_.buffers[static_cast<std::size_t>(view.buffer)].dtype; }
 
   NcclCall& call(Function function, GroupId comm, std::int64_t count, const View& typed) {
     return calls_.emplace_back(NcclCall{.function = function,
-                                        .stream = stream_,
-                                        .launch = launches_,
+                                        .stream = launch_.stream,
+                                        .launch = launch_.number,
                                         .comm = comm,
                                         .count = count,
                                         .dtype = dtype(typed)});
   }
   void bracket(Function function, GroupId comm) {
-    calls_.push_back({.function = function, .stream = stream_, .launch = launches_, .comm = comm});
+    calls_.push_back(
+        {.function = function, .stream = launch_.stream, .launch = launch_.number, .comm = comm});
   }
 
   // `view`: the memory; `offset`: where the transfer begins in it.
@@ -76,53 +88,57 @@ class CallNotes : public Device {
     return made;
   }
 
-  void note(const AllGather& op) { in_out(Function::all_gather, op.group, op.in, op.out, op.in.numel()); }
-  void note(const ReduceScatter& op) {
-    in_out(Function::reduce_scatter, op.group, op.in, op.out, op.out.numel()).reduction = op.op;
+  const Plan& plan_;
+  const NcclLaunch launch_;
+  std::vector<NcclCall>& calls_;
+};
+
+// A device that notes the calls and does nothing: the executor decides on events and iterations, as it does for real ones.
+class CallNotes : public Device {
+ public:
+  explicit CallNotes(const Plan& plan) : plan_(plan) {}
+
+  Rank rank() const override { return plan_.self; }
+  void prepare(const Plan&, const Bindings&) override {}
+  void synchronize() override {}
+  void upload(BufferId, std::span<const std::byte>) override {}
+  void download(BufferId, std::span<std::byte>) override {}
+
+  EventId record(StreamId stream) override {
+    calls_.push_back({.function = Function::event_record, .stream = stream, .event = next_event_});
+    return next_event_++;
   }
-  void note(const AllReduce& op) {
-    in_out(Function::all_reduce, op.group, op.in, op.out, op.in.numel()).reduction = op.op;
+  void wait(StreamId stream, EventId event) override {
+    calls_.push_back({.function = Function::stream_wait_event, .stream = stream, .event = event});
   }
-  void note(const Broadcast& op) {
-    NcclCall& made = call(Function::broadcast, op.group, op.out.numel(), op.out);
-    if (index_in_group(plan_, op.group) == op.root) made.send_buffer = at(op.in);
-    made.recv_buffer = at(op.out);
-    made.peer = op.root;
-  }
-  void note(const AllToAll& op) {
-    const std::int32_t self = index_in_group(plan_, op.group);
-    const auto size =
-        static_cast<std::int32_t>(plan_.groups[static_cast<std::size_t>(op.group)].ranks.size());
-    const std::int64_t count = op.in.numel() / size;
-    bracket(Function::group_start, op.group);
-    for (std::int32_t peer = 0; peer < size; ++peer) {
-      if (count == 0 && peer != self) continue;
-      transfer(Function::send, op.group, peer, op.in, peer * count, count);
-      transfer(Function::recv, op.group, peer, op.out, peer * count, count);
+  void launch(const Step& step, std::int64_t iteration) override {
+    if (const Collective* collective = std::get_if<Collective>(&step.work)) {
+      add_nccl_calls(plan_, *collective, {step.stream, launches_, iteration}, calls_);
+    } else {
+      calls_.push_back({.function = Function::kernel,
+                        .stream = step.stream,
+                        .launch = launches_,
+                        .kernel = operation_name(step.work)});
     }
-    bracket(Function::group_end, op.group);
-  }
-  void note(const Exchange& op) {
-    bracket(Function::group_start, op.group);
-    for (const Transfer& send : op.sends) {
-      if (send.view.numel() > 0)
-        transfer(Function::send, op.group, send.peer, send.view, 0, send.view.numel());
-    }
-    for (const Transfer& recv : op.recvs) {
-      if (recv.view.numel() > 0)
-        transfer(Function::recv, op.group, recv.peer, recv.view, 0, recv.view.numel());
-    }
-    bracket(Function::group_end, op.group);
+    ++launches_;
   }
 
+  std::vector<NcclCall> take() { return std::move(calls_); }
+
+ private:
   const Plan& plan_;
   std::vector<NcclCall> calls_;
   EventId next_event_ = 0;
-  std::int64_t launches_ = 0, iteration_ = 0;
-  StreamId stream_ = -1;
+  std::int64_t launches_ = 0;
 };
 
 }  // namespace
+
+void add_nccl_calls(const Plan& plan, const Collective& collective, const NcclLaunch& launch,
+                    std::vector<NcclCall>& calls) {
+  Lowering lowering(plan, launch, calls);
+  std::visit([&](const auto& op) { lowering.add(op); }, collective);
+}
 
 std::vector<NcclCall> nccl_calls(const Plan& plan) {
   CallNotes notes(plan);

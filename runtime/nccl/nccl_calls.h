@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/plan/device.h"
@@ -41,8 +42,8 @@ struct NcclCall {
   };
   Function function = Function::kernel;
   StreamId stream = -1;  // of group_start and group_end, as comm: of the transfers that they hold together
-  std::int64_t launch = -1;  // which launch of the executor made it, from 0; -1 for events
-  std::string kernel = {};   // name of the kernel
+  std::int64_t launch = -1;      // which launch of the executor made it, from 0; -1 for events
+  std::string_view kernel = {};  // operation_name() of a kernel
   GroupId comm = -1;
   Address send_buffer = {}, recv_buffer = {};
   std::int64_t count =
@@ -54,10 +55,25 @@ struct NcclCall {
   bool operator==(const NcclCall&) const = default;
 };
 
+// One launch of a step.
+struct NcclLaunch {
+  StreamId stream = 0;
+  std::int64_t number = 0;     // which launch of the executor, from 0
+  std::int64_t iteration = 0;  // of the enclosing Repeat
+};
+
+// Appends the calls of one launch of a collective of the plan: the only place that decides on them.
+void add_nccl_calls(const Plan& plan, const Collective& collective, const NcclLaunch& launch,
+                    std::vector<NcclCall>& calls);
+
+// All of the plan, as the executor launches it.
 std::vector<NcclCall> nccl_calls(const Plan& plan);
 
-// The records that the calls amount to, one for each launch of a collective; sequence numbers count per communicator.
-std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan);
+// The records that the calls amount to, one for each launch of a collective. Sequence numbers count per communicator, from those in
+// `next_sequences` (by group) on, which move on.
+std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan,
+                                       std::vector<std::int64_t>& next_sequences);
+std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan);  // from 0
 
 // One line a call: "ncclAllGather(x+0, y+0, 256, ncclFloat32, tp, comm)".
 std::string to_text(const std::vector<NcclCall>& calls, const Plan& plan);

@@ -1,4 +1,3 @@
-#include <map>
 #include <string_view>
 
 #include "runtime/nccl/nccl_calls.h"
@@ -80,20 +79,26 @@ class RecordBuilder {
 
 }  // namespace
 
-std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan) {
+std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan,
+                                       std::vector<std::int64_t>& next_sequences) {
   std::vector<OpRecord> records;
-  std::map<GroupId, std::int64_t> sequences;
   for (std::size_t begin = 0; begin < calls.size();) {
     std::size_t end = begin + 1;
     while (end < calls.size() && calls[end].launch >= 0 && calls[end].launch == calls[begin].launch) ++end;
     if (calls[begin].comm >= 0) {
-      RecordBuilder record(plan, calls[begin], sequences[calls[begin].comm]++);
+      RecordBuilder record(plan, calls[begin],
+                           next_sequences.at(static_cast<std::size_t>(calls[begin].comm))++);
       for (std::size_t at = begin; at < end; ++at) record.add(calls[at]);
       records.push_back(record.take());
     }
     begin = end;
   }
   return records;
+}
+
+std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan) {
+  std::vector<std::int64_t> next_sequences(plan.groups.size());
+  return observed_records(calls, plan, next_sequences);
 }
 
 }  // namespace cp::runtime
