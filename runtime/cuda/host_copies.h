@@ -1,0 +1,39 @@
+// HostCopies: bytes between the host's memory and the GPU's, by way of pinned memory: the GPU copies one piece while the host fills or
+// empties the other, at the link's full speed whatever memory the caller has.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include <cuda_runtime_api.h>
+
+#include "runtime/cuda/cuda_streams.h"
+
+namespace cp::runtime {
+
+class HostCopies {
+ public:
+  static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+
+  HostCopies() = default;
+  ~HostCopies();
+  HostCopies(const HostCopies&) = delete;
+  HostCopies& operator=(const HostCopies&) = delete;
+
+  // Block. The device's memory is not in use meanwhile.
+  void upload(std::byte* device, std::span<const std::byte> host);
+  void download(std::span<std::byte> host, const std::byte* device);
+
+ private:
+  struct Piece {
+    void* memory = nullptr;
+    CudaEvent copied{CudaEvent::Timing::off};
+  };
+  void* memory(Piece& piece);  // made by the first copy
+
+  CudaStream stream_{CudaStream::Priority::normal};
+  std::array<Piece, 2> pieces_;
+};
+
+}  // namespace cp::runtime

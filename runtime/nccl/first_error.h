@@ -1,0 +1,28 @@
+// FirstError: the first of the errors that any thread of a device meets.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "shared/base/error.h"
+
+namespace cp::runtime {
+
+class FirstError {
+ public:
+  // For any thread; later ones change nothing.
+  void set(const std::exception_ptr& error);
+  explicit operator bool() const { return is_set_.load(std::memory_order_acquire); }
+  // Throws it, as the type of its code, with `more` behind its message. It is set.
+  [[noreturn]] void rethrow(const std::string& more) const;
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> is_set_{false};
+  ExitCode code_ = ExitCode::peer_lost;  // these two change no more once it is set
+  std::string message_;
+};
+
+}  // namespace cp::runtime

@@ -1,0 +1,241 @@
+#include "runtime/nccl/nccl_communicators.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "runtime/errors.h"
+#include "runtime/nccl/nccl_error.h"
+#include "shared/base/error.h"
+#include "shared/plan/canonical.h"
+
+namespace cp::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string encode(const std::map<std::string, Group>& groups) {
+  std::string text;
+  for (const auto& [name, group] : groups) {
+    text +=
+        str(group.name.size(), " ", group.name, " ", group.ranks.size(), " ", join(group.ranks, " "), " ");
+  }
+  return text;
+}
+
+void decode(const std::string& text, std::map<std::string, Group>& groups) {
+  std::istringstream in(text);
+  std::size_t name_size = 0;
+  while (in >> name_size) {
+    Group group;
+    group.name.resize(name_size);
+    in.get();
+    in.read(group.name.data(), static_cast<std::streamsize>(name_size));
+    std::size_t size = 0;
+    in >> size;
+    group.ranks.resize(size);
+    for (Rank& rank : group.ranks) in >> rank;
+    CP_INVARIANT(!in.fail(), "groups of another rank: ", text);
+    groups.emplace(canonical_name(group), std::move(group));
+  }
+}
+
+// Leaves the handles when it goes.
+class Entered {
+ public:
+  Entered(NcclHandles& handles, const std::string& what) : handles_(handles) {
+    if (!handles_.enter()) throw PeerLost(str(what, ": the communicators were aborted on this side"));
+  }
+  ~Entered() { handles_.leave(); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  NcclHandles& handles_;
+};
+
+bool has_failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+}  // namespace
+
+std::vector<std::vector<const Group*>> split_rounds(const std::map<std::string, Group>& groups) {
+  std::vector<std::vector<const Group*>> rounds;
+  std::vector<const Group*> left;
+  for (const auto& [name, group] : groups) left.push_back(&group);
+  while (!left.empty()) {
+    std::set<Rank> taken;
+    std::vector<const Group*> round, later;
+    for (const Group* group : left) {
+      const bool free = std::ranges::none_of(group->ranks, [&](Rank rank) { return taken.contains(rank); });
+      (free ? round : later).push_back(group);
+      if (free) taken.insert(group->ranks.begin(), group->ranks.end());
+    }
+    rounds.push_back(std::move(round));
+    left = std::move(later);
+  }
+  return rounds;
+}
+
+NcclCommunicators::NcclCommunicators(const NcclOptions& options, NcclHandles& handles)
+    : options_(options), handles_(handles) {}
+
+std::vector<NcclCommunicator*> NcclCommunicators::connect(const std::vector<Group>& groups) {
+  const Groups own = missing(groups);
+  if (options_.all_gather) {
+    split_from_world(own);
+  } else {
+    for (const auto& [name, group] : own) {
+      const std::string what = cannot_connect(name);
+      split(connect_parent("group " + name, group.ranks, what), 0, &group, what);
+    }
+  }
+  std::vector<NcclCommunicator*> members;
+  for (const Group& group : groups) members.push_back(communicators_.at(canonical_name(group)).get());
+  return members;
+}
+
+NcclCommunicators::Groups NcclCommunicators::missing(const std::vector<Group>& groups) const {
+  Groups result;
+  for (const Group& group : groups) {
+    const std::string name = canonical_name(group);
+    if (std::ranges::find(group.ranks, options_.rank) == group.ranks.end())
+      throw InvalidInput(str("rank ", options_.rank, " is no member of group ", name));
+    if (!communicators_.contains(name)) result.emplace(name, group);
+  }
+  return result;
+}
+
+void NcclCommunicators::split_from_world(const Groups& own) {
+  Groups all;
+  for (const std::string& text : options_.all_gather(str("groups ", gathers_++), encode(own)))
+    decode(text, all);
+  if (all.empty()) return;
+  std::vector<Rank> world(static_cast<std::size_t>(options_.world_size));
+  std::iota(world.begin(), world.end(), 0);
+  if (world_ == nullptr) {
+    world_ = connect_parent(
+        "world", world,
+        str("rank ", options_.rank, " cannot connect the world of ranks 0-", options_.world_size - 1));
+  }
+  for (const std::vector<const Group*>& round : split_rounds(all)) {
+    const auto mine = std::ranges::find_if(round, [&](const Group* group) {
+      return std::ranges::find(group->ranks, options_.rank) != group->ranks.end();
+    });
+    if (mine == round.end()) {
+      split(world_, NCCL_SPLIT_NOCOLOR, nullptr, cannot_connect("of other ranks"));
+    } else {
+      split(world_, static_cast<int>(mine - round.begin()), *mine, cannot_connect(canonical_name(**mine)));
+    }
+  }
+}
+
+ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::vector<Rank>& ranks,
+                                             const std::string& what) {
+  const auto index = std::ranges::find(ranks, options_.rank) - ranks.begin();
+  ncclUniqueId id{};
+  std::optional<std::string> own;
+  if (index == 0) {
+    const Entered entered(handles_, what);
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    if (result != ncclSuccess) throw_nccl(result, nullptr, what);
+    own = std::string(id.internal, sizeof id.internal);
+  }
+  const std::string given = options_.share(key, own);
+  CP_INVARIANT(given.size() == sizeof id.internal, "an id of ", given.size(), " bytes");
+  std::memcpy(id.internal, given.data(), given.size());
+
+  ncclComm_t* const comm = handles_.add(NcclHandles::Kind::parent);
+  ncclConfig_t how = config(0);
+  {
+    const Entered entered(handles_, what);
+    const ncclResult_t result =
+        ncclCommInitRankConfig(comm, static_cast<int>(ranks.size()), id, static_cast<int>(index), &how);
+    if (has_failed(result)) throw_nccl(result, nullptr, what);
+  }
+  await(*comm, what);
+  return *comm;
+}
+
+void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, const std::string& what) {
+  ncclComm_t* const comm = handles_.add(NcclHandles::Kind::child);
+  ncclConfig_t how = config(1);
+  const int key =
+      group == nullptr
+          ? 0
+          : static_cast<int>(std::ranges::find(group->ranks, options_.rank) - group->ranks.begin());
+  {
+    const Entered entered(handles_, what);
+    const ncclResult_t result = ncclCommSplit(parent, color, key, comm, &how);
+    if (has_failed(result)) throw_nccl(result, parent, what);
+  }
+  await(parent, what);
+  if (group == nullptr) return;
+  const std::string name = canonical_name(*group);
+  communicators_[name] =
+      std::make_unique<NcclCommunicator>(NcclCommunicator{.group = *group, .name = name, .comm = comm});
+}
+
+void NcclCommunicators::await(ncclComm_t comm, const std::string& what) const {
+  const auto until = Clock::now() + options_.timeout;
+  while (true) {
+    ncclResult_t state = ncclInProgress;
+    {
+      const Entered entered(handles_, what);
+      const ncclResult_t result = ncclCommGetAsyncError(comm, &state);
+      if (result != ncclSuccess) throw_nccl(result, comm, what);
+    }
+    if (state == ncclSuccess) return;
+    if (state != ncclInProgress) throw_nccl(state, comm, what);
+    if (Clock::now() > until) {
+      throw Timeout(str(what, ": not all ranks have come in ",
+                        static_cast<double>(options_.timeout.count()) / 1000, " s"));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+}
+
+std::string NcclCommunicators::cannot_connect(const std::string& name) const {
+  return str("rank ", options_.rank, " cannot connect group ", name);
+}
+
+ncclConfig_t NcclCommunicators::config(int blocking) const {
+  ncclConfig_t made = NCCL_CONFIG_INITIALIZER;
+  made.blocking = blocking;
+  const NcclCommOptions& wanted = options_.communicators;
+  if (wanted.min_ctas) made.minCTAs = *wanted.min_ctas;
+  if (wanted.max_ctas) made.maxCTAs = *wanted.max_ctas;
+  if (wanted.cta_policy) made.CTAPolicy = *wanted.cta_policy;
+  return made;
+}
+
+void NcclCommunicators::register_buffers(const std::vector<NcclCommunicator*>& members,
+                                         std::span<const std::span<std::byte>> buffers) {
+  for (const NcclCommunicator* member : members) {
+    const std::string what = str("rank ", options_.rank, " cannot register its buffers with ", member->name);
+    const Entered entered(handles_, what);
+    for (const std::span<std::byte> buffer : buffers) {
+      Registered made{*member->comm, nullptr};
+      const ncclResult_t result = ncclCommRegister(*member->comm, buffer.data(), buffer.size(), &made.handle);
+      if (result != ncclSuccess) throw_nccl(result, *member->comm, what);
+      registered_.push_back(made);
+    }
+  }
+}
+
+void NcclCommunicators::forget_buffers() {
+  if (registered_.empty() || !handles_.enter()) return;
+  for (const Registered& registered : registered_)
+    static_cast<void>(ncclCommDeregister(registered.comm, registered.handle));
+  handles_.leave();
+  registered_.clear();
+}
+
+void NcclCommunicators::reset_sequences() {
+  for (const auto& [name, communicator] : communicators_) communicator->next_sequence = 0;
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,411 @@
+#include "runtime/nccl/nccl_device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_streams.h"
+#include "runtime/cuda/fused_kernels.h"
+#include "runtime/cuda/host_copies.h"
+#include "runtime/cuda/step_kernels.h"
+#include "runtime/errors.h"
+#include "runtime/nccl/first_error.h"
+#include "runtime/nccl/gpu_facts.h"
+#include "runtime/nccl/nccl_communicators.h"
+#include "runtime/nccl/nccl_error.h"
+#include "runtime/nccl/nccl_handles.h"
+#include "runtime/nccl/nccl_launch.h"
+#include "runtime/nccl/nccl_watchdog.h"
+
+namespace cp::runtime {
+namespace {
+
+// Beyond so many, synchronize() reads the times of steps, so that their events are used again.
+constexpr std::size_t kUnreadTimes = 16'384;
+
+void refuse_unknown_operations(const Plan& plan, const Target& target) {
+  for (const StepRef& ref : steps_of(plan)) {
+    const std::string_view operation = operation_name(ref.step->work);
+    if (target.has_collective(operation) || target.has_kernel(operation)) continue;
+    throw InvalidInput(str("the nccl device has no operation ", operation, " (step ", ref.id, " \"",
+                           ref.step->label, "\"); it has ", join(target.collectives, ", "), ", ",
+                           join(target.kernels, ", ")));
+  }
+}
+
+const NcclOptions& started(const NcclOptions& options) {
+  require_gpu(options.cuda_device);
+  ask_for_launch_order();
+  CP_CUDA(cudaSetDevice(options.cuda_device));
+  return options;
+}
+
+}  // namespace
+
+class NcclDevice::Impl {
+ public:
+  explicit Impl(NcclOptions options)
+      : options_(std::move(options)),
+        target_(gpu_target_of(started(options_).cuda_device)),
+        handles_(options_.cuda_device),
+        communicators_(options_, handles_),
+        watchdog_({.rank = options_.rank,
+                   .cuda_device = options_.cuda_device,
+                   .timeout = options_.timeout,
+                   .on_collective = options_.on_collective,
+                   .on_error = [this](const std::exception_ptr& error) { fail(error); }},
+                  handles_) {}
+
+  // Ends the communicators; whether nothing of them is left, so that the rest can go.
+  bool end() {
+    watchdog_.stop();
+    try {
+      if (is_idle()) {
+        forget_plan();
+        handles_.destroy();
+      }
+    } catch (const Error&) {  // the GPU is lost
+    }
+    handles_.abort();  // what was not destroyed
+    return handles_.await_end(options_.abort_timeout);
+  }
+
+  Rank rank() const { return options_.rank; }
+
+  void prepare(const Plan& plan, const Bindings& bindings) {
+    if (plan.self != options_.rank) {
+      throw InvalidInput(str("the plan of rank ", plan.self, " on the device of rank ", options_.rank));
+    }
+    CP_CUDA(cudaSetDevice(options_.cuda_device));
+    synchronize();
+    refuse_unknown_operations(plan, target_);
+    forget_plan();
+    memory_.emplace(plan, bindings);
+    kernels_.emplace(plan, *memory_, fused_);
+    choose_streams(plan);
+    connect(plan);
+    number_steps(plan);
+    times_.anchor();
+    plan_ = &plan;
+  }
+
+  void launch(const Step& step, std::int64_t iteration) {
+    if (handles_.is_ending()) return;
+    try {
+      const cudaStream_t stream = streams_[static_cast<std::size_t>(step.stream)];
+      if (const Collective* collective = std::get_if<Collective>(&step.work)) {
+        launch(step, *collective, iteration, stream);
+        return;
+      }
+      const StepTimes::Pair pair = times_.next();
+      launched_.push_back(&step);
+      CP_CUDA(cudaEventRecord(pair.begin, stream));
+      kernels_->launch(step, iteration, stream);
+      CP_CUDA(cudaEventRecord(pair.end, stream));
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+
+  EventId record(StreamId stream) {
+    return enqueued([&] { return events_.record(stream); });
+  }
+  void wait(StreamId stream, EventId event) {
+    enqueued([&] { return events_.wait(stream, event), event; });
+  }
+
+  void synchronize() {
+    await_streams();
+    watchdog_.drain();
+    if (error_) throw_error();
+    if (launches_) launches_->forget_ends();
+    if (times_.used() > kUnreadTimes) read_times();
+  }
+
+  void upload(BufferId buffer, std::span<const std::byte> host) {
+    copies_.upload(data("upload", buffer, host.size()), host);
+  }
+  void download(BufferId buffer, std::span<std::byte> host) {
+    copies_.download(host, data("download", buffer, host.size()));
+  }
+
+  std::vector<OpRecord> take_observed() {
+    watchdog_.drain();
+    collect_records();
+    communicators_.reset_sequences();
+    std::ranges::stable_sort(observed_, {}, &OpRecord::stream);
+    return std::exchange(observed_, {});
+  }
+
+  DeviceTimes take_times() {
+    read_times();
+    DeviceTimes times;
+    for (std::size_t stream = 0; stream < read_.size(); ++stream) {
+      for (const StepTime& time : std::exchange(read_[stream], {})) {
+        const TimedOp op{static_cast<StreamId>(stream), std::string(operation_name(time.step->work)),
+                         time.step->label, time.interval.begin_ns, time.interval.end_ns};
+        times.steps.push_back(op);
+        if (is_collective(*time.step)) times.collectives.push_back(op);
+      }
+    }
+    return times;
+  }
+
+  // On any thread.
+  void abort() {
+    fail(std::make_exception_ptr(
+        PeerLost(str("rank ", options_.rank, ": the communicators were aborted on this side"))));
+  }
+
+ private:
+  struct StepTime {
+    const Step* step = nullptr;
+    StepTimes::Interval interval;
+  };
+
+  // On any thread. The first error stays; with it the end begins.
+  void fail(const std::exception_ptr& error) {
+    error_.set(error);
+    handles_.abort();
+  }
+
+  [[noreturn]] void throw_error() const {
+    if (!handles_.await_end(options_.abort_timeout)) {
+      error_.rethrow(str("; its communicators did not abort in ",
+                         static_cast<double>(options_.abort_timeout.count()) / 1000,
+                         " s, and are left behind with all memory of the device"));
+    }
+    error_.rethrow("");
+  }
+
+  // ---- prepare
+
+  // Of the plan before. What it observed stays; its events have happened.
+  void forget_plan() {
+    collect_records();
+    plan_ = nullptr;
+    static_cast<void>(times_.take());
+    launched_.clear();
+    read_.clear();
+    launches_.reset();
+    communicators_.forget_buffers();
+    kernels_.reset();
+    memory_.reset();
+  }
+
+  // A stream with collectives gets one of high priority.
+  void choose_streams(const Plan& plan) {
+    std::vector<bool> communicates(plan.streams.size());
+    for (const StepRef& ref : steps_of(plan)) {
+      if (is_collective(*ref.step)) communicates[static_cast<std::size_t>(ref.step->stream)] = true;
+    }
+    streams_.clear();
+    std::size_t used[2] = {};
+    for (const bool high : communicates) {
+      std::vector<CudaStream>& pool = stream_pools_[high];
+      if (used[high] == pool.size())
+        pool.emplace_back(high ? CudaStream::Priority::high : CudaStream::Priority::normal);
+      streams_.push_back(pool[used[high]++].get());
+    }
+    events_.use(streams_);
+    read_.resize(streams_.size());
+  }
+
+  void connect(const Plan& plan) {
+    try {
+      const std::vector<NcclCommunicator*> members = communicators_.connect(plan.groups);
+      if (options_.communicators.register_buffers) communicators_.register_buffers(members, buffers_of(plan));
+      launches_.emplace(plan, *memory_, members, nccl_keeps_launch_order());
+    } catch (...) {
+      fail(std::current_exception());
+      throw_error();
+    }
+  }
+
+  // The arena and the caller's buffers, without empty ones.
+  std::vector<std::span<std::byte>> buffers_of(const Plan& plan) const {
+    std::vector<std::span<std::byte>> buffers;
+    std::byte* arena = nullptr;
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+      const Buffer& buffer = plan.buffers[i];
+      std::byte* const data = memory_->data(static_cast<BufferId>(i));
+      if (buffer.bytes() == 0) continue;
+      if (buffer.kind == BufferKind::temporary) {
+        arena = data - buffer.offset_bytes;
+      } else {
+        buffers.emplace_back(data, static_cast<std::size_t>(buffer.bytes()));
+      }
+    }
+    if (arena != nullptr) buffers.emplace_back(arena, static_cast<std::size_t>(plan.arena_bytes));
+    return buffers;
+  }
+
+  void number_steps(const Plan& plan) {
+    step_ids_.clear();
+    std::size_t launches = 0;
+    for (const StepRef& ref : steps_of(plan)) {
+      step_ids_[ref.step] = ref.id;
+      launches += static_cast<std::size_t>(ref.count);
+    }
+    times_.reserve(std::min(launches, kUnreadTimes));
+    launched_.reserve(std::min(launches, kUnreadTimes));
+  }
+
+  // ---- running
+
+  void launch(const Step& step, const Collective& collective, std::int64_t iteration, cudaStream_t stream) {
+    const GroupId group = group_of(collective);
+    NcclCommunicator& member = launches_->member(group);
+    const StepTimes::Pair pair = times_.next();
+    launched_.push_back(&step);
+    launches_->await_others(group, stream);
+    CP_CUDA(cudaEventRecord(pair.begin, stream));
+    if (!handles_.enter()) return;
+    const WatchedCollective watched{.plan = plan_,
+                                    .collective = &collective,
+                                    .communicator = &member,
+                                    .stream = step.stream,
+                                    .step = step_ids_.at(&step),
+                                    .number = member.number++,
+                                    .sequence = member.next_sequence++,
+                                    .begin = pair.begin,
+                                    .end = pair.end};
+    watchdog_.begin(watched);
+    const ncclResult_t result =
+        launches_->issue(collective, {step.stream, launches_count_++, iteration}, stream);
+    handles_.leave();
+    if (result == ncclInProgress) communicators_.await(*member.comm, describe(options_.rank, watched));
+    if (result != ncclSuccess && result != ncclInProgress)
+      throw_nccl(result, *member.comm, describe(options_.rank, watched));
+    CP_CUDA(cudaEventRecord(pair.end, stream));
+    watchdog_.issued();
+    launches_->done(group, stream, pair.end);
+  }
+
+  // Errors are those of running work: for synchronize() to throw.
+  template <class F>
+  EventId enqueued(const F& f) {
+    if (handles_.is_ending()) return 0;
+    try {
+      return f();
+    } catch (...) {
+      fail(std::current_exception());
+      return 0;
+    }
+  }
+
+  bool is_idle() {
+    if (handles_.is_ending()) return false;
+    try {
+      return std::ranges::all_of(streams_, [](cudaStream_t stream) { return is_finished(stream); });
+    } catch (...) {
+      fail(std::current_exception());
+      return false;
+    }
+  }
+
+  // Looks again soon at first and then less often: a short run ends without delay, a long one leaves the processor to others. Without
+  // cudaStreamSynchronize, which an abort might not get out.
+  void await_streams() {
+    constexpr std::chrono::microseconds kSpin{200}, kNap{50};
+    const auto begin = std::chrono::steady_clock::now();
+    while (!handles_.is_ending() && !is_idle()) {
+      if (std::chrono::steady_clock::now() - begin < kSpin) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kNap);
+      }
+    }
+  }
+
+  // Of the caller's buffer; `what` is done with it.
+  std::byte* data(const char* what, BufferId buffer, std::size_t host_bytes) const {
+    CP_INVARIANT(plan_ != nullptr, "no plan is prepared");
+    if (buffer < 0 || buffer >= static_cast<BufferId>(plan_->buffers.size()))
+      throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan_->buffers.size()));
+    const Buffer& declared = plan_->buffers[static_cast<std::size_t>(buffer)];
+    if (declared.kind == BufferKind::temporary) {
+      throw InvalidInput(str(what, " of ", declared.name,
+                             ", a temporary; only inputs, outputs and inouts are the caller's"));
+    }
+    if (static_cast<std::size_t>(declared.bytes()) != host_bytes) {
+      throw InvalidInput(
+          str(what, " of ", host_bytes, " bytes; buffer ", declared.name, " has ", declared.bytes()));
+    }
+    return memory_->data(buffer);
+  }
+
+  // ---- what was left behind
+
+  // After an error, of those that ended.
+  void collect_records() {
+    if (!launches_) return;
+    std::vector<std::int64_t> ended = watchdog_.take_ended();
+    for (OpRecord& record : launches_->take_records()) {
+      const auto stream = static_cast<std::size_t>(record.stream);
+      if (error_ && (stream >= ended.size() || ended[stream]-- <= 0)) continue;
+      observed_.push_back(std::move(record));
+    }
+  }
+
+  void read_times() {
+    const std::vector<StepTimes::Interval> intervals = times_.take();
+    for (std::size_t i = 0; i < intervals.size(); ++i) {
+      if (intervals[i].begin_ns >= 0)
+        read_[static_cast<std::size_t>(launched_[i]->stream)].push_back({launched_[i], intervals[i]});
+    }
+    launched_.clear();
+  }
+
+  const NcclOptions options_;
+  const Target& target_;
+  NcclHandles handles_;
+  FirstError error_;
+  NcclCommunicators communicators_;
+  FusedKernels fused_;
+  HostCopies copies_;
+  std::vector<CudaStream> stream_pools_[2];  // of normal and of high priority
+
+  // Of the prepared plan.
+  const Plan* plan_ = nullptr;
+  std::optional<CudaMemory> memory_;
+  std::optional<StepKernels> kernels_;
+  std::optional<NcclLaunches> launches_;
+  std::vector<cudaStream_t> streams_;  // by StreamId
+  std::unordered_map<const Step*, StepId> step_ids_;
+  StepTimes times_;
+  std::vector<const Step*> launched_;        // one for each pair of times_
+  std::vector<std::vector<StepTime>> read_;  // by stream
+  StreamEvents events_;
+  std::int64_t launches_count_ = 0;
+
+  std::vector<OpRecord> observed_;  // of this plan and those before it
+  NcclWatchdog watchdog_;           // last: uses the above
+};
+
+NcclDevice::NcclDevice(NcclOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+// What hangs still uses the device's memory and streams.
+NcclDevice::~NcclDevice() {
+  if (!impl_->end()) static_cast<void>(impl_.release());
+}
+
+Rank NcclDevice::rank() const { return impl_->rank(); }
+void NcclDevice::prepare(const Plan& plan, const Bindings& bindings) { impl_->prepare(plan, bindings); }
+void NcclDevice::launch(const Step& step, std::int64_t iteration) { impl_->launch(step, iteration); }
+EventId NcclDevice::record(StreamId stream) { return impl_->record(stream); }
+void NcclDevice::wait(StreamId stream, EventId event) { impl_->wait(stream, event); }
+void NcclDevice::synchronize() { impl_->synchronize(); }
+void NcclDevice::upload(BufferId buffer, std::span<const std::byte> host) { impl_->upload(buffer, host); }
+void NcclDevice::download(BufferId buffer, std::span<std::byte> host) { impl_->download(buffer, host); }
+std::vector<OpRecord> NcclDevice::take_observed() { return impl_->take_observed(); }
+DeviceTimes NcclDevice::take_times() { return impl_->take_times(); }
+void NcclDevice::abort() { impl_->abort(); }
+
+}  // namespace cp::runtime

@@ -1,0 +1,173 @@
+#include "runtime/nccl/nccl_launch.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "runtime/cuda/cuda_error.h"
+#include "shared/base/error.h"
+
+namespace cp::runtime {
+namespace {
+
+using Function = NcclCall::Function;
+
+constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
+constexpr int kKeepsOrderSince = NCCL_VERSION(2, 26, 2);
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+    case DType::i64:
+      return ncclInt64;
+  }
+  CP_INVARIANT(false, "dtype ", static_cast<int>(dtype));
+}
+
+ncclRedOp_t nccl_reduction(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return ncclSum;
+    case ReduceOp::avg:
+      return ncclAvg;
+    case ReduceOp::min:
+      return ncclMin;
+    case ReduceOp::max:
+      return ncclMax;
+    case ReduceOp::product:
+      return ncclProd;
+  }
+  CP_INVARIANT(false, "reduction ", static_cast<int>(op));
+}
+
+Plan only_groups(const Plan& plan) {
+  Plan made;
+  made.self = plan.self;
+  made.groups = plan.groups;
+  return made;
+}
+
+bool share_a_second_rank(const Group& a, const Group& b) {
+  return std::ranges::count_if(
+             a.ranks, [&](Rank rank) { return std::ranges::find(b.ranks, rank) != b.ranks.end(); }) >= 2;
+}
+
+}  // namespace
+
+void ask_for_launch_order() { static_cast<void>(setenv(kLaunchOrder, "1", 0)); }
+
+bool nccl_keeps_launch_order() {
+  int version = 0;
+  const char* asked = std::getenv(kLaunchOrder);
+  return ncclGetVersion(&version) == ncclSuccess && version >= kKeepsOrderSince && asked != nullptr &&
+         std::string_view(asked) == "1";
+}
+
+NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
+                           bool ordered)
+    : plan_(plan),
+      groups_(only_groups(plan)),
+      memory_(memory),
+      members_(std::move(members)) {
+  if (ordered) return;
+  orders_.resize(members_.size());
+  for (std::size_t a = 0; a < members_.size(); ++a) {
+    for (std::size_t b = 0; b < members_.size(); ++b) {
+      if (a != b && share_a_second_rank(plan.groups[a], plan.groups[b]))
+        orders_[a].others.push_back(static_cast<GroupId>(b));
+    }
+  }
+}
+
+void NcclLaunches::await_others(GroupId group, cudaStream_t stream) {
+  if (orders_.empty()) return;
+  for (const GroupId other : orders_[static_cast<std::size_t>(group)].others) {
+    const Order& order = orders_[static_cast<std::size_t>(other)];
+    if (order.end != nullptr && order.stream != stream) CP_CUDA(cudaStreamWaitEvent(stream, order.end, 0));
+  }
+}
+
+void NcclLaunches::done(GroupId group, cudaStream_t stream, cudaEvent_t end) {
+  if (orders_.empty()) return;
+  orders_[static_cast<std::size_t>(group)].end = end;
+  orders_[static_cast<std::size_t>(group)].stream = stream;
+}
+
+void NcclLaunches::forget_ends() {
+  for (Order& order : orders_) order.end = nullptr;
+}
+
+ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch& where, cudaStream_t stream) {
+  const std::size_t first = calls_.size();
+  add_nccl_calls(plan_, collective, where, calls_);
+  const bool grouped = calls_[first].function == Function::group_start;
+  ncclResult_t result = ncclSuccess;
+  for (std::size_t i = first; i < calls_.size(); ++i) {
+    result = issue(calls_[i], stream);
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    if (grouped && i + 1 < calls_.size()) static_cast<void>(ncclGroupEnd());  // which the thread is still in
+    break;
+  }
+  return result;
+}
+
+std::byte* NcclLaunches::address(const Address& address) const {
+  if (address.buffer < 0) return nullptr;
+  const DType dtype = plan_.buffers[static_cast<std::size_t>(address.buffer)].dtype;
+  return memory_.data(address.buffer) + address.offset * size_bytes(dtype);
+}
+
+ncclResult_t NcclLaunches::issue(const NcclCall& call, cudaStream_t stream) const {
+  const ncclComm_t comm = *members_[static_cast<std::size_t>(call.comm)]->comm;
+  const void* const send = address(call.send_buffer);
+  void* const recv = address(call.recv_buffer);
+  const auto count = static_cast<std::size_t>(call.count);
+  const ncclDataType_t type = nccl_type(call.dtype);
+  const ncclRedOp_t op = nccl_reduction(call.reduction.value_or(ReduceOp::sum));
+  switch (call.function) {
+    case Function::all_gather:
+      return ncclAllGather(send, recv, count, type, comm, stream);
+    case Function::reduce_scatter:
+      return ncclReduceScatter(send, recv, count, type, op, comm, stream);
+    case Function::all_reduce:
+      return ncclAllReduce(send, recv, count, type, op, comm, stream);
+    case Function::broadcast:
+      return ncclBroadcast(send, recv, count, type, call.peer, comm, stream);
+    case Function::send:
+      return ncclSend(send, count, type, call.peer, comm, stream);
+    case Function::recv:
+      return ncclRecv(recv, count, type, call.peer, comm, stream);
+    case Function::group_start:
+      return ncclGroupStart();
+    case Function::group_end:
+      return ncclGroupEnd();
+    case Function::kernel:
+    case Function::event_record:
+    case Function::stream_wait_event:
+      break;
+  }
+  CP_INVARIANT(false, "no call of NCCL");
+}
+
+std::vector<OpRecord> NcclLaunches::take_records() {
+  std::vector<std::int64_t> sequences;
+  for (const NcclCommunicator* member : members_) sequences.push_back(member->next_sequence);
+  std::int64_t launch = -1;
+  for (const NcclCall& call : calls_) {
+    if (call.launch != launch) --sequences[static_cast<std::size_t>(call.comm)];
+    launch = call.launch;
+  }
+  std::vector<OpRecord> records = observed_records(calls_, groups_, sequences);
+  calls_.clear();
+  return records;
+}
+
+}  // namespace cp::runtime

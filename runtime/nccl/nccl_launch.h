@@ -1,0 +1,72 @@
+// NcclLaunches: the collectives of one prepared plan as calls of NCCL. Each launch is first written down as NcclCalls; those are what is
+// issued, and what the observed records are made of.
+//
+// Order. NCCL wants collectives of communicators that share GPUs in one order on all of them, and a kernel that waits for its peers
+// may keep another one from starting. The executor issues a rank's collectives in the plan's order, which check() proves to be without
+// a wait cycle even if each waits for the one before it (contract 5). On the GPU
+//   - NCCL 2.26 and later put communicators of one GPU in the order of their calls, with NCCL_LAUNCH_ORDER_IMPLICIT=1, and still let
+//     them overlap from CUDA 12.3 on: a kernel begins when the one before it has begun. The device sets it, unless the environment
+//     says otherwise.
+//   - Without it, a collective waits for the last one of every other group with which it shares a second rank, if that runs on another
+//     stream. Groups that share this rank alone overlap.
+// For the same reason no lazy loading of a kernel, allocation or connection inside of a launch can lock ranks against each other:
+// whatever waits, waits for what was issued before.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <nccl.h>
+
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/nccl/nccl_calls.h"
+#include "runtime/nccl/nccl_communicators.h"
+#include "shared/plan/plan.h"
+
+namespace cp::runtime {
+
+// Before NCCL's first call in the process.
+void ask_for_launch_order();
+// Whether NCCL keeps communicators in the order of their calls.
+bool nccl_keeps_launch_order();
+
+// For the rank's thread.
+class NcclLaunches {
+ public:
+  // The plan outlives the issuing, the others this. `ordered`: NCCL keeps the order.
+  NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
+               bool ordered);
+
+  NcclCommunicator& member(GroupId group) { return *members_[static_cast<std::size_t>(group)]; }
+
+  // Makes the stream wait as order demands. To be called before the begin of the collective is recorded, and done() after its end.
+  void await_others(GroupId group, cudaStream_t stream);
+  void done(GroupId group, cudaStream_t stream, cudaEvent_t end);
+  // Nothing that was issued is under way.
+  void forget_ends();
+
+  // Issues the calls and returns the result of the last one, or that of the first one that failed. `where.number` counts launches, so
+  // that those of two differ. ncclInProgress: the communicator is to be asked when they are done, before anything else is enqueued.
+  ncclResult_t issue(const Collective& collective, const NcclLaunch& where, cudaStream_t stream);
+
+  // The records of all that was issued since the last call, in that order; with the sequence numbers up to the communicators' next.
+  std::vector<OpRecord> take_records();
+
+ private:
+  struct Order {
+    std::vector<GroupId> others;  // that it waits for
+    cudaEvent_t end = nullptr;    // of its own last collective
+    cudaStream_t stream = nullptr;
+  };
+  ncclResult_t issue(const NcclCall& call, cudaStream_t stream) const;
+  std::byte* address(const Address& address) const;
+
+  const Plan& plan_;
+  const Plan groups_;  // its rank and groups: records may be taken when it has gone
+  const CudaMemory& memory_;
+  std::vector<NcclCommunicator*> members_;
+  std::vector<Order> orders_;    // by GroupId; empty where NCCL keeps the order
+  std::vector<NcclCall> calls_;  // that were issued
+};
+
+}  // namespace cp::runtime

@@ -1,0 +1,135 @@
+#include "runtime/nccl/nccl_watchdog.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "runtime/cuda/cuda_streams.h"
+#include "runtime/errors.h"
+#include "runtime/nccl/nccl_error.h"
+
+namespace cp::runtime {
+
+std::string describe(Rank rank, const WatchedCollective& watched) {
+  return str("rank ", rank, ": ", operation_name(*watched.collective), " #", watched.sequence, " on ",
+             watched.communicator->name);
+}
+
+NcclWatchdog::NcclWatchdog(Options options, NcclHandles& handles)
+    : options_(std::move(options)), handles_(handles), thread_([this] { run(); }) {}
+
+NcclWatchdog::~NcclWatchdog() { stop(); }
+
+void NcclWatchdog::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void NcclWatchdog::begin(const WatchedCollective& watched) {
+  queue_.push(watched);
+  if (!asleep_.load()) return;
+  { const std::lock_guard lock(sleep_mutex_); }  // it holds this only to look at what was pushed
+  wake_.notify_one();
+}
+
+void NcclWatchdog::run() {
+  static_cast<void>(cudaSetDevice(options_.cuda_device));
+  std::unique_lock lock(sleep_mutex_);
+  while (!stopping_) {
+    if (pending_.load() == 0) {
+      asleep_.store(true);
+      wake_.wait(lock, [&] { return stopping_ || !queue_.empty() || pending_.load() > 0; });
+      asleep_.store(false);
+    }
+    if (stopping_) return;
+    lock.unlock();
+    {
+      const std::lock_guard look_lock(look_mutex_);
+      look();
+    }
+    lock.lock();
+    wake_.wait_for(lock, kPeriod, [&] { return stopping_; });
+  }
+}
+
+void NcclWatchdog::drain() {
+  const std::lock_guard lock(look_mutex_);
+  do {
+    look();
+    if (handles_.is_ending()) {
+      for (Stream& stream : streams_) stream.clear();
+      pending_.store(0);
+    }
+  } while (pending_.load() > 0 || !queue_.empty());
+}
+
+std::vector<std::int64_t> NcclWatchdog::take_ended() {
+  const std::lock_guard lock(look_mutex_);
+  return std::exchange(ended_, {});
+}
+
+void NcclWatchdog::look() {
+  fetch();
+  if (handles_.is_ending()) return;
+  try {
+    for (Stream& stream : streams_) {
+      while (!stream.empty() && advance(stream)) {
+      }
+      if (!stream.empty()) ask_nccl(stream.front());
+    }
+  } catch (...) {
+    options_.on_error(std::current_exception());
+  }
+}
+
+void NcclWatchdog::fetch() {
+  for (WatchedCollective* next = queue_.front(); next != nullptr; next = queue_.front()) {
+    const auto stream = static_cast<std::size_t>(next->stream);
+    if (stream >= streams_.size()) streams_.resize(stream + 1);
+    streams_[stream].push_back({*next, fetched_++, false, {}});
+    pending_.fetch_add(1);
+    queue_.pop();
+  }
+}
+
+// The first of the stream; true when it has ended and gone.
+bool NcclWatchdog::advance(Stream& stream) {
+  Pending& first = stream.front();
+  const WatchedCollective& watched = first.watched;
+  if (!first.has_begun) {
+    if (!is_finished(watched.begin)) return false;
+    first.has_begun = true;
+    first.since = Clock::now();
+    if (options_.on_collective) {
+      options_.on_collective(
+          {*watched.plan, *watched.collective, watched.communicator->group, watched.number, watched.step});
+    }
+  }
+  if (first.place < issued_.load(std::memory_order_acquire) && is_finished(watched.end)) {
+    const auto at = static_cast<std::size_t>(watched.stream);
+    if (at >= ended_.size()) ended_.resize(at + 1);
+    ++ended_[at];
+    stream.pop_front();
+    pending_.fetch_sub(1);
+    return true;
+  }
+  if (Clock::now() - first.since > options_.timeout) {
+    throw Timeout(str(describe(options_.rank, watched), ": no progress for ",
+                      static_cast<double>(options_.timeout.count()) / 1000, " s"));
+  }
+  return false;
+}
+
+void NcclWatchdog::ask_nccl(const Pending& pending) {
+  const ncclComm_t comm = *pending.watched.communicator->comm;
+  const ncclResult_t state = handles_.async_error(comm);
+  if (state != ncclSuccess && state != ncclInProgress)
+    throw_nccl(state, comm, describe(options_.rank, pending.watched));
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,73 @@
+// A queue from one thread to another without a lock: neither ever waits for the other.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace cp::runtime {
+
+template <class T>
+class SingleReaderQueue {
+ public:
+  SingleReaderQueue() : write_(new Block), read_(write_) {}
+  ~SingleReaderQueue() {
+    while (read_ != nullptr) drop_block();
+  }
+  SingleReaderQueue(const SingleReaderQueue&) = delete;
+  SingleReaderQueue& operator=(const SingleReaderQueue&) = delete;
+
+  // ---- the writer
+  void push(const T& value) {
+    if (written_ == kBlock) {
+      Block* const next = new Block;
+      write_->next.store(next, std::memory_order_release);
+      write_ = next;
+      written_ = 0;
+    }
+    write_->values[written_++] = value;
+    pushed_.fetch_add(1);  // sequentially consistent, for writers that then look whether the reader sleeps
+  }
+
+  // ---- the reader; or readers, one at a time
+  // The value that was pushed first, nullptr where there is none. It is the reader's until pop().
+  T* front() {
+    if (popped_.load(std::memory_order_relaxed) == pushed_.load(std::memory_order_acquire)) return nullptr;
+    if (read_at_ == kBlock) {
+      drop_block();
+      read_at_ = 0;
+    }
+    return &read_->values[read_at_];
+  }
+  void pop() {
+    ++read_at_;
+    popped_.fetch_add(1, std::memory_order_release);
+  }
+
+  // ---- anybody
+  std::int64_t pushed() const { return pushed_.load(); }
+  std::int64_t popped() const { return popped_.load(std::memory_order_acquire); }
+  bool empty() const { return popped() == pushed(); }
+
+ private:
+  static constexpr std::size_t kBlock = 256;
+  struct Block {
+    std::array<T, kBlock> values;
+    std::atomic<Block*> next{nullptr};
+  };
+  void drop_block() {
+    Block* const next = read_->next.load(std::memory_order_acquire);
+    delete read_;
+    read_ = next;
+  }
+
+  Block* write_;
+  std::size_t written_ = 0;
+  std::atomic<std::int64_t> pushed_{0}, popped_{0};
+  Block* read_;
+  std::size_t read_at_ = 0;
+};
+
+}  // namespace cp::runtime
