@@ -12,12 +12,16 @@ namespace {
 using Mask = FusedShape::Mask;
 using Document = FusedShape::Document;
 
+constexpr std::int64_t kShort = 256;
+
 std::string_view name(Mask mask) {
   switch (mask) {
     case Mask::full:
       return "full";
     case Mask::causal:
       return "causal";
+    case Mask::causal_top_left:
+      return "top-left causal";
     case Mask::window:
       return "window";
   }
@@ -33,16 +37,28 @@ bool has_mask(const MaskSlice& slice, Mask mask, std::int64_t window) {
   const std::int64_t lower = slice.kind == MaskSlice::Kind::window
                                  ? std::max<std::int64_t>(-1, q - 1 + slice.diagonal - slice.window)
                                  : -1;
-  const std::int64_t wanted_upper = mask == Mask::full ? k - 1 : k - q;
+  const std::int64_t wanted_upper = mask == Mask::full ? k - 1 : mask == Mask::causal_top_left ? 0 : k - q;
   const std::int64_t wanted_lower = mask == Mask::window ? std::max<std::int64_t>(-1, k - 1 - window) : -1;
   return wanted_upper >= 0 && upper == wanted_upper && lower == wanted_lower;
 }
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
+// The kernels for sm80, which sm120 runs too and sm100 takes for short calls, add dq up in a copy of their own. They are also the ones
+// that cannot run several documents backward.
+bool keeps_second_dq(const FusedAttention& library, const FusedShape& shape) {
+  return !library.packed || std::min(shape.q_len, shape.k_len) <= kShort;
 }
 
 }  // namespace
+
+std::string to_text(const FusedShape& shape) {
+  std::string text = str(shape.backward ? "backward " : "forward ", cp::name(shape.dtype), " batch ",
+                         shape.batch, ", q_len ", shape.q_len, ", k_len ", shape.k_len, ", q_heads ",
+                         shape.q_heads, ", kv_heads ", shape.kv_heads, ", head_dim ", shape.head_dim,
+                         ", v_head_dim ", shape.v_head_dim, ", ", name(shape.mask));
+  if (shape.mask == Mask::window) text += str(" ", shape.window);
+  if (!shape.documents.empty()) text += str(", ", shape.documents.size(), " documents");
+  return text;
+}
 
 std::optional<FusedShape> fused_form(const std::vector<MaskSlice>& slices, std::int64_t q_len,
                                      std::int64_t k_len) {
@@ -56,7 +72,7 @@ std::optional<FusedShape> fused_form(const std::vector<MaskSlice>& slices, std::
     if (part.kind == MaskSlice::Kind::window) window = std::max(window, part.window);
   }
   if (parts.empty() || q_end != q_len || k_end != k_len) return {};
-  for (const Mask mask : {Mask::full, Mask::causal, Mask::window}) {
+  for (const Mask mask : {Mask::full, Mask::causal, Mask::causal_top_left, Mask::window}) {
     const auto fits = [&](const MaskSlice& part) { return has_mask(part, mask, window); };
     if (mask == Mask::window && window < 1) continue;
     if (!std::ranges::all_of(parts, fits)) continue;
@@ -102,6 +118,9 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
   } else {
     if (!library.packed) return str("no kernel takes several documents");
     if (shape.batch != 1) return str("several documents in a batch of ", shape.batch);
+    if (shape.backward && (shape.head_dim % 16 != 0 || shape.v_head_dim % 16 != 0))
+      return str("several documents backward with head_dim ", shape.head_dim, " and v_head_dim ",
+                 shape.v_head_dim, ", which must be multiples of 16");
     std::int64_t q_len = 0, k_len = 0;
     for (const Document& part : parts) {
       q_len += part.q_len;
@@ -111,42 +130,83 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
       return str("documents have ", q_len, " queries and ", k_len, " keys of ", shape.q_len, " and ",
                  shape.k_len);
   }
+  const auto is_pair = [](const Document& part) { return part.q_len == 1 && part.k_len == 1; };
+  if (shape.backward && std::ranges::all_of(parts, is_pair)) return str("one query and one key backward");
   for (const Document& part : parts)
-    if (part.q_len < 1 || part.k_len < 1 || (shape.mask != Mask::full && part.q_len > part.k_len))
+    if (part.q_len < 1 || part.k_len < 1 ||
+        ((shape.mask == Mask::causal || shape.mask == Mask::window) && part.q_len > part.k_len))
       return str("with ", part.q_len, " queries and ", part.k_len, " keys under a ", name(shape.mask),
                  " mask, some rows see no key");
   return {};
 }
 
+std::optional<std::string> refuse_operand(const FusedShape& shape, const View& view, bool is_gradient) {
+  const auto why = [&](std::string_view reason) {
+    return str("strides [", join(view.strides), "] of a view [", join(view.shape),
+               "] (batch, seq, heads, dim) at element ", view.offset, ": ", reason);
+  };
+  if (view.shape.size() != 4 || view.strides.size() != 4) return why("there must be four");
+  const std::int64_t wide = 16 / size_bytes(shape.dtype);
+  if (view.strides[3] != 1) return why("the last must be 1");
+  if (view.offset % wide != 0 || view.advance.stride % wide != 0)
+    return why("it must begin at a multiple of 16 bytes");
+  for (std::size_t i = 0; i < 3; ++i)
+    if (view.shape[i] > 1 && (view.strides[i] % wide != 0 || view.strides[i] == 0))
+      return why("the others must be multiples of 16 bytes, and not 0");
+  if (shape.documents.empty()) return {};
+  const std::int64_t rows = view.shape[1], heads = view.shape[2], dim = view.shape[3];
+  const std::int64_t row = rows > 1 ? view.strides[1] : heads * dim, head = heads > 1 ? view.strides[2] : dim;
+  if (head < dim || row < (heads - 1) * head + dim)
+    return why("with several documents, the heads of a row must lie beside each other (BSHD)");
+  if (is_gradient && (head != dim || row != heads * dim))
+    return why("with several documents, gradients must be dense [seq, heads, dim]");
+  return {};
+}
+
 std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& shape) {
-  static_cast<void>(library);
-  const std::int64_t rows = shape.batch * shape.q_heads * round_up(shape.q_len, 128);
-  const std::int64_t keys = shape.batch * shape.q_heads * round_up(shape.k_len, 128);
-  std::int64_t bytes = 1 << 16;
-  if (!shape.documents.empty()) bytes += rows * 4;
-  if (shape.backward) {
-    bytes += rows * (round_up(shape.head_dim, 64) + 2) * 4;
-    bytes += keys * (round_up(shape.head_dim, 64) + round_up(shape.v_head_dim, 64)) * 4;
+  const std::int64_t f32 = 4, heads = shape.batch * shape.q_heads;
+  const auto documents = static_cast<std::int64_t>(shape.documents.size());
+  const bool packed = documents > 0;
+  std::int64_t longest_q = packed ? 0 : shape.q_len;
+  for (const Document& part : shape.documents) longest_q = std::max(longest_q, part.q_len);
+
+  // Descriptors and counters, of each document too: at most 17152 bytes and 448 for each were seen.
+  std::int64_t bytes = (std::int64_t{64} << 10) + documents * 512;
+  if (packed) bytes += align_up(shape.q_len * shape.q_heads * f32, 256);  // lse as [seq, heads]
+  if (!shape.backward) {
+    // Decoding cuts the keys into up to 64 parts to fill the multiprocessors; out and two sums are kept of each.
+    if (longest_q == 1)
+      bytes += std::min(heads * std::max<std::int64_t>(documents, 1) * 64, 16 * library.sm_count) *
+               (shape.v_head_dim + 2) * f32;
+    return align_up(bytes, 256);
   }
-  return round_up(bytes, 256);
+  bytes += heads * shape.q_len * f32;                   // rowsum(dout * out)
+  bytes += heads * shape.q_len * shape.head_dim * f32;  // dq
+  if (shape.q_heads != shape.kv_heads)                  // dk, dv of each query head
+    bytes +=
+        heads * shape.k_len * (shape.head_dim + shape.v_head_dim) * (packed ? f32 : size_bytes(shape.dtype));
+  if (keeps_second_dq(library, shape)) bytes += heads * align_up(shape.q_len, 8) * shape.head_dim * f32;
+  return align_up(bytes, 256);
 }
 
 const FusedAttention& cudnn_attention(std::string_view generation) {
   static const std::map<std::string_view, FusedAttention> known = [] {
     FusedAttention figures{.dtypes = {DType::f16, DType::bf16},
                            .head_dim_multiple = 8,
-                           .max_head_dim_forward = 128,
+                           .max_head_dim_forward = 256,
                            .max_head_dim_backward = 128,
                            .window = true,
-                           .packed = true,
+                           .packed = false,
                            .sm_count = 108};
     std::map<std::string_view, FusedAttention> made = {{"sm80", figures}};
-    figures.sm_count = 132;
-    made["sm90"] = figures;
-    figures.sm_count = 148;
-    made["sm100"] = figures;
     figures.sm_count = 170;
     made["sm120"] = figures;
+    figures.packed = true;
+    figures.sm_count = 148;
+    made["sm100"] = figures;
+    figures.max_head_dim_backward = 256;
+    figures.sm_count = 132;
+    made["sm90"] = figures;
     return made;
   }();
   const auto found = known.find(generation);

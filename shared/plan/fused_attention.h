@@ -2,7 +2,7 @@
 // that a plan for a GPU is made without one. The figures of a GPU's library are in the Target (gpu_target).
 //
 // The library meant is cuDNN 9 (scaled dot-product attention of its graph API); the figures were read off it by asking it without
-// a GPU (tests/gpu/cudnn_support_test.cc).
+// a GPU (tests/cudnn/support_test.cc).
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,14 @@
 namespace cp {
 
 // One call of a fused kernel. Every query row sees at least one key.
-//   full           all keys
-//   causal         j <= i + (k_len - q_len): bottom-right; the same as top-left where q_len == k_len
-//   window         i + (k_len - q_len) - window < j <= i + (k_len - q_len)
+//   full             all keys
+//   causal           j <= i + (k_len - q_len): bottom-right; the same as top-left where q_len == k_len
+//   causal_top_left  j <= i: top-left; keys after the first q_len are seen by none
+//   window           i + (k_len - q_len) - window < j <= i + (k_len - q_len)
 // `documents` (packed): the rows of q and of k are cut into as many parts, one after the other without gaps, and the mask holds
 // inside of each, with that part's lengths; batch is 1.
 struct FusedShape {
-  enum class Mask : std::uint8_t { full, causal, window };
+  enum class Mask : std::uint8_t { full, causal, causal_top_left, window };
   struct Document {
     std::int64_t q_len = 0, k_len = 0;
     bool operator==(const Document&) const = default;
@@ -39,16 +40,26 @@ struct FusedShape {
   bool operator==(const FusedShape&) const = default;
 };
 
-// The form that a list of mask slices has, where it has one: a single slice over all queries and keys (a slice that is full, causal
-// with diagonal == k_len - q_len >= 0, or a window with such a diagonal), or one slice for each document. Lengths and mask of
-// the result are set; dtype, heads, dims and batch are the caller's.
+// "backward bf16 batch 1, q_len 4096, ..., causal, 3 documents"
+std::string to_text(const FusedShape& shape);
+
+// The form that a list of mask slices has, where it has one: a single slice over all queries and keys, or one slice for each
+// document, in order and without gaps. A slice is full, causal with diagonal == k_len - q_len >= 0 or with diagonal 0, or a window
+// with the first of these diagonals; what a bound leaves out counts, not how it is written (a causal slice of one query that sees all
+// keys is full). Lengths and mask of the result are set; dtype, heads, dims and batch are the caller's.
 std::optional<FusedShape> fused_form(const std::vector<MaskSlice>& slices, std::int64_t q_len,
                                      std::int64_t k_len);
 
 // Why the library does not take it, in words with the values; nothing where it does.
 std::optional<std::string> refuse(const FusedAttention& library, const FusedShape& shape);
 
-// Bytes of workspace that suffice for a shape that is not refused: an upper bound, a multiple of 256.
+// Why a view does not do as an operand (q, k, v, out, dout or a gradient: dq, dk, dv) of such a call; nothing where it does. All but the
+// last stride, which is 1, and the place in the buffer are multiples of 16 bytes (kernels move vectors; they do not check). With
+// several documents heads lie within a row, and gradients are dense. lse is contiguous.
+std::optional<std::string> refuse_operand(const FusedShape& shape, const View& view, bool is_gradient);
+
+// Bytes of workspace that suffice for a shape that is not refused: an upper bound, a multiple of 256. Forward it is small; backward it
+// holds dq in f32 and, with fewer key heads than query heads, dk and dv of each query head.
 std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& shape);
 
 // cuDNN's figures for a generation of GPUs: "sm80", "sm90", "sm100" or "sm120". Throws InvalidInput for another.

@@ -1,0 +1,193 @@
+#include "shared/plan/fused_attention.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/error.h"
+
+namespace cp {
+namespace {
+
+using Kind = MaskSlice::Kind;
+using Mask = FusedShape::Mask;
+
+MaskSlice slice(std::int64_t q_begin, std::int64_t q_len, std::int64_t k_begin, std::int64_t k_len, Kind kind,
+                std::int64_t diagonal = 0, std::int64_t window = 0) {
+  return {q_begin, q_len, k_begin, k_len, kind, diagonal, window};
+}
+
+FusedShape call(bool backward = false) {
+  FusedShape shape;
+  shape.backward = backward;
+  shape.q_len = shape.k_len = 1024;
+  shape.q_heads = 8;
+  shape.kv_heads = 2;
+  shape.head_dim = shape.v_head_dim = 128;
+  shape.mask = Mask::causal;
+  return shape;
+}
+
+TEST(FusedForm, OneSlice) {
+  EXPECT_EQ(fused_form({slice(0, 4, 0, 6, Kind::full)}, 4, 6)->mask, Mask::full);
+  EXPECT_EQ(fused_form({slice(0, 4, 0, 6, Kind::causal, 2)}, 4, 6)->mask, Mask::causal);
+  EXPECT_EQ(fused_form({slice(0, 4, 0, 4, Kind::causal, 0)}, 4, 4)->mask, Mask::causal);
+  EXPECT_EQ(fused_form({slice(0, 6, 0, 4, Kind::causal, 0)}, 6, 4)->mask, Mask::causal_top_left);
+  const auto window = fused_form({slice(0, 4, 0, 6, Kind::window, 2, 3)}, 4, 6);
+  EXPECT_EQ(window->mask, Mask::window);
+  EXPECT_EQ(window->window, 3);
+  EXPECT_TRUE(window->documents.empty());
+}
+
+TEST(FusedForm, NoneForOtherDiagonalsGapsAndParts) {
+  EXPECT_FALSE(fused_form({}, 4, 6));
+  EXPECT_FALSE(fused_form({slice(0, 4, 0, 6, Kind::causal, 1)}, 4, 6));
+  EXPECT_FALSE(fused_form({slice(0, 4, 0, 4, Kind::causal, -1)}, 4, 4));
+  EXPECT_FALSE(fused_form({slice(0, 4, 0, 5, Kind::full)}, 4, 6));
+  EXPECT_FALSE(fused_form({slice(1, 3, 0, 6, Kind::full)}, 4, 6));
+  EXPECT_FALSE(fused_form({slice(0, 2, 0, 2, Kind::full), slice(2, 2, 3, 3, Kind::full)}, 4, 6));
+  EXPECT_FALSE(fused_form({slice(0, 4, 0, 2, Kind::full), slice(0, 4, 2, 4, Kind::causal, 0)}, 4, 6));
+  EXPECT_FALSE(fused_form({slice(0, 2, 0, 2, Kind::full), slice(2, 2, 2, 2, Kind::causal, 0)}, 4, 4));
+}
+
+TEST(FusedForm, DocumentsInAnyOrderWithTheirLengths) {
+  const auto shape =
+      fused_form({slice(3, 2, 3, 4, Kind::causal, 2), slice(0, 3, 0, 3, Kind::causal, 0)}, 5, 7);
+  ASSERT_TRUE(shape);
+  EXPECT_EQ(shape->mask, Mask::causal);
+  EXPECT_EQ(shape->documents, (std::vector<FusedShape::Document>{{3, 3}, {2, 4}}));
+  // One query that sees all of its document is causal, and in any window that is long enough.
+  EXPECT_EQ(fused_form({slice(0, 3, 0, 3, Kind::causal, 0), slice(3, 1, 3, 2, Kind::full)}, 4, 5)->mask,
+            Mask::causal);
+  EXPECT_EQ(
+      fused_form({slice(0, 9, 0, 9, Kind::window, 0, 4), slice(9, 2, 9, 2, Kind::causal, 0)}, 11, 11)->window,
+      4);
+}
+
+// The form says the same about each pair of query and key as the slices do.
+RC_GTEST_PROP(FusedForm, AllowsTheSlicesPairs, ()) {
+  const auto count = *rc::gen::inRange(1, 4);
+  std::vector<MaskSlice> slices;
+  std::int64_t q_len = 0, k_len = 0;
+  const std::int64_t window = *rc::gen::inRange<std::int64_t>(1, 6);
+  for (int i = 0; i < count; ++i) {
+    const auto q = *rc::gen::inRange<std::int64_t>(1, 6), k = *rc::gen::inRange<std::int64_t>(1, 8);
+    const auto kind = *rc::gen::element(Kind::full, Kind::causal, Kind::window);
+    const auto diagonal = *rc::gen::element<std::int64_t>(0, k - q, k - 1);
+    slices.push_back(slice(q_len, q, k_len, k, kind, diagonal, kind == Kind::window ? window : 0));
+    q_len += q;
+    k_len += k;
+  }
+  const auto shape = fused_form(slices, q_len, k_len);
+  RC_CLASSIFY(shape.has_value(), "has a form");
+  if (!shape) return;
+  std::vector<FusedShape::Document> parts = shape->documents;
+  if (parts.empty()) parts = {{q_len, k_len}};
+  RC_ASSERT(parts.size() == slices.size());
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    for (std::int64_t i = 0; i < parts[p].q_len; ++i) {
+      const std::int64_t diagonal =
+          i + (shape->mask == Mask::causal_top_left ? 0 : parts[p].k_len - parts[p].q_len);
+      for (std::int64_t j = 0; j < parts[p].k_len; ++j) {
+        const bool by_form = shape->mask == Mask::full ||
+                             (j <= diagonal && (shape->mask != Mask::window || j > diagonal - shape->window));
+        RC_ASSERT(by_form == allows(slices[p], slices[p].q_begin + i, slices[p].k_begin + j));
+      }
+    }
+  }
+}
+
+TEST(FusedAttention, RefusesWithTheValue) {
+  const FusedAttention& h100 = cudnn_attention("sm90");
+  const auto reason = [&](auto change, bool backward = false) {
+    FusedShape shape = call(backward);
+    change(shape);
+    return refuse(h100, shape).value_or("taken");
+  };
+  EXPECT_EQ(reason([](FusedShape&) {}), "taken");
+  EXPECT_EQ(reason([](FusedShape& s) { s.dtype = DType::f32; }), "dtype f32 is not one of bf16, f16");
+  EXPECT_EQ(reason([](FusedShape& s) { s.head_dim = 100; }), "head_dim 100 is not a multiple of 8");
+  EXPECT_EQ(reason([](FusedShape& s) { s.v_head_dim = 512; }),
+            "v_head_dim 512 is above 256, the forward kernels' limit");
+  EXPECT_EQ(reason([](FusedShape& s) { s.kv_heads = 3; }), "kv_heads 3 does not divide q_heads 8");
+  EXPECT_EQ(reason([](FusedShape& s) { s.q_len = 2048; }),
+            "with 2048 queries and 1024 keys under a causal mask, some rows see no key");
+  EXPECT_EQ(reason([](FusedShape& s) { s.q_len = 2048, s.mask = Mask::causal_top_left; }), "taken");
+  EXPECT_EQ(reason([](FusedShape& s) {
+              s.batch = 2, s.documents = {{1024, 1024}};
+            }),
+            "several documents in a batch of 2");
+  EXPECT_EQ(reason([](FusedShape& s) {
+              s.documents = {{1000, 1000}};
+            }),
+            "documents have 1000 queries and 1000 keys of 1024 and 1024");
+  EXPECT_EQ(reason([](FusedShape& s) { s.q_len = s.k_len = 1; }, true), "one query and one key backward");
+  EXPECT_EQ(reason(
+                [](FusedShape& s) {
+                  s.head_dim = 72, s.documents = {{1024, 1024}};
+                },
+                true),
+            "several documents backward with head_dim 72 and v_head_dim 128, which must be multiples of 16");
+  FusedShape packed = call();
+  packed.documents = {{1000, 1000}, {24, 24}};
+  EXPECT_EQ(refuse(h100, packed), std::nullopt);
+  EXPECT_EQ(refuse(cudnn_attention("sm80"), packed), "no kernel takes several documents");
+  EXPECT_THROW(cudnn_attention("sm70"), InvalidInput);
+}
+
+TEST(FusedAttention, RefusesOperandsByTheirStrides) {
+  FusedShape shape = call();
+  const View bshd = dense_view(0, 0, {1, 1024, 8, 128});
+  View bnsd = bshd;
+  bnsd.strides = {1024 * 8 * 128, 128, 1024 * 128, 1};
+  EXPECT_FALSE(refuse_operand(shape, bshd, false));
+  EXPECT_FALSE(refuse_operand(shape, bnsd, true));
+  View moved = bshd;
+  moved.offset = 4;
+  EXPECT_TRUE(refuse_operand(shape, moved, false));
+  View odd = bshd;
+  odd.strides = {1024 * 8 * 129, 8 * 129, 129, 1};
+  EXPECT_TRUE(refuse_operand(shape, odd, false));
+  View repeated = bshd;
+  repeated.strides[2] = 0;
+  EXPECT_TRUE(refuse_operand(shape, repeated, false));
+
+  shape.documents = {{1000, 1000}, {24, 24}};
+  View interleaved = bshd;  // k of a packed qkv
+  interleaved.strides = {1024 * 3 * 8 * 128, 3 * 8 * 128, 128, 1};
+  EXPECT_FALSE(refuse_operand(shape, interleaved, false));
+  EXPECT_TRUE(refuse_operand(shape, interleaved, true));
+  EXPECT_FALSE(refuse_operand(shape, bshd, true));
+  EXPECT_TRUE(refuse_operand(shape, bnsd, false));
+}
+
+// Sizes that cuDNN 9.19 asked for (tests/cudnn/support_test.cc asks it again): the bound is above each, by little where it is large.
+TEST(FusedAttention, WorkspaceBoundsWhatTheLibraryAsksFor) {
+  struct Seen {
+    const char* gpu;
+    FusedShape shape;
+    std::int64_t bytes;
+  };
+  FusedShape gqa = call(true), mha = call(true), packed = call(true), decode = call();
+  mha.q_len = mha.k_len = 1001, mha.kv_heads = 8, mha.mask = Mask::full;
+  packed.q_len = packed.k_len = 65536, packed.q_heads = 64, packed.kv_heads = 8;
+  packed.documents = {4, {16384, 16384}};
+  decode.q_len = 1, decode.k_len = 1048576, decode.q_heads = 100, decode.kv_heads = 25,
+  decode.mask = Mask::full;
+  for (const Seen& seen :
+       {Seen{"sm90", gqa, 8421632}, Seen{"sm80", gqa, 12615808}, Seen{"sm100", gqa, 8421504},
+        Seen{"sm120", gqa, 12615808}, Seen{"sm90", mha, 4132384}, Seen{"sm80", mha, 8261024},
+        Seen{"sm90", packed, 6459231104}, Seen{"sm90", decode, 416128}}) {
+    const std::int64_t bound = workspace_bytes(cudnn_attention(seen.gpu), seen.shape);
+    EXPECT_GE(bound, seen.bytes) << seen.gpu << ' ' << to_text(seen.shape);
+    EXPECT_EQ(bound % 256, 0);
+    if (seen.shape.backward) {
+      const std::int64_t lse = seen.shape.documents.empty() ? 0 : seen.shape.q_len * seen.shape.q_heads * 4;
+      EXPECT_LE(bound - lse, seen.bytes + 70'000) << seen.gpu << ' ' << to_text(seen.shape);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cp
