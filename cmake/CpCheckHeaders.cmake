@@ -16,8 +16,8 @@ file(GLOB_RECURSE cp_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${
 if(NOT CP_HAVE_GLOO)
   list(FILTER cp_headers EXCLUDE REGEX "^runtime/gloo/")
 endif()
-if(NOT CP_HAVE_NCCL)
-  list(FILTER cp_headers EXCLUDE REGEX "^runtime/(nccl|cuda)/")
+if(NOT CP_HAVE_CUDA_HEADERS)
+  list(FILTER cp_headers EXCLUDE REGEX "^(runtime/(nccl|cuda)|tests/(gpu|emulated_gpu))/")
 endif()
 
 # Whether the source beside the header compiles it alone.
@@ -58,6 +58,9 @@ if(cp_header_sources)
   target_link_libraries(cp_check_headers PRIVATE
     cp_warnings cp::shared cp::traces cp::sim cp::runtime Eigen3::Eigen CLI11::CLI11
     nlohmann_json::nlohmann_json)
+  if(CP_HAVE_CUDA_HEADERS)
+    target_link_libraries(cp_check_headers PRIVATE cp_cuda_headers)
+  endif()
   if(CP_BUILD_TESTS)
     target_link_libraries(cp_check_headers PRIVATE GTest::gmock RapidCheck::rapidcheck)
   endif()

@@ -68,6 +68,18 @@ if(NOT CP_WITH_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+# The tests run the GPU's code over an emulated GPU (tests/emulated_gpu), which implements CUDA's and NCCL's headers on the host and
+# needs neither library nor compiler of theirs: also where the code for real GPUs is switched off.
+find_path(CP_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CP_CUDA_INCLUDE_DIR})
+mark_as_advanced(CP_CUDA_INCLUDE_DIR NCCL_INCLUDE_DIR)
+set(CP_HAVE_CUDA_HEADERS OFF)
+if(CP_CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
+  set(CP_HAVE_CUDA_HEADERS ON)
+  add_library(cp_cuda_headers INTERFACE)
+  target_include_directories(cp_cuda_headers SYSTEM INTERFACE ${CP_CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+endif()
+
 # One row of the table: a name, what was found, and what it is for.
 function(cp_print_row name version use)
   string(LENGTH "${name}" name_length)
@@ -130,5 +142,6 @@ function(cp_print_dependencies)
   cp_print_dependency("Gloo" ${gloo_wanted} "${Gloo_FOUND}" "${Gloo_VERSION}" "cprun on CPUs")
   cp_print_dependency("CUDA toolkit" ${cuda_wanted} "${CUDAToolkit_FOUND}" "${CUDAToolkit_VERSION}" "cprun on GPUs (with NCCL)")
   cp_print_dependency("NCCL" ${cuda_wanted} "${NCCL_FOUND}" "${NCCL_VERSION}" "cprun on GPUs (with CUDA)")
+  cp_print_dependency("CUDA headers" ON "${CP_HAVE_CUDA_HEADERS}" "" "tests of the GPU's code over an emulated GPU")
   message(STATUS "")
 endfunction()

@@ -1,0 +1,35 @@
+# The GPU's code over an emulated GPU: CUDA's runtime interface and NCCL's, implemented on the host (tests/emulated_gpu/*.cc).
+#   cp_emulated_runtime     what cp::gpu and cp::runtime are, compiled as C++, without a library of CUDA's
+#   emulated_gpu_test       tests/gpu and the tests of the emulation itself, on it
+#   gpu_test                tests/gpu on real GPUs; skipped where there is none
+#   cprun_emulated          cprun on it
+
+get_property(gpu_sources GLOBAL PROPERTY CP_GPU_SOURCES)
+get_property(top_sources GLOBAL PROPERTY CP_RUNTIME_TOP_SOURCES)
+list(FILTER gpu_sources EXCLUDE REGEX "/cuda/(cudnn|cublas|no)_[a-z_0-9]*\\.(cc|cu)$")  # NVIDIA's kernels; fused_kernels.cc has them on the host
+set(cuda_sources ${gpu_sources})
+list(FILTER cuda_sources INCLUDE REGEX "\\.cu$")
+# Each folder has its own properties of a source, so those for nvcc (runtime/) stay as they are.
+set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+
+file(GLOB emulation_sources CONFIGURE_DEPENDS "emulated_gpu/*.cc")
+cp_add_library(emulated_runtime ${gpu_sources} ${top_sources} ${emulation_sources})
+target_compile_definitions(cp_emulated_runtime PUBLIC CP_GPU_EMULATED CP_HAVE_NCCL)
+target_link_libraries(cp_emulated_runtime PUBLIC cp::runtime_base cp_cuda_headers)
+
+file(GLOB gpu_test_sources CONFIGURE_DEPENDS "gpu/*.cc")
+file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
+cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${emulation_test_sources} LIBS cp_emulated_runtime cp_test_support
+  LABEL emulated)
+target_sources(emulated_gpu_test PRIVATE runtime/processes.cc)  # forks ranks
+if(CP_HAVE_NCCL AND gpu_test_sources)
+  cp_add_test(gpu_test SOURCES ${gpu_test_sources} LIBS cp::runtime cp_test_support LABEL gpu)
+  target_sources(gpu_test PRIVATE runtime/processes.cc)
+endif()
+
+get_property(cprun_sources GLOBAL PROPERTY CP_CPRUN_SOURCES)
+if(cprun_sources)
+  cp_add_executable(cprun_emulated ${cprun_sources})
+  target_link_libraries(cprun_emulated PRIVATE cp::cli cp_emulated_runtime cp_template_flags)
+  target_compile_definitions(cprun_emulated PRIVATE CP_VERSION="${PROJECT_VERSION}")
+endif()

@@ -1,0 +1,72 @@
+// Streams of the emulated GPU: a FIFO of work each, which a thread of its own runs.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace cp::emulated {
+
+// A point of a stream's work that others wait for.
+class Record {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  void complete();
+  bool done() const;
+  void wait() const;
+  Time time() const;  // of completion; done
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool done_ = false;
+  Time time_ = {};
+};
+
+class Stream {
+ public:
+  using Work = std::function<void()>;
+
+  // `run` runs each work, on the stream's thread, and throws nothing.
+  Stream(int device, unsigned flags, int priority, std::function<void(const Work&)> run);
+  ~Stream();  // waits for the work
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  int device() const { return device_; }
+  unsigned flags() const { return flags_; }
+  int priority() const { return priority_; }
+
+  void push(Work work);
+  std::shared_ptr<Record> record();                     // of what was pushed so far
+  void wait_for(std::shared_ptr<const Record> record);  // what is pushed from now on starts after it
+  bool idle() const;
+  void finish();  // blocks until all that was pushed so far has run
+
+ private:
+  struct Entry {
+    Work work;
+    std::shared_ptr<const Record> awaits;
+    std::shared_ptr<Record> completes;
+  };
+  void push(Entry entry);
+  void run_entries();
+
+  const int device_;
+  const unsigned flags_;
+  const int priority_;
+  const std::function<void(const Work&)> run_;
+  mutable std::mutex mutex_;
+  std::condition_variable has_entries_;
+  std::deque<Entry> entries_;
+  bool running_ = false, closing_ = false;
+  std::thread thread_;  // last: it uses the above
+};
+
+}  // namespace cp::emulated
