@@ -7,8 +7,6 @@
 #include <iterator>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
-
 #include "cli/trace_measured.h"
 #include "cli/trace_merge.h"
 #include "shared/base/error.h"
@@ -19,13 +17,10 @@
 namespace cp::cli {
 namespace {
 
-// The writer of predictions knows one backend, that of GPUs.
 std::string measured_chrome(const MeasuredRun& run) {
   std::ostringstream out;
   sim::write_chrome_trace(out, run.slices(), run.cluster);
-  nlohmann::ordered_json trace = nlohmann::ordered_json::parse(out.str());
-  trace["distributedInfo"]["backend"] = run.backend.empty() ? "unknown" : run.backend;
-  return chrome_text(trace);
+  return out.str();
 }
 
 std::string measured_perfetto(const MeasuredRun& run) {

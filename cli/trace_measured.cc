@@ -165,7 +165,9 @@ sim::Cluster cluster_of(const std::vector<RankTrace>& ranks) {
 
 sim::TraceSlices MeasuredRun::slices() const {
   const sim::TracedPass pass{"measured", plans, &timeline};
-  return sim::trace_slices({&pass, 1});
+  sim::TraceSlices slices = sim::trace_slices({&pass, 1});
+  slices.backend = backend.empty() ? "unknown" : backend;
+  return slices;
 }
 
 MeasuredRun measured_run(std::vector<RankTrace> ranks, const std::string& name) {

@@ -143,8 +143,7 @@ void require_pids(const pb::Trace& trace, const std::string& name) {
   }
 }
 
-}  // namespace
-
+// An event a line.
 std::string chrome_text(const ordered_json& trace) {
   std::string text = "{";
   for (const auto& [key, value] : trace.items()) {
@@ -158,6 +157,8 @@ std::string chrome_text(const ordered_json& trace) {
   }
   return text + "\n]\n}\n";
 }
+
+}  // namespace
 
 std::string merge_chrome(const LabelledTrace& first, const LabelledTrace& second) {
   ordered_json a = parse_chrome(first), b = parse_chrome(second);

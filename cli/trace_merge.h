@@ -3,8 +3,6 @@
 
 #include <string>
 
-#include <nlohmann/json_fwd.hpp>
-
 namespace cp::cli {
 
 // A whole file, and what its processes are called by: "predicted" makes "rank 0" "predicted rank 0". `name` is for messages.
@@ -17,8 +15,5 @@ struct LabelledTrace {
 // distributedInfo) is the second's. Throw InvalidInput for what is no such file.
 std::string merge_chrome(const LabelledTrace& first, const LabelledTrace& second);
 std::string merge_perfetto(const LabelledTrace& first, const LabelledTrace& second);
-
-// Chrome's format with an event a line.
-std::string chrome_text(const nlohmann::ordered_json& trace);
 
 }  // namespace cp::cli

@@ -93,7 +93,7 @@ class Writer {
     }
     out_ << "],\n\"distributedInfo\": ";
     Object info(out_);
-    info.text("backend", "nccl");
+    info.text("backend", slices_.backend);
     if (begin_ < end_) info.number("rank", slices_.ranks[begin_].rank);
     info.number("world_size", slices_.world_size()).end();
     out_ << ",\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": 0,\n\"traceEvents\": [";

@@ -53,6 +53,7 @@ struct TraceSlices {
   std::vector<std::int64_t> begin_ns;
   std::vector<TraceRank> ranks;
   std::vector<TraceFlow> flows;
+  std::string backend = "nccl";  // predictions are of GPUs
 
   Rank world_size() const;  // one more than the highest rank
   const Plan& plan(std::size_t rank, const TraceSlice& slice) const { return passes[slice.pass].plans[rank]; }
