@@ -21,12 +21,14 @@
 #if defined(__CUDACC__)
 #define CP_DEVICE __device__ __forceinline__
 #define CP_UNROLL _Pragma("unroll")
+#define CP_NO_UNROLL _Pragma("unroll 1")
 #else
 #include <functional>
 #include <memory>
 #include <vector>
-#define CP_DEVICE
+#define CP_DEVICE inline
 #define CP_UNROLL
+#define CP_NO_UNROLL
 #endif
 
 namespace cp::emulated {

@@ -1,0 +1,93 @@
+#include "runtime/cuda/cublas_matmul.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <cublas_v2.h>
+
+#include "runtime/cuda/cuda_error.h"
+#include "runtime/errors.h"
+
+namespace cp::runtime {
+namespace {
+
+void check_cublas(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string text = str(call, ": ", cublasGetStatusName(status), ", ", cublasGetStatusString(status));
+  if (status == CUBLAS_STATUS_EXECUTION_FAILED)
+    throw PeerLost(str("the GPU is lost to this process; ", text));
+  throw InvalidInput(text);
+}
+#define CP_CUBLAS(call) check_cublas((call), #call)
+
+std::optional<cudaDataType_t> type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::f16:
+      return CUDA_R_16F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::i32:
+    case DType::i64:
+      break;
+  }
+  return std::nullopt;
+}
+
+// How the library, which counts columns first, takes a row-major matrix as its transpose: as it lies, or transposed again.
+struct Operand {
+  cublasOperation_t operation = CUBLAS_OP_N;
+  std::int64_t leading = 0;
+};
+std::optional<Operand> operand(const View& matrix) {
+  const std::int64_t rows = matrix.shape[0], columns = matrix.shape[1];
+  const std::int64_t row_step = rows == 1 ? columns : matrix.strides[0],
+                     column_step = columns == 1 ? rows : matrix.strides[1];
+  if ((columns == 1 || column_step == 1) && row_step >= columns) return Operand{CUBLAS_OP_N, row_step};
+  if ((rows == 1 || row_step == 1) && column_step >= rows) return Operand{CUBLAS_OP_T, column_step};
+  return std::nullopt;
+}
+
+}  // namespace
+
+struct CublasMatMul::Impl {
+  cublasHandle_t handle = nullptr;
+
+  ~Impl() {
+    if (handle != nullptr) cublasDestroy(handle);
+  }
+  void start() {
+    if (handle != nullptr) return;
+    CP_CUBLAS(cublasCreate(&handle));
+    CP_CUBLAS(cublasSetMathMode(
+        handle,
+        static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
+  }
+};
+
+CublasMatMul::CublasMatMul() : impl_(std::make_unique<Impl>()) {}
+CublasMatMul::~CublasMatMul() = default;
+
+PreparedKernel CublasMatMul::prepare(const MatMul& kernel, const CudaMemory& memory) {
+  const auto in_type = type_of(memory.dtype(kernel.a)), out_type = type_of(memory.dtype(kernel.out));
+  if (!in_type || !out_type || kernel.a.numel() == 0 || kernel.b.numel() == 0) return {};
+  const auto a = operand(kernel.a), b = operand(kernel.b), out = operand(kernel.out);
+  if (!a || !b || !out || out->operation != CUBLAS_OP_N) return {};
+  impl_->start();
+  const auto compute = *in_type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+  return [this, &kernel, &memory, a = *a, b = *b, out = *out, in_type = *in_type, out_type = *out_type,
+          compute](std::int64_t iteration, cudaStream_t stream) {
+    const float one = 1, before = kernel.accumulate ? 1.0f : 0.0f;
+    CP_CUBLAS(cublasSetStream(impl_->handle, stream));
+    CP_CUBLAS(cublasSetWorkspace(impl_->handle, nullptr, 0));  // setting the stream gave it the library's own
+    CP_CUBLAS(cublasGemmEx_64(impl_->handle, b.operation, a.operation, kernel.out.shape[1],
+                              kernel.out.shape[0], kernel.a.shape[1], &one, memory.at(kernel.b, iteration),
+                              in_type, b.leading, memory.at(kernel.a, iteration), in_type, a.leading, &before,
+                              memory.at(kernel.out, iteration), out_type, out.leading, compute,
+                              CUBLAS_GEMM_DEFAULT));
+  };
+}
+
+}  // namespace cp::runtime
