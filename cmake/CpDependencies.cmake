@@ -68,6 +68,15 @@ if(NOT CP_WITH_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+# Fused attention on GPUs; without it, the project's own kernels run it.
+set(CP_HAVE_CUDNN OFF)
+if(CP_HAVE_NCCL)
+  find_package(CudnnFrontend MODULE QUIET)
+  if(CudnnFrontend_FOUND)
+    set(CP_HAVE_CUDNN ON)
+  endif()
+endif()
+
 # The tests run the GPU's code over an emulated GPU (tests/emulated_gpu), which implements CUDA's and NCCL's headers on the host and
 # needs neither library nor compiler of theirs: also where the code for real GPUs is switched off.
 find_path(CP_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
@@ -142,6 +151,9 @@ function(cp_print_dependencies)
   cp_print_dependency("Gloo" ${gloo_wanted} "${Gloo_FOUND}" "${Gloo_VERSION}" "cprun on CPUs")
   cp_print_dependency("CUDA toolkit" ${cuda_wanted} "${CUDAToolkit_FOUND}" "${CUDAToolkit_VERSION}" "cprun on GPUs (with NCCL)")
   cp_print_dependency("NCCL" ${cuda_wanted} "${NCCL_FOUND}" "${NCCL_VERSION}" "cprun on GPUs (with CUDA)")
+  cp_print_dependency("cuDNN" ${cuda_wanted} "${Cudnn_INCLUDE_DIR}" "${Cudnn_VERSION}" "fused attention on GPUs")
+  cp_print_dependency("cudnn-frontend" ${cuda_wanted} "${CudnnFrontend_INCLUDE_DIR}" "${CudnnFrontend_VERSION}"
+    "fused attention on GPUs")
   cp_print_dependency("CUDA headers" ON "${CP_HAVE_CUDA_HEADERS}" "" "tests of the GPU's code over an emulated GPU")
   message(STATUS "")
 endfunction()

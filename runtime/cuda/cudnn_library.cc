@@ -1,0 +1,55 @@
+#include "runtime/cuda/cudnn_library.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include <cuda_runtime_api.h>
+#include <cudnn_frontend.h>
+#include <dlfcn.h>
+
+#include "shared/base/error.h"
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;  // cudnn-frontend asks for one where it does not link the library itself
+}
+
+namespace cp::runtime {
+namespace {
+
+std::string open_library() {
+  // cudnn-frontend would take any libcudart that it finds, an older one first; this process has one already.
+  ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", str("libcudart.so.", CUDART_VERSION / 1000).c_str(), 0);
+  std::string errors;
+  for (const char* name : {"libcudnn.so.9", CP_CUDNN_LIBRARY}) {
+    if (*name == '\0') continue;
+    cudnn_frontend::cudnn_dlhandle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (cudnn_frontend::cudnn_dlhandle) return {};
+    const char* error = ::dlerror();
+    errors += str(errors.empty() ? "" : "; ", error ? error : name);
+  }
+  return errors;
+}
+
+}  // namespace
+
+void load_cudnn() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (cudnn_frontend::cudnn_dlhandle) return;
+  const std::string errors = open_library();
+  if (!cudnn_frontend::cudnn_dlhandle)
+    throw InvalidInput(str("fused attention needs cuDNN 9, which was not found (", errors,
+                           "); add its folder to LD_LIBRARY_PATH, or plan with the exact engine"));
+}
+
+std::optional<std::string> cudnn_version() {
+  try {
+    load_cudnn();
+  } catch (const InvalidInput&) {
+    return {};
+  }
+  const std::size_t version = cudnn_frontend::detail::get_backend_version();
+  return str(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,13 @@
+// lse of a packed call: plans keep it as [heads, rows], cuDNN wants it as [rows, heads].
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace cp::runtime {
+
+// out[j][i] = in[i][j] for a dense in of `rows` x `columns`. Enqueues.
+void transpose_f32(cudaStream_t stream, const float* in, float* out, std::int64_t rows, std::int64_t columns);
+
+}  // namespace cp::runtime
