@@ -68,7 +68,7 @@ class Job::Impl {
         .add(options.allow_to_partial)
         .add(static_cast<int>(options.partial_rule));
     const Plan& plan = plans_.get(hasher.digest(), [&] {
-      return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank);
+      return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank, device_->target());
     });
     const Bindings bindings = {{kRedistributeInput, in.data, in.size_bytes},
                                {kRedistributeOutput, out.data, out.size_bytes}};
@@ -92,6 +92,8 @@ Rank Job::rank() const { return impl_->environment_.rank; }
 std::int32_t Job::world_size() const { return impl_->environment_.world_size; }
 std::int32_t Job::local_rank() const { return impl_->environment_.local_rank; }
 Device& Job::device() { return *impl_->device_; }
+bool Job::host_memory() const { return impl_->device_->host_memory(); }
+const Target& Job::target() const { return impl_->device_->target(); }
 PlanCache& Job::plans() { return impl_->plans_; }
 RendezvousClient& Job::rendezvous() { return *impl_->client_; }
 void Job::barrier(const std::string& name) { impl_->client_->barrier(name); }

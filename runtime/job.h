@@ -9,6 +9,9 @@
 //
 //   cprun --nproc-per-node 4 -- ./program
 //
+// With cprun --backend nccl each rank has a GPU, which is the current one of the thread that made the Job: the buffers that plans and
+// redistribute() are given are addresses of its memory (cudaMalloc).
+//
 // All ranks make the same calls in the same order. Plans are compared between ranks before their first use, and kept.
 #pragma once
 
@@ -39,13 +42,16 @@ class Job {
   Rank rank() const;
   std::int32_t world_size() const, local_rank() const;
 
-  // On the CPU, over Gloo: buffers are host memory. Its errors (PeerLost, Timeout) name the rank that failed first.
+  // Of the backend that cprun was told: buffers are host memory on gloo, and addresses of the rank's GPU on nccl. Its errors (PeerLost,
+  // Timeout) name the rank that failed first.
   Device& device();
+  bool host_memory() const;      // whether its buffers are host memory
+  const Target& target() const;  // what plans for it are best made for, on all ranks alike
   PlanCache& plans();
   RendezvousClient& rendezvous();  // keys, barriers and gathers of small data
 
   void barrier(const std::string& name);  // of all ranks
-  // Moves `in` to the layout of `out`, into out's memory, as redistribute() of dtensor.h; its plan is kept. Ranks that neither mesh has
+  // Moves `in` to the layout of `out`, into out's memory (both the device's), as redistribute() of dtensor.h; its plan is kept. Ranks that neither mesh has
   // have nothing to do.
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
                     RankTrace* trace = nullptr);

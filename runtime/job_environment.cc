@@ -49,6 +49,7 @@ std::optional<JobEnvironment> job_environment() {
     job.timeout = std::chrono::milliseconds(number("CPRUN_TIMEOUT_MS", 1, std::int64_t{1} << 40));
   if (const char* interface = variable("CPRUN_INTERFACE")) job.interface = interface;
   if (const char* backend = variable("CPRUN_BACKEND")) job.backend = parse_backend(backend);
+  if (variable("CPRUN_ALLOW_SHARED_GPU")) job.allow_shared_gpu = number("CPRUN_ALLOW_SHARED_GPU", 0, 1) != 0;
   ::unsetenv("CPRUN_TOKEN");  // not for what this process starts
   return job;
 }
@@ -72,7 +73,8 @@ std::vector<std::string> variables_of(const JobEnvironment& job) {
           str("CPRUN_JOB_ID=", job.job_id),
           str("CPRUN_TIMEOUT_MS=", job.timeout.count()),
           str("CPRUN_INTERFACE=", job.interface),
-          str("CPRUN_BACKEND=", name(job.backend))};
+          str("CPRUN_BACKEND=", name(job.backend)),
+          str("CPRUN_ALLOW_SHARED_GPU=", job.allow_shared_gpu ? 1 : 0)};
 }
 
 std::optional<ForeignRank> foreign_rank() {

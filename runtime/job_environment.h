@@ -6,6 +6,7 @@
 //   CPRUN_TIMEOUT_MS                                         of connecting, and of each wait for a peer
 //   CPRUN_INTERFACE                                          address or name that peers of this rank connect to
 //   CPRUN_BACKEND                                            what runs the plans: gloo or nccl
+//   CPRUN_ALLOW_SHARED_GPU                                   1: several ranks may have one GPU
 #pragma once
 
 #include <chrono>
@@ -38,6 +39,7 @@ struct JobEnvironment {
   std::chrono::milliseconds timeout{30'000};
   std::string interface = "127.0.0.1";
   Backend backend = Backend::gloo;
+  bool allow_shared_gpu = false;
 };
 
 // Takes the token out of the environment, so that what this process starts does not have it: once for each process. Nothing where cprun

@@ -23,24 +23,86 @@ std::map<std::string, std::string> library_versions(Backend backend) {
 #ifdef CP_HAVE_GLOO
   if (backend == Backend::gloo) return gloo_library_versions();
 #endif
+#ifdef CP_HAVE_NCCL
+  if (backend == Backend::nccl) return gpu_library_versions();
+#endif
   return {};
 }
 
+void require_backend(Backend backend) {
+#ifndef CP_HAVE_GLOO
+  if (backend == Backend::gloo) {
+    throw InvalidInput(
+        "this build has no Gloo; use --backend nccl, or install libgloo-dev and build again "
+        "(cmake --preset release)");
+  }
+#endif
+#ifndef CP_HAVE_NCCL
+  if (backend == Backend::nccl) {
+    throw InvalidInput(
+        "this build has no CUDA and NCCL; use --backend gloo, or build where the CUDA toolkit and NCCL are "
+        "(cmake --preset cuda says what it misses)");
+  }
+#endif
+  static_cast<void>(backend);  // of a build that has all
+}
+
 JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
-                           OnCollective on_collective)
-    : timeout_(job.timeout), client_(std::move(client)) {
+                           JoinedDeviceOptions options)
+    : timeout_(job.timeout), client_(std::move(client)), target_(&host_target()) {
+  require_backend(job.backend);
+  options.on_collective = [this, also = std::move(options.on_collective)](const CollectiveBegin& begin) {
+    tell(begin);
+    if (also) also(begin);
+  };
+  device_ = job.backend == Backend::gloo ? make_gloo(job, std::move(options.on_collective))
+                                         : make_nccl(job, std::move(options));
+  client_->on_failure([this](const Failure&) { device_->abort(); });
+}
+
+#ifdef CP_HAVE_GLOO
+std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job,
+                                                       OnCollective on_collective) {
   GlooOptions options;
   options.rank = job.rank;
   options.store = std::make_shared<RendezvousStore>(client_);
   options.hostname = job.interface;
   options.timeout = job.timeout;
-  options.on_collective = [this, also = std::move(on_collective)](const CollectiveBegin& begin) {
-    tell(begin);
-    if (also) also(begin);
-  };
-  device_ = std::make_unique<GlooDevice>(std::move(options));
-  client_->on_failure([this](const Failure&) { device_->abort(); });
+  options.on_collective = std::move(on_collective);
+  return std::make_unique<GlooDevice>(std::move(options));
 }
+#else
+std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment&, OnCollective) { return {}; }
+#endif
+
+#ifdef CP_HAVE_NCCL
+std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment& job,
+                                                       JoinedDeviceOptions options) {
+  const RankGpu gpu = options.gpu ? *options.gpu : rank_gpu(job, *client_);
+  if (gpu.targets_differ.empty()) target_ = gpu.target;
+  NcclOptions nccl;
+  nccl.rank = job.rank, nccl.world_size = job.world_size;
+  nccl.cuda_device = gpu.cuda_device;
+  nccl.timeout = job.timeout;
+  nccl.communicators = options.communicators;
+  nccl.on_collective = std::move(options.on_collective);
+  nccl.share = [client = client_](const std::string& key, const std::optional<std::string>& id) {
+    if (!id) return client->get("nccl/" + key);
+    client->set("nccl/" + key, *id);
+    return *id;
+  };
+  if (options.every_rank_prepares) {
+    nccl.all_gather = [client = client_](const std::string& key, const std::string& own) {
+      return client->all_gather("nccl/" + key, own);
+    };
+  }
+  return std::make_unique<NcclDevice>(std::move(nccl));
+}
+#else
+std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment&, JoinedDeviceOptions) {
+  return {};
+}
+#endif
 
 JoinedDevice::~JoinedDevice() { client_->on_failure({}); }
 

@@ -12,19 +12,33 @@
 #include <vector>
 
 #include "runtime/job_environment.h"
+#include "runtime/nccl/nccl_device.h"
 #include "runtime/process_device.h"
+#include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
+#include "shared/plan/target.h"
 
 namespace cp::runtime {
 
 // Of what a backend's device and the rendezvous stand on, by name; empty for a backend that this build lacks.
 std::map<std::string, std::string> library_versions(Backend backend);
+// Throws InvalidInput for a backend that this build lacks: what it was built without.
+void require_backend(Backend backend);
+
+struct JoinedDeviceOptions {
+  OnCollective on_collective = {};  // after the server was told
+  // Of the nccl backend.
+  std::optional<RankGpu> gpu = {};  // unset: as rank_gpu() says, which all ranks of the job then ask
+  NcclCommOptions communicators = {};
+  // All ranks of the job prepare the same plans together: their communicators are split from the job's.
+  bool every_rank_prepares = false;
+};
 
 class JoinedDevice : public Device {
  public:
-  // Of the job's backend. `on_collective` is called after the server was told. Throws InvalidInput for a backend that this build lacks.
+  // Of the job's backend. Throws InvalidInput for a backend that this build or this machine lacks.
   JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
-               OnCollective on_collective = {});
+               JoinedDeviceOptions options = {});
   ~JoinedDevice() override;
 
   // As ProcessDevice, but prepare and synchronize throw PeerLost with the job's first failure ("rank 2 (host b, pid 4711) at all_gather
@@ -38,6 +52,10 @@ class JoinedDevice : public Device {
   void synchronize() override;
   void upload(BufferId buffer, std::span<const std::byte> host) override { device_->upload(buffer, host); }
   void download(BufferId buffer, std::span<std::byte> host) override { device_->download(buffer, host); }
+
+  bool host_memory() const { return device_->host_memory(); }  // as ProcessDevice
+  // What plans for this device are best made for; it runs those for others too, where it has their operations.
+  const Target& target() const { return *target_; }
 
   std::vector<OpRecord> take_observed() { return device_->take_observed(); }
   DeviceTimes take_times() { return device_->take_times(); }
@@ -53,11 +71,15 @@ class JoinedDevice : public Device {
   void name_the_cause(const F& f);
   std::string who_is_missing(const std::string& message) const;
 
+  std::unique_ptr<ProcessDevice> make_gloo(const JobEnvironment& job, OnCollective on_collective);
+  std::unique_ptr<ProcessDevice> make_nccl(const JobEnvironment& job, JoinedDeviceOptions options);
+
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<RendezvousClient> client_;
   mutable std::mutex mutex_;
   std::map<std::string, Progress> latest_;  // collective that began, by group
   std::optional<std::pair<ExitCode, std::string>> last_error_;
+  const Target* target_;
   std::unique_ptr<ProcessDevice> device_;  // last: its threads use the above
 };
 

@@ -16,12 +16,14 @@
 
 #include <fmt/format.h>
 
+#include "cli/cprun/nccl_options.h"
 #include "cli/cprun/rank.h"
 #include "cli/cprun/trace_output.h"
 #include "cli/flags.h"
 #include "cli/rank_job.h"
 #include "cli/trace_compare_report.h"
 #include "runtime/job_environment.h"
+#include "runtime/joined_device.h"
 #include "runtime/launcher/cause.h"
 #include "runtime/launcher/launcher.h"
 #include "runtime/rendezvous/authentication.h"
@@ -73,6 +75,9 @@ std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text) {
 }
 
 void check(const LaunchRequest& request) {
+  runtime::require_backend(request.backend);
+  if (request.allow_shared_gpu && request.backend != runtime::Backend::nccl)
+    throw InvalidInput("--allow-shared-gpu is for GPUs; add --backend nccl, or leave it out");
   if (request.node_rank >= request.nnodes) {
     throw InvalidInput(str("--node-rank ", request.node_rank, " of --nnodes ", request.nnodes,
                            "; use --nnodes ", request.node_rank + 1, " or more",
@@ -127,6 +132,8 @@ class LaunchedJob {
     job_.job_id = request.job_id;
     require_descriptors(world / request.nnodes);
     job_.timeout = request.timeout;
+    job_.backend = request.backend;
+    job_.allow_shared_gpu = request.allow_shared_gpu;
     job_.token = token_of(request);
     if (!request.endpoint.empty()) {
       std::tie(job_.host, job_.port) = parse_endpoint(request.endpoint);
@@ -148,7 +155,9 @@ class LaunchedJob {
     options.environment = [this, first](int index) {
       runtime::JobEnvironment own = job_;
       own.rank = first + index, own.local_rank = request_.first_local_rank + index;
-      return runtime::variables_of(own);
+      std::vector<std::string> variables = runtime::variables_of(own);
+      if (own.allow_shared_gpu) share_gpu(own, variables);
+      return variables;
     };
     options.describe = [this](Rank rank) { return where(rank); };
     options.on_failure = [this](const runtime::ProcessFailure& failure) { tell_ranks(failure); };
@@ -180,6 +189,14 @@ class LaunchedJob {
     };
     server_.emplace(std::move(options));
     job_.port = server_->port();
+  }
+
+  // NCCL takes one rank of a host for each GPU, so that each process is a host of its own; versions that take several are asked to.
+  void share_gpu(const runtime::JobEnvironment& own, std::vector<std::string>& variables) const {
+    variables.push_back(str("NCCL_HOSTID=", own.job_id, "-", own.rank));
+    variables.emplace_back("NCCL_MULTI_RANK_GPU_ENABLE=1");
+    if (request_.nnodes == 1 && std::getenv("NCCL_SOCKET_IFNAME") == nullptr)
+      variables.emplace_back("NCCL_SOCKET_IFNAME=lo");
   }
 
   // What the rank was last heard to be doing.
@@ -222,11 +239,11 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
 }
 
 // One line, and what differs where something does.
-ExitCode verify(const proto::Scenario& scenario, std::vector<RankTrace> measured) {
+ExitCode verify(const proto::Scenario& scenario, std::string_view backend, std::vector<RankTrace> measured) {
   // Ranks of the world that the scenario's mesh leaves out.
   std::erase_if(measured,
                 [](const RankTrace& trace) { return trace.issued.empty() && trace.observed.empty(); });
-  ComparedTraces traces{"fabric", "gloo", {}, {}, {}};
+  ComparedTraces traces{"fabric", std::string(backend), {}, {}, {}};
   traces.comparison = compare_traces(simulate(scenario), measured);
   const std::string text = compare_text(traces);
   const bool identical = traces.comparison.identical;
@@ -238,6 +255,7 @@ ExitCode verify(const proto::Scenario& scenario, std::vector<RankTrace> measured
 
 int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
+  nccl_options(scenario.nccl());  // makes sense
   const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);
   require_writable(trace);
   LaunchedJob job(request, world_size(request, scenario));
@@ -260,7 +278,7 @@ int run_scenario(const LaunchRequest& request) {
   if (!request.verify) return 0;
   std::vector<RankTrace> measured = read_trace_path(folder->path()).ranks;
   fs::remove_all(folder->path());  // the simulation may be interrupted
-  return static_cast<int>(verify(scenario, std::move(measured)));
+  return static_cast<int>(verify(scenario, name(request.backend), std::move(measured)));
 }
 
 int run_program(const LaunchRequest& request) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/job_environment.h"
+
 namespace cp::cli {
 
 struct LaunchRequest {
@@ -21,6 +23,8 @@ struct LaunchRequest {
   std::string log_dir;
   std::string trace;  // a file; empty: none
   bool verify = false;
+  runtime::Backend backend = runtime::Backend::gloo;
+  bool allow_shared_gpu = false;  // several ranks on one GPU
   bool hash_host = false;
   std::chrono::milliseconds timeout{30'000};  // of joining, and until a silent rank counts as lost
   std::chrono::milliseconds grace{5'000};     // between SIGTERM and SIGKILL

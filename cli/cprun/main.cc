@@ -50,6 +50,13 @@ void add_flags(CLI::App& app, Flags& flags) {
         launch.nproc_per_node, 1);
   count("--nnodes", "Machines [1]", launch.nnodes, 1);
   count("--node-rank", "Which of them this is, from 0 [0]", launch.node_rank, 0);
+  add_value(app, "--backend", "NAME",
+            "What runs the plans: gloo, on CPUs, or nccl, on a GPU for each rank [gloo]",
+            [&launch](const std::string& text) { launch.backend = runtime::parse_backend(text); });
+  app.add_flag("--allow-shared-gpu", launch.allow_shared_gpu,
+               "With nccl: ranks of one machine may have one GPU, each as if it were a host of its own "
+               "(NCCL_HOSTID; NCCL_MULTI_RANK_GPU_ENABLE=1 where NCCL has it). What they send goes over "
+               "sockets, on one machine by lo (NCCL_SOCKET_IFNAME): for tests, not for speed");
   app.add_option("--rdzv-endpoint", launch.endpoint,
                  "Where all ranks find one another: an address of machine 0 [127.0.0.1, any port]")
       ->type_name("HOST:PORT");
@@ -75,6 +82,8 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--trace-folder", flags.rank.trace_folder)->group("");
   app.footer(
       "A program of your own: cprun --nproc-per-node 4 -- ./program arguments\n"
+      "On GPUs: cprun --backend nccl --verify scenario.txtpb; the scenario may have options of NCCL: nccl { "
+      "max_ctas: 8 }\n"
       "Under torchrun, mpirun or srun it is a rank itself: srun -n 8 cprun scenario.txtpb\n"
       "Example:\n"
       "  cpsim run --mesh cp=4 --strategy ring --seq-len 4096 --q-heads 8 --causal --backward "

@@ -10,9 +10,11 @@
 
 #include <fmt/format.h>
 
+#include "cli/cprun/nccl_options.h"
 #include "cli/rank_job.h"
 #include "cli/units.h"
 #include "runtime/joined_device.h"
+#include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -37,10 +39,11 @@ class RankProgram {
 
   void run() {
     const proto::Scenario scenario = read_scenario_file(options_.scenario);
+    if (job_.backend == runtime::Backend::nccl) gpu_ = runtime::rank_gpu(job_, *client_);
     const auto rank_job = make_rank_job(scenario, job_.rank);
     open_trace(scenario);
     for (std::size_t pass = 0; pass < rank_job->inputs().size(); ++pass) compare_plans(*rank_job, pass);
-    connect();
+    connect(scenario, rank_job->passes().size() == rank_job->inputs().size());
     std::vector<double> seconds;
     for (std::size_t pass = 0; pass < rank_job->passes().size(); ++pass)
       seconds.push_back(run_pass(*rank_job, pass));
@@ -56,6 +59,7 @@ class RankProgram {
     EnvironmentOptions environment;
     environment.backend = name(job_.backend);
     environment.libraries = runtime::library_versions(job_.backend);
+    if (gpu_) environment.libraries["gpu"] = gpu_->name;
     environment.cpsim_version = CP_VERSION;
     environment.world_size = job_.world_size;
     environment.scenario_text = write_scenario_text(scenario);
@@ -74,9 +78,14 @@ class RankProgram {
     runtime::compare_plans(*client_, digests, kAsLongAsItTakes);
   }
 
-  void connect() {
-    client_->barrier("connect", kAsLongAsItTakes);
-    device_.emplace(job_, client_);
+  void connect(const proto::Scenario& scenario, bool has_part) {
+    const std::vector<std::string> parts =
+        client_->all_gather("connect", has_part ? "part" : "", kAsLongAsItTakes);
+    runtime::JoinedDeviceOptions options;
+    options.gpu = gpu_;
+    options.communicators = nccl_options(scenario.nccl());
+    options.every_rank_prepares = std::find(parts.begin(), parts.end(), "") == parts.end();
+    device_.emplace(job_, client_, std::move(options));
     align_clocks();
   }
 
@@ -96,15 +105,37 @@ class RankProgram {
     RankTrace trace;
     trace.rank = job_.rank;
     trace.clock_offset_ns = clock_offset_ns_;
-    const auto begin = std::chrono::steady_clock::now();
-    execute(plan, *device_, bindings, &trace);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = execute_on_host_buffers(plan, bindings, trace);
     trace.observed = device_->take_observed();
     trace.digests = rank_job.digests(pass);
     runtime::DeviceTimes times = device_->take_times();
     trace.issued_times = std::move(times.steps), trace.observed_times = std::move(times.collectives);
     if (trace_) trace_->append(trace);
     steps_ += trace.issued.size(), collectives_ += trace.observed.size();
+    return seconds;
+  }
+
+  // Seconds of the steps alone, without connecting and copies to and from the device.
+  double execute_on_host_buffers(const Plan& plan, const Bindings& bindings, RankTrace& trace) {
+    const bool copies = !device_->host_memory();
+    const auto is = [&plan](const Binding& binding, BufferKind kind) {
+      return plan.buffers[static_cast<std::size_t>(binding.buffer)].kind == kind;
+    };
+    device_->prepare(plan, copies ? Bindings{} : bindings);
+    for (const Binding& binding : bindings) {
+      if (!copies || is(binding, BufferKind::output)) continue;
+      device_->upload(binding.buffer, {static_cast<const std::byte*>(binding.data),
+                                       static_cast<std::size_t>(binding.size_bytes)});
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    enqueue_steps(plan, *device_, &trace);
+    device_->synchronize();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    for (const Binding& binding : bindings) {
+      if (!copies || is(binding, BufferKind::input)) continue;
+      device_->download(binding.buffer, {static_cast<std::byte*>(binding.data),
+                                         static_cast<std::size_t>(binding.size_bytes)});
+    }
     return seconds;
   }
 
@@ -134,8 +165,8 @@ class RankProgram {
     }
     std::vector<std::string> times;
     for (const double pass : slowest) times.push_back(human_seconds(pass));
-    fmt::print("{} ranks on gloo: {} steps, {} collectives in {}{}\n", all.size(), steps, collectives,
-               join(times, " and "), options_.check_results ? "; results are one device's" : "");
+    fmt::print("{} ranks on {}: {} steps, {} collectives in {}{}\n", all.size(), name(job_.backend), steps,
+               collectives, join(times, " and "), options_.check_results ? "; results are one device's" : "");
     std::fflush(stdout);
   }
 
@@ -144,6 +175,7 @@ class RankProgram {
   std::shared_ptr<RendezvousClient> client_;
   std::optional<TraceFileWriter> trace_;
   std::int64_t clock_offset_ns_ = 0;
+  std::optional<runtime::RankGpu> gpu_;  // of the nccl backend
   std::optional<runtime::JoinedDevice> device_;
   std::size_t steps_ = 0, collectives_ = 0;
 };

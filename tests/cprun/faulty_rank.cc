@@ -120,9 +120,11 @@ void run(const JobEnvironment& job, const std::shared_ptr<RendezvousClient>& cli
   const Plan other = make_plan(job.rank, job.world_size, true);
   runtime::compare_plans(*client, plan);
   client->barrier("connect");
-  runtime::JoinedDevice device(job, client, [&](const runtime::CollectiveBegin& begin) {
+  runtime::JoinedDeviceOptions options;
+  options.on_collective = [&](const runtime::CollectiveBegin& begin) {
     if (begin.number == 3) fault.at("in_collective");
-  });
+  };
+  runtime::JoinedDevice device(job, client, std::move(options));
   std::vector<float> x(1000, 1.0F);
   const std::int64_t steps = parse_int(variable("STEPS", "6"), "STEPS");
   for (std::int64_t step = 0; step < steps; ++step) {

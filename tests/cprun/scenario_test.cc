@@ -11,6 +11,7 @@
 #include "shared/base/text.h"
 #include "tests/cli/cpsim_process.h"
 #include "tests/cprun/program.h"
+#include "tests/cprun/scenario_file.h"
 
 namespace cp::testing {
 namespace {
@@ -22,17 +23,6 @@ using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-// A scenario in a file, written by hand: cpsim's own is the test of --save-scenario.
-std::string scenario(const TemporaryFolder& folder, const std::string& text) {
-  std::ofstream(folder.file("scenario.txtpb")) << text;
-  return folder.file("scenario.txtpb");
-}
-
-std::string ring(const TemporaryFolder& folder) {
-  return scenario(folder, R"(run { mesh: "cp=4" strategy: "ring" balance: "head_tail" seq_len: 96 q_heads: 4)"
-                          R"( kv_heads: 2 head_dim: 16 causal: true backward: true })");
-}
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

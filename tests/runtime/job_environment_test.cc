@@ -20,7 +20,7 @@ class Variables {
   Variables() {
     for (const char* name :
          {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "CPRUN_TOKEN", "CPRUN_JOB_ID",
-          "CPRUN_TIMEOUT_MS", "CPRUN_INTERFACE", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK",
+          "CPRUN_TIMEOUT_MS", "CPRUN_INTERFACE", "CPRUN_BACKEND", "CPRUN_ALLOW_SHARED_GPU", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK",
           "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "SLURM_STEP_ID",
           "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
       const char* value = std::getenv(name);
@@ -56,7 +56,9 @@ TEST(JobEnvironment, IsReadAsItWasWritten) {
                            .token = "0123456789abcdef",
                            .job_id = "mine",
                            .timeout = std::chrono::milliseconds(2500),
-                           .interface = "10.0.0.2"};
+                           .interface = "10.0.0.2",
+                           .backend = Backend::nccl,
+                           .allow_shared_gpu = true};
   for (const std::string& variable : variables_of(job)) variables.set(variable);
   const auto read = job_environment();
   ASSERT_TRUE(read);

@@ -1,0 +1,45 @@
+#include "cli/cprun/nccl_options.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+
+namespace cp::cli {
+namespace {
+
+constexpr int kMostCtas = 64;  // NCCL's MAXCHANNELS
+constexpr std::array<std::string_view, 3> kPolicies = {"default", "efficiency", "zero"};  // NCCL_CTA_POLICY_*
+
+int ctas(const char* field, int value) {
+  if (value >= 1 && value <= kMostCtas) return value;
+  throw InvalidInput(str("the scenario's nccl.", field, ": ", value, " is out of range; NCCL has 1 to ",
+                         kMostCtas, " channels"));
+}
+
+}  // namespace
+
+runtime::NcclCommOptions nccl_options(const proto::Nccl& nccl) {
+  runtime::NcclCommOptions options;
+  if (nccl.has_min_ctas()) options.min_ctas = ctas("min_ctas", nccl.min_ctas());
+  if (nccl.has_max_ctas()) options.max_ctas = ctas("max_ctas", nccl.max_ctas());
+  if (options.min_ctas && options.max_ctas && *options.min_ctas > *options.max_ctas) {
+    throw InvalidInput(str("the scenario's nccl.min_ctas: ", *options.min_ctas,
+                           " is more than its max_ctas: ", *options.max_ctas,
+                           "; use min_ctas: ", *options.max_ctas, " or less"));
+  }
+  if (!nccl.cta_policy().empty()) {
+    const auto policy = std::find(kPolicies.begin(), kPolicies.end(), nccl.cta_policy());
+    if (policy == kPolicies.end()) {
+      throw InvalidInput(str("the scenario's nccl.cta_policy: \"", nccl.cta_policy(), "\" is none of ",
+                             join(kPolicies, ", ")));
+    }
+    options.cta_policy = static_cast<int>(policy - kPolicies.begin());
+  }
+  options.register_buffers = nccl.register_buffers();
+  return options;
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,96 @@
+#include "runtime/rank_gpu.h"
+
+#include <chrono>
+#include <map>
+
+#include "runtime/joined_device.h"
+#include "runtime/rendezvous/client.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "traces/environment.h"
+
+#ifdef CP_HAVE_NCCL
+#include "runtime/cuda/visible_gpus.h"
+#include "runtime/nccl/nccl_device.h"
+#endif
+
+namespace cp::runtime {
+int choose_gpu(const JobEnvironment& job, int gpus) {
+  if (job.local_rank < gpus) return job.local_rank;
+  if (gpus == 1) return 0;
+  if (job.allow_shared_gpu) return job.local_rank % gpus;
+  throw InvalidInput(str("process ", job.local_rank, " of this machine, from 0, has no GPU: there are ", gpus,
+                         "; use --nproc-per-node ", gpus, ", or --allow-shared-gpu"));
+}
+
+void refuse_shared_gpus(const std::vector<GpuOfRank>& ranks) {
+  std::map<std::string, std::map<std::string, std::vector<Rank>>> hosts;  // by address
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    hosts[ranks[rank].host][ranks[rank].address].push_back(static_cast<Rank>(rank));
+  for (const auto& [host, gpus] : hosts) {
+    for (const auto& [address, sharing] : gpus) {
+      if (sharing.size() == 1) continue;
+      const GpuOfRank& gpu = ranks[static_cast<std::size_t>(sharing.front())];
+      throw InvalidInput(str(ranks_text(sharing), " on host ", host, " have one GPU, ", gpu.name, " at ",
+                             address, ", and NCCL wants one for each; use --nproc-per-node ", gpus.size(),
+                             ", or --allow-shared-gpu, which is slow: what they send goes over sockets"));
+    }
+  }
+}
+
+std::string differing_targets(const std::vector<GpuOfRank>& ranks) {
+  std::map<std::string, std::vector<Rank>> targets;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    targets[ranks[rank].target].push_back(static_cast<Rank>(rank));
+  if (targets.size() <= 1) return "";
+  std::vector<std::string> each;
+  for (const auto& [target, having] : targets) {
+    const std::string& name = ranks[static_cast<std::size_t>(having.front())].name;
+    each.push_back(str(target, " (", name, ") on ", ranks_text(having)));
+  }
+  return cp::join(each, ", and ");
+}
+
+#ifdef CP_HAVE_NCCL
+namespace {
+
+// Names of hosts, GPUs and targets have none.
+constexpr char kBetween = '\n';
+
+std::string to_text(const GpuOfRank& gpu) {
+  return str(gpu.host, kBetween, gpu.address, kBetween, gpu.name, kBetween, gpu.target);
+}
+
+GpuOfRank from_text(const std::string& text) {
+  const std::vector<std::string_view> parts = split(text, kBetween);
+  CP_INVARIANT(parts.size() == 4, text);
+  return {std::string(parts[0]), std::string(parts[1]), std::string(parts[2]), std::string(parts[3])};
+}
+
+}  // namespace
+
+RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient& client) {
+  constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // of driver to start; a lost rank shows otherwise
+  const VisibleGpus visible = visible_gpus();
+  if (visible.gpus.empty()) throw InvalidInput(str("--backend nccl needs a GPU: ", visible.why_none));
+  RankGpu own;
+  own.cuda_device = choose_gpu(job, static_cast<int>(visible.gpus.size()));
+  const VisibleGpu& gpu = visible.gpus[static_cast<std::size_t>(own.cuda_device)];
+  own.name = gpu.name;
+  own.target = &gpu_target_of(own.cuda_device);
+  std::vector<GpuOfRank> ranks;
+  for (const std::string& text : client.all_gather(
+           "gpu", to_text({host_name(), gpu.address, gpu.name, own.target->name}), kAsLongAsItTakes))
+    ranks.push_back(from_text(text));
+  if (!job.allow_shared_gpu) refuse_shared_gpus(ranks);
+  own.targets_differ = differing_targets(ranks);
+  return own;
+}
+#else
+RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient&) {
+  require_backend(job.backend);
+  throw InvalidInput(str("the ", name(job.backend), " backend has no GPUs"));
+}
+#endif
+
+}  // namespace cp::runtime

@@ -1,0 +1,38 @@
+// Which GPU each rank of a job on the nccl backend has, and whether the job's ranks can work with what they have.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/job_environment.h"
+#include "shared/plan/target.h"
+
+namespace cp::runtime {
+
+struct RankGpu {
+  int cuda_device = 0;
+  std::string name;                // "NVIDIA H100 80GB HBM3"
+  const Target* target = nullptr;  // what plans for it are made for
+  // Who has which, in words, where the ranks' targets differ: plans for such a job need a target that somebody names.
+  std::string targets_differ = {};
+};
+
+// Called by all ranks of the job, before anything is made on a GPU. Throws InvalidInput where this build, this machine or this process has
+// none, where two ranks have one GPU and the job does not allow that, and where nothing is known of the GPU's generation.
+RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient& client);
+
+// ---- its rules
+
+// The number of the GPU among those that the process sees. With the i-th process of a machine goes the i-th GPU; the only one that a
+// process sees is its own (CUDA_VISIBLE_DEVICES), unless another rank says that it has it too. `gpus` is positive.
+int choose_gpu(const JobEnvironment& job, int gpus);
+
+struct GpuOfRank {
+  std::string host, address, name, target;
+};
+// By rank. Throws InvalidInput where two ranks have one GPU.
+void refuse_shared_gpus(const std::vector<GpuOfRank>& ranks);
+// "sm_80 (NVIDIA A100) on ranks 0, 1, and sm_90 (NVIDIA H100) on ranks 2, 3"; empty when all are the same.
+std::string differing_targets(const std::vector<GpuOfRank>& ranks);
+
+}  // namespace cp::runtime

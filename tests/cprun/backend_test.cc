@@ -1,0 +1,72 @@
+// cprun --backend: what is missing is said, by name, before anything waits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/cpsim_process.h"
+#include "tests/cprun/program.h"
+#include "tests/cprun/scenario_file.h"
+
+namespace cp::testing {
+namespace {
+
+using cli::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+std::string with_nccl(const TemporaryFolder& folder, const std::string& options) {
+  return scenario(folder, R"(run { mesh: "cp=2" seq_len: 64 } nccl { )" + options + " }");
+}
+
+void expect_refused(const std::vector<std::string>& arguments, const std::string& message) {
+  const ProgramEnd end = cprun(arguments);
+  EXPECT_EQ(end.exit_code, 2) << end.err;
+  EXPECT_THAT(end.err, AllOf(StartsWith("cprun: "), HasSubstr(message)));
+  EXPECT_THAT(end.out, IsEmpty());
+}
+
+TEST(CprunBackend, IsOneOfItsNames) {
+  const TemporaryFolder folder;
+  expect_refused({"--backend", "mpi", ring(folder)}, "'mpi' is no backend; use gloo or nccl");
+  expect_refused({"--allow-shared-gpu", ring(folder)}, "--allow-shared-gpu is for GPUs; add --backend nccl");
+}
+
+TEST(CprunBackend, GlooIsWhatRunsUnlessSaid) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = cprun({"--backend", "gloo", ring(folder)});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("4 ranks on gloo: "));
+}
+
+TEST(CprunBackend, NcclSaysWhatIsMissing) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = cprun({"--backend", "nccl", ring(folder)});
+  if (end.exit_code == 0) GTEST_SKIP() << "nothing is missing";
+  EXPECT_EQ(end.exit_code, 2) << end.err;
+  EXPECT_THAT(end.err, AnyOf(HasSubstr("this build has no CUDA and NCCL; use --backend gloo, or build "),
+                             HasSubstr("--backend nccl needs a GPU: "),  // none, or no driver
+                             HasSubstr("use --nproc-per-node ")));       // fewer than ranks
+}
+
+TEST(CprunBackend, OptionsOfNcclThatMakeNoSenseAreNamed) {
+  const TemporaryFolder folder;
+  expect_refused({with_nccl(folder, "min_ctas: 0")}, "nccl.min_ctas: 0 is out of range; NCCL has 1 to 64");
+  expect_refused({with_nccl(folder, "max_ctas: 65")}, "nccl.max_ctas: 65 is out of range");
+  expect_refused({with_nccl(folder, "min_ctas: 9 max_ctas: 8")},
+                 "nccl.min_ctas: 9 is more than its max_ctas: 8");
+  expect_refused({with_nccl(folder, "cta_policy: \"none\"")},
+                 "nccl.cta_policy: \"none\" is none of default, efficiency, zero");
+}
+
+// The fabric and Gloo have no use for them, and run the same plans.
+TEST(CprunBackend, OptionsOfNcclChangeNoPlan) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = cprun({"--verify", with_nccl(folder, R"(max_ctas: 8 cta_policy: "zero")")});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("\nidentical: 2 ranks, "));
+}
+
+}  // namespace
+}  // namespace cp::testing
