@@ -3,8 +3,8 @@
 // To put a device under it: write a DeviceFactory and one line in a .cc of this folder,
 //   INSTANTIATE_TEST_SUITE_P(Gloo, DeviceConformance, testing::Values(gloo_factory()), factory_name);
 //
-// Ranks may be threads of this process (the fabric) or processes (Gloo). With processes the whole test runs in each of them, and
-// `run` calls the body for that process's rank alone: what bodies leave behind is known everywhere only after `share`.
+// Ranks may be threads of this process (the fabric) or processes (Gloo, process_world.h). With processes the whole test runs in each of
+// them, and `run` calls the body for that process's rank alone: what bodies leave behind is known everywhere only after `share`.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class DeviceWorld {
  public:
   virtual ~DeviceWorld() = default;
   // Calls body once on each rank, at the same time; returns when all have returned, and rethrows the first error. On processes
-  // each calls it for its own rank.
+  // each calls it for its own rank; one may have none.
   virtual void run(const std::function<void(Rank, Device&)>& body) = 0;
   // Gives every process what the bodies of a run have left, by rank: each rank's entry is the one that its body wrote.
   virtual void share(std::vector<Contents>& by_rank) = 0;
@@ -45,6 +45,7 @@ struct DeviceFactory {
   Target target;            // what the devices have
   bool host_memory = true;  // bindings are addresses of the host
   std::function<std::unique_ptr<DeviceWorld>(int world_size)> make;
+  std::function<std::string()> why_not = {};  // why its tests are skipped; empty: they are not
 };
 
 inline std::ostream& operator<<(std::ostream& out, const DeviceFactory& factory) {
@@ -57,7 +58,11 @@ class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
   static constexpr int kWorldSize = 4;
   static constexpr DType kDTypes[] = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64};
 
-  void SetUp() override { world_ = GetParam().make(kWorldSize); }
+  void SetUp() override {
+    const std::string why_not = GetParam().why_not ? GetParam().why_not() : "";
+    if (!why_not.empty()) GTEST_SKIP() << why_not;
+    world_ = GetParam().make(kWorldSize);
+  }
   void TearDown() override { world_.reset(); }
 
   DeviceWorld& world() { return *world_; }

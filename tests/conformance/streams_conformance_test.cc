@@ -202,12 +202,6 @@ TEST_P(DeviceConformance, GroupsRunOnStreamsOfTheirOwn) {
 // x += 1 on one stream; y = x on another.
 struct TwoStreams {
   BufferId x = 0, one = 1, y = 2;
-  Step add{.stream = 0,
-           .work = Kernel(Accumulate{ReduceOp::sum, flat_view(1, 0, 4), flat_view(0, 0, 4)}),
-           .after = {},
-           .label = {}};
-  Step copy{
-      .stream = 1, .work = Kernel(Copy{flat_view(0, 0, 4), flat_view(2, 0, 4)}), .after = {}, .label = {}};
   Plan plan;
 
   explicit TwoStreams(Rank rank, const Target& target) {
@@ -217,8 +211,17 @@ struct TwoStreams {
     plan.buffers = {Buffer{.name = "x", .kind = BufferKind::inout, .dtype = DType::f32, .numel = 4},
                     Buffer{.name = "one", .kind = BufferKind::input, .dtype = DType::f32, .numel = 4},
                     Buffer{.name = "y", .kind = BufferKind::output, .dtype = DType::f32, .numel = 4}};
-    plan.segments = {add, copy};
+    plan.segments = {Step{.stream = 0,
+                          .work = Kernel(Accumulate{ReduceOp::sum, flat_view(one, 0, 4), flat_view(x, 0, 4)}),
+                          .after = {},
+                          .label = {}},
+                     Step{.stream = 1,
+                          .work = Kernel(Copy{flat_view(x, 0, 4), flat_view(y, 0, 4)}),
+                          .after = {},
+                          .label = {}}};
   }
+  const Step& add() const { return std::get<Step>(plan.segments[0]); }
+  const Step& copy() const { return std::get<Step>(plan.segments[1]); }
 };
 
 Values download(Device& device, BufferId buffer) {
@@ -233,13 +236,13 @@ TEST_P(DeviceConformance, WaitHoldsAStreamBackUntilTheEvent) {
     device.prepare(two.plan, {});
     device.upload(two.x, to_bytes(DType::f32, constant(4, 0)));
     device.upload(two.one, to_bytes(DType::f32, constant(4, 1)));
-    for (int i = 0; i < 3; ++i) device.launch(two.add, 0);
+    for (int i = 0; i < 3; ++i) device.launch(two.add(), 0);
     const EventId three = device.record(0);
     device.wait(1, three);
-    device.launch(two.copy, 0);
+    device.launch(two.copy(), 0);
     const EventId copied = device.record(1);
     device.wait(0, copied);
-    device.launch(two.add, 0);
+    device.launch(two.add(), 0);
     device.synchronize();
     EXPECT_EQ(download(device, two.y), constant(4, 3));
     EXPECT_EQ(download(device, two.x), constant(4, 4));
@@ -248,7 +251,7 @@ TEST_P(DeviceConformance, WaitHoldsAStreamBackUntilTheEvent) {
     device.wait(1, three);
     device.wait(1, device.record(0));
     device.wait(1, device.record(1));
-    device.launch(two.copy, 0);
+    device.launch(two.copy(), 0);
     device.synchronize();
     EXPECT_EQ(download(device, two.y), constant(4, 4));
   });
