@@ -104,6 +104,7 @@ void add_walks(std::vector<Loop> loops, bool packed, std::int64_t pack, std::int
                std::int64_t out_offset, std::vector<WalkPart>& parts) {
   const std::int64_t count = count_of(loops);
   if (count == 0) return;
+  while (loops.size() > 1 && loops.front().size == 1) loops.erase(loops.begin());
   const Loop outer = loops.front();
   const std::int64_t unit = packed ? pack : 1;
   if (loops.size() > Walk::kMaxDims) {
