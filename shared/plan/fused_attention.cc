@@ -174,10 +174,14 @@ std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& sh
   std::int64_t bytes = (std::int64_t{64} << 10) + documents * 512;
   if (packed) bytes += align_up(shape.q_len * shape.q_heads * f32, 256);  // lse as [seq, heads]
   if (!shape.backward) {
-    // Decoding cuts the keys into up to 64 parts to fill the multiprocessors; out and two sums are kept of each.
-    if (longest_q == 1)
-      bytes += std::min(heads * std::max<std::int64_t>(documents, 1) * 64, 16 * library.sm_count) *
-               (shape.v_head_dim + 2) * f32;
+    // Decoding cuts the keys into up to 64 parts, to fill the multiprocessors with heads of keys (8.7 of them each were seen), and
+    // keeps out and two sums of each part.
+    if (longest_q == 1) {
+      const std::int64_t copies = shape.batch * std::max<std::int64_t>(documents, 1);
+      const std::int64_t parts =
+          std::clamp<std::int64_t>(16 * library.sm_count / (copies * shape.kv_heads), 1, 64);
+      bytes += copies * shape.q_heads * parts * (shape.v_head_dim + 2) * f32;
+    }
     return align_up(bytes, 256);
   }
   bytes += heads * shape.q_len * f32;                   // rowsum(dout * out)

@@ -1,0 +1,167 @@
+// The rules and figures of shared/plan/fused_attention.h against the library itself, about GPUs that are not there: what refuse()
+// takes, cuDNN builds, with no more workspace than workspace_bytes(). A graph takes about a second.
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn_library.h"
+#include "shared/plan/fused_attention.h"
+#include "tests/cudnn/described_gpus.h"
+
+namespace cp::runtime {
+namespace {
+
+using Mask = FusedShape::Mask;
+using testing::described_gpus;
+
+class CudnnSupport : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    // Before cuDNN asks the loader for libcuda.so.1; kept for the whole process.
+    static void* const driver = ::dlopen(CP_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL);
+    ASSERT_TRUE(driver) << ::dlerror();
+    const auto version = cudnn_version();
+    if (!version) GTEST_SKIP() << "no libcudnn.so.9 where the loader looks";
+    if (version->starts_with("9.") && std::stoi(version->substr(2)) < 13)
+      GTEST_SKIP() << "cuDNN " << *version << " is older than what the figures are of; they are of 9.19";
+  }
+  static const FusedAttention& library() { return cudnn_attention(GetParam()); }
+  static const DescribedGpu& gpu() { return described_gpus().at(GetParam()); }
+
+  static void expect_taken(const CudnnAttention& call) {
+    const FusedShape& shape = call.shape;
+    SCOPED_TRACE(GetParam() + " " + to_text(shape));
+    ASSERT_EQ(refuse(library(), shape), std::nullopt);
+    const CudnnGraph built = build_cudnn_graph(call, gpu());
+    ASSERT_TRUE(built.graph) << built.refusal;
+    const std::int64_t bytes = packed_lse_bytes(shape) + built.workspace_bytes,
+                       bound = workspace_bytes(library(), shape);
+    EXPECT_LE(bytes, bound) << built.engine;
+    // Not much too high either: half as much again is the second dq that short calls may need or not.
+    if (shape.backward) {
+      EXPECT_LE(bound, bytes + bytes / 2 + (2 << 20)) << built.engine;
+    }
+  }
+  static void expect_taken(const FusedShape& shape) { expect_taken(dense_bshd(shape, 0.1)); }
+  static void expect_refused_by_both(const FusedShape& shape) {
+    SCOPED_TRACE(GetParam() + " " + to_text(shape));
+    EXPECT_TRUE(refuse(library(), shape));
+    EXPECT_FALSE(build_cudnn_graph(dense_bshd(shape, 0.1), gpu()).graph);
+  }
+};
+
+FusedShape call(bool backward, std::int64_t q_len, std::int64_t k_len, Mask mask, std::int64_t head_dim = 128,
+                std::int64_t v_head_dim = 128) {
+  FusedShape shape;
+  shape.backward = backward;
+  shape.q_len = q_len;
+  shape.k_len = k_len;
+  shape.q_heads = 8;
+  shape.kv_heads = 2;
+  shape.head_dim = head_dim;
+  shape.v_head_dim = v_head_dim;
+  shape.mask = mask;
+  shape.window = mask == Mask::window ? 100 : 0;
+  return shape;
+}
+
+FusedShape packed(FusedShape shape, std::vector<FusedShape::Document> documents) {
+  shape.q_len = shape.k_len = 0;
+  for (const auto& document : documents) shape.q_len += document.q_len, shape.k_len += document.k_len;
+  shape.documents = std::move(documents);
+  return shape;
+}
+
+TEST_P(CudnnSupport, MasksAndOddLengths) {
+  for (const bool backward : {false, true}) {
+    FusedShape shape = call(backward, 1001, 2003, Mask::causal);
+    shape.batch = 2;
+    expect_taken(shape);
+    shape.mask = Mask::window;
+    shape.window = 100;
+    expect_taken(dense_bnsd(shape, 0.1));
+    expect_taken(call(backward, 2003, 1001, Mask::causal_top_left));
+    FusedShape heads = call(backward, 1000, 777, Mask::full);
+    heads.kv_heads = heads.q_heads;
+    heads.dtype = DType::f16;
+    expect_taken(heads);
+  }
+}
+
+TEST_P(CudnnSupport, OneQuery) {
+  FusedShape decode = call(false, 1, 65536, Mask::full);
+  decode.q_heads = 100;
+  expect_taken(decode);
+  decode.batch = 16, decode.q_heads = 256, decode.kv_heads = 16;
+  expect_taken(decode);
+  expect_taken(call(true, 1, 1000, Mask::full));
+  expect_refused_by_both(call(true, 1, 1, Mask::full));
+}
+
+TEST_P(CudnnSupport, HeadDims) {
+  const std::int64_t forward = library().max_head_dim_forward, backward = library().max_head_dim_backward;
+  expect_taken(call(false, 256, 256, Mask::causal, forward, forward));
+  expect_taken(call(false, 3, 5, Mask::causal, 8, forward));
+  expect_taken(call(true, 256, 256, Mask::causal, backward, backward));
+  expect_taken(call(true, 3, 5, Mask::causal, backward - 8, 8));
+  expect_refused_by_both(call(true, 256, 256, Mask::causal, backward + 8, backward + 8));
+  expect_refused_by_both(call(false, 256, 256, Mask::causal, 100, 128));
+}
+
+TEST_P(CudnnSupport, Documents) {
+  const std::vector<FusedShape::Document> same = {{100, 100}, {300, 300}, {1, 1}, {623, 623}};
+  const std::vector<FusedShape::Document> other = {{100, 200}, {300, 300}, {1, 64}, {623, 1000}};
+  if (!library().packed) {
+    expect_refused_by_both(packed(call(true, 0, 0, Mask::causal), same));
+    return;
+  }
+  for (const bool backward : {false, true}) {
+    expect_taken(packed(call(backward, 0, 0, Mask::causal), same));
+    expect_taken(packed(call(backward, 0, 0, Mask::window, 64, 128), other));
+    expect_taken(packed(call(backward, 0, 0, Mask::causal), {2000, {16, 16}}));
+  }
+}
+
+TEST_P(CudnnSupport, Generated) {
+  std::mt19937 random(20260101);
+  const auto between = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int taken = 0; taken < 4;) {
+    FusedShape shape = call(between(0, 2) > 0, between(1, 3000), between(1, 3000),
+                            static_cast<Mask>(between(0, 3)), 8 * between(1, 32), 8 * between(1, 32));
+    shape.dtype = between(0, 1) ? DType::f16 : DType::bf16;
+    shape.kv_heads = between(1, 4);
+    shape.q_heads = shape.kv_heads * between(1, 5);
+    shape.batch = between(1, 3);
+    if (shape.mask == Mask::window) shape.window = between(1, 4000);
+    if (refuse(library(), shape)) continue;
+    ++taken;
+    expect_taken(between(0, 1) ? dense_bshd(shape, 0.1) : dense_bnsd(shape, 0.1));
+  }
+}
+
+// What one order of summing dq up costs: nothing on Blackwell, elsewhere two bytes for each pair of query and key.
+TEST_P(CudnnSupport, DeterministicBackward) {
+  CudnnAttention attention = dense_bshd(call(true, 2048, 2048, Mask::causal), 0.1);
+  attention.deterministic = true;
+  const CudnnGraph built = build_cudnn_graph(attention, gpu());
+  ASSERT_TRUE(built.graph) << built.refusal;
+  const std::int64_t pairs_bytes = attention.shape.q_heads * 2048 * 2048 * 2;
+  if (GetParam() == "sm100") {
+    EXPECT_LE(built.workspace_bytes, workspace_bytes(library(), attention.shape));
+  } else {
+    EXPECT_GE(built.workspace_bytes, pairs_bytes);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudnnSupport, ::testing::Values("sm80", "sm90", "sm100", "sm120"),
+                         [](const auto& tested) { return tested.param; });
+
+}  // namespace
+}  // namespace cp::runtime
