@@ -2,6 +2,8 @@
 // of keys are in the cache at a time, and a running maximum and sum replace the softmax over the whole row. All sums are in f32,
 // and each result is rounded once.
 //
+// A fused step runs as an exact one; its results have the input's dtype, and delta is made of out and dout.
+//
 // What no slice of the mask touches is not computed, and its values do not matter, NaNs included. A NaN or an infinity
 // among the keys that one query sees can spread to the queries that share its tile.
 #pragma once

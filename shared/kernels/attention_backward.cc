@@ -38,6 +38,31 @@ struct PanelRows {
   Floats rows, columns;
 };
 
+// The deltas of rows: those given, or of a fused step made of out and dout.
+class RowDeltas {
+ public:
+  RowDeltas(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration,
+            std::int64_t batch, std::int64_t first_head, std::int64_t heads)
+      : fused_(kernel.engine == AttentionEngine::fused),
+        given_(fused_ ? kernel.out : as_rows(kernel.delta), memory, iteration, batch, first_head, heads),
+        dout_(kernel.dout, memory, iteration, batch, first_head, heads),
+        values_(fused_ ? 2 * dout_.dim() : 0) {}
+
+  void load(std::int64_t begin, std::int64_t count, float* deltas) const {
+    if (!fused_) return given_.load(begin, count, deltas, 1);
+    float *out = values_.data(), *dout = out + dout_.dim();
+    for (std::int64_t row = 0; row < count; ++row) {
+      given_.load(begin + row, 1, out, dout_.dim()), dout_.load(begin + row, 1, dout, dout_.dim());
+      deltas[row] = row_dot(out, dout, dout_.dim());
+    }
+  }
+
+ private:
+  const bool fused_;
+  const HeadRows given_, dout_;  // given: delta, or out
+  mutable Floats values_;        // a row of out and one of dout
+};
+
 // The gradients of one batch and key head.
 class BackwardPart {
  public:
@@ -54,7 +79,7 @@ class BackwardPart {
         dout_(kernel.dout, memory, iteration, batch_, kv_head_ * heads_, heads_),
         dq_(kernel.dq, memory, iteration, batch_, kv_head_ * heads_, heads_),
         lse_(as_rows(kernel.lse), memory, iteration, batch_, kv_head_ * heads_, heads_),
-        delta_(as_rows(kernel.delta), memory, iteration, batch_, kv_head_ * heads_, heads_),
+        delta_(kernel, memory, iteration, batch_, kv_head_ * heads_, heads_),
         dk_(kernel.dk, memory, iteration, batch_, kv_head_, 1),
         dv_(kernel.dv, memory, iteration, batch_, kv_head_, 1),
         k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::both),
@@ -95,7 +120,7 @@ class BackwardPart {
   // infinite lse all its p are 0.
   bool load_panel(std::int64_t begin, std::int64_t count) {
     float *lse = row_lse_.data(), *delta = row_delta_.data();
-    lse_.load(begin, count, lse, 1), delta_.load(begin, count, delta, 1);
+    lse_.load(begin, count, lse, 1), delta_.load(begin, count, delta);
     std::uint64_t wanted = mask_.rows();
     for (std::int64_t row = 0; row < width_; ++row) {
       if (row < count && lse[row] == -kInfinity) wanted &= ~(std::uint64_t{1} << row);
@@ -171,7 +196,9 @@ class BackwardPart {
   const std::int64_t width_ = tiles_.width();  // rows of a panel, columns of a tile
   const float scale_;
   const std::int64_t batch_, kv_head_, heads_;
-  const HeadRows q_, dout_, dq_, lse_, delta_, dk_, dv_;
+  const HeadRows q_, dout_, dq_, lse_;
+  const RowDeltas delta_;
+  const HeadRows dk_, dv_;
   const std::int64_t padded_keys_ = round_up(dk_.size(), tiles_.panel_rows);
   PackedRows k_, v_;
   PanelRows queries_, douts_;

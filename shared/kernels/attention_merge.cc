@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include "shared/kernels/attention_rows.h"
 #include "shared/kernels/kernels.h"
@@ -29,19 +28,6 @@ float merge_row(const float* in, float in_lse, float* out, float lse, std::int64
   const float old_factor = old_weight / sum, new_factor = new_weight / sum;
   for (std::int64_t d = 0; d < dim; ++d) out[d] = out[d] * old_factor + in[d] * new_factor;
   return greatest + std::log(sum);
-}
-
-// Eight sums side by side, so that the loop vectorises, added up in order.
-float dot(const float* a, const float* b, std::int64_t dim) {
-  std::array<float, 8> sums = {};
-  std::int64_t d = 0;
-  for (; d + 8 <= dim; d += 8) {
-    for (std::int64_t i = 0; i < 8; ++i) sums[static_cast<std::size_t>(i)] += a[d + i] * b[d + i];
-  }
-  float sum = 0;
-  for (; d < dim; ++d) sum += a[d] * b[d];
-  for (const float each : sums) sum += each;
-  return sum;
 }
 
 }  // namespace
@@ -80,7 +66,7 @@ void run(const AttentionDelta& kernel, const HostMemory& memory, std::int64_t it
       out.load(begin, count, out_values.data(), dim), dout.load(begin, count, dout_values.data(), dim);
       for (std::int64_t i = 0; i < count; ++i) {
         sums[static_cast<std::size_t>(i)] =
-            dot(out_values.data() + i * dim, dout_values.data() + i * dim, dim);
+            row_dot(out_values.data() + i * dim, dout_values.data() + i * dim, dim);
       }
       delta.store(begin, count, sums.data(), 1);
     });

@@ -58,6 +58,9 @@ class HeadRows {
 // A [batch, heads, seq] view (lse, delta) as [batch, seq, heads, 1].
 View as_rows(const View& statistic);
 
+// sum over i of a[i] b[i], in f32: a row of delta.
+float row_dot(const float* a, const float* b, std::int64_t dim);
+
 // out[column][row] = in[row][column], for rows x columns of in.
 void transpose(const float* in, std::int64_t in_row, std::int64_t rows, std::int64_t columns, float* out,
                std::int64_t out_row);

@@ -97,13 +97,17 @@ void run(const Fill& kernel, const HostMemory& memory, std::int64_t iteration) {
 }
 
 void run(const Accumulate& kernel, const HostMemory& memory, std::int64_t iteration) {
-  with_element_type(memory.dtype(kernel.out), [&]<class T>(std::type_identity<T>) {
+  const auto add = [&]<class In, class T>(std::type_identity<In>, std::type_identity<T>) {
     with_reduction<ValueOf<T>>(kernel.op, [&](auto combine) {
-      apply(kernel.in, data<const T>(kernel.in, memory, iteration), kernel.out,
+      apply(kernel.in, data<const In>(kernel.in, memory, iteration), kernel.out,
             data<T>(kernel.out, memory, iteration),
-            [&](T in, T out) { return convert<T>(combine(load(out), load(in))); });
+            [&](In in, T out) { return convert<T>(combine(load(out), load(in))); });
     });
-  });
+  };
+  const DType in = memory.dtype(kernel.in), out = memory.dtype(kernel.out);
+  if (in == out) return with_element_type(out, [&](auto type) { add(type, type); });
+  CP_INVARIANT(out == DType::f32, "adds ", name(in), " to ", name(out));
+  with_floating_type(in, [&](auto type) { add(type, std::type_identity<float>()); });
 }
 
 void run(const Scale& kernel, const HostMemory& memory, std::int64_t iteration) {

@@ -58,6 +58,12 @@ BufferId PlanBuilder::temporary(std::string name, DType dtype, std::int64_t nume
   return add_buffer(std::move(name), BufferKind::temporary, dtype, numel, anchor);
 }
 
+void PlanBuilder::grow(BufferId temporary, std::int64_t numel) {
+  Buffer& buffer = plan_.buffers.at(static_cast<std::size_t>(temporary));
+  CP_INVARIANT(buffer.kind == BufferKind::temporary, "grow of ", buffer.name, ", which is the caller's");
+  buffer.numel = std::max(buffer.numel, numel);
+}
+
 BufferId PlanBuilder::add_buffer(std::string name, BufferKind kind, DType dtype, std::int64_t numel,
                                  Anchor anchor) {
   constexpr std::int64_t kMaxNumel = std::int64_t{1} << 59;

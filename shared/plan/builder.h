@@ -38,6 +38,10 @@ class PlanBuilder {
   BufferId inout(std::string name, DType dtype, std::int64_t numel);
   BufferId temporary(std::string name, DType dtype, std::int64_t numel, Anchor anchor = Anchor::any);
 
+  // Makes a temporary at least that large: one that several steps use in turn, each as much of it as it needs.
+  void grow(BufferId temporary, std::int64_t numel);
+
+  const Target& target() const { return plan_.target; }
   DType dtype(BufferId buffer) const { return plan_.buffers[static_cast<std::size_t>(buffer)].dtype; }
 
   // Appends a step. Throws InvalidInput when the target lacks the operation or a dtype (naming it), and for

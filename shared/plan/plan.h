@@ -162,7 +162,8 @@ struct Fill {  // out = value
   double value = 0;
   bool operator==(const Fill&) const = default;
 };
-struct Accumulate {  // out = out op in; op is not avg (that is sum, then Scale)
+struct
+    Accumulate {  // out = out op in; op is not avg (that is sum, then Scale). A 16-bit `in` may be added to an f32 `out`
   ReduceOp op = ReduceOp::sum;
   View in, out;
   bool operator==(const Accumulate&) const = default;

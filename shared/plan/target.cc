@@ -1,8 +1,20 @@
 #include "shared/plan/target.h"
 
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/fused_attention.h"
 #include "shared/plan/operations.h"
 
 namespace cp {
+namespace {
+
+constexpr std::array<std::string_view, 4> kGpuGenerations = {"sm80", "sm90", "sm100", "sm120"};
+
+}  // namespace
 
 const Target& host_target() {
   static const Target target = {
@@ -23,6 +35,33 @@ const Target& shape_target() {
     return made;
   }();
   return target;
+}
+
+const Target& gpu_target(std::string_view generation) {
+  static const std::map<std::string_view, Target> targets = [] {
+    std::map<std::string_view, Target> made;
+    for (const std::string_view name : kGpuGenerations) {
+      Target& target = made.emplace(name, host_target()).first->second;
+      target.name = name;
+      target.alignment_bytes = 256;  // as cudaMalloc's
+      target.fused_attention = cudnn_attention(name);
+    }
+    return made;
+  }();
+  const auto found = targets.find(generation);
+  if (found == targets.end()) {
+    throw InvalidInput(
+        str("no target for GPUs of ", generation, "; there are ", join(kGpuGenerations, ", ")));
+  }
+  return found->second;
+}
+
+const Target& target_by_name(std::string_view name) {
+  if (name == host_target().name) return host_target();
+  if (std::find(kGpuGenerations.begin(), kGpuGenerations.end(), name) != kGpuGenerations.end())
+    return gpu_target(name);
+  throw InvalidInput(
+      str("target '", name, "' is none of ", host_target().name, ", ", join(kGpuGenerations, ", ")));
 }
 
 Hasher& hash(Hasher& hasher, const Target& target) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "shared/base/digest.h"
 #include "shared/base/dtype.h"
@@ -30,8 +31,8 @@ struct Target {
   std::set<std::string> kernels;      // operation_name() of the kernels it has
   std::set<DType> dtypes;
   std::int64_t alignment_bytes = 1;  // of every temporary in the arena; 1: the element's own size
-  std::optional<FusedAttention>
-      fused_attention;  // what its attention library takes, beside the kernels above
+  std::optional<FusedAttention> fused_attention =
+      {};  // what its attention library takes, beside the kernels above
 
   bool has_collective(std::string_view operation) const {
     return collectives.contains(std::string(operation));
@@ -45,6 +46,13 @@ const Target& host_target();
 
 // The same with every kernel that a plan can have, RowKernels too: what is planned, checked and timed, and runs nowhere yet.
 const Target& shape_target();
+
+// GPUs of a generation ("sm80", "sm90", "sm100", "sm120": their compute capability) with NCCL and cuDNN: the host's operations, arenas
+// aligned as their libraries like it, and cudnn_attention() (fused_attention.h). Throws InvalidInput for another.
+const Target& gpu_target(std::string_view generation);
+
+// "host", or a generation of GPUs: what scenarios name. Throws InvalidInput that lists them.
+const Target& target_by_name(std::string_view name);
 
 Hasher& hash(Hasher& hasher, const Target& target);
 

@@ -147,19 +147,24 @@ class StepRules : ViewRules {
 
   // ---- kernels ----
 
+  // What is 16 bits wide may be kept, or added up, in f32.
+  bool is_wider_sum(const View& in, const View& out) const {
+    const DType dtype = dtype_of(in);
+    return dtype_of(out) == DType::f32 && (dtype == DType::f16 || dtype == DType::bf16);
+  }
+
   void check_kernel(const Copy& op) const { same_dtype(op.in, op.out), same_numel(op.in, op.out); }
   void check_kernel(const Cast& op) const { same_numel(op.in, op.out); }
   void check_kernel(const Fill&) const {}
   void check_kernel(const Accumulate& op) const {
     require(op.op != ReduceOp::avg, "accumulates with avg; use sum, then scale");
-    same_dtype(op.in, op.out), same_numel(op.in, op.out);
+    if (!is_wider_sum(op.in, op.out)) same_dtype(op.in, op.out);
+    same_numel(op.in, op.out);
   }
   void check_kernel(const Scale& op) const { floating(op.data); }
   void check_kernel(const MatMul& op) const {
     same_dtype(op.a, op.b);
-    // Products of 16-bit matrices may be kept, or added up, in f32.
-    const DType in = dtype_of(op.a);
-    if (dtype_of(op.out) != DType::f32 || (in != DType::f16 && in != DType::bf16)) same_dtype(op.a, op.out);
+    if (!is_wider_sum(op.a, op.out)) same_dtype(op.a, op.out);
     for (const View* view : {&op.a, &op.b, &op.out}) {
       require(view->shape.size() == 2, text(*view), " is not a matrix; give it two dimensions");
     }
@@ -174,7 +179,7 @@ class StepRules : ViewRules {
     shaped(op.lse, {q[0], q[2], q[1]}, "lse");
     check_slices(op.slices, q[1], v[1]);
     if (op.engine == AttentionEngine::fused) {
-      check_fused(op, {&op.out});
+      check_fused(op, {&op.q, &op.k, &op.v, &op.out}, {});
     } else {
       require(is_absent(op.workspace), "is exact and has a workspace; only a fused one has");
     }
@@ -199,7 +204,7 @@ class StepRules : ViewRules {
     require(!op.accumulate_dq && !op.accumulate_dkv,
             "is fused and accumulates; let it write a temporary, and accumulate that");
     shaped(op.out, op.dout.shape, "out");
-    check_fused(op, {&op.out, &op.dout, &op.dq, &op.dk, &op.dv});
+    check_fused(op, {&op.q, &op.k, &op.v, &op.out, &op.dout}, {&op.dq, &op.dk, &op.dv});
   }
   void check_kernel(const AttentionDelta& op) const {
     floating(op.out), floating(op.dout);
@@ -217,12 +222,14 @@ class StepRules : ViewRules {
     require(!op.writes.empty() || !op.updates.empty(), "writes nothing; leave it out");
   }
 
-  // `like_q`: views beside k and v that must have q's dtype.
+  using Views = std::initializer_list<const View*>;
   template <class Op>
-  void check_fused(const Op& op, std::initializer_list<const View*> like_q) const {
+  void check_fused(const Op& op, Views operands, Views gradients) const {
     const std::optional<FusedAttention>& library = plan_.target.fused_attention;
     require(library.has_value(), "target ", plan_.target.name, " has no fused attention; use exact");
-    for (const View* view : like_q) same_dtype(op.q, *view);
+    for (const Views& views : {operands, gradients}) {
+      for (const View* view : views) same_dtype(op.q, *view);
+    }
     require(is_contiguous(op.lse), "lse is ", text(op.lse),
             ", which is not contiguous; a fused one needs that: copy it");
     const Shape &q = op.q.shape, &v = op.v.shape;
@@ -236,6 +243,12 @@ class StepRules : ViewRules {
     if (const auto reason = refuse(*library, *shape)) {
       fail("the fused attention of target ", plan_.target.name, " does not take it: ", *reason,
            "; use exact");
+    }
+    for (const Views& views : {operands, gradients}) {
+      for (const View* view : views) {
+        const auto reason = refuse_operand(*shape, *view, views.begin() == gradients.begin());
+        if (reason) fail("as an operand of fused attention, ", text(*view), " does not do: ", *reason);
+      }
     }
     const std::int64_t bytes = workspace_bytes(*library, *shape);
     require(!is_absent(op.workspace), "is fused and has no workspace; it needs ", bytes, " bytes");

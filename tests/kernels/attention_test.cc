@@ -141,6 +141,29 @@ TEST_P(AttentionKernels, BackwardEqualsTheDefinition) {
   }
 }
 
+// A fused step's delta is that of AttentionDelta, bit for bit, and so is all that follows.
+TEST_P(AttentionKernels, FusedBackwardMakesItsDelta) {
+  const AttentionInputs inputs = inputs_of(GetParam());
+  const auto forward = testing::reference_forward(inputs);
+  const auto dout_values = testing::small_fractions(inputs.shape.out_numel(), 4);
+  Attention attention(inputs, DType::f32);
+  const View out = attention.holding(attention.out, forward.out),
+             dout = attention.holding(attention.out, dout_values);
+  const View lse = attention.holding(attention.lse, forward.lse), delta = attention.new_lse();
+  attention.memory.run(AttentionDelta{out, dout, delta});
+  std::vector<std::vector<double>> results[2];
+  for (const bool fused : {false, true}) {
+    const View dq = attention.like(attention.q, 2), dk = attention.like(attention.k, 2),
+               dv = attention.like(attention.v, 2);
+    AttentionBackward backward{attention.q, attention.k,          attention.v,      dout, lse, delta, dq, dk,
+                               dv,          inputs.softmax_scale, GetParam().slices};
+    if (fused) backward.engine = AttentionEngine::fused, backward.out = out, backward.delta = View{};
+    attention.memory.run(backward);
+    results[fused] = {attention.values(dq), attention.values(dk), attention.values(dv)};
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
 // Each slice's rows over half of the keys, merged, give those over all keys.
 TEST_P(AttentionKernels, MergeOfTwoHalvesIsTheWhole) {
   const AttentionInputs inputs = inputs_of(GetParam());

@@ -194,6 +194,16 @@ TEST(AccumulateKernel, FoldsWithEachReduction) {
   }
 }
 
+// Neither rounds the f32 sum to 16 bits nor takes a step between.
+TEST(AccumulateKernel, Adds16BitsToF32) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    KernelMemory memory;
+    const BufferId in = memory.add(dtype, {1, 0.25, 3}), out = memory.add(DType::f32, {0x1p-20, 1024, 0});
+    memory.run(Accumulate{ReduceOp::sum, {in, 0, {2}, {2}, {}}, flat_view(out, 0, 2)});
+    EXPECT_EQ(memory.values(out), (std::vector<double>{1 + 0x1p-20, 1027, 0})) << name(dtype);
+  }
+}
+
 TEST(AccumulateKernel, IntegersWrapAndNaNsWin) {
   KernelMemory memory;
   const BufferId limit = memory.add(DType::i32, {2147483647, 2147483647}),

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/plan/fused_attention.h"
 #include "shared/plan/host_memory.h"
 #include "shared/plan/operations.h"
 
@@ -168,6 +169,31 @@ TEST(Target, TheHostHasEveryOperationButRowKernelsAndShapesHaveAll) {
   EXPECT_EQ(shape_target().kernels, kernels);
   EXPECT_EQ(shape_target().collectives, host_target().collectives);
   EXPECT_EQ(shape_target().dtypes, host_target().dtypes);
+}
+
+TEST(Target, GpusHaveTheHostsOperationsAndFusedAttention) {
+  for (const std::string_view name : {"sm80", "sm90", "sm100", "sm120"}) {
+    const Target& target = target_by_name(name);
+    EXPECT_EQ(&target, &gpu_target(name));
+    EXPECT_EQ(target.name, name);
+    EXPECT_EQ(target.alignment_bytes, 256);
+    EXPECT_EQ(*target.fused_attention, cudnn_attention(name));
+    Target host = target;
+    host.name = "host", host.alignment_bytes = 1, host.fused_attention.reset();
+    EXPECT_EQ(host, host_target());
+  }
+  EXPECT_EQ(&target_by_name("host"), &host_target());
+  const auto error = [](const auto& action) {
+    try {
+      action();
+    } catch (const InvalidInput& found) {
+      return std::string(found.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error([] { target_by_name("sm91"); }), "target 'sm91' is none of host, sm80, sm90, sm100, sm120");
+  EXPECT_EQ(error([] { gpu_target("host"); }),
+            "no target for GPUs of host; there are sm80, sm90, sm100, sm120");
 }
 
 // ---- memory ----

@@ -144,6 +144,11 @@ TEST(ValidateStep, Kernels) {
       {kernel(Cast{x(0, 8), flat_view(kI, 0, 8)}), ""},
       {kernel(Cast{x(0, 8), flat_view(kI, 0, 7)}), "x+0[8] has 8 elements but i+0[7] has 7"},
       {kernel(Accumulate{ReduceOp::avg, x(0, 8), y(0, 8)}), "accumulates with avg; use sum, then scale"},
+      {kernel(Accumulate{ReduceOp::sum, flat_view(kH, 0, 8), y(0, 8)}), ""},  // 16 bits to f32, no others
+      {kernel(Accumulate{ReduceOp::sum, x(0, 8), flat_view(kH, 0, 8)}),
+       "x+0[8] is f32 but h+0[8] is bf16; use a cast"},
+      {kernel(Accumulate{ReduceOp::sum, flat_view(kI, 0, 8), y(0, 8)}),
+       "i+0[8] is i32 but y+0[8] is f32; use a cast"},
       {kernel(Accumulate{ReduceOp::sum, x(0, 8), x(0, 8)}),
        "x+0[8] and x+0[8] share memory; a kernel's output is its own"},
       {kernel(Scale{flat_view(kI, 0, 8), 2}), "i+0[8] is i32; a floating type is needed"},
