@@ -11,6 +11,12 @@ set(cuda_sources ${gpu_sources})
 list(FILTER cuda_sources INCLUDE REGEX "\\.cu$")
 # Each folder has its own properties of a source, so those for nvcc (runtime/) stay as they are.
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+# Fused steps go to FusedKernels (fused_kernels.cc here).
+foreach(source IN LISTS gpu_sources)
+  if(source MATCHES "/step_kernels\\.cc$")
+    set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS CP_HAVE_CUDNN)
+  endif()
+endforeach()
 
 file(GLOB emulation_sources CONFIGURE_DEPENDS "emulated_gpu/*.cc")
 cp_add_library(emulated_runtime ${gpu_sources} ${top_sources} ${emulation_sources})
@@ -18,13 +24,13 @@ target_compile_definitions(cp_emulated_runtime PUBLIC CP_GPU_EMULATED CP_HAVE_NC
 target_link_libraries(cp_emulated_runtime PUBLIC cp::runtime_base cp_cuda_headers)
 
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "gpu/*.cc")
+set(gpu_test_helpers runtime/processes.cc identity/scenario_generator.cc conformance/device_suite.cc
+  conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
-cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${emulation_test_sources} LIBS cp_emulated_runtime cp_test_support
-  LABEL emulated)
-target_sources(emulated_gpu_test PRIVATE runtime/processes.cc)  # forks ranks
+cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources}
+  LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated)
 if(CP_HAVE_NCCL AND gpu_test_sources)
-  cp_add_test(gpu_test SOURCES ${gpu_test_sources} LIBS cp::runtime cp_test_support LABEL gpu)
-  target_sources(gpu_test PRIVATE runtime/processes.cc)
+  cp_add_test(gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} LIBS cp::cli cp_test_support cp::runtime LABEL gpu)
 endif()
 
 get_property(cprun_sources GLOBAL PROPERTY CP_CPRUN_SOURCES)

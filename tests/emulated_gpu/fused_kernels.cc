@@ -1,0 +1,144 @@
+// FusedKernels of the emulated GPU: what cuDNN takes and refuses (shared/plan/fused_attention.h), computed by the host kernels.
+#include "runtime/cuda/fused_kernels.h"
+
+#include <cstring>
+#include <set>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "shared/base/error.h"
+#include "shared/kernels/host_kernels.h"
+#include "shared/plan/fused_attention.h"
+#include "tests/emulated_gpu/devices.h"
+#include "tests/emulated_gpu/emulated_stream.h"
+
+namespace cp::runtime {
+namespace {
+
+using Views = std::vector<View*>;
+Views views(AttentionForward& op) { return {&op.q, &op.k, &op.v, &op.out, &op.lse}; }
+Views views(AttentionBackward& op) {
+  return {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.lse, &op.dq, &op.dk, &op.dv};
+}
+constexpr std::size_t kFirstGradient = 6;
+bool is_lse(const Views& all, std::size_t index) { return index == (all.size() == 5 ? 4U : 5U); }
+
+const FusedAttention& library() { return cudnn_attention(str("sm", emulated::compute_capability())); }
+
+// Throws InvalidInput, to which the caller adds the step.
+template <class Op>
+void check(const Plan& plan, Op op) {
+  const Shape &q = op.q.shape, &v = op.v.shape;
+  auto shape = fused_form(op.slices, q[1], v[1]);
+  if (!shape)
+    throw InvalidInput(str("its ", op.slices.size(), " mask slices are not of a form that cuDNN takes"));
+  shape->backward = std::is_same_v<Op, AttentionBackward>;
+  shape->dtype = plan.buffers.at(static_cast<std::size_t>(op.q.buffer)).dtype;
+  shape->batch = q[0];
+  shape->q_heads = q[2];
+  shape->kv_heads = v[2];
+  shape->head_dim = q[3];
+  shape->v_head_dim = v[3];
+  if (const auto why = refuse(library(), *shape)) throw InvalidInput(str(to_text(*shape), ": ", *why));
+  const Views operands = views(op);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (is_lse(operands, i)) continue;
+    if (const auto why = refuse_operand(*shape, *operands[i], i >= kFirstGradient))
+      throw InvalidInput(str("operand ", i, " has ", *why));
+  }
+  const std::int64_t needed = workspace_bytes(library(), *shape);
+  const Buffer& buffer = plan.buffers.at(static_cast<std::size_t>(op.workspace.buffer));
+  const std::int64_t given = op.workspace.numel() * size_bytes(buffer.dtype);
+  if (needed > given)
+    throw InvalidInput(
+        str(to_text(*shape), ": cuDNN needs ", needed, " bytes of workspace and the plan has ", given));
+}
+
+// The same call on a plan of its own, whose buffers are the operands, where they lie.
+template <class Op>
+struct Call {
+  Op op;
+  Plan plan;
+  Bindings bindings;
+  std::byte* workspace = nullptr;
+  std::size_t workspace_size = 0;
+};
+
+template <class Op>
+Call<Op> call_of(const Op& step, const CudaMemory& memory, std::int64_t iteration) {
+  Call<Op> call;
+  call.op = step;
+  for (View* view : views(call.op)) {
+    Buffer buffer;
+    buffer.kind = BufferKind::inout;
+    buffer.dtype = memory.dtype(*view);
+    buffer.numel = 1;
+    for (std::size_t i = 0; i < view->shape.size(); ++i)
+      buffer.numel += (view->shape[i] - 1) * view->strides[i];
+    const auto id = static_cast<BufferId>(call.plan.buffers.size());
+    call.bindings.push_back({id, memory.at(*view, iteration), buffer.bytes()});
+    call.plan.buffers.push_back(buffer);
+    *view = View{id, 0, view->shape, view->strides, {}};
+  }
+  call.workspace = memory.at(step.workspace, iteration);
+  call.workspace_size =
+      static_cast<std::size_t>(step.workspace.numel() * size_bytes(memory.dtype(step.workspace)));
+  call.op.workspace = {};
+  return call;
+}
+
+template <class Op>
+void enqueue(const Op& step, const CudaMemory& memory, std::int64_t iteration, cudaStream_t stream) {
+  emulated::enqueue(stream, [call = call_of(step, memory, iteration)] {
+    std::memset(call.workspace, 0xFB, call.workspace_size);  // its contents mean nothing before and after
+    const HostMemory host(call.plan, call.bindings);
+    run_kernel(Kernel{call.op}, host, 0);
+  });
+}
+
+}  // namespace
+
+struct FusedKernels::Impl {
+  std::set<const void*> prepared;  // steps
+};
+
+FusedKernels::FusedKernels() : impl_(std::make_unique<Impl>()) {}
+FusedKernels::~FusedKernels() = default;
+
+void FusedKernels::prepare(const Plan& plan) {
+  impl_->prepared.clear();
+  for (const StepRef& ref : steps_of(plan)) {
+    const auto* kernel = std::get_if<Kernel>(&ref.step->work);
+    if (kernel == nullptr) continue;
+    const auto prepare_op = [&]<class Op>(const Op& op) {
+      if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
+        if (op.engine != AttentionEngine::fused) return;
+        try {
+          check(plan, op);
+        } catch (const InvalidInput& error) {
+          throw InvalidInput(str("step ", ref.id, " (", operation_name(ref.step->work), "): ", error.what(),
+                                 "; the exact engine takes any shape"));
+        }
+        impl_->prepared.insert(&op);
+      }
+    };
+    std::visit(prepare_op, *kernel);
+  }
+}
+
+void FusedKernels::launch(const AttentionForward& step, const CudaMemory& memory, std::int64_t iteration,
+                          cudaStream_t stream) {
+  CP_INVARIANT(impl_->prepared.contains(&step), "a fused attention step that was not prepared");
+  enqueue(step, memory, iteration, stream);
+}
+void FusedKernels::launch(const AttentionBackward& step, const CudaMemory& memory, std::int64_t iteration,
+                          cudaStream_t stream) {
+  CP_INVARIANT(impl_->prepared.contains(&step), "a fused attention step that was not prepared");
+  enqueue(step, memory, iteration, stream);
+}
+
+std::map<std::string, std::string> FusedKernels::library_versions() { return {{"cudnn", "emulated"}}; }
+
+}  // namespace cp::runtime

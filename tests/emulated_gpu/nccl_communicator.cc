@@ -1,0 +1,182 @@
+#include "tests/emulated_gpu/nccl_communicator.h"
+
+#include <chrono>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "tests/emulated_gpu/devices.h"
+#include "tests/emulated_gpu/nccl_launch_order.h"
+
+namespace cp::emulated {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{20};
+
+struct LastError {
+  std::mutex mutex;
+  std::string text;
+};
+
+LastError& last() {
+  static auto& error = *new LastError;
+  return error;
+}
+
+}  // namespace
+
+void set_last_nccl_error(const std::string& message) {
+  const std::lock_guard lock(last().mutex);
+  last().text = message;
+}
+
+std::string last_nccl_error() {
+  const std::lock_guard lock(last().mutex);
+  return last().text;
+}
+
+Communicator::~Communicator() {
+  if (job_.joinable()) job_.join();
+}
+
+std::string Communicator::name() const { return str("rank ", rank(), " of ", size()); }
+std::string Communicator::next_child_root() { return str(token(), ".", children_++); }
+
+bool Communicator::given_up() const { return is_aborted() || gpu(device_).error() != cudaSuccess; }
+
+void Communicator::connect(Members members) {
+  for (std::size_t i = 0; i < members.hellos.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Hello &a = members.hellos[j], &b = members.hellos[i];
+      if (a.host == b.host && a.device == b.device)
+        throw NcclFailure(ncclInvalidUsage, str("Duplicate GPU detected : rank ", j, " and rank ", i,
+                                                " both on CUDA device ", a.device, "000"));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  members_ = std::move(members);
+  transfers_ = std::make_unique<NcclTransfers>(members_.rank, members_.sockets);
+}
+
+ncclResult_t Communicator::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+bool Communicator::has_failed() const {
+  const ncclResult_t now = state();
+  return now != ncclSuccess && now != ncclInProgress;  // a later call may be in progress
+}
+
+std::string Communicator::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Communicator::fail(ncclResult_t error, const std::string& what) {
+  set_last_nccl_error(what);
+  say(str("NCCL: ", what));
+  const std::lock_guard lock(mutex_);
+  if (state_ == ncclSuccess || state_ == ncclInProgress) {
+    state_ = error;
+    failure_ = what;
+  }
+  for (const Socket& socket : members_.sockets) socket.shut_down();
+}
+
+void Communicator::begin(std::function<void()> job) {
+  finish_job();
+  ncclResult_t before = ncclSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    before = std::exchange(state_, ncclInProgress);
+  }
+  job_ = std::thread([this, before, job = std::move(job)] {
+    set_current_device(device_);
+    try {
+      job();
+      const std::lock_guard lock(mutex_);
+      if (state_ == ncclInProgress) state_ = before;
+    } catch (const NcclFailure& failure) {
+      fail(failure.code, failure.what());
+    } catch (const std::exception& failure) {
+      fail(is_aborted() ? ncclInternalError : ncclRemoteError, failure.what());
+    }
+  });
+}
+
+void Communicator::finish_job() {
+  const std::lock_guard lock(job_mutex_);  // an abort may wait for it beside who began it
+  if (job_.joinable()) job_.join();
+}
+
+void Communicator::launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams) {
+  std::uint64_t turn = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    turn = issued_++;
+  }
+  const std::uint64_t gpu_turn = nccl_launch_order(device_).enqueue();
+  Gpu& own = gpu(device_);
+  const auto main = find_stream(streams.front());
+  for (std::size_t i = 1; i < streams.size(); ++i) {
+    std::shared_ptr<Record> before;
+    const auto other = find_stream(streams[i]);
+    own.push(other, [&](Stream& stream) { before = stream.record(); });
+    own.push(main, [&](Stream& stream) { stream.wait_for(before); });
+  }
+  std::shared_ptr<Record> after;
+  own.push(main, [&](Stream& stream) {
+    stream.push([self = shared_from_this(), turn, gpu_turn, work = std::move(operations)]() mutable {
+      self->run(turn, gpu_turn, work);
+    });
+    if (streams.size() > 1) after = stream.record();
+  });
+  for (std::size_t i = 1; i < streams.size(); ++i)
+    own.push(find_stream(streams[i]), [&](Stream& stream) { stream.wait_for(after); });
+}
+
+void Communicator::run(std::uint64_t turn, std::uint64_t gpu_turn, std::vector<NcclOperation>& operations) {
+  {
+    std::unique_lock lock(mutex_);
+    while (done_ != turn) changed_.wait_for(lock, kPoll);
+  }
+  const auto is_given_up = [&] { return given_up(); };
+  nccl_launch_order(device_).run(gpu_turn, is_given_up, [&] {
+    if (!given_up() && !has_failed()) {
+      try {
+        transfers_->run(operations, is_given_up);
+      } catch (const NcclFailure& failure) {
+        fail(failure.code, str(name(), ": ", failure.what()));
+      }
+    }
+    // Work of a broken communicator stays on the GPU until it is aborted.
+    while (!given_up() && has_failed()) std::this_thread::sleep_for(kPoll);
+  });
+  const std::lock_guard lock(mutex_);
+  ++done_;
+  changed_.notify_all();
+}
+
+bool Communicator::has_work() const {
+  const std::lock_guard lock(mutex_);
+  return done_ != issued_;
+}
+
+void Communicator::await_work() const {
+  std::unique_lock lock(mutex_);
+  while (done_ != issued_ && gpu(device_).error() == cudaSuccess) changed_.wait_for(lock, kPoll);
+}
+
+void Communicator::abort() {
+  aborted_.store(true);
+  const std::lock_guard lock(mutex_);
+  for (const Socket& socket : members_.sockets) socket.shut_down();
+  changed_.notify_all();
+}
+
+void Communicator::leave() {
+  const std::lock_guard lock(mutex_);
+  if (transfers_ && state_ == ncclSuccess) transfers_->say_goodbye();
+}
+
+}  // namespace cp::emulated

@@ -1,0 +1,97 @@
+// One rank of an emulated communicator: what it is, its state, and the work that it runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nccl.h>
+
+#include "tests/emulated_gpu/nccl_bootstrap.h"
+#include "tests/emulated_gpu/nccl_transfer.h"
+
+namespace cp::emulated {
+
+class NcclFailure : public std::runtime_error {
+ public:
+  NcclFailure(ncclResult_t result, const std::string& what) : std::runtime_error(what), code(result) {}
+  ncclResult_t code;
+};
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  Communicator(int device, bool blocking) : device_(device), blocking_(blocking) {}
+  ~Communicator();
+
+  int device() const { return device_; }
+  bool blocking() const { return blocking_; }
+  int rank() const { return members_.rank; }
+  int size() const { return static_cast<int>(members_.hellos.size()); }
+  const std::string& token() const { return members_.token; }
+  std::string name() const;       // of messages: "rank 1 of 4"
+  std::string next_child_root();  // where the next split meets
+  bool is_aborted() const { return aborted_.load(); }
+  bool given_up() const;  // aborted, or the GPU has failed
+
+  // Takes its place. Throws NcclFailure where two ranks of one host share a GPU.
+  void connect(Members members);
+
+  // ncclInProgress, ncclSuccess or what went wrong first.
+  ncclResult_t state() const;
+  bool has_failed() const;
+  std::string failure() const;
+  void fail(ncclResult_t error, const std::string& what);  // says so; the peers see that the connections end
+
+  // Runs on a thread of its own, after what was begun before. The state is ncclInProgress meanwhile and then what it was, or
+  // the NcclFailure's.
+  void begin(std::function<void()> job);
+  void finish_job();
+
+  // Enqueues; the calls run as one. All are of this communicator.
+  void launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams);
+  bool has_work() const;
+  void await_work() const;
+
+  // What waits ends, here and, as the loss of this rank, at the peers. await_work() then waits for what runs on the GPU.
+  void abort();
+  void leave();  // the peers hear that it is on purpose
+
+  std::set<void*> registered;  // handles of ncclCommRegister
+
+ private:
+  void run(std::uint64_t turn, std::uint64_t gpu_turn, std::vector<NcclOperation>& operations);
+
+  const int device_;
+  const bool blocking_;
+  Members members_;
+  std::unique_ptr<NcclTransfers> transfers_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<int> children_{0};
+  std::mutex job_mutex_;
+  std::thread job_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  ncclResult_t state_ = ncclSuccess;
+  std::string failure_;
+  std::uint64_t issued_ = 0, done_ = 0;  // launches
+};
+
+// What ncclGetLastError says.
+void set_last_nccl_error(const std::string& message);
+std::string last_nccl_error();
+
+}  // namespace cp::emulated
+
+struct ncclComm {
+  std::shared_ptr<cp::emulated::Communicator> impl;
+};

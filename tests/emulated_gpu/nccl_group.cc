@@ -1,0 +1,113 @@
+#include "tests/emulated_gpu/nccl_group.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "tests/emulated_gpu/devices.h"
+
+namespace cp::emulated {
+namespace {
+
+struct Job {
+  CommunicatorPtr communicator;
+  std::function<void()> run;
+};
+
+struct Work {
+  CommunicatorPtr communicator;
+  std::vector<NcclOperation> operations;
+};
+
+struct Open {
+  int depth = 0;
+  ncclResult_t error = ncclSuccess;
+  std::vector<Job> jobs;
+  std::vector<Work> work;  // of a communicator each, in order of their first calls
+  std::vector<CommunicatorPtr> ends;
+};
+
+thread_local Open t_open;
+
+void enqueue(const Work& work) {
+  std::vector<cudaStream_t> streams;
+  for (const NcclOperation& operation : work.operations)
+    if (std::ranges::find(streams, operation.stream) == streams.end()) streams.push_back(operation.stream);
+  work.communicator->launch(work.operations, streams);
+}
+
+ncclResult_t close(Open open) {
+  bool blocking = true;
+  for (const Job& job : open.jobs) blocking = job.communicator->blocking() && blocking;
+  for (const Work& work : open.work) blocking = work.communicator->blocking() && blocking;
+  for (Job& job : open.jobs) job.communicator->begin(std::move(job.run));
+  for (Work& work : open.work) {
+    // As NCCL does: a communicator that does not block leaves even the launch to a thread.
+    if (work.communicator->blocking()) {
+      enqueue(work);
+    } else {
+      work.communicator->begin([work] { enqueue(work); });
+    }
+  }
+  for (const CommunicatorPtr& communicator : open.ends) communicator->await_work();
+  if (!blocking) return ncclInProgress;
+  ncclResult_t result = ncclSuccess;
+  for (const Job& job : open.jobs) {
+    job.communicator->finish_job();
+    if (result == ncclSuccess) result = job.communicator->state();
+  }
+  return result;
+}
+
+}  // namespace
+
+ncclResult_t start_group() {
+  ++t_open.depth;
+  return ncclSuccess;
+}
+
+ncclResult_t end_group() {
+  if (t_open.depth == 0) {
+    set_last_nccl_error("ncclGroupEnd: not in a group call.");
+    return ncclInvalidUsage;
+  }
+  if (--t_open.depth > 0) return ncclSuccess;
+  Open open = std::exchange(t_open, {});
+  return open.error != ncclSuccess ? open.error : close(std::move(open));
+}
+
+ncclResult_t nccl_call(const char* function, const std::function<void()>& body) {
+  ncclResult_t result = ncclSuccess;
+  start_group();
+  try {
+    if (forked() || in_host_function()) throw NcclFailure(ncclUnhandledCudaError, "no GPU in this process");
+    body();
+  } catch (const NcclFailure& failure) {
+    result = failure.code;
+    const std::string what = str(function, ": ", failure.what());
+    set_last_nccl_error(what);
+    say(what);
+    if (t_open.error == ncclSuccess) t_open.error = result;
+  }
+  const ncclResult_t ended = end_group();
+  return result != ncclSuccess ? result : ended;
+}
+
+void add_job(const CommunicatorPtr& state, std::function<void()> job) {
+  t_open.jobs.push_back({state, std::move(job)});
+}
+
+void add_operation(const CommunicatorPtr& communicator, const NcclOperation& operation) {
+  const auto found =
+      std::ranges::find_if(t_open.work, [&](const Work& work) { return work.communicator == communicator; });
+  if (found != t_open.work.end()) {
+    found->operations.push_back(operation);
+  } else {
+    t_open.work.push_back({communicator, {operation}});
+  }
+}
+
+void add_end(const CommunicatorPtr& communicator) { t_open.ends.push_back(communicator); }
+
+}  // namespace cp::emulated
