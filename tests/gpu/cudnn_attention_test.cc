@@ -1,0 +1,396 @@
+// Fused attention against its definition in float64, in every form, within bounds derived from how fused kernels compute: products of
+// 16-bit numbers summed in f32; weights and their gradients rounded to 16 bits before they are multiplied again; dk and dv of each query
+// head rounded before heads are added up.
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/fused_kernels.h"
+#include "runtime/nccl/nccl_device.h"
+#include "shared/base/error.h"
+#include "shared/plan/builder.h"
+#include "shared/plan/fused_attention.h"
+#include "tests/gpu/kernel_run.h"
+#include "tests/support/attention_reference.h"
+#include "tests/support/values.h"
+
+namespace cp {
+namespace {
+
+using testing::AttentionInputs;
+using testing::AttentionOutputs;
+using testing::KernelRun;
+using Kind = MaskSlice::Kind;
+using Values = std::vector<double>;
+
+constexpr double kF32 = 0x1p-24;  // rounding of one operation
+
+struct Case {
+  const char* name;
+  testing::AttentionShape shape;
+  std::vector<MaskSlice> slices;
+  bool heads_outside = false;   // [batch, heads, seq, dim] in memory
+  std::int64_t other_keys = 0;  // of the same rows, in another call: backward gets the lse and out of all
+};
+std::ostream& operator<<(std::ostream& out, const Case& tested) { return out << tested.name; }
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"Full", {2, 130, 200, 4, 4, 64, 64}, {{0, 130, 0, 200, Kind::full, 0, 0}}},
+      {"FullOfManyKeys", {1, 64, 128, 4, 2, 64, 64}, {{0, 64, 0, 128, Kind::full, 0, 0}}, false, 100},
+      {"CausalSquare", {1, 257, 257, 4, 2, 128, 128}, {{0, 257, 0, 257, Kind::causal, 0, 0}}},
+      {"CausalBottomRight", {2, 100, 229, 4, 1, 64, 64}, {{0, 100, 0, 229, Kind::causal, 129, 0}}, true},
+      {"CausalTopLeft", {1, 229, 100, 4, 2, 64, 64}, {{0, 229, 0, 100, Kind::causal, 0, 0}}},
+      {"Window", {1, 300, 300, 4, 2, 64, 64}, {{0, 300, 0, 300, Kind::window, 0, 70}}},
+      {"WindowBottomRight", {1, 150, 300, 2, 2, 128, 64}, {{0, 150, 0, 300, Kind::window, 150, 33}}},
+      {"WindowOfOneKey", {1, 65, 65, 2, 2, 64, 64}, {{0, 65, 0, 65, Kind::window, 0, 1}}},
+      {"OneQuery", {1, 1, 333, 8, 2, 64, 64}, {{0, 1, 0, 333, Kind::full, 0, 0}}},
+      {"OddDims", {1, 129, 129, 2, 1, 72, 40}, {{0, 129, 0, 129, Kind::causal, 0, 0}}},
+      {"Documents",
+       {1, 200, 200, 4, 2, 64, 64},
+       {{0, 60, 0, 60, Kind::causal, 0, 0},
+        {60, 1, 60, 1, Kind::full, 0, 0},
+        {61, 139, 61, 139, Kind::causal, 0, 0}}},
+      {"DocumentsBottomRight",
+       {1, 110, 260, 4, 4, 128, 128},
+       {{0, 40, 0, 100, Kind::window, 60, 50}, {40, 70, 100, 160, Kind::window, 90, 50}}},
+      {"DocumentsFull",
+       {1, 110, 170, 4, 1, 64, 64},
+       {{0, 40, 0, 100, Kind::full, 0, 0}, {40, 70, 100, 70, Kind::full, 0, 0}}},
+  };
+  return all;
+}
+
+// A value and how far a correct kernel may be from it.
+struct Bounded {
+  Values value, error;
+  explicit Bounded(std::int64_t size)
+      : value(static_cast<std::size_t>(size)), error(static_cast<std::size_t>(size)) {}
+  void add(std::size_t at, double term, double term_error) { value[at] += term, error[at] += term_error; }
+};
+
+struct Expected {
+  Bounded out, lse, dq, dk, dv;
+};
+
+double unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
+double smallest(DType dtype) {
+  return dtype == DType::bf16 ? 0 : 0x1p-25;
+}  // half the distance of subnormals
+
+// Straight from the definition. `all` are the outputs of whole rows, which backward is given in the call's dtypes. Products of two errors
+// are below a hundredth of each: kSecondOrder.
+class Definition {
+ public:
+  Definition(const AttentionInputs& inputs, const AttentionOutputs& forward, const AttentionOutputs& all,
+             const Values& dout, DType dtype)
+      : in_(inputs),
+        shape_(inputs.shape),
+        forward_(forward),
+        all_(all),
+        dout_(dout),
+        u_(unit(dtype)),
+        tiny_(smallest(dtype)) {}
+
+  Expected compute() {
+    Expected made{Bounded(shape_.out_numel()), Bounded(shape_.lse_numel()), Bounded(shape_.q_numel()),
+                  Bounded(shape_.k_numel()), Bounded(shape_.v_numel())};
+    for (std::int64_t b = 0; b < shape_.batch; ++b)
+      for (std::int64_t h = 0; h < shape_.q_heads; ++h)
+        for (std::int64_t i = 0; i < shape_.q_len; ++i) row(made, b, h, i);
+    for (Bounded* part : {&made.out, &made.dq, &made.dk, &made.dv})
+      for (std::size_t n = 0; n < part->value.size(); ++n)
+        part->error[n] = kSecondOrder * (part->error[n] + u_ * std::abs(part->value[n]) + tiny_);
+    return made;
+  }
+
+ private:
+  static constexpr double kSecondOrder = 1.02;
+
+  void row(Expected& made, std::int64_t b, std::int64_t h, std::int64_t i) {
+    const std::int64_t g = h / (shape_.q_heads / shape_.kv_heads), d = shape_.head_dim,
+                       dv = shape_.v_head_dim;
+    const std::int64_t rows = shape_.q_len * shape_.q_heads / shape_.kv_heads;
+    const auto at = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+    const std::size_t q0 = at(((b * shape_.q_len + i) * shape_.q_heads + h) * d),
+                      o0 = at(((b * shape_.q_len + i) * shape_.q_heads + h) * dv),
+                      l0 = at((b * shape_.q_heads + h) * shape_.q_len + i);
+    double delta = 0, delta_error = 0;
+    for (std::size_t c = 0; c < at(dv); ++c) {
+      const double term = dout_[o0 + c] * all_.out[o0 + c];
+      delta += term;
+      delta_error +=
+          std::abs(term) * (u_ + static_cast<double>(dv + 2) * kF32) + std::abs(dout_[o0 + c]) * tiny_;
+    }
+    double worst_score = 0;
+    for (std::int64_t j = 0; j < shape_.kv_len; ++j) {
+      if (!in_.mask(i, j)) continue;
+      const std::size_t k0 = at(((b * shape_.kv_len + j) * shape_.kv_heads + g) * d),
+                        v0 = at(((b * shape_.kv_len + j) * shape_.kv_heads + g) * dv);
+      double dot = 0, size = 0, dp = 0, dp_size = 0;
+      for (std::size_t c = 0; c < at(d); ++c) {
+        dot += in_.q[q0 + c] * in_.k[k0 + c];
+        size += std::abs(in_.q[q0 + c] * in_.k[k0 + c]);
+      }
+      for (std::size_t c = 0; c < at(dv); ++c) {
+        dp += dout_[o0 + c] * in_.v[v0 + c];
+        dp_size += std::abs(dout_[o0 + c] * in_.v[v0 + c]);
+      }
+      const double score = in_.softmax_scale * dot,
+                   score_error = in_.softmax_scale * size * static_cast<double>(d + 4) * kF32;
+      worst_score = std::max(worst_score, score_error);
+      // Two scores and their difference, the hardware's exponential (2 units in the last place), and the row's sum.
+      const double p_error = 2 * score_error + 4 * std::abs(score) * kF32 + 4 * kF32 +
+                             2 * static_cast<double>(shape_.kv_len + 2) * kF32;
+      const double p = std::exp(score - forward_.lse[l0]);
+      for (std::size_t c = 0; c < at(dv); ++c) {
+        const double v = std::abs(in_.v[v0 + c]);
+        made.out.add(o0 + c, p * in_.v[v0 + c], p * v * (u_ + 2 * p_error) + v * tiny_);
+      }
+
+      const double weight = std::exp(score - all_.lse[l0]),
+                   weight_error = p_error + 4 * std::abs(all_.lse[l0]) * kF32;
+      for (std::size_t c = 0; c < at(dv); ++c) {
+        const double term = std::abs(dout_[o0 + c]);
+        made.dv.add(v0 + c, weight * dout_[o0 + c],
+                    weight * term * (2 * u_ + weight_error + static_cast<double>(rows + 2) * kF32) +
+                        2 * term * tiny_);
+      }
+      const double ds = weight * (dp - delta);
+      const double ds_error = std::abs(ds) * weight_error +
+                              weight * (dp_size * static_cast<double>(dv + 2) * kF32 + delta_error +
+                                        (std::abs(dp) + std::abs(delta)) * 2 * kF32) +
+                              std::abs(ds) * u_ + tiny_;
+      const double scale = in_.softmax_scale;
+      for (std::size_t c = 0; c < at(d); ++c) {
+        const double q = std::abs(in_.q[q0 + c]), k = std::abs(in_.k[k0 + c]);
+        made.dq.add(q0 + c, scale * ds * in_.k[k0 + c],
+                    scale * k * (ds_error + std::abs(ds) * static_cast<double>(shape_.kv_len + 2) * kF32));
+        made.dk.add(
+            k0 + c, scale * ds * in_.q[q0 + c],
+            scale * q * (ds_error + std::abs(ds) * (u_ + static_cast<double>(rows + 2) * kF32)) + tiny_);
+      }
+    }
+    made.lse.value[l0] = forward_.lse[l0];
+    made.lse.error[l0] = kSecondOrder * (worst_score + 4 * std::abs(forward_.lse[l0]) * kF32 +
+                                         static_cast<double>(shape_.kv_len + 8) * kF32);
+  }
+
+  const AttentionInputs& in_;
+  const testing::AttentionShape& shape_;
+  const AttentionOutputs &forward_, &all_;
+  const Values& dout_;
+  const double u_, tiny_;
+};
+
+class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DType>> {
+ protected:
+  const Case& tested() const { return std::get<0>(GetParam()); }
+  DType dtype() const { return std::get<1>(GetParam()); }
+
+  View place(const Values& values, std::int64_t seq, std::int64_t heads, std::int64_t dim) {
+    const std::int64_t batch = tested().shape.batch;
+    View view = dense_view(0, 0, {batch, seq, heads, dim});
+    Values placed = values;
+    if (tested().heads_outside) {
+      view.strides = {seq * heads * dim, dim, seq * dim, 1};
+      std::size_t from = 0;
+      for (std::int64_t b = 0; b < batch; ++b)
+        for (std::int64_t s = 0; s < seq; ++s)
+          for (std::int64_t h = 0; h < heads; ++h)
+            for (std::int64_t c = 0; c < dim; ++c)
+              placed[static_cast<std::size_t>(b * view.strides[0] + s * dim + h * view.strides[2] + c)] =
+                  values[from++];
+    }
+    view.buffer = run_.add(dtype(), placed);
+    return view;
+  }
+  View unwritten(const View& like) {
+    return place(Values(static_cast<std::size_t>(like.numel()), std::nan("")), like.shape[1], like.shape[2],
+                 like.shape[3]);
+  }
+  View rows(const Values& values) {
+    const testing::AttentionShape& shape = tested().shape;
+    return dense_view(run_.add(DType::f32, values), 0, {shape.batch, shape.q_heads, shape.q_len});
+  }
+  View workspace(const FusedAttention& library, FusedShape shape) {
+    const auto bytes = static_cast<std::size_t>(workspace_bytes(library, shape));
+    const BufferId buffer = run_.add(DType::f32, std::vector<std::byte>(bytes, std::byte{0xFB}));
+    return flat_view(buffer, 0, static_cast<std::int64_t>(bytes) / 4);
+  }
+
+  template <class Op>
+  void launch(const Op& op) {
+    Plan plan = run_.plan();
+    plan.target = runtime::gpu_target_of(0);
+    plan.streams = {"compute"};
+    Step step;
+    step.work = Kernel(op);
+    step.label = tested().name;
+    plan.segments.emplace_back(step);
+    const Step& planned = std::get<Step>(plan.segments[0]);
+    validate_step(plan, planned, 1);
+    run_.run_on_gpu([&](const runtime::CudaMemory& memory) {
+      runtime::FusedKernels fused;
+      fused.prepare(plan);
+      for (int times = 0; times < 2; ++times)  // the second finds a workspace that was used
+        fused.launch(std::get<Op>(std::get<Kernel>(planned.work)), memory, 0, nullptr);
+    });
+  }
+
+  void expect_within(const View& view, const Bounded& expected, const char* what) {
+    const Values actual = run_.gpu_values(view);
+    ASSERT_EQ(actual.size(), expected.value.size()) << what;
+    for (std::size_t i = 0; i < actual.size(); ++i)
+      ASSERT_LE(std::abs(actual[i] - expected.value[i]), expected.error[i])
+          << what << "[" << i << "] is " << actual[i] << ", not " << expected.value[i];
+  }
+
+  KernelRun run_;
+};
+
+// Softmax over the call's keys and over the others too, which lie after them.
+AttentionOutputs whole_rows(const AttentionInputs& call, std::int64_t other_keys) {
+  AttentionInputs all = call;
+  all.shape.kv_len += other_keys;
+  const auto longer = [&](const Values& values, std::int64_t dim, unsigned seed) {
+    Values made = values;
+    const Values more = testing::small_fractions(other_keys * call.shape.kv_heads * dim, seed);
+    made.insert(made.end(), more.begin(), more.end());
+    return made;
+  };
+  all.k = longer(call.k, call.shape.head_dim, 5);
+  all.v = longer(call.v, call.shape.v_head_dim, 6);
+  return testing::reference_forward(all);
+}
+
+TEST_P(FusedAttentionTest, IsTheDefinition) {
+  CP_SKIP_WITHOUT_GPU();
+  const testing::AttentionShape& shape = tested().shape;
+  const FusedAttention& library = *runtime::gpu_target_of(0).fused_attention;
+  std::optional<FusedShape> form = fused_form(tested().slices, shape.q_len, shape.kv_len);
+  ASSERT_TRUE(form);
+  form->dtype = dtype(), form->batch = shape.batch;
+  form->q_heads = shape.q_heads, form->kv_heads = shape.kv_heads;
+  form->head_dim = shape.head_dim, form->v_head_dim = shape.v_head_dim;
+  if (const auto why = refuse(library, *form)) GTEST_SKIP() << *why;
+
+  const AttentionInputs inputs{shape,
+                               1 / std::sqrt(static_cast<double>(shape.head_dim)),
+                               [&](std::int64_t q, std::int64_t k) {
+                                 for (const MaskSlice& slice : tested().slices)
+                                   if (allows(slice, q, k)) return true;
+                                 return k >= shape.kv_len;
+                               },
+                               testing::small_fractions(shape.q_numel(), 1),
+                               testing::small_fractions(shape.k_numel(), 2),
+                               testing::small_fractions(shape.v_numel(), 3)};
+  const Values dout = testing::small_fractions(shape.out_numel(), 4);
+  const AttentionOutputs forward = testing::reference_forward(inputs);
+  const AttentionOutputs all = tested().other_keys > 0 ? whole_rows(inputs, tested().other_keys) : forward;
+  const Expected expected = Definition(inputs, forward, all, dout, dtype()).compute();
+
+  const View q = place(inputs.q, shape.q_len, shape.q_heads, shape.head_dim),
+             k = place(inputs.k, shape.kv_len, shape.kv_heads, shape.head_dim),
+             v = place(inputs.v, shape.kv_len, shape.kv_heads, shape.v_head_dim);
+  AttentionForward step;
+  step.q = q, step.k = k, step.v = v;
+  step.out = place(Values(forward.out.size(), std::nan("")), shape.q_len, shape.q_heads, shape.v_head_dim);
+  step.lse = rows(Values(forward.lse.size(), std::nan("")));
+  step.softmax_scale = inputs.softmax_scale;
+  step.slices = tested().slices;
+  step.engine = AttentionEngine::fused;
+  step.workspace = workspace(library, *form);
+  launch(step);
+  expect_within(step.out, expected.out, "out");
+  expect_within(step.lse, expected.lse, "lse");
+
+  form->backward = true;
+  if (const auto why = refuse(library, *form)) GTEST_SKIP() << "forward alone: " << *why;
+  AttentionBackward back;
+  back.q = q, back.k = k, back.v = v;
+  back.out = place(all.out, shape.q_len, shape.q_heads, shape.v_head_dim);
+  back.dout = place(dout, shape.q_len, shape.q_heads, shape.v_head_dim);
+  back.lse = rows(all.lse);
+  back.dq = unwritten(q), back.dk = unwritten(k), back.dv = unwritten(v);
+  back.softmax_scale = inputs.softmax_scale;
+  back.slices = tested().slices;
+  back.engine = AttentionEngine::fused;
+  back.workspace = workspace(library, *form);
+  launch(back);
+  expect_within(back.dq, expected.dq, "dq");
+  expect_within(back.dk, expected.dk, "dk");
+  expect_within(back.dv, expected.dv, "dv");
+}
+
+INSTANTIATE_TEST_SUITE_P(, FusedAttentionTest,
+                         ::testing::Combine(::testing::ValuesIn(cases()),
+                                            ::testing::Values(DType::f16, DType::bf16)),
+                         [](const auto& made) {
+                           return std::string(std::get<0>(made.param).name) + "_" +
+                                  std::string(name(std::get<1>(made.param)));
+                         });
+
+TEST(FusedKernels, NameTheStepThatHasTooLittleWorkspace) {
+  CP_SKIP_WITHOUT_GPU();
+  Plan plan;
+  plan.target = runtime::gpu_target_of(0);
+  plan.streams = {"compute"};
+  const auto view = [&](Shape shape, DType dtype) {
+    plan.buffers.push_back({"b", BufferKind::inout, dtype, numel(shape)});
+    return dense_view(static_cast<BufferId>(plan.buffers.size() - 1), 0, shape);
+  };
+  const auto operand = [&] { return view({1, 512, 2, 64}, DType::bf16); };
+  AttentionBackward op;
+  for (View* made : {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv}) *made = operand();
+  op.lse = view({1, 2, 512}, DType::f32);
+  op.workspace = view({64}, DType::f32);
+  op.slices = {{0, 512, 0, 512, Kind::causal, 0, 0}};
+  op.engine = AttentionEngine::fused;
+  Step step;
+  step.work = Kernel(op);
+  step.label = "layer 7";
+  plan.segments.emplace_back(step);
+  runtime::FusedKernels fused;
+  try {
+    fused.prepare(plan);
+    FAIL() << "256 bytes of workspace were enough";
+  } catch (const InvalidInput& error) {
+    for (const char* part : {"step 0", "q_len 512", "bytes of workspace and the plan has 256", "exact"})
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(part));
+  }
+}
+
+// The reference's gradients are those of the test's own definition.
+TEST(FusedAttentionDefinition, IsTheReference) {
+  const Case& tested = cases()[3];
+  const AttentionInputs inputs{tested.shape,
+                               0.125,
+                               [&](std::int64_t q, std::int64_t k) { return allows(tested.slices[0], q, k); },
+                               testing::small_fractions(tested.shape.q_numel(), 1),
+                               testing::small_fractions(tested.shape.k_numel(), 2),
+                               testing::small_fractions(tested.shape.v_numel(), 3)};
+  const Values dout = testing::small_fractions(tested.shape.out_numel(), 4);
+  const AttentionOutputs forward = testing::reference_forward(inputs);
+  const auto gradients = testing::reference_backward(inputs, dout);
+  const Expected made = Definition(inputs, forward, forward, dout, DType::f16).compute();
+  const auto expect_near = [](const Values& actual, const Values& expected) {
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 1e-10);
+  };
+  expect_near(made.out.value, forward.out);
+  expect_near(made.dq.value, gradients.dq);
+  expect_near(made.dk.value, gradients.dk);
+  expect_near(made.dv.value, gradients.dv);
+}
+
+}  // namespace
+}  // namespace cp
