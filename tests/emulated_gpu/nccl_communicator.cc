@@ -41,6 +41,10 @@ Communicator::~Communicator() {
 std::string Communicator::name() const { return str("rank ", rank(), " of ", size()); }
 std::string Communicator::next_child_root() { return str(token(), ".", children_++); }
 
+NcclLaunchOrder& Communicator::launch_order() const {
+  return nccl_launch_order(device_, members_.hellos[static_cast<std::size_t>(rank())].host);
+}
+
 bool Communicator::given_up() const { return is_aborted() || gpu(device_).error() != cudaSuccess; }
 
 void Communicator::connect(Members members) {
@@ -115,7 +119,7 @@ void Communicator::launch(std::vector<NcclOperation> operations, const std::vect
     const std::lock_guard lock(mutex_);
     turn = issued_++;
   }
-  const std::uint64_t gpu_turn = nccl_launch_order(device_).enqueue();
+  const std::uint64_t gpu_turn = launch_order().enqueue();
   Gpu& own = gpu(device_);
   const auto main = find_stream(streams.front());
   for (std::size_t i = 1; i < streams.size(); ++i) {
@@ -141,7 +145,7 @@ void Communicator::run(std::uint64_t turn, std::uint64_t gpu_turn, std::vector<N
     while (done_ != turn) changed_.wait_for(lock, kPoll);
   }
   const auto is_given_up = [&] { return given_up(); };
-  nccl_launch_order(device_).run(gpu_turn, is_given_up, [&] {
+  launch_order().run(gpu_turn, is_given_up, [&] {
     if (!given_up() && !has_failed()) {
       try {
         transfers_->run(operations, is_given_up);

@@ -17,6 +17,7 @@
 #include <nccl.h>
 
 #include "tests/emulated_gpu/nccl_bootstrap.h"
+#include "tests/emulated_gpu/nccl_launch_order.h"
 #include "tests/emulated_gpu/nccl_transfer.h"
 
 namespace cp::emulated {
@@ -68,6 +69,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::set<void*> registered;  // handles of ncclCommRegister
 
  private:
+  NcclLaunchOrder& launch_order() const;
   void run(std::uint64_t turn, std::uint64_t gpu_turn, std::vector<NcclOperation>& operations);
 
   const int device_;

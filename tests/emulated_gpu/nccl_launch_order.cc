@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 namespace cp::emulated {
 namespace {
@@ -62,11 +63,11 @@ void NcclLaunchOrder::run(std::uint64_t turn, const std::function<bool()>& given
   changed_.notify_all();
 }
 
-NcclLaunchOrder& nccl_launch_order(int device) {
+NcclLaunchOrder& nccl_launch_order(int device, std::uint64_t host) {
   static auto& mutex = *new std::mutex;
-  static auto& orders = *new std::map<int, std::unique_ptr<NcclLaunchOrder>>;
+  static auto& orders = *new std::map<std::pair<int, std::uint64_t>, std::unique_ptr<NcclLaunchOrder>>;
   const std::lock_guard lock(mutex);
-  auto& order = orders[device];
+  auto& order = orders[{device, host}];
   if (!order) order = std::make_unique<NcclLaunchOrder>();
   return *order;
 }

@@ -29,6 +29,7 @@ class NcclLaunchOrder {
   bool busy_ = false;
 };
 
-NcclLaunchOrder& nccl_launch_order(int device);
+// Of a rank's GPU: ranks that share one, each on a host of its own as they say, take turns as processes do.
+NcclLaunchOrder& nccl_launch_order(int device, std::uint64_t host);
 
 }  // namespace cp::emulated
