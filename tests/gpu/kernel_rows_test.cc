@@ -1,0 +1,136 @@
+// The merge of attention's results and the row sums of its gradients, against the host's.
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "shared/base/text.h"
+#include "tests/gpu/kernel_run.h"
+#include "tests/gpu/kernel_views.h"
+#include "tests/support/values.h"
+
+namespace cp {
+namespace {
+
+using testing::any_floating;
+using testing::any_of;
+using testing::any_view;
+using testing::coin;
+using testing::extent_of;
+using testing::KernelRun;
+using testing::pick;
+
+constexpr double kRounding = 0x1p-24;  // of one operation in f32
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Half a unit in the last place of a value that is stored.
+double rounding(DType dtype, double value) {
+  switch (dtype) {
+    case DType::f16:
+      return std::max(0x1p-11 * std::abs(value), 0x1p-25);
+    case DType::bf16:
+      return 0x1p-8 * std::abs(value);
+    default:
+      return kRounding * std::abs(value);
+  }
+}
+
+struct RowShape {
+  std::int64_t batch = 1, seq = 1, heads = 1, dim = 1;
+  Shape view() const { return {batch, seq, heads, dim}; }
+  Shape statistic() const { return {batch, heads, seq}; }
+};
+RowShape any_rows() {
+  return {pick<std::int64_t>(0, 3), any_of<std::int64_t>({1, 2, 7, 33}), any_of<std::int64_t>({1, 2, 3, 5}),
+          any_of<std::int64_t>({0, 1, 3, 4, 8, 20, 64, 72, 130})};
+}
+
+std::vector<double> values_for(const View& view, std::uint64_t seed) {
+  return testing::small_fractions(extent_of(view), seed);
+}
+
+TEST(GpuAttentionDelta, IsTheHostsWithinTheRoundingOfSums) {
+  CP_SKIP_WITHOUT_GPU();
+  EXPECT_TRUE(rc::check([] {
+    const RowShape shape = any_rows();
+    const View out = any_view(0, shape.view(), false), dout = any_view(1, shape.view(), false),
+               delta = any_view(2, shape.statistic(), true);
+    KernelRun run;
+    run.add(any_floating(), values_for(out, 1)), run.add(any_floating(), values_for(dout, 2));
+    run.add(DType::f32, std::vector<double>(static_cast<std::size_t>(extent_of(delta)), 96));
+    run.run(AttentionDelta{out, dout, delta});
+    const auto host = run.host_values(2), gpu = run.gpu_values(2);
+    // The sum of dim products below 1, in two orders: each within dim * rounding of the exact one, Higham (2002), 3.1.
+    const auto dim = static_cast<double>(shape.dim);
+    for (std::size_t i = 0; i < host.size(); ++i)
+      RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * dim * dim * kRounding);
+  }));
+}
+
+TEST(GpuAttentionMerge, IsTheHostsWithinTheRoundingOfWeights) {
+  CP_SKIP_WITHOUT_GPU();
+  EXPECT_TRUE(rc::check([] {
+    const RowShape shape = any_rows();
+    const View in = any_view(0, shape.view(), false), in_lse = any_view(1, shape.statistic(), false),
+               out = any_view(2, shape.view(), true), lse = any_view(3, shape.statistic(), true);
+    const DType out_dtype = any_floating();
+    KernelRun run;
+    const auto lse_values = [](const View& view) {
+      std::vector<double> values;
+      for (std::int64_t i = extent_of(view); i > 0; --i) {
+        values.push_back(any_of<double>({-kInfinity, 0, 1.5, -3, 40, -40, 0.1, 8}));
+      }
+      return values;
+    };
+    run.add(any_floating(), values_for(in, 1)), run.add(DType::f32, lse_values(in_lse));
+    run.add(out_dtype, values_for(out, 2)), run.add(DType::f32, lse_values(lse));
+    run.run(AttentionMerge{in, in_lse, out, lse});
+    // A weight is two exponentials (of one rounding, twice that on a GPU), a sum and a quotient: within 8 roundings on each side. The
+    // products and their sum add two more; values are below 1.
+    const auto host = run.host_values(2), gpu = run.gpu_values(2);
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * (2 * 10 * kRounding) + 2 * rounding(out_dtype, host[i]));
+    }
+    const auto host_lse = run.host_values(3), gpu_lse = run.gpu_values(3);
+    for (std::size_t i = 0; i < host_lse.size(); ++i) {
+      RC_ASSERT(gpu_lse[i] == host_lse[i] || std::abs(gpu_lse[i] - host_lse[i]) <=
+                                                 2 * (6 * kRounding + rounding(DType::f32, host_lse[i])));
+    }
+  }));
+}
+
+// What has no weight is not looked at.
+TEST(GpuAttentionMerge, NothingToAddChangesNothing) {
+  CP_SKIP_WITHOUT_GPU();
+  KernelRun run;
+  const double nan = std::nan("");
+  run.add(DType::f32, std::vector<double>(8, nan)), run.add(DType::f32, {-kInfinity, -kInfinity});
+  run.add(DType::f32, {1, 2, 3, 4, 0, 0, 0, 0}), run.add(DType::f32, {1.5, -kInfinity});
+  run.run(AttentionMerge{dense_view(0, 0, {1, 2, 1, 4}), dense_view(1, 0, {1, 1, 2}),
+                         dense_view(2, 0, {1, 2, 1, 4}), dense_view(3, 0, {1, 1, 2})});
+  EXPECT_EQ(run.gpu_values(2), (std::vector<double>{1, 2, 3, 4, 0, 0, 0, 0}));
+  EXPECT_EQ(run.gpu_values(3), (std::vector<double>{1.5, -kInfinity}));
+}
+
+// Rows in more than one block, and more packs in a row than a block has threads.
+TEST(GpuAttentionMerge, TakesManyRowsAndLongOnes) {
+  CP_SKIP_WITHOUT_GPU();
+  for (const auto& [rows, dim] : std::vector<std::pair<std::int64_t, std::int64_t>>{{700, 16}, {3, 9000}}) {
+    KernelRun run;
+    const std::int64_t numel = rows * dim;
+    run.add(DType::bf16, testing::small_fractions(numel, 1)),
+        run.add(DType::f32, testing::small_fractions(rows, 2));
+    run.add(DType::f32, testing::small_fractions(numel, 3)),
+        run.add(DType::f32, testing::small_fractions(rows, 4));
+    run.run(AttentionMerge{dense_view(0, 0, {1, rows, 1, dim}), dense_view(1, 0, {1, 1, rows}),
+                           dense_view(2, 0, {1, rows, 1, dim}), dense_view(3, 0, {1, 1, rows})});
+    const auto host = run.host_values(2), gpu = run.gpu_values(2);
+    for (std::size_t i = 0; i < host.size(); ++i)
+      ASSERT_NEAR(gpu[i], host[i], 44 * kRounding) << rows << " " << i;
+  }
+}
+
+}  // namespace
+}  // namespace cp
