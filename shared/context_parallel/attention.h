@@ -25,8 +25,10 @@ using NamedBuffers = std::map<std::string, void*, std::less<>>;
 
 class ContextParallelAttention {
  public:
-  // The device and the cache must outlive it. `ranks` are the cp ranks in order, the device's among them.
-  ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy, PlanCache& plans);
+  // The device and the cache must outlive it. `ranks` are the cp ranks in order, the device's among them; `target` is what plans are
+  // made for, the same on all ranks.
+  ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy, PlanCache& plans,
+                           Target target = host_target());
 
   // Bytes of each buffer that a pass takes from this rank's caller, by name.
   std::map<std::string, std::int64_t> buffer_bytes(const AttentionProblem& problem, AttentionPass pass);
@@ -45,6 +47,7 @@ class ContextParallelAttention {
   const std::vector<Rank> ranks_;
   const Strategy strategy_;
   PlanCache& plans_;
+  const Target target_;
 };
 
 }  // namespace cp

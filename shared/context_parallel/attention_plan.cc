@@ -9,6 +9,7 @@
 #include "shared/context_parallel/core.h"
 #include "shared/context_parallel/plan_writer.h"
 #include "shared/context_parallel/routing.h"
+#include "shared/plan/fused_attention.h"
 
 namespace cp {
 namespace detail {
@@ -146,8 +147,10 @@ class Stages {
 
 class AttentionWriter {
  public:
-  AttentionWriter(const AttentionContext& context, Rank self, const Target& target)
-      : writer_(context, self, target), stages_(writer_), home_(home_order(context.request.problem.format)) {
+  AttentionWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target)
+      : writer_(context, pass, self, target),
+        stages_(writer_),
+        home_(home_order(context.request.problem.format)) {
     const AttentionSharding& sharding = context.sharding;
     home_q_ = sharding.home_q(writer_.index()), home_kv_ = sharding.home_kv(writer_.index());
     q_ = sharding.compute_q(writer_.index()), kv_ = sharding.compute_kv(writer_.index());
@@ -241,12 +244,21 @@ void validate(const AttentionRequest& request, const Target& target) {
 }
 
 Plan write(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target) {
-  AttentionWriter writer(context, self, target);
+  AttentionWriter writer(context, pass, self, target);
   return pass == AttentionPass::forward ? std::move(writer).forward() : std::move(writer).backward();
 }
 
 }  // namespace
 }  // namespace detail
+
+bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target) {
+  if (!target.fused_attention) return false;
+  FusedShape one;  // call as any other
+  one.backward = pass == AttentionPass::backward;
+  one.dtype = problem.dtype, one.head_dim = problem.head_dim, one.v_head_dim = problem.v_head_dim;
+  one.q_len = one.k_len = 128, one.q_heads = one.kv_heads = 1;
+  return !refuse(*target.fused_attention, one);
+}
 
 Plan attention_plan(const AttentionRequest& request, AttentionPass pass, Rank self, const Target& target) {
   detail::validate(request, target);

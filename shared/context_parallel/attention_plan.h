@@ -36,6 +36,11 @@ struct AttentionRequest {
   bool keep_for_backward = true;  // forward: write the saved_ buffers
 };
 
+// Whether plans for the target call its fused attention for what it takes of the masks: it takes the problem's dtype and dims. Then
+// steps are cut into calls (attention_calls.h), partial results are rounded to the problem's dtype before they are added up, and
+// pass_q's queries take out along, backward, instead of delta.
+bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target);
+
 // The plan of one of the ranks: a pure function of its arguments. Throws InvalidInput with the refusal's reason
 // for what is not legal (refuse()), for a repeated rank, and where `self` is none of the ranks.
 Plan attention_plan(const AttentionRequest& request, AttentionPass pass, Rank self,

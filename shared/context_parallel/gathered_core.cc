@@ -95,9 +95,9 @@ void write_gathered(PlanWriter& writer, const ForwardTensors& t) {
 
 void write_gathered(PlanWriter& writer, const BackwardTensors& t) {
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
-  const RowStatistic delta = writer.statistic(BufferKind::temporary, "delta", t.q.rows, t.q.heads);
-  writer.delta(t.out, t.dout, delta);
-  BackwardOperands operands{t.q, t.k, t.v, t.dout, t.lse, delta, t.dq, t.dk, t.dv};
+  RowDelta delta = writer.delta_of(t.out, t.dout);
+  writer.begin(delta);
+  BackwardOperands operands{t.q, t.k, t.v, t.dout, t.lse, &delta, t.dq, t.dk, t.dv};
   if (writer.sharding().ring_size() == 1) {
     writer.attend_backward(operands, mask_slices(writer.problem(), q_rows, writer.context().kv_rows(0)),
                            "attention backward");

@@ -156,9 +156,11 @@ void write_pass_q(PlanWriter& writer, const ForwardTensors& t) {
 
 void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
   if (writer.sharding().ring_size() == 1) return write_gathered(writer, t);
-  const RowStatistic delta = writer.statistic(BufferKind::temporary, "delta", t.q.rows, t.q.heads);
-  writer.delta(t.out, t.dout, delta);
-  QueryRing queries(writer, {traveller(t.q), traveller(t.dout), traveller(t.lse), traveller(delta)});
+  RowDelta delta = writer.delta_of(t.out, t.dout);
+  writer.begin(delta);
+  // Fused kernels make delta of out.
+  QueryRing queries(writer, {traveller(t.q), traveller(t.dout), traveller(t.lse),
+                             writer.is_fused() ? traveller(t.out) : traveller(delta.rows)});
   const int self = writer.ring_index();
   const Tensor dq = writer.accumulator("dq sum", DType::f32, t.dq);
   const Tensor dk = writer.accumulator("dk sum", DType::f32, t.dk),
@@ -172,11 +174,17 @@ void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
   bool dkv_begun = false;
   queries.for_each_block([&](int step, int block) {
     const Tensor block_dq = step == 0 ? dq : partial_dq(block, size(queries.rows(block)));
-    writer.attend_backward({queries.tensor(0, t.q, step), t.k, t.v, queries.tensor(1, t.dout, step),
-                            queries.statistic(2, t.lse, step), queries.statistic(3, delta, step), block_dq,
-                            dk, dv, false, dkv_begun},
-                           mask_slices(writer.problem(), queries.rows(block), writer.context().kv_rows(self)),
-                           str("attention backward of step ", step));
+    RowDelta block_delta = delta;
+    if (!writer.is_fused()) {
+      block_delta.rows = queries.statistic(3, delta.rows, step);
+    } else if (step > 0) {
+      block_delta = writer.delta_of(queries.tensor(3, t.out, step), queries.tensor(1, t.dout, step));
+    }
+    writer.attend_backward(
+        {queries.tensor(0, t.q, step), t.k, t.v, queries.tensor(1, t.dout, step),
+         queries.statistic(2, t.lse, step), &block_delta, block_dq, dk, dv, false, dkv_begun},
+        mask_slices(writer.problem(), queries.rows(block), writer.context().kv_rows(self)),
+        str("attention backward of step ", step));
     dkv_begun = true;
     if (step > 0) results.computed.push_back({block, {block_dq.flat()}});
   });

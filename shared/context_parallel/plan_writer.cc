@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/context_parallel/fused_writer.h"
 #include "shared/context_parallel/mask_slices.h"
 
 namespace cp::detail {
@@ -36,12 +37,13 @@ AttentionContext::AttentionContext(const AttentionRequest& asked)
   }
 }
 
-PlanWriter::PlanWriter(const AttentionContext& context, Rank self, const Target& target)
+PlanWriter::PlanWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target)
     : context_(context),
       index_(index_of(context.request.ranks, self)),
       builder_(self, target),
       compute_(builder_.stream("compute")),
-      comm_(builder_.stream("comm")) {
+      comm_(builder_.stream("comm")),
+      is_fused_(uses_fused_attention(context.request.problem, pass, target)) {
   // Heads of one kv head that is not served whole, heads of whole kv heads, heads of another cut one.
   const TensorPart q = sharding().compute_q(index_);
   const std::int64_t per_kv = problem().heads_per_kv(), first_kv = q.head_begin / per_kv;
@@ -120,6 +122,13 @@ Tensor PlanWriter::accumulator(std::string name, DType dtype, const Tensor& targ
   return target.dtype == dtype ? target : temporary_like(std::move(name), dtype, target);
 }
 
+View PlanWriter::workspace(std::int64_t bytes) {
+  const std::int64_t numel = ceil_div(bytes, size_bytes(DType::f32));
+  if (workspace_ < 0) workspace_ = builder_.temporary("attention workspace", DType::f32, numel);
+  builder_.grow(workspace_, numel);
+  return flat_view(workspace_, 0, numel);
+}
+
 // ---- steps ----
 
 void PlanWriter::convert(const View& in, const View& out, std::string label) {
@@ -136,7 +145,11 @@ void PlanWriter::finish(const Tensor& accumulator, const Tensor& target, std::st
 }
 
 void PlanWriter::fill(const Tensor& tensor, double value, std::string label) {
-  if (tensor.numel() > 0) builder_.add(compute_, Fill{tensor.flat(), value}, std::move(label));
+  fill(tensor.flat(), value, std::move(label));
+}
+
+void PlanWriter::fill(const View& view, double value, std::string label) {
+  if (view.numel() > 0) builder_.add(compute_, Fill{view, value}, std::move(label));
 }
 
 void PlanWriter::accumulate(const View& in, const View& out, std::string label) {
@@ -144,10 +157,7 @@ void PlanWriter::accumulate(const View& in, const View& out, std::string label) 
 }
 
 void PlanWriter::accumulate(const Tensor& in, const Tensor& out, std::string label) {
-  if (in.dtype == out.dtype) return accumulate(in.view(), out.view(), std::move(label));
-  const Tensor wide = temporary_like(label, out.dtype, in);
-  convert(in.view(), wide.view(), label);
-  accumulate(wide.view(), out.view(), std::move(label));
+  accumulate(in.view(), out.view(), std::move(label));
 }
 
 // ---- attention ----
@@ -161,6 +171,7 @@ void PlanWriter::attend(const ForwardOperands& operands, const std::vector<MaskS
     builder_.add(compute_, Fill{lse.flat(), -std::numeric_limits<double>::infinity()}, label);
     return;
   }
+  if (is_fused_) return FusedWriter(*this).attend(operands, slices, label, false);
   for (const HeadGroup& heads : head_groups_) {
     builder_.add(compute_,
                  AttentionForward{q.view(q.all_rows(), heads.q), k.view(k.all_rows(), heads.kv),
@@ -168,6 +179,18 @@ void PlanWriter::attend(const ForwardOperands& operands, const std::vector<MaskS
                                   lse.view(heads.q), problem().scale(), slices},
                  label);
   }
+}
+
+void PlanWriter::attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
+                             const std::string& label) {
+  const Tensor& out = operands.out;
+  if (is_fused_ && out.rows > 0 && !slices.empty())
+    return FusedWriter(*this).attend(operands, slices, label, true);
+  ForwardOperands part = operands;
+  part.out = temporary_like("out part", out.dtype, out);
+  part.lse = statistic(BufferKind::temporary, "lse part", operands.lse.rows, operands.lse.heads);
+  attend(part, slices, label);
+  merge(part.out, part.lse, out, operands.lse, str("merge ", label));
 }
 
 void PlanWriter::attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
@@ -180,6 +203,7 @@ void PlanWriter::attend_backward(const BackwardOperands& operands, const std::ve
     fill(o.dv, 0, label);
     return;
   }
+  if (is_fused_) return FusedWriter(*this).attend_backward(operands, slices, label);
   for (const HeadGroup& heads : head_groups_) {
     const auto of_q = [&](const Tensor& t) { return t.view(t.all_rows(), heads.q); };
     const auto of_kv = [&](const Tensor& t) { return t.view(t.all_rows(), heads.kv); };
@@ -189,7 +213,7 @@ void PlanWriter::attend_backward(const BackwardOperands& operands, const std::ve
                                    .v = of_kv(o.v),
                                    .dout = of_q(o.dout),
                                    .lse = o.lse.view(heads.q),
-                                   .delta = o.delta.view(heads.q),
+                                   .delta = o.delta->rows.view(heads.q),
                                    .dq = of_q(o.dq),
                                    .dk = of_kv(o.dk),
                                    .dv = of_kv(o.dv),
@@ -201,8 +225,21 @@ void PlanWriter::attend_backward(const BackwardOperands& operands, const std::ve
   }
 }
 
-void PlanWriter::delta(const Tensor& out, const Tensor& dout, const RowStatistic& delta) {
-  if (out.rows > 0) builder_.add(compute_, AttentionDelta{out.view(), dout.view(), delta.view()}, "delta");
+RowDelta PlanWriter::delta_of(const Tensor& out, const Tensor& dout) {
+  RowDelta delta{out, dout, {-1, out.batch, out.heads, out.rows}, false};
+  if (!is_fused_) delta.rows = statistic(BufferKind::temporary, "delta", out.rows, out.heads);
+  return delta;
+}
+
+void PlanWriter::begin(RowDelta& delta) {
+  if (!is_fused_) make(delta);
+}
+
+void PlanWriter::make(RowDelta& delta) {
+  if (std::exchange(delta.made, true)) return;
+  const auto& [out, dout, rows, made] = delta;
+  if (rows.buffer < 0) delta.rows = statistic(BufferKind::temporary, "delta", out.rows, out.heads);
+  if (out.rows > 0) builder_.add(compute_, AttentionDelta{out.view(), dout.view(), rows.view()}, "delta");
 }
 
 void PlanWriter::merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out,
@@ -216,6 +253,7 @@ Plan PlanWriter::build(std::string_view pass) && {
   inputs.add(pass).add(context_.request.keep_for_backward).add_all(context_.request.ranks);
   hash(inputs, problem());
   hash(inputs, strategy());
+  if (is_fused_) hash(inputs, builder_.target());
   return std::move(builder_).build(inputs.digest());
 }
 
@@ -234,10 +272,7 @@ void PartialOutputs::add(const Operands& operands, const std::vector<MaskSlice>&
     empty_ = false;
     return;
   }
-  const Tensor part = writer_.temporary_like("out part", sum_.dtype, sum_);
-  const RowStatistic part_lse = writer_.statistic(BufferKind::temporary, "lse part", lse_.rows, lse_.heads);
-  writer_.attend({operands.q, operands.k, operands.v, part, part_lse}, slices, label);
-  add(part, part_lse, str("merge ", label));
+  writer_.attend_more({operands.q, operands.k, operands.v, sum_, lse_}, slices, label);
 }
 
 void PartialOutputs::add(const Tensor& out, const RowStatistic& lse, const std::string& label) {

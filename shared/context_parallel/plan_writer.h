@@ -41,16 +41,28 @@ struct ForwardOperands {
   Tensor q, k, v, out;
   RowStatistic lse;
 };
+// delta = rowsum(dout * out) of some queries. Exact kernels read it; fused ones make their own of out.
+struct RowDelta {
+  Tensor out, dout;
+  RowStatistic rows;  // of buffer -1 until somebody needs it
+  bool made = false;
+};
 struct BackwardOperands {
   Tensor q, k, v, dout;
-  RowStatistic lse, delta;
+  RowStatistic lse;
+  RowDelta* delta = nullptr;
   Tensor dq, dk, dv;
   bool accumulate_dq = false, accumulate_dkv = false;
 };
 
+// Heads whose kv heads serve equally many of them, local.
+struct HeadGroup {
+  Range q, kv;
+};
+
 class PlanWriter {
  public:
-  PlanWriter(const AttentionContext& context, Rank self, const Target& target);
+  PlanWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target);
 
   const AttentionContext& context() const { return context_; }
   const AttentionProblem& problem() const { return context_.request.problem; }
@@ -61,6 +73,8 @@ class PlanWriter {
   PlanBuilder& builder() { return builder_; }
   StreamId compute() const { return compute_; }
   StreamId comm() const { return comm_; }
+  bool is_fused() const { return is_fused_; }  // uses_fused_attention()
+  const std::vector<HeadGroup>& head_groups() const { return head_groups_; }
 
   // Communicators: of the ranks that differ from this one in the ring index, or in the Ulysses index.
   GroupId ring_group();
@@ -82,22 +96,31 @@ class PlanWriter {
   RowStatistic statistic(BufferKind kind, std::string name, std::int64_t rows, std::int64_t heads);
   // `target` itself when it has the dtype, else a temporary to be converted to it in the end.
   Tensor accumulator(std::string name, DType dtype, const Tensor& target);
+  // What the calls of fused kernels share: one temporary, as large as the one that needs most.
+  View workspace(std::int64_t bytes);
 
   // ---- steps on the compute stream; nothing where there are no elements ----
   void convert(const View& in, const View& out, std::string label);  // a copy or a cast
   void finish(const Tensor& accumulator, const Tensor& target, std::string label);
   void fill(const Tensor& tensor, double value, std::string label);
+  void fill(const View& view, double value, std::string label);
+  // out += in, which has the same dtype or is 16 bits wide where `out` is f32.
   void accumulate(const View& in, const View& out, std::string label);
-  // in + out, in `in`'s dtype or converted to that of `out` first.
   void accumulate(const Tensor& in, const Tensor& out, std::string label);
 
   // ---- attention of the rank's query heads; kernels are called for each range of heads whose kv heads serve
   // equally many of them. Without slices: out 0 and lse -inf, or gradients of 0 unless they accumulate. ----
   void attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
               const std::string& label);
+  // The same, merged with what `out` and `lse` hold.
+  void attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
+                   const std::string& label);
   void attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
                        const std::string& label);
-  void delta(const Tensor& out, const Tensor& dout, const RowStatistic& delta);
+  // Delta is made at once where only exact kernels run, by begin(), and else when one first does, by make().
+  RowDelta delta_of(const Tensor& out, const Tensor& dout);
+  void begin(RowDelta& delta);
+  void make(RowDelta& delta);
   // (out, lse) merged with a partial result.
   void merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out, const RowStatistic& lse,
              std::string label);
@@ -105,15 +128,13 @@ class PlanWriter {
   Plan build(std::string_view pass) &&;
 
  private:
-  struct HeadGroup {
-    Range q, kv;
-  };
-
   const AttentionContext& context_;
   const int index_;
   PlanBuilder builder_;
   StreamId compute_, comm_;
-  std::vector<HeadGroup> head_groups_;  // local heads
+  const bool is_fused_;
+  BufferId workspace_ = -1;
+  std::vector<HeadGroup> head_groups_;
 };
 
 // The output of a rank's queries, made of the partial results of disjoint sets of keys, merged in the order in

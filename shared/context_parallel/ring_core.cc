@@ -269,13 +269,13 @@ class RingBackward {
         rings_(directed(writer)),
         keys_(writer, rings_, t_.k, t_.v),
         gradients_(writer, rings_, t_.k, t_.v),
-        delta_(writer.statistic(BufferKind::temporary, "delta", t_.q.rows, t_.q.heads)),
+        delta_(writer.delta_of(t_.out, t_.dout)),
         dq_(writer.accumulator("dq sum", DType::f32, t_.dq)),
         dkv_{writer.accumulator("dk sum", DType::f32, t_.dk),
              writer.accumulator("dv sum", DType::f32, t_.dv)} {}
 
   void write() {
-    writer_.delta(t_.out, t_.dout, delta_);
+    writer_.begin(delta_);
     for_each_node(rings_, keys_, t_.k, t_.v, [&](int home_node, int outer_step, Rotation keys) {
       const std::vector<Tensor> sums = outer_step == 0 ? dkv_ : foreign_sums(home_node, outer_step);
       inner_ring(home_node, keys, sums);
@@ -340,7 +340,7 @@ class RingBackward {
                                     keys_.v_in(keys.buffer(kV, step), block),
                                     t_.dout,
                                     t_.lse,
-                                    delta_,
+                                    &delta_,
                                     dq_,
                                     written(kK),
                                     written(kV),
@@ -388,7 +388,7 @@ class RingBackward {
   Rings rings_;
   KeyRings keys_;
   GradientRing gradients_;
-  RowStatistic delta_;
+  RowDelta delta_;
   Tensor dq_;
   std::vector<Tensor> dkv_;  // this rank's own block's
   bool dq_begun_ = false;

@@ -131,13 +131,8 @@ void Routing::pack(const Transport& transport, int user, BufferId staging, std::
   }
 }
 
-void Routing::unpack(const Transport& transport, int user, View from, bool add, const std::string& label) {
-  if (add && transport.user.dtype != transport.home.dtype) {
-    const BufferId wide =
-        writer_.builder().temporary(str(label, " widened"), transport.home.dtype, from.numel());
-    writer_.convert(from, flat_view(wide, 0, from.numel()), str("widen ", label));
-    from = flat_view(wide, 0, from.numel());
-  }
+void Routing::unpack(const Transport& transport, int user, const View& from, bool add,
+                     const std::string& label) {
   std::int64_t offset = from.offset;
   for (const Overlap& stretch : to_user_[idx(user)].stretches) {
     const View to = stretch_view(transport.home, stretch, transport.heads.of_user[idx(user)]);

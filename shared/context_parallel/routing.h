@@ -84,7 +84,7 @@ class Routing {
   void give_back_by_exchange(const std::vector<Transport>& transports, bool sum, const std::string& label);
   void reduce_scatter(const Transport& transport, const std::string& label);
   // What came from a user, or the rank's own part, to its place at home.
-  void unpack(const Transport& transport, int user, View from, bool add, const std::string& label);
+  void unpack(const Transport& transport, int user, const View& from, bool add, const std::string& label);
 
   std::size_t size() const { return members_.size(); }
   static std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }

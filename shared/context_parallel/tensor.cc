@@ -43,8 +43,12 @@ Tensor Tensor::with_rows(std::int64_t fewer) const {
   return tensor;
 }
 
-View RowStatistic::view(Range head_range) const {
-  return {buffer, head_range.begin * rows, {batch, head_range.len, rows}, {heads * rows, rows, 1}, {}};
+View RowStatistic::view(Range row_range, Range head_range) const {
+  return {buffer,
+          head_range.begin * rows + row_range.begin,
+          {batch, head_range.len, row_range.len},
+          {heads * rows, rows, 1},
+          {}};
 }
 
 }  // namespace cp::detail

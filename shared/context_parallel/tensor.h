@@ -15,6 +15,7 @@ enum class Order : std::uint8_t { bshd, bnsd, rows_outermost };
 // [begin, begin + len).
 struct Range {
   std::int64_t begin = 0, len = 0;
+  bool operator==(const Range&) const = default;
 };
 
 struct Tensor {
@@ -52,7 +53,8 @@ struct RowStatistic {
   std::int64_t batch = 0, heads = 0, rows = 0;
 
   std::int64_t numel() const { return batch * heads * rows; }
-  View view(Range heads) const;
+  View view(Range of_rows, Range of_heads) const;
+  View view(Range of_heads) const { return view({0, rows}, of_heads); }
   View view() const { return view({0, heads}); }
   View flat() const { return flat_view(buffer, 0, numel()); }
   RowStatistic with_rows(std::int64_t fewer) const { return {buffer, batch, heads, fewer}; }

@@ -146,7 +146,8 @@ class Keeper {
   }
 
   void audit_bytes(AttentionLedger& ledger) const {
-    const std::vector<Received> expected = expected_traffic(request_, pass_);
+    const bool fused = uses_fused_attention(problem_, pass_, plans_.front().target);
+    const std::vector<Received> expected = expected_traffic(request_, pass_, fused);
     for (std::size_t plan = 0; plan < plans_.size(); ++plan) {
       ledger.expected.push_back(expected[idx(indices_[plan])]);
       Received& received = ledger.received[plan];

@@ -280,14 +280,17 @@ void AttentionShadow::run(const AttentionForward& op) {
 
 void AttentionShadow::run(const AttentionBackward& op) {
   const Rows q = read(op.q, Tensor::q, "q"), k = read(op.k, Tensor::k, "k"), v = read(op.v, Tensor::v, "v");
+  // A fused one makes delta of out.
+  const bool fused = op.engine == AttentionEngine::fused;
+  const Tensor given = fused ? Tensor::out : Tensor::delta;
   const Rows dout = read(op.dout, Tensor::dout, "dout"), lse = read(op.lse, Tensor::lse, "lse"),
-             delta = read(op.delta, Tensor::delta, "delta");
+             delta = read(fused ? op.out : op.delta, given, name(given));
   require_alike(v, k, "v", "k");
   require_alike(dout, q, "dout", "q");
   require_alike(lse, q, "lse", "q");
-  require_alike(delta, q, "delta", "q");
+  require_alike(delta, q, name(given), "q");
   require_finished(lse, Tensor::lse, "lse");
-  require_finished(delta, Tensor::delta, "delta");
+  require_finished(delta, given, name(given));
   const Lanes lanes = lanes_of(q, k);
   const std::vector<Work> work = all_work(lanes, op.slices);
   std::vector<Cells> of_queries, of_keys(k.numbers.size());

@@ -30,12 +30,13 @@ int modulo(int value, int size) { return ((value % size) + size) % size; }
 
 class Traffic {
  public:
-  Traffic(const AttentionRequest& request, AttentionPass pass)
+  Traffic(const AttentionRequest& request, AttentionPass pass, bool fused)
       : problem_(request.problem),
         strategy_(request.strategy),
         sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy),
         pairs_(request.problem, sharding_),
         backward_(pass == AttentionPass::backward),
+        fused_(fused),
         ring_(sharding_.ring_size()),
         dtype_bytes_(size_bytes(request.problem.dtype)),
         received_(request.ranks.size()) {}
@@ -142,7 +143,11 @@ class Traffic {
         if (!backward_) continue;
         receive_query(Tensor::dout, r, rows, dtype_bytes_);
         receive_query(Tensor::lse, r, rows, 4);
-        receive_query(Tensor::delta, r, rows, 4);
+        if (fused_) {
+          receive_query(Tensor::out, r, rows, dtype_bytes_);
+        } else {
+          receive_query(Tensor::delta, r, rows, 4);
+        }
       }
       for (int other = 0; other < ring_; ++other) {
         if (other == home || !pairs_.any(home, other)) continue;
@@ -295,7 +300,7 @@ class Traffic {
   const Strategy& strategy_;
   AttentionSharding sharding_;
   PartPairs pairs_;
-  bool backward_;
+  bool backward_, fused_;
   int ring_;
   std::int64_t dtype_bytes_;
   int ulysses_ = 0;
@@ -304,8 +309,8 @@ class Traffic {
 
 }  // namespace
 
-std::vector<Received> expected_traffic(const AttentionRequest& request, AttentionPass pass) {
-  return Traffic(request, pass).count();
+std::vector<Received> expected_traffic(const AttentionRequest& request, AttentionPass pass, bool fused) {
+  return Traffic(request, pass, fused).count();
 }
 
 }  // namespace cp::sim

@@ -21,7 +21,8 @@
 //                go home.
 //   pass_q       a block of queries, backward with dout, lse and delta, goes round as K and V do in a ring, either way
 //                round, whichever takes fewer bytes (of equals the one to higher ranks); partial out and lse, or
-//                partial dQ, come straight home from every rank that makes a pair.
+//                partial dQ, come straight home from every rank that makes a pair. Where fused attention is used (which makes
+//                delta itself) out comes instead of delta.
 //   send_empty   blocks of a ring and of pass_q go all the way round, and in a ring dK and dV with them.
 #pragma once
 
@@ -32,7 +33,7 @@
 
 namespace cp::sim {
 
-// By cp rank, in the order of request.ranks.
-std::vector<Received> expected_traffic(const AttentionRequest& request, AttentionPass pass);
+// By cp rank, in the order of request.ranks. `fused`: uses_fused_attention() of the plans' target.
+std::vector<Received> expected_traffic(const AttentionRequest& request, AttentionPass pass, bool fused);
 
 }  // namespace cp::sim

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shared/plan/fused_attention.h"
+
 namespace cp::sim {
 namespace {
 
@@ -9,8 +11,9 @@ constexpr std::int64_t kF32 = 4;
 
 class Bound {
  public:
-  Bound(const AttentionRequest& request, int index)
+  Bound(const AttentionRequest& request, int index, const Plan& plan)
       : problem_(request.problem),
+        plan_(plan),
         strategy_(request.strategy),
         sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy),
         index_(index) {
@@ -30,7 +33,9 @@ class Bound {
 
   std::int64_t of(AttentionPass pass) const {
     const bool backward = pass == AttentionPass::backward;
-    return bindings(backward) + moves(backward) + core(backward) + merging(backward);
+    const bool is_fused = uses_fused_attention(problem_, pass, plan_.target);
+    return bindings(backward) + moves(backward) + core(backward) + merging(backward) +
+           (is_fused ? fused(backward) : 0) + alignment();
   }
 
  private:
@@ -62,13 +67,51 @@ class Bound {
            (backward ? 2 * kv_values_ * kF32 : 0);
   }
 
+  bool gathers() const {
+    return strategy_.core == Core::all_gather || strategy_.core == Core::need_only ||
+           (strategy_.core == Core::ring && strategy_.rotation == Strategy::Rotation::all_gather);
+  }
+
+  std::int64_t fused(bool backward) const {
+    const std::int64_t n = sharding_.ring_size(), keys = kv_values_ * (gathers() ? n : 1);
+    std::int64_t total = 2 * statistics_ * kF32 + workspace(backward, keys);
+    if (strategy_.core == Core::pass_q && backward) total += 2 * out_values_ * bytes_;
+    if (!backward) return total + out_values_ * (bytes_ + kF32);
+    return total + (q_values_ + keys) * (bytes_ + kF32) + keys * bytes_;
+  }
+  // Of calls with all of the rank's queries and keys: one mask, or documents of at least a query each, or of one query.
+  std::int64_t workspace(bool backward, std::int64_t keys) const {
+    const TensorPart q = sharding_.compute_q(index_), kv = sharding_.compute_kv(index_);
+    if (q.num_heads() == 0) return 0;
+    FusedShape shape;
+    shape.backward = backward, shape.dtype = problem_.dtype, shape.batch = problem_.batch;
+    shape.q_heads = q.num_heads(), shape.kv_heads = kv.num_heads();
+    shape.head_dim = problem_.head_dim, shape.v_head_dim = problem_.v_head_dim;
+    const std::int64_t of_row = problem_.batch * problem_.head_dim,
+                       of_key = of_row + problem_.batch * problem_.v_head_dim;
+    shape.q_len = ceil_div(q_values_, of_row * q.num_heads());
+    shape.k_len = ceil_div(keys, of_key * kv.num_heads());
+    std::int64_t most = 0;
+    for (const std::int64_t documents : {std::int64_t{0}, shape.q_len}) {
+      if (documents > 0 && (problem_.batch != 1 || !plan_.target.fused_attention->packed)) continue;
+      shape.documents.assign(static_cast<std::size_t>(documents), {1, 1});
+      most = std::max(most, workspace_bytes(*plan_.target.fused_attention, shape));
+    }
+    shape.documents.clear(), shape.q_len = 1;
+    return std::max(most, workspace_bytes(*plan_.target.fused_attention, shape));
+  }
+
+  std::int64_t alignment() const {
+    const auto temporaries =
+        std::count_if(plan_.buffers.begin(), plan_.buffers.end(),
+                      [](const Buffer& buffer) { return buffer.kind == BufferKind::temporary; });
+    return (plan_.target.alignment_bytes - 1) * temporaries;
+  }
+
   std::int64_t core(bool backward) const {
     const std::int64_t n = sharding_.ring_size();
     if (n == 1) return 0;
-    const bool gathers =
-        strategy_.core == Core::all_gather || strategy_.core == Core::need_only ||
-        (strategy_.core == Core::ring && strategy_.rotation == Strategy::Rotation::all_gather);
-    if (gathers) {
+    if (gathers()) {
       const std::int64_t packed = strategy_.core == Core::need_only ? n : 1;  // each user's rows on their own
       const std::int64_t all = (n + packed) * kv_values_;
       return all * bytes_ + (backward ? (2 * all + 3 * kv_values_ + q_values_) * kF32 : 0);
@@ -88,6 +131,7 @@ class Bound {
   }
 
   const AttentionProblem& problem_;
+  const Plan& plan_;
   const Strategy& strategy_;
   const AttentionSharding sharding_;
   int index_;
@@ -97,8 +141,9 @@ class Bound {
 
 }  // namespace
 
-std::int64_t peak_bound_bytes(const AttentionRequest& request, AttentionPass pass, int index) {
-  return Bound(request, index).of(pass);
+std::int64_t peak_bound_bytes(const AttentionRequest& request, AttentionPass pass, int index,
+                              const Plan& plan) {
+  return Bound(request, index, plan).of(pass);
 }
 
 }  // namespace cp::sim

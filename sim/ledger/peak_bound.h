@@ -20,6 +20,11 @@ namespace cp::sim {
 //   pass_q   two blocks of queries, with dout, lse and delta backward; partial outputs or dQ of all ranks, sent and
 //            arrived.  Backward: home sums Kf, dQ twice
 //   merging  the sum and one part: 2 (Of + lse); backward delta
-std::int64_t peak_bound_bytes(const AttentionRequest& request, AttentionPass pass, int index);
+//   fused    of a call: its output and lse, a sum of several in f32, and backward dQ, dK and dV likewise, of all K and V where they are
+//            gathered, once more where they are rounded; lse of its rows; the greatest workspace. pass_q takes out along
+// and what places in the arena lose by the target's alignment, for each of the plan's temporaries. The plan is asked for its target
+// and the number of these alone.
+std::int64_t peak_bound_bytes(const AttentionRequest& request, AttentionPass pass, int index,
+                              const Plan& plan);
 
 }  // namespace cp::sim

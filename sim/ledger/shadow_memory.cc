@@ -116,12 +116,16 @@ class GranuleFinder {
       (divide(buffer(plan, views), views.shape[3]), ...);
     };
     const auto statistics = [&](const auto&... views) { (divide(buffer(plan, views), 1), ...); };
+    const auto if_there = [&](const View& view, const auto& which) {
+      if (!is_absent(view)) which(view);
+    };
     if constexpr (std::is_same_v<Op, Copy> || std::is_same_v<Op, Cast> || std::is_same_v<Op, Accumulate>) {
       join(buffer(plan, op.in), buffer(plan, op.out));
     } else if constexpr (std::is_same_v<Op, AttentionForward>) {
       rows(op.q, op.k, op.v, op.out), statistics(op.lse);
     } else if constexpr (std::is_same_v<Op, AttentionBackward>) {
-      rows(op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv), statistics(op.lse, op.delta);
+      rows(op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv), statistics(op.lse);
+      if_there(op.out, rows), if_there(op.delta, statistics);
     } else if constexpr (std::is_same_v<Op, AttentionDelta>) {
       rows(op.out, op.dout), statistics(op.delta);
     } else if constexpr (std::is_same_v<Op, AttentionMerge>) {

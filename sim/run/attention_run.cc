@@ -30,7 +30,7 @@ class Runner {
 
   AttentionRun run(std::span<const Plan> forward, std::span<const Plan> backward) {
     result_.num_ranks = static_cast<int>(request_.ranks.size());
-    tolerances_ = attention_tolerances(data_, request_, !backward.empty());
+    tolerances_ = attention_tolerances(data_, request_, !backward.empty(), forward.front().target);
     result_.forward = pass(AttentionPass::forward, forward);
     if (!backward.empty()) result_.backward = pass(AttentionPass::backward, backward);
     for (auto& [tensor, error] : errors_) result_.errors.push_back(std::move(error));
@@ -87,7 +87,7 @@ class Runner {
   void check_plans(AttentionPass which, std::span<const Plan> plans, AttentionPassResult& result) {
     check(plans);
     for (const Plan& plan : plans) {
-      const std::int64_t bound = peak_bound_bytes(request_, which, shards_.index_of(plan.self));
+      const std::int64_t bound = peak_bound_bytes(request_, which, shards_.index_of(plan.self), plan);
       const std::int64_t peak = peak_bytes(plan);
       result.steps = std::max(result.steps, static_cast<int>(steps_of(plan).size()));
       if (peak > result.peak_bytes) result.peak_bytes = peak;
@@ -186,9 +186,9 @@ AttentionRun run_attention(const AttentionTestData& data, const AttentionRequest
                            const AttentionRunOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   if (options.on_phase) options.on_phase("planning");
-  const std::vector<Plan> forward = attention_plans(request, AttentionPass::forward);
+  const std::vector<Plan> forward = attention_plans(request, AttentionPass::forward, options.target);
   std::vector<Plan> backward;
-  if (options.backward) backward = attention_plans(request, AttentionPass::backward);
+  if (options.backward) backward = attention_plans(request, AttentionPass::backward, options.target);
   const double plan_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   AttentionRun run = run_attention(data, request, forward, backward, options);
   run.plan_s = plan_s;

@@ -28,6 +28,7 @@ namespace cp::sim {
 struct AttentionRunOptions {
   bool backward = false;
   bool keep_results = false;  // in AttentionRun::results
+  Target target = host_target();
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;                          // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse ranks that together need more

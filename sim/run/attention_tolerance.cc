@@ -43,7 +43,7 @@ std::vector<double> norms(const std::vector<double>& values, std::int64_t dim,
 // Squares of the errors of one row of queries, as the header names them; c alone is an error.
 struct RowErrors {
   double n = 0;  // keys
-  double e2 = 0, a2 = 0, lse2 = 0, w2 = 0, dp2 = 0, delta2 = 0;
+  double e2 = 0, h2 = 0, a2 = 0, lse2 = 0, w2 = 0, dp2 = 0, delta2 = 0;
   double c = 0;
 };
 
@@ -54,11 +54,13 @@ struct KeyErrors {
 
 class Bounds {
  public:
-  Bounds(const AttentionTestData& data, const AttentionRequest& request)
+  Bounds(const AttentionTestData& data, const AttentionRequest& request, const Target& target)
       : data_(data),
         p_(data.problem()),
         keys_(visible_keys(p_)),
         v_(roundoff(p_.dtype)),
+        fused_forward_(uses_fused_attention(p_, AttentionPass::forward, target)),
+        fused_backward_(uses_fused_attention(p_, AttentionPass::backward, target)),
         ranks_(request.ranks.size() > 1 ? static_cast<double>(request.ranks.size()) : 0),
         g_(request.strategy.input_dtype_gradients ? v_ : kUnit),
         m_(request.strategy.input_dtype_merge ? v_ : kUnit),
@@ -78,7 +80,9 @@ class Bounds {
       const RowErrors e = row_errors(row);
       if (e.n == 0) continue;
       const double p2 = data_.forward().row_p2[row];
-      t.out.rows[row] = most_v_ * (kGrowth * std::sqrt(4 * e.e2 * p2 + e.a2) + 2 * e.c + 2 * e.n * kFlushed);
+      t.out.rows[row] =
+          most_v_ * (kGrowth * std::sqrt(4 * e.e2 * p2 + e.h2 * p2 + e.a2) + 2 * e.c + 2 * e.n * kFlushed) +
+          (fused_forward_ ? half_least_step(p_.dtype) : 0);
       t.lse.rows[row] = kGrowth * std::sqrt(e.lse2) + e.c + e.n * kFlushed;
     }
   }
@@ -99,10 +103,11 @@ class Bounds {
       e.delta2 = (dv_ + 1) * square(kUnit * dout[row] * out[row]) + square(v_ * dout_out[row]) +
                  square(dout[row]) *
                      (square(most_v_ * partial_sum(1, p2)) * e.a2 + square(half_least_step(p_.dtype))) +
-                 e.e2 * ds2;
-      const double once = e.lse2 + (e.n + 4) * square(kUnit) + 2 * ranks_ * square(g_);
+                 e.e2 * ds2 + 2 * e.h2 * (ds2 + square(dout[row] * out[row]) * p2);
+      const double once = e.lse2 + (e.n + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
       t.dq.rows[row] = most_k * (kGrowth * std::sqrt(e.w2 * ds2 + e.dp2 * p2 + once * square(ds) + e.delta2) +
-                                 5 * e.c * ds + 2 * dout[row] * v_norm_ * e.n * kFlushed);
+                                 5 * e.c * ds + 2 * dout[row] * v_norm_ * e.n * kFlushed) +
+                       least_steps(e.n);
       most.w2 = std::max(most.w2, e.w2 + e.lse2);
       most.row2 = std::max(most.row2, e.dp2 + e.delta2);
       most.c = std::max(most.c, e.c);
@@ -112,6 +117,12 @@ class Bounds {
   }
 
  private:
+  // Of a fused backward pass: the square of the roundoff of its parts, and what so many parts may lose below the least number.
+  double f2() const { return fused_backward_ ? square(v_) : 0; }
+  double least_steps(double parts) const {
+    return fused_backward_ ? kGrowth * std::sqrt(parts) * half_least_step(p_.dtype) : 0;
+  }
+
   TensorTolerance empty(std::size_t rows, double relative) const {
     return {std::vector<double>(rows), relative, half_least_step(p_.dtype)};
   }
@@ -123,12 +134,14 @@ class Bounds {
     e.n = static_cast<double>(allowed.end - allowed.begin);
     if (e.n == 0) return e;
     const double u2 = square(kUnit), s = scale_ * q_norms_[row] * k_norm_, lse = s + std::log(e.n);
-    const double rounds = e.n + e.n / 128 + 4;
+    const double rounds = e.n + e.n / 128 + 4, merges = fused_forward_ ? std::max(e.n, ranks_) : ranks_;
+    e.h2 = fused_forward_ ? square(v_) : 0;
     e.e2 = (d_ + 5) * u2 * square(s) + 16 * u2;
-    e.a2 = 2 * rounds * u2 + ranks_ * (2 * square(m_) + 36 * u2 + 4 * u2 * square(lse));
+    e.a2 = 2 * rounds * u2 + ranks_ * 2 * square(m_) + merges * (36 * u2 + 4 * u2 * square(lse)) +
+           (fused_forward_ ? merges * 2 * u2 + square(v_) : 0);
     e.lse2 = e.e2 * data_.forward().row_p2[row] + rounds * u2 + u2 * square(lse) + 4 * u2 +
-             ranks_ * (u2 * square(lse) + 36 * u2);
-    e.w2 = (d_ + 6) * u2 * square(s) + u2 * square(s + lse) + 16 * u2;
+             merges * (u2 * square(lse) + 36 * u2);
+    e.w2 = (d_ + 6) * u2 * square(s) + u2 * square(s + lse) + 16 * u2 + f2();
     e.c = scale_error_ * s;
     return e;
   }
@@ -142,13 +155,15 @@ class Bounds {
       const double queries = seen[row % seen.size()];
       if (queries == 0) continue;
       const double p = sums.key_p[row], p2 = sums.key_p2[row], ds = sums.key_ds[row], ds2 = sums.key_ds2[row];
-      const double once = (queries + 4) * square(kUnit) + 2 * ranks_ * square(g_);
+      const double once = (queries + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
       t.dk.rows[row] =
           most_q *
-          (kGrowth * std::sqrt(most.w2 * ds2 + most.row2 * p2 + once * square(partial_sum(ds, ds2))) +
-           4 * most.c * ds + most.c_ds * p + 2 * dout_norm * v_norm_ * queries * kFlushed);
+              (kGrowth * std::sqrt(most.w2 * ds2 + most.row2 * p2 + once * square(partial_sum(ds, ds2))) +
+               4 * most.c * ds + most.c_ds * p + 2 * dout_norm * v_norm_ * queries * kFlushed) +
+          least_steps(queries);
       t.dv.rows[row] = most_dout * (kGrowth * std::sqrt(most.w2 * p2 + once * square(partial_sum(p, p2))) +
-                                    2 * most.c * p + queries * kFlushed);
+                                    2 * most.c * p + queries * kFlushed) +
+                       least_steps(queries);
     }
   }
 
@@ -167,7 +182,9 @@ class Bounds {
   const AttentionTestData& data_;
   const AttentionProblem& p_;
   const std::vector<KeyInterval> keys_;
-  const double v_, ranks_, g_, m_, d_, dv_, scale_, scale_error_, most_v_;
+  const double v_;
+  const bool fused_forward_, fused_backward_;
+  const double ranks_, g_, m_, d_, dv_, scale_, scale_error_, most_v_;
   const std::vector<double> q_norms_;
   const double k_norm_, v_norm_;
 };
@@ -175,8 +192,8 @@ class Bounds {
 }  // namespace
 
 AttentionTolerances attention_tolerances(const AttentionTestData& data, const AttentionRequest& request,
-                                         bool backward) {
-  const Bounds bounds(data, request);
+                                         bool backward, const Target& target) {
+  const Bounds bounds(data, request, target);
   AttentionTolerances tolerances;
   bounds.forward(tolerances);
   if (backward) bounds.backward(tolerances);

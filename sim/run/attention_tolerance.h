@@ -22,7 +22,15 @@
 //   dq       (scale |k|)^2 (w^2 sum ds^2 + dp^2 sum p^2 + (lse^2 + (n + 4) u^2 + 2R g^2) (sum|ds|)^2 + delta^2)
 //   dk       (scale |q|)^2 ((w^2 + lse^2) sum ds^2 + (dp^2 + delta^2) sum p^2 + ((N + 4) u^2 + 2R g^2)|ds|^2)
 //   dv       |dout|^2 ((w^2 + lse^2) sum p^2 + ((N + 4) u^2 + 2R g^2)|p|^2)
-// with the terms of 2R only if R > 1. What is no rounding is added as it is: the error c = s |float(scale)/scale - 1|
+// with the terms of 2R only if R > 1. Where the target's fused attention is used, with f the dtype's unit roundoff:
+//   - partial outputs and gradients are rounded to the dtype before they are added up (in f32, by each rank): partial outputs have weights
+//     whose squares sum up to at most 1, so a^2 has f^2 more; partial gradients are partial sums, so the factor of (sum|ds|)^2 in
+//     dq, of |ds|^2 in dk and of |p|^2 in dv has f^2 more (squares of parts add up to at most the square of the whole), and
+//     each part may be off by half the dtype's least step
+//   - a rank has more parts, each of one key at least: n merges instead of R, but for m
+//   - a library may round p, and ds, to the dtype before it multiplies: out has |v|^2 f^2 sum p^2 more, w^2 has f^2 more, and
+//     delta, by dout v = ds / p + delta, 2 f^2 (sum ds^2 + (|dout||out|)^2 sum p^2)
+// What is no rounding is added as it is: the error c = s |float(scale)/scale - 1|
 // of all scores alike, weights below e^-86.9 that kernels take as 0, and the last rounding to the dtype, v |x|.
 // First order: products of errors are left out.
 #pragma once
@@ -56,6 +64,6 @@ struct AttentionTolerances {
   TensorTolerance out, lse, dq, dk, dv;  // gradients: empty if not asked for
 };
 AttentionTolerances attention_tolerances(const AttentionTestData& data, const AttentionRequest& request,
-                                         bool backward);
+                                         bool backward, const Target& target = host_target());
 
 }  // namespace cp::sim

@@ -207,7 +207,7 @@ RedistributeRun run_redistribution(const Redistribution& redistribution,
                                    const RedistributeRunOptions& options) {
   require_resources(redistribution, options);
   if (options.on_phase) options.on_phase("writing the plans");
-  const std::vector<Plan> plans = lower_all(redistribution);
+  const std::vector<Plan> plans = lower_all(redistribution, options.target);
   return run_redistribution(redistribution, plans, options);
 }
 

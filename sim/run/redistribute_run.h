@@ -29,6 +29,7 @@ struct RedistributeRunOptions {
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;                          // of the data, and of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse what needs more
+  Target target = host_target();
   bool digests = false;  // fill the traces' digests of outputs that are exact in every world
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
   std::function<void(std::string_view)> on_phase;

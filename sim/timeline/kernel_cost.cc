@@ -46,7 +46,14 @@ void add_pairs(const std::vector<MaskSlice>& slices, double heads, KernelWork& w
 
 KernelWork work_of(const Kernel& kernel, const Plan& plan) {
   KernelWork work;
+  const View* workspace = nullptr;  // what a fused kernel does there is part of its speed
+  std::visit(
+      [&](const auto& op) {
+        if constexpr (requires { op.workspace; }) workspace = &op.workspace;
+      },
+      kernel);
   const auto add_bytes = [&](const Access& access) {
+    if (access.view == workspace) return;
     const double bytes = bytes_of(*access.view, plan);
     work.bytes += (access.reads ? bytes : 0) + (access.writes ? bytes : 0);
   };

@@ -54,6 +54,18 @@ RC_GTEST_PROP(KernelWork, PairsAreThoseThatTheSliceAllows, ()) {
   RC_ASSERT(work.flops == 3.0 * 4 * 5 * static_cast<double>(allowed));
 }
 
+TEST(KernelCost, AFusedCallIsAttentionOfItsPairsWhateverItsWorkspace) {
+  Attention attention(12, 12, 3, 5, {{0, 12, 0, 12, MaskSlice::Kind::causal, 0, 0}});
+  const KernelWork exact = work_of(attention.forward, attention.plan);
+  attention.plan.buffers.push_back({"workspace", BufferKind::temporary, DType::f32, 1 << 20});
+  attention.forward.engine = AttentionEngine::fused;
+  attention.forward.workspace =
+      flat_view(static_cast<BufferId>(attention.plan.buffers.size()) - 1, 0, 1 << 20);
+  const KernelWork fused = work_of(attention.forward, attention.plan);
+  EXPECT_EQ(fused.bytes, exact.bytes);
+  EXPECT_EQ(fused.flops, exact.flops);
+}
+
 TEST(KernelCost, BytesAreReadsAndWrites) {
   PlanBuilder builder(0, host_target());
   const BufferId a = builder.input("a", DType::bf16, 100), b = builder.inout("b", DType::f32, 100);

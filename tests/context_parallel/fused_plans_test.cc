@@ -1,0 +1,117 @@
+// Plans for a target with fused attention, on the fabric with data and every ledger.
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/text.h"
+#include "shared/plan/operations.h"
+#include "sim/run/attention_run.h"
+#include "tests/context_parallel/problem_generator.h"
+
+namespace cp::testing {
+namespace {
+
+// A problem that the library takes: two bytes, dims that are multiples of 8.
+AttentionProblem fused_problem(AttentionProblem problem) {
+  problem.dtype = *rc::gen::element(DType::bf16, DType::bf16, DType::f16);
+  problem.head_dim = *rc::gen::element(8, 16);
+  problem.v_head_dim = *rc::gen::element(8, 16);
+  return problem;
+}
+
+int count_calls(const std::vector<Plan>& plans, AttentionEngine engine) {
+  int count = 0;
+  for (const Plan& plan : plans) {
+    for (const StepRef& ref : steps_of(plan)) {
+      visit_operation(ref.step->work, [&](const auto& op) {
+        if constexpr (requires { op.engine; }) count += op.engine == engine ? 1 : 0;
+      });
+    }
+  }
+  return count;
+}
+
+std::string findings(const sim::AttentionRun& run) {
+  std::string text;
+  for (const sim::Verdict& verdict : run.verdicts) {
+    if (!verdict.holds) text += str(verdict.name, ": ", verdict.finding, "\n");
+  }
+  for (const sim::TensorError& error : run.errors) {
+    if (!error.holds()) text += str(error.tensor, ": ", error.finding, "\n");
+  }
+  return text;
+}
+
+RC_GTEST_PROP(FusedPlans, KeepEveryLedgerAndTheTolerances, ()) {
+  const AttentionProblem problem = fused_problem(*any_problem());
+  const int cp = *rc::gen::inRange(1, 7);
+  const Strategy strategy = *any_strategy(problem, cp);
+  std::vector<Rank> ranks(static_cast<std::size_t>(cp));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const AttentionRequest request{problem, ranks, strategy, true};
+  RC_LOG() << to_string(problem) << " documents " << join(problem.cu_seqlens, "/") << " offset "
+           << problem.offset() << " on " << cp << " by " << to_string(strategy) << "\n";
+  sim::AttentionRunOptions options;
+  options.backward = true;
+  options.target = gpu_target(*rc::gen::element<std::string>("sm80", "sm90", "sm100", "sm120"));
+  const sim::AttentionTestData data(problem, *rc::gen::inRange<std::uint64_t>(0, 1000));
+  RC_ASSERT(findings(sim::run_attention(data, request, options)) == "");
+}
+
+// Dtypes and dims that it does not take: the plans of the host, but for the target's name and alignment.
+RC_GTEST_PROP(FusedPlans, WithoutAFormAreTheHosts, ()) {
+  AttentionProblem problem = *any_problem();
+  problem.head_dim = 12;
+  const int cp = *rc::gen::inRange(1, 5);
+  std::vector<Rank> ranks(static_cast<std::size_t>(cp));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const AttentionRequest request{problem, ranks, *any_strategy(problem, cp), true};
+  Target gpu = gpu_target("sm90");
+  gpu.name = "host", gpu.alignment_bytes = 1;
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    std::vector<Plan> plans = attention_plans(request, pass, gpu);
+    for (Plan& plan : plans) plan.target = host_target();
+    RC_ASSERT(plans == attention_plans(request, pass));
+  }
+}
+
+AttentionRequest head_tail_ring() {
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 64, problem.q_heads = 4, problem.kv_heads = 2;
+  problem.dtype = DType::bf16, problem.causal = true;
+  Strategy strategy;
+  strategy.balance = parse_balance("head_tail");
+  return {problem, {0, 1, 2, 3}, strategy, true};
+}
+
+// Each step of a head-tail ring is one call.
+TEST(FusedPlans, AHeadTailRingCallsOnceAStep) {
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    const std::vector<Plan> plans = attention_plans(head_tail_ring(), pass, gpu_target("sm90"));
+    EXPECT_EQ(count_calls(plans, AttentionEngine::fused), 16);
+    EXPECT_EQ(count_calls(plans, AttentionEngine::exact), 0);
+  }
+}
+
+// The steps alone: a call of rank 1 against its own block, one against the head of the block before, ones of its tail.
+TEST(FusedPlans, TextOfAForwardPlan) {
+  AttentionRequest request = head_tail_ring();
+  request.ranks = {0, 1};
+  const std::string text = to_text(attention_plan(request, AttentionPass::forward, 1, gpu_target("sm90")));
+  EXPECT_EQ(
+      text.substr(text.find("step")),
+      R"(step 0 on 1 exchange group=0 sends=0:b1+0[4096],0:b2+0[4096] recvs=0:b6+0[4096],0:b8+0[4096] counts=e9dc342d567f1a7c560081e950617b9b "k, v of step 1"
+step 1 on 0 attention_forward q=b0+0[1x32x4x64] k=b1+0[1x32x2x64] v=b2+0[1x32x2x64] out=b10+0[1x32x4x64] lse=b4+0[1x4x32] softmax_scale=0.125 slices=0+32/0+32/causal/0/0 engine=fused workspace=b11+0[16384] "attention of step 0"
+step 2 on 0 cast in=b10+0[1x32x4x64] out=b9+0[1x32x4x64] "attention of step 0"
+step 3 on 0 attention_forward q=b0+0[1x32x4x64] k=b6+0[1x16x2x64:4096x128x64x1] v=b8+0[1x16x2x64:4096x128x64x1] out=b12+0[1x32x4x64] lse=b13+0[1x4x32] softmax_scale=0.125 slices=0+32/0+16/full/0/0 engine=fused workspace=b11+0[16384] after 0 "attention of step 1"
+step 4 on 0 attention_merge in=b12+0[1x32x4x64] in_lse=b13+0[1x4x32] out=b9+0[1x32x4x64] lse=b4+0[1x4x32] "merge attention of step 1"
+step 5 on 0 cast in=b9+0[1x32x4x64] out=b3+0[1x32x4x64] "out"
+)");
+}
+
+}  // namespace
+}  // namespace cp::testing
