@@ -86,6 +86,10 @@ void add_strategy_flags(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_dkv_dtype(text); });
   add_field(app, flags, "--merge-dtype", "DTYPE", "Of partial outputs: f32 or input [f32]",
             [](Job& job, Text text) { job.set_merge_dtype(text); });
+  add_field(
+      app, flags, "--target", "NAME",
+      "What the plans are made for: host, or GPUs with fused attention, sm80, sm90, sm100 or sm120 [host]",
+      [](Job& job, Text text) { job.set_target(text); });
   add_switch(app, flags, "--send-empty", "Also send blocks that nobody further on needs",
              [](Job& job) { job.set_send_empty(true); });
 }

@@ -109,7 +109,7 @@ std::vector<Strategy> make_strategies(const proto::Attention& job, const Mesh& m
 
 }  // namespace
 
-AttentionJob make_attention_job(const proto::Attention& job) {
+AttentionJob make_attention_job(const proto::Attention& job, const Target& device) {
   if (job.mesh().empty()) throw InvalidInput("--mesh is missing; add such as --mesh cp=8");
   const Mesh mesh = value_of("--mesh", job.mesh(), [&] { return Mesh::parse(job.mesh()); });
   AttentionJob result;
@@ -119,6 +119,7 @@ AttentionJob make_attention_job(const proto::Attention& job) {
   result.backward = job.backward();
   if (job.schedule() == proto::Redistribute::baton) result.schedule = sim::Schedule::baton;
   result.seed = job.seed();
+  result.target = target_of(job.target(), device);
   return result;
 }
 

@@ -19,10 +19,11 @@ struct AttentionJob {
   bool backward = false;
   sim::Schedule schedule = sim::Schedule::parallel;
   std::uint64_t seed = 0;
+  Target target = host_target();
 };
 
 // Throws InvalidInput that names the flag at fault, quotes its text and says what would work. Whether a strategy
-// is legal is not asked here.
-AttentionJob make_attention_job(const proto::Attention& job);
+// is legal is not asked here. `device`: the target where the job names none.
+AttentionJob make_attention_job(const proto::Attention& job, const Target& device = host_target());
 
 }  // namespace cp::cli

@@ -24,6 +24,11 @@ std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int6
       str(flag, " ", text, " is out of range; use ", least, bounded ? str(" to ", most) : " or more"));
 }
 
+const Target& target_of(std::string_view text, const Target& device) {
+  if (text.empty()) return device;
+  return value_of("--target", text, [&]() -> const Target& { return target_by_name(text); });
+}
+
 std::int64_t parse_bytes(std::string_view flag, std::string_view text) {
   const std::string_view number = trim(text);
   const std::string_view digits = number.ends_with('B') ? number.substr(0, number.size() - 1) : number;

@@ -9,13 +9,14 @@
 #include <CLI/CLI.hpp>
 
 #include "shared/base/error.h"
+#include "shared/plan/target.h"
 
 namespace cp::cli {
 
 // What make() returns; an InvalidInput of the library, which knows nothing of flags, becomes one that begins
 // with the flag and its text.
 template <class Make>
-auto value_of(std::string_view flag, std::string_view text, const Make& make) {
+decltype(auto) value_of(std::string_view flag, std::string_view text, const Make& make) {
   try {
     return make();
   } catch (const InvalidInput& error) {
@@ -26,6 +27,9 @@ auto value_of(std::string_view flag, std::string_view text, const Make& make) {
 double parse_real(std::string_view flag, std::string_view text);  // finite
 std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
                          std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki"
+
+// The target of that name; `device` where the text is empty.
+const Target& target_of(std::string_view text, const Target& device);
 
 std::int64_t parse_bytes(std::string_view flag, std::string_view text);  // "4096", "1GiB", "16Mi"
 

@@ -26,7 +26,7 @@ class RedistributeRank : public RankJob {
         shards_(redistribution_, request.seed) {
     const Mesh &source = redistribution_.source.mesh, &target = redistribution_.target.mesh;
     const bool member = source.contains(rank) || target.contains(rank);
-    Plan plan = lower(redistribution_, member ? rank : source.ranks().front());
+    Plan plan = lower(redistribution_, member ? rank : source.ranks().front(), request.device_target);
     inputs_.push_back(plan.inputs);
     if (member) passes_.push_back(std::move(plan));
   }
@@ -64,33 +64,39 @@ struct AttentionOfOne {
   bool backward = false;
   std::uint64_t seed = 0;
   sim::Schedule schedule = sim::Schedule::parallel;
+  Target target;
 };
 
-AttentionOfOne attention_of(const proto::Attention& scenario) {
-  const AttentionJob job = make_attention_job(scenario);
+AttentionOfOne attention_of(const proto::Attention& scenario, const Target& device = host_target()) {
+  const AttentionJob job = make_attention_job(scenario, device);
   if (job.strategies.size() != 1) {
     throw InvalidInput(
         str("the scenario asks for ", job.strategies.size(),
             " strategies, and processes run one; name it: strategy: \"",
             scenario.strategies() == "all" ? "ring" : split(scenario.strategies(), ',').front(), "\""));
   }
-  if (const auto refusal = refuse(job.problem, static_cast<int>(job.ranks.size()), job.strategies.front()))
+  if (const auto refusal =
+          refuse(job.problem, static_cast<int>(job.ranks.size()), job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);
-  return {
-      {job.problem, job.ranks, job.strategies.front(), job.backward}, job.backward, job.seed, job.schedule};
+  return {{job.problem, job.ranks, job.strategies.front(), job.backward},
+          job.backward,
+          job.seed,
+          job.schedule,
+          job.target};
 }
 
 class AttentionRank : public RankJob {
  public:
   AttentionRank(AttentionOfOne attention, Rank rank)
       : request_(std::move(attention.request)),
+        target_(std::move(attention.target)),
         data_(request_.problem, attention.seed),
         shards_(data_, request_) {
     const std::vector<Rank>& ranks = request_.ranks;
     const bool member = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
     for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
       if (pass == AttentionPass::backward && !attention.backward) continue;
-      Plan plan = attention_plan(request_, pass, member ? rank : ranks.front());
+      Plan plan = attention_plan(request_, pass, member ? rank : ranks.front(), target_);
       inputs_.push_back(plan.inputs);
       if (member) passes_.push_back(std::move(plan));
     }
@@ -105,7 +111,7 @@ class AttentionRank : public RankJob {
   std::vector<std::string> findings() const override {
     std::vector<std::string> findings;
     if (passes_.empty()) return findings;
-    const auto tolerances = sim::attention_tolerances(data_, request_, passes_.size() > 1);
+    const auto tolerances = sim::attention_tolerances(data_, request_, passes_.size() > 1, target_);
     for (std::size_t pass = 0; pass < passes_.size(); ++pass) {
       for (const auto& [tensor, error] : shards_.compare(which(pass), passes_[pass], buffers_, tolerances)) {
         if (!error.holds()) findings.push_back(str(error.tensor, ": ", error.finding));
@@ -120,6 +126,7 @@ class AttentionRank : public RankJob {
   }
 
   const AttentionRequest request_;
+  const Target target_;
   const sim::AttentionTestData data_;
   const sim::AttentionShards shards_;
   sim::RankBuffers buffers_;
@@ -152,30 +159,32 @@ int world_size_of(const proto::Scenario& scenario) {
   }
 }
 
-std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank) {
+std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank, const Target& device) {
   switch (scenario.job_case()) {
     case proto::Scenario::kRedistribute:
-      return std::make_unique<RedistributeRank>(make_request(scenario.redistribute()), rank);
+      return std::make_unique<RedistributeRank>(make_request(scenario.redistribute(), device), rank);
     case proto::Scenario::kRun:
-      return std::make_unique<AttentionRank>(attention_of(scenario.run()), rank);
+      return std::make_unique<AttentionRank>(attention_of(scenario.run(), device), rank);
     default:
       refuse_job(scenario);
   }
 }
 
-std::vector<RankTrace> simulate(const proto::Scenario& scenario) {
+std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& device) {
   if (scenario.job_case() == proto::Scenario::kRedistribute) {
-    const RedistributeRequest request = make_request(scenario.redistribute());
+    const RedistributeRequest request = make_request(scenario.redistribute(), device);
     sim::RedistributeRunOptions options;
     options.schedule = request.schedule, options.seed = request.seed, options.digests = true;
+    options.target = request.device_target;
     return sim::run_redistribution(plan_redistribution(request.source, request.target, request.options),
                                    options)
         .traces;
   }
   if (scenario.job_case() != proto::Scenario::kRun) refuse_job(scenario);
-  const AttentionOfOne attention = attention_of(scenario.run());
+  const AttentionOfOne attention = attention_of(scenario.run(), device);
   sim::AttentionRunOptions options;
   options.backward = attention.backward, options.schedule = attention.schedule, options.seed = attention.seed;
+  options.target = attention.target;
   const sim::AttentionTestData data(attention.request.problem, attention.seed);
   sim::AttentionRun run = sim::run_attention(data, attention.request, options);
   for (const sim::Verdict& verdict : run.verdicts) {

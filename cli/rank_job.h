@@ -41,9 +41,11 @@ class RankJob {
 // for ranks, or of several strategies.
 int world_size_of(const proto::Scenario& scenario);
 
-std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank);
+// `device`: the target of the rank's device, for which plans are made where the scenario names none; equal on all ranks.
+std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank,
+                                       const Target& device = host_target());
 
-// The traces of all ranks on the simulated fabric, everything checked: throws CheckFailure and what runs throw.
-std::vector<RankTrace> simulate(const proto::Scenario& scenario);
+// The traces of all ranks on the simulated fabric, of the same plans, everything checked: throws CheckFailure and what runs throw.
+std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& device = host_target());
 
 }  // namespace cp::cli

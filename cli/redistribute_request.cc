@@ -45,7 +45,7 @@ Enum parse_enum(std::string_view flag, std::string_view text) {
 
 }  // namespace
 
-RedistributeRequest make_request(const proto::Redistribute& job) {
+RedistributeRequest make_request(const proto::Redistribute& job, const Target& device) {
   require(job.mesh(), "--mesh", "dp=2,cp=4");
   require(job.shape(), "--shape", "1024x1024x256");
   require(job.from(), "--from", "'S(0),R'");
@@ -61,7 +61,8 @@ RedistributeRequest make_request(const proto::Redistribute& job) {
     return value_of(flag, text, [&] { return parse_layout(text, on, shape, dtype); });
   };
   RedistributeRequest request{
-      layout("--from", job.from(), mesh), layout("--to", job.to(), to_mesh), {}, {}, job.seed()};
+      layout("--from", job.from(), mesh), layout("--to", job.to(), to_mesh), {}, {}, job.seed(),
+      target_of(job.target(), device)};
   request.options.cost = cost_model(job.cost());
   require_axes(request.options.cost, mesh, to_mesh);
   request.options.objective =

@@ -17,10 +17,12 @@ struct RedistributeRequest {
   RedistributeOptions options;
   sim::Schedule schedule = sim::Schedule::parallel;
   std::uint64_t seed = 0;
+  Target device_target = host_target();  // what the plans are made for
 };
 
-// Throws InvalidInput that names the flag at fault, quotes its text and says what would work.
-RedistributeRequest make_request(const proto::Redistribute& job);
+// Throws InvalidInput that names the flag at fault, quotes its text and says what would work. `device`: the target where the job names
+// none.
+RedistributeRequest make_request(const proto::Redistribute& job, const Target& device = host_target());
 
 // "1024x1024x256", "4Kix512"; "scalar" has no dimensions. Throws InvalidInput.
 Shape parse_shape(std::string_view text);

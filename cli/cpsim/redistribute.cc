@@ -199,6 +199,7 @@ std::string plan_text(const Redistribution& redistribution, const std::optional<
 sim::RedistributeRun run_plan(const Redistribution& redistribution, const RedistributeRequest& request,
                               const Flags& flags, Progress& progress) {
   sim::RedistributeRunOptions options;
+  options.target = request.device_target;
   options.schedule = request.schedule;
   options.seed = request.seed;
   options.memory_limit_bytes = sim::free_memory_bytes();

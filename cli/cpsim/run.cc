@@ -60,11 +60,12 @@ StrategyOutcome run_one(const AttentionJob& job, const Strategy& asked, const si
                         const std::string& prefix, Progress& progress) {
   StrategyOutcome outcome;
   outcome.asked = asked;
-  outcome.refusal = refuse(job.problem, static_cast<int>(job.ranks.size()), asked);
+  outcome.refusal = refuse(job.problem, static_cast<int>(job.ranks.size()), asked, job.target);
   sim::AttentionRunOptions options;
   options.backward = job.backward;
   options.schedule = job.schedule;
   options.seed = job.seed;
+  options.target = job.target;
   options.memory_limit_bytes = sim::free_memory_bytes();
   options.on_phase = [&](std::string_view phase) { progress.show(str(prefix, phase)); };
   try {
@@ -98,7 +99,7 @@ int run(const Flags& flags) {
     throw InvalidInput(str("--trace ", flags.trace, " holds one run, but ", job.strategies.size(),
                            " strategies were asked for; use --strategy with one of them"));
   }
-  const auto refusal = refuse(job.problem, cp, job.strategies.front());
+  const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target);
   if (refusal && job.strategies.size() == 1) throw InvalidInput(refusal->reason);
   if (!flags.job.save_scenario.empty()) {
     proto::Scenario saved;
