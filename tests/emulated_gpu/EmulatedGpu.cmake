@@ -1,6 +1,7 @@
 # The GPU's code over an emulated GPU: CUDA's runtime interface and NCCL's, implemented on the host (tests/emulated_gpu/*.cc).
 #   cp_emulated_runtime     what cp::gpu and cp::runtime are, compiled as C++, without a library of CUDA's
 #   emulated_gpu_test       tests/gpu and the tests of the emulation itself, on it
+#   emulated_threads_test   those of them that are about threads, for the thread sanitizer
 #   gpu_test                tests/gpu on real GPUs; skipped where there is none
 #   cprun_emulated          cprun on it
 
@@ -32,6 +33,15 @@ cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${
 if(CP_HAVE_NCCL AND gpu_test_sources)
   cp_add_test(gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} LIBS cp::cli cp_test_support cp::runtime LABEL gpu)
 endif()
+
+# What runs on several threads, alone, for the thread sanitizer: links no more than it needs, and is built on request.
+set(thread_sources ${gpu_test_sources})
+list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|nccl_(conformance|device|failure)_test)\\.cc$")
+cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc
+  conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
+  conformance/process_world.cc support/hand_plans.cc support/values.cc)
+set_target_properties(emulated_threads_test PROPERTIES EXCLUDE_FROM_ALL ON)
+target_link_libraries(emulated_threads_test PRIVATE cp_emulated_runtime ${cp_test_frameworks} cp_test_flags)
 
 get_property(cprun_sources GLOBAL PROPERTY CP_CPRUN_SOURCES)
 if(cprun_sources)
