@@ -172,7 +172,7 @@ int estimate_attention(const Flags& flags) {
   scenario = flags.job.apply_to(std::move(scenario));
   const AttentionJob job = make_attention_job(scenario);
   const int cp = static_cast<int>(job.ranks.size());
-  if (const auto refusal = refuse(job.problem, cp, job.strategies.front()))
+  if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);
   const sim::Cluster cluster = cluster_for(flags, *std::max_element(job.ranks.begin(), job.ranks.end()) + 1);
   const sim::SoftwareProfile software = sim::find_software(flags.software);
@@ -193,7 +193,8 @@ int estimate_attention(const Flags& flags) {
     sim::TimelineOptions options;
     options.keep_spans = !flags.trace.empty();
     options.collectives = settings_of(flags);
-    sim::AttentionEstimate estimate = sim::estimate_attention(request, pass, cluster, software, options);
+    sim::AttentionEstimate estimate =
+        sim::estimate_attention(request, pass, cluster, software, options, job.target);
     if (flags.json) {
       json[name] = estimate_json(estimate);
     } else {
@@ -204,7 +205,7 @@ int estimate_attention(const Flags& flags) {
       text += fmt::format("          critical path: {}\n", bounds_text(estimate.timeline));
     }
     if (!flags.trace.empty())
-      replayed.push_back({name, attention_plans(request, pass), std::move(estimate.timeline)});
+      replayed.push_back({name, attention_plans(request, pass, job.target), std::move(estimate.timeline)});
   }
   if (flags.json &&
       passes_of(flags, job.backward).size() == 1) {  // one pass: its figures on top, for scripts

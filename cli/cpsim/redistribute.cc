@@ -84,6 +84,9 @@ void add_run_flags(CLI::App& app, Flags& flags) {
   add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
     job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
   });
+  add_field(app, flags.job, "--target", "NAME",
+            "What the plans that run are made for: host, sm80, sm90, sm100 or sm120 [host]",
+            [](Job& job, Text text) { job.set_target(text); });
   app.add_option("--trace", flags.trace, "Write what the ranks did")->type_name("FILE")->needs(run);
 }
 

@@ -48,9 +48,10 @@ Strategy as_run_by(Strategy strategy, const SoftwareProfile& software) {
 }
 
 AttentionEstimate estimate_attention(AttentionRequest request, AttentionPass pass, const Cluster& cluster,
-                                     const SoftwareProfile& software, const TimelineOptions& options) {
+                                     const SoftwareProfile& software, const TimelineOptions& options,
+                                     const Target& target) {
   request.strategy = as_run_by(request.strategy, software);
-  const std::vector<Plan> plans = attention_plans(request, pass);
+  const std::vector<Plan> plans = attention_plans(request, pass, target);
   AttentionEstimate estimate;
   estimate.timeline = replay(plans, cluster, software, options);
   estimate.ranks = static_cast<int>(plans.size());

@@ -29,6 +29,7 @@ Strategy as_run_by(Strategy strategy, const SoftwareProfile& software);
 
 // Throws what planning and replay() throw.
 AttentionEstimate estimate_attention(AttentionRequest request, AttentionPass pass, const Cluster& cluster,
-                                     const SoftwareProfile& software, const TimelineOptions& options = {});
+                                     const SoftwareProfile& software, const TimelineOptions& options = {},
+                                     const Target& target = host_target());
 
 }  // namespace cp::sim

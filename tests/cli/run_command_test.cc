@@ -38,6 +38,20 @@ TEST(RunCommand, OneStrategyIsExact) {
   EXPECT_THAT(finished.err, IsEmpty());
 }
 
+// Plans of a GPU run on the fabric; results lie within what its 16-bit partial results cost.
+TEST(RunCommand, PlansForAGpuKeepTheirBounds) {
+  const std::vector<std::string> run = {"run", "--mesh",    "cp=4", "--strategies", "all",       "--seq-len",
+                                        "61",  "--q-heads", "8",    "--kv-heads",   "2",         "--head-dim",
+                                        "16",  "--dtype",   "bf16", "--causal",     "--backward"};
+  const Finished finished = cpsim(with(run, {"--target", "sm90", "--json"}));
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+  for (const auto& row : nlohmann::json::parse(finished.out)["strategies"])
+    EXPECT_EQ(row["exact"], true) << row;
+  const Finished wrong = cpsim(with(run, {"--target", "sm91"}));
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--target sm91: target 'sm91' is none of host, sm80, sm90, sm100, sm120"));
+}
+
 TEST(RunCommand, AllStrategiesAreExactOnAnOddLength) {
   const Finished finished =
       cpsim({"run", "--mesh", "cp=4", "--strategies", "all", "--seq-len", "61", "--q-heads", "8",
