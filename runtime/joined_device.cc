@@ -55,24 +55,26 @@ JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<Rendezvous
     tell(begin);
     if (also) also(begin);
   };
-  device_ = job.backend == Backend::gloo ? make_gloo(job, std::move(options.on_collective))
-                                         : make_nccl(job, std::move(options));
+  device_ =
+      job.backend == Backend::gloo ? make_gloo(job, std::move(options)) : make_nccl(job, std::move(options));
   client_->on_failure([this](const Failure&) { device_->abort(); });
 }
 
 #ifdef CP_HAVE_GLOO
 std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job,
-                                                       OnCollective on_collective) {
-  GlooOptions options;
-  options.rank = job.rank;
-  options.store = std::make_shared<RendezvousStore>(client_);
-  options.hostname = job.interface;
-  options.timeout = job.timeout;
-  options.on_collective = std::move(on_collective);
-  return std::make_unique<GlooDevice>(std::move(options));
+                                                       JoinedDeviceOptions options) {
+  GlooOptions gloo;
+  gloo.rank = job.rank;
+  gloo.store = std::make_shared<RendezvousStore>(client_, "gloo/" + options.name);
+  gloo.hostname = job.interface;
+  gloo.timeout = job.timeout;
+  gloo.on_collective = std::move(options.on_collective);
+  return std::make_unique<GlooDevice>(std::move(gloo));
 }
 #else
-std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment&, OnCollective) { return {}; }
+std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment&, JoinedDeviceOptions) {
+  return {};
+}
 #endif
 
 #ifdef CP_HAVE_NCCL
@@ -86,14 +88,15 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment& job
   nccl.timeout = job.timeout;
   nccl.communicators = options.communicators;
   nccl.on_collective = std::move(options.on_collective);
-  nccl.share = [client = client_](const std::string& key, const std::optional<std::string>& id) {
-    if (!id) return client->get("nccl/" + key);
-    client->set("nccl/" + key, *id);
+  const std::string prefix = "nccl/" + options.name;
+  nccl.share = [client = client_, prefix](const std::string& key, const std::optional<std::string>& id) {
+    if (!id) return client->get(prefix + key);
+    client->set(prefix + key, *id);
     return *id;
   };
   if (options.every_rank_prepares) {
-    nccl.all_gather = [client = client_](const std::string& key, const std::string& own) {
-      return client->all_gather("nccl/" + key, own);
+    nccl.all_gather = [client = client_, prefix](const std::string& key, const std::string& own) {
+      return client->all_gather(prefix + key, own);
     };
   }
   return std::make_unique<NcclDevice>(std::move(nccl));

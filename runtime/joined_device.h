@@ -32,6 +32,8 @@ struct JoinedDeviceOptions {
   NcclCommOptions communicators = {};
   // All ranks of the job prepare the same plans together: their communicators are split from the job's.
   bool every_rank_prepares = false;
+  // Where a job has one device after the other: what its keys begin with, another each time.
+  std::string name = {};
 };
 
 class JoinedDevice : public Device {
@@ -71,7 +73,7 @@ class JoinedDevice : public Device {
   void name_the_cause(const F& f);
   std::string who_is_missing(const std::string& message) const;
 
-  std::unique_ptr<ProcessDevice> make_gloo(const JobEnvironment& job, OnCollective on_collective);
+  std::unique_ptr<ProcessDevice> make_gloo(const JobEnvironment& job, JoinedDeviceOptions options);
   std::unique_ptr<ProcessDevice> make_nccl(const JobEnvironment& job, JoinedDeviceOptions options);
 
   const std::chrono::milliseconds timeout_;

@@ -72,11 +72,12 @@ GpuOfRank from_text(const std::string& text) {
 RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient& client) {
   constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // of driver to start; a lost rank shows otherwise
   const VisibleGpus visible = visible_gpus();
-  if (visible.gpus.empty()) throw InvalidInput(str("--backend nccl needs a GPU: ", visible.why_none));
+  if (visible.gpus.empty())
+    throw InvalidInput(str("--backend nccl needs a GPU: ", visible.why_none, "; --backend gloo needs none"));
   RankGpu own;
   own.cuda_device = choose_gpu(job, static_cast<int>(visible.gpus.size()));
   const VisibleGpu& gpu = visible.gpus[static_cast<std::size_t>(own.cuda_device)];
-  own.name = gpu.name;
+  own.name = gpu.name, own.address = gpu.address;
   own.target = &gpu_target_of(own.cuda_device);
   std::vector<GpuOfRank> ranks;
   for (const std::string& text : client.all_gather(

@@ -12,6 +12,7 @@ namespace cp::runtime {
 struct RankGpu {
   int cuda_device = 0;
   std::string name;                // "NVIDIA H100 80GB HBM3"
+  std::string address;             // on the PCI bus, "0000:65:00"
   const Target* target = nullptr;  // what plans for it are made for
   // Who has which, in words, where the ranks' targets differ: plans for such a job need a target that somebody names.
   std::string targets_differ = {};

@@ -229,9 +229,10 @@ class LaunchedJob {
   std::optional<runtime::RendezvousServer> server_;  // last: its thread uses the above
 };
 
+std::string own_path() { return fs::read_symlink("/proc/self/exe").string(); }
+
 std::vector<std::string> rank_arguments(const LaunchRequest& request, const std::string& trace_folder) {
-  std::vector<std::string> argv = {fs::read_symlink("/proc/self/exe").string(), "--as-rank",
-                                   request.scenario};
+  std::vector<std::string> argv = {own_path(), "--as-rank", request.scenario};
   if (!trace_folder.empty()) argv.insert(argv.end(), {"--trace-folder", trace_folder});
   if (request.verify) argv.emplace_back("--verify");
   if (request.hash_host) argv.emplace_back("--hash-hosts");
@@ -257,7 +258,7 @@ int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
   nccl_options(scenario.nccl());  // makes sense
   const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);
-  require_writable(trace);
+  require_writable("--trace", trace);
   LaunchedJob job(request, world_size(request, scenario));
   std::optional<TraceFolder> folder;
   if (!trace.empty() || request.verify) folder.emplace(trace);
@@ -277,13 +278,14 @@ int run_scenario(const LaunchRequest& request) {
   }
   if (!request.verify) return 0;
   std::vector<RankTrace> measured = read_trace_path(folder->path()).ranks;
+  const proto::Scenario ran = read_scenario_file(ran_scenario_path(folder->path()));
   fs::remove_all(folder->path());  // the simulation may be interrupted
-  return static_cast<int>(verify(scenario, name(request.backend), std::move(measured)));
+  return static_cast<int>(verify(ran, name(request.backend), std::move(measured)));
 }
 
-int run_program(const LaunchRequest& request) {
+int run_program(const LaunchRequest& request, std::vector<std::string> argv) {
   const runtime::LaunchResult result =
-      LaunchedJob(request, world_size(request, std::nullopt)).run(request.program);
+      LaunchedJob(request, world_size(request, std::nullopt)).run(std::move(argv));
   if (result.exit_code != 0) fmt::print(stderr, "cprun: {}\n", summary(result));
   return result.exit_code;
 }
@@ -292,7 +294,12 @@ int run_program(const LaunchRequest& request) {
 
 int launch(const LaunchRequest& request) {
   check(request);
-  return request.scenario.empty() ? run_program(request) : run_scenario(request);
+  if (!request.own_arguments.empty()) {
+    std::vector<std::string> argv = {own_path()};
+    argv.insert(argv.end(), request.own_arguments.begin(), request.own_arguments.end());
+    return run_program(request, std::move(argv));
+  }
+  return request.scenario.empty() ? run_program(request, request.program) : run_scenario(request);
 }
 
 }  // namespace cp::cli

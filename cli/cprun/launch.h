@@ -29,9 +29,10 @@ struct LaunchRequest {
   std::chrono::milliseconds timeout{30'000};  // of joining, and until a silent rank counts as lost
   std::chrono::milliseconds grace{5'000};     // between SIGTERM and SIGKILL
 
-  // One of the two.
-  std::string scenario;              // path
-  std::vector<std::string> program;  // and its arguments
+  // One of the three.
+  std::string scenario;                    // path
+  std::vector<std::string> program;        // and its arguments
+  std::vector<std::string> own_arguments;  // of cprun itself as a rank
 };
 
 // Returns the exit code: that of the first failure, 128 + n for a rank that signal n killed. Throws InvalidInput for what cannot be

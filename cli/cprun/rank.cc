@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "cli/cprun/nccl_options.h"
+#include "cli/cprun/trace_output.h"
 #include "cli/rank_job.h"
 #include "cli/units.h"
 #include "runtime/joined_device.h"
@@ -38,8 +40,11 @@ class RankProgram {
       : options_(options), job_(job), client_(std::move(client)) {}
 
   void run() {
-    const proto::Scenario scenario = read_scenario_file(options_.scenario);
-    if (job_.backend == runtime::Backend::nccl) gpu_ = runtime::rank_gpu(job_, *client_);
+    proto::Scenario scenario = read_scenario_file(options_.scenario);
+    if (job_.backend == runtime::Backend::nccl) {
+      gpu_ = runtime::rank_gpu(job_, *client_);
+      name_target(scenario, *gpu_);
+    }
     const auto rank_job = make_rank_job(scenario, job_.rank);
     open_trace(scenario);
     for (std::size_t pass = 0; pass < rank_job->inputs().size(); ++pass) compare_plans(*rank_job, pass);
@@ -53,9 +58,24 @@ class RankProgram {
   }
 
  private:
+  // Plans are for the GPU that runs them, unless the scenario says for which.
+  static void name_target(proto::Scenario& scenario, const runtime::RankGpu& gpu) {
+    std::string& target = scenario.has_run() ? *scenario.mutable_run()->mutable_target()
+                                             : *scenario.mutable_redistribute()->mutable_target();
+    if (!target.empty()) return;
+    if (!gpu.targets_differ.empty()) {
+      throw InvalidInput(str("the ranks' GPUs have different targets: ", gpu.targets_differ,
+                             "; plans are for one, so name it in the scenario, as in target: \"",
+                             gpu.target->name, "\""));
+    }
+    target = gpu.target->name;
+  }
+
   void open_trace(const proto::Scenario& scenario) {
     if (options_.trace_folder.empty()) return;
     trace_.emplace(rank_trace_path(options_.trace_folder, job_.rank));
+    if (job_.rank == 0)
+      std::ofstream(ran_scenario_path(options_.trace_folder)) << write_scenario_text(scenario);
     EnvironmentOptions environment;
     environment.backend = name(job_.backend);
     environment.libraries = runtime::library_versions(job_.backend);
@@ -194,11 +214,12 @@ int fail(RendezvousClient* client, Rank rank, ExitCode code, const std::string& 
 
 }  // namespace
 
-int run_rank(const RankOptions& options, const runtime::JobEnvironment& job) {
+int run_in_job(const runtime::JobEnvironment& job,
+               const std::function<void(const std::shared_ptr<RendezvousClient>&)>& work) {
   std::shared_ptr<RendezvousClient> client;
   try {
     client = runtime::join(job);
-    RankProgram(options, job, client).run();
+    work(client);
     client->goodbye();
     return static_cast<int>(ExitCode::success);
   } catch (const Error& error) {
@@ -207,6 +228,11 @@ int run_rank(const RankOptions& options, const runtime::JobEnvironment& job) {
     return fail(client.get(), job.rank, ExitCode::invalid_input,
                 "out of memory; use a smaller tensor, or more ranks");
   }
+}
+
+int run_rank(const RankOptions& options, const runtime::JobEnvironment& job) {
+  return run_in_job(
+      job, [&](const std::shared_ptr<RendezvousClient>& client) { RankProgram(options, job, client).run(); });
 }
 
 }  // namespace cp::cli

@@ -1,6 +1,8 @@
 // One rank of a scenario, in a process of its own: joins the job, compares plans, runs them, checks what came out, writes its trace.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "runtime/job_environment.h"
@@ -14,8 +16,12 @@ struct RankOptions {
   bool hash_host = false;      // leave the host's name out of the trace
 };
 
-// Returns the exit code. What goes wrong is told on standard error and to the rendezvous server; a rank that ends because another one
-// failed says so, and does not count as a cause.
+// Joins the job, does the work and says goodbye; returns the exit code. What goes wrong is told on standard error and to the rendezvous
+// server; a rank that ends because another one failed says so, and does not count as a cause.
+int run_in_job(const runtime::JobEnvironment& job,
+               const std::function<void(const std::shared_ptr<runtime::RendezvousClient>&)>& work);
+
+// A scenario's.
 int run_rank(const RankOptions& options, const runtime::JobEnvironment& job);
 
 }  // namespace cp::cli

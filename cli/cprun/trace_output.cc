@@ -23,7 +23,7 @@ std::string trace_path(const std::string& trace, int nnodes, int node_rank) {
       .string();
 }
 
-void require_writable(const std::string& path) {
+void require_writable(const char* flag, const std::string& path) {
   if (path.empty()) return;
   const bool existed = fs::exists(path);
   errno = 0;
@@ -32,8 +32,10 @@ void require_writable(const std::string& path) {
     if (!existed) fs::remove(path, ignored);
     return;
   }
-  throw InvalidInput(str("--trace ", path, " cannot be written: ", std::generic_category().message(errno)));
+  throw InvalidInput(str(flag, " ", path, " cannot be written: ", std::generic_category().message(errno)));
 }
+
+std::string ran_scenario_path(const std::string& folder) { return folder + "/scenario.txtpb"; }
 
 TraceFolder::TraceFolder(const std::string& trace) {
   path_ = (trace.empty() ? (fs::temp_directory_path() / "cprun").string() : trace) + ".ranks-XXXXXX";

@@ -8,8 +8,11 @@ namespace cp::cli {
 // Of several machines each has a file of its own: "run.cptrace" is "run.node-1.cptrace" there.
 std::string trace_path(const std::string& trace, int nnodes, int node_rank);
 
-// Throws InvalidInput, with the reason, when the file cannot be written; to be asked before anything runs. Empty: no file.
-void require_writable(const std::string& path);
+// Throws InvalidInput, with the flag and the reason, when the file cannot be written; to be asked before anything runs. Empty: no file.
+void require_writable(const char* flag, const std::string& path);
+
+// In a folder of traces: the scenario as it ran, with all that was not said filled in. Rank 0 writes it.
+std::string ran_scenario_path(const std::string& folder);
 
 // A new folder beside the trace, or among the temporary files, where the ranks leave their parts: removed with the object, unless they
 // are to stay.
