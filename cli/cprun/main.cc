@@ -12,10 +12,12 @@
 #include <fmt/format.h>
 
 #include "cli/cprun/launch.h"
+#include "cli/cprun/profile.h"
 #include "cli/cprun/rank.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "runtime/job_environment.h"
+#include "runtime/joined_device.h"
 #include "shared/base/error.h"
 
 namespace cp::cli {
@@ -27,6 +29,8 @@ constexpr int kInternalError = 70;  // EX_SOFTWARE of sysexits.h: nothing that t
 struct Flags {
   LaunchRequest launch;
   RankOptions rank;
+  LaunchRequest profile_launch;
+  ProfileOptions profile;
   bool is_rank = false;
 };
 
@@ -37,22 +41,21 @@ std::chrono::milliseconds parse_seconds(const char* flag, const std::string& tex
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::max(1.0, seconds * 1e3)));
 }
 
-void add_flags(CLI::App& app, Flags& flags) {
-  LaunchRequest& launch = flags.launch;
-  app.add_option("scenario", launch.scenario, "What to run (.txtpb): cpsim run --save-scenario writes one")
-      ->type_name("SCENARIO");
+// Of the processes, whatever they run.
+void add_job_flags(CLI::App& app, LaunchRequest& launch) {
   const auto count = [&](const char* name, const char* help, int& value, int least) {
     add_value(app, name, "N", help, [&value, name, least](const std::string& text) {
       value = static_cast<int>(parse_whole(name, text, least, 1 << 20));
     });
   };
-  count("--nproc-per-node", "Processes on this machine [as many as the scenario needs]",
+  count("--nproc-per-node", "Processes on this machine [as many as the scenario needs, else 1]",
         launch.nproc_per_node, 1);
   count("--nnodes", "Machines [1]", launch.nnodes, 1);
   count("--node-rank", "Which of them this is, from 0 [0]", launch.node_rank, 0);
-  add_value(app, "--backend", "NAME",
-            "What runs the plans: gloo, on CPUs, or nccl, on a GPU for each rank [gloo]",
-            [&launch](const std::string& text) { launch.backend = runtime::parse_backend(text); });
+  add_value(
+      app, "--backend", "NAME",
+      str("What runs the plans: gloo, on CPUs, or nccl, on a GPU for each rank [", name(launch.backend), "]"),
+      [&launch](const std::string& text) { launch.backend = runtime::parse_backend(text); });
   app.add_flag("--allow-shared-gpu", launch.allow_shared_gpu,
                "With nccl: ranks of one machine may have one GPU, each as if it were a host of its own "
                "(NCCL_HOSTID; NCCL_MULTI_RANK_GPU_ENABLE=1 where NCCL has it). What they send goes over "
@@ -70,13 +73,20 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--log-dir", launch.log_dir,
                  "Also write each rank's output to rank-N.out and rank-N.err there")
       ->type_name("DIR");
+  add_value(app, "--timeout", "SECONDS", "Until a rank that is silent counts as lost [30]",
+            [&launch](const std::string& text) { launch.timeout = parse_seconds("--timeout", text); });
+  add_value(app, "--grace", "SECONDS", str("Between SIGTERM and SIGKILL [", launch.grace.count() / 1000, "]"),
+            [&launch](const std::string& text) { launch.grace = parse_seconds("--grace", text); });
+}
+
+void add_flags(CLI::App& app, Flags& flags) {
+  LaunchRequest& launch = flags.launch;
+  app.add_option("scenario", launch.scenario, "What to run (.txtpb): cpsim run --save-scenario writes one")
+      ->type_name("SCENARIO");
+  add_job_flags(app, launch);
   app.add_option("--trace", launch.trace, "Write what the ranks did")->type_name("FILE");
   app.add_flag("--hash-hosts", launch.hash_host, "Leave the hosts' names out of the trace");
   app.add_flag("--verify", launch.verify, "Run the simulated fabric on the same scenario and compare");
-  add_value(app, "--timeout", "SECONDS", "Until a rank that is silent counts as lost [30]",
-            [&launch](const std::string& text) { launch.timeout = parse_seconds("--timeout", text); });
-  add_value(app, "--grace", "SECONDS", "Between SIGTERM and SIGKILL [5]",
-            [&launch](const std::string& text) { launch.grace = parse_seconds("--grace", text); });
   // What the launcher gives to its ranks.
   app.add_flag("--as-rank", flags.is_rank)->group("");
   app.add_option("--trace-folder", flags.rank.trace_folder)->group("");
@@ -91,6 +101,38 @@ void add_flags(CLI::App& app, Flags& flags) {
       "  cprun --nproc-per-node 4 --verify ring.txtpb");
 }
 
+CLI::App* add_profile(CLI::App& cprun, Flags& flags) {
+  CLI::App* app = cprun.add_subcommand(
+      "profile", "Measure kernels and collectives here, and write a cluster that cpsim plans with");
+  ProfileOptions& profile = flags.profile;
+  LaunchRequest& launch = flags.profile_launch;
+  launch.backend = runtime::Backend::nccl;
+  launch.grace = std::chrono::seconds(60);  // the point that is being measured
+  app->add_option("--out", profile.out,
+                  "What is written, and a .csv of all figures beside it [profile.txtpb]")
+      ->type_name("FILE.txtpb");
+  app->add_option("--cluster", profile.cluster,
+                  "Where that comes from which is not measured [the preset that has the GPU]")
+      ->type_name("NAME|FILE.txtpb");
+  add_value(*app, "--grid", "SIZE",
+            "How much: quick takes minutes, whole up to an hour; tiny is a test [whole]",
+            [&profile](const std::string& text) { profile.grid = parse_profile_size(text); });
+  add_value(
+      *app, "--clock-seconds", "SECONDS", "Products before the sustained clock is read [30]",
+      [&profile](const std::string& text) { profile.clock_seconds = parse_real("--clock-seconds", text); });
+  add_job_flags(*app, launch);
+  app->add_flag("--as-rank", flags.is_rank)->group("");
+  app->footer(
+      "With several ranks: their collectives too, and what kernels and collectives cost one another; with "
+      "several\n"
+      "machines also pairs across them. Ctrl-C ends it after the point in hand; what was measured is "
+      "written.\n"
+      "Example:\n"
+      "  cprun profile --nproc-per-node 8 --out mine.txtpb\n"
+      "  cpsim plan --model llama-3.1-8b --cluster mine.txtpb --seq-len 131072 --global-batch 16");
+  return app;
+}
+
 // Under another launcher each process is a machine of one rank. torchrun's own store is behind its port; ours is at the next one.
 void join_other_launcher(LaunchRequest& request) {
   const auto foreign = runtime::foreign_rank();
@@ -100,6 +142,21 @@ void join_other_launcher(LaunchRequest& request) {
   const char *host = std::getenv("MASTER_ADDR"), *port = std::getenv("MASTER_PORT");
   if (request.endpoint.empty() && host != nullptr && port != nullptr)
     request.endpoint = str(host, ":", parse_whole("MASTER_PORT", port, 1, 65534) + 1);
+}
+
+int run_profile(Flags& flags) {
+  if (flags.is_rank) {
+    const auto job = runtime::job_environment();
+    if (!job) throw InvalidInput("--as-rank is for cprun's own ranks; start cprun profile without it");
+    return run_profile_rank(flags.profile, *job);
+  }
+  if (!flags.launch.program.empty())
+    throw InvalidInput(str("cprun profile runs no program; leave out -- ", flags.launch.program.front()));
+  runtime::require_backend(flags.profile_launch.backend);
+  check(flags.profile);
+  join_other_launcher(flags.profile_launch);
+  flags.profile_launch.own_arguments = profile_arguments(flags.profile);
+  return launch(flags.profile_launch);
 }
 
 int run(Flags& flags) {
@@ -130,13 +187,14 @@ int main(int argc, char** argv) {
                "cprun");
   app.set_version_flag("--version", "cprun " CP_VERSION);
   add_flags(app, flags);
+  const CLI::App* profile = add_profile(app, flags);
   char** const end = argv + argc;
   char** const dashes =
       std::find_if(argv, end, [](const char* word) { return std::string_view(word) == "--"; });
   if (dashes != end) flags.launch.program.assign(dashes + 1, end);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
-    return run(flags);
+    return profile->parsed() ? run_profile(flags) : run(flags);
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,231 @@
+#include "cli/cprun/profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cli/cprun/profile_measure.h"
+#include "cli/cprun/rank.h"
+#include "cli/cprun/trace_output.h"
+#include "cli/interrupt.h"
+#include "cli/profile_rows.h"
+#include "cli/units.h"
+#include "runtime/gpu_clocks.h"
+#include "runtime/joined_device.h"
+#include "runtime/rank_gpu.h"
+#include "runtime/rendezvous/client.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/execute.h"
+#include "sim/cluster/read_cluster.h"
+#include "traces/environment.h"
+
+namespace cp::cli {
+namespace {
+
+using runtime::RendezvousClient;
+
+constexpr RendezvousClient::Timeout kAsLongAsItTakes = std::chrono::hours(24 * 365);
+constexpr std::pair<std::string_view, ProfileSize> kSizes[] = {
+    {"tiny", ProfileSize::tiny}, {"quick", ProfileSize::quick}, {"whole", ProfileSize::whole}};
+
+std::string csv_path(const std::string& out) {
+  return std::filesystem::path(out).replace_extension(".csv").string();
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) throw InvalidInput(str("cannot write ", path, "; use --out with a path that can be written"));
+}
+
+std::string today() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return utc_text(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()).substr(0, 10);
+}
+
+class ProfileRank {
+ public:
+  ProfileRank(const ProfileOptions& options, const runtime::JobEnvironment& job,
+              std::shared_ptr<RendezvousClient> client)
+      : options_(options), job_(job), client_(std::move(client)) {}
+
+  void run() {
+    const InterruptScope scope;
+    look_around();
+    const ProfileGrid grid = profile_grid(options_.grid, job_.world_size, machine_.machines);
+    for (const ProfilePoint& point : grid.points) {
+      if (all_stop()) break;
+      measure(point, grid.points.size());
+    }
+    if (!all_stop()) read_clocks();
+    if (job_.rank == 0) write();
+    client_->barrier("written", kAsLongAsItTakes);
+  }
+
+ private:
+  void look_around() {
+    const bool gpus = job_.backend == runtime::Backend::nccl;
+    if (gpus) gpu_ = runtime::rank_gpu(job_, *client_);
+    if (gpu_ && !gpu_->targets_differ.empty()) {
+      throw InvalidInput(
+          str("a profile is of one kind of GPU, and the ranks have ", gpu_->targets_differ, "; take some"));
+    }
+    machine_.gpu = gpu_ ? gpu_->name : "CPU";
+    machine_.date = today();
+    machine_.libraries = runtime::library_versions(job_.backend);
+    machine_.world = job_.world_size;
+    machine_.shared_gpu = job_.allow_shared_gpu;
+    std::set<std::string> hosts;
+    for (std::string& host : client_->all_gather("host", host_name(), kAsLongAsItTakes))
+      hosts.insert(std::move(host));
+    machine_.machines = job_.world_size % std::ssize(hosts) == 0 ? static_cast<int>(hosts.size()) : 1;
+    const std::string preset = options_.cluster.empty() ? preset_of_gpu(machine_.gpu) : options_.cluster;
+    if (preset.empty()) {
+      throw InvalidInput(
+          str("no preset has ", machine_.gpu, "; say where the rest comes from, as in --cluster ",
+              sim::cluster_names().front(), ": one of ", join(sim::cluster_names(), ", "), ", or a file"));
+    }
+    base_ = sim::find_cluster(preset);
+  }
+
+  bool all_stop() {
+    const std::vector<std::string> all =
+        client_->all_gather("stop", InterruptScope::interrupted() ? "stop" : "", kAsLongAsItTakes);
+    return std::find(all.begin(), all.end(), "stop") != all.end();
+  }
+
+  // Communicators have the channels that their device was made with.
+  runtime::JoinedDevice& device(int channels) {
+    if (!device_ || channels != channels_) {
+      device_.reset();
+      client_->barrier("device", kAsLongAsItTakes);
+      runtime::JoinedDeviceOptions options;
+      options.gpu = gpu_;
+      if (channels > 0) options.communicators.min_ctas = options.communicators.max_ctas = channels;
+      options.name = str("profile ", devices_++, "/");
+      device_.emplace(job_, client_, std::move(options));
+      channels_ = channels;
+    }
+    return *device_;
+  }
+
+  void measure(const ProfilePoint& point, std::size_t points) {
+    const auto* beside = std::get_if<BesidePoint>(&point);
+    ProfileMeasure measure(
+        device(beside == nullptr ? 0 : beside->channels), job_.world_size, machine_.machines, options_.grid,
+        [this](const std::string& own) { return client_->all_gather("times", own, kAsLongAsItTakes); });
+    ++measured_;
+    const std::optional<ProfileRow> row = measure.row(point);
+    if (job_.rank == 0) {
+      const std::string what =
+          row ? fmt::format("{}, half of {} within {:.2g} %", human_seconds(row->time.median_us * 1e-6),
+                            row->time.samples, 100 * row->time.relative())
+              : "nothing to see: it did not overlap";
+      fmt::print("{} of {}: {}: {}\n", measured_, points, name(point), what);
+      std::fflush(stdout);
+    }
+    if (row) rows_.push_back(*row);
+  }
+
+  // Of this rank's GPU, while products run.
+  void read_clocks() {
+    if (!gpu_ || options_.clock_seconds <= 0 || !runtime::gpu_clocks(gpu_->address)) return;
+    const ProfilePoint product = ProductPoint{8192, 8192, 8192};
+    runtime::JoinedDevice& own = device(0);
+    ProfilePlanOptions options;
+    options.iterations = 100;
+    const Plan plan =
+        profile_plan(product, job_.rank, job_.world_size, machine_.machines, own.target(), options);
+    prepare_with_data(own, plan);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto elapsed = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    while (elapsed() < options_.clock_seconds && !InterruptScope::interrupted()) {
+      enqueue_steps(plan, own);
+      own.synchronize();
+      own.take_times();
+    }
+    enqueue_steps(plan, own);  // the clock is read while it runs
+    const auto clocks = runtime::gpu_clocks(gpu_->address);
+    own.synchronize();
+    if (!clocks) return;
+    machine_.sustained_clock_mhz = clocks->sm_mhz, machine_.max_clock_mhz = clocks->max_sm_mhz;
+    machine_.power_w = clocks->power_w, machine_.seconds = elapsed();
+    machine_.libraries["driver"] = clocks->driver;
+  }
+
+  void write() const {
+    if (rows_.empty()) {
+      fmt::print("nothing was measured; nothing is written\n");
+      return;
+    }
+    write_file(csv_path(options_.out), profile_csv(rows_));
+    const std::string stem = std::filesystem::path(options_.out).stem().string();
+    const DeviceProfile profile = device_profile(base_, stem, rows_, machine_);
+    write_file(options_.out, profile.text);
+    for (const std::string& note : profile.notes) fmt::print("{}\n", note);
+    fmt::print("wrote {} ({} curves) and {} ({} points)\n", options_.out, profile.calibration.fits.size(),
+               csv_path(options_.out), rows_.size());
+    std::fflush(stdout);
+  }
+
+  const ProfileOptions& options_;
+  const runtime::JobEnvironment& job_;
+  std::shared_ptr<RendezvousClient> client_;
+  std::optional<runtime::RankGpu> gpu_;
+  ProfileMachine machine_;
+  sim::Cluster base_;
+  int channels_ = 0, devices_ = 0, measured_ = 0;
+  std::optional<runtime::JoinedDevice> device_;
+  std::vector<ProfileRow> rows_;
+};
+
+}  // namespace
+
+ProfileSize parse_profile_size(const std::string& text) {
+  for (const auto& [known, size] : kSizes) {
+    if (text == known) return size;
+  }
+  throw InvalidInput(str("--grid ", text, " is unknown; use tiny, quick or whole"));
+}
+
+void check(const ProfileOptions& options) {
+  if (!options.out.ends_with(".txtpb")) {
+    throw InvalidInput(str("--out ", options.out,
+                           " does not end in .txtpb, so that no command would read it; use ", options.out,
+                           ".txtpb"));
+  }
+  require_writable("--out", options.out);
+  if (!options.cluster.empty()) sim::find_cluster(options.cluster);
+}
+
+std::vector<std::string> profile_arguments(const ProfileOptions& options) {
+  std::string grid;
+  for (const auto& [known, size] : kSizes) {
+    if (size == options.grid) grid = known;
+  }
+  std::vector<std::string> arguments = {
+      "profile", "--as-rank", "--out",           options.out,
+      "--grid",  grid,        "--clock-seconds", str(options.clock_seconds)};
+  if (!options.cluster.empty()) arguments.insert(arguments.end(), {"--cluster", options.cluster});
+  return arguments;
+}
+
+int run_profile_rank(const ProfileOptions& options, const runtime::JobEnvironment& job) {
+  return run_in_job(
+      job, [&](const std::shared_ptr<RendezvousClient>& client) { ProfileRank(options, job, client).run(); });
+}
+
+}  // namespace cp::cli

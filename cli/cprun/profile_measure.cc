@@ -1,0 +1,125 @@
+#include "cli/cprun/profile_measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/execute.h"
+
+namespace cp::cli {
+namespace {
+
+constexpr std::size_t kWarmUp = 2;  // iterations that do not count
+constexpr std::int64_t kPilot = 3, kLeast = 7, kMost = 200;
+constexpr std::int64_t kMostBeside = 16;  // of one, to an iteration of the other
+constexpr double kPointUs = 200e3;        // a part of a point, about
+
+// One tile of numbers, over and over: below 1 MiB, and of a length that is no multiple of a row's.
+std::vector<std::byte> tile_of(DType dtype) {
+  constexpr std::size_t kNumel = 65521;
+  const auto element = static_cast<std::size_t>(size_bytes(dtype));
+  std::vector<std::byte> tile(kNumel * element);
+  std::uint32_t state = 12345;
+  for (std::size_t i = 0; i < kNumel; ++i) {
+    state = state * 1664525U + 1013904223U;
+    const float value = static_cast<float>(static_cast<std::int32_t>(state)) / 2147483648.0F;
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    if (element == 2) bits >>= 16;  // bf16; of f16 it is some number too
+    std::memcpy(&tile[i * element], &bits, std::min<std::size_t>(element, sizeof bits));
+  }
+  return tile;
+}
+
+}  // namespace
+
+void prepare_with_data(runtime::JoinedDevice& device, const Plan& plan) {
+  device.prepare(plan, {});
+  std::vector<std::byte> host;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    if (buffer.kind == BufferKind::temporary || buffer.numel == 0) continue;
+    const std::vector<std::byte> tile = tile_of(buffer.dtype);
+    host.resize(static_cast<std::size_t>(buffer.bytes()));
+    for (std::size_t at = 0; at < host.size(); at += tile.size())
+      std::memcpy(&host[at], tile.data(), std::min(tile.size(), host.size() - at));
+    device.upload(static_cast<BufferId>(i), host);
+  }
+}
+
+std::optional<ProfileRow> ProfileMeasure::row(const ProfilePoint& point) {
+  if (std::holds_alternative<BesidePoint>(point)) return beside(point);
+  const std::vector<TimedOp> steps = run(point, Part::all);
+  const bool kernel =
+      !std::holds_alternative<CollectivePoint>(point) && !std::holds_alternative<PairsPoint>(point);
+  const Spread time = of_slowest(times_of(steps, kernel ? kKernelLabel : kCollectiveLabel, kWarmUp));
+  if (time.samples == 0) return std::nullopt;
+  return ProfileRow{point, time};
+}
+
+std::optional<ProfileRow> ProfileMeasure::beside(const ProfilePoint& point) {
+  ProfileRow row{point, {}};
+  row.kernel_alone = of_slowest(times_of(run(point, Part::kernel), kKernelLabel, kWarmUp));
+  row.collective_alone = of_slowest(times_of(run(point, Part::collective), kCollectiveLabel, kWarmUp));
+  if (row.kernel_alone.samples == 0 || row.collective_alone.samples == 0) return std::nullopt;
+  const double ratio = row.collective_alone.median_us / row.kernel_alone.median_us;
+  ProfilePlanOptions options = first_options();
+  options.kernels = std::clamp<std::int64_t>(std::llround(ratio), 1, kMostBeside);
+  options.collectives = std::clamp<std::int64_t>(std::llround(1 / ratio), 1, kMostBeside);
+  const double iteration_us =
+      std::max(static_cast<double>(options.kernels) * row.kernel_alone.median_us,
+               static_cast<double>(options.collectives) * row.collective_alone.median_us);
+  options.iterations = iterations_for(iteration_us);
+  const Overlapping both = overlapping_times(run(point, options), kKernelLabel, kCollectiveLabel, kWarmUp);
+  row.time = of_slowest(both.a_us), row.collective_beside = of_slowest(both.b_us);
+  if (row.time.samples == 0 || row.collective_beside.samples == 0) return std::nullopt;
+  return row;
+}
+
+ProfilePlanOptions ProfileMeasure::first_options() const {
+  ProfilePlanOptions options;
+  if (size_ == ProfileSize::tiny) options.head_bytes = options.cache_bytes = 4096;
+  options.iterations = kPilot;
+  return options;
+}
+
+std::int64_t ProfileMeasure::iterations_for(double iteration_us) const {
+  const std::int64_t most = size_ == ProfileSize::tiny ? kLeast : kMost;
+  return std::clamp(static_cast<std::int64_t>(kPointUs / std::max(1.0, iteration_us)), kLeast, most);
+}
+
+// As many iterations as fit the time, by the slowest rank of a first try.
+std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
+  ProfilePlanOptions options = first_options();
+  options.part = part;
+  double pilot_us = 0;
+  for (const TimedOp& step : run(point, options)) {
+    if (!step.label.empty())
+      pilot_us = std::max(pilot_us, static_cast<double>(step.end_ns - step.begin_ns) / 1e3);
+  }
+  for (const std::string& text : all_gather_(str(static_cast<std::int64_t>(pilot_us))))
+    pilot_us = std::max(pilot_us, static_cast<double>(parse_int(text, "time")));
+  options.iterations = iterations_for(pilot_us);
+  return run(point, options);
+}
+
+std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, const ProfilePlanOptions& options) {
+  const Plan plan = profile_plan(point, device_.rank(), world_, machines_, device_.target(), options);
+  prepare_with_data(device_, plan);
+  all_gather_("");  // begin together
+  enqueue_steps(plan, device_);
+  device_.synchronize();
+  return device_.take_times().steps;
+}
+
+Spread ProfileMeasure::of_slowest(const std::vector<double>& own_us) {
+  std::vector<Spread> ranks;
+  for (const std::string& text : all_gather_(to_text(own_us.empty() ? Spread{} : spread_of(own_us))))
+    ranks.push_back(spread_from_text(text));
+  return slowest(ranks);
+}
+
+}  // namespace cp::cli

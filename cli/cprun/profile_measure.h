@@ -1,0 +1,51 @@
+// Measuring one point of a profile on a device that says when its steps ran.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/profile_points.h"
+#include "cli/profile_rows.h"
+#include "runtime/joined_device.h"
+
+namespace cp::cli {
+
+// Prepares the plan and fills the caller's buffers with numbers between -1 and 1: with equal ones GPUs need less power, and are faster.
+void prepare_with_data(runtime::JoinedDevice& device, const Plan& plan);
+
+class ProfileMeasure {
+ public:
+  // The texts of all ranks, by rank; called by all of them.
+  using AllGather = std::function<std::vector<std::string>(const std::string& own)>;
+
+  ProfileMeasure(runtime::JoinedDevice& device, int world, int machines, ProfileSize size,
+                 AllGather all_gather)
+      : device_(device),
+        world_(world),
+        machines_(machines),
+        size_(size),
+        all_gather_(std::move(all_gather)) {}
+
+  // Called by all ranks; the same on all. Nothing where no time could be taken.
+  std::optional<ProfileRow> row(const ProfilePoint& point);
+
+ private:
+  using Part = ProfilePlanOptions::Part;
+
+  // When the labelled steps ran, for about as long as one point may take.
+  std::vector<TimedOp> run(const ProfilePoint& point, Part part);
+  std::vector<TimedOp> run(const ProfilePoint& point, const ProfilePlanOptions& options);
+  ProfilePlanOptions first_options() const;
+  std::int64_t iterations_for(double iteration_us) const;
+  Spread of_slowest(const std::vector<double>& own_us);
+  std::optional<ProfileRow> beside(const ProfilePoint& point);
+
+  runtime::JoinedDevice& device_;
+  const int world_, machines_;
+  const ProfileSize size_;
+  const AllGather all_gather_;
+};
+
+}  // namespace cp::cli

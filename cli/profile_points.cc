@@ -1,0 +1,351 @@
+#include "cli/profile_points.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/context_parallel/attention_plan.h"
+#include "shared/plan/builder.h"
+
+namespace cp::cli {
+namespace {
+
+constexpr std::int64_t kKib = 1024, kMib = kKib * kKib, kGib = kKib * kMib;
+constexpr std::int64_t kWindow = 4096;    // of AttentionPoint::Mask::window
+constexpr std::int64_t kMergeHead = 128;  // head_dim of what is merged
+constexpr DType kType = DType::bf16;
+
+// ---- the grid ----
+
+std::vector<std::int64_t> powers(std::int64_t first, std::int64_t last, std::int64_t ratio) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t value = first; value <= last; value *= ratio) all.push_back(value);
+  return all;
+}
+
+struct Sizes {
+  std::vector<std::int64_t> seq_lens, head_dims, memory, products, messages, beside;
+  std::vector<int> channels;
+  std::int64_t q_heads, kv_heads, beside_seq_len, beside_product;
+};
+
+Sizes sizes_of(ProfileSize size) {
+  switch (size) {
+    case ProfileSize::tiny:
+      return {{32, 64}, {16}, {4 * kKib}, {32}, {kKib, 4 * kKib}, {4 * kKib}, {0}, 2, 1, 256, 128};
+    case ProfileSize::quick:
+      return {powers(1024, 16384, 4),
+              {128},
+              powers(kMib, kGib, 16),
+              powers(1024, 8192, 2),
+              powers(kKib, kGib, 16),
+              {256 * kMib},
+              {0, 8},
+              32,
+              8,
+              8192,
+              8192};
+    case ProfileSize::whole:
+      break;
+  }
+  return {powers(512, 65536, 2),
+          {64, 128},
+          powers(64 * kKib, 2 * kGib, 4),
+          powers(512, 16384, 2),
+          powers(kKib, kGib, 4),
+          {16 * kMib, 256 * kMib},
+          {0, 1, 2, 4, 8, 16, 32},
+          32,
+          8,
+          8192,
+          8192};
+}
+
+void add_kernels(const Sizes& sizes, std::vector<ProfilePoint>& points) {
+  for (const std::int64_t head_dim : sizes.head_dims) {
+    for (const auto mask :
+         {AttentionPoint::Mask::full, AttentionPoint::Mask::causal, AttentionPoint::Mask::window}) {
+      for (const bool backward : {false, true}) {
+        for (const std::int64_t seq_len : sizes.seq_lens) {
+          if (mask == AttentionPoint::Mask::window && seq_len <= kWindow) continue;  // the causal one
+          points.push_back(AttentionPoint{backward, mask, seq_len, sizes.q_heads, sizes.kv_heads, head_dim});
+        }
+      }
+    }
+  }
+  for (const auto kernel :
+       {MemoryPoint::Kernel::copy, MemoryPoint::Kernel::cast, MemoryPoint::Kernel::merge}) {
+    for (const std::int64_t bytes : sizes.memory) points.push_back(MemoryPoint{kernel, bytes});
+  }
+  for (const std::int64_t n : sizes.products) points.push_back(ProductPoint{n, n, n});
+}
+
+void add_collectives(const Sizes& sizes, int world, int machines, std::vector<ProfilePoint>& points) {
+  const std::vector<std::string> operations = {"all_gather", "reduce_scatter", "all_reduce",
+                                               "all_to_all", "broadcast",      "exchange"};
+  for (const std::string& operation : operations) {
+    for (const std::int64_t bytes : sizes.messages) points.push_back(CollectivePoint{operation, bytes});
+  }
+  for (const int pairs : {1, 4, 8}) {
+    if (machines < 2 || pairs > world / machines) continue;
+    for (const std::int64_t bytes : sizes.messages) points.push_back(PairsPoint{pairs, bytes});
+  }
+  const AttentionPoint attention{
+      false,          AttentionPoint::Mask::causal, sizes.beside_seq_len, sizes.q_heads,
+      sizes.kv_heads, sizes.head_dims.back()};
+  const ProductPoint product{sizes.beside_product, sizes.beside_product, sizes.beside_product};
+  for (const int channels : sizes.channels) {  // outermost: each has communicators of its own
+    for (const std::string& operation : operations) {
+      for (const std::int64_t bytes : sizes.beside) {
+        points.push_back(BesidePoint{{operation, bytes}, attention, channels});
+        points.push_back(BesidePoint{{operation, bytes}, product, channels});
+      }
+    }
+  }
+}
+
+// ---- plans ----
+
+std::int64_t slots_for(std::int64_t bytes, const ProfilePlanOptions& options) {
+  return std::clamp<std::int64_t>((options.cache_bytes + bytes - 1) / std::max<std::int64_t>(bytes, 1), 1,
+                                  options.iterations);
+}
+
+// The steps of a point, added inside of the Repeat.
+class PointPlan {
+ public:
+  PointPlan(PlanBuilder& builder, Rank self, int world, int machines, const ProfilePlanOptions& options)
+      : b_(builder), self_(self), world_(world), machines_(machines), options_(options) {}
+
+  void add(const AttentionPoint& point) {
+    AttentionProblem problem;
+    problem.q_len = problem.kv_len = point.seq_len;
+    problem.q_heads = point.q_heads, problem.kv_heads = point.kv_heads;
+    problem.head_dim = problem.v_head_dim = point.head_dim;
+    problem.dtype = kType;
+    problem.causal = point.mask != AttentionPoint::Mask::full;
+    if (point.mask == AttentionPoint::Mask::window) problem.window = kWindow;
+    Plan part =
+        attention_plan({problem, {self_}, {}, false},
+                       point.backward ? AttentionPass::backward : AttentionPass::forward, self_, b_.target());
+    label(part);
+    std::map<std::string, View> windows;
+    for (const Buffer& of : part.buffers) {
+      if (of.kind == BufferKind::temporary) continue;
+      windows[of.name] = flat_view(buffer("attention " + of.name, of.dtype, of.numel), 0, of.numel);
+    }
+    b_.splice(part, windows, str("attention ", attentions_++, " "));
+  }
+
+  void add(const MemoryPoint& point) {
+    if (point.kernel == MemoryPoint::Kernel::merge) return add_merge(point);
+    const bool cast = point.kernel == MemoryPoint::Kernel::cast;
+    const std::int64_t numel = memory_numel(point), slots = slots_for(point.bytes, options_);
+    const BufferId in = buffer("in", kType, numel * slots),
+                   out = buffer("out", cast ? DType::f32 : kType, numel * slots);
+    const Advance advance{numel, slots, 0};
+    const View from = flat_view(in, 0, numel, advance), to = flat_view(out, 0, numel, advance);
+    if (cast) {
+      kernel(Cast{from, to});
+    } else {
+      kernel(Copy{from, to});
+    }
+  }
+
+  void add(const ProductPoint& point) {
+    const BufferId a = buffer("a", kType, point.m * point.k), b = buffer("b", kType, point.k * point.n),
+                   out = buffer("product", kType, point.m * point.n);
+    kernel(MatMul{dense_view(a, 0, {point.m, point.k}), dense_view(b, 0, {point.k, point.n}),
+                  dense_view(out, 0, {point.m, point.n})});
+  }
+
+  void add(const CollectivePoint& point) {
+    const std::int64_t block = std::max<std::int64_t>(1, point.bytes / size_bytes(kType) / world_);
+    const std::int64_t whole = block * world_;
+    std::vector<Rank> all(static_cast<std::size_t>(world_));
+    std::iota(all.begin(), all.end(), 0);
+    const GroupId group = b_.group("world", all);
+    const BufferId x = buffer("x", kType, whole), y = buffer("y", kType, whole);
+    const View in = flat_view(x, 0, whole), out = flat_view(y, 0, whole);
+    if (point.operation == "all_gather") return collective(AllGather{group, flat_view(x, 0, block), out});
+    if (point.operation == "reduce_scatter")
+      return collective(ReduceScatter{group, ReduceOp::sum, in, flat_view(y, 0, block)});
+    if (point.operation == "all_reduce") return collective(AllReduce{group, ReduceOp::sum, in, out});
+    if (point.operation == "all_to_all") return collective(AllToAll{group, in, out});
+    if (point.operation == "broadcast") return collective(Broadcast{group, 0, in, out});
+    CP_INVARIANT(point.operation == "exchange", point.operation);
+    Exchange exchange{group, {{(self_ + 1) % world_, in}}, {{(self_ + world_ - 1) % world_, out}}, {}};
+    std::vector<Count> counts;
+    for (Rank rank = 0; rank < world_; ++rank) counts.push_back({rank, (rank + 1) % world_, whole});
+    exchange.counts = counts_digest(counts);
+    collective(std::move(exchange));
+  }
+
+  void add(const PairsPoint& point) {
+    const int each = world_ / machines_;
+    std::vector<Rank> ranks;
+    for (const int machine : {0, 1}) {
+      for (int i = 0; i < point.pairs; ++i) ranks.push_back(machine * each + i);
+    }
+    const auto index = std::find(ranks.begin(), ranks.end(), self_) - ranks.begin();
+    const auto peer = static_cast<std::int32_t>((index + point.pairs) % (2 * point.pairs));
+    const std::int64_t numel = std::max<std::int64_t>(1, point.bytes / size_bytes(kType));
+    const GroupId group = b_.group("pairs", ranks);
+    const BufferId x = buffer("x", kType, numel), y = buffer("y", kType, numel);
+    Exchange exchange{group, {{peer, flat_view(x, 0, numel)}}, {{peer, flat_view(y, 0, numel)}}, {}};
+    std::vector<Count> counts;
+    for (std::int32_t i = 0; i < 2 * point.pairs; ++i)
+      counts.push_back({i, (i + point.pairs) % (2 * point.pairs), numel});
+    exchange.counts = counts_digest(counts);
+    collective(std::move(exchange));
+  }
+
+  void add(const BesidePoint& point) {
+    using Part = ProfilePlanOptions::Part;
+    for (std::int64_t i = 0; options_.part != Part::collective && i < options_.kernels; ++i)
+      std::visit([this](const auto& one) { add(one); }, point.kernel);
+    for (std::int64_t i = 0; options_.part != Part::kernel && i < options_.collectives; ++i)
+      add(point.collective);
+  }
+
+ private:
+  // The kernels that are measured keep company: casts and the like around them are not.
+  static void label(Plan& part) {
+    for (Segment& segment : part.segments) {
+      Step& step = std::get<Step>(segment);
+      const auto* work = std::get_if<Kernel>(&step.work);
+      const bool attention = work != nullptr && (std::holds_alternative<AttentionForward>(*work) ||
+                                                 std::holds_alternative<AttentionBackward>(*work));
+      step.label = attention ? kKernelLabel : "";
+    }
+  }
+
+  static std::int64_t memory_numel(const MemoryPoint& point) {
+    const std::int64_t each = point.kernel == MemoryPoint::Kernel::copy ? 4 : 6;  // bytes of an element's way
+    return std::max<std::int64_t>(1, point.bytes / each);
+  }
+
+  // Reads two partial outputs with their statistics, writes one.
+  void add_merge(const MemoryPoint& point) {
+    const std::int64_t rows = merge_rows(point), slots = slots_for(point.bytes, options_);
+    const Shape data{1, rows, 1, kMergeHead}, statistics{1, 1, rows};
+    const auto view = [&](const char* name, DType dtype, const Shape& shape) {
+      const std::int64_t numel = cp::numel(shape);
+      return dense_view(buffer(name, dtype, numel * slots), 0, shape, Advance{numel, slots, 0});
+    };
+    kernel(AttentionMerge{view("in", kType, data), view("in_lse", DType::f32, statistics),
+                          view("out", DType::f32, data), view("lse", DType::f32, statistics)});
+  }
+
+ public:
+  static std::int64_t merge_rows(const MemoryPoint& point) {
+    const std::int64_t row = kMergeHead * (2 + 4 + 4) + 3 * 4;
+    return std::max<std::int64_t>(1, point.bytes / row);
+  }
+
+ private:
+  // The caller's, of that name.
+  BufferId buffer(const std::string& name, DType dtype, std::int64_t numel) {
+    const auto [known, is_new] = buffers_.try_emplace(name, -1);
+    if (is_new) known->second = b_.inout(name, dtype, numel);
+    return known->second;
+  }
+
+  void kernel(Kernel work) { b_.add(b_.stream("compute"), std::move(work), std::string(kKernelLabel)); }
+  void collective(Collective work) {
+    b_.add(b_.stream("comm"), std::move(work), std::string(kCollectiveLabel));
+  }
+
+  PlanBuilder& b_;
+  const Rank self_;
+  const int world_, machines_;
+  const ProfilePlanOptions& options_;
+  std::map<std::string, BufferId> buffers_;
+  int attentions_ = 0;
+};
+
+bool has_part(const ProfilePoint& point, Rank self, int world, int machines) {
+  const auto* pairs = std::get_if<PairsPoint>(&point);
+  if (pairs == nullptr) return true;
+  const int each = world / machines;
+  return self / each < 2 && self % each < pairs->pairs;
+}
+
+std::string text(const AttentionPoint& point) {
+  return str("attention ", point.backward ? "backward" : "forward", " ", name(point.mask), " ", point.seq_len,
+             " x ", point.q_heads, " heads (", point.kv_heads, " kv) x ", point.head_dim);
+}
+std::string text(const MemoryPoint& point) { return str(name(point.kernel), " ", point.bytes, " B"); }
+std::string text(const ProductPoint& point) {
+  return str("product ", point.m, " x ", point.n, " x ", point.k);
+}
+std::string text(const CollectivePoint& point) { return str(point.operation, " ", point.bytes, " B"); }
+std::string text(const PairsPoint& point) { return str(point.pairs, " pairs ", point.bytes, " B"); }
+std::string text(const BesidePoint& point) {
+  return str(text(point.collective), " beside ",
+             std::visit([](const auto& kernel) { return text(kernel); }, point.kernel),
+             point.channels == 0 ? "" : str(", ", point.channels, " channels"));
+}
+
+}  // namespace
+
+std::string_view name(AttentionPoint::Mask mask) {
+  constexpr std::string_view kNames[] = {"full", "causal", "window"};
+  return kNames[static_cast<std::size_t>(mask)];
+}
+
+std::string_view name(MemoryPoint::Kernel kernel) {
+  constexpr std::string_view kNames[] = {"copy", "cast", "merge"};
+  return kNames[static_cast<std::size_t>(kernel)];
+}
+
+std::string name(const ProfilePoint& point) {
+  return std::visit([](const auto& one) { return text(one); }, point);
+}
+
+ProfileGrid profile_grid(ProfileSize size, int world, int machines) {
+  ProfileGrid grid;
+  const Sizes sizes = sizes_of(size);
+  add_kernels(sizes, grid.points);
+  if (world > 1) add_collectives(sizes, world, machines, grid.points);
+  return grid;
+}
+
+Plan profile_plan(const ProfilePoint& point, Rank self, int world, int machines, const Target& target,
+                  const ProfilePlanOptions& options) {
+  PlanBuilder builder(self, target);
+  const BufferId head = builder.inout("head", DType::f32, std::max<std::int64_t>(1, options.head_bytes / 4));
+  builder.stream("compute");
+  const bool alone =
+      std::holds_alternative<CollectivePoint>(point) || std::holds_alternative<PairsPoint>(point);
+  const StreamId first = builder.stream(alone ? "comm" : "compute");
+  builder.add(first, Fill{flat_view(head, 0, std::max<std::int64_t>(1, options.head_bytes / 4)), 0});
+  PointPlan steps(builder, self, world, machines, options);
+  if (has_part(point, self, world, machines)) {
+    builder.begin_repeat(options.iterations);
+    std::visit([&steps](const auto& one) { steps.add(one); }, point);
+    builder.end_repeat();
+  }
+  return std::move(builder).build(Hasher().add(std::string_view("profile")).add(name(point)).digest());
+}
+
+double flops(const AttentionPoint& point) {
+  const auto n = static_cast<double>(point.seq_len),
+             w = static_cast<double>(std::min(point.seq_len, kWindow));
+  double pairs = n * n;
+  if (point.mask == AttentionPoint::Mask::causal) pairs = n * (n + 1) / 2;
+  if (point.mask == AttentionPoint::Mask::window) pairs = w * (w + 1) / 2 + (n - w) * w;
+  return pairs * static_cast<double>(point.q_heads * point.head_dim) * (point.backward ? 10 : 4);
+}
+
+std::int64_t moved_bytes(const MemoryPoint& point) {
+  if (point.kernel == MemoryPoint::Kernel::merge)
+    return PointPlan::merge_rows(point) * (kMergeHead * (2 + 4 + 4) + 3 * 4);
+  const std::int64_t each = point.kernel == MemoryPoint::Kernel::copy ? 4 : 6;
+  return std::max<std::int64_t>(1, point.bytes / each) * each;
+}
+
+}  // namespace cp::cli

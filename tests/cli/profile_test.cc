@@ -1,0 +1,246 @@
+// What `cprun profile` is made of, without a device.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/profile_points.h"
+#include "cli/profile_rows.h"
+#include "shared/base/error.h"
+#include "shared/plan/check.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/presets/csv.h"
+
+namespace cp::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+TimedOp step(const char* label, std::int64_t begin_ns, std::int64_t end_ns) {
+  return {0, "operation", label, begin_ns, end_ns};
+}
+
+// ---- statistics ----
+
+TEST(ProfileSpread, IsMedianAndQuartiles) {
+  const Spread spread = spread_of({50, 10, 20, 40, 30});
+  EXPECT_EQ(spread.samples, 5);
+  EXPECT_DOUBLE_EQ(spread.median_us, 30);
+  EXPECT_DOUBLE_EQ(spread.low_us, 20);
+  EXPECT_DOUBLE_EQ(spread.high_us, 40);
+  EXPECT_DOUBLE_EQ(spread.relative(), 20.0 / 30);
+  EXPECT_DOUBLE_EQ(spread_of({1, 2}).median_us, 1.5);
+  EXPECT_DOUBLE_EQ(spread_of({7}).high_us, 7);
+  EXPECT_THROW(spread_of({}), InvalidInput);
+}
+
+TEST(ProfileSpread, OneOutlierInFourMovesNeitherMedianNorSpreadFar) {
+  const Spread spread = spread_of({10, 10, 10, 1000});
+  EXPECT_DOUBLE_EQ(spread.median_us, 10);
+  EXPECT_DOUBLE_EQ(spread.low_us, 10);
+}
+
+TEST(ProfileSpread, ComesBackFromItsText) {
+  const Spread spread{3, 1.0 / 3, 0.1, 0.7};
+  const Spread back = spread_from_text(to_text(spread));
+  EXPECT_EQ(back.samples, 3);
+  EXPECT_EQ(back.median_us, spread.median_us);
+  EXPECT_EQ(back.low_us, spread.low_us);
+  EXPECT_EQ(back.high_us, spread.high_us);
+}
+
+TEST(ProfileSpread, TheSlowestRankCountsAmongThoseWithAPart) {
+  EXPECT_EQ(slowest({{5, 10, 9, 11}, {}, {5, 12, 11, 13}}).median_us, 12);
+  EXPECT_EQ(slowest({{}, {}}).samples, 0);
+}
+
+TEST(ProfileTimes, AreOfTheLabelWithoutTheFirst) {
+  const std::vector<TimedOp> steps = {step("kernel", 0, 9000), step("", 9000, 99000),
+                                      step("kernel", 99000, 101000), step("kernel", 101000, 104000)};
+  EXPECT_THAT(times_of(steps, "kernel", 1), ElementsAre(2, 3));
+  EXPECT_THAT(times_of(steps, "kernel", 5), IsEmpty());
+}
+
+// Kernels run from 0 to 60, collectives from 15 to 90: the first kernels and the last collective had company for a part only.
+TEST(ProfileTimes, BesideMeansAllAlong) {
+  std::vector<TimedOp> steps;
+  for (std::int64_t at = 0; at < 60; at += 10) steps.push_back(step("kernel", at * 1000, (at + 10) * 1000));
+  for (std::int64_t at = 15; at < 90; at += 25)
+    steps.push_back(step("collective", at * 1000, (at + 25) * 1000));
+  const Overlapping both = overlapping_times(steps, "kernel", "collective", 0);
+  EXPECT_THAT(both.a_us, ElementsAre(10, 10, 10, 10));
+  EXPECT_THAT(both.b_us, ElementsAre(25));
+  EXPECT_THAT(overlapping_times(steps, "kernel", "nothing", 0).a_us, IsEmpty());
+}
+
+// ---- the grid and its plans ----
+
+TEST(ProfileGrid, HasNamesThatDifferAndCollectivesOfSeveralRanksAlone) {
+  for (const ProfileSize size : {ProfileSize::tiny, ProfileSize::quick, ProfileSize::whole}) {
+    std::set<std::string> names;
+    const ProfileGrid grid = profile_grid(size, 16, 2);
+    for (const ProfilePoint& point : grid.points)
+      EXPECT_TRUE(names.insert(name(point)).second) << name(point);
+    EXPECT_THAT(names, ::testing::Contains(HasSubstr("8 pairs ")));
+    for (const ProfilePoint& point : profile_grid(size, 1, 1).points)
+      EXPECT_FALSE(std::holds_alternative<CollectivePoint>(point) ||
+                   std::holds_alternative<BesidePoint>(point));
+    for (const ProfilePoint& point : profile_grid(size, 8, 1).points)
+      EXPECT_FALSE(std::holds_alternative<PairsPoint>(point));
+  }
+}
+
+TEST(ProfilePlan, OfEachPointIsRightOnAllRanks) {
+  for (const Target* target : {&host_target(), &gpu_target("sm90")}) {
+    for (const ProfilePoint& point : profile_grid(ProfileSize::tiny, 4, 2).points) {
+      SCOPED_TRACE(name(point));
+      ProfilePlanOptions options;
+      options.iterations = 3, options.head_bytes = options.cache_bytes = 4096, options.kernels = 2;
+      std::vector<Plan> plans;
+      for (Rank rank = 0; rank < 4; ++rank)
+        plans.push_back(profile_plan(point, rank, 4, 2, *target, options));
+      EXPECT_NO_THROW(check(plans));
+    }
+  }
+}
+
+TEST(ProfilePlan, RotatesWhatWouldStayInTheCache) {
+  const auto slots = [](std::int64_t bytes) {
+    ProfilePlanOptions options;
+    options.iterations = 100, options.cache_bytes = 1 << 20;
+    const Plan plan =
+        profile_plan(MemoryPoint{MemoryPoint::Kernel::copy, bytes}, 0, 1, 1, host_target(), options);
+    for (const Buffer& buffer : plan.buffers) {
+      if (buffer.name == "in") return buffer.bytes() * 2 / bytes;
+    }
+    return std::int64_t{0};
+  };
+  EXPECT_EQ(slots(1 << 16), 16);
+  EXPECT_EQ(slots(1 << 22), 1);
+  EXPECT_EQ(slots(1 << 8), 100) << "no more than iterations";
+}
+
+TEST(ProfilePoint, CountsWhatItsKernelDoes) {
+  AttentionPoint point;
+  point.seq_len = 8192, point.q_heads = 2, point.head_dim = 64;
+  EXPECT_DOUBLE_EQ(flops(point), 4.0 * 8192 * 8192 * 2 * 64);
+  point.mask = AttentionPoint::Mask::causal, point.backward = true;
+  EXPECT_DOUBLE_EQ(flops(point), 10.0 * (8192.0 * 8193 / 2) * 2 * 64);
+  EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::copy, 4096}), 4096);
+  EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::cast, 600}), 600);
+}
+
+// ---- what is written ----
+
+std::vector<ProfileRow> some_rows() {
+  std::vector<ProfileRow> rows;
+  double us = 100;
+  for (const ProfilePoint& point : profile_grid(ProfileSize::tiny, 2, 1).points) {
+    const Spread time{9, us, us * 0.99, us * 1.01};
+    rows.push_back({point, time});
+    if (std::holds_alternative<BesidePoint>(point)) {
+      rows.back().kernel_alone = {9, us / 2, us / 2, us / 2};
+      rows.back().collective_alone = {9, us * 0.75, us * 0.75, us * 0.75},
+      rows.back().collective_beside = time;
+    }
+    us += 1;
+  }
+  return rows;
+}
+
+ProfileMachine some_machine() {
+  ProfileMachine machine;
+  machine.gpu = "NVIDIA H100 80GB HBM3", machine.date = "2026-11-22";
+  machine.libraries = {{"nccl", "2.28.9"}, {"driver", "580.1"}};
+  machine.world = 2;
+  machine.max_clock_mhz = 1980, machine.sustained_clock_mhz = 1400, machine.power_w = 698,
+  machine.seconds = 30;
+  return machine;
+}
+
+TEST(DeviceProfile, IsAClusterThatComesBack) {
+  const sim::Cluster base = sim::find_cluster("dgx-h100");
+  const DeviceProfile profile = device_profile(base, "mine", some_rows(), some_machine());
+  const sim::Cluster read = sim::read_cluster(profile.text, "mine.txtpb");
+  EXPECT_EQ(read, profile.calibration.cluster);
+  EXPECT_EQ(read.name, "mine");
+  EXPECT_EQ(read.gpu.name, "NVIDIA H100 80GB HBM3");
+  EXPECT_DOUBLE_EQ(read.transfer.beside_kernels, 0.75);
+  EXPECT_THAT(profile.text,
+              AllOf(HasSubstr("nccl 2.28.9"), HasSubstr("SM clock 1400 MHz and 698 W after 30 s"),
+                    HasSubstr("half of them within 2 % of one another")));
+  // The first product took 111 us.
+  const double flops = 2.0 * 32 * 32 * 32;
+  for (const ProfileRow& row : some_rows()) {
+    if (std::holds_alternative<ProductPoint>(row.point)) {
+      EXPECT_NEAR(read.matmul_efficiency.at(flops), flops / row.time.median_us * 1e-6 / read.gpu.tflops_16,
+                  1e-9);
+    }
+  }
+  const auto all_gather =
+      std::find_if(read.collectives.begin(), read.collectives.end(),
+                   [](const auto& curve) { return curve.operation == "all_gather" && curve.gpus == 2; });
+  ASSERT_NE(all_gather, read.collectives.end());
+  EXPECT_EQ(all_gather->time_us.points().size(), 2U);
+}
+
+TEST(DeviceProfile, WhatRanksOfOneGpuSendIsNoCurve) {
+  ProfileMachine machine = some_machine();
+  machine.shared_gpu = true;
+  const sim::Cluster base = sim::find_cluster("dgx-h100");
+  const DeviceProfile profile = device_profile(base, "mine", some_rows(), machine);
+  EXPECT_EQ(profile.calibration.cluster.collectives, base.collectives);
+  EXPECT_EQ(profile.calibration.cluster.transfer, base.transfer);
+  EXPECT_THAT(profile.notes, ::testing::Contains(HasSubstr("ranks share a GPU")));
+}
+
+// Of a copy that stayed in the cache, say.
+TEST(DeviceProfile, ATableThatTheClusterRefusesIsANote) {
+  std::vector<ProfileRow> rows = some_rows();
+  for (ProfileRow& row : rows) {
+    if (std::holds_alternative<MemoryPoint>(row.point)) row.time = {9, 1e-6, 1e-6, 1e-6};
+  }
+  const sim::Cluster base = sim::find_cluster("dgx-h100");
+  const DeviceProfile profile = device_profile(base, "mine", rows, some_machine());
+  EXPECT_EQ(profile.calibration.cluster.memory_efficiency, base.memory_efficiency);
+  EXPECT_THAT(profile.notes,
+              ::testing::Contains(AllOf(HasSubstr("not in the cluster: "), HasSubstr("gpu.hbm_gbps"))));
+}
+
+TEST(DeviceProfile, OfAFewPointsHasThose) {
+  const std::vector<ProfileRow> rows = {some_rows().front()};
+  const DeviceProfile profile = device_profile(sim::find_cluster("dgx-h100"), "mine", rows, some_machine());
+  EXPECT_EQ(profile.calibration.fits.size(), 1U);
+  EXPECT_NO_THROW(sim::read_cluster(profile.text, "mine.txtpb"));
+}
+
+TEST(ProfileCsv, HasALineForEachFigure) {
+  const std::vector<ProfileRow> rows = some_rows();
+  std::size_t figures = 0;
+  for (const ProfileRow& row : rows) figures += std::holds_alternative<BesidePoint>(row.point) ? 4 : 1;
+  const std::vector<sim::CsvRow> table = sim::read_csv(profile_csv(rows), "profile.csv");
+  ASSERT_EQ(table.size(), figures);
+  EXPECT_EQ(table.front().text("what"), name(rows.front().point));
+  EXPECT_DOUBLE_EQ(table.front().number("median_us"), 100);
+}
+
+TEST(ProfilePreset, IsFoundByTheGpusName) {
+  const std::vector<std::string> presets = sim::cluster_names();
+  for (const char* gpu :
+       {"NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe",
+        "NVIDIA A800-SXM4-80GB", "NVIDIA H800", "NVIDIA B200", "NVIDIA GB200", "NVIDIA L20"})
+    EXPECT_THAT(presets, ::testing::Contains(preset_of_gpu(gpu))) << gpu;
+  EXPECT_EQ(preset_of_gpu("NVIDIA H200"), "hgx-h200");
+  EXPECT_EQ(preset_of_gpu("NVIDIA A100 80GB PCIe"), "a100-pcie");
+  EXPECT_THAT(preset_of_gpu("CPU"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace cp::cli

@@ -1,0 +1,179 @@
+// cprun on the nccl backend, over an emulated GPU (tests/emulated_gpu): the same device, kernels and messages as on a real one.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/text.h"
+#include "tests/cli/cpsim_process.h"
+#include "tests/cprun/program.h"
+#include "tests/cprun/scenario_file.h"
+
+namespace cp::testing {
+namespace {
+
+using cli::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CprunEmulated : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(built("cprun_emulated")))
+      GTEST_SKIP() << "built without the headers of CUDA";
+  }
+
+  static std::vector<std::string> command(const std::vector<std::string>& arguments) {
+    std::vector<std::string> all = {built("cprun_emulated")};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return all;
+  }
+  static ProgramEnd on_gpus(int gpus, const std::vector<std::string>& arguments) {
+    return run(command(arguments), {str("CP_EMULATED_GPUS=", gpus)});
+  }
+  static std::string attention(const TemporaryFolder& folder, const std::string& more) {
+    return scenario(folder,
+                    R"(run { mesh: "cp=2" strategy: "ring" balance: "head_tail" seq_len: 128 q_heads: 4)"
+                    R"( kv_heads: 2 head_dim: 64 dtype: bf16 causal: true backward: true )" +
+                        more);
+  }
+};
+
+TEST_F(CprunEmulated, TwoRanksOfOneGpuAreTheFabrics) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = on_gpus(1, {"--backend", "nccl", "--nproc-per-node", "2", "--allow-shared-gpu",
+                                     "--verify", attention(folder, "}")});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("[rank 0] 2 ranks on nccl: "), HasSubstr("results are one device's\n"),
+                             HasSubstr("\nidentical: 2 ranks, ")));
+}
+
+TEST_F(CprunEmulated, RanksWithAGpuEachAreTheFabrics) {
+  const TemporaryFolder folder;
+  const ProgramEnd attention = on_gpus(4, {"--backend", "nccl", "--verify", ring(folder)});
+  EXPECT_EQ(attention.exit_code, 0) << attention.err;
+  EXPECT_THAT(attention.out, HasSubstr("\nidentical: 4 ranks, "));
+  const std::string path = scenario(
+      folder, R"x(redistribute { mesh: "dp=2,tp=2" shape: "13x8" from: "S(0),P(sum)" to: "S(0),R" })x");
+  const ProgramEnd redistribution = on_gpus(4, {"--backend", "nccl", "--verify", path});
+  EXPECT_EQ(redistribution.exit_code, 0) << redistribution.err;
+  EXPECT_THAT(redistribution.out, HasSubstr("\nidentical: 4 ranks, "));
+}
+
+// Rank 0 has no part: the others' communicator is not split from the world's.
+TEST_F(CprunEmulated, AMeshMayLeaveRanksOut) {
+  const TemporaryFolder folder;
+  const std::string path = scenario(
+      folder, R"(run { mesh: "cp=2@1/2" seq_len: 50 q_heads: 2 kv_heads: 2 head_dim: 16 causal: true })");
+  const ProgramEnd end = on_gpus(3, {"--backend", "nccl", "--verify", path});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("\nidentical: 2 ranks, "));
+}
+
+TEST_F(CprunEmulated, PlansAreForTheGpuUnlessTheScenarioSaysOtherwise) {
+  const TemporaryFolder folder;
+  std::map<std::string, std::string> shown;
+  for (const char* target : {"", "host"}) {
+    const std::string more = *target == '\0' ? "}" : str("target: \"", target, "\" }");
+    const ProgramEnd end = on_gpus(2, {"--backend", "nccl", "--verify", "--trace",
+                                       folder.file("nccl.cptrace"), attention(folder, more)});
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    shown[target] = cli::cpsim({"trace", "show", folder.file("nccl.cptrace")}).out;
+    EXPECT_THAT(shown[target],
+                AllOf(HasSubstr(", nccl, world size 2"), HasSubstr("gpu Emulated GPU (sm_90)")));
+  }
+  // Fused steps work the sums of rows out themselves.
+  EXPECT_THAT(shown[""], ::testing::Not(HasSubstr("attention_delta")));
+  EXPECT_THAT(shown["host"], HasSubstr("attention_delta"));
+}
+
+TEST_F(CprunEmulated, OptionsOfTheCommunicatorsAreTaken) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = on_gpus(
+      2,
+      {"--backend", "nccl", "--verify",
+       attention(folder, R"(} nccl { min_ctas: 1 max_ctas: 8 cta_policy: "zero" register_buffers: true })")});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+}
+
+TEST_F(CprunEmulated, SaysWhatRanksLack) {
+  const TemporaryFolder folder;
+  const std::string path = ring(folder);
+  const auto expect_refused = [&](int gpus, const std::string& message) {
+    const ProgramEnd end = on_gpus(gpus, {"--backend", "nccl", path});
+    EXPECT_EQ(end.exit_code, 2) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(message));
+    EXPECT_THAT(end.out, IsEmpty());
+  };
+  expect_refused(0, "--backend nccl needs a GPU: ");
+  expect_refused(1, "ranks 0, 1, 2, 3 on host ");
+  expect_refused(1,
+                 "have one GPU, Emulated GPU (sm_90) at 0000:01:00, and NCCL wants one for each; use "
+                 "--nproc-per-node 1, or --allow-shared-gpu");
+  expect_refused(
+      2, " of this machine, from 0, has no GPU: there are 2; use --nproc-per-node 2, or --allow-shared-gpu");
+}
+
+// What the ranks' processes are given, and that a user's own choice stays.
+TEST_F(CprunEmulated, SharingAGpuIsAskedOfNcclAsItsVersionsWantIt) {
+  const std::vector<std::string> arguments =
+      command({"--backend", "nccl", "--allow-shared-gpu", "--rdzv-id", "job", "--", "/bin/sh", "-c",
+               "echo $NCCL_HOSTID $NCCL_MULTI_RANK_GPU_ENABLE $NCCL_SOCKET_IFNAME $CPRUN_BACKEND"});
+  EXPECT_EQ(run(arguments).out, "[rank 0] job-0 1 lo nccl\n");
+  EXPECT_EQ(run(arguments, {"NCCL_SOCKET_IFNAME=eth7"}).out, "[rank 0] job-0 1 eth7 nccl\n");
+}
+
+pid_t pid_of_rank(const Program& program, int rank) {
+  for (const pid_t pid : program.processes()) {
+    std::ifstream file(str("/proc/", pid, "/environ"), std::ios::binary);
+    const std::string environment{std::istreambuf_iterator<char>(file), {}};
+    if (environment.find(str('\0', "RANK=", rank, '\0')) != std::string::npos ||
+        environment.starts_with(str("RANK=", rank, '\0')))
+      return pid;
+  }
+  return 0;
+}
+
+TEST_F(CprunEmulated, AKilledRankIsNamed) {
+  const TemporaryFolder folder;
+  const std::string path = scenario(folder, R"(run { mesh: "cp=2" strategy: "ring" seq_len: 40000 q_heads: 4)"
+                                            R"( kv_heads: 4 head_dim: 64 causal: true })");
+  Program program(command({"--backend", "nccl", "--timeout", "5", "--grace", "1", path}),
+                  {"CP_EMULATED_GPUS=2"});
+  ASSERT_TRUE(within(std::chrono::seconds(20), [&] { return pid_of_rank(program, 1) != 0; }));
+  sleep_for(std::chrono::seconds(1));
+  ASSERT_EQ(kill(pid_of_rank(program, 1), SIGKILL), 0);
+  const ProgramEnd end = program.finish(std::chrono::seconds(30));
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("cprun: rank 1 on host "), HasSubstr("was killed by SIGKILL")));
+  EXPECT_THAT(program.processes(), IsEmpty());
+}
+
+TEST_F(CprunEmulated, AProfileIsAClusterThatCpsimReads) {
+  const TemporaryFolder folder;
+  const std::string out = folder.file("mine.txtpb");
+  const ProgramEnd end = on_gpus(
+      2, {"profile", "--grid", "tiny", "--nproc-per-node", "2", "--cluster", "dgx-h100", "--out", out});
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("wrote " + out));
+  EXPECT_TRUE(std::filesystem::exists(folder.file("mine.csv")));
+  const cli::Finished estimate = cli::cpsim(
+      {"estimate", "--cluster", out, "--collective", "all_gather", "--bytes", "4KiB", "--gpus", "2"});
+  EXPECT_EQ(estimate.exit_code, 0) << estimate.err;
+}
+
+TEST_F(CprunEmulated, AProfileOfUnknownGpusAsksForACluster) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--out", folder.file("mine.txtpb")});
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(
+      end.err,
+      HasSubstr("no preset has Emulated GPU (sm_90); say where the rest comes from, as in --cluster "));
+}
+
+}  // namespace
+}  // namespace cp::testing
