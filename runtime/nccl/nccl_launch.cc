@@ -73,10 +73,7 @@ bool nccl_keeps_launch_order() {
 
 NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
                            bool ordered)
-    : plan_(plan),
-      groups_(only_groups(plan)),
-      memory_(memory),
-      members_(std::move(members)) {
+    : plan_(plan), groups_(only_groups(plan)), memory_(memory), members_(std::move(members)) {
   if (ordered) return;
   orders_.resize(members_.size());
   for (std::size_t a = 0; a < members_.size(); ++a) {

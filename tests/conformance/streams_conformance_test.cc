@@ -217,7 +217,7 @@ struct TwoStreams {
                           .label = {}},
                      Step{.stream = 1,
                           .work = Kernel(Copy{flat_view(x, 0, 4), flat_view(y, 0, 4)}),
-                          .after = {},
+                          .after = {Edge{.step = 0}},
                           .label = {}}};
   }
   const Step& add() const { return std::get<Step>(plan.segments[0]); }

@@ -1,0 +1,148 @@
+#include "tests/gpu/gpu_ranks.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include <cuda_runtime_api.h>
+
+#include "runtime/errors.h"
+#include "shared/base/text.h"
+
+namespace cp::testing {
+namespace {
+
+// One text for each key, written once.
+class FileStore {
+ public:
+  FileStore(std::string directory, std::chrono::milliseconds timeout)
+      : directory_(std::move(directory)), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::string& text) const {
+    const std::string made = str(path(key), ".new");
+    std::ofstream(made, std::ios::binary) << text;
+    std::filesystem::rename(made, path(key));
+  }
+  std::string get(const std::string& key) const {
+    const auto until = std::chrono::steady_clock::now() + timeout_;
+    while (!std::filesystem::exists(path(key))) {
+      if (std::chrono::steady_clock::now() > until) throw runtime::Timeout(str("nobody has set ", key));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::ifstream in(path(key), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+ private:
+  std::string path(const std::string& key) const {
+    std::string name;
+    for (const char c : key) {
+      char digits[3];
+      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+      name += digits;
+    }
+    return directory_ + "/" + name;
+  }
+
+  std::string directory_;
+  std::chrono::milliseconds timeout_;
+};
+
+#ifdef CP_GPU_EMULATED
+
+int gpus() { return runtime::gpu_count(); }
+
+#else
+
+// Of a child: CUDA does not survive a fork.
+int gpus() {
+  static const int count = [] {
+    const std::string said =
+        run_processes(1, [](Rank) { return str("gpus=", runtime::gpu_count()); }).front();
+    return said.starts_with("gpus=") ? std::atoi(said.c_str() + 5) : 0;
+  }();
+  return count;
+}
+
+#endif
+
+}  // namespace
+
+std::string why_no_gpu() { return gpus() > 0 ? "" : "no GPU here (the driver shows none)"; }
+
+GpuJob::GpuJob(int world_size) : world_size_(world_size) { static_cast<void>(gpus()); }
+
+runtime::NcclOptions GpuJob::options(Rank rank) const {
+  runtime::NcclOptions options;
+  options.rank = rank;
+  options.world_size = world_size_;
+  options.cuda_device = rank % gpus();
+  options.timeout = std::chrono::seconds(60);
+  const FileStore store(directory_.path(), options.timeout);
+  options.share = [store](const std::string& key, const std::optional<std::string>& id) {
+    if (id) store.set(key, *id);
+    return store.get(key);
+  };
+  return options;
+}
+
+runtime::NcclOptions GpuJob::splitting_options(Rank rank) const {
+  runtime::NcclOptions options = this->options(rank);
+  const FileStore store(directory_.path(), options.timeout);
+  options.all_gather = [store, rank, size = world_size_](const std::string& key, const std::string& own) {
+    store.set(str(key, " of ", rank), own);
+    std::vector<std::string> all;
+    for (Rank from = 0; from < size; ++from) all.push_back(store.get(str(key, " of ", from)));
+    return all;
+  };
+  return options;
+}
+
+void use_gpu(Rank rank) { static_cast<void>(cudaSetDevice(rank % gpus())); }
+
+void become_rank(Rank rank, int world_size) {
+  if (world_size <= gpus()) return;
+  // NCCL takes ranks of one GPU for different hosts, which talk over sockets.
+  setenv("NCCL_HOSTID", str("rank", rank).c_str(), 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+
+#ifdef CP_GPU_EMULATED
+
+std::vector<std::string> run_gpu_ranks(int count, const std::function<std::string(Rank)>& body) {
+  std::vector<std::string> said(static_cast<std::size_t>(count));
+  std::vector<std::jthread> threads;
+  for (Rank rank = 0; rank < count; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::string& own = said[static_cast<std::size_t>(rank)];
+      try {
+        own = body(rank);
+      } catch (const std::exception& error) {
+        own = error.what();
+      }
+    });
+  }
+  threads.clear();
+  return said;
+}
+
+#else
+
+std::vector<std::string> run_gpu_ranks(int count, const std::function<std::string(Rank)>& body) {
+  static_cast<void>(gpus());  // known to the children
+  return run_processes(
+      count,
+      [&](Rank rank) {
+        become_rank(rank, count);
+        return body(rank);
+      },
+      std::chrono::seconds(240));
+}
+
+#endif
+
+}  // namespace cp::testing
