@@ -179,7 +179,7 @@ TEST(NcclCommunicators, RoundsOfASplitHaveNoRankTwice) {
 // on the other one.
 TEST(NcclDevice, OldEventsStillOrderStreams) {
   CP_REQUIRE_GPU();
-  constexpr std::int64_t kSize = 300;
+  static constexpr std::int64_t kSize = 300;
   const GpuJob job(1);
   const auto run = [&](Rank rank) -> std::string {
     PlanBuilder b(rank, host_target());
@@ -202,7 +202,8 @@ TEST(NcclDevice, OldEventsStillOrderStreams) {
     device.launch(std::get<Step>(plan.segments[1]), 0);
     device.synchronize();
     device.download(z.buffer, std::as_writable_bytes(std::span(values)));
-    const auto wrong = std::ranges::count_if(values, [](float value) { return value != kSize; });
+    const auto wrong =
+        std::ranges::count_if(values, [](float value) { return value != static_cast<float>(kSize); });
     return wrong == 0 ? "" : str(wrong, " elements were copied too early");
   };
   EXPECT_EQ(testing::run_gpu_ranks(1, run), nothing(1));
