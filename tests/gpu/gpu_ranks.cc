@@ -12,6 +12,7 @@
 
 #include "runtime/errors.h"
 #include "shared/base/text.h"
+#include "shared/plan/target.h"
 
 namespace cp::testing {
 namespace {
@@ -55,6 +56,7 @@ class FileStore {
 #ifdef CP_GPU_EMULATED
 
 int gpus() { return runtime::gpu_count(); }
+std::string gpu_generation() { return runtime::gpu_target_of(0).name; }
 
 #else
 
@@ -67,10 +69,17 @@ int gpus() {
   }();
   return count;
 }
+std::string gpu_generation() {
+  static const std::string name =
+      run_processes(1, [](Rank) { return runtime::gpu_target_of(0).name; }).front();
+  return name;
+}
 
 #endif
 
 }  // namespace
+
+const Target& target_of_the_gpus() { return gpu_target(gpu_generation()); }
 
 std::string why_no_gpu() { return gpus() > 0 ? "" : "no GPU here (the driver shows none)"; }
 

@@ -17,6 +17,9 @@ namespace cp::testing {
 // Why nothing can run here; empty where there is a GPU. This process does not touch it, so that it can still fork.
 std::string why_no_gpu();
 
+// What plans for them are made for, known without touching them.
+const Target& target_of_the_gpus();
+
 // For a test's first line.
 #define CP_REQUIRE_GPU() \
   if (const std::string why = ::cp::testing::why_no_gpu(); !why.empty()) GTEST_SKIP() << why

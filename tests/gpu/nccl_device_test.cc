@@ -179,7 +179,7 @@ TEST(NcclCommunicators, RoundsOfASplitHaveNoRankTwice) {
 // on the other one.
 TEST(NcclDevice, OldEventsStillOrderStreams) {
   CP_REQUIRE_GPU();
-  static constexpr std::int64_t kSize = 300;
+  static constexpr std::int64_t kSize = 500;
   const GpuJob job(1);
   const auto run = [&](Rank rank) -> std::string {
     PlanBuilder b(rank, host_target());

@@ -1,5 +1,6 @@
 // Generated scenarios on the NCCL device and on the simulated fabric leave identical traces, issued, observed and digests, and every
 // rank's results are one device's.
+#include <algorithm>
 #include <fstream>
 #include <map>
 
@@ -27,22 +28,42 @@ constexpr int kRedistributions = 16, kAttentions = 26;
 struct IdentityCase {
   std::string name;
   proto::Scenario scenario;
+  const Target& target;
   std::map<Rank, RankTrace> simulated;  // of the ranks that have a part
 };
 
+IdentityCase make_case(const std::string& name, const proto::Scenario& scenario, const Target& target) {
+  IdentityCase made{name, scenario, target, {}};
+  for (RankTrace& trace : cli::simulate(scenario, target)) {
+    const Rank rank = trace.rank;
+    made.simulated[rank] = std::move(trace);
+  }
+  return made;
+}
+
 std::vector<IdentityCase> cases_for(int ranks) {
   std::vector<IdentityCase> cases;
-  const auto add = [&](const std::string& kind, std::uint64_t seed, const proto::Scenario& scenario) {
-    IdentityCase& made = cases.emplace_back(str("nccl_", kind, "_", ranks, "_", seed), scenario);
-    for (RankTrace& trace : cli::simulate(scenario)) {
-      const Rank rank = trace.rank;
-      made.simulated[rank] = std::move(trace);
-    }
-  };
-  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kRedistributions; ++seed)
-    add("redistribute", seed, testing::redistribute_scenario(seed, ranks));
-  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kAttentions; ++seed)
-    add("attention", seed, testing::attention_scenario(seed, ranks));
+  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kRedistributions; ++seed) {
+    cases.push_back(make_case(str("nccl_redistribute_", ranks, "_", seed),
+                              testing::redistribute_scenario(seed, ranks), host_target()));
+  }
+  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kAttentions; ++seed) {
+    cases.push_back(make_case(str("nccl_attention_", ranks, "_", seed),
+                              testing::attention_scenario(seed, ranks), host_target()));
+  }
+  return cases;
+}
+
+// Of dtypes and dims that fused attention takes.
+std::vector<IdentityCase> fused_cases_for(int ranks, const Target& target) {
+  std::vector<IdentityCase> cases;
+  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kAttentions; ++seed) {
+    proto::Scenario scenario = testing::attention_scenario(seed, ranks);
+    proto::Attention& job = *scenario.mutable_run();
+    job.set_head_dim(16), job.set_v_head_dim(16);
+    if (job.dtype() == proto::f32) job.set_dtype(seed % 2 == 0 ? proto::bf16 : proto::f16);
+    cases.push_back(make_case(str("nccl_fused_", ranks, "_", seed), scenario, target));
+  }
   return cases;
 }
 
@@ -76,7 +97,7 @@ RankTrace run_passes(cli::RankJob& job, NcclDevice& device) {
 
 // What differs, in words.
 std::string run_case(const IdentityCase& identity_case, NcclDevice& device) {
-  const auto job = cli::make_rank_job(identity_case.scenario, device.rank());
+  const auto job = cli::make_rank_job(identity_case.scenario, device.rank(), identity_case.target);
   const auto simulated = identity_case.simulated.find(device.rank());
   if (job->passes().empty() != (simulated == identity_case.simulated.end()))
     return "a rank has a part in one world alone";
@@ -99,13 +120,8 @@ std::string explain(const IdentityCase& identity_case, int ranks, const std::str
              ranks, " --verify ", path, "\n");
 }
 
-class NcclIdentity : public ::testing::TestWithParam<int> {};
-
-TEST_P(NcclIdentity, GeneratedScenariosLeaveTheTracesOfTheSimulatedFabric) {
-  CP_REQUIRE_GPU();
-  const int ranks = GetParam();
+void expect_identity(int ranks, const std::vector<IdentityCase>& cases) {
   const testing::GpuJob job(ranks);
-  const std::vector<IdentityCase> cases = cases_for(ranks);
   const auto said = testing::run_gpu_ranks(ranks, [&](Rank rank) {
     NcclDevice device(job.options(rank));
     std::string wrong;
@@ -121,6 +137,32 @@ TEST_P(NcclIdentity, GeneratedScenariosLeaveTheTracesOfTheSimulatedFabric) {
   });
   for (std::size_t rank = 0; rank < said.size(); ++rank)
     EXPECT_TRUE(said[rank].empty()) << "rank " << rank << said[rank];
+}
+
+bool has_fused(const Plan& plan) {
+  return std::ranges::any_of(steps_of(plan), [](const StepRef& ref) {
+    const Kernel* kernel = std::get_if<Kernel>(&ref.step->work);
+    const AttentionForward* forward = kernel == nullptr ? nullptr : std::get_if<AttentionForward>(kernel);
+    return forward != nullptr && forward->engine == AttentionEngine::fused;
+  });
+}
+
+class NcclIdentity : public ::testing::TestWithParam<int> {};
+
+TEST_P(NcclIdentity, GeneratedScenariosLeaveTheTracesOfTheSimulatedFabric) {
+  CP_REQUIRE_GPU();
+  expect_identity(GetParam(), cases_for(GetParam()));
+}
+
+TEST_P(NcclIdentity, SoDoThoseWithFusedAttention) {
+  CP_REQUIRE_GPU();
+  const std::vector<IdentityCase> cases = fused_cases_for(GetParam(), testing::target_of_the_gpus());
+  const auto has_fused_steps = [](const IdentityCase& identity_case) {
+    const auto job = cli::make_rank_job(identity_case.scenario, 0, identity_case.target);
+    return std::ranges::any_of(job->passes(), [](const Plan& plan) { return has_fused(plan); });
+  };
+  EXPECT_GE(std::ranges::count_if(cases, has_fused_steps), kAttentions / 4);
+  expect_identity(GetParam(), cases);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclIdentity, ::testing::Values(1, 2, 3, 4, 6, 8),
