@@ -81,7 +81,17 @@ std::string gpu_generation() {
 
 const Target& target_of_the_gpus() { return gpu_target(gpu_generation()); }
 
-std::string why_no_gpu() { return gpus() > 0 ? "" : "no GPU here (the driver shows none)"; }
+std::string why_no_gpu() {
+#ifndef CP_GPU_EMULATED
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  if (std::distance(begin(threads), end(threads)) > 1) {
+    return "ranks are forked, and this process has threads already: run each test in a process of its own, "
+           "as "
+           "ctest does, with OPENBLAS_NUM_THREADS=1";
+  }
+#endif
+  return gpus() > 0 ? "" : "no GPU: CUDA sees none";
+}
 
 GpuJob::GpuJob(int world_size) : world_size_(world_size) { static_cast<void>(gpus()); }
 
