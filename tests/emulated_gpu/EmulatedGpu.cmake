@@ -37,11 +37,12 @@ endif()
 # What runs on several threads, alone, for the thread sanitizer: links no more than it needs, and is built on request.
 set(thread_sources ${gpu_test_sources})
 list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|nccl_(conformance|device|failure)_test)\\.cc$")
+file(GLOB hand_plan_sources CONFIGURE_DEPENDS "support/hand_*.cc")
 cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
-  conformance/process_world.cc support/hand_plans.cc support/values.cc)
+  conformance/process_world.cc support/values.cc support/attention_reference.cc ${hand_plan_sources})
 set_target_properties(emulated_threads_test PROPERTIES EXCLUDE_FROM_ALL ON)
-target_link_libraries(emulated_threads_test PRIVATE cp_emulated_runtime ${cp_test_frameworks} cp_test_flags)
+target_link_libraries(emulated_threads_test PRIVATE cp_emulated_runtime cp::fabric ${cp_test_frameworks} cp_test_flags)
 
 get_property(cprun_sources GLOBAL PROPERTY CP_CPRUN_SOURCES)
 if(cprun_sources)

@@ -50,8 +50,8 @@ bool forked() { return gpus().process != getpid(); }
 cudaError_t& last_error() { return t_last_error; }
 
 std::shared_ptr<Stream> Gpu::make_stream(unsigned flags, int priority) {
-  return std::make_shared<Stream>(number_, flags, priority, [this](const Stream::Work& work) {
-    if (error() != cudaSuccess) return;
+  return std::make_shared<Stream>(number_, flags, priority, [this](const Stream::Work& work, bool vital) {
+    if (error() != cudaSuccess && !vital) return;
     t_device = number_;
     try {
       work();

@@ -130,9 +130,10 @@ void Communicator::launch(std::vector<NcclOperation> operations, const std::vect
   }
   std::shared_ptr<Record> after;
   own.push(main, [&](Stream& stream) {
-    stream.push([self = shared_from_this(), turn, gpu_turn, work = std::move(operations)]() mutable {
-      self->run(turn, gpu_turn, work);
-    });
+    const auto work = [self = shared_from_this(), turn, gpu_turn, all = std::move(operations)]() mutable {
+      self->run(turn, gpu_turn, all);
+    };
+    stream.push(work, true);  // its turn is to pass even when the device has failed
     if (streams.size() > 1) after = stream.record();
   });
   for (std::size_t i = 1; i < streams.size(); ++i)

@@ -26,7 +26,7 @@ Record::Time Record::time() const {
   return time_;
 }
 
-Stream::Stream(int device, unsigned flags, int priority, std::function<void(const Work&)> run)
+Stream::Stream(int device, unsigned flags, int priority, Run run)
     : device_(device), flags_(flags), priority_(priority), run_(std::move(run)), thread_([this] {
         run_entries();
       }) {}
@@ -46,16 +46,16 @@ void Stream::push(Entry entry) {
   has_entries_.notify_one();
 }
 
-void Stream::push(Work work) { push(Entry{std::move(work), nullptr, nullptr}); }
+void Stream::push(Work work, bool vital) { push(Entry{std::move(work), nullptr, nullptr, vital}); }
 
 std::shared_ptr<Record> Stream::record() {
   auto record = std::make_shared<Record>();
-  push(Entry{{}, nullptr, record});
+  push(Entry{{}, nullptr, record, false});
   return record;
 }
 
 void Stream::wait_for(std::shared_ptr<const Record> record) {
-  if (!record->done()) push(Entry{{}, std::move(record), nullptr});
+  if (!record->done()) push(Entry{{}, std::move(record), nullptr, false});
 }
 
 bool Stream::idle() const {
@@ -77,7 +77,7 @@ void Stream::run_entries() {
     running_ = true;
     lock.unlock();
     if (entry.awaits) entry.awaits->wait();
-    if (entry.work) run_(entry.work);
+    if (entry.work) run_(entry.work, entry.vital);
     lock.lock();
     running_ = false;
     // Under the lock, so that who saw the record done finds the stream idle.

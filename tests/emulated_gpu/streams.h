@@ -33,8 +33,9 @@ class Stream {
  public:
   using Work = std::function<void()>;
 
-  // `run` runs each work, on the stream's thread, and throws nothing.
-  Stream(int device, unsigned flags, int priority, std::function<void(const Work&)> run);
+  // `run` runs each work, on the stream's thread, and throws nothing; it drops what is not `vital` when the device has failed.
+  using Run = std::function<void(const Work&, bool vital)>;
+  Stream(int device, unsigned flags, int priority, Run run);
   ~Stream();  // waits for the work
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -43,7 +44,7 @@ class Stream {
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
 
-  void push(Work work);
+  void push(Work work, bool vital = false);
   std::shared_ptr<Record> record();                     // of what was pushed so far
   void wait_for(std::shared_ptr<const Record> record);  // what is pushed from now on starts after it
   bool idle() const;
@@ -54,6 +55,7 @@ class Stream {
     Work work;
     std::shared_ptr<const Record> awaits;
     std::shared_ptr<Record> completes;
+    bool vital = false;
   };
   void push(Entry entry);
   void run_entries();
@@ -61,7 +63,7 @@ class Stream {
   const int device_;
   const unsigned flags_;
   const int priority_;
-  const std::function<void(const Work&)> run_;
+  const Run run_;
   mutable std::mutex mutex_;
   std::condition_variable has_entries_;
   std::deque<Entry> entries_;
