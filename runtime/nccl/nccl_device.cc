@@ -124,7 +124,7 @@ class NcclDevice::Impl {
     await_streams();
     watchdog_.drain();
     if (error_) throw_error();
-    if (launches_) launches_->forget_ends();
+    if (launches_) launches_->forget_turns();
     if (times_.used() > kUnreadTimes) read_times();
   }
 
@@ -264,7 +264,7 @@ class NcclDevice::Impl {
     NcclCommunicator& member = launches_->member(group);
     const StepTimes::Pair pair = times_.next();
     launched_.push_back(&step);
-    launches_->await_others(group, stream);
+    launches_->await_turn(group, stream);
     CP_CUDA(cudaEventRecord(pair.begin, stream));
     if (!handles_.enter()) return;
     const WatchedCollective watched{.plan = plan_,

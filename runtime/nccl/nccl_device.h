@@ -1,6 +1,7 @@
 // NcclDevice: a rank's GPU. Streams and events are CUDA's, collectives are NCCL's, attention is cuDNN's.
 //
-// Nothing waits on the host between prepare() and synchronize(). A watchdog thread follows the collectives by their events: it reports
+// Nothing waits on the host between prepare() and synchronize(), save that the first collectives of a communicator connect its ranks.
+// How collectives of several communicators are kept in order is in nccl_launch.h. A watchdog thread follows the collectives by their events: it reports
 // each that begins, and ends the device with an error when one makes no progress for `timeout`, when NCCL reports an error of its
 // own, or when abort() is called; communicators are then aborted, on another thread and for no longer than `abort_timeout`.
 #pragma once
@@ -39,7 +40,8 @@ struct NcclOptions {
   std::chrono::milliseconds timeout{30'000};       // of connecting, and of a collective without progress
   std::chrono::milliseconds abort_timeout{5'000};  // of ncclCommAbort
   NcclCommOptions communicators = {};
-  OnCollective on_collective = {};  // on the watchdog's thread, soon after the collective begins
+  // On the watchdog's thread or in synchronize(), soon after the collective begins.
+  OnCollective on_collective = {};
 };
 
 // "nccl", "cuda", "cuda driver", "cudnn".

@@ -1,6 +1,5 @@
 #include "runtime/nccl/nccl_launch.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -55,11 +54,6 @@ Plan only_groups(const Plan& plan) {
   return made;
 }
 
-bool share_a_second_rank(const Group& a, const Group& b) {
-  return std::ranges::count_if(
-             a.ranks, [&](Rank rank) { return std::ranges::find(b.ranks, rank) != b.ranks.end(); }) >= 2;
-}
-
 }  // namespace
 
 void ask_for_launch_order() { static_cast<void>(setenv(kLaunchOrder, "1", 0)); }
@@ -73,33 +67,23 @@ bool nccl_keeps_launch_order() {
 
 NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
                            bool ordered)
-    : plan_(plan), groups_(only_groups(plan)), memory_(memory), members_(std::move(members)) {
-  if (ordered) return;
-  orders_.resize(members_.size());
-  for (std::size_t a = 0; a < members_.size(); ++a) {
-    for (std::size_t b = 0; b < members_.size(); ++b) {
-      if (a != b && share_a_second_rank(plan.groups[a], plan.groups[b]))
-        orders_[a].others.push_back(static_cast<GroupId>(b));
-    }
-  }
+    : plan_(plan),
+      groups_(only_groups(plan)),
+      memory_(memory),
+      members_(std::move(members)),
+      ordered_(ordered) {}
+
+bool NcclLaunches::takes_turns(GroupId group) const {
+  return !ordered_ && plan_.groups[static_cast<std::size_t>(group)].ranks.size() > 1;
 }
 
-void NcclLaunches::await_others(GroupId group, cudaStream_t stream) {
-  if (orders_.empty()) return;
-  for (const GroupId other : orders_[static_cast<std::size_t>(group)].others) {
-    const Order& order = orders_[static_cast<std::size_t>(other)];
-    if (order.end != nullptr && order.stream != stream) CP_CUDA(cudaStreamWaitEvent(stream, order.end, 0));
-  }
+void NcclLaunches::await_turn(GroupId group, cudaStream_t stream) {
+  if (takes_turns(group) && last_.end != nullptr && last_.stream != stream)
+    CP_CUDA(cudaStreamWaitEvent(stream, last_.end, 0));
 }
 
 void NcclLaunches::done(GroupId group, cudaStream_t stream, cudaEvent_t end) {
-  if (orders_.empty()) return;
-  orders_[static_cast<std::size_t>(group)].end = end;
-  orders_[static_cast<std::size_t>(group)].stream = stream;
-}
-
-void NcclLaunches::forget_ends() {
-  for (Order& order : orders_) order.end = nullptr;
+  if (takes_turns(group)) last_ = {end, stream};
 }
 
 ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch& where, cudaStream_t stream) {

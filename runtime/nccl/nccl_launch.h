@@ -7,8 +7,8 @@
 //   - NCCL 2.26 and later put communicators of one GPU in the order of their calls, with NCCL_LAUNCH_ORDER_IMPLICIT=1, and still let
 //     them overlap from CUDA 12.3 on: a kernel begins when the one before it has begun. The device sets it, unless the environment
 //     says otherwise.
-//   - Without it, a collective waits for the last one of every other group with which it shares a second rank, if that runs on another
-//     stream. Groups that share this rank alone overlap.
+//   - Without it, each collective waits for the one before it, where that is on another stream: one at a time. Less would not do:
+//     groups that share one rank alone may be a cycle all the same (a double ring is), and fill the GPUs in different orders.
 // For the same reason no lazy loading of a kernel, allocation or connection inside of a launch can lock ranks against each other:
 // whatever waits, waits for what was issued before.
 #pragma once
@@ -39,11 +39,11 @@ class NcclLaunches {
 
   NcclCommunicator& member(GroupId group) { return *members_[static_cast<std::size_t>(group)]; }
 
-  // Makes the stream wait as order demands. To be called before the begin of the collective is recorded, and done() after its end.
-  void await_others(GroupId group, cudaStream_t stream);
+  // Makes the stream wait as order demands. To be called before the begin of a collective is recorded, and done() after its end.
+  void await_turn(GroupId group, cudaStream_t stream);
   void done(GroupId group, cudaStream_t stream, cudaEvent_t end);
   // Nothing that was issued is under way.
-  void forget_ends();
+  void forget_turns() { last_ = {}; }
 
   // Issues the calls and returns the result of the last one, or that of the first one that failed. `where.number` counts launches, so
   // that those of two differ. ncclInProgress: the communicator is to be asked when they are done, before anything else is enqueued.
@@ -53,11 +53,11 @@ class NcclLaunches {
   std::vector<OpRecord> take_records();
 
  private:
-  struct Order {
-    std::vector<GroupId> others;  // that it waits for
-    cudaEvent_t end = nullptr;    // of its own last collective
+  struct Turn {
+    cudaEvent_t end = nullptr;
     cudaStream_t stream = nullptr;
   };
+  bool takes_turns(GroupId group) const;
   ncclResult_t issue(const NcclCall& call, cudaStream_t stream) const;
   std::byte* address(const Address& address) const;
 
@@ -65,7 +65,8 @@ class NcclLaunches {
   const Plan groups_;  // its rank and groups: records may be taken when it has gone
   const CudaMemory& memory_;
   std::vector<NcclCommunicator*> members_;
-  std::vector<Order> orders_;    // by GroupId; empty where NCCL keeps the order
+  const bool ordered_;
+  Turn last_;                    // of a collective with peers; where NCCL does not keep the order
   std::vector<NcclCall> calls_;  // that were issued
 };
 
