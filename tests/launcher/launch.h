@@ -49,8 +49,8 @@ class LauncherProcess {
   LauncherProcess& operator=(const LauncherProcess&) = delete;
 
   void signal(int number) const;
-  std::vector<pid_t> children(const std::string& name) const;     // that call themselves so, once there are some
-  int wait();                                                     // its exit code, 128 + n for signal n
+  std::vector<pid_t> children(const std::string& name) const;  // that call themselves so, once there are some
+  int wait();                                                  // its exit code, 128 + n for signal n
   std::string output() const { return scratch_.read("output"); }  // of the ranks, and the summary
 
  private:
