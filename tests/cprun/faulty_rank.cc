@@ -22,8 +22,8 @@
 #include <unistd.h>
 #include <vector>
 
-#include "runtime/joined_device.h"
 #include "runtime/job_environment.h"
+#include "runtime/joined_device.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
