@@ -18,11 +18,27 @@ using ::testing::HasSubstr;
 class Variables {
  public:
   Variables() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "CPRUN_TOKEN", "CPRUN_JOB_ID",
-          "CPRUN_TIMEOUT_MS", "CPRUN_INTERFACE", "CPRUN_BACKEND", "CPRUN_ALLOW_SHARED_GPU", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK",
-          "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "SLURM_STEP_ID",
-          "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "CPRUN_TOKEN",
+                             "CPRUN_JOB_ID",
+                             "CPRUN_TIMEOUT_MS",
+                             "CPRUN_INTERFACE",
+                             "CPRUN_BACKEND",
+                             "CPRUN_ALLOW_SHARED_GPU",
+                             "TORCHELASTIC_RUN_ID",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "SLURM_STEP_ID",
+                             "SLURM_PROCID",
+                             "SLURM_NTASKS",
+                             "SLURM_LOCALID"}) {
       const char* value = std::getenv(name);
       if (value != nullptr) before_[name] = value;
       ::unsetenv(name);
