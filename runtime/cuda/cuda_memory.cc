@@ -6,6 +6,7 @@
 
 #include "runtime/cuda/cuda_error.h"
 #include "shared/base/error.h"
+#include "shared/plan/bindings.h"
 
 namespace cp::runtime {
 namespace {
@@ -52,42 +53,12 @@ struct CudaMemory::Impl {
   DeviceBytes arena;
   std::vector<DeviceBytes> owned;
   std::vector<Place> places;
-
-  void bind(const Plan& plan, const Binding& binding) {
-    if (binding.buffer < 0 || static_cast<std::size_t>(binding.buffer) >= plan.buffers.size()) {
-      throw InvalidInput(
-          str("binding for buffer ", binding.buffer, ", but the plan has ", plan.buffers.size(), " buffers"));
-    }
-    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(binding.buffer)];
-    Place& place = places[static_cast<std::size_t>(binding.buffer)];
-    if (buffer.kind == BufferKind::temporary) {
-      throw InvalidInput(
-          str("binding for temporary ", buffer.name, "; only inputs, outputs and inouts are bound"));
-    }
-    if (place.data != nullptr) throw InvalidInput(str("two bindings for buffer ", buffer.name));
-    if (binding.size_bytes != buffer.bytes() || (binding.data == nullptr && binding.size_bytes != 0)) {
-      throw InvalidInput(str("binding of ", binding.data == nullptr ? 0 : binding.size_bytes,
-                             " bytes for buffer ", buffer.name, ", which has ", buffer.bytes(), " bytes (",
-                             buffer.numel, " x ", name(buffer.dtype), ")"));
-    }
-    place.data = static_cast<std::byte*>(binding.data);
-  }
-
-  void place_temporary(const Plan& plan, const Buffer& buffer, Place& place) const {
-    if (buffer.offset_bytes < 0 || buffer.offset_bytes > plan.arena_bytes - buffer.bytes()) {
-      throw InvalidInput(str("temporary ", buffer.name, " [", buffer.offset_bytes, ", ",
-                             buffer.offset_bytes + buffer.bytes(), ") lies outside of the arena of ",
-                             plan.arena_bytes, " bytes; PlanBuilder::build() places it"));
-    }
-    place.data = arena.get() + buffer.offset_bytes;
-  }
 };
 
 CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings) : impl_(std::make_unique<Impl>()) {
-  impl_->places.resize(plan.buffers.size());
-  for (const Binding& binding : bindings) impl_->bind(plan, binding);
+  const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
   const auto is_missing = [&](std::size_t i) {
-    return plan.buffers[i].kind != BufferKind::temporary && impl_->places[i].data == nullptr;
+    return plan.buffers[i].kind != BufferKind::temporary && bound[i] == nullptr;
   };
   Need need{plan.arena_bytes, peak_bytes(plan)};
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
@@ -96,11 +67,9 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings) : impl_(std::
   impl_->arena = allocate(plan.arena_bytes, "the arena", need);
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
-    Impl::Place& place = impl_->places[i];
-    place.size_bytes = buffer.bytes();
-    place.dtype = buffer.dtype;
+    Impl::Place& place = impl_->places.emplace_back(Impl::Place{bound[i], buffer.bytes(), buffer.dtype});
     if (buffer.kind == BufferKind::temporary) {
-      impl_->place_temporary(plan, buffer, place);
+      place.data = impl_->arena.get() + buffer.offset_bytes;
     } else if (is_missing(i)) {
       impl_->owned.push_back(allocate(buffer.bytes(), str("buffer ", buffer.name), need));
       place.data = impl_->owned.back().get();

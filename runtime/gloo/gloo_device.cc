@@ -20,6 +20,7 @@
 #include "runtime/gloo/gloo_communicator.h"
 #include "runtime/gloo/host_streams.h"
 #include "shared/kernels/host_kernels.h"
+#include "shared/plan/bindings.h"
 #include "shared/plan/canonical.h"
 
 namespace cp::runtime {
@@ -61,17 +62,6 @@ std::shared_ptr<gloo::transport::Device> make_transport(const std::string& hostn
   }
 }
 
-void refuse_unknown_operations(const Plan& plan) {
-  const Target& target = host_target();
-  for (const StepRef& ref : steps_of(plan)) {
-    const std::string_view operation = operation_name(ref.step->work);
-    if (target.has_collective(operation) || target.has_kernel(operation)) continue;
-    throw InvalidInput(str("the gloo device has no operation ", operation, " (step ", ref.id, " \"",
-                           ref.step->label, "\"); it has ", join(target.collectives, ", "), ", ",
-                           join(target.kernels, ", ")));
-  }
-}
-
 }  // namespace
 
 std::map<std::string, std::string> gloo_library_versions() {
@@ -98,7 +88,7 @@ class GlooDevice::Impl {
       throw InvalidInput(str("the plan of rank ", plan.self, " on the device of rank ", options_.rank));
     }
     streams_.synchronize();
-    refuse_unknown_operations(plan);
+    refuse_unknown_operations(plan, host_target(), "gloo");
     plan_ = &plan;
     memory_.emplace(plan, bindings);
     streams_.require(plan.streams.size());
@@ -132,19 +122,8 @@ class GlooDevice::Impl {
   // Of the caller's buffer; `what` is done with it.
   std::span<std::byte> bytes(const char* what, BufferId buffer, std::size_t host_bytes) const {
     CP_INVARIANT(memory_.has_value(), "no plan is prepared");
-    if (buffer < 0 || buffer >= static_cast<BufferId>(plan_->buffers.size()))
-      throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan_->buffers.size()));
-    const Buffer& declared = plan_->buffers[static_cast<std::size_t>(buffer)];
-    if (declared.kind == BufferKind::temporary) {
-      throw InvalidInput(str(what, " of ", declared.name,
-                             ", a temporary; only inputs, outputs and inouts are the caller's"));
-    }
-    const std::span<std::byte> bytes = memory_->bytes(buffer);
-    if (bytes.size() != host_bytes) {
-      throw InvalidInput(
-          str(what, " of ", host_bytes, " bytes; buffer ", declared.name, " has ", bytes.size()));
-    }
-    return bytes;
+    check_host_copy(*plan_, what, buffer, host_bytes);
+    return memory_->bytes(buffer);
   }
 
   DeviceTimes take_times() {

@@ -22,22 +22,13 @@
 #include "runtime/nccl/nccl_handles.h"
 #include "runtime/nccl/nccl_launch.h"
 #include "runtime/nccl/nccl_watchdog.h"
+#include "shared/plan/bindings.h"
 
 namespace cp::runtime {
 namespace {
 
 // Beyond so many, synchronize() reads the times of steps, so that their events are used again.
 constexpr std::size_t kUnreadTimes = 16'384;
-
-void refuse_unknown_operations(const Plan& plan, const Target& target) {
-  for (const StepRef& ref : steps_of(plan)) {
-    const std::string_view operation = operation_name(ref.step->work);
-    if (target.has_collective(operation) || target.has_kernel(operation)) continue;
-    throw InvalidInput(str("the nccl device has no operation ", operation, " (step ", ref.id, " \"",
-                           ref.step->label, "\"); it has ", join(target.collectives, ", "), ", ",
-                           join(target.kernels, ", ")));
-  }
-}
 
 const NcclOptions& started(const NcclOptions& options) {
   require_gpu(options.cuda_device);
@@ -84,7 +75,7 @@ class NcclDevice::Impl {
     }
     CP_CUDA(cudaSetDevice(options_.cuda_device));
     synchronize();
-    refuse_unknown_operations(plan, target_);
+    refuse_unknown_operations(plan, target_, "nccl");
     forget_plan();
     memory_.emplace(plan, bindings);
     kernels_.emplace(plan, *memory_, fused_);
@@ -327,17 +318,7 @@ class NcclDevice::Impl {
   // Of the caller's buffer; `what` is done with it.
   std::byte* data(const char* what, BufferId buffer, std::size_t host_bytes) const {
     CP_INVARIANT(plan_ != nullptr, "no plan is prepared");
-    if (buffer < 0 || buffer >= static_cast<BufferId>(plan_->buffers.size()))
-      throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan_->buffers.size()));
-    const Buffer& declared = plan_->buffers[static_cast<std::size_t>(buffer)];
-    if (declared.kind == BufferKind::temporary) {
-      throw InvalidInput(str(what, " of ", declared.name,
-                             ", a temporary; only inputs, outputs and inouts are the caller's"));
-    }
-    if (static_cast<std::size_t>(declared.bytes()) != host_bytes) {
-      throw InvalidInput(
-          str(what, " of ", host_bytes, " bytes; buffer ", declared.name, " has ", declared.bytes()));
-    }
+    check_host_copy(*plan_, what, buffer, host_bytes);
     return memory_->data(buffer);
   }
 

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "shared/base/error.h"
+#include "shared/plan/bindings.h"
 #include "shared/plan/builder.h"
 
 namespace cp::sim {
@@ -145,20 +146,8 @@ std::span<std::byte> FabricDevice::callers_buffer(const char* what, BufferId buf
                                                   std::size_t size_bytes) const {
   require_prepared(what);
   require_idle(what);
-  if (buffer < 0 || static_cast<std::size_t>(buffer) >= plan_->buffers.size()) {
-    throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan_->buffers.size()));
-  }
-  const Buffer& declared = plan_->buffers[static_cast<std::size_t>(buffer)];
-  if (declared.kind == BufferKind::temporary) {
-    throw InvalidInput(
-        str(what, " of ", declared.name, ", a temporary; only inputs, outputs and inouts are the caller's"));
-  }
-  const std::span<std::byte> bytes = memory_->bytes(buffer);
-  if (bytes.size() != size_bytes) {
-    throw InvalidInput(
-        str(what, " of ", size_bytes, " bytes; buffer ", declared.name, " has ", bytes.size()));
-  }
-  return bytes;
+  check_host_copy(*plan_, what, buffer, size_bytes);
+  return memory_->bytes(buffer);
 }
 
 void FabricDevice::upload(BufferId buffer, std::span<const std::byte> host) {

@@ -1,0 +1,74 @@
+#include "shared/plan/bindings.h"
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+
+namespace cp {
+namespace {
+
+void check(const Plan& plan, const Binding& binding) {
+  if (binding.buffer < 0 || static_cast<std::size_t>(binding.buffer) >= plan.buffers.size()) {
+    throw InvalidInput(
+        str("binding for buffer ", binding.buffer, ", but the plan has ", plan.buffers.size(), " buffers"));
+  }
+  const Buffer& buffer = plan.buffers[static_cast<std::size_t>(binding.buffer)];
+  if (buffer.kind == BufferKind::temporary) {
+    throw InvalidInput(
+        str("binding for temporary ", buffer.name, "; only inputs, outputs and inouts are bound"));
+  }
+  if (binding.size_bytes != buffer.bytes() || (binding.data == nullptr && binding.size_bytes != 0)) {
+    throw InvalidInput(str("binding of ", binding.data == nullptr ? 0 : binding.size_bytes,
+                           " bytes for buffer ", buffer.name, ", which has ", buffer.bytes(), " bytes (",
+                           buffer.numel, " x ", name(buffer.dtype), ")"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte*> bound_addresses(const Plan& plan, const Bindings& bindings) {
+  std::vector<std::byte*> addresses(plan.buffers.size());
+  for (const Binding& binding : bindings) {
+    check(plan, binding);
+    std::byte*& address = addresses[static_cast<std::size_t>(binding.buffer)];
+    if (address != nullptr) {
+      throw InvalidInput(
+          str("two bindings for buffer ", plan.buffers[static_cast<std::size_t>(binding.buffer)].name));
+    }
+    address = static_cast<std::byte*>(binding.data);
+  }
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.kind != BufferKind::temporary) continue;
+    if (buffer.offset_bytes < 0 || buffer.offset_bytes > plan.arena_bytes - buffer.bytes()) {
+      throw InvalidInput(str("temporary ", buffer.name, " [", buffer.offset_bytes, ", ",
+                             buffer.offset_bytes + buffer.bytes(), ") lies outside of the arena of ",
+                             plan.arena_bytes, " bytes; PlanBuilder::build() places it"));
+    }
+  }
+  return addresses;
+}
+
+void check_host_copy(const Plan& plan, std::string_view what, BufferId buffer, std::size_t host_bytes) {
+  if (buffer < 0 || buffer >= static_cast<BufferId>(plan.buffers.size()))
+    throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan.buffers.size()));
+  const Buffer& declared = plan.buffers[static_cast<std::size_t>(buffer)];
+  if (declared.kind == BufferKind::temporary) {
+    throw InvalidInput(
+        str(what, " of ", declared.name, ", a temporary; only inputs, outputs and inouts are the caller's"));
+  }
+  if (static_cast<std::size_t>(declared.bytes()) != host_bytes) {
+    throw InvalidInput(
+        str(what, " of ", host_bytes, " bytes; buffer ", declared.name, " has ", declared.bytes()));
+  }
+}
+
+void refuse_unknown_operations(const Plan& plan, const Target& target, std::string_view device) {
+  for (const StepRef& ref : steps_of(plan)) {
+    const std::string_view operation = operation_name(ref.step->work);
+    if (target.has_collective(operation) || target.has_kernel(operation)) continue;
+    throw InvalidInput(str("the ", device, " device has no operation ", operation, " (step ", ref.id, " \"",
+                           ref.step->label, "\"); it has ", join(target.collectives, ", "), ", ",
+                           join(target.kernels, ", ")));
+  }
+}
+
+}  // namespace cp
