@@ -128,8 +128,8 @@ struct Merge {
   }
 
   CP_DEVICE void merge_packs(const Row* rows, int begin, int packs) const {
-    InPack added[kPacks];
-    OutPack before[kPacks];
+    InPack added[kPacks] = {};
+    OutPack before[kPacks] = {};
     CP_UNROLL
     for (int i = 0; i < kPacks; ++i) {
       const int number = begin + i * kThreads;
