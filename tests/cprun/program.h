@@ -11,8 +11,8 @@ namespace cp::testing {
 
 struct ProgramEnd {
   int exit_code = -1;  // 128 + n when signal n ended it; -1: it did not end in time, and was killed
-  std::string out, err;
-  std::chrono::steady_clock::time_point when;
+  std::string out = {}, err = {};
+  std::chrono::steady_clock::time_point when = {};
 };
 
 // A program that runs, with its output in files. All its descendants inherit a variable by which they are found again.
