@@ -7,15 +7,18 @@
 
 namespace cp::cli {
 
+namespace {
+constexpr double kRounded = 999.5;  // three digits make it the next unit
+}  // namespace
+
 std::string human_us(double time_us) {
-  constexpr double kRounded = 999.5;  // three digits make it the next unit
   if (time_us < kRounded) return fmt::format("{:.3g} us", time_us);
   if (time_us < kRounded * 1e3) return fmt::format("{:.3g} ms", time_us / 1e3);
   return human_seconds(time_us / 1e6);
 }
 
 std::string human_seconds(double seconds) {
-  if (seconds < 1) return human_us(seconds * 1e6);
+  if (seconds < kRounded / 1e3) return human_us(seconds * 1e6);
   if (seconds < 120) return fmt::format("{:.3g} s", seconds);
   const auto whole = static_cast<std::int64_t>(std::round(seconds));
   return fmt::format("{} min {} s", whole / 60, whole % 60);

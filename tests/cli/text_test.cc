@@ -24,6 +24,10 @@ TEST(Units, AreReadable) {
   EXPECT_EQ(human_us(12.34), "12.3 us");
   EXPECT_EQ(human_us(1234), "1.23 ms");
   EXPECT_EQ(human_us(4.5e6), "4.5 s");
+  EXPECT_EQ(human_us(999'700), "1 s");
+  EXPECT_EQ(human_us(999'500), "1 s");
+  EXPECT_EQ(human_seconds(0.9997), "1 s");
+  EXPECT_EQ(human_seconds(0.9994), "999 ms");
   EXPECT_EQ(human_seconds(0.25), "250 ms");
   EXPECT_EQ(human_seconds(125.4), "2 min 5 s");
   EXPECT_EQ(human_count(0), "0");
