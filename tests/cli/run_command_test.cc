@@ -45,8 +45,8 @@ TEST(RunCommand, PlansForAGpuKeepTheirBounds) {
                                         "16",  "--dtype",   "bf16", "--causal",     "--backward"};
   const Finished finished = cpsim(with(run, {"--target", "sm90", "--json"}));
   EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
-  for (const auto& row : nlohmann::json::parse(finished.out)["strategies"])
-    EXPECT_EQ(row["exact"], true) << row;
+  const auto report = nlohmann::json::parse(finished.out);
+  for (const auto& row : report["strategies"]) EXPECT_EQ(row["exact"], true) << row;
   const Finished wrong = cpsim(with(run, {"--target", "sm91"}));
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("--target sm91: target 'sm91' is none of host, sm80, sm90, sm100, sm120"));
