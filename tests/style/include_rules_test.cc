@@ -210,7 +210,7 @@ std::vector<Include> includes_of(const std::string& text) {
 
 bool may_include_devices(const std::string& path) {
   return path.starts_with("runtime/") || path.starts_with("tests/gpu/") ||
-         path.starts_with("tests/emulated_gpu/") || path == "benchmarks/gpu_benchmark.cc";
+         path.starts_with("tests/emulated_gpu/") || path.starts_with("benchmarks/gpu/");
 }
 
 // Why `include` may not be in the file `path`; empty if it may.

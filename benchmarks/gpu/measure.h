@@ -1,0 +1,49 @@
+// How the GPU's benchmarks measure: plans on a device of one rank and work on a stream, both by CUDA's events, taking turns.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <benchmark/benchmark.h>
+#include <cuda_runtime_api.h>
+
+#include "runtime/nccl/nccl_device.h"
+#include "shared/plan/plan.h"
+
+namespace cp::benchmarks {
+
+// A device of one rank without peers, on GPU 0.
+std::unique_ptr<runtime::NcclDevice> make_device(Rank rank = 0);
+
+// Seconds of one run of the prepared plan, from the begin of its first step to the end of its last; of `runs` in a row.
+double seconds_of_plan(runtime::NcclDevice& device, const Plan& plan, int runs);
+
+// The same of anything that `enqueue` puts on a stream of its own.
+double seconds_on_stream(int runs, const std::function<void(cudaStream_t)>& enqueue);
+
+// One after the other, so that both see the same clocks. Counters: the medians "ours_us" and "library_us", and "share", how much
+// of the library's rate ours has.
+void compare(benchmark::State& state, const std::function<double()>& ours,
+             const std::function<double()>& library);
+
+double median(std::vector<double> values);
+
+// Values of size 1/4 to 1/2 and any sign in all inputs, of 16 bits or 32: products of small numbers and of huge ones cost
+// different power, and so different clocks.
+void upload_values(runtime::NcclDevice& device, const Plan& plan);
+
+// Zeroed memory of the GPU.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(std::int64_t bytes);
+  ~DeviceBytes();
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+}  // namespace cp::benchmarks

@@ -1,0 +1,11 @@
+// The suites of gpu_benchmark; each registers its benchmarks.
+#pragma once
+
+namespace cp::benchmarks {
+
+void register_attention();
+void register_ring();
+void register_moves();
+void register_host_cost();
+
+}  // namespace cp::benchmarks
