@@ -53,6 +53,13 @@ std::int64_t target_elements(const Layout& layout) {
 
 class RunOf : public testing::TestWithParam<Request> {};
 
+// Its arenas are larger than the redistribution declares.
+TEST_P(RunOf, TakesPlansForATargetThatAligns) {
+  RedistributeRunOptions options;
+  options.target = gpu_target("sm90");
+  EXPECT_NO_THROW(run_redistribution(plan(GetParam()), options));
+}
+
 TEST_P(RunOf, ComparesEveryElementOfEveryRank) {
   for (const Schedule schedule : {Schedule::parallel, Schedule::baton}) {
     RedistributeRunOptions options;
