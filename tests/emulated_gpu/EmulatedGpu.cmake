@@ -25,8 +25,8 @@ target_compile_definitions(cp_emulated_runtime PUBLIC CP_GPU_EMULATED CP_HAVE_NC
 target_link_libraries(cp_emulated_runtime PUBLIC cp::runtime_base cp_cuda_headers)
 
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "gpu/*.cc")
-set(gpu_test_helpers runtime/processes.cc identity/scenario_generator.cc conformance/device_suite.cc
-  conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc conformance/process_world.cc)
+set(gpu_test_helpers runtime/processes.cc identity/identity_case.cc identity/scenario_generator.cc
+  conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
 cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources}
   LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated)

@@ -1,0 +1,105 @@
+#include "tests/identity/identity_case.h"
+
+#include <cstddef>
+#include <exception>
+#include <fstream>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "cli/rank_job.h"
+#include "cli/trace_compare_report.h"
+#include "shared/base/text.h"
+#include "shared/plan/execute.h"
+#include "traces/compare.h"
+#include "traces/scenario.h"
+
+namespace cp::testing {
+namespace {
+
+// The job's buffers are on the host: where the device's are not, they go up before the pass, and come back after it.
+void run_pass(const Plan& plan, const Bindings& bindings, runtime::ProcessDevice& device, RankTrace& trace) {
+  const bool copies = !device.host_memory();
+  const auto is = [&plan](const Binding& binding, BufferKind kind) {
+    return plan.buffers[static_cast<std::size_t>(binding.buffer)].kind == kind;
+  };
+  device.prepare(plan, copies ? Bindings{} : bindings);
+  for (const Binding& binding : bindings) {
+    if (!copies || is(binding, BufferKind::output)) continue;
+    device.upload(binding.buffer, {static_cast<const std::byte*>(binding.data),
+                                   static_cast<std::size_t>(binding.size_bytes)});
+  }
+  enqueue_steps(plan, device, &trace);
+  device.synchronize();
+  for (const Binding& binding : bindings) {
+    if (!copies || is(binding, BufferKind::input)) continue;
+    device.download(binding.buffer,
+                    {static_cast<std::byte*>(binding.data), static_cast<std::size_t>(binding.size_bytes)});
+  }
+}
+
+RankTrace run_passes(cli::RankJob& job, runtime::ProcessDevice& device) {
+  RankTrace all;
+  all.rank = device.rank();
+  for (std::size_t pass = 0; pass < job.passes().size(); ++pass) {
+    RankTrace trace;
+    run_pass(job.passes()[pass], job.bind(pass), device, trace);
+    all.issued.insert(all.issued.end(), trace.issued.begin(), trace.issued.end());
+    for (OpRecord& record : device.take_observed()) all.observed.push_back(std::move(record));
+    all.digests.merge(job.digests(pass));
+  }
+  return all;
+}
+
+// What differs, in words.
+std::string run_case(const IdentityCase& identity_case, runtime::ProcessDevice& device) {
+  const auto job = cli::make_rank_job(identity_case.scenario, device.rank());
+  const auto simulated = identity_case.simulated.find(device.rank());
+  if (job->passes().empty() != (simulated == identity_case.simulated.end()))
+    return "a rank has a part in one world alone";
+  const RankTrace trace = run_passes(*job, device);
+  std::vector<std::string> findings = job->findings();
+  if (!job->passes().empty()) {
+    const TraceComparison comparison = compare_traces({simulated->second}, {trace});
+    if (!comparison.identical)
+      findings.push_back(cli::compare_text({"the simulated fabric", "the device", {}, {}, comparison}));
+  }
+  return join(findings, "\n");
+}
+
+}  // namespace
+
+IdentityCase make_identity_case(std::string name, proto::Scenario scenario, const Target& target) {
+  (scenario.has_run() ? *scenario.mutable_run()->mutable_target()
+                      : *scenario.mutable_redistribute()->mutable_target()) = target.name;
+  IdentityCase made{std::move(name), std::move(scenario), {}};
+  for (RankTrace& trace : cli::simulate(made.scenario)) {
+    const Rank rank = trace.rank;
+    made.simulated[rank] = std::move(trace);
+  }
+  return made;
+}
+
+std::string run_cases(const std::vector<IdentityCase>& cases, runtime::ProcessDevice& device,
+                      std::string_view cprun) {
+  std::string wrong;
+  for (const IdentityCase& one : cases) {
+    try {
+      const std::string finding = run_case(one, device);
+      if (!finding.empty()) wrong += explain(one, cprun, finding);
+    } catch (const std::exception& error) {
+      return wrong + explain(one, cprun, error.what());
+    }
+  }
+  return wrong;
+}
+
+std::string explain(const IdentityCase& identity_case, std::string_view cprun, std::string_view finding) {
+  const std::string path = str(::testing::TempDir(), identity_case.name, ".txtpb"),
+                    text = write_scenario_text(identity_case.scenario);
+  std::ofstream(path) << text;
+  return str("\n", finding, "\n", text, "again: ", cprun, " --nproc-per-node ",
+             cli::world_size_of(identity_case.scenario), " --verify ", path, "\n");
+}
+
+}  // namespace cp::testing
