@@ -41,11 +41,11 @@ endif()
 
 # What runs on several threads, alone, for the thread sanitizer: links no more than it needs, and is built on request.
 set(thread_sources ${gpu_test_sources})
-list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|nccl_(conformance|device|failure)_test)\\.cc$")
+list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|nccl_(conformance|device|failure|refusal|times)_test)\\.cc$")
 file(GLOB hand_plan_sources CONFIGURE_DEPENDS "support/hand_*.cc")
 cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
-  conformance/process_world.cc support/values.cc support/attention_reference.cc ${hand_plan_sources})
+  conformance/process_world.cc support/values.cc support/attention_reference.cc support/fabric_run.cc ${hand_plan_sources})
 set_target_properties(emulated_threads_test PROPERTIES EXCLUDE_FROM_ALL ON)
 target_link_libraries(emulated_threads_test PRIVATE cp_emulated_runtime cp::fabric ${cp_test_frameworks} cp_test_flags)
 

@@ -2,25 +2,19 @@
 #include "runtime/nccl/nccl_device.h"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <map>
-#include <mutex>
-#include <numeric>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/nccl/nccl_calls.h"
 #include "runtime/nccl/nccl_communicators.h"
-#include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/canonical.h"
-#include "shared/plan/execute.h"
-#include "sim/fabric/fabric.h"
 #include "tests/gpu/gpu_ranks.h"
+#include "tests/support/fabric_run.h"
 #include "tests/support/hand_plans.h"
-#include "tests/support/values.h"
 
 namespace cp {
 namespace {
@@ -29,42 +23,19 @@ using runtime::NcclDevice;
 using runtime::NcclOptions;
 using testing::BufferValues;
 using testing::GpuJob;
-using ::testing::HasSubstr;
 using testing::PlanCase;
 
 std::vector<std::string> nothing(int ranks) {
   return std::vector<std::string>(static_cast<std::size_t>(ranks));
 }
 
-struct FabricRun {
-  std::vector<BufferValues> outputs;  // by rank
-  std::vector<RankTrace> traces;
-};
-
-FabricRun run_on_fabric(const PlanCase& plan_case) {
-  sim::Fabric fabric(static_cast<int>(plan_case.plans.size()));
-  FabricRun run{std::vector<BufferValues>(plan_case.plans.size()), {}};
-  fabric.run([&](Rank rank, Device& device) {
-    run.outputs[static_cast<std::size_t>(rank)] =
-        run_plan_case(plan_case, rank, device, &fabric.traces()[static_cast<std::size_t>(rank)]);
-  });
-  run.traces = fabric.traces();
-  return run;
-}
-
-// Runs the case on the device; what differs from the definition or from the fabric, in words. Bits are compared where the case is
-// exact; attention is not.
-std::string compare_with_fabric(const PlanCase& plan_case, const FabricRun& fabric, NcclDevice& device) {
-  const Rank rank = device.rank();
+// With the fabric, and with the calls as they are recorded without a device.
+std::string compare(const PlanCase& plan_case, const testing::FabricRun& fabric, NcclDevice& device) {
   RankTrace trace;
-  const BufferValues outputs = run_plan_case(plan_case, rank, device, &trace);
-  trace.observed = device.take_observed();
-  if (const std::string wrong = compare_outputs(plan_case, rank, outputs); !wrong.empty()) return wrong;
-  if (plan_case.tolerance == 0 && outputs != fabric.outputs[static_cast<std::size_t>(rank)])
-    return plan_case.name + ": other bits than the fabric's";
-  const auto difference = first_difference({trace}, {fabric.traces[static_cast<std::size_t>(rank)]});
-  if (difference) return plan_case.name + ": " + *difference;
-  const Plan& plan = plan_case.plans[static_cast<std::size_t>(rank)];
+  if (const std::string wrong = testing::compare_with_fabric(plan_case, fabric, device, &trace);
+      !wrong.empty())
+    return wrong;
+  const Plan& plan = plan_case.plans[static_cast<std::size_t>(device.rank())];
   std::vector<OpRecord> recorded = observed_records(runtime::nccl_calls(plan), plan);
   std::ranges::stable_sort(recorded, {}, &OpRecord::stream);
   return recorded == trace.observed ? ""
@@ -76,16 +47,14 @@ using Change = std::function<void(NcclOptions&)>;
 std::vector<std::string> run_cases(
     const std::vector<PlanCase>& cases, bool split, const Change& change = [](NcclOptions&) {}) {
   const int ranks = static_cast<int>(cases.front().plans.size());
-  std::vector<FabricRun> fabric_runs;
-  for (const PlanCase& plan_case : cases) fabric_runs.push_back(run_on_fabric(plan_case));
+  const std::vector<testing::FabricRun> fabric_runs = testing::run_on_fabric(cases);
   const GpuJob job(ranks);
   return testing::run_gpu_ranks(ranks, [&](Rank rank) {
     NcclOptions options = split ? job.splitting_options(rank) : job.options(rank);
     change(options);
     NcclDevice device(options);
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      if (const std::string wrong = compare_with_fabric(cases[i], fabric_runs[i], device); !wrong.empty())
-        return wrong;
+      if (const std::string wrong = compare(cases[i], fabric_runs[i], device); !wrong.empty()) return wrong;
     }
     return std::string();
   });
@@ -207,116 +176,6 @@ TEST(NcclDevice, OldEventsStillOrderStreams) {
     return wrong == 0 ? "" : str(wrong, " elements were copied too early");
   };
   EXPECT_EQ(testing::run_gpu_ranks(1, run), nothing(1));
-}
-
-// ---- what is told about a run
-
-TEST(NcclDevice, TellsWhenStepsRanAndWhichCollectivesBegan) {
-  CP_REQUIRE_GPU();
-  const PlanCase plan_case = testing::prefetched_blocks(2, 3);
-  const GpuJob job(2);
-  EXPECT_EQ(testing::run_gpu_ranks(
-                2,
-                [&](Rank rank) -> std::string {
-                  std::map<std::string, std::vector<std::int64_t>> began;  // numbers, by group
-                  std::mutex mutex;
-                  NcclOptions options = job.options(rank);
-                  options.on_collective = [&](const runtime::CollectiveBegin& begin) {
-                    const std::lock_guard lock(mutex);
-                    began[begin.group.name].push_back(begin.number);
-                  };
-                  NcclDevice device(options);
-                  for (int run = 0; run < 2; ++run) {
-                    const Plan& plan = plan_case.plans[static_cast<std::size_t>(rank)];
-                    RankTrace trace;
-                    run_plan_case(plan_case, rank, device, &trace);
-                    const runtime::DeviceTimes times = device.take_times();
-                    if (times.steps.size() != trace.issued.size())
-                      return str(times.steps.size(), " times of ", trace.issued.size(), " steps");
-                    if (times.collectives.size() != device.take_observed().size())
-                      return "times of other collectives";
-                    std::map<StreamId, std::int64_t> ends;
-                    for (const TimedOp& op : times.steps) {
-                      // Clocks read a pair in the order in which it was recorded; two anchors may be some microseconds off.
-                      if (op.begin_ns < 0 || op.end_ns < op.begin_ns || op.begin_ns < ends[op.stream] - 1'000)
-                        return str(op.operation, " from ", op.begin_ns, " to ", op.end_ns);
-                      ends[op.stream] = op.end_ns;
-                    }
-                    std::map<std::string, std::int64_t> expected;
-                    for (const OpRecord& record : observed_records(runtime::nccl_calls(plan), plan))
-                      ++expected[record.group.name];
-                    const std::lock_guard lock(mutex);
-                    for (const auto& [group, count] : expected) {
-                      std::vector<std::int64_t> numbers(static_cast<std::size_t>((run + 1) * count));
-                      std::iota(numbers.begin(), numbers.end(), 0);
-                      if (began[group] != numbers) return str(group, ": began ", join(began[group]));
-                    }
-                  }
-                  return "";
-                }),
-            nothing(2));
-}
-
-// ---- refusals
-
-template <class F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
-Plan all_reduce_plan(Rank self, std::vector<Rank> ranks) {
-  PlanBuilder b(self, host_target());
-  const BufferId x = b.inout("x", DType::f32, 4);
-  b.add(b.stream("main"),
-        AllReduce{b.group("all", std::move(ranks)), ReduceOp::sum, flat_view(x, 0, 4), flat_view(x, 0, 4)});
-  return std::move(b).build({});
-}
-
-TEST(NcclDevice, RefusesPlansThatAreNotItsOwn) {
-  CP_REQUIRE_GPU();
-  const GpuJob job(1);
-  EXPECT_EQ(
-      testing::run_gpu_ranks(1,
-                             [&](Rank rank) -> std::string {
-                               NcclDevice device(job.options(rank));
-                               const Plan other = all_reduce_plan(1, {1});
-                               std::string said = refusal([&] { device.prepare(other, {}); });
-                               if (said != "the plan of rank 1 on the device of rank 0") return said;
-                               PlanBuilder b(rank, shape_target());
-                               const View x = flat_view(b.inout("x", DType::f32, 4), 0, 4);
-                               b.add(b.stream("s"), RowKernel{RowOperation::rotary, {}, {}, {x}}, "turn");
-                               const Plan lacking = std::move(b).build({});
-                               said = refusal([&] { device.prepare(lacking, {}); });
-                               if (said.find("no operation rotary (step 0 \"turn\")") == std::string::npos)
-                                 return said;
-                               const Plan plan = all_reduce_plan(0, {0});
-                               device.prepare(plan, {});  // as good as before
-                               device.synchronize();
-                               return "";
-                             }),
-      nothing(1));
-}
-
-TEST(NcclDevice, AGpuThatIsNotThereIsRefusedWithTheNumberThatAre) {
-  CP_REQUIRE_GPU();
-  EXPECT_EQ(testing::run_gpu_ranks(1,
-                                   [&](Rank) -> std::string {
-                                     const std::string said = refusal([] {
-                                       NcclOptions options;
-                                       options.cuda_device = 99;
-                                       const NcclDevice device(options);
-                                     });
-                                     return said == str("there is no GPU 99; this process sees ",
-                                                        runtime::gpu_count(), ", numbered from 0")
-                                                ? ""
-                                                : said;
-                                   }),
-            nothing(1));
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include "shared/plan/builder.h"
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
-#include "sim/fabric/fabric.h"
 #include "tests/runtime/processes.h"
+#include "tests/support/fabric_run.h"
 #include "tests/support/hand_plans.h"
 #include "tests/support/values.h"
 
@@ -27,44 +27,13 @@ TEST(GlooDevice, IsTestedWhereGlooWasFound) { GTEST_SKIP() << "built without Glo
 #else
 
 using runtime::GlooDevice;
-using testing::BufferValues;
 using testing::PlanCase;
 
 const std::vector<std::string> kNothing2(2), kNothing3(3);
 
-struct FabricRun {
-  std::vector<BufferValues> outputs;  // by rank
-  std::vector<RankTrace> traces;
-};
-
-FabricRun run_on_fabric(const PlanCase& plan_case) {
-  sim::Fabric fabric(static_cast<int>(plan_case.plans.size()));
-  FabricRun run{std::vector<BufferValues>(plan_case.plans.size()), {}};
-  fabric.run([&](Rank rank, Device& device) {
-    run.outputs[static_cast<std::size_t>(rank)] =
-        run_plan_case(plan_case, rank, device, &fabric.traces()[static_cast<std::size_t>(rank)]);
-  });
-  run.traces = fabric.traces();
-  return run;
-}
-
-// Runs the case on the device; what differs from the definition or from the fabric, in words.
-std::string compare_with_fabric(const PlanCase& plan_case, const FabricRun& fabric, GlooDevice& device) {
-  const Rank rank = device.rank();
-  RankTrace trace;
-  const BufferValues outputs = run_plan_case(plan_case, rank, device, &trace);
-  trace.observed = device.take_observed();
-  if (const std::string wrong = compare_outputs(plan_case, rank, outputs); !wrong.empty()) return wrong;
-  if (outputs != fabric.outputs[static_cast<std::size_t>(rank)])
-    return plan_case.name + ": other bits than the fabric's";
-  const auto difference = first_difference({trace}, {fabric.traces[static_cast<std::size_t>(rank)]});
-  return difference ? plan_case.name + ": " + *difference : "";
-}
-
 std::vector<std::string> run_cases(const std::vector<PlanCase>& cases) {
   const int ranks = static_cast<int>(cases.front().plans.size());
-  std::vector<FabricRun> fabric_runs;
-  for (const PlanCase& plan_case : cases) fabric_runs.push_back(run_on_fabric(plan_case));
+  const std::vector<testing::FabricRun> fabric_runs = testing::run_on_fabric(cases);
   const testing::TemporaryDirectory store;
   return testing::run_processes(ranks, [&](Rank rank) {
     GlooDevice device({.rank = rank, .store_directory = store.path()});
