@@ -91,6 +91,39 @@ TEST_F(CprunEmulated, PlansAreForTheGpuUnlessTheScenarioSaysOtherwise) {
   EXPECT_THAT(shown["host"], HasSubstr("attention_delta"));
 }
 
+TEST_F(CprunEmulated, GpusOfDifferentGenerationsRunPlansForATargetThatTheScenarioNames) {
+  const TemporaryFolder folder;
+  const auto run_for = [&](const std::string& target) {
+    return run(command({"--backend", "nccl", "--verify", attention(folder, target + "}")}),
+               {"CP_EMULATED_GPUS=2", "CP_EMULATED_GPU_CAPABILITY=8.0,9.0"});
+  };
+  const ProgramEnd nobody = run_for("");
+  EXPECT_EQ(nobody.exit_code, 2) << nobody.out;
+  EXPECT_THAT(nobody.err,
+              HasSubstr("the ranks' GPUs have different targets: sm80 (Emulated GPU (sm_80)) on rank 0, and "
+                        "sm90 (Emulated GPU (sm_90)) on rank 1; plans are for one, so name it in the "
+                        "scenario, as in target: \"sm"));
+  for (const char* target : {"host", "sm80", "sm90"}) {
+    const ProgramEnd end = run_for(str("target: \"", target, "\""));
+    EXPECT_EQ(end.exit_code, 0) << target << end.err;
+    EXPECT_THAT(end.out, HasSubstr("\nidentical: 2 ranks, ")) << target;
+  }
+}
+
+TEST_F(CprunEmulated, AGpuRefusesFusedStepsThatItsGenerationDoesNotTake) {
+  const TemporaryFolder folder;
+  const std::string path =
+      scenario(folder, R"(run { mesh: "cp=2" seq_len: 128 q_heads: 2 kv_heads: 2 head_dim: 136 dtype: bf16)"
+                       R"( causal: true backward: true target: "sm90" })");
+  const ProgramEnd end =
+      run(command({"--backend", "nccl", path}), {"CP_EMULATED_GPUS=2", "CP_EMULATED_GPU_CAPABILITY=9.0,8.0"});
+  EXPECT_EQ(end.exit_code, 2) << end.out;
+  EXPECT_THAT(
+      end.err,
+      AllOf(HasSubstr("cprun: rank 1 "), HasSubstr("(attention_backward)"),
+            HasSubstr("head_dim 136 is above 128, the backward kernels' limit; the exact engine takes")));
+}
+
 TEST_F(CprunEmulated, OptionsOfTheCommunicatorsAreTaken) {
   const TemporaryFolder folder;
   const ProgramEnd end = on_gpus(

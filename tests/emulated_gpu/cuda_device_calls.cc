@@ -62,10 +62,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call([&] {
     if (!is_device(device)) return cudaErrorInvalidDevice;
     *properties = {};
-    const std::string name = cp::str("Emulated GPU (sm_", compute_capability(), ")");
+    const std::string name = cp::str("Emulated GPU (sm_", compute_capability(device), ")");
     std::copy(name.begin(), name.end(), properties->name);
-    properties->major = compute_capability() / 10;
-    properties->minor = compute_capability() % 10;
+    properties->major = compute_capability(device) / 10;
+    properties->minor = compute_capability(device) % 10;
     properties->totalGlobalMem = device_memory().limit();
     properties->multiProcessorCount = kMultiprocessors;
     properties->warpSize = 32;

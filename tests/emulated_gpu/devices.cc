@@ -21,11 +21,14 @@ struct Gpus {
     const char* count = std::getenv("CP_EMULATED_GPUS");
     const long wanted = count != nullptr ? std::strtol(count, nullptr, 10) : 8;
     for (int i = 0; i < wanted; ++i) gpus.push_back(std::make_unique<Gpu>(i));
-    if (const char* text = std::getenv("CP_EMULATED_GPU_CAPABILITY"))
-      capability = static_cast<int>(std::strtod(text, nullptr) * 10 + 0.5);
+    if (const char* text = std::getenv("CP_EMULATED_GPU_CAPABILITY")) {
+      capabilities.clear();
+      for (const std::string_view one : split(text, ','))
+        capabilities.push_back(static_cast<int>(std::strtod(std::string(one).c_str(), nullptr) * 10 + 0.5));
+    }
   }
   std::vector<std::unique_ptr<Gpu>> gpus;
-  int capability = 90;
+  std::vector<int> capabilities = {90};
   pid_t process = getpid();
 };
 
@@ -41,7 +44,10 @@ bool is_default(cudaStream_t handle) { return handle == nullptr || handle == cud
 void say(const std::string& message) { std::fprintf(stderr, "emulated GPU: %s\n", message.c_str()); }
 
 int device_count() { return static_cast<int>(gpus().gpus.size()); }
-int compute_capability() { return gpus().capability; }
+int compute_capability(int device) {
+  const std::vector<int>& all = gpus().capabilities;
+  return all[std::min(static_cast<std::size_t>(device), all.size() - 1)];
+}
 Gpu& gpu(int device) { return *gpus().gpus.at(static_cast<std::size_t>(device)); }
 int current_device() { return t_device; }
 void set_current_device(int device) { t_device = device; }

@@ -1,7 +1,7 @@
 // The emulated GPUs of this process. How many there are, and what they have, is read from the environment once:
 //   CP_EMULATED_GPUS              how many (8)
 //   CP_EMULATED_GPU_MEMORY        bytes of each (16 GiB)
-//   CP_EMULATED_GPU_CAPABILITY    compute capability ("9.0")
+//   CP_EMULATED_GPU_CAPABILITY    compute capability ("9.0"), or one for each GPU ("8.0,9.0"): those without one have the last
 //
 // Stricter than a GPU, never laxer: addresses are checked, a child made by fork has no GPU, and a failed device stays failed.
 #pragma once
@@ -62,9 +62,9 @@ class Gpu {
 };
 
 int device_count();
-int compute_capability();  // 90
-Gpu& gpu(int device);      // one of device_count()
+Gpu& gpu(int device);  // one of device_count()
 int current_device();
+int compute_capability(int device = current_device());  // 90
 void set_current_device(int device);
 std::shared_ptr<Stream> find_stream(cudaStream_t handle);  // of any device; the default one of the current
 bool in_host_function();               // whether this thread runs a function of cudaLaunchHostFunc
