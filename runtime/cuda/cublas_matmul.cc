@@ -1,6 +1,7 @@
 #include "runtime/cuda/cublas_matmul.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -54,9 +55,11 @@ std::optional<Operand> operand(const View& matrix) {
 
 struct CublasMatMul::Impl {
   cublasHandle_t handle = nullptr;
+  std::map<StreamId, void*> workspaces;
 
   ~Impl() {
     if (handle != nullptr) cublasDestroy(handle);
+    for (const auto& [stream, workspace] : workspaces) cudaFree(workspace);
   }
   void start() {
     if (handle != nullptr) return;
@@ -65,26 +68,33 @@ struct CublasMatMul::Impl {
         handle,
         static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
   }
+  void* workspace_of(StreamId stream) {
+    void*& workspace = workspaces[stream];
+    if (workspace == nullptr) CP_CUDA(cudaMalloc(&workspace, kWorkspaceBytes));
+    return workspace;
+  }
 };
 
 CublasMatMul::CublasMatMul() : impl_(std::make_unique<Impl>()) {}
 CublasMatMul::~CublasMatMul() = default;
 
-PreparedKernel CublasMatMul::prepare(const MatMul& kernel, const CudaMemory& memory) {
+PreparedKernel CublasMatMul::prepare(const MatMul& kernel, StreamId stream_id, const CudaMemory& memory) {
   const auto in_type = type_of(memory.dtype(kernel.a)), out_type = type_of(memory.dtype(kernel.out));
   if (!in_type || !out_type || kernel.a.numel() == 0 || kernel.b.numel() == 0) return {};
   const auto a = operand(kernel.a), b = operand(kernel.b), out = operand(kernel.out);
   if (!a || !b || !out || out->operation != CUBLAS_OP_N) return {};
   impl_->start();
   const auto compute = *in_type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
-  return [this, &kernel, &memory, a = *a, b = *b, out = *out, in_type = *in_type, out_type = *out_type,
+  return [handle = impl_->handle, workspace = impl_->workspace_of(stream_id), &kernel, &memory, a = *a,
+          b = *b, out = *out, in_type = *in_type, out_type = *out_type,
           compute](std::int64_t iteration, cudaStream_t stream) {
     const float one = 1, before = kernel.accumulate ? 1.0f : 0.0f;
-    CP_CUBLAS(cublasSetStream(impl_->handle, stream));
-    CP_CUBLAS(cublasSetWorkspace(impl_->handle, nullptr, 0));  // setting the stream gave it the library's own
-    CP_CUBLAS(cublasGemmEx_64(impl_->handle, b.operation, a.operation, kernel.out.shape[1],
-                              kernel.out.shape[0], kernel.a.shape[1], &one, memory.at(kernel.b, iteration),
-                              in_type, b.leading, memory.at(kernel.a, iteration), in_type, a.leading, &before,
+    CP_CUBLAS(cublasSetStream(handle, stream));
+    CP_CUBLAS(
+        cublasSetWorkspace(handle, workspace, kWorkspaceBytes));  // setting the stream gave it the library's
+    CP_CUBLAS(cublasGemmEx_64(handle, b.operation, a.operation, kernel.out.shape[1], kernel.out.shape[0],
+                              kernel.a.shape[1], &one, memory.at(kernel.b, iteration), in_type, b.leading,
+                              memory.at(kernel.a, iteration), in_type, a.leading, &before,
                               memory.at(kernel.out, iteration), out_type, out.leading, compute,
                               CUBLAS_GEMM_DEFAULT));
   };

@@ -1,6 +1,8 @@
-// Matrix products by cuBLAS, without memory beside the operands'.
+// Matrix products by cuBLAS. Each of a plan's streams that has products has a workspace of its own, kWorkspaceBytes, which is not memory
+// of the plan: of the library's own one, whose use by two streams at once is nobody's promise, equal products need not be equal bits.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "runtime/cuda/cuda_memory.h"
@@ -11,14 +13,18 @@ namespace cp::runtime {
 
 class CublasMatMul {
  public:
+  // What cuBLAS itself takes on Hopper and Blackwell (cublasSetWorkspace in its guide).
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
   CublasMatMul();  // on the current device; the library is started by the first product
   ~CublasMatMul();
   CublasMatMul(const CublasMatMul&) = delete;
   CublasMatMul& operator=(const CublasMatMul&) = delete;
 
-  // Nothing for what the library does not take: integers, empty sums, matrices whose rows and columns both have gaps. Sums are in f32
-  // and rounded once; f32 never becomes TF32. The result outlives this only unused.
-  PreparedKernel prepare(const MatMul& kernel, const CudaMemory& memory);
+  // For launches on the plan's stream. Nothing in a build without cuBLAS, and for what the library does not take: integers, empty sums,
+  // matrices whose rows and columns both have gaps. Sums are in f32 and rounded once; f32 never becomes TF32. The kernel and the memory
+  // outlive the result; so does this, while it is used. Throws InvalidInput where the workspace does not fit.
+  PreparedKernel prepare(const MatMul& kernel, StreamId stream, const CudaMemory& memory);
 
  private:
   struct Impl;

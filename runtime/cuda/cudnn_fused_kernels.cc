@@ -84,19 +84,14 @@ Tables tables_of(const CudnnAttention& call) {
 }
 
 struct CachedGraph {
-  CachedGraph(CudnnAttention call_in, CudnnGraph graph_in, const Tables& tables)
-      : call(std::move(call_in)), graph(std::move(graph_in)), uploaded(tables.bytes) {
-    for (const auto& [uid, offset] : tables.tensors) pack[uid] = uploaded.data() + offset;
+  CachedGraph(CudnnAttention call_in, CudnnGraph graph_in, const Tables& offsets)
+      : call(std::move(call_in)), graph(std::move(graph_in)), uploaded(offsets.bytes) {
+    for (const auto& [uid, offset] : offsets.tensors) tables[uid] = uploaded.data() + offset;
   }
   const CudnnAttention call;
   const CudnnGraph graph;
   const UploadedBytes uploaded;
-  std::unordered_map<std::int64_t, void*> pack;  // by uid; a launch fills in the operands
-};
-
-struct PreparedStep {
-  std::shared_ptr<CachedGraph> cached;
-  std::string name;  // for messages
+  std::unordered_map<std::int64_t, void*> tables;  // on the GPU, by uid
 };
 
 using Operand = std::pair<CudnnTensor, const View*>;
@@ -113,16 +108,15 @@ std::vector<Operand> operand_views(const AttentionBackward& step) {
           {CudnnTensor::dk, &step.dk},   {CudnnTensor::dv, &step.dv}};
 }
 
-// Throws InvalidInput, to which the caller adds the step.
 template <class Op>
-CudnnAttention call_of(const Plan& plan, const Op& step) {
+CudnnAttention call_of(const Op& step, const CudaMemory& memory) {
   const Shape &q = step.q.shape, &v = step.v.shape;
   auto shape = fused_form(step.slices, q[1], v[1]);
   if (!shape)
     throw InvalidInput(str("its ", step.slices.size(), " mask slices over ", q[1], " queries and ", v[1],
                            " keys are not of a form that cuDNN takes"));
   shape->backward = std::is_same_v<Op, AttentionBackward>;
-  shape->dtype = plan.buffers[static_cast<std::size_t>(step.q.buffer)].dtype;
+  shape->dtype = memory.dtype(step.q);
   shape->batch = q[0];
   shape->q_heads = q[2];
   shape->kv_heads = v[2];
@@ -147,21 +141,7 @@ struct FusedKernels::Impl {
     if (handle) static_cast<void>(fe::detail::destroy_handle(handle));
   }
 
-  template <class Op>
-  PreparedStep prepare(const Plan& plan, const Op& step) {
-    const CudnnAttention call = call_of(plan, step);
-    PreparedStep prepared{graph_of(call), {}};
-    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(step.workspace.buffer)];
-    const std::int64_t given = step.workspace.numel() * size_bytes(buffer.dtype);
-    const std::int64_t needed = packed_lse_bytes(call.shape) + prepared.cached->graph.workspace_bytes;
-    if (needed > given)
-      throw InvalidInput(str(to_text(call.shape), ": cuDNN needs ", needed,
-                             " bytes of workspace and the plan has ", given, " (engine ",
-                             prepared.cached->graph.engine, ")"));
-    return prepared;
-  }
-
-  std::shared_ptr<CachedGraph> graph_of(const CudnnAttention& call) {
+  std::shared_ptr<const CachedGraph> graph_of(const CudnnAttention& call) {
     const auto known = std::ranges::find(
         cache, call, [](const auto& cached) -> const CudnnAttention& { return cached->call; });
     if (known != cache.end()) {
@@ -181,72 +161,85 @@ struct FusedKernels::Impl {
     return cache.front();
   }
 
-  template <class Op>
-  void launch(const Op& step, const CudaMemory& memory, std::int64_t iteration, cudaStream_t stream) {
-    const auto found = steps.find(&step);
-    CP_INVARIANT(found != steps.end(), "a fused attention step that was not prepared");
-    CachedGraph& cached = *found->second.cached;
-    const FusedShape& shape = cached.call.shape;
-    if (!has_stream || stream != current_stream) {
-      check_cudnn(fe::detail::set_stream(handle, stream), "cudnnSetStream");
-      current_stream = stream;
-      has_stream = true;
-    }
-    for (const auto& [operand, view] : operand_views(step))
-      cached.pack[static_cast<std::int64_t>(operand)] = memory.at(*view, iteration);
-    std::byte* workspace = memory.at(step.workspace, iteration);
-    auto* const lse = reinterpret_cast<float*>(memory.at(step.lse, iteration));
-    auto* const packed_lse = reinterpret_cast<float*>(workspace);
-    const bool is_packed = !shape.documents.empty();
-    cached.pack[static_cast<std::int64_t>(CudnnTensor::lse)] = is_packed ? packed_lse : lse;
-    if (is_packed && shape.backward) transpose_f32(stream, lse, packed_lse, shape.q_heads, shape.q_len);
-    fe::error_t status =
-        cached.graph.graph->execute(handle, cached.pack, workspace + packed_lse_bytes(shape));
-    if (status.is_bad())
-      throw InvalidInput(
-          str(found->second.name, ": ", to_text(shape), ": cuDNN did not run it: ", status.get_message()));
-    if (is_packed && !shape.backward) transpose_f32(stream, packed_lse, lse, shape.q_len, shape.q_heads);
+  void use(cudaStream_t stream) {
+    if (has_stream && stream == current_stream) return;
+    check_cudnn(fe::detail::set_stream(handle, stream), "cudnnSetStream");
+    current_stream = stream;
+    has_stream = true;
   }
 
   int device = 0;
   cudnnHandle_t handle = nullptr;
   cudaStream_t current_stream = nullptr;
   bool has_stream = false;
-  std::list<std::shared_ptr<CachedGraph>> cache;        // latest first
-  std::unordered_map<const void*, PreparedStep> steps;  // of the prepared plan, by the kernel's address
+  std::list<std::shared_ptr<const CachedGraph>> cache;  // latest first
 };
+
+namespace {
+
+// One step's call: its graph, and the addresses that the graph gets.
+template <class Op>
+class FusedCall {
+ public:
+  // Throws InvalidInput where the step has too little workspace.
+  FusedCall(std::shared_ptr<const CachedGraph> cached, const Op& step, const CudaMemory& memory)
+      : cached_(std::move(cached)), step_(step), memory_(memory), pack_(cached_->tables) {
+    const CudnnGraph& graph = cached_->graph;
+    const std::int64_t given = step.workspace.numel() * size_bytes(memory.dtype(step.workspace)),
+                       needed = packed_lse_bytes(shape()) + graph.workspace_bytes;
+    if (needed > given)
+      throw InvalidInput(str(to_text(shape()), ": cuDNN needs ", needed,
+                             " bytes of workspace and the plan has ", given, " (engine ", graph.engine, ")"));
+    for (const auto& [operand, view] : operand_views(step)) operands_.emplace_back(&slot(operand), view);
+    lse_ = &slot(CudnnTensor::lse);
+  }
+
+  void enqueue(cudnnHandle_t handle, std::int64_t iteration, cudaStream_t stream) {
+    for (const auto& [address, view] : operands_) *address = memory_.at(*view, iteration);
+    std::byte* const workspace = memory_.at(step_.workspace, iteration);
+    auto* const lse = reinterpret_cast<float*>(memory_.at(step_.lse, iteration));
+    auto* const packed_lse = reinterpret_cast<float*>(workspace);
+    const bool is_packed = !shape().documents.empty();
+    *lse_ = is_packed ? packed_lse : lse;
+    if (is_packed && shape().backward) transpose_f32(stream, lse, packed_lse, shape().q_heads, shape().q_len);
+    fe::error_t status =
+        cached_->graph.graph->execute(handle, pack_, workspace + packed_lse_bytes(shape()));
+    if (status.is_bad())
+      throw InvalidInput(str(to_text(shape()), ": cuDNN did not run it: ", status.get_message()));
+    if (is_packed && !shape().backward)
+      transpose_f32(stream, packed_lse, lse, shape().q_len, shape().q_heads);
+  }
+
+ private:
+  const FusedShape& shape() const { return cached_->call.shape; }
+  void*& slot(CudnnTensor tensor) { return pack_[static_cast<std::int64_t>(tensor)]; }
+
+  const std::shared_ptr<const CachedGraph> cached_;
+  const Op& step_;
+  const CudaMemory& memory_;
+  std::unordered_map<std::int64_t, void*> pack_;          // by uid
+  std::vector<std::pair<void**, const View*>> operands_;  // addresses in the pack
+  void** lse_ = nullptr;
+};
+
+}  // namespace
 
 FusedKernels::FusedKernels() : impl_(std::make_unique<Impl>()) {}
 FusedKernels::~FusedKernels() = default;
 
-void FusedKernels::prepare(const Plan& plan) {
-  impl_->steps.clear();
-  for (const StepRef& ref : steps_of(plan)) {
-    const auto* kernel = std::get_if<Kernel>(&ref.step->work);
-    if (!kernel) continue;
-    const auto prepare_op = [&]<class Op>(const Op& op) {
-      if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
-        if (op.engine != AttentionEngine::fused) return;
-        const std::string name = str("step ", ref.id, " (", operation_name(ref.step->work),
-                                     ref.step->label.empty() ? "" : ", ", ref.step->label, ")");
-        try {
-          impl_->steps.emplace(&op, impl_->prepare(plan, op)).first->second.name = name;
-        } catch (const InvalidInput& error) {
-          throw InvalidInput(str(name, ": ", error.what(), "; the exact engine takes any shape"));
-        }
-      }
-    };
-    std::visit(prepare_op, *kernel);
-  }
+template <class Op>
+PreparedKernel FusedKernels::prepare_step(const Op& step, const CudaMemory& memory) {
+  auto call = std::make_shared<FusedCall<Op>>(impl_->graph_of(call_of(step, memory)), step, memory);
+  return [impl = impl_.get(), call = std::move(call)](std::int64_t iteration, cudaStream_t stream) {
+    impl->use(stream);
+    call->enqueue(impl->handle, iteration, stream);
+  };
 }
-
-void FusedKernels::launch(const AttentionForward& step, const CudaMemory& memory, std::int64_t iteration,
-                          cudaStream_t stream) {
-  impl_->launch(step, memory, iteration, stream);
+PreparedKernel FusedKernels::prepare(const AttentionForward& step, const CudaMemory& memory) {
+  return prepare_step(step, memory);
 }
-void FusedKernels::launch(const AttentionBackward& step, const CudaMemory& memory, std::int64_t iteration,
-                          cudaStream_t stream) {
-  impl_->launch(step, memory, iteration, stream);
+PreparedKernel FusedKernels::prepare(const AttentionBackward& step, const CudaMemory& memory) {
+  return prepare_step(step, memory);
 }
 
 std::map<std::string, std::string> FusedKernels::library_versions() {

@@ -4,9 +4,6 @@
 #include <variant>
 
 #include "runtime/cuda/prepared_kernels.h"
-#if defined(CP_HAVE_CUBLAS)
-#include "runtime/cuda/cublas_matmul.h"
-#endif
 #include "shared/base/error.h"
 #include "shared/base/types.h"
 #include "shared/plan/target.h"
@@ -14,65 +11,65 @@
 namespace cp::runtime {
 namespace {
 
-// Without the library, the project's own kernels run fused steps too.
-#if defined(CP_HAVE_CUDNN)
-constexpr bool kHasFused = true;
-#else
-constexpr bool kHasFused = false;
-#endif
-
 std::string named(const Step& step) {
   const std::string operation(operation_name(step.work));
   return step.label.empty() ? operation : str(operation, " \"", step.label, "\"");
 }
 
-}  // namespace
+// Chooses among the libraries' kernels and the project's own.
+class Preparation {
+ public:
+  Preparation(const CudaMemory& memory, LibraryKernels& libraries) : memory_(memory), libraries_(libraries) {}
 
-struct StepKernels::Impl {
-  Impl(const CudaMemory& plan_memory, FusedKernels& fused_kernels)
-      : memory(plan_memory), fused(fused_kernels) {}
-
-  const CudaMemory& memory;
-  FusedKernels& fused;
-#if defined(CP_HAVE_CUBLAS)
-  CublasMatMul cublas;
-#endif
-  std::unordered_map<const Step*, PreparedKernel> kernels;
-
-  PreparedKernel prepare_step(const Step& step) {
-    return std::visit(Overloaded{[&](const auto& op) { return prepare(op, memory); },
-                                 [&](const MatMul& op) { return prepare_matmul(op); },
-                                 [&](const AttentionForward& op) { return prepare_attention(op); },
-                                 [&](const AttentionBackward& op) { return prepare_attention(op); },
+  PreparedKernel kernel_of(const Step& step) const {
+    return std::visit(Overloaded{[&](const auto& op) { return prepare(op, memory_); },
+                                 [&](const MatMul& op) { return product(op, step.stream); },
+                                 [&](const AttentionForward& op) { return attention(op); },
+                                 [&](const AttentionBackward& op) { return attention(op); },
                                  [&](const RowKernel& op) -> PreparedKernel {
-                                   throw InvalidInput(str("step ", named(step), ": the GPU has no kernel ",
-                                                          name(op.operation), "; there is ",
-                                                          join(host_target().kernels, ", ")));
+                                   throw InvalidInput(str("the GPU has no kernel ", name(op.operation),
+                                                          "; there is ", join(host_target().kernels, ", ")));
                                  }},
                       std::get<Kernel>(step.work));
   }
 
-  PreparedKernel prepare_matmul(const MatMul& op) {
-#if defined(CP_HAVE_CUBLAS)
-    if (PreparedKernel kernel = cublas.prepare(op, memory)) return kernel;
-#endif
-    return prepare(op, memory);
+ private:
+  PreparedKernel product(const MatMul& op, StreamId stream) const {
+    if (PreparedKernel kernel = libraries_.products.prepare(op, stream, memory_)) return kernel;
+    return prepare(op, memory_);
   }
 
   template <class Op>
-  PreparedKernel prepare_attention(const Op& op) {
-    if (!kHasFused || op.engine != AttentionEngine::fused) return prepare(op, memory);
-    return [this, &op](std::int64_t iteration, cudaStream_t stream) {
-      fused.launch(op, memory, iteration, stream);
-    };
+  PreparedKernel attention(const Op& op) const {
+    if (op.engine == AttentionEngine::exact) return prepare(op, memory_);
+    try {
+      if (PreparedKernel kernel = libraries_.fused.prepare(op, memory_)) return kernel;
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(str(error.what(), "; the exact engine takes any shape"));
+    }
+    return prepare(op, memory_);
   }
+
+  const CudaMemory& memory_;
+  LibraryKernels& libraries_;
 };
 
-StepKernels::StepKernels(const Plan& plan, const CudaMemory& memory, FusedKernels& fused)
-    : impl_(std::make_unique<Impl>(memory, fused)) {
-  if (kHasFused) fused.prepare(plan);
+}  // namespace
+
+struct StepKernels::Impl {
+  std::unordered_map<const Step*, PreparedKernel> kernels;
+};
+
+StepKernels::StepKernels(const Plan& plan, const CudaMemory& memory, LibraryKernels& libraries)
+    : impl_(std::make_unique<Impl>()) {
+  const Preparation preparation(memory, libraries);
   for (const StepRef& ref : steps_of(plan)) {
-    if (!is_collective(*ref.step)) impl_->kernels.emplace(ref.step, impl_->prepare_step(*ref.step));
+    if (is_collective(*ref.step)) continue;
+    try {
+      impl_->kernels.emplace(ref.step, preparation.kernel_of(*ref.step));
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(str("step ", ref.id, " (", named(*ref.step), "): ", error.what()));
+    }
   }
 }
 
@@ -81,7 +78,11 @@ StepKernels::~StepKernels() = default;
 void StepKernels::launch(const Step& step, std::int64_t iteration, cudaStream_t stream) {
   const auto kernel = impl_->kernels.find(&step);
   CP_INVARIANT(kernel != impl_->kernels.end(), named(step), " is no kernel step of the prepared plan");
-  kernel->second(iteration, stream);
+  try {
+    kernel->second(iteration, stream);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(str(named(step), ": ", error.what()));
+  }
 }
 
 }  // namespace cp::runtime

@@ -7,16 +7,23 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/cublas_matmul.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/fused_kernels.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
 
+// What NVIDIA's libraries keep over plans: handles, graphs, workspaces. One for each rank and GPU.
+struct LibraryKernels {
+  FusedKernels fused;
+  CublasMatMul products;
+};
+
 class StepKernels {
  public:
-  // The plan, the memory and `fused` outlive this. Blocks. Throws InvalidInput for a kernel that the device lacks, naming the step.
-  StepKernels(const Plan& plan, const CudaMemory& memory, FusedKernels& fused);
+  // The plan, the memory and the libraries outlive this. Blocks. Throws InvalidInput for a kernel that the device lacks, naming the step.
+  StepKernels(const Plan& plan, const CudaMemory& memory, LibraryKernels& libraries);
   ~StepKernels();
   StepKernels(const StepKernels&) = delete;
   StepKernels& operator=(const StepKernels&) = delete;

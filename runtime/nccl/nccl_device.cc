@@ -11,7 +11,6 @@
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_streams.h"
-#include "runtime/cuda/fused_kernels.h"
 #include "runtime/cuda/host_copies.h"
 #include "runtime/cuda/step_kernels.h"
 #include "runtime/errors.h"
@@ -78,7 +77,7 @@ class NcclDevice::Impl {
     refuse_unknown_operations(plan, target_, "nccl");
     forget_plan();
     memory_.emplace(plan, bindings);
-    kernels_.emplace(plan, *memory_, fused_);
+    kernels_.emplace(plan, *memory_, libraries_);
     choose_streams(plan);
     connect(plan);
     number_steps(plan);
@@ -349,7 +348,7 @@ class NcclDevice::Impl {
   NcclHandles handles_;
   FirstError error_;
   NcclCommunicators communicators_;
-  FusedKernels fused_;
+  LibraryKernels libraries_;
   HostCopies copies_;
   std::vector<CudaStream> stream_pools_[2];  // of normal and of high priority
 

@@ -7,18 +7,14 @@
 
 get_property(gpu_sources GLOBAL PROPERTY CP_GPU_SOURCES)
 get_property(top_sources GLOBAL PROPERTY CP_RUNTIME_TOP_SOURCES)
-list(FILTER gpu_sources EXCLUDE REGEX "/cuda/(cudnn|cublas|no)_[a-z_0-9]*\\.(cc|cu)$")  # NVIDIA's kernels; fused_kernels.cc has them on the host
+# Attention of NVIDIA's is fused_kernels.cc, on the host.
+list(FILTER gpu_sources EXCLUDE REGEX "/cuda/(cudnn_[a-z_0-9]*|cublas_matmul|no_fused_kernels)\\.(cc|cu)$")
+list(APPEND gpu_sources ${PROJECT_SOURCE_DIR}/runtime/cuda/no_cublas_matmul.cc)
+list(REMOVE_DUPLICATES gpu_sources)
 set(cuda_sources ${gpu_sources})
 list(FILTER cuda_sources INCLUDE REGEX "\\.cu$")
 # Each folder has its own properties of a source, so those for nvcc (runtime/) stay as they are.
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
-# Fused steps go to FusedKernels (fused_kernels.cc here).
-foreach(source IN LISTS gpu_sources)
-  if(source MATCHES "/step_kernels\\.cc$")
-    set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS CP_HAVE_CUDNN)
-  endif()
-endforeach()
-
 file(GLOB emulation_sources CONFIGURE_DEPENDS "emulated_gpu/*.cc")
 cp_add_library(emulated_runtime ${gpu_sources} ${top_sources} ${emulation_sources})
 target_compile_definitions(cp_emulated_runtime PUBLIC CP_GPU_EMULATED CP_HAVE_NCCL)

@@ -2,10 +2,8 @@
 #include "runtime/cuda/fused_kernels.h"
 
 #include <cstring>
-#include <set>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "shared/base/error.h"
@@ -27,15 +25,14 @@ bool is_lse(const Views& all, std::size_t index) { return index == (all.size() =
 
 const FusedAttention& library() { return cudnn_attention(str("sm", emulated::compute_capability())); }
 
-// Throws InvalidInput, to which the caller adds the step.
 template <class Op>
-void check(const Plan& plan, Op op) {
+void check(Op op, const CudaMemory& memory) {
   const Shape &q = op.q.shape, &v = op.v.shape;
   auto shape = fused_form(op.slices, q[1], v[1]);
   if (!shape)
     throw InvalidInput(str("its ", op.slices.size(), " mask slices are not of a form that cuDNN takes"));
   shape->backward = std::is_same_v<Op, AttentionBackward>;
-  shape->dtype = plan.buffers.at(static_cast<std::size_t>(op.q.buffer)).dtype;
+  shape->dtype = memory.dtype(op.q);
   shape->batch = q[0];
   shape->q_heads = q[2];
   shape->kv_heads = v[2];
@@ -49,8 +46,7 @@ void check(const Plan& plan, Op op) {
       throw InvalidInput(str("operand ", i, " has ", *why));
   }
   const std::int64_t needed = workspace_bytes(library(), *shape);
-  const Buffer& buffer = plan.buffers.at(static_cast<std::size_t>(op.workspace.buffer));
-  const std::int64_t given = op.workspace.numel() * size_bytes(buffer.dtype);
+  const std::int64_t given = op.workspace.numel() * size_bytes(memory.dtype(op.workspace));
   if (needed > given)
     throw InvalidInput(
         str(to_text(*shape), ": cuDNN needs ", needed, " bytes of workspace and the plan has ", given));
@@ -100,43 +96,23 @@ void enqueue(const Op& step, const CudaMemory& memory, std::int64_t iteration, c
 
 }  // namespace
 
-struct FusedKernels::Impl {
-  std::set<const void*> prepared;  // steps
-};
+struct FusedKernels::Impl {};
 
-FusedKernels::FusedKernels() : impl_(std::make_unique<Impl>()) {}
+FusedKernels::FusedKernels() = default;
 FusedKernels::~FusedKernels() = default;
 
-void FusedKernels::prepare(const Plan& plan) {
-  impl_->prepared.clear();
-  for (const StepRef& ref : steps_of(plan)) {
-    const auto* kernel = std::get_if<Kernel>(&ref.step->work);
-    if (kernel == nullptr) continue;
-    const auto prepare_op = [&]<class Op>(const Op& op) {
-      if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
-        if (op.engine != AttentionEngine::fused) return;
-        try {
-          check(plan, op);
-        } catch (const InvalidInput& error) {
-          throw InvalidInput(str("step ", ref.id, " (", operation_name(ref.step->work), "): ", error.what(),
-                                 "; the exact engine takes any shape"));
-        }
-        impl_->prepared.insert(&op);
-      }
-    };
-    std::visit(prepare_op, *kernel);
-  }
+template <class Op>
+PreparedKernel FusedKernels::prepare_step(const Op& step, const CudaMemory& memory) {
+  check(step, memory);
+  return [&step, &memory](std::int64_t iteration, cudaStream_t stream) {
+    enqueue(step, memory, iteration, stream);
+  };
 }
-
-void FusedKernels::launch(const AttentionForward& step, const CudaMemory& memory, std::int64_t iteration,
-                          cudaStream_t stream) {
-  CP_INVARIANT(impl_->prepared.contains(&step), "a fused attention step that was not prepared");
-  enqueue(step, memory, iteration, stream);
+PreparedKernel FusedKernels::prepare(const AttentionForward& step, const CudaMemory& memory) {
+  return prepare_step(step, memory);
 }
-void FusedKernels::launch(const AttentionBackward& step, const CudaMemory& memory, std::int64_t iteration,
-                          cudaStream_t stream) {
-  CP_INVARIANT(impl_->prepared.contains(&step), "a fused attention step that was not prepared");
-  enqueue(step, memory, iteration, stream);
+PreparedKernel FusedKernels::prepare(const AttentionBackward& step, const CudaMemory& memory) {
+  return prepare_step(step, memory);
 }
 
 std::map<std::string, std::string> FusedKernels::library_versions() { return {{"cudnn", "emulated"}}; }

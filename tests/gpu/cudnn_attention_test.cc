@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/cuda_error.h"
-#include "runtime/cuda/fused_kernels.h"
+#include "runtime/cuda/step_kernels.h"
 #include "runtime/nccl/nccl_device.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
@@ -239,10 +239,11 @@ class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DTyp
     const Step& planned = std::get<Step>(plan.segments[0]);
     validate_step(plan, planned, 1);
     run_.run_on_gpu([&](const runtime::CudaMemory& memory) {
-      runtime::FusedKernels fused;
-      fused.prepare(plan);
+      runtime::LibraryKernels libraries;
+      runtime::StepKernels kernels(plan, memory, libraries);
       for (int times = 0; times < 2; ++times)  // the second finds a workspace that was used
-        fused.launch(std::get<Op>(std::get<Kernel>(planned.work)), memory, 0, nullptr);
+        kernels.launch(planned, 0, nullptr);
+      CP_CUDA(cudaDeviceSynchronize());
     });
   }
 
@@ -359,9 +360,10 @@ TEST(FusedKernels, NameTheStepThatHasTooLittleWorkspace) {
   step.work = Kernel(op);
   step.label = "layer 7";
   plan.segments.emplace_back(step);
-  runtime::FusedKernels fused;
+  const runtime::CudaMemory memory(plan, {});
+  runtime::LibraryKernels libraries;
   try {
-    fused.prepare(plan);
+    runtime::StepKernels(plan, memory, libraries);
     FAIL() << "256 bytes of workspace were enough";
   } catch (const InvalidInput& error) {
     for (const char* part : {"step 0", "q_len 512", "bytes of workspace and the plan has 256", "exact"})

@@ -184,9 +184,9 @@ TEST(GpuStepKernels, RefusesRowKernelsByName) {
   step.work = Kernel(kernel);
   plan.segments = {step};
   const runtime::CudaMemory memory(plan, {});
-  runtime::FusedKernels fused;
+  runtime::LibraryKernels libraries;
   try {
-    runtime::StepKernels(plan, memory, fused);
+    runtime::StepKernels(plan, memory, libraries);
     FAIL();
   } catch (const InvalidInput& error) {
     EXPECT_NE(std::string(error.what()).find("rms_norm"), std::string::npos) << error.what();

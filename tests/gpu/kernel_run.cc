@@ -57,8 +57,8 @@ void KernelRun::run_on_gpu(const Kernel& kernel, std::int64_t iteration) {
   const Step& step = std::get<Repeat>(plan.segments[0]).steps[0];
   validate_step(plan, step, iteration + 1);
   run_on_gpu([&](const runtime::CudaMemory& memory) {
-    runtime::FusedKernels fused;
-    runtime::StepKernels kernels(plan, memory, fused);
+    runtime::LibraryKernels libraries;
+    runtime::StepKernels kernels(plan, memory, libraries);
     kernels.launch(step, iteration, nullptr);
     CP_CUDA(cudaDeviceSynchronize());
   });
