@@ -93,7 +93,11 @@ std::string why_no_gpu() {
   return gpus() > 0 ? "" : "no GPU: CUDA sees none";
 }
 
-GpuJob::GpuJob(int world_size) : world_size_(world_size) { static_cast<void>(gpus()); }
+GpuJob::GpuJob(int world_size) : world_size_(world_size) {
+#ifndef CP_GPU_EMULATED
+  static_cast<void>(gpus());  // known to the children
+#endif
+}
 
 runtime::NcclOptions GpuJob::options(Rank rank) const {
   runtime::NcclOptions options;
@@ -123,11 +127,18 @@ runtime::NcclOptions GpuJob::splitting_options(Rank rank) const {
 
 void use_gpu(Rank rank) { static_cast<void>(cudaSetDevice(rank % gpus())); }
 
-void become_rank(Rank rank, int world_size) {
-  if (world_size <= gpus()) return;
-  // NCCL takes ranks of one GPU for different hosts, which talk over sockets.
+// NCCL takes ranks of one GPU for different hosts, which talk over sockets.
+void share_gpu(Rank rank) {
   setenv("NCCL_HOSTID", str("rank", rank).c_str(), 1);
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+void share_no_gpu() {
+  for (const char* name : {"NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"}) unsetenv(name);
+}
+
+void become_rank(Rank rank, int world_size) {
+  if (world_size > gpus()) share_gpu(rank);
 }
 
 #ifdef CP_GPU_EMULATED

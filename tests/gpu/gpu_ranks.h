@@ -43,6 +43,11 @@ class GpuJob {
 // Makes the rank's GPU the thread's, for threads that go on with a device that another one made.
 void use_gpu(Rank rank);
 
+// In a process of a rank, before it has a device: tells NCCL, or not, that the rank may share its GPU, as cprun --allow-shared-gpu
+// does.
+void share_gpu(Rank rank);
+void share_no_gpu();
+
 // In a process of a rank, before it has a device: what it needs where several ranks have one GPU.
 void become_rank(Rank rank, int world_size);
 

@@ -211,22 +211,6 @@ TEST(NcclFailure, CallsThatDoNotMatchAreAnErrorOfTheEmulation) {
             kNothing2);
 }
 
-// Ranks that may share one say so by NCCL_HOSTID, which these have not.
-TEST(NcclFailure, TwoRanksOnOneGpuAreToldHow) {
-  const GpuJob job(2);
-  EXPECT_EQ(testing::run_gpu_ranks(2,
-                                   [&](Rank rank) {
-                                     NcclOptions options = job.options(rank);
-                                     options.cuda_device = 0;
-                                     NcclDevice device(options);
-                                     const Plan plan = sums(rank, {0, 1});
-                                     return expect<InvalidInput>(
-                                         [&] { device.prepare(plan, {}); },
-                                         {"cannot connect group all[0,1]", "--allow-shared-gpu"});
-                                   }),
-            kNothing2);
-}
-
 // The abort waits for what runs on the GPU, here a kernel that takes its time.
 TEST(NcclFailure, AnAbortThatHangsIsLeftBehind) {
   const GpuJob job(2);
