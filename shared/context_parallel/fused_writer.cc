@@ -138,7 +138,7 @@ void FusedWriter::attend_heads(const ForwardOperands& o, const AttentionCall& ca
   const View out = o.out.view(call.q, heads.q), lse = o.lse.view(call.q, heads.q);
   const bool out_beside =
       !first || (fused && (o.out.dtype != o.q.dtype || refuse_operand(shape, out, false).has_value()));
-  const bool lse_beside = !first || (fused && !is_contiguous(lse));
+  const bool lse_beside = !first || (fused && refuse_lse(shape, lse).has_value());
   const DType dtype = fused ? o.q.dtype : o.out.dtype;
   const View part = out_beside ? part_of("out part", dtype, o.out, call.q, heads.q) : out;
   const View part_lse = lse_beside ? part_of("lse part", call.q, heads.q) : lse;
@@ -201,14 +201,17 @@ void FusedWriter::attend_backward(const BackwardOperands& operands, const std::v
 
 FusedWriter::Landing FusedWriter::land(const AttentionCall& call, const FusedShape& shape,
                                        const Tensor& result, Range rows, Range heads, const Written& written,
-                                       const std::string& name) {
+                                       const std::string& name, bool arrives) {
   const bool fused = call.engine == AttentionEngine::fused, first = written.nothing(rows);
   if (!first) {
     for (const Range& gap : written.missing(rows)) writer_.fill(result.view(gap, heads), 0, "none yet");
   }
   const View there = result.view(rows, heads);
-  const bool beside =
-      fused && (!first || result.dtype != shape.dtype || refuse_operand(shape, there, true).has_value());
+  if (!fused) {
+    const bool beside = !first && arrives;
+    return {beside ? part_of(name, result.dtype, result, rows, heads) : there, there, !first};
+  }
+  const bool beside = !first || result.dtype != shape.dtype || refuse_operand(shape, there, true).has_value();
   return {beside ? part_of(name, shape.dtype, result, rows, heads) : there, there, !first};
 }
 
@@ -227,11 +230,11 @@ void FusedWriter::backward_heads(const BackwardOperands& o, const AttentionCall&
   if (!fused) writer_.make(*o.delta);
   const FusedShape shape = shape_of(heads, true, fused ? &call : nullptr);
   const Landing dq = land(call, shape, o.dq, call.q, heads.q, queries, "dq part"),
-                dk = land(call, shape, o.dk, call.k, heads.kv, keys, "dk part"),
-                dv = land(call, shape, o.dv, call.k, heads.kv, keys, "dv part");
+                dk = land(call, shape, o.dk, call.k, heads.kv, keys, "dk part", o.dkv_arrive),
+                dv = land(call, shape, o.dv, call.k, heads.kv, keys, "dv part", o.dkv_arrive);
   queries.add(call.q), keys.add(call.k);
   View lse = o.lse.view(call.q, heads.q);
-  if (fused && !is_contiguous(lse)) {
+  if (fused && refuse_lse(shape, lse).has_value()) {
     const View dense = part_of("lse part", call.q, heads.q);
     writer_.convert(lse, dense, label);
     lse = dense;
@@ -248,8 +251,8 @@ void FusedWriter::backward_heads(const BackwardOperands& o, const AttentionCall&
                                           .dv = dv.written,
                                           .softmax_scale = writer_.problem().scale(),
                                           .slices = call.slices,
-                                          .accumulate_dq = !fused && dq.adds,
-                                          .accumulate_dkv = !fused && dk.adds,
+                                          .accumulate_dq = dq.adds && dq.written == dq.result,
+                                          .accumulate_dkv = dk.adds && dk.written == dk.result,
                                           .out = fused ? o.delta->out.view(call.q, heads.q) : View{},
                                           .engine = call.engine,
                                           .workspace = workspace(call, shape)},

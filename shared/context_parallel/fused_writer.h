@@ -44,7 +44,7 @@ class FusedWriter {
                       Written& queries, Written& keys, const std::string& label);
   // Where a call's gradients go: to the result, or beside it.
   Landing land(const AttentionCall& call, const FusedShape& shape, const Tensor& result, Range rows,
-               Range heads, const Written& written, const std::string& name);
+               Range heads, const Written& written, const std::string& name, bool arrives = false);
   void bring_in(const Landing& landing, const std::string& label);
 
   PlanWriter& writer_;

@@ -53,6 +53,8 @@ struct BackwardOperands {
   RowDelta* delta = nullptr;
   Tensor dq, dk, dv;
   bool accumulate_dq = false, accumulate_dkv = false;
+  // Of fused targets: what dk and dv accumulate to comes from elsewhere, so nothing of it is touched before the kernel is done.
+  bool dkv_arrive = false;
 };
 
 // Heads whose kv heads serve equally many of them, local.

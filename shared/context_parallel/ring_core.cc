@@ -326,7 +326,8 @@ class RingBackward {
     } else if (!meets && !gradients_.begins(step)) {
       return;
     }
-    const bool beside = step > 0 && !gradients_.begins(step);
+    const bool adds = step > 0 && !gradients_.begins(step),
+               beside = adds && !writer_.is_fused();  // fused kernels' parts are beside anyway, 16 bits wide
     const auto written = [&](std::size_t i) {
       return step == 0 ? sums[i] : beside ? gradients_.part(i, step) : gradients_.slot(i, step);
     };
@@ -345,7 +346,8 @@ class RingBackward {
                                     written(kK),
                                     written(kV),
                                     dq_begun_,
-                                    false};
+                                    adds && !beside,
+                                    adds};
     writer_.attend_backward(operands,
                             mask_slices(writer_.problem(), writer_.context().q_rows(writer_.ring_index()),
                                         writer_.context().kv_rows(block)),

@@ -163,6 +163,17 @@ std::optional<std::string> refuse_operand(const FusedShape& shape, const View& v
   return {};
 }
 
+std::optional<std::string> refuse_lse(const FusedShape& shape, const View& lse) {
+  if (!is_contiguous(lse))
+    return str("lse has strides [", join(lse.strides), "] of a view [", join(lse.shape),
+               "] (batch, heads, seq), which is not contiguous; copy it");
+  constexpr std::int64_t kWide = 16 / 4;
+  if (shape.documents.empty() && (lse.offset % kWide != 0 || lse.advance.stride % kWide != 0))
+    return str("lse begins at element ", lse.offset, " and advances by ", lse.advance.stride,
+               "; both must be multiples of 16 bytes: copy it");
+  return {};
+}
+
 std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& shape) {
   const std::int64_t f32 = 4, heads = shape.batch * shape.q_heads;
   const auto documents = static_cast<std::int64_t>(shape.documents.size());

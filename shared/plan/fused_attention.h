@@ -55,8 +55,11 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
 
 // Why a view does not do as an operand (q, k, v, out, dout or a gradient: dq, dk, dv) of such a call; nothing where it does. All but the
 // last stride, which is 1, and the place in the buffer are multiples of 16 bytes (kernels move vectors; they do not check). With
-// several documents heads lie within a row, and gradients are dense. lse is contiguous.
+// several documents heads lie within a row, and gradients are dense.
 std::optional<std::string> refuse_operand(const FusedShape& shape, const View& view, bool is_gradient);
+
+// The same for lse: contiguous, and beginning at a multiple of 16 bytes, but with several documents, whose lse goes through the workspace.
+std::optional<std::string> refuse_lse(const FusedShape& shape, const View& lse);
 
 // Bytes of workspace that suffice for a shape that is not refused: an upper bound, a multiple of 256. Forward it is small; backward it
 // holds dq in f32 and, with fewer key heads than query heads, dk and dv of each query head.

@@ -230,8 +230,6 @@ class StepRules : ViewRules {
     for (const Views& views : {operands, gradients}) {
       for (const View* view : views) same_dtype(op.q, *view);
     }
-    require(is_contiguous(op.lse), "lse is ", text(op.lse),
-            ", which is not contiguous; a fused one needs that: copy it");
     const Shape &q = op.q.shape, &v = op.v.shape;
     std::optional<FusedShape> shape = fused_form(op.slices, q[1], v[1]);
     require(shape.has_value(), "its ", op.slices.size(), " mask slices over ", q[1], " queries and ", v[1],
@@ -250,6 +248,8 @@ class StepRules : ViewRules {
         if (reason) fail("as an operand of fused attention, ", text(*view), " does not do: ", *reason);
       }
     }
+    if (const auto reason = refuse_lse(*shape, op.lse))
+      fail("for fused attention, ", text(op.lse), " does not do: ", *reason);
     const std::int64_t bytes = workspace_bytes(*library, *shape);
     require(!is_absent(op.workspace), "is fused and has no workspace; it needs ", bytes, " bytes");
     contiguous(op.workspace);

@@ -97,6 +97,24 @@ TEST(FusedPlans, AHeadTailRingCallsOnceAStep) {
   }
 }
 
+// One head, whose rows from the second on are a contiguous lse that is out of line: both passes read or write a copy.
+TEST(FusedPlans, LseOfSomeRowsOfOneHeadIsInLine) {
+  AttentionRequest request = head_tail_ring();
+  request.problem.q_heads = request.problem.kv_heads = 1;
+  request.strategy.balance = parse_balance("striped:1");
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    const std::vector<Plan> plans = attention_plans(request, pass, gpu_target("sm90"));
+    EXPECT_EQ(count_calls(plans, AttentionEngine::fused), 16);
+    for (const Plan& plan : plans) {
+      for (const StepRef& ref : steps_of(plan)) {
+        visit_operation(ref.step->work, [&](const auto& op) {
+          if constexpr (requires { op.engine; }) EXPECT_EQ(op.lse.offset % 4, 0);
+        });
+      }
+    }
+  }
+}
+
 // The steps alone: a call of rank 1 against its own block, one against the head of the block before, ones of its tail.
 TEST(FusedPlans, TextOfAForwardPlan) {
   AttentionRequest request = head_tail_ring();

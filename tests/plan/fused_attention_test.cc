@@ -163,6 +163,26 @@ TEST(FusedAttention, RefusesOperandsByTheirStrides) {
 }
 
 // Sizes that cuDNN 9.19 asked for (tests/cudnn/support_test.cc asks it again): the bound is above each, by little where it is large.
+TEST(FusedAttention, RefusesAnLseThatIsScatteredOrOutOfLine) {
+  FusedShape shape = call();
+  const View lse = dense_view(0, 8, {1, 2, 6});
+  const auto refused = [&](auto change) {
+    View view = lse;
+    change(view);
+    return refuse_lse(shape, view).has_value();
+  };
+  const auto moved = [](View& view) { view.offset += 2; };
+  const auto advancing = [](View& view) { view.advance.stride = 6; };
+  EXPECT_FALSE(refuse_lse(shape, lse));
+  EXPECT_TRUE(refused(moved));
+  EXPECT_TRUE(refused(advancing));
+  EXPECT_TRUE(refused([](View& view) { view.strides[1] = 8; }));
+  shape.documents = {{512, 512}, {512, 512}};  // goes through the workspace
+  EXPECT_FALSE(refused(moved));
+  EXPECT_FALSE(refused(advancing));
+  EXPECT_TRUE(refused([](View& view) { view.strides[1] = 8; }));
+}
+
 TEST(FusedAttention, WorkspaceBoundsWhatTheLibraryAsksFor) {
   struct Seen {
     const char* gpu;

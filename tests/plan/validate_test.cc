@@ -300,7 +300,13 @@ TEST(ValidateStep, FusedAttention) {
   EXPECT_EQ(error(forward, [&](auto& op) { op.out = dense_view(kX, 0, rows); }),
             f + "h+0[1x2x1x8] is bf16 but x+0[1x2x1x8] is f32; use a cast");
   EXPECT_EQ(error(forward, [&](auto& op) { op.lse.strides[2] = 2; }),
-            f + "lse is y+0[1x1x2 strides 2x2x2], which is not contiguous; a fused one needs that: copy it");
+            f + "for fused attention, y+0[1x1x2 strides 2x2x2] does not do: lse has strides [2, 2, 2] of a "
+                "view [1, 1, 2] "
+                "(batch, heads, seq), which is not contiguous; copy it");
+  EXPECT_EQ(error(backward, [&](auto& op) { op.lse.offset = 2; }),
+            "step attention_backward of rank 5: for fused attention, x+2[1x1x2] does not do: lse begins at "
+            "element 2 and "
+            "advances by 0; both must be multiples of 16 bytes: copy it");
   EXPECT_EQ(error(forward, [&](auto& op) { op.slices[0].diagonal = 1; }), "");  // sees all
   EXPECT_EQ(error(forward, [&](auto& op) { op.slices[0].diagonal = -1; }),
             f + "its 1 mask slices over 2 queries and 2 keys have no form that fused attention takes; cut "
