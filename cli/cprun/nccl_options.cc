@@ -10,7 +10,7 @@
 namespace cp::cli {
 namespace {
 
-constexpr int kMostCtas = 64;  // NCCL's MAXCHANNELS
+constexpr int kMostCtas = runtime::NcclCommOptions::kMostCtas;
 constexpr std::array<std::string_view, 3> kPolicies = {"default", "efficiency", "zero"};  // NCCL_CTA_POLICY_*
 
 int ctas(const char* field, int value) {

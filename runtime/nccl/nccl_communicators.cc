@@ -18,6 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds kLeastConnectTimeout{30'000};
+
 std::string encode(const std::map<std::string, Group>& groups) {
   std::string text;
   for (const auto& [name, group] : groups) {
@@ -47,8 +49,8 @@ void decode(const std::string& text, std::map<std::string, Group>& groups) {
 // Leaves the handles when it goes.
 class Entered {
  public:
-  Entered(NcclHandles& handles, const std::string& what) : handles_(handles) {
-    if (!handles_.enter()) throw PeerLost(str(what, ": the communicators were aborted on this side"));
+  Entered(NcclHandles& handles, const std::string& what, NcclHandles::Call call) : handles_(handles) {
+    if (!handles_.enter(call)) throw PeerLost(str(what, ": the communicators were aborted on this side"));
   }
   ~Entered() { handles_.leave(); }
   Entered(const Entered&) = delete;
@@ -139,7 +141,7 @@ ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::
   ncclUniqueId id{};
   std::optional<std::string> own;
   if (index == 0) {
-    const Entered entered(handles_, what);
+    const Entered entered(handles_, what, NcclHandles::Call::make);
     const ncclResult_t result = ncclGetUniqueId(&id);
     if (result != ncclSuccess) throw_nccl(result, nullptr, what);
     own = std::string(id.internal, sizeof id.internal);
@@ -151,7 +153,7 @@ ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::
   ncclComm_t* const comm = handles_.add(NcclHandles::Kind::parent);
   ncclConfig_t how = config(0);
   {
-    const Entered entered(handles_, what);
+    const Entered entered(handles_, what, NcclHandles::Call::make);
     const ncclResult_t result =
         ncclCommInitRankConfig(comm, static_cast<int>(ranks.size()), id, static_cast<int>(index), &how);
     if (has_failed(result)) throw_nccl(result, nullptr, what);
@@ -168,7 +170,7 @@ void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, 
           ? 0
           : static_cast<int>(std::ranges::find(group->ranks, options_.rank) - group->ranks.begin());
   {
-    const Entered entered(handles_, what);
+    const Entered entered(handles_, what, NcclHandles::Call::make);
     const ncclResult_t result = ncclCommSplit(parent, color, key, comm, &how);
     if (has_failed(result)) throw_nccl(result, parent, what);
   }
@@ -180,19 +182,20 @@ void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, 
 }
 
 void NcclCommunicators::await(ncclComm_t comm, const std::string& what) const {
-  const auto until = Clock::now() + options_.timeout;
+  const auto timeout = options_.connect_timeout.value_or(std::max(options_.timeout, kLeastConnectTimeout));
+  const auto until = Clock::now() + timeout;
   while (true) {
     ncclResult_t state = ncclInProgress;
     {
-      const Entered entered(handles_, what);
+      const Entered entered(handles_, what, NcclHandles::Call::make);
       const ncclResult_t result = ncclCommGetAsyncError(comm, &state);
       if (result != ncclSuccess) throw_nccl(result, comm, what);
     }
     if (state == ncclSuccess) return;
     if (state != ncclInProgress) throw_nccl(state, comm, what);
     if (Clock::now() > until) {
-      throw Timeout(str(what, ": not all ranks have come in ",
-                        static_cast<double>(options_.timeout.count()) / 1000, " s"));
+      throw Timeout(
+          str(what, ": not all ranks have come in ", static_cast<double>(timeout.count()) / 1000, " s"));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
@@ -208,6 +211,8 @@ ncclConfig_t NcclCommunicators::config(int blocking) const {
   const NcclCommOptions& wanted = options_.communicators;
   if (wanted.min_ctas) made.minCTAs = *wanted.min_ctas;
   if (wanted.max_ctas) made.maxCTAs = *wanted.max_ctas;
+  // NCCL 2.28 compares the least with the most also where that is unset, and then no least is small enough.
+  if (wanted.min_ctas && !wanted.max_ctas) made.maxCTAs = NcclCommOptions::kMostCtas;
   if (wanted.cta_policy) made.CTAPolicy = *wanted.cta_policy;
   return made;
 }
@@ -216,7 +221,7 @@ void NcclCommunicators::register_buffers(const std::vector<NcclCommunicator*>& m
                                          std::span<const std::span<std::byte>> buffers) {
   for (const NcclCommunicator* member : members) {
     const std::string what = str("rank ", options_.rank, " cannot register its buffers with ", member->name);
-    const Entered entered(handles_, what);
+    const Entered entered(handles_, what, NcclHandles::Call::use);
     for (const std::span<std::byte> buffer : buffers) {
       Registered made{*member->comm, nullptr};
       const ncclResult_t result = ncclCommRegister(*member->comm, buffer.data(), buffer.size(), &made.handle);

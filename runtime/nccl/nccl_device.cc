@@ -29,6 +29,8 @@ namespace {
 // Beyond so many, synchronize() reads the times of steps, so that their events are used again.
 constexpr std::size_t kUnreadTimes = 16'384;
 
+std::atomic<bool> g_left_behind{false};
+
 const NcclOptions& started(const NcclOptions& options) {
   require_gpu(options.cuda_device);
   ask_for_launch_order();
@@ -55,15 +57,16 @@ class NcclDevice::Impl {
   // Ends the communicators; whether nothing of them is left, so that the rest can go.
   bool end() {
     watchdog_.stop();
+    bool destroys = false;
     try {
       if (is_idle()) {
         forget_plan();
-        handles_.destroy();
+        destroys = handles_.destroy();
       }
     } catch (const Error&) {  // the GPU is lost
     }
-    handles_.abort();  // what was not destroyed
-    return handles_.await_end(options_.abort_timeout);
+    if (!destroys) handles_.abort();
+    return handles_.await_end(destroys ? options_.destroy_timeout : options_.abort_timeout);
   }
 
   Rank rank() const { return options_.rank; }
@@ -371,9 +374,12 @@ class NcclDevice::Impl {
 
 NcclDevice::NcclDevice(NcclOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
+bool left_behind() { return g_left_behind.load(); }
+
 // What hangs still uses the device's memory and streams.
 NcclDevice::~NcclDevice() {
   if (impl_->end()) return;
+  g_left_behind.store(true);
   static std::mutex mutex;
   static auto& left_behind = *new std::vector<std::unique_ptr<Impl>>;
   const std::lock_guard lock(mutex);

@@ -22,6 +22,7 @@ namespace cp::runtime {
 
 // Of the communicators (ncclConfig_t); what is unset is NCCL's own choice.
 struct NcclCommOptions {
+  static constexpr int kMostCtas = 64;    // NCCL's MAXCHANNELS
   std::optional<int> min_ctas, max_ctas;  // NCCL's channels
   std::optional<int> cta_policy;          // NCCL_CTA_POLICY_*: 0 default, 1 efficiency, 2 zero
   bool register_buffers = false;          // ncclCommRegister of the arena and the caller's buffers
@@ -32,13 +33,16 @@ struct NcclOptions {
   std::int32_t world_size = 1;
   int cuda_device = 0;
   // Brings an id that a group's first member made to the others: returns on every member what the first gave as `id`. `key` is new at
-  // each call and equal on all members; blocks until the first member has come, at most `timeout`.
+  // each call and equal on all members; blocks until the first member has come, or for a time of its own.
   std::function<std::string(const std::string& key, const std::optional<std::string>& id)> share;
   // Every rank's `own`, by rank, for callers whose ranks all prepare the same plans together: groups are then split from one
   // communicator of the world (ncclCommSplit, which all its ranks must call). Unset: each group has an id of its own.
   std::function<std::vector<std::string>(const std::string& key, const std::string& own)> all_gather = {};
-  std::chrono::milliseconds timeout{30'000};       // of connecting, and of a collective without progress
-  std::chrono::milliseconds abort_timeout{5'000};  // of ncclCommAbort
+  std::chrono::milliseconds timeout{30'000};  // of a collective without progress
+  // Of connecting, in prepare(); unset: `timeout`, and at least 30 s, since NCCL takes seconds to start on a machine of many GPUs.
+  std::optional<std::chrono::milliseconds> connect_timeout = {};
+  std::chrono::milliseconds abort_timeout{5'000};     // of ncclCommAbort
+  std::chrono::milliseconds destroy_timeout{30'000};  // of ncclCommDestroy, when all work is done
   NcclCommOptions communicators = {};
   // On the watchdog's thread or in synchronize(), soon after the collective begins.
   OnCollective on_collective = {};
@@ -52,6 +56,10 @@ int gpu_count();
 // What plans for a GPU of this process are made for. Throws InvalidInput where there is no such GPU, or none of its generation
 // is known.
 const Target& gpu_target_of(int cuda_device);
+
+// Whether a device that has gone left communicators behind, whose threads and kernels still use what it had: the process may go on, but
+// is to end by _exit(), without the destructors of what they use.
+bool left_behind();
 
 class NcclDevice : public ProcessDevice {
  public:

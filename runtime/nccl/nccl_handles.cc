@@ -7,13 +7,20 @@
 namespace cp::runtime {
 namespace {
 
-// A call takes microseconds, unless it waits for a peer; then only the abort itself gets it out.
-constexpr std::chrono::milliseconds kPatienceWithCalls{100};
+template <class Condition>
+void poll_until(const Condition& holds) {
+  while (!holds()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+bool has_failed(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  return ncclCommGetAsyncError(comm, &state) != ncclSuccess || state != ncclSuccess;
+}
 
 }  // namespace
 
-bool NcclHandles::enter() {
-  state_->inside.store(true);  // sequentially consistent, as in run_end: one of the two sees the other
+bool NcclHandles::enter(Call call) {
+  state_->inside.store(call);  // sequentially consistent, as in run_end: one of the two sees the other
   if (!state_->ending.load()) return true;
   leave();
   return false;
@@ -32,41 +39,65 @@ ncclResult_t NcclHandles::async_error(ncclComm_t comm) const {
   return result != ncclSuccess ? result : state;
 }
 
-void NcclHandles::end(End function) {
+bool NcclHandles::end(End how) {
   {
     const std::lock_guard lock(state_->mutex);
-    if (state_->ending.load()) return;
+    if (state_->ending.load()) return false;
     state_->began = Clock::now();
     state_->ending.store(true);
   }
-  std::thread([state = state_, function] { run_end(*state, function); }).detach();
+  state_->changed.notify_all();
+  std::thread([state = state_, how] { run_end(*state, how); }).detach();
+  return true;
 }
 
-void NcclHandles::run_end(State& state, End function) {
-  const auto until = Clock::now() + kPatienceWithCalls;
-  while (state.inside.load() && Clock::now() < until)
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  { const std::lock_guard lock(state.asking); }  // who asked before is done, and nobody asks any more
-  static_cast<void>(cudaSetDevice(state.cuda_device));
-  // In one group: an abort waits for the GPU, where another communicator's kernel may wait for what is not aborted yet. Parents
-  // first: a split that is under way ends with its parent, and has then written its child or not.
-  static_cast<void>(ncclGroupStart());
-  for (const auto* comms : {&state.parents, &state.children}) {
-    for (const ncclComm_t comm : *comms) {
-      if (comm != nullptr) static_cast<void>(function(comm));
-    }
-  }
-  static_cast<void>(ncclGroupEnd());
+void NcclHandles::run_end(State& state, End how) {
+  const bool ended = end_all(state, how);
   {
     const std::lock_guard lock(state.mutex);
-    state.ended = true;
+    (ended ? state.ended : state.failed) = true;
   }
   state.changed.notify_all();
 }
 
+bool NcclHandles::end_all(State& state, End how) {
+  poll_until([&] { return state.inside.load() != Call::make; });  // it writes the places that are read here
+  { const std::lock_guard lock(state.asking); }  // who asked before is done, and nobody asks any more
+  std::vector<const ncclComm_t*> places;         // what is added later stays empty
+  {
+    const std::lock_guard lock(state.mutex);
+    for (const auto* comms : {&state.parents, &state.children}) {
+      for (const ncclComm_t& comm : *comms) places.push_back(&comm);
+    }
+  }
+  static_cast<void>(cudaSetDevice(state.cuda_device));
+  // In one group: an abort waits for the GPU, where another communicator's kernel may wait for what is not aborted yet. Parents
+  // first: a split that is under way ends with its parent, and has then written its child or not.
+  int levels = 1;  // of groups
+  bool ended = ncclGroupStart() == ncclSuccess;
+  for (const ncclComm_t* place : places) {
+    const ncclComm_t comm = *place;
+    if (comm == nullptr) continue;
+    if (how == End::destroy && !has_failed(comm)) {
+      if (ncclCommDestroy(comm) == ncclSuccess) continue;
+      ++levels;  // it fails without leaving its own group (NCCL 2.28)
+    }
+    if (ncclCommAbort(comm) != ncclSuccess) {
+      ++levels;
+      ended = false;
+    }
+  }
+  // By now all are told to abort, also those that a call of the rank's thread uses; they are freed at the end of the group.
+  poll_until([&] { return state.inside.load() == Call::none; });
+  for (; levels > 0; --levels) ended = ncclGroupEnd() == ncclSuccess && ended;
+  return ended;
+}
+
 bool NcclHandles::await_end(std::chrono::milliseconds timeout) const {
   std::unique_lock lock(state_->mutex);
-  return state_->changed.wait_until(lock, state_->began + timeout, [&] { return state_->ended; });
+  state_->changed.wait(lock, [&] { return state_->ending.load(); });
+  state_->changed.wait_until(lock, state_->began + timeout, [&] { return state_->ended || state_->failed; });
+  return state_->ended;
 }
 
 }  // namespace cp::runtime

@@ -6,14 +6,26 @@
 // order differs between ranks come to a deadlock, as they may on a GPU. Work of one communicator is always in the order of the calls.
 //
 // Stricter than NCCL, never laxer: no rank leaves a collective, and no send ends, before all its peers are in it; counts, types,
-// operations and addresses are compared and checked, and what does not fit ends as an error of the communicator.
+// operations and addresses are compared and checked, and what does not fit ends as an error of the communicator. A communicator that
+// is freed while a call uses it, which NCCL may survive, ends the process.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <string>
+
+#include <nccl.h>
 
 namespace cp::emulated {
 
 // NCCL_HOSTID of this thread alone, for ranks that are threads of one process; empty: the environment's.
 void set_host_id(const std::string& host_id);
+
+// How long the first launch of each communicator of this process connects, inside of the call and deaf to aborts (0).
+void set_connect_time(std::chrono::milliseconds time);
+// The communicator has an error of its own from now on, as of its proxy thread.
+void break_communicator(ncclComm_t comm);
+// Communicators of this process that were made and not freed.
+std::size_t communicator_count();
 
 }  // namespace cp::emulated

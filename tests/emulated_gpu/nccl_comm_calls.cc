@@ -10,6 +10,7 @@
 #include "shared/base/text.h"
 #include "tests/emulated_gpu/device_memory.h"
 #include "tests/emulated_gpu/devices.h"
+#include "tests/emulated_gpu/emulated_nccl.h"
 #include "tests/emulated_gpu/nccl_group.h"
 
 using namespace cp::emulated;
@@ -59,7 +60,7 @@ CommunicatorPtr make(const ncclConfig_t* config, const Communicator* parent) {
             "blocking is 0 or 1");
     require(!is_set(config->minCTAs) || config->minCTAs > 0, "minCTAs is positive");
     require(!is_set(config->maxCTAs) || config->maxCTAs > 0, "maxCTAs is positive");
-    require(!is_set(config->minCTAs) || !is_set(config->maxCTAs) || config->minCTAs <= config->maxCTAs,
+    require(config->minCTAs <= config->maxCTAs,  // also where one is unset, as NCCL 2.28 compares
             "minCTAs is at most maxCTAs");
     require(!is_set(config->CTAPolicy) || (config->CTAPolicy >= 0 && config->CTAPolicy <= 2),
             "CTAPolicy is 0, 1 or 2");
@@ -130,6 +131,15 @@ CommunicatorPtr find_communicator(ncclComm_t comm, bool ready) {
   return found;
 }
 
+void break_communicator(ncclComm_t comm) {
+  find_communicator(comm, false)->fail(ncclSystemError, "broken on purpose");
+}
+
+std::size_t communicator_count() {
+  const std::lock_guard lock(handles().mutex);
+  return handles().live.size();
+}
+
 }  // namespace cp::emulated
 
 extern "C" {
@@ -175,11 +185,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   return nccl_call("ncclCommDestroy", [&] {
     const CommunicatorPtr found = find_communicator(comm, false);
-    if (found->has_failed()) found->abort();
-    found->finish_job();
-    found->await_work();
-    found->leave();
-    free_handle(comm);
+    // As NCCL 2.28 does, which returns in the midst of what the call began.
+    const ncclResult_t state = found->state();
+    if (state != ncclSuccess)
+      throw NcclFailure(state == ncclInProgress ? ncclInvalidArgument : state,
+                        "the communicator has failed before, or is busy", NcclFailure::Group::stays_open);
+    add_end(found, [found, comm] {
+      found->leave();
+      free_handle(comm);
+    });
   });
 }
 
@@ -189,8 +203,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const CommunicatorPtr found = find_communicator(comm, false);
     found->abort();
     found->finish_job();
-    add_end(found);
-    free_handle(comm);
+    add_end(found, [comm] { free_handle(comm); });
   });
 }
 

@@ -1,6 +1,7 @@
 #include "tests/emulated_gpu/nccl_communicator.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "shared/base/text.h"
@@ -11,6 +12,7 @@ namespace cp::emulated {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{20};
+std::atomic<std::chrono::milliseconds::rep> g_connect_ms{0};
 
 struct LastError {
   std::mutex mutex;
@@ -23,6 +25,8 @@ LastError& last() {
 }
 
 }  // namespace
+
+void set_connect_time(std::chrono::milliseconds time) { g_connect_ms.store(time.count()); }
 
 void set_last_nccl_error(const std::string& message) {
   const std::lock_guard lock(last().mutex);
@@ -114,7 +118,14 @@ void Communicator::finish_job() {
 }
 
 void Communicator::launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams) {
+  const Use use(*this);
   std::uint64_t turn = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    turn = issued_;
+  }
+  if (turn == 0) std::this_thread::sleep_for(std::chrono::milliseconds(g_connect_ms.load()));
+  if (is_aborted()) throw NcclFailure(ncclInternalError, str(name(), " was aborted"));
   {
     const std::lock_guard lock(mutex_);
     turn = issued_++;
@@ -177,6 +188,12 @@ void Communicator::abort() {
   const std::lock_guard lock(mutex_);
   for (const Socket& socket : members_.sockets) socket.shut_down();
   changed_.notify_all();
+}
+
+void Communicator::freed() const {
+  if (uses_.load() == 0) return;
+  say(str("NCCL: ", name(), " is freed while a call uses it"));
+  std::abort();
 }
 
 void Communicator::leave() {

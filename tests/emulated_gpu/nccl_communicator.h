@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +25,11 @@ namespace cp::emulated {
 
 class NcclFailure : public std::runtime_error {
  public:
-  NcclFailure(ncclResult_t result, const std::string& what) : std::runtime_error(what), code(result) {}
+  enum class Group { ends, stays_open };  // what the call began
+  NcclFailure(ncclResult_t result, const std::string& what, Group its_group = Group::ends)
+      : std::runtime_error(what), code(result), group(its_group) {}
   ncclResult_t code;
+  Group group;
 };
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -57,7 +61,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void begin(std::function<void()> job);
   void finish_job();
 
-  // Enqueues; the calls run as one. All are of this communicator.
+  // Connects at first. Enqueues, unless aborted meanwhile; the calls run as one. All are of this communicator.
   void launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams);
   bool has_work() const;
   void await_work() const;
@@ -65,6 +69,19 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // What waits ends, here and, as the loss of this rank, at the peers. await_work() then waits for what runs on the GPU.
   void abort();
   void leave();  // the peers hear that it is on purpose
+
+  // Calls that are in it; freed(), in none.
+  class Use {
+   public:
+    explicit Use(Communicator& used) : used_(used) { used_.uses_.fetch_add(1); }
+    ~Use() { used_.uses_.fetch_sub(1); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Communicator& used_;
+  };
+  void freed() const;
 
   std::set<void*> registered;  // handles of ncclCommRegister
 
@@ -77,7 +94,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Members members_;
   std::unique_ptr<NcclTransfers> transfers_;
   std::atomic<bool> aborted_{false};
-  std::atomic<int> children_{0};
+  std::atomic<int> children_{0}, uses_{0};
   std::mutex job_mutex_;
   std::thread job_;
 
@@ -87,6 +104,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string failure_;
   std::uint64_t issued_ = 0, done_ = 0;  // launches
 };
+
+void set_connect_time(std::chrono::milliseconds time);
 
 // What ncclGetLastError says.
 void set_last_nccl_error(const std::string& message);

@@ -20,12 +20,17 @@ struct Work {
   std::vector<NcclOperation> operations;
 };
 
+struct End {
+  CommunicatorPtr communicator;
+  std::function<void()> free;
+};
+
 struct Open {
   int depth = 0;
   ncclResult_t error = ncclSuccess;
   std::vector<Job> jobs;
   std::vector<Work> work;  // of a communicator each, in order of their first calls
-  std::vector<CommunicatorPtr> ends;
+  std::vector<End> ends;
 };
 
 thread_local Open t_open;
@@ -38,6 +43,7 @@ void enqueue(const Work& work) {
 }
 
 ncclResult_t close(Open open) {
+  ncclResult_t result = ncclSuccess;
   bool blocking = true;
   for (const Job& job : open.jobs) blocking = job.communicator->blocking() && blocking;
   for (const Work& work : open.work) blocking = work.communicator->blocking() && blocking;
@@ -45,14 +51,22 @@ ncclResult_t close(Open open) {
   for (Work& work : open.work) {
     // As NCCL does: a communicator that does not block leaves even the launch to a thread.
     if (work.communicator->blocking()) {
-      enqueue(work);
+      try {
+        enqueue(work);
+      } catch (const NcclFailure& failure) {
+        set_last_nccl_error(failure.what());
+        result = failure.code;
+      }
     } else {
       work.communicator->begin([work] { enqueue(work); });
     }
   }
-  for (const CommunicatorPtr& communicator : open.ends) communicator->await_work();
+  for (const End& end : open.ends) end.communicator->await_work();
+  for (const End& end : open.ends) {
+    end.communicator->freed();
+    end.free();
+  }
   if (!blocking) return ncclInProgress;
-  ncclResult_t result = ncclSuccess;
   for (const Job& job : open.jobs) {
     job.communicator->finish_job();
     if (result == ncclSuccess) result = job.communicator->state();
@@ -88,6 +102,7 @@ ncclResult_t nccl_call(const char* function, const std::function<void()>& body) 
     const std::string what = str(function, ": ", failure.what());
     set_last_nccl_error(what);
     say(what);
+    if (failure.group == NcclFailure::Group::stays_open) return result;
     if (t_open.error == ncclSuccess) t_open.error = result;
   }
   const ncclResult_t ended = end_group();
@@ -108,6 +123,8 @@ void add_operation(const CommunicatorPtr& communicator, const NcclOperation& ope
   }
 }
 
-void add_end(const CommunicatorPtr& communicator) { t_open.ends.push_back(communicator); }
+void add_end(const CommunicatorPtr& communicator, std::function<void()> free) {
+  t_open.ends.push_back({communicator, std::move(free)});
+}
 
 }  // namespace cp::emulated

@@ -24,7 +24,8 @@ CommunicatorPtr find_communicator(ncclComm_t comm, bool ready);
 void add_job(const CommunicatorPtr& state,
              std::function<void()> job);  // its progress is the communicator's state
 void add_operation(const CommunicatorPtr& communicator, const NcclOperation& operation);
-void add_end(const CommunicatorPtr& communicator);  // of an abort: waits for what runs
+// Of a communicator's last call: waits for what runs, then frees it.
+void add_end(const CommunicatorPtr& communicator, std::function<void()> free);
 
 ncclResult_t start_group();
 ncclResult_t end_group();
