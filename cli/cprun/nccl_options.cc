@@ -11,7 +11,7 @@ namespace cp::cli {
 namespace {
 
 constexpr int kMostCtas = runtime::NcclCommOptions::kMostCtas;
-constexpr std::array<std::string_view, 3> kPolicies = {"default", "efficiency", "zero"};  // NCCL_CTA_POLICY_*
+constexpr std::array<std::string_view, 2> kPolicies = {"default", "efficiency"};  // NCCL_CTA_POLICY_*
 
 int ctas(const char* field, int value) {
   if (value >= 1 && value <= kMostCtas) return value;
@@ -29,6 +29,13 @@ runtime::NcclCommOptions nccl_options(const proto::Nccl& nccl) {
     throw InvalidInput(str("the scenario's nccl.min_ctas: ", *options.min_ctas,
                            " is more than its max_ctas: ", *options.max_ctas,
                            "; use min_ctas: ", *options.max_ctas, " or less"));
+  }
+  if (nccl.cta_policy() == "zero") {
+    throw InvalidInput(
+        "the scenario's nccl.cta_policy: \"zero\" has no effect on plans: NCCL takes it for memory that has "
+        "equal "
+        "offsets on all ranks, which a plan's buffers have not; use \"efficiency\" with register_buffers: "
+        "true");
   }
   if (!nccl.cta_policy().empty()) {
     const auto policy = std::find(kPolicies.begin(), kPolicies.end(), nccl.cta_policy());

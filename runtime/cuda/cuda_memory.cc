@@ -11,10 +11,11 @@
 namespace cp::runtime {
 namespace {
 
-struct Free {
-  void operator()(std::byte* data) const { cudaFree(data); }
+struct Release {
+  void (*release)(void*) = nullptr;
+  void operator()(std::byte* data) const { release(data); }
 };
-using DeviceBytes = std::unique_ptr<std::byte[], Free>;
+using DeviceBytes = std::unique_ptr<std::byte[], Release>;
 
 // What the plan needs of this device's memory.
 struct Need {
@@ -22,13 +23,25 @@ struct Need {
   std::int64_t peak = 0;
 };
 
-DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need& need) {
-  if (size_bytes == 0) return nullptr;
-  const auto size = static_cast<std::size_t>(size_bytes);
+void* allocate_by_cuda(std::size_t size_bytes) {
   void* data = nullptr;
-  const cudaError_t error = cudaMalloc(&data, size);
+  const cudaError_t error = cudaMalloc(&data, size_bytes);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // it would be reported again by the next launch
+    return nullptr;
+  }
+  check_cuda(error, "cudaMalloc");
+  return data;
+}
+
+void release_by_cuda(void* data) { cudaFree(data); }
+
+DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need& need,
+                     const CudaAllocator& allocator) {
+  if (size_bytes == 0) return {nullptr, {allocator.release}};
+  const auto size = static_cast<std::size_t>(size_bytes);
+  DeviceBytes bytes(static_cast<std::byte*>(allocator.allocate(size)), {allocator.release});
+  if (bytes == nullptr) {
     std::size_t free = 0, total = 0;
     CP_CUDA(cudaMemGetInfo(&free, &total));
     throw InvalidInput(str("no room for ", what, " of ", size_bytes, " bytes (", human_bytes(size_bytes),
@@ -36,13 +49,13 @@ DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need&
                            ", ", free, " of ", total,
                            " are free; use more ranks, shorter sequences or a narrower dtype"));
   }
-  check_cuda(error, "cudaMalloc");
-  DeviceBytes bytes(static_cast<std::byte*>(data));
-  CP_CUDA(cudaMemset(data, 0xFB, size));
+  CP_CUDA(cudaMemset(bytes.get(), 0xFB, size));
   return bytes;
 }
 
 }  // namespace
+
+CudaAllocator cuda_allocator() { return {allocate_by_cuda, release_by_cuda}; }
 
 struct CudaMemory::Impl {
   struct Place {
@@ -55,7 +68,8 @@ struct CudaMemory::Impl {
   std::vector<Place> places;
 };
 
-CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings) : impl_(std::make_unique<Impl>()) {
+CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAllocator& allocator)
+    : impl_(std::make_unique<Impl>()) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
   const auto is_missing = [&](std::size_t i) {
     return plan.buffers[i].kind != BufferKind::temporary && bound[i] == nullptr;
@@ -64,14 +78,14 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings) : impl_(std::
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     if (is_missing(i)) need.asked += plan.buffers[i].bytes();
   }
-  impl_->arena = allocate(plan.arena_bytes, "the arena", need);
+  impl_->arena = allocate(plan.arena_bytes, "the arena", need, allocator);
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     Impl::Place& place = impl_->places.emplace_back(Impl::Place{bound[i], buffer.bytes(), buffer.dtype});
     if (buffer.kind == BufferKind::temporary) {
       place.data = impl_->arena.get() + buffer.offset_bytes;
     } else if (is_missing(i)) {
-      impl_->owned.push_back(allocate(buffer.bytes(), str("buffer ", buffer.name), need));
+      impl_->owned.push_back(allocate(buffer.bytes(), str("buffer ", buffer.name), need, allocator));
       place.data = impl_->owned.back().get();
     }
   }

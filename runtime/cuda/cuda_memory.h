@@ -12,13 +12,21 @@
 
 namespace cp::runtime {
 
+// Where memory of the current device comes from.
+struct CudaAllocator {
+  void* (*allocate)(std::size_t size_bytes) =
+      nullptr;  // null where there is no room; throws for another error
+  void (*release)(void* data) = nullptr;
+};
+CudaAllocator cuda_allocator();  // cudaMalloc
+
 class CudaMemory {
  public:
   // On the current device. Allocates the arena and the caller's buffers that have no binding; bindings are addresses of the GPU.
   // Fresh memory is filled with bytes 0xFB, as HostMemory's is, so that reading what was never written shows. Throws InvalidInput for
   // a binding whose size differs from its buffer's, and where the memory does not suffice: with what was asked, what is free, and
   // the plan's peak.
-  CudaMemory(const Plan& plan, const Bindings& bindings);
+  CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAllocator& allocator = cuda_allocator());
   ~CudaMemory();
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;

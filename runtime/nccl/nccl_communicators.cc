@@ -83,7 +83,15 @@ std::vector<std::vector<const Group*>> split_rounds(const std::map<std::string, 
 }
 
 NcclCommunicators::NcclCommunicators(const NcclOptions& options, NcclHandles& handles)
-    : options_(options), handles_(handles) {}
+    : options_(options), handles_(handles) {
+  const std::optional<int> policy = options.communicators.cta_policy;
+  if (policy && *policy != NCCL_CTA_POLICY_DEFAULT && *policy != NCCL_CTA_POLICY_EFFICIENCY) {
+    throw InvalidInput(str(
+        "cta_policy ", *policy, " is neither ", NCCL_CTA_POLICY_DEFAULT, " (default) nor ",
+        NCCL_CTA_POLICY_EFFICIENCY, " (efficiency)",
+        *policy == NCCL_CTA_POLICY_ZERO ? "; for 2 (zero) memory would have to lie alike on all ranks" : ""));
+  }
+}
 
 std::vector<NcclCommunicator*> NcclCommunicators::connect(const std::vector<Group>& groups) {
   const Groups own = missing(groups);
@@ -151,7 +159,9 @@ ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::
   std::memcpy(id.internal, given.data(), given.size());
 
   ncclComm_t* const comm = handles_.add(NcclHandles::Kind::parent);
-  ncclConfig_t how = config(0);
+  ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
+  how.blocking = 0;
+  how.minCTAs = how.maxCTAs = 1;
   {
     const Entered entered(handles_, what, NcclHandles::Call::make);
     const ncclResult_t result =
@@ -164,7 +174,7 @@ ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::
 
 void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, const std::string& what) {
   ncclComm_t* const comm = handles_.add(NcclHandles::Kind::child);
-  ncclConfig_t how = config(1);
+  ncclConfig_t how = config();
   const int key =
       group == nullptr
           ? 0
@@ -205,9 +215,9 @@ std::string NcclCommunicators::cannot_connect(const std::string& name) const {
   return str("rank ", options_.rank, " cannot connect group ", name);
 }
 
-ncclConfig_t NcclCommunicators::config(int blocking) const {
+ncclConfig_t NcclCommunicators::config() const {
   ncclConfig_t made = NCCL_CONFIG_INITIALIZER;
-  made.blocking = blocking;
+  made.blocking = 1;
   const NcclCommOptions& wanted = options_.communicators;
   if (wanted.min_ctas) made.minCTAs = *wanted.min_ctas;
   if (wanted.max_ctas) made.maxCTAs = *wanted.max_ctas;

@@ -2,7 +2,8 @@
 //
 // Each is made in two moves. First a communicator that does not block (ncclConfig_t::blocking = 0), of the world or of the group's
 // members: connecting can then be given up after a time. From that one the group's is split, which blocks: calls of one that
-// does not block each start a thread of NCCL (ncclGroupEnd of NCCL 2.28), several times the cost of the call.
+// does not block each start a thread of NCCL (ncclGroupEnd of NCCL 2.28), several times the cost of the call. The first one, through
+// which nothing is ever sent, has a single channel; the other shares nothing with it (ncclConfig_t::splitShare) and inherits no option.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ struct NcclCommunicator {
 // All functions are for the rank's thread.
 class NcclCommunicators {
  public:
-  // `options` and `handles` outlive this.
+  // `options` and `handles` outlive this. Throws InvalidInput for options that have no effect here.
   NcclCommunicators(const NcclOptions& options, NcclHandles& handles);
 
   // The groups' communicators, by GroupId; those that are missing are made, in the order of their names. Blocks. Throws Timeout with
@@ -59,7 +60,7 @@ class NcclCommunicators {
   // The rank's group among those that the parent is split into, or none of them.
   void split(ncclComm_t parent, int color, const Group* group, const std::string& what);
   std::string cannot_connect(const std::string& name) const;
-  ncclConfig_t config(int blocking) const;
+  ncclConfig_t config() const;
 
   struct Registered {
     ncclComm_t comm = nullptr;

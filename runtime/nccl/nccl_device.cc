@@ -20,6 +20,7 @@
 #include "runtime/nccl/nccl_error.h"
 #include "runtime/nccl/nccl_handles.h"
 #include "runtime/nccl/nccl_launch.h"
+#include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_watchdog.h"
 #include "shared/plan/bindings.h"
 
@@ -33,7 +34,6 @@ std::atomic<bool> g_left_behind{false};
 
 const NcclOptions& started(const NcclOptions& options) {
   require_gpu(options.cuda_device);
-  ask_for_launch_order();
   CP_CUDA(cudaSetDevice(options.cuda_device));
   return options;
 }
@@ -79,7 +79,8 @@ class NcclDevice::Impl {
     synchronize();
     refuse_unknown_operations(plan, target_, "nccl");
     forget_plan();
-    memory_.emplace(plan, bindings);
+    memory_.emplace(plan, bindings,
+                    options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator());
     kernels_.emplace(plan, *memory_, libraries_);
     choose_streams(plan);
     connect(plan);

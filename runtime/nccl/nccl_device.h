@@ -24,8 +24,12 @@ namespace cp::runtime {
 struct NcclCommOptions {
   static constexpr int kMostCtas = 64;    // NCCL's MAXCHANNELS
   std::optional<int> min_ctas, max_ctas;  // NCCL's channels
-  std::optional<int> cta_policy;          // NCCL_CTA_POLICY_*: 0 default, 1 efficiency, 2 zero
-  bool register_buffers = false;          // ncclCommRegister of the arena and the caller's buffers
+  // NCCL_CTA_POLICY_*: 0 default; 1 efficiency: fewer channels for registered buffers. 2, zero, is refused: NCCL takes it for windows
+  // alone, of memory that has equal offsets on all ranks, which buffers of plans have not.
+  std::optional<int> cta_policy;
+  // ncclCommRegister of the arena and the caller's buffers. Those without a binding are then from ncclMemAlloc; inside of a node, bound
+  // ones must be so too for it to have an effect.
+  bool register_buffers = false;
 };
 
 struct NcclOptions {

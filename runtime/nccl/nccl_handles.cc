@@ -70,6 +70,7 @@ bool NcclHandles::end_all(State& state, End how) {
       for (const ncclComm_t& comm : *comms) places.push_back(&comm);
     }
   }
+  if (places.empty()) return true;
   static_cast<void>(cudaSetDevice(state.cuda_device));
   // In one group: an abort waits for the GPU, where another communicator's kernel may wait for what is not aborted yet. Parents
   // first: a split that is under way ends with its parent, and has then written its child or not.

@@ -12,8 +12,13 @@ namespace {
 
 using Function = NcclCall::Function;
 
-constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
 constexpr int kKeepsOrderSince = NCCL_VERSION(2, 26, 2);
+
+// Before main(): NCCL reads it once, at its first launch, which may be before this device's.
+const bool g_asked = [] {
+  const char* value = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return value != nullptr && std::string_view(value) == "1";
+}();
 
 ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
@@ -56,13 +61,9 @@ Plan only_groups(const Plan& plan) {
 
 }  // namespace
 
-void ask_for_launch_order() { static_cast<void>(setenv(kLaunchOrder, "1", 0)); }
-
 bool nccl_keeps_launch_order() {
   int version = 0;
-  const char* asked = std::getenv(kLaunchOrder);
-  return ncclGetVersion(&version) == ncclSuccess && version >= kKeepsOrderSince && asked != nullptr &&
-         std::string_view(asked) == "1";
+  return g_asked && ncclGetVersion(&version) == ncclSuccess && version >= kKeepsOrderSince;
 }
 
 NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
@@ -91,6 +92,8 @@ ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch&
   add_nccl_calls(plan_, collective, where, calls_);
   const bool grouped = calls_[first].function == Function::group_start;
   ncclResult_t result = ncclSuccess;
+  // NCCL 2.28 keeps some memory for each group in which nothing is to be done.
+  if (grouped ? calls_.size() == first + 2 : calls_[first].count == 0) return result;
   for (std::size_t i = first; i < calls_.size(); ++i) {
     result = issue(calls_[i], stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;

@@ -5,8 +5,8 @@
 // may keep another one from starting. The executor issues a rank's collectives in the plan's order, which check() proves to be without
 // a wait cycle even if each waits for the one before it (contract 5). On the GPU
 //   - NCCL 2.26 and later put communicators of one GPU in the order of their calls, with NCCL_LAUNCH_ORDER_IMPLICIT=1, and still let
-//     them overlap from CUDA 12.3 on: a kernel begins when the one before it has begun. The device sets it, unless the environment
-//     says otherwise.
+//     them overlap from CUDA 12.3 on: a kernel begins when the one before it has begun. It is believed where the process was started
+//     with it, as cprun starts its ranks.
 //   - Without it, each collective waits for the one before it, where that is on another stream: one at a time. Less would not do:
 //     groups that share one rank alone may be a cycle all the same (a double ring is), and fill the GPUs in different orders.
 // For the same reason no lazy loading of a kernel, allocation or connection inside of a launch can lock ranks against each other:
@@ -25,9 +25,7 @@
 
 namespace cp::runtime {
 
-// Before NCCL's first call in the process.
-void ask_for_launch_order();
-// Whether NCCL keeps communicators in the order of their calls.
+// Whether NCCL keeps communicators in the order of their calls in this process.
 bool nccl_keeps_launch_order();
 
 // For the rank's thread.

@@ -57,13 +57,15 @@ TEST(CprunBackend, OptionsOfNcclThatMakeNoSenseAreNamed) {
   expect_refused({with_nccl(folder, "min_ctas: 9 max_ctas: 8")},
                  "nccl.min_ctas: 9 is more than its max_ctas: 8");
   expect_refused({with_nccl(folder, "cta_policy: \"none\"")},
-                 "nccl.cta_policy: \"none\" is none of default, efficiency, zero");
+                 "nccl.cta_policy: \"none\" is none of default, efficiency");
+  expect_refused({with_nccl(folder, "cta_policy: \"zero\"")},
+                 "nccl.cta_policy: \"zero\" has no effect on plans");
 }
 
 // The fabric and Gloo have no use for them, and run the same plans.
 TEST(CprunBackend, OptionsOfNcclChangeNoPlan) {
   const TemporaryFolder folder;
-  const ProgramEnd end = cprun({"--verify", with_nccl(folder, R"(max_ctas: 8 cta_policy: "zero")")});
+  const ProgramEnd end = cprun({"--verify", with_nccl(folder, R"(max_ctas: 8 cta_policy: "efficiency")")});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_THAT(end.out, HasSubstr("\nidentical: 2 ranks, "));
 }

@@ -129,7 +129,7 @@ TEST_F(CprunEmulated, OptionsOfTheCommunicatorsAreTaken) {
   const ProgramEnd end = on_gpus(
       2,
       {"--backend", "nccl", "--verify",
-       attention(folder, R"(} nccl { min_ctas: 1 max_ctas: 8 cta_policy: "zero" register_buffers: true })")});
+       attention(folder, R"(} nccl { min_ctas: 1 max_ctas: 8 cta_policy: "efficiency" register_buffers: true })")});
   EXPECT_EQ(end.exit_code, 0) << end.err;
 }
 

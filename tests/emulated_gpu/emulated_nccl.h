@@ -28,4 +28,14 @@ void break_communicator(ncclComm_t comm);
 // Communicators of this process that were made and not freed.
 std::size_t communicator_count();
 
+// What NCCL does without saying so: of this process, so far.
+struct NcclUse {
+  std::size_t registered = 0;          // by ncclCommRegister
+  std::size_t without_effect = 0;      // of them: of memory that is not from ncclMemAlloc
+  std::size_t allocated = 0;           // by ncclMemAlloc, and not freed
+  std::size_t empty_groups = 0;        // ended with nothing to do, where NCCL 2.28 loses memory
+  std::size_t channels_of_parent = 0;  // maxCTAs of the communicator that was split last
+};
+NcclUse nccl_use();
+
 }  // namespace cp::emulated

@@ -74,7 +74,10 @@ ncclResult_t add(const char* name, ncclComm_t comm, NcclOperation operation) {
     require(stream != nullptr && stream->device() == communicator->device(),
             "the stream is not of the communicator's GPU");
     check_memory(operation, *communicator);
-    if (operation.count == 0 && is_collective(operation)) return;  // NCCL leaves them out
+    if (operation.count == 0 && is_collective(operation)) {  // NCCL leaves them out
+      count_empty_group();
+      return;
+    }
     add_operation(communicator, operation);
   });
 }
@@ -87,7 +90,10 @@ std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
 extern "C" {
 
 ncclResult_t ncclGroupStart() { return start_group(); }
-ncclResult_t ncclGroupEnd() { return end_group(); }
+ncclResult_t ncclGroupEnd() {
+  if (is_empty_group()) count_empty_group();
+  return end_group();
+}
 
 ncclResult_t ncclAllGather(const void* send, void* recv, std::size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {

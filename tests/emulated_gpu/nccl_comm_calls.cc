@@ -21,6 +21,8 @@ namespace {
 struct Handles {
   std::mutex mutex;
   std::set<ncclComm_t> live;
+  std::set<void*> memory;  // of ncclMemAlloc
+  NcclUse use;
 };
 
 Handles& handles() {
@@ -52,6 +54,7 @@ void require(bool holds, const char* what) {
 // The communicator that the configuration asks for, on the current device.
 CommunicatorPtr make(const ncclConfig_t* config, const Communicator* parent) {
   bool blocking = parent == nullptr || parent->blocking();
+  int most_channels = 64;
   if (config != nullptr) {
     require(config->size == sizeof(ncclConfig_t) && config->magic == 0xcafebeef,
             "ncclConfig_t not initialized by NCCL_CONFIG_INITIALIZER");
@@ -64,12 +67,14 @@ CommunicatorPtr make(const ncclConfig_t* config, const Communicator* parent) {
             "minCTAs is at most maxCTAs");
     require(!is_set(config->CTAPolicy) || (config->CTAPolicy >= 0 && config->CTAPolicy <= 2),
             "CTAPolicy is 0, 1 or 2");
+    if (is_set(config->maxCTAs)) most_channels = config->maxCTAs;
     if (is_set(config->blocking))
       blocking = config->blocking != 0;
     else if (parent == nullptr)
       blocking = true;
   }
-  return std::make_shared<Communicator>(parent != nullptr ? parent->device() : current_device(), blocking);
+  return std::make_shared<Communicator>(parent != nullptr ? parent->device() : current_device(), blocking,
+                                        most_channels);
 }
 
 void init(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank, const ncclConfig_t* config) {
@@ -90,6 +95,10 @@ void init(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank, const nc
 
 void split(ncclComm_t parent_handle, int color, int key, ncclComm_t* comm, const ncclConfig_t* config) {
   const CommunicatorPtr parent = find_communicator(parent_handle, true);
+  {
+    const std::lock_guard lock(handles().mutex);
+    handles().use.channels_of_parent = static_cast<std::size_t>(parent->most_channels());
+  }
   require(comm != nullptr, "no place for the communicator");
   require(color >= 0 || color == NCCL_SPLIT_NOCOLOR, "invalid color");
   *comm = nullptr;  // until the split is complete
@@ -138,6 +147,18 @@ void break_communicator(ncclComm_t comm) {
 std::size_t communicator_count() {
   const std::lock_guard lock(handles().mutex);
   return handles().live.size();
+}
+
+NcclUse nccl_use() {
+  const std::lock_guard lock(handles().mutex);
+  NcclUse use = handles().use;
+  use.allocated = handles().memory.size();
+  return use;
+}
+
+void count_empty_group() {
+  const std::lock_guard lock(handles().mutex);
+  ++handles().use.empty_groups;
 }
 
 }  // namespace cp::emulated
@@ -227,6 +248,13 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, std::size_t siz
   return nccl_call("ncclCommRegister", [&] {
     const CommunicatorPtr found = find_communicator(comm, true);
     if (const auto why = device_memory().refuse(data, size)) throw NcclFailure(ncclInvalidArgument, *why);
+    {
+      const std::lock_guard lock(handles().mutex);
+      ++handles().use.registered;
+      const auto allocation = device_memory().find(data);
+      if (!allocation || !handles().memory.contains(reinterpret_cast<void*>(allocation->begin)))
+        ++handles().use.without_effect;
+    }
     *handle = new char;
     found->registered.insert(*handle);
   });
@@ -238,6 +266,26 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
     if (found->registered.erase(handle) == 0) throw NcclFailure(ncclInvalidArgument, "no such registration");
     delete static_cast<char*>(handle);
   });
+}
+
+ncclResult_t ncclMemAlloc(void** data, std::size_t size) {
+  const cudaError_t result = cudaMalloc(data, size);
+  if (result != cudaSuccess) return ncclUnhandledCudaError;
+  const std::lock_guard lock(handles().mutex);
+  handles().memory.insert(*data);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void* data) {
+  if (data == nullptr) return ncclSuccess;
+  {
+    const std::lock_guard lock(handles().mutex);
+    if (handles().memory.erase(data) == 0) {
+      say("ncclMemFree: not of ncclMemAlloc");
+      return ncclUnhandledCudaError;
+    }
+  }
+  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 const char* ncclGetLastError(ncclComm_t comm) {

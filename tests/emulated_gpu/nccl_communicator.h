@@ -34,11 +34,13 @@ class NcclFailure : public std::runtime_error {
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  Communicator(int device, bool blocking) : device_(device), blocking_(blocking) {}
+  Communicator(int device, bool blocking, int most_channels)
+      : device_(device), blocking_(blocking), most_channels_(most_channels) {}
   ~Communicator();
 
   int device() const { return device_; }
   bool blocking() const { return blocking_; }
+  int most_channels() const { return most_channels_; }
   int rank() const { return members_.rank; }
   int size() const { return static_cast<int>(members_.hellos.size()); }
   const std::string& token() const { return members_.token; }
@@ -91,6 +93,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   const int device_;
   const bool blocking_;
+  const int most_channels_;
   Members members_;
   std::unique_ptr<NcclTransfers> transfers_;
   std::atomic<bool> aborted_{false};

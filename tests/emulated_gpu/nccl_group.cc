@@ -81,6 +81,10 @@ ncclResult_t start_group() {
   return ncclSuccess;
 }
 
+bool is_empty_group() {
+  return t_open.depth == 1 && t_open.jobs.empty() && t_open.work.empty() && t_open.ends.empty();
+}
+
 ncclResult_t end_group() {
   if (t_open.depth == 0) {
     set_last_nccl_error("ncclGroupEnd: not in a group call.");

@@ -28,6 +28,8 @@ void add_operation(const CommunicatorPtr& communicator, const NcclOperation& ope
 void add_end(const CommunicatorPtr& communicator, std::function<void()> free);
 
 ncclResult_t start_group();
+bool is_empty_group();     // an outermost one that has nothing to do
+void count_empty_group();  // for nccl_use()
 ncclResult_t end_group();
 
 }  // namespace cp::emulated
