@@ -2,6 +2,7 @@
 // end what waits. GlooDevice and NcclDevice are such devices.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct CollectiveBegin {
 // On a thread of the device, before the collective begins or soon after; several threads may call at once.
 using OnCollective = std::function<void(const CollectiveBegin&)>;
 
+// Steps of a stream whose times a device keeps for take_times(): the latest.
+inline constexpr std::size_t kKeptTimes = std::size_t{1} << 20;
+
 // When steps and collectives ran, since the device was made; each stream's in the order in which they ran.
 struct DeviceTimes {
   std::vector<TimedOp> steps, collectives;
@@ -33,7 +37,8 @@ class ProcessDevice : public Device {
   // The collectives since the last call, by stream in order of completion, from the arguments of the library's calls. Sequence
   // numbers begin at 0 again. The device is idle meanwhile.
   virtual std::vector<OpRecord> take_observed() = 0;
-  // When the steps of the prepared plan ran, and the collectives among them, since the last call. The device is idle meanwhile.
+  // When the steps of the prepared plan ran, and the collectives among them, since the last call: the latest kKeptTimes of each
+  // stream. The device is idle meanwhile.
   virtual DeviceTimes take_times() = 0;
   // Whether bindings are addresses of the host's memory. Where they are not, a caller with buffers on the host prepares without bindings,
   // uploads and downloads.

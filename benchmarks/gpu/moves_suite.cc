@@ -14,6 +14,7 @@ namespace {
 
 struct Move {
   const char* name = "";
+  DType dtype = DType::f32;  // of the larger tensor
   // Adds a step over tensors of `numel` elements; returns the bytes that it reads and writes.
   std::function<std::int64_t(PlanBuilder&, std::int64_t numel)> add;
 };
@@ -28,31 +29,31 @@ std::vector<Move> moves() {
   const auto dense = [](BufferId buffer, std::int64_t numel) {
     return dense_view(buffer, 0, {kHeads, numel / kHeads / kHeadDim, kHeadDim});
   };
-  return {{"pack",
+  return {{"pack", DType::bf16,
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Copy{strided(b.input("x", DType::bf16, numel), numel),
                                        dense(b.output("y", DType::bf16, numel), numel)});
              return 4 * numel;
            }},
-          {"unpack",
+          {"unpack", DType::bf16,
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Copy{dense(b.input("x", DType::bf16, numel), numel),
                                        strided(b.output("y", DType::bf16, numel), numel)});
              return 4 * numel;
            }},
-          {"cast",
+          {"cast", DType::f32,
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Cast{dense(b.input("x", DType::f32, numel), numel),
                                        dense(b.output("y", DType::bf16, numel), numel)});
              return 6 * numel;
            }},
-          {"accumulate",
+          {"accumulate", DType::f32,
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Accumulate{ReduceOp::sum, dense(b.input("x", DType::f32, numel), numel),
                                              dense(b.inout("y", DType::f32, numel), numel)});
              return 12 * numel;
            }},
-          {"merge", [=](PlanBuilder& b, std::int64_t numel) {
+          {"merge", DType::f32, [=](PlanBuilder& b, std::int64_t numel) {
              const std::int64_t rows = numel / kHeads / kHeadDim;
              const auto out = [&](BufferId id) { return dense_view(id, 0, {1, rows, kHeads, kHeadDim}); };
              const auto lse = [&](BufferId id) { return dense_view(id, 0, {1, kHeads, rows}); };
@@ -64,11 +65,10 @@ std::vector<Move> moves() {
            }}};
 }
 
-// `share`: of the rate at which cudaMemcpyAsync reads and writes.
+// Tensors of that size, larger than a cache. `share`: of the rate at which cudaMemcpyAsync reads and writes.
 void move(benchmark::State& state, const Move& made, std::int64_t mebibytes) {
   PlanBuilder b(0, runtime::gpu_target_of(0));
-  const std::int64_t large = mebibytes << 20;
-  const std::int64_t bytes = made.add(b, large / 4);
+  const std::int64_t bytes = made.add(b, (mebibytes << 20) / size_bytes(made.dtype));
   const Plan plan = std::move(b).build({});
   const auto device = make_device();
   device->prepare(plan, {});

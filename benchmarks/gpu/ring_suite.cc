@@ -11,7 +11,8 @@
 namespace cp::benchmarks {
 namespace {
 
-// The plan's steps for which `replace` gives some work, without groups; edges of the others are gone.
+// The plan's steps for which `replace` gives some work, without groups; edges of the others are gone. Temporary memory becomes the
+// caller's, who gives it values: what would have come from other ranks is there.
 Plan replaced(const Plan& plan, const std::function<std::vector<Work>(const Work&)>& replace) {
   Plan made = plan;
   made.groups.clear(), made.segments.clear();
@@ -36,7 +37,11 @@ Plan replaced(const Plan& plan, const std::function<std::vector<Work>(const Work
     CP_INVARIANT(one != nullptr, "attention plans have no Repeat");
     for (Step& step : translate(*one)) made.segments.emplace_back(std::move(step));
   }
-  for (Buffer& buffer : made.buffers) buffer.first_use = buffer.last_use = -1;
+  for (Buffer& buffer : made.buffers) {
+    buffer.first_use = buffer.last_use = -1;
+    if (buffer.kind == BufferKind::temporary) buffer.kind = BufferKind::inout, buffer.offset_bytes = 0;
+  }
+  made.arena_bytes = 0;
   return made;
 }
 

@@ -45,51 +45,74 @@ bool is_success(cudaError_t error, const char* call) {
 bool is_finished(cudaStream_t stream) { return is_success(cudaStreamQuery(stream), "cudaStreamQuery"); }
 bool is_finished(cudaEvent_t event) { return is_success(cudaEventQuery(event), "cudaEventQuery"); }
 
-// ---- StreamEvents
+// ---- StepEvents
 
-void StreamEvents::use(std::vector<cudaStream_t> streams) {
+StepEvents::StepEvents() { anchor(); }
+
+void StepEvents::use(std::vector<cudaStream_t> streams, std::size_t steps) {
   CP_INVARIANT(streams.size() < (std::size_t{1} << kStreamBits), streams.size(), " streams");
   streams_ = std::move(streams);
+  last_.assign(streams_.size(), nullptr);
+  steps_.clear();
+  steps_.reserve(steps);
+  used_events_ = 0;
+  while (pool_.size() < 2 * steps) pool_.emplace_back(CudaEvent::Timing::on);
   finished_ = next_;
+  anchor();
 }
 
-EventId StreamEvents::record(StreamId stream) {
-  if (std::ssize(ring_) < std::min(next_ + 1, kRing)) ring_.emplace_back(CudaEvent::Timing::off);
-  CP_CUDA(cudaEventRecord(ring_[static_cast<std::size_t>(next_ % kRing)].get(),
-                          streams_.at(static_cast<std::size_t>(stream))));
+cudaEvent_t StepEvents::next_event() {
+  if (used_events_ == pool_.size()) pool_.emplace_back(CudaEvent::Timing::on);
+  return pool_[used_events_++].get();
+}
+
+// Where the step before has ended, this one begins when the host gets to it.
+StepEvents::Pair StepEvents::begin(StreamId stream) {
+  cudaEvent_t begin = std::exchange(last_.at(static_cast<std::size_t>(stream)), nullptr);
+  if (begin == nullptr || is_finished(begin)) {
+    begin = next_event();
+    CP_CUDA(cudaEventRecord(begin, streams_[static_cast<std::size_t>(stream)]));
+  }
+  steps_.push_back({stream, {begin, next_event()}});
+  return steps_.back().pair;
+}
+
+void StepEvents::end() {
+  const Step& step = steps_.back();
+  const auto stream = static_cast<std::size_t>(step.stream);
+  CP_CUDA(cudaEventRecord(step.pair.end, streams_[stream]));
+  last_[stream] = step.pair.end;
+}
+
+EventId StepEvents::record(StreamId stream) {
+  if (std::ssize(ring_) < std::min(next_ + 1, kRing)) ring_.emplace_back();
+  Recorded& recorded = ring_[static_cast<std::size_t>(next_ % kRing)];
+  recorded.event = last_.at(static_cast<std::size_t>(stream));
+  if (recorded.event == nullptr) {
+    if (!recorded.own) recorded.own.emplace(CudaEvent::Timing::off);
+    recorded.event = recorded.own->get();
+    CP_CUDA(cudaEventRecord(recorded.event, streams_[static_cast<std::size_t>(stream)]));
+  }
   return next_++ << kStreamBits | stream;
 }
 
-void StreamEvents::wait(StreamId stream, EventId event) {
+void StepEvents::wait(StreamId stream, EventId event) {
   const std::int64_t number = event >> kStreamBits;
   if (number < finished_) return;
   if (number < next_ - kRing) event = record(static_cast<StreamId>(event & ((1 << kStreamBits) - 1)));
-  CP_CUDA(cudaStreamWaitEvent(streams_.at(static_cast<std::size_t>(stream)),
-                              ring_[static_cast<std::size_t>((event >> kStreamBits) % kRing)].get(), 0));
+  const Recorded& recorded = ring_[static_cast<std::size_t>((event >> kStreamBits) % kRing)];
+  CP_CUDA(cudaStreamWaitEvent(streams_.at(static_cast<std::size_t>(stream)), recorded.event, 0));
+  enqueued(stream);
 }
 
-// ---- StepTimes
-
-StepTimes::StepTimes() { anchor(); }
-
-void StepTimes::reserve(std::size_t pairs) {
-  while (pairs_.size() < pairs) pairs_.emplace_back();
-}
-
-StepTimes::Pair StepTimes::next() {
-  if (used_ == pairs_.size()) pairs_.emplace_back();
-  const Events& events = pairs_[used_++];
-  return {events.begin.get(), events.end.get()};
-}
-
-void StepTimes::anchor() {
-  CP_CUDA(cudaEventRecord(anchor_.get(), stream_.get()));
+void StepEvents::anchor() {
+  CP_CUDA(cudaEventRecord(anchor_.get(), anchor_stream_.get()));
   CP_CUDA(cudaEventSynchronize(anchor_.get()));
   anchor_ns_ =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
 }
 
-std::optional<std::int64_t> StepTimes::happened_ns(cudaEvent_t event) const {
+std::optional<std::int64_t> StepEvents::happened_ns(cudaEvent_t event) const {
   float milliseconds = 0;
   if (cudaEventElapsedTime(&milliseconds, anchor_.get(), event) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
@@ -99,13 +122,16 @@ std::optional<std::int64_t> StepTimes::happened_ns(cudaEvent_t event) const {
       0, anchor_ns_ + static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6));
 }
 
-std::vector<StepTimes::Interval> StepTimes::take() {
-  std::vector<Interval> intervals(used_);
-  for (std::size_t i = 0; i < used_; ++i) {
-    const auto begin = happened_ns(pairs_[i].begin.get()), end = happened_ns(pairs_[i].end.get());
+std::vector<StepEvents::Interval> StepEvents::take() {
+  std::vector<Interval> intervals(steps_.size());
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const auto begin = happened_ns(steps_[i].pair.begin), end = happened_ns(steps_[i].pair.end);
     if (begin && end) intervals[i] = {*begin, std::max(*begin, *end)};
   }
-  used_ = 0;
+  steps_.clear();
+  used_events_ = 0;
+  finished_ = next_;
+  std::ranges::fill(last_, nullptr);
   anchor();
   return intervals;
 }

@@ -1,4 +1,4 @@
-// Streams and events of the GPU: both as objects, the events that order streams, and those that time steps.
+// Streams and events of the GPU: both as objects, and the events of a device's steps.
 #pragma once
 
 #include <chrono>
@@ -53,65 +53,73 @@ class CudaEvent {
 bool is_finished(cudaStream_t stream);
 bool is_finished(cudaEvent_t event);
 
-// Device::record and Device::wait, over a ring of events. For one thread.
-//
-// An event that was recorded kRing records ago has been used again. Who waits for it waits for all that its stream has been given
-// until now: more than was asked, but enqueued before, and waiting for what was enqueued before makes no cycle (contract 5).
-class StreamEvents {
- public:
-  static constexpr std::int64_t kRing = 4096;
-
-  // The streams, by StreamId; all that was recorded before has finished.
-  void use(std::vector<cudaStream_t> streams);
-  EventId record(StreamId stream);
-  void wait(StreamId stream, EventId event);
-
- private:
-  // An EventId is the number of the record, and in its lowest bits the stream.
-  static constexpr int kStreamBits = 16;
-
-  std::vector<cudaStream_t> streams_;
-  std::vector<CudaEvent> ring_;  // grows up to kRing
-  std::int64_t next_ = 0, finished_ = 0;
-};
-
-// Pairs of events around steps, and the times that they amount to. For one thread.
-//
-// An event tells its distance from another one, as a float of milliseconds: to the microsecond while both are less than 16 s
-// apart. So the one that times count from is recorded anew, against the host's clock, by anchor() and take().
-class StepTimes {
+// The events of a device's streams: they time steps, and they order streams. One serves as the end of a step, as the begin of the next
+// one on its stream, where that waits for nothing else, and as what other streams wait for: a step records one event as long as its
+// stream is busy. For one thread.
+class StepEvents {
  public:
   struct Pair {
     cudaEvent_t begin = nullptr, end = nullptr;
   };
   struct Interval {
-    std::int64_t begin_ns = -1, end_ns = -1;  // since the object's making; -1 where the pair did not happen
+    std::int64_t begin_ns = -1, end_ns = -1;  // since the object's making; -1 where the step did not happen
   };
 
-  StepTimes();
+  StepEvents();
 
-  // Makes pairs before they are needed.
-  void reserve(std::size_t pairs);
-  // The next pair, for the caller to record. Its events are the caller's until take().
-  Pair next();
-  std::size_t used() const { return used_; }
+  // The streams, by StreamId. The device is idle; intervals that were not taken are lost. Makes the events of so many steps.
+  void use(std::vector<cudaStream_t> streams, std::size_t steps);
 
-  // The device is idle in both. Intervals come in the order of next(); their pairs are used again.
-  void anchor();
+  // Around what a step enqueues on its stream. The pair is the caller's until take() or use().
+  Pair begin(StreamId stream);
+  void end();  // of the step that began last
+  // Steps that intervals are kept of, and for how many more there are events.
+  std::size_t used() const { return steps_.size(); }
+  std::size_t left() const { return (pool_.size() - used_events_) / 2; }
+
+  // Device::record and Device::wait. An event that was recorded kRing records ago has been used again; who waits for it waits for all
+  // that its stream has been given until now: more than was asked, but enqueued before, and waiting for what was enqueued before makes
+  // no cycle (contract 5).
+  static constexpr std::int64_t kRing = 4096;
+  EventId record(StreamId stream);
+  void wait(StreamId stream, EventId event);
+  // Something else was enqueued on the stream.
+  void enqueued(StreamId stream) { last_[static_cast<std::size_t>(stream)] = nullptr; }
+
+  // The device is idle. Intervals come in the order of begin(); all that was recorded has happened, and its events are used again.
   std::vector<Interval> take();
 
  private:
+  // An EventId is the number of the record, and in its lowest bits the stream.
+  static constexpr int kStreamBits = 16;
+  struct Recorded {
+    std::optional<CudaEvent> own;
+    cudaEvent_t event = nullptr;  // that one, or a step's end
+  };
+  struct Step {
+    StreamId stream = 0;
+    Pair pair;
+  };
+  cudaEvent_t next_event();
+  // An event tells its distance from another one, as a float of milliseconds: to the microsecond while both are less than 16 s apart. So
+  // the one that times count from is recorded anew, against the host's clock, whenever the device is idle.
+  void anchor();
   std::optional<std::int64_t> happened_ns(cudaEvent_t event) const;  // since the object's making
 
-  struct Events {
-    CudaEvent begin{CudaEvent::Timing::on}, end{CudaEvent::Timing::on};
-  };
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> last_;  // by stream: the step's end behind which nothing was enqueued
+
+  std::deque<CudaEvent> pool_;
+  std::size_t used_events_ = 0;
+  std::vector<Step> steps_;
+
+  std::vector<Recorded> ring_;  // grows up to kRing
+  std::int64_t next_ = 0, finished_ = 0;
+
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  CudaStream stream_{CudaStream::Priority::normal};
+  CudaStream anchor_stream_{CudaStream::Priority::normal};
   CudaEvent anchor_{CudaEvent::Timing::on};
   std::int64_t anchor_ns_ = 0;
-  std::deque<Events> pairs_;
-  std::size_t used_ = 0;
 };
 
 }  // namespace cp::runtime

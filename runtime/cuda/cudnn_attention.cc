@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include <cudnn_frontend.h>
@@ -178,7 +179,23 @@ class Builder {
   TensorPtr q_len_, k_len_;
 };
 
-CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const DescribedGpu* gpu) {
+// The first of the graph's plans, which come best first, with so much workspace. The frontend's own limit leaves out what the frontend
+// adds.
+fe::error_t build_within(Graph& graph, std::int64_t limit) {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
+    std::int64_t bytes = 0;
+    if (graph.build_plan_at_index(i).is_bad() || graph.get_workspace_size_plan_at_index(i, bytes).is_bad())
+      continue;
+    if (bytes <= limit) return {fe::error_code_t::OK, ""};
+    least = std::min(least, bytes);
+  }
+  return {fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED,
+          str("no plan needs at most ", limit, " bytes of workspace; the least is ", least)};
+}
+
+CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const DescribedGpu* gpu,
+                 WorkspaceLimit limit) {
   load_cudnn();
   CudnnGraph built;
   fe::error_t status;
@@ -191,7 +208,7 @@ CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const Describ
     if (status.is_good())
       status = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     if (status.is_good()) status = graph.check_support();
-    if (status.is_good()) status = graph.build_plans();
+    if (status.is_good()) status = limit ? build_within(graph, *limit) : graph.build_plans();
     if (status.is_good()) status = graph.get_workspace_size(built.workspace_bytes);
     if (status.is_good()) status = graph.get_plan_name(built.engine);
   } catch (const std::exception& error) {
@@ -288,11 +305,11 @@ Shape normal_strides(const View& view) {
   return normal;
 }
 
-CudnnGraph build_cudnn_graph(const CudnnAttention& call, cudnnContext* handle) {
-  return build(call, handle, nullptr);
+CudnnGraph build_cudnn_graph(const CudnnAttention& call, cudnnContext* handle, WorkspaceLimit limit) {
+  return build(call, handle, nullptr, limit);
 }
-CudnnGraph build_cudnn_graph(const CudnnAttention& call, const DescribedGpu& gpu) {
-  return build(call, nullptr, &gpu);
+CudnnGraph build_cudnn_graph(const CudnnAttention& call, const DescribedGpu& gpu, WorkspaceLimit limit) {
+  return build(call, nullptr, &gpu, limit);
 }
 
 DescribedGpu describe_gpu(int sm_version, const std::string& json) {

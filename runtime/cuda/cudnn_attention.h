@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,10 +93,11 @@ struct CudnnGraph {
   std::string engine;                                   // cuDNN's name of the kernels and their settings
   std::string refusal;
 };
-// For the handle's device, or, without a handle, for a described GPU. Takes about a second. Throws InvalidInput where cuDNN itself is
-// missing (load_cudnn).
-CudnnGraph build_cudnn_graph(const CudnnAttention& call, cudnnContext* handle);
-CudnnGraph build_cudnn_graph(const CudnnAttention& call, const DescribedGpu& gpu);
+// For the handle's device, or, without a handle, for a described GPU: the graph that cuDNN expects to be fastest, of those with at most so
+// many bytes of workspace, if these are given. Takes about a second. Throws InvalidInput where cuDNN itself is missing (load_cudnn).
+using WorkspaceLimit = std::optional<std::int64_t>;
+CudnnGraph build_cudnn_graph(const CudnnAttention& call, cudnnContext* handle, WorkspaceLimit limit = {});
+CudnnGraph build_cudnn_graph(const CudnnAttention& call, const DescribedGpu& gpu, WorkspaceLimit limit = {});
 
 // cuDNN's description from its JSON form. Throws InvalidInput with what cuDNN said.
 DescribedGpu describe_gpu(int sm_version, const std::string& json);

@@ -109,6 +109,11 @@ std::vector<Operand> operand_views(const AttentionBackward& step) {
 }
 
 template <class Op>
+std::int64_t workspace_bytes_of(const Op& step, const CudaMemory& memory) {
+  return step.workspace.numel() * size_bytes(memory.dtype(step.workspace));
+}
+
+template <class Op>
 CudnnAttention call_of(const Op& step, const CudaMemory& memory) {
   const Shape &q = step.q.shape, &v = step.v.shape;
   auto shape = fused_form(step.slices, q[1], v[1]);
@@ -138,10 +143,12 @@ CudnnAttention call_of(const Op& step, const CudaMemory& memory) {
 struct FusedKernels::Impl {
   Impl() { CP_CUDA(cudaGetDevice(&device)); }
   ~Impl() {
+    cache.clear();
     if (handle) static_cast<void>(fe::detail::destroy_handle(handle));
   }
 
-  std::shared_ptr<const CachedGraph> graph_of(const CudnnAttention& call) {
+  // With at most `space` bytes of workspace, if there is such a graph.
+  std::shared_ptr<const CachedGraph> graph_of(const CudnnAttention& call, std::int64_t space) {
     const auto known = std::ranges::find(
         cache, call, [](const auto& cached) -> const CudnnAttention& { return cached->call; });
     if (known != cache.end()) {
@@ -153,6 +160,10 @@ struct FusedKernels::Impl {
       check_cudnn(fe::detail::create_handle(&handle), "cudnnCreate");
     }
     CudnnGraph graph = build_cudnn_graph(call, handle);
+    if (graph.graph && graph.workspace_bytes > space) {  // what cuDNN likes best; others may be as good
+      CudnnGraph smaller = build_cudnn_graph(call, handle, space);
+      if (smaller.graph) graph = std::move(smaller);
+    }
     if (!graph.graph)
       throw InvalidInput(
           str(to_text(call.shape), ": cuDNN ", cudnn_version().value_or(""), " refuses it: ", graph.refusal));
@@ -185,7 +196,7 @@ class FusedCall {
   FusedCall(std::shared_ptr<const CachedGraph> cached, const Op& step, const CudaMemory& memory)
       : cached_(std::move(cached)), step_(step), memory_(memory), pack_(cached_->tables) {
     const CudnnGraph& graph = cached_->graph;
-    const std::int64_t given = step.workspace.numel() * size_bytes(memory.dtype(step.workspace)),
+    const std::int64_t given = workspace_bytes_of(step, memory),
                        needed = packed_lse_bytes(shape()) + graph.workspace_bytes;
     if (needed > given)
       throw InvalidInput(str(to_text(shape()), ": cuDNN needs ", needed,
@@ -202,10 +213,11 @@ class FusedCall {
     const bool is_packed = !shape().documents.empty();
     *lse_ = is_packed ? packed_lse : lse;
     if (is_packed && shape().backward) transpose_f32(stream, lse, packed_lse, shape().q_heads, shape().q_len);
-    fe::error_t status =
-        cached_->graph.graph->execute(handle, pack_, workspace + packed_lse_bytes(shape()));
-    if (status.is_bad())
+    fe::error_t status = cached_->graph.graph->execute(handle, pack_, workspace + packed_lse_bytes(shape()));
+    if (status.is_bad()) {
+      CP_CUDA(cudaGetLastError());  // the GPU is lost
       throw InvalidInput(str(to_text(shape()), ": cuDNN did not run it: ", status.get_message()));
+    }
     if (is_packed && !shape().backward)
       transpose_f32(stream, packed_lse, lse, shape().q_len, shape().q_heads);
   }
@@ -229,7 +241,9 @@ FusedKernels::~FusedKernels() = default;
 
 template <class Op>
 PreparedKernel FusedKernels::prepare_step(const Op& step, const CudaMemory& memory) {
-  auto call = std::make_shared<FusedCall<Op>>(impl_->graph_of(call_of(step, memory)), step, memory);
+  const CudnnAttention attention = call_of(step, memory);
+  const std::int64_t space = workspace_bytes_of(step, memory) - packed_lse_bytes(attention.shape);
+  auto call = std::make_shared<FusedCall<Op>>(impl_->graph_of(attention, space), step, memory);
   return [impl = impl_.get(), call = std::move(call)](std::int64_t iteration, cudaStream_t stream) {
     impl->use(stream);
     call->enqueue(impl->handle, iteration, stream);

@@ -30,6 +30,23 @@ std::string open_library() {
   return errors;
 }
 
+std::string text_of(std::size_t version) {
+  return str(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+// The frontend works around a defect of older ones by copying lengths from the host inside every backward call
+// (node/scaled_dot_product_flash_attention.h), for which the host waits.
+void refuse_old_library() {
+  constexpr std::size_t kOldest = 91600;
+  const std::size_t version = cudnn_frontend::detail::get_backend_version();
+  if (version >= kOldest) return;
+  cudnn_frontend::cudnn_dlhandle = nullptr;
+  throw InvalidInput(
+      str("fused attention needs cuDNN ", text_of(kOldest), " or newer, and ", text_of(version),
+          " was found; put a newer one in front in LD_LIBRARY_PATH (pip install nvidia-cudnn-cu13 has "
+          "it under nvidia/cudnn/lib), or plan with the exact engine"));
+}
+
 }  // namespace
 
 void load_cudnn() {
@@ -37,6 +54,7 @@ void load_cudnn() {
   const std::lock_guard lock(mutex);
   if (cudnn_frontend::cudnn_dlhandle) return;
   const std::string errors = open_library();
+  if (cudnn_frontend::cudnn_dlhandle) refuse_old_library();
   if (!cudnn_frontend::cudnn_dlhandle)
     throw InvalidInput(str("fused attention needs cuDNN 9, which was not found (", errors,
                            "); add its folder to LD_LIBRARY_PATH, or plan with the exact engine"));
@@ -48,8 +66,7 @@ std::optional<std::string> cudnn_version() {
   } catch (const InvalidInput&) {
     return {};
   }
-  const std::size_t version = cudnn_frontend::detail::get_backend_version();
-  return str(version / 10000, ".", version / 100 % 100, ".", version % 100);
+  return text_of(cudnn_frontend::detail::get_backend_version());
 }
 
 }  // namespace cp::runtime

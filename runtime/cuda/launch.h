@@ -40,6 +40,12 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 
 namespace cp::runtime {
 
+// Loads every kernel that this program may launch, on the current device. CUDA loads each at its first launch otherwise, for which the
+// host may have to wait until the device is idle.
+void load_kernels();
+// `kernel` is one of them; returns true.
+bool register_kernel(const void* kernel);
+
 struct Grid {
   std::int64_t blocks = 0;  // 0: nothing is launched
   int shared_bytes = 0;     // at most 48 KiB
@@ -87,6 +93,9 @@ __global__ void __launch_bounds__(Body::kThreads) run_body(const __grid_constant
   Block block;
   body(block);
 }
+
+template <class Body>
+inline const bool kIsRegistered = register_kernel(reinterpret_cast<const void*>(&run_body<Body>));
 
 #else
 
@@ -149,6 +158,7 @@ void launch(cudaStream_t stream, const Grid& grid, const Body& body) {
                " bytes of shared memory");
   if (grid.blocks == 0) return;
 #if defined(__CUDACC__)
+  static_cast<void>(&kIsRegistered<Body>);
   run_body<Body><<<static_cast<unsigned>(grid.blocks), Body::kThreads,
                    static_cast<std::size_t>(grid.shared_bytes), stream>>>(body);
   check_cuda(cudaGetLastError(), Body::kName);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -94,7 +95,7 @@ class GlooDevice::Impl {
     streams_.require(plan.streams.size());
     observed_.resize(std::max(observed_.size(), plan.streams.size()));
     times_.resize(observed_.size());
-    for (std::vector<StepTime>& times : times_) times.clear();
+    for (std::deque<StepTime>& times : times_) times.clear();
     step_ids_.clear();
     for (const StepRef& ref : steps_of(plan)) step_ids_[ref.step] = ref.id;
     connect(plan.groups);
@@ -111,7 +112,9 @@ class GlooDevice::Impl {
       } else {
         run_collective(*member, step, iteration);
       }
-      times_[static_cast<std::size_t>(step.stream)].push_back({&step, begin_ns, now_ns()});
+      std::deque<StepTime>& times = times_[static_cast<std::size_t>(step.stream)];
+      times.push_back({&step, begin_ns, now_ns()});
+      if (times.size() > kKeptTimes) times.pop_front();
     });
   }
 
@@ -240,7 +243,7 @@ class GlooDevice::Impl {
   std::map<std::string, Member> communicators_;  // by name and ranks of the group
   std::vector<Member*> members_;                 // of the prepared plan, by GroupId
   std::vector<std::vector<OpRecord>> observed_;  // by stream, each written by its thread
-  std::vector<std::vector<StepTime>> times_;     // the same; of steps of the prepared plan
+  std::vector<std::deque<StepTime>> times_;      // the same; of steps of the prepared plan
   HostStreams streams_;                          // last: its threads use all of the above
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_streams.h"
 #include "runtime/cuda/host_copies.h"
+#include "runtime/cuda/launch.h"
 #include "runtime/cuda/step_kernels.h"
 #include "runtime/errors.h"
 #include "runtime/nccl/first_error.h"
@@ -27,7 +29,7 @@
 namespace cp::runtime {
 namespace {
 
-// Beyond so many, synchronize() reads the times of steps, so that their events are used again.
+// Steps whose events wait to be read: at least those of a run, if these are not more than that.
 constexpr std::size_t kUnreadTimes = 16'384;
 
 std::atomic<bool> g_left_behind{false};
@@ -35,6 +37,7 @@ std::atomic<bool> g_left_behind{false};
 const NcclOptions& started(const NcclOptions& options) {
   require_gpu(options.cuda_device);
   CP_CUDA(cudaSetDevice(options.cuda_device));
+  load_kernels();
   return options;
 }
 
@@ -85,7 +88,6 @@ class NcclDevice::Impl {
     choose_streams(plan);
     connect(plan);
     number_steps(plan);
-    times_.anchor();
     plan_ = &plan;
   }
 
@@ -97,11 +99,10 @@ class NcclDevice::Impl {
         launch(step, *collective, iteration, stream);
         return;
       }
-      const StepTimes::Pair pair = times_.next();
+      static_cast<void>(events_.begin(step.stream));
       launched_.push_back(&step);
-      CP_CUDA(cudaEventRecord(pair.begin, stream));
       kernels_->launch(step, iteration, stream);
-      CP_CUDA(cudaEventRecord(pair.end, stream));
+      events_.end();
     } catch (...) {
       fail(std::current_exception());
     }
@@ -119,7 +120,7 @@ class NcclDevice::Impl {
     watchdog_.drain();
     if (error_) throw_error();
     if (launches_) launches_->forget_turns();
-    if (times_.used() > kUnreadTimes) read_times();
+    if (events_.left() < launches_of_run_) read_times();
   }
 
   void upload(BufferId buffer, std::span<const std::byte> host) {
@@ -160,7 +161,7 @@ class NcclDevice::Impl {
  private:
   struct StepTime {
     const Step* step = nullptr;
-    StepTimes::Interval interval;
+    StepEvents::Interval interval;
   };
 
   // On any thread. The first error stays; with it the end begins.
@@ -184,7 +185,6 @@ class NcclDevice::Impl {
   void forget_plan() {
     collect_records();
     plan_ = nullptr;
-    static_cast<void>(times_.take());
     launched_.clear();
     read_.clear();
     launches_.reset();
@@ -207,7 +207,6 @@ class NcclDevice::Impl {
         pool.emplace_back(high ? CudaStream::Priority::high : CudaStream::Priority::normal);
       streams_.push_back(pool[used[high]++].get());
     }
-    events_.use(streams_);
     read_.resize(streams_.size());
   }
 
@@ -242,13 +241,14 @@ class NcclDevice::Impl {
 
   void number_steps(const Plan& plan) {
     step_ids_.clear();
-    std::size_t launches = 0;
+    launches_of_run_ = 0;
     for (const StepRef& ref : steps_of(plan)) {
       step_ids_[ref.step] = ref.id;
-      launches += static_cast<std::size_t>(ref.count);
+      launches_of_run_ += static_cast<std::size_t>(ref.count);
     }
-    times_.reserve(std::min(launches, kUnreadTimes));
-    launched_.reserve(std::min(launches, kUnreadTimes));
+    const std::size_t room = std::clamp<std::size_t>(2 * launches_of_run_, 1024, kUnreadTimes);
+    events_.use(streams_, room);
+    launched_.reserve(room);
   }
 
   // ---- running
@@ -256,10 +256,9 @@ class NcclDevice::Impl {
   void launch(const Step& step, const Collective& collective, std::int64_t iteration, cudaStream_t stream) {
     const GroupId group = group_of(collective);
     NcclCommunicator& member = launches_->member(group);
-    const StepTimes::Pair pair = times_.next();
+    if (launches_->await_turn(group, stream)) events_.enqueued(step.stream);
+    const StepEvents::Pair pair = events_.begin(step.stream);
     launched_.push_back(&step);
-    launches_->await_turn(group, stream);
-    CP_CUDA(cudaEventRecord(pair.begin, stream));
     if (!handles_.enter()) return;
     const WatchedCollective watched{.plan = plan_,
                                     .collective = &collective,
@@ -277,7 +276,7 @@ class NcclDevice::Impl {
     if (result == ncclInProgress) communicators_.await(*member.comm, describe(options_.rank, watched));
     if (result != ncclSuccess && result != ncclInProgress)
       throw_nccl(result, *member.comm, describe(options_.rank, watched));
-    CP_CUDA(cudaEventRecord(pair.end, stream));
+    events_.end();
     watchdog_.issued();
     launches_->done(group, stream, pair.end);
   }
@@ -339,10 +338,12 @@ class NcclDevice::Impl {
   }
 
   void read_times() {
-    const std::vector<StepTimes::Interval> intervals = times_.take();
+    const std::vector<StepEvents::Interval> intervals = events_.take();
     for (std::size_t i = 0; i < intervals.size(); ++i) {
-      if (intervals[i].begin_ns >= 0)
-        read_[static_cast<std::size_t>(launched_[i]->stream)].push_back({launched_[i], intervals[i]});
+      if (intervals[i].begin_ns < 0) continue;
+      std::deque<StepTime>& times = read_[static_cast<std::size_t>(launched_[i]->stream)];
+      times.push_back({launched_[i], intervals[i]});
+      if (times.size() > kKeptTimes) times.pop_front();
     }
     launched_.clear();
   }
@@ -363,10 +364,10 @@ class NcclDevice::Impl {
   std::optional<NcclLaunches> launches_;
   std::vector<cudaStream_t> streams_;  // by StreamId
   std::unordered_map<const Step*, StepId> step_ids_;
-  StepTimes times_;
-  std::vector<const Step*> launched_;        // one for each pair of times_
-  std::vector<std::vector<StepTime>> read_;  // by stream
-  StreamEvents events_;
+  std::size_t launches_of_run_ = 0;
+  StepEvents events_;
+  std::vector<const Step*> launched_;       // whose times are unread
+  std::vector<std::deque<StepTime>> read_;  // by stream
   std::int64_t launches_count_ = 0;
 
   std::vector<OpRecord> observed_;  // of this plan and those before it

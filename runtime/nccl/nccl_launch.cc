@@ -78,9 +78,10 @@ bool NcclLaunches::takes_turns(GroupId group) const {
   return !ordered_ && plan_.groups[static_cast<std::size_t>(group)].ranks.size() > 1;
 }
 
-void NcclLaunches::await_turn(GroupId group, cudaStream_t stream) {
-  if (takes_turns(group) && last_.end != nullptr && last_.stream != stream)
-    CP_CUDA(cudaStreamWaitEvent(stream, last_.end, 0));
+bool NcclLaunches::await_turn(GroupId group, cudaStream_t stream) {
+  if (!takes_turns(group) || last_.end == nullptr || last_.stream == stream) return false;
+  CP_CUDA(cudaStreamWaitEvent(stream, last_.end, 0));
+  return true;
 }
 
 void NcclLaunches::done(GroupId group, cudaStream_t stream, cudaEvent_t end) {

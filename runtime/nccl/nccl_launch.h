@@ -37,8 +37,9 @@ class NcclLaunches {
 
   NcclCommunicator& member(GroupId group) { return *members_[static_cast<std::size_t>(group)]; }
 
-  // Makes the stream wait as order demands. To be called before the begin of a collective is recorded, and done() after its end.
-  void await_turn(GroupId group, cudaStream_t stream);
+  // Makes the stream wait as order demands; whether it does. To be called before the begin of a collective is recorded, and done() after
+  // its end.
+  bool await_turn(GroupId group, cudaStream_t stream);
   void done(GroupId group, cudaStream_t stream, cudaEvent_t end);
   // Nothing that was issued is under way.
   void forget_turns() { last_ = {}; }

@@ -187,6 +187,11 @@ cudaError_t cudaPeekAtLastError() {
   return last_error();
 }
 
+// Kernels are the host's functions here, and loaded as such.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
+  return last_error() = cudaErrorInvalidDeviceFunction;
+}
+
 #define CP_ERRORS(X)                                                                                     \
   X(cudaSuccess, "no error")                                                                             \
   X(cudaErrorInvalidValue, "invalid argument")                                                           \

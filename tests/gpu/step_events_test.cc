@@ -1,0 +1,147 @@
+// Events of steps: what they share, what they time, and what waits for them.
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/cuda_streams.h"
+#include "tests/gpu/gpu_ranks.h"
+
+namespace cp {
+namespace {
+
+using runtime::CudaStream;
+using runtime::StepEvents;
+using namespace std::chrono_literals;
+
+// Work that ends when told. One at a time: CUDA may run all host functions on one thread.
+class Gate {
+ public:
+  explicit Gate(const CudaStream& stream) {
+    CP_CUDA(cudaLaunchHostFunc(
+        stream.get(),
+        [](void* gate) {
+          while (!static_cast<Gate*>(gate)->open_) std::this_thread::sleep_for(1ms);
+        },
+        this));
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void open() { open_ = true; }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+class GpuStepEvents : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    CP_REQUIRE_GPU();
+    first_.emplace(CudaStream::Priority::normal), second_.emplace(CudaStream::Priority::normal);
+    events_.emplace();
+    events_->use({first_->get(), second_->get()}, 16);
+  }
+  void finish() {
+    CP_CUDA(cudaStreamSynchronize(first_->get()));
+    CP_CUDA(cudaStreamSynchronize(second_->get()));
+  }
+  StepEvents::Pair step(StreamId stream) {
+    const StepEvents::Pair pair = events_->begin(stream);
+    events_->end();
+    return pair;
+  }
+
+  std::optional<CudaStream> first_, second_;
+  std::optional<StepEvents> events_;
+};
+
+TEST_F(GpuStepEvents, AStepBehindAnUnfinishedOneBeginsAtItsEnd) {
+  Gate gate(*first_);
+  const auto one = step(0), two = step(0), other = step(1);
+  EXPECT_EQ(two.begin, one.end);
+  EXPECT_NE(other.begin, one.end);
+  gate.open();
+  finish();
+  const auto late = step(0);  // the host comes to it when the stream has nothing to do
+  EXPECT_NE(late.begin, two.end);
+  finish();
+  const auto intervals = events_->take();
+  ASSERT_EQ(intervals.size(), 4U);
+  EXPECT_EQ(intervals[1].begin_ns, intervals[0].end_ns);
+  EXPECT_GE(intervals[3].begin_ns, intervals[1].end_ns);
+}
+
+TEST_F(GpuStepEvents, AStepThatWaitsBeginsBehindTheWait) {
+  Gate gate(*second_);
+  events_->wait(0, events_->record(1));
+  const auto before = step(0), waited_for = step(1);
+  events_->wait(0, events_->record(1));
+  const auto after = step(0);
+  EXPECT_NE(after.begin, before.end) << "the wait is no part of the step";
+  gate.open();
+  finish();
+  const auto intervals = events_->take();
+  ASSERT_EQ(intervals.size(), 3U);
+  // Clocks of two streams, read against one anchor.
+  EXPECT_GE(intervals[2].begin_ns, intervals[1].end_ns - 1'000);
+  EXPECT_NE(waited_for.end, after.begin);
+}
+
+TEST_F(GpuStepEvents, WaitingForAStepsEndWaitsForNothingBehindIt) {
+  Gate first(*first_);
+  const auto one = step(0);
+  const EventId marked = events_->record(0);
+  Gate second(*first_);
+  events_->enqueued(0);
+  events_->wait(1, marked);
+  const auto waiting = step(1);
+  std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(cudaEventQuery(waiting.end), cudaErrorNotReady);
+  static_cast<void>(cudaGetLastError());
+  first.open();
+  CP_CUDA(cudaStreamSynchronize(second_->get()));  // though the second gate is closed
+  EXPECT_EQ(cudaEventQuery(one.end), cudaSuccess);
+  second.open();
+  finish();
+}
+
+TEST_F(GpuStepEvents, ARecordBehindOtherWorkIsNotTheStepsEnd) {
+  step(0);
+  Gate gate(*first_);
+  events_->enqueued(0);
+  events_->wait(1, events_->record(0));
+  const auto waiting = step(1);
+  std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(cudaEventQuery(waiting.end), cudaErrorNotReady);
+  static_cast<void>(cudaGetLastError());
+  gate.open();
+  finish();
+}
+
+TEST_F(GpuStepEvents, EventsAreUsedAgainOnceTheirTimesAreTaken) {
+  EXPECT_EQ(events_->left(), 16U);
+  const auto first = step(0);
+  const EventId marked = events_->record(0);
+  finish();
+  EXPECT_EQ(events_->take().size(), 1U);
+  EXPECT_EQ(events_->left(), 16U);
+  Gate gate(*first_);
+  const auto again = step(0);
+  EXPECT_EQ(again.begin, first.begin);
+  events_->wait(1, marked);  // has happened: its event, which is another step's now, is not waited for
+  step(1);
+  CP_CUDA(cudaStreamSynchronize(second_->get()));
+  gate.open();
+  finish();
+  for (int i = 0; i < 40; ++i) step(0);  // more than there were events for
+  finish();
+  EXPECT_EQ(events_->take().size(), 42U);
+  EXPECT_GE(events_->left(), 40U / 2);
+}
+
+}  // namespace
+}  // namespace cp
