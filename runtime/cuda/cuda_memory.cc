@@ -64,11 +64,13 @@ struct CudaMemory::Impl {
     DType dtype = DType::f32;
   };
   DeviceBytes arena;
+  std::int64_t arena_bytes = 0;
   std::vector<DeviceBytes> owned;
   std::vector<Place> places;
 };
 
-CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAllocator& allocator)
+CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAllocator& allocator,
+                       std::unique_ptr<CudaMemory> before)
     : impl_(std::make_unique<Impl>()) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
   const auto is_missing = [&](std::size_t i) {
@@ -78,7 +80,18 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     if (is_missing(i)) need.asked += plan.buffers[i].bytes();
   }
-  impl_->arena = allocate(plan.arena_bytes, "the arena", need, allocator);
+  // What an arena has too much of may be what buffers without a binding lack.
+  const std::int64_t most = need.asked > plan.arena_bytes ? 2 * plan.arena_bytes : INT64_MAX;
+  if (before != nullptr && before->impl_->arena_bytes >= plan.arena_bytes &&
+      before->impl_->arena_bytes <= most) {
+    impl_->arena = std::move(before->impl_->arena);
+    impl_->arena_bytes = before->impl_->arena_bytes;
+  }
+  before.reset();
+  if (impl_->arena == nullptr) {
+    impl_->arena = allocate(plan.arena_bytes, "the arena", need, allocator);
+    impl_->arena_bytes = plan.arena_bytes;
+  }
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     Impl::Place& place = impl_->places.emplace_back(Impl::Place{bound[i], buffer.bytes(), buffer.dtype});

@@ -82,8 +82,9 @@ class NcclDevice::Impl {
     synchronize();
     refuse_unknown_operations(plan, target_, "nccl");
     forget_plan();
-    memory_.emplace(plan, bindings,
-                    options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator());
+    memory_ = std::make_unique<CudaMemory>(
+        plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
+        std::move(memory_));
     kernels_.emplace(plan, *memory_, libraries_);
     choose_streams(plan);
     connect(plan);
@@ -190,7 +191,6 @@ class NcclDevice::Impl {
     launches_.reset();
     communicators_.forget_buffers();
     kernels_.reset();
-    memory_.reset();
   }
 
   // A stream with collectives gets one of high priority.
@@ -359,7 +359,7 @@ class NcclDevice::Impl {
 
   // Of the prepared plan.
   const Plan* plan_ = nullptr;
-  std::optional<CudaMemory> memory_;
+  std::unique_ptr<CudaMemory> memory_;  // its arena stays for the next plan
   std::optional<StepKernels> kernels_;
   std::optional<NcclLaunches> launches_;
   std::vector<cudaStream_t> streams_;  // by StreamId

@@ -1,6 +1,7 @@
 // The memory of a plan on the GPU.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,27 @@ TEST(CudaMemory, TakesTheCallersMemory) {
   EXPECT_THAT(refusal(plan, {{1, data, 16}}), HasSubstr("temporary t"));
   EXPECT_THAT(refusal(plan, {{0, data, 24}, {0, data, 24}}), HasSubstr("two bindings for buffer x"));
   EXPECT_THAT(refusal(plan, {{3, data, 24}}), HasSubstr("3 buffers"));
+  CP_CUDA(cudaFree(data));
+}
+
+// By what it holds: a new arena is filled.
+TEST(CudaMemory, TakesOverTheArenaOfThePlanBeforeWhereItIsOfUse) {
+  CP_SKIP_WITHOUT_GPU();
+  const auto arena_after = [](const Plan& next, const Bindings& bindings) {
+    auto before = std::make_unique<CudaMemory>(small_plan(), Bindings{});
+    CP_CUDA(cudaMemset(before->data(1) - 8, 0x11, 24));
+    const CudaMemory memory(next, bindings, cuda_allocator(), std::move(before));
+    return download(memory.data(1), next.buffers[1].bytes());
+  };
+  void* data = nullptr;
+  CP_CUDA(cudaMalloc(&data, 24));
+  Plan plan = small_plan();
+  EXPECT_THAT(arena_after(plan, {{0, data, 24}}), Each(std::byte{0x11}));
+  plan.arena_bytes = 25;
+  EXPECT_THAT(arena_after(plan, {{0, data, 24}}), Each(std::byte{0xFB})) << "too small";
+  plan.arena_bytes = 8, plan.buffers[1] = buffer("t", BufferKind::temporary, 2);
+  EXPECT_THAT(arena_after(plan, {{0, data, 24}}), Each(std::byte{0x11})) << "all else is the caller's";
+  EXPECT_THAT(arena_after(plan, {}), Each(std::byte{0xFB})) << "x may need what the arena has too much of";
   CP_CUDA(cudaFree(data));
 }
 
