@@ -256,6 +256,7 @@ class NcclDevice::Impl {
   void launch(const Step& step, const Collective& collective, std::int64_t iteration, cudaStream_t stream) {
     const GroupId group = group_of(collective);
     NcclCommunicator& member = launches_->member(group);
+    if (!launches_->await_room(group, handles_)) return;
     if (launches_->await_turn(group, stream)) events_.enqueued(step.stream);
     const StepEvents::Pair pair = events_.begin(step.stream);
     launched_.push_back(&step);

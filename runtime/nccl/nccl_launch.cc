@@ -1,10 +1,13 @@
 #include "runtime/nccl/nccl_launch.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/cuda_streams.h"
 #include "shared/base/error.h"
 
 namespace cp::runtime {
@@ -72,7 +75,8 @@ NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vect
       groups_(only_groups(plan)),
       memory_(memory),
       members_(std::move(members)),
-      ordered_(ordered) {}
+      ordered_(ordered),
+      ends_(members_.size()) {}
 
 bool NcclLaunches::takes_turns(GroupId group) const {
   return !ordered_ && plan_.groups[static_cast<std::size_t>(group)].ranks.size() > 1;
@@ -86,6 +90,23 @@ bool NcclLaunches::await_turn(GroupId group, cudaStream_t stream) {
 
 void NcclLaunches::done(GroupId group, cudaStream_t stream, cudaEvent_t end) {
   if (takes_turns(group)) last_ = {end, stream};
+  ends_[static_cast<std::size_t>(group)].push_back(end);
+}
+
+void NcclLaunches::forget_turns() {
+  last_ = {};
+  for (std::deque<cudaEvent_t>& ends : ends_) ends.clear();
+}
+
+bool NcclLaunches::await_room(GroupId group, const NcclHandles& handles) {
+  std::deque<cudaEvent_t>& ends = ends_[static_cast<std::size_t>(group)];
+  if (ends.size() < kMostUnderWay) return true;
+  while (!is_finished(ends.front())) {
+    if (handles.is_ending()) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  ends.pop_front();
+  return true;
 }
 
 ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch& where, cudaStream_t stream) {

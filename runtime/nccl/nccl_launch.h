@@ -13,7 +13,9 @@
 // whatever waits, waits for what was issued before.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include <nccl.h>
@@ -21,6 +23,7 @@
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/nccl/nccl_calls.h"
 #include "runtime/nccl/nccl_communicators.h"
+#include "runtime/nccl/nccl_handles.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
@@ -42,7 +45,13 @@ class NcclLaunches {
   bool await_turn(GroupId group, cudaStream_t stream);
   void done(GroupId group, cudaStream_t stream, cudaEvent_t end);
   // Nothing that was issued is under way.
-  void forget_turns() { last_ = {}; }
+  void forget_turns();
+
+  // Waits until fewer than kMostUnderWay collectives of the group are under way; false where the end has begun before. A thread of NCCL
+  // takes what a collective sends over the network from a pool, for which a call waits, deaf to aborts, when it is empty: for ever where
+  // that thread has ended with an error (NCCL 2.28: 2048 places; a ring takes two for each channel that leaves the GPU's node there).
+  static constexpr std::size_t kMostUnderWay = 64;
+  bool await_room(GroupId group, const NcclHandles& handles);
 
   // Issues the calls and returns the result of the last one, or that of the first one that failed. `where.number` counts launches, so
   // that those of two differ. ncclInProgress: the communicator is to be asked when they are done, before anything else is enqueued.
@@ -65,8 +74,9 @@ class NcclLaunches {
   const CudaMemory& memory_;
   std::vector<NcclCommunicator*> members_;
   const bool ordered_;
-  Turn last_;                    // of a collective with peers; where NCCL does not keep the order
-  std::vector<NcclCall> calls_;  // that were issued
+  Turn last_;  // of a collective with peers; where NCCL does not keep the order
+  std::vector<std::deque<cudaEvent_t>> ends_;  // by group: of the latest kMostUnderWay collectives
+  std::vector<NcclCall> calls_;                // that were issued
 };
 
 }  // namespace cp::runtime

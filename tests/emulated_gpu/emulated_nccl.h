@@ -37,5 +37,7 @@ struct NcclUse {
   std::size_t channels_of_parent = 0;  // maxCTAs of the communicator that was split last
 };
 NcclUse nccl_use();
+// The most launches of one communicator that were under way at once since the last call; of this process.
+std::size_t take_most_under_way();
 
 }  // namespace cp::emulated

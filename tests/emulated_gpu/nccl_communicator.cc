@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPoll{20};
 std::atomic<std::chrono::milliseconds::rep> g_connect_ms{0};
+std::atomic<std::uint64_t> g_most_under_way{0};
 
 struct LastError {
   std::mutex mutex;
@@ -27,6 +28,8 @@ LastError& last() {
 }  // namespace
 
 void set_connect_time(std::chrono::milliseconds time) { g_connect_ms.store(time.count()); }
+
+std::size_t take_most_under_way() { return g_most_under_way.exchange(0); }
 
 void set_last_nccl_error(const std::string& message) {
   const std::lock_guard lock(last().mutex);
@@ -129,6 +132,8 @@ void Communicator::launch(std::vector<NcclOperation> operations, const std::vect
   {
     const std::lock_guard lock(mutex_);
     turn = issued_++;
+    const std::uint64_t under_way = issued_ - done_;
+    if (under_way > g_most_under_way.load()) g_most_under_way.store(under_way);
   }
   const std::uint64_t gpu_turn = launch_order().enqueue();
   Gpu& own = gpu(device_);

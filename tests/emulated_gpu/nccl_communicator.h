@@ -109,6 +109,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 };
 
 void set_connect_time(std::chrono::milliseconds time);
+std::size_t take_most_under_way();
 
 // What ncclGetLastError says.
 void set_last_nccl_error(const std::string& message);

@@ -1,12 +1,16 @@
 // How the NCCL device uses NCCL where a wrong use has no visible end: it costs memory, or an option has no effect.
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/errors.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_launch.h"
 #include "shared/base/error.h"
@@ -23,6 +27,7 @@ using emulated::NcclUse;
 using runtime::NcclDevice;
 using runtime::NcclOptions;
 using testing::GpuJob;
+using namespace std::chrono_literals;
 
 // On two ranks: a collective of the two, with memory of every kind.
 Plan gather(Rank self, std::int64_t numel = 4) {
@@ -83,6 +88,46 @@ TEST(NcclUse, NothingToDoIsNoCall) {
     return std::move(b).build({});
   });
   EXPECT_EQ(nccl_use().empty_groups, before);
+}
+
+// Far more than NCCL has room for, to a peer that comes late or never.
+TEST(NcclUse, FewCollectivesAreUnderWayAtOnce) {
+  constexpr int kMany = 300;
+  for (const bool comes : {true, false}) {
+    static_cast<void>(emulated::take_most_under_way());
+    const GpuJob job(2);
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(testing::run_gpu_ranks(2,
+                                     [&](Rank rank) -> std::string {
+                                       NcclDevice device(job.options(rank));
+                                       PlanBuilder b(rank, host_target());
+                                       const View x = flat_view(b.inout("x", DType::f32, 4), 0, 4);
+                                       const GroupId group = b.group("all", {0, 1});
+                                       for (int i = 0; i < kMany; ++i)
+                                         b.add(b.stream("main"), AllReduce{group, ReduceOp::max, x, x});
+                                       const Plan plan = std::move(b).build({});
+                                       device.prepare(plan, {});
+                                       std::jthread aborter;
+                                       if (rank == 1) std::this_thread::sleep_for(comes ? 300ms : 900ms);
+                                       if (rank == 1 && !comes) return "";
+                                       if (!comes) {
+                                         aborter = std::jthread([&] {
+                                           std::this_thread::sleep_for(300ms);
+                                           device.abort();
+                                         });
+                                       }
+                                       enqueue_steps(plan, device);
+                                       try {
+                                         device.synchronize();
+                                       } catch (const runtime::PeerLost&) {
+                                         return comes ? "an error" : "";
+                                       }
+                                       return comes ? "" : "no error";
+                                     }),
+              std::vector<std::string>(2));
+    EXPECT_EQ(emulated::take_most_under_way(), runtime::NcclLaunches::kMostUnderWay);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+  }
 }
 
 // What is only split from carries nothing.
