@@ -32,7 +32,8 @@ add_test(NAME NcclDeviceWithLaunchOrder WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
 set_tests_properties(NcclDeviceWithLaunchOrder PROPERTIES LABELS emulated TIMEOUT 300
   ENVIRONMENT "NCCL_LAUNCH_ORDER_IMPLICIT=1;OPENBLAS_NUM_THREADS=1")
 if(CP_HAVE_NCCL AND gpu_test_sources)
-  cp_add_test(gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} LIBS cp::cli cp_test_support cp::runtime LABEL gpu)
+  cp_add_test(gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} LIBS cp::cli cp_test_support cp::runtime LABEL gpu
+    TIMEOUT 600 LOCK gpu)  # one at a time: a GPU takes processes in turns
 endif()
 
 # What runs on several threads, alone, for the thread sanitizer: links no more than it needs, and is built on request.

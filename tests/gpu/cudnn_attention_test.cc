@@ -196,9 +196,10 @@ class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DTyp
   const Case& tested() const { return std::get<0>(GetParam()); }
   DType dtype() const { return std::get<1>(GetParam()); }
 
+  // With a row of NaNs before and behind: what lies there neither shows in results nor changes.
   View place(const Values& values, std::int64_t seq, std::int64_t heads, std::int64_t dim) {
-    const std::int64_t batch = tested().shape.batch;
-    View view = dense_view(0, 0, {batch, seq, heads, dim});
+    const std::int64_t batch = tested().shape.batch, row = heads * dim;
+    View view = dense_view(0, row, {batch, seq, heads, dim});
     Values placed = values;
     if (tested().heads_outside) {
       view.strides = {seq * heads * dim, dim, seq * dim, 1};
@@ -210,6 +211,9 @@ class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DTyp
               placed[static_cast<std::size_t>(b * view.strides[0] + s * dim + h * view.strides[2] + c)] =
                   values[from++];
     }
+    const Values nans(static_cast<std::size_t>(row), std::nan(""));
+    placed.insert(placed.begin(), nans.begin(), nans.end());
+    placed.insert(placed.end(), nans.begin(), nans.end());
     view.buffer = run_.add(dtype(), placed);
     return view;
   }
@@ -253,6 +257,10 @@ class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DTyp
     for (std::size_t i = 0; i < actual.size(); ++i)
       ASSERT_LE(std::abs(actual[i] - expected.value[i]), expected.error[i])
           << what << "[" << i << "] is " << actual[i] << ", not " << expected.value[i];
+    const Values all = run_.gpu_values(view.buffer);
+    const auto before = static_cast<std::size_t>(view.offset);
+    for (std::size_t i = 0; i < before; ++i)
+      ASSERT_TRUE(std::isnan(all[i]) && std::isnan(all[all.size() - 1 - i])) << what << " has a neighbour";
   }
 
   KernelRun run_;

@@ -132,6 +132,8 @@ void share_gpu(Rank rank) {
   setenv("NCCL_HOSTID", str("rank", rank).c_str(), 1);
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  setenv("NCCL_NET", "Socket", 0);
+  setenv("NCCL_MNNVL_ENABLE", "0", 0);
 }
 void share_no_gpu() {
   for (const char* name : {"NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"}) unsetenv(name);
@@ -170,7 +172,7 @@ std::vector<std::string> run_gpu_ranks(int count, const std::function<std::strin
         become_rank(rank, count);
         return body(rank);
       },
-      std::chrono::seconds(240));
+      std::chrono::seconds(540));
 }
 
 #endif

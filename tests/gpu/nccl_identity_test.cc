@@ -21,7 +21,11 @@ using testing::IdentityCase;
 
 // On each number of ranks. Of these seeds come other scenarios than the Gloo device's tests have.
 constexpr std::uint64_t kFirstSeed = 100;
+#ifdef CP_GPU_EMULATED
 constexpr int kRedistributions = 16, kAttentions = 26;
+#else
+constexpr int kRedistributions = 8, kAttentions = 12;  // eight ranks may share one GPU, in turns
+#endif
 
 // `prefix`: of the files of cases that differ. `change` makes of a scenario of attention what the test is about.
 template <class Change>
