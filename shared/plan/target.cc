@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
+#include <system_error>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -13,6 +16,36 @@ namespace cp {
 namespace {
 
 constexpr std::array<std::string_view, 4> kGpuGenerations = {"sm80", "sm90", "sm100", "sm120"};
+// GPUs for which a generation's kernels are: binaries run on later minor versions of their major one, and cuDNN has one set of attention
+// kernels for each. (Its 8.x for sm80 run on A10, A40, L4 and L40S, its 10.x on B300, its 12.x on GB10.)
+constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+    {"sm86", "sm80"},   {"sm87", "sm80"},   {"sm88", "sm80"},  {"sm89", "sm80"},
+    {"sm101", "sm100"}, {"sm103", "sm100"}, {"sm121", "sm120"}};
+
+std::string_view generation_of(std::string_view gpu) {
+  for (const auto& [other, generation] : kOthers) {
+    if (gpu == other) return generation;
+  }
+  return gpu;
+}
+
+// The greatest generation that is not later than the GPU; else the first.
+std::string_view nearest(std::string_view gpu) {
+  const auto number = [](std::string_view text) {
+    int value = 0;
+    const auto end = text.data() + text.size();
+    const auto [rest, error] =
+        std::from_chars(text.data() + std::min<std::size_t>(2, text.size()), end, value);
+    return error == std::errc() && rest == end && text.starts_with("sm") ? value : -1;
+  };
+  std::string_view best;
+  if (number(gpu) < 0) return best;
+  best = kGpuGenerations.front();
+  for (const std::string_view generation : kGpuGenerations) {
+    if (number(generation) <= number(gpu)) best = generation;
+  }
+  return best;
+}
 
 }  // namespace
 
@@ -37,7 +70,7 @@ const Target& shape_target() {
   return target;
 }
 
-const Target& gpu_target(std::string_view generation) {
+const Target& gpu_target(std::string_view gpu) {
   static const std::map<std::string_view, Target> targets = [] {
     std::map<std::string_view, Target> made;
     for (const std::string_view name : kGpuGenerations) {
@@ -48,18 +81,18 @@ const Target& gpu_target(std::string_view generation) {
     }
     return made;
   }();
-  const auto found = targets.find(generation);
-  if (found == targets.end()) {
-    throw InvalidInput(
-        str("no target for GPUs of ", generation, "; there are ", join(kGpuGenerations, ", ")));
-  }
-  return found->second;
+  const auto found = targets.find(generation_of(gpu));
+  if (found != targets.end()) return found->second;
+  const std::string_view near = nearest(gpu);
+  throw InvalidInput(str("no target for GPUs of ", gpu, "; there are ", join(kGpuGenerations, ", "),
+                         near.empty() ? "" : str(", of which ", near, " is the nearest")));
 }
 
 const Target& target_by_name(std::string_view name) {
   if (name == host_target().name) return host_target();
-  if (std::find(kGpuGenerations.begin(), kGpuGenerations.end(), name) != kGpuGenerations.end())
-    return gpu_target(name);
+  const std::string_view generation = generation_of(name);
+  if (std::find(kGpuGenerations.begin(), kGpuGenerations.end(), generation) != kGpuGenerations.end())
+    return gpu_target(generation);
   throw InvalidInput(
       str("target '", name, "' is none of ", host_target().name, ", ", join(kGpuGenerations, ", ")));
 }

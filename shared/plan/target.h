@@ -47,11 +47,12 @@ const Target& host_target();
 // The same with every kernel that a plan can have, RowKernels too: what is planned, checked and timed, and runs nowhere yet.
 const Target& shape_target();
 
-// GPUs of a generation ("sm80", "sm90", "sm100", "sm120": their compute capability) with NCCL and cuDNN: the host's operations, arenas
-// aligned as their libraries like it, and cudnn_attention() (fused_attention.h). Throws InvalidInput for another.
-const Target& gpu_target(std::string_view generation);
+// GPUs of a generation ("sm80", "sm90", "sm100", "sm120") with NCCL and cuDNN: the host's operations, arenas aligned as their libraries
+// like it, and cudnn_attention() (fused_attention.h). `gpu` is a generation, or a compute capability that belongs to one: sm86 and
+// sm89 have the target sm80. Throws InvalidInput for another, with the nearest.
+const Target& gpu_target(std::string_view gpu);
 
-// "host", or a generation of GPUs: what scenarios name. Throws InvalidInput that lists them.
+// "host", or a GPU as above: what scenarios name. Throws InvalidInput that lists them.
 const Target& target_by_name(std::string_view name);
 
 Hasher& hash(Hasher& hasher, const Target& target);

@@ -9,6 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/fused_attention.h"
+#include "shared/plan/target.h"
 #include "tests/emulated_gpu/devices.h"
 #include "tests/emulated_gpu/emulated_stream.h"
 
@@ -23,7 +24,9 @@ Views views(AttentionBackward& op) {
 constexpr std::size_t kFirstGradient = 6;
 bool is_lse(const Views& all, std::size_t index) { return index == (all.size() == 5 ? 4U : 5U); }
 
-const FusedAttention& library() { return cudnn_attention(str("sm", emulated::compute_capability())); }
+const FusedAttention& library() {
+  return *gpu_target(str("sm", emulated::compute_capability())).fused_attention;
+}
 
 template <class Op>
 void check(Op op, const CudaMemory& memory) {

@@ -1,5 +1,8 @@
 #include "shared/plan/plan.h"
 
+#include <map>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
@@ -194,6 +197,21 @@ TEST(Target, GpusHaveTheHostsOperationsAndFusedAttention) {
   EXPECT_EQ(error([] { target_by_name("sm91"); }), "target 'sm91' is none of host, sm80, sm90, sm100, sm120");
   EXPECT_EQ(error([] { gpu_target("host"); }),
             "no target for GPUs of host; there are sm80, sm90, sm100, sm120");
+  EXPECT_EQ(error([] { gpu_target("sm130"); }),
+            "no target for GPUs of sm130; there are sm80, sm90, sm100, sm120, of which sm120 is the nearest");
+  EXPECT_THAT(error([] { gpu_target("sm110"); }), ::testing::HasSubstr("sm100 is the nearest"));
+  EXPECT_THAT(error([] { gpu_target("sm75"); }), ::testing::HasSubstr("sm80 is the nearest"));
+}
+
+// A10 and A40, Orin, L4 and L40S; Thor as it was called first, B300; GB10.
+TEST(Target, GpusOfOneMajorVersionHaveOneTarget) {
+  const std::map<std::string, std::string> generations = {
+      {"sm80", "sm80"},   {"sm86", "sm80"},   {"sm87", "sm80"},   {"sm89", "sm80"},   {"sm90", "sm90"},
+      {"sm100", "sm100"}, {"sm101", "sm100"}, {"sm103", "sm100"}, {"sm120", "sm120"}, {"sm121", "sm120"}};
+  for (const auto& [gpu, generation] : generations) {
+    EXPECT_EQ(&gpu_target(gpu), &gpu_target(generation));
+    EXPECT_EQ(&target_by_name(gpu), &gpu_target(generation));
+  }
 }
 
 // ---- memory ----
