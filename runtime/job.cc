@@ -36,13 +36,28 @@ class Job::Impl {
 
   ~Impl() {
     if (!last_error_) last_error_ = device_->last_error();
+    const bool ends_well = std::uncaught_exceptions() == exceptions_;
+    if (ends_well) await_others();
     device_.reset();
-    if (std::uncaught_exceptions() == exceptions_) {
+    if (ends_well) {
       client_->goodbye();
     } else if (!client_->failure()) {  // else this is a consequence of that one
       const auto [code, text] = last_error_.value_or(
           std::pair(ExitCode::check_failed, std::string("the program ends by an exception")));
       client_->report_failure(code, text);
+    }
+  }
+
+  // A rank that is done may still have to send what others wait for: a library's threads do it. A rank that comes late finds the others'
+  // marks, also of those that have gone.
+  void await_others() {
+    try {
+      if (client_->add("job/ends", 1) == environment_.world_size) {
+        client_->set("job/ended", "");
+      } else {
+        client_->get("job/ended");
+      }
+    } catch (const Error&) {  // a rank that goes on for longer, or has failed
     }
   }
 

@@ -5,7 +5,8 @@
 //     job.redistribute(cp::from_local(rows, job.rank(), in.data(), bytes), cp::from_local(columns, job.rank(), out.data(), bytes));
 //     cp::ContextParallelAttention attention(job.device(), ranks, strategy, job.plans());
 //     ...
-//   }  // says goodbye; a program that ends by an exception, or without a Job's end, is a failure of the job
+//   }  // waits until all ranks are here, but no longer than the job's timeout, and says goodbye; a program that ends by an exception,
+//      // or without a Job's end, is a failure of the job
 //
 //   cprun --nproc-per-node 4 -- ./program
 //

@@ -1,6 +1,7 @@
 #include "runtime/joined_device.h"
 
 #include <chrono>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -82,6 +83,7 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment& job
                                                        JoinedDeviceOptions options) {
   const RankGpu gpu = options.gpu ? *options.gpu : rank_gpu(job, *client_);
   if (gpu.targets_differ.empty()) target_ = gpu.target;
+  pools_.emplace(gpu.here, job.allow_shared_gpu);
   NcclOptions nccl;
   nccl.rank = job.rank, nccl.world_size = job.world_size;
   nccl.cuda_device = gpu.cuda_device;
@@ -111,7 +113,10 @@ JoinedDevice::~JoinedDevice() { client_->on_failure({}); }
 
 void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
   device_->take_observed();  // of a program that wants no traces
-  naming_the_cause([&] { device_->prepare(plan, bindings); });
+  naming_the_cause([&] {
+    if (pools_) pools_->add(plan.groups, shared_memory_bytes());
+    device_->prepare(plan, bindings);
+  });
 }
 
 void JoinedDevice::synchronize() {
@@ -142,7 +147,9 @@ template <class F>
 void JoinedDevice::name_the_cause(const F& f) {
   try {
     f();
-  } catch (const PeerLost&) {
+  } catch (const PeerLost& error) {
+    if (const std::string_view advice = shared_memory_advice(error.what()); !advice.empty())
+      throw PeerLost(str(error.what(), advice));
     const auto until = std::chrono::steady_clock::now() + kCauseDelay;
     while (!client_->failure() && std::chrono::steady_clock::now() < until)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));

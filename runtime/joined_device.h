@@ -13,6 +13,7 @@
 
 #include "runtime/job_environment.h"
 #include "runtime/nccl/nccl_device.h"
+#include "runtime/nccl_pools.h"
 #include "runtime/process_device.h"
 #include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
@@ -45,7 +46,7 @@ class JoinedDevice : public Device {
 
   // As ProcessDevice, but prepare and synchronize throw PeerLost with the job's first failure ("rank 2 (host b, pid 4711) at all_gather
   // #17 of cp[0,1,2,3]: ..."), and Timeout as "rank 3 has not joined all_gather #17 of group cp[0,1,2,3] after 30 s; ranks 0, 1, 2
-  // wait".
+  // wait". prepare throws InvalidInput where NCCL would not find the shared memory that the plan's groups need (nccl_pools.h).
   Rank rank() const override { return device_->rank(); }
   void prepare(const Plan& plan, const Bindings& bindings) override;
   void launch(const Step& step, std::int64_t iteration) override { device_->launch(step, iteration); }
@@ -82,6 +83,7 @@ class JoinedDevice : public Device {
   std::map<std::string, Progress> latest_;  // collective that began, by group
   std::optional<std::pair<ExitCode, std::string>> last_error_;
   const Target* target_;
+  std::optional<NcclPools> pools_;         // of the nccl backend
   std::unique_ptr<ProcessDevice> device_;  // last: its threads use the above
 };
 

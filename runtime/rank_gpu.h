@@ -16,6 +16,7 @@ struct RankGpu {
   const Target* target = nullptr;  // what plans for it are made for
   // Who has which, in words, where the ranks' targets differ: plans for such a job need a target that somebody names.
   std::string targets_differ = {};
+  std::vector<Rank> here = {};  // the ranks of this machine, this one among them
 };
 
 // Called by all ranks of the job, before anything is made on a GPU. Throws InvalidInput where this build, this machine or this process has
@@ -30,7 +31,12 @@ int choose_gpu(const JobEnvironment& job, int gpus);
 
 struct GpuOfRank {
   std::string host, address, name, target;
+  std::string boot = {};  // of the host's system: machines may have one name ("localhost")
 };
+// Changes with each start of the system, and is another on each machine; empty where the kernel says none.
+std::string boot_id();
+// By rank: those on the machine of `rank`.
+std::vector<Rank> ranks_beside(const std::vector<GpuOfRank>& ranks, Rank rank);
 // By rank. Throws InvalidInput where two ranks have one GPU.
 void refuse_shared_gpus(const std::vector<GpuOfRank>& ranks);
 // "sm_80 (NVIDIA A100) on ranks 0, 1, and sm_90 (NVIDIA H100) on ranks 2, 3"; empty when all are the same.

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/cli/cpsim_process.h"
 #include "tests/cprun/program.h"
 
 namespace cp::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 ProgramEnd run_late(const char* seconds) {
   return cprun({"--timeout", "2", "--grace", "0.5", "--nproc-per-node", "3", "--", built("late_rank")},
@@ -22,6 +24,24 @@ TEST(CprunLateRank, IsNamedWithTheCollectiveThatOthersWaitIn) {
 }
 
 TEST(CprunLateRank, WithinTheTimeoutIsNone) { EXPECT_EQ(run_late("1").exit_code, 0); }
+
+ProgramEnd run_late_end(const char* timeout) {
+  const cli::TemporaryFolder folder;
+  return cprun({"--timeout", timeout, "--grace", "0.5", "--nproc-per-node", "3", "--", built("late_rank")},
+               {"END_LATE=2", "NOTE=" + folder.file("note")});
+}
+
+TEST(CprunLateRank, TheEndOfAJobIsThatOfAllItsRanks) {
+  const ProgramEnd end = run_late_end("10");
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, IsEmpty());
+}
+
+TEST(CprunLateRank, TheEndOfAJobDoesNotWaitForLong) {
+  const ProgramEnd end = run_late_end("1");
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("rank 0 ended before rank 1"));
+}
 
 }  // namespace
 }  // namespace cp::testing

@@ -45,6 +45,20 @@ TEST(RankGpu, RanksOfOneGpuAreNamed) {
                     HasSubstr("use --nproc-per-node 2, or --allow-shared-gpu")));
 }
 
+TEST(RankGpu, MachinesOfOneNameAreToldApart) {
+  const GpuOfRank a{"localhost", "0000:65:00", "GPU X", "x", "boot 1"},
+      b{"localhost", "0000:65:00", "GPU X", "x", "boot 2"};
+  EXPECT_NO_THROW(refuse_shared_gpus({a, b}));
+  EXPECT_THAT(testing::message_of([&] {
+                refuse_shared_gpus({a, b, b});
+              }),
+              HasSubstr("ranks 1, 2 on host localhost have one GPU, GPU X"));
+  EXPECT_EQ(ranks_beside({a, b, b}, 0), std::vector<Rank>{0});
+  EXPECT_EQ(ranks_beside({a, b, b}, 2), (std::vector<Rank>{1, 2}));
+  EXPECT_EQ(boot_id(), boot_id());
+  EXPECT_EQ(boot_id().find('\n'), std::string::npos);
+}
+
 TEST(RankGpu, DifferentTargetsAreNamedWithTheirRanks) {
   const GpuOfRank a{"h", "0", "A100", "sm_80"}, b{"h", "1", "H100", "sm_90"};
   EXPECT_THAT(differing_targets({a, a}), IsEmpty());

@@ -1,0 +1,53 @@
+#include "runtime/nccl_pools.h"
+
+#include <algorithm>
+#include <sys/statvfs.h>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/canonical.h"
+
+namespace cp::runtime {
+namespace {
+
+constexpr const char* kSharedMemory = "/dev/shm";
+
+}  // namespace
+
+std::optional<std::int64_t> shared_memory_bytes() {
+  struct statvfs system = {};
+  if (::statvfs(kSharedMemory, &system) != 0 || system.f_blocks == 0)
+    return std::nullopt;  // 0: a tmpfs without a limit
+  return static_cast<std::int64_t>(system.f_blocks * system.f_frsize);
+}
+
+std::int64_t NcclPools::pools_of(const Group& group) const {
+  const std::int64_t members = std::ranges::count_if(
+      group.ranks, [this](Rank rank) { return std::ranges::find(here_, rank) != here_.end(); });
+  if (group.ranks.size() < 2 || members == 0) return 0;
+  if (each_is_a_host_) return members;
+  return members < std::ssize(group.ranks) ? 1 : 0;
+}
+
+void NcclPools::add(const std::vector<Group>& groups, std::optional<std::int64_t> shared_memory) {
+  for (const Group& group : groups) {
+    if (added_.insert(canonical_name(group)).second) count_ += pools_of(group);
+  }
+  const std::int64_t needed = count_ * kNcclPoolBytes;
+  if (!shared_memory || needed <= *shared_memory) return;
+  throw InvalidInput(
+      str("NCCL needs ", human_bytes(needed), " of ", kSharedMemory, " on this machine, which has ",
+          human_bytes(*shared_memory), ": ", human_bytes(kNcclPoolBytes),
+          " for each of its ranks in each group that talks over sockets or a network, and ", count_,
+          " such; of a container ask for more, as in docker run --shm-size 2g, or --ipc host"));
+}
+
+std::string_view shared_memory_advice(std::string_view error) {
+  if (error.find(kSharedMemory) == std::string_view::npos &&
+      error.find("shared memory") == std::string_view::npos)
+    return "";
+  return "; where /dev/shm is full, of a container ask for more of it, as in docker run --shm-size 2g, or "
+         "--ipc host";
+}
+
+}  // namespace cp::runtime
