@@ -35,7 +35,7 @@ struct Sizes {
 Sizes sizes_of(ProfileSize size) {
   switch (size) {
     case ProfileSize::tiny:
-      return {{32, 64}, {16}, {4 * kKib}, {32}, {kKib, 4 * kKib}, {4 * kKib}, {0}, 2, 1, 256, 128};
+      return {{32, 64}, {16}, {4 * kKib}, {32}, {kKib, 4 * kKib}, {4 * kKib}, {0, 1}, 2, 1, 256, 128};
     case ProfileSize::quick:
       return {powers(1024, 16384, 4),
               {128},

@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/cprun/nccl_environment.h"
 #include "cli/cprun/nccl_options.h"
 #include "cli/cprun/rank.h"
 #include "cli/cprun/trace_output.h"
@@ -156,7 +157,8 @@ class LaunchedJob {
       runtime::JobEnvironment own = job_;
       own.rank = first + index, own.local_rank = request_.first_local_rank + index;
       std::vector<std::string> variables = runtime::variables_of(own);
-      if (own.allow_shared_gpu) share_gpu(own, variables);
+      const std::vector<std::string> of_nccl = nccl_variables(own, request_);
+      variables.insert(variables.end(), of_nccl.begin(), of_nccl.end());
       return variables;
     };
     options.describe = [this](Rank rank) { return where(rank); };
@@ -189,14 +191,6 @@ class LaunchedJob {
     };
     server_.emplace(std::move(options));
     job_.port = server_->port();
-  }
-
-  // NCCL takes one rank of a host for each GPU, so that each process is a host of its own; versions that take several are asked to.
-  void share_gpu(const runtime::JobEnvironment& own, std::vector<std::string>& variables) const {
-    variables.push_back(str("NCCL_HOSTID=", own.job_id, "-", own.rank));
-    variables.emplace_back("NCCL_MULTI_RANK_GPU_ENABLE=1");
-    if (request_.nnodes == 1 && std::getenv("NCCL_SOCKET_IFNAME") == nullptr)
-      variables.emplace_back("NCCL_SOCKET_IFNAME=lo");
   }
 
   // What the rank was last heard to be doing.
@@ -236,6 +230,7 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
   if (!trace_folder.empty()) argv.insert(argv.end(), {"--trace-folder", trace_folder});
   if (request.verify) argv.emplace_back("--verify");
   if (request.hash_host) argv.emplace_back("--hash-hosts");
+  if (!request.warm_up) argv.emplace_back("--no-warm-up");
   return argv;
 }
 

@@ -59,7 +59,8 @@ void add_job_flags(CLI::App& app, LaunchRequest& launch) {
   app.add_flag("--allow-shared-gpu", launch.allow_shared_gpu,
                "With nccl: ranks of one machine may have one GPU, each as if it were a host of its own "
                "(NCCL_HOSTID; NCCL_MULTI_RANK_GPU_ENABLE=1 where NCCL has it). What they send goes over "
-               "sockets, on one machine by lo (NCCL_SOCKET_IFNAME): for tests, not for speed");
+               "sockets (NCCL_NET=Socket), on one machine by lo (NCCL_SOCKET_IFNAME): for tests, not for "
+               "speed. Takes 33 MiB of /dev/shm for each rank and group");
   app.add_option("--rdzv-endpoint", launch.endpoint,
                  "Where all ranks find one another: an address of machine 0 [127.0.0.1, any port]")
       ->type_name("HOST:PORT");
@@ -68,7 +69,8 @@ void add_job_flags(CLI::App& app, LaunchRequest& launch) {
                  "The same secret on all machines; one machine makes its own")
       ->type_name("FILE");
   app.add_option("--interface", launch.interface,
-                 "Address or name that peers of this machine's ranks connect to")
+                 "Address or name that peers of this machine's ranks connect to, and with nccl that NCCL's "
+                 "sockets are on (NCCL_SOCKET_IFNAME)")
       ->type_name("NAME");
   app.add_option("--log-dir", launch.log_dir,
                  "Also write each rank's output to rank-N.out and rank-N.err there")
@@ -86,6 +88,11 @@ void add_flags(CLI::App& app, Flags& flags) {
   add_job_flags(app, launch);
   app.add_option("--trace", launch.trace, "Write what the ranks did")->type_name("FILE");
   app.add_flag("--hash-hosts", launch.hash_host, "Leave the hosts' names out of the trace");
+  app.add_flag_callback(
+      "--no-warm-up", [&launch] { launch.warm_up = false; },
+      "With nccl: run each plan once. Otherwise it runs twice, and the second run counts, whose times hold "
+      "no "
+      "connecting of ranks and no loading of kernels");
   app.add_flag("--verify", launch.verify, "Run the simulated fabric on the same scenario and compare");
   // What the launcher gives to its ranks.
   app.add_flag("--as-rank", flags.is_rank)->group("");
@@ -167,6 +174,7 @@ int run(Flags& flags) {
     flags.rank.scenario = launch_request.scenario;
     flags.rank.check_results = launch_request.verify;
     flags.rank.hash_host = launch_request.hash_host;
+    flags.rank.warm_up = launch_request.warm_up;
     return run_rank(flags.rank, *job);
   }
   if (launch_request.scenario.empty() == launch_request.program.empty()) {

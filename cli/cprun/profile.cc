@@ -87,7 +87,8 @@ class ProfileRank {
     machine_.world = job_.world_size;
     machine_.shared_gpu = job_.allow_shared_gpu;
     std::set<std::string> hosts;
-    for (std::string& host : client_->all_gather("host", host_name(), kAsLongAsItTakes))
+    const std::string own = str(host_name(), " ", runtime::boot_id());  // machines may have one name
+    for (std::string& host : client_->all_gather("host", own, kAsLongAsItTakes))
       hosts.insert(std::move(host));
     machine_.machines = job_.world_size % std::ssize(hosts) == 0 ? static_cast<int>(hosts.size()) : 1;
     const std::string preset = options_.cluster.empty() ? preset_of_gpu(machine_.gpu) : options_.cluster;
@@ -138,11 +139,13 @@ class ProfileRank {
     if (row) rows_.push_back(*row);
   }
 
-  // Of this rank's GPU, while products run.
+  // Of this rank's GPU, while products run. All ranks make the device, also those whose GPU has no clocks to read.
   void read_clocks() {
-    if (!gpu_ || options_.clock_seconds <= 0 || !runtime::gpu_clocks(gpu_->address)) return;
-    const ProfilePoint product = ProductPoint{8192, 8192, 8192};
+    if (!gpu_ || options_.clock_seconds <= 0) return;
     runtime::JoinedDevice& own = device(0);
+    if (!runtime::gpu_clocks(gpu_->address)) return;
+    const std::int64_t n = options_.grid == ProfileSize::tiny ? 64 : 8192;
+    const ProfilePoint product = ProductPoint{n, n, n};
     ProfilePlanOptions options;
     options.iterations = 100;
     const Plan plan =

@@ -14,6 +14,7 @@ struct RankOptions {
   std::string trace_folder;    // for rank-N.cptrace; empty: no trace is written
   bool check_results = false;  // against one device, which takes time and memory
   bool hash_host = false;      // leave the host's name out of the trace
+  bool warm_up = true;         // on GPUs, plans run once before the run that counts
 };
 
 // Joins the job, does the work and says goodbye; returns the exit code. What goes wrong is told on standard error and to the rendezvous

@@ -110,18 +110,35 @@ TEST_F(CprunEmulated, GpusOfDifferentGenerationsRunPlansForATargetThatTheScenari
   }
 }
 
+// One of sm_86 has the kernels of sm_80: an A10 beside an A100.
+TEST_F(CprunEmulated, GpusOfOneMajorVersionRunOnePlan) {
+  const TemporaryFolder folder;
+  for (const char* capabilities : {"8.0,8.6", "8.9", "10.3", "12.1"}) {
+    const ProgramEnd end = run(command({"--backend", "nccl", "--verify", attention(folder, "}")}),
+                               {"CP_EMULATED_GPUS=2", str("CP_EMULATED_GPU_CAPABILITY=", capabilities)});
+    EXPECT_EQ(end.exit_code, 0) << capabilities << end.err;
+    EXPECT_THAT(end.out, HasSubstr("\nidentical: 2 ranks, ")) << capabilities;
+  }
+}
+
+// The forward pass has one exchange, which rank 1 then did twice: once in the warm-up.
 TEST_F(CprunEmulated, AGpuRefusesFusedStepsThatItsGenerationDoesNotTake) {
   const TemporaryFolder folder;
   const std::string path =
       scenario(folder, R"(run { mesh: "cp=2" seq_len: 128 q_heads: 2 kv_heads: 2 head_dim: 136 dtype: bf16)"
                        R"( causal: true backward: true target: "sm90" })");
-  const ProgramEnd end =
-      run(command({"--backend", "nccl", path}), {"CP_EMULATED_GPUS=2", "CP_EMULATED_GPU_CAPABILITY=9.0,8.0"});
-  EXPECT_EQ(end.exit_code, 2) << end.out;
-  EXPECT_THAT(
-      end.err,
-      AllOf(HasSubstr("cprun: rank 1 "), HasSubstr("(attention_backward)"),
-            HasSubstr("head_dim 136 is above 128, the backward kernels' limit; the exact engine takes")));
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--no-warm-up"}}) {
+    std::vector<std::string> arguments = {"--backend", "nccl", path};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const ProgramEnd end =
+        run(command(arguments), {"CP_EMULATED_GPUS=2", "CP_EMULATED_GPU_CAPABILITY=9.0,8.0"});
+    EXPECT_EQ(end.exit_code, 2) << end.out;
+    EXPECT_THAT(
+        end.err,
+        AllOf(HasSubstr("cprun: rank 1 "), HasSubstr("(attention_backward"),
+              HasSubstr(str(" in exchange #", flags.empty() ? 1 : 0, " of ring[0,1]")),
+              HasSubstr("head_dim 136 is above 128, the backward kernels' limit; the exact engine takes")));
+  }
 }
 
 TEST_F(CprunEmulated, OptionsOfTheCommunicatorsAreTaken) {
@@ -129,8 +146,47 @@ TEST_F(CprunEmulated, OptionsOfTheCommunicatorsAreTaken) {
   const ProgramEnd end = on_gpus(
       2,
       {"--backend", "nccl", "--verify",
-       attention(folder, R"(} nccl { min_ctas: 1 max_ctas: 8 cta_policy: "efficiency" register_buffers: true })")});
+       attention(folder,
+                 R"(} nccl { min_ctas: 1 max_ctas: 8 cta_policy: "efficiency" register_buffers: true })")});
   EXPECT_EQ(end.exit_code, 0) << end.err;
+}
+
+// That of a container: 64 MiB, and NCCL takes 33 for each of the ranks.
+TEST_F(CprunEmulated, SharingAGpuNeedsSharedMemory) {
+  const TemporaryFolder folder;
+  const auto with = [](const char* shared_memory, const std::vector<std::string>& arguments) {
+    std::vector<std::string> argv = {
+        "unshare",
+        "--mount",
+        "/bin/sh",
+        "-c",
+        str("mount -t tmpfs -o size=", shared_memory, " tmpfs /dev/shm && exec \"$@\""),
+        "sh"};
+    const std::vector<std::string> rest = command(arguments);
+    argv.insert(argv.end(), rest.begin(), rest.end());
+    return run(argv, {"CP_EMULATED_GPUS=1"});
+  };
+  if (with("64m", {"--version"}).exit_code != 0) GTEST_SKIP() << "a mount of one's own needs root";
+  const std::vector<std::string> shared = {"--backend", "nccl", "--allow-shared-gpu", attention(folder, "}")};
+  const ProgramEnd little = with("64m", shared);
+  EXPECT_EQ(little.exit_code, 2) << little.out;
+  EXPECT_THAT(little.err,
+              AllOf(HasSubstr("NCCL needs 65.26 MiB of /dev/shm on this machine, which has 64 MiB"),
+                    HasSubstr("docker run --shm-size 2g, or --ipc host")));
+  EXPECT_EQ(with("66m", shared).exit_code, 0);
+}
+
+TEST_F(CprunEmulated, AWarmUpLeavesNothingInWhatIsMeasured) {
+  const TemporaryFolder folder;
+  std::map<std::string, std::string> shown;
+  for (const char* flag : {"--hash-hosts", "--no-warm-up"}) {
+    const ProgramEnd end = on_gpus(2, {"--backend", "nccl", "--verify", flag, "--trace",
+                                       folder.file("nccl.cptrace"), attention(folder, "}")});
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_THAT(end.out, HasSubstr("\nidentical: 2 ranks, "));
+    shown[flag] = end.out.substr(0, end.out.find(" in "));
+  }
+  EXPECT_EQ(shown["--hash-hosts"], shown["--no-warm-up"]);  // steps and collectives
 }
 
 TEST_F(CprunEmulated, SaysWhatRanksLack) {
@@ -151,13 +207,45 @@ TEST_F(CprunEmulated, SaysWhatRanksLack) {
       2, " of this machine, from 0, has no GPU: there are 2; use --nproc-per-node 2, or --allow-shared-gpu");
 }
 
-// What the ranks' processes are given, and that a user's own choice stays.
-TEST_F(CprunEmulated, SharingAGpuIsAskedOfNcclAsItsVersionsWantIt) {
-  const std::vector<std::string> arguments =
-      command({"--backend", "nccl", "--allow-shared-gpu", "--rdzv-id", "job", "--", "/bin/sh", "-c",
-               "echo $NCCL_HOSTID $NCCL_MULTI_RANK_GPU_ENABLE $NCCL_SOCKET_IFNAME $CPRUN_BACKEND"});
-  EXPECT_EQ(run(arguments).out, "[rank 0] job-0 1 lo nccl\n");
-  EXPECT_EQ(run(arguments, {"NCCL_SOCKET_IFNAME=eth7"}).out, "[rank 0] job-0 1 eth7 nccl\n");
+// What NCCL finds in the environment of the ranks, and that a user's own choice stays.
+class NcclEnvironment : public CprunEmulated {
+ protected:
+  static std::string shown(const char* variables, std::vector<std::string> flags,
+                           const std::vector<std::string>& environment = {}) {
+    flags.insert(flags.begin(), {"--rdzv-id", "job"});
+    flags.insert(flags.end(), {"--", "/bin/sh", "-c", str("echo ", variables)});
+    return run(command(flags), environment).out;
+  }
+};
+
+TEST_F(NcclEnvironment, SharingAGpuIsAskedOfNcclAsItsVersionsWantIt) {
+  const char* variables =
+      "$NCCL_HOSTID $NCCL_MULTI_RANK_GPU_ENABLE $NCCL_SOCKET_IFNAME $NCCL_NET "
+      "$NCCL_MNNVL_ENABLE $CPRUN_BACKEND";
+  const std::vector<std::string> flags = {"--backend", "nccl", "--allow-shared-gpu"};
+  EXPECT_EQ(shown(variables, flags), "[rank 0] job-0 1 lo Socket 0 nccl\n");
+  EXPECT_EQ(shown(variables, flags, {"NCCL_SOCKET_IFNAME=eth7", "NCCL_NET=IB", "NCCL_MNNVL_ENABLE=1"}),
+            "[rank 0] job-0 1 eth7 IB 1 nccl\n");
+  EXPECT_EQ(shown(variables, {"--backend", "nccl"}), "[rank 0] nccl\n");
+}
+
+TEST_F(NcclEnvironment, WorkOfCommunicatorsStartsInTheOrderOfTheCalls) {
+  const char* variable = "$NCCL_LAUNCH_ORDER_IMPLICIT.";
+  EXPECT_EQ(shown(variable, {"--backend", "nccl"}), "[rank 0] 1.\n");
+  EXPECT_EQ(shown(variable, {"--backend", "nccl"}, {"NCCL_LAUNCH_ORDER_IMPLICIT=0"}), "[rank 0] 0.\n");
+  EXPECT_EQ(shown(variable, {"--backend", "gloo"}), "[rank 0] .\n");
+}
+
+// "=" asks NCCL for the interface of just that name.
+TEST_F(NcclEnvironment, TheInterfaceIsNcclsToo) {
+  const char* variable = "$NCCL_SOCKET_IFNAME.";
+  for (const char* interface : {"lo", "127.0.0.1", "127.0.0.9"}) {
+    const std::vector<std::string> flags = {"--backend", "nccl", "--interface", interface};
+    EXPECT_EQ(shown(variable, flags), "[rank 0] =lo.\n") << interface;
+    EXPECT_EQ(shown(variable, flags, {"NCCL_SOCKET_IFNAME=eth7"}), "[rank 0] eth7.\n");
+  }
+  EXPECT_EQ(shown(variable, {"--backend", "nccl"}), "[rank 0] .\n");
+  EXPECT_EQ(shown(variable, {"--backend", "gloo", "--interface", "lo"}), "[rank 0] .\n");
 }
 
 pid_t pid_of_rank(const Program& program, int rank) {
@@ -197,6 +285,22 @@ TEST_F(CprunEmulated, AProfileIsAClusterThatCpsimReads) {
   const cli::Finished estimate = cli::cpsim(
       {"estimate", "--cluster", out, "--collective", "all_gather", "--bytes", "4KiB", "--gpus", "2"});
   EXPECT_EQ(estimate.exit_code, 0) << estimate.err;
+}
+
+// The ranks' last devices have communicators of other channels than those that the clocks are read beside.
+TEST_F(CprunEmulated, AProfileHasTheClocksOfTheFirstRankAlone) {
+  const TemporaryFolder folder;
+  const std::string out = folder.file("mine.txtpb");
+  for (const char* without : {"0", "1"}) {
+    const ProgramEnd end = run(command({"profile", "--grid", "tiny", "--clock-seconds", "0.1",
+                                        "--nproc-per-node", "2", "--cluster", "dgx-h100", "--out", out}),
+                               {"CP_EMULATED_GPUS=2", "LD_LIBRARY_PATH=" + built("../fake_nvml"),
+                                str("FAKE_NVML_WITHOUT=", without)});
+    ASSERT_EQ(end.exit_code, 0) << without << end.err;
+    std::ifstream file(out);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_THAT(text, HasSubstr(*without == '0' ? "clocks unknown: NVML is not there" : "SM clock 1234 MHz"));
+  }
 }
 
 TEST_F(CprunEmulated, AProfileOfUnknownGpusAsksForACluster) {

@@ -1,0 +1,57 @@
+#include "cli/cprun/nccl_environment.h"
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <sys/socket.h>
+
+#include <ifaddrs.h>
+#include <netdb.h>
+
+#include "shared/base/text.h"
+
+namespace cp::cli {
+namespace {
+
+std::string numeric(const sockaddr* address) {
+  if (address == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return "";
+  const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  char text[NI_MAXHOST] = {};
+  return getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+}
+
+// Of an interface, or of a numeric address that one has; empty where none has it.
+std::string interface_name(const std::string& interface, const std::string& address) {
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(raw, &freeifaddrs);
+  std::string found;
+  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
+    if (interface == entry->ifa_name) return interface;
+    if (found.empty() && numeric(entry->ifa_addr) == address) found = entry->ifa_name;
+  }
+  // All of 127.0.0.0/8 is lo's, which lists one of them.
+  return found.empty() && address.starts_with("127.") ? "lo" : found;
+}
+
+}  // namespace
+
+std::vector<std::string> nccl_variables(const runtime::JobEnvironment& rank, const LaunchRequest& request) {
+  std::vector<std::string> variables;
+  const auto set = [&variables](const char* name, std::string_view value) {
+    if (std::getenv(name) == nullptr && !value.empty()) variables.push_back(str(name, "=", value));
+  };
+  if (rank.backend != runtime::Backend::nccl) return variables;
+  set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  const std::string name = request.interface.empty() ? "" : interface_name(request.interface, rank.interface);
+  const bool one_machine = rank.allow_shared_gpu && request.nnodes == 1;
+  set("NCCL_SOCKET_IFNAME", !name.empty() ? "=" + name : one_machine ? "lo" : "");  // "=": this one alone
+  if (!rank.allow_shared_gpu) return variables;
+  variables.push_back(str("NCCL_HOSTID=", rank.job_id, "-", rank.rank));  // no two alike
+  set("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+  set("NCCL_NET", "Socket");
+  set("NCCL_MNNVL_ENABLE", "0");
+  return variables;
+}
+
+}  // namespace cp::cli
