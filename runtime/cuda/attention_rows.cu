@@ -1,10 +1,11 @@
-// The merge of two results over disjoint sets of keys, and the row sums that the gradients need. A block takes some whole rows, so that
+// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients need. A block takes some whole rows, so that
 // each row's log-sum-exp is read by all before it is written.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
 #include <type_traits>
+#include <vector>
 
 #include "runtime/cuda/elementwise.h"
 #include "shared/kernels/elements.h"
@@ -78,48 +79,98 @@ RowPlaces<kViews, kStatistics> places(const std::array<const View*, kViews>& vie
 
 // ---- merge ----
 
-template <class In, class Out, int kPack>
+// A pack of elements of a dtype that the whole launch knows.
+template <int kPack>
+CP_DEVICE void read_pack(DType dtype, const void* data, std::int64_t number, float* values) {
+  const auto read = [&]<class T>(std::type_identity<T>) {
+    const Pack<T, kPack> pack = static_cast<const Pack<T, kPack>*>(data)[number];
+    CP_UNROLL
+    for (int e = 0; e < kPack; ++e) values[e] = load(pack.values[e]);
+  };
+  if (dtype == DType::f32) {
+    read(std::type_identity<float>());
+  } else if (dtype == DType::f16) {
+    read(std::type_identity<F16>());
+  } else {
+    read(std::type_identity<BF16>());
+  }
+}
+
+template <class Out, int kPack>
 struct Merge {
   static constexpr int kThreads = 256;
-  static constexpr int kPacks = 4;  // of a thread: all are read before the first is written
+  static constexpr int kPacks =
+      16 / kPack > 4 ? 4 : 16 / kPack;  // of a thread: all are read before the first is written
   static constexpr int kMaxRows = kThreads;
   static constexpr const char* kName = "attention_merge";
-  static constexpr int kSharedBytes = kMaxRows * 24;
-  using InPack = Pack<In, kPack>;
+  static constexpr int kMost = static_cast<int>(kMostMerged),
+                       kOut = kMost;  // of views and statistics: parts, then out
+  static constexpr int kSharedBytes = kMaxRows * (kMost + 1) * 12;
   using OutPack = Pack<Out, kPack>;
 
-  RowPlaces<2, 2> places;  // in, out; in_lse, lse
-  int block_rows;
-  const InPack* in;
+  RowPlaces<kMost + 1, kMost + 1> places;
+  int block_rows, parts;
+  bool has_lse;
+  const void* in[kMost];
+  DType dtypes[kMost];
+  const float* in_lse[kMost];
   OutPack* out;
-  const float* in_lse;
   float* lse;
 
-  struct Row {
-    std::int64_t in, out;
-    float old_factor, new_factor;  // negative: nothing to add
+  // Of the block's rows: where they begin, and their factors; a negative one is of nothing to look at.
+  struct Rows {
+    std::int64_t* begins;  // [row][view]
+    float* factors;
   };
-  static_assert(sizeof(Row) * kMaxRows == kSharedBytes);
+  CP_DEVICE static Rows rows_of(Block& block) {
+    return {block.template shared<std::int64_t>(),
+            block.template shared<float>(kMaxRows * (kMost + 1) * static_cast<int>(sizeof(std::int64_t)))};
+  }
 
-  CP_DEVICE Row weigh(std::int64_t number) const {
+  CP_DEVICE void weigh(std::int64_t number, std::int64_t* begins, float* factors) const {
     const auto place = places.at(number);
-    Row row{place.views[0], place.views[1], 0, -1};
-    const float added = in_lse[place.statistics[0]], before = lse[place.statistics[1]];
-    if (added == -INFINITY) return row;                      // also keeps inf - inf away
-    const float greatest = before < added ? added : before;  // as std::max, NaNs included
-    const float old_weight = expf(before - greatest), new_weight = expf(added - greatest);
-    const float sum = old_weight + new_weight;
-    row.old_factor = old_weight / sum, row.new_factor = new_weight / sum;
-    lse[place.statistics[1]] = greatest + logf(sum);
-    return row;
+    CP_UNROLL
+    for (int i = 0; i <= kMost; ++i) begins[i] = place.views[i], factors[i] = 1;
+    if (!has_lse) return;
+    float part_lse[kMost];
+    const float before = lse[place.statistics[kOut]];
+    float greatest = before;
+    bool any = false;
+    CP_UNROLL
+    for (int i = 0; i < kMost; ++i) {
+      part_lse[i] = i < parts ? in_lse[i][place.statistics[i]] : -INFINITY;
+      if (part_lse[i] == -INFINITY) continue;                      // also keeps inf - inf away
+      greatest = greatest < part_lse[i] ? part_lse[i] : greatest;  // as std::max, NaNs included
+      any = true;
+    }
+    if (!any) {
+      factors[kOut] = -1;
+      return;
+    }
+    factors[kOut] = expf(before - greatest);
+    float sum = factors[kOut];
+    CP_UNROLL
+    for (int i = 0; i < kMost; ++i) {
+      if (part_lse[i] == -INFINITY) continue;
+      factors[i] = expf(part_lse[i] - greatest);
+      sum += factors[i];
+    }
+    CP_UNROLL
+    for (int i = 0; i <= kMost; ++i) factors[i] /= sum;
+    CP_UNROLL
+    for (int i = 0; i < kMost; ++i) {
+      if (part_lse[i] == -INFINITY) factors[i] = -1;
+    }
+    lse[place.statistics[kOut]] = greatest + logf(sum);
   }
 
   CP_DEVICE void operator()(Block& block) const {
-    Row* rows = block.template shared<Row>();
+    const Rows rows = rows_of(block);
     const std::int64_t first = block.index() * block_rows;
     const int count = static_cast<int>(places.rows - first < block_rows ? places.rows - first : block_rows);
     block.for_each_thread([&](int thread) {
-      if (thread < count) rows[thread] = weigh(first + thread);
+      const int at = thread * (kMost + 1);
+      if (thread < count) weigh(first + thread, rows.begins + at, rows.factors + at);
     });
     block.last([&](int thread) {
       const int packs = count * places.packs;
@@ -127,59 +178,116 @@ struct Merge {
     });
   }
 
-  CP_DEVICE void merge_packs(const Row* rows, int begin, int packs) const {
-    InPack added[kPacks] = {};
-    OutPack before[kPacks] = {};
+  CP_DEVICE void merge_packs(const Rows& rows, int begin, int packs) const {
+    float sums[kPacks][kPack] = {};
     CP_UNROLL
     for (int i = 0; i < kPacks; ++i) {
       const int number = begin + i * kThreads;
       if (number >= packs) continue;
-      const Row& row = rows[number / places.packs];
-      const int pack = number % places.packs;
-      added[i] = in[row.in + pack * places.pack_steps[0]];
-      before[i] = out[row.out + pack * places.pack_steps[1]];
+      const int row = number / places.packs * (kMost + 1);
+      const OutPack before = out[rows.begins[row + kOut] + number % places.packs * places.pack_steps[kOut]];
+      CP_UNROLL
+      for (int e = 0; e < kPack; ++e) sums[i][e] = load(before.values[e]) * rows.factors[row + kOut];
+    }
+    CP_NO_UNROLL
+    for (int part = 0; part < parts; ++part) {
+      float values[kPacks][kPack] = {};
+      CP_UNROLL
+      for (int i = 0; i < kPacks; ++i) {
+        const int number = begin + i * kThreads;
+        if (number >= packs) continue;
+        const std::int64_t row = rows.begins[number / places.packs * (kMost + 1) + part];
+        read_pack<kPack>(dtypes[part], in[part], row + number % places.packs * places.pack_steps[part],
+                         values[i]);
+      }
+      CP_UNROLL
+      for (int i = 0; i < kPacks; ++i) {
+        const int number = begin + i * kThreads;
+        if (number >= packs) continue;
+        const float factor = rows.factors[number / places.packs * (kMost + 1) + part];
+        if (factor < 0) continue;
+        CP_UNROLL
+        for (int e = 0; e < kPack; ++e) sums[i][e] += values[i][e] * factor;
+      }
     }
     CP_UNROLL
     for (int i = 0; i < kPacks; ++i) {
       const int number = begin + i * kThreads;
       if (number >= packs) continue;
-      const Row& row = rows[number / places.packs];
-      if (row.new_factor < 0) continue;
+      const int row = number / places.packs * (kMost + 1);
+      if (rows.factors[row + kOut] < 0) continue;
       OutPack merged;
       CP_UNROLL
-      for (int e = 0; e < kPack; ++e) {
-        merged.values[e] = convert<Out>(load(before[i].values[e]) * row.old_factor +
-                                        load(added[i].values[e]) * row.new_factor);
-      }
-      out[row.out + number % places.packs * places.pack_steps[1]] = merged;
+      for (int e = 0; e < kPack; ++e) merged.values[e] = convert<Out>(sums[i][e]);
+      out[rows.begins[row + kOut] + number % places.packs * places.pack_steps[kOut]] = merged;
     }
   }
 };
 
-template <class In, class Out, int kPack>
-void launch_merge(cudaStream_t stream, const RowPlaces<2, 2>& places, const void* in, void* out,
-                  const void* in_lse, void* lse) {
-  using Body = Merge<In, Out, kPack>;
-  const int rows = std::clamp(Body::kThreads * Body::kPacks / std::max(places.packs, 1), 1, Body::kMaxRows);
-  launch(stream, {ceil_div(places.rows, std::int64_t{rows}), Body::kSharedBytes},
-         Body{places, rows, static_cast<const Pack<In, kPack>*>(in), static_cast<Pack<Out, kPack>*>(out),
-              static_cast<const float*>(in_lse), static_cast<float*>(lse)});
-}
+constexpr int kMergePack = 8;  // elements: 16 bytes of a 16-bit part
 
-template <class In, class Out>
+// The views of a merge in the kernel's order; those that are not there stand for out.
+struct MergeViews {
+  std::vector<const View*> parts, part_lse;
+  View no_lse;
+  std::array<const View*, kMostMerged + 1> views, statistics;
+
+  explicit MergeViews(const AttentionMerge& kernel) : parts{&kernel.in}, part_lse{&kernel.in_lse} {
+    for (const View& view : kernel.more) parts.push_back(&view);
+    for (const View& view : kernel.more_lse) part_lse.push_back(&view);
+    const Shape& shape = kernel.out.shape;
+    no_lse = {-1, 0, {shape[0], shape[2], shape[1]}, {0, 0, 0}, {}};
+    const bool has_lse = !is_absent(kernel.lse);
+    for (std::size_t i = 0; i < kMostMerged; ++i) {
+      views[i] = i < parts.size() ? parts[i] : &kernel.out;
+      statistics[i] = has_lse && i < parts.size() ? part_lse[i] : &no_lse;
+    }
+    views.back() = &kernel.out, statistics.back() = has_lse ? &kernel.lse : &no_lse;
+  }
+  MergeViews(const MergeViews&) = delete;
+  MergeViews& operator=(const MergeViews&) = delete;
+};
+
+template <class Out>
 PreparedKernel prepare_merge(const AttentionMerge& kernel, const CudaMemory& memory) {
-  constexpr int kPack = 16 / static_cast<int>(std::max(sizeof(In), sizeof(Out)));
-  const std::array<const View*, 2> views = {&kernel.in, &kernel.out},
-                                   statistics = {&kernel.in_lse, &kernel.lse};
-  const bool packs = has_packs(views, kPack);
-  return [&kernel, &memory, packs, packed = places(views, statistics, packs ? kPack : 1),
-          single = places(views, statistics, 1)](std::int64_t iteration, cudaStream_t stream) {
-    const auto at = [&](const View& view) { return memory.at(view, iteration); };
-    std::byte *in = at(kernel.in), *out = at(kernel.out);
-    if (packs && is_aligned(in, sizeof(In) * kPack) && is_aligned(out, sizeof(Out) * kPack)) {
-      launch_merge<In, Out, kPack>(stream, packed, in, out, at(kernel.in_lse), at(kernel.lse));
+  const MergeViews all(kernel);
+  const bool packs = has_packs(all.views, kMergePack);
+  return [&kernel, &memory, packs, packed = places(all.views, all.statistics, packs ? kMergePack : 1),
+          single = places(all.views, all.statistics, 1)](std::int64_t iteration, cudaStream_t stream) {
+    const bool has_lse = !is_absent(kernel.lse);
+    std::byte* const out = memory.at(kernel.out, iteration);
+    const std::size_t parts = 1 + kernel.more.size();
+    bool aligned = packs && is_aligned(out, sizeof(Out) * kMergePack);
+    const auto fill = [&](auto& body) {
+      for (std::size_t i = 0; i < kMostMerged; ++i) {
+        const View& view = i == 0 || i >= parts ? kernel.in : kernel.more[i - 1];
+        body.in[i] = memory.at(view, iteration);
+        body.dtypes[i] = memory.dtype(view);
+        if (!has_lse) continue;
+        const View& lse = i == 0 || i >= parts ? kernel.in_lse : kernel.more_lse[i - 1];
+        body.in_lse[i] = reinterpret_cast<const float*>(memory.at(lse, iteration));
+      }
+    };
+    const auto go = [&]<int kPack>(std::integral_constant<int, kPack>, const auto& of_rows) {
+      using Body = Merge<Out, kPack>;
+      Body body{};
+      body.places = of_rows, body.parts = static_cast<int>(parts), body.has_lse = has_lse;
+      fill(body);
+      body.out = reinterpret_cast<Pack<Out, kPack>*>(out);
+      if (has_lse) body.lse = reinterpret_cast<float*>(memory.at(kernel.lse, iteration));
+      body.block_rows =
+          std::clamp(Body::kThreads * Body::kPacks / std::max(of_rows.packs, 1), 1, Body::kMaxRows);
+      launch(stream, {ceil_div(of_rows.rows, std::int64_t{body.block_rows}), Body::kSharedBytes}, body);
+    };
+    for (std::size_t i = 0; i < parts; ++i) {
+      const View& view = i == 0 ? kernel.in : kernel.more[i - 1];
+      aligned =
+          aligned && is_aligned(memory.at(view, iteration), size_bytes(memory.dtype(view)) * kMergePack);
+    }
+    if (aligned) {
+      go(std::integral_constant<int, kMergePack>(), packed);
     } else {
-      launch_merge<In, Out, 1>(stream, single, in, out, at(kernel.in_lse), at(kernel.lse));
+      go(std::integral_constant<int, 1>(), single);
     }
   };
 }
@@ -267,10 +375,8 @@ PreparedKernel prepare_any_delta(const View& out, const View& dout, const View& 
 }  // namespace
 
 PreparedKernel prepare(const AttentionMerge& kernel, const CudaMemory& memory) {
-  return with_floating_type(memory.dtype(kernel.in), [&]<class In>(std::type_identity<In>) {
-    return with_floating_type(memory.dtype(kernel.out), [&]<class Out>(std::type_identity<Out>) {
-      return prepare_merge<In, Out>(kernel, memory);
-    });
+  return with_floating_type(memory.dtype(kernel.out), [&]<class Out>(std::type_identity<Out>) {
+    return prepare_merge<Out>(kernel, memory);
   });
 }
 

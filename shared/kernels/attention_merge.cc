@@ -1,8 +1,10 @@
-// The merge of two results over disjoint sets of keys, and the row sums that the gradients need.
+// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients need.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "shared/kernels/attention_rows.h"
 #include "shared/kernels/kernels.h"
@@ -19,37 +21,85 @@ void for_each_rows(std::int64_t rows, F&& f) {
   for (std::int64_t begin = 0; begin < rows; begin += kRows) f(begin, std::min(kRows, rows - begin));
 }
 
-// out = the merge of (out, lse) with (in, in_lse); returns the merged lse.
-float merge_row(const float* in, float in_lse, float* out, float lse, std::int64_t dim) {
-  if (in_lse == kNegativeInfinity) return lse;  // nothing to add; also keeps inf - inf away
-  const float greatest = std::max(lse, in_lse);
-  const float old_weight = std::exp(lse - greatest), new_weight = std::exp(in_lse - greatest);
-  const float sum = old_weight + new_weight;
-  const float old_factor = old_weight / sum, new_factor = new_weight / sum;
-  for (std::int64_t d = 0; d < dim; ++d) out[d] = out[d] * old_factor + in[d] * new_factor;
-  return greatest + std::log(sum);
+// Some rows of a result, with their lse where there is any.
+class Rows {
+ public:
+  Rows(const View& values, const View& lse, const HostMemory& memory, std::int64_t iteration,
+       std::int64_t batch)
+      : dim_(values.shape[3]),
+        rows_(kRows * dim_),
+        at_(values, memory, iteration, batch, 0, values.shape[2]) {
+    if (!is_absent(lse)) lse_at_.emplace(as_rows(lse), memory, iteration, batch, 0, values.shape[2]);
+  }
+
+  std::int64_t size() const { return at_.size(); }
+  void load(std::int64_t begin, std::int64_t count) {
+    at_.load(begin, count, rows_.data(), dim_);
+    if (lse_at_) lse_at_->load(begin, count, lse_.data(), 1);
+  }
+  void store(std::int64_t begin, std::int64_t count) const {
+    at_.store(begin, count, rows_.data(), dim_);
+    if (lse_at_) lse_at_->store(begin, count, lse_.data(), 1);
+  }
+  float* row(std::int64_t i) { return rows_.data() + i * dim_; }
+  float& lse(std::int64_t i) { return lse_[static_cast<std::size_t>(i)]; }
+
+ private:
+  std::int64_t dim_;
+  Floats rows_;
+  std::array<float, kRows> lse_{};
+  HeadRows at_;
+  std::optional<HeadRows> lse_at_;
+};
+
+// Row i of `out` = its merge with that of the parts, each times its share of the weights.
+void merge_row(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t dim) {
+  const auto has_keys = [i](Rows& part) { return part.lse(i) != kNegativeInfinity; };
+  float greatest = out.lse(i);
+  for (Rows& part : parts) greatest = std::max(greatest, part.lse(i));
+  // Nothing to add; also keeps inf - inf away.
+  if (std::none_of(parts.begin(), parts.end(), has_keys)) return;
+  float sum = std::exp(out.lse(i) - greatest);
+  const float old_weight = sum;
+  for (Rows& part : parts) {
+    if (has_keys(part)) sum += std::exp(part.lse(i) - greatest);
+  }
+  const float old_factor = old_weight / sum;
+  float* const row = out.row(i);
+  for (std::int64_t d = 0; d < dim; ++d) row[d] *= old_factor;
+  for (Rows& part : parts) {
+    if (!has_keys(part)) continue;
+    const float factor = std::exp(part.lse(i) - greatest) / sum;
+    const float* const added = part.row(i);
+    for (std::int64_t d = 0; d < dim; ++d) row[d] += added[d] * factor;
+  }
+  out.lse(i) = greatest + std::log(sum);
+}
+
+void add_rows(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t dim) {
+  for (Rows& part : parts) {
+    for (std::int64_t d = 0; d < dim; ++d) out.row(i)[d] += part.row(i)[d];
+  }
 }
 
 }  // namespace
 
 void run(const AttentionMerge& kernel, const HostMemory& memory, std::int64_t iteration) {
   const std::int64_t heads = kernel.out.shape[2], dim = kernel.out.shape[3];
-  Floats in_values(kRows * dim), out_values(kRows * dim);
-  std::array<float, kRows> in_lse_values, lse_values;
+  const bool has_lse = !is_absent(kernel.lse);
   for (std::int64_t batch = 0; batch < kernel.out.shape[0] && heads > 0; ++batch) {
-    const HeadRows in(kernel.in, memory, iteration, batch, 0, heads),
-        out(kernel.out, memory, iteration, batch, 0, heads);
-    const HeadRows in_lse(as_rows(kernel.in_lse), memory, iteration, batch, 0, heads),
-        lse(as_rows(kernel.lse), memory, iteration, batch, 0, heads);
+    std::vector<Rows> parts;
+    parts.reserve(1 + kernel.more.size());
+    parts.emplace_back(kernel.in, kernel.in_lse, memory, iteration, batch);
+    for (std::size_t i = 0; i < kernel.more.size(); ++i)
+      parts.emplace_back(kernel.more[i], has_lse ? kernel.more_lse[i] : View{}, memory, iteration, batch);
+    Rows out(kernel.out, kernel.lse, memory, iteration, batch);
     for_each_rows(out.size(), [&](std::int64_t begin, std::int64_t count) {
-      in.load(begin, count, in_values.data(), dim), out.load(begin, count, out_values.data(), dim);
-      in_lse.load(begin, count, in_lse_values.data(), 1), lse.load(begin, count, lse_values.data(), 1);
-      for (std::int64_t i = 0; i < count; ++i) {
-        float& row_lse = lse_values[static_cast<std::size_t>(i)];
-        row_lse = merge_row(in_values.data() + i * dim, in_lse_values[static_cast<std::size_t>(i)],
-                            out_values.data() + i * dim, row_lse, dim);
-      }
-      out.store(begin, count, out_values.data(), dim), lse.store(begin, count, lse_values.data(), 1);
+      for (Rows& part : parts) part.load(begin, count);
+      out.load(begin, count);
+      for (std::int64_t i = 0; i < count; ++i)
+        has_lse ? merge_row(parts, out, i, dim) : add_rows(parts, out, i, dim);
+      out.store(begin, count);
     });
   }
 }

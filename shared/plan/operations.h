@@ -76,6 +76,8 @@ constexpr bool may_be_left_out(std::string_view field) {
   if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
     return field == "engine" || field == "workspace" ||
            (std::is_same_v<Op, AttentionBackward> && field == "out");
+  } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
+    return field == "more" || field == "more_lse";
   } else {
     return false;
   }
@@ -84,6 +86,7 @@ constexpr bool may_be_left_out(std::string_view field) {
 template <class Op>
 constexpr bool may_be_absent(std::string_view field) {
   return may_be_left_out<Op>(field) || (std::is_same_v<Op, AttentionBackward> && field == "delta") ||
+         (std::is_same_v<Op, AttentionMerge> && (field == "in_lse" || field == "lse")) ||
          (std::is_same_v<Op, Broadcast> && field == "in");  // read at the root only
 }
 
@@ -133,6 +136,7 @@ void visit_fields(Op& op, Visit&& visit) {
   } else {
     static_assert(std::is_same_v<T, AttentionMerge>, "an operation without fields");
     visit("in", op.in), visit("in_lse", op.in_lse), visit("out", op.out), visit("lse", op.lse);
+    visit("more", op.more), visit("more_lse", op.more_lse);
   }
 }
 
@@ -178,7 +182,13 @@ void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     reads(op.out, op.dout), writes(op.delta);
   } else if constexpr (std::is_same_v<T, AttentionMerge>) {
-    reads(op.in, op.in_lse), updates(op.out, op.lse);
+    const bool has_lse = !is_absent(op.lse);
+    reads(op.in);
+    if (has_lse) reads(op.in_lse);
+    for (const View& view : op.more) reads(view);
+    for (const View& view : op.more_lse) reads(view);
+    updates(op.out);
+    if (has_lse) updates(op.lse);
   } else if constexpr (std::is_same_v<T, RowKernel>) {
     for (const View& view : op.reads) reads(view);
     for (const View& view : op.writes) writes(view);

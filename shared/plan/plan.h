@@ -227,10 +227,15 @@ struct AttentionDelta {  // delta = rowsum(dout * out)
   View out, dout, delta;
   bool operator==(const AttentionDelta&) const = default;
 };
-struct AttentionMerge {  // (out, lse) = log-sum-exp merge of (out, lse) and (in, in_lse), in f32
+// (out, lse) = log-sum-exp merge of (out, lse), (in, in_lse) and the results in `more`, each of its own dtype; or, without any lse,
+// out += in + more: partial gradients. In f32, in this order, rounded to out's dtype once.
+struct AttentionMerge {
   View in, in_lse, out, lse;
+  std::vector<View> more = {},
+                    more_lse = {};  // with `in` at most kMostMerged; as many of both where there is lse
   bool operator==(const AttentionMerge&) const = default;
 };
+inline constexpr std::size_t kMostMerged = 3;
 
 // Kernels that treat rows one by one, or move whole rows, and are bound by memory: what a transformer needs beside products and
 // attention. Shape-only: no host version exists yet, so host_target() lacks them and devices refuse them by name; plans with

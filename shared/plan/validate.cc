@@ -212,10 +212,18 @@ class StepRules : ViewRules {
     shaped(op.dout, op.out.shape, "dout");
   }
   void check_kernel(const AttentionMerge& op) const {
-    floating(op.in), floating(op.out);
-    check_rows(op.out, op.lse, "lse");
+    const bool has_lse = !is_absent(op.lse);
+    require(op.more.size() < kMostMerged, "merges ", op.more.size() + 1, " results into out; at most ",
+            kMostMerged, " at once");
+    require(is_absent(op.in_lse) != has_lse && op.more_lse.size() == (has_lse ? op.more.size() : 0),
+            has_lse ? "merges results of which some lack their lse" : "adds results, and some have an lse");
+    four_dims(op.out), floating(op.in), floating(op.out);
     shaped(op.in, op.out.shape, "in");
+    for (const View& view : op.more) floating(view), shaped(view, op.out.shape, "more");
+    if (!has_lse) return;
+    check_rows(op.out, op.lse, "lse");
     shaped(op.in_lse, op.lse.shape, "in_lse"), is_f32(op.in_lse, "in_lse");
+    for (const View& view : op.more_lse) shaped(view, op.lse.shape, "more_lse"), is_f32(view, "more_lse");
   }
 
   void check_kernel(const RowKernel& op) const {

@@ -326,19 +326,25 @@ void AttentionShadow::run(const AttentionDelta& op) {
 }
 
 void AttentionShadow::run(const AttentionMerge& op) {
-  const Rows in = read(op.in, Tensor::out, "in"), in_lse = read(op.in_lse, Tensor::lse, "in_lse");
+  merge(op, op.in, op.in_lse, "in");
+  for (std::size_t i = 0; i < op.more.size(); ++i) merge(op, op.more[i], op.more_lse[i], "more");
+}
+
+void AttentionShadow::merge(const AttentionMerge& op, const View& in_view, const View& in_lse_view,
+                            const std::string& role) {
+  const Rows in = read(in_view, Tensor::out, role), in_lse = read(in_lse_view, Tensor::lse, role + "_lse");
   const Rows out = read(op.out, Tensor::out, "out"), lse = read(op.lse, Tensor::lse, "lse");
-  require_alike(in_lse, in, "in_lse", "in");
+  require_alike(in_lse, in, role + "_lse", role);
   require_alike(lse, out, "lse", "out");
-  const auto require_cells = [&](const Rows& o, const Rows& l, std::string_view role) {
+  const auto require_cells = [&](const Rows& o, const Rows& l, std::string_view which) {
     for (std::size_t at = 0; at < o.tags.size(); ++at) {
       if (o.numbers[at] < 0 || cells_of(o.tags[at]) == cells_of(l.tags[at])) continue;
-      find(role, ": ", world_.space.text(o.tags[at]), " is made of ", o.tags[at].cells,
+      find(which, ": ", world_.space.text(o.tags[at]), " is made of ", o.tags[at].cells,
            " keys, and its lse of ", l.tags[at].cells);
       return;
     }
   };
-  require_cells(in, in_lse, "in");
+  require_cells(in, in_lse, role);
   require_cells(out, lse, "out");
   std::vector<Cells> cells;
   for (const Tag& tag : in.tags) cells.push_back(cells_of(tag));

@@ -41,6 +41,7 @@ class AttentionShadow {
   };
   struct Lanes;
 
+  void merge(const AttentionMerge& op, const View& in, const View& in_lse, const std::string& role);
   Rows read(const View& view, Tensor tensor, std::string_view role);
   void write(const View& view, Tensor tensor, const Rows& like, std::span<const Cells> cells, bool accumulate,
              std::string_view role);

@@ -129,7 +129,15 @@ class GranuleFinder {
     } else if constexpr (std::is_same_v<Op, AttentionDelta>) {
       rows(op.out, op.dout), statistics(op.delta);
     } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
-      rows(op.in, op.out), statistics(op.in_lse, op.lse);
+      rows(op.in, op.out);
+      for (const View& view : op.more) rows(view);
+      if (is_absent(op.lse)) {
+        join(buffer(plan, op.in), buffer(plan, op.out));
+        for (const View& view : op.more) join(buffer(plan, view), buffer(plan, op.out));
+      } else {
+        statistics(op.in_lse, op.lse);
+        for (const View& view : op.more_lse) statistics(view);
+      }
     }
   }
 

@@ -186,6 +186,12 @@ class ShadowRun {
 
   // ---- kernels ----
 
+  void add_to(std::size_t plan, const View& in, const View& out) {
+    read(plan, in, tags_);
+    read(plan, out, more_tags_);
+    add(plan, more_tags_, tags_);
+    write(plan, out, more_tags_);
+  }
   void begin_attention(std::size_t plan) { attention_.begin(plan, walks_[plan].iteration(), numbers_[plan]); }
   template <class Op>
   void run_kernel(std::size_t plan, const Op& op) {
@@ -197,10 +203,7 @@ class ShadowRun {
       world_.memory.fill(plan, op.out, walks_[plan].iteration(), {id, 0, 0});
     } else if constexpr (std::is_same_v<Op, Accumulate>) {
       if (op.op != ReduceOp::sum) find(plan, "combines with ", name(op.op), " what is a sum");
-      read(plan, op.in, tags_);
-      read(plan, op.out, more_tags_);
-      add(plan, more_tags_, tags_);
-      write(plan, op.out, more_tags_);
+      add_to(plan, op.in, op.out);
     } else if constexpr (std::is_same_v<Op, Scale>) {
       if (op.factor != 1) find(plan, "scales by ", op.factor, ", which no step of attention does");
     } else if constexpr (std::is_same_v<Op, RowKernel>) {
@@ -208,6 +211,13 @@ class ShadowRun {
     } else if constexpr (std::is_same_v<Op, MatMul>) {
       find(plan, "a product that is no part of attention");
     } else {
+      if constexpr (std::is_same_v<Op, AttentionMerge>) {
+        if (is_absent(op.lse)) {  // gradients
+          add_to(plan, op.in, op.out);
+          for (const View& view : op.more) add_to(plan, view, op.out);
+          return;
+        }
+      }
       begin_attention(plan);
       attention_.run(op);
     }

@@ -87,7 +87,7 @@ double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
                } else if constexpr (std::is_same_v<T, MatMul>) {
                  return product_ns(work, plan.buffers[static_cast<std::size_t>(op.a.buffer)].dtype);
                } else if constexpr (std::is_same_v<T, AttentionMerge>) {
-                 return memory_ns(work.bytes * software_.merge_passes);
+                 return memory_ns(work.bytes * (is_absent(op.lse) ? 1 : software_.merge_passes));
                } else if constexpr (std::is_same_v<T, Copy>) {
                  return memory_ns(work.bytes * software_.pack_passes);
                } else {

@@ -228,6 +228,31 @@ TEST(AttentionForward, LargeScoresDoNotOverflow) {
   EXPECT_EQ(memory.values(lse.buffer), std::vector<double>{10000});
 }
 
+// By hand: weights e^0, e^log 2 and e^log 5 of 8 in all; a result of no keys has none.
+TEST(AttentionMerge, SeveralResultsAtOnce) {
+  KernelMemory memory;
+  const auto result = [&](DType dtype, double value, double lse) {
+    return std::pair{bshd(memory.add(dtype, {value}), 1, 1, 1, 1),
+                     dense_view(memory.add(DType::f32, {lse}), 0, {1, 1, 1})};
+  };
+  const auto [out, lse] = result(DType::f32, 8, 0);
+  const auto [in, in_lse] = result(DType::bf16, 16, std::log(2.0));
+  const auto [none, none_lse] = result(DType::f16, std::nan(""), kNegativeInfinity);
+  const auto [last, last_lse] = result(DType::f32, 24, std::log(5.0));
+  memory.run(AttentionMerge{in, in_lse, out, lse, {none, last}, {none_lse, last_lse}});
+  EXPECT_NEAR(memory.values(out.buffer)[0], 1 + 4 + 15, 1e-5);
+  EXPECT_NEAR(memory.values(lse.buffer)[0], std::log(8.0), 1e-6);
+}
+
+// Gradients: 256 + 1 + 1 in bf16 would be 256 if each sum were rounded; 258 has a place there.
+TEST(AttentionMerge, WithoutLseAddsUpAndRoundsOnce) {
+  KernelMemory memory;
+  const auto part = [&](DType dtype, double value) { return bshd(memory.add(dtype, {value}), 1, 1, 1, 1); };
+  const View out = part(DType::bf16, 256), in = part(DType::f32, 1), more = part(DType::bf16, 1);
+  memory.run(AttentionMerge{in, View{}, out, View{}, {more}, {}});
+  EXPECT_EQ(memory.values(out.buffer), std::vector<double>{258});
+}
+
 TEST(AttentionMerge, AnEmptySideChangesNothing) {
   for (const bool empty_in : {true, false}) {
     KernelMemory memory;

@@ -231,6 +231,16 @@ TEST(ValidateStep, Attention) {
       {kernel(AttentionMerge{dout, rows, out, lse}), ""},
       {kernel(AttentionMerge{dout, dense_view(kX, 0, {1, 4, 2}), out, lse}),
        "in_lse is x+0[1x4x2] where the shape 1x4x3 is needed"},
+      {kernel(AttentionMerge{dout, rows, out, lse, {dout, dout}, {rows, rows}}), ""},
+      {kernel(AttentionMerge{dout, View{}, out, View{}, {dout}, {}}), ""},
+      {kernel(AttentionMerge{dout, rows, out, lse, {dout, dout, dout}, {rows, rows, rows}}),
+       "merges 4 results into out; at most 3 at once"},
+      {kernel(AttentionMerge{dout, rows, out, lse, {dout}, {}}),
+       "merges results of which some lack their lse"},
+      {kernel(AttentionMerge{dout, View{}, out, lse}), "buffer -1 is not one of the plan's 5"},
+      {kernel(AttentionMerge{dout, rows, out, View{}}), "adds results, and some have an lse"},
+      {kernel(AttentionMerge{dout, View{}, out, View{}, {rows}, {}}),
+       "more is x+30[1x4x3] where the shape 1x3x4x1 is needed"},
   });
 }
 
@@ -300,9 +310,8 @@ TEST(ValidateStep, FusedAttention) {
   EXPECT_EQ(error(forward, [&](auto& op) { op.out = dense_view(kX, 0, rows); }),
             f + "h+0[1x2x1x8] is bf16 but x+0[1x2x1x8] is f32; use a cast");
   EXPECT_EQ(error(forward, [&](auto& op) { op.lse.strides[2] = 2; }),
-            f + "for fused attention, y+0[1x1x2 strides 2x2x2] does not do: lse has strides [2, 2, 2] of a "
-                "view [1, 1, 2] "
-                "(batch, heads, seq), which is not contiguous; copy it");
+            f + "for fused attention, y+0[1x1x2 strides 2x2x2] does not do: lse has strides [2,2,2] of a "
+                "view [1,1,2] (batch, heads, seq), which is not contiguous; copy it");
   EXPECT_EQ(error(backward, [&](auto& op) { op.lse.offset = 2; }),
             "step attention_backward of rank 5: for fused attention, x+2[1x1x2] does not do: lse begins at "
             "element 2 and "
