@@ -97,7 +97,7 @@ void write_gathered(PlanWriter& writer, const BackwardTensors& t) {
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
   RowDelta delta = writer.delta_of(t.out, t.dout);
   writer.begin(delta);
-  BackwardOperands operands{t.q, t.k, t.v, t.dout, t.lse, &delta, t.dq, t.dk, t.dv};
+  BackwardOperands operands{t.q, t.k, t.v, t.dout, t.lse, &delta, {t.dq}, {t.dk}, {t.dv}};
   if (writer.sharding().ring_size() == 1) {
     writer.attend_backward(operands, mask_slices(writer.problem(), q_rows, writer.context().kv_rows(0)),
                            "attention backward");
@@ -111,15 +111,16 @@ void write_gathered(PlanWriter& writer, const BackwardTensors& t) {
   };
   const Routing::Transport dk = gradient(all.k, t.dk, "dk"), dv = gradient(all.v, t.dv, "dv");
   const std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
-  const Tensor dq = blocks.size() == 1 ? t.dq : writer.accumulator("dq sum", DType::f32, t.dq);
+  std::optional<PartialGradient> dq;
+  if (blocks.size() != 1)
+    dq.emplace(writer, "dq", t.dq, PartialGradient::Of::queries, static_cast<int>(blocks.size()));
   for (const Block& block : blocks) {
     operands.k = part(all.k.user, block.range), operands.v = part(all.v.user, block.range);
-    operands.dk = part(dk.user, block.range), operands.dv = part(dv.user, block.range);
-    operands.dq = dq;
+    operands.dk = {part(dk.user, block.range)}, operands.dv = {part(dv.user, block.range)};
+    if (dq) operands.dq = dq->next();
     writer.attend_backward(operands, mask_slices(writer.problem(), q_rows, block.rows), "attention backward");
-    operands.accumulate_dq = true;
   }
-  writer.finish(dq, t.dq, "dq");
+  if (dq) dq->finish("dq");
   all.routing.give_back({dk, dv}, true, "dk, dv");
   writer.finish(dk.home, t.dk, "dk");
   writer.finish(dv.home, t.dv, "dv");

@@ -33,6 +33,11 @@ class QueryRing {
 
   const Ring& ring() const { return ring_; }
   bool meets(int block) const { return context_.meets(block, ring_.self); }
+  int blocks_met() const {
+    int count = 0;
+    for (int block = 0; block < ring_.size; ++block) count += meets(block) ? 1 : 0;
+    return count;
+  }
   const IndexSet& rows(int block) const { return context_.q_rows(block); }
 
   Tensor tensor(std::size_t traveller, const Tensor& model, int step) const {
@@ -162,49 +167,41 @@ void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
   QueryRing queries(writer, {traveller(t.q), traveller(t.dout), traveller(t.lse),
                              writer.is_fused() ? traveller(t.out) : traveller(delta.rows)});
   const int self = writer.ring_index();
-  const Tensor dq = writer.accumulator("dq sum", DType::f32, t.dq);
-  const Tensor dk = writer.accumulator("dk sum", DType::f32, t.dk),
-               dv = writer.accumulator("dv sum", DType::f32, t.dv);
+  const std::vector<int> helpers = queries.helpers();
+  PartialGradient dq(writer, "dq", t.dq, PartialGradient::Of::queries,
+                     static_cast<int>(helpers.size()) + (queries.meets(self) ? 1 : 0));
+  PartialGradient dk(writer, "dk", t.dk, PartialGradient::Of::keys, queries.blocks_met()),
+      dv(writer, "dv", t.dv, PartialGradient::Of::keys, queries.blocks_met());
   const auto partial_dq = [&](int whose, std::int64_t rows) {
     return writer.temporary(str("dq of ", whose), writer.gradient_dtype(), t.dq.order, rows, t.dq.heads,
                             t.dq.dim);
   };
 
   QueryRing::Results results{{}, {}, t.dq.batch * t.dq.heads * t.dq.dim};
-  bool dkv_begun = false;
   queries.for_each_block([&](int step, int block) {
-    const Tensor block_dq = step == 0 ? dq : partial_dq(block, size(queries.rows(block)));
+    const Gradient block_dq = step == 0 ? dq.next() : Gradient{partial_dq(block, size(queries.rows(block)))};
     RowDelta block_delta = delta;
     if (!writer.is_fused()) {
       block_delta.rows = queries.statistic(3, delta.rows, step);
     } else if (step > 0) {
       block_delta = writer.delta_of(queries.tensor(3, t.out, step), queries.tensor(1, t.dout, step));
     }
-    writer.attend_backward(
-        {queries.tensor(0, t.q, step), t.k, t.v, queries.tensor(1, t.dout, step),
-         queries.statistic(2, t.lse, step), &block_delta, block_dq, dk, dv, false, dkv_begun},
-        mask_slices(writer.problem(), queries.rows(block), writer.context().kv_rows(self)),
-        str("attention backward of step ", step));
-    dkv_begun = true;
-    if (step > 0) results.computed.push_back({block, {block_dq.flat()}});
+    writer.attend_backward({queries.tensor(0, t.q, step), t.k, t.v, queries.tensor(1, t.dout, step),
+                            queries.statistic(2, t.lse, step), &block_delta, block_dq, dk.next(), dv.next()},
+                           mask_slices(writer.problem(), queries.rows(block), writer.context().kv_rows(self)),
+                           str("attention backward of step ", step));
+    if (step > 0) results.computed.push_back({block, {block_dq.tensor.flat()}});
   });
   std::vector<Tensor> arrived;
-  const std::vector<int> helpers = queries.helpers();
   for (const int helper : helpers) {
     arrived.push_back(partial_dq(helper, t.dq.rows));
     results.arriving.push_back({helper, {arrived.back().flat()}});
   }
   queries.send_home(std::move(results), "partial dq");
-  if (!queries.meets(self)) writer.fill(dq, 0, "no dq of its own");
-  for (std::size_t i = 0; i < arrived.size(); ++i)
-    writer.accumulate(arrived[i], dq, str("dq from ", helpers[i]));
-  if (!dkv_begun) {
-    writer.fill(dk, 0, "no dk");
-    writer.fill(dv, 0, "no dv");
-  }
-  writer.finish(dq, t.dq, "dq");
-  writer.finish(dk, t.dk, "dk");
-  writer.finish(dv, t.dv, "dv");
+  for (std::size_t i = 0; i < arrived.size(); ++i) dq.add(arrived[i], str("dq from ", helpers[i]));
+  dq.finish("dq");
+  dk.finish("dk");
+  dv.finish("dv");
 }
 
 }  // namespace cp::detail

@@ -7,6 +7,7 @@
 #include "shared/base/error.h"
 #include "shared/context_parallel/fused_writer.h"
 #include "shared/context_parallel/mask_slices.h"
+#include "shared/context_parallel/partial_sum.h"
 
 namespace cp::detail {
 namespace {
@@ -171,7 +172,7 @@ void PlanWriter::attend(const ForwardOperands& operands, const std::vector<MaskS
     builder_.add(compute_, Fill{lse.flat(), -std::numeric_limits<double>::infinity()}, label);
     return;
   }
-  if (is_fused_) return FusedWriter(*this).attend(operands, slices, label, false);
+  if (is_fused_) return FusedWriter(*this).attend(operands, slices, label);
   for (const HeadGroup& heads : head_groups_) {
     builder_.add(compute_,
                  AttentionForward{q.view(q.all_rows(), heads.q), k.view(k.all_rows(), heads.kv),
@@ -184,8 +185,6 @@ void PlanWriter::attend(const ForwardOperands& operands, const std::vector<MaskS
 void PlanWriter::attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
                              const std::string& label) {
   const Tensor& out = operands.out;
-  if (is_fused_ && out.rows > 0 && !slices.empty())
-    return FusedWriter(*this).attend(operands, slices, label, true);
   ForwardOperands part = operands;
   part.out = temporary_like("out part", out.dtype, out);
   part.lse = statistic(BufferKind::temporary, "lse part", operands.lse.rows, operands.lse.heads);
@@ -193,14 +192,18 @@ void PlanWriter::attend_more(const ForwardOperands& operands, const std::vector<
   merge(part.out, part.lse, out, operands.lse, str("merge ", label));
 }
 
+void PlanWriter::attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
+                             const std::string& label, PartialSum& sum) {
+  if (operands.out.rows > 0 && !slices.empty()) FusedWriter(*this).attend(operands, slices, label, sum);
+}
+
 void PlanWriter::attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
                                  const std::string& label) {
   const BackwardOperands& o = operands;
   if (slices.empty()) {
-    if (!o.accumulate_dq) fill(o.dq, 0, label);
-    if (o.accumulate_dkv) return;
-    fill(o.dk, 0, label);
-    fill(o.dv, 0, label);
+    for (const Gradient* gradient : {&o.dq, &o.dk, &o.dv}) {
+      if (!gradient->accumulate && gradient->sum == nullptr) fill(gradient->tensor, 0, label);
+    }
     return;
   }
   if (is_fused_) return FusedWriter(*this).attend_backward(operands, slices, label);
@@ -214,13 +217,13 @@ void PlanWriter::attend_backward(const BackwardOperands& operands, const std::ve
                                    .dout = of_q(o.dout),
                                    .lse = o.lse.view(heads.q),
                                    .delta = o.delta->rows.view(heads.q),
-                                   .dq = of_q(o.dq),
-                                   .dk = of_kv(o.dk),
-                                   .dv = of_kv(o.dv),
+                                   .dq = of_q(o.dq.tensor),
+                                   .dk = of_kv(o.dk.tensor),
+                                   .dv = of_kv(o.dv.tensor),
                                    .softmax_scale = problem().scale(),
                                    .slices = slices,
-                                   .accumulate_dq = o.accumulate_dq,
-                                   .accumulate_dkv = o.accumulate_dkv},
+                                   .accumulate_dq = o.dq.accumulate,
+                                   .accumulate_dkv = o.dk.accumulate},
                  label);
   }
 }
@@ -260,22 +263,25 @@ Plan PlanWriter::build(std::string_view pass) && {
 // ---- partial outputs ----
 
 PartialOutputs::PartialOutputs(PlanWriter& writer, const Tensor& out, const RowStatistic& lse, int parts)
-    : writer_(writer),
-      out_(out),
-      sum_(parts > 1 ? writer.accumulator("out sum", writer.merge_dtype(), out) : out),
-      lse_(lse) {}
+    : writer_(writer), out_(out), sum_(out), lse_(lse) {
+  if (writer.is_fused()) {
+    parts_ = std::make_unique<PartialSum>(writer, "out", out, &lse, PartialSum::Of::queries, parts);
+  } else if (parts > 1) {
+    sum_ = writer.accumulator("out sum", writer.merge_dtype(), out);
+  }
+}
+PartialOutputs::~PartialOutputs() = default;
 
 void PartialOutputs::add(const Operands& operands, const std::vector<MaskSlice>& slices,
                          const std::string& label) {
-  if (empty_) {
-    writer_.attend({operands.q, operands.k, operands.v, sum_, lse_}, slices, label);
-    empty_ = false;
-    return;
-  }
-  writer_.attend_more({operands.q, operands.k, operands.v, sum_, lse_}, slices, label);
+  const ForwardOperands all{operands.q, operands.k, operands.v, sum_, lse_};
+  if (parts_) return writer_.attend_more(all, slices, label, *parts_);
+  empty_ ? writer_.attend(all, slices, label) : writer_.attend_more(all, slices, label);
+  empty_ = false;
 }
 
 void PartialOutputs::add(const Tensor& out, const RowStatistic& lse, const std::string& label) {
+  if (parts_) return parts_->add(out, &lse, label);
   if (!empty_) return writer_.merge(out, lse, sum_, lse_, label);
   writer_.convert(out.view(), sum_.view(), label);
   writer_.convert(lse.view(), lse_.view(), label);
@@ -283,11 +289,45 @@ void PartialOutputs::add(const Tensor& out, const RowStatistic& lse, const std::
 }
 
 void PartialOutputs::finish() {
+  if (parts_) return parts_->finish("out");
   if (empty_) {
     writer_.attend({{}, {}, {}, out_, lse_}, {}, "no keys");
   } else {
     writer_.finish(sum_, out_, "out");
   }
+}
+
+// ---- partial gradients ----
+
+PartialGradient::PartialGradient(PlanWriter& writer, const std::string& name, const Tensor& gradient, Of of,
+                                 int parts)
+    : writer_(&writer), gradient_(gradient), sum_(gradient) {
+  if (writer.is_fused()) {
+    const auto rows = of == Of::keys ? PartialSum::Of::keys : PartialSum::Of::queries;
+    parts_ = std::make_unique<PartialSum>(writer, name, gradient, nullptr, rows, parts);
+  } else {
+    sum_ = writer.accumulator(name + " sum", DType::f32, gradient);
+  }
+}
+PartialGradient::~PartialGradient() = default;
+PartialGradient::PartialGradient(PartialGradient&&) noexcept = default;
+
+Gradient PartialGradient::next() { return {sum_, std::exchange(begun_, true), parts_.get()}; }
+
+void PartialGradient::add(const Tensor& part, const std::string& label) {
+  if (parts_) return parts_->add(part, nullptr, label);
+  if (!std::exchange(begun_, true)) writer_->fill(sum_, 0, label);
+  writer_->accumulate(part, sum_, label);
+}
+
+void PartialGradient::settle(const std::string& label) {
+  if (parts_) parts_->settle(label);
+}
+
+void PartialGradient::finish(const std::string& label) {
+  if (parts_) return parts_->finish(label);
+  if (!begun_) writer_->fill(sum_, 0, str("no ", label));
+  writer_->finish(sum_, gradient_, label);
 }
 
 }  // namespace cp::detail

@@ -2,6 +2,7 @@
 // from them. Internal to shared/context_parallel.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,14 +48,18 @@ struct RowDelta {
   RowStatistic rows;  // of buffer -1 until somebody needs it
   bool made = false;
 };
+class PartialSum;
+// Where a backward step's gradient goes.
+struct Gradient {
+  Tensor tensor;
+  bool accumulate = false;    // to what the tensor holds
+  PartialSum* sum = nullptr;  // of a fused target: it is a part of this instead
+};
 struct BackwardOperands {
   Tensor q, k, v, dout;
   RowStatistic lse;
   RowDelta* delta = nullptr;
-  Tensor dq, dk, dv;
-  bool accumulate_dq = false, accumulate_dkv = false;
-  // Of fused targets: what dk and dv accumulate to comes from elsewhere, so nothing of it is touched before the kernel is done.
-  bool dkv_arrive = false;
+  Gradient dq, dk, dv;  // dk and dv accumulate both or none
 };
 
 // Heads whose kv heads serve equally many of them, local.
@@ -114,9 +119,11 @@ class PlanWriter {
   // equally many of them. Without slices: out 0 and lse -inf, or gradients of 0 unless they accumulate. ----
   void attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
               const std::string& label);
-  // The same, merged with what `out` and `lse` hold.
+  // The same for exact targets, merged with what `out` and `lse` hold; for fused ones, one more part of a result.
   void attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
                    const std::string& label);
+  void attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
+                   const std::string& label, PartialSum& sum);
   void attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
                        const std::string& label);
   // Delta is made at once where only exact kernels run, by begin(), and else when one first does, by make().
@@ -139,19 +146,20 @@ class PlanWriter {
   std::vector<HeadGroup> head_groups_;
 };
 
-// The output of a rank's queries, made of the partial results of disjoint sets of keys, merged in the order in
+// The output of a rank's queries, made of the partial results of disjoint sets of keys; exact targets merge them in the order in
 // which they are added.
 class PartialOutputs {
  public:
   // `parts`: how many will be added.
   PartialOutputs(PlanWriter& writer, const Tensor& out, const RowStatistic& lse, int parts);
+  ~PartialOutputs();
 
   struct Operands {
     Tensor q, k, v;
   };
   // Attention of the slices' pairs, of which there are some.
   void add(const Operands& operands, const std::vector<MaskSlice>& slices, const std::string& label);
-  // A partial result that another rank computed.
+  // A partial result that another rank computed: a temporary that stays until finish().
   void add(const Tensor& out, const RowStatistic& lse, const std::string& label);
   // The output in its dtype: 0, with lse -inf, where nothing was added.
   void finish();
@@ -161,6 +169,31 @@ class PartialOutputs {
   Tensor out_, sum_;
   RowStatistic lse_;
   bool empty_ = true;
+  std::unique_ptr<PartialSum> parts_;  // of a fused target
+};
+
+// A gradient that is the sum of partial ones.
+class PartialGradient {
+ public:
+  enum class Of : std::uint8_t { queries, keys };
+  // `parts`: how many come for a row.
+  PartialGradient(PlanWriter& writer, const std::string& name, const Tensor& gradient, Of of, int parts);
+  ~PartialGradient();
+  PartialGradient(PartialGradient&&) noexcept;
+
+  // For one more backward step.
+  Gradient next();
+  // A partial gradient that came from elsewhere: a temporary that stays until settle() or finish().
+  void add(const Tensor& part, const std::string& label);
+  void settle(const std::string& label);
+  // The gradient in its dtype: 0 where nothing was added.
+  void finish(const std::string& label);
+
+ private:
+  PlanWriter* writer_;
+  Tensor gradient_, sum_;
+  bool begun_ = false;
+  std::unique_ptr<PartialSum> parts_;  // of a fused target
 };
 
 }  // namespace cp::detail

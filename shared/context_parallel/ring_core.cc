@@ -49,6 +49,12 @@ class Rings {
 
   // Whether the rank computes on the block.
   bool meets(int block) const { return context_.meets(writer_.ring_index(), block); }
+  // How many it computes on.
+  int blocks_met() const {
+    int count = 0;
+    for (int block = 0; block < nodes_ * inner_size_; ++block) count += meets(block) ? 1 : 0;
+    return count;
+  }
   // Whether any rank of the node does, so that the block rotates there.
   bool node_needs(int node, int block) const {
     for (int place = 0; place < inner_size_; ++place) {
@@ -270,21 +276,23 @@ class RingBackward {
         keys_(writer, rings_, t_.k, t_.v),
         gradients_(writer, rings_, t_.k, t_.v),
         delta_(writer.delta_of(t_.out, t_.dout)),
-        dq_(writer.accumulator("dq sum", DType::f32, t_.dq)),
-        dkv_{writer.accumulator("dk sum", DType::f32, t_.dk),
-             writer.accumulator("dv sum", DType::f32, t_.dv)} {}
+        dq_(writer, "dq", t_.dq, PartialGradient::Of::queries, rings_.blocks_met()) {
+    // The rank's own part, and those of the others, which come together on their way.
+    dkv_.emplace_back(writer, "dk", t_.dk, PartialGradient::Of::keys, 1 + rings_.nodes());
+    dkv_.emplace_back(writer, "dv", t_.dv, PartialGradient::Of::keys, 1 + rings_.nodes());
+  }
 
   void write() {
     writer_.begin(delta_);
     for_each_node(rings_, keys_, t_.k, t_.v, [&](int home_node, int outer_step, Rotation keys) {
-      const std::vector<Tensor> sums = outer_step == 0 ? dkv_ : foreign_sums(home_node, outer_step);
+      if (outer_step == 0) return inner_ring(home_node, keys, {});
+      const std::vector<Tensor> sums = foreign_sums(home_node, outer_step);
       inner_ring(home_node, keys, sums);
-      if (outer_step > 0) return_to_node(outer_step, sums);
+      return_to_node(outer_step, sums);
     });
-    if (!dq_begun_) writer_.fill(dq_, 0, "no dq");
-    writer_.finish(dq_, t_.dq, "dq");
-    writer_.finish(dkv_[kK], t_.dk, "dk");
-    writer_.finish(dkv_[kV], t_.dv, "dv");
+    dq_.finish("dq");
+    dkv_[kK].finish("dk");
+    dkv_[kV].finish("dv");
   }
 
  private:
@@ -305,16 +313,33 @@ class RingBackward {
     return sums;
   }
 
+  // `sums`: of a foreign block; none for the rank's own.
   void inner_ring(int home_node, Rotation& keys, const std::vector<Tensor>& sums) {
     const int size = rings_.inner().size;
     gradients_.enter(home_node);
     for (int step = 0; step <= size; ++step) {
       if (step + 1 < size) keys.bring(step + 1);
       if (step > 0 && gradients_.pass_on(step)) {
-        for (const std::size_t i : {kK, kV}) writer_.accumulate(gradients_.home(i), sums[i], "own dk, dv");
+        for (const std::size_t i : {kK, kV}) bring_home(i, sums);
       }
       if (step < size) compute(step, keys, sums);
     }
+  }
+
+  void bring_home(std::size_t i, const std::vector<Tensor>& sums) {
+    const std::string label = "own dk, dv";
+    if (!sums.empty()) return writer_.accumulate(gradients_.home(i), sums[i], label);
+    dkv_[i].add(gradients_.home(i), label);
+    if (rings_.nodes() > 1) dkv_[i].settle(label);  // foreign blocks' come to the same place
+  }
+
+  // Where a step's dK or dV goes: the block's sum at home; else what travels, from where it begins on, or, for exact kernels, beside it:
+  // it may still be arriving. Parts of fused kernels are beside anyway.
+  Gradient gradient(std::size_t i, int step, const std::vector<Tensor>& sums) {
+    if (step == 0) return sums.empty() ? dkv_[i].next() : Gradient{sums[i]};
+    if (gradients_.begins(step)) return {gradients_.slot(i, step)};
+    if (writer_.is_fused()) return {gradients_.slot(i, step), true};
+    return {gradients_.part(i, step)};
   }
 
   void compute(int step, const Rotation& keys, const std::vector<Tensor>& sums) {
@@ -326,34 +351,21 @@ class RingBackward {
     } else if (!meets && !gradients_.begins(step)) {
       return;
     }
-    const bool adds = step > 0 && !gradients_.begins(step),
-               beside = adds && !writer_.is_fused();  // fused kernels' parts are beside anyway, 16 bits wide
-    const auto written = [&](std::size_t i) {
-      return step == 0 ? sums[i] : beside ? gradients_.part(i, step) : gradients_.slot(i, step);
-    };
     const std::string label = str("attention backward of step ", step);
     if (!meets) {
-      for (const std::size_t i : {kK, kV}) writer_.fill(written(i), 0, label);
+      for (const std::size_t i : {kK, kV}) {
+        const bool own = step == 0 && sums.empty();
+        if (!own || !writer_.is_fused()) writer_.fill(gradient(i, step, sums).tensor, 0, label);
+      }
       return;
     }
-    const BackwardOperands operands{t_.q,
-                                    keys_.k_in(keys.buffer(kK, step), block),
-                                    keys_.v_in(keys.buffer(kV, step), block),
-                                    t_.dout,
-                                    t_.lse,
-                                    &delta_,
-                                    dq_,
-                                    written(kK),
-                                    written(kV),
-                                    dq_begun_,
-                                    adds && !beside,
-                                    adds};
-    writer_.attend_backward(operands,
-                            mask_slices(writer_.problem(), writer_.context().q_rows(writer_.ring_index()),
-                                        writer_.context().kv_rows(block)),
-                            label);
-    dq_begun_ = true;
-    if (!beside) return;
+    writer_.attend_backward(
+        {t_.q, keys_.k_in(keys.buffer(kK, step), block), keys_.v_in(keys.buffer(kV, step), block), t_.dout,
+         t_.lse, &delta_, dq_.next(), gradient(kK, step, sums), gradient(kV, step, sums)},
+        mask_slices(writer_.problem(), writer_.context().q_rows(writer_.ring_index()),
+                    writer_.context().kv_rows(block)),
+        label);
+    if (step == 0 || gradients_.begins(step) || writer_.is_fused()) return;
     for (const std::size_t i : {kK, kV}) {
       writer_.accumulate(gradients_.part(i, step), gradients_.slot(i, step), str("dk, dv of step ", step));
     }
@@ -378,11 +390,12 @@ class RingBackward {
     for (const std::size_t i : {kK, kV}) {
       if (returns(ring.self)) exchange.send(ring.block(outer_step), sums[i].flat());
       if (!returns(from)) continue;
-      arrived.push_back(writer_.temporary_like("dkv from another node", writer_.gradient_dtype(), dkv_[i]));
+      const Tensor& own = i == kK ? t_.dk : t_.dv;
+      arrived.push_back(writer_.temporary_like("dkv from another node", writer_.gradient_dtype(), own));
       exchange.receive(from, arrived.back().flat());
     }
     std::move(exchange).issue(writer_.builder(), ring.stream, str("dk, dv of outer step ", outer_step));
-    for (std::size_t i = 0; i < arrived.size(); ++i) writer_.accumulate(arrived[i], dkv_[i], "own dk, dv");
+    for (std::size_t i = 0; i < arrived.size(); ++i) dkv_[i].add(arrived[i], "own dk, dv");
   }
 
   PlanWriter& writer_;
@@ -391,9 +404,8 @@ class RingBackward {
   KeyRings keys_;
   GradientRing gradients_;
   RowDelta delta_;
-  Tensor dq_;
-  std::vector<Tensor> dkv_;  // this rank's own block's
-  bool dq_begun_ = false;
+  PartialGradient dq_;
+  std::vector<PartialGradient> dkv_;  // this rank's own block's
 };
 
 }  // namespace
@@ -404,9 +416,7 @@ void write_ring(PlanWriter& writer, const ForwardTensors& t) {
   }
   const Rings rings(writer);
   const KeyRings keys(writer, rings, t.k, t.v);
-  int parts = 0;
-  for (int block = 0; block < writer.sharding().ring_size(); ++block) parts += rings.meets(block) ? 1 : 0;
-  PartialOutputs outputs(writer, t.out, t.lse, parts);
+  PartialOutputs outputs(writer, t.out, t.lse, rings.blocks_met());
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
   for_each_node(rings, keys, t.k, t.v, [&](int home_node, int, Rotation rotation) {
     for (int step = 0; step < rings.inner().size; ++step) {

@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
+#include "sim/ledger/attention_ledger.h"
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 
@@ -97,6 +99,37 @@ TEST(FusedPlans, AHeadTailRingCallsOnceAStep) {
   }
 }
 
+// Every part that a merge takes counts: without one, or with one in another's place, pairs are missing.
+TEST(FusedPlans, TheLedgerMissesAPartThatIsNotMerged) {
+  const AttentionRequest request = head_tail_ring();
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    const std::vector<Plan> correct = attention_plans(request, pass, gpu_target("sm90"));
+    EXPECT_THAT(sim::keep_ledger(request, pass, correct).cells.texts(), ::testing::IsEmpty());
+    int damaged = 0;
+    for (std::size_t rank = 0; rank < correct.size(); ++rank) {
+      for (std::size_t i = 0; i < correct[rank].segments.size(); ++i) {
+        for (const bool leave_out : {true, false}) {
+          std::vector<Plan> plans = correct;
+          auto* kernel = std::get_if<Kernel>(&std::get<Step>(plans[rank].segments[i]).work);
+          auto* merge = kernel == nullptr ? nullptr : std::get_if<AttentionMerge>(kernel);
+          if (merge == nullptr || merge->more.empty()) continue;
+          if (leave_out) {
+            merge->more.pop_back();
+            if (!merge->more_lse.empty()) merge->more_lse.pop_back();
+          } else {
+            merge->more.back() = merge->in;
+            if (!merge->more_lse.empty()) merge->more_lse.back() = merge->in_lse;
+          }
+          EXPECT_THAT(sim::keep_ledger(request, pass, plans).cells.texts(),
+                      ::testing::Not(::testing::IsEmpty()));
+          ++damaged;
+        }
+      }
+    }
+    EXPECT_GE(damaged, 8);
+  }
+}
+
 // One head, whose rows from the second on are a contiguous lse that is out of line: both passes read or write a copy.
 TEST(FusedPlans, LseOfSomeRowsOfOneHeadIsInLine) {
   AttentionRequest request = head_tail_ring();
@@ -115,7 +148,7 @@ TEST(FusedPlans, LseOfSomeRowsOfOneHeadIsInLine) {
   }
 }
 
-// The steps alone: a call of rank 1 against its own block, one against the head of the block before, ones of its tail.
+// The steps alone: a call of rank 1 against its own block, written where the result will be, and one against the head of the block before.
 TEST(FusedPlans, TextOfAForwardPlan) {
   AttentionRequest request = head_tail_ring();
   request.ranks = {0, 1};
@@ -123,11 +156,9 @@ TEST(FusedPlans, TextOfAForwardPlan) {
   EXPECT_EQ(
       text.substr(text.find("step")),
       R"(step 0 on 1 exchange group=0 sends=0:b1+0[4096],0:b2+0[4096] recvs=0:b6+0[4096],0:b8+0[4096] counts=e9dc342d567f1a7c560081e950617b9b "k, v of step 1"
-step 1 on 0 attention_forward q=b0+0[1x32x4x64] k=b1+0[1x32x2x64] v=b2+0[1x32x2x64] out=b10+0[1x32x4x64] lse=b4+0[1x4x32] softmax_scale=0.125 slices=0+32/0+32/causal/0/0 engine=fused workspace=b11+0[16384] "attention of step 0"
-step 2 on 0 cast in=b10+0[1x32x4x64] out=b9+0[1x32x4x64] "attention of step 0"
-step 3 on 0 attention_forward q=b0+0[1x32x4x64] k=b6+0[1x16x2x64:4096x128x64x1] v=b8+0[1x16x2x64:4096x128x64x1] out=b12+0[1x32x4x64] lse=b13+0[1x4x32] softmax_scale=0.125 slices=0+32/0+16/full/0/0 engine=fused workspace=b11+0[16384] after 0 "attention of step 1"
-step 4 on 0 attention_merge in=b12+0[1x32x4x64] in_lse=b13+0[1x4x32] out=b9+0[1x32x4x64] lse=b4+0[1x4x32] "merge attention of step 1"
-step 5 on 0 cast in=b9+0[1x32x4x64] out=b3+0[1x32x4x64] "out"
+step 1 on 0 attention_forward q=b0+0[1x32x4x64] k=b1+0[1x32x2x64] v=b2+0[1x32x2x64] out=b3+0[1x32x4x64] lse=b4+0[1x4x32] softmax_scale=0.125 slices=0+32/0+32/causal/0/0 engine=fused workspace=b9+0[16384] "attention of step 0"
+step 2 on 0 attention_forward q=b0+0[1x32x4x64] k=b6+0[1x16x2x64:4096x128x64x1] v=b8+0[1x16x2x64:4096x128x64x1] out=b10+0[1x32x4x64] lse=b11+0[1x4x32] softmax_scale=0.125 slices=0+32/0+16/full/0/0 engine=fused workspace=b9+0[16384] after 0 "attention of step 1"
+step 3 on 0 attention_merge in=b10+0[1x32x4x64] in_lse=b11+0[1x4x32] out=b3+0[1x32x4x64] lse=b4+0[1x4x32] "merge out"
 )");
 }
 

@@ -1,0 +1,80 @@
+// PartialSum: a result that is made of partial ones, for a target with fused kernels: out with its lse, of disjoint sets of keys; or a
+// gradient. Internal to shared/context_parallel.
+//
+// Fused calls write parts in the problem's dtype. Little memory is moved when they are brought together late, several at once, and the
+// result is rounded once:
+//   16-bit result   the first part of a row is written where the result will be, others beside it; finish() merges them into it. Up to
+//                   four parts of a row wait so; of more, every two are added to a sum in f32, which finish() merges too
+//   f32 result      is the sum itself: the first part of a row is converted to it, others are added, two at a time
+// Exact calls write f32 parts, which are treated alike.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shared/context_parallel/plan_writer.h"
+#include "shared/context_parallel/written_rows.h"
+#include "shared/plan/fused_attention.h"
+
+namespace cp::detail {
+
+class PartialSum {
+ public:
+  // What has lse is out.
+  enum class Of : std::uint8_t { queries, keys };
+  // `parts`: how many come for a row, where each step's calls have disjoint rows (more is correct too). `begun`: the result holds one.
+  PartialSum(PlanWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse, Of of,
+             int parts, bool begun = false);
+
+  // Where a call writes its part of these rows, which from then on is one. `heads`: one of the writer's groups. `shape`: of a fused call.
+  struct Place {
+    View values, lse;  // no lse: absent
+  };
+  Place place(const FusedShape* shape, Range rows, Range heads, const std::string& label);
+  // A whole partial result that came from elsewhere: a temporary, which may be written to, and stays until finish().
+  void add(const Tensor& values, const RowStatistic* lse, const std::string& label);
+  // Adds what waits to the sum now: temporaries that it lies in may be used again.
+  void settle(const std::string& label);
+  // The result: zeros (lse: -inf) where there is no part.
+  void finish(const std::string& label);
+
+ private:
+  struct Part {
+    Range rows;
+    View values, lse;      // of all these rows
+    bool is_home = false;  // in the result's memory
+  };
+  // Of one of the writer's groups of heads.
+  struct Group {
+    Range heads;
+    std::vector<Part> waiting;
+    WrittenRows summed;
+  };
+
+  bool is_sum() const { return result_.dtype == DType::f32; }  // the result itself
+  Group& group_of(Range heads);
+  std::size_t depth(const Group& group, Range rows) const;
+  bool has_home(const Group& group, Range rows) const;
+  std::vector<Range> stretches(const Group& group) const;
+  static std::vector<Part> parts_in(const Group& group, Range rows);
+  Part of_result(Range rows, Range heads) const;
+  Part of_sum(Range rows, Range heads);
+  Part beside(DType dtype, Range rows, Range heads);
+  void convert(const Part& from, const Part& to, const std::string& label);
+  void merge(const Part& into, const std::vector<Part>& parts, const std::string& label);
+  void settle(Group& group, const std::string& label);
+  void finish(Group& group, Range rows, const std::string& label);
+  bool is_wide(const Part& part) const;
+
+  PlanWriter& writer_;
+  const std::string name_;
+  const Tensor result_;
+  const RowStatistic lse_;  // of buffer -1: none
+  const std::size_t most_waiting_;
+  const bool only_one_;  // each row has one part
+  Tensor sum_;
+  RowStatistic sum_lse_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace cp::detail
