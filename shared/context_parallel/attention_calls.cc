@@ -82,14 +82,13 @@ class Cutter {
     for (const Strip& strip : pieces(bands(slices))) place(strip);
     std::vector<Strip> exact;
     std::vector<AttentionCall> calls = fused_calls(exact);
-    if (calls.empty() || calls.size() > kMostCalls) return {exact_call(slices)};
+    std::vector<MaskSlice> rest;
+    for (const Strip& strip : exact) rest.push_back(strip.slice({0, 0}, {0, 0}));
+    if (calls.size() > kFewCalls) leave_small(calls, rest);
+    if (calls.empty()) return {exact_call(slices)};
     std::stable_sort(calls.begin(), calls.end(),
                      [](const AttentionCall& a, const AttentionCall& b) { return a.q.len > b.q.len; });
-    if (!exact.empty()) {
-      std::vector<MaskSlice> rest;
-      for (const Strip& strip : exact) rest.push_back(strip.slice({0, 0}, {0, 0}));
-      calls.push_back(exact_call(rest));
-    }
+    if (!rest.empty()) calls.push_back(exact_call(rest));
     return calls;
   }
 
@@ -230,6 +229,35 @@ class Cutter {
   }
   static bool follows(const Strip& above, const Strip& next) {
     return above.end == next.begin && above.k().begin + above.k().len == next.k().begin;
+  }
+
+  // Moves the slices of calls that are not worth their launch to those of the exact one.
+  void leave_small(std::vector<AttentionCall>& calls, std::vector<MaskSlice>& rest) const {
+    std::stable_sort(calls.begin(), calls.end(),
+                     [&](const AttentionCall& a, const AttentionCall& b) { return flops(a) > flops(b); });
+    const auto small = std::find_if(calls.begin(), calls.end(),
+                                    [&](const AttentionCall& call) { return flops(call) < kLeastCallFlops; });
+    const auto first =
+        std::min(small, calls.begin() + static_cast<std::ptrdiff_t>(std::min(kMostCalls, calls.size())));
+    for (auto call = first; call != calls.end(); ++call) {
+      for (MaskSlice slice : call->slices) {
+        slice.q_begin += call->q.begin, slice.k_begin += call->k.begin;
+        rest.push_back(slice);
+      }
+    }
+    calls.erase(first, calls.end());
+  }
+  // Of the forward pass. The keys of a form's rows grow, or stay, evenly.
+  double flops(const AttentionCall& call) const {
+    double pairs = 0;
+    for (const MaskSlice& slice : call.slices) {
+      const Strip strip = strip_of(slice);
+      const auto keys = [](const Strip::Keys& of_row) {
+        return static_cast<double>(of_row.last - of_row.first + 1);
+      };
+      pairs += static_cast<double>(strip.rows()) * (keys(strip.top) + keys(strip.bottom)) / 2;
+    }
+    return 2 * static_cast<double>(of_.batch * of_.q_heads * (of_.head_dim + of_.v_head_dim)) * pairs;
   }
 
   static AttentionCall exact_call(std::vector<MaskSlice> slices) {

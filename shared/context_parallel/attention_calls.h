@@ -18,9 +18,12 @@ struct AttentionCall {
   bool operator==(const AttentionCall&) const = default;
 };
 
-// A mask that would need more fused calls than this is left to one exact call: as many launches, casts and merges of ever smaller
-// pieces (striped blocks against those of another rank, hundreds of documents that leave gaps) are no gain.
-inline constexpr std::size_t kMostCalls = 64;
+// Few calls are fused whatever they do. Of more, those stay that are worth a launch: about 20 us for the call and what brings its results
+// in, in which the exact kernel, at some 10 Tflop/s, does kLeastCallFlops of the forward pass. What is smaller (striped blocks of few
+// rows, hundreds of short documents that leave gaps) is one exact call together. At most kMostCalls stay, the largest: with merges and
+// casts a step of attention is at most some ten times as many steps of the plan.
+inline constexpr std::size_t kFewCalls = 64, kMostCalls = 1024;
+inline constexpr double kLeastCallFlops = 2e8;
 
 // The pairs of the slices (disjoint, as mask_slices() gives them), each in one call. Fused calls come first, those of most queries
 // before others. They are trimmed: every row of them has a key, every key a row.

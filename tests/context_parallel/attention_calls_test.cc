@@ -144,6 +144,32 @@ TEST(AttentionCalls, TooManyPiecesAreOneExactCall) {
   EXPECT_EQ(calls.front().engine, AttentionEngine::exact);
 }
 
+// Hundreds of documents of a batch cannot be packed. Of 16 heads of 128 values, 1000 queries of a document are worth a call; 100 are not.
+TEST(AttentionCalls, ManyCallsStayFusedWhereEachIsWorthIt) {
+  const auto documents = [](std::int64_t count, std::int64_t length) {
+    AttentionProblem problem = causal(count * length, count * length);
+    problem.cu_seqlens = {0};
+    for (std::int64_t i = 1; i <= count; ++i) problem.cu_seqlens.push_back(i * length);
+    const IndexSet all = index_range(0, count * length);
+    FusedShape of = shape(2);
+    of.q_heads = of.kv_heads = 16, of.head_dim = of.v_head_dim = 128;
+    return detail::cut_into_calls(mask_slices(problem, all, all), library(), of);
+  };
+  const auto fused = [](const std::vector<AttentionCall>& calls) {
+    return std::count_if(calls.begin(), calls.end(),
+                         [](const AttentionCall& call) { return call.engine == AttentionEngine::fused; });
+  };
+  EXPECT_EQ(fused(documents(65, 1000)), 65);
+  EXPECT_EQ(fused(documents(65, 100)), 0);
+  EXPECT_EQ(documents(65, 100).size(), 1U);
+  EXPECT_EQ(fused(documents(64, 100)), 64);  // few
+  // The largest stay, and the rest is one exact call.
+  const std::vector<AttentionCall> most = documents(1100, 1000);
+  EXPECT_EQ(fused(most), 1024);
+  ASSERT_EQ(most.size(), 1025U);
+  EXPECT_EQ(most.back().slices.size(), 76U);
+}
+
 // Whatever the rows: each allowed pair in one call, no other pair in any; calls are forms that the library takes, and trimmed.
 RC_GTEST_PROP(AttentionCalls, TakeEveryPairOnce, ()) {
   const AttentionProblem problem = *any_problem();
