@@ -16,8 +16,8 @@ namespace cp {
 namespace {
 
 constexpr std::array<std::string_view, 4> kGpuGenerations = {"sm80", "sm90", "sm100", "sm120"};
-// GPUs for which a generation's kernels are: binaries run on later minor versions of their major one, and cuDNN has one set of attention
-// kernels for each. (Its 8.x for sm80 run on A10, A40, L4 and L40S, its 10.x on B300, its 12.x on GB10.)
+// Later versions of a generation: A10 and A40, Orin, L4 and L40S; Thor as CUDA 12 calls it, B300; GB10. Its kernels run on them, and cuDNN
+// takes the same calls with no more workspace (tests/cudnn).
 constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"sm86", "sm80"},   {"sm87", "sm80"},   {"sm88", "sm80"},  {"sm89", "sm80"},
     {"sm101", "sm100"}, {"sm103", "sm100"}, {"sm121", "sm120"}};
