@@ -26,6 +26,10 @@ std::map<std::string, std::string> library_versions(Backend backend);
 // Throws InvalidInput for a backend that this build lacks: what it was built without.
 void require_backend(Backend backend);
 
+// Whether threads of a device that has gone are still inside its library (left_behind() of nccl_device.h): the process is to end by
+// std::_Exit().
+bool devices_left_behind();
+
 struct JoinedDeviceOptions {
   OnCollective on_collective = {};  // after the server was told
   // Of the nccl backend.

@@ -1,6 +1,7 @@
 // cprun: runs a scenario, or a program of the user's own, on real processes. The launcher; and, started by it or by another launcher,
 // one rank.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <iterator>
@@ -220,4 +221,11 @@ int main(int argc, char** argv) {
 }  // namespace
 }  // namespace cp::cli
 
-int main(int argc, char** argv) { return cp::cli::main(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = cp::cli::main(argc, argv);
+  if (cp::runtime::devices_left_behind()) {
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+  return code;
+}

@@ -135,6 +135,7 @@ CudnnAttention call_of(const Op& step, const CudaMemory& memory) {
     if (refusal) throw InvalidInput(str(name(operand), " has ", *refusal));
     strides(call, operand) = normal_strides(*view);
   }
+  if (const auto refusal = refuse_lse(*shape, step.lse)) throw InvalidInput(*refusal);
   return call;
 }
 

@@ -141,7 +141,9 @@ TEST(FusedPlans, LseOfSomeRowsOfOneHeadIsInLine) {
     for (const Plan& plan : plans) {
       for (const StepRef& ref : steps_of(plan)) {
         visit_operation(ref.step->work, [&](const auto& op) {
-          if constexpr (requires { op.engine; }) EXPECT_EQ(op.lse.offset % 4, 0);
+          if constexpr (requires { op.engine; }) {
+            EXPECT_EQ(op.lse.offset % 4, 0);
+          }
         });
       }
     }
