@@ -26,7 +26,7 @@ struct LaunchRequest {
   runtime::Backend backend = runtime::Backend::gloo;
   bool allow_shared_gpu = false;  // several ranks on one GPU
   bool hash_host = false;
-  bool warm_up = true;  // as in RankOptions
+  bool warm_up = true;                        // as in RankOptions
   std::chrono::milliseconds timeout{30'000};  // of joining, and until a silent rank counts as lost
   std::chrono::milliseconds grace{5'000};     // between SIGTERM and SIGKILL
 
