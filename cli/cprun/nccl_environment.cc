@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <netinet/in.h>
 #include <string_view>
 #include <sys/socket.h>
 
