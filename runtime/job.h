@@ -13,6 +13,9 @@
 // With cprun --backend nccl each rank has a GPU, which is the current one of the thread that made the Job: the buffers that plans and
 // redistribute() are given are addresses of its memory (cudaMalloc).
 //
+// After an error NCCL's threads may be left behind, which then still use the process's memory: devices_left_behind() of joined_device.h says
+// so, and the program is to end by std::_Exit().
+//
 // All ranks make the same calls in the same order. Plans are compared between ranks before their first use, and kept.
 #pragma once
 

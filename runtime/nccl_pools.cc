@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sys/statvfs.h>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -30,15 +31,20 @@ std::int64_t NcclPools::pools_of(const Group& group) const {
 }
 
 void NcclPools::add(const std::vector<Group>& groups, std::optional<std::int64_t> shared_memory) {
+  std::set<std::string> added = added_;
+  std::int64_t count = count_;
   for (const Group& group : groups) {
-    if (added_.insert(canonical_name(group)).second) count_ += pools_of(group);
+    if (added.insert(canonical_name(group)).second) count += pools_of(group);
   }
-  const std::int64_t needed = count_ * kNcclPoolBytes;
-  if (!shared_memory || needed <= *shared_memory) return;
+  const std::int64_t needed = count * kNcclPoolBytes;
+  if (!shared_memory || needed <= *shared_memory) {
+    added_ = std::move(added), count_ = count;
+    return;
+  }
   throw InvalidInput(
       str("NCCL needs ", human_bytes(needed), " of ", kSharedMemory, " on this machine, which has ",
           human_bytes(*shared_memory), ": ", human_bytes(kNcclPoolBytes),
-          " for each of its ranks in each group that talks over sockets or a network, and ", count_,
+          " for each of its ranks in each group that talks over sockets or a network, and ", count,
           " such; of a container ask for more, as in docker run --shm-size 2g, or --ipc host"));
 }
 

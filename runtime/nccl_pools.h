@@ -31,7 +31,7 @@ class NcclPools {
       : here_(std::move(here)), each_is_a_host_(each_is_a_host) {}
 
   // Groups of a plan that is about to connect them; those that were added before are connected. Throws InvalidInput where the pools of
-  // all of them are more than `shared_memory`.
+  // all of them are more than `shared_memory`; they are not added then.
   void add(const std::vector<Group>& groups, std::optional<std::int64_t> shared_memory);
   std::int64_t count() const { return count_; }
 

@@ -39,7 +39,7 @@ std::string boot_id();
 std::vector<Rank> ranks_beside(const std::vector<GpuOfRank>& ranks, Rank rank);
 // By rank. Throws InvalidInput where two ranks have one GPU.
 void refuse_shared_gpus(const std::vector<GpuOfRank>& ranks);
-// "sm_80 (NVIDIA A100) on ranks 0, 1, and sm_90 (NVIDIA H100) on ranks 2, 3"; empty when all are the same.
+// "sm80 (NVIDIA A100) on ranks 0, 1, and sm90 (NVIDIA H100) on ranks 2, 3"; empty when all are the same.
 std::string differing_targets(const std::vector<GpuOfRank>& ranks);
 
 }  // namespace cp::runtime

@@ -14,7 +14,7 @@ namespace cp::cli {
 //   NCCL_LAUNCH_ORDER_IMPLICIT=1    communicators of a GPU start their work in the order of the calls
 //   NCCL_SOCKET_IFNAME              the interface of --interface; where ranks share GPUs of one machine, lo
 // and where ranks may share a GPU, which NCCL allows to ranks of different hosts alone:
-//   NCCL_HOSTID                     each is a host of its own
+//   NCCL_HOSTID                     each is a host of its own (set always: no two may be alike)
 //   NCCL_MULTI_RANK_GPU_ENABLE=1    versions that take several ranks of a GPU are asked to
 //   NCCL_NET=Socket                 what they send does not go out to a network card and back
 //   NCCL_MNNVL_ENABLE=0             nor do "hosts" reach each other by NVLink

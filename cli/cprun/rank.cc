@@ -104,7 +104,8 @@ class RankProgram {
     runtime::JoinedDeviceOptions options;
     options.gpu = gpu_;
     options.communicators = nccl_options(scenario.nccl());
-    options.every_rank_prepares = std::find(parts.begin(), parts.end(), "") == parts.end();
+    runs_on_all_ = std::find(parts.begin(), parts.end(), "") == parts.end();
+    options.every_rank_prepares = runs_on_all_;
     device_.emplace(job_, client_, std::move(options));
     align_clocks();
   }
@@ -153,6 +154,7 @@ class RankProgram {
     if (copies && options_.warm_up) {
       warm_up(plan);
       upload([&](const Binding& binding) { return is(binding, BufferKind::inout); });
+      if (runs_on_all_) client_->barrier("run", kAsLongAsItTakes);  // no rank's time holds another's copies
     }
     const auto begin = std::chrono::steady_clock::now();
     enqueue_steps(plan, *device_, &trace);
@@ -210,6 +212,7 @@ class RankProgram {
   std::shared_ptr<RendezvousClient> client_;
   std::optional<TraceFileWriter> trace_;
   std::int64_t clock_offset_ns_ = 0;
+  bool runs_on_all_ = false;             // every rank has a part
   std::optional<runtime::RankGpu> gpu_;  // of the nccl backend
   std::optional<runtime::JoinedDevice> device_;
   std::size_t steps_ = 0, collectives_ = 0;

@@ -1,5 +1,5 @@
-// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients need. A block takes some whole rows, so that
-// each row's log-sum-exp is read by all before it is written.
+// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients need. A block takes some
+// whole rows, so that each row's log-sum-exp is read by all before it is written.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -49,15 +49,20 @@ bool is_finished(cudaEvent_t event) { return is_success(cudaEventQuery(event), "
 
 StepEvents::StepEvents() { anchor(); }
 
+void StepEvents::forget() {
+  steps_.clear();
+  used_events_ = 0;
+  finished_ = next_;
+  std::ranges::fill(last_, nullptr);
+}
+
 void StepEvents::use(std::vector<cudaStream_t> streams, std::size_t steps) {
   CP_INVARIANT(streams.size() < (std::size_t{1} << kStreamBits), streams.size(), " streams");
+  forget();
   streams_ = std::move(streams);
   last_.assign(streams_.size(), nullptr);
-  steps_.clear();
   steps_.reserve(steps);
-  used_events_ = 0;
   while (pool_.size() < 2 * steps) pool_.emplace_back(CudaEvent::Timing::on);
-  finished_ = next_;
   anchor();
 }
 
@@ -73,14 +78,15 @@ StepEvents::Pair StepEvents::begin(StreamId stream) {
     begin = next_event();
     CP_CUDA(cudaEventRecord(begin, streams_[static_cast<std::size_t>(stream)]));
   }
-  steps_.push_back({stream, {begin, next_event()}});
+  steps_.push_back({stream, {begin, next_event()}, false});
   return steps_.back().pair;
 }
 
 void StepEvents::end() {
-  const Step& step = steps_.back();
+  Step& step = steps_.back();
   const auto stream = static_cast<std::size_t>(step.stream);
   CP_CUDA(cudaEventRecord(step.pair.end, streams_[stream]));
+  step.has_end = true;
   last_[stream] = step.pair.end;
 }
 
@@ -125,13 +131,11 @@ std::optional<std::int64_t> StepEvents::happened_ns(cudaEvent_t event) const {
 std::vector<StepEvents::Interval> StepEvents::take() {
   std::vector<Interval> intervals(steps_.size());
   for (std::size_t i = 0; i < steps_.size(); ++i) {
+    if (!steps_[i].has_end) continue;
     const auto begin = happened_ns(steps_[i].pair.begin), end = happened_ns(steps_[i].pair.end);
     if (begin && end) intervals[i] = {*begin, std::max(*begin, *end)};
   }
-  steps_.clear();
-  used_events_ = 0;
-  finished_ = next_;
-  std::ranges::fill(last_, nullptr);
+  forget();
   anchor();
   return intervals;
 }

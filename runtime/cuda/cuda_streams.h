@@ -62,12 +62,14 @@ class StepEvents {
     cudaEvent_t begin = nullptr, end = nullptr;
   };
   struct Interval {
-    std::int64_t begin_ns = -1, end_ns = -1;  // since the object's making; -1 where the step did not happen
+    std::int64_t begin_ns = -1, end_ns = -1;  // since the object's making; -1 where the step did not end
   };
 
   StepEvents();
 
-  // The streams, by StreamId. The device is idle; intervals that were not taken are lost. Makes the events of so many steps.
+  // The device is idle: all that was recorded has happened, and intervals that were not taken are lost.
+  void forget();
+  // The same, and then the streams, by StreamId. Makes the events of so many steps.
   void use(std::vector<cudaStream_t> streams, std::size_t steps);
 
   // Around what a step enqueues on its stream. The pair is the caller's until take() or use().
@@ -99,6 +101,7 @@ class StepEvents {
   struct Step {
     StreamId stream = 0;
     Pair pair;
+    bool has_end = false;  // which was recorded
   };
   cudaEvent_t next_event();
   // An event tells its distance from another one, as a float of milliseconds: to the microsecond while both are less than 16 s apart. So

@@ -20,7 +20,7 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-constexpr std::size_t kKeptGraphs = 256;  // beside those of the prepared plan
+constexpr std::size_t kKeptGraphs = 256;  // the latest; steps of the prepared plan keep theirs
 
 void check_cudnn(cudnnStatus_t status, std::string_view call) {
   if (status != CUDNN_STATUS_SUCCESS)
@@ -150,8 +150,9 @@ struct FusedKernels::Impl {
 
   // With at most `space` bytes of workspace, if there is such a graph.
   std::shared_ptr<const CachedGraph> graph_of(const CudnnAttention& call, std::int64_t space) {
-    const auto known = std::ranges::find(
-        cache, call, [](const auto& cached) -> const CudnnAttention& { return cached->call; });
+    const auto known = std::ranges::find_if(cache, [&](const auto& cached) {
+      return cached->call == call && cached->graph.workspace_bytes <= space;
+    });
     if (known != cache.end()) {
       cache.splice(cache.begin(), cache, known);
       return cache.front();

@@ -56,7 +56,7 @@ void load_cudnn() {
   const std::string errors = open_library();
   if (cudnn_frontend::cudnn_dlhandle) refuse_old_library();
   if (!cudnn_frontend::cudnn_dlhandle)
-    throw InvalidInput(str("fused attention needs cuDNN 9, which was not found (", errors,
+    throw InvalidInput(str("fused attention needs cuDNN 9.16 or later, which was not found (", errors,
                            "); add its folder to LD_LIBRARY_PATH, or plan with the exact engine"));
 }
 

@@ -40,8 +40,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 
 namespace cp::runtime {
 
-// Loads every kernel that this program may launch, on the current device. CUDA loads each at its first launch otherwise, for which the
-// host may have to wait until the device is idle.
+// Loads every kernel of the project that this program may launch, on the current device. CUDA loads each at its first launch otherwise,
+// for which the host may have to wait until the device is idle. Throws as check_cuda where the program has none for the device.
 void load_kernels();
 // `kernel` is one of them; returns true.
 bool register_kernel(const void* kernel);

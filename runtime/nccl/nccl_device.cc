@@ -186,6 +186,7 @@ class NcclDevice::Impl {
   void forget_plan() {
     collect_records();
     plan_ = nullptr;
+    events_.forget();
     launched_.clear();
     read_.clear();
     launches_.reset();

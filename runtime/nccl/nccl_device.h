@@ -1,10 +1,10 @@
 // NcclDevice: a rank's GPU. Streams and events are CUDA's, collectives are NCCL's, attention is cuDNN's.
 //
-// Nothing waits on the host between prepare() and synchronize(), save that the first collectives of a communicator connect its ranks, and
-// that no more than NcclLaunches::kMostUnderWay of one communicator are under way.
-// How collectives of several communicators are kept in order is in nccl_launch.h. A watchdog thread follows the collectives by their events: it reports
-// each that begins, and ends the device with an error when one makes no progress for `timeout`, when NCCL reports an error of its
-// own, or when abort() is called; communicators are then aborted, on another thread and for no longer than `abort_timeout`.
+// Nothing waits on the host between prepare() and synchronize(), save that the first collectives of a communicator connect its ranks, that
+// cuBLAS and cuDNN may load a kernel when it runs first, and that no more than NcclLaunches::kMostUnderWay collectives of one communicator
+// are under way. How those of several communicators are kept in order is in nccl_launch.h. A watchdog thread follows the collectives by
+// their events: it reports each that begins, and ends the device with an error when one makes no progress for `timeout`, when NCCL reports
+// an error of its own, or when abort() is called; communicators are then aborted, on another thread and for no longer than `abort_timeout`.
 #pragma once
 
 #include <chrono>

@@ -49,7 +49,8 @@ class NcclLaunches {
 
   // Waits until fewer than kMostUnderWay collectives of the group are under way; false where the end has begun before. A thread of NCCL
   // takes what a collective sends over the network from a pool, for which a call waits, deaf to aborts, when it is empty: for ever where
-  // that thread has ended with an error (NCCL 2.28: 2048 places; a ring takes two for each channel that leaves the GPU's node there).
+  // that thread has ended with an error (NCCL 2.28: 2048 places; a ring takes two for each channel that leaves the GPU's node
+  // there, so that 16 channels fit; an exchange two for each peer over the network and channel, so that many peers may still fill it).
   static constexpr std::size_t kMostUnderWay = 64;
   bool await_room(GroupId group, const NcclHandles& handles);
 

@@ -79,19 +79,20 @@ void FusedWriter::attend_heads(const ForwardOperands& o, const AttentionCall& ca
 void FusedWriter::attend_backward(const BackwardOperands& o, const std::vector<MaskSlice>& slices,
                                   const std::string& label) {
   const std::vector<AttentionCall> calls = calls_of(slices, true, {o.q, o.dout, o.delta->out}, {o.k, o.v});
-  const auto own_sum = [&](const char* name, const Gradient& gradient, PartialSum::Of of) {
-    return PartialSum(writer_, name, gradient.tensor, nullptr, of, 1, gradient.accumulate);
+  std::optional<PartialSum> dq, dk, dv;  // where the caller has none
+  const auto sum_of = [&](const char* name, const Gradient& gradient, PartialSum::Of of,
+                          std::optional<PartialSum>& own) -> PartialSum& {
+    if (gradient.sum != nullptr) return *gradient.sum;
+    return own.emplace(writer_, name, gradient.tensor, nullptr, of, 1, gradient.accumulate);
   };
-  PartialSum dq = own_sum("dq", o.dq, PartialSum::Of::queries),
-             dk = own_sum("dk", o.dk, PartialSum::Of::keys), dv = own_sum("dv", o.dv, PartialSum::Of::keys);
-  const Sums sums{o.dq.sum == nullptr ? dq : *o.dq.sum, o.dk.sum == nullptr ? dk : *o.dk.sum,
-                  o.dv.sum == nullptr ? dv : *o.dv.sum};
+  const Sums sums{sum_of("dq", o.dq, PartialSum::Of::queries, dq),
+                  sum_of("dk", o.dk, PartialSum::Of::keys, dk), sum_of("dv", o.dv, PartialSum::Of::keys, dv)};
   for (const HeadGroup& heads : writer_.head_groups()) {
     for (const AttentionCall& call : calls) backward_heads(o, call, heads, sums, label);
   }
-  if (o.dq.sum == nullptr) dq.finish(label);
-  if (o.dk.sum == nullptr) dk.finish(label);
-  if (o.dv.sum == nullptr) dv.finish(label);
+  for (std::optional<PartialSum>* own : {&dq, &dk, &dv}) {
+    if (*own) (*own)->finish(label);
+  }
 }
 
 void FusedWriter::backward_heads(const BackwardOperands& o, const AttentionCall& call, const HeadGroup& heads,

@@ -9,6 +9,7 @@
 // Exact calls write f32 parts, which are treated alike.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,7 @@ namespace cp::detail {
 
 class PartialSum {
  public:
-  // What has lse is out.
-  enum class Of : std::uint8_t { queries, keys };
+  using Of = PartialGradient::Of;  // what has lse is out
   // `parts`: how many come for a row, where each step's calls have disjoint rows (more is correct too). `begun`: the result holds one.
   PartialSum(PlanWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse, Of of,
              int parts, bool begun = false);

@@ -303,8 +303,7 @@ PartialGradient::PartialGradient(PlanWriter& writer, const std::string& name, co
                                  int parts)
     : writer_(&writer), gradient_(gradient), sum_(gradient) {
   if (writer.is_fused()) {
-    const auto rows = of == Of::keys ? PartialSum::Of::keys : PartialSum::Of::queries;
-    parts_ = std::make_unique<PartialSum>(writer, name, gradient, nullptr, rows, parts);
+    parts_ = std::make_unique<PartialSum>(writer, name, gradient, nullptr, of, parts);
   } else {
     sum_ = writer.accumulator(name + " sum", DType::f32, gradient);
   }

@@ -48,6 +48,7 @@ void check(Op op, const CudaMemory& memory) {
     if (const auto why = refuse_operand(*shape, *operands[i], i >= kFirstGradient))
       throw InvalidInput(str("operand ", i, " has ", *why));
   }
+  if (const auto why = refuse_lse(*shape, op.lse)) throw InvalidInput(*why);
   const std::int64_t needed = workspace_bytes(library(), *shape);
   const std::int64_t given = op.workspace.numel() * size_bytes(memory.dtype(op.workspace));
   if (needed > given)

@@ -122,6 +122,19 @@ TEST_F(GpuStepEvents, ARecordBehindOtherWorkIsNotTheStepsEnd) {
   finish();
 }
 
+TEST_F(GpuStepEvents, AStepThatDidNotEndHasNoInterval) {
+  step(0);
+  finish();
+  static_cast<void>(events_->take());
+  events_->begin(0);  // its end's event, which another step's end was before, is not recorded
+  step(1);
+  finish();
+  const auto intervals = events_->take();
+  ASSERT_EQ(intervals.size(), 2U);
+  EXPECT_EQ(intervals[0].begin_ns, -1);
+  EXPECT_GE(intervals[1].begin_ns, 0);
+}
+
 TEST_F(GpuStepEvents, EventsAreUsedAgainOnceTheirTimesAreTaken) {
   EXPECT_EQ(events_->left(), 16U);
   const auto first = step(0);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shared/base/error.h"
 #include "tests/support/messages.h"
 
 namespace cp::runtime {
@@ -40,6 +41,13 @@ TEST(NcclPools, TooLittleSharedMemoryIsNamedWithWhatHelps) {
       message,
       HasSubstr("NCCL needs 65.26 MiB of /dev/shm on this machine, which has 64 MiB: 32.63 MiB for each"));
   EXPECT_THAT(message, HasSubstr("docker run --shm-size 2g, or --ipc host"));
+}
+
+TEST(NcclPools, GroupsThatWereRefusedDoNotCount) {
+  NcclPools pools({0, 1}, true);
+  EXPECT_THROW(pools.add({kPair, kFour}, 2 * kNcclPoolBytes), InvalidInput);
+  EXPECT_NO_THROW(pools.add({kPair}, 2 * kNcclPoolBytes));
+  EXPECT_EQ(pools.count(), 2);
 }
 
 TEST(NcclPools, ErrorsOfNcclAboutSharedMemoryAreExplained) {

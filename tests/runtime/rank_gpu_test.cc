@@ -60,9 +60,9 @@ TEST(RankGpu, MachinesOfOneNameAreToldApart) {
 }
 
 TEST(RankGpu, DifferentTargetsAreNamedWithTheirRanks) {
-  const GpuOfRank a{"h", "0", "A100", "sm_80"}, b{"h", "1", "H100", "sm_90"};
+  const GpuOfRank a{"h", "0", "A100", "sm80"}, b{"h", "1", "H100", "sm90"};
   EXPECT_THAT(differing_targets({a, a}), IsEmpty());
-  EXPECT_EQ(differing_targets({a, b, b}), "sm_80 (A100) on rank 0, and sm_90 (H100) on ranks 1, 2");
+  EXPECT_EQ(differing_targets({a, b, b}), "sm80 (A100) on rank 0, and sm90 (H100) on ranks 1, 2");
 }
 
 }  // namespace
