@@ -1,0 +1,249 @@
+// Ring attention, backward: K and V blocks rotate, and behind them their partial dK and dV.
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "shared/context_parallel/core.h"
+#include "shared/context_parallel/mask_slices.h"
+#include "shared/context_parallel/rings.h"
+
+namespace cp::detail {
+namespace {
+
+// dK and dV of the blocks of one home node, on their way round the inner ring.
+class GradientRing {
+ public:
+  // `k`, `v`: this rank's tensors, which say what gradients look like.
+  GradientRing(PlanWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
+      : writer_(writer), rings_(rings) {
+    std::int64_t most_rows = 0;
+    for (int block = 0; block < writer.sharding().ring_size(); ++block) {
+      most_rows = std::max(most_rows, writer.context().num_kv_rows(block));
+    }
+    for (const Tensor* model : {&k, &v}) {
+      const auto place = [&](const char* name) {
+        return writer.temporary(name, writer.gradient_dtype(), model->order, most_rows, model->heads,
+                                model->dim);
+      };
+      places_.push_back({{place("dkv slot"), place("dkv slot")}, place("dkv part"), place("dkv home")});
+    }
+  }
+
+  void enter(int home_node) {
+    home_node_ = home_node;
+    trips_.clear();
+    for (int place = 0; place < rings_.inner().size; ++place) {
+      trips_.push_back(
+          rings_.inner_trip(rings_.node(), rings_.block_at(home_node, place), rings_.inner().direction));
+    }
+  }
+
+  const Trip& trip(int place) const { return trips_[static_cast<std::size_t>(place)]; }
+  int block(int step) const { return rings_.block_at(home_node_, rings_.inner().block(step)); }
+
+  // What the block's gradients of a step are written to: where they begin their way, or beside what arrived.
+  bool begins(int step) const { return trip(rings_.inner().block(step)).first == step; }
+  Tensor slot(std::size_t i, int step) const {
+    return places_[i].slots[step % 2].with_rows(rows(block(step)));
+  }
+  Tensor part(std::size_t i, int step) const { return places_[i].part.with_rows(rows(block(step))); }
+
+  // Sends on, or home, what step-1 left. Returns whether something came home, to home(0) and home(1).
+  bool pass_on(int step) {
+    const Ring& ring = rings_.inner();
+    ExchangeWriter exchange(ring.group);
+    for (int place = 0; place < ring.size; ++place) {
+      const Trip& t = trip(place);
+      if (t.last == 0 || step - 1 < t.first || step - 1 > t.last) continue;
+      const int from = ring.member(step - 1, place),
+                to = step - 1 < t.last ? ring.member(step, place) : place;
+      for (const Place& p : places_) {
+        const std::int64_t numel = p.part.with_rows(rows(rings_.block_at(home_node_, place))).numel();
+        exchange.count(from, to, numel);
+      }
+    }
+    const int leaving = ring.block(step - 1), arriving = step < ring.size ? ring.block(step) : -1;
+    const auto moves = [&](int place) {
+      return trip(place).last > 0 && step - 1 >= trip(place).first && step - 1 <= trip(place).last;
+    };
+    const bool comes_home = trip(ring.self).last == step - 1 && step > 1;
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      if (moves(leaving)) {
+        const bool goes_on = step - 1 < trip(leaving).last;
+        exchange.send(goes_on ? ring.member(1, ring.self) : leaving, slot(i, step - 1).flat());
+      }
+      if (arriving >= 0 && moves(arriving) && step - 1 < trip(arriving).last) {
+        exchange.receive(ring.member(-1, ring.self), slot(i, step).flat());
+      }
+      if (comes_home) exchange.receive(ring.member(step - 1, ring.self), home(i).flat());
+    }
+    std::move(exchange).issue(writer_.builder(), ring.stream, str("dk, dv of step ", step - 1));
+    return comes_home;
+  }
+  Tensor home(std::size_t i) const { return places_[i].home.with_rows(rows(block(0))); }
+
+ private:
+  struct Place {
+    Tensor slots[2];
+    Tensor part, home;
+  };
+  std::int64_t rows(int block) const { return writer_.context().num_kv_rows(block); }
+
+  PlanWriter& writer_;
+  const Rings& rings_;
+  int home_node_ = 0;
+  std::vector<Trip> trips_;    // by place of the block's home in this node
+  std::vector<Place> places_;  // of dk, dv
+};
+
+class RingBackward {
+ public:
+  RingBackward(PlanWriter& writer, const BackwardTensors& tensors)
+      : writer_(writer),
+        t_(tensors),
+        rings_(directed(writer)),
+        keys_(writer, rings_, t_.k, t_.v),
+        gradients_(writer, rings_, t_.k, t_.v),
+        delta_(writer.delta_of(t_.out, t_.dout)),
+        dq_(writer, "dq", t_.dq, PartialGradient::Of::queries, rings_.blocks_met()) {
+    // The rank's own part, and those of the others, which come together on their way.
+    dkv_.emplace_back(writer, "dk", t_.dk, PartialGradient::Of::keys, 1 + rings_.nodes());
+    dkv_.emplace_back(writer, "dv", t_.dv, PartialGradient::Of::keys, 1 + rings_.nodes());
+  }
+
+  void write() {
+    writer_.begin(delta_);
+    for_each_node(rings_, keys_, t_.k, t_.v, [&](int home_node, int outer_step, Rotation keys) {
+      if (outer_step == 0) return inner_ring(home_node, keys, {});
+      const std::vector<Tensor> sums = foreign_sums(home_node, outer_step);
+      inner_ring(home_node, keys, sums);
+      return_to_node(outer_step, sums);
+    });
+    dq_.finish("dq");
+    dkv_[kK].finish("dk");
+    dkv_[kV].finish("dv");
+  }
+
+ private:
+  static Rings directed(PlanWriter& writer) {
+    Rings rings(writer);
+    rings.choose_directions();
+    return rings;
+  }
+
+  // Where the node's part of a foreign block's gradients comes together.
+  std::vector<Tensor> foreign_sums(int home_node, int outer_step) {
+    const std::int64_t rows = writer_.context().num_kv_rows(rings_.block_at(home_node, rings_.inner().self));
+    std::vector<Tensor> sums;
+    for (const Tensor* model : {&t_.k, &t_.v}) {
+      sums.push_back(writer_.temporary(str("dkv of outer step ", outer_step), writer_.gradient_dtype(),
+                                       model->order, rows, model->heads, model->dim));
+    }
+    return sums;
+  }
+
+  // `sums`: of a foreign block; none for the rank's own.
+  void inner_ring(int home_node, Rotation& keys, const std::vector<Tensor>& sums) {
+    const int size = rings_.inner().size;
+    gradients_.enter(home_node);
+    for (int step = 0; step <= size; ++step) {
+      if (step + 1 < size) keys.bring(step + 1);
+      if (step > 0 && gradients_.pass_on(step)) {
+        for (const std::size_t i : {kK, kV}) bring_home(i, sums);
+      }
+      if (step < size) compute(step, keys, sums);
+    }
+  }
+
+  void bring_home(std::size_t i, const std::vector<Tensor>& sums) {
+    const std::string label = "own dk, dv";
+    if (!sums.empty()) return writer_.accumulate(gradients_.home(i), sums[i], label);
+    dkv_[i].add(gradients_.home(i), label);
+    if (rings_.nodes() > 1) dkv_[i].settle(label);  // foreign blocks' come to the same place
+  }
+
+  // Where a step's dK or dV goes: the block's sum at home; else what travels, from where it begins on, or, for exact kernels, beside it:
+  // it may still be arriving. Parts of fused kernels are beside anyway.
+  Gradient gradient(std::size_t i, int step, const std::vector<Tensor>& sums) {
+    if (step == 0) return sums.empty() ? dkv_[i].next() : Gradient{sums[i]};
+    if (gradients_.begins(step)) return {gradients_.slot(i, step)};
+    if (writer_.is_fused()) return {gradients_.slot(i, step), true};
+    return {gradients_.part(i, step)};
+  }
+
+  void compute(int step, const Rotation& keys, const std::vector<Tensor>& sums) {
+    const int block = gradients_.block(step);
+    const bool meets = rings_.meets(block);
+    if (step == 0) {
+      // A foreign block that nobody in the node needs has no sum.
+      if (!rings_.node_needs(rings_.node(), block) && block != writer_.ring_index()) return;
+    } else if (!meets && !gradients_.begins(step)) {
+      return;
+    }
+    const std::string label = str("attention backward of step ", step);
+    if (!meets) {
+      for (const std::size_t i : {kK, kV}) {
+        const bool own = step == 0 && sums.empty();
+        if (!own || !writer_.is_fused()) writer_.fill(gradient(i, step, sums).tensor, 0, label);
+      }
+      return;
+    }
+    writer_.attend_backward(
+        {t_.q, keys_.k_in(keys.buffer(kK, step), block), keys_.v_in(keys.buffer(kV, step), block), t_.dout,
+         t_.lse, &delta_, dq_.next(), gradient(kK, step, sums), gradient(kV, step, sums)},
+        mask_slices(writer_.problem(), writer_.context().q_rows(writer_.ring_index()),
+                    writer_.context().kv_rows(block)),
+        label);
+    if (step == 0 || gradients_.begins(step) || writer_.is_fused()) return;
+    for (const std::size_t i : {kK, kV}) {
+      writer_.accumulate(gradients_.part(i, step), gradients_.slot(i, step), str("dk, dv of step ", step));
+    }
+  }
+
+  // The node's part goes straight to the node of the block's home.
+  void return_to_node(int outer_step, const std::vector<Tensor>& sums) {
+    const Ring& ring = rings_.outer();
+    const int place = rings_.inner().self;
+    const auto returns = [&](int node) {
+      return rings_.node_needs(node, rings_.block_at(ring.member(-outer_step, node), place));
+    };
+    ExchangeWriter exchange(ring.group);
+    for (int node = 0; node < ring.size; ++node) {
+      const int home = ring.member(-outer_step, node);
+      if (!returns(node)) continue;
+      const std::int64_t rows = writer_.context().num_kv_rows(rings_.block_at(home, place));
+      for (const Tensor& sum : sums) exchange.count(node, home, sum.with_rows(rows).numel());
+    }
+    const int from = ring.member(outer_step, ring.self);
+    std::vector<Tensor> arrived;
+    for (const std::size_t i : {kK, kV}) {
+      if (returns(ring.self)) exchange.send(ring.block(outer_step), sums[i].flat());
+      if (!returns(from)) continue;
+      const Tensor& own = i == kK ? t_.dk : t_.dv;
+      arrived.push_back(writer_.temporary_like("dkv from another node", writer_.gradient_dtype(), own));
+      exchange.receive(from, arrived.back().flat());
+    }
+    std::move(exchange).issue(writer_.builder(), ring.stream, str("dk, dv of outer step ", outer_step));
+    for (std::size_t i = 0; i < arrived.size(); ++i) dkv_[i].add(arrived[i], "own dk, dv");
+  }
+
+  PlanWriter& writer_;
+  const BackwardTensors& t_;
+  Rings rings_;
+  KeyRings keys_;
+  GradientRing gradients_;
+  RowDelta delta_;
+  PartialGradient dq_;
+  std::vector<PartialGradient> dkv_;  // this rank's own block's
+};
+
+}  // namespace
+
+void write_ring(PlanWriter& writer, const BackwardTensors& t) {
+  if (writer.sharding().ring_size() == 1 || writer.strategy().rotation == Strategy::Rotation::all_gather) {
+    return write_gathered(writer, t);
+  }
+  RingBackward(writer, t).write();
+}
+
+}  // namespace cp::detail
