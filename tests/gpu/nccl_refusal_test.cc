@@ -9,6 +9,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/builder.h"
 #include "tests/gpu/gpu_ranks.h"
+#include "tests/support/hand_plans.h"
 #include "tests/support/messages.h"
 
 namespace cp {
@@ -16,17 +17,10 @@ namespace {
 
 using runtime::NcclDevice;
 using runtime::NcclOptions;
+using testing::all_reduce_plan;
 using testing::GpuJob;
 
 const std::vector<std::string> kNothing1(1);
-
-Plan all_reduce_plan(Rank self, std::vector<Rank> ranks) {
-  PlanBuilder b(self, host_target());
-  const BufferId x = b.inout("x", DType::f32, 4);
-  b.add(b.stream("main"),
-        AllReduce{b.group("all", std::move(ranks)), ReduceOp::sum, flat_view(x, 0, 4), flat_view(x, 0, 4)});
-  return std::move(b).build({});
-}
 
 TEST(NcclRefusal, RefusesPlansThatAreNotItsOwn) {
   CP_REQUIRE_GPU();

@@ -9,29 +9,14 @@
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
 #include "sim/fabric/fabric.h"
+#include "tests/support/fabric_run.h"
 
 namespace cp {
 namespace {
 
 using testing::BufferValues;
+using testing::FabricRun;
 using testing::PlanCase;
-
-struct FabricRun {
-  std::vector<BufferValues> outputs;  // by rank
-  std::vector<RankTrace> traces;
-};
-
-FabricRun run_on_fabric(const PlanCase& plan_case, const sim::FabricOptions& options) {
-  const int ranks = static_cast<int>(plan_case.plans.size());
-  sim::Fabric fabric(ranks, options);
-  FabricRun run{std::vector<BufferValues>(plan_case.plans.size()), {}};
-  fabric.run([&](Rank rank, Device& device) {
-    run.outputs[static_cast<std::size_t>(rank)] =
-        run_plan_case(plan_case, rank, device, &fabric.traces()[static_cast<std::size_t>(rank)]);
-  });
-  run.traces = fabric.traces();
-  return run;
-}
 
 void expect_correct(const PlanCase& plan_case, const FabricRun& run) {
   for (std::size_t rank = 0; rank < run.outputs.size(); ++rank) {

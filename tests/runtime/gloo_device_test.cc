@@ -27,6 +27,7 @@ TEST(GlooDevice, IsTestedWhereGlooWasFound) { GTEST_SKIP() << "built without Glo
 #else
 
 using runtime::GlooDevice;
+using testing::all_reduce_plan;
 using testing::PlanCase;
 
 const std::vector<std::string> kNothing2(2), kNothing3(3);
@@ -152,14 +153,6 @@ TEST(GlooDevice, ConnectsGroupsInOneOrder) {
     plan_case.expected.push_back({{"y", {3}}, {"z", {2}}});
   }
   EXPECT_EQ(run_cases({plan_case}), kNothing2);
-}
-
-Plan all_reduce_plan(Rank self, std::vector<Rank> ranks) {
-  PlanBuilder b(self, host_target());
-  const BufferId x = b.inout("x", DType::f32, 4);
-  b.add(b.stream("main"),
-        AllReduce{b.group("all", std::move(ranks)), ReduceOp::sum, flat_view(x, 0, 4), flat_view(x, 0, 4)});
-  return std::move(b).build({});
 }
 
 TEST(GlooDevice, AMissingPeerIsATimeoutThatNamesTheOperation) {

@@ -3,12 +3,10 @@
 #include <cstddef>
 #include <utility>
 
-#include "sim/fabric/fabric.h"
-
 namespace cp::testing {
 
-FabricRun run_on_fabric(const PlanCase& plan_case) {
-  sim::Fabric fabric(static_cast<int>(plan_case.plans.size()));
+FabricRun run_on_fabric(const PlanCase& plan_case, const sim::FabricOptions& options) {
+  sim::Fabric fabric(static_cast<int>(plan_case.plans.size()), options);
   FabricRun run{std::vector<BufferValues>(plan_case.plans.size()), {}};
   fabric.run([&](Rank rank, Device& device) {
     run.outputs[static_cast<std::size_t>(rank)] =

@@ -6,6 +6,7 @@
 
 #include "runtime/process_device.h"
 #include "shared/plan/trace.h"
+#include "sim/fabric/fabric.h"
 #include "tests/support/hand_plans.h"
 
 namespace cp::testing {
@@ -15,7 +16,7 @@ struct FabricRun {
   std::vector<RankTrace> traces;
 };
 
-FabricRun run_on_fabric(const PlanCase& plan_case);
+FabricRun run_on_fabric(const PlanCase& plan_case, const sim::FabricOptions& options = {});
 std::vector<FabricRun> run_on_fabric(const std::vector<PlanCase>& cases);
 
 // Runs the case on the device. Returns what differs from the definition or from the fabric, in words; empty where nothing does.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "shared/base/text.h"
+#include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
 #include "tests/support/values.h"
 
@@ -56,6 +57,14 @@ std::string compare_outputs(const PlanCase& plan_case, Rank rank, const BufferVa
     }
   }
   return "";
+}
+
+Plan all_reduce_plan(Rank self, std::vector<Rank> ranks) {
+  PlanBuilder b(self, host_target());
+  const BufferId x = b.inout("x", DType::f32, 4);
+  b.add(b.stream("main"),
+        AllReduce{b.group("all", std::move(ranks)), ReduceOp::sum, flat_view(x, 0, 4), flat_view(x, 0, 4)});
+  return std::move(b).build({});
 }
 
 }  // namespace cp::testing

@@ -42,6 +42,9 @@ PlanCase prefetched_blocks(int ranks, std::int64_t blocks);
 // The plans above at the given number of ranks, in all their forms.
 std::vector<PlanCase> hand_plans(int ranks);
 
+// One rank's plan of one all-reduce, in place, of an inout x of four f32.
+Plan all_reduce_plan(Rank self, std::vector<Rank> ranks);
+
 // Runs the rank's plan on the device with its inputs and returns its outputs.
 BufferValues run_plan_case(const PlanCase& plan_case, Rank rank, Device& device, RankTrace* trace = nullptr);
 
