@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kKib = 1024, kMib = kKib * kKib, kGib = kKib * kMib;
 constexpr std::int64_t kWindow = 4096;    // of AttentionPoint::Mask::window
 constexpr std::int64_t kMergeHead = 128;  // head_dim of what is merged
+constexpr std::int64_t kPacked = 1024;    // neighbours of what is packed
 constexpr DType kType = DType::bf16;
 
 // ---- the grid ----
@@ -76,8 +77,8 @@ void add_kernels(const Sizes& sizes, std::vector<ProfilePoint>& points) {
       }
     }
   }
-  for (const auto kernel :
-       {MemoryPoint::Kernel::copy, MemoryPoint::Kernel::cast, MemoryPoint::Kernel::merge}) {
+  for (const auto kernel : {MemoryPoint::Kernel::copy, MemoryPoint::Kernel::pack, MemoryPoint::Kernel::cast,
+                            MemoryPoint::Kernel::merge}) {
     for (const std::int64_t bytes : sizes.memory) points.push_back(MemoryPoint{kernel, bytes});
   }
   for (const std::int64_t n : sizes.products) points.push_back(ProductPoint{n, n, n});
@@ -93,14 +94,16 @@ void add_collectives(const Sizes& sizes, int world, int machines, std::vector<Pr
     if (machines < 2 || pairs > world / machines) continue;
     for (const std::int64_t bytes : sizes.messages) points.push_back(PairsPoint{pairs, bytes});
   }
-  const AttentionPoint attention{
-      false,          AttentionPoint::Mask::causal, sizes.beside_seq_len, sizes.q_heads,
-      sizes.kv_heads, sizes.head_dims.back()};
+  const auto attention = [&](bool backward) {
+    return AttentionPoint{backward,       AttentionPoint::Mask::causal, sizes.beside_seq_len, sizes.q_heads,
+                          sizes.kv_heads, sizes.head_dims.back()};
+  };
   const ProductPoint product{sizes.beside_product, sizes.beside_product, sizes.beside_product};
   for (const int channels : sizes.channels) {  // outermost: each has communicators of its own
     for (const std::string& operation : operations) {
       for (const std::int64_t bytes : sizes.beside) {
-        points.push_back(BesidePoint{{operation, bytes}, attention, channels});
+        for (const bool backward : {false, true})
+          points.push_back(BesidePoint{{operation, bytes}, attention(backward), channels});
         points.push_back(BesidePoint{{operation, bytes}, product, channels});
       }
     }
@@ -112,6 +115,21 @@ void add_collectives(const Sizes& sizes, int world, int machines, std::vector<Pr
 std::int64_t slots_for(std::int64_t bytes, const ProfilePlanOptions& options) {
   return std::clamp<std::int64_t>((options.cache_bytes + bytes - 1) / std::max<std::int64_t>(bytes, 1), 1,
                                   options.iterations);
+}
+
+// Of an element that is copied or cast, a run that is packed, a row of a head that is merged.
+std::int64_t moved_bytes_of_unit(MemoryPoint::Kernel kernel) {
+  switch (kernel) {
+    case MemoryPoint::Kernel::copy:
+      return 2 + 2;
+    case MemoryPoint::Kernel::pack:
+      return kPacked * (2 + 2);
+    case MemoryPoint::Kernel::cast:
+      return 2 + 4;
+    case MemoryPoint::Kernel::merge:
+      break;
+  }
+  return kMergeHead * (2 + 4 + 4) + 3 * 4;
 }
 
 // The steps of a point, added inside of the Repeat.
@@ -142,8 +160,10 @@ class PointPlan {
 
   void add(const MemoryPoint& point) {
     if (point.kernel == MemoryPoint::Kernel::merge) return add_merge(point);
+    if (point.kernel == MemoryPoint::Kernel::pack) return add_pack(point);
     const bool cast = point.kernel == MemoryPoint::Kernel::cast;
-    const std::int64_t numel = memory_numel(point), slots = slots_for(point.bytes, options_);
+    const std::int64_t numel = moved_bytes(point) / moved_bytes_of_unit(point.kernel),
+                       slots = slots_for(point.bytes, options_);
     const BufferId in = buffer("in", kType, numel * slots),
                    out = buffer("out", cast ? DType::f32 : kType, numel * slots);
     const Advance advance{numel, slots, 0};
@@ -223,14 +243,24 @@ class PointPlan {
     }
   }
 
-  static std::int64_t memory_numel(const MemoryPoint& point) {
-    const std::int64_t each = point.kernel == MemoryPoint::Kernel::copy ? 4 : 6;  // bytes of an element's way
-    return std::max<std::int64_t>(1, point.bytes / each);
+  // Every other run of kPacked elements, to one place.
+  void add_pack(const MemoryPoint& point) {
+    const std::int64_t rows = moved_bytes(point) / moved_bytes_of_unit(point.kernel),
+                       slots = slots_for(point.bytes, options_);
+    const std::int64_t numel = rows * kPacked;
+    const View from{buffer("apart", kType, 2 * numel * slots),
+                    0,
+                    {rows, kPacked},
+                    {2 * kPacked, 1},
+                    Advance{2 * numel, slots, 0}};
+    kernel(Copy{from, dense_view(buffer("packed", kType, numel * slots), 0, {rows, kPacked},
+                                 Advance{numel, slots, 0})});
   }
 
   // Reads two partial outputs with their statistics, writes one.
   void add_merge(const MemoryPoint& point) {
-    const std::int64_t rows = merge_rows(point), slots = slots_for(point.bytes, options_);
+    const std::int64_t rows = moved_bytes(point) / moved_bytes_of_unit(point.kernel),
+                       slots = slots_for(point.bytes, options_);
     const Shape data{1, rows, 1, kMergeHead}, statistics{1, 1, rows};
     const auto view = [&](const char* name, DType dtype, const Shape& shape) {
       const std::int64_t numel = cp::numel(shape);
@@ -240,13 +270,6 @@ class PointPlan {
                           view("out", DType::f32, data), view("lse", DType::f32, statistics)});
   }
 
- public:
-  static std::int64_t merge_rows(const MemoryPoint& point) {
-    const std::int64_t row = kMergeHead * (2 + 4 + 4) + 3 * 4;
-    return std::max<std::int64_t>(1, point.bytes / row);
-  }
-
- private:
   // The caller's, of that name.
   BufferId buffer(const std::string& name, DType dtype, std::int64_t numel) {
     const auto [known, is_new] = buffers_.try_emplace(name, -1);
@@ -298,7 +321,7 @@ std::string_view name(AttentionPoint::Mask mask) {
 }
 
 std::string_view name(MemoryPoint::Kernel kernel) {
-  constexpr std::string_view kNames[] = {"copy", "cast", "merge"};
+  constexpr std::string_view kNames[] = {"copy", "pack", "cast", "merge"};
   return kNames[static_cast<std::size_t>(kernel)];
 }
 
@@ -342,10 +365,8 @@ double flops(const AttentionPoint& point) {
 }
 
 std::int64_t moved_bytes(const MemoryPoint& point) {
-  if (point.kernel == MemoryPoint::Kernel::merge)
-    return PointPlan::merge_rows(point) * (kMergeHead * (2 + 4 + 4) + 3 * 4);
-  const std::int64_t each = point.kernel == MemoryPoint::Kernel::copy ? 4 : 6;
-  return std::max<std::int64_t>(1, point.bytes / each) * each;
+  const std::int64_t unit = moved_bytes_of_unit(point.kernel);
+  return std::max<std::int64_t>(1, point.bytes / unit) * unit;
 }
 
 }  // namespace cp::cli

@@ -17,9 +17,10 @@ struct AttentionPoint {
   Mask mask = Mask::full;
   std::int64_t seq_len = 0, q_heads = 32, kv_heads = 8, head_dim = 128;
 };
-// A kernel that moves memory: bf16 copied, bf16 cast to f32, or two partial outputs of attention merged.
+// A kernel that moves memory: bf16 copied, packed (8 heads of 128 of 16 at each position), cast to f32, or two partial outputs
+// of attention merged.
 struct MemoryPoint {
-  enum class Kernel : std::uint8_t { copy, cast, merge };
+  enum class Kernel : std::uint8_t { copy, pack, cast, merge };
   Kernel kernel = Kernel::copy;
   std::int64_t bytes = 0;  // about: read and written together
 };
@@ -54,7 +55,7 @@ struct ProfileGrid {
   std::vector<ProfilePoint> points;  // kernels, then collectives, then pairs, then what runs beside
 };
 enum class ProfileSize : std::uint8_t { tiny, quick, whole };  // seconds on a CPU; minutes; about an hour
-// Of a job with `world` ranks on `machines` machines, of as many ranks each. Memory: no buffer above 1 GiB.
+// Of a job with `world` ranks on `machines` machines, of as many ranks each. Memory: no buffer above 2 GiB.
 ProfileGrid profile_grid(ProfileSize size, int world, int machines);
 
 // One rank's plan of a point. The measured steps have the labels below; the plan begins with work of about `head_bytes` that

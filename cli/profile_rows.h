@@ -1,17 +1,19 @@
-// What `cprun profile` measured, and the cluster that it makes.
+// What `cprun profile` measured: times of its points, and the table of them.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "cli/profile_points.h"
 #include "shared/plan/trace.h"
-#include "sim/calibrate/calibrate.h"
-#include "sim/cluster/cluster.h"
 
 namespace cp::cli {
+
+// Between the neighbours where q, of [0, 1], falls between two of the values, of which there is at least one.
+double quantile(const std::vector<double>& sorted, double q);
 
 // Of several times: the median, and between which values half of them lie.
 struct Spread {
@@ -45,30 +47,17 @@ struct ProfileRow {
   Spread kernel_alone = {}, collective_alone = {}, collective_beside = {};
 };
 
-struct ProfileMachine {
-  std::string gpu, date;                         // "NVIDIA H100 80GB HBM3", "2026-11-22"
-  std::map<std::string, std::string> libraries;  // versions, by name
-  int world = 1, machines = 1;
-  bool shared_gpu = false;  // ranks share one: what they send says nothing of a cluster
-  // MHz; 0: unknown. Sustained: after `seconds` of products.
-  double max_clock_mhz = 0, sustained_clock_mhz = 0, power_w = 0, seconds = 0;
-};
+// The points of that kind, with their rows.
+template <class Point>
+std::vector<std::pair<const Point*, const ProfileRow*>> rows_of(const std::vector<ProfileRow>& rows) {
+  std::vector<std::pair<const Point*, const ProfileRow*>> found;
+  for (const ProfileRow& row : rows) {
+    if (const auto* point = std::get_if<Point>(&row.point)) found.emplace_back(point, &row);
+  }
+  return found;
+}
 
 // One line a figure: kind, what, its sizes, median, low, high, samples.
 std::string profile_csv(const std::vector<ProfileRow>& rows);
-
-// The preset that knows a GPU of that name: "dgx-h100"; empty where none does.
-std::string preset_of_gpu(const std::string& gpu);
-
-// `base` with what was measured instead of what it has; what was not measured stays. The text begins with comments that say where, when,
-// with which clocks and versions, and how far the figures of each curve spread.
-struct DeviceProfile {
-  sim::Calibration calibration;
-  std::string text;  // .txtpb that find_cluster() reads
-  std::vector<std::string>
-      notes;  // what was measured and has no place in a cluster, or was left out, and why
-};
-DeviceProfile device_profile(const sim::Cluster& base, const std::string& name,
-                             const std::vector<ProfileRow>& rows, const ProfileMachine& machine);
 
 }  // namespace cp::cli

@@ -116,8 +116,9 @@ CLI::App* add_profile(CLI::App& cprun, Flags& flags) {
   LaunchRequest& launch = flags.profile_launch;
   launch.backend = runtime::Backend::nccl;
   launch.grace = std::chrono::seconds(60);  // the point that is being measured
-  app->add_option("--out", profile.out,
-                  "What is written, and a .csv of all figures beside it [profile.txtpb]")
+  app->add_option(
+         "--out", profile.out,
+         "The cluster that is written; beside it a .csv of all figures and a .software.txtpb [profile.txtpb]")
       ->type_name("FILE.txtpb");
   app->add_option("--cluster", profile.cluster,
                   "Where that comes from which is not measured [the preset that has the GPU]")
@@ -137,7 +138,9 @@ CLI::App* add_profile(CLI::App& cprun, Flags& flags) {
       "written.\n"
       "Example:\n"
       "  cprun profile --nproc-per-node 8 --out mine.txtpb\n"
-      "  cpsim plan --model llama-3.1-8b --cluster mine.txtpb --seq-len 131072 --global-batch 16");
+      "  cpsim plan --model llama-3.1-8b --cluster mine.txtpb --software mine.software.txtpb --seq-len "
+      "131072 "
+      "--global-batch 16");
   return app;
 }
 

@@ -16,8 +16,9 @@
 #include "cli/cprun/profile_measure.h"
 #include "cli/cprun/rank.h"
 #include "cli/cprun/trace_output.h"
+#include "cli/device_profile.h"
 #include "cli/interrupt.h"
-#include "cli/profile_rows.h"
+#include "cli/software_profile.h"
 #include "cli/units.h"
 #include "runtime/gpu_clocks.h"
 #include "runtime/joined_device.h"
@@ -38,8 +39,9 @@ constexpr RendezvousClient::Timeout kAsLongAsItTakes = std::chrono::hours(24 * 3
 constexpr std::pair<std::string_view, ProfileSize> kSizes[] = {
     {"tiny", ProfileSize::tiny}, {"quick", ProfileSize::quick}, {"whole", ProfileSize::whole}};
 
-std::string csv_path(const std::string& out) {
-  return std::filesystem::path(out).replace_extension(".csv").string();
+// Beside "mine.txtpb": "mine.csv", "mine.software.txtpb".
+std::string beside(const std::string& out, const char* extension) {
+  return std::filesystem::path(out).replace_extension(extension).string();
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -174,13 +176,18 @@ class ProfileRank {
       fmt::print("nothing was measured; nothing is written\n");
       return;
     }
-    write_file(csv_path(options_.out), profile_csv(rows_));
+    const std::string csv = beside(options_.out, ".csv"), software = beside(options_.out, ".software.txtpb");
+    write_file(csv, profile_csv(rows_));
     const std::string stem = std::filesystem::path(options_.out).stem().string();
     const DeviceProfile profile = device_profile(base_, stem, rows_, machine_);
     write_file(options_.out, profile.text);
     for (const std::string& note : profile.notes) fmt::print("{}\n", note);
     fmt::print("wrote {} ({} curves) and {} ({} points)\n", options_.out, profile.calibration.fits.size(),
-               csv_path(options_.out), rows_.size());
+               csv, rows_.size());
+    if (const auto measured = measured_software(stem, rows_, machine_)) {
+      write_file(software, measured->text);
+      fmt::print("wrote {} ({}), for --software\n", software, join(measured->measured, ", "));
+    }
     std::fflush(stdout);
   }
 
@@ -210,7 +217,9 @@ void check(const ProfileOptions& options) {
                            " does not end in .txtpb, so that no command would read it; use ", options.out,
                            ".txtpb"));
   }
-  require_writable("--out", options.out);
+  for (const std::string& path :
+       {options.out, beside(options.out, ".csv"), beside(options.out, ".software.txtpb")})
+    require_writable("--out", path);
   if (!options.cluster.empty()) sim::find_cluster(options.cluster);
 }
 

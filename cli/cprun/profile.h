@@ -1,4 +1,5 @@
-// cprun profile: measures kernels and collectives on the machine at hand, and writes a cluster that the timeline engine reads.
+// cprun profile: measures kernels and collectives on the machine at hand, and writes a cluster and a software profile that the
+// timeline engine reads.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@
 namespace cp::cli {
 
 struct ProfileOptions {
-  std::string out = "profile.txtpb";  // and profile.csv beside it
+  std::string out = "profile.txtpb";  // and profile.csv and profile.software.txtpb beside it
   std::string cluster;                // what was not measured; empty: the preset that has the GPU
   ProfileSize grid = ProfileSize::whole;
   double clock_seconds = 30;  // of products before the sustained clock is read; 0: it is not

@@ -7,11 +7,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/device_profile.h"
 #include "cli/profile_points.h"
 #include "cli/profile_rows.h"
+#include "cli/software_profile.h"
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
 #include "sim/cluster/read_cluster.h"
+#include "sim/cluster/read_software.h"
 #include "sim/presets/csv.h"
 
 namespace cp::cli {
@@ -135,6 +138,7 @@ TEST(ProfilePoint, CountsWhatItsKernelDoes) {
   EXPECT_DOUBLE_EQ(flops(point), 10.0 * (8192.0 * 8193 / 2) * 2 * 64);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::copy, 4096}), 4096);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::cast, 600}), 600);
+  EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::pack, 10000}), 2 * 1024 * 4);
 }
 
 // ---- what is written ----
@@ -219,6 +223,59 @@ TEST(DeviceProfile, OfAFewPointsHasThose) {
   const DeviceProfile profile = device_profile(sim::find_cluster("dgx-h100"), "mine", rows, some_machine());
   EXPECT_EQ(profile.calibration.fits.size(), 1U);
   EXPECT_NO_THROW(sim::read_cluster(profile.text, "mine.txtpb"));
+}
+
+// In some_rows kernels keep half of their speed. The times below are of one copy, pack and merge.
+TEST(SoftwareProfile, IsWhatCprunAssumesWithWhatWasMeasured) {
+  std::vector<ProfileRow> rows;
+  for (const ProfileRow& row : some_rows()) {
+    if (!std::holds_alternative<MemoryPoint>(row.point)) rows.push_back(row);
+  }
+  using Kernel = MemoryPoint::Kernel;
+  for (const auto& [kernel, us] : {std::pair{Kernel::copy, 2.0}, {Kernel::pack, 3.0}, {Kernel::merge, 5.0}}) {
+    const MemoryPoint point{kernel, 1 << 20};
+    rows.push_back({point, {9, us * static_cast<double>(moved_bytes(point)), 1, 9e9}});
+  }
+  const auto profile = measured_software("mine", rows, some_machine());
+  ASSERT_TRUE(profile);
+  sim::SoftwareProfile expected = sim::find_software("cprun");
+  EXPECT_THAT(profile->measured,
+              ElementsAre("backward_progress", "forward_progress", "merge_passes", "pack_passes"));
+  EXPECT_DOUBLE_EQ(profile->software.forward_progress, 0.5);
+  EXPECT_DOUBLE_EQ(profile->software.backward_progress, 0.5);
+  EXPECT_DOUBLE_EQ(profile->software.merge_passes, 2.5);
+  EXPECT_DOUBLE_EQ(profile->software.pack_passes, 1.5);
+  EXPECT_EQ(profile->software.host_overhead_us, expected.host_overhead_us);
+  EXPECT_EQ(sim::read_software(profile->text, "mine.software.txtpb"), profile->software);
+  EXPECT_THAT(
+      profile->text,
+      AllOf(HasSubstr("SM clock 1400 MHz"), HasSubstr("from 0.5 to 0.5"),
+            HasSubstr("channels 1, they keep of their speed: attention forward 0.5, attention backward "
+                      "0.5, products 0.5, collectives 0.75")));
+}
+
+// A kernel that ran faster beside a transfer than alone, by noise, keeps all of its speed; channels that were asked for do not count.
+TEST(SoftwareProfile, CountsTheLibrarysOwnChannelsAndNoMoreThanAll) {
+  std::vector<ProfileRow> rows = some_rows();
+  for (ProfileRow& row : rows) {
+    if (const auto* point = std::get_if<BesidePoint>(&row.point); point != nullptr && point->channels == 0)
+      row.kernel_alone = {9, 2 * row.time.median_us, 1, 9e9};
+  }
+  const auto profile = measured_software("mine", rows, some_machine());
+  ASSERT_TRUE(profile);
+  EXPECT_EQ(profile->software.forward_progress, 1);
+}
+
+TEST(SoftwareProfile, OfRanksOfOneGpuSaysNothingOfWhatOverlaps) {
+  ProfileMachine machine = some_machine();
+  machine.shared_gpu = true;
+  const auto profile = measured_software("mine", some_rows(), machine);
+  ASSERT_TRUE(profile);
+  EXPECT_THAT(profile->measured, ElementsAre("merge_passes", "pack_passes"));
+}
+
+TEST(SoftwareProfile, OfNothingIsNone) {
+  EXPECT_FALSE(measured_software("mine", {some_rows().front()}, some_machine()));
 }
 
 TEST(ProfileCsv, HasALineForEachFigure) {

@@ -1,0 +1,215 @@
+#include "cli/device_profile.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cluster/read_cluster.h"
+
+namespace cp::cli {
+namespace {
+
+constexpr double kNsPerUs = 1e3, kUsPerMs = 1e3;
+
+using Cells = std::map<std::string, std::string, std::less<>>;
+
+std::string ms_text(const Spread& time) { return fmt::format("{:.9g}", time.median_us / kUsPerMs); }
+
+class Profile {
+ public:
+  Profile(const sim::Cluster& base, const std::vector<ProfileRow>& rows, const ProfileMachine& machine)
+      : base_(base), rows_(rows), machine_(machine) {}
+
+  DeviceProfile make(const std::string& name) {
+    add_attention();
+    add_products();
+    add_memory();
+    if (machine_.shared_gpu) {
+      if (machine_.world > 1) {
+        notes_.emplace_back(
+            "ranks share a GPU: kernels ran beside those of others, and collectives are in the "
+            "table alone");
+      }
+    } else {
+      add_collectives();
+    }
+    DeviceProfile profile;
+    sim::Cluster start = base_;
+    start.gpu.name = machine_.gpu;
+    if (!machine_.shared_gpu) add_beside(start);
+    profile.calibration = sim::calibrate(start, curves_);
+    sim::Cluster& cluster = profile.calibration.cluster;
+    cluster.name = name;
+    for (sim::CurveFit& fit : profile.calibration.fits) {
+      fit.source = source(spreads_.at(fit.what));
+      for (sim::Source& known : cluster.sources) {
+        if (known.field == fit.field) known.text = fit.source;
+      }
+    }
+    profile.notes = notes_;
+    std::string comments = comments_of(machine_);
+    for (const std::string& note : notes_) comments += str("#   ", note, "\n");
+    comments += str("# What was not measured is that of ", base_.name, ".\n");
+    profile.text = with_comments(sim::write_cluster(cluster), comments);
+    return profile;
+  }
+
+ private:
+  // A table that the cluster refuses is none for it: rates above its peak, say.
+  void add(const std::vector<const ProfileRow*>& of,
+           const std::function<std::vector<sim::MeasuredCurve>()>& make) {
+    if (of.empty()) return;
+    double spread = 0;
+    int samples = of.front()->time.samples;
+    for (const ProfileRow* row : of) {
+      spread = std::max(spread, row->time.relative());
+      samples = std::min(samples, row->time.samples);
+    }
+    try {
+      for (sim::MeasuredCurve& curve : make()) {
+        spreads_[curve.what] = {samples, spread};
+        curves_.push_back(std::move(curve));
+      }
+    } catch (const InvalidInput& error) {
+      notes_.emplace_back(str("not in the cluster: ", error.what()));
+    }
+  }
+
+  void add_attention() {
+    std::map<std::int64_t, std::vector<sim::CsvRow>> tables;  // by head_dim
+    std::map<std::int64_t, std::vector<const ProfileRow*>> of;
+    std::map<std::int64_t, int> heads;
+    bool windows = false;
+    for (const auto& [point, row] : rows_of<AttentionPoint>(rows_)) {
+      windows = windows || point->mask == AttentionPoint::Mask::window;
+      if (point->mask == AttentionPoint::Mask::window) continue;
+      tables[point->head_dim].emplace_back(
+          name(row->point),
+          Cells{{"seq_len", str(point->seq_len)},
+                {"mask", std::string(name(point->mask))},
+                {point->backward ? "backward_milliseconds" : "forward_milliseconds", ms_text(row->time)}});
+      of[point->head_dim].push_back(row);
+      heads[point->head_dim] = static_cast<int>(point->q_heads);
+    }
+    for (const auto& [head_dim, table] : tables) {
+      const sim::AttentionShape shape{heads[head_dim], static_cast<int>(head_dim), 1};
+      add(of[head_dim],
+          [&, &table = table] { return sim::attention_curves(table, "cprun profile", shape, base_); });
+    }
+    if (windows) notes_.emplace_back("windows of attention are in the table alone");
+  }
+
+  void add_products() {
+    std::vector<sim::CsvRow> table;
+    std::vector<const ProfileRow*> of;
+    for (const auto& [point, row] : rows_of<ProductPoint>(rows_)) {
+      table.emplace_back(name(row->point), Cells{{"m", str(point->m)},
+                                                 {"n", str(point->n)},
+                                                 {"k", str(point->k)},
+                                                 {"milliseconds", ms_text(row->time)}});
+      of.push_back(row);
+    }
+    add(of, [&] { return std::vector{sim::matmul_curve(table, "cprun profile", base_)}; });
+  }
+
+  // The curve is that of copies; casts and merges are beside it in the table.
+  void add_memory() {
+    std::vector<sim::CsvRow> table;
+    std::vector<const ProfileRow*> of;
+    for (const auto& [point, row] : rows_of<MemoryPoint>(rows_)) {
+      if (point->kernel != MemoryPoint::Kernel::copy) continue;
+      table.emplace_back(name(row->point),
+                         Cells{{"bytes", str(moved_bytes(*point))}, {"milliseconds", ms_text(row->time)}});
+      of.push_back(row);
+    }
+    add(of, [&] { return std::vector{sim::memory_curve(table, "cprun profile", base_)}; });
+  }
+
+  void add_collectives() {
+    std::map<std::string, sim::NcclOutput> outputs;
+    std::map<std::string, std::vector<const ProfileRow*>> of;
+    for (const auto& [point, row] : rows_of<CollectivePoint>(rows_)) {
+      if (point->operation == "broadcast") continue;  // the engine has no curve for it
+      const auto bytes = static_cast<double>(point->bytes);
+      const double rate = bytes / (row->time.median_us * kNsPerUs);
+      // The bus bandwidth is not known apart from the rate: any fits within that rounding.
+      outputs[point->operation].rows.push_back(
+          {name(row->point), bytes, row->time.median_us, rate, rate, 2 * rate, 2 * rate});
+      of[point->operation].push_back(row);
+    }
+    for (const auto& [operation, output] : outputs) {
+      add(of[operation], [&, &operation = operation, &output = output] {
+        return sim::nccl_curves(operation, output, "cprun profile", machine_.world, machine_.machines, base_);
+      });
+    }
+    std::vector<sim::CsvRow> table;
+    std::vector<const ProfileRow*> pairs;
+    for (const auto& [point, row] : rows_of<PairsPoint>(rows_)) {
+      if (point->pairs != 1) continue;
+      const double rate = static_cast<double>(point->bytes) / (row->time.median_us * kNsPerUs);
+      table.emplace_back(name(row->point), Cells{{"payload_bytes", str(point->bytes)},
+                                                 {"inter_node_gbps", fmt::format("{:.9g}", rate)}});
+      pairs.push_back(row);
+    }
+    // An exchange across machines gives that curve too.
+    if (!outputs.contains("exchange") || machine_.machines == 1)
+      add(pairs, [&] { return sim::transfer_curves(table, "cprun profile", base_); });
+  }
+
+  // Of collectives of the library's own number of channels.
+  void add_beside(sim::Cluster& cluster) {
+    std::vector<double> kept;
+    for (const auto& [point, row] : rows_of<BesidePoint>(rows_)) {
+      if (point->channels == 0 && row->collective_alone.samples > 0 && row->collective_beside.samples > 0)
+        kept.push_back(row->collective_alone.median_us / row->collective_beside.median_us);
+    }
+    if (kept.empty()) return;
+    std::sort(kept.begin(), kept.end());
+    const std::string field = "transfer.beside_kernels";
+    cluster.transfer.beside_kernels = std::clamp(quantile(kept, 0.5), 0.01, 1.0);
+    std::erase_if(cluster.sources, [&](const sim::Source& known) { return known.field == field; });
+    cluster.sources.push_back({field,
+                               fmt::format("{}: median of {} collectives, which keep {:.3g} to {:.3g}",
+                                           source_of(machine_), kept.size(), kept.front(), kept.back()),
+                               false});
+  }
+
+  std::string source(const std::pair<int, double>& spread) const {
+    return fmt::format("{}: medians of {} or more, half of them within {:.2g} % of one another",
+                       source_of(machine_), spread.first, 100 * spread.second);
+  }
+
+  const sim::Cluster& base_;
+  const std::vector<ProfileRow>& rows_;
+  const ProfileMachine& machine_;
+  std::vector<sim::MeasuredCurve> curves_;
+  std::map<std::string, std::pair<int, double>> spreads_;  // by curve: least samples, greatest spread
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+std::string preset_of_gpu(const std::string& gpu) {
+  // Longer names first; what nvidia-smi calls them.
+  constexpr std::pair<std::string_view, std::string_view> kPresets[] = {
+      {"GB200", "gb200-nvl72"},   {"B200", "hgx-b200"}, {"H200", "hgx-h200"},
+      {"H800", "h800"},           {"H100", "dgx-h100"}, {"A100 80GB PCIe", "a100-pcie"},
+      {"A100-PCIE", "a100-pcie"}, {"A100", "dgx-a100"}, {"A800", "a800"},
+      {"L20", "l20-pcie"}};
+  for (const auto& [word, preset] : kPresets) {
+    if (gpu.find(word) != std::string::npos) return std::string(preset);
+  }
+  return "";
+}
+
+DeviceProfile device_profile(const sim::Cluster& base, const std::string& name,
+                             const std::vector<ProfileRow>& rows, const ProfileMachine& machine) {
+  return Profile(base, rows, machine).make(name);
+}
+
+}  // namespace cp::cli
