@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -20,6 +19,7 @@
 
 #include "runtime/gloo/gloo_communicator.h"
 #include "runtime/gloo/host_streams.h"
+#include "runtime/step_times.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/bindings.h"
 #include "shared/plan/canonical.h"
@@ -94,8 +94,7 @@ class GlooDevice::Impl {
     memory_.emplace(plan, bindings);
     streams_.require(plan.streams.size());
     observed_.resize(std::max(observed_.size(), plan.streams.size()));
-    times_.resize(observed_.size());
-    for (std::deque<StepTime>& times : times_) times.clear();
+    times_.use(plan.streams.size());
     step_ids_.clear();
     for (const StepRef& ref : steps_of(plan)) step_ids_[ref.step] = ref.id;
     connect(plan.groups);
@@ -112,9 +111,7 @@ class GlooDevice::Impl {
       } else {
         run_collective(*member, step, iteration);
       }
-      std::deque<StepTime>& times = times_[static_cast<std::size_t>(step.stream)];
-      times.push_back({&step, begin_ns, now_ns()});
-      if (times.size() > kKeptTimes) times.pop_front();
+      times_.add(step, begin_ns, now_ns());
     });
   }
 
@@ -129,19 +126,7 @@ class GlooDevice::Impl {
     return memory_->bytes(buffer);
   }
 
-  DeviceTimes take_times() {
-    DeviceTimes times;
-    for (std::size_t stream = 0; stream < times_.size(); ++stream) {
-      for (const StepTime& time : times_[stream]) {
-        const TimedOp op{static_cast<StreamId>(stream), std::string(operation_name(time.step->work)),
-                         time.step->label, time.begin_ns, time.end_ns};
-        times.steps.push_back(op);
-        if (std::holds_alternative<Collective>(time.step->work)) times.collectives.push_back(op);
-      }
-      times_[stream].clear();
-    }
-    return times;
-  }
+  DeviceTimes take_times() { return times_.take(); }
 
   std::vector<OpRecord> take_observed() {
     std::vector<OpRecord> all;
@@ -163,10 +148,6 @@ class GlooDevice::Impl {
     std::unique_ptr<GlooCommunicator> communicator;
     std::int64_t next_sequence = 0;
     std::int64_t number = 0;  // of all collectives
-  };
-  struct StepTime {
-    const Step* step = nullptr;
-    std::int64_t begin_ns = 0, end_ns = 0;
   };
 
   std::int64_t now_ns() const {
@@ -243,7 +224,7 @@ class GlooDevice::Impl {
   std::map<std::string, Member> communicators_;  // by name and ranks of the group
   std::vector<Member*> members_;                 // of the prepared plan, by GroupId
   std::vector<std::vector<OpRecord>> observed_;  // by stream, each written by its thread
-  std::vector<std::deque<StepTime>> times_;      // the same; of steps of the prepared plan
+  StepTimes times_;                              // the same
   HostStreams streams_;                          // last: its threads use all of the above
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -24,6 +23,7 @@
 #include "runtime/nccl/nccl_launch.h"
 #include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_watchdog.h"
+#include "runtime/step_times.h"
 #include "shared/plan/bindings.h"
 
 namespace cp::runtime {
@@ -141,16 +141,7 @@ class NcclDevice::Impl {
 
   DeviceTimes take_times() {
     read_times();
-    DeviceTimes times;
-    for (std::size_t stream = 0; stream < read_.size(); ++stream) {
-      for (const StepTime& time : std::exchange(read_[stream], {})) {
-        const TimedOp op{static_cast<StreamId>(stream), std::string(operation_name(time.step->work)),
-                         time.step->label, time.interval.begin_ns, time.interval.end_ns};
-        times.steps.push_back(op);
-        if (is_collective(*time.step)) times.collectives.push_back(op);
-      }
-    }
-    return times;
+    return times_.take();
   }
 
   // On any thread.
@@ -160,11 +151,6 @@ class NcclDevice::Impl {
   }
 
  private:
-  struct StepTime {
-    const Step* step = nullptr;
-    StepEvents::Interval interval;
-  };
-
   // On any thread. The first error stays; with it the end begins.
   void fail(const std::exception_ptr& error) {
     error_.set(error);
@@ -188,7 +174,7 @@ class NcclDevice::Impl {
     plan_ = nullptr;
     events_.forget();
     launched_.clear();
-    read_.clear();
+    times_.use(0);
     launches_.reset();
     communicators_.forget_buffers();
     kernels_.reset();
@@ -208,7 +194,6 @@ class NcclDevice::Impl {
         pool.emplace_back(high ? CudaStream::Priority::high : CudaStream::Priority::normal);
       streams_.push_back(pool[used[high]++].get());
     }
-    read_.resize(streams_.size());
   }
 
   void connect(const Plan& plan) {
@@ -249,6 +234,7 @@ class NcclDevice::Impl {
     }
     const std::size_t room = std::clamp<std::size_t>(2 * launches_of_run_, 1024, kUnreadTimes);
     events_.use(streams_, room);
+    times_.use(streams_.size());
     launched_.reserve(room);
   }
 
@@ -342,10 +328,7 @@ class NcclDevice::Impl {
   void read_times() {
     const std::vector<StepEvents::Interval> intervals = events_.take();
     for (std::size_t i = 0; i < intervals.size(); ++i) {
-      if (intervals[i].begin_ns < 0) continue;
-      std::deque<StepTime>& times = read_[static_cast<std::size_t>(launched_[i]->stream)];
-      times.push_back({launched_[i], intervals[i]});
-      if (times.size() > kKeptTimes) times.pop_front();
+      if (intervals[i].begin_ns >= 0) times_.add(*launched_[i], intervals[i].begin_ns, intervals[i].end_ns);
     }
     launched_.clear();
   }
@@ -368,8 +351,8 @@ class NcclDevice::Impl {
   std::unordered_map<const Step*, StepId> step_ids_;
   std::size_t launches_of_run_ = 0;
   StepEvents events_;
-  std::vector<const Step*> launched_;       // whose times are unread
-  std::vector<std::deque<StepTime>> read_;  // by stream
+  std::vector<const Step*> launched_;  // whose times are unread
+  StepTimes times_;
   std::int64_t launches_count_ = 0;
 
   std::vector<OpRecord> observed_;  // of this plan and those before it
