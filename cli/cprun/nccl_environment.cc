@@ -44,6 +44,7 @@ std::vector<std::string> nccl_variables(const runtime::JobEnvironment& rank, con
   };
   if (rank.backend != runtime::Backend::nccl) return variables;
   set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
   const std::string name = request.interface.empty() ? "" : interface_name(request.interface, rank.interface);
   const bool one_machine = rank.allow_shared_gpu && request.nnodes == 1;
   set("NCCL_SOCKET_IFNAME", !name.empty() ? "=" + name : one_machine ? "lo" : "");  // "=": this one alone

@@ -1,5 +1,5 @@
-// What NCCL reads from the environment of the ranks: set here where the user has set nothing. NCCL reads most of it once, at its first
-// call.
+// What NCCL and CUDA read from the environment of the ranks: set here where the user has set nothing. They read most of it once, at
+// their first call.
 #pragma once
 
 #include <string>
@@ -12,6 +12,7 @@ namespace cp::cli {
 
 // "NCCL_LAUNCH_ORDER_IMPLICIT=1", ...; empty for another backend.
 //   NCCL_LAUNCH_ORDER_IMPLICIT=1    communicators of a GPU start their work in the order of the calls
+//   CUDA_DEVICE_MAX_CONNECTIONS=32  the most: streams in one of the GPU's queues, 8 otherwise, wait for one another's kernels
 //   NCCL_SOCKET_IFNAME              the interface of --interface; where ranks share GPUs of one machine, lo
 // and where ranks may share a GPU, which NCCL allows to ranks of different hosts alone:
 //   NCCL_HOSTID                     each is a host of its own (set always: no two may be alike)

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/cuda/attention_tiles.h"
+#include "runtime/cuda/gpu_bytes.h"
 #include "runtime/cuda/prepared_kernels.h"
 
 namespace cp::runtime {
@@ -186,24 +187,17 @@ class OwnDelta {
   OwnDelta(const AttentionBackward& kernel, const CudaMemory& memory)
       : heads_(kernel.lse.shape[1]),
         q_len_(kernel.lse.shape[2]),
-        data_(allocate(kernel.lse.numel())),
-        launch_(prepare_delta(kernel.out, kernel.dout, data_.get(), memory)) {}
+        data_(static_cast<std::size_t>(kernel.lse.numel()) * sizeof(float)),
+        launch_(prepare_delta(kernel.out, kernel.dout, values(), memory)) {}
 
   void launch(std::int64_t iteration, cudaStream_t stream) const { launch_(iteration, stream); }
-  Statistic statistic() const { return {data_.get(), heads_ * q_len_, q_len_, 1}; }
+  Statistic statistic() const { return {values(), heads_ * q_len_, q_len_, 1}; }
 
  private:
-  struct Free {
-    void operator()(float* data) const { cudaFree(data); }
-  };
-  static float* allocate(std::int64_t count) {
-    void* data = nullptr;
-    CP_CUDA(cudaMalloc(&data, std::max<std::size_t>(static_cast<std::size_t>(count), 1) * sizeof(float)));
-    return static_cast<float*>(data);
-  }
+  float* values() const { return reinterpret_cast<float*>(data_.data()); }
 
   std::int64_t heads_, q_len_;
-  std::unique_ptr<float, Free> data_;
+  GpuBytes data_;
   PreparedKernel launch_;
 };
 

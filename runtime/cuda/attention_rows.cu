@@ -22,7 +22,8 @@ struct RowPlaces {
   };
   Dim dims[3];  // outermost first
   std::int64_t rows = 0;
-  int packs = 0;                         // of a row
+  int packs = 0;  // of a row
+  Divider by_packs;
   std::int64_t pack_steps[kViews] = {};  // from one pack to the next; all steps of views count packs
 
   struct Place {
@@ -66,6 +67,7 @@ RowPlaces<kViews, kStatistics> places(const std::array<const View*, kViews>& vie
   RowPlaces<kViews, kStatistics> places;
   places.rows = last.shape[0] * last.shape[1] * last.shape[2];
   places.packs = static_cast<int>(last.shape[3] / pack);
+  places.by_packs = divider(std::max(places.packs, 1));
   for (std::size_t d = 0; d < 3; ++d) {
     const std::size_t dim = order[d], of_statistic = dim == 0 ? 0 : 3 - dim;
     places.dims[d].size = last.shape[dim];
@@ -79,28 +81,22 @@ RowPlaces<kViews, kStatistics> places(const std::array<const View*, kViews>& vie
 
 // ---- merge ----
 
-// A pack of elements of a dtype that the whole launch knows.
-template <int kPack>
-CP_DEVICE void read_pack(DType dtype, const void* data, std::int64_t number, float* values) {
-  const auto read = [&]<class T>(std::type_identity<T>) {
-    const Pack<T, kPack> pack = static_cast<const Pack<T, kPack>*>(data)[number];
-    CP_UNROLL
-    for (int e = 0; e < kPack; ++e) values[e] = load(pack.values[e]);
-  };
+// Calls f(std::type_identity<T>{}).
+template <class F>
+CP_DEVICE void with_type(DType dtype, F&& f) {
   if (dtype == DType::f32) {
-    read(std::type_identity<float>());
+    f(std::type_identity<float>());
   } else if (dtype == DType::f16) {
-    read(std::type_identity<F16>());
+    f(std::type_identity<F16>());
   } else {
-    read(std::type_identity<BF16>());
+    f(std::type_identity<BF16>());
   }
 }
 
 template <class Out, int kPack>
 struct Merge {
   static constexpr int kThreads = 256;
-  static constexpr int kPacks =
-      16 / kPack > 4 ? 4 : 16 / kPack;  // of a thread: all are read before the first is written
+  static constexpr int kPacks = 16 / kPack > 4 ? 4 : 16 / kPack;  // of a thread
   static constexpr int kMaxRows = kThreads;
   static constexpr const char* kName = "attention_merge";
   static constexpr int kMost = static_cast<int>(kMostMerged),
@@ -174,53 +170,69 @@ struct Merge {
     });
     block.last([&](int thread) {
       const int packs = count * places.packs;
-      for (int begin = thread; begin < packs; begin += kThreads * kPacks) merge_packs(rows, begin, packs);
+      int next = thread;
+      for (; next + (kPacks - 1) * kThreads < packs; next += kThreads * kPacks)
+        merge_packs<kPacks>(rows, next);
+      for (; next < packs; next += kThreads) merge_packs<1>(rows, next);
     });
   }
 
-  CP_DEVICE void merge_packs(const Rows& rows, int begin, int packs) const {
-    float sums[kPacks][kPack] = {};
+  // The packs of a thread: of which row, as an index of its begins and factors, and which of the row.
+  template <int kCount>
+  struct OwnPacks {
+    int rows[kCount];
+    int columns[kCount];
+  };
+
+  // Those numbered first, first + kThreads, ... Of out, and then of each part, all are read before one is used: they are under way
+  // together.
+  template <int kCount>
+  CP_DEVICE void merge_packs(const Rows& rows, int first) const {
+    OwnPacks<kCount> own;
     CP_UNROLL
-    for (int i = 0; i < kPacks; ++i) {
-      const int number = begin + i * kThreads;
-      if (number >= packs) continue;
-      const int row = number / places.packs * (kMost + 1);
-      const OutPack before = out[rows.begins[row + kOut] + number % places.packs * places.pack_steps[kOut]];
-      CP_UNROLL
-      for (int e = 0; e < kPack; ++e) sums[i][e] = load(before.values[e]) * rows.factors[row + kOut];
+    for (int i = 0; i < kCount; ++i) {
+      const auto number = static_cast<std::uint32_t>(first + i * kThreads);
+      const std::uint32_t row = places.by_packs.quotient(number);
+      own.rows[i] = static_cast<int>(row) * (kMost + 1);
+      own.columns[i] = static_cast<int>(number - row * places.by_packs.size);
     }
+    float sums[kCount][kPack];
+    for_each_pack(rows, own, kOut, out, [&](int i, float factor, const OutPack& pack) {
+      CP_UNROLL
+      for (int e = 0; e < kPack; ++e) sums[i][e] = load(pack.values[e]) * factor;
+    });
     CP_NO_UNROLL
     for (int part = 0; part < parts; ++part) {
-      float values[kPacks][kPack] = {};
-      CP_UNROLL
-      for (int i = 0; i < kPacks; ++i) {
-        const int number = begin + i * kThreads;
-        if (number >= packs) continue;
-        const std::int64_t row = rows.begins[number / places.packs * (kMost + 1) + part];
-        read_pack<kPack>(dtypes[part], in[part], row + number % places.packs * places.pack_steps[part],
-                         values[i]);
-      }
-      CP_UNROLL
-      for (int i = 0; i < kPacks; ++i) {
-        const int number = begin + i * kThreads;
-        if (number >= packs) continue;
-        const float factor = rows.factors[number / places.packs * (kMost + 1) + part];
-        if (factor < 0) continue;
-        CP_UNROLL
-        for (int e = 0; e < kPack; ++e) sums[i][e] += values[i][e] * factor;
-      }
+      with_type(dtypes[part], [&]<class T>(std::type_identity<T>) {
+        using PartPack = Pack<T, kPack>;
+        for_each_pack(rows, own, part, static_cast<const PartPack*>(in[part]),
+                      [&](int i, float factor, const PartPack& pack) {
+                        if (factor < 0) return;
+                        CP_UNROLL
+                        for (int e = 0; e < kPack; ++e) sums[i][e] += load(pack.values[e]) * factor;
+                      });
+      });
     }
     CP_UNROLL
-    for (int i = 0; i < kPacks; ++i) {
-      const int number = begin + i * kThreads;
-      if (number >= packs) continue;
-      const int row = number / places.packs * (kMost + 1);
-      if (rows.factors[row + kOut] < 0) continue;
+    for (int i = 0; i < kCount; ++i) {
+      if (rows.factors[own.rows[i] + kOut] < 0) continue;
       OutPack merged;
       CP_UNROLL
       for (int e = 0; e < kPack; ++e) merged.values[e] = convert<Out>(sums[i][e]);
-      out[rows.begins[row + kOut] + number % places.packs * places.pack_steps[kOut]] = merged;
+      out[rows.begins[own.rows[i] + kOut] + own.columns[i] * places.pack_steps[kOut]] = merged;
     }
+  }
+
+  // f(i, factor, pack) for each of them in a view.
+  template <int kCount, class AnyPack, class F>
+  CP_DEVICE void for_each_pack(const Rows& rows, const OwnPacks<kCount>& own, int view, const AnyPack* data,
+                               F&& f) const {
+    AnyPack read[kCount];
+    CP_UNROLL
+    for (int i = 0; i < kCount; ++i)
+      read[i] = data[rows.begins[own.rows[i] + view] + own.columns[i] * places.pack_steps[view]];
+    CP_UNROLL
+    for (int i = 0; i < kCount; ++i) f(i, rows.factors[own.rows[i] + view], read[i]);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "runtime/cuda/elementwise.h"
+#include "runtime/cuda/transpose_tile.h"
 #include "shared/base/dtype.h"
 
 namespace cp::runtime {
@@ -19,14 +20,13 @@ struct CopyUnit {
   CP_DEVICE Unit operator()(const Unit& in, const Unit&) const { return in; }
 };
 
-constexpr int kTile = 32;
+constexpr std::int64_t kTile = kTransposeTile;
 
 // out[o + r + c * out_step] = in[o + r * in_step + c] for the rows r and columns c of many planes.
 template <class Unit>
 struct Transpose {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = kTransposeThreads;
   static constexpr const char* kName = "transpose";
-  static constexpr int kSharedBytes = kTile * (kTile + 1) * static_cast<int>(sizeof(Unit));
 
   Walk planes;
   std::int64_t rows, columns, row_tiles, column_tiles, in_step, out_step;
@@ -34,30 +34,11 @@ struct Transpose {
   Unit* out;
 
   CP_DEVICE void operator()(Block& block) const {
-    constexpr int kRowsAtOnce = kThreads / kTile;
-    Unit* tile = block.shared<Unit>();
     const std::int64_t of_plane = block.index() % (row_tiles * column_tiles);
     const WalkOffsets plane =
         planes.at(static_cast<std::uint32_t>(block.index() / (row_tiles * column_tiles)));
-    const std::int64_t row = of_plane / column_tiles * kTile, column = of_plane % column_tiles * kTile;
-    block.for_each_thread([&](int thread) {
-      const int c = thread % kTile;
-      CP_UNROLL
-      for (int r = thread / kTile; r < kTile; r += kRowsAtOnce) {
-        if (row + r < rows && column + c < columns) {
-          tile[r * (kTile + 1) + c] = in[plane.in + (row + r) * in_step + column + c];
-        }
-      }
-    });
-    block.last([&](int thread) {
-      const int r = thread % kTile;
-      CP_UNROLL
-      for (int c = thread / kTile; c < kTile; c += kRowsAtOnce) {
-        if (row + r < rows && column + c < columns) {
-          out[plane.out + (column + c) * out_step + row + r] = tile[r * (kTile + 1) + c];
-        }
-      }
-    });
+    transpose_tile(block, of_plane / column_tiles * kTile, of_plane % column_tiles * kTile, rows, columns,
+                   in + plane.in, in_step, out + plane.out, out_step);
   }
 };
 
@@ -109,10 +90,9 @@ std::vector<CopyPlan> plans_of(const View& in, const View& out, std::int64_t ele
 template <class Unit>
 void launch_transpose(cudaStream_t stream, const TransposePlan& plan, std::int64_t element_bytes,
                       const std::byte* in, std::byte* out) {
-  const std::int64_t row_tiles = ceil_div(plan.rows, std::int64_t{kTile}),
-                     column_tiles = ceil_div(plan.columns, std::int64_t{kTile});
+  const std::int64_t row_tiles = ceil_div(plan.rows, kTile), column_tiles = ceil_div(plan.columns, kTile);
   for (const WalkPart& part : plan.planes) {
-    launch(stream, {row_tiles * column_tiles * part.walk.count, Transpose<Unit>::kSharedBytes},
+    launch(stream, {row_tiles * column_tiles * part.walk.count, kTransposeShared<Unit>},
            Transpose<Unit>{part.walk, plan.rows, plan.columns, row_tiles, column_tiles, plan.in_step,
                            plan.out_step, reinterpret_cast<const Unit*>(in + part.in_offset * element_bytes),
                            reinterpret_cast<Unit*>(out + part.out_offset * element_bytes)});

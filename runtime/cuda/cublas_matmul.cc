@@ -8,6 +8,7 @@
 #include <cublas_v2.h>
 
 #include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/gpu_bytes.h"
 #include "runtime/errors.h"
 
 namespace cp::runtime {
@@ -55,11 +56,10 @@ std::optional<Operand> operand(const View& matrix) {
 
 struct CublasMatMul::Impl {
   cublasHandle_t handle = nullptr;
-  std::map<StreamId, void*> workspaces;
+  std::map<StreamId, GpuBytes> workspaces;
 
   ~Impl() {
     if (handle != nullptr) cublasDestroy(handle);
-    for (const auto& [stream, workspace] : workspaces) cudaFree(workspace);
   }
   void start() {
     if (handle != nullptr) return;
@@ -69,9 +69,7 @@ struct CublasMatMul::Impl {
         static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
   }
   void* workspace_of(StreamId stream) {
-    void*& workspace = workspaces[stream];
-    if (workspace == nullptr) CP_CUDA(cudaMalloc(&workspace, kWorkspaceBytes));
-    return workspace;
+    return workspaces.try_emplace(stream, std::size_t{kWorkspaceBytes}).first->second.data();
   }
 };
 

@@ -21,8 +21,16 @@ bool is_sticky(cudaError_t error) {
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorContextIsDestroyed:
+    case cudaErrorExternalDevice:
+    case cudaErrorMpsRpcFailure:
+    case cudaErrorMpsClientTerminated:
     case cudaErrorUnknown:
       return true;
+#if CUDART_VERSION >= 12080
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+      return true;
+#endif
     default:
       return false;
   }
@@ -32,6 +40,7 @@ bool is_sticky(cudaError_t error) {
 
 void check_cuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // it stays the thread's last one otherwise, which libraries ask for
   const std::string text = str(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error));
   if (is_sticky(error)) throw PeerLost(str("the GPU is lost to this process; ", text));
   throw InvalidInput(text);

@@ -30,7 +30,7 @@ CudaEvent::~CudaEvent() {
 
 namespace {
 
-// "Not ready" stays as the thread's last error, which launches of kernels ask for.
+// "Not ready" may stay as the thread's last error, which libraries ask for.
 bool is_success(cudaError_t error, const char* call) {
   if (error == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());

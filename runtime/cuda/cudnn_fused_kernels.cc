@@ -13,6 +13,7 @@
 #include "runtime/cuda/cudnn_library.h"
 #include "runtime/cuda/cudnn_lse.h"
 #include "runtime/cuda/fused_kernels.h"
+#include "runtime/cuda/gpu_bytes.h"
 #include "shared/base/error.h"
 
 namespace cp::runtime {
@@ -26,23 +27,6 @@ void check_cudnn(cudnnStatus_t status, std::string_view call) {
   if (status != CUDNN_STATUS_SUCCESS)
     throw InvalidInput(str("cuDNN: ", call, " failed: ", fe::detail::get_error_string(status)));
 }
-
-// The memory of the GPU that a packed call's offsets and lengths lie in.
-class UploadedBytes {
- public:
-  explicit UploadedBytes(const std::vector<std::byte>& bytes) {
-    if (bytes.empty()) return;
-    CP_CUDA(cudaMalloc(&data_, bytes.size()));
-    CP_CUDA(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-  }
-  ~UploadedBytes() { cudaFree(data_); }
-  UploadedBytes(const UploadedBytes&) = delete;
-  UploadedBytes& operator=(const UploadedBytes&) = delete;
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  void* data_ = nullptr;
-};
 
 // What a packed call binds beside its operands: at which byte of a table each tensor begins.
 struct Tables {
@@ -90,7 +74,7 @@ struct CachedGraph {
   }
   const CudnnAttention call;
   const CudnnGraph graph;
-  const UploadedBytes uploaded;
+  const GpuBytes uploaded;                         // a packed call's offsets and lengths
   std::unordered_map<std::int64_t, void*> tables;  // on the GPU, by uid
 };
 

@@ -159,9 +159,11 @@ void launch(cudaStream_t stream, const Grid& grid, const Body& body) {
   if (grid.blocks == 0) return;
 #if defined(__CUDACC__)
   static_cast<void>(&kIsRegistered<Body>);
-  run_body<Body><<<static_cast<unsigned>(grid.blocks), Body::kThreads,
-                   static_cast<std::size_t>(grid.shared_bytes), stream>>>(body);
-  check_cuda(cudaGetLastError(), Body::kName);
+  void* arguments[] = {const_cast<Body*>(&body)};
+  check_cuda(cudaLaunchKernel(reinterpret_cast<const void*>(&run_body<Body>),
+                              dim3(static_cast<unsigned>(grid.blocks)), dim3(Body::kThreads), arguments,
+                              static_cast<std::size_t>(grid.shared_bytes), stream),
+             Body::kName);
 #else
   emulated::enqueue(stream, [grid, body] {
     for (std::int64_t index = 0; index < grid.blocks; ++index) {

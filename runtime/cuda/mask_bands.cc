@@ -54,16 +54,10 @@ MaskBands::MaskBands(const std::vector<MaskSlice>& slices, bool rows_are_keys, s
 
   std::vector<std::byte> bytes;
   append(bytes, bands), append(bytes, ids), append(bytes, begins);
-  void* data = nullptr;
-  CP_CUDA(cudaMalloc(&data, bytes.size()));
-  data_.reset(static_cast<std::byte*>(data));
-  CP_CUDA(cudaMemcpy(data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-  CP_CUDA(cudaStreamSynchronize(nullptr));  // a copy from pageable memory may return before it has arrived
-  table_.bands = reinterpret_cast<const Band*>(data_.get());
-  table_.ids = reinterpret_cast<const std::int32_t*>(data_.get() + bands.size() * sizeof(Band));
+  data_ = GpuBytes(bytes);
+  table_.bands = reinterpret_cast<const Band*>(data_.data());
+  table_.ids = reinterpret_cast<const std::int32_t*>(data_.data() + bands.size() * sizeof(Band));
   table_.begins = table_.ids + ids.size();
 }
-
-void MaskBands::Free::operator()(std::byte* data) const { cudaFree(data); }
 
 }  // namespace cp::runtime

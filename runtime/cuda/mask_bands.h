@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "runtime/cuda/gpu_bytes.h"
 #include "runtime/cuda/launch.h"
 #include "shared/plan/plan.h"
 
@@ -38,10 +38,7 @@ class MaskBands {
   BandTable table() const { return table_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
+  GpuBytes data_;
   BandTable table_;
 };
 

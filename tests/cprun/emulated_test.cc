@@ -236,6 +236,12 @@ TEST_F(NcclEnvironment, WorkOfCommunicatorsStartsInTheOrderOfTheCalls) {
   EXPECT_EQ(shown(variable, {"--backend", "gloo"}), "[rank 0] .\n");
 }
 
+TEST_F(NcclEnvironment, EachStreamHasAQueueOfTheGpu) {
+  const char* variable = "$CUDA_DEVICE_MAX_CONNECTIONS.";
+  EXPECT_EQ(shown(variable, {"--backend", "nccl"}), "[rank 0] 32.\n");
+  EXPECT_EQ(shown(variable, {"--backend", "nccl"}, {"CUDA_DEVICE_MAX_CONNECTIONS=1"}), "[rank 0] 1.\n");
+}
+
 // "=" asks NCCL for the interface of just that name.
 TEST_F(NcclEnvironment, TheInterfaceIsNcclsToo) {
   const char* variable = "$NCCL_SOCKET_IFNAME.";

@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/cuda/cuda_error.h"
+#include "shared/base/error.h"
 #include "tests/emulated_gpu/device_memory.h"
 #include "tests/emulated_gpu/emulated_stream.h"
 
@@ -227,8 +229,9 @@ TEST(CudaEmulation, MemoryEnds) {
   EXPECT_EQ(cudaFree(first), cudaSuccess);
   EXPECT_EQ(cudaMalloc(&second, 1000), cudaSuccess);
   EXPECT_EQ(cudaFree(second), cudaSuccess);
+  EXPECT_THROW(runtime::check_cuda(cudaMalloc(&second, 1001), "cudaMalloc"), InvalidInput);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "what was refused is nothing that the next caller did";
   device_memory().set_limit(std::size_t{16} << 30);
-  static_cast<void>(cudaGetLastError());
 }
 
 TEST(CudaEmulation, AFailureSticksToItsDeviceUntilTheReset) {

@@ -1,0 +1,48 @@
+// Transposing a tile through shared memory, so that both sides are read and written in long runs: copies, and cuDNN's statistics.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/cuda/launch.h"
+
+namespace cp::runtime {
+
+inline constexpr int kTransposeTile = 32, kTransposeThreads = 256;
+
+template <class Unit>
+inline constexpr int kTransposeShared = kTransposeTile*(kTransposeTile + 1) * static_cast<int>(sizeof(Unit));
+
+// out[r + c * out_step] = in[r * in_step + c] for the at most kTransposeTile rows r and columns c from (row, column) on. Each thread's
+// elements are read before the first is used: they are under way together.
+template <class Unit>
+CP_DEVICE void transpose_tile(Block& block, std::int64_t row, std::int64_t column, std::int64_t rows,
+                              std::int64_t columns, const Unit* in, std::int64_t in_step, Unit* out,
+                              std::int64_t out_step) {
+  constexpr int kStep = kTransposeThreads / kTransposeTile, kOfThread = kTransposeTile / kStep,
+                kRow = kTransposeTile + 1;
+  Unit* tile = block.template shared<Unit>();
+  block.for_each_thread([&](int thread) {
+    const int c = thread % kTransposeTile, first = thread / kTransposeTile;
+    Unit read[kOfThread] = {};
+    CP_UNROLL
+    for (int i = 0; i < kOfThread; ++i) {
+      const int r = first + i * kStep;
+      if (row + r < rows && column + c < columns) read[i] = in[(row + r) * in_step + column + c];
+    }
+    CP_UNROLL
+    for (int i = 0; i < kOfThread; ++i) {
+      const int r = first + i * kStep;
+      if (row + r < rows && column + c < columns) tile[r * kRow + c] = read[i];
+    }
+  });
+  block.last([&](int thread) {
+    const int r = thread % kTransposeTile, first = thread / kTransposeTile;
+    CP_UNROLL
+    for (int i = 0; i < kOfThread; ++i) {
+      const int c = first + i * kStep;
+      if (row + r < rows && column + c < columns) out[(column + c) * out_step + row + r] = tile[r * kRow + c];
+    }
+  });
+}
+
+}  // namespace cp::runtime
