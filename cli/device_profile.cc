@@ -29,19 +29,16 @@ class Profile {
     add_attention();
     add_products();
     add_memory();
-    if (machine_.shared_gpu) {
-      if (machine_.world > 1) {
-        notes_.emplace_back(
-            "ranks share a GPU: kernels ran beside those of others, and collectives are in the "
-            "table alone");
-      }
+    if (machine_.world.shared_gpu) {
+      if (machine_.world.ranks > 1)
+        notes_.emplace_back("ranks share a GPU: their collectives are in the table alone");
     } else {
       add_collectives();
     }
     DeviceProfile profile;
     sim::Cluster start = base_;
     start.gpu.name = machine_.gpu;
-    if (!machine_.shared_gpu) add_beside(start);
+    if (!machine_.world.shared_gpu) add_beside(start);
     profile.calibration = sim::calibrate(start, curves_);
     sim::Cluster& cluster = profile.calibration.cluster;
     cluster.name = name;
@@ -144,7 +141,8 @@ class Profile {
     }
     for (const auto& [operation, output] : outputs) {
       add(of[operation], [&, &operation = operation, &output = output] {
-        return sim::nccl_curves(operation, output, "cprun profile", machine_.world, machine_.machines, base_);
+        return sim::nccl_curves(operation, output, "cprun profile", machine_.world.ranks,
+                                machine_.world.machines, base_);
       });
     }
     std::vector<sim::CsvRow> table;
@@ -157,7 +155,7 @@ class Profile {
       pairs.push_back(row);
     }
     // An exchange across machines gives that curve too.
-    if (!outputs.contains("exchange") || machine_.machines == 1)
+    if (!outputs.contains("exchange") || machine_.world.machines == 1)
       add(pairs, [&] { return sim::transfer_curves(table, "cprun profile", base_); });
   }
 

@@ -12,9 +12,9 @@ std::string source_of(const ProfileMachine& machine) {
 
 std::string comments_of(const ProfileMachine& machine) {
   std::string text = str("# ", machine.gpu, ", measured by cprun profile on ", machine.date, ": ",
-                         machine.world, machine.world == 1 ? " rank" : " ranks", " on ", machine.machines,
-                         machine.machines == 1 ? " machine" : " machines",
-                         machine.shared_gpu ? ", which share GPUs" : "", ".\n");
+                         machine.world.ranks, machine.world.ranks == 1 ? " rank" : " ranks", " on ",
+                         machine.world.machines, machine.world.machines == 1 ? " machine" : " machines",
+                         machine.world.shared_gpu ? ", which share GPUs" : "", ".\n");
   for (const auto& [library, version] : machine.libraries) text += str("#   ", library, " ", version, "\n");
   if (machine.sustained_clock_mhz > 0) {
     text +=

@@ -4,13 +4,14 @@
 #include <map>
 #include <string>
 
+#include "cli/profile_points.h"
+
 namespace cp::cli {
 
 struct ProfileMachine {
   std::string gpu, date;                         // "NVIDIA H100 80GB HBM3", "2026-11-22"
   std::map<std::string, std::string> libraries;  // versions, by name
-  int world = 1, machines = 1;
-  bool shared_gpu = false;  // ranks share one: what they send says nothing of a cluster
+  ProfileWorld world;
   // MHz; 0: unknown. Sustained: after `seconds` of products.
   double max_clock_mhz = 0, sustained_clock_mhz = 0, power_w = 0, seconds = 0;
 };

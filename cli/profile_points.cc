@@ -17,6 +17,7 @@ constexpr std::int64_t kKib = 1024, kMib = kKib * kKib, kGib = kKib * kMib;
 constexpr std::int64_t kWindow = 4096;    // of AttentionPoint::Mask::window
 constexpr std::int64_t kMergeHead = 128;  // head_dim of what is merged
 constexpr std::int64_t kPacked = 1024;    // neighbours of what is packed
+constexpr std::int64_t kMostOverSockets = 64 * kMib;
 constexpr DType kType = DType::bf16;
 
 // ---- the grid ----
@@ -84,14 +85,17 @@ void add_kernels(const Sizes& sizes, std::vector<ProfilePoint>& points) {
   for (const std::int64_t n : sizes.products) points.push_back(ProductPoint{n, n, n});
 }
 
-void add_collectives(const Sizes& sizes, int world, int machines, std::vector<ProfilePoint>& points) {
+void add_collectives(const Sizes& sizes, const ProfileWorld& world, std::vector<ProfilePoint>& points) {
   const std::vector<std::string> operations = {"all_gather", "reduce_scatter", "all_reduce",
                                                "all_to_all", "broadcast",      "exchange"};
   for (const std::string& operation : operations) {
-    for (const std::int64_t bytes : sizes.messages) points.push_back(CollectivePoint{operation, bytes});
+    for (const std::int64_t bytes : sizes.messages) {
+      if (!world.shared_gpu || bytes <= kMostOverSockets) points.push_back(CollectivePoint{operation, bytes});
+    }
   }
+  if (world.shared_gpu) return;
   for (const int pairs : {1, 4, 8}) {
-    if (machines < 2 || pairs > world / machines) continue;
+    if (world.machines < 2 || pairs > world.ranks / world.machines) continue;
     for (const std::int64_t bytes : sizes.messages) points.push_back(PairsPoint{pairs, bytes});
   }
   const auto attention = [&](bool backward) {
@@ -135,8 +139,8 @@ std::int64_t moved_bytes_of_unit(MemoryPoint::Kernel kernel) {
 // The steps of a point, added inside of the Repeat.
 class PointPlan {
  public:
-  PointPlan(PlanBuilder& builder, Rank self, int world, int machines, const ProfilePlanOptions& options)
-      : b_(builder), self_(self), world_(world), machines_(machines), options_(options) {}
+  PointPlan(PlanBuilder& builder, Rank self, const ProfileWorld& world, const ProfilePlanOptions& options)
+      : b_(builder), self_(self), world_(world.ranks), machines_(world.machines), options_(options) {}
 
   void add(const AttentionPoint& point) {
     AttentionProblem problem;
@@ -290,10 +294,15 @@ class PointPlan {
   int attentions_ = 0;
 };
 
-bool has_part(const ProfilePoint& point, Rank self, int world, int machines) {
+bool is_of_all_ranks(const ProfilePoint& point) {
+  return std::holds_alternative<CollectivePoint>(point) || std::holds_alternative<BesidePoint>(point);
+}
+
+bool has_part(const ProfilePoint& point, Rank self, const ProfileWorld& world) {
+  if (is_of_all_ranks(point)) return true;
   const auto* pairs = std::get_if<PairsPoint>(&point);
-  if (pairs == nullptr) return true;
-  const int each = world / machines;
+  if (pairs == nullptr) return self == 0 || !world.shared_gpu;
+  const int each = world.ranks / world.machines;
   return self / each < 2 && self % each < pairs->pairs;
 }
 
@@ -329,25 +338,28 @@ std::string name(const ProfilePoint& point) {
   return std::visit([](const auto& one) { return text(one); }, point);
 }
 
-ProfileGrid profile_grid(ProfileSize size, int world, int machines) {
+ProfileGrid profile_grid(ProfileSize size, const ProfileWorld& world) {
   ProfileGrid grid;
   const Sizes sizes = sizes_of(size);
   add_kernels(sizes, grid.points);
-  if (world > 1) add_collectives(sizes, world, machines, grid.points);
+  if (world.ranks > 1) add_collectives(sizes, world, grid.points);
   return grid;
 }
 
-Plan profile_plan(const ProfilePoint& point, Rank self, int world, int machines, const Target& target,
+Plan profile_plan(const ProfilePoint& point, Rank self, const ProfileWorld& world, const Target& target,
                   const ProfilePlanOptions& options) {
   PlanBuilder builder(self, target);
-  const BufferId head = builder.inout("head", DType::f32, std::max<std::int64_t>(1, options.head_bytes / 4));
   builder.stream("compute");
   const bool alone =
       std::holds_alternative<CollectivePoint>(point) || std::holds_alternative<PairsPoint>(point);
   const StreamId first = builder.stream(alone ? "comm" : "compute");
-  builder.add(first, Fill{flat_view(head, 0, std::max<std::int64_t>(1, options.head_bytes / 4)), 0});
-  PointPlan steps(builder, self, world, machines, options);
-  if (has_part(point, self, world, machines)) {
+  if (has_part(point, self, world)) {
+    const std::int64_t numel = std::max<std::int64_t>(1, options.head_bytes / 4);
+    const BufferId head = builder.inout("head", DType::f32, numel);
+    builder.begin_repeat(options.head_repeats);
+    builder.add(first, Fill{flat_view(head, 0, numel), 0}, std::string(kHeadLabel));
+    builder.end_repeat();
+    PointPlan steps(builder, self, world, options);
     builder.begin_repeat(options.iterations);
     std::visit([&steps](const auto& one) { steps.add(one); }, point);
     builder.end_repeat();

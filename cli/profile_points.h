@@ -51,25 +51,35 @@ std::string name(const ProfilePoint& point);
 std::string_view name(AttentionPoint::Mask mask);  // "full", "causal", "window"
 std::string_view name(MemoryPoint::Kernel kernel);
 
+// The ranks of a profile, as many on each machine.
+struct ProfileWorld {
+  int ranks = 1, machines = 1;
+  bool shared_gpu =
+      false;  // ranks share one: kernels are measured on rank 0 alone, and what they send says nothing of a cluster
+};
+
 struct ProfileGrid {
   std::vector<ProfilePoint> points;  // kernels, then collectives, then pairs, then what runs beside
 };
 enum class ProfileSize : std::uint8_t { tiny, quick, whole };  // seconds on a CPU; minutes; about an hour
-// Of a job with `world` ranks on `machines` machines, of as many ranks each. Memory: no buffer above 2 GiB.
-ProfileGrid profile_grid(ProfileSize size, int world, int machines);
+// Memory: no buffer above 2 GiB. Where ranks share a GPU nothing runs beside, and no collective is above 64 MiB.
+ProfileGrid profile_grid(ProfileSize size, const ProfileWorld& world);
 
-// One rank's plan of a point. The measured steps have the labels below; the plan begins with work of about `head_bytes` that
-// gives the host time to enqueue the rest. Kernels that would find their operands in the cache have several places in turn.
-inline constexpr std::string_view kKernelLabel = "kernel", kCollectiveLabel = "collective";
+// One rank's plan of a point. The measured steps have the labels below; the plan begins with work of about `head_bytes`, over
+// and over, that gives the host time to enqueue the rest: a step that the host comes to when the GPU has nothing to do seems to take as
+// long as its launch. Kernels that would find their operands in the cache have several places in turn.
+inline constexpr std::string_view kKernelLabel = "kernel", kCollectiveLabel = "collective",
+                                  kHeadLabel = "head";
 struct ProfilePlanOptions {
   std::int64_t iterations = 10;
-  std::int64_t head_bytes = 64 << 20;
-  std::int64_t cache_bytes = 64 << 20;  // operands of less than that rotate until they exceed it
+  std::int64_t head_bytes = 64 << 20, head_repeats = 1;
+  std::int64_t cache_bytes =
+      256 << 20;  // operands of less than that rotate until they exceed it: twice the L2 of a B200
   // Of a BesidePoint: what of it, and how often in each iteration, so that both take about as long.
   enum class Part : std::uint8_t { all, kernel, collective } part = Part::all;
   std::int64_t kernels = 1, collectives = 1;
 };
-Plan profile_plan(const ProfilePoint& point, Rank self, int world, int machines, const Target& target,
+Plan profile_plan(const ProfilePoint& point, Rank self, const ProfileWorld& world, const Target& target,
                   const ProfilePlanOptions& options);
 
 // Multiplications and additions of the pairs that the mask allows (forward 4 for each pair and head dimension, backward 10).

@@ -63,6 +63,18 @@ Overlapping overlapping_times(const std::vector<TimedOp>& steps, std::string_vie
   return {inside(of_a, of_b), inside(of_b, of_a)};
 }
 
+std::int64_t head_repeats(const std::vector<TimedOp>& tried, std::int64_t tried_iterations,
+                          std::int64_t iterations) {
+  constexpr double kHostUs = 30;  // of a step, at most: the launch of a fused attention or of a collective
+  constexpr double kMostRepeats = 10'000;
+  const std::vector<double> heads = times_of(tried, kHeadLabel, 0);
+  if (heads.empty()) return 1;
+  const auto steps = static_cast<double>(tried.size() - heads.size()) / static_cast<double>(tried_iterations);
+  const double needed_us = static_cast<double>(iterations) * steps * kHostUs;
+  return static_cast<std::int64_t>(
+      std::clamp(std::ceil(needed_us / std::max(heads.front(), 1.0)), 1.0, kMostRepeats));
+}
+
 std::string to_text(const Spread& spread) {
   return fmt::format("{} {:.17g} {:.17g} {:.17g}", spread.samples, spread.median_us, spread.low_us,
                      spread.high_us);

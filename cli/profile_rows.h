@@ -1,6 +1,7 @@
 // What `cprun profile` measured: times of its points, and the table of them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,11 @@ struct Overlapping {
 };
 Overlapping overlapping_times(const std::vector<TimedOp>& steps, std::string_view a, std::string_view b,
                               std::size_t skip);
+
+// How often the head of a point's plan is to repeat, so that the host stays ahead of the device for so many iterations: from the times of
+// a first try with fewer.
+std::int64_t head_repeats(const std::vector<TimedOp>& tried, std::int64_t tried_iterations,
+                          std::int64_t iterations);
 
 // "25 103.5 102.8 105.1": for other ranks; of a point that a rank has no part in, or that left no times, samples are 0.
 std::string to_text(const Spread& spread);

@@ -117,7 +117,7 @@ std::optional<MeasuredSoftware> measured_software(const std::string& name,
                                                   const ProfileMachine& machine) {
   using sim::SoftwareProfile;
   Software software(name, machine);
-  const std::map<int, Kept> kept = machine.shared_gpu ? std::map<int, Kept>{} : kept_by_channels(rows);
+  const std::map<int, Kept> kept = machine.world.shared_gpu ? std::map<int, Kept>{} : kept_by_channels(rows);
   if (const auto own = kept.find(0); own != kept.end()) {
     software.set("forward_progress", &SoftwareProfile::forward_progress, own->second.forward, 1,
                  "share of its speed beside a collective");

@@ -65,7 +65,7 @@ class ProfileRank {
   void run() {
     const InterruptScope scope;
     look_around();
-    const ProfileGrid grid = profile_grid(options_.grid, job_.world_size, machine_.machines);
+    const ProfileGrid grid = profile_grid(options_.grid, machine_.world);
     for (const ProfilePoint& point : grid.points) {
       if (all_stop()) break;
       measure(point, grid.points.size());
@@ -86,13 +86,12 @@ class ProfileRank {
     machine_.gpu = gpu_ ? gpu_->name : "CPU";
     machine_.date = today();
     machine_.libraries = runtime::library_versions(job_.backend);
-    machine_.world = job_.world_size;
-    machine_.shared_gpu = job_.allow_shared_gpu;
     std::set<std::string> hosts;
     const std::string own = str(host_name(), " ", runtime::boot_id());  // machines may have one name
     for (std::string& host : client_->all_gather("host", own, kAsLongAsItTakes))
       hosts.insert(std::move(host));
-    machine_.machines = job_.world_size % std::ssize(hosts) == 0 ? static_cast<int>(hosts.size()) : 1;
+    const int machines = job_.world_size % std::ssize(hosts) == 0 ? static_cast<int>(hosts.size()) : 1;
+    machine_.world = {job_.world_size, machines, job_.allow_shared_gpu};
     const std::string preset = options_.cluster.empty() ? preset_of_gpu(machine_.gpu) : options_.cluster;
     if (preset.empty()) {
       throw InvalidInput(
@@ -126,7 +125,7 @@ class ProfileRank {
   void measure(const ProfilePoint& point, std::size_t points) {
     const auto* beside = std::get_if<BesidePoint>(&point);
     ProfileMeasure measure(
-        device(beside == nullptr ? 0 : beside->channels), job_.world_size, machine_.machines, options_.grid,
+        device(beside == nullptr ? 0 : beside->channels), machine_.world, options_.grid,
         [this](const std::string& own) { return client_->all_gather("times", own, kAsLongAsItTakes); });
     ++measured_;
     const std::optional<ProfileRow> row = measure.row(point);
@@ -145,13 +144,12 @@ class ProfileRank {
   void read_clocks() {
     if (!gpu_ || options_.clock_seconds <= 0) return;
     runtime::JoinedDevice& own = device(0);
-    if (!runtime::gpu_clocks(gpu_->address)) return;
+    if (!runtime::gpu_clocks(gpu_->address) || (machine_.world.shared_gpu && job_.rank != 0)) return;
     const std::int64_t n = options_.grid == ProfileSize::tiny ? 64 : 8192;
     const ProfilePoint product = ProductPoint{n, n, n};
     ProfilePlanOptions options;
     options.iterations = 100;
-    const Plan plan =
-        profile_plan(product, job_.rank, job_.world_size, machine_.machines, own.target(), options);
+    const Plan plan = profile_plan(product, job_.rank, machine_.world, own.target(), options);
     prepare_with_data(own, plan);
     const auto begin = std::chrono::steady_clock::now();
     const auto elapsed = [&] {

@@ -91,23 +91,25 @@ std::int64_t ProfileMeasure::iterations_for(double iteration_us) const {
   return std::clamp(static_cast<std::int64_t>(kPointUs / std::max(1.0, iteration_us)), kLeast, most);
 }
 
-// As many iterations as fit the time, by the slowest rank of a first try.
+// As many iterations as fit the time, by the slowest rank of a first try, behind a head that is as long as the host needs for them.
 std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
   ProfilePlanOptions options = first_options();
   options.part = part;
+  const std::vector<TimedOp> pilot = run(point, options);
   double pilot_us = 0;
-  for (const TimedOp& step : run(point, options)) {
-    if (!step.label.empty())
+  for (const TimedOp& step : pilot) {
+    if (step.label == kKernelLabel || step.label == kCollectiveLabel)
       pilot_us = std::max(pilot_us, static_cast<double>(step.end_ns - step.begin_ns) / 1e3);
   }
   for (const std::string& text : all_gather_(str(static_cast<std::int64_t>(pilot_us))))
     pilot_us = std::max(pilot_us, static_cast<double>(parse_int(text, "time")));
   options.iterations = iterations_for(pilot_us);
+  options.head_repeats = head_repeats(pilot, kPilot, options.iterations);
   return run(point, options);
 }
 
 std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, const ProfilePlanOptions& options) {
-  const Plan plan = profile_plan(point, device_.rank(), world_, machines_, device_.target(), options);
+  const Plan plan = profile_plan(point, device_.rank(), world_, device_.target(), options);
   prepare_with_data(device_, plan);
   all_gather_("");  // begin together
   enqueue_steps(plan, device_);

@@ -20,13 +20,9 @@ class ProfileMeasure {
   // The texts of all ranks, by rank; called by all of them.
   using AllGather = std::function<std::vector<std::string>(const std::string& own)>;
 
-  ProfileMeasure(runtime::JoinedDevice& device, int world, int machines, ProfileSize size,
+  ProfileMeasure(runtime::JoinedDevice& device, const ProfileWorld& world, ProfileSize size,
                  AllGather all_gather)
-      : device_(device),
-        world_(world),
-        machines_(machines),
-        size_(size),
-        all_gather_(std::move(all_gather)) {}
+      : device_(device), world_(world), size_(size), all_gather_(std::move(all_gather)) {}
 
   // Called by all ranks; the same on all. Nothing where no time could be taken.
   std::optional<ProfileRow> row(const ProfilePoint& point);
@@ -43,7 +39,7 @@ class ProfileMeasure {
   std::optional<ProfileRow> beside(const ProfilePoint& point);
 
   runtime::JoinedDevice& device_;
-  const int world_, machines_;
+  const ProfileWorld world_;
   const ProfileSize size_;
   const AllGather all_gather_;
 };

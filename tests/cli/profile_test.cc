@@ -83,34 +83,77 @@ TEST(ProfileTimes, BesideMeansAllAlong) {
   EXPECT_THAT(overlapping_times(steps, "kernel", "nothing", 0).a_us, IsEmpty());
 }
 
+// Two steps an iteration, of 30 us on the host: 100 iterations take it 6 ms.
+TEST(ProfileTimes, TheHeadIsAsLongAsTheHostNeeds) {
+  std::vector<TimedOp> tried = {step("head", 0, 25'000)};
+  for (std::int64_t i = 0; i < 3; ++i) {
+    tried.push_back(step("", 25'000 + 2'000 * i, 26'000 + 2'000 * i));
+    tried.push_back(step("kernel", 26'000 + 2'000 * i, 27'000 + 2'000 * i));
+  }
+  EXPECT_EQ(head_repeats(tried, 3, 100), 240);
+  tried.front() = step("head", 0, 8'000'000);
+  EXPECT_EQ(head_repeats(tried, 3, 100), 1);
+  tried.front() = step("head", 0, 0);
+  EXPECT_EQ(head_repeats(tried, 3, 100), 6000) << "at least a microsecond";
+  EXPECT_EQ(head_repeats({}, 3, 100), 1) << "of a rank without a part";
+}
+
 // ---- the grid and its plans ----
 
 TEST(ProfileGrid, HasNamesThatDifferAndCollectivesOfSeveralRanksAlone) {
   for (const ProfileSize size : {ProfileSize::tiny, ProfileSize::quick, ProfileSize::whole}) {
     std::set<std::string> names;
-    const ProfileGrid grid = profile_grid(size, 16, 2);
+    const ProfileGrid grid = profile_grid(size, {16, 2});
     for (const ProfilePoint& point : grid.points)
       EXPECT_TRUE(names.insert(name(point)).second) << name(point);
     EXPECT_THAT(names, ::testing::Contains(HasSubstr("8 pairs ")));
-    for (const ProfilePoint& point : profile_grid(size, 1, 1).points)
+    for (const ProfilePoint& point : profile_grid(size, {1, 1}).points)
       EXPECT_FALSE(std::holds_alternative<CollectivePoint>(point) ||
                    std::holds_alternative<BesidePoint>(point));
-    for (const ProfilePoint& point : profile_grid(size, 8, 1).points)
+    for (const ProfilePoint& point : profile_grid(size, {8, 1}).points)
       EXPECT_FALSE(std::holds_alternative<PairsPoint>(point));
   }
 }
 
 TEST(ProfilePlan, OfEachPointIsRightOnAllRanks) {
   for (const Target* target : {&host_target(), &gpu_target("sm90")}) {
-    for (const ProfilePoint& point : profile_grid(ProfileSize::tiny, 4, 2).points) {
+    for (const ProfilePoint& point : profile_grid(ProfileSize::tiny, {4, 2}).points) {
       SCOPED_TRACE(name(point));
       ProfilePlanOptions options;
       options.iterations = 3, options.head_bytes = options.cache_bytes = 4096, options.kernels = 2;
       std::vector<Plan> plans;
       for (Rank rank = 0; rank < 4; ++rank)
-        plans.push_back(profile_plan(point, rank, 4, 2, *target, options));
+        plans.push_back(profile_plan(point, rank, {4, 2}, *target, options));
       EXPECT_NO_THROW(check(plans));
     }
+  }
+}
+
+TEST(ProfilePlan, BeginsWithItsHeadOverAndOver) {
+  ProfilePlanOptions options;
+  options.head_repeats = 7, options.iterations = 3;
+  const Plan plan =
+      profile_plan(MemoryPoint{MemoryPoint::Kernel::pack, 1 << 20}, 0, {}, gpu_target("sm90"), options);
+  std::int64_t heads = 0, kernels = 0;
+  for (const StepRef& ref : steps_of(plan)) (ref.step->label == kHeadLabel ? heads : kernels) += ref.count;
+  EXPECT_EQ(heads, 7);
+  EXPECT_EQ(kernels, 3);
+}
+
+// Kernels that ran beside those of another rank on the same GPU would seem twice as long.
+TEST(ProfilePlan, OfAKernelIsEmptyButForOneRankOfASharedGpu) {
+  const ProfileWorld world{2, 1, true};
+  const ProfileGrid grid = profile_grid(ProfileSize::quick, world);
+  for (const ProfilePoint& point : grid.points) {
+    SCOPED_TRACE(name(point));
+    EXPECT_FALSE(std::holds_alternative<BesidePoint>(point));
+    const auto* collective = std::get_if<CollectivePoint>(&point);
+    EXPECT_LE(collective == nullptr ? 0 : collective->bytes, 64 << 20);
+    const auto steps = [&](Rank rank) {
+      return steps_of(profile_plan(point, rank, world, gpu_target("sm90"), {})).size();
+    };
+    EXPECT_GT(steps(0), 0U);
+    EXPECT_EQ(steps(1) > 0, collective != nullptr);
   }
 }
 
@@ -119,7 +162,7 @@ TEST(ProfilePlan, RotatesWhatWouldStayInTheCache) {
     ProfilePlanOptions options;
     options.iterations = 100, options.cache_bytes = 1 << 20;
     const Plan plan =
-        profile_plan(MemoryPoint{MemoryPoint::Kernel::copy, bytes}, 0, 1, 1, host_target(), options);
+        profile_plan(MemoryPoint{MemoryPoint::Kernel::copy, bytes}, 0, {}, host_target(), options);
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.name == "in") return buffer.bytes() * 2 / bytes;
     }
@@ -146,7 +189,7 @@ TEST(ProfilePoint, CountsWhatItsKernelDoes) {
 std::vector<ProfileRow> some_rows() {
   std::vector<ProfileRow> rows;
   double us = 100;
-  for (const ProfilePoint& point : profile_grid(ProfileSize::tiny, 2, 1).points) {
+  for (const ProfilePoint& point : profile_grid(ProfileSize::tiny, {2, 1}).points) {
     const Spread time{9, us, us * 0.99, us * 1.01};
     rows.push_back({point, time});
     if (std::holds_alternative<BesidePoint>(point)) {
@@ -163,7 +206,7 @@ ProfileMachine some_machine() {
   ProfileMachine machine;
   machine.gpu = "NVIDIA H100 80GB HBM3", machine.date = "2026-11-22";
   machine.libraries = {{"nccl", "2.28.9"}, {"driver", "580.1"}};
-  machine.world = 2;
+  machine.world.ranks = 2;
   machine.max_clock_mhz = 1980, machine.sustained_clock_mhz = 1400, machine.power_w = 698,
   machine.seconds = 30;
   return machine;
@@ -197,7 +240,7 @@ TEST(DeviceProfile, IsAClusterThatComesBack) {
 
 TEST(DeviceProfile, WhatRanksOfOneGpuSendIsNoCurve) {
   ProfileMachine machine = some_machine();
-  machine.shared_gpu = true;
+  machine.world.shared_gpu = true;
   const sim::Cluster base = sim::find_cluster("dgx-h100");
   const DeviceProfile profile = device_profile(base, "mine", some_rows(), machine);
   EXPECT_EQ(profile.calibration.cluster.collectives, base.collectives);
@@ -268,7 +311,7 @@ TEST(SoftwareProfile, CountsTheLibrarysOwnChannelsAndNoMoreThanAll) {
 
 TEST(SoftwareProfile, OfRanksOfOneGpuSaysNothingOfWhatOverlaps) {
   ProfileMachine machine = some_machine();
-  machine.shared_gpu = true;
+  machine.world.shared_gpu = true;
   const auto profile = measured_software("mine", some_rows(), machine);
   ASSERT_TRUE(profile);
   EXPECT_THAT(profile->measured, ElementsAre("merge_passes", "pack_passes"));

@@ -309,6 +309,18 @@ TEST_F(CprunEmulated, AProfileHasTheClocksOfTheFirstRankAlone) {
   }
 }
 
+// Its kernels are rank 0's, and its collectives are in the table alone.
+TEST_F(CprunEmulated, AProfileOfASharedGpuHasItsKernels) {
+  const TemporaryFolder folder;
+  const std::string out = folder.file("mine.txtpb");
+  const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--nproc-per-node", "2",
+                                     "--allow-shared-gpu", "--cluster", "dgx-h100", "--out", out});
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("ranks share a GPU: their collectives are in the table alone"),
+                             HasSubstr("(6 curves)"), HasSubstr("(25 points)"),
+                             HasSubstr("mine.software.txtpb (merge_passes, pack_passes)")));
+}
+
 TEST_F(CprunEmulated, AProfileOfUnknownGpusAsksForACluster) {
   const TemporaryFolder folder;
   const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--out", folder.file("mine.txtpb")});
