@@ -16,6 +16,10 @@ void* cudnn_dlhandle = nullptr;  // cudnn-frontend asks for one where it does no
 namespace cp::runtime {
 namespace {
 
+// The frontend works around a defect of 9.15.0 and older by copying lengths from the host inside backward calls of lengths that are no
+// multiple of 128 (node/scaled_dot_product_flash_attention.h), for which the host waits.
+constexpr std::size_t kOldest = 91501;
+
 std::string open_library() {
   // cudnn-frontend would take any libcudart that it finds, an older one first; this process has one already.
   ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", str("libcudart.so.", CUDART_VERSION / 1000).c_str(), 0);
@@ -34,10 +38,7 @@ std::string text_of(std::size_t version) {
   return str(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-// The frontend works around a defect of older ones by copying lengths from the host inside every backward call
-// (node/scaled_dot_product_flash_attention.h), for which the host waits.
 void refuse_old_library() {
-  constexpr std::size_t kOldest = 91600;
   const std::size_t version = cudnn_frontend::detail::get_backend_version();
   if (version >= kOldest) return;
   cudnn_frontend::cudnn_dlhandle = nullptr;
@@ -56,7 +57,8 @@ void load_cudnn() {
   const std::string errors = open_library();
   if (cudnn_frontend::cudnn_dlhandle) refuse_old_library();
   if (!cudnn_frontend::cudnn_dlhandle)
-    throw InvalidInput(str("fused attention needs cuDNN 9.16 or later, which was not found (", errors,
+    throw InvalidInput(str("fused attention needs cuDNN ", text_of(kOldest),
+                           " or newer, which was not found (", errors,
                            "); add its folder to LD_LIBRARY_PATH, or plan with the exact engine"));
 }
 

@@ -27,7 +27,7 @@ class CudnnSupport : public ::testing::TestWithParam<std::string> {
     static void* const driver = ::dlopen(CP_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL);
     ASSERT_TRUE(driver) << ::dlerror();
     const auto version = cudnn_version();
-    if (!version) GTEST_SKIP() << "no libcudnn.so.9 of 9.16 or newer where the loader looks";
+    if (!version) GTEST_SKIP() << "no libcudnn.so.9 of 9.15.1 or newer where the loader looks";
   }
   static const FusedAttention& library() { return *gpu_target(GetParam()).fused_attention; }
   static const DescribedGpu& gpu() { return described_gpus().at(GetParam()); }
