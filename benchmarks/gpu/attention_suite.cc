@@ -179,10 +179,8 @@ void register_attention() {
        {AttentionShape{"causal/4k/16x16", 4'096, 16, 16}, AttentionShape{"causal/16k/32x8", 16'384, 32, 8},
         AttentionShape{"full/8k/16x16", 8'192, 16, 16, FusedShape::Mask::full}}) {
     for (const bool backward : {false, true}) {
-      benchmark::RegisterBenchmark(str("Attention/", backward ? "backward/" : "forward/", shape.name).c_str(),
-                                   [=](benchmark::State& state) { attention(state, shape, backward); })
-          ->UseManualTime()
-          ->Iterations(21);
+      add_benchmark(str("Attention/", backward ? "backward/" : "forward/", shape.name), 21,
+                    [=](benchmark::State& state) { attention(state, shape, backward); });
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "benchmarks/gpu/measure.h"
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,25 @@ namespace cp::benchmarks {
 using runtime::CudaEvent;
 using runtime::CudaStream;
 using runtime::NcclDevice;
+
+namespace {
+bool failed = false;
+}  // namespace
+
+benchmark::internal::Benchmark* add_benchmark(const std::string& name, int iterations,
+                                              std::function<void(benchmark::State&)> body) {
+  const auto guarded = [body = std::move(body)](benchmark::State& state) {
+    try {
+      body(state);
+    } catch (const std::exception& error) {
+      failed = true;
+      state.SkipWithError(error.what());
+    }
+  };
+  return benchmark::RegisterBenchmark(name.c_str(), guarded)->UseManualTime()->Iterations(iterations);
+}
+
+bool any_failed() { return failed; }
 
 std::unique_ptr<NcclDevice> make_device(Rank rank) {
   runtime::NcclOptions options;

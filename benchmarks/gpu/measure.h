@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include <benchmark/benchmark.h>
 #include <cuda_runtime_api.h>
@@ -15,6 +16,13 @@ namespace cp::benchmarks {
 
 // A device of one rank without peers, on GPU 0.
 std::unique_ptr<runtime::NcclDevice> make_device(Rank rank = 0);
+
+// Registers a benchmark that tells its own time, of so many iterations. An exception of the body is the benchmark's result: the others
+// run on.
+benchmark::internal::Benchmark* add_benchmark(const std::string& name, int iterations,
+                                              std::function<void(benchmark::State&)> body);
+// Of those that have run.
+bool any_failed();
 
 // Seconds of one run of the prepared plan, from the begin of its first step to the end of its last; of `runs` in a row.
 double seconds_of_plan(runtime::NcclDevice& device, const Plan& plan, int runs);

@@ -1,4 +1,4 @@
-// Moves: merge, pack, unpack, cast and accumulate beside cudaMemcpyAsync from the GPU to itself.
+// Moves: merges, pack, unpack, transpose, cast and accumulate beside cudaMemcpyAsync from the GPU to itself.
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,8 +19,44 @@ struct Move {
   std::function<std::int64_t(PlanBuilder&, std::int64_t numel)> add;
 };
 
+constexpr std::int64_t kHeads = 16, kHeadDim = 128;
+
+// Of `parts` results into another one: as a ring merges, of 16 bits each, or of f32.
+std::function<std::int64_t(PlanBuilder&, std::int64_t)> merge(DType in, DType out, int parts) {
+  return [=](PlanBuilder& b, std::int64_t numel) {
+    const std::int64_t rows = numel / kHeads / kHeadDim;
+    const auto result = [&](BufferId id) { return dense_view(id, 0, {1, rows, kHeads, kHeadDim}); };
+    const auto statistic = [&](BufferId id) { return dense_view(id, 0, {1, kHeads, rows}); };
+    std::vector<View> results, statistics;
+    for (int i = 0; i < parts; ++i) {
+      results.push_back(result(b.input(str("in ", i), in, numel)));
+      statistics.push_back(statistic(b.input(str("in_lse ", i), DType::f32, kHeads * rows)));
+    }
+    b.add(b.stream("s"), AttentionMerge{results.front(),
+                                        statistics.front(),
+                                        result(b.inout("out", out, numel)),
+                                        statistic(b.inout("lse", DType::f32, kHeads * rows)),
+                                        {results.begin() + 1, results.end()},
+                                        {statistics.begin() + 1, statistics.end()}});
+    return (parts * size_bytes(in) + 2 * size_bytes(out)) * numel +
+           (parts + 2) * size_bytes(DType::f32) * kHeads * rows;
+  };
+}
+
+// The innermost dimensions swapped.
+std::function<std::int64_t(PlanBuilder&, std::int64_t)> transpose(DType dtype) {
+  return [=](PlanBuilder& b, std::int64_t numel) {
+    const std::int64_t rows = numel / kHeads / kHeadDim;
+    b.add(b.stream("s"),
+          Copy{{b.input("x", dtype, numel), 0, {kHeads, rows, kHeadDim}, {rows * kHeadDim, 1, rows}, {}},
+               dense_view(b.output("y", dtype, numel), 0, {kHeads, rows, kHeadDim})});
+    return 2 * size_bytes(dtype) * numel;
+  };
+}
+
 std::vector<Move> moves() {
-  constexpr std::int64_t kHeads = 16, kHeadDim = 128;
+  constexpr int kMost = static_cast<int>(kMostMerged);
+  static_assert(kMost == 3, "in names below");
   const auto strided = [](BufferId buffer,
                           std::int64_t numel) {  // [heads, rows, dim] of memory [rows, heads, dim]
     return View{
@@ -53,16 +89,13 @@ std::vector<Move> moves() {
                                              dense(b.inout("y", DType::f32, numel), numel)});
              return 12 * numel;
            }},
-          {"merge", DType::f32, [=](PlanBuilder& b, std::int64_t numel) {
-             const std::int64_t rows = numel / kHeads / kHeadDim;
-             const auto out = [&](BufferId id) { return dense_view(id, 0, {1, rows, kHeads, kHeadDim}); };
-             const auto lse = [&](BufferId id) { return dense_view(id, 0, {1, kHeads, rows}); };
-             b.add(b.stream("s"), AttentionMerge{out(b.input("in", DType::f32, numel)),
-                                                 lse(b.input("in_lse", DType::f32, kHeads * rows)),
-                                                 out(b.inout("out", DType::f32, numel)),
-                                                 lse(b.inout("lse", DType::f32, kHeads * rows))});
-             return 12 * numel + 12 * kHeads * rows;
-           }}};
+          {"transpose_f32", DType::f32, transpose(DType::f32)},
+          {"transpose_bf16", DType::bf16, transpose(DType::bf16)},
+          {"merge_f32_into_f32", DType::f32, merge(DType::f32, DType::f32, 1)},
+          {"merge_bf16_into_bf16", DType::bf16, merge(DType::bf16, DType::bf16, 1)},
+          {"merge_3_bf16_into_bf16", DType::bf16, merge(DType::bf16, DType::bf16, kMost)},
+          {"merge_bf16_into_f32", DType::f32, merge(DType::bf16, DType::f32, 1)},
+          {"merge_3_bf16_into_f32", DType::f32, merge(DType::bf16, DType::f32, kMost)}};
 }
 
 // Tensors of that size, larger than a cache. `share`: of the rate at which cudaMemcpyAsync reads and writes.
@@ -92,10 +125,8 @@ void move(benchmark::State& state, const Move& made, std::int64_t mebibytes) {
 void register_moves() {
   for (const Move& made : moves()) {
     for (const std::int64_t mebibytes : {64, 256}) {
-      benchmark::RegisterBenchmark(str("Moves/", made.name, "/", mebibytes, "MiB").c_str(),
-                                   [=](benchmark::State& state) { move(state, made, mebibytes); })
-          ->UseManualTime()
-          ->Iterations(21);
+      add_benchmark(str("Moves/", made.name, "/", mebibytes, "MiB"), 21,
+                    [=](benchmark::State& state) { move(state, made, mebibytes); });
     }
   }
 }
