@@ -10,6 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/visible_gpus.h"
 #include "runtime/errors.h"
 #include "shared/base/text.h"
 #include "shared/plan/target.h"
@@ -53,21 +54,32 @@ class FileStore {
   std::chrono::milliseconds timeout_;
 };
 
+struct SeenGpus {
+  int count = 0;
+  std::string why_none;
+};
+
 #ifdef CP_GPU_EMULATED
 
-int gpus() { return runtime::gpu_count(); }
+SeenGpus seen_gpus() {
+  const runtime::VisibleGpus visible = runtime::visible_gpus();
+  return {static_cast<int>(visible.gpus.size()), visible.why_none};
+}
 std::string gpu_generation() { return runtime::gpu_target_of(0).name; }
 
 #else
 
 // Of a child: CUDA does not survive a fork.
-int gpus() {
-  static const int count = [] {
+const SeenGpus& seen_gpus() {
+  static const SeenGpus seen = [] {
     const std::string said =
-        run_processes(1, [](Rank) { return str("gpus=", runtime::gpu_count()); }).front();
-    return said.starts_with("gpus=") ? std::atoi(said.c_str() + 5) : 0;
+        run_processes(1, [](Rank) {
+          const runtime::VisibleGpus visible = runtime::visible_gpus();
+          return visible.gpus.empty() ? visible.why_none : str("gpus=", visible.gpus.size());
+        }).front();
+    return said.starts_with("gpus=") ? SeenGpus{std::atoi(said.c_str() + 5), ""} : SeenGpus{0, said};
   }();
-  return count;
+  return seen;
 }
 std::string gpu_generation() {
   static const std::string name =
@@ -76,6 +88,8 @@ std::string gpu_generation() {
 }
 
 #endif
+
+int gpus() { return seen_gpus().count; }
 
 }  // namespace
 
@@ -86,11 +100,10 @@ std::string why_no_gpu() {
   const std::filesystem::directory_iterator threads("/proc/self/task");
   if (std::distance(begin(threads), end(threads)) > 1) {
     return "ranks are forked, and this process has threads already: run each test in a process of its own, "
-           "as "
-           "ctest does, with OPENBLAS_NUM_THREADS=1";
+           "as ctest and the bundle's `run tests` do, with OPENBLAS_NUM_THREADS=1";
   }
 #endif
-  return gpus() > 0 ? "" : "no GPU: CUDA sees none";
+  return gpus() > 0 ? "" : str("no GPU: ", seen_gpus().why_none);
 }
 
 GpuJob::GpuJob(int world_size) : world_size_(world_size) {

@@ -9,7 +9,7 @@
 
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_streams.h"
-#include "tests/gpu/gpu_ranks.h"
+#include "tests/gpu/kernel_run.h"
 
 namespace cp {
 namespace {
@@ -40,7 +40,7 @@ class Gate {
 class GpuStepEvents : public ::testing::Test {
  protected:
   void SetUp() override {
-    CP_REQUIRE_GPU();
+    CP_SKIP_WITHOUT_GPU();
     first_.emplace(CudaStream::Priority::normal), second_.emplace(CudaStream::Priority::normal);
     events_.emplace();
     events_->use({first_->get(), second_->get()}, 16);
