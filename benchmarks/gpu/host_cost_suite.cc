@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
+#include "shared/plan/forwarding_device.h"
 
 namespace cp::benchmarks {
 namespace {
@@ -30,25 +30,17 @@ constexpr int kSteps = 128;
 constexpr const char* kLong = "long";
 
 // The device, and when the host came to the step after so many.
-class Watched : public Device {
+class Watched final : public ForwardingDevice {
  public:
-  Watched(Device& device, int steps_before) : device_(device), steps_before_(steps_before) {}
+  Watched(Device& device, int steps_before) : ForwardingDevice(device), steps_before_(steps_before) {}
   Clock::time_point came() const { return came_; }
 
   void launch(const Step& step, std::int64_t iteration) override {
     if (launched_++ == steps_before_) came_ = Clock::now();
-    device_.launch(step, iteration);
+    ForwardingDevice::launch(step, iteration);
   }
-  Rank rank() const override { return device_.rank(); }
-  void prepare(const Plan& plan, const Bindings& bindings) override { device_.prepare(plan, bindings); }
-  EventId record(StreamId stream) override { return device_.record(stream); }
-  void wait(StreamId stream, EventId event) override { device_.wait(stream, event); }
-  void synchronize() override { device_.synchronize(); }
-  void upload(BufferId buffer, std::span<const std::byte> host) override { device_.upload(buffer, host); }
-  void download(BufferId buffer, std::span<std::byte> host) override { device_.download(buffer, host); }
 
  private:
-  Device& device_;
   int steps_before_, launched_ = 0;
   Clock::time_point came_;
 };

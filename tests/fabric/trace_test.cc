@@ -2,12 +2,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "shared/plan/forwarding_device.h"
 #include "tests/fabric/fabric_plans.h"
 
 namespace cp::sim {
@@ -41,26 +41,19 @@ TEST_P(FabricTraces, SequenceNumbersGoOnUntilTheTracesAreCleared) {
 }
 
 // A device that changes each collective before it launches it, the same way on all ranks.
-class CorruptingDevice final : public Device {
+class CorruptingDevice final : public ForwardingDevice {
  public:
   using Corrupt = std::function<void(Collective&)>;
-  CorruptingDevice(Device& device, Corrupt corrupt) : device_(device), corrupt_(std::move(corrupt)) {}
+  CorruptingDevice(Device& device, Corrupt corrupt)
+      : ForwardingDevice(device), corrupt_(std::move(corrupt)) {}
 
-  Rank rank() const override { return device_.rank(); }
-  void prepare(const Plan& plan, const Bindings& bindings) override { device_.prepare(plan, bindings); }
   void launch(const Step& step, std::int64_t iteration) override {
     Step& changed = *steps_.emplace_back(std::make_unique<Step>(step));
     corrupt_(std::get<Collective>(changed.work));
-    device_.launch(changed, iteration);
+    ForwardingDevice::launch(changed, iteration);
   }
-  EventId record(StreamId stream) override { return device_.record(stream); }
-  void wait(StreamId stream, EventId event) override { device_.wait(stream, event); }
-  void synchronize() override { device_.synchronize(); }
-  void upload(BufferId buffer, std::span<const std::byte> host) override { device_.upload(buffer, host); }
-  void download(BufferId buffer, std::span<std::byte> host) override { device_.download(buffer, host); }
 
  private:
-  Device& device_;
   Corrupt corrupt_;
   std::vector<std::unique_ptr<Step>> steps_;
 };

@@ -9,6 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
+#include "shared/plan/forwarding_device.h"
 #include "sim/fabric/fabric.h"
 #include "tests/support/values.h"
 #include "traces/compare.h"
@@ -95,26 +96,18 @@ std::vector<Corruption> simulated(std::vector<Corruption> corruptions) {
 }
 
 // Between the executor and the device: what the executor asks for is `asked`, what the device gets the steps of `given`.
-class Corrupter final : public Device {
+class Corrupter final : public ForwardingDevice {
  public:
   Corrupter(Device& device, const Plan& asked, const Plan& given)
-      : device_(device), asked_(steps_of(asked)), given_(steps_of(given)) {}
+      : ForwardingDevice(device), asked_(steps_of(asked)), given_(steps_of(given)) {}
 
-  Rank rank() const override { return device_.rank(); }
-  void prepare(const Plan& plan, const Bindings& bindings) override { device_.prepare(plan, bindings); }
   void launch(const Step& step, std::int64_t iteration) override {
     for (std::size_t i = 0; i < asked_.size(); ++i) {
-      if (asked_[i].step == &step && i < given_.size()) device_.launch(*given_[i].step, iteration);
+      if (asked_[i].step == &step && i < given_.size()) ForwardingDevice::launch(*given_[i].step, iteration);
     }
   }
-  EventId record(StreamId stream) override { return device_.record(stream); }
-  void wait(StreamId stream, EventId event) override { device_.wait(stream, event); }
-  void synchronize() override { device_.synchronize(); }
-  void upload(BufferId buffer, std::span<const std::byte> host) override { device_.upload(buffer, host); }
-  void download(BufferId buffer, std::span<std::byte> host) override { device_.download(buffer, host); }
 
  private:
-  Device& device_;
   std::vector<StepRef> asked_, given_;
 };
 

@@ -1,0 +1,30 @@
+// ForwardingDevice: for devices that stand between the executor and another device, and watch or change one thing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "shared/plan/device.h"
+
+namespace cp {
+
+// Does everything as the other device, which outlives it.
+class ForwardingDevice : public Device {
+ public:
+  explicit ForwardingDevice(Device& device) : device_(device) {}
+
+  Rank rank() const override { return device_.rank(); }
+  void prepare(const Plan& plan, const Bindings& bindings) override { device_.prepare(plan, bindings); }
+  void launch(const Step& step, std::int64_t iteration) override { device_.launch(step, iteration); }
+  EventId record(StreamId stream) override { return device_.record(stream); }
+  void wait(StreamId stream, EventId event) override { device_.wait(stream, event); }
+  void synchronize() override { device_.synchronize(); }
+  void upload(BufferId buffer, std::span<const std::byte> host) override { device_.upload(buffer, host); }
+  void download(BufferId buffer, std::span<std::byte> host) override { device_.download(buffer, host); }
+
+ private:
+  Device& device_;
+};
+
+}  // namespace cp
