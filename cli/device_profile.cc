@@ -161,20 +161,17 @@ class Profile {
 
   // Of collectives of the library's own number of channels.
   void add_beside(sim::Cluster& cluster) {
-    std::vector<double> kept;
-    for (const auto& [point, row] : rows_of<BesidePoint>(rows_)) {
-      if (point->channels == 0 && row->collective_alone.samples > 0 && row->collective_beside.samples > 0)
-        kept.push_back(row->collective_alone.median_us / row->collective_beside.median_us);
-    }
+    const std::vector<double> kept = kept_by_channels(rows_)[0].collectives;
     if (kept.empty()) return;
-    std::sort(kept.begin(), kept.end());
+    const Summary summary = summary_of(kept);
     const std::string field = "transfer.beside_kernels";
-    cluster.transfer.beside_kernels = std::clamp(quantile(kept, 0.5), 0.01, 1.0);
+    cluster.transfer.beside_kernels = std::clamp(summary.median, 0.01, 1.0);
     std::erase_if(cluster.sources, [&](const sim::Source& known) { return known.field == field; });
-    cluster.sources.push_back({field,
-                               fmt::format("{}: median of {} collectives, which keep {:.3g} to {:.3g}",
-                                           source_of(machine_), kept.size(), kept.front(), kept.back()),
-                               false});
+    cluster.sources.push_back(
+        {field,
+         str(source_of(machine_), ": what collectives keep of their speed beside a kernel, ",
+             to_text(summary)),
+         false});
   }
 
   std::string source(const std::pair<int, double>& spread) const {

@@ -8,6 +8,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/pair_counts.h"
 #include "shared/plan/builder.h"
 
 namespace cp::cli {
@@ -121,6 +122,17 @@ std::int64_t slots_for(std::int64_t bytes, const ProfilePlanOptions& options) {
                                   options.iterations);
 }
 
+AttentionProblem problem_of(const AttentionPoint& point) {
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = point.seq_len;
+  problem.q_heads = point.q_heads, problem.kv_heads = point.kv_heads;
+  problem.head_dim = problem.v_head_dim = point.head_dim;
+  problem.dtype = kType;
+  problem.causal = point.mask != AttentionPoint::Mask::full;
+  if (point.mask == AttentionPoint::Mask::window) problem.window = kWindow;
+  return problem;
+}
+
 // Of an element that is copied or cast, a run that is packed, a row of a head that is merged.
 std::int64_t moved_bytes_of_unit(MemoryPoint::Kernel kernel) {
   switch (kernel) {
@@ -143,13 +155,7 @@ class PointPlan {
       : b_(builder), self_(self), world_(world.ranks), machines_(world.machines), options_(options) {}
 
   void add(const AttentionPoint& point) {
-    AttentionProblem problem;
-    problem.q_len = problem.kv_len = point.seq_len;
-    problem.q_heads = point.q_heads, problem.kv_heads = point.kv_heads;
-    problem.head_dim = problem.v_head_dim = point.head_dim;
-    problem.dtype = kType;
-    problem.causal = point.mask != AttentionPoint::Mask::full;
-    if (point.mask == AttentionPoint::Mask::window) problem.window = kWindow;
+    const AttentionProblem problem = problem_of(point);
     Plan part =
         attention_plan({problem, {self_}, {}, false},
                        point.backward ? AttentionPass::backward : AttentionPass::forward, self_, b_.target());
@@ -368,12 +374,11 @@ Plan profile_plan(const ProfilePoint& point, Rank self, const ProfileWorld& worl
 }
 
 double flops(const AttentionPoint& point) {
-  const auto n = static_cast<double>(point.seq_len),
-             w = static_cast<double>(std::min(point.seq_len, kWindow));
-  double pairs = n * n;
-  if (point.mask == AttentionPoint::Mask::causal) pairs = n * (n + 1) / 2;
-  if (point.mask == AttentionPoint::Mask::window) pairs = w * (w + 1) / 2 + (n - w) * w;
-  return pairs * static_cast<double>(point.q_heads * point.head_dim) * (point.backward ? 10 : 4);
+  const AttentionProblem problem = problem_of(point);
+  const std::int64_t pairs = problem.causal ? pairs_of_queries(problem, index_range(0, point.seq_len))
+                                            : point.seq_len * point.seq_len;
+  return static_cast<double>(pairs) * static_cast<double>(point.q_heads * point.head_dim) *
+         (point.backward ? 10 : 4);
 }
 
 std::int64_t moved_bytes(const MemoryPoint& point) {

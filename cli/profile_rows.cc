@@ -34,14 +34,15 @@ std::vector<double> inside(const std::vector<const TimedOp*>& own, const std::ve
   return times;
 }
 
-}  // namespace
-
+// Between the neighbours where q falls between two.
 double quantile(const std::vector<double>& sorted, double q) {
   const double at = q * static_cast<double>(sorted.size() - 1);
   const auto low = static_cast<std::size_t>(at);
   const std::size_t high = std::min(low + 1, sorted.size() - 1);
   return sorted[low] + (at - static_cast<double>(low)) * (sorted[high] - sorted[low]);
 }
+
+}  // namespace
 
 Spread spread_of(std::vector<double> times_us) {
   if (times_us.empty()) throw InvalidInput("there are no times to take the median of");
@@ -93,6 +94,32 @@ Spread slowest(const std::vector<Spread>& ranks) {
     if (rank.samples > 0 && rank.median_us >= result.median_us) result = rank;
   }
   return result;
+}
+
+std::map<int, KeptSpeeds> kept_by_channels(const std::vector<ProfileRow>& rows) {
+  std::map<int, KeptSpeeds> kept;
+  const auto add = [](std::vector<double>& to, const Spread& alone, const Spread& beside) {
+    if (alone.samples > 0 && beside.samples > 0) to.push_back(alone.median_us / beside.median_us);
+  };
+  for (const auto& [point, row] : rows_of<BesidePoint>(rows)) {
+    KeptSpeeds& of = kept[point->channels];
+    const auto* attention = std::get_if<AttentionPoint>(&point->kernel);
+    add(attention == nullptr  ? of.products
+        : attention->backward ? of.attention_backward
+                              : of.attention_forward,
+        row->kernel_alone, row->time);
+    add(of.collectives, row->collective_alone, row->collective_beside);
+  }
+  return kept;
+}
+
+Summary summary_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values.size(), values.front(), quantile(values, 0.5), values.back()};
+}
+
+std::string to_text(const Summary& summary) {
+  return fmt::format("median of {}, from {:.3g} to {:.3g}", summary.count, summary.least, summary.greatest);
 }
 
 std::string profile_csv(const std::vector<ProfileRow>& rows) {

@@ -1,7 +1,9 @@
 // What `cprun profile` measured: times of its points, and the table of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,9 +14,6 @@
 #include "shared/plan/trace.h"
 
 namespace cp::cli {
-
-// Between the neighbours where q, of [0, 1], falls between two of the values, of which there is at least one.
-double quantile(const std::vector<double>& sorted, double q);
 
 // Of several times: the median, and between which values half of them lie.
 struct Spread {
@@ -62,6 +61,20 @@ std::vector<std::pair<const Point*, const ProfileRow*>> rows_of(const std::vecto
   }
   return found;
 }
+
+// What each side of the BesidePoints keeps of its speed beside the other, over all of one number of channels.
+struct KeptSpeeds {
+  std::vector<double> attention_forward, attention_backward, products, collectives;
+};
+std::map<int, KeptSpeeds> kept_by_channels(const std::vector<ProfileRow>& rows);
+
+// Of at least one number.
+struct Summary {
+  std::size_t count = 0;
+  double least = 0, median = 0, greatest = 0;
+};
+Summary summary_of(std::vector<double> values);
+std::string to_text(const Summary& summary);  // "median of 12, from 0.81 to 0.97"
 
 // One line a figure: kind, what, its sizes, median, low, high, samples.
 std::string profile_csv(const std::vector<ProfileRow>& rows);

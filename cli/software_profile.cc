@@ -13,44 +13,18 @@
 namespace cp::cli {
 namespace {
 
-// What each side keeps of its speed beside the other, over the collectives of one number of channels.
-struct Kept {
-  std::vector<double> forward, backward, products, collectives;
-};
-
-std::map<int, Kept> kept_by_channels(const std::vector<ProfileRow>& rows) {
-  std::map<int, Kept> kept;
-  for (const auto& [point, row] : rows_of<BesidePoint>(rows)) {
-    Kept& of = kept[point->channels];
-    const auto* attention = std::get_if<AttentionPoint>(&point->kernel);
-    std::vector<double>& kernels = attention == nullptr  ? of.products
-                                   : attention->backward ? of.backward
-                                                         : of.forward;
-    if (row->kernel_alone.samples > 0 && row->time.samples > 0)
-      kernels.push_back(row->kernel_alone.median_us / row->time.median_us);
-    if (row->collective_alone.samples > 0 && row->collective_beside.samples > 0)
-      of.collectives.push_back(row->collective_alone.median_us / row->collective_beside.median_us);
-  }
-  return kept;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return quantile(values, 0.5);
-}
-
 // "#   beside each other, channels 8, they keep of their speed: attention forward 0.95, products 0.97, collectives 0.8"
-std::string comments_of(const std::map<int, Kept>& kept) {
+std::string comments_of(const std::map<int, KeptSpeeds>& kept) {
   std::string text;
   for (const auto& [channels, of] : kept) {
     std::vector<std::string> shares;
     const std::array<std::pair<const char*, const std::vector<double>*>, 4> kinds = {
-        {{"attention forward", &of.forward},
-         {"attention backward", &of.backward},
+        {{"attention forward", &of.attention_forward},
+         {"attention backward", &of.attention_backward},
          {"products", &of.products},
          {"collectives", &of.collectives}}};
     for (const auto& [kind, values] : kinds) {
-      if (!values->empty()) shares.push_back(fmt::format("{} {:.3g}", kind, median(*values)));
+      if (!values->empty()) shares.push_back(fmt::format("{} {:.3g}", kind, summary_of(*values).median));
     }
     if (shares.empty()) continue;
     text += str("#   beside each other, ",
@@ -83,15 +57,13 @@ class Software {
     result_.software.name = name;
   }
 
-  void set(const char* field, double sim::SoftwareProfile::*member, std::vector<double> values, double most,
-           const char* of) {
+  void set(const char* field, double sim::SoftwareProfile::*member, const std::vector<double>& values,
+           double most, const char* of) {
     if (values.empty()) return;
-    std::sort(values.begin(), values.end());
-    result_.software.*member = std::clamp(quantile(values, 0.5), 0.0, most);
+    const Summary summary = summary_of(values);
+    result_.software.*member = std::clamp(summary.median, 0.0, most);
     for (sim::Source& known : result_.software.sources) {
-      if (known.field != field) continue;
-      known.text = fmt::format("{}: {}, median of {}, from {:.3g} to {:.3g}", source_of(machine_), of,
-                               values.size(), values.front(), values.back());
+      if (known.field == field) known.text = str(source_of(machine_), ": ", of, ", ", to_text(summary));
     }
     result_.measured.emplace_back(field);
   }
@@ -117,13 +89,12 @@ std::optional<MeasuredSoftware> measured_software(const std::string& name,
                                                   const ProfileMachine& machine) {
   using sim::SoftwareProfile;
   Software software(name, machine);
-  const std::map<int, Kept> kept = machine.world.shared_gpu ? std::map<int, Kept>{} : kept_by_channels(rows);
-  if (const auto own = kept.find(0); own != kept.end()) {
-    software.set("forward_progress", &SoftwareProfile::forward_progress, own->second.forward, 1,
-                 "share of its speed beside a collective");
-    software.set("backward_progress", &SoftwareProfile::backward_progress, own->second.backward, 1,
-                 "share of its speed beside a collective");
-  }
+  std::map<int, KeptSpeeds> kept;
+  if (!machine.world.shared_gpu) kept = kept_by_channels(rows);
+  const char* beside = "share of its speed beside a collective";
+  software.set("forward_progress", &SoftwareProfile::forward_progress, kept[0].attention_forward, 1, beside);
+  software.set("backward_progress", &SoftwareProfile::backward_progress, kept[0].attention_backward, 1,
+               beside);
   software.set("merge_passes", &SoftwareProfile::merge_passes, passes_of(rows, MemoryPoint::Kernel::merge),
                100, "a merge over a copy of as many bytes");
   software.set("pack_passes", &SoftwareProfile::pack_passes, passes_of(rows, MemoryPoint::Kernel::pack), 100,

@@ -138,9 +138,8 @@ CLI::App* add_profile(CLI::App& cprun, Flags& flags) {
       "written.\n"
       "Example:\n"
       "  cprun profile --nproc-per-node 8 --out mine.txtpb\n"
-      "  cpsim plan --model llama-3.1-8b --cluster mine.txtpb --software mine.software.txtpb --seq-len "
-      "131072 "
-      "--global-batch 16");
+      "  cpsim plan --model llama-3.1-8b --cluster mine.txtpb --software mine.software.txtpb \\\n"
+      "    --seq-len 131072 --global-batch 16");
   return app;
 }
 

@@ -16,6 +16,7 @@
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/presets/csv.h"
+#include "sim/timeline/kernel_cost.h"
 
 namespace cp::cli {
 namespace {
@@ -179,9 +180,31 @@ TEST(ProfilePoint, CountsWhatItsKernelDoes) {
   EXPECT_DOUBLE_EQ(flops(point), 4.0 * 8192 * 8192 * 2 * 64);
   point.mask = AttentionPoint::Mask::causal, point.backward = true;
   EXPECT_DOUBLE_EQ(flops(point), 10.0 * (8192.0 * 8193 / 2) * 2 * 64);
+  point.mask = AttentionPoint::Mask::window;  // of 4096: the first rows see fewer
+  EXPECT_DOUBLE_EQ(flops(point), 10.0 * (4096.0 * 4097 / 2 + 4096.0 * 4096) * 2 * 64);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::copy, 4096}), 4096);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::cast, 600}), 600);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::pack, 10000}), 2 * 1024 * 4);
+}
+
+// The rule by which a profile's rates become a cluster's, and its passes a software's, is the engine's.
+TEST(ProfilePoint, MovesTheBytesThatTheEngineCounts) {
+  using Kernel = MemoryPoint::Kernel;
+  for (const Kernel kernel : {Kernel::copy, Kernel::pack, Kernel::cast, Kernel::merge}) {
+    for (const std::int64_t bytes : {1, 10'001, 1 << 20}) {
+      const MemoryPoint point{kernel, bytes};
+      const Plan plan = profile_plan(point, 0, {}, gpu_target("sm90"), {});
+      int found = 0;
+      for (const StepRef& ref : steps_of(plan)) {
+        if (ref.step->label != kKernelLabel) continue;
+        ++found;
+        EXPECT_EQ(sim::work_of(std::get<cp::Kernel>(ref.step->work), plan).bytes,
+                  static_cast<double>(moved_bytes(point)))
+            << name(point);
+      }
+      EXPECT_EQ(found, 1);
+    }
+  }
 }
 
 // ---- what is written ----

@@ -11,6 +11,7 @@
 
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_memory.h"
+#include "runtime/errors.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "tests/gpu/kernel_run.h"
@@ -120,12 +121,12 @@ TEST(CheckCuda, SaysWhichCallFailedAndHow) {
                 AllOf(HasSubstr("cudaCall()"), HasSubstr(cudaGetErrorName(cudaErrorInvalidValue)),
                       HasSubstr(cudaGetErrorString(cudaErrorInvalidValue))));
   }
-  try {
-    check_cuda(cudaErrorIllegalAddress, "cudaCall()");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::peer_lost);
-  }
+  std::vector<cudaError_t> lost = {cudaErrorIllegalAddress, cudaErrorECCUncorrectable,
+                                   cudaErrorExternalDevice, cudaErrorMpsRpcFailure};
+#if CUDART_VERSION >= 12080
+  lost.insert(lost.end(), {cudaErrorContained, cudaErrorTensorMemoryLeak});
+#endif
+  for (const cudaError_t error : lost) EXPECT_THROW(check_cuda(error, "cudaCall()"), PeerLost) << error;
 }
 
 }  // namespace
