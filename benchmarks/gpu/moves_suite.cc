@@ -8,6 +8,7 @@
 #include "runtime/cuda/cuda_error.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
+#include "sim/timeline/kernel_cost.h"
 
 namespace cp::benchmarks {
 namespace {
@@ -15,14 +16,14 @@ namespace {
 struct Move {
   const char* name = "";
   DType dtype = DType::f32;  // of the larger tensor
-  // Adds a step over tensors of `numel` elements; returns the bytes that it reads and writes.
-  std::function<std::int64_t(PlanBuilder&, std::int64_t numel)> add;
+  // A step over tensors of `numel` elements.
+  std::function<void(PlanBuilder&, std::int64_t numel)> add;
 };
 
 constexpr std::int64_t kHeads = 16, kHeadDim = 128;
 
 // Of `parts` results into another one: as a ring merges, of 16 bits each, or of f32.
-std::function<std::int64_t(PlanBuilder&, std::int64_t)> merge(DType in, DType out, int parts) {
+std::function<void(PlanBuilder&, std::int64_t)> merge(DType in, DType out, int parts) {
   return [=](PlanBuilder& b, std::int64_t numel) {
     const std::int64_t rows = numel / kHeads / kHeadDim;
     const auto result = [&](BufferId id) { return dense_view(id, 0, {1, rows, kHeads, kHeadDim}); };
@@ -38,19 +39,16 @@ std::function<std::int64_t(PlanBuilder&, std::int64_t)> merge(DType in, DType ou
                                         statistic(b.inout("lse", DType::f32, kHeads * rows)),
                                         {results.begin() + 1, results.end()},
                                         {statistics.begin() + 1, statistics.end()}});
-    return (parts * size_bytes(in) + 2 * size_bytes(out)) * numel +
-           (parts + 2) * size_bytes(DType::f32) * kHeads * rows;
   };
 }
 
 // The innermost dimensions swapped.
-std::function<std::int64_t(PlanBuilder&, std::int64_t)> transpose(DType dtype) {
+std::function<void(PlanBuilder&, std::int64_t)> transpose(DType dtype) {
   return [=](PlanBuilder& b, std::int64_t numel) {
     const std::int64_t rows = numel / kHeads / kHeadDim;
     b.add(b.stream("s"),
           Copy{{b.input("x", dtype, numel), 0, {kHeads, rows, kHeadDim}, {rows * kHeadDim, 1, rows}, {}},
                dense_view(b.output("y", dtype, numel), 0, {kHeads, rows, kHeadDim})});
-    return 2 * size_bytes(dtype) * numel;
   };
 }
 
@@ -69,25 +67,21 @@ std::vector<Move> moves() {
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Copy{strided(b.input("x", DType::bf16, numel), numel),
                                        dense(b.output("y", DType::bf16, numel), numel)});
-             return 4 * numel;
            }},
           {"unpack", DType::bf16,
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Copy{dense(b.input("x", DType::bf16, numel), numel),
                                        strided(b.output("y", DType::bf16, numel), numel)});
-             return 4 * numel;
            }},
           {"cast", DType::f32,
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Cast{dense(b.input("x", DType::f32, numel), numel),
                                        dense(b.output("y", DType::bf16, numel), numel)});
-             return 6 * numel;
            }},
           {"accumulate", DType::f32,
            [=](PlanBuilder& b, std::int64_t numel) {
              b.add(b.stream("s"), Accumulate{ReduceOp::sum, dense(b.input("x", DType::f32, numel), numel),
                                              dense(b.inout("y", DType::f32, numel), numel)});
-             return 12 * numel;
            }},
           {"transpose_f32", DType::f32, transpose(DType::f32)},
           {"transpose_bf16", DType::bf16, transpose(DType::bf16)},
@@ -101,8 +95,11 @@ std::vector<Move> moves() {
 // Tensors of that size, larger than a cache. `share`: of the rate at which cudaMemcpyAsync reads and writes.
 void move(benchmark::State& state, const Move& made, std::int64_t mebibytes) {
   PlanBuilder b(0, runtime::gpu_target_of(0));
-  const std::int64_t bytes = made.add(b, (mebibytes << 20) / size_bytes(made.dtype));
+  made.add(b, (mebibytes << 20) / size_bytes(made.dtype));
   const Plan plan = std::move(b).build({});
+  std::int64_t bytes = 0;  // read and written
+  for (const StepRef& ref : steps_of(plan))
+    bytes += static_cast<std::int64_t>(sim::work_of(std::get<Kernel>(ref.step->work), plan).bytes);
   const auto device = make_device();
   device->prepare(plan, {});
   upload_values(*device, plan);
