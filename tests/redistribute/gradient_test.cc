@@ -167,7 +167,6 @@ TEST(GradientScale, CountsAllAveragesOnAnotherMesh) {
 void expect_divided(const char* mesh_text, const char* from, const char* to) {
   const Mesh mesh = Mesh::parse(mesh_text);
   RedistributeOptions options;
-  options.allow_to_partial = true;
   options.partial_rule = PartialRule::divide;
   const Layout source = layout_by_placements(mesh, from, {12, 3});
   const Redistribution planned =
@@ -188,7 +187,6 @@ TEST(GradientToPartial, B8DividesAmongTheRanks) {
 TEST(GradientToPartial, FirstRankKeepsIntegersExactly) {
   const Mesh mesh = Mesh::parse("m=4");
   RedistributeOptions options;
-  options.allow_to_partial = true;
   const Layout source = layout_by_placements(mesh, "R", {5}, DType::i64);
   const Redistribution planned =
       plan_redistribution(source, layout_by_placements(mesh, "P", {5}, DType::i64), options);
