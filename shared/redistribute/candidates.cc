@@ -294,14 +294,39 @@ class Candidates {
       });
     }
     all_reductions();
-    // Straight to the target, where that is partial along no other axes.
-    const State& target = space_.target();
     if (!same_mesh_as_target()) {
       if (one_reduction(reducible_)) out_.push_back({MoveKind::reduce_exchange, {}, state_, reduced_target()});
-    } else if ((target.partial & ~state_.partial) == 0) {
-      const AxisList axes = reduced_in_target();
-      if (!axes.empty() && one_reduction(axes)) out_.push_back({MoveKind::reduce_exchange, axes, state_, target});
+      return;
     }
+    const AxisList axes = reduced_in_target();
+    if (axes.empty() || !one_reduction(axes)) return;
+    for (const State& to : straight_targets()) out_.push_back({MoveKind::reduce_exchange, axes, state_, to});
+  }
+
+  // The target; where it is partial along axes that the source is not, what becomes it at the end: with these axes
+  // replicated, or sharding a dimension.
+  std::vector<State> straight_targets() {
+    const State& target = space_.target();
+    const AxisMask missing = target.partial & ~state_.partial;
+    if (missing == 0) return {target};
+    if ((missing & ~space_.source().partial) == 0) return {};
+    State finished = target;
+    finished.partial &= ~missing;
+    std::vector<State> targets = {finished};
+    for (const int dim : dims_) {
+      ShardList list = space_.spec(target, dim).entries;
+      bool sums = true;
+      for (const std::int8_t axis : space_.axes(state_.side)) {
+        if (!has(missing, axis)) continue;
+        sums = sums && space_.reduction(state_.side, axis) == ReduceOp::sum;
+        list.push_back({axis, space_.splits_for(dim).front()});
+      }
+      const int spec = sums ? space_.intern(state_.side, dim, list) : -1;
+      if (spec < 0) continue;
+      targets.push_back(finished);
+      targets.back().spec[idx(dim)] = spec;
+    }
+    return targets;
   }
 
   AxisList reduced_in_target() const {
@@ -348,14 +373,17 @@ class Candidates {
   AxisMask without(const AxisList& axes) const { return state_.partial & ~mask_of(axes); }
 
   void exchanges() {
-    const State& target = space_.target();
     if (same_mesh_as_target()) {
       if (breadth_ == Breadth::all) {
         permute(0, 0);
       } else {
         exchange_towards_target();
       }
-      if (state_.partial == target.partial && state_ != target) add_exchange(target);
+      if (reduced_in_target().empty()) {
+        for (const State& to : straight_targets()) {
+          if (to != state_ && to.partial == state_.partial) add_exchange(to);
+        }
+      }
       return;
     }
     if (state_.partial != 0) return;
@@ -450,16 +478,19 @@ class Candidates {
     }
   }
 
-  // Along all axes that the target is partial along, or one of them. They must be free, or innermost, so that dropping
-  // them leaves a layout; of a sharded one the other ranks hold zeros, which only sums have.
+  // Along axes that the target is partial along. They must be free, or innermost, so that dropping them leaves a layout; of
+  // a sharded one the other ranks hold zeros, which only sums have.
   void to_partials() {
     if (!same_mesh_as_target()) return;
     const AxisMask wanted = space_.target().partial & ~state_.partial;
-    if (wanted == 0) return;
-    add_to_partial(wanted);
-    for (const std::int8_t axis : space_.axes(state_.side)) {
-      if (has(wanted, axis) && wanted != 1U << axis) add_to_partial(1U << axis);
+    if (breadth_ == Breadth::towards_target) {
+      if (wanted != 0) add_to_partial(wanted);
+      for (const std::int8_t axis : space_.axes(state_.side)) {
+        if (has(wanted, axis) && wanted != 1U << axis) add_to_partial(1U << axis);
+      }
+      return;
     }
+    for (AxisMask subset = wanted; subset != 0; subset = (subset - 1) & wanted) add_to_partial(subset);
   }
 
   void add_to_partial(AxisMask wanted) {

@@ -1,6 +1,7 @@
 #include "shared/redistribute/move_cost.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -126,18 +127,24 @@ std::int64_t MoveCoster::live_bytes(const StateMove& move, const RankTraffic& ra
   return std::max({packing, travelling, unpacking}) * element_bytes_;
 }
 
-// One rank's part of a collective with equal counts. Among the peers of a group, those that differ from the rank along
-// its slowest axis, (n - 1) x the sizes of all faster ones, are behind that axis, and so on with the others.
-double MoveCoster::group_time_us(const StateMove& move, const RankTraffic& rank) const {
+// Microseconds for a byte from each peer of a group. Among these, those that differ from the rank along its slowest axis,
+// (n - 1) x the sizes of all faster ones, are behind that axis, and so on with the others.
+double MoveCoster::gap_to_peers(const StateMove& move) const {
   const int side = move.from.side;
-  std::vector<std::pair<double, int>> axes;  // gap and size
-  for (const std::int8_t axis : move.axes) axes.emplace_back(axis_gap(side, axis), space_.axis_size(side, axis));
-  std::sort(axes.begin(), axes.end());
+  std::array<std::pair<double, int>, kMaxMeshAxes> axes;  // gap and size
+  std::size_t count = 0;
+  for (const std::int8_t axis : move.axes) axes[count++] = {axis_gap(side, axis), space_.axis_size(side, axis)};
+  std::sort(axes.begin(), axes.begin() + count);
   double gaps = 0, faster = 1;
-  for (const auto& [gap, size] : axes) {
-    gaps += gap * (size - 1) * faster;
-    faster *= size;
+  for (std::size_t i = 0; i < count; ++i) {
+    gaps += axes[i].first * (axes[i].second - 1) * faster;
+    faster *= axes[i].second;
   }
+  return gaps;
+}
+
+// One rank's part of a collective with equal counts.
+double MoveCoster::group_time_us(const StateMove& move, double gap_to_peers, const RankTraffic& rank) const {
   const auto members = static_cast<double>(rank.members);
   double block = static_cast<double>(rank.block * element_bytes_), rounds = members - 1;
   if (move.kind == MoveKind::all_reduce) {
@@ -146,7 +153,7 @@ double MoveCoster::group_time_us(const StateMove& move, const RankTraffic& rank)
   }
   const std::int64_t copied = rank.send_numel > 0 ? rank.old_numel : 0;
   const std::int64_t unpacked = rank.recv_numel > 0 ? rank.new_numel : 0;
-  return model_.step_latency_us + model_.peer_latency_us * rounds + gaps * block / efficiency(move.kind) +
+  return model_.step_latency_us + model_.peer_latency_us * rounds + gap_to_peers * block / efficiency(move.kind) +
          static_cast<double>((copied + unpacked) * element_bytes_) * copy_us_per_byte_;
 }
 
@@ -176,8 +183,9 @@ void MoveCoster::charge_alike(const StateMove& move, Ends ends, MoveCost& cost) 
   const RankTraffic rank = group_traffic_of(space_, move, 0);
   const std::int64_t kept = space_.boxes(move.from, move.to).shared_numel(0, 0);
   const Received received = received_in_group(move, rank, kept, element_bytes_);
-  cost.time_us = group_time_us(move, rank);
+  cost.time_us = group_time_us(move, gap_to_peers(move), rank);
   cost.bytes_received = received.payload;
+  cost.wire_bytes_received = received.wire;
   cost.bytes_received_total = received.payload * space_.num_ranks();
   cost.wire_bytes_received_total = received.wire * space_.num_ranks();
   cost.temporary_bytes = live_bytes(move, rank, ends);
@@ -187,6 +195,7 @@ void MoveCoster::charge_alike(const StateMove& move, Ends ends, MoveCost& cost) 
 void MoveCoster::charge_groups(const StateMove& move, Ends ends, MoveCost& cost) {
   const int side = move.from.side;
   const BoxPair boxes = space_.boxes(move.from, move.to);
+  const double gaps = gap_to_peers(move);
   double time_us = 0;
   for (std::int32_t p = 0; p < space_.num_ranks(); ++p) {
     if (!space_.in_side(side, p)) {  // not a part of it
@@ -201,8 +210,9 @@ void MoveCoster::charge_groups(const StateMove& move, Ends ends, MoveCost& cost)
       const RankTraffic& rank = group_[i];
       const Received received =
           received_in_group(move, rank, boxes.shared_numel(member, member), element_bytes_);
-      time_us = std::max(time_us, group_time_us(move, rank));
+      time_us = std::max(time_us, group_time_us(move, gaps, rank));
       cost.bytes_received = std::max(cost.bytes_received, received.payload);
+      cost.wire_bytes_received = std::max(cost.wire_bytes_received, received.wire);
       cost.bytes_received_total += received.payload;
       cost.wire_bytes_received_total += received.wire;
       const std::int64_t live = live_bytes(move, rank, ends);
@@ -261,6 +271,7 @@ void MoveCoster::charge_exchange(const StateMove& move, Ends ends, MoveCost& cos
     cost.temporary_bytes = std::max(cost.temporary_bytes, live);
     cost.peak_bytes = std::max(cost.peak_bytes, ends_bytes(static_cast<std::int32_t>(p)) + live);
   }
+  cost.wire_bytes_received = cost.bytes_received;
   cost.wire_bytes_received_total = cost.bytes_received_total;
   cost.time_us = slowest_us;
 }

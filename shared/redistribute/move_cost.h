@@ -23,6 +23,7 @@ struct MoveCost {
   std::int64_t bytes_received = 0;   // payload
   std::int64_t temporary_bytes = 0;  // the most that is live at once
   std::int64_t peak_bytes = 0;       // with the rank's source and target shards
+  std::int64_t wire_bytes_received = 0;  // with padding
   std::int64_t bytes_received_total = 0, wire_bytes_received_total = 0;
 };
 
@@ -61,7 +62,8 @@ class MoveCoster {
 
  private:
   double efficiency(MoveKind kind) const;
-  double group_time_us(const StateMove& move, const RankTraffic& rank) const;
+  double gap_to_peers(const StateMove& move) const;
+  double group_time_us(const StateMove& move, double gap_to_peers, const RankTraffic& rank) const;
   void charge_alike(const StateMove& move, Ends ends, MoveCost& cost);
   void charge_groups(const StateMove& move, Ends ends, MoveCost& cost);
   void charge_local(const StateMove& move, Ends ends, MoveCost& cost);

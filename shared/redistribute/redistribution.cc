@@ -26,6 +26,8 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 // and three dimensions of plain chunks make 106, or 685 with four axes.
 constexpr double kTriedLayouts = 4000;
 constexpr int kTriedRanks = 256;
+// Of the effort of a request, for each chain of a Pareto set behind the first where not all moves are tried.
+constexpr double kShareOfFurtherChains = 1.0 / 16;
 
 std::string axis_text(const Layout& layout, std::size_t axis) {
   return str("mesh axis ", layout.mesh.axes()[axis].name, " (size ", layout.mesh.axes()[axis].size, ")");
@@ -64,17 +66,18 @@ struct Request {
   bool casts_after() const { return target.dtype != travel; }
 
   // A chain that keeps the limits: an empty one keeps any.
-  std::optional<Redistribution> solve(double most_peak) {
+  std::optional<Redistribution> solve(double most_peak, bool is_first = true) {
     if (static_cast<double>(coster.largest_ends_bytes()) > most_peak) return std::nullopt;
     if (!graph) graph.emplace(space, coster, options.cost, casts_before(), casts_after());
     const bool few = count_layouts(space, 0) <= kTriedLayouts && space.num_ranks() <= kTriedRanks;
     const auto cast_ps = std::llround(coster.cast_us(casts_before(), casts_after()) * 1e6);
     Search search(*graph, options.objective, cast_ps, few);
-    const Search::Answer answer = search.run({temporary_limit, most_peak});
+    const Search::Answer answer =
+        search.run({temporary_limit, most_peak}, is_first || few ? 1 : kShareOfFurtherChains, is_first);
     if (!answer.best) return std::nullopt;
     Redistribution result = describe(answer.best->moves);
     const bool by_time = options.objective == Objective::time;
-    const double own = by_time ? result.time_us : static_cast<double>(result.bytes_received_max);
+    const double own = by_time ? result.time_us : static_cast<double>(result.wire_bytes_received_max);
     const auto least = static_cast<double>(answer.least_possible) * (by_time ? 1e-6 : 1);
     result.least_possible = answer.least_possible >= answer.best->cost.primary ? own : std::min(own, least);
     return result;
@@ -114,6 +117,7 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
                         0,
                         0,
                         0,
+                        0,
                         ends,
                         ends + static_cast<std::int64_t>(temporary_limit),
                         0,
@@ -133,6 +137,7 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
     result.time_us += cost.time_us;
     result.bytes_received_max += cost.bytes_received;
     result.bytes_received_total += cost.bytes_received_total;
+    result.wire_bytes_received_max += cost.wire_bytes_received;
     result.peak_bytes = std::max(result.peak_bytes, cost.peak_bytes);
   }
   result.time_us += coster.cast_us(casts_before(), casts_after());
@@ -166,7 +171,7 @@ constexpr double kNoLimit = 1e300;
 }  // namespace
 
 double Redistribution::times_the_best() const {
-  const double own = objective == Objective::time ? time_us : static_cast<double>(bytes_received_max);
+  const double own = objective == Objective::time ? time_us : static_cast<double>(wire_bytes_received_max);
   if (own <= least_possible) return 1;
   return least_possible > 0 ? own / least_possible : std::numeric_limits<double>::infinity();
 }
@@ -231,7 +236,7 @@ std::vector<Redistribution> pareto_redistributions(const Layout& source, const L
   Request request(source, target, options);
   std::vector<Redistribution> chains;
   double most_peak = kNoLimit;
-  while (std::optional<Redistribution> next = request.solve(most_peak)) {
+  while (std::optional<Redistribution> next = request.solve(most_peak, chains.empty())) {
     most_peak = static_cast<double>(next->peak_bytes) - 1;
     chains.push_back(*std::move(next));
   }

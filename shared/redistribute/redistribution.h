@@ -98,7 +98,11 @@ enum class PartialRule : std::uint8_t {
   divide,       // everybody holds value / n (PyTorch): floating types
 };
 
-enum class Objective : std::uint8_t { time, bytes };
+// What the best chain has least of; ties are broken by what follows.
+enum class Objective : std::uint8_t {
+  time,   // then bytes on the wire
+  bytes,  // on the wire, with padding, of the rank that receives most in each step; then peak memory; then time
+};
 
 struct Redistribution {
   Layout source, target;
@@ -109,6 +113,7 @@ struct Redistribution {
   double time_us = 0;                     // sum over the steps: each is over when its slowest rank is
   std::int64_t bytes_received_max = 0;    // payload: sum over the steps of the most that a rank receives
   std::int64_t bytes_received_total = 0;  // payload: sum over steps and ranks
+  std::int64_t wire_bytes_received_max = 0;  // with padding: sum over the steps of the most that a rank receives
   std::int64_t peak_bytes = 0;            // exact: source + target + temporaries, largest over the ranks
   std::int64_t bound_bytes = 0;           // source + target + max_memory_factor x 2M, largest over the ranks
   // No chain of moves that keeps the memory bound is better than this by the objective: microseconds, or bytes. The
@@ -132,7 +137,7 @@ struct RedistributeOptions {
 // The best chain by the objective, where there are few enough layouts to try all (most requests on up to four axes);
 // else the best of those that source and target suggest, with a bound on how far from the best it may be
 // (Redistribution::least_possible). Takes less than a second and 256 MiB for 16,384 ranks on any axes. Deterministic.
-// Ties are broken by the other objective, then fewer steps, then the order of the moves as listed above. Throws InvalidInput for an illegal request (it says which axis
+// Last ties are broken by fewer steps, then by the order of the moves as listed above. Throws InvalidInput for an illegal request (it says which axis
 // asks for what and why), Infeasible when no chain keeps the memory bound (it names the smallest factor that
 // works).
 Redistribution plan_redistribution(const Layout& source, const Layout& target,

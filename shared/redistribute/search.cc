@@ -19,9 +19,19 @@ constexpr std::int64_t kPatience = 3;
 // An exchange of more pieces is passed over where there is another way.
 constexpr std::int64_t kMostPieces = 1 << 21;
 
+// Moves of a chain that is followed to its end at once: each axis can be spread, moved and gathered.
+constexpr int kDeepest = 3 * kMaxMeshAxes;
+
 constexpr std::int64_t kNothing = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
+
+ChainCost Search::and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
+                           std::int64_t peak_bytes) const {
+  if (objective_ == Objective::time)
+    return {spent.primary + time_ps, spent.secondary + wire_bytes, 0, spent.steps + 1};
+  return {spent.primary + wire_bytes, std::max(spent.secondary, peak_bytes), spent.tertiary + time_ps, spent.steps + 1};
+}
 
 bool Search::later(std::int32_t a, std::int32_t b) const {
   const Label& x = labels_[idx(a)];
@@ -42,6 +52,11 @@ void Search::keep(std::int32_t label) {
   best_ = std::move(chain);
 }
 
+void Search::open(std::int32_t label) {
+  open_.push_back(label);
+  std::push_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
+}
+
 void Search::push(Label label) {
   const auto id = static_cast<std::int32_t>(labels_.size());
   if (best_label_.size() < graph_.num_nodes()) best_label_.resize(graph_.num_nodes(), -1);
@@ -54,45 +69,58 @@ void Search::push(Label label) {
   const bool is_goal = graph_.node(label.node).is_goal;
   labels_.push_back(label);
   if (is_goal) return keep(id);
-  open_.push_back(id);
-  std::push_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
+  open(id);
+}
+
+ChainCost Search::finished(const ChainCost& spent, std::int32_t node) const {
+  const LayoutGraph::Node& at = graph_.node(node);
+  ChainCost cost = and_then(spent, at.left.time_ps, at.left.bytes_received, 0);
+  if (at.is_goal) cost.steps = spent.steps;
+  return cost;
 }
 
 void Search::try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
   const std::int32_t from = labels_[idx(label)].node;
   const ChainCost spent = labels_[idx(label)].spent;
-  const auto at_most_best = [&](std::int64_t primary) { return !best_ || primary <= best_->cost.primary; };
-  if (!at_most_best(spent.primary + cost_of(graph_.least_ps(edge), 0, 1).primary)) return;
+  if (hopeless(spent.primary + primary(graph_.least_ps(edge), 0))) return;
   const std::int32_t to = graph_.target_of(edge);
   const Bounds::Left left = graph_.node(to).left;
-  const ChainCost left_cost = cost_of(left.time_ps, left.bytes_received, 0);
-  if (!at_most_best(spent.primary + left_cost.primary)) return;
+  if (hopeless(spent.primary + primary(left.time_ps, left.bytes_received))) return;
   if (to < static_cast<std::int32_t>(best_label_.size()) && best_label_[idx(to)] >= 0 &&
       labels_[idx(best_label_[idx(to)])].spent.primary < spent.primary)
     return;
   if (!edge.cost) {
     const MoveCoster::AtLeast& least = graph_.at_least(from, edge);
-    const ChainCost least_cost = cost_of(least.time_ps, least.bytes_received, 1);
-    const std::int64_t primary = spent.primary + least_cost.primary + left_cost.primary;
-    if (!at_most_best(primary)) return;
-    const std::int64_t effort = graph_.effort(from, edge, kMostPieces);
-    if (best_ && (effort >= kMostPieces || effort > effort_left_)) {
-      least_passed_over_ = std::min(least_passed_over_, primary);
-      return;
+    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0), to);
+    if (hopeless(at_least.primary)) return;
+    const bool lists_pieces = edge.kind == MoveKind::exchange || edge.kind == MoveKind::reduce_exchange;
+    if (lists_pieces) {
+      labels_.push_back({to, label, spent, at_least, &edge, false, false, true});
+      return open(static_cast<std::int32_t>(labels_.size()) - 1);
     }
-    effort_left_ -= effort;
   }
+  follow(label, edge, limits);
+}
+
+void Search::follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
+  const std::int32_t from = labels_[idx(label)].node, to = edge.node;
+  const ChainCost spent = labels_[idx(label)].spent;
+  const std::int64_t effort = graph_.effort(from, edge, kMostPieces);
+  if (best_ && (effort >= kMostPieces || effort > effort_left_)) {
+    const MoveCoster::AtLeast& least = graph_.at_least(from, edge);
+    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0), to);
+    least_passed_over_ = std::min(least_passed_over_, at_least.primary);
+    return;
+  }
+  effort_left_ -= effort;
   const MoveCost& cost = graph_.cost(from, edge);
   if (static_cast<double>(cost.temporary_bytes) > limits.temporary_bytes ||
       static_cast<double>(cost.peak_bytes) > limits.peak_bytes)
     return;
-  const ChainCost step = cost_of(cost.time_ps, cost.bytes_received, 1);
-  Label next{to, label, spent, spent, &edge, false};
-  next.spent = {spent.primary + step.primary, spent.secondary + step.secondary, spent.steps + 1};
-  next.finished = {next.spent.primary + left_cost.primary, next.spent.secondary + left_cost.secondary,
-                   next.spent.steps};
-  if (!at_most_best(next.finished.primary)) return;
-  push(next);
+  const ChainCost next = and_then(spent, cost.time_ps, cost.wire_bytes_received, cost.peak_bytes);
+  const ChainCost whole = finished(next, to);
+  if (best_ && whole >= best_->cost) return;
+  push({to, label, next, whole, &edge, false, false, false});
 }
 
 void Search::expand(std::int32_t label, const Limits& limits, Breadth breadth) {
@@ -101,40 +129,84 @@ void Search::expand(std::int32_t label, const Limits& limits, Breadth breadth) {
   for (LayoutGraph::Edge& edge : edges) try_edge(label, edge, limits);
 }
 
-void Search::pass(const Limits& limits, Breadth breadth, std::int64_t effort) {
+// Where no move leads straight to the target: one after which nothing is left to receive, and a local one.
+void Search::try_two_moves(const Limits& limits) {
+  constexpr std::int32_t kStart = 0;
+  std::vector<LayoutGraph::Edge>& edges = graph_.edges(graph_.source(), Breadth::towards_target);
+  for (LayoutGraph::Edge& edge : edges) {
+    if (graph_.node(graph_.target_of(edge)).is_goal) return;
+  }
+  for (LayoutGraph::Edge& edge : edges) {
+    if (best_ || graph_.node(edge.node).left.bytes_received > 0) continue;
+    follow(kStart, edge, limits);
+    const std::int32_t label =
+        edge.node < static_cast<std::int32_t>(best_label_.size()) ? best_label_[idx(edge.node)] : -1;
+    if (label < 0) continue;
+    for (LayoutGraph::Edge& last : graph_.edges(edge.node, Breadth::towards_target)) {
+      if (last.kind != MoveKind::to_partial) continue;
+      graph_.target_of(last);
+      follow(label, last, limits);
+    }
+  }
+}
+
+void Search::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient) {
   labels_.clear();
   best_label_.assign(graph_.num_nodes(), -1);
   open_.clear();
   effort_left_ = effort;
-  const Bounds::Left left = graph_.node(graph_.source()).left;
-  const ChainCost left_cost = cost_of(left.time_ps, left.bytes_received, 0);
-  Label start{graph_.source(), -1, cost_of(cast_ps_, 0, 0), {}, nullptr, false};
-  start.finished = {start.spent.primary + left_cost.primary, start.spent.secondary + left_cost.secondary, 0};
+  Label start{graph_.source(), -1, and_then({0, 0, 0, -1}, cast_ps_, 0, 0), {}, nullptr, false, false, false};
+  start.finished = start.spent;
   push(start);
+  if (breadth == Breadth::towards_target && !best_) try_two_moves(limits);
   while (!open_.empty()) {
     std::pop_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
     const std::int32_t label = open_.back();
     open_.pop_back();
-    if (labels_[idx(label)].superseded) continue;
+    if (labels_[idx(label)].superseded || labels_[idx(label)].expanded) continue;
     if (best_ && labels_[idx(label)].finished >= best_->cost) return;
-    if (effort_left_ <= (best_ ? 0 : -kPatience * effort)) {
+    if (effort_left_ <= (best_ || !patient ? 0 : -kPatience * effort)) {
       least_passed_over_ = std::min(least_passed_over_, labels_[idx(label)].finished.primary);
       return;
     }
-    expand(label, limits, breadth);
+    if (labels_[idx(label)].is_bound) {
+      follow(labels_[idx(label)].parent, *labels_[idx(label)].edge, limits);
+      continue;
+    }
+    // From each label straight on with the most promising of what follows it, since good chains that are known early spare
+    // looking at most others.
+    std::int32_t next = label;
+    for (int depth = 0; next >= 0 && depth < kDeepest; ++depth) {
+      const std::size_t first = labels_.size();
+      labels_[idx(next)].expanded = true;
+      expand(next, limits, breadth);
+      next = breadth == Breadth::towards_target && effort_left_ > 0 ? best_since(first) : -1;
+    }
   }
 }
 
-Search::Answer Search::run(const Limits& limits) {
+// The most promising label behind the first ones that is neither a goal nor a bound.
+std::int32_t Search::best_since(std::size_t first) const {
+  std::int32_t best = -1;
+  for (std::size_t i = first; i < labels_.size(); ++i) {
+    const Label& label = labels_[i];
+    if (label.superseded || label.is_bound || graph_.node(label.node).is_goal) continue;
+    if (best_ && label.finished >= best_->cost) continue;
+    if (best < 0 || label.finished < labels_[idx(best)].finished) best = static_cast<std::int32_t>(i);
+  }
+  return best;
+}
+
+Search::Answer Search::run(const Limits& limits, double share, bool patient) {
   best_.reset();
   least_passed_over_ = kNothing;
   const Bounds::Left left = graph_.node(graph_.source()).left;
-  const std::int64_t least = cost_of(cast_ps_ + left.time_ps, left.bytes_received, 0).primary;
-  pass(limits, Breadth::towards_target, kEffortTowardsTarget);
+  const std::int64_t least = primary(cast_ps_ + left.time_ps, left.bytes_received);
+  pass(limits, Breadth::towards_target, static_cast<std::int64_t>(share * kEffortTowardsTarget), patient);
   if (best_ && best_->cost.primary <= least) return {best_, best_->cost.primary};
-  if (best_ && !try_all_moves_) return {best_, least};
+  if (!try_all_moves_) return {best_, best_ ? least : kNothing};
   least_passed_over_ = kNothing;
-  pass(limits, Breadth::all, kEffortOfAll);
+  pass(limits, Breadth::all, static_cast<std::int64_t>(share * kEffortOfAll), patient);
   if (!best_) return {std::nullopt, kNothing};
   return {best_, std::max(least, std::min(least_passed_over_, best_->cost.primary))};
 }

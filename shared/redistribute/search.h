@@ -16,10 +16,11 @@ struct Limits {
   double peak_bytes = std::numeric_limits<double>::infinity();       // with its source and target shards
 };
 
-// A chain's cost is the sum of its moves' costs. Whole picoseconds and bytes, so that equal costs compare equal and the
-// order of ties is the stated one.
+// Times and bytes on the wire of the moves add up; of the peaks of memory the largest counts. Whole picoseconds and bytes,
+// so that equal costs compare equal and the order of ties is the stated one: by time, then bytes; or by bytes, then peak,
+// then time.
 struct ChainCost {
-  std::int64_t primary = 0, secondary = 0;  // by the objective, and by the other one
+  std::int64_t primary = 0, secondary = 0, tertiary = 0;
   std::int32_t steps = 0;
   auto operator<=>(const ChainCost&) const = default;
 };
@@ -44,22 +45,33 @@ class Search {
     std::optional<Chain> best;        // nothing when no chain was found that keeps the limits
     std::int64_t least_possible = 0;  // no chain that keeps the limits costs less, by the objective
   };
-  Answer run(const Limits& limits);
+  // `share`: of the effort that a request may take. A search that is not `patient` gives up where that is spent, though it
+  // knows no chain yet.
+  Answer run(const Limits& limits, double share, bool patient);
 
  private:
   struct Label {
     std::int32_t node, parent;
-    ChainCost spent, finished;      // so far; with what is left at least
-    LayoutGraph::Edge* edge;        // that led here
+    ChainCost spent, finished;  // so far; with what is left at least
+    LayoutGraph::Edge* edge;    // that led here
     bool superseded = false;
+    bool expanded = false;
+    bool is_bound = false;  // the edge's own cost is known as a bound alone: to be found when it is this label's turn
   };
 
-  void pass(const Limits& limits, Breadth breadth, std::int64_t effort);
+  void pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient);
   void expand(std::int32_t label, const Limits& limits, Breadth breadth);
+  std::int32_t best_since(std::size_t first) const;
   void try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits);
+  void follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits);
+  ChainCost finished(const ChainCost& spent, std::int32_t node) const;
+  bool hopeless(std::int64_t least) const { return best_ && least > best_->cost.primary; }
+  void try_two_moves(const Limits& limits);
   void push(Label label);
-  ChainCost cost_of(std::int64_t time_ps, std::int64_t bytes, std::int32_t steps) const {
-    return objective_ == Objective::time ? ChainCost{time_ps, bytes, steps} : ChainCost{bytes, time_ps, steps};
+  void open(std::int32_t label);
+  ChainCost and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes, std::int64_t peak_bytes) const;
+  std::int64_t primary(std::int64_t time_ps, std::int64_t wire_bytes) const {
+    return objective_ == Objective::time ? time_ps : wire_bytes;
   }
   bool later(std::int32_t a, std::int32_t b) const;
   void keep(std::int32_t label);

@@ -2,9 +2,8 @@
 //
 // It knows every layout of a small tensor on the meshes involved, every move between any two of them and what
 // each costs every rank (moves.h, move_costs.h), and follows all chains: no estimate guides it and no
-// candidate is left out. The time of a chain is the maximum over the ranks of each rank's SUM over the steps,
-// so a chain on its way is superseded only by one to the same layout that is no slower on any rank. Chains
-// are followed in the order of their time so far, up to that of the slowest answer.
+// candidate is left out. A move is over when its slowest rank is, and the time of a chain is the sum over its
+// moves. Chains are followed in the order of their time so far, up to that of the slowest answer.
 #pragma once
 
 #include <cstdint>
