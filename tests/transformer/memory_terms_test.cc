@@ -140,8 +140,8 @@ TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
         const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
         std::int64_t gathered = 0;
         for (const Buffer& buffer : plan.buffers) {
-          const bool of_ends = buffer.name.starts_with("unsharded/embedding") ||
-                               buffer.name.starts_with("unsharded/head");
+          const bool of_ends =
+              buffer.name.starts_with("unsharded/embedding") || buffer.name.starts_with("unsharded/head");
           if (buffer.name.starts_with("unsharded/") && !of_ends) gathered += buffer.bytes();
         }
         EXPECT_EQ(memory_of(request).unsharded, gathered)
