@@ -134,7 +134,8 @@ TEST(Session, SealsTheWholeMessage) {
     expect_closed(other);
   }
   expect_closed(message + '\0');
-  expect_closed(std::string(8, '\0') + message);  // the number of a frame lies before its message in what is sealed
+  expect_closed(std::string(8, '\0') +
+                message);  // the number of a frame lies before its message in what is sealed
   EXPECT_EQ(server.open(frame), message);
 }
 
