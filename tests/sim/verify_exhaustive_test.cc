@@ -95,11 +95,11 @@ class AllChains {
   AllChains(const Mesh& source, const Mesh& target, const Shape& shape, const CostModel& cost,
             double bound_bytes, const Layout& goal)
       : world_(source, target), cost_(cost), bound_bytes_(bound_bytes), goal_(goal) {
-    for (Layout& layout : all_layouts(source, shape, DType::f32, PartialLayouts::sum)) {
+    for (Layout& layout : all_layouts(source, shape, DType::f32, ReduceOp::sum)) {
       layouts_.emplace_back(std::move(layout));
     }
     if (source == target) return;
-    for (Layout& layout : all_layouts(target, shape, DType::f32, PartialLayouts::none)) {
+    for (Layout& layout : all_layouts(target, shape, DType::f32, std::nullopt)) {
       layouts_.emplace_back(std::move(layout));
     }
   }
