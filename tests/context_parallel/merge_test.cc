@@ -15,6 +15,7 @@
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/plan/plan_writer.h"
+#include "tests/support/any_case.h"
 #include "tests/support/attention_reference.h"
 #include "tests/support/values.h"
 
@@ -122,8 +123,8 @@ RC_GTEST_PROP(ManyParts, MergedAreAttentionOverAllKeys, ()) {
 
 // Without lse the parts are added.
 RC_GTEST_PROP(ManyParts, AddedAreTheirSum, ()) {
-  const auto count = *rc::gen::inRange<std::size_t>(2, 13);
-  const auto at_once = *rc::gen::inRange<std::size_t>(1, kMostMerged + 1);
+  const auto count = pick("count", rc::gen::inRange<std::size_t>(2, 13));
+  const auto at_once = pick("at_once", rc::gen::inRange<std::size_t>(1, kMostMerged + 1));
   RC_LOG() << count << " parts, " << at_once << " at once\n";
   const Shape shape = {2, 3, 2, 5};
   PlanWriter writer(0);
