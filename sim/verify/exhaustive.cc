@@ -37,13 +37,15 @@ std::pair<std::string, std::string> name_of(const Layout& layout) {
 }  // namespace
 
 ExhaustiveSearch::ExhaustiveSearch(const Mesh& source, const Mesh& target, const Shape& shape, DType dtype,
-                                   const CostModel& cost, double max_memory_factor)
-    : same_mesh_(source == target), world_(source, target), max_memory_factor_(max_memory_factor) {
-  for (const Layout& layout : all_layouts(source, shape, dtype, PartialLayouts::sum))
-    layouts_.emplace_back(layout);
+                                   const CostModel& cost, double max_memory_factor, ReduceOp reduction)
+    : same_mesh_(source == target),
+      reduction_(reduction),
+      world_(source, target),
+      max_memory_factor_(max_memory_factor) {
+  for (const Layout& layout : all_layouts(source, shape, dtype, reduction)) layouts_.emplace_back(layout);
   num_sources_ = layouts_.size();
   if (!same_mesh_) {
-    for (const Layout& layout : all_layouts(target, shape, dtype, PartialLayouts::none))
+    for (const Layout& layout : all_layouts(target, shape, dtype, std::nullopt))
       layouts_.emplace_back(layout);
   }
   for (std::size_t i = 0; i < layouts_.size(); ++i) number_of_[name_of(layouts_[i].layout)] = i;

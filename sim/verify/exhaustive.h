@@ -30,9 +30,12 @@ class ExhaustiveSearch {
   };
 
   // Prepares all pairs of a source layout on one mesh and a target layout on the same mesh, or on another
-  // (equal meshes are the same). Afterwards it is immutable: any number of threads may search.
+  // (equal meshes are the same). All partial placements have the one reduction. Afterwards it is immutable: any
+  // number of threads may search.
   ExhaustiveSearch(const Mesh& source, const Mesh& target, const Shape& shape, DType dtype,
-                   const CostModel& cost, double max_memory_factor = 1);
+                   const CostModel& cost, double max_memory_factor = 1, ReduceOp reduction = ReduceOp::sum);
+
+  ReduceOp reduction() const { return reduction_; }
 
   // The source mesh's layouts, then, where it is another, those of the target mesh.
   const std::vector<Written>& layouts() const { return layouts_; }
@@ -66,6 +69,7 @@ class ExhaustiveSearch {
   void find_moves(const CostModel& cost);
 
   bool same_mesh_;
+  ReduceOp reduction_;
   MeshPair world_;
   double max_memory_factor_;
   std::vector<Written> layouts_;
