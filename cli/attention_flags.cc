@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "cli/kernel_option_fields.h"
 #include "cli/redistribute_request.h"
 
 namespace cp::cli {
@@ -49,8 +50,6 @@ void add_mask_flags(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_documents(text); });
   add_field(app, flags, "--query-offset", "N", "Position of the first query among the keys [the ends align]",
             [](Job& job, Text text) { job.set_query_offset(parse_int(text, "--query-offset")); });
-  add_field(app, flags, "--dropout", "P", "Refused, with what works: no kernel has it",
-            [](Job& job, Text text) { job.set_dropout(parse_real("--dropout", text)); });
 }
 
 }  // namespace
@@ -58,6 +57,7 @@ void add_mask_flags(CLI::App& app, Flags& flags) {
 void add_problem_flags(CLI::App& app, Flags& flags) {
   add_shape_flags(app, flags);
   add_mask_flags(app, flags);
+  add_kernel_option_flags(app, flags);
 }
 
 void add_strategy_flags(CLI::App& app, Flags& flags) {

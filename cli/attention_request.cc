@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cli/flags.h"
+#include "cli/kernel_option_fields.h"
 #include "shared/base/error.h"
 #include "shared/mesh/mesh.h"
 #include "traces/types_proto.h"
@@ -36,7 +37,7 @@ AttentionProblem make_problem(const proto::Attention& job) {
   problem.causal = job.causal();
   if (job.has_window()) problem.window = job.window();
   if (job.has_query_offset()) problem.query_offset = job.query_offset();
-  if (job.has_dropout()) problem.dropout = job.dropout();
+  problem.options = kernel_options_of(job);
   if (!job.documents().empty()) {
     problem.cu_seqlens = value_of("--documents", job.documents(),
                                   [&] { return parse_ints(job.documents(), '/', "end of a document"); });

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "shared/base/digest.h"
 #include "shared/base/dtype.h"
 #include "shared/base/types.h"
+#include "shared/context_parallel/kernel_options.h"
 
 namespace cp {
 
@@ -45,9 +47,8 @@ struct AttentionProblem {
   std::vector<std::int64_t> cu_seqlens;
   std::optional<std::int64_t> query_offset;
 
-  // Named here so that they can be refused by name: no kernel has them.
-  double dropout = 0;
-  bool bias = false;
+  // What is asked for that no kernel has, with the value as text ("" where it has none): refused by name.
+  std::map<KernelOption, std::string> options;
 
   bool operator==(const AttentionProblem&) const = default;
 

@@ -224,14 +224,11 @@ std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Str
   const auto because = [&](const auto&... reason) {
     refusal.reason += str(refusal.reason.empty() ? "" : "; ", reason...);
   };
-  if (problem.dropout != 0) {
-    because("dropout=", problem.dropout, ": no kernel draws one mask whatever the split; use dropout=0");
-    refusal.problem.dropout = 0;
+  for (const auto& [option, value] : problem.options) {
+    const KernelOptionInfo& asked = info(option);
+    because(asked.name, value.empty() ? "" : "=", value, ": ", asked.reason, "; ", asked.instead);
   }
-  if (problem.bias) {
-    because("an arbitrary bias has no form that travels with rows; use causal, window or documents");
-    refusal.problem.bias = false;
-  }
+  refusal.problem.options.clear();
   if (!is_floating(problem.dtype) || !target.dtypes.contains(problem.dtype)) {
     because("dtype=", cp::name(problem.dtype), " has no attention kernel; use f32, bf16 or f16");
     refusal.problem.dtype = DType::f32;

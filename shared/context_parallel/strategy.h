@@ -111,8 +111,8 @@ struct Refusal {
   Strategy strategy;
 };
 
-// The one answer to "is this legal?", used by the command line, the planner and the tests. Refused are only: a
-// dropout, a bias, a dtype that no kernel of the target has, fewer query heads than ulysses_degree, and degrees
+// The one answer to "is this legal?", used by the command line, the planner and the tests. Refused are only:
+// what kernels of other systems take and none here does (kernel_options.h), a dtype that no kernel of the target has, fewer query heads than ulysses_degree, and degrees
 // (ulysses_degree, inner_ring) that do not divide the ranks. Never a length, documents, a window, kv_heads or a
 // balance. Throws InvalidInput where the problem itself makes no sense (validate_problem, cp < 1, a block < 1).
 std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Strategy& strategy,

@@ -2,8 +2,11 @@
 //   dq = sum over keys ds k,   dk = sum over queries ds q,   dv = sum over queries p dout.
 // Dao et al., "FlashAttention" (2022), appendix B.2.
 #include <algorithm>
-#include <cmath>
+#include <deque>
 #include <limits>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "shared/kernels/attention.h"
 #include "shared/kernels/attention_mask.h"
@@ -16,10 +19,11 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kTileKeys = 128;  // p and ds of 48 queries are 48 KiB
 
-// The rows of one panel, twice: as rows, padded to whole vectors, and as columns.
+// The rows of one panel, twice: as rows, padded to whole vectors, and as columns, or as columns of pairs (multiply_pairs()).
 struct PanelRows {
-  PanelRows(std::int64_t row_dim, const TileKernels& tiles)
+  PanelRows(std::int64_t row_dim, bool as_pairs, const TileKernels& tiles)
       : dim(row_dim),
+        pairs(as_pairs),
         width(tiles.width()),
         row_size(round_up(dim, tiles.lanes)),
         rows(width * row_size),
@@ -32,9 +36,12 @@ struct PanelRows {
       if ((wanted >> row & 1) != 0) from.load(begin + row, 1, rows.data() + row * row_size, row_size);
     }
     transpose(rows.data(), row_size, width, dim, columns.data(), width);
+    if (pairs) pack_pairs(columns.data(), dim, width, columns.data());
   }
 
-  const std::int64_t dim, width, row_size;
+  const std::int64_t dim;
+  const bool pairs;  // columns are pairs of bf16
+  const std::int64_t width, row_size;
   Floats rows, columns;
 };
 
@@ -63,14 +70,45 @@ class RowDeltas {
   mutable Floats values_;        // a row of out and one of dout
 };
 
-// The gradients of one batch and key head.
+// A panel of rows: what it reads, and its gradient.
+struct Panel {
+  Panel(PanelMask& mask_of, PanelRows queries_of, PanelRows douts_of, std::int64_t dq_size,
+        const TileKernels& tiles)
+      : mask(mask_of),
+        queries(std::move(queries_of)),
+        douts(std::move(douts_of)),
+        dq(dq_size),
+        dq_low(dq_size),
+        lse(tiles.width()),
+        delta(tiles.width()) {}
+
+  PanelMask& mask;
+  std::int64_t begin = 0, count = 0;  // rows
+  bool any = false;                   // whether any row has a gradient
+  PanelRows queries, douts;
+  Floats dq, dq_low;  // with a column for each row
+  Floats lse, delta;  // by row
+};
+
+// The gradients of keys or of values: of all of them, as sum and low, and of one tile by the panels of one group.
+struct KeySums {
+  KeySums(std::int64_t keys, std::int64_t tile_keys, std::int64_t row)
+      : row_size(row), sum(keys * row), low(keys * row), tile(std::min(tile_keys, keys) * row) {
+    for (Floats* sums : {&sum, &low}) std::fill_n(sums->data(), keys * row, 0.0f);
+  }
+
+  const std::int64_t row_size;
+  Floats sum, low, tile;
+};
+
+// The gradients of one batch and key head. Panels go in groups: a group's sums over its rows stay in the cache, and each is added
+// once to those of all rows.
 class BackwardPart {
  public:
   BackwardPart(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration,
-               std::int64_t part, const TileKernels& tiles, PanelMask& mask)
+               std::int64_t part, const TileKernels& tiles, std::span<PanelMask> masks)
       : kernel_(kernel),
         tiles_(tiles),
-        mask_(mask),
         scale_(static_cast<float>(kernel.softmax_scale)),
         batch_(part / kernel.k.shape[2]),
         kv_head_(part % kernel.k.shape[2]),
@@ -82,90 +120,148 @@ class BackwardPart {
         delta_(kernel, memory, iteration, batch_, kv_head_ * heads_, heads_),
         dk_(kernel.dk, memory, iteration, batch_, kv_head_, 1),
         dv_(kernel.dv, memory, iteration, batch_, kv_head_, 1),
-        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::both),
-        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::dim_sums),
-        queries_(q_.dim(), tiles),
-        douts_(dout_.dim(), tiles),
+        score_pairs_(multiplies_pairs(tiles, memory, kernel.q, kernel.k)),
+        value_pairs_(multiplies_pairs(tiles, memory, kernel.dout, kernel.v)),
+        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::both,
+           score_pairs_),
+        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::dim_sums,
+           value_pairs_),
         padded_dim_(round_up(q_.dim(), tiles.panel_rows)),
-        dq_columns_(width_ * padded_dim_),
+        dq_tile_(width_ * padded_dim_),
         dq_rows_(width_ * padded_dim_),
         scores_(width_ * std::min(kTileKeys, padded_keys_)),
         products_(width_ * std::min(kTileKeys, padded_keys_)),
-        dk_sums_(padded_keys_ * queries_.row_size),
-        dv_sums_(padded_keys_ * douts_.row_size),
-        row_lse_(width_),
-        row_delta_(width_) {}
+        dk_sums_(padded_keys_, kTileKeys, round_up(q_.dim(), tiles.lanes)),
+        dv_sums_(padded_keys_, kTileKeys, round_up(dout_.dim(), tiles.lanes)) {
+    for (PanelMask& mask : masks) {
+      group_.emplace_back(mask, PanelRows(q_.dim(), score_pairs_, tiles),
+                          PanelRows(dout_.dim(), value_pairs_, tiles), width_ * padded_dim_, tiles);
+    }
+  }
 
   void run() {
-    std::fill_n(dk_sums_.data(), padded_keys_ * queries_.row_size, 0.0f);
-    std::fill_n(dv_sums_.data(), padded_keys_ * douts_.row_size, 0.0f);
-    for (std::int64_t panel = 0; panel < mask_.panels(); ++panel) {
-      mask_.select(panel);
-      const std::int64_t begin = panel * width_, count = std::min(width_, q_.size() - begin);
-      const bool any = load_panel(begin, count);
-      if (!any && kernel_.accumulate_dq) continue;
-      std::fill_n(dq_columns_.data(), width_ * padded_dim_, 0.0f);
-      if (any) {
-        for (const std::int64_t tile : mask_.tiles()) add_tile(tile);
-      }
-      transpose(dq_columns_.data(), width_, padded_dim_, width_, dq_rows_.data(), padded_dim_);
-      dq_.store(begin, count, dq_rows_.data(), padded_dim_, kernel_.accumulate_dq);
+    const std::int64_t panels = (q_.size() + width_ - 1) / width_,
+                       group = static_cast<std::int64_t>(group_.size());
+    for (std::int64_t first = 0; first < panels; first += group) {
+      const std::int64_t count = std::min(group, panels - first);
+      tile_numbers_.clear();
+      for (std::int64_t i = 0; i < count; ++i) load(group_[static_cast<std::size_t>(i)], first + i);
+      std::sort(tile_numbers_.begin(), tile_numbers_.end());
+      tile_numbers_.erase(std::unique(tile_numbers_.begin(), tile_numbers_.end()), tile_numbers_.end());
+      for (const std::int64_t tile : tile_numbers_) add_tile(tile, count);
+      for (std::int64_t i = 0; i < count; ++i) store(group_[static_cast<std::size_t>(i)]);
     }
-    dk_.store(0, dk_.size(), dk_sums_.data(), queries_.row_size, kernel_.accumulate_dkv);
-    dv_.store(0, dv_.size(), dv_sums_.data(), douts_.row_size, kernel_.accumulate_dkv);
+    store(dk_, dk_sums_), store(dv_, dv_sums_);
   }
 
  private:
-  // Returns whether any row has a gradient. One has none if no slice shows it a key, or if no key had any weight: with an
-  // infinite lse all its p are 0.
-  bool load_panel(std::int64_t begin, std::int64_t count) {
-    float *lse = row_lse_.data(), *delta = row_delta_.data();
-    lse_.load(begin, count, lse, 1), delta_.load(begin, count, delta);
-    std::uint64_t wanted = mask_.rows();
+  // A row has no gradient if no slice shows it a key, or if no key had any weight: with an infinite lse all its p are 0.
+  void load(Panel& panel, std::int64_t number) {
+    panel.mask.select(number);
+    panel.begin = number * width_, panel.count = std::min(width_, q_.size() - panel.begin);
+    float *lse = panel.lse.data(), *delta = panel.delta.data();
+    lse_.load(panel.begin, panel.count, lse, 1), delta_.load(panel.begin, panel.count, delta);
+    std::uint64_t wanted = panel.mask.rows();
     for (std::int64_t row = 0; row < width_; ++row) {
-      if (row < count && lse[row] == -kInfinity) wanted &= ~(std::uint64_t{1} << row);
+      if (row < panel.count && lse[row] == -kInfinity) wanted &= ~(std::uint64_t{1} << row);
       if ((wanted >> row & 1) == 0) lse[row] = kInfinity, delta[row] = 0;
     }
-    if (wanted == 0) return false;
-    queries_.load(q_, begin, wanted), douts_.load(dout_, begin, wanted);
-    return true;
+    panel.any = wanted != 0;
+    if (!panel.any) return;
+    panel.queries.load(q_, panel.begin, wanted), panel.douts.load(dout_, panel.begin, wanted);
+    for (Floats* sums : {&panel.dq, &panel.dq_low}) std::fill_n(sums->data(), width_ * padded_dim_, 0.0f);
+    tile_numbers_.insert(tile_numbers_.end(), panel.mask.tiles().begin(), panel.mask.tiles().end());
   }
 
-  void add_tile(std::int64_t tile) {
+  void store(Panel& panel) {
+    if (!panel.any && kernel_.accumulate_dq) return;
+    if (panel.any) {
+      tiles_.round_sums(panel.dq.data(), panel.dq_low.data(), width_ * padded_dim_);
+      transpose(panel.dq.data(), width_, padded_dim_, width_, dq_rows_.data(), padded_dim_);
+    } else {
+      std::fill_n(dq_rows_.data(), width_ * padded_dim_, 0.0f);
+    }
+    dq_.store(panel.begin, panel.count, dq_rows_.data(), padded_dim_, kernel_.accumulate_dq);
+  }
+
+  void store(const HeadRows& to, KeySums& from) {
+    tiles_.round_sums(from.sum.data(), from.low.data(), padded_keys_ * from.row_size);
+    to.store(0, to.size(), from.sum.data(), from.row_size, kernel_.accumulate_dkv);
+  }
+
+  // What the first `count` panels of the group add, over the keys of one tile that any of them sees.
+  void add_tile(std::int64_t tile, std::int64_t count) {
     k_.pack(tile), v_.pack(tile);
-    const std::int64_t first_key = tile * kTileKeys;
-    for (const MaskRun& run : mask_.runs(tile)) {
-      const std::int64_t column = run.first_vector * tiles_.lanes, keys = run.end - run.begin;
-      float* scores = scores_.data() + (run.begin - first_key) * width_;
-      float* products = products_.data() + (run.begin - first_key) * width_;
-      const auto multiply = [&](const PackedRows& keys_of, const PanelRows& rows, std::int64_t dim,
-                                float* out) {
-        tiles_.multiply_panels({.a = keys_of.from(run.begin),
+    tile_begin_ = tile * kTileKeys;
+    std::int64_t begin = padded_keys_, end = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      Panel& panel = group_[static_cast<std::size_t>(i)];
+      if (!panel.any) continue;
+      const std::vector<MaskRun>& runs = panel.mask.runs(tile);
+      if (runs.empty()) continue;
+      std::fill_n(dq_tile_.data(), width_ * padded_dim_, 0.0f);
+      for (const MaskRun& run : runs) {
+        if (begin > end) begin = end = run.begin;
+        clear(begin, end, run);
+        begin = std::min(begin, run.begin), end = std::max(end, run.end);
+        add_run(panel, run);
+      }
+      tiles_.add_to(panel.dq.data(), panel.dq_low.data(), dq_tile_.data(), width_ * padded_dim_);
+    }
+    if (begin >= end) return;
+    for (KeySums* sums : {&dk_sums_, &dv_sums_}) {
+      const std::int64_t at = begin * sums->row_size;
+      tiles_.add_to(sums->sum.data() + at, sums->low.data() + at, in_tile(*sums, begin),
+                    (end - begin) * sums->row_size);
+    }
+  }
+
+  float* in_tile(KeySums& sums, std::int64_t key) const {
+    return sums.tile.data() + (key - tile_begin_) * sums.row_size;
+  }
+
+  // Zeros for the keys of the run that lie outside of [begin, end), which is in use, and for those between.
+  void clear(std::int64_t begin, std::int64_t end, const MaskRun& run) {
+    for (KeySums* sums : {&dk_sums_, &dv_sums_}) {
+      if (run.begin < begin)
+        std::fill_n(in_tile(*sums, run.begin), (begin - run.begin) * sums->row_size, 0.0f);
+      if (run.end > end) std::fill_n(in_tile(*sums, end), (run.end - end) * sums->row_size, 0.0f);
+    }
+  }
+
+  void add_run(Panel& panel, const MaskRun& run) {
+    const std::int64_t column = run.first_vector * tiles_.lanes, keys = run.end - run.begin;
+    float* scores = scores_.data() + (run.begin - tile_begin_) * width_;
+    float* products = products_.data() + (run.begin - tile_begin_) * width_;
+    const auto multiply = [&](const PackedRows& keys_of, const PanelRows& rows, float* out) {
+      const TileProduct product{.a = keys_of.from(run.begin),
                                 .a_panel = keys_of.from_panel(),
                                 .b = rows.columns.data() + column,
                                 .b_row = width_,
                                 .c = out + column,
                                 .c_row = width_,
                                 .rows = keys,
-                                .depth = dim,
-                                .vectors = run.vectors});
-      };
-      multiply(k_, queries_, q_.dim(), scores), multiply(v_, douts_, dout_.dim(), products);
-      tiles_.gradients({scores, run.all ? nullptr : mask_.of(run.begin), keys, run.first_vector, run.vectors},
-                       products, scale_, row_lse_.data(), row_delta_.data());
-      add_to_keys(run, products, queries_, dk_sums_);
-      add_to_keys(run, scores, douts_, dv_sums_);
-      add_to_queries(run, products);
-    }
+                                .depth = depth_of(rows.dim, rows.pairs),
+                                .vectors = run.vectors,
+                                .chain = kDimChain};
+      rows.pairs ? tiles_.multiply_pairs(product) : tiles_.multiply_panels(product);
+    };
+    multiply(k_, panel.queries, scores), multiply(v_, panel.douts, products);
+    tiles_.gradients(
+        {scores, run.all ? nullptr : panel.mask.of(run.begin), keys, run.first_vector, run.vectors}, products,
+        scale_, panel.lse.data(), panel.delta.data());
+    add_to_keys(run, products, panel.queries, dk_sums_);
+    add_to_keys(run, scores, panel.douts, dv_sums_);
+    add_to_queries(panel.mask, run, products);
   }
 
   // sums[key] += sum over the rows of weights[key][row] * rows[row].
-  void add_to_keys(const MaskRun& run, const float* weights, const PanelRows& rows, Floats& sums) {
+  void add_to_keys(const MaskRun& run, const float* weights, const PanelRows& rows, KeySums& sums) {
     const std::int64_t column = run.first_vector * tiles_.lanes;
     tiles_.multiply_tile({.a = weights + column,
                           .b = rows.rows.data() + column * rows.row_size,
                           .b_row = rows.row_size,
-                          .c = sums.data() + run.begin * rows.row_size,
+                          .c = in_tile(sums, run.begin),
                           .c_row = rows.row_size,
                           .rows = run.end - run.begin,
                           .depth = run.vectors * tiles_.lanes,
@@ -174,14 +270,14 @@ class BackwardPart {
   }
 
   // dq += ds k, without the keys that nobody sees: 0 times their values need not be 0.
-  void add_to_queries(const MaskRun& run, const float* ds) {
+  void add_to_queries(const PanelMask& mask, const MaskRun& run, const float* ds) {
     const std::int64_t column = run.first_vector * tiles_.lanes;
-    for_each_stretch(mask_, run, [&](std::int64_t begin, std::int64_t end) {
+    for_each_stretch(mask, run, [&](std::int64_t begin, std::int64_t end) {
       tiles_.multiply_panels({.a = k_.columns_from(begin),
                               .a_panel = k_.columns_panel(),
                               .b = ds + (begin - run.begin) * width_ + column,
                               .b_row = width_,
-                              .c = dq_columns_.data() + column,
+                              .c = dq_tile_.data() + column,
                               .c_row = width_,
                               .rows = padded_dim_,
                               .depth = end - begin,
@@ -192,7 +288,6 @@ class BackwardPart {
 
   const AttentionBackward& kernel_;
   const TileKernels& tiles_;
-  PanelMask& mask_;
   const std::int64_t width_ = tiles_.width();  // rows of a panel, columns of a tile
   const float scale_;
   const std::int64_t batch_, kv_head_, heads_;
@@ -200,13 +295,15 @@ class BackwardPart {
   const RowDeltas delta_;
   const HeadRows dk_, dv_;
   const std::int64_t padded_keys_ = round_up(dk_.size(), tiles_.panel_rows);
+  const bool score_pairs_, value_pairs_;  // multiplied in bf16: q k, and dout v
   PackedRows k_, v_;
-  PanelRows queries_, douts_;
   const std::int64_t padded_dim_;
-  // Of the current panel, with a column for each row; dq_rows_ as it is in memory.
-  Floats dq_columns_, dq_rows_, scores_, products_;
-  Floats dk_sums_, dv_sums_;  // by key
-  Floats row_lse_, row_delta_;
+  std::deque<Panel> group_;
+  std::vector<std::int64_t> tile_numbers_;  // that some panel of the group sees, ascending
+  std::int64_t tile_begin_ = 0;             // the first key of the current tile
+  Floats dq_tile_, dq_rows_, scores_,
+      products_;  // of one panel; dq_tile_ of one tile, dq_rows_ as it is in memory
+  KeySums dk_sums_, dv_sums_;
 };
 
 }  // namespace
@@ -214,11 +311,12 @@ class BackwardPart {
 void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration, Parts parts,
          const TileKernels& tiles) {
   if (parts.begin == parts.end) return;
-  PanelMask mask(kernel.slices,
-                 {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kTileKeys},
-                 tiles);
+  const PanelMask mask(
+      kernel.slices, {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kTileKeys},
+      tiles);
+  std::vector<PanelMask> masks(static_cast<std::size_t>(std::min(kGroupPanels, mask.panels())), mask);
   for (std::int64_t part = parts.begin; part < parts.end; ++part) {
-    BackwardPart(kernel, memory, iteration, part, tiles, mask).run();
+    BackwardPart(kernel, memory, iteration, part, tiles, masks).run();
   }
 }
 

@@ -14,6 +14,9 @@ namespace {
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kTileKeys =
     256;  // the scores of 48 queries are 48 KiB: they stay in the second-level cache
+// How far a score may lie above the one that the weights are relative to. Beyond it the sums are scaled down: seldom, so that the
+// roundings of scaling do not add up either. The weights of 2^60 keys stay far from overflow.
+constexpr float kHeadroom = 8;
 
 // The queries of one batch and key head.
 class ForwardPart {
@@ -29,24 +32,32 @@ class ForwardPart {
         q_(kernel.q, memory, iteration, batch_, kv_head_ * heads_, heads_),
         out_(kernel.out, memory, iteration, batch_, kv_head_ * heads_, heads_),
         lse_(as_rows(kernel.lse), memory, iteration, batch_, kv_head_ * heads_, heads_),
-        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::dim_sums),
-        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::row_sums),
+        pairs_(multiplies_pairs(tiles, memory, kernel.q, kernel.k)),
+        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::dim_sums,
+           pairs_),
+        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::row_sums,
+           false),
         padded_v_dim_(round_up(out_.dim(), tiles.panel_rows)),
         rows_(width_ * std::max(q_.dim(), padded_v_dim_)),
         queries_(width_ * q_.dim()),
         sums_(width_ * padded_v_dim_),
+        sums_low_(width_ * padded_v_dim_),
+        tile_sums_(width_ * padded_v_dim_),
         scores_(width_ * std::min(kTileKeys, round_up(kernel.k.shape[1], tiles.panel_rows))),
         greatest_(width_),
+        base_(width_),
         weights_(width_),
-        factors_(width_) {}
+        weights_low_(width_),
+        factors_(width_),
+        factors_low_(width_) {}
 
   void run() {
     for (std::int64_t panel = 0; panel < mask_.panels(); ++panel) {
       mask_.select(panel);
       const std::int64_t begin = panel * width_, count = std::min(width_, q_.size() - begin);
-      std::fill_n(greatest_.data(), width_, kNegativeInfinity);
-      std::fill_n(weights_.data(), width_, 0.0f);
-      std::fill_n(sums_.data(), width_ * padded_v_dim_, 0.0f);
+      for (Floats* scores : {&greatest_, &base_}) std::fill_n(scores->data(), width_, kNegativeInfinity);
+      for (Floats* weights : {&weights_, &weights_low_}) std::fill_n(weights->data(), width_, 0.0f);
+      for (Floats* sums : {&sums_, &sums_low_}) std::fill_n(sums->data(), width_ * padded_v_dim_, 0.0f);
       if (!mask_.tiles().empty()) load_queries(begin, count);
       for (const std::int64_t tile : mask_.tiles()) attend(tile);
       finish(begin, count);
@@ -61,33 +72,37 @@ class ForwardPart {
       if ((mask_.rows() >> row & 1) != 0) q_.load(begin + row, 1, rows_.data() + row * q_.dim(), q_.dim());
     }
     transpose(rows_.data(), q_.dim(), width_, q_.dim(), queries_.data(), width_);
+    if (pairs_) pack_pairs(queries_.data(), q_.dim(), width_, queries_.data());
   }
 
   void attend(std::int64_t tile) {
     k_.pack(tile), v_.pack(tile);
     const std::int64_t first_key = tile * kTileKeys;
     const std::vector<MaskRun>& runs = mask_.runs(tile);
-    std::copy_n(greatest_.data(), width_, factors_.data());
     for (const MaskRun& run : runs) {
       const std::int64_t column = run.first_vector * tiles_.lanes;
       float* scores = scores_.data() + (run.begin - first_key) * width_;
-      tiles_.multiply_panels({.a = k_.from(run.begin),
-                              .a_panel = k_.from_panel(),
-                              .b = queries_.data() + column,
-                              .b_row = width_,
-                              .c = scores + column,
-                              .c_row = width_,
-                              .rows = run.end - run.begin,
-                              .depth = q_.dim(),
-                              .vectors = run.vectors});
+      const TileProduct product{.a = k_.from(run.begin),
+                                .a_panel = k_.from_panel(),
+                                .b = queries_.data() + column,
+                                .b_row = width_,
+                                .c = scores + column,
+                                .c_row = width_,
+                                .rows = run.end - run.begin,
+                                .depth = depth_of(q_.dim(), pairs_),
+                                .vectors = run.vectors,
+                                .chain = kDimChain};
+      pairs_ ? tiles_.multiply_pairs(product) : tiles_.multiply_panels(product);
       tiles_.scale_scores(block(run, scores), scale_, greatest_.data());
     }
-    rescale();
+    rebase();
+    std::fill_n(tile_sums_.data(), width_ * padded_v_dim_, 0.0f);
     for (const MaskRun& run : runs) {
       float* scores = scores_.data() + (run.begin - first_key) * width_;
-      tiles_.exponentials(block(run, scores), greatest_.data(), weights_.data());
+      tiles_.exponentials(block(run, scores), base_.data(), weights_.data(), weights_low_.data());
       add_values(run, scores);
     }
+    tiles_.add_to(sums_.data(), sums_low_.data(), tile_sums_.data(), width_ * padded_v_dim_);
   }
 
   TileBlock block(const MaskRun& run, float* scores) const {
@@ -95,15 +110,25 @@ class ForwardPart {
             run.vectors};
   }
 
-  // What was summed so far, relative to the new maxima; factors_ holds the old ones.
-  void rescale() {
+  // Makes the weights relative to the greatest score where that lies too far above their base.
+  void rebase() {
+    const float* greatest = greatest_.data();
+    float *base = base_.data(), *factors = factors_.data();
+    bool any_sum = false;
     for (std::int64_t row = 0; row < width_; ++row) {
-      const float now = greatest_.data()[row];
-      factors_.data()[row] -= now == kNegativeInfinity ? 0 : now;
+      const bool far = greatest[row] > base[row] + kHeadroom;
+      any_sum |= far && base[row] != kNegativeInfinity;
+      factors[row] = far ? base[row] - greatest[row] : 0;
+      base[row] = far ? greatest[row] : base[row];
     }
-    tiles_.exponential(factors_.data(), factors_.data(), width_);
-    for (std::int64_t row = 0; row < width_; ++row) weights_.data()[row] *= factors_.data()[row];
-    tiles_.scale_columns({sums_.data(), nullptr, padded_v_dim_, 0, tiles_.vectors}, factors_.data());
+    if (!any_sum) return;
+    tiles_.exponential(factors, factors, width_);
+    for (Floats* weights : {&weights_, &weights_low_}) {
+      for (std::int64_t row = 0; row < width_; ++row) weights->data()[row] *= factors[row];
+    }
+    for (Floats* sums : {&sums_, &sums_low_}) {
+      tiles_.scale_columns({sums->data(), nullptr, padded_v_dim_, 0, tiles_.vectors}, factors, nullptr);
+    }
   }
 
   // The keys that nobody sees are left out: 0 times their values need not be 0.
@@ -114,7 +139,7 @@ class ForwardPart {
                               .a_panel = v_.columns_panel(),
                               .b = scores + (begin - run.begin) * width_ + column,
                               .b_row = width_,
-                              .c = sums_.data() + column,
+                              .c = tile_sums_.data() + column,
                               .c_row = width_,
                               .rows = padded_v_dim_,
                               .depth = end - begin,
@@ -124,15 +149,23 @@ class ForwardPart {
   }
 
   void finish(std::int64_t begin, std::int64_t count) {
-    float *sums = weights_.data(), *factors = factors_.data(), *lse = greatest_.data();
+    float *weights = weights_.data(), *factors = factors_.data(), *factors_low = factors_low_.data(),
+          *lse = greatest_.data();
     for (std::int64_t row = 0; row < width_; ++row) {
-      factors[row] = sums[row] == 0 ? 0 : 1 / sums[row];
-      lse[row] = sums[row] == 0 ? kNegativeInfinity : lse[row] + std::log(sums[row]);
+      const float low = weights_low_.data()[row];
+      const double weight = static_cast<double>(weights[row]) + static_cast<double>(low == low ? low : 0);
+      // In two parts: a rounding of it would be one of all values of the row alike, which their sum, delta, would keep.
+      const double factor = weight == 0 ? 0 : 1 / weight;
+      factors[row] = static_cast<float>(factor);
+      factors_low[row] = static_cast<float>(factor - static_cast<double>(factors[row]));
+      lse[row] = weight == 0 ? kNegativeInfinity
+                             : static_cast<float>(static_cast<double>(base_.data()[row]) + std::log(weight));
     }
-    tiles_.scale_columns({sums_.data(), nullptr, padded_v_dim_, 0, tiles_.vectors}, factors);
+    tiles_.round_sums(sums_.data(), sums_low_.data(), width_ * padded_v_dim_);
+    tiles_.scale_columns({sums_.data(), nullptr, padded_v_dim_, 0, tiles_.vectors}, factors, factors_low);
     transpose(sums_.data(), width_, padded_v_dim_, width_, rows_.data(), padded_v_dim_);
     for (std::int64_t row = 0; row < count; ++row) {
-      if (sums[row] == 0) std::fill_n(rows_.data() + row * padded_v_dim_, padded_v_dim_, 0.0f);
+      if (weights[row] == 0) std::fill_n(rows_.data() + row * padded_v_dim_, padded_v_dim_, 0.0f);
     }
     out_.store(begin, count, rows_.data(), padded_v_dim_);
     lse_.store(begin, count, lse, 1);
@@ -144,12 +177,13 @@ class ForwardPart {
   const float scale_;
   const std::int64_t batch_, kv_head_, heads_;
   const HeadRows q_, out_, lse_;
+  const bool pairs_;  // q and k are multiplied in bf16
   PackedRows k_, v_;
   const std::int64_t padded_v_dim_;
   // Of the current panel: rows as they are in memory; queries, sums and scores with a column for each row.
-  Floats rows_, queries_, sums_, scores_;
-  Floats greatest_, weights_,
-      factors_;  // by row: the greatest score, the sum of weights, and what rescales both sums
+  Floats rows_, queries_, sums_, sums_low_, tile_sums_, scores_;
+  // By row: the greatest score, the one that weights are relative to, the sum of weights, and what rescales both sums.
+  Floats greatest_, base_, weights_, weights_low_, factors_, factors_low_;
 };
 
 }  // namespace

@@ -52,28 +52,32 @@ class Rows {
   std::optional<HeadRows> lse_at_;
 };
 
-// Row i of `out` = its merge with that of the parts, each times its share of the weights.
-void merge_row(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t dim) {
+// Row i of `out` = its merge with that of the parts, each times its share of the weights. In double, but for what is stored: a rounded
+// share would be an error of all values of the row alike, and a merge for each part of a long sequence would add them up.
+void merge_row(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t dim, double* sums) {
   const auto has_keys = [i](Rows& part) { return part.lse(i) != kNegativeInfinity; };
   float greatest = out.lse(i);
   for (Rows& part : parts) greatest = std::max(greatest, part.lse(i));
   // Nothing to add; also keeps inf - inf away.
   if (std::none_of(parts.begin(), parts.end(), has_keys)) return;
-  float sum = std::exp(out.lse(i) - greatest);
-  const float old_weight = sum;
+  const auto weight = [&](Rows& part) {
+    return std::exp(static_cast<double>(part.lse(i)) - static_cast<double>(greatest));
+  };
+  double sum = weight(out);
   for (Rows& part : parts) {
-    if (has_keys(part)) sum += std::exp(part.lse(i) - greatest);
+    if (has_keys(part)) sum += weight(part);
   }
-  const float old_factor = old_weight / sum;
   float* const row = out.row(i);
-  for (std::int64_t d = 0; d < dim; ++d) row[d] *= old_factor;
+  const double old_factor = weight(out) / sum;
+  for (std::int64_t d = 0; d < dim; ++d) sums[d] = static_cast<double>(row[d]) * old_factor;
   for (Rows& part : parts) {
     if (!has_keys(part)) continue;
-    const float factor = std::exp(part.lse(i) - greatest) / sum;
+    const double factor = weight(part) / sum;
     const float* const added = part.row(i);
-    for (std::int64_t d = 0; d < dim; ++d) row[d] += added[d] * factor;
+    for (std::int64_t d = 0; d < dim; ++d) sums[d] += static_cast<double>(added[d]) * factor;
   }
-  out.lse(i) = greatest + std::log(sum);
+  for (std::int64_t d = 0; d < dim; ++d) row[d] = static_cast<float>(sums[d]);
+  out.lse(i) = static_cast<float>(static_cast<double>(greatest) + std::log(sum));
 }
 
 void add_rows(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t dim) {
@@ -87,6 +91,7 @@ void add_rows(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t 
 void run(const AttentionMerge& kernel, const HostMemory& memory, std::int64_t iteration) {
   const std::int64_t heads = kernel.out.shape[2], dim = kernel.out.shape[3];
   const bool has_lse = !is_absent(kernel.lse);
+  std::vector<double> sums(static_cast<std::size_t>(has_lse ? dim : 0));
   for (std::int64_t batch = 0; batch < kernel.out.shape[0] && heads > 0; ++batch) {
     std::vector<Rows> parts;
     parts.reserve(1 + kernel.more.size());
@@ -98,7 +103,7 @@ void run(const AttentionMerge& kernel, const HostMemory& memory, std::int64_t it
       for (Rows& part : parts) part.load(begin, count);
       out.load(begin, count);
       for (std::int64_t i = 0; i < count; ++i)
-        has_lse ? merge_row(parts, out, i, dim) : add_rows(parts, out, i, dim);
+        has_lse ? merge_row(parts, out, i, dim, sums.data()) : add_rows(parts, out, i, dim);
       out.store(begin, count);
     });
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "shared/kernels/elements.h"
 
@@ -120,17 +121,37 @@ void transpose(const float* in, std::int64_t in_row, std::int64_t rows, std::int
   }
 }
 
-PackedRows::PackedRows(const HeadRows& rows, const TileKernels& kernels, std::int64_t tile_rows, For use)
+bool multiplies_pairs(const TileKernels& tiles, const HostMemory& memory, const View& a, const View& b) {
+  return tiles.multiply_pairs != nullptr && memory.dtype(a) == DType::bf16 && memory.dtype(b) == DType::bf16;
+}
+
+void pack_pairs(const float* in, std::int64_t rows, std::int64_t columns, float* out) {
+  for (std::int64_t row = 0; row < rows; row += 2) {
+    const float *even = in + row * columns, *odd = even + columns;
+    float* pairs = out + row / 2 * columns;
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const std::uint32_t low = std::bit_cast<std::uint32_t>(even[column]) >> 16;
+      const std::uint32_t high = row + 1 < rows ? std::bit_cast<std::uint32_t>(odd[column]) & 0xffff0000u : 0;
+      pairs[column] = std::bit_cast<float>(low | high);
+    }
+  }
+}
+
+PackedRows::PackedRows(const HeadRows& rows, const TileKernels& kernels, std::int64_t tile_rows, For use,
+                       bool pairs)
     : rows_(rows),
       kernels_(&kernels),
       tile_rows_(tile_rows),
       padded_rows_(round_up(rows.size(), kernels.panel_rows)),
       padded_dim_(round_up(rows.dim(), kernels.panel_rows)),
+      depth_(depth_of(rows.dim(), pairs)),
       use_(use),
+      pairs_(pairs),
       packed_(static_cast<std::size_t>((rows.size() + tile_rows - 1) / tile_rows)),
-      dim_sums_(use == For::row_sums ? 0 : padded_rows_ * rows.dim()),
+      dim_sums_(use == For::row_sums ? 0 : padded_rows_ * depth_),
       row_sums_(use == For::dim_sums ? 0 : padded_rows_ * padded_dim_),
-      loaded_(std::min(tile_rows, padded_rows_) * padded_dim_) {}
+      loaded_(std::min(tile_rows, padded_rows_) * padded_dim_),
+      columns_(pairs ? kernels.panel_rows * rows.dim() : 0) {}
 
 void PackedRows::pack(std::int64_t tile) {
   if (packed_[static_cast<std::size_t>(tile)]) return;
@@ -143,8 +164,10 @@ void PackedRows::pack(std::int64_t tile) {
   rows_.load(begin, count, loaded, padded_dim_);
   if (use_ != For::row_sums) {
     for (std::int64_t row = 0; row < padded_count; row += panel_rows) {
-      transpose(loaded + row * padded_dim_, padded_dim_, panel_rows, dim,
-                dim_sums_.data() + (begin + row) * dim, panel_rows);
+      float* panel = dim_sums_.data() + (begin + row) * depth_;
+      transpose(loaded + row * padded_dim_, padded_dim_, panel_rows, dim, pairs_ ? columns_.data() : panel,
+                panel_rows);
+      if (pairs_) pack_pairs(columns_.data(), dim, panel_rows, panel);
     }
   }
   if (use_ != For::dim_sums) {

@@ -3,6 +3,10 @@
 // sources could hand the instructions of one machine to another.
 #pragma once
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #include "shared/kernels/tile_kernels.h"
 
 namespace cp {
@@ -16,10 +20,12 @@ constexpr int kLanes = 8, kVectors = 3, kPanelRows = 4;
 constexpr int kLanes = 4, kVectors = 2, kPanelRows = 4;
 #endif
 constexpr int kWidth = kLanes * kVectors;
+constexpr std::int64_t kSumRows = 16;  // weights that are summed up in a row; 16 such sums are a tile's
 
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
 typedef std::int32_t Integers __attribute__((vector_size(kLanes * sizeof(float))));
 typedef float Unaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
+typedef std::int32_t AliasingInteger __attribute__((may_alias));
 
 #define CP_INLINE inline __attribute__((always_inline))
 
@@ -28,67 +34,105 @@ CP_INLINE void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to
 CP_INLINE Vector fill(float value) { return value - Vector{}; }
 CP_INLINE Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 
-// ---- products ----
-
-// kPanelRows x kN vectors of c, which stay in registers. a(m, k) = a[m * kRow + k * kColumn].
-template <int kN, int kRow, int kColumn>
-CP_INLINE void multiply_registers(TileProduct product, const float* a, const float* b, float* c) {
-  Vector sums[kPanelRows][kN];
-#pragma GCC unroll 16
-  for (int m = 0; m < kPanelRows; ++m) {
-#pragma GCC unroll 4
-    for (int n = 0; n < kN; ++n) {
-      sums[m][n] = product.accumulate ? load(c + m * product.c_row + n * kLanes) : Vector{};
-    }
-  }
-  for (std::int64_t k = 0; k < product.depth; ++k) {
-    Vector row[kN];
-#pragma GCC unroll 4
-    for (int n = 0; n < kN; ++n) row[n] = load(b + n * kLanes);
-#pragma GCC unroll 16
-    for (int m = 0; m < kPanelRows; ++m) {
-      const Vector factor = fill(a[m * kRow]);
-#pragma GCC unroll 4
-      for (int n = 0; n < kN; ++n) sums[m][n] += factor * row[n];
-    }
-    a += kColumn;
-    b += product.b_row;
-  }
-#pragma GCC unroll 16
-  for (int m = 0; m < kPanelRows; ++m) {
-#pragma GCC unroll 4
-    for (int n = 0; n < kN; ++n) store(c + m * product.c_row + n * kLanes, sums[m][n]);
-  }
+// sum + low += term, where sum is the nearest float of both. What the addition rounds off is found exactly (Knuth's TwoSum) and
+// kept in low; only low's own additions round.
+CP_INLINE void add_exactly(float* sum, float* low, Vector term) {
+  const Vector before = load(sum), after = before + term, added = after - before;
+  store(low, load(low) + ((before - (after - added)) + (term - added)));
+  store(sum, after);
 }
 
-template <int kN, int kRow, int kColumn>
+// ---- products ----
+
+// How a term is made of an element of a and a row of b. Floats: a product.
+struct Products {
+  static CP_INLINE Vector broadcast(const float* a) { return fill(*a); }
+  static CP_INLINE void add(Vector& sum, Vector a, Vector b) { sum += a * b; }
+};
+
+#if defined(__AVX512BF16__)
+// Both are pairs of bf16, in the bits of a float: two products, each added in f32.
+struct PairProducts {
+  static CP_INLINE Vector broadcast(const float* a) {
+    return (Vector)(*reinterpret_cast<const AliasingInteger*>(a) - Integers{});
+  }
+  static CP_INLINE void add(Vector& sum, Vector a, Vector b) {
+    sum = (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+  }
+};
+#endif
+
+// kPanelRows x kN vectors of c, which stay in registers. a(m, k) = a[m * kRow + k * kColumn].
+template <class Terms, int kN, int kRow, int kColumn>
+CP_INLINE void multiply_registers(TileProduct product, const float* a, const float* b, float* c) {
+  bool add = product.accumulate;
+  std::int64_t left = product.depth;
+  do {
+    Vector sums[kPanelRows][kN];
+#pragma GCC unroll 16
+    for (int m = 0; m < kPanelRows; ++m) {
+#pragma GCC unroll 4
+      for (int n = 0; n < kN; ++n) sums[m][n] = Vector{};
+    }
+    // 80 terms are one chain of 80, and not one of 64 and a rest that costs as much to add.
+    const std::int64_t depth = left < product.chain * 3 / 2 ? left : product.chain;
+    for (std::int64_t k = 0; k < depth; ++k) {
+      Vector row[kN];
+#pragma GCC unroll 4
+      for (int n = 0; n < kN; ++n) row[n] = load(b + n * kLanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < kPanelRows; ++m) {
+        const Vector factor = Terms::broadcast(a + m * kRow);
+#pragma GCC unroll 4
+        for (int n = 0; n < kN; ++n) Terms::add(sums[m][n], factor, row[n]);
+      }
+      a += kColumn;
+      b += product.b_row;
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < kPanelRows; ++m) {
+#pragma GCC unroll 4
+      for (int n = 0; n < kN; ++n) {
+        float* out = c + m * product.c_row + n * kLanes;
+        store(out, add ? load(out) + sums[m][n] : sums[m][n]);
+      }
+    }
+    add = true;
+    left -= depth;
+  } while (left > 0);
+}
+
+template <class Terms, int kN, int kRow, int kColumn>
 void multiply_columns(TileProduct product, std::int64_t a_panel, std::int64_t first_vector) {
   const float* a = product.a;
   float* c = product.c + first_vector * kLanes;
   for (std::int64_t m = 0; m < product.rows; m += kPanelRows) {
-    multiply_registers<kN, kRow, kColumn>(product, a, product.b + first_vector * kLanes, c);
+    multiply_registers<Terms, kN, kRow, kColumn>(product, a, product.b + first_vector * kLanes, c);
     a += a_panel;
     c += kPanelRows * product.c_row;
   }
 }
 
-template <int kRow, int kColumn>
+template <class Terms, int kRow, int kColumn>
 void multiply(TileProduct product, std::int64_t a_panel) {
   for (std::int64_t done = 0; done < product.vectors;) {
     const std::int64_t left = product.vectors - done;
     const std::int64_t parts = (left + kVectors - 1) / kVectors;
     const std::int64_t next = (left + parts - 1) / parts;  // 4 vectors are 2 and 2, not 3 and 1
-    if (next == 1) multiply_columns<1, kRow, kColumn>(product, a_panel, done);
-    if (next == 2) multiply_columns<2, kRow, kColumn>(product, a_panel, done);
+    if (next == 1) multiply_columns<Terms, 1, kRow, kColumn>(product, a_panel, done);
+    if (next == 2) multiply_columns<Terms, 2, kRow, kColumn>(product, a_panel, done);
     if constexpr (kVectors == 3) {
-      if (next == 3) multiply_columns<3, kRow, kColumn>(product, a_panel, done);
+      if (next == 3) multiply_columns<Terms, 3, kRow, kColumn>(product, a_panel, done);
     }
     done += next;
   }
 }
 
-void multiply_panels(TileProduct product) { multiply<1, kPanelRows>(product, product.a_panel); }
-void multiply_tile(TileProduct product) { multiply<kWidth, 1>(product, kPanelRows * kWidth); }
+void multiply_panels(TileProduct product) { multiply<Products, 1, kPanelRows>(product, product.a_panel); }
+void multiply_tile(TileProduct product) { multiply<Products, kWidth, 1>(product, kPanelRows * kWidth); }
+#if defined(__AVX512BF16__)
+void multiply_pairs(TileProduct product) { multiply<PairProducts, 1, kPanelRows>(product, product.a_panel); }
+#endif
 
 // ---- exponentials ----
 
@@ -136,18 +180,23 @@ void scale_scores(TileBlock block, float scale, float* greatest) {
   }
 }
 
-void exponentials(TileBlock block, const float* greatest, float* sum) {
+void exponentials(TileBlock block, const float* base, float* sum, float* sum_low) {
   for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
     float* column = block.tile + v * kLanes;
-    Vector most = load(greatest + v * kLanes);
-    most = most == -__builtin_inff() ? Vector{} : most;
-    Vector total = load(sum + v * kLanes);
-    for (std::int64_t row = 0; row < block.rows; ++row) {
-      const Vector weight = exponential_of(load(column + row * kWidth) - most);
-      store(column + row * kWidth, weight);
-      total += weight;
+    Vector least = load(base + v * kLanes);
+    least = least == -__builtin_inff() ? Vector{} : least;
+    Vector total{};
+    for (std::int64_t first = 0; first < block.rows; first += kSumRows) {
+      const std::int64_t end = first + kSumRows < block.rows ? first + kSumRows : block.rows;
+      Vector part{};
+      for (std::int64_t row = first; row < end; ++row) {
+        const Vector weight = exponential_of(load(column + row * kWidth) - least);
+        store(column + row * kWidth, weight);
+        part += weight;
+      }
+      total += part;
     }
-    store(sum + v * kLanes, total);
+    add_exactly(sum + v * kLanes, sum_low + v * kLanes, total);
   }
 }
 
@@ -170,13 +219,26 @@ void gradients(TileBlock scores, float* products, float scale, const float* lse,
   }
 }
 
-void scale_columns(TileBlock block, const float* factors) {
+void scale_columns(TileBlock block, const float* factors, const float* factors_low) {
   for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
     float* column = block.tile + v * kLanes;
     const Vector factor = load(factors + v * kLanes);
+    const Vector low = factors_low == nullptr ? Vector{} : load(factors_low + v * kLanes);
     for (std::int64_t row = 0; row < block.rows; ++row) {
-      store(column + row * kWidth, load(column + row * kWidth) * factor);
+      const Vector value = load(column + row * kWidth), plain = value * factor, both = value * low + plain;
+      store(column + row * kWidth, both == both ? both : plain);  // an infinity stays one
     }
+  }
+}
+
+void add_to(float* sums, float* low, const float* terms, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes) add_exactly(sums + i, low + i, load(terms + i));
+}
+
+void round_sums(float* sums, const float* low, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const Vector sum = load(sums + i), total = sum + load(low + i);
+    store(sums + i, total == total ? total : sum);
   }
 }
 
@@ -198,10 +260,15 @@ constexpr TileKernels table(std::string_view name) {
   kernels.panel_rows = kPanelRows;
   kernels.multiply_panels = multiply_panels;
   kernels.multiply_tile = multiply_tile;
+#if defined(__AVX512BF16__)
+  kernels.multiply_pairs = multiply_pairs;
+#endif
   kernels.scale_scores = scale_scores;
   kernels.exponentials = exponentials;
   kernels.gradients = gradients;
   kernels.scale_columns = scale_columns;
+  kernels.add_to = add_to;
+  kernels.round_sums = round_sums;
   kernels.exponential = exponential;
   return kernels;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "shared/kernels/attention.h"
 #include "sim/ledger/mask_rule.h"
 #include "sim/run/attention_reference.h"
 
@@ -61,11 +62,12 @@ class Bounds {
         v_(roundoff(p_.dtype)),
         fused_forward_(uses_fused_attention(p_, AttentionPass::forward, target)),
         fused_backward_(uses_fused_attention(p_, AttentionPass::backward, target)),
+        chains_(target == host_target()),
         ranks_(request.ranks.size() > 1 ? static_cast<double>(request.ranks.size()) : 0),
         g_(request.strategy.input_dtype_gradients ? v_ : kUnit),
         m_(request.strategy.input_dtype_merge ? v_ : kUnit),
-        d_(static_cast<double>(p_.head_dim)),
-        dv_(static_cast<double>(p_.v_head_dim)),
+        d_(products(p_.head_dim)),
+        dv_(products(p_.v_head_dim)),
         scale_(std::abs(p_.scale())),
         scale_error_(scale_ == 0 ? 0
                                  : std::abs(static_cast<double>(static_cast<float>(scale_)) / scale_ - 1)),
@@ -100,11 +102,13 @@ class Bounds {
       if (e.n == 0) continue;
       const double p2 = data_.forward().row_p2[row], ds = sums.row_ds[row], ds2 = sums.row_ds2[row];
       e.dp2 = (dv_ + 4) * square(kUnit * dout[row] * v_norm_);
-      e.delta2 = (dv_ + 1) * square(kUnit * dout[row] * out[row]) + square(v_ * dout_out[row]) +
+      e.delta2 = (static_cast<double>(p_.v_head_dim) + 1) * square(kUnit * dout[row] * out[row]) +
+                 square(v_ * dout_out[row]) +
                  square(dout[row]) *
                      (square(most_v_ * partial_sum(1, p2)) * e.a2 + square(half_least_step(p_.dtype))) +
                  e.e2 * ds2 + 2 * e.h2 * (ds2 + square(dout[row] * out[row]) * p2);
-      const double once = e.lse2 + (e.n + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
+      const double once =
+          e.lse2 + (chain(e.n, kQueryChain) + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
       t.dq.rows[row] = most_k * (kGrowth * std::sqrt(e.w2 * ds2 + e.dp2 * p2 + once * square(ds) + e.delta2) +
                                  5 * e.c * ds + 2 * dout[row] * v_norm_ * e.n * kFlushed) +
                        least_steps(e.n);
@@ -117,6 +121,15 @@ class Bounds {
   }
 
  private:
+  // The length of the longest sum of `terms` terms that is made one after another.
+  double chain(double terms, std::int64_t longest) const {
+    return chains_ ? std::min(terms, static_cast<double>(longest)) : terms;
+  }
+  // The same of a product over so many dimensions.
+  double products(std::int64_t dim) const {
+    const auto terms = static_cast<double>(dim);
+    return std::min(terms, chain(terms, kScoreChain * (p_.dtype == DType::bf16 ? 2 : 1)) + terms / 32);
+  }
   // Of a fused backward pass: the square of the roundoff of its parts, and what so many parts may lose below the least number.
   double f2() const { return fused_backward_ ? square(v_) : 0; }
   double least_steps(double parts) const {
@@ -134,13 +147,19 @@ class Bounds {
     e.n = static_cast<double>(allowed.end - allowed.begin);
     if (e.n == 0) return e;
     const double u2 = square(kUnit), s = scale_ * q_norms_[row] * k_norm_, lse = s + std::log(e.n);
-    const double rounds = e.n + e.n / 128 + 4, merges = fused_forward_ ? std::max(e.n, ranks_) : ranks_;
+    const double merges = fused_forward_ ? std::max(e.n, ranks_) : ranks_;
+    const double values = chains_ ? chain(e.n, kForwardChain) : e.n + e.n / 128,
+                 weights = chains_ ? chain(e.n, kWeightChain) : values;
+    const double r2 = chains_ && s >= 4
+                          ? std::min(s / 4, 2 + std::log(e.n) / 8) * u2 * (25 + square(8 + std::log(e.n)))
+                          : 0;
     e.h2 = fused_forward_ ? square(v_) : 0;
     e.e2 = (d_ + 5) * u2 * square(s) + 16 * u2;
-    e.a2 = 2 * rounds * u2 + ranks_ * 2 * square(m_) + merges * (36 * u2 + 4 * u2 * square(lse)) +
+    e.a2 = (weights + values + 8) * u2 + 2 * r2 + ranks_ * 2 * square(m_) +
+           merges * ((chains_ ? 1 : 36) * u2 + 4 * u2 * square(lse)) +
            (fused_forward_ ? merges * 2 * u2 + square(v_) : 0);
-    e.lse2 = e.e2 * data_.forward().row_p2[row] + rounds * u2 + u2 * square(lse) + 4 * u2 +
-             merges * (u2 * square(lse) + 36 * u2);
+    e.lse2 = e.e2 * data_.forward().row_p2[row] + (weights + 8) * u2 + r2 + u2 * square(lse) +
+             merges * (u2 * square(lse) + (chains_ ? 0 : 36) * u2);
     e.w2 = (d_ + 6) * u2 * square(s) + u2 * square(s + lse) + 16 * u2 + f2();
     e.c = scale_error_ * s;
     return e;
@@ -155,7 +174,7 @@ class Bounds {
       const double queries = seen[row % seen.size()];
       if (queries == 0) continue;
       const double p = sums.key_p[row], p2 = sums.key_p2[row], ds = sums.key_ds[row], ds2 = sums.key_ds2[row];
-      const double once = (queries + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
+      const double once = (chain(queries, kKeyChain) + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
       t.dk.rows[row] =
           most_q *
               (kGrowth * std::sqrt(most.w2 * ds2 + most.row2 * p2 + once * square(partial_sum(ds, ds2))) +
@@ -184,6 +203,7 @@ class Bounds {
   const std::vector<KeyInterval> keys_;
   const double v_;
   const bool fused_forward_, fused_backward_;
+  const bool chains_;  // whether the target's kernels have sums of two levels
   const double ranks_, g_, m_, d_, dv_, scale_, scale_error_, most_v_;
   const std::vector<double> q_norms_;
   const double k_norm_, v_norm_;

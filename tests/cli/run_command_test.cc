@@ -1,7 +1,9 @@
 // cpsim run, from the outside.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -10,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "shared/context_parallel/kernel_options.h"
 #include "tests/cli/cpsim_process.h"
 
 namespace cp::cli {
@@ -72,6 +75,40 @@ TEST(RunCommand, ARefusedStrategysAlternativeRuns) {
               HasSubstr("ulysses(8) contiguous: refused: ulysses_degree=8 is more than the q_heads=6"));
   EXPECT_THAT(finished.out, HasSubstr("refused; this instead: exact"));
   EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+}
+
+// By flags and by fields of a scenario alike, with the reason and what works instead.
+TEST(RunCommand, OptionsThatNoKernelHasAreRefusedByName) {
+  const std::set<KernelOption> numbers = {KernelOption::dropout,         KernelOption::softcap,
+                                          KernelOption::sink_tokens,     KernelOption::prefix,
+                                          KernelOption::attention_chunk, KernelOption::sparse_mode},
+                               switches = {KernelOption::return_weights, KernelOption::skip_lse};
+  const std::string path = temporary("options.txtpb");
+  for (const KernelOptionInfo& option : kernel_options()) {
+    const std::string name(option.name);
+    std::string flag = "--" + name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const bool is_number = numbers.contains(option.option), is_switch = switches.contains(option.option);
+    const std::string value = is_switch ? "" : is_number ? "7" : "each";
+    const auto refused = [&](const Finished& finished) {
+      EXPECT_EQ(finished.exit_code, 2) << finished.out;
+      EXPECT_THAT(finished.err, HasSubstr(name + (value.empty() ? "" : "=" + value) + ": " +
+                                          std::string(option.reason) + "; " + std::string(option.instead)));
+    };
+    std::vector<std::string> flags = {"run", "--mesh", "cp=2", "--seq-len", "8", flag};
+    if (!is_switch) flags.push_back(value);
+    refused(cpsim(flags));
+    std::ofstream(path) << "run { mesh: 'cp=2' seq_len: 8 " << name << ": "
+                        << (is_switch   ? "true"
+                            : is_number ? value
+                                        : "'" + value + "'")
+                        << " }";
+    refused(cpsim({"run", "--scenario", path}));
+    if (!is_number) continue;
+    const Finished none = cpsim({"run", "--mesh", "cp=2", "--seq-len", "8", "--head-dim", "4", flag, "0"});
+    EXPECT_EQ(none.exit_code, 0) << none.err;
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(RunCommand, OneRefusedStrategyIsAnErrorThatSaysWhatWorks) {

@@ -1,10 +1,14 @@
 // Names, texts and legality.
 #include "shared/context_parallel/strategy.h"
 
+#include <set>
+#include <string_view>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "tests/support/messages.h"
 
 namespace cp::testing {
@@ -80,22 +84,33 @@ TEST(Legality, RefusalsNameTheValuesTheReasonAndWhatWorks) {
   strategy.ulysses_degree = 2, strategy.inner_ring = 3;
   expect_refused(problem, 8, strategy, "inner_ring=3 does not divide the ring of 4; use 2, of {1, 2, 4}");
   strategy = {};
-  problem.dropout = 0.1;
-  expect_refused(problem, 8, strategy, "dropout=0.1");
-  problem = small_problem();
-  problem.bias = true;
-  expect_refused(problem, 8, strategy, "bias");
-  problem = small_problem();
   problem.dtype = DType::i32;
   expect_refused(problem, 8, strategy, "dtype=i32 has no attention kernel; use f32, bf16 or f16");
 }
 
+// What kernels of other systems take is named as it was asked for, with the reason and what to do instead.
+TEST(Legality, OptionsThatNoKernelHasAreRefusedByName) {
+  std::set<std::string_view> names, reasons;
+  for (const KernelOptionInfo& option : kernel_options()) {
+    EXPECT_EQ(&info(option.option), &option) << option.name;
+    EXPECT_TRUE(names.insert(option.name).second) << option.name;
+    EXPECT_FALSE(option.reason.empty() || option.instead.empty()) << option.name;
+    AttentionProblem problem = small_problem();
+    problem.options[option.option] = "7";
+    expect_refused(problem, 8, {}, str(option.name, "=7: ", option.reason, "; ", option.instead).c_str());
+    problem.options[option.option] = "";
+    expect_refused(problem, 8, {}, str(option.name, ": ").c_str());
+  }
+  EXPECT_EQ(static_cast<std::size_t>(KernelOption::skip_lse) + 1, kernel_options().size());
+}
+
 TEST(Legality, SeveralReasonsAreNamedTogether) {
   AttentionProblem problem = small_problem();
-  problem.dropout = 0.5;
+  problem.options[KernelOption::dropout] = "0.5", problem.options[KernelOption::softcap] = "30";
   Strategy strategy;
   strategy.ulysses_degree = 5;
   expect_refused(problem, 8, strategy, "dropout=0.5");
+  expect_refused(problem, 8, strategy, "softcap=30");
   expect_refused(problem, 8, strategy, "ulysses_degree=5");
 }
 

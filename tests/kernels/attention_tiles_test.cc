@@ -86,7 +86,8 @@ struct Expected {
 
 // Counted in roundings of f32, relative to the sum of the absolute terms of each result:
 //   an exponential 4 (2 ulp); its argument |score| + 2 |lse|, of which lse is rounded where the backward pass reads it;
-//   a sum of n terms n; the rescaling between tiles of keys 6 each; products, quotient and logarithm up to 8 in all.
+//   a sum of n terms n, but no more than the chain of attention.h; scaling sums down 6 each time, which happens where scores rise by
+//   8, so for 1/4 of the greatest score, and once more for lse; products, quotient and logarithm up to 8 in all.
 Expected expected_of(const AttentionInputs& inputs) {
   const AttentionShape& shape = inputs.shape;
   Expected expected{testing::reference_forward(inputs),
@@ -102,11 +103,14 @@ Expected expected_of(const AttentionInputs& inputs) {
   for (const double lse : expected.forward.lse) {
     if (!std::isinf(lse)) greatest_lse = std::max(greatest_lse, std::abs(lse));
   }
-  const double tiles = static_cast<double>(shape.kv_len / 128 + 1), keys = static_cast<double>(shape.kv_len);
-  const double rows =
-      static_cast<double>(shape.q_len * shape.q_heads / std::max<std::int64_t>(1, shape.kv_heads));
+  const auto chain = [](std::int64_t terms, std::int64_t longest) {
+    return static_cast<double>(std::min(terms, longest));
+  };
+  const double keys = chain(shape.kv_len, kForwardChain), dq_keys = chain(shape.kv_len, kQueryChain),
+               rows =
+                   chain(shape.q_len * shape.q_heads / std::max<std::int64_t>(1, shape.kv_heads), kKeyChain);
   const double score = kScale * static_cast<double>(shape.head_dim) + greatest_lse;
-  const double weight = 4 + 6 * tiles + 8;  // of a weight in the forward pass
+  const double weight = 4 + 6 * std::floor(score / 4) + 8;  // of a weight in the forward pass
   const double p = 4 + score + 2 * greatest_lse + 8;
   const auto scaled = [](Values values, double factor) {
     for (double& value : values) value = std::abs(value) * factor;
@@ -127,7 +131,7 @@ Expected expected_of(const AttentionInputs& inputs) {
   AttentionInputs of_keys = inputs;
   of_keys.shape.v_head_dim = shape.head_dim;
   of_keys.v = absolute(inputs.k);
-  expected.dq_tolerance = scaled(testing::reference_forward(of_keys).out, ds * (keys + p) * kHalfUlp);
+  expected.dq_tolerance = scaled(testing::reference_forward(of_keys).out, ds * (dq_keys + p) * kHalfUlp);
   expected.dk_tolerance =
       scaled(testing::reference_backward(of_keys, absolute(inputs.q)).dv, ds * (rows + p) * kHalfUlp);
   return expected;
@@ -233,7 +237,7 @@ TEST(AttentionTiles, HeadDims) {
   for (const std::int64_t head_dim : {1, 3, 64, 80, 128}) {
     for (const std::int64_t v_head_dim : {1, 3, 64, 80, 128}) {
       const AttentionShape shape{1, 19, 37, 2, 1, head_dim, v_head_dim};
-      check({shape, one_slice(shape, Kind::causal, 18)});
+      check({shape, one_slice(shape, Kind::causal, 18)}, {Form{}, {DType::bf16, DType::f32}});
     }
   }
 }
@@ -348,6 +352,144 @@ TEST(AttentionTiles, LargeScores) {
     for (const TileKernels* tiles : tile_kernels()) {
       check_forward(inputs, problem.slices, all, Form{}, *tiles);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Scores that rise by 5 from tile to tile: sums are scaled down every second time. With the keys in the other order they never are.
+TEST(AttentionTiles, ScoresThatRiseOrFall) {
+  const AttentionShape shape{1, 50, 40 * 256, 1, 1, 1, 3};
+  for (const bool rise : {false, true}) {
+    Problem problem{shape, one_slice(shape, Kind::full)};
+    AttentionInputs inputs = inputs_of(problem);
+    for (std::size_t key = 0; key < inputs.k.size(); ++key) {
+      const std::size_t tile = key / 256;
+      inputs.k[key] = static_cast<double>(5 * (rise ? tile : 39 - tile));
+    }
+    std::fill(inputs.q.begin(), inputs.q.end(), 1);
+    inputs.softmax_scale = 1;
+    const auto forward = testing::reference_forward(inputs);
+    Expected all{forward, {}, {}, {}, {}, {}, {}, {}};
+    // Two sums of 256 terms; exponentials of 4, quotient, product. What was scaled down k times weighs exp(-8 k): 2 times count, each
+    // an exponential, a product, and the rounding of a difference of exact scores, none.
+    all.out_tolerance = Values(forward.out.size(), (2 * 256 + 2 * 4 + 2 + 2 * 2 * 5) * kHalfUlp);
+    for (const double lse : forward.lse) {
+      all.lse_tolerance.push_back((256 + 4 + 2 * 5 + std::abs(lse)) * kHalfUlp);
+    }
+    for (const TileKernels* tiles : tile_kernels())
+      check_forward(inputs, problem.slices, all, Form{}, *tiles);
+  }
+}
+
+// ---- errors and lengths ----
+
+// The error of a sum of n terms that are alike: a chain of c of them rounds partial sums that grow evenly to T = c/n of the whole, and the
+// squares of their roundings add up to (c/3) (u T)^2. All n/c chains make c^2/(3n) u^2, relative to the whole. The rest is `others`
+// roundings. Four times the root, as in sim/run/attention_tolerance.h. One long chain would have n/3 instead of c^2/(3n).
+double growth_bound(std::int64_t n, std::int64_t c, double others) {
+  const auto terms = static_cast<double>(n), chain = static_cast<double>(c);
+  return 4 * std::sqrt(chain * chain / (3 * terms) + others) * kHalfUlp;
+}
+
+// Scores are 0, so that all weights are 1 / n, and terms are between 0 and 1: nothing cancels.
+TEST(AttentionTiles, ErrorsDoNotGrowWithTheNumberOfKeys) {
+  constexpr std::int64_t kKeys = 16384, kDim = 64;
+  const AttentionShape shape{1, 3, kKeys, 1, 1, kDim, kDim};
+  AttentionInputs inputs = inputs_of({shape, one_slice(shape, Kind::full)});
+  std::fill(inputs.q.begin(), inputs.q.end(), 0);
+  for (Values* values : {&inputs.k, &inputs.v}) {
+    std::uint64_t state = 1;
+    for (double& value : *values) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      value = static_cast<double>(state >> 41) * 0x1p-23;  // exact in f32
+    }
+  }
+  inputs.softmax_scale = 1;
+  Values mean(static_cast<std::size_t>(kDim), 0), mean_key = mean;
+  for (std::size_t i = 0; i < inputs.v.size(); ++i) {
+    mean[i % kDim] += inputs.v[i] / kKeys, mean_key[i % kDim] += inputs.k[i] / kKeys;
+  }
+  for (const TileKernels* tiles : tile_kernels()) {
+    SCOPED_TRACE(tiles->name);
+    AttentionMemory attention(inputs);
+    const AttentionForward forward{attention.q,
+                                   attention.k,
+                                   attention.v,
+                                   attention.out,
+                                   attention.lse,
+                                   inputs.softmax_scale,
+                                   one_slice(shape, Kind::full)};
+    // With dout = 0 and delta = -1, ds = p, and dq is the mean of the keys.
+    const View dq = attention.like(attention.q, 0), dk = attention.like(attention.k, 0),
+               dv = attention.like(attention.v, 0);
+    const AttentionBackward backward{attention.q,
+                                     attention.k,
+                                     attention.v,
+                                     attention.like(attention.out, 0),
+                                     attention.rows(Values(3, std::log(static_cast<double>(kKeys)))),
+                                     attention.rows(Values(3, -1)),
+                                     dq,
+                                     dk,
+                                     dv,
+                                     inputs.softmax_scale,
+                                     one_slice(shape, Kind::full)};
+    attention.memory.with([&](const HostMemory& memory) {
+      run(forward, memory, 0, all_parts(forward), *tiles);
+      run(backward, memory, 0, all_parts(backward), *tiles);
+    });
+    const Values out = attention.values(attention.out), lse = attention.values(attention.lse),
+                 found = attention.values(dq);
+    // The sum of 16,384 ones is exact. The rest of out: both parts of a sum made one, the quotient, the product, all alike by 1.
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      EXPECT_NEAR(out[i] / mean[i % kDim], 1, growth_bound(kKeys, kForwardChain, 3));
+      // lse is rounded, and an exponential is of it: alike for all terms, up to |lse| + 4 roundings.
+      EXPECT_NEAR(found[i] / mean_key[i % kDim], 1,
+                  growth_bound(kKeys, kQueryChain, 3) + (std::log(double{kKeys}) + 4) * kHalfUlp);
+    }
+    for (const double each : lse) EXPECT_NEAR(each, std::log(double{kKeys}), 10 * kHalfUlp);
+  }
+}
+
+TEST(AttentionTiles, ErrorsDoNotGrowWithTheNumberOfQueries) {
+  constexpr std::int64_t kQueries = 16384, kDim = 64;
+  const AttentionShape shape{1, kQueries, 4, 1, 1, kDim, kDim};
+  AttentionInputs inputs = inputs_of({shape, one_slice(shape, Kind::full)});
+  std::fill(inputs.k.begin(), inputs.k.end(), 0);
+  Values douts(inputs.q.size());
+  for (Values* values : {&inputs.q, &douts}) {
+    std::uint64_t state = values == &douts ? 2 : 1;
+    for (double& value : *values) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      value = static_cast<double>(state >> 41) * 0x1p-23;
+    }
+  }
+  std::fill(inputs.v.begin(), inputs.v.end(), 0);
+  inputs.softmax_scale = 1;
+  Values sum_q(static_cast<std::size_t>(kDim), 0), sum_dout = sum_q;
+  for (std::size_t i = 0; i < douts.size(); ++i)
+    sum_q[i % kDim] += inputs.q[i], sum_dout[i % kDim] += douts[i];
+  for (const TileKernels* tiles : tile_kernels()) {
+    SCOPED_TRACE(tiles->name);
+    AttentionMemory attention(inputs);
+    const View dk = attention.like(attention.k, 0), dv = attention.like(attention.v, 0);
+    // With lse = 0 all p are 1, and with delta = -1 and v = 0 all ds are: dk and dv are plain sums of q and dout.
+    const AttentionBackward backward{attention.q,
+                                     attention.k,
+                                     attention.v,
+                                     attention.holding(attention.out, douts),
+                                     attention.rows(Values(kQueries, 0)),
+                                     attention.rows(Values(kQueries, -1)),
+                                     attention.like(attention.q, 0),
+                                     dk,
+                                     dv,
+                                     inputs.softmax_scale,
+                                     one_slice(shape, Kind::full)};
+    attention.memory.with(
+        [&](const HostMemory& memory) { run(backward, memory, 0, all_parts(backward), *tiles); });
+    const Values found_dk = attention.values(dk), found_dv = attention.values(dv);
+    for (std::size_t i = 0; i < found_dk.size(); ++i) {
+      EXPECT_NEAR(found_dk[i] / sum_q[i % kDim], 1, growth_bound(kQueries, kKeyChain, 1));
+      EXPECT_NEAR(found_dv[i] / sum_dout[i % kDim], 1, growth_bound(kQueries, kKeyChain, 1));
     }
   }
 }

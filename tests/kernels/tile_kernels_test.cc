@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -52,7 +53,8 @@ TEST_P(TileKernelsTest, ProductsEqualTheDefinition) {
   for (const bool a_is_tile : {false, true}) {
     for (const bool accumulate : {false, true}) {
       for (std::int64_t vectors = 1; vectors <= 2 * tiles().vectors + 2; ++vectors) {
-        for (const std::int64_t depth : {std::int64_t{0}, std::int64_t{1}, std::int64_t{5}, width}) {
+        for (const std::int64_t depth : a_is_tile ? std::vector<std::int64_t>{0, 1, 5, width}
+                                                  : std::vector<std::int64_t>{0, 1, 5, 63, 64, 95, 96, 129}) {
           const std::int64_t rows = 3 * panel, columns = vectors * lanes, b_row = columns + 3,
                              c_row = columns + lanes;
           const std::int64_t a_panel = panel * depth + 5;
@@ -70,14 +72,131 @@ TEST_P(TileKernelsTest, ProductsEqualTheDefinition) {
               }
             }
           }
-          const TileProduct product{a.data(), a_panel, b.data(), b_row,   c.data(),
-                                    c_row,    rows,    depth,    vectors, accumulate};
+          const TileProduct product{.a = a.data(),
+                                    .a_panel = a_panel,
+                                    .b = b.data(),
+                                    .b_row = b_row,
+                                    .c = c.data(),
+                                    .c_row = c_row,
+                                    .rows = rows,
+                                    .depth = depth,
+                                    .vectors = vectors,
+                                    .accumulate = accumulate};
           a_is_tile ? tiles().multiply_tile(product) : tiles().multiply_panels(product);
           ASSERT_EQ(c, expected) << "tile " << a_is_tile << " vectors " << vectors << " depth " << depth;
         }
       }
     }
   }
+}
+
+float pair_of(float low, float high) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(low) >> 16 |
+                              (std::bit_cast<std::uint32_t>(high) & 0xffff0000u));
+}
+
+// Integers up to 3 are exact in bf16.
+TEST_P(TileKernelsTest, ProductsOfPairsEqualTheDefinition) {
+  if (tiles().multiply_pairs == nullptr) GTEST_SKIP() << tiles().name << " has no products of bf16";
+  const std::int64_t panel = tiles().panel_rows, width = tiles().width(), rows = 2 * panel;
+  for (const std::int64_t pairs : {1, 3, 64}) {
+    const std::vector<float> a = random_integers(2 * pairs * rows, 1),
+                             b = random_integers(2 * pairs * width, 2);
+    std::vector<float> a_pairs, b_pairs, c(static_cast<std::size_t>(rows * width), kUntouched), expected = c;
+    const auto a_at = [&](std::int64_t m, std::int64_t k) {
+      return a[static_cast<std::size_t>(k * rows + m)];
+    };
+    const auto b_at = [&](std::int64_t k, std::int64_t n) {
+      return b[static_cast<std::size_t>(k * width + n)];
+    };
+    for (std::int64_t first = 0; first < rows; first += panel) {
+      for (std::int64_t k = 0; k < 2 * pairs; k += 2) {
+        for (std::int64_t m = first; m < first + panel; ++m) {
+          a_pairs.push_back(pair_of(a_at(m, k), a_at(m, k + 1)));
+        }
+      }
+    }
+    for (std::int64_t k = 0; k < 2 * pairs; k += 2) {
+      for (std::int64_t n = 0; n < width; ++n) b_pairs.push_back(pair_of(b_at(k, n), b_at(k + 1, n)));
+    }
+    for (std::int64_t m = 0; m < rows; ++m) {
+      for (std::int64_t n = 0; n < width; ++n) {
+        float& sum = expected[at(m, n)] = 0;
+        for (std::int64_t k = 0; k < 2 * pairs; ++k) sum += a_at(m, k) * b_at(k, n);
+      }
+    }
+    tiles().multiply_pairs({.a = a_pairs.data(),
+                            .a_panel = panel * pairs,
+                            .b = b_pairs.data(),
+                            .b_row = width,
+                            .c = c.data(),
+                            .c_row = width,
+                            .rows = rows,
+                            .depth = pairs,
+                            .vectors = tiles().vectors});
+    ASSERT_EQ(c, expected) << pairs << " pairs";
+  }
+}
+
+// Products of bf16 are added in f32: 1 + 2^-16 would be 1 in bf16.
+TEST_P(TileKernelsTest, ProductsOfPairsAreAddedInF32) {
+  if (tiles().multiply_pairs == nullptr) GTEST_SKIP() << tiles().name << " has no products of bf16";
+  const std::int64_t panel = tiles().panel_rows, width = tiles().width();
+  const std::vector<float> a(static_cast<std::size_t>(panel), pair_of(1, 0x1p-8f)),
+      b(static_cast<std::size_t>(width), pair_of(1, 0x1p-8f));
+  std::vector<float> c(static_cast<std::size_t>(panel * width));
+  tiles().multiply_pairs({.a = a.data(),
+                          .a_panel = panel,
+                          .b = b.data(),
+                          .b_row = width,
+                          .c = c.data(),
+                          .c_row = width,
+                          .rows = panel,
+                          .depth = 1,
+                          .vectors = tiles().vectors});
+  EXPECT_EQ(c, std::vector<float>(c.size(), 1 + 0x1p-16f));
+}
+
+// A sum and its low part lose nothing of what is added to them, however small beside the sum.
+TEST_P(TileKernelsTest, SumsInTwoPartsAreExact) {
+  constexpr float kTiny = 0x1p-20f;  // half of the last place of 16
+  constexpr int kTimes = 40;
+  const auto size = static_cast<std::size_t>(2 * tiles().width());
+  std::vector<float> sums(size, 16), low(size, 0);
+  const std::vector<float> terms(size, kTiny);
+  for (int time = 0; time < kTimes; ++time) {
+    tiles().add_to(sums.data(), low.data(), terms.data(), static_cast<std::int64_t>(size));
+  }
+  EXPECT_EQ(sums, std::vector<float>(size, 16));
+  tiles().round_sums(sums.data(), low.data(), static_cast<std::int64_t>(size));
+  EXPECT_EQ(sums, std::vector<float>(size, 16 + kTimes * kTiny));
+}
+
+// A term that is half of the last place of c is lost in c; 256 of them first make a sum of their own.
+TEST_P(TileKernelsTest, ProductsAreAddedAsAWhole) {
+  const std::int64_t panel = tiles().panel_rows, width = tiles().width(), depth = 256;
+  const std::vector<float> a(static_cast<std::size_t>(panel * depth), 1),
+      b(static_cast<std::size_t>(width * depth), 0x1p-20f);
+  std::vector<float> c(static_cast<std::size_t>(panel * width), 16);
+  tiles().multiply_panels({.a = a.data(),
+                           .a_panel = panel * depth,
+                           .b = b.data(),
+                           .b_row = width,
+                           .c = c.data(),
+                           .c_row = width,
+                           .rows = panel,
+                           .depth = depth,
+                           .vectors = tiles().vectors,
+                           .accumulate = true});
+  EXPECT_EQ(c, std::vector<float>(c.size(), 16 + 256 * 0x1p-20f));
+}
+
+TEST_P(TileKernelsTest, SumsThatOverflowStayInfinite) {
+  std::vector<float> sums(static_cast<std::size_t>(tiles().lanes), std::numeric_limits<float>::max()),
+      low(sums.size()), terms = sums;
+  tiles().add_to(sums.data(), low.data(), terms.data(), tiles().lanes);
+  tiles().round_sums(sums.data(), low.data(), tiles().lanes);
+  EXPECT_EQ(sums, std::vector<float>(sums.size(), kInfinity));
 }
 
 // In units of the last place of the exact value.
@@ -129,7 +248,8 @@ TEST_P(TileKernelsTest, SoftmaxOfABlockEqualsTheDefinition) {
     for (const bool masked : {false, true}) {
       const auto size = static_cast<std::size_t>(rows * width);
       std::vector<float> tile(size), weights(size, kUntouched),
-          greatest(static_cast<std::size_t>(width), -kInfinity), sums(static_cast<std::size_t>(width), 1);
+          greatest(static_cast<std::size_t>(width), -kInfinity), sums(static_cast<std::size_t>(width), 1),
+          low(static_cast<std::size_t>(width));
       for (std::size_t i = 0; i < size; ++i) tile[i] = static_cast<float>(i * 37 % 101) - 50;
       std::vector<std::uint64_t> mask;
       for (std::int64_t row = 0; row < rows; ++row) {
@@ -141,7 +261,7 @@ TEST_P(TileKernelsTest, SoftmaxOfABlockEqualsTheDefinition) {
       tiles().scale_scores(block, 0.5f, greatest.data());
       weights = tile;
       tiles().exponentials({weights.data(), nullptr, rows, first, tiles().vectors - first}, greatest.data(),
-                           sums.data());
+                           sums.data(), low.data());
       for (std::int64_t column = 0; column < width; ++column) {
         float most = -kInfinity;
         double sum = 1;
