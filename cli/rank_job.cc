@@ -7,7 +7,7 @@
 #include "cli/attention_request.h"
 #include "cli/redistribute_request.h"
 #include "shared/base/error.h"
-#include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
 #include "sim/run/attention_run.h"
 #include "sim/run/attention_tolerance.h"
 #include "sim/run/redistribute_run.h"
@@ -21,12 +21,16 @@ namespace {
 class RedistributeRank : public RankJob {
  public:
   RedistributeRank(const RedistributeRequest& request, Rank rank)
+      : RedistributeRank(plan_request(request), request, rank) {}
+
+  RedistributeRank(Gradient planned, const RedistributeRequest& request, Rank rank)
       : rank_(rank),
-        redistribution_(plan_redistribution(request.source, request.target, request.options)),
-        shards_(redistribution_, request.seed) {
+        redistribution_(std::move(planned.redistribution)),
+        shards_(redistribution_, request.seed, planned.scale) {
     const Mesh &source = redistribution_.source.mesh, &target = redistribution_.target.mesh;
     const bool member = source.contains(rank) || target.contains(rank);
-    Plan plan = lower(redistribution_, member ? rank : source.ranks().front(), request.device_target);
+    Plan plan = lower_scaled(redistribution_, planned.scale, member ? rank : source.ranks().front(),
+                             request.device_target);
     inputs_.push_back(plan.inputs);
     if (member) passes_.push_back(std::move(plan));
   }
@@ -176,9 +180,9 @@ std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& d
     sim::RedistributeRunOptions options;
     options.schedule = request.schedule, options.seed = request.seed, options.digests = true;
     options.target = request.device_target;
-    return sim::run_redistribution(plan_redistribution(request.source, request.target, request.options),
-                                   options)
-        .traces;
+    const Gradient planned = plan_request(request);
+    options.scale = planned.scale;
+    return sim::run_redistribution(planned.redistribution, options).traces;
   }
   if (scenario.job_case() != proto::Scenario::kRun) refuse_job(scenario);
   const AttentionOfOne attention = attention_of(scenario.run(), device);

@@ -43,6 +43,41 @@ Enum parse_enum(std::string_view flag, std::string_view text) {
   throw InvalidInput(str(flag, " ", text, " is unknown; use ", join(known, " or ")));
 }
 
+std::optional<GradientRule> gradient_rule(proto::Redistribute::Gradient gradient) {
+  switch (gradient) {
+    case proto::Redistribute::adjoint:
+      return GradientRule::adjoint;
+    case proto::Redistribute::replicated:
+      return GradientRule::replicated;
+    default:
+      return std::nullopt;
+  }
+}
+
+GradScale grad_scale(proto::Redistribute::GradientScale scale) {
+  switch (scale) {
+    case proto::Redistribute::up:
+      return GradScale::up;
+    case proto::Redistribute::down:
+      return GradScale::down;
+    default:
+      return GradScale::none;
+  }
+}
+
+void add_gradient(const proto::Redistribute& job, RedistributeRequest& request) {
+  request.gradient = gradient_rule(job.gradient());
+  const std::string& word = proto::Redistribute::GradientScale_Name(job.gradient_scale());
+  if (!request.gradient && job.gradient_scale() != proto::Redistribute::none) {
+    throw InvalidInput(
+        str("--gradient-scale ", word,
+            " scales a gradient, and none is asked for; add --gradient replicated (or adjoint)"));
+  }
+  request.gradient_scale = value_of("--gradient-scale", word, [&] {
+    return grad_scale_factor(grad_scale(job.gradient_scale()), request.source, request.target);
+  });
+}
+
 }  // namespace
 
 RedistributeRequest make_request(const proto::Redistribute& job, const Target& device) {
@@ -60,9 +95,11 @@ RedistributeRequest make_request(const proto::Redistribute& job, const Target& d
   const auto layout = [&](std::string_view flag, const std::string& text, const Mesh& on) {
     return value_of(flag, text, [&] { return parse_layout(text, on, shape, dtype); });
   };
-  RedistributeRequest request{
-      layout("--from", job.from(), mesh), layout("--to", job.to(), to_mesh), {}, {}, job.seed(),
-      target_of(job.target(), device)};
+  RedistributeRequest request{.source = layout("--from", job.from(), mesh),
+                              .target = layout("--to", job.to(), to_mesh),
+                              .options = {},
+                              .seed = job.seed(),
+                              .device_target = target_of(job.target(), device)};
   request.options.cost = cost_model(job.cost());
   require_axes(request.options.cost, mesh, to_mesh);
   request.options.objective =
@@ -71,7 +108,25 @@ RedistributeRequest make_request(const proto::Redistribute& job, const Target& d
   if (job.travel_dtype() != 0)
     request.options.travel_dtype = from_proto(job.travel_dtype(), {path, "travel_dtype"});
   if (job.schedule() == proto::Redistribute::baton) request.schedule = sim::Schedule::baton;
+  add_gradient(job, request);
   return request;
+}
+
+RedistributeOptions planning_options(const RedistributeRequest& request) {
+  RedistributeOptions options = request.options;
+  if (!request.gradient) return options;
+  if (!options.travel_dtype) options.travel_dtype = request.target.dtype;
+  return options;
+}
+
+Gradient plan_request(const RedistributeRequest& request) {
+  if (!request.gradient) return {plan_redistribution(request.source, request.target, request.options), 1};
+  GradientOptions options;
+  options.redistribute = request.options;
+  options.rule = *request.gradient;
+  options.backward_dtype = request.options.travel_dtype;
+  options.scale = request.gradient_scale;
+  return plan_gradient(request.source, request.target, options);
 }
 
 Shape parse_shape(std::string_view text) {
@@ -93,6 +148,14 @@ proto::Redistribute::Objective parse_objective(std::string_view text) {
 
 proto::Redistribute::Schedule parse_schedule(std::string_view text) {
   return parse_enum<proto::Redistribute::Schedule>("--schedule", text);
+}
+
+proto::Redistribute::Gradient parse_gradient(std::string_view text) {
+  return parse_enum<proto::Redistribute::Gradient>("--gradient", text);
+}
+
+proto::Redistribute::GradientScale parse_gradient_scale(std::string_view text) {
+  return parse_enum<proto::Redistribute::GradientScale>("--gradient-scale", text);
 }
 
 }  // namespace cp::cli

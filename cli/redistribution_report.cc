@@ -71,7 +71,12 @@ std::int64_t wire_bytes(const Redistribution& r) {
   return bytes;
 }
 
-std::string steps_text(const Redistribution& r) {
+std::string scale_text(double scale) { return fmt::format("scale x{:.6g}", scale); }
+
+double total_us(const Explanation& e, const Redistribution& r) { return r.time_us + e.scale_time_us; }
+
+std::string steps_text(const Explanation& e) {
+  const Redistribution& r = e.chosen;
   const bool padded = is_padded(r);
   std::vector<Column> columns = {{"step", Align::right},
                                  {"kind"},
@@ -97,7 +102,11 @@ std::string steps_text(const Redistribution& r) {
          placements_to_string(step.move.from), placements_to_string(step.move.to)},
         step.bytes_received_max, step.bytes_received_total, step.wire_bytes_received_total, step.time_us);
   }
-  add({"", "total", "", "", ""}, r.bytes_received_max, r.bytes_received_total, wire_bytes(r), r.time_us);
+  if (e.scale != 1) {
+    const std::string at = placements_to_string(r.target);
+    add({str(r.steps.size() + 1), scale_text(e.scale), "-", at, at}, 0, 0, 0, e.scale_time_us);
+  }
+  add({"", "total", "", "", ""}, r.bytes_received_max, r.bytes_received_total, wire_bytes(r), total_us(e, r));
   return table.text();
 }
 
@@ -115,20 +124,20 @@ std::string ratio_text(double time_us, double chosen_us) {
 // Why the plan is not another one that comes to mind.
 std::string alternatives_text(const Explanation& e) {
   std::string text;
-  const auto add = [&](std::string_view question, double time_us, std::int64_t peak_bytes,
+  const auto add = [&](std::string_view question, double time, std::int64_t peak_bytes,
                        const std::string& note) {
-    text += fmt::format("{} {}{}, peak {} a rank{}\n", question, human_us(time_us),
-                        ratio_text(time_us, e.chosen.time_us), human_bytes(peak_bytes), note);
+    text += fmt::format("{} {}{}, peak {} a rank{}\n", question, human_us(time),
+                        ratio_text(time, total_us(e, e.chosen)), human_bytes(peak_bytes), note);
   };
   if (e.direct) {
     add(e.leanest_is_direct ? "why not one direct exchange, the leanest plan?"
                             : "why not one direct exchange?",
-        e.direct->time_us, e.direct->peak_bytes,
+        total_us(e, *e.direct), e.direct->peak_bytes,
         e.direct->peak_bytes <= e.direct->bound_bytes ? "" : ", above the bound");
   }
   if (e.leanest && !e.leanest_is_direct) {
-    add("why not the leanest plan?", e.leanest->time_us, e.leanest->peak_bytes,
-        str(": ", chain_text(*e.leanest)));
+    add("why not the leanest plan?", total_us(e, *e.leanest), e.leanest->peak_bytes,
+        str(": ", chain_text(*e.leanest, e.scale)));
   }
   return text;
 }
@@ -148,8 +157,8 @@ std::string pareto_text(const Explanation& e) {
                {"peak a rank", Align::right},
                {"chain"}});
   const auto add = [&](const Redistribution& r, bool chosen) {
-    table.add_row({chosen ? "*" : "", human_us(r.time_us), human_bytes(r.bytes_received_max),
-                   human_bytes(r.peak_bytes), chain_text(r)});
+    table.add_row({chosen ? "*" : "", human_us(total_us(e, r)), human_bytes(r.bytes_received_max),
+                   human_bytes(r.peak_bytes), chain_text(r, e.scale)});
   };
   bool found = false;
   for (const Redistribution& r : e.pareto) {
@@ -163,16 +172,16 @@ std::string pareto_text(const Explanation& e) {
                      e.objective == Objective::time ? "time" : "bytes", table.text());
 }
 
-ordered_json totals_json(const Redistribution& r) {
+ordered_json totals_json(const Explanation& e, const Redistribution& r) {
   return {{"bytes_received_max", r.bytes_received_max},
           {"bytes_received_total", r.bytes_received_total},
           {"wire_bytes_received_total", wire_bytes(r)},
-          {"time_us", r.time_us},
+          {"time_us", total_us(e, r)},
           {"peak_bytes", r.peak_bytes},
           {"bound_bytes", r.bound_bytes}};
 }
 
-ordered_json steps_json(const Redistribution& r) {
+ordered_json steps_json(const Explanation& e, const Redistribution& r) {
   ordered_json steps = ordered_json::array();
   for (const RedistributionStep& step : r.steps) {
     steps.push_back({{"kind", name(step.move.kind)},
@@ -184,33 +193,44 @@ ordered_json steps_json(const Redistribution& r) {
                      {"wire_bytes_received_total", step.wire_bytes_received_total},
                      {"time_us", step.time_us}});
   }
+  if (e.scale != 1) {
+    const std::string at = placements_to_string(r.target);
+    steps.push_back({{"kind", "scale"},
+                     {"factor", e.scale},
+                     {"mesh_axes", ordered_json::array()},
+                     {"from", at},
+                     {"to", at},
+                     {"bytes_received_max", 0},
+                     {"bytes_received_total", 0},
+                     {"wire_bytes_received_total", 0},
+                     {"time_us", e.scale_time_us}});
+  }
   return steps;
 }
 
 }  // namespace
 
-std::string chain_text(const Redistribution& redistribution) {
+std::string chain_text(const Redistribution& redistribution, double scale) {
   std::string text;
   for (const RedistributionStep& step : redistribution.steps) {
     text += fmt::format("{}{}", text.empty() ? "" : " > ", name(step.move.kind));
     if (!step.move.axes.empty()) text += fmt::format("({})", join(axis_names(step.move)));
   }
+  if (scale != 1) text += fmt::format("{}{}", text.empty() ? "" : " > ", scale_text(scale));
   return text.empty() ? "nothing to do" : text;
 }
 
 std::string report_text(const Explanation& e) {
   std::string text = header_text(e) + "\n";
-  if (e.chosen.steps.empty()) {
+  if (e.chosen.steps.empty() && e.scale == 1) {
     const bool casts = e.chosen.source.dtype != e.chosen.target.dtype;
     text += fmt::format(
         "no steps: both layouts are the same index maps, every rank already holds what it is to hold{}\n",
         casts ? ", but for a cast" : "");
   } else {
-    text += steps_text(e.chosen);
+    text += steps_text(e);
   }
   text += memory_text(e);
-  if (e.gradient_scale != 1)
-    text += fmt::format("multiply the incoming gradient by {:.6g} (averages)\n", e.gradient_scale);
   if (!e.pareto.empty()) return text + pareto_text(e);
   return text + alternatives_text(e);
 }
@@ -225,15 +245,16 @@ ordered_json report_json(const Explanation& e) {
                        {"from", placements_to_string(r.source)},
                        {"to", placements_to_string(r.target)},
                        {"objective", e.objective == Objective::time ? "time" : "bytes"}};
-  if (!e.gradient_of.empty()) json["gradient"] = {{"of", e.gradient_of}, {"scale", e.gradient_scale}};
-  json["steps"] = steps_json(r);
-  json["totals"] = totals_json(r);
+  if (!e.gradient_of.empty()) json["gradient"] = {{"of", e.gradient_of}, {"scale", e.scale}};
+  json["steps"] = steps_json(e, r);
+  json["totals"] = totals_json(e, r);
   if (e.direct) {
-    json["direct_exchange"] = {{"steps", steps_json(*e.direct)}, {"totals", totals_json(*e.direct)}};
+    json["direct_exchange"] = {{"steps", steps_json(e, *e.direct)}, {"totals", totals_json(e, *e.direct)}};
   }
-  if (e.leanest) json["leanest"] = {{"steps", steps_json(*e.leanest)}, {"totals", totals_json(*e.leanest)}};
+  if (e.leanest)
+    json["leanest"] = {{"steps", steps_json(e, *e.leanest)}, {"totals", totals_json(e, *e.leanest)}};
   for (const Redistribution& other : e.pareto) {
-    json["pareto"].push_back({{"steps", steps_json(other)}, {"totals", totals_json(other)}});
+    json["pareto"].push_back({{"steps", steps_json(e, other)}, {"totals", totals_json(e, other)}});
   }
   return json;
 }

@@ -18,7 +18,9 @@ struct Explanation {
   Objective objective = Objective::time;
   double max_memory_factor = 1;
   std::string gradient_of = {};  // the forward redistribution when this is its backward; else empty
-  double gradient_scale = 1;     // what the gradient is still to be multiplied with
+  // The Scale that every plan ends with: of gradients; 1: none.
+  double scale = 1;
+  double scale_time_us = 0;
   // Other plans, where they differ from the chosen one.
   std::optional<Redistribution> direct = {};
   std::optional<Redistribution> leanest = {};
@@ -26,8 +28,8 @@ struct Explanation {
   std::vector<Redistribution> pareto = {};  // --pareto: fastest first
 };
 
-// "all_gather(tp) > all_to_all(dp,cp)"; "nothing to do" without steps.
-std::string chain_text(const Redistribution& redistribution);
+// "all_gather(tp) > all_to_all(dp,cp)", with a scale " > scale x0.25"; "nothing to do" without steps.
+std::string chain_text(const Redistribution& redistribution, double scale = 1);
 
 std::string report_text(const Explanation& explanation);
 // `steps` and `totals`, and what the text says beside them.

@@ -74,16 +74,43 @@ class Job::Impl {
 
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
                     RankTrace* trace) {
+    if (!has_part(in, out)) return;
     Hasher hasher;
     hasher.add(std::string_view("redistribute")).add(environment_.rank);
-    hash(hash(hash(hasher, in.layout), out.layout), options.cost);
-    if (!in.layout.mesh.contains(environment_.rank) && !out.layout.mesh.contains(environment_.rank)) return;
-    hasher.add(static_cast<int>(options.objective)).add(options.max_memory_factor);
-    hasher.add(options.travel_dtype ? name(*options.travel_dtype) : std::string_view())
-        .add(static_cast<int>(options.partial_rule));
-    const Plan& plan = plans_.get(hasher.digest(), [&] {
+    hash(hash(hasher, in.layout), out.layout);
+    run(add(hasher, options), in, out, trace, [&] {
       return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank, device_->target());
     });
+  }
+
+  void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
+                             const DTensor& grad_in, const GradientOptions& options, RankTrace* trace) {
+    if (!has_part(grad_out, grad_in)) return;
+    Hasher hasher;
+    hasher.add(std::string_view("redistribute_backward")).add(environment_.rank);
+    // What backward_plan() compares the tensors with follows from these layouts, but not the tensors' own.
+    for (const Layout* layout : {&in, &out, &grad_out.layout, &grad_in.layout}) hash(hasher, *layout);
+    hasher.add(grad_out.size_bytes).add(grad_in.size_bytes);
+    hasher.add(static_cast<int>(options.rule)).add(options.scale);
+    hasher.add(options.backward_dtype ? name(*options.backward_dtype) : std::string_view());
+    run(add(hasher, options.redistribute), grad_out, grad_in, trace, [&] {
+      return backward_plan(environment_.rank, in, out, grad_out, grad_in, options, device_->target());
+    });
+  }
+
+  bool has_part(const DTensor& in, const DTensor& out) const {
+    return in.layout.mesh.contains(environment_.rank) || out.layout.mesh.contains(environment_.rank);
+  }
+
+  static Hasher& add(Hasher& hasher, const RedistributeOptions& options) {
+    hash(hasher, options.cost).add(static_cast<int>(options.objective)).add(options.max_memory_factor);
+    return hasher.add(options.travel_dtype ? name(*options.travel_dtype) : std::string_view())
+        .add(static_cast<int>(options.partial_rule));
+  }
+
+  template <class Make>
+  void run(const Hasher& key, const DTensor& in, const DTensor& out, RankTrace* trace, const Make& make) {
+    const Plan& plan = plans_.get(key.digest(), make);
     const Bindings bindings = {{kRedistributeInput, in.data, in.size_bytes},
                                {kRedistributeOutput, out.data, out.size_bytes}};
     execute(plan, *device_, bindings, trace);
@@ -114,6 +141,11 @@ void Job::barrier(const std::string& name) { impl_->client_->barrier(name); }
 void Job::redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
                        RankTrace* trace) {
   impl_->redistribute(in, out, options, trace);
+}
+
+void Job::redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
+                                const DTensor& grad_in, const GradientOptions& options, RankTrace* trace) {
+  impl_->redistribute_backward(in, out, grad_out, grad_in, options, trace);
 }
 
 }  // namespace cp::runtime

@@ -59,6 +59,11 @@ class Job {
   // have nothing to do.
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
                     RankTrace* trace = nullptr);
+  // The gradient of redistribute(in -> out), from grad_out to grad_in, times options.scale; as redistribute_backward() of dtensor.h.
+  // Its plan is kept.
+  void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
+                             const DTensor& grad_in, const GradientOptions& options = {},
+                             RankTrace* trace = nullptr);
 
  private:
   class Impl;

@@ -24,7 +24,7 @@
 #include "cli/scenario_flags.h"
 #include "shared/base/error.h"
 #include "shared/redistribute/gradient.h"
-#include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
 #include "sim/run/free_memory.h"
 #include "sim/run/redistribute_run.h"
 #include "traces/trace_proto.h"
@@ -36,7 +36,7 @@ struct Flags {
   ScenarioFlags<proto::Redistribute> job;
   proto::CostModel cost;
   std::string trace;
-  std::optional<std::string> gradient, rank;
+  std::optional<std::string> rank;
   bool run = false, pareto = false, plan = false, json = false;
 };
 
@@ -68,9 +68,13 @@ void add_planning_flags(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_max_memory_factor(parse_real("--max-memory-factor", text)); });
   add_field(app, flags.job, "--travel-dtype", "DTYPE", "What is sent [the target's dtype]",
             [](Job& job, Text text) { job.set_travel_dtype(parse_proto_dtype("--travel-dtype", text)); });
-  app.add_option("--gradient", flags.gradient,
-                 "Plan the backward instead: adjoint (the transpose) or replicated (PyTorch's rule)")
-      ->type_name("RULE");
+  add_field(app, flags.job, "--gradient", "RULE",
+            "Plan the backward instead: adjoint (the transpose) or replicated (PyTorch's rule) [forward]",
+            [](Job& job, Text text) { job.set_gradient(parse_gradient(text)); });
+  add_field(app, flags.job, "--gradient-scale", "SCALE",
+            "Times (up) or divided by (down) the ranks along the axes that split or gather, R to S and S to "
+            "R [none]",
+            [](Job& job, Text text) { job.set_gradient_scale(parse_gradient_scale(text)); });
   app.add_flag("--pareto", flags.pareto, "List all plans that no other beats in both time and peak memory");
   add_cost_flags(app, flags.cost);
 }
@@ -111,41 +115,25 @@ void save_scenario(const std::string& path, const proto::Redistribute& job) {
   save_scenario_file(path, scenario);
 }
 
-GradientRule parse_gradient_rule(std::string_view text) {
-  if (text == "adjoint") return GradientRule::adjoint;
-  if (text == "replicated") return GradientRule::replicated;
-  throw InvalidInput(str("--gradient ", text, " is unknown; use adjoint or replicated"));
-}
-
 // What is planned, and the options to plan the same request with once more.
 struct Planned {
   Explanation explanation;
   RedistributeOptions options;
 };
 
-Planned plan_forward(const RedistributeRequest& request) {
-  const RedistributeOptions& options = request.options;
-  Explanation explanation{plan_redistribution(request.source, request.target, options)};
-  explanation.objective = options.objective;
-  explanation.max_memory_factor = options.max_memory_factor;
-  return {std::move(explanation), options};
-}
-
-Planned plan_backward(const RedistributeRequest& request, std::string_view rule) {
-  GradientOptions options;
-  options.redistribute = request.options;
-  options.rule = parse_gradient_rule(rule);
-  options.backward_dtype = request.options.travel_dtype;
-  Gradient gradient = plan_gradient(request.source, request.target, options);
-  Explanation explanation{std::move(gradient.redistribution)};
+Planned plan(const RedistributeRequest& request) {
+  Gradient planned = plan_request(request);
+  Explanation explanation{std::move(planned.redistribution)};
   explanation.objective = request.options.objective;
   explanation.max_memory_factor = request.options.max_memory_factor;
-  explanation.gradient_scale = gradient.scale;
-  explanation.gradient_of = str(placements_to_string(request.source), " -> ",
-                                placements_to_string(request.target), " (", rule, ")");
-  RedistributeOptions backward = request.options;
-  backward.travel_dtype = explanation.chosen.travel_dtype;
-  return {std::move(explanation), backward};
+  explanation.scale = planned.scale;
+  explanation.scale_time_us = scale_time_us(explanation.chosen, planned.scale, request.options.cost);
+  if (request.gradient) {
+    explanation.gradient_of =
+        str(placements_to_string(request.source), " -> ", placements_to_string(request.target), " (",
+            *request.gradient == GradientRule::adjoint ? "adjoint" : "replicated", ")");
+  }
+  return {std::move(explanation), planning_options(request)};
 }
 
 // One exchange straight from source to target; nothing where values are still to be reduced.
@@ -186,7 +174,9 @@ void add_alternatives(Planned& planned, bool pareto) {
   e.leanest = std::move(all.back());
 }
 
-std::string plan_text(const Redistribution& redistribution, const std::optional<std::string>& rank) {
+std::string plan_text(const Explanation& e, const RedistributeRequest& request,
+                      const std::optional<std::string>& rank) {
+  const Redistribution& redistribution = e.chosen;
   const Mesh& mesh = redistribution.source.mesh;
   const Rank self = rank
                         ? static_cast<Rank>(parse_whole("--rank", *rank, 0, std::numeric_limits<Rank>::max()))
@@ -195,19 +185,20 @@ std::string plan_text(const Redistribution& redistribution, const std::optional<
     throw InvalidInput(str("--rank ", self, " is in neither mesh; use one of ", mesh.to_string(),
                            ", such as ", mesh.ranks().front()));
   }
-  return to_text(lower(redistribution, self));
+  return to_text(lower_scaled(redistribution, e.scale, self, request.device_target));
 }
 
-sim::RedistributeRun run_plan(const Redistribution& redistribution, const RedistributeRequest& request,
-                              const Flags& flags, Progress& progress) {
+sim::RedistributeRun run_plan(const Explanation& e, const RedistributeRequest& request, const Flags& flags,
+                              Progress& progress) {
   sim::RedistributeRunOptions options;
   options.target = request.device_target;
+  options.scale = e.scale;
   options.schedule = request.schedule;
   options.seed = request.seed;
   options.memory_limit_bytes = sim::free_memory_bytes();
   options.digests = !flags.trace.empty();
   options.on_phase = [&](std::string_view phase) { progress.show(std::string(phase)); };
-  sim::RedistributeRun run = sim::run_redistribution(redistribution, options);
+  sim::RedistributeRun run = sim::run_redistribution(e.chosen, options);
   if (!flags.trace.empty()) finish([&] { write_trace_file(flags.trace, run.traces); });
   return run;
 }
@@ -221,10 +212,10 @@ struct Output {
 Output text_output(const Flags& flags, const RedistributeRequest& request, const Explanation& e,
                    Progress& progress) {
   Output output;
-  output.text = flags.plan ? plan_text(e.chosen, flags.rank) : report_text(e);
+  output.text = flags.plan ? plan_text(e, request, flags.rank) : report_text(e);
   if (!flags.run) return output;
   try {
-    const std::string result = run_text(run_plan(e.chosen, request, flags, progress));
+    const std::string result = run_text(run_plan(e, request, flags, progress));
     output.text += str(flags.plan ? "" : "\n", result);
   } catch (const Error&) {
     output.failure = std::current_exception();
@@ -236,10 +227,10 @@ Output json_output(const Flags& flags, const RedistributeRequest& request, const
                    Progress& progress) {
   Output output;
   nlohmann::ordered_json json = report_json(e);
-  if (flags.plan) json["plan"] = plan_text(e.chosen, flags.rank);
+  if (flags.plan) json["plan"] = plan_text(e, request, flags.rank);
   if (flags.run) {
     try {
-      json["run"] = run_json(run_plan(e.chosen, request, flags, progress));
+      json["run"] = run_json(run_plan(e, request, flags, progress));
     } catch (const Error&) {
       output.failure = std::current_exception();
     }
@@ -256,11 +247,7 @@ int redistribute(const Flags& flags) {
   {
     Progress progress;
     progress.show("planning");
-    Planned planned = flags.gradient ? plan_backward(request, *flags.gradient) : plan_forward(request);
-    if (!flags.job.save_scenario.empty() && flags.gradient) {
-      throw InvalidInput(
-          "--save-scenario cannot keep --gradient, which scenarios have no field for; leave one out");
-    }
+    Planned planned = plan(request);
     if (!flags.job.save_scenario.empty()) save_scenario(flags.job.save_scenario, job);
     if (!flags.plan) {
       progress.show("planning alternatives");
@@ -287,7 +274,10 @@ Command add_redistribute(CLI::App& cpsim) {
   app->footer(
       "Example: from shards of the first dimension to shards of the second, over eight ranks\n"
       "  cpsim redistribute --mesh dp=2,cp=2,tp=2 --shape 1024x1024x256 --dtype f32 \\\n"
-      "    --from 'S(0)[0],S(0)[1],S(0)[2]' --to 'S(1)[0],S(1)[1],S(1)[2]' --run");
+      "    --from 'S(0)[0],S(0)[1],S(0)[2]' --to 'S(1)[0],S(1)[1],S(1)[2]' --run\n"
+      "Example: the backward of a gather, whose gradient is multiplied by the ranks of the group\n"
+      "  cpsim redistribute --mesh cp=4 --shape 4096x1024 --from 'S(0,head_tail)' --to R \\\n"
+      "    --gradient replicated --gradient-scale up --run");
   return {app, [flags] { return redistribute(*flags); }};
 }
 

@@ -9,8 +9,6 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/sharding.h"
-#include "shared/plan/builder.h"
-#include "shared/redistribute/lower.h"
 
 namespace cp {
 namespace {
@@ -61,18 +59,6 @@ Layout with_placement(const Layout& layout, int axis, const Placement& placement
   return make_layout(layout.mesh, std::move(placements), layout.shape, layout.dtype, std::move(order));
 }
 
-double factor(GradScale scale, int num_ranks) {
-  switch (scale) {
-    case GradScale::none:
-      return 1;
-    case GradScale::up:
-      return num_ranks;
-    case GradScale::down:
-      return 1.0 / num_ranks;
-  }
-  return 1;
-}
-
 void require_an_axis(const SequenceAxes& axes, const Mesh& mesh) {
   if (!axes.ring.empty() || !axes.ulysses.empty()) return;
   throw InvalidInput(
@@ -103,6 +89,14 @@ SequenceMove then(const SequenceMove& first, const SequenceMove& second) {
   return {first.from, second.to, first.grad_scale * second.grad_scale};
 }
 
+GradientOptions gradient_options(const SequenceMove& move, RedistributeOptions redistribute) {
+  GradientOptions options;
+  options.redistribute = std::move(redistribute);
+  options.rule = GradientRule::replicated;
+  options.scale = move.grad_scale;
+  return options;
+}
+
 SequenceMove split_forward_gather_backward(const Layout& input, std::string_view axis, int dim,
                                            const Split& split, GradScale scale) {
   require_finished(input);
@@ -114,7 +108,7 @@ SequenceMove split_forward_gather_backward(const Layout& input, std::string_view
                            *sharded == split_dim ? "" : ", or move it to another dimension by all_to_all"));
   }
   return {input, with_placement(input, mesh_axis, Shard{split_dim, split}),
-          factor(scale, input.mesh.axis_size(mesh_axis))};
+          grad_scale_factor(scale, input.mesh.axis_size(mesh_axis))};
 }
 
 SequenceMove gather_forward_split_backward(const Layout& input, std::string_view axis, GradScale scale) {
@@ -128,7 +122,7 @@ SequenceMove gather_forward_split_backward(const Layout& input, std::string_view
   }
   require_innermost(input, mesh_axis, *dim);
   return {input, with_placement(input, mesh_axis, Replicate{}),
-          factor(scale, input.mesh.axis_size(mesh_axis))};
+          grad_scale_factor(scale, input.mesh.axis_size(mesh_axis))};
 }
 
 SequenceMove all_to_all(const Layout& input, std::string_view axis, int scatter_dim, int gather_dim) {
@@ -171,6 +165,62 @@ Layout layout_from_local(const Mesh& mesh, Rank self, std::string_view axis, int
                            ", has ", local, " along dimension ", sharded,
                            ", but its even part of gather_size=", *gather_size, " is ", expected,
                            "; for other sizes use make_layout with Sized"));
+  }
+  return layout;
+}
+
+PerSequence packed_sizes(std::span<const std::vector<std::int64_t>> all_split_sizes) {
+  if (all_split_sizes.empty())
+    throw InvalidInput("all_split_sizes has no rows; give one row of sizes for each rank of the axis");
+  const std::size_t num_sequences = all_split_sizes.front().size();
+  std::vector<std::int64_t> lengths(num_sequences, 0);
+  SizedEach each{std::vector<std::vector<std::int64_t>>(num_sequences)};
+  for (std::size_t rank = 0; rank < all_split_sizes.size(); ++rank) {
+    const std::vector<std::int64_t>& sizes = all_split_sizes[rank];
+    if (sizes.size() != num_sequences) {
+      throw InvalidInput(
+          str("all_split_sizes has ", sizes.size(), " sequences in row ", rank, " and ", num_sequences,
+              " in row 0; give every rank a size of every sequence, 0 where it holds nothing of it"));
+    }
+    for (std::size_t sequence = 0; sequence < num_sequences; ++sequence) {
+      const std::int64_t size = sizes[sequence];
+      if (size < 0) {
+        throw InvalidInput(str("all_split_sizes[", rank, "][", sequence, "]=", size,
+                               ", but a rank cannot hold fewer than 0 elements; use at least 0"));
+      }
+      if (size > std::numeric_limits<std::int64_t>::max() - lengths[sequence]) {
+        throw InvalidInput(
+            str("sequence ", sequence, " of all_split_sizes has 2^63 elements or more; lengths are 64-bit"));
+      }
+      lengths[sequence] += size;
+      each.sizes[sequence].push_back(size);
+    }
+  }
+  return {cu_seqlens_of(lengths), std::move(each)};
+}
+
+Layout layout_from_local(const Mesh& mesh, Rank self, std::string_view axis, int dim,
+                         const Shape& local_shape, DType dtype,
+                         std::span<const std::vector<std::int64_t>> all_split_sizes) {
+  const int mesh_axis = mesh.axis_index(axis);
+  const int sharded = dim_of(local_shape, dim, "dim");
+  PerSequence split = packed_sizes(all_split_sizes);
+  const int num_ranks = mesh.axis_size(mesh_axis);
+  if (all_split_sizes.size() != idx(num_ranks)) {
+    throw InvalidInput(str("all_split_sizes has ", all_split_sizes.size(), " rows, but axis ", axis, " has ",
+                           num_ranks, " ranks; give one row for each"));
+  }
+  Shape shape = local_shape;
+  shape[idx(sharded)] = split.cu_seqlens.back();
+  std::vector<Placement> placements(idx(mesh.num_axes()), Replicate{});
+  placements[idx(mesh_axis)] = Shard{sharded, std::move(split)};
+  Layout layout = make_layout(mesh, std::move(placements), std::move(shape), dtype);
+  const std::int64_t expected = size(indices(layout, sharded, self)), local = local_shape[idx(sharded)];
+  if (local != expected) {
+    throw InvalidInput(str("rank ", self, ", index ", mesh.coordinate(self, mesh_axis), " of the ", num_ranks,
+                           " on axis ", axis, ", has ", local, " along dimension ", sharded,
+                           ", but its row of all_split_sizes sums to ", expected,
+                           "; give every rank the sizes that it holds"));
   }
   return layout;
 }
@@ -236,26 +286,6 @@ std::vector<SequenceMove> shard_buffers(std::span<const SequenceBuffer> buffers,
 std::vector<SequenceMove> unshard_buffers(std::span<const Layout> buffers, const SequenceAxes& axes) {
   return for_each_buffer(buffers,
                          [&](const Layout& buffer) { return gather_ulysses_then_ring(buffer, axes); });
-}
-
-Plan lower_scaled(const Redistribution& redistribution, double scale, Rank self, const Target& target) {
-  const Layout &from = redistribution.source, &to = redistribution.target;
-  if (scale != 1 && !is_floating(to.dtype)) {
-    throw InvalidInput(str("a gradient of ", name(to.dtype), " times ", scale,
-                           " would not be exact; use a floating dtype, or GradScale::none"));
-  }
-  const auto held = [&](const Layout& layout) {
-    return layout.mesh.contains(self) ? local_numel(layout, self) : 0;
-  };
-  PlanBuilder builder(self, target);
-  const StreamId stream = builder.stream("main");
-  const BufferId input = builder.input("input", from.dtype, held(from));
-  const BufferId output = builder.output("output", to.dtype, held(to));
-  append_redistribution(builder, stream, self, redistribution, input, output);
-  if (scale != 1 && held(to) > 0) {
-    builder.add(stream, Scale{flat_view(output, 0, held(to)), scale}, "gradient scale");
-  }
-  return std::move(builder).build(Hasher().add(redistribution.inputs).add(scale).digest());
 }
 
 }  // namespace cp

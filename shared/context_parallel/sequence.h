@@ -11,6 +11,9 @@
 //   Plan forward = lower(plan_redistribution(in.from, in.to), self);
 //   Plan backward = lower_scaled(plan_redistribution(in.to, in.from), in.grad_scale, self);
 //
+// On a device: redistribute(device, x, y), and redistribute_backward(device, in.from, in.to, dy, dx,
+// gradient_options(in)); a Job has both.
+//
 // A process group is an axis of the mesh. An input is the tensor's layout; what other axes do to it stays.
 //
 //   MindSpeed-MM                                      here
@@ -20,10 +23,14 @@
 //   gather_forward_split_backward(.., dim)            the same; dim and gather_sizes are in the layout
 //   load_balanced_split_forward_gather_backward       split_forward_gather_backward(x, axis, dim, HeadTail{})
 //   packed_data_split_forward_gather_backward         .. PerSequence{cu_seqlens_of(lengths), Balanced{}})
-//   load_balanced_gather_.., packed_data_gather_..    gather_forward_split_backward
+//   load_balanced_gather_..                           gather_forward_split_backward
+//   packed_data_gather_..(.., all_split_sizes)        the same, of layout_from_local(.., all_split_sizes), or of a layout by
+//                                                     packed_sizes(all_split_sizes)
 //   (packed_data_)split_.._with_cp                    split_ring_then_ulysses
 //   (packed_data_)gather_.._with_cp                   gather_ulysses_then_ring
-//   cal_split_sizes(length, n)                        Balanced; sizes are in local_shape(layout, rank)
+//   cal_split_sizes(length, n), .._multi(lengths, n)  Balanced, PerSequence{.., Balanced{}}; sizes are in
+//                                                     local_shape(layout, rank)
+//   grad_scale="up", "down", None                     GradScale (shared/redistribute/gradient.h)
 //
 //   PyTorch                                           here
 //   context_parallel(mesh, buffers, seq_dims)         shard_buffers
@@ -45,9 +52,9 @@
 #include "shared/context_parallel/problem.h"
 #include "shared/context_parallel/strategy.h"
 #include "shared/placement/layout.h"
-#include "shared/plan/plan.h"
-#include "shared/plan/target.h"
+#include "shared/redistribute/gradient.h"
 #include "shared/redistribute/redistribution.h"
+#include "shared/redistribute/scaled.h"
 
 namespace cp {
 
@@ -61,11 +68,13 @@ struct SequenceMove {
 // One move after another, as one: `second` must begin where `first` ends.
 SequenceMove then(const SequenceMove& first, const SequenceMove& second);
 
-// What the gradient is multiplied with: 1, the number n of ranks of the axis, or 1/n.
-//
-// With the defaults, down for a split and up for a gather, <R x, y> = <x, gradient of y> where copies are
-// equal and every rank's counts (contract 10); with none, where copies count once.
-enum class GradScale : std::uint8_t { none, up, down };
+// The gradient of a move, as redistribute_backward() and plan_gradient() take it: by the rule of finished copies, times
+// grad_scale.
+GradientOptions gradient_options(const SequenceMove& move, RedistributeOptions redistribute = {});
+
+// The functions below that take a GradScale scale by the number of ranks of their axis. With the defaults, down for a split
+// and up for a gather, <R x, y> = <x, gradient of y> where copies are equal and every rank's counts (contract 10); with
+// none, where copies count once.
 
 // Every rank of `axis` keeps its part of what it has of `dim`: a local copy. The gradient is gathered. The
 // axis must be replicated in `input`; it becomes the innermost one that shards `dim`.
@@ -90,6 +99,17 @@ SequenceMove all_to_all(const Layout& input, std::string_view axis, int scatter_
 Layout layout_from_local(const Mesh& mesh, Rank self, std::string_view axis, int dim,
                          const Shape& local_shape, DType dtype, std::optional<std::int64_t> gather_size = {});
 
+// The same for packed sequences that some other rule has split: all_split_sizes[r][s] elements of sequence s are with index r
+// of the axis, as MindSpeed's packed_data_gather_forward_split_backward has them. Throws when the matrix is not one row for
+// each rank of the axis, all of one length, or self's row is not what the local size is.
+Layout layout_from_local(const Mesh& mesh, Rank self, std::string_view axis, int dim,
+                         const Shape& local_shape, DType dtype,
+                         std::span<const std::vector<std::int64_t>> all_split_sizes);
+
+// The split that such a matrix is. The sequences lie one behind the other, and each is cut in the order of the ranks. Throws
+// for rows of different lengths, no rows, negative sizes and sums of 2^63 or more.
+PerSequence packed_sizes(std::span<const std::vector<std::int64_t>> all_split_sizes);
+
 // ---- ring, then Ulysses ----
 
 // The axes of the mesh that split the sequence; "" where there is none, but not for both.
@@ -98,7 +118,7 @@ struct SequenceAxes {
 };
 
 // The ring axis first, by `ring_split`; then the Ulysses axis, Balanced, what each ring index got. Documents
-// are split one by one by a ring_split PerSequence, never by Ulysses.
+// are split one by one by a ring_split PerSequence (of any sizes: packed_sizes), never by Ulysses.
 SequenceMove split_ring_then_ulysses(const Layout& input, const SequenceAxes& axes, int dim,
                                      const Split& ring_split, GradScale scale = GradScale::down);
 // Back again. Both axes must shard one dimension: heads that Ulysses split come home by all_to_all first.
@@ -129,11 +149,5 @@ std::vector<SequenceMove> shard_buffers(std::span<const SequenceBuffer> buffers,
 // One move for each sharded layout, in order: every element of the shards is back in its global place, on
 // every rank. Buffers that need not be restored are left out.
 std::vector<SequenceMove> unshard_buffers(std::span<const Layout> buffers, const SequenceAxes& axes);
-
-// ---- plans ----
-
-// lower(), and then the result times `scale`: for gradients. Throws for a scaled integer dtype.
-Plan lower_scaled(const Redistribution& redistribution, double scale, Rank self,
-                  const Target& target = host_target());
 
 }  // namespace cp

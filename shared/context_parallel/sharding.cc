@@ -55,7 +55,9 @@ std::vector<std::int64_t> document_cuts(const AttentionProblem& problem, bool is
   return cuts;
 }
 
-InnerSplit inner_split(const Balance& balance) {
+// As an InnerSplit or as a Split.
+template <class AnySplit>
+AnySplit split_of(const Balance& balance) {
   if (balance.kind == Balance::Kind::head_tail) return HeadTail{};
   if (balance.kind == Balance::Kind::striped) return Striped{balance.block};
   return Balanced{};
@@ -67,8 +69,9 @@ Split ring_split(const AttentionProblem& problem, const Balance& balance, int ri
     if (!is_query && (problem.kv_len != problem.q_len || problem.offset() != 0)) return Balanced{};
     return deal_by_cost(problem, balance.block, ring_size);
   }
-  if (balance.per_document) return PerSequence{document_cuts(problem, is_query), inner_split(balance)};
-  return std::visit([](const auto& split) -> Split { return split; }, inner_split(balance));
+  if (balance.per_document)
+    return PerSequence{document_cuts(problem, is_query), split_of<InnerSplit>(balance)};
+  return split_of<Split>(balance);
 }
 
 // Ring axis first, then the Ulysses axis, whichever of them neighbouring ranks differ in.

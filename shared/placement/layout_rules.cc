@@ -31,9 +31,9 @@ void check_splits_of(const Layout& layout, std::size_t dim) {
     try {
       if (depth > 0 && fits_one_length(split)) {
         for_each_rest(layout, axes, depth, index_range(0, dim_size), 0,
-                      [&](const IndexSet& rest) { validate_split(split, size(rest), dim_size, parts); });
+                      [&](const IndexSet& rest) { validate_split(split, rest, dim_size, parts); });
       } else {
-        validate_split(split, dim_size, dim_size, parts);
+        validate_split(split, index_range(0, dim_size), dim_size, parts);
       }
     } catch (const InvalidInput& error) {
       const std::string& name = layout.mesh.axes()[static_cast<std::size_t>(axes[depth])].name;

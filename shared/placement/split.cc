@@ -25,10 +25,14 @@ IndexRange part_range(const Balanced&, std::int64_t length, std::int64_t parts, 
   return {begin, begin + size + (index < longer ? 1 : 0)};
 }
 
-IndexRange part_range(const Sized& sized, std::int64_t, std::int64_t, std::int64_t index) {
+IndexRange range_of_sizes(const std::vector<std::int64_t>& sizes, std::int64_t index) {
   std::int64_t begin = 0;
-  for (std::int64_t i = 0; i < index; ++i) begin += sized.sizes[static_cast<std::size_t>(i)];
-  return {begin, begin + sized.sizes[static_cast<std::size_t>(index)]};
+  for (std::int64_t i = 0; i < index; ++i) begin += sizes[static_cast<std::size_t>(i)];
+  return {begin, begin + sizes[static_cast<std::size_t>(index)]};
+}
+
+IndexRange part_range(const Sized& sized, std::int64_t, std::int64_t, std::int64_t index) {
+  return range_of_sizes(sized.sizes, index);
 }
 
 // The same as runs in local order, some of which may be empty: for each split that acts on positions.
@@ -68,36 +72,61 @@ void part_runs(const Dealt& dealt, std::int64_t length, std::int64_t, std::int64
   }
 }
 
-template <class SimpleSplit>
-void append_part(const SimpleSplit& split, const IndexSet& list, int parts, int index, RunBuilder& out) {
+// Appends the indices of the list at the positions that emit_positions(emit) gives.
+template <class EmitPositions>
+void append_positions(const IndexSet& list, const EmitPositions& emit_positions, RunBuilder& out) {
   if (list.size() == 1 && is_contiguous(list.front())) {
-    part_runs(split, list.front().size(), parts, index, [&](Run run) {
+    emit_positions([&](Run run) {
       run.begin += list.front().begin;
       out.append(run);
     });
     return;
   }
   RunBuilder positions;
-  part_runs(split, size(list), parts, index, [&](const Run& run) { positions.append(run); });
+  emit_positions([&](const Run& run) { positions.append(run); });
   for (const Run& run : compose(list, positions.take())) out.append(run);
 }
 
-void append_part(const PerSequence& documents, const IndexSet& list, int parts, int index, RunBuilder& out) {
+template <class SimpleSplit>
+void append_part(const SimpleSplit& split, const IndexSet& list, int parts, int index, RunBuilder& out) {
+  append_positions(
+      list, [&](const auto& emit) { part_runs(split, size(list), parts, index, emit); }, out);
+}
+
+// Calls f(document's number, what the list holds of it) for each document, in order.
+template <class F>
+void for_each_document(const std::vector<std::int64_t>& cu_seqlens, const IndexSet& list, const F& f) {
   const RunFinder finder(list);
   std::vector<std::size_t> touched;  // runs of the list that touch the document, in local order
   RunBuilder document;
-  for (std::size_t i = 1; i < documents.cu_seqlens.size(); ++i) {
-    const std::int64_t begin = documents.cu_seqlens[i - 1], end = documents.cu_seqlens[i];
+  for (std::size_t i = 1; i < cu_seqlens.size(); ++i) {
+    const std::int64_t begin = cu_seqlens[i - 1], end = cu_seqlens[i];
     touched.clear();
     finder.for_each(begin, end, [&](std::size_t run) { touched.push_back(run); });
     std::sort(touched.begin(), touched.end());
     for (const std::size_t run : touched) {
       clip_run(list[run], begin, end, [&](const Run& piece) { document.append(piece); });
     }
-    const IndexSet rest = document.take();
-    if (rest.empty()) continue;
-    std::visit([&](const auto& inner) { append_part(inner, rest, parts, index, out); }, documents.inner);
+    f(i - 1, document.take());
   }
+}
+
+void append_part(const PerSequence& documents, const IndexSet& list, int parts, int index, RunBuilder& out) {
+  for_each_document(documents.cu_seqlens, list, [&](std::size_t document, const IndexSet& rest) {
+    if (rest.empty()) return;
+    std::visit(Overloaded{[&](const SizedEach& each) {
+                            const IndexRange range = range_of_sizes(each.sizes[document], index);
+                            const std::int64_t held = range.end - range.begin;
+                            append_positions(
+                                rest,
+                                [&](const auto& emit) {
+                                  emit(Run{range.begin, held, held, 1});
+                                },
+                                out);
+                          },
+                          [&](const auto& inner) { append_part(inner, rest, parts, index, out); }},
+               documents.inner);
+  });
 }
 
 // Enough of a long list to recognise it by.
@@ -109,42 +138,54 @@ std::string excerpt(const std::vector<std::int64_t>& values) {
              join(std::vector(last - kTail, last), "/"));
 }
 
-template <class AnyListFits>
-void validate(const AnyListFits&, std::int64_t, std::int64_t, int) {}
-
-void validate(const Sized& sized, std::int64_t length, std::int64_t, int parts) {
-  const auto reject = [&](const auto&... reason) {
+// Why the sizes do not fit, with sizes that would; nothing where they do.
+std::optional<std::string> misfit(const std::vector<std::int64_t>& sizes, std::int64_t length, int parts) {
+  const auto because = [&](const auto&... reason) {
     std::vector<std::int64_t> fitting;
     for (int i = 0; i < parts; ++i) {
       const IndexRange range = part_range(Balanced{}, length, parts, i);
       fitting.push_back(range.end - range.begin);
     }
-    throw InvalidInput(
-        str("sizes ", excerpt(sized.sizes), " ", reason..., "; use for example sizes:", excerpt(fitting)));
+    return str("sizes ", excerpt(sizes), " ", reason..., "; use for example sizes:", excerpt(fitting));
   };
-  if (sized.sizes.size() != static_cast<std::size_t>(parts)) {
-    reject("are for ", sized.sizes.size(), " ranks, but the axis has ", parts);
-  }
+  if (sizes.size() != static_cast<std::size_t>(parts))
+    return because("are for ", sizes.size(), " ranks, but the axis has ", parts);
   std::int64_t left = length;
-  for (const std::int64_t size : sized.sizes) {
-    if (size < 0) reject("hold ", size, ", but a rank cannot hold fewer than 0 indices");
-    if (size > left) reject("sum to more than the ", length, " indices that they split");
+  for (const std::int64_t size : sizes) {
+    if (size < 0) return because("hold ", size, ", but a rank cannot hold fewer than 0 indices");
+    if (size > left) return because("sum to more than the ", length, " indices that they split");
     left -= size;
   }
-  if (left > 0) reject("sum to ", length - left, ", but they split ", length, " indices");
+  if (left > 0) return because("sum to ", length - left, ", but they split ", length, " indices");
+  return std::nullopt;
 }
 
-void validate(const Striped& striped, std::int64_t, std::int64_t, int) {
+// What the sizes sum to, at most `most`.
+std::int64_t sum_up_to(const std::vector<std::int64_t>& sizes, std::int64_t most) {
+  std::int64_t sum = 0;
+  for (const std::int64_t size : sizes)
+    sum = size >= most - sum ? most : sum + std::max<std::int64_t>(size, 0);
+  return sum;
+}
+
+template <class AnyListFits>
+void validate(const AnyListFits&, const IndexSet&, int) {}
+
+void validate(const Sized& sized, const IndexSet& list, int parts) {
+  if (const auto why = misfit(sized.sizes, size(list), parts)) throw InvalidInput(*why);
+}
+
+void validate(const Striped& striped, const IndexSet&, int) {
   if (striped.block >= 1) return;
   throw InvalidInput(str("striped:", striped.block, " has a block below 1; use striped:1 or more"));
 }
 
-void validate(const Dealt& dealt, std::int64_t length, std::int64_t, int parts) {
+void validate(const Dealt& dealt, const IndexSet& list, int parts) {
   const auto reject = [&](const auto&... reason) {
     throw InvalidInput(str("dealt:", dealt.block, ":", excerpt(dealt.owners), " ", reason...));
   };
   if (dealt.block < 1) reject("has a block below 1; use 1 or more");
-  const std::int64_t blocks = ceil_div(length, dealt.block);
+  const std::int64_t length = size(list), blocks = ceil_div(length, dealt.block);
   if (blocks != static_cast<std::int64_t>(dealt.owners.size())) {
     reject("names ", dealt.owners.size(), " owners, but ", length, " indices are ", blocks, " blocks of ",
            dealt.block);
@@ -154,8 +195,7 @@ void validate(const Dealt& dealt, std::int64_t length, std::int64_t, int parts) 
   }
 }
 
-void validate(const PerSequence& documents, std::int64_t length, std::int64_t dim_size, int parts) {
-  const std::vector<std::int64_t>& cuts = documents.cu_seqlens;
+void validate_cuts(const std::vector<std::int64_t>& cuts, std::int64_t dim_size) {
   const auto reject = [&](const auto&... reason) {
     throw InvalidInput(str("cu_seqlens ", excerpt(cuts), " ", reason...));
   };
@@ -171,7 +211,31 @@ void validate(const PerSequence& documents, std::int64_t length, std::int64_t di
     reject("end with ", cuts.back(), ", but the dimension has ", dim_size, " elements; end them with ",
            dim_size, " (padding can be a document of its own)");
   }
-  std::visit([&](const auto& inner) { validate(inner, length, dim_size, parts); }, documents.inner);
+}
+
+void validate_each(const SizedEach& each, const std::vector<std::int64_t>& cuts, const IndexSet& list,
+                   int parts) {
+  const std::size_t documents = cuts.size() - 1;
+  if (each.sizes.size() != documents) {
+    throw InvalidInput(str("sizes are given for ", each.sizes.size(), " documents, but cu_seqlens ",
+                           excerpt(cuts), " cut ", documents,
+                           "; give one list for each document, as in per_sequence:0/10/50:sizes:4/6:30/10"));
+  }
+  for_each_document(cuts, list, [&](std::size_t document, const IndexSet& rest) {
+    const std::int64_t begin = cuts[document], end = cuts[document + 1];
+    // Where earlier axes left nothing of a document, any sizes of one that is no longer will do.
+    const std::int64_t length = rest.empty() ? sum_up_to(each.sizes[document], end - begin) : size(rest);
+    if (const auto why = misfit(each.sizes[document], length, parts))
+      throw InvalidInput(str("document ", document, " at ", begin, " .. ", end, ": ", *why));
+  });
+}
+
+void validate(const PerSequence& documents, const IndexSet& list, std::int64_t dim_size, int parts) {
+  validate_cuts(documents.cu_seqlens, dim_size);
+  std::visit(
+      Overloaded{[&](const SizedEach& each) { validate_each(each, documents.cu_seqlens, list, parts); },
+                 [&](const auto& inner) { validate(inner, list, parts); }},
+      documents.inner);
 }
 
 }  // namespace
@@ -196,11 +260,15 @@ std::optional<IndexRange> split_range(const Split& split, IndexRange range, int 
 }
 
 bool fits_one_length(const Split& split) {
-  return std::holds_alternative<Sized>(split) || std::holds_alternative<Dealt>(split);
+  const auto* documents = std::get_if<PerSequence>(&split);
+  return std::holds_alternative<Sized>(split) || std::holds_alternative<Dealt>(split) ||
+         (documents != nullptr && std::holds_alternative<SizedEach>(documents->inner));
 }
 
-void validate_split(const Split& split, std::int64_t length, std::int64_t dim_size, int parts) {
-  std::visit([&](const auto& rule) { validate(rule, length, dim_size, parts); }, split);
+void validate_split(const Split& split, const IndexSet& list, std::int64_t dim_size, int parts) {
+  std::visit(Overloaded{[&](const PerSequence& documents) { validate(documents, list, dim_size, parts); },
+                        [&](const auto& rule) { validate(rule, list, parts); }},
+             split);
 }
 
 }  // namespace cp

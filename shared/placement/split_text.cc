@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::string_view kKnownSplits =
     "balanced, head_tail, striped:BLOCK, sizes:N/N/..., dealt:BLOCK:RANK/RANK/..., "
-    "per_sequence:0/N/.../N[:SPLIT], or none for "
+    "per_sequence:0/N/.../N[:SPLIT], where SPLIT may be sizes:N/N/...:N/N/... with one list for each "
+    "document, or none for "
     "torch.chunk's rule";
 
 // "name:rest" → {name, rest}; no rest when there is no colon.
@@ -31,9 +32,19 @@ std::vector<std::int64_t> parse_list(std::string_view list, std::string_view tex
   return parse_ints(list, '/', str("number in the split '", text, "'"));
 }
 
+// "4/6:30/10": a list for each document; "" for no documents.
+SizedEach parse_sizes_of_each(std::string_view lists, std::string_view text) {
+  SizedEach each;
+  if (lists.empty()) return each;
+  for (const std::string_view list : split(lists, ':')) each.sizes.push_back(parse_list(list, text));
+  return each;
+}
+
 PerSequence parse_per_sequence(std::string_view argument, std::string_view text) {
   const auto [cu_seqlens, inner] = cut_at_colon(argument);
-  const std::string_view within = inner.value_or("");
+  const std::string_view within = trim(inner.value_or(""));
+  if (constexpr std::string_view kSizes = "sizes:"; within.starts_with(kSizes))
+    return {parse_list(cu_seqlens, text), parse_sizes_of_each(within.substr(kSizes.size()), text)};
   const auto as_inner = [&](const auto& rule) -> InnerSplit {
     if constexpr (std::is_constructible_v<InnerSplit, decltype(rule)>) {
       return rule;
@@ -57,6 +68,11 @@ std::string text_of(const Sized& sized) { return str("sizes:", join(sized.sizes,
 std::string text_of(const HeadTail&) { return "head_tail"; }
 std::string text_of(const Striped& striped) { return str("striped:", striped.block); }
 std::string text_of(const Dealt& dealt) { return str("dealt:", dealt.block, ":", join(dealt.owners, "/")); }
+std::string text_of(const SizedEach& each) {
+  std::vector<std::string> lists;
+  for (const std::vector<std::int64_t>& sizes : each.sizes) lists.push_back(join(sizes, "/"));
+  return str("sizes:", join(lists, ":"));
+}
 std::string text_of(const PerSequence& documents) {
   const std::string inner = std::visit([](const auto& rule) { return text_of(rule); }, documents.inner);
   return str("per_sequence:", join(documents.cu_seqlens, "/"), inner.empty() ? "" : ":", inner);

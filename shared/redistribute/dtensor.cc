@@ -5,6 +5,7 @@
 #include "shared/base/error.h"
 #include "shared/plan/execute.h"
 #include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
 
 namespace cp {
 namespace {
@@ -69,22 +70,16 @@ void redistribute(Device& device, const DTensor& in, const DTensor& out, const R
 
 void redistribute_backward(Device& device, const Layout& in, const Layout& out, const DTensor& grad_out,
                            const DTensor& grad_in, const GradientOptions& options, RankTrace* trace) {
+  run(device, backward_plan(device.rank(), in, out, grad_out, grad_in, options), grad_out, grad_in, trace);
+}
+
+Plan backward_plan(Rank self, const Layout& in, const Layout& out, const DTensor& grad_out,
+                   const DTensor& grad_in, const GradientOptions& options, const Target& target) {
   const GradientLayouts layouts = gradient_layouts(in, out, options.rule);
-  require_shard(grad_out, layouts.grad_out, device.rank(), "grad_out");
-  require_shard(grad_in, layouts.grad_in, device.rank(), "grad_in");
+  require_shard(grad_out, layouts.grad_out, self, "grad_out");
+  require_shard(grad_in, layouts.grad_in, self, "grad_in");
   const Gradient gradient = plan_gradient(in, out, options);
-  PlanBuilder builder(device.rank(), host_target());
-  const StreamId stream = builder.stream("main");
-  const auto numel = [&](const DTensor& tensor) {
-    return tensor.size_bytes / size_bytes(tensor.layout.dtype);
-  };
-  const BufferId input = builder.input("grad_out", grad_out.layout.dtype, numel(grad_out));
-  const BufferId output = builder.output("grad_in", grad_in.layout.dtype, numel(grad_in));
-  append_redistribution(builder, stream, device.rank(), gradient.redistribution, input, output);
-  if (gradient.scale != 1 && numel(grad_in) > 0) {
-    builder.add(stream, Scale{flat_view(output, 0, numel(grad_in)), gradient.scale}, "average");
-  }
-  run(device, std::move(builder).build(gradient.redistribution.inputs), grad_out, grad_in, trace);
+  return lower_scaled(gradient.redistribution, gradient.scale, self, target);
 }
 
 void distribute_tensor(Device& device, const void* full, const DTensor& out, std::optional<Rank> root) {

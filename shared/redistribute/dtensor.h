@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "shared/plan/device.h"
+#include "shared/plan/plan.h"
+#include "shared/plan/target.h"
 #include "shared/plan/trace.h"
 #include "shared/redistribute/gradient.h"
 #include "shared/redistribute/redistribution.h"
@@ -38,10 +40,16 @@ void redistribute(Device& device, const DTensor& in, const DTensor& out,
                   const RedistributeOptions& options = {}, RankTrace* trace = nullptr);
 
 // The gradient of redistribute(in -> out): from `grad_out` to `grad_in`, whose layouts are gradient_layouts() of
-// gradient.h. Multiplies by the gradient's scale.
+// gradient.h. Multiplies by the gradient's scale: options.scale, and the averages that the adjoint takes.
 void redistribute_backward(Device& device, const Layout& in, const Layout& out, const DTensor& grad_out,
                            const DTensor& grad_in, const GradientOptions& options = {},
                            RankTrace* trace = nullptr);
+
+// The plan that redistribute_backward() runs, for callers that keep plans; bound to grad_out (kRedistributeInput) and grad_in
+// (kRedistributeOutput). Throws InvalidInput where their layouts or sizes are not those of gradient_layouts().
+Plan backward_plan(Rank self, const Layout& in, const Layout& out, const DTensor& grad_out,
+                   const DTensor& grad_in, const GradientOptions& options = {},
+                   const Target& target = host_target());
 
 // Fills `out` from the whole tensor `full` (global shape, row-major). Without a root every rank has it and takes its part; with
 // one only the root's is read and the parts are sent from there.

@@ -1,8 +1,11 @@
 #include "shared/redistribute/gradient.h"
 
+#include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/redistribute/scaled.h"
 
 namespace cp {
 namespace {
@@ -67,14 +70,54 @@ GradientLayouts gradient_layouts(const Layout& source, const Layout& target, Gra
   return layouts;
 }
 
+double grad_scale_factor(GradScale scale, int num_ranks) {
+  switch (scale) {
+    case GradScale::none:
+      return 1;
+    case GradScale::up:
+      return num_ranks;
+    case GradScale::down:
+      return 1.0 / num_ranks;
+  }
+  return 1;
+}
+
+double grad_scale_factor(GradScale scale, const Layout& source, const Layout& target) {
+  if (scale == GradScale::none) return 1;
+  const std::string_view word = scale == GradScale::up ? "up" : "down";
+  if (source.mesh != target.mesh) {
+    throw InvalidInput(str(
+        "a gradient scale ", word, " is by the ranks of a group of one mesh, but the tensor goes from ",
+        source.mesh.to_string(), " to ", target.mesh.to_string(), "; use none, or the same mesh for both"));
+  }
+  int num_ranks = 1;
+  bool found = false;
+  for (std::size_t axis = 0; axis < source.placements.size(); ++axis) {
+    const Placement &from = source.placements[axis], &to = target.placements[axis];
+    const bool splits = std::holds_alternative<Replicate>(from) && std::holds_alternative<Shard>(to);
+    const bool gathers = std::holds_alternative<Shard>(from) && std::holds_alternative<Replicate>(to);
+    if (!splits && !gathers) continue;
+    found = true;
+    num_ranks *= source.mesh.axis_size(static_cast<int>(axis));
+  }
+  if (!found) {
+    throw InvalidInput(str("a gradient scale ", word,
+                           " is by the ranks that split or gather, but no axis goes from R to S ",
+                           "or from S to R in ", placements_to_string(source), " -> ",
+                           placements_to_string(target), "; use none"));
+  }
+  return grad_scale_factor(scale, num_ranks);
+}
+
 Gradient plan_gradient(const Layout& source, const Layout& target, const GradientOptions& options) {
   validate_redistribution(source, target, options.redistribute);
   const GradientLayouts layouts = gradient_layouts(source, target, options.rule);
   RedistributeOptions backward = options.redistribute;
   backward.travel_dtype = options.backward_dtype.value_or(target.dtype);
-  if (options.rule == GradientRule::replicated)
-    return {plan_redistribution(layouts.grad_out, layouts.grad_in, backward), 1};
-  return {plan_redistribution(layouts.grad_out, layouts.grad_in, backward), averaged(source, target)};
+  const bool adjoint = options.rule == GradientRule::adjoint;
+  const double scale = options.scale * (adjoint ? averaged(source, target) : 1);
+  validate_scale(scale, layouts.grad_in.dtype);
+  return {plan_redistribution(layouts.grad_out, layouts.grad_in, backward), scale};
 }
 
 }  // namespace cp

@@ -9,6 +9,7 @@
 // holds: the gradient goes back to the source's layout, and what the redistribution reduced stays Replicate there.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "shared/redistribute/redistribution.h"
@@ -35,18 +36,31 @@ struct GradientLayouts {
 GradientLayouts gradient_layouts(const Layout& source, const Layout& target,
                                  GradientRule rule = GradientRule::adjoint);
 
+// What MindSpeed's grad_scale says ("up", "down" or None): the gradient is multiplied with the number of ranks of the group
+// that splits or gathers, divided by it, or left as it is.
+enum class GradScale : std::uint8_t { none, up, down };
+// 1, num_ranks or 1/num_ranks.
+double grad_scale_factor(GradScale scale, int num_ranks);
+// The same for a whole redistribution: the group are the ranks along all mesh axes that are split (Replicate -> Shard) or
+// gathered (Shard -> Replicate). Throws InvalidInput for up and down where there is no such axis, or two meshes.
+double grad_scale_factor(GradScale scale, const Layout& source, const Layout& target);
+
 struct GradientOptions {
   RedistributeOptions redistribute;  // of the backward plan
   GradientRule rule = GradientRule::adjoint;
   std::optional<DType> backward_dtype;  // what travels; the result has the source's dtype
+  double scale = 1;                     // multiplies the gradient, such as by grad_scale_factor()
 };
 
-// The backward plan of the redistribution source -> target, between its gradient_layouts().
+// The backward plan of the redistribution source -> target, between its gradient_layouts(). Its plans are
+// lower_scaled(redistribution, scale, ..) of scaled.h.
 struct Gradient {
   Redistribution redistribution;
   double scale =
-      1;  // what the incoming gradient is still to be multiplied with: 1/n for each Partial(avg) axis reduced
+      1;  // what its result is multiplied with: options.scale, and by adjoint 1/n for each Partial(avg) axis reduced
 };
+// Throws InvalidInput as validate_redistribution() and gradient_layouts() do, for a scale that is not finite, and for a scaled
+// integer dtype.
 Gradient plan_gradient(const Layout& source, const Layout& target, const GradientOptions& options = {});
 
 }  // namespace cp

@@ -9,7 +9,7 @@
 
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
-#include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
 #include "sim/run/redistribute_shards.h"
 
 namespace cp::sim {
@@ -34,7 +34,7 @@ class Run {
         target_(redistribution.target),
         plans_(plans),
         options_(options),
-        shards_(redistribution, options.seed),
+        shards_(redistribution, options.seed, options.scale),
         fabric_(plans.back().self + 1, {.schedule = options.schedule, .seed = options.seed}),
         plan_of_(static_cast<std::size_t>(fabric_.world_size())),
         buffers_(plan_of_.size()) {
@@ -217,7 +217,7 @@ RedistributeRun run_redistribution(const Redistribution& redistribution,
                                    const RedistributeRunOptions& options) {
   require_resources(redistribution, options);
   if (options.on_phase) options.on_phase("writing the plans");
-  const std::vector<Plan> plans = lower_all(redistribution, options.target);
+  const std::vector<Plan> plans = lower_all_scaled(redistribution, options.scale, options.target);
   return run_redistribution(redistribution, plans, options);
 }
 

@@ -2,7 +2,8 @@
 //
 //   plans    check() over all ranks' plans, with the peak memory that the redistribution declared as the limit
 //   traffic  issued and observed traces agree, and the bytes on the wire are those that the planner counted
-//   data     every element of every rank's output is what the index sets say, in value and place
+//   data     every element of every rank's output is what the index sets say, in value and place; of a gradient that is
+//            scaled, what they say times the factor
 //
 // Each rank makes its own shard and compares its own output, on its own thread, from the elements' numbers
 // alone (TestValues): no rank ever holds the whole tensor.
@@ -30,6 +31,8 @@ struct RedistributeRunOptions {
   std::uint64_t seed = 0;                          // of the data, and of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse what needs more
   Target target = host_target();
+  double scale =
+      1;  // what results are multiplied with, as Gradient::scale says: plans have that Scale, and data is held against it
   bool digests = false;  // fill the traces' digests of outputs that are exact in every world
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
   std::function<void(std::string_view)> on_phase;
@@ -56,7 +59,7 @@ constexpr Rank kMaxRunRanks = 4096;
 RedistributeRun run_redistribution(const Redistribution& redistribution,
                                    const RedistributeRunOptions& options = {});
 
-// The same with given plans, one for each rank of both meshes in ascending order, as lower_all() gives them.
+// The same with given plans, one for each rank of both meshes in ascending order, as lower_all_scaled() gives them.
 RedistributeRun run_redistribution(const Redistribution& redistribution, std::span<const Plan> plans,
                                    const RedistributeRunOptions& options = {});
 

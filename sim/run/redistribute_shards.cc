@@ -62,11 +62,12 @@ Bindings RedistributeBuffers::bindings() const {
           {kRedistributeOutput, target.get(), target_bytes}};
 }
 
-RedistributeShards::RedistributeShards(const Redistribution& redistribution, std::uint64_t seed)
+RedistributeShards::RedistributeShards(const Redistribution& redistribution, std::uint64_t seed, double scale)
     : source_(redistribution.source),
       target_(redistribution.target),
       seed_(seed),
-      values_(redistribution, seed) {}
+      scale_(scale),
+      values_(redistribution, seed, scale) {}
 
 RedistributeBuffers RedistributeShards::make(Rank rank) const {
   RedistributeBuffers buffers;
@@ -116,7 +117,7 @@ std::optional<RedistributeMismatch> RedistributeShards::compare(
         double found = static_cast<double>(load(shards.front()[at]));
         for (std::size_t s = 1; s < shards.size(); ++s)
           found = combine(op, found, static_cast<double>(load(shards[s][at])));
-        const double wanted = static_cast<double>(expected[i]);
+        const double wanted = scale_ * static_cast<double>(expected[i]);
         if (std::abs(found / divisor - wanted) <= tolerance) continue;  // false for a NaN
         if (mismatch.count++ > 0) continue;
         const auto offset = static_cast<std::int64_t>(i);
@@ -140,11 +141,12 @@ std::string RedistributeShards::explain(std::span<const RedistributeMismatch> mi
   return str(count, " elements on ", mismatches.size(), " ranks are wrong; the first one, on rank ",
              first.rank, ": output[", first.local, "], which is element (", join(index, ", "),
              ") of the tensor, ", is_partial(target_) ? "adds up to " : "is ", first.found,
-             " where the index sets say ", first.expected, " (seed ", seed_, ")");
+             " where the index sets say ", first.expected,
+             scale_ == 1 ? "" : str(", with the factor ", scale_, " of the gradient"), " (seed ", seed_, ")");
 }
 
 std::optional<Digest> RedistributeShards::digest(const RedistributeBuffers& buffers) const {
-  if (values_.tolerance() != 0) return std::nullopt;
+  if (!values_.is_exact()) return std::nullopt;
   Hasher hasher;
   hasher.add(
       std::span<const std::byte>(buffers.target.get(), static_cast<std::size_t>(buffers.target_bytes)));

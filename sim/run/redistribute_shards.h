@@ -35,8 +35,8 @@ struct RedistributeMismatch {
 // For any thread.
 class RedistributeShards {
  public:
-  RedistributeShards(const Redistribution& redistribution,
-                     std::uint64_t seed);  // the first must outlive this
+  // The redistribution must outlive this. `scale`: what its plans multiply the result with.
+  RedistributeShards(const Redistribution& redistribution, std::uint64_t seed, double scale = 1);
 
   // The rank's shards: its source filled, its target with what is no number that anybody expects.
   RedistributeBuffers make(Rank rank) const;
@@ -59,6 +59,7 @@ class RedistributeShards {
   const Layout& source_;
   const Layout& target_;
   const std::uint64_t seed_;
+  const double scale_;
   const TestValues values_;
 };
 

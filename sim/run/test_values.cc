@@ -28,8 +28,9 @@ int exact_bits(DType dtype) {
   return 0;
 }
 
-// Results that are rounded on the way stay so small that neighbours are further apart than the tolerance.
-constexpr int kRoundedBits = 12;
+// Results that are rounded on the way stay so small that neighbours are further apart than the tolerance: in f32, and by so
+// many bits less than a type holds where the result is rounded to that type.
+constexpr int kRoundedBits = 12, kBitsOfRoundedResults = 2;
 
 std::uint64_t mix(std::uint64_t x) {
   x *= 0x9e3779b97f4a7c15;
@@ -45,13 +46,18 @@ std::int64_t choose(std::uint64_t x, std::int64_t count) {
   return static_cast<std::int64_t>(((x & 0xffffffff) * static_cast<std::uint64_t>(count)) >> 32);
 }
 
+bool is_power_of_two(double value) {
+  int exponent = 0;
+  return std::abs(std::frexp(value, &exponent)) == 0.5;
+}
+
 std::int64_t odd_part(std::int64_t value) {
   return value >> std::countr_zero(static_cast<std::uint64_t>(value));
 }
 
 }  // namespace
 
-TestValues::TestValues(const Redistribution& redistribution, std::uint64_t seed)
+TestValues::TestValues(const Redistribution& redistribution, std::uint64_t seed, double scale)
     : source_(redistribution.source), offset_(mix(seed + 1)) {
   const Layout& target = redistribution.target;
   int rounding_axes = 0;
@@ -71,6 +77,8 @@ TestValues::TestValues(const Redistribution& redistribution, std::uint64_t seed)
     if (odd_part(ranks) != 1) ++rounding_axes;
   }
   reduced_unit_ = unit_ / averaged;
+  is_exact_ = rounding_axes == 0;
+  const bool rounds = !is_power_of_two(scale);  // a power of two changes the exponent alone
 
   bits_ = 64;
   std::int64_t most = std::int64_t{1} << 52;
@@ -78,6 +86,7 @@ TestValues::TestValues(const Redistribution& redistribution, std::uint64_t seed)
     bits_ = std::min(bits_, exact_bits(dtype));
     if (dtype == DType::f16) most = 65504;
   }
+  most = static_cast<std::int64_t>(static_cast<double>(most) / std::max(1.0, std::abs(scale)));
   // Multiples of a power of two are as exact as whole numbers; of other units there are fewer.
   const std::int64_t room = std::min((std::int64_t{1} << bits_) / odd_part(unit_), most / unit_);
   if (room < 1) {
@@ -86,10 +95,16 @@ TestValues::TestValues(const Redistribution& redistribution, std::uint64_t seed)
                            " to check it with; use f32"));
   }
   bits_ = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(room))) - 1;
-  if (rounding_axes > 0) bits_ = std::min(bits_, kRoundedBits);
+  if (rounds) bits_ = std::max(0, std::min(bits_, exact_bits(target.dtype) - kBitsOfRoundedResults));
+  if (rounding_axes > 0 || rounds) bits_ = std::min(bits_, kRoundedBits);
   common_bits_ = bits_ - 1 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(contributions_ - 1)));
-  tolerance_ =
-      std::ldexp(static_cast<double>(rounding_axes) * static_cast<double>(reduced_unit_), bits_ - 23);
+  const double most_reduced = std::ldexp(static_cast<double>(reduced_unit_), bits_);
+  tolerance_ = std::abs(scale) * most_reduced * std::ldexp(rounding_axes + (rounds ? 1 : 0), -23);
+  // To a 16-bit target, half a unit in the last place; of the result as it is, which is off by as much as said.
+  if (rounds && target.dtype != DType::f32) {
+    const double half_place = std::ldexp(1.0, -exact_bits(target.dtype));
+    tolerance_ += (std::abs(scale) * most_reduced + tolerance_) * half_place;
+  }
 
   switch (reduction(source_).value_or(ReduceOp::sum)) {
     case ReduceOp::sum:

@@ -23,8 +23,8 @@ namespace cp::sim {
 class TestValues {
  public:
   // Throws InvalidInput when an average is over so many ranks that the narrowest type on the way has no exact
-  // values for it.
-  TestValues(const Redistribution& redistribution, std::uint64_t seed);
+  // values for it. `scale`: what the plans multiply the result with.
+  TestValues(const Redistribution& redistribution, std::uint64_t seed, double scale = 1);
 
   // Which contribution to the source's values a rank of the source's mesh holds: 0 .. the number of ranks
   // along the partial axes - 1.
@@ -33,13 +33,17 @@ class TestValues {
   // What contribution `contribution` holds of the elements number `global`, global+1, ...
   void fill(std::int64_t global, std::int64_t contribution, std::span<std::int64_t> values) const;
 
-  // What the elements are once all contributions are reduced.
+  // What the elements are once all contributions are reduced, without the scale.
   void fill_reduced(std::int64_t global, std::span<std::int64_t> values) const;
 
-  // How far a result may be from fill_reduced(): 0 unless a mean is taken over, or a value divided among, a
-  // number of ranks that is no power of two. Then each such mesh axis may round twice in f32, once for 1/n and
-  // once for the product with it.
+  // How far a result may be from scale x fill_reduced(): 0 unless a mean is taken over, or a value divided among, a
+  // number of ranks that is no power of two, or the scale is none. Then each such mesh axis may round twice in f32, once for
+  // 1/n and once for the product with it; so does the scale, and its product once more in a 16-bit target.
   double tolerance() const { return tolerance_; }
+
+  // Whether results have the same bits in every world: those without a mean or a division that rounds. A scale is one product in
+  // f32 and one rounding, on every device.
+  bool is_exact() const { return is_exact_; }
 
  private:
   enum class Rule : std::uint8_t { plain, sum, min, max, product };
@@ -59,6 +63,7 @@ class TestValues {
   std::int64_t unit_ = 1;           // of what the source holds
   std::int64_t reduced_unit_ = 1;   // of what it reduces to
   double tolerance_ = 0;
+  bool is_exact_ = true;
 };
 
 }  // namespace cp::sim

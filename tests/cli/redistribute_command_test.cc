@@ -170,10 +170,96 @@ TEST(RedistributeCommand, GradientsAreRedistributionsToo) {
     EXPECT_EQ(report["from"], rule == "adjoint" ? "P(sum),S(1)" : "R,S(1)");
     EXPECT_EQ(report["to"], "S(0),R");
   }
-  EXPECT_THAT(cpsim(redistribute({"--mesh", "dp=4", "--shape", "8", "--from", "P(avg)", "--to", "S(0)",
-                                  "--gradient", "adjoint"}))
-                  .out,
-              HasSubstr("multiply the incoming gradient by 0.25"));
+}
+
+// The backward of an average: what every plan ends with.
+Words averages_gradient(const Words& more = {}) {
+  Words words = redistribute(
+      {"--mesh", "dp=4", "--shape", "8x3", "--from", "P(avg)", "--to", "S(0)", "--gradient", "adjoint"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(RedistributeCommand, AGradientsFactorIsAStepOfTheReportAndOfThePlanThatRuns) {
+  const Finished finished = cpsim(averages_gradient({"--run"}));
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("gradient of P(avg) -> S(0) (adjoint)"),
+                                  ContainsRegex("1  all_gather +dp +S\\(0\\) +R"),
+                                  ContainsRegex("2  scale x0.25 +- +R +R"), HasSubstr("verified: 4 ranks")));
+  const json report = json_of(averages_gradient({"--run", "--json", "--local-latency-us", "1000"}));
+  EXPECT_EQ(report["gradient"]["scale"], 0.25);
+  ASSERT_EQ(report["steps"].size(), 2U);
+  EXPECT_EQ(report["steps"][1]["kind"], "scale");
+  EXPECT_EQ(report["steps"][1]["factor"], 0.25);
+  EXPECT_EQ(report["verified"], true);
+  const double scale_us = report["steps"][1]["time_us"].get<double>();
+  EXPECT_GT(scale_us, 1000) << "a local step";
+  EXPECT_EQ(report["totals"]["time_us"].get<double>(),
+            report["steps"][0]["time_us"].get<double>() + scale_us);
+
+  const Plan plan = parse_plan(cpsim(averages_gradient({"--plan", "--rank", "2"})).out);
+  const std::vector<StepRef> steps = steps_of(plan);
+  ASSERT_FALSE(steps.empty());
+  const auto* kernel = std::get_if<Kernel>(&steps.back().step->work);
+  ASSERT_NE(kernel, nullptr);
+  ASSERT_TRUE(std::holds_alternative<Scale>(*kernel));
+  EXPECT_EQ(std::get<Scale>(*kernel).factor, 0.25);
+}
+
+TEST(RedistributeCommand, AScaleAloneIsAStepToo) {
+  const Words words = redistribute(
+      {"--mesh", "a=2", "--shape", "4", "--from", "P(avg)", "--to", "R", "--gradient", "adjoint", "--run"});
+  const Finished finished = cpsim(words);  // R, P(sum)'s dual, comes in and stays R, P(avg)'s
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out,
+              AllOf(HasSubstr("scale x0.5"), Not(HasSubstr("no steps")), HasSubstr("verified")));
+}
+
+TEST(RedistributeCommand, TheParetoSetOfAGradientIsScaledToo) {
+  const Finished finished = cpsim(averages_gradient({"--pareto"}));
+  EXPECT_THAT(finished.out, ContainsRegex("\n\\* .*all_gather\\(dp\\) > scale x0.25\n"));
+}
+
+// MindSpeed's grad_scale: by the ranks of the group that gathers.
+TEST(RedistributeCommand, GradientScalesAreByTheRanksThatSplitOrGather) {
+  const std::vector<std::pair<std::string, double>> scales = {{"up", 6}, {"down", 1 / 6.0}, {"none", 1}};
+  for (const auto& [word, factor] : scales) {
+    for (const std::string from : {"S(0,head_tail),S(0,balanced),R", "R,R,S(1)"}) {
+      const std::string to =
+          from == "R,R,S(1)" ? "S(0,per_sequence:0/5/13:sizes:1/4:8/0),S(0,balanced),S(1)" : "R,R,R";
+      const json report = json_of(
+          redistribute({"--mesh", "ring=2,ulysses=3,dp=2", "--shape", "13x4", "--from", from, "--to", to,
+                        "--gradient", "replicated", "--gradient-scale", word, "--run", "--json"}));
+      EXPECT_EQ(report["gradient"]["scale"], factor) << word;
+      EXPECT_EQ(report["verified"], true);
+      EXPECT_EQ(report["steps"].back()["kind"] == "scale", word != "none");
+    }
+  }
+}
+
+// What is saved is the gradient, and what is read again is the same plan.
+TEST(RedistributeCommand, ScenariosKeepTheGradientAndItsScale) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("backward.txtpb");
+  const Words flags = redistribute({"--mesh", "cp=3", "--shape", "7x2", "--from", "S(0,balanced)", "--to",
+                                    "R", "--gradient", "replicated", "--gradient-scale", "up"});
+  const auto with = [](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const json saved = json_of(with(flags, {"--json", "--save-scenario", path}));
+  EXPECT_EQ(saved["gradient"]["scale"], 3);
+  const proto::Scenario scenario = read_scenario_file(path);
+  EXPECT_EQ(scenario.redistribute().gradient(), proto::Redistribute::replicated);
+  EXPECT_EQ(scenario.redistribute().gradient_scale(), proto::Redistribute::up);
+  EXPECT_EQ(scenario.redistribute().from(), "S(0,balanced)") << "the redistribution's, not the backward's";
+  EXPECT_EQ(json_of(redistribute({"--scenario", path, "--json"})), saved);
+  EXPECT_EQ(cpsim(redistribute({"--scenario", path, "--plan"})).out, cpsim(with(flags, {"--plan"})).out);
+  EXPECT_THAT(cpsim(redistribute({"--scenario", path, "--run"})).out, HasSubstr("verified: 3 ranks"));
+  // A default that is asked for is not left out.
+  EXPECT_FALSE(json_of(redistribute({"--scenario", path, "--gradient", "forward", "--gradient-scale", "none",
+                                     "--json"}))
+                   .contains("gradient"));
 }
 
 TEST(RedistributeCommand, EveryReductionAndDtypeIsVerified) {

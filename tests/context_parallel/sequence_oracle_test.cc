@@ -23,7 +23,9 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 // What the ranks hold after the redistribution, by position in the mesh. run_redistribution checks it too.
 Tensors run(const Layout& from, const Layout& to, double scale, const Tensors& inputs) {
   const Redistribution planned = plan_redistribution(from, to);
-  EXPECT_NO_THROW(sim::run_redistribution(planned));
+  sim::RedistributeRunOptions options;
+  options.scale = scale;
+  EXPECT_NO_THROW(sim::run_redistribution(planned, options));
   Shards shards;
   std::vector<Plan> plans;
   const std::vector<Rank>& ranks = from.mesh.ranks();
@@ -395,6 +397,90 @@ INSTANTIATE_TEST_SUITE_P(
                       ComposedCase{2, 2, Ring::head_tail, {27, 2}, 0, {16, 0, 11}},
                       ComposedCase{3, 2, Ring::head_tail, {2, 19}, -1, {7, 1, 11}},
                       ComposedCase{2, 2, Ring::balanced, {0, 3}, 0, {0, 0}}));
+
+// ---- packed documents of any sizes ----
+
+struct SizesCase {
+  SizeMatrix all_split_sizes;  // [rank][sequence]
+  Shape shape;                 // of the whole packing
+  int dim;
+};
+void PrintTo(const SizesCase& c, std::ostream* out) {
+  *out << join(c.shape, "x") << ", dim " << c.dim << ", by "
+       << to_string(Split(packed_sizes(c.all_split_sizes)));
+}
+
+void expect_packed(const SizesCase& c, GradScale scale) {
+  const auto& [sizes, shape, dim] = c;
+  const int n = static_cast<int>(sizes.size()), front = from_front(dim, shape);
+  const double factor = scale == GradScale::none ? 1 : scale == GradScale::up ? n : 1.0 / n;
+  const Mesh mesh = group_of(n);
+  const Tensor packing = example(shape, 3);
+  const Tensors shards = packed_split(packing, sizes, front);
+  ASSERT_EQ(packed_gather(shards, sizes, front), packing) << "the reference's own way back";
+
+  // Every rank finds the same layout from its own shape.
+  std::vector<Layout> layouts;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    layouts.push_back(
+        layout_from_local(mesh, mesh.ranks()[i], "cp", dim, shards[i].shape, DType::f32, sizes));
+    EXPECT_EQ(layouts[i], layouts[0]);
+  }
+  const SequenceMove out = gather_forward_split_backward(layouts[0], "cp", scale);
+  EXPECT_EQ(run_forward(out, shards), Tensors(idx(n), packing));
+  const Tensors gradients = examples(out.to, 9);  // other values on each rank
+  Tensors expected;
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    expected.push_back(times(packed_split(gradients[i], sizes, front)[i], factor));
+  expect_near(run_backward(out, gradients), expected);
+
+  const SequenceMove in =
+      split_forward_gather_backward(whole_on(mesh, shape), "cp", dim, packed_sizes(sizes), scale);
+  EXPECT_EQ(in.to, layouts[0]);
+  EXPECT_EQ(run_forward(in, Tensors(idx(n), packing)), shards);
+  const Tensors shard_gradients = examples(in.to, 30);
+  const Tensor gathered = times(packed_gather(shard_gradients, sizes, front), factor);
+  expect_near(run_backward(in, shard_gradients), Tensors(idx(n), gathered));
+}
+
+class SequencePackedSizes : public ::testing::TestWithParam<SizesCase> {};
+
+TEST_P(SequencePackedSizes, GatherAndSplitAsTheReferenceByItsMatrix) {
+  for (const GradScale scale : {GradScale::up, GradScale::down, GradScale::none}) {
+    SCOPED_TRACE(str("scale ", static_cast<int>(scale)));
+    expect_packed(GetParam(), scale);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AnySizes, SequencePackedSizes,
+    ::testing::Values(SizesCase{{{3, 1}, {1, 4}}, {9, 2}, 0}, SizesCase{{{3}, {1}, {5}}, {9}, -1},
+                      SizesCase{{{0, 4, 1}, {5, 0, 0}, {2, 3, 0}}, {2, 15, 2}, 1},  // pieces without elements
+                      SizesCase{{{0, 0}, {6, 2}}, {8, 3}, 0},                       // a rank without elements
+                      SizesCase{{{2, 0, 3}, {1, 0, 1}}, {1, 2, 7}, -1},  // a sequence without elements
+                      SizesCase{{{4, 2, 9}}, {15}, 0},                   // one rank
+                      SizesCase{{{0}, {0}}, {0, 2}, 0}, SizesCase{{{}, {}, {}}, {0}, 0},
+                      // What cal_split_sizes_multi gives, and the same to the last ranks first.
+                      SizesCase{{{3, 2, 1}, {2, 2, 1}, {2, 1, 0}}, {14, 2}, 0},
+                      SizesCase{{{2, 1, 0}, {2, 2, 1}, {3, 2, 1}}, {2, 14}, 1}));
+
+// The matrix of balanced sizes is the balanced split of each sequence, which hybrid splits compose with Ulysses.
+TEST(SequenceOracle, AMatrixOfBalancedSizesIsTheBalancedSplit) {
+  const Sizes lengths = {10, 1, 12};
+  SizeMatrix sizes(2);
+  for (const std::int64_t length : lengths) {
+    for (std::size_t r = 0; r < sizes.size(); ++r) sizes[r].push_back(split_sizes(length, 2)[r]);
+  }
+  const Layout whole = whole_on(Mesh::parse("ring=2,ulysses=3"), {2, 23});
+  const SequenceAxes axes{"ring", "ulysses"};
+  const SequenceMove by_rule =
+      split_ring_then_ulysses(whole, axes, 1, PerSequence{cu_seqlens_of(lengths), Balanced{}});
+  const SequenceMove by_matrix = split_ring_then_ulysses(whole, axes, 1, packed_sizes(sizes));
+  EXPECT_TRUE(equivalent(by_rule.to, by_matrix.to));
+  EXPECT_NO_THROW(sim::run_redistribution(plan_redistribution(by_matrix.from, by_matrix.to)));
+  const SequenceMove out = gather_ulysses_then_ring(by_matrix.to, axes);
+  EXPECT_NO_THROW(sim::run_redistribution(plan_redistribution(out.from, out.to)));
+}
 
 // ---- groups of a larger mesh ----
 

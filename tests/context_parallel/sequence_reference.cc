@@ -133,4 +133,30 @@ Tensor packed_gather(Ring kind, const Tensors& parts, const Sizes& lengths, int 
   return concatenated(documents, dim);
 }
 
+Tensor packed_gather(const Tensors& parts, const SizeMatrix& all_split_sizes, int dim) {
+  std::vector<Tensors> chunks;  // by rank, by sequence
+  for (std::size_t r = 0; r < parts.size(); ++r) chunks.push_back(split(parts[r], all_split_sizes[r], dim));
+  Tensors pieces;
+  for (std::size_t s = 0; s < all_split_sizes[0].size(); ++s) {
+    for (const Tensors& of_rank : chunks) pieces.push_back(of_rank[s]);
+  }
+  if (pieces.empty()) return parts.front();
+  return concatenated(pieces, dim);
+}
+
+Tensors packed_split(const Tensor& tensor, const SizeMatrix& all_split_sizes, int dim) {
+  Sizes in_order;  // of the whole tensor's pieces
+  for (std::size_t s = 0; s < all_split_sizes[0].size(); ++s) {
+    for (const Sizes& sizes : all_split_sizes) in_order.push_back(sizes[s]);
+  }
+  const Tensors pieces = split(tensor, in_order, dim);
+  Tensors parts;
+  for (std::size_t r = 0; r < all_split_sizes.size(); ++r) {
+    Tensors own;
+    for (std::size_t i = r; i < pieces.size(); i += all_split_sizes.size()) own.push_back(pieces[i]);
+    parts.push_back(own.empty() ? tensor : concatenated(own, dim));
+  }
+  return parts;
+}
+
 }  // namespace cp::testing

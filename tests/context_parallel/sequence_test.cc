@@ -190,6 +190,23 @@ TEST(SequencePlans, IntegersAreNotScaled) {
   expect_refused([&] { lower_scaled(backward, in.grad_scale, 0); }, {"i64", "0.5", "GradScale::none"});
 }
 
+// What redistribute_backward() takes of a move is the redistribution back, times its factor.
+TEST(SequencePlans, AMovesGradientIsItsWayBackTimesItsFactor) {
+  const Layout whole = layout_on("ring=2,ulysses=3", "R,R", {13, 2});
+  for (const GradScale scale : {GradScale::up, GradScale::down, GradScale::none}) {
+    const SequenceMove in = split_ring_then_ulysses(whole, {"ring", "ulysses"}, 0, HeadTail{}, scale);
+    const SequenceMove out = gather_ulysses_then_ring(in.to, {"ring", "ulysses"}, scale);
+    for (const SequenceMove& move : {in, out}) {
+      const Gradient gradient = plan_gradient(move.from, move.to, gradient_options(move));
+      EXPECT_EQ(gradient.redistribution.source, move.to);
+      EXPECT_EQ(gradient.redistribution.target, move.from);
+      EXPECT_EQ(gradient.scale, move.grad_scale);
+      // 1/2 x 1/3 and 1/6 may differ in the last place.
+      EXPECT_NEAR(grad_scale_factor(scale, move.from, move.to), move.grad_scale, 0x1p-51 * move.grad_scale);
+    }
+  }
+}
+
 // ---- errors ----
 
 TEST(SequenceErrors, OfDims) {
@@ -257,6 +274,24 @@ TEST(SequenceErrors, OfSizesAndDocuments) {
         cu_seqlens_of(std::vector<std::int64_t>{1, std::numeric_limits<std::int64_t>::max()});
       },
       {"2^63"});
+}
+
+TEST(SequenceErrors, OfSizesOfPackedSequences) {
+  using Matrix = std::vector<std::vector<std::int64_t>>;
+  const auto packed = [](const Matrix& sizes) { return [sizes] { packed_sizes(sizes); }; };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  expect_refused(packed({}), {"no rows"});
+  expect_refused(packed({{1, 2}, {3}}), {"1 sequences in row 1 and 2 in row 0", "0 where it holds nothing"});
+  expect_refused(packed({{1, 2}, {3, -1}}), {"all_split_sizes[1][1]=-1"});
+  expect_refused(packed({{kMost}, {1}}), {"sequence 0", "2^63"});
+  expect_refused(packed({{kMost, 1}, {0, 0}}), {"2^63"});  // the packing
+  const auto local = [](const Matrix& sizes, std::int64_t size, int dim) {
+    return [=] { layout_from_local(Mesh::parse("cp=2"), 1, "cp", dim, {2, size}, DType::f32, sizes); };
+  };
+  EXPECT_NO_THROW(local({{1, 2}, {3, 0}}, 3, -1)());
+  expect_refused(local({{1, 2}, {3, 0}}, 2, 1), {"rank 1", "has 2 along dimension 1", "sums to 3"});
+  expect_refused(local({{1, 2}}, 3, 1), {"has 1 rows, but axis cp has 2 ranks"});
+  expect_refused(local({{1, 2}, {3, 0}}, 3, 2), {"dim=2 is out of range"});
 }
 
 TEST(SequenceErrors, OfLocalShapes) {
@@ -425,6 +460,34 @@ RC_GTEST_PROP(SequenceProperty, WithoutAScaleItIsTheTransposeWithEachElementCoun
   const double copies = mesh.size(), copies_of_shards = copies / split_into;
   expect_transpose(in, copies, copies_of_shards);
   expect_transpose(gather_ulysses_then_ring(in.to, sequence.axes, GradScale::none), copies_of_shards, copies);
+}
+
+// Any matrix [rank][sequence]: what was split by it comes back, and the gradient is the transpose.
+RC_GTEST_PROP(SequenceProperty, PackedSequencesOfAnySizesComeBack, ()) {
+  const int n = *any_int(1, 5), sequences = *any_int(0, 5), num_dims = *any_int(1, 3);
+  std::vector<std::vector<std::int64_t>> sizes(idx(n));
+  std::vector<std::int64_t> held;
+  for (std::vector<std::int64_t>& of_rank : sizes) {
+    for (int s = 0; s < sequences; ++s) of_rank.push_back(*any_int(0, 3) == 0 ? 0 : *any_int(0, 7));
+    held.push_back(std::accumulate(of_rank.begin(), of_rank.end(), std::int64_t{0}));
+  }
+  const int dim = *any_int(0, num_dims - 1);
+  Shape shape;
+  for (int i = 0; i < num_dims; ++i) shape.push_back(*any_int(0, 4));
+  const Rank self = *any_int(0, n - 1);
+  shape[idx(dim)] = held[idx(self)];
+  const Layout shards = layout_from_local(Mesh({{"cp", n}}), self, "cp", dim, shape, DType::f32, sizes);
+  for (const Rank rank : shards.mesh.ranks())
+    RC_ASSERT(local_shape(shards, rank)[idx(dim)] == held[idx(rank)]);
+  const SequenceMove out = gather_forward_split_backward(shards, "cp");
+  const SequenceMove in = split_forward_gather_backward(out.to, "cp", dim, packed_sizes(sizes));
+  RC_ASSERT(in.to == shards);
+  const Shards tensor =
+      make_shards(out.to, [](std::int64_t element) { return small_integer(1, element, 0, 100); });
+  const Shards split = run_scaled(plan_redistribution(in.from, in.to), 1, tensor);
+  RC_ASSERT(run_scaled(plan_redistribution(out.from, out.to), 1, split) == tensor);
+  expect_transpose(in, 1, 1);
+  expect_transpose(out, 1, 1);
 }
 
 RC_GTEST_PROP(SequenceProperty, ScalesMultiplyTheUnscaledGradient, ()) {

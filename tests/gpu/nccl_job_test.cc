@@ -22,6 +22,7 @@
 #include "runtime/rendezvous/server.h"
 #include "shared/base/error.h"
 #include "shared/context_parallel/attention.h"
+#include "shared/context_parallel/sequence.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
 #include "sim/run/attention_shards.h"
@@ -161,6 +162,27 @@ std::string redistribute_twice(Job& job, const std::string& target) {
 
 TEST_F(NcclJob, RedistributesBetweenBuffersOnTheGpu) {
   CP_EXPECT_RIGHT(run_job([](Job& job) { return redistribute_twice(job, target_of_the_current_gpu()); }));
+}
+
+// The gradient of a gather of packed documents, times the ranks that gathered.
+std::string redistribute_backward(Job& job) {
+  const std::vector<std::vector<std::int64_t>> sizes = {{3, 0, 4}, {1, 5, 0}};
+  const Layout rows = make_layout(Mesh::parse("cp=2"), {Shard{0, packed_sizes(sizes)}}, {13, 8}, DType::f32);
+  const SequenceMove gather = gather_forward_split_backward(rows, "cp");
+  const Rank rank = job.rank();
+  Bytes expected = numbered(rows, rank, 0);
+  std::vector<double> doubled = testing::decode(DType::f32, expected);
+  for (double& value : doubled) value *= 2;
+  expected = testing::encode(DType::f32, doubled);
+  const GpuBuffer grad_out(numbered(gather.to, rank, 0)), grad_in(Bytes(expected.size()));
+  job.redistribute_backward(
+      gather.from, gather.to, from_local(gather.to, rank, grad_out.data(), grad_out.size_bytes()),
+      from_local(gather.from, rank, grad_in.data(), grad_in.size_bytes()), gradient_options(gather));
+  return grad_in.contents() == expected ? "" : "another gradient";
+}
+
+TEST_F(NcclJob, TakesScaledGradientsBackBetweenBuffersOnTheGpu) {
+  CP_EXPECT_RIGHT(run_job(redistribute_backward));
 }
 
 #ifdef CP_GPU_EMULATED

@@ -92,6 +92,20 @@ TEST(IdentityScenarios, HoldEveryKindOfAttention) {
   for (const auto& [kind, count] : kinds) EXPECT_GE(count, 10) << kind;
 }
 
+// Gradients by both rules, with each scale, and the plain ones that they are drawn among.
+TEST(IdentityScenarios, HoldEveryKindOfGradient) {
+  std::map<std::string, int> kinds;
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    for (std::uint64_t seed = 0; seed < kRedistributions; ++seed) {
+      const proto::Redistribute job = testing::redistribute_scenario(seed, ranks).redistribute();
+      ++kinds[proto::Redistribute::Gradient_Name(job.gradient())];
+      ++kinds[proto::Redistribute::GradientScale_Name(job.gradient_scale())];
+    }
+  }
+  for (const char* kind : {"forward", "adjoint", "replicated", "none", "up", "down"})
+    EXPECT_GE(kinds[kind], 3) << kind;
+}
+
 #endif
 
 }  // namespace

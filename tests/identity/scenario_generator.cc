@@ -53,7 +53,19 @@ proto::Scenario first_possible(std::uint64_t seed, int ranks, Draw draw) {
   throw InvalidInput(str("no scenario of seed ", seed, " for ", ranks, " ranks"));
 }
 
-proto::Scenario draw_redistribute(std::uint64_t seed, int ranks) {
+// Every second one is a backward. Drawn for all tries of a scenario, so that they go on until one has a group to scale by.
+void draw_gradient(std::uint64_t seed, proto::Redistribute& job) {
+  Random random(seed);
+  if (!random.one_in(2)) return;
+  job.set_gradient(random.one_in(3) ? proto::Redistribute::adjoint : proto::Redistribute::replicated);
+  job.set_gradient_scale(
+      random.any<proto::Redistribute::GradientScale>({proto::Redistribute::none, proto::Redistribute::up,
+                                                      proto::Redistribute::down, proto::Redistribute::down}));
+  // to_partial is a step of its own, with both shards alive.
+  if (job.gradient() == proto::Redistribute::adjoint) job.set_max_memory_factor(2);
+}
+
+proto::Scenario draw_redistribute(std::uint64_t seed, int ranks, std::uint64_t gradient_seed) {
   const RedistributeCase drawn = case_of_seed(seed, {.tight = false, .max_ranks = ranks});
   proto::Scenario scenario;
   proto::Redistribute& job = *scenario.mutable_redistribute();
@@ -70,6 +82,7 @@ proto::Scenario draw_redistribute(std::uint64_t seed, int ranks) {
   job.mutable_cost()->set_peer_latency_us(drawn.options.cost.peer_latency_us);
   job.mutable_cost()->set_local_latency_us(drawn.options.cost.local_latency_us);
   job.set_seed(seed);
+  draw_gradient(gradient_seed, job);
   return scenario;
 }
 
@@ -138,7 +151,9 @@ proto::Scenario draw_attention(std::uint64_t seed, int ranks) {
 }  // namespace
 
 proto::Scenario redistribute_scenario(std::uint64_t seed, int ranks) {
-  return first_possible(seed, ranks, [&](std::uint64_t one) { return draw_redistribute(one, ranks); });
+  return first_possible(seed, ranks, [&](std::uint64_t one) {
+    return draw_redistribute(one, ranks, seed * 16 + static_cast<std::uint64_t>(ranks));
+  });
 }
 
 proto::Scenario attention_scenario(std::uint64_t seed, int ranks) {

@@ -51,8 +51,11 @@ inline Mesh random_mesh() {
 inline Split random_nested_split(std::vector<Indices>& lists, std::int64_t dim_size, int parts) {
   std::set<std::size_t> lengths;
   for (const Indices& list : lists) lengths.insert(list.size());
-  Split split = random_split(static_cast<std::int64_t>(*lengths.begin()), dim_size, parts);
-  if (lengths.size() > 1 && fits_one_length(split)) split = Balanced{};  // no sizes fit all lists
+  Split split = random_split(lists.front(), dim_size, parts);
+  // No sizes fit all lists; those of documents fit one.
+  const bool is_one =
+      lists.size() == 1 || (lengths.size() == 1 && !std::holds_alternative<PerSequence>(split));
+  if (!is_one && fits_one_length(split)) split = Balanced{};
   std::vector<Indices> narrowed;
   for (const Indices& list : lists) {
     for (int i = 0; i < parts; ++i) narrowed.push_back(split_elements(split, list, parts, i));

@@ -70,15 +70,27 @@ Indices split_elements(const SimpleSplit& split, const Indices& list, int parts,
   }
   return taken;
 }
+// Those of the list that lie in [begin, end).
+inline Indices elements_within(const Indices& list, std::int64_t begin, std::int64_t end) {
+  Indices within;
+  for (const std::int64_t i : list) {
+    if (begin <= i && i < end) within.push_back(i);
+  }
+  return within;
+}
 inline Indices split_elements(const PerSequence& documents, const Indices& list, int parts, int index) {
   Indices taken;
   for (std::size_t k = 1; k < documents.cu_seqlens.size(); ++k) {
-    Indices document;
-    for (const std::int64_t i : list) {
-      if (documents.cu_seqlens[k - 1] <= i && i < documents.cu_seqlens[k]) document.push_back(i);
-    }
+    const Indices document = elements_within(list, documents.cu_seqlens[k - 1], documents.cu_seqlens[k]);
     const Indices part = std::visit(
-        [&](const auto& inner) { return split_elements(inner, document, parts, index); }, documents.inner);
+        Overloaded{[&](const SizedEach& each) {
+                     // What the list lacks as a whole is with other ranks of an earlier axis.
+                     return document.empty()
+                                ? document
+                                : split_elements(Sized{each.sizes[k - 1]}, document, parts, index);
+                   },
+                   [&](const auto& inner) { return split_elements(inner, document, parts, index); }},
+        documents.inner);
     taken.insert(taken.end(), part.begin(), part.end());
   }
   return taken;
@@ -95,7 +107,16 @@ inline std::vector<std::int64_t> random_cuts(std::int64_t total, int inner_cuts)
   return cuts;
 }
 
-inline InnerSplit random_inner_split() {
+// `parts` sizes that sum to the length, some of them 0.
+inline std::vector<std::int64_t> random_sizes(std::int64_t length, int parts) {
+  std::vector<std::int64_t> sizes = random_cuts(length, parts - 1);
+  std::adjacent_difference(sizes.begin(), sizes.end(), sizes.begin());
+  sizes.erase(sizes.begin());
+  return sizes;
+}
+
+// One that fits documents of any length.
+inline std::variant<Chunked, Balanced, HeadTail, Striped> random_rule() {
   switch (*rc::gen::inRange(0, 4)) {
     case 0:
       return Chunked{};
@@ -108,10 +129,20 @@ inline InnerSplit random_inner_split() {
   }
 }
 
-// A split of any kind that divides a list of `length` of a dimension of `dim_size` among `parts`.
-inline Split random_split(std::int64_t length, std::int64_t dim_size, int parts) {
+// A split of any kind that divides the list, of a dimension of `dim_size`, among `parts`.
+inline Split random_split(const Indices& list, std::int64_t dim_size, int parts) {
+  const auto length = static_cast<std::int64_t>(list.size());
   return pick_case("split", [=]() -> Split {
-    switch (*rc::gen::inRange(0, 5)) {
+    switch (*rc::gen::inRange(0, 6)) {
+      case 5: {
+        PerSequence documents{random_cuts(dim_size, *rc::gen::inRange(0, 6)), SizedEach{}};
+        for (std::size_t k = 1; k < documents.cu_seqlens.size(); ++k) {
+          const Indices document = elements_within(list, documents.cu_seqlens[k - 1], documents.cu_seqlens[k]);
+          std::get<SizedEach>(documents.inner)
+              .sizes.push_back(random_sizes(static_cast<std::int64_t>(document.size()), parts));
+        }
+        return documents;
+      }
       case 4: {
         const auto block = *rc::gen::inRange<std::int64_t>(1, 6);
         Dealt dealt{block, {}};
@@ -120,16 +151,13 @@ inline Split random_split(std::int64_t length, std::int64_t dim_size, int parts)
         }
         return dealt;
       }
-      case 0: {
-        std::vector<std::int64_t> sizes = random_cuts(length, parts - 1);
-        std::adjacent_difference(sizes.begin(), sizes.end(), sizes.begin());
-        sizes.erase(sizes.begin());
-        return Sized{sizes};
-      }
+      case 0:
+        return Sized{random_sizes(length, parts)};
       case 1:
-        return PerSequence{random_cuts(dim_size, *rc::gen::inRange(0, 6)), random_inner_split()};
+        return PerSequence{random_cuts(dim_size, *rc::gen::inRange(0, 6)),
+                           std::visit([](const auto& rule) { return InnerSplit(rule); }, random_rule())};
       default:
-        return std::visit([](const auto& rule) { return Split(rule); }, random_inner_split());
+        return std::visit([](const auto& rule) { return Split(rule); }, random_rule());
     }
   });
 }

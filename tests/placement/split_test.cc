@@ -94,11 +94,11 @@ RC_GTEST_PROP(Split, PartsAgreeWithDealingElements, ()) {
   const auto dim_size = pick("dim_size", rc::gen::inRange<std::int64_t>(0, 60));
   const int outer_parts = pick("outer_parts", rc::gen::inRange(1, 6)),
             parts = pick("parts", rc::gen::inRange(1, 6));
-  const Split outer = random_split(dim_size, dim_size, outer_parts);
+  const Split outer = random_split(expand(index_range(0, dim_size)), dim_size, outer_parts);
   for (int o = 0; o < outer_parts; ++o) {
     const IndexSet list = split_part(outer, index_range(0, dim_size), outer_parts, o);
-    const Split inner = random_split(size(list), dim_size, parts);
-    validate_split(inner, size(list), dim_size, parts);
+    const Split inner = random_split(expand(list), dim_size, parts);
+    validate_split(inner, list, dim_size, parts);
     for (int i = 0; i < parts; ++i) {
       const IndexSet part = split_part(inner, list, parts, i);
       RC_ASSERT(expand(part) == split_elements(inner, expand(list), parts, i));
@@ -111,7 +111,7 @@ RC_GTEST_PROP(Split, RangesAgreeWithParts, ()) {
   const auto begin = pick("begin", rc::gen::inRange<std::int64_t>(0, 20)),
              end = begin + pick("length", rc::gen::inRange<std::int64_t>(0, 40));
   const int parts = pick("parts", rc::gen::inRange(1, 7)), index = pick("index", rc::gen::inRange(0, parts));
-  const Split split = random_split(end - begin, end, parts);
+  const Split split = random_split(expand(index_range(begin, end)), end, parts);
   const std::optional<IndexRange> range = split_range(split, {begin, end}, parts, index);
   const bool makes_ranges = std::holds_alternative<Chunked>(split) ||
                             std::holds_alternative<Balanced>(split) || std::holds_alternative<Sized>(split);
@@ -124,7 +124,7 @@ RC_GTEST_PROP(Split, RangesAgreeWithParts, ()) {
 
 TEST(Split, ValidationNamesValuesAndWhatWorks) {
   const auto message = [](const Split& split, std::int64_t length, std::int64_t dim_size, int parts) {
-    return message_of([&] { validate_split(split, length, dim_size, parts); });
+    return message_of([&] { validate_split(split, index_range(0, length), dim_size, parts); });
   };
   EXPECT_THAT(
       message(Sized{{3, 2, 1}}, 8, 8, 4),
@@ -152,6 +152,55 @@ TEST(Split, ValidationNamesValuesAndWhatWorks) {
   EXPECT_EQ(message(PerSequence{{0}, Chunked{}}, 0, 0, 2), "no error");
 }
 
+// Whatever earlier axes left of a document, the sizes are for that, or for nothing of it.
+TEST(Split, SizesOfEachDocumentFitWhatIsLeftOfIt) {
+  const PerSequence split{{0, 4, 4, 10}, SizedEach{{{1, 3}, {0, 0}, {6, 0}}}};
+  const auto message = [](const PerSequence& documents, const IndexSet& list) {
+    return message_of([&] { validate_split(documents, list, 10, 2); });
+  };
+  const IndexSet all = index_range(0, 10);
+  EXPECT_EQ(message(split, all), "no error");
+  EXPECT_EQ(message(split, index_range(0, 4)), "no error") << "the last document is elsewhere";
+  EXPECT_EQ(message(split, index_range(4, 10)), "no error");
+  EXPECT_THAT(message(split, index_range(0, 3)),
+              AllOf(HasSubstr("document 0 at 0 .. 4: sizes 1/3"), HasSubstr("more than the 3 indices"),
+                    HasSubstr("use for example sizes:2/1")));
+  const auto with = [&](const std::vector<std::int64_t>& last) {
+    PerSequence changed = split;
+    std::get<SizedEach>(changed.inner).sizes.back() = last;
+    return changed;
+  };
+  EXPECT_THAT(message(with({5, 0}), all),
+              HasSubstr("document 2 at 4 .. 10: sizes 5/0 sum to 5, but they split 6"));
+  EXPECT_THAT(message(with({1, 2, 3}), all),
+              HasSubstr("are for 3 ranks, but the axis has 2; use for example sizes:3/3"));
+  EXPECT_THAT(message(with({7, -1}), all), HasSubstr("sum to more than the 6"));
+  EXPECT_THAT(message(with({-1, 7}), all), HasSubstr("hold -1"));
+  // Of a document that is elsewhere they still must be sizes of it.
+  EXPECT_THAT(message(with({4, 3}), index_range(0, 4)), HasSubstr("sum to more than the 6"));
+  EXPECT_THAT(message(with({kHuge << 22, kHuge << 22}), index_range(0, 4)), HasSubstr("sum to more than"));
+  EXPECT_THAT(message(with({1, 2, 3}), index_range(0, 4)), HasSubstr("are for 3 ranks"));
+  EXPECT_THAT(message({{0, 10}, split.inner}, all),
+              AllOf(HasSubstr("given for 3 documents, but cu_seqlens 0/10 cut 1"),
+                    HasSubstr("one list for each document")));
+  EXPECT_THAT(message({{0, 9}, split.inner}, all), HasSubstr("end with 9"));
+  // An empty document holds nothing.
+  EXPECT_THAT(message({{0, 0, 10}, SizedEach{{{1, 0}, {4, 6}}}}, all), HasSubstr("document 0 at 0 .. 0"));
+  EXPECT_TRUE(fits_one_length(split));
+  EXPECT_FALSE(fits_one_length(PerSequence{{0, 10}, Balanced{}}));
+}
+
+TEST(Split, SizesOfEachDocumentAreInTheOrderOfTheRanks) {
+  const PerSequence split{{0, 4, 4, 10}, SizedEach{{{1, 0, 3}, {0, 0, 0}, {2, 4, 0}}}};
+  EXPECT_EQ(expand(split_part(split, index_range(0, 10), 3, 0)), (Indices{0, 4, 5}));
+  EXPECT_EQ(expand(split_part(split, index_range(0, 10), 3, 1)), (Indices{6, 7, 8, 9}));
+  EXPECT_EQ(expand(split_part(split, index_range(0, 10), 3, 2)), (Indices{1, 2, 3}));
+  // Of a list in another order, and of documents that it lacks.
+  const IndexSet reversed = {{6, 4, 4, 1}, {4, 2, 2, 1}};
+  EXPECT_EQ(expand(split_part(split, reversed, 3, 0)), (Indices{6, 7}));
+  EXPECT_EQ(expand(split_part(split, reversed, 3, 1)), (Indices{8, 9, 4, 5}));
+}
+
 TEST(Split, TextForms) {
   const std::vector<std::pair<std::string, Split>> forms = {
       {"", Chunked{}},
@@ -164,6 +213,9 @@ TEST(Split, TextForms) {
       {"per_sequence:0/10/50", PerSequence{{0, 10, 50}, Chunked{}}},
       {"per_sequence:0/10/50:head_tail", PerSequence{{0, 10, 50}, HeadTail{}}},
       {"per_sequence:0/10/50:striped:4", PerSequence{{0, 10, 50}, Striped{4}}},
+      {"per_sequence:0/10/50:sizes:4/6:30/10", PerSequence{{0, 10, 50}, SizedEach{{{4, 6}, {30, 10}}}}},
+      {"per_sequence:0/8:sizes:4/4", PerSequence{{0, 8}, SizedEach{{{4, 4}}}}},
+      {"per_sequence:0:sizes:", PerSequence{{0}, SizedEach{}}},
   };
   for (const auto& [text, split] : forms) {
     EXPECT_EQ(to_string(split), text);
@@ -175,7 +227,7 @@ TEST(Split, TextForms) {
 }
 
 RC_GTEST_PROP(Split, TextRoundTrips, ()) {
-  const Split split = random_split(30, 40, pick("parts", rc::gen::inRange(1, 5)));
+  const Split split = random_split(expand(index_range(0, 30)), 40, pick("parts", rc::gen::inRange(1, 5)));
   RC_ASSERT(parse_split(to_string(split)) == split);
 }
 
@@ -192,7 +244,12 @@ TEST(Split, ParseErrorsQuoteTheTextAndListWhatIsKnown) {
   EXPECT_THAT(message("sizes:"), HasSubstr("needs a list of numbers"));
   EXPECT_THAT(message("sizes:3//2"), HasSubstr("'sizes:3//2'"));
   EXPECT_THAT(message("sizes:3/2/"), HasSubstr("'sizes:3/2/'"));
-  EXPECT_THAT(message("per_sequence:0/8:sizes:4/4"), HasSubstr("'sizes:4/4' cannot act within a document"));
+  EXPECT_THAT(message("per_sequence:0/8:dealt:4:0/1"),
+              HasSubstr("'dealt:4:0/1' cannot act within a document"));
+  EXPECT_THAT(message("per_sequence:0/8:sizes"), HasSubstr("'sizes' needs an argument"));
+  EXPECT_THAT(message("per_sequence:0/8:sizes:4/4:"),
+              AllOf(HasSubstr("needs a list of numbers"), HasSubstr("one list for each document")));
+  EXPECT_THAT(message("per_sequence:0/8:sizes:4/x"), HasSubstr("'x'"));
   EXPECT_THAT(message("per_sequence:0/8:per_sequence:0/8"), HasSubstr("cannot act within a document"));
   EXPECT_THAT(message("per_sequence:0/8:zigzag"), HasSubstr("'zigzag'"));
 }

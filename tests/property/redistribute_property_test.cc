@@ -18,6 +18,7 @@
 #include "shared/redistribute/candidates.h"
 #include "shared/redistribute/dtensor.h"
 #include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
 #include "sim/run/redistribute_run.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/property/plan_mutations.h"
@@ -431,12 +432,16 @@ RC_GTEST_PROP(RedistributeProperty, GradientIsTheTranspose, ()) {
   GradientOptions options;
   options.redistribute = request.options;
   options.redistribute.max_memory_factor = 2;  // to_partial is a step of its own, with both shards alive
+  options.scale = *rc::gen::element(1.0, 0.25, 2.0, 3.0);
   const Gradient gradient = plan_gradient(request.source, request.target, options);
   const Shards x = make_shards(request.source, values(0));
   const Shards rx = run_plans(lower_all(plan_of(request)), x);
   const Shards y = make_shards(dual(request.target), values(1));
-  const Shards ry = run_plans(lower_all(gradient.redistribution), y);
-  RC_ASSERT(inner_product(rx, y) == gradient.scale * inner_product(x, ry));
+  const Shards ry = run_plans(lower_all_scaled(gradient.redistribution, gradient.scale), y);
+  RC_ASSERT(options.scale * inner_product(rx, y) == inner_product(x, ry));
+  sim::RedistributeRunOptions run;
+  run.scale = gradient.scale;
+  sim::run_redistribution(gradient.redistribution, run);
 }
 
 // ---- determinism ----

@@ -2,11 +2,14 @@
 // transpose is a property test (tests/property/redistribute_property_test.cc).
 #include "shared/redistribute/gradient.h"
 
+#include <limits>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "shared/plan/check.h"
 #include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
 #include "sim/run/redistribute_run.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/redistribute/chains.h"
@@ -160,6 +163,100 @@ TEST(GradientScale, CountsAllAveragesOnAnotherMesh) {
   const Layout from = parse_layout("P(avg),P(sum)", Mesh::parse("a=2,b=4"), {8}, DType::f32);
   const Layout to = parse_layout("S(0)", Mesh::parse("c=4"), {8}, DType::f32);
   EXPECT_EQ(plan_gradient(from, to).scale, 1.0 / 2);
+}
+
+// ---- scales ----
+
+struct Scaled {
+  const char *from, *to;
+  int num_ranks;  // of the group that splits or gathers
+};
+
+// MindSpeed: the gradient times the number of ranks of the group, or divided by it.
+TEST(GradScale, IsByTheRanksAlongTheAxesThatSplitOrGather) {
+  const Mesh mesh = Mesh::parse("a=2,b=3,c=1");
+  for (const Scaled& row :
+       {Scaled{"S(0),R,R", "R,R,R", 2}, Scaled{"R,R,R", "R,S(0,balanced),R", 3},
+        Scaled{"S(0),S(0),R", "R,R,R", 6}, Scaled{"R,R,S(1)", "S(0,head_tail),S(0),S(1)", 6},
+        Scaled{"S(0),R,R", "R,S(0),R", 6}, Scaled{"S(0),S(1),R", "R,S(0),R", 2},
+        Scaled{"P(sum),S(1),R", "R,R,R", 3}, Scaled{"R,R,S(0)", "R,R,R", 1}}) {
+    const auto layout = [&](const char* text) { return parse_layout(text, mesh, {12, 6}, DType::f32); };
+    const Layout from = layout(row.from), to = layout(row.to);
+    EXPECT_EQ(grad_scale_factor(GradScale::up, from, to), row.num_ranks) << row.from << " -> " << row.to;
+    EXPECT_EQ(grad_scale_factor(GradScale::down, from, to), 1.0 / row.num_ranks)
+        << row.from << " -> " << row.to;
+    EXPECT_EQ(grad_scale_factor(GradScale::none, from, to), 1);
+  }
+}
+
+TEST(GradScale, NeedsAGroupOfOneMesh) {
+  const Mesh mesh = Mesh::parse("a=2,b=2");
+  const auto layout = [&](const char* text) { return parse_layout(text, mesh, {8, 8}, DType::f32); };
+  expect_refused([&] { grad_scale_factor(GradScale::up, layout("S(0),R"), layout("S(1),R")); },
+                 {"a gradient scale up", "no axis goes from R to S", "S(0),R -> S(1),R", "use none"});
+  expect_refused([&] { grad_scale_factor(GradScale::down, layout("P(sum),R"), layout("R,R")); },
+                 {"a gradient scale down", "use none"});
+  const Layout other = parse_layout("R", Mesh::parse("c=4"), {8, 8}, DType::f32);
+  expect_refused([&] { grad_scale_factor(GradScale::up, layout("S(0),R"), other); },
+                 {"from a=2,b=2 to c=4", "the same mesh"});
+  EXPECT_EQ(grad_scale_factor(GradScale::none, layout("S(0),R"), other), 1);
+}
+
+TEST(GradScale, MultipliesWhatTheRuleAlreadyDoes) {
+  const Mesh mesh = Mesh::parse("a=4,b=2");
+  const Layout from = parse_layout("P(avg),S(0)", mesh, {8}, DType::f32),
+               to = parse_layout("R,R", mesh, {8}, DType::f32);
+  GradientOptions options;
+  options.scale = grad_scale_factor(GradScale::up, from, to);
+  EXPECT_EQ(plan_gradient(from, to, options).scale, 2.0 / 4);
+  options.rule = GradientRule::replicated;
+  EXPECT_EQ(plan_gradient(from, to, options).scale, 2);
+  options.scale = std::numeric_limits<double>::infinity();
+  expect_refused([&] { plan_gradient(from, to, options); }, {"multiplied by inf", "finite"});
+  options.scale = 2;
+  const Layout whole = parse_layout("R,S(0)", mesh, {8}, DType::i32),
+               rows = parse_layout("R,R", mesh, {8}, DType::i32);
+  expect_refused([&] { plan_gradient(whole, rows, options); }, {"i32", "floating"});
+}
+
+// The last step of every plan of a rank that holds anything, with a label, and in the digest of what the plan is made from.
+TEST(ScaledPlan, EndsWithTheScaleOfWhatItWrote) {
+  const Mesh mesh = Mesh::parse("m=4");
+  const Redistribution r =
+      plan_redistribution(layout_by_placements(mesh, "R", {3, 2}), layout_by_placements(mesh, "S0", {3, 2}));
+  const std::vector<Plan> plain = lower_all(r), scaled = lower_all_scaled(r, 0.25),
+                          one = lower_all_scaled(r, 1);
+  EXPECT_EQ(one, plain);
+  ASSERT_EQ(scaled.size(), 4U);
+  for (const Plan& plan : scaled) {
+    const auto rank = static_cast<std::size_t>(plan.self);
+    EXPECT_NE(plan.inputs, plain[rank].inputs);
+    EXPECT_NE(plan.inputs, lower_scaled(r, 0.5, plan.self).inputs);
+    EXPECT_EQ(peak_bytes(plan), peak_bytes(plain[rank]));
+    const std::vector<StepRef> steps = steps_of(plan);
+    if (local_numel(r.target, plan.self) == 0) {  // rank 3
+      EXPECT_EQ(plan.self, 3);
+      EXPECT_TRUE(steps.empty());
+      continue;
+    }
+    ASSERT_EQ(steps.size(), steps_of(plain[rank]).size() + 1);
+    EXPECT_EQ(steps.back().step->label, kScaleLabel);
+    const auto& scale = std::get<Scale>(std::get<Kernel>(steps.back().step->work));
+    EXPECT_EQ(scale.factor, 0.25);
+    EXPECT_EQ(scale.data, flat_view(kRedistributeOutput, 0, 2));
+  }
+}
+
+TEST(ScaledPlan, TakesALocalStepsTimeOnTheRankThatHoldsMost) {
+  const Redistribution r = plan_redistribution(layout_by_placements(Mesh::parse("m=4"), "R", {5, 100}),
+                                               layout_by_placements(Mesh::parse("m=4"), "S0", {5, 100}));
+  CostModel cost;
+  cost.local_latency_us = 7, cost.memory_gbps = 2;
+  // Two rows of 100 f32 are read and written: 1600 bytes at 2 bytes a nanosecond.
+  EXPECT_DOUBLE_EQ(scale_time_us(r, 0.5, cost), 7 + 0.8);
+  EXPECT_EQ(scale_time_us(r, 1, cost), 0);
+  const Layout empty = layout_by_placements(Mesh::parse("m=4"), "R", {0});
+  EXPECT_EQ(scale_time_us(plan_redistribution(empty, empty), 0.5, cost), 0);
 }
 
 // ---- B8: how a Replicate becomes a Partial ----

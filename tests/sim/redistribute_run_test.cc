@@ -12,6 +12,7 @@
 
 #include "shared/redistribute/gradient.h"
 #include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
 #include "sim/run/free_memory.h"
 #include "tests/support/any_case.h"
 
@@ -82,6 +83,9 @@ const Request kRequests[] = {
     {"a=2,b=3", "13x5", "bf16", "S(0,balanced),S(1)", "S(0,head_tail),R", ""},
     {"a=4", "50x3", "i64", "S(0,per_sequence:0/10/50:head_tail)", "S(0,striped:3)", ""},
     {"a=4", "9x4", "f16", "S(0,sizes:3/0/5/1)", "S(1)", ""},
+    {"a=4", "9x4", "f32", "S(0,per_sequence:0/4/4/9:sizes:1/0/3/0:0/0/0/0:0/2/1/2)", "R", ""},
+    {"a=2,b=3", "10x4", "bf16", "S(0,per_sequence:0/4/10:sizes:3/1:0/6),R",
+     "S(0,per_sequence:0/7/10:sizes:2/5:3/0)[0],S(0,balanced)[1]", ""},
     {"a=4@0/2/1/3", "5", "i32", "S(0)", "R", ""},
     {"a=3,b=2", "9x7x5", "f32", "P(sum),S(0)", "S(1),R", ""},
     {"a=3,b=2", "9x7x5", "bf16", "P(sum),P(sum)", "S(0),S(0)", ""},
@@ -124,6 +128,13 @@ TEST(RedistributeRun, EveryPlanOfTheParetoSetIsRight) {
   for (const Redistribution& one : plans) EXPECT_NO_THROW(run_redistribution(one));
 }
 
+RedistributeRunOptions scaled_by(double scale) {
+  RedistributeRunOptions options;
+  options.scale = scale;
+  options.digests = true;
+  return options;
+}
+
 TEST(RedistributeRun, GradientsKeepTheSumOfContributions) {
   for (const PartialRule rule : {PartialRule::first_keeps, PartialRule::divide}) {
     for (const GradientRule gradient : {GradientRule::adjoint, GradientRule::replicated}) {
@@ -132,12 +143,53 @@ TEST(RedistributeRun, GradientsKeepTheSumOfContributions) {
       options.redistribute.partial_rule = rule;
       for (const Request& request : {Request{"a=2,b=2", "8x6", "f32", "R,S(0)", "S(0),R", ""},
                                      Request{"a=3,b=2", "7x5", "f32", "R,R", "R,S(1)", ""},
-                                     Request{"a=2,b=3", "7x5", "bf16", "P(sum),S(1)", "R,R", ""}}) {
+                                     Request{"a=2,b=3", "7x5", "bf16", "P(sum),S(1)", "R,R", ""},
+                                     Request{"a=3,b=2", "7x5", "f32", "P(avg),P(avg)", "R,S(1)", ""}}) {
         const Gradient backward = plan_gradient(source_of(request), target_of(request), options);
-        EXPECT_NO_THROW(run_redistribution(backward.redistribution)) << testing::PrintToString(request);
+        EXPECT_NO_THROW(run_redistribution(backward.redistribution, scaled_by(backward.scale)))
+            << testing::PrintToString(request);
       }
     }
   }
+}
+
+// A scale is one rounding, the same in every world: the results have digests unless a mean over three ranks was taken before.
+TEST(RedistributeRun, ScaledResultsAreTheIndexSetsTimesTheFactor) {
+  for (const std::string dtype : {"f32", "f16", "bf16"}) {
+    for (const Request& request : {Request{"a=3,b=2", "9x7", dtype, "S(0),S(0)", "R,R", ""},
+                                   Request{"a=3,b=2", "9x7", dtype, "R,R", "S(1),R", ""},
+                                   Request{"a=3,b=2", "7x5", dtype, "P(sum),S(1)", "R,R", ""},
+                                   Request{"a=3,b=2", "7x5", dtype, "P(avg),P(sum)", "R,P(sum)", ""},
+                                   Request{"a=3,b=2", "7x5", dtype, "S(0),R", "S(0),R", ""}}) {
+      for (const double scale : {6.0, 1 / 6.0, 0.25, 8.0, 1 / 4096.0, 4096.0, -3.0}) {
+        const RedistributeRun run = run_redistribution(plan(request), scaled_by(scale));
+        EXPECT_EQ(run.traces.front().digests.contains("output"), request.from[2] != 'a')
+            << testing::PrintToString(request) << " times " << scale;
+      }
+    }
+  }
+}
+
+TEST(RedistributeRun, AScaledResultThatNobodyAskedForIsFound) {
+  const Redistribution redistribution = plan({"a=3", "9x7", "f32", "S(0)", "R", ""});
+  for (const double scale : {3.0, 1 / 3.0, 2.0}) {
+    const std::vector<Plan> scaled = lower_all_scaled(redistribution, scale),
+                            plain = lower_all(redistribution);
+    EXPECT_THAT([&] { run_redistribution(redistribution, plain, scaled_by(scale)); },
+                ThrowsMessage<CheckFailure>(
+                    AllOf(HasSubstr("elements on 3 ranks are wrong"), HasSubstr("with the factor"))));
+    EXPECT_THAT([&] { run_redistribution(redistribution, scaled, scaled_by(1)); },
+                ThrowsMessage<CheckFailure>(HasSubstr("elements on 3 ranks are wrong")));
+    EXPECT_NO_THROW(run_redistribution(redistribution, scaled, scaled_by(scale)));
+  }
+}
+
+TEST(RedistributeRun, IntegersAreNotScaled) {
+  EXPECT_THAT(
+      [] {
+        run_redistribution(plan({"a=2", "4", "i32", "S(0)", "R", ""}), scaled_by(2));
+      },
+      ThrowsMessage<InvalidInput>(AllOf(HasSubstr("i32"), HasSubstr("use a floating dtype"))));
 }
 
 // ---- what must not pass ----

@@ -166,6 +166,35 @@ TEST(TestValues, OnlyMeansOverRanksThatAreNoPowerOfTwoHaveATolerance) {
   const double tolerance = TestValues(from_to("a=3,b=5", "P(avg),P(avg)", "R,R", DType::f32), 0).tolerance();
   EXPECT_GT(tolerance, 0);
   EXPECT_LT(tolerance, 0.5) << "neighbouring values differ by 1";
+  EXPECT_TRUE(TestValues(from_to("a=3,b=2", "P(sum),P(sum)", "R,R", DType::f32), 0).is_exact());
+  EXPECT_FALSE(TestValues(from_to("a=3,b=2", "P(avg),P(sum)", "R,R", DType::f32), 0).is_exact());
+}
+
+// All values that can be expected, times the scale, as a device rounds them: in f32, then to the target's type.
+TEST(TestValues, AScaledResultIsWithinTheToleranceAndItsNeighboursAreNot) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Redistribution redistribution = from_to("a=2,b=2", "S(0),R", "R,R", dtype);
+    for (const double scale : {3.0, 1 / 3.0, 7 / 5.0, 1 / 301.0, 301.0, 4.0, 1 / 64.0, -5.0}) {
+      const TestValues values(redistribution, 5, scale);
+      std::vector<std::int64_t> expected(1 << 12);
+      values.fill_reduced(0, expected);
+      for (const std::int64_t value : expected) {
+        const auto rounded = [&](std::int64_t given) {
+          return with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
+            return static_cast<double>(
+                load(convert<T>(static_cast<float>(given) * static_cast<float>(scale))));
+          });
+        };
+        const double wanted = scale * static_cast<double>(value);
+        ASSERT_LE(std::abs(rounded(value) - wanted), values.tolerance())
+            << name(dtype) << " " << value << " x " << scale;
+        ASSERT_GT(std::abs(rounded(value + 1) - wanted), values.tolerance())
+            << name(dtype) << " " << value << " x " << scale;
+      }
+      EXPECT_EQ(values.tolerance() == 0, scale == 4.0 || scale == 1 / 64.0) << scale;
+      EXPECT_TRUE(values.is_exact()) << scale;
+    }
+  }
 }
 
 TEST(TestValues, ShiftsOfATensorShowInMostElements) {

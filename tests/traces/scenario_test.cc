@@ -34,7 +34,7 @@ step_latency_us:
     "cp" value : 300
   }
 }
-seed : 18446744073709551615 schedule : baton
+seed : 18446744073709551615 schedule : baton gradient : replicated gradient_scale : down
 }
 )txtpb";
 
@@ -75,6 +75,8 @@ TEST(Scenario, ReadsEveryField) {
   EXPECT_EQ(job.cost().axis_gbps().size(), 2U);
   EXPECT_EQ(job.seed(), 18446744073709551615U);
   EXPECT_EQ(job.schedule(), proto::Redistribute::baton);
+  EXPECT_EQ(job.gradient(), proto::Redistribute::replicated);
+  EXPECT_EQ(job.gradient_scale(), proto::Redistribute::down);
 }
 
 constexpr std::string_view kPlan = R"txtpb(plan {
