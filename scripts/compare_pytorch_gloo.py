@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times redistributions over Gloo beside PyTorch's DTensor over Gloo, on processes of this machine.
 
-    scripts/compare_pytorch_gloo.py [--bin build/release/bin] [--ranks 4] [--rounds 15] [--only TEXT]
+    scripts/compare_pytorch_gloo.py [--bin build/release/bin] [--ranks 4] [--rounds 15] [--only REGEX]
 
 Needs torch from PyPI (the wheel for CPUs does) and the programs cprun and gloo_moves. Both sides have the same number of processes,
 one thread of computation each, as torchrun has, and stay up; a round times one and then the other, so that what else the machine
@@ -14,6 +14,7 @@ import contextlib
 import multiprocessing
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def main():
     parser.add_argument("--bin", default="build/release/bin", type=pathlib.Path)
     parser.add_argument("--ranks", default=4, type=int, choices=[4])
     parser.add_argument("--rounds", default=15, type=int)
-    parser.add_argument("--only", default="", help="moves whose line holds this text")
+    parser.add_argument("--only", default="", help="moves whose \"MESH SHAPE FROM TO\" matches this regular expression")
     options = parser.parse_args()
     print(f"torch {torch.__version__}; {options.ranks} processes on {os.cpu_count()} cores; ms a move")
     print(f"{'mesh':8} {'shape':10} {'from':14} {'to':10} {'ours':>9} {'DTensor':>9} {'ratio':>6}", flush=True)
@@ -196,7 +197,7 @@ def main():
         sides = [Ours(options.ranks, directory, options.bin.resolve()), Torch(options.ranks, directory)]
         try:
             for move in MOVES:
-                if options.only not in " ".join(move):
+                if not re.search(options.only, " ".join(move)):
                     continue
                 times, equal = time_move(sides, move, options.rounds)
                 ratio = statistics.median(theirs / ours for ours, theirs in zip(*times))

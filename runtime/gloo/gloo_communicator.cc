@@ -20,7 +20,7 @@ using Function = GlooCall::Function;
 // Above the prefixes of Gloo's own collectives, which are small numbers (gloo/types.h).
 constexpr std::uint64_t kSlotPrefix = std::uint64_t{0x80} << 56;
 
-constexpr std::int64_t kPieceBytes = std::int64_t{512} << 10;  // of a transfer
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // of a transfer
 
 std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
