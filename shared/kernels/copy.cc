@@ -4,10 +4,6 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include "shared/kernels/kernels.h"
 #include "shared/kernels/strided.h"
 
@@ -68,15 +64,20 @@ inline void copy_line(const std::byte* in, std::byte* out) {
 #ifdef __SSE2__
 // `out` at the beginning of a line.
 inline void stream_line(const std::byte* in, std::byte* out) {
-  const __m128i* from = reinterpret_cast<const __m128i*>(in);
-  __m128i* to = reinterpret_cast<__m128i*>(out);
-  const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2),
-                d = _mm_loadu_si128(from + 3);
-  _mm_stream_si128(to, a), _mm_stream_si128(to + 1, b), _mm_stream_si128(to + 2, c),
-      _mm_stream_si128(to + 3, d);
+  using Part = long long __attribute__((vector_size(16)));
+  std::array<Part, 4> line;
+  std::memcpy(line.data(), in, kLine);
+  Part* to = reinterpret_cast<Part*>(out);
+  for (std::size_t i = 0; i < line.size(); ++i) {
+#ifdef __clang__
+    __builtin_nontemporal_store(line[i], to + i);
+#else
+    __builtin_ia32_movntdq(to + i, line[i]);
+#endif
+  }
 }
-inline void end_of_stream() { _mm_sfence(); }
-inline void fetch(const std::byte* data) { _mm_prefetch(reinterpret_cast<const char*>(data), _MM_HINT_T0); }
+inline void end_of_stream() { __builtin_ia32_sfence(); }
+inline void fetch(const std::byte* data) { __builtin_prefetch(data); }
 #else
 inline void stream_line(const std::byte* in, std::byte* out) { copy_line(in, out); }
 inline void end_of_stream() {}
