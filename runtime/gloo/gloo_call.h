@@ -11,7 +11,8 @@
 namespace cp::runtime {
 
 struct GlooCall {
-  // `reduce` is no call of Gloo's: the sum, on this host, of blocks that were sent and received before it.
+  // `allgather`, `allreduce` and `reduce` are no calls of Gloo's, but what its transfers led to: blocks that came from every member, sums
+  // of which every member has all, and the sum of blocks that were sent and received, which are noted beside it.
   enum class Function : std::uint8_t { allgather, allreduce, alltoall, broadcast, send, recv, reduce };
   Function function = Function::send;
   DType dtype = DType::f32;

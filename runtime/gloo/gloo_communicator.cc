@@ -1,21 +1,16 @@
 #include "runtime/gloo/gloo_communicator.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
-#include <span>
+#include <utility>
 
-#include <gloo/allgather.h>
-#include <gloo/allreduce.h>
-#include <gloo/alltoall.h>
 #include <gloo/broadcast.h>
 #include <gloo/common/error.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include "shared/kernels/elements.h"
-#include "shared/kernels/host_kernels.h"
 
 namespace cp::runtime {
 namespace {
@@ -23,20 +18,11 @@ namespace {
 using Function = GlooCall::Function;
 
 // Above the prefixes of Gloo's own collectives, which are small numbers (gloo/types.h).
-constexpr std::uint64_t kExchangeSlotPrefix = std::uint64_t{0x80} << 56;
+constexpr std::uint64_t kSlotPrefix = std::uint64_t{0x80} << 56;
+
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // of a transfer
 
 std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-// avg is a sum on the way, and divided by the group's size at the end.
-ReduceOp on_the_way(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; }
-
-void divide(DType dtype, std::byte* data, std::int64_t count, std::int32_t divisor) {
-  with_floating_type(dtype, [&]<class T>(std::type_identity<T>) {
-    T* elements = reinterpret_cast<T*>(data);
-    for (std::int64_t i = 0; i < count; ++i)
-      elements[i] = convert<T>(load(elements[i]) / static_cast<float>(divisor));
-  });
-}
 
 }  // namespace
 
@@ -48,6 +34,15 @@ GlooCommunicator::GlooCommunicator(Group group, std::int32_t index, gloo::rendez
   context->setTimeout(timeout);
   context->connectFullMesh(store, transport);
   context_ = std::move(context);
+  reduction_.emplace(context_, index_, size());
+}
+
+void GlooCommunicator::reserve(const Plan& plan, const Collective& collective) {
+  const auto dtype = [&](const View& view) { return plan.buffers.at(to_size(view.buffer)).dtype; };
+  if (const auto* scatter = std::get_if<ReduceScatter>(&collective))
+    reduction_->reserve(scatter->out.numel() * size_bytes(dtype(scatter->out)));
+  if (const auto* reduce = std::get_if<AllReduce>(&collective))
+    reduction_->reserve(reduction_->part_bytes(dtype(reduce->in), reduce->in.numel()));
 }
 
 // To close connections tells the peers, but does not wake who waits for them here, and they may be out of reach. A wait that times
@@ -94,72 +89,55 @@ OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& m
   return observed_record(calls_, group_, index_);
 }
 
-// Gloo refuses some collectives of nothing: they are noted and left out, on every member alike. In its in-place forms only the
-// output is set.
-
+// All to all at once: a ring, as Gloo has it, passes each block on when it has all of it, and waits for the slowest at each step.
 void GlooCommunicator::all_gather(DType dtype, std::byte* in, std::byte* out, std::int64_t count) {
   calls_.push_back({.function = Function::allgather, .dtype = dtype, .count = count});
-  if (count == 0) return;
-  with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
-    gloo::AllgatherOptions options(context_);
-    if (in != out + index_ * count * size_bytes(dtype))
-      options.setInput(reinterpret_cast<T*>(in), to_size(count));
-    options.setOutput(reinterpret_cast<T*>(out), to_size(size() * count));
-    options.setTag(tag_);
-    gloo::allgather(options);
-  });
-}
-
-// Gloo has no reduce-scatter of this kind: every member gets its blocks from all others and adds them up in the order of the
-// group, which takes no more bytes and gives the same bits everywhere.
-void GlooCommunicator::reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
-                                      std::int64_t count) {
-  const std::int64_t block_bytes = count * size_bytes(dtype);
-  std::vector<std::byte> received(to_size(size() * block_bytes));
-  std::vector<Block> sends, recvs;
-  std::vector<const std::byte*> addends;
-  for (std::int32_t peer = 0; peer < size(); ++peer) {
-    std::byte* block = peer == index_ ? in + index_ * block_bytes : received.data() + peer * block_bytes;
-    addends.push_back(block);
-    if (peer == index_) continue;
-    sends.push_back({peer, in + peer * block_bytes, count, dtype});
-    recvs.push_back({peer, block, count, dtype});
-  }
-  exchange(sends, recvs);
-  calls_.push_back({.function = Function::reduce, .dtype = dtype, .count = count, .reduction = op});
-  reduce(op, dtype, addends, out, count);
-}
-
-void GlooCommunicator::all_reduce(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
-                                  std::int64_t count) {
-  calls_.push_back({.function = Function::allreduce, .dtype = dtype, .count = count, .reduction = op});
-  if (count == 0) return;
-  with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
-    gloo::AllreduceOptions options(context_);
-    if (in != out) options.setInput(reinterpret_cast<T*>(in), to_size(count));
-    options.setOutput(reinterpret_cast<T*>(out), to_size(count));
-    options.setReduceFunction([op, dtype](void* sum, const void* a, const void* b, std::size_t n) {
-      const std::array inputs = {static_cast<const std::byte*>(a), static_cast<const std::byte*>(b)};
-      reduce(on_the_way(op), dtype, inputs, static_cast<std::byte*>(sum), static_cast<std::int64_t>(n));
-    });
-    options.setTag(tag_);
-    gloo::allreduce(options);
-  });
-  if (op == ReduceOp::avg) divide(dtype, out, count, size());
+  transfer_blocks(
+      dtype, count, [&](std::int32_t) { return in; }, out);
 }
 
 void GlooCommunicator::all_to_all(DType dtype, std::byte* in, std::byte* out, std::int64_t count) {
   calls_.push_back({.function = Function::alltoall, .dtype = dtype, .count = count});
-  if (count == 0) return;
-  with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
-    gloo::AlltoallOptions options(context_);
-    options.setInput(reinterpret_cast<T*>(in), to_size(size() * count));
-    options.setOutput(reinterpret_cast<T*>(out), to_size(size() * count));
-    options.setTag(tag_);
-    gloo::alltoall(options);
-  });
+  transfer_blocks(
+      dtype, count, [&](std::int32_t peer) { return in + peer * count * size_bytes(dtype); }, out);
 }
 
+// Each member begins with its neighbour, so that nobody has to serve all others first.
+void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
+                                       const std::function<std::byte*(std::int32_t peer)>& in,
+                                       std::byte* out) {
+  const std::int64_t block_bytes = count * size_bytes(dtype);
+  std::vector<Block> sends, recvs;
+  for (std::int32_t step = 1; step < size(); ++step) {
+    const std::int32_t to = (index_ + step) % size(), from = (index_ - step + size()) % size();
+    sends.push_back({to, in(to), count, dtype});
+    recvs.push_back({from, out + from * block_bytes, count, dtype});
+  }
+  transfer(sends, recvs);
+  std::byte* own = out + index_ * block_bytes;
+  if (in(index_) != own && count > 0) std::memcpy(own, in(index_), to_size(block_bytes));
+}
+
+// Gloo has no reduce-scatter of this kind, and its all_reduce allocates at each call and adds up in another order on each member.
+void GlooCommunicator::reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
+                                      std::int64_t count) {
+  reduction_->reduce_scatter(op, dtype, in, out, count, slot(),
+                             [&](bool sends, std::int32_t peer, std::int64_t sent) {
+                               calls_.push_back({.function = sends ? Function::send : Function::recv,
+                                                 .dtype = dtype,
+                                                 .count = sent,
+                                                 .peer = peer});
+                             });
+  calls_.push_back({.function = Function::reduce, .dtype = dtype, .count = count, .reduction = op});
+}
+
+void GlooCommunicator::all_reduce(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
+                                  std::int64_t count) {
+  const std::int64_t results = reduction_->all_reduce(op, dtype, in, out, count, slot());
+  calls_.push_back({.function = Function::allreduce, .dtype = dtype, .count = results, .reduction = op});
+}
+
+// Gloo refuses to broadcast nothing: it is noted and left out, on every member alike. In place only the output is set.
 void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, std::byte* out,
                                  std::int64_t count) {
   calls_.push_back({.function = Function::broadcast, .dtype = dtype, .count = count, .peer = root});
@@ -174,37 +152,58 @@ void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, 
   });
 }
 
-std::unique_ptr<gloo::transport::UnboundBuffer> GlooCommunicator::start(Function function, const Block& block,
-                                                                        std::uint64_t slot) {
-  calls_.push_back({.function = function, .dtype = block.dtype, .count = block.count, .peer = block.peer});
-  if (block.count == 0) return nullptr;
-  auto buffer = context_->createUnboundBuffer(block.data, to_size(block.count * size_bytes(block.dtype)));
-  if (function == Function::send) {
-    buffer->send(block.peer, slot);
-  } else {
-    buffer->recv(block.peer, slot);
+std::uint64_t GlooCommunicator::slot() const { return kSlotPrefix | std::uint64_t{tag_} << 24; }
+
+void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs) {
+  for (const auto& [function, blocks] :
+       {std::pair(Function::send, &sends), std::pair(Function::recv, &recvs)}) {
+    for (const Block& block : *blocks)
+      calls_.push_back(
+          {.function = function, .dtype = block.dtype, .count = block.count, .peer = block.peer});
   }
-  return buffer;
+  transfer(sends, recvs);
 }
 
-// Sends and receives are posted in turn: all of one kind first takes longer, since a send waits for its peer to post the receive.
-void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs) {
-  using Buffers = std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>;
-  Buffers sending, receiving;
+// In pieces, two of each transfer at a time: what is on its way stays in the processors' caches, and a member that is late holds up no
+// more than that. Sends and receives are posted in turn: all of one kind first takes longer, since a send waits for its peer to post
+// the receive.
+void GlooCommunicator::transfer(const std::vector<Block>& sends, const std::vector<Block>& recvs) {
+  struct Flow {
+    bool sends = false;
+    std::int32_t peer = -1;
+    std::uint64_t slot = 0;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+    std::int64_t bytes = 0;
+  };
+  std::vector<Flow> flows;
   std::map<std::int32_t, std::uint64_t> sent, received;  // transfers with each peer so far
-  const auto start_one = [&](Function function, const Block& block, auto& number, Buffers& buffers) {
-    const std::uint64_t slot = kExchangeSlotPrefix | (std::uint64_t{tag_} << 24) | number[block.peer]++;
-    buffers.push_back(start(function, block, slot));
+  std::int64_t pieces = 0;
+  const auto add = [&](bool is_send, const Block& block, std::uint64_t number) {
+    const std::int64_t bytes = block.count * size_bytes(block.dtype);
+    if (bytes == 0) return;
+    flows.push_back({is_send, block.peer, slot() + number,
+                     context_->createUnboundBuffer(block.data, to_size(bytes)), bytes});
+    pieces = std::max(pieces, (bytes + kPieceBytes - 1) / kPieceBytes);
   };
   for (std::size_t i = 0; i < std::max(sends.size(), recvs.size()); ++i) {
-    if (i < sends.size()) start_one(Function::send, sends[i], sent, sending);
-    if (i < recvs.size()) start_one(Function::recv, recvs[i], received, receiving);
+    if (i < sends.size()) add(true, sends[i], sent[sends[i].peer]++);
+    if (i < recvs.size()) add(false, recvs[i], received[recvs[i].peer]++);
   }
-  for (const auto& buffer : sending) {
-    if (buffer) buffer->waitSend();
-  }
-  for (const auto& buffer : receiving) {
-    if (buffer) buffer->waitRecv();
+  for (std::int64_t piece = 0; piece <= pieces; ++piece) {
+    for (const Flow& flow : flows) {
+      const std::int64_t begin = piece * kPieceBytes;
+      if (begin >= flow.bytes) continue;
+      const std::size_t bytes = to_size(std::min(kPieceBytes, flow.bytes - begin));
+      if (flow.sends) {
+        flow.buffer->send(flow.peer, flow.slot, to_size(begin), bytes);
+      } else {
+        flow.buffer->recv(flow.peer, flow.slot, to_size(begin), bytes);
+      }
+    }
+    for (const Flow& flow : flows) {
+      if (piece == 0 || (piece - 1) * kPieceBytes >= flow.bytes) continue;
+      flow.sends ? flow.buffer->waitSend() : flow.buffer->waitRecv();
+    }
   }
 }
 

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include "runtime/gloo/gloo_call.h"
+#include "runtime/gloo/gloo_reduction.h"
 #include "shared/plan/host_memory.h"
 #include "shared/plan/plan.h"
 
@@ -27,6 +30,10 @@ class GlooCommunicator {
 
   const Group& group() const { return group_; }
   std::int32_t index() const { return index_; }
+
+  // Makes what the collective needs beside the plan's memory: where it reduces, at most kMostStagingBytes for all collectives
+  // together, which stay with the communicator. Before run(), on any thread while none runs.
+  void reserve(const Plan& plan, const Collective& collective);
 
   // Runs the collective and returns what the calls of the library amounted to; its sequence number and stream are the
   // caller's to set. Blocks; throws gloo::Exception.
@@ -42,6 +49,7 @@ class GlooCommunicator {
     std::int64_t count = 0;
     DType dtype = DType::f32;
   };
+  std::uint64_t slot() const;  // the first of those that are the transfers' of the collective under way
   std::int32_t size() const { return static_cast<std::int32_t>(group_.ranks.size()); }
 
   void all_gather(DType dtype, std::byte* in, std::byte* out, std::int64_t count);
@@ -49,14 +57,17 @@ class GlooCommunicator {
   void all_reduce(ReduceOp op, DType dtype, std::byte* in, std::byte* out, std::int64_t count);
   void all_to_all(DType dtype, std::byte* in, std::byte* out, std::int64_t count);
   void broadcast(std::int32_t root, DType dtype, std::byte* in, std::byte* out, std::int64_t count);
-  // All sends and receives at once; several with one peer match in order.
+  // A block of `count` elements to and from each member, the own one too; those that are received lie in `out` in the group's order.
+  void transfer_blocks(DType dtype, std::int64_t count,
+                       const std::function<std::byte*(std::int32_t peer)>& in, std::byte* out);
+  // All sends and receives at once; several with one peer match in order. transfer() makes no note of them.
   void exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs);
-  std::unique_ptr<gloo::transport::UnboundBuffer> start(GlooCall::Function function, const Block& block,
-                                                        std::uint64_t slot);
+  void transfer(const std::vector<Block>& sends, const std::vector<Block>& recvs);
 
   Group group_;
   std::int32_t index_;
   std::shared_ptr<gloo::Context> context_;
+  std::optional<GlooReduction> reduction_;
   std::uint32_t tag_ = 0;  // of the collective under way: its number, so that no two neighbours share it
   std::vector<GlooCall> calls_;  // of the collective under way
 };

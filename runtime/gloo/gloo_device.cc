@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include <boost/version.hpp>
 #include <gloo/common/error.h>
@@ -91,13 +92,18 @@ class GlooDevice::Impl {
     streams_.synchronize();
     refuse_unknown_operations(plan, host_target(), "gloo");
     plan_ = &plan;
-    memory_.emplace(plan, bindings);
+    std::optional<HostMemory> before = std::exchange(memory_, std::nullopt);
+    memory_.emplace(plan, bindings, std::move(before));
     streams_.require(plan.streams.size());
     observed_.resize(std::max(observed_.size(), plan.streams.size()));
     times_.use(plan.streams.size());
     step_ids_.clear();
     for (const StepRef& ref : steps_of(plan)) step_ids_[ref.step] = ref.id;
     connect(plan.groups);
+    for (const StepRef& ref : steps_of(plan)) {
+      if (const auto* collective = std::get_if<Collective>(&ref.step->work))
+        members_[static_cast<std::size_t>(group_of(*collective))]->communicator->reserve(plan, *collective);
+    }
   }
 
   void launch(const Step& step, std::int64_t iteration) {

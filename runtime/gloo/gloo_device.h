@@ -2,6 +2,11 @@
 //
 // Gloo blocks, so each stream has a thread, and each group a context of its own that only the thread of the group's stream
 // uses. Contexts are made in prepare() and kept for later plans with the same group.
+//
+// Memory: the device owns the arena, as large as that of the largest plan so far, and the buffers of the plan prepared last that have
+// no binding. A plan that is prepared again finds them as its last run left them, and running it allocates nothing that grows with its
+// tensors. Beside what plans declare, each group in which one of them reduces has up to kMostStagingBytes (gloo_reduction.h), made in
+// prepare() and kept; no other collective needs memory of its own.
 #pragma once
 
 #include <chrono>

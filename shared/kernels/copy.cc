@@ -1,5 +1,7 @@
 // Copy: moves bytes, whatever they mean.
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
 
 #include "shared/kernels/kernels.h"
@@ -40,13 +42,96 @@ void copy_elements(std::vector<Loop> loops, const std::byte* in, std::byte* out)
   });
 }
 
+// ---- runs of a cache line and longer ----
+//
+// The C library's memcpy is at its best for one large piece; for rows it has cases that are two to three times as slow as plain loads and
+// stores, where source and target lie differently in their pages or where a row ends before the processor fetches ahead. So rows are
+// copied by lines, the beginning of the next row is fetched while the end of one is copied, and what no cache would keep is
+// stored past the caches, which saves reading the target first.
+
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kAhead = 2048;  // bytes from a fetch to its use
+constexpr std::int64_t kStreamed =
+    std::int64_t{8} << 20;  // of a whole copy: with its source more than a core's share of any cache
+constexpr std::int64_t kShortestStreamed = 256;  // of a run: ends that are part of a line cost a store more
+
+inline void copy_line(const std::byte* in, std::byte* out) {
+  std::array<std::byte, kLine> line;
+  std::memcpy(line.data(), in, kLine);
+  std::memcpy(out, line.data(), kLine);
+}
+
+#ifdef __SSE2__
+// `out` at the beginning of a line.
+inline void stream_line(const std::byte* in, std::byte* out) {
+  using Part = long long __attribute__((vector_size(16)));
+  std::array<Part, 4> line;
+  std::memcpy(line.data(), in, kLine);
+  Part* to = reinterpret_cast<Part*>(out);
+  for (std::size_t i = 0; i < line.size(); ++i) {
+#ifdef __clang__
+    __builtin_nontemporal_store(line[i], to + i);
+#else
+    __builtin_ia32_movntdq(to + i, line[i]);
+#endif
+  }
+}
+inline void end_of_stream() { __builtin_ia32_sfence(); }
+inline void fetch(const std::byte* data) { __builtin_prefetch(data); }
+#else
+inline void stream_line(const std::byte* in, std::byte* out) { copy_line(in, out); }
+inline void end_of_stream() {}
+inline void fetch(const std::byte*) {}
+#endif
+
+// Runs of `bytes` bytes, at least a line each, at these steps.
+template <bool kStreams>
+void copy_rows(const std::byte* in, std::int64_t in_step, std::byte* out, std::int64_t out_step,
+               std::int64_t rows, std::int64_t bytes) {
+  const std::int64_t rows_ahead = std::max<std::int64_t>(1, kAhead / bytes);
+  const std::int64_t begin_fetching =
+      std::max<std::int64_t>(0, bytes - kAhead);  // of the row(s) ahead, from its beginning
+  const auto copy = [](const std::byte* from, std::byte* to) {
+    if constexpr (kStreams) {
+      stream_line(from, to);
+    } else {
+      copy_line(from, to);
+    }
+  };
+  for (std::int64_t row = 0; row < rows; ++row, in += in_step, out += out_step) {
+    std::int64_t at = 0;
+    if constexpr (kStreams) {
+      at = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(out) % kLine);
+      std::memcpy(out, in, static_cast<std::size_t>(at));
+    }
+    const bool fetches = row + rows_ahead < rows;
+    for (const std::int64_t end = fetches ? begin_fetching : bytes; at + kLine <= end; at += kLine)
+      copy(in + at, out + at);
+    for (const std::byte* ahead = in + rows_ahead * in_step - begin_fetching; at + kLine <= bytes;
+         at += kLine) {
+      fetch(ahead + at);
+      copy(in + at, out + at);
+    }
+    std::memcpy(out + at, in + at, static_cast<std::size_t>(bytes - at));
+  }
+}
+
 void copy_runs(const std::vector<Loop>& loops, std::int64_t run_bytes, const std::byte* in, std::byte* out) {
+  std::int64_t total_bytes = run_bytes;
+  for (const Loop& loop : loops) total_bytes *= loop.size;
+  const bool streams = total_bytes >= kStreamed && run_bytes >= kShortestStreamed;
   for_each_run(loops, [&](std::int64_t from, std::int64_t from_step, std::int64_t to, std::int64_t to_step,
                           std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      std::memcpy(out + to + i * to_step, in + from + i * from_step, static_cast<std::size_t>(run_bytes));
+    if (streams) {
+      copy_rows<true>(in + from, from_step, out + to, to_step, n, run_bytes);
+    } else if (run_bytes >= kLine) {
+      copy_rows<false>(in + from, from_step, out + to, to_step, n, run_bytes);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i)
+        std::memcpy(out + to + i * to_step, in + from + i * from_step, static_cast<std::size_t>(run_bytes));
     }
   });
+  if (streams) end_of_stream();
 }
 
 // `loops` walk elements of `bytes` bytes.

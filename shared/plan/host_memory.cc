@@ -16,18 +16,45 @@ std::unique_ptr<std::byte[]> allocate(std::int64_t size_bytes) {
 
 }  // namespace
 
-HostMemory::HostMemory(const Plan& plan, const Bindings& bindings) {
+HostMemory::HostMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
-  arena_ = allocate(plan.arena_bytes);
+  std::vector<std::int64_t> missing;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    if (plan.buffers[i].kind != BufferKind::temporary && bound[i] == nullptr)
+      missing.push_back(plan.buffers[i].bytes());
+  }
+  std::vector<Owned> owned_before;
+  if (before) {
+    if (before->arena_.size_bytes >= plan.arena_bytes) arena_ = std::move(before->arena_);
+    owned_before = std::move(before->owned_);
+    before.reset();
+  }
+  take_owned(missing, std::move(owned_before));
+  if (arena_.bytes == nullptr) arena_ = {allocate(plan.arena_bytes), plan.arena_bytes};
+  std::size_t next_owned = 0;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     Place& place = places_.emplace_back(Place{bound[i], buffer.bytes(), buffer.dtype});
     if (buffer.kind == BufferKind::temporary) {
-      place.data = arena_.get() + buffer.offset_bytes;
+      place.data = arena_.bytes.get() + buffer.offset_bytes;
     } else if (place.data == nullptr) {
-      owned_.push_back(allocate(buffer.bytes()));
-      place.data = owned_.back().get();
+      place.data = owned_[next_owned++].bytes.get();
     }
+  }
+}
+
+void HostMemory::take_owned(const std::vector<std::int64_t>& sizes, std::vector<Owned> before) {
+  for (const std::int64_t size_bytes : sizes) {
+    Owned& owned = owned_.emplace_back(Owned{nullptr, size_bytes});
+    for (Owned& kept : before) {
+      if (kept.bytes == nullptr || kept.size_bytes != size_bytes) continue;
+      owned.bytes = std::move(kept.bytes);
+      break;
+    }
+  }
+  before.clear();
+  for (Owned& owned : owned_) {
+    if (owned.bytes == nullptr) owned.bytes = allocate(owned.size_bytes);
   }
 }
 

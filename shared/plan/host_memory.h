@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,7 +18,11 @@ class HostMemory {
   // Allocates the arena and the caller's buffers that have no binding. Fresh memory is filled with bytes 0xFB
   // (a huge negative number in every floating type, a negative integer), so that reading what was never written
   // shows. Throws InvalidInput for a binding whose size differs from its buffer's.
-  HostMemory(const Plan& plan, const Bindings& bindings);
+  //
+  // `before`: of a plan that has ended. Its arena, where it is large enough, and its buffers of equal size become this one's, with
+  // what they hold: a plan that is prepared again with its memory allocates nothing. What does not serve is released before
+  // anything is allocated.
+  HostMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before = {});
 
   // First byte of the view in the given iteration.
   std::byte* at(const View& view, std::int64_t iteration) const;
@@ -29,8 +35,14 @@ class HostMemory {
     std::int64_t size_bytes = 0;
     DType dtype = DType::f32;
   };
-  std::unique_ptr<std::byte[]> arena_;
-  std::vector<std::unique_ptr<std::byte[]>> owned_;
+  struct Owned {
+    std::unique_ptr<std::byte[]> bytes;
+    std::int64_t size_bytes = 0;
+  };
+  void take_owned(const std::vector<std::int64_t>& sizes, std::vector<Owned> before);
+
+  Owned arena_;               // as large as the plan's, or larger
+  std::vector<Owned> owned_;  // buffers of the caller without a binding, in the plan's order
   std::vector<Place> places_;
 };
 

@@ -111,6 +111,48 @@ TEST(CopyKernel, TransposesInTilesOfEverySize) {
   }
 }
 
+// Columns [skipped, skipped + width) of a matrix, to the end of rows that are `more` elements longer than that; nothing else is touched.
+void expect_copied_rows(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t skipped,
+                        std::int64_t width, std::int64_t more) {
+  SCOPED_TRACE(
+      str(rows, " rows, columns ", skipped, " and ", width, " more of ", columns, ", rows longer by ", more));
+  std::vector<double> values(static_cast<std::size_t>(rows * columns));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 2039);
+  KernelMemory memory;
+  const BufferId in = memory.add(dtype, values),
+                 out = memory.add(dtype,
+                                  std::vector<double>(static_cast<std::size_t>(rows * (width + more)), -1));
+  memory.run(Copy{{in, skipped, {rows, width}, {columns, 1}, {}},
+                  {out, more, {rows, width}, {width + more, 1}, {}}});
+  const std::vector<double> copied = memory.values(out);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t c = -more; c < width; ++c) {
+      const double expected = c < 0 ? -1 : values[static_cast<std::size_t>(row * columns + skipped + c)];
+      ASSERT_EQ(copied[static_cast<std::size_t>(row * (width + more) + more + c)], expected)
+          << row << ", " << c;
+    }
+  }
+}
+
+TEST(CopyKernel, CopiesRowsOfEveryLengthAndPlace) {
+  for (const DType dtype : {DType::f16, DType::i64}) {
+    for (const std::int64_t width : {31, 32, 33, 63, 64, 65, 100, 127, 128, 257, 1024, 1500}) {
+      for (const std::int64_t skipped : {0, 1, 7}) {
+        for (const std::int64_t more : {0, 3}) expect_copied_rows(dtype, 40, width + 9, skipped, width, more);
+      }
+    }
+  }
+}
+
+// More than 8 MiB, which pass the caches by.
+TEST(CopyKernel, CopiesManyRowsOfEveryLengthAndPlace) {
+  constexpr std::int64_t kNumel = std::int64_t{9} << 18;
+  for (const std::int64_t width : {63, 64, 65, 79, 256, 1021, 65'537}) {
+    for (const std::int64_t more : {0, 1})
+      expect_copied_rows(DType::i32, kNumel / width + 1, width + 2, 1, width, more);
+  }
+}
+
 TEST(CopyKernel, RepeatsAnElementOfStrideZero) {
   KernelMemory memory;
   const BufferId in = memory.add(DType::f32, {1, 2, 3}), out = memory.add(DType::f32, std::vector<double>(6));

@@ -1,6 +1,9 @@
 #include "shared/plan/plan.h"
 
 #include <map>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -229,6 +232,35 @@ TEST(HostMemory, PlacesBuffersAndFillsFreshMemory) {
   for (const std::byte byte : memory.bytes(1)) EXPECT_EQ(byte, std::byte{0xFB});
   const HostMemory unbound(plan, {});
   for (const std::byte byte : unbound.bytes(0)) EXPECT_EQ(byte, std::byte{0xFB});
+}
+
+// A device prepares the same plan at each run, and others in between.
+TEST(HostMemory, TakesWhatAPlanBeforeHasAllocated) {
+  Plan large = example(4), small = example(4);
+  small.buffers[0].numel = 30;
+  large.arena_bytes = 4096;
+  std::optional<HostMemory> memory(std::in_place, large, Bindings{});
+  const std::byte* arena = memory->bytes(1).data() - large.buffers[1].offset_bytes;
+  const std::byte* x = memory->bytes(0).data();
+  memory->bytes(0)[3] = std::byte{7};
+  const auto prepare = [&](const Plan& plan) {
+    std::optional<HostMemory> before = std::move(memory);
+    memory.emplace(plan, Bindings{}, std::move(before));
+  };
+  prepare(large);
+  EXPECT_EQ(memory->bytes(1).data(), arena + large.buffers[1].offset_bytes);
+  EXPECT_EQ(memory->bytes(0).data(), x);
+  EXPECT_EQ(memory->bytes(0)[3], std::byte{7});
+  prepare(small);  // of a smaller arena, and a buffer of another size
+  EXPECT_EQ(memory->bytes(1).data(), arena + small.buffers[1].offset_bytes);
+  ASSERT_EQ(memory->bytes(0).size(), 60U);
+  for (const std::byte byte : memory->bytes(0)) EXPECT_EQ(byte, std::byte{0xFB});
+  prepare(large);
+  EXPECT_EQ(memory->bytes(1).data(), arena + large.buffers[1].offset_bytes);
+  large.arena_bytes = 8192;
+  prepare(large);  // and the whole of it is there
+  const std::span<std::byte> t = memory->bytes(1);
+  for (const std::byte byte : t) EXPECT_EQ(byte, std::byte{0xFB});
 }
 
 TEST(HostMemory, RefusesBindingsThatDoNotFit) {
