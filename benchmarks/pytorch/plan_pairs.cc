@@ -17,6 +17,7 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -84,12 +85,16 @@ cp::Shape parse_shape(const std::string& text) {
   return shape;
 }
 
-double plan_once(const cp::Layout& from, const cp::Layout& to, const Arguments& arguments,
-                 cp::Redistribution& plan) {
+struct TimedPlan {
+  cp::Redistribution plan;
+  double microseconds = 0;
+};
+
+TimedPlan plan_once(const cp::Layout& from, const cp::Layout& to, const Arguments& arguments) {
   const double begin = cpu_microseconds();
-  plan = cp::plan_redistribution(from, to, arguments.options);
+  cp::Redistribution plan = cp::plan_redistribution(from, to, arguments.options);
   if (arguments.lowers) cp::lower(plan, 0);
-  return cpu_microseconds() - begin;
+  return {std::move(plan), cpu_microseconds() - begin};
 }
 
 nlohmann::json steps_of(const cp::Redistribution& plan) {
@@ -109,11 +114,11 @@ nlohmann::json plan_pair(const std::vector<std::string>& fields, const Arguments
     const cp::DType dtype = cp::parse_dtype(fields[3]);
     const cp::Layout from = cp::parse_layout(fields[4], mesh, shape, dtype);
     const cp::Layout to = cp::parse_layout(fields[5], mesh, shape, dtype);
-    cp::Redistribution plan;
+    const auto [plan, first] = plan_once(from, to, arguments);  // warms up
     std::vector<double> times;
-    double sum = plan_once(from, to, arguments, plan);  // the first one warms up
+    double sum = first;
     do {
-      times.push_back(plan_once(from, to, arguments, plan));
+      times.push_back(plan_once(from, to, arguments).microseconds);
       sum += times.back();
     } while (static_cast<int>(times.size()) < arguments.repeat && sum < 1e6);
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
