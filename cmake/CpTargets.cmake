@@ -22,6 +22,11 @@ if("undefined" IN_LIST CP_SANITIZE)
   target_compile_options(cp_template_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment,vptr,object-size,pointer-overflow>)
 endif()
+# The address sanitizer's checks are calls in it, not code in place: the same reports, a seventh less to compile.
+if("address" IN_LIST CP_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(cp_template_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:--param=asan-instrumentation-with-call-threshold=0>)
+endif()
 
 # The front ends: flags and reports, most of it templates of CLI11 that run once, so they are optimised little.
 add_library(cp_front_end_flags INTERFACE)
