@@ -22,7 +22,8 @@ if("undefined" IN_LIST CP_SANITIZE)
   target_compile_options(cp_template_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment,vptr,object-size,pointer-overflow>)
 endif()
-# The address sanitizer's checks are calls in it, not code in place: the same reports, a seventh less to compile.
+# The address sanitizer's checks are calls in it, not code in place: the same reports, a tenth to a seventh less
+# to compile.
 if("address" IN_LIST CP_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(cp_template_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:--param=asan-instrumentation-with-call-threshold=0>)
