@@ -1,17 +1,19 @@
 #include "runtime/cuda/cudnn_library.h"
 
+#include <cstddef>
 #include <cstdlib>
 #include <mutex>
 
 #include <cuda_runtime_api.h>
-#include <cudnn_frontend.h>
 #include <dlfcn.h>
 
 #include "shared/base/error.h"
 
+// cudnn-frontend asks for one where it does not link the library itself. Its header, half a minute of compile time, is not needed here.
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // cudnn-frontend asks for one where it does not link the library itself
-}
+extern void* cudnn_dlhandle;
+void* cudnn_dlhandle = nullptr;
+}  // namespace cudnn_frontend
 
 namespace cp::runtime {
 namespace {
@@ -34,12 +36,18 @@ std::string open_library() {
   return errors;
 }
 
+std::size_t loaded_version() {
+  auto* const get_version =
+      reinterpret_cast<std::size_t (*)()>(::dlsym(cudnn_frontend::cudnn_dlhandle, "cudnnGetVersion"));
+  return get_version ? get_version() : 0;
+}
+
 std::string text_of(std::size_t version) {
   return str(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
 void refuse_old_library() {
-  const std::size_t version = cudnn_frontend::detail::get_backend_version();
+  const std::size_t version = loaded_version();
   if (version >= kOldest) return;
   cudnn_frontend::cudnn_dlhandle = nullptr;
   throw InvalidInput(
@@ -68,7 +76,7 @@ std::optional<std::string> cudnn_version() {
   } catch (const InvalidInput&) {
     return {};
   }
-  return text_of(cudnn_frontend::detail::get_backend_version());
+  return text_of(loaded_version());
 }
 
 }  // namespace cp::runtime

@@ -49,6 +49,6 @@ target_link_libraries(emulated_threads_test PRIVATE cp_emulated_runtime cp::fabr
 get_property(cprun_sources GLOBAL PROPERTY CP_CPRUN_SOURCES)
 if(cprun_sources)
   cp_add_executable(cprun_emulated ${cprun_sources})
-  target_link_libraries(cprun_emulated PRIVATE cp::cli cp_emulated_runtime cp_template_flags)
+  target_link_libraries(cprun_emulated PRIVATE cp::cli cp_emulated_runtime cp_front_end_flags)
   target_compile_definitions(cprun_emulated PRIVATE CP_VERSION="${PROJECT_VERSION}")
 endif()
