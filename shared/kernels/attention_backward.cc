@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "shared/kernels/attention.h"
 #include "shared/kernels/attention_mask.h"
@@ -77,11 +78,8 @@ class BackwardPart {
         heads_(kernel.q.shape[2] / kernel.k.shape[2]),
         q_(kernel.q, memory, iteration, batch_, kv_head_ * heads_, heads_),
         dout_(kernel.dout, memory, iteration, batch_, kv_head_ * heads_, heads_),
-        dq_(kernel.dq, memory, iteration, batch_, kv_head_ * heads_, heads_),
         lse_(as_rows(kernel.lse), memory, iteration, batch_, kv_head_ * heads_, heads_),
         delta_(kernel, memory, iteration, batch_, kv_head_ * heads_, heads_),
-        dk_(kernel.dk, memory, iteration, batch_, kv_head_, 1),
-        dv_(kernel.dv, memory, iteration, batch_, kv_head_, 1),
         k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::both),
         v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::dim_sums),
         queries_(q_.dim(), tiles),
@@ -94,25 +92,30 @@ class BackwardPart {
         dk_sums_(padded_keys_ * queries_.row_size),
         dv_sums_(padded_keys_ * douts_.row_size),
         row_lse_(width_),
-        row_delta_(width_) {}
+        row_delta_(width_) {
+    if (!is_absent(kernel.dq)) dq_.emplace(kernel.dq, memory, iteration, batch_, kv_head_ * heads_, heads_);
+    if (!is_absent(kernel.dk)) dk_.emplace(kernel.dk, memory, iteration, batch_, kv_head_, 1);
+    if (!is_absent(kernel.dv)) dv_.emplace(kernel.dv, memory, iteration, batch_, kv_head_, 1);
+  }
 
   void run() {
-    std::fill_n(dk_sums_.data(), padded_keys_ * queries_.row_size, 0.0f);
-    std::fill_n(dv_sums_.data(), padded_keys_ * douts_.row_size, 0.0f);
+    if (dk_) std::fill_n(dk_sums_.data(), padded_keys_ * queries_.row_size, 0.0f);
+    if (dv_) std::fill_n(dv_sums_.data(), padded_keys_ * douts_.row_size, 0.0f);
     for (std::int64_t panel = 0; panel < mask_.panels(); ++panel) {
       mask_.select(panel);
       const std::int64_t begin = panel * width_, count = std::min(width_, q_.size() - begin);
       const bool any = load_panel(begin, count);
-      if (!any && kernel_.accumulate_dq) continue;
-      std::fill_n(dq_columns_.data(), width_ * padded_dim_, 0.0f);
+      if (!any && (!dq_ || kernel_.accumulate_dq)) continue;
+      if (dq_) std::fill_n(dq_columns_.data(), width_ * padded_dim_, 0.0f);
       if (any) {
         for (const std::int64_t tile : mask_.tiles()) add_tile(tile);
       }
+      if (!dq_) continue;
       transpose(dq_columns_.data(), width_, padded_dim_, width_, dq_rows_.data(), padded_dim_);
-      dq_.store(begin, count, dq_rows_.data(), padded_dim_, kernel_.accumulate_dq);
+      dq_->store(begin, count, dq_rows_.data(), padded_dim_, kernel_.accumulate_dq);
     }
-    dk_.store(0, dk_.size(), dk_sums_.data(), queries_.row_size, kernel_.accumulate_dkv);
-    dv_.store(0, dv_.size(), dv_sums_.data(), douts_.row_size, kernel_.accumulate_dkv);
+    if (dk_) dk_->store(0, dk_->size(), dk_sums_.data(), queries_.row_size, kernel_.accumulate_dkv);
+    if (dv_) dv_->store(0, dv_->size(), dv_sums_.data(), douts_.row_size, kernel_.accumulate_dkv);
   }
 
  private:
@@ -153,9 +156,9 @@ class BackwardPart {
       multiply(k_, queries_, q_.dim(), scores), multiply(v_, douts_, dout_.dim(), products);
       tiles_.gradients({scores, run.all ? nullptr : mask_.of(run.begin), keys, run.first_vector, run.vectors},
                        products, scale_, row_lse_.data(), row_delta_.data());
-      add_to_keys(run, products, queries_, dk_sums_);
-      add_to_keys(run, scores, douts_, dv_sums_);
-      add_to_queries(run, products);
+      if (dk_) add_to_keys(run, products, queries_, dk_sums_);
+      if (dv_) add_to_keys(run, scores, douts_, dv_sums_);
+      if (dq_) add_to_queries(run, products);
     }
   }
 
@@ -196,10 +199,10 @@ class BackwardPart {
   const std::int64_t width_ = tiles_.width();  // rows of a panel, columns of a tile
   const float scale_;
   const std::int64_t batch_, kv_head_, heads_;
-  const HeadRows q_, dout_, dq_, lse_;
+  const HeadRows q_, dout_, lse_;
   const RowDeltas delta_;
-  const HeadRows dk_, dv_;
-  const std::int64_t padded_keys_ = round_up(dk_.size(), tiles_.panel_rows);
+  std::optional<HeadRows> dq_, dk_, dv_;  // those that are wanted
+  const std::int64_t padded_keys_ = round_up(kernel_.k.shape[1], tiles_.panel_rows);
   PackedRows k_, v_;
   PanelRows queries_, douts_;
   const std::int64_t padded_dim_;

@@ -311,9 +311,9 @@ void AttentionShadow::run(const AttentionBackward& op) {
       }
     }
   }
-  write(op.dq, Tensor::dq, q, of_queries, op.accumulate_dq, "dq");
-  write(op.dk, Tensor::dk, k, of_keys, op.accumulate_dkv, "dk");
-  write(op.dv, Tensor::dv, k, of_keys, op.accumulate_dkv, "dv");
+  if (!is_absent(op.dq)) write(op.dq, Tensor::dq, q, of_queries, op.accumulate_dq, "dq");
+  if (!is_absent(op.dk)) write(op.dk, Tensor::dk, k, of_keys, op.accumulate_dkv, "dk");
+  if (!is_absent(op.dv)) write(op.dv, Tensor::dv, k, of_keys, op.accumulate_dkv, "dv");
 }
 
 void AttentionShadow::run(const AttentionDelta& op) {
