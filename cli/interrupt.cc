@@ -1,7 +1,11 @@
 #include "cli/interrupt.h"
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <unistd.h>
+
+#include "shared/base/error.h"
 
 namespace cp::cli {
 namespace {
@@ -9,11 +13,14 @@ namespace {
 std::atomic<bool> deferring{false}, was_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may touch lock-free atomics alone");
 
+// The last words, made before any handler can run.
+std::array<char, 64> last_words;
+std::size_t last_words_size = 0;
+
 // Does only what a signal handler may.
 [[noreturn]] void end(int code) {
-  constexpr char kMessage[] = "\ncpsim: interrupted\n";
   // Nothing can be done about a failure to say so.
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, last_words.data(), last_words_size);
   _exit(code);
 }
 
@@ -24,7 +31,11 @@ extern "C" void stop(int signal) {
 
 }  // namespace
 
-void handle_interrupts() {
+void handle_interrupts(std::string_view program) {
+  const std::string words = str("\n", program, ": interrupted\n");
+  CP_INVARIANT(words.size() <= last_words.size(), program);
+  std::copy(words.begin(), words.end(), last_words.begin());
+  last_words_size = words.size();
   struct sigaction action = {};
   action.sa_handler = &stop;
   action.sa_flags = SA_RESTART;

@@ -2,14 +2,16 @@
 #pragma once
 
 #include <atomic>
+#include <string_view>
 
 namespace cp::cli {
 
 inline constexpr int kInterruptedExitCode = 130;
 
-// From here on SIGINT and SIGTERM end the process at once with codes 130 and 143, and a word on standard error.
-// There is nothing to clean up: reports are printed in one go at the end, and files written in finish().
-void handle_interrupts();
+// From here on SIGINT and SIGTERM end the process at once with codes 130 and 143, and a word on standard error:
+// "<program>: interrupted". There is nothing to clean up: reports are printed in one go at the end, and files written in
+// finish(). To be called first of all in main, with the program's name of at most 40 characters.
+void handle_interrupts(std::string_view program);
 
 // While one exists, the first of these signals only sets interrupted(): for loops that have something to say
 // about what they did so far. The second one ends the process as above. One at a time.

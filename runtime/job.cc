@@ -80,7 +80,6 @@ class Job::Impl {
     if (!in.layout.mesh.contains(environment_.rank) && !out.layout.mesh.contains(environment_.rank)) return;
     hasher.add(static_cast<int>(options.objective)).add(options.max_memory_factor);
     hasher.add(options.travel_dtype ? name(*options.travel_dtype) : std::string_view())
-        .add(options.allow_to_partial)
         .add(static_cast<int>(options.partial_rule));
     const Plan& plan = plans_.get(hasher.digest(), [&] {
       return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank, device_->target());

@@ -192,7 +192,7 @@ int run(Flags& flags) {
 }
 
 int main(int argc, char** argv) {
-  handle_interrupts();
+  handle_interrupts("cprun");
   Flags flags;
   CLI::App app("Runs plans on real processes: the same plans that cpsim runs on the simulated fabric.",
                "cprun");

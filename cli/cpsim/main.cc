@@ -114,7 +114,7 @@ int run(const CLI::App& cpsim, const std::vector<Command>& commands) {
 }
 
 int main(int argc, char** argv) {
-  handle_interrupts();
+  handle_interrupts("cpsim");
   CLI::App cpsim(
       "Plans parallel layouts and context-parallel attention, checks them on a simulated cluster, and says "
       "what they cost.",

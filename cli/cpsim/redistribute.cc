@@ -145,7 +145,6 @@ Planned plan_backward(const RedistributeRequest& request, std::string_view rule)
                                 placements_to_string(request.target), " (", rule, ")");
   RedistributeOptions backward = request.options;
   backward.travel_dtype = explanation.chosen.travel_dtype;
-  backward.allow_to_partial = options.rule == GradientRule::adjoint;
   return {std::move(explanation), backward};
 }
 

@@ -131,7 +131,8 @@ Command add_verify_redistribute(CLI::App& verify_command) {
       "Prints how many pairs there are, and of how many the data are wrong, the memory bound is broken, a "
       "cheaper\n"
       "chain of moves exists, the exhaustive search knows no chain as cheap, or the declared figures are "
-      "others.\n\n"
+      "others.\n"
+      "Partial placements are sums; up to four ranks also means, minima, maxima and products.\n\n"
       "Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
   return {app, [flags] { return verify(*flags); }};
 }

@@ -1,6 +1,7 @@
 #include "shared/redistribute/bounds.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -9,19 +10,72 @@ namespace {
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-unsigned kept_axes(const State& state, const State& target) {
-  return state.side == target.side ? static_cast<unsigned>(state.partial & target.partial) : 0U;
+constexpr double kPicosecondsPerMicrosecond = 1e6;
+
+// Beyond this number of ranks, areas of kSampledAreas of them are looked at alone, and none larger than kLargestArea:
+// what is looked at once for each layout then takes some thousand look-ups, however many ranks there are.
+constexpr std::int32_t kManyRanks = 256;
+constexpr std::int32_t kSampledAreas = 16;
+constexpr std::size_t kLargestArea = 64;
+
+// Sets of ranks that grow together.
+class Joined {
+ public:
+  explicit Joined(std::int32_t n) : parent_(idx(n)) { std::iota(parent_.begin(), parent_.end(), 0); }
+  std::int32_t first(std::int32_t p) {
+    while (parent_[idx(p)] != p) p = parent_[idx(p)] = parent_[idx(parent_[idx(p)])];
+    return p;
+  }
+  void join(std::int32_t a, std::int32_t b) {
+    const std::int32_t x = first(a), y = first(b);
+    parent_[idx(std::max(x, y))] = std::min(x, y);
+  }
+
+ private:
+  std::vector<std::int32_t> parent_;
+};
+
+}  // namespace
+
+Bounds::Bounds(LayoutSpace& space, const MoveCoster& coster, const CostModel& model)
+    : space_(space), coster_(coster), model_(model) {
+  split_areas();
 }
 
-// One representative of the ranks of the area that hold the same part of the same values.
-std::vector<std::int32_t> distinct_holders(const LayoutSpace& space, const State& state, unsigned kept,
-                                           const std::vector<std::int32_t>& area) {
-  std::vector<std::pair<std::int64_t, std::int32_t>> held;
-  for (const std::int32_t p : area) {
-    if (space.in_side(state.side, p)) {
-      held.emplace_back(
-          box_number(space, state, p) * space.num_ranks() + partial_coordinates(space, state, p, kept), p);
+// The ranks by areas: joined along all axes with a smaller gap, on either mesh, and along the target's partial ones. On
+// different meshes both ends of a chain of links may have none of their own, and still be near.
+std::vector<std::vector<std::int32_t>> Bounds::joined_ranks(double faster) const {
+  const std::int32_t n = space_.num_ranks();
+  Joined joined(n);
+  for (int side = 0; side < space_.num_sides(); ++side) {
+    AxisList axes;
+    for (const std::int8_t axis : space_.axes(side)) {
+      const bool partial = side == space_.target().side && (space_.target().partial >> axis & 1U) != 0;
+      if (partial || coster_.axis_gap(side, axis) < faster) axes.push_back(axis);
     }
+    for (std::int32_t p = 0; p < n; ++p) {
+      if (space_.in_side(side, p)) joined.join(space_.moved_to_first(side, p, axes), p);
+    }
+  }
+  std::vector<std::vector<std::int32_t>> areas;
+  std::vector<std::int32_t> number(idx(n), -1);
+  for (std::int32_t p = 0; p < n; ++p) {
+    std::int32_t& known = number[idx(joined.first(p))];
+    if (known < 0) {
+      known = static_cast<std::int32_t>(areas.size());
+      areas.emplace_back();
+    }
+    areas[idx(known)].push_back(p);
+  }
+  return areas;
+}
+
+// One representative of the ranks that hold the same part.
+std::vector<std::int32_t> Bounds::distinct_holders(const State& state,
+                                                   const std::vector<std::int32_t>& ranks) const {
+  std::vector<std::pair<std::int64_t, std::int32_t>> held;
+  for (const std::int32_t p : ranks) {
+    if (space_.in_side(state.side, p)) held.emplace_back(box_number(space_, state, p), p);
   }
   std::sort(held.begin(), held.end());
   std::vector<std::int32_t> distinct;
@@ -31,148 +85,145 @@ std::vector<std::int32_t> distinct_holders(const LayoutSpace& space, const State
   return distinct;
 }
 
-}  // namespace
-
-Bounds::Bounds(LayoutSpace& space, const MoveCoster& coster, const CostModel& model)
-    : space_(space), coster_(coster), model_(model) {
-  split_areas();
+Bounds::Area Bounds::area_of(std::vector<std::int32_t> ranks, const Level* before) const {
+  Area area{std::move(ranks), {}, 0, {}, 0};
+  area.receivers = distinct_holders(space_.target(), area.ranks);
+  for (const std::int32_t p : area.receivers) area.distinct += space_.numel(space_.target(), p);
+  if (before == nullptr) return area;
+  for (std::size_t i = 0; i < before->areas.size(); ++i) {
+    if (std::binary_search(area.ranks.begin(), area.ranks.end(), before->areas[i].ranks.front()))
+      area.inner.push_back(i);
+  }
+  return area;
 }
 
 void Bounds::split_areas() {
   const std::int32_t n = space_.num_ranks();
+  complete_ = n <= kManyRanks;
   std::set<double> gaps;
-  for (std::int32_t b = 1; b < n; ++b) {
-    for (std::int32_t a = 0; a < b; ++a) gaps.insert(coster_.gap(a, b));
+  for (int side = 0; side < space_.num_sides(); ++side) {
+    for (const std::int8_t axis : space_.axes(side)) gaps.insert(coster_.axis_gap(side, axis));
   }
-  if (gaps.empty()) gaps.insert(0);
-  std::vector<std::int32_t> everybody;
-  for (std::int32_t p = 0; p < n; ++p) everybody.push_back(p);
-  double faster = 0;
+  if (space_.num_sides() > 1 || gaps.empty()) gaps.insert(coster_.slowest_gap());
+  // Areas of the levels, slowest first: those of the faster ones lie inside, and of the sampled ones all do.
+  std::vector<std::vector<std::vector<std::int32_t>>> by_level;
   for (const double gap : gaps) {
-    Level level{gap / coster_.best_efficiency(), areas_.size(), 0, 0};
-    std::vector<bool> placed(idx(n), false);
-    for (std::int32_t p = 0; p < n; ++p) {
-      if (placed[idx(p)]) continue;
-      std::vector<std::int32_t> area = {p};
-      placed[idx(p)] = true;
-      // Over links that may be on different meshes, so that both ends of a chain of them may have none.
-      for (std::size_t i = 0; i < area.size() && faster > 0; ++i) {
-        for (std::int32_t q = p + 1; q < n; ++q) {
-          if (placed[idx(q)] || coster_.gap(area[i], q) > faster) continue;
-          area.push_back(q);
-          placed[idx(q)] = true;
-        }
-      }
-      areas_.push_back(std::move(area));
+    by_level.push_back(joined_ranks(gap));
+    levels_.push_back({gap, {}});
+  }
+  std::vector<bool> sampled(idx(n), complete_);
+  for (std::size_t level = by_level.size(); level-- > 0 && !complete_;) {
+    const std::size_t count = by_level[level].size();
+    const std::size_t stride = std::max<std::size_t>(1, count / kSampledAreas);
+    std::vector<bool> chosen(idx(n), false);
+    for (std::size_t i = 0; i < count; i += stride) {
+      if (by_level[level][i].size() > kLargestArea) continue;
+      for (const std::int32_t p : by_level[level][i]) chosen[idx(p)] = true;
     }
-    level.end_area = areas_.size();
-    level.all_ranks = areas_.size();
-    areas_.push_back(everybody);
-    levels_.push_back(level);
-    faster = gap;
+    const bool first = std::none_of(sampled.begin(), sampled.end(), [](bool is) { return is; });
+    if (first) sampled = chosen;
+  }
+  for (std::size_t level = 0; level < by_level.size(); ++level) {
+    for (std::vector<std::int32_t>& ranks : by_level[level]) {
+      const bool taken = complete_ || (ranks.size() <= kLargestArea && sampled[idx(ranks.front())]);
+      if (taken) levels_[level].areas.push_back(area_of(std::move(ranks), level > 0 ? &levels_[level - 1] : nullptr));
+    }
   }
 }
 
-// Contributions that lie behind links of at least this gap.
-Bounds::Reduction Bounds::reduction(const State& state, const State& target, double slower_than) const {
-  Reduction reduction;
-  const unsigned kept = kept_axes(state, target);
+// Contributions to each value that lie behind links of at least this gap; `copies`: values per element, which are the
+// coordinates along the axes that stay partial.
+std::int64_t Bounds::contributions(const State& state, double at_least_gap, std::int64_t& copies) const {
+  const AxisMask kept = state.side == space_.target().side ? state.partial & space_.target().partial : 0U;
+  std::int64_t contributions = 1;
+  copies = 1;
   for (const std::int8_t axis : space_.axes(state.side)) {
-    if ((state.partial >> axis & 1) == 0) continue;
+    if ((state.partial >> axis & 1U) == 0) continue;
     const int size = space_.axis_size(state.side, axis);
     if ((kept >> axis & 1U) != 0) {
-      reduction.copies *= size;
-    } else if (coster_.axis_gap(state.side, axis) >= slower_than) {
-      reduction.contributions *= size;
+      copies *= size;
+    } else if (coster_.axis_gap(state.side, axis) >= at_least_gap) {
+      contributions *= size;
     }
   }
-  return reduction;
+  return contributions;
 }
 
-const std::vector<std::int32_t>& Bounds::receivers(const State& target, unsigned kept, std::size_t area) {
-  if (receivers_kept_ != kept) {
-    receivers_.assign(areas_.size(), {});
-    receivers_kept_ = kept;
+// How many elements of what the area's new shards hold together none of its old shards has.
+std::int64_t Bounds::outside(const State& state, const BoxPair& boxes, const Area& area, bool arrives_all) const {
+  if (arrives_all) return area.distinct;
+  if (area.ranks.size() == 1) {
+    const std::int32_t rank = area.ranks.front();
+    const bool in_both = space_.in_side(state.side, rank) && space_.in_side(space_.target().side, rank);
+    return area.distinct - (in_both ? boxes.shared_numel(rank, rank) : 0);
   }
-  std::vector<std::int32_t>& found = receivers_[area];
-  if (found.empty()) found = distinct_holders(space_, target, kept, areas_[area]);
-  return found;
-}
-
-// What the area's new shards hold together, and how much of that none of its old shards has.
-Bounds::Need Bounds::needed(const State& state, const State& target, const BoxPair& boxes, std::size_t area,
-                            bool arrives_all) {
-  Need need;
-  if (areas_[area].size() == 1) {
-    const std::int32_t rank = areas_[area].front();
-    if (!space_.in_side(target.side, rank)) return need;
-    need.distinct = need.outside = space_.numel(target, rank);
-    if (!arrives_all && space_.in_side(state.side, rank)) need.outside -= boxes.shared_numel(rank, rank);
-    return need;
+  std::int64_t outside = area.distinct;
+  for (const std::int32_t from : distinct_holders(state, area.ranks)) {
+    for (const std::int32_t to : area.receivers) outside -= boxes.shared_numel(from, to);
   }
-  const unsigned kept = kept_axes(state, target);
-  const std::vector<std::int32_t>& to_ranks = receivers(target, kept, area);
-  for (const std::int32_t to : to_ranks) need.distinct += space_.numel(target, to);
-  need.outside = need.distinct;
-  if (arrives_all) return need;
-  for (const std::int32_t from : distinct_holders(space_, state, kept, areas_[area])) {
-    for (const std::int32_t to : to_ranks) {
-      const bool same_values = kept == 0 || partial_coordinates(space_, state, from, kept) ==
-                                                partial_coordinates(space_, state, to, kept);
-      if (same_values) need.outside -= boxes.shared_numel(from, to);
-    }
-  }
-  return need;
+  return outside;
 }
 
 // Which part of the area's ranks takes part in what is still to come: on the target's mesh, only its own.
-double Bounds::active_part(const State& state, const State& target, std::size_t area) const {
-  if (space_.num_sides() == 1 || state.side != target.side) return 1;
-  const std::vector<std::int32_t>& ranks = areas_[area];
-  const auto active = std::count_if(ranks.begin(), ranks.end(),
-                                    [&](std::int32_t p) { return space_.in_side(target.side, p); });
-  return static_cast<double>(active) / static_cast<double>(ranks.size());
+double Bounds::active_part(const State& state, const Area& area) const {
+  if (space_.num_sides() == 1 || state.side != space_.target().side) return 1;
+  const auto active = std::count_if(area.ranks.begin(), area.ranks.end(),
+                                    [&](std::int32_t p) { return space_.in_side(state.side, p); });
+  return static_cast<double>(active) / static_cast<double>(area.ranks.size());
 }
 
-void Bounds::find(const State& state, const State& target, std::vector<double>& time_us,
-                  std::vector<double>& bytes) {
-  time_us.assign(areas_.size(), 0);
-  bytes.assign(areas_.size(), 0);
-  if (space_.equivalent(state, target)) return;
+Bounds::Left Bounds::find(const State& state) {
+  if (space_.equivalent(state, space_.target())) return {};
   const auto num_ranks = static_cast<double>(space_.num_ranks());
-  const BoxPair boxes = space_.boxes(state, target);
+  const auto element_bytes = static_cast<double>(coster_.element_bytes());
+  const BoxPair boxes = space_.boxes(state, space_.target());
   bool moves = false;
   // Whatever crosses between the areas of a level pays at least its rate; what also crosses those of a slower level, more.
-  std::vector<double> rank_us(idx(space_.num_ranks()), 0);
-  double mean_us = 0, faster_us_per_byte = 0;
-  for (const Level& level : levels_) {
-    const double extra_us_per_byte = level.us_per_byte - faster_us_per_byte;
-    const Reduction reduces = reduction(state, target, level.us_per_byte * coster_.best_efficiency());
-    std::int64_t distinct = 0, outside = 0;
-    for (std::size_t a = level.first_area; a < level.end_area; ++a) {
-      const std::vector<std::int32_t>& area = areas_[a];
-      const Need need = needed(state, target, boxes, a, reduces.contributions > 1);
-      distinct += need.distinct;
-      outside += need.outside;
-      bytes[a] =
-          static_cast<double>(need.outside * coster_.element_bytes()) / static_cast<double>(area.size());
-      double sum_us = 0;
-      for (const std::int32_t p : area) sum_us += rank_us[idx(p)];
-      time_us[a] = sum_us / static_cast<double>(area.size()) + bytes[a] * extra_us_per_byte;
-      for (const std::int32_t p : area) rank_us[idx(p)] = time_us[a];
+  double mean_us = 0, mean_bytes = 0, largest_bytes = 0, faster_us_per_byte = 0;
+  for (std::size_t l = 0; l < levels_.size(); ++l) {
+    Level& level = levels_[l];
+    const double us_per_byte = level.gap / coster_.best_efficiency();
+    const double extra_us_per_byte = us_per_byte - faster_us_per_byte;
+    std::int64_t copies = 1, distinct = 0, all_outside = 0;
+    const std::int64_t reduced = contributions(state, level.gap, copies);
+    for (Area& area : level.areas) {
+      const std::int64_t missing = outside(state, boxes, area, reduced > 1);
+      const auto size = static_cast<double>(area.ranks.size());
+      const double bytes = static_cast<double>(missing) * element_bytes / size;
+      area.time_us = bytes * extra_us_per_byte;
+      for (const std::size_t i : area.inner) {
+        const Area& inner = levels_[l - 1].areas[i];
+        area.time_us += inner.time_us * static_cast<double>(inner.ranks.size()) / size;
+      }
+      distinct += area.distinct;
+      all_outside += missing;
+      moves = moves || missing > 0;
+      largest_bytes = std::max(largest_bytes, bytes);
     }
-    if (reduces.contributions > 1) {
-      const std::int64_t values = space_.global_numel() * reduces.copies;
-      outside = (reduces.contributions - 1) * values + std::max<std::int64_t>(0, distinct - values);
+    if (reduced > 1) {
+      const std::int64_t values = space_.global_numel() * copies;
+      all_outside = (reduced - 1) * values;
+      if (complete_ && space_.target().partial == 0) all_outside += std::max<std::int64_t>(0, distinct - values);
+    } else if (!complete_) {
+      all_outside = 0;
     }
-    moves = moves || outside > 0;
-    bytes[level.all_ranks] = static_cast<double>(outside * coster_.element_bytes()) / num_ranks;
-    mean_us += bytes[level.all_ranks] * extra_us_per_byte;
-    time_us[level.all_ranks] = mean_us;
-    faster_us_per_byte = level.us_per_byte;
+    moves = moves || all_outside > 0;
+    mean_bytes = std::max(mean_bytes, static_cast<double>(all_outside) * element_bytes / num_ranks);
+    mean_us += static_cast<double>(all_outside) * element_bytes / num_ranks * extra_us_per_byte;
+    faster_us_per_byte = us_per_byte;
   }
   const double latency_us = moves ? model_.step_latency_us : model_.local_latency_us;
-  for (std::size_t a = 0; a < areas_.size(); ++a) time_us[a] += latency_us * active_part(state, target, a);
+  double most_us = 0;
+  for (const Level& level : levels_) {
+    for (const Area& area : level.areas)
+      most_us = std::max(most_us, area.time_us + latency_us * active_part(state, area));
+  }
+  if (space_.num_sides() == 1) most_us = std::max(most_us, mean_us + latency_us);
+  most_us = std::max(most_us, mean_us);
+  // Sums of doubles differ from those of the moves by their rounding; bytes of a mean are rounded up to whole ones.
+  constexpr double kRounding = 1 - 1e-9;
+  return {static_cast<std::int64_t>(most_us * kPicosecondsPerMicrosecond * kRounding),
+          static_cast<std::int64_t>(std::max(mean_bytes, largest_bytes) * kRounding)};
 }
 
 }  // namespace cp::detail

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <span>
 
@@ -15,23 +14,29 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 // through them can only pay under tight memory bounds.
 constexpr double kLargeSpace = 20000;
 
+bool has(AxisMask mask, std::int8_t axis) { return (mask >> axis & 1U) != 0; }
+
+AxisMask mask_of(const AxisList& axes) {
+  AxisMask mask = 0;
+  for (const std::int8_t axis : axes) mask |= 1U << axis;
+  return mask;
+}
+
 using Lists = std::array<ShardList, kMaxDims>;  // by dimension
 
 class Candidates {
  public:
-  Candidates(LayoutSpace& space, const State& state, const RedistributeOptions& options,
-             std::vector<StateMove>& out)
-      : space_(space), state_(state), options_(options), out_(out) {
-    for (int dim = 0; dim < space.num_dims(); ++dim) lists_[idx(dim)] = space.spec(state, dim).entries;
+  Candidates(LayoutSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out)
+      : space_(space), state_(state), breadth_(breadth), out_(out) {
+    AxisMask sharding = 0;
+    for (int dim = 0; dim < space.num_dims(); ++dim) {
+      lists_[idx(dim)] = space.spec(state, dim).entries;
+      for (const ShardEntry& entry : lists_[idx(dim)]) sharding |= 1U << entry.axis;
+    }
     for (const std::int8_t axis : space.axes(state.side)) {
-      const bool partial = (state.partial >> axis & 1) != 0;
-      const bool sharded = std::any_of(lists_.begin(), lists_.end(), [&](const ShardList& list) {
-        return std::any_of(list.begin(), list.end(),
-                           [&](const ShardEntry& entry) { return entry.axis == axis; });
-      });
-      if (partial && (!same_mesh_as_target() || (space.target().partial >> axis & 1) == 0))
-        reducible_.push_back(axis);
-      if (!partial && !sharded) free_.push_back(axis);
+      const bool partial = has(state.partial, axis);
+      if (partial) reducible_.push_back(axis);
+      if (!partial && !has(sharding, axis)) free_.push_back(axis);
     }
     choose_dims();
   }
@@ -43,6 +48,15 @@ class Candidates {
     reductions();
     exchanges();
     to_partials();
+  }
+
+  void slices() {
+    if (breadth_ == Breadth::towards_target) return spread(MoveKind::slice, free_);
+    Lists lists = lists_;
+    AxisList axes;
+    append_each(free_, lists, 0, 0, axes, [&](const Lists& sliced, const AxisList&) {
+      add(MoveKind::slice, {}, sliced, state_.partial);
+    });
   }
 
  private:
@@ -58,14 +72,14 @@ class Candidates {
   }
 
   // Adds the move to the layout with these lists, unless a split cannot be used there.
-  void add(MoveKind kind, AxisList axes, const Lists& lists, unsigned partial) {
+  void add(MoveKind kind, AxisList axes, const Lists& lists, AxisMask partial) {
     State to = state_;
-    to.partial = static_cast<std::uint16_t>(partial);
+    to.partial = partial;
     for (int dim = 0; dim < space_.num_dims(); ++dim) {
       if (lists[idx(dim)] == lists_[idx(dim)]) continue;
       const int spec = space_.intern(state_.side, dim, lists[idx(dim)]);
       if (spec < 0) return;
-      to.spec[idx(dim)] = static_cast<std::int16_t>(spec);
+      to.spec[idx(dim)] = spec;
     }
     if (to == state_) return;
     out_.push_back({kind, std::move(axes), state_, to});
@@ -75,7 +89,7 @@ class Candidates {
   // dims, each axis in one dim, in any order within a dim. `axes`: what was appended, dim by dim in the order
   // of the lists.
   template <class Visit>
-  void append_each(const AxisList& pool, Lists& lists, std::size_t at_dim, unsigned used, AxisList& axes,
+  void append_each(const AxisList& pool, Lists& lists, std::size_t at_dim, AxisMask used, AxisList& axes,
                    const Visit& visit) {
     for (std::size_t d = at_dim; d < dims_.size(); ++d) {
       ShardList& list = lists[idx(dims_[d])];
@@ -93,30 +107,109 @@ class Candidates {
     }
   }
 
-  void slices() {
-    Lists lists = lists_;
-    AxisList axes;
-    append_each(free_, lists, 0, 0, axes, [&](const Lists& sliced, const AxisList&) {
-      add(MoveKind::slice, {}, sliced, state_.partial);
-    });
+  // Appends the pool's axes, or some of them, where the target has them next, and all together or one by one to each
+  // dim; `kind` is a slice, or reduces them on the way.
+  void spread(MoveKind kind, const AxisList& pool) {
+    if (pool.empty()) return;
+    const AxisMask available = mask_of(pool);
+    Lists wanted = lists_;
+    AxisList all;
+    for (const int dim : dims_) {
+      Lists lists = lists_;
+      AxisList axes;
+      for (const ShardEntry& entry : continuation(dim)) {
+        if (!has(available, entry.axis)) break;
+        lists[idx(dim)].push_back(entry);
+        axes.push_back(entry.axis);
+      }
+      if (axes.empty()) continue;
+      add_spread(kind, axes, lists);
+      wanted[idx(dim)] = lists[idx(dim)];
+      for (const std::int8_t axis : axes) all.push_back(axis);
+    }
+    add_spread(kind, all, wanted);
+    for (const int dim : dims_) {
+      for (const std::int8_t split : space_.splits_for(dim)) {
+        Lists lists = lists_;
+        for (const std::int8_t axis : pool) lists[idx(dim)].push_back({axis, split});
+        add_spread(kind, pool, lists);
+        for (const std::int8_t axis : pool) {
+          Lists one = lists_;
+          one[idx(dim)].push_back({axis, split});
+          add_spread(kind, {axis}, one);
+        }
+      }
+    }
+  }
+
+  void add_spread(MoveKind kind, const AxisList& axes, const Lists& lists) {
+    if (axes.empty()) return;
+    if (kind == MoveKind::slice) {
+      add(kind, {}, lists, state_.partial);
+    } else if (one_reduction(axes)) {
+      add(kind, axes, lists, without(axes));
+    }
+  }
+
+  // What the target's list has behind the dim's, where it begins with that.
+  ShardList continuation(int dim) const {
+    if (!same_mesh_as_target()) return {};
+    const ShardList& list = lists_[idx(dim)];
+    const ShardList& target = space_.spec(space_.target(), dim).entries;
+    if (list.size() > target.size() || !std::equal(list.begin(), list.end(), target.begin())) return {};
+    return ShardList(target.begin() + list.size(), target.end());
+  }
+
+  std::size_t common_with_target(int dim) const {
+    if (!same_mesh_as_target()) return 0;
+    const ShardList& list = lists_[idx(dim)];
+    const ShardList& target = space_.spec(space_.target(), dim).entries;
+    const std::size_t most = std::min(list.size(), target.size());
+    std::size_t common = 0;
+    while (common < most && list[common] == target[common]) ++common;
+    return common;
   }
 
   // Every choice of innermost axes, one number for each dim.
   void gathers() {
-    std::array<std::size_t, kMaxDims> taken{};
+    if (breadth_ == Breadth::towards_target) return gathers_towards_target();
+    Taken taken{};
     while (true) {
       std::size_t dim = 0;
       while (dim < taken.size() && taken[dim] == lists_[dim].size()) taken[dim++] = 0;
       if (dim == taken.size()) return;
       ++taken[dim];
-      Lists lists = lists_;
-      AxisList axes;
-      for (std::size_t d = 0; d < lists.size(); ++d) {
-        const std::size_t left = lists[d].size() - taken[d];
-        for (std::size_t i = left; i < lists[d].size(); ++i) axes.push_back(lists[d][i].axis);
-        lists[d].resize_down(left);
+      add_gather(taken);
+    }
+  }
+
+  using Taken = std::array<std::size_t, kMaxDims>;  // by dim: how many innermost axes
+  void add_gather(const Taken& taken) {
+    Lists lists = lists_;
+    AxisList axes;
+    for (std::size_t d = 0; d < lists.size(); ++d) {
+      const std::size_t left = lists[d].size() - taken[d];
+      for (std::size_t i = left; i < lists[d].size(); ++i) axes.push_back(lists[d][i].axis);
+      lists[d].resize_down(left);
+    }
+    if (!axes.empty()) add(MoveKind::all_gather, axes, lists, state_.partial);
+  }
+
+  // All that the target has not, in all dims at once; and any number in one dim.
+  void gathers_towards_target() {
+    Taken unwanted{}, everything{};
+    for (int dim = 0; dim < space_.num_dims(); ++dim) {
+      everything[idx(dim)] = lists_[idx(dim)].size();
+      unwanted[idx(dim)] = lists_[idx(dim)].size() - common_with_target(dim);
+    }
+    add_gather(unwanted);
+    if (everything != unwanted) add_gather(everything);
+    for (int dim = 0; dim < space_.num_dims(); ++dim) {
+      for (std::size_t count = 1; count <= lists_[idx(dim)].size(); ++count) {
+        Taken taken{};
+        taken[idx(dim)] = count;
+        if (taken != unwanted && taken != everything) add_gather(taken);
       }
-      add(MoveKind::all_gather, axes, lists, state_.partial);
     }
   }
 
@@ -129,6 +222,10 @@ class Candidates {
         }
         for (const int to : dims_) {
           if (idx(to) == from) continue;
+          if (breadth_ == Breadth::towards_target) {
+            move_towards_target(from, count, to, moved);
+            continue;
+          }
           std::vector<std::int8_t> order(moved.begin(), moved.end());
           std::sort(order.begin(), order.end());
           do {
@@ -137,6 +234,28 @@ class Candidates {
         }
       }
     }
+  }
+
+  // The axes in the target's order and splits where it has just these next, else as they are.
+  void move_towards_target(std::size_t from, std::size_t count, int to, const AxisList& moved) {
+    ShardList next = continuation(to);
+    if (next.size() >= count) {
+      next.resize_down(count);
+      AxisList order;
+      for (const ShardEntry& entry : next) order.push_back(entry.axis);
+      if (mask_of(order) == mask_of(moved)) {
+        Lists lists = lists_;
+        lists[from].resize_down(lists[from].size() - count);
+        for (const ShardEntry& entry : next) lists[idx(to)].push_back(entry);
+        add(MoveKind::all_to_all, moved, lists, state_.partial);
+        if (!(order == moved)) add(MoveKind::all_to_all, order, lists, state_.partial);
+        return;
+      }
+    }
+    Lists lists = lists_;
+    lists[from].resize_down(lists[from].size() - count);
+    for (const std::int8_t axis : moved) lists[idx(to)].push_back({axis, space_.splits_for(to).front()});
+    add(MoveKind::all_to_all, moved, lists, state_.partial);
   }
 
   // One all-to-all for each combination of splits that the moved axes may have in their new dim.
@@ -158,27 +277,90 @@ class Candidates {
     }
   }
 
+  // Axes that stay partial in the target may be reduced too: to_partial makes them partial again, for nothing.
   void reductions() {
     if (reducible_.empty()) return;
     for (const MoveKind kind : {MoveKind::reduce_scatter, MoveKind::reduce_exchange}) {
+      if (breadth_ == Breadth::towards_target) {
+        const AxisList finished = reduced_in_target();
+        spread(kind, finished);
+        if (!(finished == reducible_)) spread(kind, reducible_);
+        continue;
+      }
       Lists lists = lists_;
       AxisList axes;
       append_each(reducible_, lists, 0, 0, axes, [&](const Lists& scattered, const AxisList& used) {
         if (one_reduction(used)) add(kind, used, scattered, without(used));
       });
     }
-    for (unsigned subset = 1; subset < 1U << reducible_.size(); ++subset) {
-      AxisList axes;
-      for (std::size_t i = 0; i < reducible_.size(); ++i) {
-        if ((subset >> i & 1U) != 0) axes.push_back(reducible_[i]);
-      }
-      if (one_reduction(axes)) add(MoveKind::all_reduce, axes, lists_, without(axes));
+    all_reductions();
+    if (!same_mesh_as_target()) {
+      if (one_reduction(reducible_)) out_.push_back({MoveKind::reduce_exchange, {}, state_, reduced_target()});
+      return;
     }
+    const AxisList axes = reduced_in_target();
+    if (axes.empty() || !one_reduction(axes)) return;
+    for (const State& to : straight_targets()) out_.push_back({MoveKind::reduce_exchange, axes, state_, to});
+  }
+
+  // The target; where it is partial along axes that the source is not, what becomes it at the end: with these axes
+  // replicated, or sharding a dimension.
+  std::vector<State> straight_targets() {
     const State& target = space_.target();
-    const bool target_reduces_all = !same_mesh_as_target() || (target.partial & ~state_.partial) == 0;
-    if (target_reduces_all && one_reduction(reducible_)) {
-      out_.push_back({MoveKind::reduce_exchange, same_mesh_as_target() ? reducible_ : AxisList{}, state_,
-                      same_mesh_as_target() ? target : reduced_target()});
+    const AxisMask missing = target.partial & ~state_.partial;
+    if (missing == 0) return {target};
+    if ((missing & ~space_.source().partial) == 0) return {};
+    State finished = target;
+    finished.partial &= ~missing;
+    std::vector<State> targets = {finished};
+    for (const int dim : dims_) {
+      ShardList list = space_.spec(target, dim).entries;
+      bool sums = true;
+      for (const std::int8_t axis : space_.axes(state_.side)) {
+        if (!has(missing, axis)) continue;
+        sums = sums && space_.reduction(state_.side, axis) == ReduceOp::sum;
+        list.push_back({axis, space_.splits_for(dim).front()});
+      }
+      const int spec = sums ? space_.intern(state_.side, dim, list) : -1;
+      if (spec < 0) continue;
+      targets.push_back(finished);
+      targets.back().spec[idx(dim)] = spec;
+    }
+    return targets;
+  }
+
+  AxisList reduced_in_target() const {
+    const AxisMask wanted = same_mesh_as_target() ? space_.target().partial : 0U;
+    AxisList axes;
+    for (const std::int8_t axis : reducible_) {
+      if (!has(wanted, axis)) axes.push_back(axis);
+    }
+    return axes;
+  }
+
+  void all_reductions() {
+    const AxisMask finished = mask_of(reduced_in_target());
+    const auto add_all_reduce = [&](AxisMask subset) {
+      AxisList axes;
+      for (const std::int8_t axis : reducible_) {
+        if (has(subset, axis)) axes.push_back(axis);
+      }
+      if (!axes.empty() && one_reduction(axes)) add(MoveKind::all_reduce, axes, lists_, without(axes));
+    };
+    if (breadth_ == Breadth::all) {
+      for (AxisMask subset = 1; subset < 1U << reducible_.size(); ++subset) {
+        AxisMask axes = 0;
+        for (std::size_t i = 0; i < reducible_.size(); ++i) {
+          if ((subset >> i & 1U) != 0) axes |= 1U << reducible_[i];
+        }
+        add_all_reduce(axes);
+      }
+      return;
+    }
+    add_all_reduce(mask_of(reducible_));
+    if (finished != mask_of(reducible_)) add_all_reduce(finished);
+    for (const std::int8_t axis : reducible_) {
+      if (reducible_.size() > 1 && finished != 1U << axis) add_all_reduce(1U << axis);
     }
   }
 
@@ -188,17 +370,20 @@ class Candidates {
     });
   }
 
-  unsigned without(const AxisList& axes) const {
-    unsigned mask = state_.partial;
-    for (const std::int8_t axis : axes) mask &= ~(1U << axis);
-    return mask;
-  }
+  AxisMask without(const AxisList& axes) const { return state_.partial & ~mask_of(axes); }
 
   void exchanges() {
-    const State& target = space_.target();
     if (same_mesh_as_target()) {
-      permute(0, 0);
-      if (state_.partial == target.partial && state_ != target) add_exchange(target);
+      if (breadth_ == Breadth::all) {
+        permute(0, 0);
+      } else {
+        exchange_towards_target();
+      }
+      if (reduced_in_target().empty()) {
+        for (const State& to : straight_targets()) {
+          if (to != state_ && to.partial == state_.partial) add_exchange(to);
+        }
+      }
       return;
     }
     if (state_.partial != 0) return;
@@ -226,15 +411,41 @@ class Candidates {
   // gather there.
   void cross_with_gathers(const State& target) {
     std::vector<StateMove> refinements;
-    RedistributeOptions local = options_;
-    local.allow_to_partial = false;
-    Candidates(space_, target, local, refinements).slices();
+    Candidates(space_, target, breadth_, refinements).slices();
     for (const StateMove& move : refinements) add_exchange(move.to);
+  }
+
+  // Each dim, and any two of them, as the target has them, where the others' axes allow it.
+  void exchange_towards_target() {
+    const int num_dims = space_.num_dims();
+    for (int first = 0; first < num_dims; ++first) {
+      for (int second = first; second < num_dims; ++second) {
+        Lists lists = lists_;
+        for (const int dim : {first, second}) lists[idx(dim)] = space_.spec(space_.target(), dim).entries;
+        const bool as_many_parts = as_many(first, lists) && as_many(second, lists);
+        if (as_many_parts && no_axis_twice(lists)) add(MoveKind::exchange, space_.axes(state_.side), lists, state_.partial);
+      }
+    }
+  }
+  bool as_many(int dim, const Lists& lists) const {
+    std::int64_t degree = 1;
+    for (const ShardEntry& entry : lists[idx(dim)]) degree *= space_.axis_size(state_.side, entry.axis);
+    return degree == space_.spec(state_, dim).degree;
+  }
+  bool no_axis_twice(const Lists& lists) const {
+    AxisMask used = state_.partial;
+    for (int dim = 0; dim < space_.num_dims(); ++dim) {
+      for (const ShardEntry& entry : lists[idx(dim)]) {
+        if (has(used, entry.axis)) return false;
+        used |= 1U << entry.axis;
+      }
+    }
+    return true;
   }
 
   // Exchanges to every layout in which each dim has as many parts as now, over the same or as many other free
   // axes.
-  void permute(std::size_t at_dim, unsigned used) {
+  void permute(std::size_t at_dim, AxisMask used) {
     if (at_dim == 0) {
       for (ShardList& list : permuted_) list.clear();
     }
@@ -243,7 +454,7 @@ class Candidates {
       for (int dim = 0; dim < space_.num_dims(); ++dim) {
         const int spec = space_.intern(state_.side, dim, permuted_[idx(dim)]);
         if (spec < 0) return;
-        to.spec[idx(dim)] = static_cast<std::int16_t>(spec);
+        to.spec[idx(dim)] = spec;
       }
       if (to != state_) out_.push_back({MoveKind::exchange, space_.axes(state_.side), state_, to});
       return;
@@ -251,14 +462,14 @@ class Candidates {
     fill_dim(at_dim, used, space_.spec(state_, static_cast<int>(at_dim)).degree);
   }
 
-  void fill_dim(std::size_t dim, unsigned used, std::int64_t degree) {
+  void fill_dim(std::size_t dim, AxisMask used, std::int64_t degree) {
     if (degree == 1) {
       permute(dim + 1, used);
       return;
     }
     for (const std::int8_t axis : space_.axes(state_.side)) {
       const std::int64_t size = space_.axis_size(state_.side, axis);
-      if ((used >> axis & 1U) != 0 || degree % size != 0 || (state_.partial >> axis & 1) != 0) continue;
+      if (has(used | state_.partial, axis) || degree % size != 0) continue;
       for (const std::int8_t split : space_.splits_for(static_cast<int>(dim))) {
         permuted_[dim].push_back({axis, split});
         fill_dim(dim, used | 1U << axis, degree / size);
@@ -267,17 +478,29 @@ class Candidates {
     }
   }
 
+  // Along axes that the target is partial along. They must be free, or innermost, so that dropping them leaves a layout; of
+  // a sharded one the other ranks hold zeros, which only sums have.
   void to_partials() {
-    if (!options_.allow_to_partial || !same_mesh_as_target()) return;
-    const State& target = space_.target();
-    const unsigned wanted = target.partial & ~static_cast<unsigned>(state_.partial);
-    if (wanted == 0) return;
-    // All at once: the wanted axes must be free or innermost, so that dropping them leaves a layout.
+    if (!same_mesh_as_target()) return;
+    const AxisMask wanted = space_.target().partial & ~state_.partial;
+    if (breadth_ == Breadth::towards_target) {
+      if (wanted != 0) add_to_partial(wanted);
+      for (const std::int8_t axis : space_.axes(state_.side)) {
+        if (has(wanted, axis) && wanted != 1U << axis) add_to_partial(1U << axis);
+      }
+      return;
+    }
+    for (AxisMask subset = wanted; subset != 0; subset = (subset - 1) & wanted) add_to_partial(subset);
+  }
+
+  void add_to_partial(AxisMask wanted) {
     Lists lists = lists_;
     for (ShardList& list : lists) {
-      while (!list.empty() && (wanted >> list.back().axis & 1U) != 0) list.pop_back();
-      if (std::any_of(list.begin(), list.end(),
-                      [&](const ShardEntry& entry) { return (wanted >> entry.axis & 1U) != 0; }))
+      while (!list.empty() && has(wanted, list.back().axis)) {
+        if (space_.reduction(state_.side, list.back().axis) != ReduceOp::sum) return;
+        list.pop_back();
+      }
+      if (std::any_of(list.begin(), list.end(), [&](const ShardEntry& entry) { return has(wanted, entry.axis); }))
         return;
     }
     add(MoveKind::to_partial, {}, lists, state_.partial | wanted);
@@ -285,7 +508,7 @@ class Candidates {
 
   LayoutSpace& space_;
   const State& state_;
-  const RedistributeOptions& options_;
+  Breadth breadth_;
   std::vector<StateMove>& out_;
   Lists lists_, permuted_;
   AxisList reducible_, free_;
@@ -294,9 +517,24 @@ class Candidates {
 
 }  // namespace
 
-void list_candidates(LayoutSpace& space, const State& state, const RedistributeOptions& options,
-                     std::vector<StateMove>& out) {
-  Candidates(space, state, options, out).list();
+double count_layouts(const LayoutSpace& space, int side) {
+  // k of the axes shard, in any order, laid out over the dims in any way, each with any split of its dim; of those that
+  // do not, any may be partial.
+  const auto num_axes = static_cast<double>(space.axes(side).size());
+  double choices = 0;  // of dim and split for one axis
+  for (int dim = 0; dim < space.num_dims(); ++dim) choices += static_cast<double>(space.splits_for(dim).size());
+  double layouts = 0, ways = 1;  // to append k axes one after the other, each behind any other of its dim
+  for (double k = 0; k <= num_axes; ++k) {
+    layouts += ways;
+    ways *= (num_axes - k) * (choices + k) / (k + 1);
+  }
+  AxisMask partial = space.source().partial | space.target().partial;
+  for (; partial != 0; partial &= partial - 1) layouts *= 1.5;
+  return layouts;
+}
+
+void list_candidates(LayoutSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out) {
+  Candidates(space, state, breadth, out).list();
 }
 
 }  // namespace cp::detail

@@ -2,6 +2,7 @@
 // here, say in traffic.cc who sends what, charge it in move_cost.cc, write its steps in lower.cc.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "shared/redistribute/redistribution.h"
@@ -9,9 +10,21 @@
 
 namespace cp::detail {
 
-// Appends to `out` every candidate from `state`, in the order in which redistribution.h lists the kinds.
+// Which of them.
+enum class Breadth : std::uint8_t {
+  // Every one between layouts that the space holds.
+  all,
+  // Those that the two layouts suggest: each dimension changes towards its axes in the target or is gathered; axes
+  // that are free, or partial, are also taken all together or one by one, to spread the work of what follows. They
+  // are some hundred, where all of them would be millions, and do not always hold the best chain.
+  towards_target,
+};
+
+// About how many layouts of the state's side there are: what Breadth::all may have to look at.
+double count_layouts(const LayoutSpace& space, int side);
+
+// Appends to `out` the candidates from `state`, in the order in which redistribution.h lists the kinds.
 // Moves that end in a layout equal to `state` are left out.
-void list_candidates(LayoutSpace& space, const State& state, const RedistributeOptions& options,
-                     std::vector<StateMove>& out);
+void list_candidates(LayoutSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out);
 
 }  // namespace cp::detail

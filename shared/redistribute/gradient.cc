@@ -74,7 +74,6 @@ Gradient plan_gradient(const Layout& source, const Layout& target, const Gradien
   backward.travel_dtype = options.backward_dtype.value_or(target.dtype);
   if (options.rule == GradientRule::replicated)
     return {plan_redistribution(layouts.grad_out, layouts.grad_in, backward), 1};
-  backward.allow_to_partial = true;
   return {plan_redistribution(layouts.grad_out, layouts.grad_in, backward), averaged(source, target)};
 }
 

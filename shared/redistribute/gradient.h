@@ -36,7 +36,7 @@ GradientLayouts gradient_layouts(const Layout& source, const Layout& target,
                                  GradientRule rule = GradientRule::adjoint);
 
 struct GradientOptions {
-  RedistributeOptions redistribute;  // of the backward plan; allow_to_partial is set here
+  RedistributeOptions redistribute;  // of the backward plan
   GradientRule rule = GradientRule::adjoint;
   std::optional<DType> backward_dtype;  // what travels; the result has the source's dtype
 };

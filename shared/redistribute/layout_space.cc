@@ -10,18 +10,27 @@ namespace {
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
+// What two parts share is remembered for at most this many pairs of parts (32 MiB in all); beyond it is found each time.
+constexpr std::int64_t kKeptPairs = 1 << 20;
+// Blocks of periodic index sets that are looked through one by one to find which parts meet, at most.
+constexpr std::int64_t kListedBlocks = 1 << 22;
+
+Shared share_ranges(std::int64_t from_begin, std::int64_t from_size, std::int64_t to_begin,
+                    std::int64_t to_size) {
+  const std::int64_t begin = std::max(from_begin, to_begin);
+  const std::int64_t end = std::min(from_begin + from_size, to_begin + to_size);
+  if (begin >= end) return {};
+  return {end - begin, begin - from_begin, begin - to_begin, true};
+}
+
 bool is_range(const IndexSet& set) {
   return set.size() == 1 && (set[0].count == 1 || set[0].run == set[0].stride);
 }
 
 Shared share(const IndexSet& from, const IndexSet& to) {
   if (from.empty() || to.empty()) return {};
-  if (is_range(from) && is_range(to)) {
-    const std::int64_t begin = std::max(from[0].begin, to[0].begin);
-    const std::int64_t end = std::min(from[0].begin + from[0].size(), to[0].begin + to[0].size());
-    if (begin >= end) return {};
-    return {end - begin, begin - from[0].begin, begin - to[0].begin, true};
-  }
+  if (is_range(from) && is_range(to))
+    return share_ranges(from[0].begin, from[0].size(), to[0].begin, to[0].size());
   Shared shared;
   const std::vector<Overlap> overlaps = intersect(from, to);
   if (overlaps.empty()) return shared;
@@ -34,30 +43,96 @@ Shared share(const IndexSet& from, const IndexSet& to) {
   return shared;
 }
 
-PairTable share_parts(const DimSpec& from, const DimSpec& to) {
-  PairTable table;
-  table.to_parts = static_cast<std::int32_t>(to.parts.size());
-  table.shared.reserve(from.parts.size() * to.parts.size());
-  for (const IndexSet& a : from.parts) {
-    for (const IndexSet& b : to.parts) table.shared.push_back(share(a, b));
+// One stretch of global indices of a part.
+struct Block {
+  std::int64_t begin = 0, end = 0;
+  std::int32_t part = 0;
+};
+
+std::int64_t num_blocks(const DimSpec& spec) {
+  if (spec.ranges) return spec.degree;
+  std::int64_t blocks = 0;
+  for (std::int32_t part = 0; part < spec.degree; ++part) {
+    for (const Run& run : spec.part(part)) blocks += run.count;
   }
-  table.first.reserve(to.parts.size() + 1);
-  table.first.push_back(0);
-  for (std::int32_t t = 0; t < table.to_parts; ++t) {
-    for (std::int32_t f = 0; f < static_cast<std::int32_t>(from.parts.size()); ++f) {
-      if (table.at(f, t).numel > 0) table.overlapping.push_back(f);
+  return blocks;
+}
+
+// Calls visit(Block) for each stretch of the part.
+template <class Visit>
+void visit_blocks(const DimSpec& spec, std::int32_t part, const Visit& visit) {
+  for (const Run& run : spec.part(part)) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::int64_t begin = run.begin + i * run.stride;
+      visit(Block{begin, begin + run.run, part});
     }
-    table.first.push_back(static_cast<std::int32_t>(table.overlapping.size()));
   }
-  return table;
+}
+
+// The stretches of all parts, ascending. Parts have no index in common, so stretches do not overlap.
+std::vector<Block> sorted_blocks(const DimSpec& spec) {
+  std::vector<Block> blocks;
+  for (std::int32_t part = 0; part < spec.degree; ++part)
+    visit_blocks(spec, part, [&](const Block& block) { blocks.push_back(block); });
+  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });
+  return blocks;
 }
 
 }  // namespace
 
+IndexSet DimSpec::part(std::int32_t part) const {
+  if (!ranges) return sets_[static_cast<std::size_t>(part)];
+  return index_range(begin(part), begin(part) + size(part));
+}
+
+PairTable::PairTable(const DimSpec& from, const DimSpec& to, bool keeps) : from_(from), to_(to) {
+  if (keeps) known_.assign(idx(from.degree * to.degree), Shared{-1, 0, 0, false});
+}
+
+Shared PairTable::at(std::int32_t from, std::int32_t to) const {
+  if (from_.ranges && to_.ranges)
+    return share_ranges(from_.begin(from), from_.size(from), to_.begin(to), to_.size(to));
+  if (known_.empty()) return share(from_.part(from), to_.part(to));
+  Shared& known = known_[idx(from * to_.degree + to)];
+  if (known.numel < 0) known = share(from_.part(from), to_.part(to));
+  return known;
+}
+
+std::span<const std::int32_t> PairTable::overlapping(std::int32_t to) const {
+  if (first_.empty()) find_overlapping();
+  return std::span(overlapping_).subspan(idx(first_[idx(to)]), idx(first_[idx(to) + 1] - first_[idx(to)]));
+}
+
+void PairTable::find_overlapping() const {
+  first_.reserve(idx(to_.degree) + 1);
+  first_.push_back(0);
+  const bool listed = known_.empty() && num_blocks(from_) + num_blocks(to_) <= kListedBlocks;
+  const std::vector<Block> blocks = listed ? sorted_blocks(from_) : std::vector<Block>{};
+  for (std::int32_t t = 0; t < to_.degree; ++t) {
+    const auto begin = static_cast<std::ptrdiff_t>(overlapping_.size());
+    if (listed) {
+      visit_blocks(to_, t, [&](const Block& wanted) {
+        auto block = std::partition_point(blocks.begin(), blocks.end(),
+                                          [&](const Block& b) { return b.end <= wanted.begin; });
+        for (; block != blocks.end() && block->begin < wanted.end; ++block) {
+          if (block->begin < block->end) overlapping_.push_back(block->part);
+        }
+      });
+      std::sort(overlapping_.begin() + begin, overlapping_.end());
+      overlapping_.erase(std::unique(overlapping_.begin() + begin, overlapping_.end()), overlapping_.end());
+    } else {
+      for (std::int32_t f = 0; f < from_.degree; ++f) {
+        if (at(f, t).numel > 0) overlapping_.push_back(f);
+      }
+    }
+    first_.push_back(static_cast<std::int64_t>(overlapping_.size()));
+  }
+}
+
 std::size_t StateHash::operator()(const State& state) const noexcept {
   std::uint64_t hash =
       (static_cast<std::uint64_t>(state.partial) << 8) ^ static_cast<std::uint64_t>(state.side);
-  for (const std::int16_t spec : state.spec) {
+  for (const std::int32_t spec : state.spec) {
     hash = (hash ^ static_cast<std::uint64_t>(spec)) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 29;
   }
@@ -97,31 +172,32 @@ LayoutSpace::LayoutSpace(const Layout& source, const Layout& target, DType dtype
   source_ = state_of(source, 0);
   target_ = state_of(target, one_mesh ? 0 : 1);
   if (one_mesh) {  // an axis may be Partial in either layout
-    for (std::size_t axis = 0; axis < target.placements.size(); ++axis) {
-      if (std::holds_alternative<Partial>(target.placements[axis]))
-        sides_[0].placements[axis] = target.placements[axis];
+    Side& side = sides_[0];
+    for (const std::int8_t axis : side.axes) {
+      const Placement& placement = target.placements[idx(side.mesh_axes[idx(axis)])];
+      if (std::holds_alternative<Partial>(placement)) side.placements[idx(axis)] = placement;
     }
   }
 }
 
 void LayoutSpace::add_side(const Layout& layout) {
-  Side side{layout.mesh, {}, {}, {}, {}, {}, {}, layout.placements};
-  for (const MeshAxis& axis : layout.mesh.axes()) side.sizes.push_back(axis.size);
-  const int num_axes = layout.mesh.num_axes();
-  side.strides.resize(idx(num_axes));
+  Side side{layout.mesh, {}, {}, {}, {}, {}, {}, {}};
   std::int32_t stride = 1;
-  for (int axis = num_axes - 1; axis >= 0; --axis) {
-    side.strides[idx(axis)] = stride;
+  for (int axis = layout.mesh.num_axes() - 1; axis >= 0; --axis) {
+    if (layout.mesh.axis_size(axis) == 1) continue;
+    side.mesh_axes.insert(side.mesh_axes.begin(), axis);
+    side.strides.insert(side.strides.begin(), stride);
+    side.sizes.insert(side.sizes.begin(), layout.mesh.axis_size(axis));
+    side.placements.insert(side.placements.begin(), layout.placements[idx(axis)]);
     stride *= layout.mesh.axis_size(axis);
   }
-  for (int axis = 0; axis < num_axes; ++axis) {
-    if (layout.mesh.axis_size(axis) > 1) side.axes.push_back(static_cast<std::int8_t>(axis));
-  }
-  if (side.axes.size() > kMaxMeshAxes) {
-    throw InvalidInput(str("mesh ", layout.mesh.to_string(), " has ", side.axes.size(),
+  if (side.sizes.size() > kMaxMeshAxes) {
+    throw InvalidInput(str("mesh ", layout.mesh.to_string(), " has ", side.sizes.size(),
                            " axes of more than one rank; flatten ",
                            "axes that are used together until at most ", kMaxMeshAxes, " are left"));
   }
+  for (std::size_t axis = 0; axis < side.sizes.size(); ++axis)
+    side.axes.push_back(static_cast<std::int8_t>(axis));
   const std::vector<Rank>& ranks = layout.mesh.ranks();
   side.positions.reserve(ranks.size());
   if (sides_.empty()) {
@@ -143,17 +219,8 @@ void LayoutSpace::add_side(const Layout& layout) {
   sides_.push_back(std::move(side));
   for (Side& known : sides_) {
     known.mesh_index.assign(ranks_.size(), -1);
-    for (std::size_t i = 0; i < known.positions.size(); ++i) {
+    for (std::size_t i = 0; i < known.positions.size(); ++i)
       known.mesh_index[idx(known.positions[i])] = static_cast<std::int32_t>(i);
-    }
-    known.coordinates.assign(ranks_.size() * known.sizes.size(), -1);
-    for (std::size_t p = 0; p < ranks_.size(); ++p) {
-      if (known.mesh_index[p] < 0) continue;
-      for (std::size_t axis = 0; axis < known.sizes.size(); ++axis) {
-        known.coordinates[p * known.sizes.size() + axis] =
-            known.mesh_index[p] / known.strides[axis] % known.sizes[axis];
-      }
-    }
   }
   if (sides_.size() == 1 && !identity_ranks_) {
     for (std::size_t i = 0; i < ranks_.size(); ++i)
@@ -182,21 +249,63 @@ int LayoutSpace::position(Rank rank) const {
   return found == position_of_.end() ? -1 : found->second;
 }
 
-void LayoutSpace::members(int side, int position, std::span<const std::int8_t> axes,
+AxisList LayoutSpace::axes_of(int side, std::span<const int> mesh_axes) const {
+  const std::vector<int>& known = sides_[idx(side)].mesh_axes;
+  AxisList axes;
+  for (const int axis : mesh_axes) {
+    const auto found = std::find(known.begin(), known.end(), axis);
+    if (found != known.end()) axes.push_back(static_cast<std::int8_t>(found - known.begin()));
+  }
+  return axes;
+}
+
+std::vector<int> LayoutSpace::mesh_axes(int side, const AxisList& axes) const {
+  std::vector<int> numbers;
+  for (const std::int8_t axis : axes) numbers.push_back(mesh_axis(side, axis));
+  return numbers;
+}
+
+std::int32_t LayoutSpace::moved_to_first(int side, int position, const AxisList& axes) const {
+  const Side& s = sides_[idx(side)];
+  std::int32_t index = s.mesh_index[idx(position)];
+  for (const std::int8_t axis : axes) index -= coordinate(side, position, axis) * s.strides[idx(axis)];
+  return s.positions[idx(index)];
+}
+
+std::int32_t LayoutSpace::moved_beside(int side, int position, int other, const AxisList& axes) const {
+  const Side& s = sides_[idx(side)];
+  std::int32_t index = s.mesh_index[idx(position)];
+  for (const std::int8_t axis : axes)
+    index += (coordinate(side, other, axis) - coordinate(side, position, axis)) * s.strides[idx(axis)];
+  return s.positions[idx(index)];
+}
+
+void LayoutSpace::members(int side, int position, const AxisList& axes,
                           std::vector<std::int32_t>& out) const {
   const Side& s = sides_[idx(side)];
   std::int32_t base = s.mesh_index[idx(position)];
-  for (const std::int8_t axis : axes) base -= coordinate(side, position, axis) * s.strides[idx(axis)];
-  out.assign(1, base);
+  std::size_t total = 1;
+  for (const std::int8_t axis : axes) {
+    base -= coordinate(side, position, axis) * s.strides[idx(axis)];
+    total *= idx(s.sizes[idx(axis)]);
+  }
+  out.clear();
+  out.reserve(total);
+  out.push_back(base);
   for (const std::int8_t axis : axes) {
     const std::size_t known = out.size();
-    const int size = s.mesh.axis_size(axis);
+    const int size = s.sizes[idx(axis)];
     out.resize(known * idx(size));
     for (std::size_t i = known; i-- > 0;) {
       for (int c = size - 1; c >= 0; --c) out[i * idx(size) + idx(c)] = out[i] + c * s.strides[idx(axis)];
     }
   }
   for (std::int32_t& index : out) index = s.positions[idx(index)];
+}
+
+bool LayoutSpace::leads(int side, int position, const AxisList& axes) const {
+  return std::all_of(axes.begin(), axes.end(),
+                     [&](std::int8_t axis) { return coordinate(side, position, axis) == 0; });
 }
 
 bool LayoutSpace::usable(int side, int dim, const ShardList& entries) const {
@@ -225,88 +334,108 @@ int LayoutSpace::intern(int side, int dim, const ShardList& entries) {
   if (!usable(side, dim, entries)) return -1;
   int parent = -1;
   if (!entries.empty()) parent = intern(side, dim, ShardList(entries.begin(), entries.end() - 1));
-  auto spec = std::make_unique<DimSpec>(DimSpec{side, dim, entries, {}, {}, {}, false, 1});
+  auto spec = std::make_unique<DimSpec>();
+  spec->side = side;
+  spec->dim = dim;
+  spec->entries = entries;
   fill_parts(*spec, parent);
   const auto id = static_cast<std::int32_t>(specs_.size());
   specs_.push_back(std::move(spec));
-  pairs_.emplace_back();
   spec_index_.emplace(key, id);
   return id;
+}
+
+// Plain chunks of a length that they divide, behind such chunks.
+void LayoutSpace::fill_even(DimSpec& spec, const DimSpec& outer, const ShardEntry& entry) const {
+  const Split& split = splits_[idx(entry.split)];
+  const bool plain = std::holds_alternative<Chunked>(split) || std::holds_alternative<Balanced>(split);
+  if (!outer.even || !plain || outer.even_size_ % (spec.degree / outer.degree) != 0) return;
+  spec.even = spec.ranges = true;
+  spec.even_size_ = spec.largest_ = outer.even_size_ / (spec.degree / outer.degree);
 }
 
 void LayoutSpace::fill_parts(DimSpec& spec, int parent) {
   const Side& side = sides_[idx(spec.side)];
   spec.part_of.assign(ranks_.size(), -1);
   if (parent < 0) {
-    spec.parts.push_back(index_range(0, shape_[idx(spec.dim)]));
-    spec.even = true;
+    spec.even = spec.ranges = true;
+    spec.even_size_ = spec.largest_ = shape_[idx(spec.dim)];
     for (const std::int32_t position : side.positions) spec.part_of[idx(position)] = 0;
-  } else {
-    const DimSpec& outer = *specs_[idx(parent)];
-    const ShardEntry entry = spec.entries.back();
-    const Split& split = splits_[idx(entry.split)];
-    const int n = side.mesh.axis_size(entry.axis);
-    spec.degree = outer.degree * n;
-    spec.parts.reserve(idx(spec.degree));
-    for (const IndexSet& list : outer.parts) {
-      for (int i = 0; i < n; ++i) spec.parts.push_back(split_part(split, list, n, i));
-    }
-    for (std::size_t m = 0; m < side.positions.size(); ++m) {
-      const std::size_t position = idx(side.positions[m]);
-      const int coordinate = static_cast<std::int32_t>(m) / side.strides[idx(entry.axis)] % n;
-      spec.part_of[position] = outer.part_of[position] * n + coordinate;
-    }
-    spec.even = outer.even && std::holds_alternative<Chunked>(split);
+    return;
   }
-  for (const IndexSet& part : spec.parts) spec.sizes.push_back(size(part));
-  spec.even = spec.even && std::all_of(spec.sizes.begin(), spec.sizes.end(),
-                                       [&](std::int64_t size) { return size == spec.sizes.front(); });
-}
-
-const PairTable& LayoutSpace::pair(int from_spec, int to_spec) {
-  std::vector<std::unique_ptr<PairTable>>& row = pairs_[idx(from_spec)];
-  if (row.size() <= idx(to_spec)) row.resize(specs_.size());
-  std::unique_ptr<PairTable>& table = row[idx(to_spec)];
-  if (table == nullptr) table = std::make_unique<PairTable>(share_parts(spec(from_spec), spec(to_spec)));
-  return *table;
+  const DimSpec& outer = *specs_[idx(parent)];
+  const ShardEntry entry = spec.entries.back();
+  const int n = side.sizes[idx(entry.axis)];
+  spec.degree = outer.degree * n;
+  for (std::size_t m = 0; m < side.positions.size(); ++m) {
+    const std::size_t position = idx(side.positions[m]);
+    const int coordinate = static_cast<std::int32_t>(m) / side.strides[idx(entry.axis)] % n;
+    spec.part_of[position] = outer.part_of[position] * n + coordinate;
+  }
+  fill_even(spec, outer, entry);
+  if (spec.even) return;
+  const Split& split = splits_[idx(entry.split)];
+  spec.ranges = outer.ranges && split_range(split, {0, 0}, 1, 0).has_value();
+  spec.sizes_.reserve(idx(spec.degree));
+  for (std::int32_t part = 0; part < outer.degree; ++part) {
+    if (spec.ranges) {
+      const IndexRange whole{outer.begin(part), outer.begin(part) + outer.size(part)};
+      for (int i = 0; i < n; ++i) {
+        const IndexRange range = *split_range(split, whole, n, i);
+        spec.begins_.push_back(range.begin);
+        spec.sizes_.push_back(range.end - range.begin);
+      }
+    } else {
+      const IndexSet list = outer.part(part);
+      for (int i = 0; i < n; ++i) {
+        spec.sets_.push_back(split_part(split, list, n, i));
+        spec.sizes_.push_back(cp::size(spec.sets_.back()));
+      }
+    }
+  }
+  spec.largest_ = *std::max_element(spec.sizes_.begin(), spec.sizes_.end());
 }
 
 BoxPair LayoutSpace::boxes(const State& from, const State& to) {
   BoxPair boxes;
   boxes.num_dims = num_dims_;
   for (int dim = 0; dim < num_dims_; ++dim) {
-    const DimSpec& a = spec(from, dim);
-    const DimSpec& b = spec(to, dim);
-    boxes.dims[idx(dim)] = {&pair(from.spec[idx(dim)], to.spec[idx(dim)]), a.part_of.data(), b.part_of.data(),
-                            a.sizes.data(), b.sizes.data()};
+    const auto from_id = static_cast<std::uint32_t>(from.spec[idx(dim)]);
+    const auto to_id = static_cast<std::uint32_t>(to.spec[idx(dim)]);
+    std::unique_ptr<PairTable>& table = pairs_[std::uint64_t{from_id} << 32U | to_id];
+    if (table == nullptr) {
+      const DimSpec& a = spec(from, dim);
+      const DimSpec& b = spec(to, dim);
+      const bool keeps = !(a.ranges && b.ranges) && kept_pairs_ + a.degree * b.degree <= kKeptPairs;
+      if (keeps) kept_pairs_ += a.degree * b.degree;
+      table = std::make_unique<PairTable>(a, b, keeps);
+    }
+    boxes.dims[idx(dim)] = table.get();
   }
   return boxes;
 }
 
 State LayoutSpace::state_of(const Layout& layout, int side) {
   State state;
-  state.side = static_cast<std::int8_t>(side);
-  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
-    if (std::holds_alternative<Partial>(layout.placements[axis]) &&
-        layout.mesh.axis_size(static_cast<int>(axis)) > 1) {
-      state.partial = static_cast<std::uint16_t>(state.partial | (1U << axis));
-    }
+  state.side = side;
+  const Side& s = sides_[idx(side)];
+  for (const std::int8_t axis : s.axes) {
+    if (std::holds_alternative<Partial>(layout.placements[idx(s.mesh_axes[idx(axis)])])) state.partial |= 1U << axis;
   }
   for (int dim = 0; dim < num_dims_; ++dim) {
     ShardList entries;
-    for (const int axis : layout.shard_axes[idx(dim)]) {
-      if (layout.mesh.axis_size(axis) == 1) continue;
-      const Split& split = std::get<Shard>(layout.placements[idx(axis)]).split;
+    for (const std::int8_t axis : axes_of(side, layout.shard_axes[idx(dim)])) {
+      const Split& split = std::get<Shard>(layout.placements[idx(s.mesh_axes[idx(axis)])]).split;
       const auto id = std::find(splits_.begin(), splits_.end(), split) - splits_.begin();
       if (id == static_cast<std::ptrdiff_t>(splits_.size())) {
         throw InvalidInput(str("the split '", to_string(split), "' of dimension ", dim,
                                " occurs neither in the source nor in ",
                                "the target; layouts on the way use theirs, or plain chunks"));
       }
-      entries.push_back({static_cast<std::int8_t>(axis), static_cast<std::int8_t>(id)});
+      entries.push_back({axis, static_cast<std::int8_t>(id)});
     }
     request_lists_[side][idx(dim)].push_back(entries);
-    state.spec[idx(dim)] = static_cast<std::int16_t>(intern(side, dim, entries));
+    state.spec[idx(dim)] = intern(side, dim, entries);
   }
   return state;
 }
@@ -321,12 +450,14 @@ Layout LayoutSpace::layout_of(const State& state) const {
   Layout layout{side.mesh, std::vector<Placement>(idx(side.mesh.num_axes()), Placement{Replicate{}}), shape_,
                 dtype_, std::vector<std::vector<int>>(idx(num_dims_))};
   for (const std::int8_t axis : side.axes) {
-    if ((state.partial >> axis & 1) != 0) layout.placements[idx(axis)] = Partial{reduction(state.side, axis)};
+    if ((state.partial >> axis & 1U) != 0)
+      layout.placements[idx(side.mesh_axes[idx(axis)])] = Partial{reduction(state.side, axis)};
   }
   for (int dim = 0; dim < num_dims_; ++dim) {
     for (const ShardEntry& entry : spec(state, dim).entries) {
-      layout.placements[idx(entry.axis)] = Shard{dim, splits_[idx(entry.split)]};
-      layout.shard_axes[idx(dim)].push_back(entry.axis);
+      const int axis = side.mesh_axes[idx(entry.axis)];
+      layout.placements[idx(axis)] = Shard{dim, splits_[idx(entry.split)]};
+      layout.shard_axes[idx(dim)].push_back(axis);
     }
   }
   return layout;
@@ -337,8 +468,14 @@ std::int64_t LayoutSpace::numel(const State& state, int position) const {
   std::int64_t product = 1;
   for (int dim = 0; dim < num_dims_; ++dim) {
     const DimSpec& s = spec(state, dim);
-    product *= s.sizes[idx(s.part_of[idx(position)])];
+    product *= s.size(s.part_of[idx(position)]);
   }
+  return product;
+}
+
+std::int64_t LayoutSpace::largest_numel(const State& state) const {
+  std::int64_t product = 1;
+  for (int dim = 0; dim < num_dims_; ++dim) product *= spec(state, dim).largest();
   return product;
 }
 
@@ -360,9 +497,11 @@ bool LayoutSpace::equivalent(const State& a, const State& b) {
       const DimSpec& from = spec(a, dim);
       const DimSpec& to = spec(b, dim);
       if (&from == &to) continue;
-      if (!same_indices(from.parts[idx(from.part_of[idx(position)])],
-                        to.parts[idx(to.part_of[idx(position)])]))
-        return false;
+      const std::int32_t i = from.part_of[idx(position)], j = to.part_of[idx(position)];
+      if (from.size(i) != to.size(j)) return false;
+      const bool same = from.ranges && to.ranges ? from.begin(i) == to.begin(j)
+                                                 : same_indices(from.part(i), to.part(j));
+      if (!same) return false;
     }
   }
   return true;

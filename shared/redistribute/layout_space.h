@@ -2,11 +2,12 @@
 // sets share.
 //
 // Internal to shared/redistribute. A layout along one tensor dimension is a DimSpec: the ordered mesh axes
-// that shard it with their splits. Specs are interned, their index sets and pairwise overlaps computed once
-// and looked up afterwards, so that a search over thousands of layouts never computes the same set twice.
-// Everything is derived from split_part() and intersect().
+// that shard it with their splits. Specs are interned; their parts are found once, and what parts of two specs
+// share is found when it is asked for, so that a search over many layouts of many ranks pays for those alone
+// that it looks at. Everything is derived from split_part() and intersect().
 //
-// Mesh axes of size 1 do not exist here: Shard and Replicate over one rank are the same index map.
+// Mesh axes of size 1 do not exist here: Shard and Replicate over one rank are the same index map. An axis is
+// its number among those of more than one rank, slowest first; mesh_axis() gives its number in the mesh.
 #pragma once
 
 #include <array>
@@ -24,7 +25,8 @@ namespace cp::detail {
 inline constexpr int kMaxDims = 12;      // of a tensor that is redistributed
 inline constexpr int kMaxMeshAxes = 12;  // with more than one rank
 
-// One mesh axis that shards a dimension; `split` indexes LayoutSpace::splits.
+// One mesh axis that shards a dimension; `split` indexes the splits of the LayoutSpace, at most one for each
+// axis of source and target, and Chunked.
 struct ShardEntry {
   std::int8_t axis = 0;
   std::int8_t split = 0;
@@ -32,15 +34,32 @@ struct ShardEntry {
 };
 using ShardList = InlineList<ShardEntry, kMaxMeshAxes>;  // outermost first
 using AxisList = InlineList<std::int8_t, kMaxMeshAxes>;
+using AxisMask = std::uint32_t;  // bit i: axis i
 
-struct DimSpec {
+// How one dimension lies over the ranks of one side. Parts are numbered by the coordinates along `entries`,
+// row-major.
+class DimSpec {
+ public:
   int side = 0, dim = 0;
   ShardList entries;
-  std::vector<IndexSet> parts;        // by the coordinates along `entries`, row-major
-  std::vector<std::int64_t> sizes;    // of the parts
-  std::vector<std::int32_t> part_of;  // by position of the rank in the space; -1: outside of this side's mesh
-  bool even = false;                  // all entries Chunked, all parts of one size
   std::int64_t degree = 1;            // number of parts
+  std::vector<std::int32_t> part_of;  // by position of the rank in the space; -1: outside of this side's mesh
+  bool even = false;                  // parts are ranges of one size, in order
+  bool ranges = false;                // parts are ranges, in order
+
+  std::int64_t size(std::int32_t part) const { return even ? even_size_ : sizes_[static_cast<std::size_t>(part)]; }
+  std::int64_t largest() const { return largest_; }  // of the sizes
+  // Where a part begins, of `ranges`.
+  std::int64_t begin(std::int32_t part) const {
+    return even ? even_size_ * part : begins_[static_cast<std::size_t>(part)];
+  }
+  IndexSet part(std::int32_t part) const;
+
+ private:
+  friend class LayoutSpace;
+  std::int64_t even_size_ = 0, largest_ = 0;
+  std::vector<std::int64_t> begins_, sizes_;  // by part, unless even; begins_ of ranges alone
+  std::vector<IndexSet> sets_;                // by part, unless ranges
 };
 
 // What part i of one spec and part j of another share.
@@ -50,58 +69,64 @@ struct Shared {
   bool contiguous = false;                    // one stretch, in both local orders
 };
 
-struct PairTable {
-  std::int32_t to_parts = 0;
-  std::vector<Shared> shared;  // [from part][to part]
-  // The from parts that share something with each to part: those of to part i lie at [first[i], first[i + 1]).
-  std::vector<std::int32_t> first, overlapping;
-  const Shared& at(std::int32_t from, std::int32_t to) const {
-    return shared[static_cast<std::size_t>(from * to_parts + to)];
-  }
+// What the parts of two specs share.
+class PairTable {
+ public:
+  // `keeps`: what two parts share is remembered.
+  PairTable(const DimSpec& from, const DimSpec& to, bool keeps);
+
+  const DimSpec& from() const { return from_; }
+  const DimSpec& to() const { return to_; }
+  Shared at(std::int32_t from, std::int32_t to) const;
+  // The from parts that share something with a to part, ascending.
+  std::span<const std::int32_t> overlapping(std::int32_t to) const;
+
+ private:
+  void find_overlapping() const;
+
+  const DimSpec& from_;
+  const DimSpec& to_;
+  mutable std::vector<Shared> known_;        // [from part][to part], numel -1 where not asked for yet; or empty
+  mutable std::vector<std::int64_t> first_;  // those of to part i lie at [first_[i], first_[i + 1])
+  mutable std::vector<std::int32_t> overlapping_;
 };
 
-// What the boxes of two layouts share, with all look-ups done: for loops over many pairs of ranks.
+// What the boxes of two layouts share, with the look-ups of specs done: for loops over many pairs of ranks.
+// Positions must be in the meshes.
 struct BoxPair {
-  struct Dim {
-    const PairTable* table;
-    const std::int32_t *from_part, *to_part;    // by position
-    const std::int64_t *from_sizes, *to_sizes;  // by part
-  };
   int num_dims = 0;
-  std::array<Dim, kMaxDims> dims;
+  std::array<const PairTable*, kMaxDims> dims;
 
+  const PairTable& dim(int d) const { return *dims[static_cast<std::size_t>(d)]; }
+  std::int32_t from_part(int d, std::int32_t position) const {
+    return dim(d).from().part_of[static_cast<std::size_t>(position)];
+  }
+  std::int32_t to_part(int d, std::int32_t position) const {
+    return dim(d).to().part_of[static_cast<std::size_t>(position)];
+  }
   std::int64_t old_numel(std::int32_t from) const {
     std::int64_t numel = 1;
-    for (int d = 0; d < num_dims; ++d) {
-      const Dim& dim = dims[static_cast<std::size_t>(d)];
-      numel *= dim.from_sizes[dim.from_part[from]];
-    }
+    for (int d = 0; d < num_dims; ++d) numel *= dim(d).from().size(from_part(d, from));
     return numel;
   }
   std::int64_t new_numel(std::int32_t to) const {
     std::int64_t numel = 1;
-    for (int d = 0; d < num_dims; ++d) {
-      const Dim& dim = dims[static_cast<std::size_t>(d)];
-      numel *= dim.to_sizes[dim.to_part[to]];
-    }
+    for (int d = 0; d < num_dims; ++d) numel *= dim(d).to().size(to_part(d, to));
     return numel;
   }
-  // Elements that box `from` of the old layout and box `to` of the new one share; both positions in their meshes.
+  // Elements that box `from` of the old layout and box `to` of the new one share.
   std::int64_t shared_numel(std::int32_t from, std::int32_t to) const {
     std::int64_t numel = 1;
-    for (int d = 0; d < num_dims && numel != 0; ++d) {
-      const Dim& dim = dims[static_cast<std::size_t>(d)];
-      numel *= dim.table->at(dim.from_part[from], dim.to_part[to]).numel;
-    }
+    for (int d = 0; d < num_dims && numel != 0; ++d) numel *= dim(d).at(from_part(d, from), to_part(d, to)).numel;
     return numel;
   }
 };
 
-// A layout: which side's mesh, which spec each dimension has, which axes are partial (a mask of axes).
+// A layout: which side's mesh, which spec each dimension has, which axes are partial.
 struct State {
-  std::int8_t side = 0;
-  std::uint16_t partial = 0;
-  std::array<std::int16_t, kMaxDims> spec{};
+  std::int32_t side = 0;
+  AxisMask partial = 0;
+  std::array<std::int32_t, kMaxDims> spec{};
   bool operator==(const State&) const = default;
 };
 struct StateHash {
@@ -111,7 +136,7 @@ struct StateHash {
 class LayoutSpace {
  public:
   // Side 0 is the source's mesh; side 1 the target's, when it is another mesh. layout_of() gives layouts of
-  // `dtype`.
+  // `dtype`. Throws InvalidInput for more dimensions or axes than the limits above.
   LayoutSpace(const Layout& source, const Layout& target, DType dtype);
 
   int num_dims() const { return num_dims_; }
@@ -121,38 +146,50 @@ class LayoutSpace {
   int position(Rank rank) const;  // -1 for a stranger
   const Mesh& mesh(int side) const { return sides_[static_cast<std::size_t>(side)].mesh; }
 
-  // The axes of a side with more than one rank, as axis numbers of its mesh.
-  const AxisList& axes(int side) const { return sides_[static_cast<std::size_t>(side)].axes; }
+  int num_axes(int side) const { return static_cast<int>(sides_[static_cast<std::size_t>(side)].sizes.size()); }
+  const AxisList& axes(int side) const { return sides_[static_cast<std::size_t>(side)].axes; }  // 0, 1, ...
   int axis_size(int side, int axis) const {
     return sides_[static_cast<std::size_t>(side)].sizes[static_cast<std::size_t>(axis)];
   }
-  int coordinate(int side, int position, int axis) const {  // -1 outside of the side's mesh
+  int mesh_axis(int side, int axis) const {
+    return sides_[static_cast<std::size_t>(side)].mesh_axes[static_cast<std::size_t>(axis)];
+  }
+  // Axes of a side's mesh by their numbers there, without those of one rank, and back.
+  AxisList axes_of(int side, std::span<const int> mesh_axes) const;
+  std::vector<int> mesh_axes(int side, const AxisList& axes) const;
+
+  int coordinate(int side, int position, int axis) const {  // position must be in the side's mesh
     const Side& s = sides_[static_cast<std::size_t>(side)];
-    return s
-        .coordinates[static_cast<std::size_t>(position) * s.sizes.size() + static_cast<std::size_t>(axis)];
+    return s.mesh_index[static_cast<std::size_t>(position)] / s.strides[static_cast<std::size_t>(axis)] %
+           s.sizes[static_cast<std::size_t>(axis)];
   }
   bool in_side(int side, int position) const {
     return sides_[static_cast<std::size_t>(side)].mesh_index[static_cast<std::size_t>(position)] >= 0;
   }
   // The ranks (positions) that differ from `position` only along `axes`, the last axis fastest.
-  void members(int side, int position, std::span<const std::int8_t> axes,
-               std::vector<std::int32_t>& out) const;
+  void members(int side, int position, const AxisList& axes, std::vector<std::int32_t>& out) const;
+  // The first of those, and the next rank after a position along an axis.
+  std::int32_t moved_to_first(int side, int position, const AxisList& axes) const;
+  // The position with the coordinates of `other` along `axes` and those of `position` along all others.
+  std::int32_t moved_beside(int side, int position, int other, const AxisList& axes) const;
+  std::int32_t neighbour(int side, int position, int axis) const {
+    const Side& s = sides_[static_cast<std::size_t>(side)];
+    const std::int32_t index = s.mesh_index[static_cast<std::size_t>(position)];
+    return s.positions[static_cast<std::size_t>(index + s.strides[static_cast<std::size_t>(axis)])];
+  }
+  // Whether all coordinates of the position along `axes` are 0: one position of each group.
+  bool leads(int side, int position, const AxisList& axes) const;
 
   // Splits that intermediate layouts may use for a dimension: those of the source and the target, else
   // Chunked.
-  const std::vector<std::int8_t>& splits_for(int dim) const {
-    return dim_splits_[static_cast<std::size_t>(dim)];
-  }
+  const std::vector<std::int8_t>& splits_for(int dim) const { return dim_splits_[static_cast<std::size_t>(dim)]; }
   // Whether source or target shard this dimension.
   bool sharded_in_request(int dim) const { return request_shards_[static_cast<std::size_t>(dim)]; }
 
   // The spec of these entries, interned; -1 when a split cannot be used there.
   int intern(int side, int dim, const ShardList& entries);
   const DimSpec& spec(int id) const { return *specs_[static_cast<std::size_t>(id)]; }
-  const DimSpec& spec(const State& state, int dim) const {
-    return spec(state.spec[static_cast<std::size_t>(dim)]);
-  }
-  const PairTable& pair(int from_spec, int to_spec);
+  const DimSpec& spec(const State& state, int dim) const { return spec(state.spec[static_cast<std::size_t>(dim)]); }
   BoxPair boxes(const State& from, const State& to);
 
   State state_of(const Layout& layout, int side);
@@ -162,6 +199,7 @@ class LayoutSpace {
   ReduceOp reduction(int side, int axis) const;
 
   std::int64_t numel(const State& state, int position) const;
+  std::int64_t largest_numel(const State& state) const;  // over the ranks, at most
   std::int64_t global_numel() const { return cp::numel(shape_); }
   // All parts of all dimensions have equal sizes, so that every rank of the mesh does the same in a
   // collective.
@@ -173,17 +211,18 @@ class LayoutSpace {
   struct Side {
     Mesh mesh;
     AxisList axes;
-    std::vector<std::int32_t> positions;    // mesh index → position
-    std::vector<std::int32_t> strides;      // by axis, in mesh indices
-    std::vector<std::int32_t> sizes;        // by axis
-    std::vector<std::int32_t> coordinates;  // [position][axis], -1 outside
-    std::vector<std::int32_t> mesh_index;   // position → mesh index, -1 outside
-    std::vector<Placement> placements;  // of the request's layout on this side: where Partial ops come from
+    std::vector<int> mesh_axes;            // by axis: its number in the mesh
+    std::vector<std::int32_t> strides;     // by axis, in mesh indices
+    std::vector<std::int32_t> sizes;       // by axis
+    std::vector<std::int32_t> positions;   // mesh index → position
+    std::vector<std::int32_t> mesh_index;  // position → mesh index, -1 outside
+    std::vector<Placement> placements;     // of the request's layout, by axis: where Partial ops come from
   };
   void add_side(const Layout& layout);
   void add_splits(const Layout& layout);
   bool usable(int side, int dim, const ShardList& entries) const;
   void fill_parts(DimSpec& spec, int parent);
+  void fill_even(DimSpec& spec, const DimSpec& outer, const ShardEntry& entry) const;
 
   int num_dims_ = 0;
   Shape shape_;
@@ -207,7 +246,8 @@ class LayoutSpace {
   };
   std::vector<std::unique_ptr<DimSpec>> specs_;
   std::unordered_map<SpecKey, std::int32_t, SpecKeyHash> spec_index_;
-  std::vector<std::vector<std::unique_ptr<PairTable>>> pairs_;  // [from spec][to spec], made on demand
+  std::unordered_map<std::uint64_t, std::unique_ptr<PairTable>> pairs_;  // by both specs
+  std::int64_t kept_pairs_ = 0;                                          // of parts, in all tables
   State source_, target_;
 };
 

@@ -28,9 +28,9 @@ Box box_or_empty(const Layout& layout, Rank rank) {
   return layout.mesh.contains(rank) ? box(layout, rank) : Box(layout.shape.size());
 }
 
-std::string axes_name(const Mesh& mesh, const AxisList& axes) {
+std::string axes_name(const Mesh& mesh, const std::vector<int>& axes) {
   std::string text;
-  for (const std::int8_t axis : axes) text += str(text.empty() ? "" : "_", mesh.axes()[idx(axis)].name);
+  for (const int axis : axes) text += str(text.empty() ? "" : "_", mesh.axes()[idx(axis)].name);
   return text;
 }
 
@@ -58,12 +58,17 @@ class MoveWriter {
         label_(str(name(move_.kind), " ", placements_to_string(move_.from), " -> ",
                    placements_to_string(move_.to))),
         space_(move_.from, move_.to, dtype),
-        state_move_{move_.kind, {move_.axes.begin(), move_.axes.end()}, space_.source(), space_.target()},
+        state_move_{move_.kind, space_.axes_of(0, move_.axes), space_.source(), space_.target()},
         position_(space_.position(self)) {
-    const bool alike = detail::is_equal_count(move_.kind) && space_.is_even(state_move_.from) &&
-                       space_.is_even(state_move_.to);
-    detail::find_traffic(space_, state_move_, traffic_, alike ? position_ : -1);
-    if (move_.kind == MoveKind::exchange) detail::find_exchange_axes(space_, state_move_, traffic_);
+    if (detail::is_equal_count(move_.kind)) {
+      if (space_.in_side(0, position_)) mine_ = detail::group_traffic_of(space_, state_move_, position_);
+    } else if (move_.kind == MoveKind::exchange || move_.kind == MoveKind::reduce_exchange) {
+      detail::find_traffic(space_, state_move_, true, traffic_);
+      mine_ = traffic_.ranks[idx(position_)];
+    } else {
+      mine_.old_numel = space_.numel(state_move_.from, position_);
+      mine_.new_numel = space_.numel(state_move_.to, position_);
+    }
     from_box_ = box_or_empty(move_.from, self);
     to_box_ = box_or_empty(move_.to, self);
   }
@@ -106,7 +111,7 @@ class MoveWriter {
   }
 
  private:
-  const RankTraffic& mine() const { return traffic_.ranks[idx(position_)]; }
+  const RankTraffic& mine() const { return mine_; }
   Box box_of(const Layout& layout, std::int32_t position) const {
     return box_or_empty(layout, space_.rank(position));
   }
@@ -143,17 +148,22 @@ class MoveWriter {
     const std::int64_t numel = mine().new_numel;
     if (numel == 0) return;
     bool keeps = true;
-    double share = 1;
+    double share = 1, neutral = 0;
     for (int axis = 0; axis < move_.to.mesh.num_axes(); ++axis) {
-      const bool becomes = std::holds_alternative<Partial>(move_.to.placements[idx(axis)]) &&
-                           std::holds_alternative<Replicate>(move_.from.placements[idx(axis)]);
-      if (!becomes) continue;
-      if (rule_ == PartialRule::first_keeps) keeps = keeps && move_.to.mesh.coordinate(self_, axis) == 0;
-      if (rule_ == PartialRule::divide) share /= move_.to.mesh.axis_size(axis);
+      const auto* partial = std::get_if<Partial>(&move_.to.placements[idx(axis)]);
+      if (partial == nullptr || !std::holds_alternative<Replicate>(move_.from.placements[idx(axis)])) continue;
+      const bool first = move_.to.mesh.coordinate(self_, axis) == 0;
+      if (partial->op == ReduceOp::product) {
+        keeps = keeps && first;
+        neutral = 1;
+      } else if (partial->op == ReduceOp::sum) {
+        if (rule_ == PartialRule::first_keeps) keeps = keeps && first;
+        if (rule_ == PartialRule::divide) share /= move_.to.mesh.axis_size(axis);
+      }
     }
     const PieceViews own(from_box_, to_box_);
     if (!keeps || own.numel() < numel)
-      builder_.add(stream_, Fill{flat_view(to_.buffer, 0, numel), 0}, label_ + ": zeros");
+      builder_.add(stream_, Fill{flat_view(to_.buffer, 0, numel), neutral}, label_ + ": neutral");
     if (!keeps) return;
     write_local(own);
     if (share != 1) builder_.add(stream_, Scale{flat_view(to_.buffer, 0, numel), share}, label_ + ": share");
@@ -164,8 +174,10 @@ class MoveWriter {
     std::vector<std::int32_t> members;
     space_.members(state_move_.from.side, position_, axes, members);
     std::vector<Rank> ranks;
+    ranks.reserve(members.size());
     for (const std::int32_t member : members) ranks.push_back(space_.rank(member));
-    return builder_.group(axes_name(move_.from.mesh, axes), std::move(ranks));
+    return builder_.group(axes_name(move_.from.mesh, space_.mesh_axes(state_move_.from.side, axes)),
+                          std::move(ranks));
   }
 
   void write_all_reduce() {
@@ -250,7 +262,7 @@ class MoveWriter {
     std::string group_name;
     if (state_move_.from.side == state_move_.to.side) {
       space_.members(state_move_.from.side, position_, traffic_.axes, members);
-      group_name = axes_name(move_.from.mesh, traffic_.axes);
+      group_name = axes_name(move_.from.mesh, space_.mesh_axes(state_move_.from.side, traffic_.axes));
     } else {
       for (std::int32_t p = 0; p < space_.num_ranks(); ++p) members.push_back(p);
       group_name = "meshes";
@@ -361,13 +373,17 @@ class MoveWriter {
         detail::anchors_in_rounds(detail::lives_in_rounds(rank), from_.anchor);
     const BufferId send = rank.send_numel > 0 ? staging("packed", rank.send_numel, anchors.packed) : -1;
     const BufferId recv = rank.recv_numel > 0 ? staging("received", rank.recv_numel, anchors.received) : -1;
+    std::map<std::int32_t, std::vector<const Piece*>> pieces_of;  // by round, of the group
+    for (const Piece& piece : traffic_.pieces) {
+      if (piece.from != piece.to && index_of.contains(piece.from)) pieces_of[piece.round].push_back(&piece);
+    }
     for (const std::int32_t round : traffic_.rounds) {
       Exchange exchange;
       exchange.group = group;
       std::vector<Count> counts;
       const Piece* arrival = nullptr;
-      for (const Piece& piece : traffic_.pieces) {
-        if (piece.round != round || !index_of.contains(piece.from)) continue;
+      for (const Piece* next : pieces_of[round]) {
+        const Piece& piece = *next;
         counts.push_back({index_of.at(piece.from), index_of.at(piece.to), piece.numel});
         if (piece.from == position_) {
           if (!piece.from_contiguous) pack(views_of(piece), send, 0);
@@ -377,7 +393,7 @@ class MoveWriter {
                                           : flat_view(send, 0, piece.numel)});
         } else if (piece.to == position_) {
           exchange.recvs.push_back({index_of.at(piece.from), flat_view(recv, 0, piece.numel)});
-          arrival = &piece;
+          arrival = next;
         }
       }
       exchange.counts = counts_digest(std::move(counts));
@@ -421,7 +437,8 @@ class MoveWriter {
   LayoutSpace space_;
   StateMove state_move_;
   std::int32_t position_;
-  Traffic traffic_;
+  Traffic traffic_;  // of an exchange
+  RankTraffic mine_;
   Box from_box_, to_box_;
   Held from_, to_;
 };

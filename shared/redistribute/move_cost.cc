@@ -1,6 +1,8 @@
 #include "shared/redistribute/move_cost.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -10,50 +12,65 @@ namespace cp::detail {
 namespace {
 
 constexpr double kMicrosecondsPerByteAtOneGbps = 1e-3;
+constexpr double kPicosecondsPerMicrosecond = 1e6;
+// Ranks that a bound looks at, spread over all of them, where there are more.
+constexpr std::int32_t kSampledRanks = 64;
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
+std::int64_t picoseconds(double time_us) { return std::llround(time_us * kPicosecondsPerMicrosecond); }
+
 }  // namespace
 
-MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype)
+MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype, std::int64_t source_bytes,
+                       std::int64_t target_bytes)
     : space_(space),
       model_(model),
       element_bytes_(size_bytes(travel_dtype)),
+      source_bytes_(source_bytes),
+      target_bytes_(target_bytes),
       copy_us_per_byte_(2 * kMicrosecondsPerByteAtOneGbps / model.memory_gbps),
       best_efficiency_(
           std::max({model.all_gather_efficiency, model.reduce_scatter_efficiency, model.all_reduce_efficiency,
                     model.all_to_all_efficiency, model.exchange_efficiency})),
       best_gap_(std::numeric_limits<double>::infinity()) {
-  const int n = space.num_ranks();
-  double slowest = 0;
   for (int side = 0; side < space.num_sides(); ++side) {
-    axis_gap_.emplace_back(idx(space.mesh(side).num_axes()), 0.0);
+    axis_gap_.emplace_back();
     for (const std::int8_t axis : space.axes(side)) {
-      const double gap = kMicrosecondsPerByteAtOneGbps / model.bandwidth_gbps(space.mesh(side), axis);
-      axis_gap_[idx(side)][idx(axis)] = gap;
-      slowest = std::max(slowest, gap);
+      const double gap =
+          kMicrosecondsPerByteAtOneGbps / model.bandwidth_gbps(space.mesh(side), space.mesh_axis(side, axis));
+      axis_gap_.back().push_back(gap);
+      slowest_gap_ = std::max(slowest_gap_, gap);
+      best_gap_ = std::min(best_gap_, gap);  // of two ranks that differ along this axis alone
     }
   }
   // Between ranks that no mesh holds both of.
-  if (space.num_sides() > 1) slowest = std::max(slowest, kMicrosecondsPerByteAtOneGbps / model.network_gbps);
-  gap_.assign(idx(n) * idx(n), slowest);
-  for (int side = space.num_sides() - 1; side >= 0; --side) {
-    for (int a = 0; a < n; ++a) {
-      if (!space.in_side(side, a)) continue;
-      for (int b = 0; b < n; ++b) {
-        if (!space.in_side(side, b)) continue;
-        double worst = 0;
-        for (const std::int8_t axis : space.axes(side)) {
-          const bool differ = space.coordinate(side, a, axis) != space.coordinate(side, b, axis);
-          if (differ) worst = std::max(worst, axis_gap_[idx(side)][idx(axis)]);
-        }
-        gap_[idx(a) * idx(n) + idx(b)] = worst;
-        if (a != b) best_gap_ = std::min(best_gap_, worst);
-      }
-    }
+  if (space.num_sides() > 1) {
+    slowest_gap_ = std::max(slowest_gap_, kMicrosecondsPerByteAtOneGbps / model.network_gbps);
+    best_gap_ = std::min(best_gap_, slowest_gap_);
   }
-  if (space.num_sides() > 1) best_gap_ = std::min(best_gap_, slowest);
-  if (n == 1) best_gap_ = 0;
+  if (space.num_ranks() == 1) best_gap_ = 0;
+  const bool even = space.num_sides() == 1 && space.is_even(space.source()) && space.is_even(space.target());
+  for (std::int32_t p = 0; p < (even ? 1 : space.num_ranks()); ++p)
+    largest_ends_bytes_ = std::max(largest_ends_bytes_, ends_bytes(p));
+}
+
+std::int64_t MoveCoster::ends_bytes(std::int32_t position) const {
+  return space_.numel(space_.source(), position) * source_bytes_ +
+         space_.numel(space_.target(), position) * target_bytes_;
+}
+
+double MoveCoster::gap(std::int32_t a, std::int32_t b) const {
+  for (int side = 0; side < space_.num_sides(); ++side) {
+    if (!space_.in_side(side, a) || !space_.in_side(side, b)) continue;
+    double worst = 0;
+    for (const std::int8_t axis : space_.axes(side)) {
+      if (space_.coordinate(side, a, axis) != space_.coordinate(side, b, axis))
+        worst = std::max(worst, axis_gap(side, axis));
+    }
+    return worst;
+  }
+  return slowest_gap_;
 }
 
 double MoveCoster::efficiency(MoveKind kind) const {
@@ -110,143 +127,239 @@ std::int64_t MoveCoster::live_bytes(const StateMove& move, const RankTraffic& ra
   return std::max({packing, travelling, unpacking}) * element_bytes_;
 }
 
-void MoveCoster::charge_group(const StateMove& move, const Traffic& traffic, std::int32_t position,
-                              MoveCost& cost) {
-  const RankTraffic& rank = traffic.ranks[idx(position)];
+// Microseconds for a byte from each peer of a group. Among these, those that differ from the rank along its slowest axis,
+// (n - 1) x the sizes of all faster ones, are behind that axis, and so on with the others.
+double MoveCoster::gap_to_peers(const StateMove& move) const {
+  const int side = move.from.side;
+  std::array<std::pair<double, int>, kMaxMeshAxes> axes;  // gap and size
+  std::size_t count = 0;
+  for (const std::int8_t axis : move.axes) axes[count++] = {axis_gap(side, axis), space_.axis_size(side, axis)};
+  std::sort(axes.begin(), axes.begin() + count);
+  double gaps = 0, faster = 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    gaps += axes[i].first * (axes[i].second - 1) * faster;
+    faster *= axes[i].second;
+  }
+  return gaps;
+}
+
+// One rank's part of a collective with equal counts.
+double MoveCoster::group_time_us(const StateMove& move, double gap_to_peers, const RankTraffic& rank) const {
   const auto members = static_cast<double>(rank.members);
-  space_.members(move.from.side, position, move.axes, group_);
-  double gaps = 0;
-  for (const std::int32_t peer : group_) gaps += gap(position, peer);
-  double block = static_cast<double>(rank.block * element_bytes_);
-  double rounds = members - 1;
+  double block = static_cast<double>(rank.block * element_bytes_), rounds = members - 1;
   if (move.kind == MoveKind::all_reduce) {
     block *= 2 / members;
     rounds *= 2;
   }
   const std::int64_t copied = rank.send_numel > 0 ? rank.old_numel : 0;
   const std::int64_t unpacked = rank.recv_numel > 0 ? rank.new_numel : 0;
-  cost.time_us[idx(position)] = model_.step_latency_us + model_.peer_latency_us * rounds +
-                                gaps * block / efficiency(move.kind) +
-                                static_cast<double>((copied + unpacked) * element_bytes_) * copy_us_per_byte_;
+  return model_.step_latency_us + model_.peer_latency_us * rounds + gap_to_peers * block / efficiency(move.kind) +
+         static_cast<double>((copied + unpacked) * element_bytes_) * copy_us_per_byte_;
+}
+
+namespace {
+
+struct Received {
+  std::int64_t payload = 0, wire = 0;  // elements, but for an all_reduce, whose parts need not be whole ones
+};
+
+// What a member of a collective with equal counts receives. In a gather its old shard is in place; in an all-to-all,
+// `kept` elements are.
+Received received_in_group(const StateMove& move, const RankTraffic& rank, std::int64_t kept,
+                           std::int64_t element_bytes) {
   const std::int64_t peers = rank.members - 1;
   if (move.kind == MoveKind::all_reduce) {
-    cost.wire_bytes_received[idx(position)] = 2 * peers * rank.block * element_bytes_ / rank.members;
-    cost.bytes_received[idx(position)] = cost.wire_bytes_received[idx(position)];
-    return;
+    const std::int64_t bytes = 2 * peers * rank.block * element_bytes / rank.members;
+    return {bytes, bytes};
   }
-  cost.wire_bytes_received[idx(position)] = peers * rank.block * element_bytes_;
-  std::int64_t payload = 0;
-  for (const Piece& piece : traffic.pieces) {
-    if (piece.to == position && piece.from != position) payload += piece.numel;
-  }
-  cost.bytes_received[idx(position)] = payload * element_bytes_;
+  const std::int64_t payload =
+      move.kind == MoveKind::reduce_scatter ? peers * rank.new_numel : rank.new_numel - kept;
+  return {payload * element_bytes, peers * rank.block * element_bytes};
 }
 
-void MoveCoster::charge_exchange(const StateMove& move, const Traffic& traffic, MoveCost& cost) {
+}  // namespace
+
+void MoveCoster::charge_alike(const StateMove& move, Ends ends, MoveCost& cost) {
+  const RankTraffic rank = group_traffic_of(space_, move, 0);
+  const std::int64_t kept = space_.boxes(move.from, move.to).shared_numel(0, 0);
+  const Received received = received_in_group(move, rank, kept, element_bytes_);
+  cost.time_us = group_time_us(move, gap_to_peers(move), rank);
+  cost.bytes_received = received.payload;
+  cost.wire_bytes_received = received.wire;
+  cost.bytes_received_total = received.payload * space_.num_ranks();
+  cost.wire_bytes_received_total = received.wire * space_.num_ranks();
+  cost.temporary_bytes = live_bytes(move, rank, ends);
+  cost.peak_bytes = largest_ends_bytes_ + cost.temporary_bytes;
+}
+
+void MoveCoster::charge_groups(const StateMove& move, Ends ends, MoveCost& cost) {
+  const int side = move.from.side;
+  const BoxPair boxes = space_.boxes(move.from, move.to);
+  const double gaps = gap_to_peers(move);
+  double time_us = 0;
+  for (std::int32_t p = 0; p < space_.num_ranks(); ++p) {
+    if (!space_.in_side(side, p)) {  // not a part of it
+      cost.peak_bytes = std::max(cost.peak_bytes, ends_bytes(p));
+      continue;
+    }
+    if (!space_.leads(side, p, move.axes)) continue;
+    space_.members(side, p, move.axes, members_);
+    find_group_traffic(space_, move, members_, group_);
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const std::int32_t member = members_[i];
+      const RankTraffic& rank = group_[i];
+      const Received received =
+          received_in_group(move, rank, boxes.shared_numel(member, member), element_bytes_);
+      time_us = std::max(time_us, group_time_us(move, gaps, rank));
+      cost.bytes_received = std::max(cost.bytes_received, received.payload);
+      cost.wire_bytes_received = std::max(cost.wire_bytes_received, received.wire);
+      cost.bytes_received_total += received.payload;
+      cost.wire_bytes_received_total += received.wire;
+      const std::int64_t live = live_bytes(move, rank, ends);
+      cost.temporary_bytes = std::max(cost.temporary_bytes, live);
+      cost.peak_bytes = std::max(cost.peak_bytes, ends_bytes(member) + live);
+    }
+  }
+  cost.time_us = time_us;
+}
+
+void MoveCoster::charge_local(const StateMove& move, Ends ends, MoveCost& cost) {
+  const bool alike = space_.num_sides() == 1 && space_.is_even(move.from) && space_.is_even(move.to);
+  double time_us = 0;
+  for (std::int32_t p = 0; p < (alike ? 1 : space_.num_ranks()); ++p) {
+    RankTraffic rank;
+    rank.old_numel = space_.numel(move.from, p);
+    rank.new_numel = space_.numel(move.to, p);
+    time_us = std::max(time_us, model_.local_latency_us +
+                                    static_cast<double>(rank.new_numel * element_bytes_) * copy_us_per_byte_);
+    const std::int64_t live = live_bytes(move, rank, ends);
+    cost.temporary_bytes = std::max(cost.temporary_bytes, live);
+    cost.peak_bytes = std::max(cost.peak_bytes, (alike ? largest_ends_bytes_ : ends_bytes(p)) + live);
+  }
+  cost.time_us = time_us;
+}
+
+void MoveCoster::charge_exchange(const StateMove& move, Ends ends, MoveCost& cost) {
+  find_traffic(space_, move, false, traffic_);
+  const std::size_t n = traffic_.ranks.size();
   const bool reduces = move.kind == MoveKind::reduce_exchange;
   const double per_byte_efficiency = 1 / efficiency(move.kind);
-  for (const Piece& piece : traffic.pieces) {
+  time_us_.assign(n, 0);
+  bytes_.assign(n, 0);
+  for (const Piece& piece : traffic_.pieces) {
     const std::int64_t bytes = piece.numel * element_bytes_;
     if (piece.from == piece.to) continue;
-    cost.bytes_received[idx(piece.to)] += bytes;
-    cost.time_us[idx(piece.to)] +=
-        static_cast<double>(bytes) * gap(piece.from, piece.to) * per_byte_efficiency;
+    bytes_[idx(piece.to)] += bytes;
+    time_us_[idx(piece.to)] += static_cast<double>(bytes) * gap(piece.from, piece.to) * per_byte_efficiency;
     if (reduces) {  // accumulate reads two and writes one; packing reads and writes one
-      cost.time_us[idx(piece.to)] += 1.5 * static_cast<double>(bytes) * copy_us_per_byte_;
+      time_us_[idx(piece.to)] += 1.5 * static_cast<double>(bytes) * copy_us_per_byte_;
       if (!piece.from_contiguous)
-        cost.time_us[idx(piece.from)] += static_cast<double>(bytes) * copy_us_per_byte_;
+        time_us_[idx(piece.from)] += static_cast<double>(bytes) * copy_us_per_byte_;
     }
   }
-  for (std::size_t p = 0; p < traffic.ranks.size(); ++p) {
-    const RankTraffic& rank = traffic.ranks[p];
-    const double steps =
-        reduces ? static_cast<double>(traffic.rounds.size()) : 1;  // each round is a step of its own
-    cost.time_us[p] += model_.step_latency_us * steps;
-    cost.time_us[p] += model_.peer_latency_us * std::max(rank.peers_in, rank.peers_out);
-    const std::int64_t copied =
-        reduces ? rank.self_numel : rank.send_numel + rank.recv_numel + rank.self_numel;
-    cost.time_us[p] += static_cast<double>(copied * element_bytes_) * copy_us_per_byte_;
-    cost.wire_bytes_received[p] = cost.bytes_received[p];
+  const double steps = reduces ? static_cast<double>(traffic_.rounds.size()) : 1;  // each round is a step of its own
+  double slowest_us = 0;
+  for (std::size_t p = 0; p < n; ++p) {
+    const RankTraffic& rank = traffic_.ranks[p];
+    const std::int64_t copied = reduces ? rank.self_numel : rank.send_numel + rank.recv_numel + rank.self_numel;
+    slowest_us = std::max(slowest_us, time_us_[p] + model_.step_latency_us * steps +
+                                          model_.peer_latency_us * std::max(rank.peers_in, rank.peers_out) +
+                                          static_cast<double>(copied * element_bytes_) * copy_us_per_byte_);
+    cost.bytes_received = std::max(cost.bytes_received, bytes_[p]);
+    cost.bytes_received_total += bytes_[p];
+    const std::int64_t live = live_bytes(move, rank, ends);
+    cost.temporary_bytes = std::max(cost.temporary_bytes, live);
+    cost.peak_bytes = std::max(cost.peak_bytes, ends_bytes(static_cast<std::int32_t>(p)) + live);
   }
+  cost.wire_bytes_received = cost.bytes_received;
+  cost.wire_bytes_received_total = cost.bytes_received_total;
+  cost.time_us = slowest_us;
 }
 
-void MoveCoster::evaluate(const StateMove& move, Ends ends, MoveCost& cost) {
-  const std::size_t n = idx(space_.num_ranks());
-  cost.time_us.assign(n, 0);
-  cost.bytes_received.assign(n, 0);
-  cost.wire_bytes_received.assign(n, 0);
-  cost.temporary_bytes.assign(n, 0);
-  // Where all shards are equally large, all members of all groups do the same: one stands for the others.
-  const bool alike = is_equal_count(move.kind) && space_.num_ranks() == space_.mesh(move.from.side).size() &&
-                     space_.is_even(move.from) && space_.is_even(move.to);
-  find_traffic(space_, move, traffic_, alike ? 0 : -1);
-  if (move.kind == MoveKind::exchange || move.kind == MoveKind::reduce_exchange) {
-    charge_exchange(move, traffic_, cost);
-  } else if (!is_equal_count(move.kind)) {
-    for (std::size_t p = 0; p < n; ++p) {
-      const std::int64_t bytes = traffic_.ranks[p].new_numel * element_bytes_;
-      cost.time_us[p] = model_.local_latency_us + static_cast<double>(bytes) * copy_us_per_byte_;
-    }
+MoveCost MoveCoster::evaluate(const StateMove& move, Ends ends) {
+  MoveCost cost;
+  if (ranks_are_alike(space_, move)) {
+    charge_alike(move, ends, cost);
+  } else if (is_equal_count(move.kind)) {
+    charge_groups(move, ends, cost);
+  } else if (move.kind == MoveKind::exchange || move.kind == MoveKind::reduce_exchange) {
+    charge_exchange(move, ends, cost);
   } else {
-    for (std::size_t p = 0; p < (alike ? 1 : n); ++p) {
-      if (space_.in_side(move.from.side, static_cast<int>(p))) {
-        charge_group(move, traffic_, static_cast<std::int32_t>(p), cost);
-      }
-    }
+    charge_local(move, ends, cost);
   }
-  for (std::size_t p = 0; p < (alike ? 1 : n); ++p)
-    cost.temporary_bytes[p] = live_bytes(move, traffic_.ranks[p], ends);
-  if (!alike) return;
-  std::fill(cost.time_us.begin() + 1, cost.time_us.end(), cost.time_us[0]);
-  std::fill(cost.bytes_received.begin() + 1, cost.bytes_received.end(), cost.bytes_received[0]);
-  std::fill(cost.wire_bytes_received.begin() + 1, cost.wire_bytes_received.end(),
-            cost.wire_bytes_received[0]);
-  std::fill(cost.temporary_bytes.begin() + 1, cost.temporary_bytes.end(), cost.temporary_bytes[0]);
+  cost.time_ps = picoseconds(cost.time_us);
+  return cost;
 }
 
-std::vector<double> MoveCoster::cast_us(bool before, bool after) const {
-  std::vector<double> time_us(idx(space_.num_ranks()), 0);
+std::int64_t MoveCoster::effort(const StateMove& move, std::int64_t limit) {
+  if (ranks_are_alike(space_, move)) return std::min<std::int64_t>(limit, 1);
+  const bool lists = move.kind == MoveKind::exchange || move.kind == MoveKind::reduce_exchange;
+  return std::min(limit, space_.num_ranks() + (lists ? count_pieces(space_, move, limit) : 0));
+}
+
+double MoveCoster::cast_us(bool before, bool after) const {
+  double slowest_us = 0;
   for (int p = 0; p < space_.num_ranks(); ++p) {
+    double time_us = 0;
     for (const auto& [casts, state] :
          {std::pair(before, &space_.source()), std::pair(after, &space_.target())}) {
       if (!casts) continue;
-      time_us[idx(p)] +=
-          model_.local_latency_us + static_cast<double>(shard_bytes(*state, p)) * copy_us_per_byte_;
+      time_us += model_.local_latency_us +
+                 static_cast<double>(space_.numel(*state, p) * element_bytes_) * copy_us_per_byte_;
     }
+    slowest_us = std::max(slowest_us, time_us);
   }
-  return time_us;
+  return slowest_us;
 }
 
-void MoveCoster::evaluate_quickly(const StateMove& move, std::vector<double>& time_us,
-                                  std::vector<double>& bytes) {
+std::int64_t MoveCoster::least_ps(MoveKind kind) const {
+  const bool local = kind == MoveKind::slice || kind == MoveKind::to_partial;
+  // An exchange between ranks that hold what they need talks to nobody, and is a step all the same.
+  return picoseconds(local ? model_.local_latency_us : model_.step_latency_us);
+}
+
+MoveCoster::AtLeast MoveCoster::at_least(const StateMove& move) {
   const bool local = move.kind == MoveKind::slice || move.kind == MoveKind::to_partial;
+  if (local) return {picoseconds(model_.local_latency_us), 0};
   // A sum takes in n - 1 contributions somewhere.
   double contributions = 1;
-  if (!local && move.from.partial != 0) {
-    const unsigned kept = move.from.side == move.to.side ? move.to.partial : 0U;
+  if (move.from.partial != 0) {
+    const AxisMask kept = move.from.side == move.to.side ? move.to.partial : 0U;
     for (const std::int8_t axis : space_.axes(move.from.side)) {
-      const bool reduced = (move.from.partial >> axis & 1) != 0 && (kept >> axis & 1U) == 0;
+      const bool reduced = (move.from.partial >> axis & 1U) != 0 && (kept >> axis & 1U) == 0;
       if (reduced) contributions *= space_.axis_size(move.from.side, axis);
     }
   }
   const bool reduces = contributions > 1;
   const double receives =
       move.kind == MoveKind::all_reduce ? 2 * (contributions - 1) / contributions : contributions - 1;
-  const bool in_rounds = move.kind == MoveKind::reduce_exchange;
-  const double latency =
-      local ? model_.local_latency_us : model_.step_latency_us * (in_rounds ? receives : 1);
-  const double us_per_byte = best_gap_ / efficiency(move.kind) + (in_rounds ? 1.5 * copy_us_per_byte_ : 0);
   const BoxPair boxes = space_.boxes(move.from, move.to);
-  for (std::int32_t p = 0; p < space_.num_ranks(); ++p) {
-    std::int64_t missing = 0;
-    if (!local && space_.in_side(move.to.side, p)) {
-      missing = boxes.new_numel(p);
-      if (!reduces && space_.in_side(move.from.side, p)) missing -= boxes.shared_numel(p, p);
-    }
-    bytes[idx(p)] = static_cast<double>(missing * element_bytes_) * (reduces ? receives : 1);
-    const bool idle = is_equal_count(move.kind) && !space_.in_side(move.from.side, p);
-    time_us[idx(p)] = (idle ? 0 : latency) + bytes[idx(p)] * us_per_byte;
+  std::int64_t missing = 0;
+  const std::int32_t n = space_.num_ranks(), stride = std::max(1, n / kSampledRanks);
+  for (std::int32_t p = 0; p < n; p += stride) {
+    if (!space_.in_side(move.to.side, p)) continue;
+    std::int64_t numel = boxes.new_numel(p);
+    if (!reduces && space_.in_side(move.from.side, p)) numel -= boxes.shared_numel(p, p);
+    missing = std::max(missing, numel);
   }
+  const bool in_rounds = move.kind == MoveKind::reduce_exchange;
+  const double bytes = static_cast<double>(missing * element_bytes_) * (reduces ? receives : 1);
+  double peers = 1;
+  if (is_equal_count(move.kind)) {
+    for (const std::int8_t axis : move.axes) peers *= space_.axis_size(move.from.side, axis);
+    peers = (peers - 1) * (move.kind == MoveKind::all_reduce ? 2 : 1);
+  } else if (in_rounds) {
+    peers = receives;
+  } else if (const std::int64_t largest = space_.largest_numel(move.from); largest > 0) {
+    peers = std::ceil(static_cast<double>(missing) / static_cast<double>(largest));
+  }
+  const double us_per_byte = best_gap_ / efficiency(move.kind) + (in_rounds ? 1.5 * copy_us_per_byte_ : 0);
+  // Sums of doubles differ from evaluate()'s by their rounding.
+  constexpr double kRounding = 1 - 1e-9;
+  const double time_us =
+      model_.step_latency_us * (in_rounds ? receives : 1) + model_.peer_latency_us * peers + bytes * us_per_byte;
+  return {static_cast<std::int64_t>(time_us * kPicosecondsPerMicrosecond * kRounding),
+          static_cast<std::int64_t>(bytes * kRounding)};
 }
 
 }  // namespace cp::detail

@@ -1,5 +1,4 @@
-// What a move costs each rank: time by the CostModel, bytes received, live temporaries. Internal to
-// shared/redistribute.
+// What a move costs: time by the CostModel, bytes received, live temporaries. Internal to shared/redistribute.
 #pragma once
 
 #include <cstdint>
@@ -17,58 +16,72 @@ struct Ends {
   bool from_is_cast = false;  // a cast has made the whole of the old shard, whether it is needed or not
 };
 
-// By position in the space.
+// A move is over when its slowest rank is: each figure is the largest over the ranks, or their sum.
 struct MoveCost {
-  std::vector<double> time_us;
-  std::vector<std::int64_t> bytes_received;       // payload
-  std::vector<std::int64_t> wire_bytes_received;  // with padding
-  std::vector<std::int64_t> temporary_bytes;      // the most that is live at once
+  double time_us = 0;
+  std::int64_t time_ps = 0;          // the same in whole picoseconds, so that equal costs compare equal
+  std::int64_t bytes_received = 0;   // payload
+  std::int64_t temporary_bytes = 0;  // the most that is live at once
+  std::int64_t peak_bytes = 0;       // with the rank's source and target shards
+  std::int64_t wire_bytes_received = 0;  // with padding
+  std::int64_t bytes_received_total = 0, wire_bytes_received_total = 0;
 };
 
 class MoveCoster {
  public:
-  MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype);
+  // `source_bytes` and `target_bytes`: of an element, where the tensor comes from and goes to.
+  MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype, std::int64_t source_bytes,
+             std::int64_t target_bytes);
 
-  // Fills `cost`, reusing its memory.
-  void evaluate(const StateMove& move, Ends ends, MoveCost& cost);
+  MoveCost evaluate(const StateMove& move, Ends ends);
 
-  // No rank spends less in this move: found without looking at who sends what.
-  void evaluate_quickly(const StateMove& move, std::vector<double>& time_us, std::vector<double>& bytes);
+  // No more than evaluate() says, found without looking at who sends what.
+  struct AtLeast {
+    std::int64_t time_ps = 0, bytes_received = 0;
+  };
+  AtLeast at_least(const StateMove& move);
+  // What looking at who sends what takes: ranks and pieces, as far as they are fewer than `limit`.
+  std::int64_t effort(const StateMove& move, std::int64_t limit);
 
-  // Time of the casts from the source's type and to the target's, by position.
-  std::vector<double> cast_us(bool before, bool after) const;
-
-  std::int64_t shard_bytes(const State& state, int position) const {
-    return space_.numel(state, position) * element_bytes_;
-  }
+  // Time of the casts from the source's type and to the target's, of the slowest rank.
+  double cast_us(bool before, bool after) const;
+  // What any move of the kind takes.
+  std::int64_t least_ps(MoveKind kind) const;
 
   // Microseconds per byte between two ranks, and along a mesh axis, at full efficiency.
-  double gap(std::int32_t a, std::int32_t b) const {
-    return gap_[static_cast<std::size_t>(a) * static_cast<std::size_t>(space_.num_ranks()) +
-                static_cast<std::size_t>(b)];
-  }
+  double gap(std::int32_t a, std::int32_t b) const;
   double axis_gap(int side, int axis) const {
     return axis_gap_[static_cast<std::size_t>(side)][static_cast<std::size_t>(axis)];
   }
+  double slowest_gap() const { return slowest_gap_; }
   double best_efficiency() const { return best_efficiency_; }  // of any operation
   std::int64_t element_bytes() const { return element_bytes_; }
+  // Bytes of a rank's source and target shards, and the most of any rank.
+  std::int64_t ends_bytes(std::int32_t position) const;
+  std::int64_t largest_ends_bytes() const { return largest_ends_bytes_; }
 
  private:
   double efficiency(MoveKind kind) const;
-  void charge_group(const StateMove& move, const Traffic& traffic, std::int32_t position, MoveCost& cost);
-  void charge_exchange(const StateMove& move, const Traffic& traffic, MoveCost& cost);
+  double gap_to_peers(const StateMove& move) const;
+  double group_time_us(const StateMove& move, double gap_to_peers, const RankTraffic& rank) const;
+  void charge_alike(const StateMove& move, Ends ends, MoveCost& cost);
+  void charge_groups(const StateMove& move, Ends ends, MoveCost& cost);
+  void charge_local(const StateMove& move, Ends ends, MoveCost& cost);
+  void charge_exchange(const StateMove& move, Ends ends, MoveCost& cost);
   std::int64_t live_bytes(const StateMove& move, const RankTraffic& rank, Ends ends) const;
 
   LayoutSpace& space_;
   const CostModel& model_;
-  std::int64_t element_bytes_;
+  std::int64_t element_bytes_, source_bytes_, target_bytes_, largest_ends_bytes_ = 0;
   double copy_us_per_byte_;  // one byte read and one written
   double best_efficiency_;
-  double best_gap_;                            // between any two ranks
+  double best_gap_, slowest_gap_ = 0;          // between any two ranks
   std::vector<std::vector<double>> axis_gap_;  // [side][axis]
-  std::vector<double> gap_;
   Traffic traffic_;
-  std::vector<std::int32_t> group_;
+  std::vector<std::int32_t> members_;
+  std::vector<RankTraffic> group_;
+  std::vector<double> time_us_;
+  std::vector<std::int64_t> bytes_;
 };
 
 }  // namespace cp::detail

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -11,6 +12,7 @@
 namespace cp {
 namespace {
 
+using detail::LayoutGraph;
 using detail::LayoutSpace;
 using detail::MoveCost;
 using detail::MoveCoster;
@@ -20,32 +22,26 @@ using detail::StateMove;
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
+// All moves are tried where there are at most this many layouts to pass through, over at most this many ranks: three axes
+// and three dimensions of plain chunks make 106, or 685 with four axes.
+constexpr double kTriedLayouts = 4000;
+constexpr int kTriedRanks = 256;
+// Of the effort of a request, for each chain of a Pareto set behind the first where not all moves are tried.
+constexpr double kShareOfFurtherChains = 1.0 / 16;
+
 std::string axis_text(const Layout& layout, std::size_t axis) {
   return str("mesh axis ", layout.mesh.axes()[axis].name, " (size ", layout.mesh.axes()[axis].size, ")");
 }
 
 // A request on one mesh, axis by axis.
-void validate_axis(const Layout& source, const Layout& target, std::size_t axis,
-                   const RedistributeOptions& options) {
-  const auto* wanted = std::get_if<Partial>(&target.placements[axis]);
-  if (wanted == nullptr || target.mesh.axes()[axis].size == 1) return;
+void validate_axis(const Layout& source, const Layout& target, std::size_t axis) {
   const auto* held = std::get_if<Partial>(&source.placements[axis]);
-  if (held != nullptr && held->op == wanted->op) return;
-  const std::string where = axis_text(target, axis);
-  if (held != nullptr) {
-    throw InvalidInput(
-        str("cannot redistribute P(", name(held->op), ") to P(", name(wanted->op), ") on ", where,
-            ": values pending one reduction are no contributions to another; reduce to R or S first"));
-  }
-  if (!options.allow_to_partial) {
-    throw InvalidInput(str("cannot redistribute ", placements_to_string(source), " to ",
-                           placements_to_string(target), ": ", where, " holds finished values, and P(",
-                           name(wanted->op), ") would ask to undo a reduction; use R or ", "S(dim) there"));
-  }
-  if (wanted->op != ReduceOp::sum) {
-    throw InvalidInput(
-        str("cannot make P(", name(wanted->op), ") on ", where, ": a gradient is a sum; use P(sum)"));
-  }
+  const auto* wanted = std::get_if<Partial>(&target.placements[axis]);
+  if (held == nullptr || wanted == nullptr || held->op == wanted->op) return;
+  if (target.mesh.axes()[axis].size == 1) return;
+  throw InvalidInput(str("cannot redistribute P(", name(held->op), ") to P(", name(wanted->op), ") on ",
+                         axis_text(target, axis),
+                         ": values pending one reduction are no contributions to another; reduce to R or S first"));
 }
 
 // The widest of the types that the tensor has on its way.
@@ -60,40 +56,34 @@ struct Request {
         options(given),
         travel(given.travel_dtype.value_or(to.dtype)),
         space(from, to, travel),
-        coster(space, given.cost, travel) {
+        coster(space, given.cost, travel, size_bytes(from.dtype), size_bytes(to.dtype)) {
     const std::int64_t width = widest_bytes(source, target, travel);
-    std::int64_t largest = 0;
-    for (int p = 0; p < space.num_ranks(); ++p) {
-      const std::int64_t before = space.numel(space.source(), p);
-      const std::int64_t after = space.numel(space.target(), p);
-      largest = std::max({largest, before * width, after * width});
-      ends_bytes.push_back(before * size_bytes(source.dtype) + after * size_bytes(target.dtype));
-    }
-    shard_bytes = largest;
-    temporary_limit = std::floor(options.max_memory_factor * 2 * static_cast<double>(largest));
+    shard_bytes = width * std::max(space.largest_numel(space.source()), space.largest_numel(space.target()));
+    temporary_limit = std::floor(options.max_memory_factor * 2 * static_cast<double>(shard_bytes));
   }
 
   bool casts_before() const { return source.dtype != travel; }
   bool casts_after() const { return target.dtype != travel; }
 
-  std::vector<double> limits(double most_peak) const {
-    std::vector<double> limits;
-    for (const std::int64_t ends : ends_bytes) {
-      limits.push_back(std::min(temporary_limit, most_peak - static_cast<double>(ends)));
-    }
-    return limits;
+  // A chain that keeps the limits: an empty one keeps any.
+  std::optional<Redistribution> solve(double most_peak, bool is_first = true) {
+    if (static_cast<double>(coster.largest_ends_bytes()) > most_peak) return std::nullopt;
+    if (!graph) graph.emplace(space, coster, options.cost, casts_before(), casts_after());
+    const bool few = count_layouts(space, 0) <= kTriedLayouts && space.num_ranks() <= kTriedRanks;
+    const auto cast_ps = std::llround(coster.cast_us(casts_before(), casts_after()) * 1e6);
+    Search search(*graph, options.objective, cast_ps, few);
+    const Search::Answer answer =
+        search.run({temporary_limit, most_peak}, is_first || few ? 1 : kShareOfFurtherChains, is_first);
+    if (!answer.best) return std::nullopt;
+    Redistribution result = describe(answer.best->moves);
+    const bool by_time = options.objective == Objective::time;
+    const double own = by_time ? result.time_us : static_cast<double>(result.wire_bytes_received_max);
+    const auto least = static_cast<double>(answer.least_possible) * (by_time ? 1e-6 : 1);
+    result.least_possible = answer.least_possible >= answer.best->cost.primary ? own : std::min(own, least);
+    return result;
   }
 
   Redistribution describe(const std::vector<StateMove>& moves);
-  std::optional<Redistribution> solve(double most_peak) {
-    std::vector<double> most = limits(most_peak);
-    // Source and target alone may take more: then an empty chain, which no limit stops, does too.
-    if (std::any_of(most.begin(), most.end(), [](double bytes) { return bytes < 0; })) return std::nullopt;
-    Search search(space, coster, options, casts_before(), casts_after(), std::move(most));
-    const std::optional<std::vector<StateMove>> moves = search.run();
-    if (!moves) return std::nullopt;
-    return describe(*moves);
-  }
 
   const Layout& source;
   const Layout& target;
@@ -101,8 +91,8 @@ struct Request {
   DType travel;
   LayoutSpace space;
   MoveCoster coster;
-  std::vector<std::int64_t> ends_bytes;  // source and target shards, by position
-  std::int64_t shard_bytes = 0;          // M
+  std::optional<LayoutGraph> graph;
+  std::int64_t shard_bytes = 0;  // M
   double temporary_limit = 0;
 };
 
@@ -113,11 +103,12 @@ Digest request_digest(const Layout& source, const Layout& target, const Redistri
   hash(hasher, options.cost);
   hasher.add(static_cast<int>(options.objective)).add(options.max_memory_factor);
   hasher.add(options.travel_dtype ? static_cast<int>(*options.travel_dtype) : -1);
-  hasher.add(options.allow_to_partial).add(static_cast<int>(options.partial_rule));
+  hasher.add(static_cast<int>(options.partial_rule));
   return hasher.digest();
 }
 
 Redistribution Request::describe(const std::vector<StateMove>& moves) {
+  const std::int64_t ends = coster.largest_ends_bytes();
   Redistribution result{source,
                         target,
                         travel,
@@ -127,41 +118,29 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
                         0,
                         0,
                         0,
+                        ends,
+                        ends + static_cast<std::int64_t>(temporary_limit),
                         0,
+                        options.objective,
                         request_digest(source, target, options)};
-  const std::size_t n = idx(space.num_ranks());
-  std::vector<double> time_us(n, 0);
-  std::vector<std::int64_t> received(n, 0), temporaries(n, 0);
-  MoveCost cost;
   for (std::size_t i = 0; i < moves.size(); ++i) {
     const bool last = i + 1 == moves.size();
-    coster.evaluate(moves[i], {i == 0 && !casts_before(), last && !casts_after(), i == 0 && casts_before()},
-                    cost);
-    RedistributionStep step{{moves[i].kind,
-                             {moves[i].axes.begin(), moves[i].axes.end()},
-                             space.layout_of(moves[i].from),
-                             space.layout_of(moves[i].to)}};
-    for (std::size_t p = 0; p < n; ++p) {
-      time_us[p] += cost.time_us[p];
-      received[p] += cost.bytes_received[p];
-      temporaries[p] = std::max(temporaries[p], cost.temporary_bytes[p]);
-      step.time_us = std::max(step.time_us, cost.time_us[p]);
-      step.bytes_received_max = std::max(step.bytes_received_max, cost.bytes_received[p]);
-      step.bytes_received_total += cost.bytes_received[p];
-      step.wire_bytes_received_total += cost.wire_bytes_received[p];
-      step.temporary_bytes_max = std::max(step.temporary_bytes_max, cost.temporary_bytes[p]);
-    }
-    result.bytes_received_total += step.bytes_received_total;
-    result.steps.push_back(std::move(step));
+    const MoveCost cost =
+        coster.evaluate(moves[i], {i == 0 && !casts_before(), last && !casts_after(), i == 0 && casts_before()});
+    result.steps.push_back({{moves[i].kind, space.mesh_axes(moves[i].from.side, moves[i].axes),
+                             space.layout_of(moves[i].from), space.layout_of(moves[i].to)},
+                            cost.time_us,
+                            cost.bytes_received,
+                            cost.bytes_received_total,
+                            cost.wire_bytes_received_total,
+                            cost.temporary_bytes});
+    result.time_us += cost.time_us;
+    result.bytes_received_max += cost.bytes_received;
+    result.bytes_received_total += cost.bytes_received_total;
+    result.wire_bytes_received_max += cost.wire_bytes_received;
+    result.peak_bytes = std::max(result.peak_bytes, cost.peak_bytes);
   }
-  const std::vector<double> cast_us = coster.cast_us(casts_before(), casts_after());
-  for (std::size_t p = 0; p < n; ++p) {
-    result.time_us = std::max(result.time_us, time_us[p] + cast_us[p]);
-    result.bytes_received_max = std::max(result.bytes_received_max, received[p]);
-    result.peak_bytes = std::max(result.peak_bytes, ends_bytes[p] + temporaries[p]);
-    result.bound_bytes =
-        std::max(result.bound_bytes, ends_bytes[p] + static_cast<std::int64_t>(temporary_limit));
-  }
+  result.time_us += coster.cast_us(casts_before(), casts_after());
   return result;
 }
 
@@ -175,11 +154,13 @@ State state_on_the_way(Request& request, const Layout& layout) {
   }
   const int side = layout.mesh == source.mesh ? 0 : request.space.num_sides() - 1;
   for (const int axis : partial_axes(layout)) {
+    if (layout.mesh.axis_size(axis) == 1) continue;
     const ReduceOp op = std::get<Partial>(layout.placements[idx(axis)]).op;
-    if (layout.mesh.axis_size(axis) > 1 && op != request.space.reduction(side, axis)) {
+    const int number = request.space.axes_of(side, std::span(&axis, 1)).front();
+    if (op != request.space.reduction(side, number)) {
       throw InvalidInput(str("a move from or to ", placements_to_string(layout), ": ",
                              axis_text(layout, idx(axis)), " is P(",
-                             name(request.space.reduction(side, axis)), ") in this redistribution"));
+                             name(request.space.reduction(side, number)), ") in this redistribution"));
     }
   }
   return request.space.state_of(layout, side);
@@ -188,6 +169,12 @@ State state_on_the_way(Request& request, const Layout& layout) {
 constexpr double kNoLimit = 1e300;
 
 }  // namespace
+
+double Redistribution::times_the_best() const {
+  const double own = objective == Objective::time ? time_us : static_cast<double>(wire_bytes_received_max);
+  if (own <= least_possible) return 1;
+  return least_possible > 0 ? own / least_possible : std::numeric_limits<double>::infinity();
+}
 
 std::string_view name(MoveKind kind) {
   constexpr std::array<std::string_view, 8> kNames = {"slice",           "all_gather", "all_to_all",
@@ -216,13 +203,7 @@ void validate_redistribution(const Layout& source, const Layout& target, const R
   options.cost.validate();
   if (source.mesh == target.mesh) {
     for (std::size_t axis = 0; axis < target.placements.size(); ++axis)
-      validate_axis(source, target, axis, options);
-    return;
-  }
-  if (is_partial(target) && !options.allow_to_partial) {
-    throw InvalidInput(str("cannot redistribute to ", placements_to_string(target), " on another mesh (",
-                           target.mesh.to_string(), "): its partial values would have no counterpart on ",
-                           source.mesh.to_string(), "; use R or S(dim) there"));
+      validate_axis(source, target, axis);
   }
 }
 
@@ -255,7 +236,7 @@ std::vector<Redistribution> pareto_redistributions(const Layout& source, const L
   Request request(source, target, options);
   std::vector<Redistribution> chains;
   double most_peak = kNoLimit;
-  while (std::optional<Redistribution> next = request.solve(most_peak)) {
+  while (std::optional<Redistribution> next = request.solve(most_peak, chains.empty())) {
     most_peak = static_cast<double>(next->peak_bytes) - 1;
     chains.push_back(*std::move(next));
   }
@@ -271,9 +252,10 @@ Redistribution follow_moves(const Layout& source, const Layout& target, std::spa
   State here = space.source();
   for (const Move& move : moves) {
     StateMove next{move.kind,
-                   {move.axes.begin(), move.axes.end()},
+                   {},
                    state_on_the_way(request, move.from),
                    state_on_the_way(request, move.to)};
+    next.axes = space.axes_of(next.from.side, move.axes);
     if (!space.equivalent(here, next.from)) {
       throw InvalidInput(str("move ", chain.size(), " (", name(move.kind), ") begins at ",
                              placements_to_string(move.from), " where the chain has come to ",
@@ -287,7 +269,9 @@ Redistribution follow_moves(const Layout& source, const Layout& target, std::spa
                            placements_to_string(space.layout_of(here)), ", not at the target ",
                            placements_to_string(target)));
   }
-  return request.describe(chain);
+  Redistribution followed = request.describe(chain);
+  followed.least_possible = 0;  // nobody looked for a better one
+  return followed;
 }
 
 }  // namespace cp

@@ -1,163 +1,214 @@
 #include "shared/redistribute/search.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 namespace cp::detail {
 namespace {
 
-constexpr double kPicosecondsPerMicrosecond = 1e6;
-
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+// Ranks and pieces that a pass looks at: each takes some tens of nanoseconds, so that a pass ends in a fraction of a
+// second. A candidate counts kCandidateEffort for being listed, one that is bounded or costed also its own ranks and
+// pieces.
+constexpr std::int64_t kEffortTowardsTarget = 1 << 21;
+constexpr std::int64_t kEffortOfAll = 1 << 18;
+constexpr std::int64_t kCandidateEffort = 8;
+// While no chain is known that keeps the limits, a pass looks for one up to this many times longer.
+constexpr std::int64_t kPatience = 3;
+// An exchange of more pieces is passed over where there is another way.
+constexpr std::int64_t kMostPieces = 1 << 21;
+
+// Moves of a chain that is followed to its end at once: each axis can be spread, moved and gathered.
+constexpr int kDeepest = 3 * kMaxMeshAxes;
+
+constexpr std::int64_t kNothing = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
 
-Search::Search(LayoutSpace& space, MoveCoster& coster, const RedistributeOptions& options, bool cast_before,
-               bool cast_after, std::vector<double> limits)
-    : space_(space),
-      coster_(coster),
-      options_(options),
-      cast_before_(cast_before),
-      cast_after_(cast_after),
-      limits_(std::move(limits)),
-      bounds_(space, coster, options.cost),
-      num_ranks_(idx(space.num_ranks())),
-      best_primary_(std::numeric_limits<double>::infinity()) {}
-
-std::int32_t Search::state_id(const State& state) {
-  const auto [place, added] = state_index_.try_emplace(state, static_cast<std::int32_t>(states_.size()));
-  if (added) {
-    StateInfo info{state, space_.equivalent(state, space_.target()), {}, {}, {}};
-    bounds_.find(state, space_.target(), info.time_left, info.bytes_left);
-    for (double& time : info.time_left) time = std::floor(time * kPicosecondsPerMicrosecond);
-    states_.push_back(std::move(info));
-  }
-  return place->second;
+ChainCost Search::and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
+                           std::int64_t peak_bytes) const {
+  if (objective_ == Objective::time)
+    return {spent.primary + time_ps, spent.secondary + wire_bytes, 0, spent.steps + 1};
+  return {spent.primary + wire_bytes, std::max(spent.secondary, peak_bytes), spent.tertiary + time_ps, spent.steps + 1};
 }
 
 bool Search::later(std::int32_t a, std::int32_t b) const {
   const Label& x = labels_[idx(a)];
   const Label& y = labels_[idx(b)];
-  if (x.primary != y.primary) return x.primary > y.primary;
-  if (x.secondary != y.secondary) return x.secondary > y.secondary;
-  if (x.steps != y.steps) return x.steps > y.steps;
+  if (x.finished != y.finished) return x.finished > y.finished;
   return a > b;
 }
 
-// Whether some label of the state has spent no more than next_ on every rank.
-bool Search::dominated(const StateInfo& info, std::int32_t steps) const {
-  return std::any_of(info.labels.begin(), info.labels.end(), [&](std::int32_t known) {
-    if (labels_[idx(known)].steps > steps) return false;
-    const double* other = spent(known);
-    for (std::size_t i = 0; i < 2 * num_ranks_; ++i) {
-      if (other[i] > next_[i]) return false;
-    }
-    return true;
-  });
+// The chain that ends in this label, which is a goal.
+void Search::keep(std::int32_t label) {
+  if (best_ && best_->cost <= labels_[idx(label)].spent) return;
+  Chain chain{{}, labels_[idx(label)].spent};
+  for (; labels_[idx(label)].parent >= 0; label = labels_[idx(label)].parent) {
+    const Label& at = labels_[idx(label)];
+    chain.moves.push_back(graph_.move(labels_[idx(at.parent)].node, *at.edge));
+  }
+  std::reverse(chain.moves.begin(), chain.moves.end());
+  best_ = std::move(chain);
+}
+
+void Search::open(std::int32_t label) {
+  open_.push_back(label);
+  std::push_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
 }
 
 void Search::push(Label label) {
   const auto id = static_cast<std::int32_t>(labels_.size());
-  StateInfo& info = states_[idx(label.state)];
-  std::erase_if(info.labels, [&](std::int32_t known) {
-    if (labels_[idx(known)].steps < label.steps) return false;
-    const double* other = spent(known);
-    for (std::size_t i = 0; i < 2 * num_ranks_; ++i) {
-      if (next_[i] > other[i]) return false;
-    }
+  if (best_label_.size() < graph_.num_nodes()) best_label_.resize(graph_.num_nodes(), -1);
+  std::int32_t& known = best_label_[idx(label.node)];
+  if (known >= 0) {
+    if (labels_[idx(known)].spent <= label.spent) return;
     labels_[idx(known)].superseded = true;
-    return true;
-  });
-  info.labels.push_back(id);
-  if (info.is_goal) best_primary_ = std::min(best_primary_, label.primary);
-  labels_.push_back(std::move(label));
-  spent_.insert(spent_.end(), next_.begin(), next_.end());
-  open_.push_back(id);
-  std::push_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
-}
-
-// What a chain costs at least whose ranks have spent this much and still have that left.
-double Search::finished(const double* spent, const std::vector<double>& left) const {
-  double most = 0;
-  for (std::size_t p = 0; p < num_ranks_; ++p) most = std::max(most, spent[p] + left[p]);  // the first areas
-  for (std::size_t a = num_ranks_; a < left.size(); ++a) {
-    const std::vector<std::int32_t>& area = bounds_.areas()[a];
-    double sum = 0;
-    for (const std::int32_t p : area) sum += spent[p];
-    most = std::max(most, sum / static_cast<double>(area.size()) + left[a]);
   }
-  return most;
+  known = id;
+  const bool is_goal = graph_.node(label.node).is_goal;
+  labels_.push_back(label);
+  if (is_goal) return keep(id);
+  open(id);
 }
 
-void Search::try_move(std::int32_t label, const StateMove& candidate) {
-  const std::int32_t to = state_id(candidate.to);
-  const bool by_time = options_.objective == Objective::time;
-  const double* before = spent(label);
-  const StateInfo& info = states_[idx(to)];
-  const std::vector<double>& left = by_time ? info.time_left : info.bytes_left;
-  const double* primary_before = by_time ? before : before + num_ranks_;
-  if (finished(primary_before, left) > best_primary_) return;
-  StateMove move = candidate;
-  if (info.is_goal && candidate.to.side == space_.target().side) move.to = space_.target();
-  coster_.evaluate_quickly(move, quick_time_, quick_bytes_);
-  for (std::size_t p = 0; p < num_ranks_; ++p) {
-    next_[p] = primary_before[p] +
-               (by_time ? std::floor(quick_time_[p] * kPicosecondsPerMicrosecond) : quick_bytes_[p]);
+ChainCost Search::finished(const ChainCost& spent, std::int32_t node) const {
+  const LayoutGraph::Node& at = graph_.node(node);
+  ChainCost cost = and_then(spent, at.left.time_ps, at.left.bytes_received, 0);
+  if (at.is_goal) cost.steps = spent.steps;
+  return cost;
+}
+
+void Search::try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
+  const std::int32_t from = labels_[idx(label)].node;
+  const ChainCost spent = labels_[idx(label)].spent;
+  if (hopeless(spent.primary + primary(graph_.least_ps(edge), 0))) return;
+  const std::int32_t to = graph_.target_of(edge);
+  const Bounds::Left left = graph_.node(to).left;
+  if (hopeless(spent.primary + primary(left.time_ps, left.bytes_received))) return;
+  if (to < static_cast<std::int32_t>(best_label_.size()) && best_label_[idx(to)] >= 0 &&
+      labels_[idx(best_label_[idx(to)])].spent.primary < spent.primary)
+    return;
+  if (!edge.cost) {
+    const MoveCoster::AtLeast& least = graph_.at_least(from, edge);
+    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0), to);
+    if (hopeless(at_least.primary)) return;
+    const bool lists_pieces = edge.kind == MoveKind::exchange || edge.kind == MoveKind::reduce_exchange;
+    if (lists_pieces) {
+      labels_.push_back({to, label, spent, at_least, &edge, false, false, true});
+      return open(static_cast<std::int32_t>(labels_.size()) - 1);
+    }
   }
-  if (finished(next_.data(), left) > best_primary_) return;
-  const bool first = labels_[idx(label)].parent < 0;
-  coster_.evaluate(move, {first && !cast_before_, info.is_goal && !cast_after_, first && cast_before_},
-                   cost_);
-  for (std::size_t p = 0; p < num_ranks_; ++p) {
-    if (static_cast<double>(cost_.temporary_bytes[p]) > limits_[p]) return;
-    next_[p] = before[p] + std::nearbyint(cost_.time_us[p] * kPicosecondsPerMicrosecond);
-    next_[num_ranks_ + p] = before[num_ranks_ + p] + static_cast<double>(cost_.bytes_received[p]);
+  follow(label, edge, limits);
+}
+
+void Search::follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
+  const std::int32_t from = labels_[idx(label)].node, to = edge.node;
+  const ChainCost spent = labels_[idx(label)].spent;
+  const std::int64_t effort = graph_.effort(from, edge, kMostPieces);
+  if (best_ && (effort >= kMostPieces || effort > effort_left_)) {
+    const MoveCoster::AtLeast& least = graph_.at_least(from, edge);
+    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0), to);
+    least_passed_over_ = std::min(least_passed_over_, at_least.primary);
+    return;
   }
-  const double time = finished(next_.data(), info.time_left);
-  const double bytes = finished(next_.data() + num_ranks_, info.bytes_left);
-  const double primary = by_time ? time : bytes;
-  const std::int32_t steps = labels_[idx(label)].steps + 1;
-  if (primary > best_primary_ || dominated(info, steps)) return;
-  push({to, label, steps, primary, by_time ? bytes : time, std::move(move)});
+  effort_left_ -= effort;
+  const MoveCost& cost = graph_.cost(from, edge);
+  if (static_cast<double>(cost.temporary_bytes) > limits.temporary_bytes ||
+      static_cast<double>(cost.peak_bytes) > limits.peak_bytes)
+    return;
+  const ChainCost next = and_then(spent, cost.time_ps, cost.wire_bytes_received, cost.peak_bytes);
+  const ChainCost whole = finished(next, to);
+  if (best_ && whole >= best_->cost) return;
+  push({to, label, next, whole, &edge, false, false, false});
 }
 
-void Search::expand(std::int32_t label) {
-  candidates_.clear();
-  const State state = states_[idx(labels_[idx(label)].state)].state;
-  list_candidates(space_, state, options_, candidates_);
-  // The way straight to the target first: it bounds all others.
-  const auto to_goal = [&](const StateMove& move) { return move.to == space_.target(); };
-  std::stable_partition(candidates_.begin(), candidates_.end(), to_goal);
-  for (const StateMove& move : candidates_) try_move(label, move);
+void Search::expand(std::int32_t label, const Limits& limits, Breadth breadth) {
+  std::vector<LayoutGraph::Edge>& edges = graph_.edges(labels_[idx(label)].node, breadth);
+  effort_left_ -= kCandidateEffort * static_cast<std::int64_t>(edges.size());
+  for (LayoutGraph::Edge& edge : edges) try_edge(label, edge, limits);
 }
 
-std::optional<std::vector<StateMove>> Search::run() {
-  next_.assign(2 * num_ranks_, 0);
-  quick_time_.assign(num_ranks_, 0);
-  quick_bytes_.assign(num_ranks_, 0);
-  const std::vector<double> casts_us = coster_.cast_us(cast_before_, cast_after_);
-  for (std::size_t p = 0; p < num_ranks_; ++p)
-    next_[p] = std::nearbyint(casts_us[p] * kPicosecondsPerMicrosecond);
-  const std::int32_t start = state_id(space_.source());
-  push({start, -1, 0, 0, 0, {}});
+// Where no move leads straight to the target: one after which nothing is left to receive, and a local one.
+void Search::try_two_moves(const Limits& limits) {
+  constexpr std::int32_t kStart = 0;
+  std::vector<LayoutGraph::Edge>& edges = graph_.edges(graph_.source(), Breadth::towards_target);
+  for (LayoutGraph::Edge& edge : edges) {
+    if (graph_.node(graph_.target_of(edge)).is_goal) return;
+  }
+  for (LayoutGraph::Edge& edge : edges) {
+    if (best_ || graph_.node(edge.node).left.bytes_received > 0) continue;
+    follow(kStart, edge, limits);
+    const std::int32_t label =
+        edge.node < static_cast<std::int32_t>(best_label_.size()) ? best_label_[idx(edge.node)] : -1;
+    if (label < 0) continue;
+    for (LayoutGraph::Edge& last : graph_.edges(edge.node, Breadth::towards_target)) {
+      if (last.kind != MoveKind::to_partial) continue;
+      graph_.target_of(last);
+      follow(label, last, limits);
+    }
+  }
+}
+
+void Search::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient) {
+  labels_.clear();
+  best_label_.assign(graph_.num_nodes(), -1);
+  open_.clear();
+  effort_left_ = effort;
+  Label start{graph_.source(), -1, and_then({0, 0, 0, -1}, cast_ps_, 0, 0), {}, nullptr, false, false, false};
+  start.finished = start.spent;
+  push(start);
+  if (breadth == Breadth::towards_target && !best_) try_two_moves(limits);
   while (!open_.empty()) {
     std::pop_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
-    std::int32_t label = open_.back();
+    const std::int32_t label = open_.back();
     open_.pop_back();
-    if (labels_[idx(label)].superseded) continue;
-    if (!states_[idx(labels_[idx(label)].state)].is_goal) {
-      expand(label);
+    if (labels_[idx(label)].superseded || labels_[idx(label)].expanded) continue;
+    if (best_ && labels_[idx(label)].finished >= best_->cost) return;
+    if (effort_left_ <= (best_ || !patient ? 0 : -kPatience * effort)) {
+      least_passed_over_ = std::min(least_passed_over_, labels_[idx(label)].finished.primary);
+      return;
+    }
+    if (labels_[idx(label)].is_bound) {
+      follow(labels_[idx(label)].parent, *labels_[idx(label)].edge, limits);
       continue;
     }
-    std::vector<StateMove> chain;
-    for (; labels_[idx(label)].parent >= 0; label = labels_[idx(label)].parent)
-      chain.push_back(labels_[idx(label)].move);
-    std::reverse(chain.begin(), chain.end());
-    return chain;
+    // From each label straight on with the most promising of what follows it, since good chains that are known early spare
+    // looking at most others.
+    std::int32_t next = label;
+    for (int depth = 0; next >= 0 && depth < kDeepest; ++depth) {
+      const std::size_t first = labels_.size();
+      labels_[idx(next)].expanded = true;
+      expand(next, limits, breadth);
+      next = breadth == Breadth::towards_target && effort_left_ > 0 ? best_since(first) : -1;
+    }
   }
-  return std::nullopt;
+}
+
+// The most promising label behind the first ones that is neither a goal nor a bound.
+std::int32_t Search::best_since(std::size_t first) const {
+  std::int32_t best = -1;
+  for (std::size_t i = first; i < labels_.size(); ++i) {
+    const Label& label = labels_[i];
+    if (label.superseded || label.is_bound || graph_.node(label.node).is_goal) continue;
+    if (best_ && label.finished >= best_->cost) continue;
+    if (best < 0 || label.finished < labels_[idx(best)].finished) best = static_cast<std::int32_t>(i);
+  }
+  return best;
+}
+
+Search::Answer Search::run(const Limits& limits, double share, bool patient) {
+  best_.reset();
+  least_passed_over_ = kNothing;
+  const Bounds::Left left = graph_.node(graph_.source()).left;
+  const std::int64_t least = primary(cast_ps_ + left.time_ps, left.bytes_received);
+  pass(limits, Breadth::towards_target, static_cast<std::int64_t>(share * kEffortTowardsTarget), patient);
+  if (best_ && best_->cost.primary <= least) return {best_, best_->cost.primary};
+  if (!try_all_moves_) return {best_, best_ ? least : kNothing};
+  least_passed_over_ = kNothing;
+  pass(limits, Breadth::all, static_cast<std::int64_t>(share * kEffortOfAll), patient);
+  if (!best_) return {std::nullopt, kNothing};
+  return {best_, std::max(least, std::min(least_passed_over_, best_->cost.primary))};
 }
 
 }  // namespace cp::detail

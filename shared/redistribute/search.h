@@ -2,76 +2,90 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
-#include "shared/redistribute/bounds.h"
-#include "shared/redistribute/candidates.h"
-#include "shared/redistribute/move_cost.h"
+#include "shared/redistribute/layout_graph.h"
 
 namespace cp::detail {
 
-// A* over layouts. A chain's cost is the maximum over the ranks of each rank's sum, which is not a sum over
-// moves: a label therefore carries what every rank has spent, and one label makes another superfluous only if
-// no rank has spent more. Costs are whole picoseconds and bytes, so that equal costs compare equal and the
-// order of ties is the stated one.
+// What a chain must keep.
+struct Limits {
+  double temporary_bytes = std::numeric_limits<double>::infinity();  // on any rank
+  double peak_bytes = std::numeric_limits<double>::infinity();       // with its source and target shards
+};
+
+// Times and bytes on the wire of the moves add up; of the peaks of memory the largest counts. Whole picoseconds and bytes,
+// so that equal costs compare equal and the order of ties is the stated one: by time, then bytes; or by bytes, then peak,
+// then time.
+struct ChainCost {
+  std::int64_t primary = 0, secondary = 0, tertiary = 0;
+  std::int32_t steps = 0;
+  auto operator<=>(const ChainCost&) const = default;
+};
+
+struct Chain {
+  std::vector<StateMove> moves;  // empty when the layouts are equivalent
+  ChainCost cost;
+};
+
+// A* over the layouts of a graph, in two passes: with the moves that the two layouts suggest, and then, where there are few
+// enough layouts, with all moves, of which only those are looked at that could still lead to a better chain.
+//
+// Neither looks at more than its share of ranks and pieces, whatever the request: what is passed over for that is counted in
+// the bound. So the answer is the best chain, or one with a bound on how far it is from that; and it is the same on every
+// machine, since nothing depends on a clock.
 class Search {
  public:
-  // `limits`: bytes of temporaries that each rank may hold, by position. With a cast before (after) the moves
-  // the first (last) shard is a temporary too.
-  Search(LayoutSpace& space, MoveCoster& coster, const RedistributeOptions& options, bool cast_before,
-         bool cast_after, std::vector<double> limits);
+  Search(LayoutGraph& graph, Objective objective, std::int64_t cast_ps, bool try_all_moves)
+      : graph_(graph), objective_(objective), cast_ps_(cast_ps), try_all_moves_(try_all_moves) {}
 
-  // The best chain, empty when the layouts are equivalent; nothing when none keeps the limits.
-  std::optional<std::vector<StateMove>> run();
+  struct Answer {
+    std::optional<Chain> best;        // nothing when no chain was found that keeps the limits
+    std::int64_t least_possible = 0;  // no chain that keeps the limits costs less, by the objective
+  };
+  // `share`: of the effort that a request may take. A search that is not `patient` gives up where that is spent, though it
+  // knows no chain yet.
+  Answer run(const Limits& limits, double share, bool patient);
 
  private:
   struct Label {
-    std::int32_t state, parent;
-    std::int32_t steps;
-    double primary, secondary;  // lower bounds of the finished chain
-    StateMove move;             // that led here
+    std::int32_t node, parent;
+    ChainCost spent, finished;  // so far; with what is left at least
+    LayoutGraph::Edge* edge;    // that led here
     bool superseded = false;
-  };
-  struct StateInfo {
-    State state;
-    bool is_goal = false;
-    std::vector<double> time_left, bytes_left;  // by area of the bounds
-    std::vector<std::int32_t> labels;
+    bool expanded = false;
+    bool is_bound = false;  // the edge's own cost is known as a bound alone: to be found when it is this label's turn
   };
 
-  std::int32_t state_id(const State& state);
-  void expand(std::int32_t label);
-  void try_move(std::int32_t label, const StateMove& move);
+  void pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient);
+  void expand(std::int32_t label, const Limits& limits, Breadth breadth);
+  std::int32_t best_since(std::size_t first) const;
+  void try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits);
+  void follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits);
+  ChainCost finished(const ChainCost& spent, std::int32_t node) const;
+  bool hopeless(std::int64_t least) const { return best_ && least > best_->cost.primary; }
+  void try_two_moves(const Limits& limits);
   void push(Label label);
-  double finished(const double* spent, const std::vector<double>& left) const;
-  bool dominated(const StateInfo& info, std::int32_t steps) const;
+  void open(std::int32_t label);
+  ChainCost and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes, std::int64_t peak_bytes) const;
+  std::int64_t primary(std::int64_t time_ps, std::int64_t wire_bytes) const {
+    return objective_ == Objective::time ? time_ps : wire_bytes;
+  }
   bool later(std::int32_t a, std::int32_t b) const;
-  double* spent(std::int32_t label) {
-    return spent_.data() + 2 * num_ranks_ * static_cast<std::size_t>(label);
-  }
-  const double* spent(std::int32_t label) const {
-    return spent_.data() + 2 * num_ranks_ * static_cast<std::size_t>(label);
-  }
+  void keep(std::int32_t label);
 
-  LayoutSpace& space_;
-  MoveCoster& coster_;
-  const RedistributeOptions& options_;
-  bool cast_before_, cast_after_;
-  std::vector<double> limits_;
-  Bounds bounds_;
-  std::size_t num_ranks_;
+  LayoutGraph& graph_;
+  Objective objective_;
+  std::int64_t cast_ps_;
+  bool try_all_moves_;
   std::vector<Label> labels_;
-  std::vector<double> spent_;  // by label: picoseconds of all ranks, then bytes of all ranks
-  std::vector<double> next_;   // the same for the label being made
-  std::vector<double> quick_time_, quick_bytes_;
-  std::vector<StateInfo> states_;
-  std::unordered_map<State, std::int32_t, StateHash> state_index_;
-  std::vector<std::int32_t> open_;  // heap of labels
-  std::vector<StateMove> candidates_;
-  MoveCost cost_;
-  double best_primary_;
+  std::vector<std::int32_t> best_label_;  // by node, -1 where there is none
+  std::vector<std::int32_t> open_;        // heap of labels
+  std::optional<Chain> best_;
+  std::int64_t effort_left_ = 0;
+  std::int64_t least_passed_over_ = 0;  // the least that a chain costs which was not followed for want of effort
 };
 
 }  // namespace cp::detail

@@ -1,6 +1,8 @@
 #include "shared/redistribute/traffic.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -13,10 +15,10 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 // number of the box and the coordinates along the partial axes.
 class Holders {
  public:
-  Holders(const LayoutSpace& space, const State& state, unsigned kept_axes) {
+  Holders(const LayoutSpace& space, const State& state, AxisMask kept_axes) {
     for (int dim = 0; dim < space.num_dims(); ++dim) boxes_ *= space.spec(state, dim).degree;
     for (const std::int8_t axis : space.axes(state.side)) {
-      if ((state.partial >> axis & 1) != 0) contributions_ *= space.axis_size(state.side, axis);
+      if ((state.partial >> axis & 1U) != 0) contributions_ *= space.axis_size(state.side, axis);
     }
     kept_.assign(idx(contributions_), 0);
     first_.assign(idx(boxes_ * contributions_) + 1, 0);
@@ -51,64 +53,59 @@ class Holders {
 };
 
 // The receiver itself; else the holder whose coordinates agree with the receiver's on the slowest axes that they can (meshes
-// are written from the slowest axis to the fastest); ties are dealt round-robin over the receivers.
-std::int32_t nearest(const LayoutSpace& space, int side, std::span<const std::int32_t> holders,
-                     std::int32_t receiver) {
-  if (holders.size() == 1) return holders.front();
-  // One bit for each axis on which they agree, the slowest axis highest.
-  const auto agreement = [&](std::int32_t holder) {
-    std::uint32_t bits = 0;
-    if (!space.in_side(side, receiver)) return bits;
-    for (const std::int8_t axis : space.axes(side)) {
-      const bool agree = space.coordinate(side, holder, axis) == space.coordinate(side, receiver, axis);
-      bits = bits << 1U | (agree ? 1U : 0U);
+// are written from the slowest axis to the fastest). Holders of one box and contribution differ along the axes that neither
+// shard nor are partial, in every way, so that one of them agrees with the receiver on all of these. To a receiver that is not
+// on the holders' mesh all are equally near, and they are dealt round-robin over the receivers.
+class NearestHolder {
+ public:
+  NearestHolder(const LayoutSpace& space, const State& state) : space_(space), side_(state.side) {
+    AxisMask used = state.partial;
+    for (int dim = 0; dim < space.num_dims(); ++dim) {
+      for (const ShardEntry& entry : space.spec(state, dim).entries) used |= 1U << entry.axis;
     }
-    return bits;
-  };
-  std::uint32_t best = 0;
-  std::int64_t equals = 0;
-  for (const std::int32_t holder : holders) {
-    const std::uint32_t bits = agreement(holder);
-    if (bits > best) equals = 0;
-    best = std::max(best, bits);
-    if (bits == best) ++equals;
+    for (const std::int8_t axis : space.axes(state.side)) {
+      if ((used >> axis & 1U) == 0) free_.push_back(axis);
+    }
   }
-  std::int64_t choice = receiver % equals;
-  for (const std::int32_t holder : holders) {
-    if (agreement(holder) == best && choice-- == 0) return holder;
+
+  std::int32_t of(std::span<const std::int32_t> holders, std::int32_t receiver) const {
+    if (holders.size() == 1) return holders.front();
+    if (!space_.in_side(side_, receiver)) return holders[idx(receiver) % holders.size()];
+    return space_.moved_beside(side_, holders.front(), receiver, free_);
   }
-  return holders.front();
-}
+
+ private:
+  const LayoutSpace& space_;
+  int side_;
+  AxisList free_;
+};
 
 // Calls visit(number) for each old box that shares something with rank `to`'s new one.
 template <class Visit>
-void visit_overlapping_boxes(const LayoutSpace& space, const State& from, const BoxPair& boxes,
-                             std::int32_t to, int dim, std::int64_t number, const Visit& visit) {
+void visit_overlapping_boxes(const BoxPair& boxes, std::int32_t to, int dim, std::int64_t number,
+                             const Visit& visit) {
   if (dim == boxes.num_dims) {
     visit(number);
     return;
   }
-  const BoxPair::Dim& d = boxes.dims[idx(dim)];
-  const std::int32_t part = d.to_part[to];
-  const std::int64_t degree = space.spec(from, dim).degree;
-  for (std::int32_t i = d.table->first[idx(part)]; i < d.table->first[idx(part) + 1]; ++i) {
-    visit_overlapping_boxes(space, from, boxes, to, dim + 1, number * degree + d.table->overlapping[idx(i)],
-                            visit);
-  }
+  const std::int64_t degree = boxes.dim(dim).from().degree;
+  for (const std::int32_t part : boxes.dim(dim).overlapping(boxes.to_part(dim, to)))
+    visit_overlapping_boxes(boxes, to, dim + 1, number * degree + part, visit);
 }
 
 void find_exchange(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes, Traffic& traffic) {
   const bool same_mesh = move.from.side == move.to.side;
-  const unsigned kept = same_mesh ? move.from.partial & move.to.partial : 0U;
+  const AxisMask kept = same_mesh ? move.from.partial & move.to.partial : 0U;
   const Holders holders(space, move.from, kept);
+  const NearestHolder nearest(space, move.from);
   for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
     if (!space.in_side(move.to.side, to)) continue;
     const std::int64_t kept_here = same_mesh ? partial_coordinates(space, move.from, to, kept) : 0;
     const auto first = static_cast<std::ptrdiff_t>(traffic.pieces.size());
-    visit_overlapping_boxes(space, move.from, boxes, to, 0, 0, [&](std::int64_t box) {
+    visit_overlapping_boxes(boxes, to, 0, 0, [&](std::int64_t box) {
       for (std::int64_t contribution = 0; contribution < holders.contributions(); ++contribution) {
         if (holders.kept(contribution) != kept_here) continue;
-        const std::int32_t from = nearest(space, move.from.side, holders.of(box, contribution), to);
+        const std::int32_t from = nearest.of(holders.of(box, contribution), to);
         traffic.pieces.push_back(shared_piece(boxes, from, to));
       }
     });
@@ -117,80 +114,135 @@ void find_exchange(const LayoutSpace& space, const StateMove& move, const BoxPai
   }
 }
 
-void find_group_pieces(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes,
-                       Traffic& traffic, std::int32_t only) {
-  std::vector<std::int32_t> group;
-  for (std::int32_t to = 0; to < space.num_ranks(); ++to) {
-    if (!space.in_side(move.to.side, to)) continue;
-    if (only >= 0 && to != only) continue;
-    space.members(move.from.side, to, move.axes, group);
-    for (const std::int32_t from : group) traffic.pieces.push_back(shared_piece(boxes, from, to));
-    traffic.ranks[idx(to)].members = static_cast<std::int64_t>(group.size());
-    if (only < 0) continue;
-    for (const std::int32_t peer : group) {  // what it sends tells how its old shard must lie
-      if (peer != only) traffic.pieces.push_back(shared_piece(boxes, only, peer));
+// One group of a collective with equal counts. Its members' old boxes differ in the dimensions that the group's axes
+// leave, their new ones in those that they come to; all else is the same for all of them. So the piece of members i
+// and j is as large as |old i| x |new j| divided by what they share, the largest is that of the largest old box and
+// the largest new one, and where pieces lie in a shard depends on its own size and on whether its part is one
+// stretch, and not on whose it is: one member of each kind stands for the others.
+class Group {
+ public:
+  Group(const StateMove& move, const BoxPair& boxes, const std::vector<std::int32_t>& members)
+      : kind_(move.kind), boxes_(boxes), members_(members), size_(static_cast<std::int64_t>(members.size())) {
+    for (const std::int32_t member : members) {
+      old_.push_back(boxes.old_numel(member));
+      new_.push_back(boxes.new_numel(member));
+    }
+    if (kind_ == MoveKind::all_reduce) {
+      block_ = new_.front();
+    } else if (kind_ == MoveKind::all_gather) {
+      block_ = *std::max_element(old_.begin(), old_.end());
+    } else if (kind_ == MoveKind::reduce_scatter) {
+      block_ = *std::max_element(new_.begin(), new_.end());
+    } else {
+      const auto from = std::max_element(old_.begin(), old_.end()) - old_.begin();
+      const auto to = std::max_element(new_.begin(), new_.end()) - new_.begin();
+      block_ = boxes.shared_numel(members[idx(from)], members[idx(to)]);
     }
   }
-}
 
-// The block of the collective: what its largest member needs, known to all of them.
-void set_blocks(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
-  const bool even = only >= 0;  // every member has the same
-  if (even) {
-    RankTraffic& rank = traffic.ranks[idx(only)];
-    for (const Piece& piece : traffic.pieces) rank.block = std::max(rank.block, piece.numel);
-    return;
-  }
-  std::vector<std::int64_t> largest(traffic.ranks.size(), 0);
-  for (const Piece& piece : traffic.pieces)
-    largest[idx(piece.to)] = std::max(largest[idx(piece.to)], piece.numel);
-  std::vector<std::int32_t> group;
-  for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
-    if (!space.in_side(move.from.side, p)) continue;
-    space.members(move.from.side, p, move.axes, group);
-    for (const std::int32_t member : group) {
-      traffic.ranks[idx(p)].block = std::max(traffic.ranks[idx(p)].block, largest[idx(member)]);
-    }
-  }
-}
-
-// Which ranks can do without staging: their blocks lie in the tensor's memory just as the collective wants
-// them.
-void set_group_staging(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
-  std::vector<bool> old_direct(traffic.ranks.size(), true), new_direct(traffic.ranks.size(), true);
-  std::vector<std::int32_t> next_block(traffic.ranks.size(), 0);
-  std::vector<std::int32_t> group;
-  std::int32_t current = -1;
-  std::int32_t own_index = 0;
-  const auto view_receiver = [&](std::int32_t to) {
-    if (to == current) return;
-    current = to;
-    space.members(move.from.side, to, move.axes, group);
-    own_index = static_cast<std::int32_t>(std::find(group.begin(), group.end(), to) - group.begin());
-  };
-  for (const Piece& piece : traffic.pieces) {
-    view_receiver(piece.to);
-    const std::int64_t block = traffic.ranks[idx(only < 0 ? piece.to : only)].block;
-    const bool full = piece.numel == block;
-    const std::int64_t in_block = std::int64_t{own_index} * block;
-    const std::int64_t out_block = std::int64_t{next_block[idx(piece.to)]++} * block;
-    if (!full || !piece.from_contiguous || piece.from_start != in_block) old_direct[idx(piece.from)] = false;
-    if (!full || !piece.to_contiguous || piece.to_start != out_block) new_direct[idx(piece.to)] = false;
-  }
-  for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
-    if (only >= 0 && p != only) continue;
-    RankTraffic& rank = traffic.ranks[idx(p)];
-    if (rank.members == 0) continue;
-    const std::int64_t all_blocks = rank.members * rank.block;
-    const bool gathers = move.kind == MoveKind::all_gather;
-    const bool reduces = move.kind == MoveKind::reduce_scatter;
-    const std::int64_t send = gathers ? rank.block : all_blocks;
-    const std::int64_t recv = reduces ? rank.block : all_blocks;
-    const bool send_direct = rank.old_numel == send && (gathers || old_direct[idx(p)]);
-    const bool recv_direct = rank.new_numel == recv && (reduces || new_direct[idx(p)]);
+  RankTraffic of(std::size_t member) {
+    RankTraffic rank;
+    rank.old_numel = old_[member];
+    rank.new_numel = new_[member];
+    rank.members = size_;
+    rank.block = block_;
+    if (kind_ == MoveKind::all_reduce) return rank;
+    const bool gathers = kind_ == MoveKind::all_gather, reduces = kind_ == MoveKind::reduce_scatter;
+    const std::int64_t send = gathers ? block_ : size_ * block_, recv = reduces ? block_ : size_ * block_;
+    const bool send_direct = rank.old_numel == send && (gathers || old_lies_in_blocks(member));
+    const bool recv_direct = rank.new_numel == recv && (reduces || new_lies_in_blocks(member));
     rank.send_numel = send_direct ? 0 : send;
     rank.recv_numel = recv_direct ? 0 : recv;
+    return rank;
   }
+
+ private:
+  // Kinds of members with shards of the right size: their piece for the first member is one stretch, or is not.
+  bool old_lies_in_blocks(std::size_t member) {
+    std::optional<bool>& known = old_direct_[in_one_stretch(member, 0) ? 1 : 0];
+    if (!known) {
+      known = every_piece_fits([&](std::size_t peer) {
+        const Piece piece = shared_piece(boxes_, members_[member], members_[peer]);
+        return piece.numel == block_ && piece.from_contiguous &&
+               piece.from_start == static_cast<std::int64_t>(peer) * block_;
+      });
+    }
+    return *known;
+  }
+  bool new_lies_in_blocks(std::size_t member) {
+    std::optional<bool>& known = new_direct_[in_one_stretch(0, member) ? 1 : 0];
+    if (!known) {
+      known = every_piece_fits([&](std::size_t peer) {
+        const Piece piece = shared_piece(boxes_, members_[peer], members_[member]);
+        return piece.numel == block_ && piece.to_contiguous &&
+               piece.to_start == static_cast<std::int64_t>(peer) * block_;
+      });
+    }
+    return *known;
+  }
+  bool in_one_stretch(std::size_t from, std::size_t to) const {
+    for (int d = 0; d < boxes_.num_dims; ++d) {
+      const Shared shared =
+          boxes_.dim(d).at(boxes_.from_part(d, members_[from]), boxes_.to_part(d, members_[to]));
+      if (shared.numel > 0 && !shared.contiguous) return false;
+    }
+    return true;
+  }
+  template <class Fits>
+  bool every_piece_fits(const Fits& fits) const {
+    for (std::size_t peer = 0; peer < members_.size(); ++peer) {
+      if (!fits(peer)) return false;
+    }
+    return true;
+  }
+
+  MoveKind kind_;
+  const BoxPair& boxes_;
+  const std::vector<std::int32_t>& members_;
+  std::int64_t size_, block_ = 0;
+  std::vector<std::int64_t> old_, new_;  // numels by member
+  std::array<std::optional<bool>, 2> old_direct_, new_direct_;
+};
+
+// Where all parts are ranges of one size, pieces begin at a sum of one term for each coordinate of the peer: where the
+// pieces of the first peer and of the second along each axis lie right, all do.
+bool even_pieces_lie_in_blocks(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes,
+                               std::int32_t position, std::int64_t block, bool sends) {
+  const auto fits = [&](std::int32_t peer, std::int64_t number) {
+    const Piece piece = sends ? shared_piece(boxes, position, peer) : shared_piece(boxes, peer, position);
+    return piece.numel == block && (sends ? piece.from_contiguous : piece.to_contiguous) &&
+           (sends ? piece.from_start : piece.to_start) == number * block;
+  };
+  const int side = move.from.side;
+  const std::int32_t first = space.moved_to_first(side, position, move.axes);
+  if (!fits(first, 0)) return false;
+  std::int64_t number = 1;
+  for (std::size_t i = move.axes.size(); i-- > 0;) {
+    const std::int8_t axis = move.axes[i];
+    if (!fits(space.neighbour(side, first, axis), number)) return false;
+    number *= space.axis_size(side, axis);
+  }
+  return true;
+}
+
+RankTraffic even_traffic_of(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes,
+                            std::int32_t position) {
+  RankTraffic rank;
+  rank.old_numel = boxes.old_numel(position);
+  rank.new_numel = boxes.new_numel(position);
+  rank.members = 1;
+  for (const std::int8_t axis : move.axes) rank.members *= space.axis_size(move.from.side, axis);
+  if (move.kind == MoveKind::all_reduce) {
+    rank.block = rank.new_numel;
+    return rank;
+  }
+  const bool gathers = move.kind == MoveKind::all_gather, reduces = move.kind == MoveKind::reduce_scatter;
+  rank.block = gathers ? rank.old_numel : reduces ? rank.new_numel : rank.old_numel / rank.members;
+  const bool send_direct = gathers || even_pieces_lie_in_blocks(space, move, boxes, position, rank.block, true);
+  const bool recv_direct = reduces || even_pieces_lie_in_blocks(space, move, boxes, position, rank.block, false);
+  rank.send_numel = send_direct ? 0 : rank.members * rank.block;
+  rank.recv_numel = recv_direct ? 0 : rank.members * rank.block;
+  return rank;
 }
 
 void set_exchange_counts(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
@@ -222,6 +274,18 @@ void set_exchange_counts(const LayoutSpace& space, const StateMove& move, Traffi
   std::sort(packed.begin(), packed.end());
   packed.erase(std::unique(packed.begin(), packed.end()), packed.end());
   for (const Packed& piece : packed) traffic.ranks[idx(piece.from)].send_numel += piece.numel;
+}
+
+void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+  traffic.axes.clear();
+  const int side = move.from.side;
+  if (side != move.to.side) return;
+  for (const std::int8_t axis : space.axes(side)) {
+    const bool crosses = std::any_of(traffic.pieces.begin(), traffic.pieces.end(), [&](const Piece& piece) {
+      return space.coordinate(side, piece.from, axis) != space.coordinate(side, piece.to, axis);
+    });
+    if (crosses) traffic.axes.push_back(axis);
+  }
 }
 
 // How far each piece goes inside the groups that the exchange's axes form.
@@ -286,25 +350,13 @@ std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32
 }
 
 std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
-                                 unsigned mask) {
+                                 AxisMask mask) {
   std::int64_t number = 0;
   for (const std::int8_t axis : space.axes(state.side)) {
     if ((mask >> axis & 1U) == 0) continue;
     number = number * space.axis_size(state.side, axis) + space.coordinate(state.side, position, axis);
   }
   return number;
-}
-
-void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
-  traffic.axes.clear();
-  const int side = move.from.side;
-  if (side != move.to.side) return;
-  for (const std::int8_t axis : space.axes(side)) {
-    const bool crosses = std::any_of(traffic.pieces.begin(), traffic.pieces.end(), [&](const Piece& piece) {
-      return space.coordinate(side, piece.from, axis) != space.coordinate(side, piece.to, axis);
-    });
-    if (crosses) traffic.axes.push_back(axis);
-  }
 }
 
 bool is_equal_count(MoveKind kind) {
@@ -318,11 +370,11 @@ Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to) {
   bool from_full = true,
        to_full = true;  // the piece holds all of the box in every dimension looked at so far
   for (int d = boxes.num_dims - 1; d >= 0; --d) {
-    const BoxPair::Dim& dim = boxes.dims[idx(d)];
-    const Shared& shared = dim.table->at(dim.from_part[from], dim.to_part[to]);
+    const PairTable& dim = boxes.dim(d);
+    const std::int32_t from_part = boxes.from_part(d, from), to_part = boxes.to_part(d, to);
+    const Shared shared = dim.at(from_part, to_part);
     if (shared.numel == 0) return {from, to, 0, 0, 0, true, true};
-    const std::int64_t old_size = dim.from_sizes[dim.from_part[from]];
-    const std::int64_t new_size = dim.to_sizes[dim.to_part[to]];
+    const std::int64_t old_size = dim.from().size(from_part), new_size = dim.to().size(to_part);
     if (!shared.contiguous || (!from_full && shared.numel > 1)) piece.from_contiguous = false;
     if (!shared.contiguous || (!to_full && shared.numel > 1)) piece.to_contiguous = false;
     from_full = from_full && shared.numel == old_size;
@@ -336,49 +388,67 @@ Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to) {
   return piece;
 }
 
-void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only) {
+std::int64_t count_pieces(LayoutSpace& space, const StateMove& move, std::int64_t limit) {
+  const BoxPair boxes = space.boxes(move.from, move.to);
+  const bool same_mesh = move.from.side == move.to.side;
+  // From each box comes one piece for each contribution that is reduced.
+  std::int64_t contributions = 1;
+  for (const std::int8_t axis : space.axes(move.from.side)) {
+    const bool kept = same_mesh && (move.to.partial >> axis & 1U) != 0;
+    if ((move.from.partial >> axis & 1U) != 0 && !kept) contributions *= space.axis_size(move.from.side, axis);
+  }
+  std::int64_t pieces = 0;
+  for (std::int32_t to = 0; to < space.num_ranks() && pieces < limit; ++to) {
+    if (!space.in_side(move.to.side, to)) continue;
+    std::int64_t boxes_here = contributions;
+    for (int d = 0; d < boxes.num_dims; ++d)
+      boxes_here *= static_cast<std::int64_t>(boxes.dim(d).overlapping(boxes.to_part(d, to)).size());
+    pieces += boxes_here;
+  }
+  return std::min(pieces, limit);
+}
+
+void find_traffic(LayoutSpace& space, const StateMove& move, bool with_axes, Traffic& traffic) {
   traffic.pieces.clear();
   traffic.axes.clear();
   traffic.rounds.clear();
   traffic.ranks.assign(idx(space.num_ranks()), {});
   const BoxPair boxes = space.boxes(move.from, move.to);
   for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
-    if (only >= 0 && p != only) continue;
     if (space.in_side(move.from.side, p)) traffic.ranks[idx(p)].old_numel = boxes.old_numel(p);
     if (space.in_side(move.to.side, p)) traffic.ranks[idx(p)].new_numel = boxes.new_numel(p);
   }
-  switch (move.kind) {
-    case MoveKind::slice:
-    case MoveKind::to_partial:
-      break;
-    case MoveKind::all_gather:
-    case MoveKind::all_to_all:
-    case MoveKind::reduce_scatter:
-      find_group_pieces(space, move, boxes, traffic, only);
-      set_blocks(space, move, traffic, only);
-      set_group_staging(space, move, traffic, only);
-      break;
-    case MoveKind::all_reduce: {
-      std::int64_t members = 1;
-      for (const std::int8_t axis : move.axes) members *= space.axis_size(move.from.side, axis);
-      for (std::int32_t p = 0; p < space.num_ranks(); ++p) {
-        if (!space.in_side(move.from.side, p)) continue;
-        traffic.ranks[idx(p)].members = members;
-        traffic.ranks[idx(p)].block = traffic.ranks[idx(p)].new_numel;
-      }
-      break;
-    }
-    case MoveKind::exchange:
-      find_exchange(space, move, boxes, traffic);
-      set_exchange_counts(space, move, traffic);
-      break;
-    case MoveKind::reduce_exchange:
-      find_exchange(space, move, boxes, traffic);
-      find_exchange_axes(space, move, traffic);
-      set_rounds(space, move, traffic);
-      set_reduce_exchange_counts(traffic);
-      break;
+  find_exchange(space, move, boxes, traffic);
+  if (move.kind == MoveKind::reduce_exchange) {
+    find_exchange_axes(space, move, traffic);
+    set_rounds(space, move, traffic);
+    set_reduce_exchange_counts(traffic);
+  } else {
+    if (with_axes) find_exchange_axes(space, move, traffic);
+    set_exchange_counts(space, move, traffic);
   }
+}
+
+bool ranks_are_alike(const LayoutSpace& space, const StateMove& move) {
+  return is_equal_count(move.kind) && space.num_ranks() == space.mesh(move.from.side).size() &&
+         space.is_even(move.from) && space.is_even(move.to);
+}
+
+void find_group_traffic(LayoutSpace& space, const StateMove& move, const std::vector<std::int32_t>& members,
+                        std::vector<RankTraffic>& traffic) {
+  const BoxPair boxes = space.boxes(move.from, move.to);
+  Group group(move, boxes, members);
+  traffic.clear();
+  for (std::size_t i = 0; i < members.size(); ++i) traffic.push_back(group.of(i));
+}
+
+RankTraffic group_traffic_of(LayoutSpace& space, const StateMove& move, std::int32_t position) {
+  const BoxPair boxes = space.boxes(move.from, move.to);
+  if (space.is_even(move.from) && space.is_even(move.to)) return even_traffic_of(space, move, boxes, position);
+  std::vector<std::int32_t> members;
+  space.members(move.from.side, position, move.axes, members);
+  Group group(move, boxes, members);
+  return group.of(idx(std::find(members.begin(), members.end(), position) - members.begin()));
 }
 
 }  // namespace cp::detail

@@ -45,12 +45,12 @@ struct RankTraffic {
   std::int32_t first_arrival = -1, last_arrival = -1;
 };
 
+// Of an exchange or a reduce_exchange.
 struct Traffic {
-  std::vector<Piece>
-      pieces;  // by receiver, then by sender's index in the group or position; own pieces included
+  std::vector<Piece> pieces;       // by receiver, then by sender's position; own pieces included
   std::vector<RankTraffic> ranks;  // by position
-  // Exchanges: the mesh axes along which pieces travel, so that only ranks that differ along these need to
-  // talk; empty between meshes.
+  // The mesh axes along which pieces travel, so that only ranks that differ along these need to talk; empty
+  // between meshes.
   AxisList axes;
   std::vector<std::int32_t> rounds;  // reduce_exchange: the rounds that have pieces, ascending
 };
@@ -58,19 +58,31 @@ struct Traffic {
 // The piece of rank `from`'s old box that rank `to`'s new box holds.
 Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to);
 
-// Fills `traffic` (reusing its memory). With `only` >= 0 just the collective that this position takes part
-// in; the other ranks' entries are meaningless then.
-void find_traffic(LayoutSpace& space, const StateMove& move, Traffic& traffic, std::int32_t only = -1);
+// How many pieces an exchange has, own ones included, as far as they are fewer than `limit`. Found without listing
+// them.
+std::int64_t count_pieces(LayoutSpace& space, const StateMove& move, std::int64_t limit);
 
-// Fills `axes` of the traffic of an exchange.
-void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic);
+// Fills `traffic` (reusing its memory) for an exchange or a reduce_exchange. Its `axes` only if `with_axes`, or where
+// rounds need them.
+void find_traffic(LayoutSpace& space, const StateMove& move, bool with_axes, Traffic& traffic);
+
+// Whether every rank does the same in the move: a collective between layouts whose shards are equally large
+// everywhere, on one mesh.
+bool ranks_are_alike(const LayoutSpace& space, const StateMove& move);
+
+// Of a collective with equal counts: what each member of the group does, in the group's order. Takes time in
+// proportion to the members.
+void find_group_traffic(LayoutSpace& space, const StateMove& move, const std::vector<std::int32_t>& members,
+                        std::vector<RankTraffic>& traffic);
+// The same of one rank, in no more time than that, and in proportion to the axes alone where ranks are alike.
+RankTraffic group_traffic_of(LayoutSpace& space, const StateMove& move, std::int32_t position);
 
 // Numbers the boxes of a state: ranks with equal numbers hold the same box.
 std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32_t position);
 
 // The coordinates of a rank along the axes of the mask, as one number.
 std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
-                                 unsigned mask);
+                                 AxisMask mask);
 
 // Whether the move is one collective with equal counts on all members (as against an Exchange or local work).
 bool is_equal_count(MoveKind kind);

@@ -92,9 +92,8 @@ class MemoryModel {
       memory.gathered += numel * (width_ + gradient);
       return;
     }
-    // Two layers' parameters, and the gradients of one in 16 bits and as they are reduced.
-    const std::int64_t travelling = width_ + (workload_.gradient_dtype == workload_.dtype ? 0 : gradient);
-    memory.unsharded += of_layer * (2 * width_ + travelling);
+    // Two layers' parameters; the gradients of one as they come, and those of the layer before it as they are reduced.
+    memory.unsharded += of_layer * (2 * width_ + width_ + gradient);
   }
 
   // Of the head's weights while the loss is at work.

@@ -14,6 +14,7 @@ namespace cp::sim {
 namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+constexpr std::size_t kNoLabel = std::numeric_limits<std::size_t>::max();
 
 // Two layouts with equal keys need no move between them: every rank holds the same elements in the same
 // order, of the same contribution. A rank outside of a mesh holds nothing.
@@ -36,13 +37,15 @@ std::pair<std::string, std::string> name_of(const Layout& layout) {
 }  // namespace
 
 ExhaustiveSearch::ExhaustiveSearch(const Mesh& source, const Mesh& target, const Shape& shape, DType dtype,
-                                   const CostModel& cost, double max_memory_factor)
-    : same_mesh_(source == target), world_(source, target), max_memory_factor_(max_memory_factor) {
-  for (const Layout& layout : all_layouts(source, shape, dtype, PartialLayouts::sum))
-    layouts_.emplace_back(layout);
+                                   const CostModel& cost, double max_memory_factor, ReduceOp reduction)
+    : same_mesh_(source == target),
+      reduction_(reduction),
+      world_(source, target),
+      max_memory_factor_(max_memory_factor) {
+  for (const Layout& layout : all_layouts(source, shape, dtype, reduction)) layouts_.emplace_back(layout);
   num_sources_ = layouts_.size();
   if (!same_mesh_) {
-    for (const Layout& layout : all_layouts(target, shape, dtype, PartialLayouts::none))
+    for (const Layout& layout : all_layouts(target, shape, dtype, std::nullopt))
       layouts_.emplace_back(layout);
   }
   for (std::size_t i = 0; i < layouts_.size(); ++i) number_of_[name_of(layouts_[i].layout)] = i;
@@ -87,8 +90,7 @@ double ExhaustiveSearch::bound_bytes(std::size_t source, std::size_t target) con
 
 // A chain on its way.
 struct ExhaustiveSearch::Label {
-  std::vector<std::int64_t> sums_ps;  // by rank of the world
-  std::int64_t time_ps = 0;           // their maximum
+  std::int64_t time_ps = 0;
   std::size_t layout = 0;
   std::size_t previous = 0;         // label
   MoveKind kind = MoveKind::slice;  // that led here
@@ -100,9 +102,9 @@ class ExhaustiveSearch::Run {
  public:
   Run(const ExhaustiveSearch& search, std::size_t source, const std::vector<std::size_t>& targets,
       double bound_bytes)
-      : search_(search), targets_(targets), bound_bytes_(bound_bytes), waiting_(search.layouts_.size()) {
+      : search_(search), targets_(targets), bound_bytes_(bound_bytes), waiting_(search.layouts_.size(), kNoLabel) {
     for (const std::size_t target : targets) answers_[search.class_of_[target]] = {};
-    add_label({std::vector<std::int64_t>(search.world_.size(), 0), 0, source, 0, MoveKind::slice, false});
+    add_label({0, source, 0, MoveKind::slice, false});
     if (const auto answer = answers_.find(search.class_of_[source]); answer != answers_.end()) {
       answer->second = {0, 0, std::nullopt};
     }
@@ -169,47 +171,39 @@ class ExhaustiveSearch::Run {
   void try_as_last(std::size_t label, const Edge& edge) {
     const auto answer = answers_.find(search_.class_of_[edge.to]);
     if (answer == answers_.end() || !fits(label, edge, false)) return;
-    std::int64_t time_ps = 0;
-    for (std::size_t rank = 0; rank < edge.cost.time_ps.size(); ++rank) {
-      time_ps = std::max(time_ps, labels_[label].sums_ps[rank] + edge.cost.time_ps[rank]);
-    }
+    const std::int64_t time_ps = labels_[label].time_ps + slowest(edge);
     if (time_ps < answer->second.time_ps) answer->second = {time_ps, label, std::pair(edge.kind, edge.to)};
   }
 
   void try_as_next(std::size_t label, const Edge& edge) {
     if (!fits(label, edge, true)) return;
-    Label next{labels_[label].sums_ps, 0, edge.to, label, edge.kind, false};
-    for (std::size_t rank = 0; rank < edge.cost.time_ps.size(); ++rank) {
-      next.sums_ps[rank] += edge.cost.time_ps[rank];
-      next.time_ps = std::max(next.time_ps, next.sums_ps[rank]);
-    }
-    if (next.time_ps < slowest_answer()) add_label(std::move(next));
+    Label next{labels_[label].time_ps + slowest(edge), edge.to, label, edge.kind, false};
+    if (next.time_ps < slowest_answer()) add_label(next);
   }
 
-  static bool no_slower(const Label& a, const Label& b) {
-    return std::equal(a.sums_ps.begin(), a.sums_ps.end(), b.sums_ps.begin(), std::less_equal<>());
+  // A move is over when its slowest rank is.
+  static std::int64_t slowest(const Edge& edge) {
+    return *std::max_element(edge.cost.time_ps.begin(), edge.cost.time_ps.end());
   }
 
+  // A chain with source and temporaries at its ends differs in what it may do next from one without, but the source is
+  // nobody's next layout.
   void add_label(Label next) {
-    std::vector<std::size_t>& known = waiting_[next.layout];
-    for (const std::size_t other : known) {
-      if (no_slower(labels_[other], next)) return;
+    std::size_t& known = waiting_[next.layout];
+    if (known != kNoLabel) {
+      if (labels_[known].time_ps <= next.time_ps) return;
+      labels_[known].superseded = true;
     }
-    std::erase_if(known, [&](std::size_t other) {
-      if (!no_slower(next, labels_[other])) return false;
-      labels_[other].superseded = true;
-      return true;
-    });
-    known.push_back(labels_.size());
+    known = labels_.size();
     queue_.emplace(next.time_ps, labels_.size());
-    labels_.push_back(std::move(next));
+    labels_.push_back(next);
   }
 
   const ExhaustiveSearch& search_;
   const std::vector<std::size_t>& targets_;
   double bound_bytes_;
   std::vector<Label> labels_;                      // 0: the source
-  std::vector<std::vector<std::size_t>> waiting_;  // labels by layout
+  std::vector<std::size_t> waiting_;               // label by layout
   using Entry = std::pair<std::int64_t, std::size_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   std::map<std::size_t, Answer> answers_;  // by class

@@ -2,9 +2,8 @@
 //
 // It knows every layout of a small tensor on the meshes involved, every move between any two of them and what
 // each costs every rank (moves.h, move_costs.h), and follows all chains: no estimate guides it and no
-// candidate is left out. The time of a chain is the maximum over the ranks of each rank's SUM over the steps,
-// so a chain on its way is superseded only by one to the same layout that is no slower on any rank. Chains
-// are followed in the order of their time so far, up to that of the slowest answer.
+// candidate is left out. A move is over when its slowest rank is, and the time of a chain is the sum over its
+// moves. Chains are followed in the order of their time so far, up to that of the slowest answer.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +30,12 @@ class ExhaustiveSearch {
   };
 
   // Prepares all pairs of a source layout on one mesh and a target layout on the same mesh, or on another
-  // (equal meshes are the same). Afterwards it is immutable: any number of threads may search.
+  // (equal meshes are the same). All partial placements have the one reduction. Afterwards it is immutable: any
+  // number of threads may search.
   ExhaustiveSearch(const Mesh& source, const Mesh& target, const Shape& shape, DType dtype,
-                   const CostModel& cost, double max_memory_factor = 1);
+                   const CostModel& cost, double max_memory_factor = 1, ReduceOp reduction = ReduceOp::sum);
+
+  ReduceOp reduction() const { return reduction_; }
 
   // The source mesh's layouts, then, where it is another, those of the target mesh.
   const std::vector<Written>& layouts() const { return layouts_; }
@@ -67,6 +69,7 @@ class ExhaustiveSearch {
   void find_moves(const CostModel& cost);
 
   bool same_mesh_;
+  ReduceOp reduction_;
   MeshPair world_;
   double max_memory_factor_;
   std::vector<Written> layouts_;

@@ -39,11 +39,11 @@ std::vector<std::vector<std::vector<int>>> all_orders(const std::vector<std::vec
   return all;
 }
 
-// The choice-th placement of an axis: Replicate, Shard(0), Shard(1), ..., Partial(sum).
-Placement placement_of(std::size_t choice, std::size_t num_dims) {
+// The choice-th placement of an axis: Replicate, Shard(0), Shard(1), ..., Partial.
+Placement placement_of(std::size_t choice, std::size_t num_dims, std::optional<ReduceOp> reduction) {
   if (choice == 0) return Replicate{};
   if (choice <= num_dims) return Shard{static_cast<int>(choice) - 1, Chunked{}};
-  return Partial{ReduceOp::sum};
+  return Partial{*reduction};
 }
 
 }  // namespace
@@ -67,16 +67,17 @@ std::vector<Mesh> all_meshes(int num_ranks) {
   return all_meshes(ranks);
 }
 
-std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape, DType dtype, PartialLayouts partial) {
+std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape, DType dtype,
+                                std::optional<ReduceOp> reduction) {
   const std::size_t num_axes = static_cast<std::size_t>(mesh.num_axes());
-  const std::size_t num_choices = shape.size() + (partial == PartialLayouts::sum ? 2 : 1);
+  const std::size_t num_choices = shape.size() + (reduction ? 2 : 1);
   std::vector<Layout> layouts;
   std::vector<std::size_t> choice(num_axes, 0);
   for (bool more = true; more;) {
     std::vector<Placement> placements;
     std::vector<std::vector<int>> shard_axes(shape.size());
     for (std::size_t axis = 0; axis < num_axes; ++axis) {
-      placements.push_back(placement_of(choice[axis], shape.size()));
+      placements.push_back(placement_of(choice[axis], shape.size(), reduction));
       if (const Shard* shard = std::get_if<Shard>(&placements.back())) {
         shard_axes[static_cast<std::size_t>(shard->dim)].push_back(static_cast<int>(axis));
       }

@@ -2,7 +2,7 @@
 // legal: what the exhaustive checks run over.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "shared/base/dtype.h"
@@ -18,12 +18,11 @@ namespace cp::sim {
 std::vector<Mesh> all_meshes(const std::vector<Rank>& ranks);
 std::vector<Mesh> all_meshes(int num_ranks);  // of the ranks 0 .. num_ranks-1
 
-enum class PartialLayouts : std::uint8_t { none, sum };
-
-// All layouts of the tensor on the mesh with Chunked splits: each axis Replicate, Shard of any dimension or
-// (`sum`) Partial(sum), and for each dimension every order of the axes that shard it. 176 for a=2,b=2,c=2 and
-// three dimensions.
-std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape, DType dtype, PartialLayouts partial);
+// All layouts of the tensor on the mesh with Chunked splits: each axis Replicate, Shard of any dimension or, where a
+// reduction is given, Partial with it; and for each dimension every order of the axes that shard it. 176 for
+// a=2,b=2,c=2, three dimensions and a reduction.
+std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape, DType dtype,
+                                std::optional<ReduceOp> reduction);
 
 // Whether the tensor can go from one to the other: the target is Partial only along axes where the source is,
 // and never on another mesh.

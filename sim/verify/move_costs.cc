@@ -33,6 +33,7 @@ MoveCost cost_of(const MoveForm& form, const Written& from, const Written& to, c
   const Setting setting{from, to, world, cost};
   switch (form.kind) {
     case MoveKind::slice:
+    case MoveKind::to_partial:
       return cost_of_slice(setting);
     case MoveKind::all_reduce:
       return cost_of_all_reduce(setting, form);
@@ -44,8 +45,6 @@ MoveCost cost_of(const MoveForm& form, const Written& from, const Written& to, c
       return cost_of_exchange(setting);
     case MoveKind::reduce_exchange:
       return cost_of_reduce_exchange(setting, form);
-    case MoveKind::to_partial:
-      break;
   }
   throw InvalidInput(str("the exhaustive search does not know the move ", name(form.kind)));
 }

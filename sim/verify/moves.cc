@@ -95,6 +95,16 @@ std::optional<AxisList> reduced_axes(const AxisLists& from, const AxisLists& to)
   return reduced;
 }
 
+// Whether all that happens is that axes which replicate, or are the last to shard a dimension, become partial.
+bool becomes_partial(const AxisLists& from, const AxisLists& to) {
+  const std::optional<AxisList> finished = reduced_axes(to, from);
+  if (!finished || finished->empty()) return false;
+  const std::optional<AxisList> dropped = appended_anywhere(to.shards, from.shards);
+  return dropped && std::all_of(dropped->begin(), dropped->end(), [&](int axis) {
+           return std::find(finished->begin(), finished->end(), axis) != finished->end();
+         });
+}
+
 void add_in_every_order(MoveKind kind, AxisList axes, std::vector<MoveForm>& moves) {
   std::sort(axes.begin(), axes.end());
   do {
@@ -106,8 +116,10 @@ void add_in_every_order(MoveKind kind, AxisList axes, std::vector<MoveForm>& mov
 
 std::vector<MoveForm> moves_between(const Layout& from, const Layout& to) {
   const AxisLists old_lists = axis_lists(from), new_lists = axis_lists(to);
+  if (old_lists == new_lists) return {};
+  if (becomes_partial(old_lists, new_lists)) return {{MoveKind::to_partial, {}}};
   const std::optional<AxisList> reduced = reduced_axes(old_lists, new_lists);
-  if (!reduced || old_lists == new_lists) return {};
+  if (!reduced) return {};
   const std::optional<AxisList> added = appended_anywhere(old_lists.shards, new_lists.shards);
 
   std::vector<MoveForm> moves;

@@ -1,10 +1,11 @@
 #include "sim/verify/pair_run.h"
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "shared/base/error.h"
 #include "shared/plan/execute.h"
@@ -14,15 +15,68 @@ namespace cp::sim {
 
 namespace {
 
-using Value = std::int64_t;
+// What contributions hold, and what they make together, in the type of the tensor's elements.
+template <class Value>
+class TestData {
+ public:
+  TestData(ReduceOp op, std::int32_t num_contributions) : op_(op), count_(num_contributions) {}
 
-Value weight_of(std::int32_t contribution) {
-  Value weight = 1;
-  for (std::int32_t i = 0; i < contribution; ++i) weight *= 3;
-  return weight;
-}
+  Value of(std::int32_t element, std::int32_t contribution) const {
+    switch (op_) {
+      case ReduceOp::sum:
+        return static_cast<Value>(element + 1) * power_of_three(contribution);
+      case ReduceOp::avg:
+        return static_cast<Value>(count_) * static_cast<Value>(element + 1) * power_of_three(contribution);
+      case ReduceOp::min:
+      case ReduceOp::max:
+        return static_cast<Value>((element + 1) * count_ + (contribution + element) % count_);
+      case ReduceOp::product:
+        return static_cast<Value>(odd(element, contribution));
+    }
+    return 0;
+  }
 
-Value value_of(std::int32_t element, Value weight) { return (element + 1) * weight; }
+  Value of(std::int32_t element, const std::set<std::int32_t>& contributions) const {
+    Value result = of(element, *contributions.begin());
+    for (auto next = std::next(contributions.begin()); next != contributions.end(); ++next) {
+      const Value value = of(element, *next);
+      switch (op_) {
+        case ReduceOp::sum:
+        case ReduceOp::avg:
+          result += value;
+          break;
+        case ReduceOp::min:
+          result = std::min(result, value);
+          break;
+        case ReduceOp::max:
+          result = std::max(result, value);
+          break;
+        case ReduceOp::product:
+          result = static_cast<Value>(static_cast<std::uint64_t>(result) * static_cast<std::uint64_t>(value));
+          break;
+      }
+    }
+    return op_ == ReduceOp::avg ? result / static_cast<Value>(contributions.size()) : result;
+  }
+
+ private:
+  static Value power_of_three(std::int32_t exponent) {
+    Value power = 1;
+    for (std::int32_t i = 0; i < exponent; ++i) power *= 3;
+    return power;
+  }
+  static std::uint64_t odd(std::int32_t element, std::int32_t contribution) {
+    std::uint64_t bits = 0;
+    for (const std::int32_t part : {element, contribution}) {
+      bits = (bits + static_cast<std::uint64_t>(part) + 1) * 0x9e3779b97f4a7c15;
+      bits ^= bits >> 29;
+    }
+    return bits | 1;
+  }
+
+  ReduceOp op_;
+  std::int32_t count_;
+};
 
 std::span<const std::int32_t> elements_of(const Written& written, Rank rank) {
   if (!written.layout.mesh.contains(rank)) return {};
@@ -30,15 +84,8 @@ std::span<const std::int32_t> elements_of(const Written& written, Rank rank) {
   return written.holdings.boxes[static_cast<std::size_t>(written.holdings.box_of_rank[position])];
 }
 
-std::vector<Value> values_of(std::span<const std::int32_t> elements, Value weight) {
-  std::vector<Value> values;
-  for (const std::int32_t element : elements) values.push_back(value_of(element, weight));
-  return values;
-}
-
-// What a rank must hold of each element afterwards: the sum of the contributions that agree with it along the
-// axes that stay partial.
-Value weight_after(const Written& from, const Written& to, Rank rank) {
+// What a rank must hold the reduction of afterwards: the contributions that agree with it along the axes that stay partial.
+std::set<std::int32_t> contributions_after(const Written& from, const Written& to, Rank rank) {
   const Mesh& mesh = from.layout.mesh;
   std::set<std::int32_t> contributions;
   for (std::size_t i = 0; i < mesh.ranks().size(); ++i) {
@@ -48,25 +95,28 @@ Value weight_after(const Written& from, const Written& to, Rank rank) {
     });
     if (counts) contributions.insert(from.holdings.contribution_of_rank[i]);
   }
-  Value weight = 0;
-  for (const std::int32_t contribution : contributions) weight += weight_of(contribution);
-  return weight;
+  return contributions;
 }
 
 // One rank's part of all pairs. Its input is the same for all of them.
+template <class Value>
 class RankRunner {
  public:
   RankRunner(const ExhaustiveSearch& search, std::size_t source, Rank rank)
-      : search_(search), from_(search.layouts()[source]), rank_(rank) {
+      : search_(search),
+        from_(search.layouts()[source]),
+        rank_(rank),
+        data_(search.reduction(), from_.holdings.num_contributions) {
     if (!from_.layout.mesh.contains(rank)) return;
     const std::size_t position = static_cast<std::size_t>(from_.layout.mesh.index_of(rank));
-    input_ = values_of(elements_of(from_, rank), weight_of(from_.holdings.contribution_of_rank[position]));
+    for (const std::int32_t element : elements_of(from_, rank))
+      input_.push_back(data_.of(element, from_.holdings.contribution_of_rank[position]));
     untouched_ = input_;
   }
 
   // What is wrong with the outcome, if anything.
   std::optional<std::string> run(const CheckedPair& pair, const Plan& plan, Device& device) {
-    constexpr Value kGarbage = -0x0123456789abcdef;
+    constexpr Value kGarbage = static_cast<Value>(-0x0123456789abcdef);
     const Written& to = search_.layouts()[pair.target];
     const std::span<const std::int32_t> elements = elements_of(to, rank_);
     output_.assign(elements.size(), kGarbage);
@@ -76,9 +126,9 @@ class RankRunner {
       return str("rank ", rank_, "'s source is overwritten");
     }
     if (elements.empty()) return std::nullopt;
-    const Value weight = weight_after(from_, to, rank_);
+    const std::set<std::int32_t> contributions = contributions_after(from_, to, rank_);
     for (std::size_t i = 0; i < elements.size(); ++i) {
-      const Value expected = value_of(elements[i], weight);
+      const Value expected = data_.of(elements[i], contributions);
       if (output_[i] != expected) {
         return str("rank ", rank_, " holds ", output_[i], " at position ", i, " of its shard, not ", expected,
                    " (element ", elements[i], " of the tensor)");
@@ -95,6 +145,7 @@ class RankRunner {
   const ExhaustiveSearch& search_;
   const Written& from_;
   Rank rank_;
+  TestData<Value> data_;
   std::vector<Value> input_, untouched_, output_;
 };
 
@@ -104,13 +155,20 @@ using Complaints = std::vector<std::vector<std::optional<std::string>>>;
 Complaints run_all(const ExhaustiveSearch& search, std::span<const CheckedPair> pairs, Fabric& fabric) {
   Complaints complaints(static_cast<std::size_t>(fabric.world_size()),
                         std::vector<std::optional<std::string>>(pairs.size()));
-  fabric.run([&](Rank rank, Device& device) {
-    RankRunner runner(search, pairs.front().source, rank);
+  const auto run_rank = [&](auto runner, Rank rank, Device& device) {
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       for (const Plan& plan : pairs[i].plans) {
         if (plan.self == rank)
           complaints[static_cast<std::size_t>(rank)][i] = runner.run(pairs[i], plan, device);
       }
+    }
+  };
+  const std::size_t source = pairs.front().source;
+  fabric.run([&](Rank rank, Device& device) {
+    if (search.reduction() == ReduceOp::avg) {
+      run_rank(RankRunner<float>(search, source, rank), rank, device);
+    } else {
+      run_rank(RankRunner<std::int64_t>(search, source, rank), rank, device);
     }
   });
   return complaints;

@@ -22,8 +22,18 @@ namespace cp::sim {
 
 namespace {
 
-constexpr DType kDType = DType::i64;       // sums are exact
+// In which results are exact.
+DType dtype_for(ReduceOp reduction) { return reduction == ReduceOp::avg ? DType::f32 : DType::i64; }
+
 constexpr std::size_t kFailuresShown = 5;  // of each kind
+
+std::vector<ReduceOp> reductions_of(const VerifyRedistributeOptions& options) {
+  if (options.reductions) return *options.reductions;
+  if (options.num_ranks > 4) return {ReduceOp::sum};
+  std::vector<ReduceOp> all = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+  if (options.tensor_dims > VerifyRedistributeOptions::kMaxTensorDimsOfMeans) std::erase(all, ReduceOp::avg);
+  return all;
+}
 
 void validate(const VerifyRedistributeOptions& options) {
   const auto require = [](std::string_view what, int value, int most) {
@@ -33,8 +43,22 @@ void validate(const VerifyRedistributeOptions& options) {
                            "than exponentially; use 1 to ",
                            most));
   };
-  require("ranks", options.num_ranks, VerifyRedistributeOptions::kMaxRanks);
-  require("tensor_dims", options.tensor_dims, VerifyRedistributeOptions::kMaxTensorDims);
+  using Options = VerifyRedistributeOptions;
+  require("ranks", options.num_ranks, Options::kMaxRanks);
+  require("tensor_dims", options.tensor_dims, Options::kMaxTensorDims);
+  std::vector<ReduceOp> reductions = reductions_of(options);
+  if (reductions.empty()) throw InvalidInput("no reductions to check; use sum, avg, min, max, product");
+  const bool has_means = std::count(reductions.begin(), reductions.end(), ReduceOp::avg) > 0;
+  if (has_means && (options.num_ranks > Options::kMaxRanksOfMeans ||
+                    options.tensor_dims > Options::kMaxTensorDimsOfMeans)) {
+    throw InvalidInput(str("means over ", options.num_ranks, " ranks in ", options.tensor_dims,
+                           " dimensions are not exact in f32; use at most ", Options::kMaxRanksOfMeans,
+                           " ranks and ", Options::kMaxTensorDimsOfMeans, " dimensions, or leave avg out"));
+  }
+  std::sort(reductions.begin(), reductions.end());
+  const auto twice = std::adjacent_find(reductions.begin(), reductions.end());
+  if (twice != reductions.end())
+    throw InvalidInput(str("the reduction ", name(*twice), " comes twice; name each once"));
 }
 
 // For eight ranks and three dimensions 8x8x8 and 9x7x5.
@@ -81,6 +105,10 @@ struct Batch {
   std::size_t source = 0;
 };
 
+bool is_partial_source(const ExhaustiveSearch& search, std::size_t source) {
+  return !search.layouts()[source].holdings.partial_axes.empty();
+}
+
 // Shared by the threads.
 class Verification {
  public:
@@ -96,10 +124,12 @@ class Verification {
   VerifyRedistributeResult run() {
     parallel_for(cases_.size(), options_.num_threads, [&](std::size_t i, std::size_t) { prepare(i); });
     std::vector<Batch> batches;
-    for (const auto& search : searches_) {
-      if (!search) continue;  // stopped before
+    for (std::size_t i = 0; i < searches_.size(); ++i) {
+      const ExhaustiveSearch* search = searches_[i].get();
+      if (search == nullptr) continue;  // stopped before
       for (std::size_t source = 0; source < search->num_sources(); ++source) {
-        batches.push_back({search.get(), source});
+        if (cases_[i].partial_sources_alone && !is_partial_source(*search, source)) continue;
+        batches.push_back({search, source});
         total_ += num_targets(batches.back());
       }
     }
@@ -130,8 +160,9 @@ class Verification {
   void prepare(std::size_t i) {
     if (stopped()) return;
     const RedistributionCase& one = cases_[i];
-    searches_[i] = std::make_unique<ExhaustiveSearch>(one.source, one.target, one.shape, kDType,
-                                                      options_.cost, options_.max_memory_factor);
+    searches_[i] =
+        std::make_unique<ExhaustiveSearch>(one.source, one.target, one.shape, dtype_for(one.reduction),
+                                           options_.cost, options_.max_memory_factor, one.reduction);
   }
 
   static bool is_legal(const Batch& batch, std::size_t target) {
@@ -242,13 +273,17 @@ std::vector<RedistributionCase> redistribution_cases(const VerifyRedistributeOpt
   validate(options);
   const std::vector<Mesh> meshes = all_meshes(options.num_ranks);
   std::vector<RedistributionCase> cases;
+  const auto add = [&](const Mesh& source, const Mesh& target, const Shape& shape) {
+    for (const ReduceOp reduction : reductions_of(options))
+      cases.push_back({source, target, shape, reduction, reduction != reductions_of(options).front()});
+  };
   for (const Shape& shape : shapes_for(options.num_ranks, options.tensor_dims)) {
-    for (const Mesh& mesh : meshes) cases.push_back({mesh, mesh, shape});
+    for (const Mesh& mesh : meshes) add(mesh, mesh, shape);
     if (!options.cross_mesh.value_or(options.num_ranks <= 4)) continue;
     for (const Mesh& source : meshes) {
       for (const std::vector<Rank>& ranks : other_ranks(options.num_ranks)) {
         for (const Mesh& target : all_meshes(ranks)) {
-          if (target != source) cases.push_back({source, target, shape});
+          if (target != source) add(source, target, shape);
         }
       }
     }

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shared/base/dtype.h"
 #include "shared/base/types.h"
 #include "shared/mesh/mesh.h"
 #include "shared/redistribute/cost_model.h"
@@ -22,11 +23,16 @@ namespace cp::sim {
 
 struct VerifyRedistributeOptions {
   static constexpr int kMaxRanks = 16, kMaxTensorDims = 4;
+  // Of means, which f32 holds exactly for no more (pair_run.h).
+  static constexpr int kMaxRanksOfMeans = 8, kMaxTensorDimsOfMeans = 3;
 
   int num_ranks = 8;
   int tensor_dims = 3;
   // Also from mesh to mesh: other axes, permuted ranks, other ranks. Default: up to four ranks.
   std::optional<bool> cross_mesh;
+  // Of the partial placements, one after the other: the first with all pairs, the others with those whose source is
+  // partial. Default: all of them up to four ranks, sum alone above.
+  std::optional<std::vector<ReduceOp>> reductions;
   CostModel cost;
   double max_memory_factor = 1;
   // Asks the planner with another model than the search, to see that the comparison can fail.
@@ -65,14 +71,17 @@ struct VerifyRedistributeResult {
   } times;
 };
 
-// Throws InvalidInput for numbers of ranks or dimensions that are below 1, or above the limits.
+// Throws InvalidInput for numbers of ranks or dimensions that are below 1, or above the limits, and for no reductions or one
+// given twice.
 VerifyRedistributeResult verify_redistribute(const VerifyRedistributeOptions& options);
 
-// The pairs of meshes and the shapes that it runs over. Shapes: even (8x8x8 for eight ranks: every split
+// The pairs of meshes, the shapes and the reductions that it runs over. Shapes: even (8x8x8 for eight ranks: every split
 // comes out even) and uneven (9x7x5).
 struct RedistributionCase {
   Mesh source, target;
   Shape shape;
+  ReduceOp reduction = ReduceOp::sum;
+  bool partial_sources_alone = false;  // where another reduction has all pairs
 };
 std::vector<RedistributionCase> redistribution_cases(const VerifyRedistributeOptions& options);
 

@@ -1,4 +1,6 @@
 // Ctrl-C and the progress line.
+#include "cli/interrupt.h"
+
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -37,7 +39,9 @@ TEST(Interrupt, TerminationStopsItWith143) {
   CpsimProcess process(kLong, CpsimProcess::Terminal::standard_error);
   ASSERT_TRUE(process.wait_for_error_text("(1 s)"));
   process.signal(SIGTERM);
-  EXPECT_EQ(process.finish().exit_code, 143);
+  const Finished finished = process.finish();
+  EXPECT_EQ(finished.exit_code, 143);
+  EXPECT_THAT(finished.err, HasSubstr("cpsim: interrupted"));
 }
 
 TEST(Interrupt, AStoppedVerificationSaysHowFarItGot) {
@@ -48,6 +52,34 @@ TEST(Interrupt, AStoppedVerificationSaysHowFarItGot) {
   const Finished finished = process.finish();
   EXPECT_EQ(finished.exit_code, 130);
   EXPECT_THAT(finished.out, testing::ContainsRegex("^pairs [0-9]+, wrong 0, .*stopped before the end"));
+}
+
+// Each program says its own name, whatever the signal, and the second time where the first one is deferred.
+TEST(InterruptDeathTest, EachProgramSaysItsOwnName) {
+  for (const char* program : {"cpsim", "cprun"}) {
+    const std::string words = std::string("^\n") + program + ": interrupted\n$";
+    EXPECT_EXIT((handle_interrupts(program), raise(SIGINT)), testing::ExitedWithCode(130), words);
+    EXPECT_EXIT(
+        {
+          handle_interrupts(program);
+          raise(SIGTERM);
+        },
+        testing::ExitedWithCode(143), words);
+    EXPECT_EXIT(
+        {
+          handle_interrupts(program);
+          const InterruptScope scope;
+          raise(SIGINT);
+          if (InterruptScope::interrupted()) raise(SIGINT);
+        },
+        testing::ExitedWithCode(130), words);
+    EXPECT_EXIT(
+        {
+          handle_interrupts(program);
+          finish([] { raise(SIGINT); });
+        },
+        testing::ExitedWithCode(130), words);
+  }
 }
 
 TEST(Progress, IsShownOnATerminalAfterASecondAndWiped) {

@@ -13,6 +13,7 @@
 #include "shared/base/text.h"
 #include "shared/context_parallel/mask_slices.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
@@ -177,9 +178,10 @@ RC_GTEST_PROP(AttentionCalls, TakeEveryPairOnce, ()) {
   const std::vector<MaskSlice> slices = mask_slices(problem, q, k);
   RC_PRE(!slices.empty());
   FusedAttention with = library();
-  with.window = *rc::gen::arbitrary<bool>(), with.packed = *rc::gen::arbitrary<bool>();
-  FusedShape of = shape(*rc::gen::element(1, 2));
-  of.backward = *rc::gen::arbitrary<bool>();
+  with.window = pick("with.window", rc::gen::arbitrary<bool>()),
+  with.packed = pick("with.packed", rc::gen::arbitrary<bool>());
+  FusedShape of = shape(pick("batch", rc::gen::element(1, 2)));
+  of.backward = pick("of.backward", rc::gen::arbitrary<bool>());
   const std::vector<AttentionCall> calls = detail::cut_into_calls(slices, with, of);
   RC_LOG() << text(calls) << "\n";
   std::map<std::pair<std::int64_t, std::int64_t>, int> times;

@@ -13,16 +13,20 @@
 #include "sim/ledger/attention_ledger.h"
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
 
 // A problem that the library takes: two bytes, dims that are multiples of 8.
-AttentionProblem fused_problem(AttentionProblem problem) {
-  problem.dtype = *rc::gen::element(DType::bf16, DType::bf16, DType::f16);
-  problem.head_dim = *rc::gen::element(8, 16);
-  problem.v_head_dim = *rc::gen::element(8, 16);
-  return problem;
+AttentionProblem fused_problem(const AttentionProblem& any) {
+  return pick_case("problem with fused kernels", [any] {
+    AttentionProblem problem = any;
+    problem.dtype = *rc::gen::element(DType::bf16, DType::bf16, DType::f16);
+    problem.head_dim = *rc::gen::element(8, 16);
+    problem.v_head_dim = *rc::gen::element(8, 16);
+    return problem;
+  });
 }
 
 int count_calls(const std::vector<Plan>& plans, AttentionEngine engine) {
@@ -50,7 +54,7 @@ std::string findings(const sim::AttentionRun& run) {
 
 RC_GTEST_PROP(FusedPlans, KeepEveryLedgerAndTheTolerances, ()) {
   const AttentionProblem problem = fused_problem(*any_problem_at_all());
-  const int cp = *rc::gen::inRange(1, 7);
+  const int cp = pick("cp", rc::gen::inRange(1, 7));
   const Strategy strategy = *any_strategy(problem, cp);
   std::vector<Rank> ranks(static_cast<std::size_t>(cp));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -60,8 +64,8 @@ RC_GTEST_PROP(FusedPlans, KeepEveryLedgerAndTheTolerances, ()) {
            << ", lse " << name(request.options.lse) << "\n";
   sim::AttentionRunOptions options;
   options.backward = true;
-  options.target = gpu_target(*rc::gen::element<std::string>("sm80", "sm90", "sm100", "sm120"));
-  const sim::AttentionTestData data(problem, *rc::gen::inRange<std::uint64_t>(0, 1000));
+  options.target = gpu_target(pick("GPU", rc::gen::element<std::string>("sm80", "sm90", "sm100", "sm120")));
+  const sim::AttentionTestData data(problem, pick("seed", rc::gen::inRange<std::uint64_t>(0, 1000)));
   RC_ASSERT(findings(sim::run_attention(data, request, options)) == "");
 }
 
@@ -69,7 +73,7 @@ RC_GTEST_PROP(FusedPlans, KeepEveryLedgerAndTheTolerances, ()) {
 RC_GTEST_PROP(FusedPlans, WithoutAFormAreTheHosts, ()) {
   AttentionProblem problem = *any_problem();
   problem.head_dim = 12;
-  const int cp = *rc::gen::inRange(1, 5);
+  const int cp = pick("cp", rc::gen::inRange(1, 5));
   std::vector<Rank> ranks(static_cast<std::size_t>(cp));
   std::iota(ranks.begin(), ranks.end(), 0);
   const AttentionRequest request{problem, ranks, *any_strategy(problem, cp), true};

@@ -5,29 +5,35 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "tests/support/any_case.h"
+
 namespace cp {
 namespace {
 
 // Runs that lie in [0, length): of any length, stride and count.
 IndexSet any_rows(std::int64_t length) {
-  IndexSet rows;
-  for (int runs = *rc::gen::inRange(0, 4); runs > 0; --runs) {
-    const std::int64_t run = *rc::gen::inRange<std::int64_t>(1, length + 1);
-    const std::int64_t begin = *rc::gen::inRange<std::int64_t>(0, length - run + 1);
-    const std::int64_t stride = run + *rc::gen::inRange<std::int64_t>(0, 5);
-    const std::int64_t most = (length - begin - run) / stride + 1;
-    rows.push_back({begin, run, stride, *rc::gen::inRange<std::int64_t>(1, most + 1)});
-  }
-  return rows;
+  return pick_case("rows", [=] {
+    IndexSet rows;
+    for (int runs = *rc::gen::inRange(0, 4); runs > 0; --runs) {
+      const std::int64_t run = *rc::gen::inRange<std::int64_t>(1, length + 1);
+      const std::int64_t begin = *rc::gen::inRange<std::int64_t>(0, length - run + 1);
+      const std::int64_t stride = run + *rc::gen::inRange<std::int64_t>(0, 5);
+      const std::int64_t most = (length - begin - run) / stride + 1;
+      rows.push_back({begin, run, stride, *rc::gen::inRange<std::int64_t>(1, most + 1)});
+    }
+    return rows;
+  });
 }
 
 RC_GTEST_PROP(PairCounts, AreSumsOfAllowedKeys, ()) {
   AttentionProblem problem;
   problem.causal = true;
-  problem.q_len = *rc::gen::inRange<std::int64_t>(1, 40),
-  problem.kv_len = *rc::gen::inRange<std::int64_t>(1, 40);
-  if (*rc::gen::arbitrary<bool>()) problem.window = *rc::gen::inRange<std::int64_t>(1, 50);
-  if (*rc::gen::arbitrary<bool>()) problem.query_offset = *rc::gen::inRange<std::int64_t>(-45, 46);
+  problem.q_len = pick("problem.q_len", rc::gen::inRange<std::int64_t>(1, 40)),
+  problem.kv_len = pick("problem.kv_len", rc::gen::inRange<std::int64_t>(1, 40));
+  if (pick("whether problem.window", rc::gen::arbitrary<bool>()))
+    problem.window = pick("problem.window", rc::gen::inRange<std::int64_t>(1, 50));
+  if (pick("whether problem.query_offset", rc::gen::arbitrary<bool>()))
+    problem.query_offset = pick("problem.query_offset", rc::gen::inRange<std::int64_t>(-45, 46));
   const auto allowed = [&](std::int64_t query, std::int64_t key) {
     const KeyInterval keys = allowed_keys(problem, query);
     return keys.begin <= key && key < keys.end;

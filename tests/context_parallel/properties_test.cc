@@ -14,6 +14,7 @@
 #include "sim/run/attention_tolerance.h"
 #include "tests/context_parallel/finite_differences.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
@@ -49,14 +50,14 @@ Computed compute(const sim::AttentionTestData& data, const On& on, bool backward
 
 On any_ranks(const AttentionProblem& problem) {
   On on;
-  on.cp = *rc::gen::inRange(1, 7);
+  on.cp = pick("cp", rc::gen::inRange(1, 7));
   on.strategy = *any_strategy(problem, on.cp);
   RC_LOG() << to_string(problem) << " documents " << documents_text(problem) << " on " << on.cp << " by "
            << to_string(on.strategy) << "\n";
   return on;
 }
 
-std::uint64_t any_seed() { return *rc::gen::inRange<std::uint64_t>(0, 1000); }
+std::uint64_t any_seed() { return pick("seed", rc::gen::inRange<std::uint64_t>(0, 1000)); }
 
 // ---- comparing ----
 
@@ -184,7 +185,8 @@ RC_GTEST_PROP(AttentionProperties, PermutedDocumentsHavePermutedResults, ()) {
   std::vector<std::size_t> sequence(documents);
   std::iota(sequence.begin(), sequence.end(), 0u);
   for (std::size_t i = documents; i > 1; --i)
-    std::swap(sequence[i - 1], sequence[*rc::gen::inRange<std::size_t>(0, i)]);
+    std::swap(sequence[i - 1],
+              sequence[pick("document that changes places", rc::gen::inRange<std::size_t>(0, i))]);
   AttentionProblem permuted = problem;
   permuted.cu_seqlens = {0};
   std::vector<std::size_t> order;  // of rows; padding stays
@@ -259,7 +261,7 @@ RC_GTEST_PROP(AttentionProperties, KeysThatAQueryDoesNotSeeChangeNoBitOfIt, ()) 
   RC_PRE(problem.kv_len > 0);
   const sim::AttentionTestData data(problem, any_seed());
   sim::AttentionValues changed{data.q(), data.k(), data.v(), data.dout()};
-  const std::int64_t key = *rc::gen::inRange<std::int64_t>(0, problem.kv_len);
+  const std::int64_t key = pick("key", rc::gen::inRange<std::int64_t>(0, problem.kv_len));
   const auto change = [&](Values& tensor, std::int64_t dim) {
     for (std::size_t i = 0; i < tensor.size(); ++i) {
       if (static_cast<std::int64_t>(i) / dim % problem.kv_len == key) tensor[i] = 5 - 3 * tensor[i];
@@ -366,7 +368,7 @@ RC_GTEST_PROP(AttentionProperties, GradientsAreDifferencesOfTheForward, ()) {
   const auto forward = [&](const sim::AttentionValues& at) {
     return bounded(compute(sim::AttentionTestData(problem, at), on, false), Of::out);
   };
-  const Input input = *rc::gen::element(Input::q, Input::k, Input::v);
+  const Input input = pick("input", rc::gen::element(Input::q, Input::k, Input::v));
   const Direction direction = *any_direction(problem, input);
   const Difference found = central_difference(problem, values, direction, forward);
   const Difference gradient = along(direction, bounded(computed, input == Input::q   ? Of::dq

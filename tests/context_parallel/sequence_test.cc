@@ -16,6 +16,7 @@
 #include "sim/run/redistribute_run.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/placement/split_generator.h"
+#include "tests/support/any_case.h"
 #include "tests/support/shard_data.h"
 
 namespace cp::testing {
@@ -307,23 +308,31 @@ struct AnySequence {
   }
 };
 
+void showValue(const AnySequence& sequence, std::ostream& out) {
+  out << to_string(sequence.whole) << ", dim " << sequence.dim << ", ring '" << sequence.axes.ring
+      << "', ulysses '" << sequence.axes.ulysses << "'";
+}
+
 AnySequence any_sequence(DType dtype) {
-  const MeshAxis ring{"ring", *any_int(1, 4)}, ulysses{"ulysses", *any_int(1, 3)};
-  std::vector<Rank> ranks =
-      *rc::gen::unique<std::vector<Rank>>(idx(ring.size * ulysses.size), any_int(0, 15));
-  const bool ulysses_inner = *rc::gen::arbitrary<bool>();
-  const Mesh mesh = ulysses_inner ? Mesh({ring, ulysses}, ranks) : Mesh({ulysses, ring}, ranks);
-  const int num_dims = *any_int(1, 5);
-  Shape shape;
-  for (int i = 0; i < num_dims; ++i) shape.push_back(*any_int(1, 3));
-  const int dim = *any_int(0, num_dims - 1);
-  shape[idx(dim)] = *any_int(0, 30);
-  AnySequence sequence{make_layout(mesh, {Replicate{}, Replicate{}}, shape, dtype), {"ring", "ulysses"}, dim};
-  if (*rc::gen::arbitrary<bool>()) sequence.dim -= num_dims;
-  const int absent = *any_int(0, 3);
-  if (absent == 0) sequence.axes.ring.clear();
-  if (absent == 1) sequence.axes.ulysses.clear();
-  return sequence;
+  return pick_case("sequence", [=] {
+    const MeshAxis ring{"ring", *any_int(1, 4)}, ulysses{"ulysses", *any_int(1, 3)};
+    std::vector<Rank> ranks =
+        *rc::gen::unique<std::vector<Rank>>(idx(ring.size * ulysses.size), any_int(0, 15));
+    const bool ulysses_inner = *rc::gen::arbitrary<bool>();
+    const Mesh mesh = ulysses_inner ? Mesh({ring, ulysses}, ranks) : Mesh({ulysses, ring}, ranks);
+    const int num_dims = *any_int(1, 5);
+    Shape shape;
+    for (int i = 0; i < num_dims; ++i) shape.push_back(*any_int(1, 3));
+    const int dim = *any_int(0, num_dims - 1);
+    shape[idx(dim)] = *any_int(0, 30);
+    AnySequence sequence{
+        make_layout(mesh, {Replicate{}, Replicate{}}, shape, dtype), {"ring", "ulysses"}, dim};
+    if (*rc::gen::arbitrary<bool>()) sequence.dim -= num_dims;
+    const int absent = *any_int(0, 3);
+    if (absent == 0) sequence.axes.ring.clear();
+    if (absent == 1) sequence.axes.ulysses.clear();
+    return sequence;
+  });
 }
 
 Balance any_balance() {
@@ -335,11 +344,13 @@ Balance any_balance() {
 }
 
 Split any_ring_split(const AnySequence& sequence) {
-  AttentionProblem problem = problem_of(sequence.length());
-  problem.causal = *rc::gen::arbitrary<bool>();
-  if (*rc::gen::arbitrary<bool>()) problem.cu_seqlens = random_cuts(problem.q_len, *any_int(0, 5));
-  const Mesh& mesh = sequence.whole.mesh;
-  return sequence_split(problem, any_balance(), mesh.axis_size(mesh.axis_index("ring")));
+  return pick_case("split", [=] {
+    AttentionProblem problem = problem_of(sequence.length());
+    problem.causal = *rc::gen::arbitrary<bool>();
+    if (*rc::gen::arbitrary<bool>()) problem.cu_seqlens = random_cuts(problem.q_len, *any_int(0, 5));
+    const Mesh& mesh = sequence.whole.mesh;
+    return sequence_split(problem, any_balance(), mesh.axis_size(mesh.axis_index("ring")));
+  });
 }
 
 Shards run_scaled(const Redistribution& planned, double scale, const Shards& inputs) {
@@ -350,7 +361,8 @@ Shards run_scaled(const Redistribution& planned, double scale, const Shards& inp
 }
 
 RC_GTEST_PROP(SequenceProperty, UnshardingAShardGivesTheTensor, ()) {
-  const AnySequence sequence = any_sequence(*rc::gen::element(DType::f32, DType::i64, DType::bf16));
+  const AnySequence sequence =
+      any_sequence(pick("dtype", rc::gen::element(DType::f32, DType::i64, DType::bf16)));
   const Split ring_split = any_ring_split(sequence);
   const std::vector<SequenceBuffer> buffers = {{sequence.whole, sequence.dim}};
   const SequenceMove in = shard_buffers(buffers, sequence.axes, ring_split).front();

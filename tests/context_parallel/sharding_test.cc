@@ -13,6 +13,7 @@
 
 #include "shared/context_parallel/mask_slices.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
@@ -222,7 +223,7 @@ TEST(AttentionSharding, CostBalancesDocuments) {
 
 RC_GTEST_PROP(AttentionSharding, EveryRowAndHeadIsComputedOnce, ()) {
   const AttentionProblem problem = *any_problem_at_all();
-  const int cp = *rc::gen::inRange(1, 9);
+  const int cp = pick("cp", rc::gen::inRange(1, 9));
   const Strategy strategy = *any_strategy(problem, cp);
   const AttentionSharding sharding(problem, cp, strategy);
   std::set<std::pair<std::int64_t, std::int64_t>> at_home, computed;
@@ -264,7 +265,7 @@ TEST(AttentionSharding, EntriesWithDocumentsOfTheirOwnAreSplitAlike) {
 
 RC_GTEST_PROP(AttentionSharding, HomeLayoutHoldsTheHomeRows, ()) {
   const AttentionProblem problem = *any_problem_at_all();
-  const int cp = *rc::gen::inRange(1, 9);
+  const int cp = pick("cp", rc::gen::inRange(1, 9));
   const Strategy strategy = *any_strategy(problem, cp);
   const AttentionSharding sharding(problem, cp, strategy);
   std::vector<Rank> ranks(static_cast<std::size_t>(cp));

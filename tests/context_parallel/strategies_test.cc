@@ -11,6 +11,7 @@
 #include "shared/base/text.h"
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
@@ -148,24 +149,24 @@ TEST(AttentionStrategies, BatchEntriesWithDocumentsOfTheirOwnEqualOneDevice) {
 
 RC_GTEST_PROP(AttentionStrategies, AnyLegalProblemOnAnyStrategyEqualsOneDevice, ()) {
   const AttentionProblem problem = *any_problem_at_all();
-  const int cp = *rc::gen::inRange(1, 9);
+  const int cp = pick("cp", rc::gen::inRange(1, 9));
   const Strategy strategy = *any_strategy(problem, cp);
   const AttentionOptions options = *any_options();
   RC_LOG() << to_string(problem) << " documents " << documents_text(problem) << " on " << cp << " by "
            << to_string(strategy) << ", " << to_string(options.gradients) << ", lse " << name(options.lse)
            << "\n";
-  const sim::AttentionTestData data(problem, *rc::gen::arbitrary<std::uint64_t>());
+  const sim::AttentionTestData data(problem, pick("seed", rc::gen::arbitrary<std::uint64_t>()));
   RC_ASSERT(run_findings(data, cp, strategy, options) == "");
 }
 
 RC_GTEST_PROP(AttentionStrategies, ARefusedOnesAlternativeRunsAndIsExact, ()) {
   AttentionProblem problem = *any_problem();
-  const int cp = *rc::gen::inRange(1, 7);
+  const int cp = pick("cp", rc::gen::inRange(1, 7));
   Strategy strategy = *any_strategy(problem, cp);
-  strategy.ulysses_degree = *rc::gen::inRange(-1, 12);
-  strategy.inner_ring = *rc::gen::inRange(0, 5);
-  if (*rc::gen::inRange(0, 4) == 0) problem.dropout = 0.1;
-  if (*rc::gen::inRange(0, 4) == 0) problem.dtype = DType::i32;
+  strategy.ulysses_degree = pick("strategy.ulysses_degree", rc::gen::inRange(-1, 12));
+  strategy.inner_ring = pick("strategy.inner_ring", rc::gen::inRange(0, 5));
+  if (pick("whether problem.dropout", rc::gen::inRange(0, 4)) == 0) problem.dropout = 0.1;
+  if (pick("whether problem.dtype", rc::gen::inRange(0, 4)) == 0) problem.dtype = DType::i32;
   const auto refusal = refuse(problem, cp, strategy);
   RC_PRE(refusal.has_value());
   RC_LOG() << refusal->reason << "\n";

@@ -21,7 +21,12 @@ void FaultyJob::wait_for_fault() {
 
 void FaultyJob::finish(std::optional<Clock::time_point> since) {
   end_ = program_.finish(30s);
-  check(end_.when - since.value_or(note().second) < kTimeout + kGrace + kSlack, "ended late");
+  if (!since) {
+    const std::optional<Note> noted = note();
+    check(noted.has_value(), "no fault was noted, so nobody knows whether it ended in time");
+    if (noted) since = noted->when;
+  }
+  if (since) check(end_.when - *since < kTimeout + kGrace + kSlack, "ended late");
   // What is left when the launcher itself was killed is about to be killed; else there is nothing.
   const bool launcher_died = end_.exit_code == 128 + SIGKILL && name_.ends_with("launcher");
   check(within(launcher_died ? 2s : 0s, [&] { return program_.processes().empty(); }), "left processes");
@@ -47,17 +52,25 @@ void FaultyJob::check_one_cause() {
 
 std::string FaultyJob::report() const {
   if (wrong_.empty()) return "";
-  const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(end_.when - note().second);
-  return str(name_, ": ", wrong_, "exit code ", end_.exit_code, " after ", late.count(), " ms\n", end_.out,
-             end_.err);
+  std::string after;
+  if (const std::optional<Note> noted = note()) {
+    const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(end_.when - noted->when);
+    after = str(" ", late.count(), " ms after the fault");
+  }
+  return str(name_, ": ", wrong_, "exit code ", end_.exit_code, after, "\n", end_.out, end_.err);
 }
 
-std::pair<std::string, FaultyJob::Clock::time_point> FaultyJob::note() const {
+std::string FaultyJob::fault_pid() const {
+  const std::optional<Note> noted = note();
+  return noted ? noted->pid : "of nobody";
+}
+
+std::optional<FaultyJob::Note> FaultyJob::note() const {
   std::istringstream in(program_.read("note"));
   std::string pid;
   std::int64_t nanoseconds = 0;
-  in >> pid >> nanoseconds;
-  return {pid, Clock::time_point(std::chrono::nanoseconds(nanoseconds))};
+  if (!(in >> pid >> nanoseconds)) return std::nullopt;
+  return Note{pid, Clock::time_point(std::chrono::nanoseconds(nanoseconds))};
 }
 
 }  // namespace cp::testing

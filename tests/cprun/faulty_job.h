@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "shared/base/text.h"
 #include "tests/cprun/program.h"
@@ -23,11 +22,11 @@ class FaultyJob {
 
   Program& program() { return program_; }
   void wait_for_fault();
-  std::string fault_pid() const { return note().first; }  // of the process that misbehaved
+  std::string fault_pid() const;  // of the process that misbehaved; "of nobody" when none did
 
   using Clock = std::chrono::steady_clock;
-  // Waits until it ends, and checks what holds for every job: in time after the fault, or after `since`, no process left, the port
-  // free.
+  // Waits until it ends, and checks what holds for every job: in time after the fault, which must have been noted, or after
+  // `since`, no process left, the port free.
   void finish(std::optional<Clock::time_point> since = {});
 
   // What does not hold goes to the report; checks of what it said come after finish().
@@ -39,7 +38,11 @@ class FaultyJob {
   std::string report() const;  // empty when nothing was wrong
 
  private:
-  std::pair<std::string, Clock::time_point> note() const;
+  struct Note {
+    std::string pid;
+    Clock::time_point when;
+  };
+  std::optional<Note> note() const;  // nothing before the fault
 
   std::string name_, wrong_;
   std::uint16_t port_;

@@ -12,6 +12,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "tests/fully_shard/hsdp_runs.h"
+#include "tests/support/any_case.h"
 #include "tests/support/messages.h"
 
 namespace cp::testing {
@@ -142,6 +143,59 @@ TEST(HsdpDistributed, PartialGradientsAreAddedUpOverTheirAxesToo) {
   EXPECT_THAT(calls_of(whole.reduce_plan(0, {})), ElementsAre("reduce_scatter 0/2", "all_reduce 0/4"));
 }
 
+// Data parallelism over several axes of either kind: each of them is part of the reduction, whatever their order in mesh and options.
+TEST(HsdpDistributed, GradientsAreReducedOverEveryReplicateAxis) {
+  const auto reduces = [](const char* mesh, const HsdpOptions& options, Part part) {
+    return calls_of(
+        HsdpParam(replicated_layout(Mesh::parse(mesh), {8}, DType::f32), options).reduce_plan(0, {part}));
+  };
+  struct Row {
+    const char* mesh;
+    const char *scatter, *all_reduce;  // groups of rank 0
+  };
+  const Row rows[] = {{"r=2,q=2,s=2", "0/1", "0/2/4/6"},
+                      {"q=2,s=2,r=2", "0/2", "0/1/4/5"},
+                      {"s=2,r=2,q=2", "0/4", "0/1/2/3"},
+                      {"r=2,s=2,q=3", "0/3", "0/1/2/6/7/8"}};
+  for (const Row& row : rows) {
+    for (const std::vector<std::string>& replicate :
+         {std::vector<std::string>{"r", "q"}, std::vector<std::string>{"q", "r"}}) {
+      HsdpOptions options = sum_over({"s"}, replicate);
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+        SCOPED_TRACE(str(row.mesh, " over ", join(replicate), " with ", name(op)));
+        options.reduce = op;
+        const std::string scatter = str("reduce_scatter ", row.scatter),
+                          all_reduce = str("all_reduce ", row.all_reduce);
+        EXPECT_THAT(reduces(row.mesh, options, Part::both), ElementsAre(scatter, all_reduce));
+        EXPECT_THAT(reduces(row.mesh, options, Part::scatter), ElementsAre(scatter));
+        EXPECT_THAT(reduces(row.mesh, options, Part::all_reduce), ElementsAre(all_reduce));
+      }
+    }
+  }
+  // Two of each, and a parameter that is too small to be split.
+  HsdpOptions options = sum_over({"s", "c"}, {"r", "q"}, {"t", "u"});
+  const char* const mesh = "r=2,s=2,t=2,q=2,c=2,u=2";
+  EXPECT_THAT(
+      reduces(mesh, options, Part::both),
+      ElementsAre("reduce_scatter 0/2/16/18", "all_reduce 0/1/4/5/8/9/12/13/32/33/36/37/40/41/44/45"));
+  options.reduce = ReduceOp::avg;
+  EXPECT_THAT(reduces(mesh, options, Part::all_reduce),
+              ElementsAre("all_reduce 0/4/32/36", "all_reduce 0/1/8/9"));
+  options.reduce = ReduceOp::sum, options.partial.clear(), options.min_numel = 9;
+  EXPECT_THAT(reduces(mesh, options, Part::both),
+              ElementsAre("all_reduce 0/2/4/6/16/18/20/22/32/34/36/38/48/50/52/54"));
+}
+
+TEST(HsdpLayouts, AnAliasOfReplicateAxesStandsForAllOfThem) {
+  const std::vector<std::string> both = {"pod", "node"};
+  const Mesh mesh = Mesh::parse("pod=2,node=2,s=2").flatten(both, "replicas");
+  const HsdpParam param(replicated_layout(mesh, {8}, DType::f32), sum_over({"s"}, {"replicas"}));
+  EXPECT_EQ(text(param.gradient()), "P(sum),P(sum),P(sum) f32");
+  EXPECT_EQ(text(param.scattered()), "P(sum),P(sum),S(0) f32");
+  EXPECT_THAT(param.all_reduce_axes(), ElementsAre(0, 1));
+  EXPECT_THAT(calls_of(param.reduce_plan(1, {})), ElementsAre("reduce_scatter 0/1", "all_reduce 1/3/5/7"));
+}
+
 // ---- groups ----
 
 // A mesh of any ranks and what is asked of it.
@@ -150,27 +204,76 @@ struct AnyParam {
   HsdpOptions options;
 };
 
-AnyParam any_param() {
+void showValue(const AnyParam& any, std::ostream& out) {
+  const HsdpOptions& options = any.options;
+  out << placements_to_string(any.layout) << " of " << join(any.layout.shape, "x") << " "
+      << name(any.layout.dtype) << " on " << any.layout.mesh.to_string() << ": shard " << join(options.shard)
+      << " along " << options.shard_dim << " " << to_string(options.split) << ", replicate "
+      << join(options.replicate) << ", partial " << join(options.partial) << ", reduce "
+      << name(options.reduce) << ", min_numel " << options.min_numel;
+  if (options.param_dtype) out << ", param_dtype " << name(*options.param_dtype);
+  if (options.reduce_dtype) out << ", reduce_dtype " << name(*options.reduce_dtype);
+}
+
+// Two axes of each kind that data parallelism knows, in any order of the mesh.
+AnyParam make_param() {
   const auto size = [] { return *rc::gen::inRange(1, 4); };
-  const std::vector<MeshAxis> axes = {
-      {"r", size()}, {"s", size()}, {"c", *rc::gen::inRange(1, 3)}, {"t", *rc::gen::inRange(1, 3)}};
-  const int world = axes[0].size * axes[1].size * axes[2].size * axes[3].size;
+  const auto pair = [] { return *rc::gen::inRange(1, 3); };
+  std::vector<MeshAxis> axes = {{"r", size()}, {"q", pair()}, {"s", pair()}, {"c", pair()}, {"t", pair()}};
+  std::mt19937 shuffle(*rc::gen::arbitrary<std::uint32_t>());
+  // The tensor-parallel axis, which the placements below name, stays last.
+  std::shuffle(axes.begin(), axes.end() - 1, shuffle);
+  int world = 1;
+  for (const MeshAxis& axis : axes) world *= axis.size;
   std::vector<Rank> ranks(static_cast<std::size_t>(world));
   for (int i = 0; i < world; ++i) ranks[static_cast<std::size_t>(i)] = i;
-  std::mt19937 shuffle(*rc::gen::arbitrary<std::uint32_t>());
   std::shuffle(ranks.begin(), ranks.end(), shuffle);
   const Shape shape = {*rc::gen::inRange<std::int64_t>(0, 14), *rc::gen::inRange<std::int64_t>(1, 6)};
-  const char* tensor_parallel = *rc::gen::element("R,R,R,R", "R,R,R,S(0)", "R,R,R,S(1)");
-  HsdpOptions options = sum_over({"s", "c"}, {"r"});
+  const char* tensor_parallel = *rc::gen::element("R,R,R,R,R", "R,R,R,R,S(0)", "R,R,R,R,S(1)");
+  HsdpOptions options = sum_over({"s", "c"}, {"r", "q"});
+  if (*rc::gen::arbitrary<bool>()) options.replicate = {"q", "r"};
   if (*rc::gen::arbitrary<bool>()) options.shard = {"c", "s"};
   if (*rc::gen::arbitrary<bool>()) options.shard = {"s"};
-  if (tensor_parallel == std::string("R,R,R,R") && *rc::gen::arbitrary<bool>()) options.partial = {"t"};
+  if (tensor_parallel == std::string("R,R,R,R,R")) {
+    options.partial =
+        *rc::gen::elementOf(std::vector<std::vector<std::string>>{{}, {"t"}, {"c", "t"}, {"t", "c"}});
+    if (options.partial.size() > 1) options.shard = {"s"};  // c adds up here
+  }
   options.shard_dim = *rc::gen::inRange(-1, 2);
   if (*rc::gen::arbitrary<bool>()) options.split = Balanced{};
   options.min_numel = *rc::gen::element<std::int64_t>(0, 20);
   if (*rc::gen::arbitrary<bool>()) options.param_dtype = DType::bf16;
   if (*rc::gen::arbitrary<bool>()) options.reduce_dtype = DType::f32;
   return {parse_layout(tensor_parallel, Mesh(axes, ranks), shape, DType::f32), options};
+}
+
+AnyParam any_param() { return *rc::gen::exec(make_param); }
+
+// The table of hsdp_param.h, axis by axis from the options alone.
+RC_GTEST_PROP(HsdpLayouts, AreThoseOfTheTable, ()) {
+  const AnyParam any = any_param();
+  const HsdpParam param(any.layout, any.options);
+  const HsdpOptions& options = any.options;
+  const bool splits = any.layout.shape[0] * any.layout.shape[1] >= options.min_numel;
+  const auto names = [](const std::vector<std::string>& list, const MeshAxis& axis) {
+    return axis.size > 1 && std::count(list.begin(), list.end(), axis.name) > 0;
+  };
+  for (std::size_t i = 0; i < any.layout.placements.size(); ++i) {
+    const MeshAxis& axis = any.layout.mesh.axes()[i];
+    const bool is_split = splits && names(options.shard, axis), is_partial = names(options.partial, axis),
+               sees_data = names(options.shard, axis) || names(options.replicate, axis);
+    const Placement whole = any.layout.placements[i];
+    const Placement gradient = sees_data    ? Placement(Partial{options.reduce})
+                               : is_partial ? Placement(Partial{ReduceOp::sum})
+                                            : whole;
+    RC_ASSERT(std::holds_alternative<Shard>(param.sharded().placements[i]) ==
+              (is_split || std::holds_alternative<Shard>(whole)));
+    RC_ASSERT(param.unsharded().placements[i] == whole);
+    RC_ASSERT(param.gradient().placements[i] == gradient);
+    RC_ASSERT(param.accumulated().placements[i] == gradient);
+    RC_ASSERT(param.scattered().placements[i] == (is_split ? param.sharded().placements[i] : gradient));
+    RC_ASSERT(param.reduced().placements[i] == param.sharded().placements[i]);
+  }
 }
 
 // The groups of the mesh along the axes on which two layouts differ, without those of one rank.
@@ -258,7 +361,7 @@ TEST(HsdpErrors, SayWhatIsWrong) {
 RC_GTEST_PROP(HsdpData, IsWhatTheLayoutsSay, ()) {
   const AnyParam any = any_param();
   const HsdpParam param(any.layout, any.options);
-  const auto seed = *rc::gen::arbitrary<std::uint32_t>();
+  const auto seed = pick("seed", rc::gen::arbitrary<std::uint32_t>());
   const auto value = [&](std::int64_t element) { return small_integer(seed, element, 0, 100); };
   const auto plans = [&](const auto& plan) { return plans_of(any.layout, plan); };
 
@@ -266,10 +369,11 @@ RC_GTEST_PROP(HsdpData, IsWhatTheLayoutsSay, ()) {
                                           {{"shard", make_shards(param.sharded(), value)}});
   RC_ASSERT(unsharded.at("parameter") == make_shards(param.unsharded(), value));
 
-  // At most 3 * 3 * 2 * 2 contributions of two gradients below 4: sums that bf16 holds.
+  // At most 3 * 2 * 2 * 2 * 2 contributions of two gradients of at most 2: sums that bf16 holds.
+  constexpr std::int64_t kMost = 2;
   const auto gradient = [&](int micro_batch) {
     return make_shards(param.gradient(), [&, micro_batch](std::int64_t element, std::int64_t contribution) {
-      return small_integer(seed + 1 + static_cast<std::uint64_t>(micro_batch), element, contribution, 3);
+      return small_integer(seed + 1 + static_cast<std::uint64_t>(micro_batch), element, contribution, kMost);
     });
   };
   const std::int64_t contributions = num_contributions(param.gradient());
@@ -278,7 +382,7 @@ RC_GTEST_PROP(HsdpData, IsWhatTheLayoutsSay, ()) {
       double sum = 0;
       for (int m = first; m <= last; ++m) {
         for (std::int64_t c = 0; c < contributions; ++c) {
-          sum += small_integer(seed + 1 + static_cast<std::uint64_t>(m), element, c, 3);
+          sum += small_integer(seed + 1 + static_cast<std::uint64_t>(m), element, c, kMost);
         }
       }
       return sum;

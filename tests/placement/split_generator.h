@@ -13,6 +13,7 @@
 
 #include "shared/base/types.h"
 #include "shared/placement/split.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 
@@ -109,26 +110,28 @@ inline InnerSplit random_inner_split() {
 
 // A split of any kind that divides a list of `length` of a dimension of `dim_size` among `parts`.
 inline Split random_split(std::int64_t length, std::int64_t dim_size, int parts) {
-  switch (*rc::gen::inRange(0, 5)) {
-    case 4: {
-      const auto block = *rc::gen::inRange<std::int64_t>(1, 6);
-      Dealt dealt{block, {}};
-      for (std::int64_t begin = 0; begin < length; begin += block) {
-        dealt.owners.push_back(*rc::gen::inRange<std::int64_t>(0, parts));
+  return pick_case("split", [=]() -> Split {
+    switch (*rc::gen::inRange(0, 5)) {
+      case 4: {
+        const auto block = *rc::gen::inRange<std::int64_t>(1, 6);
+        Dealt dealt{block, {}};
+        for (std::int64_t begin = 0; begin < length; begin += block) {
+          dealt.owners.push_back(*rc::gen::inRange<std::int64_t>(0, parts));
+        }
+        return dealt;
       }
-      return dealt;
+      case 0: {
+        std::vector<std::int64_t> sizes = random_cuts(length, parts - 1);
+        std::adjacent_difference(sizes.begin(), sizes.end(), sizes.begin());
+        sizes.erase(sizes.begin());
+        return Sized{sizes};
+      }
+      case 1:
+        return PerSequence{random_cuts(dim_size, *rc::gen::inRange(0, 6)), random_inner_split()};
+      default:
+        return std::visit([](const auto& rule) { return Split(rule); }, random_inner_split());
     }
-    case 0: {
-      std::vector<std::int64_t> sizes = random_cuts(length, parts - 1);
-      std::adjacent_difference(sizes.begin(), sizes.end(), sizes.begin());
-      sizes.erase(sizes.begin());
-      return Sized{sizes};
-    }
-    case 1:
-      return PerSequence{random_cuts(dim_size, *rc::gen::inRange(0, 6)), random_inner_split()};
-    default:
-      return std::visit([](const auto& rule) { return Split(rule); }, random_inner_split());
-  }
+  });
 }
 
 }  // namespace cp

@@ -12,6 +12,7 @@
 #include "shared/base/error.h"
 #include "tests/placement/index_set_generator.h"
 #include "tests/placement/split_generator.h"
+#include "tests/support/any_case.h"
 #include "tests/support/messages.h"
 
 namespace cp {
@@ -90,8 +91,9 @@ TEST(Split, PerSequenceOverManyDocumentsOfAListOfManyRuns) {
 }
 
 RC_GTEST_PROP(Split, PartsAgreeWithDealingElements, ()) {
-  const auto dim_size = *rc::gen::inRange<std::int64_t>(0, 60);
-  const int outer_parts = *rc::gen::inRange(1, 6), parts = *rc::gen::inRange(1, 6);
+  const auto dim_size = pick("dim_size", rc::gen::inRange<std::int64_t>(0, 60));
+  const int outer_parts = pick("outer_parts", rc::gen::inRange(1, 6)),
+            parts = pick("parts", rc::gen::inRange(1, 6));
   const Split outer = random_split(dim_size, dim_size, outer_parts);
   for (int o = 0; o < outer_parts; ++o) {
     const IndexSet list = split_part(outer, index_range(0, dim_size), outer_parts, o);
@@ -106,9 +108,9 @@ RC_GTEST_PROP(Split, PartsAgreeWithDealingElements, ()) {
 }
 
 RC_GTEST_PROP(Split, RangesAgreeWithParts, ()) {
-  const auto begin = *rc::gen::inRange<std::int64_t>(0, 20),
-             end = begin + *rc::gen::inRange<std::int64_t>(0, 40);
-  const int parts = *rc::gen::inRange(1, 7), index = *rc::gen::inRange(0, parts);
+  const auto begin = pick("begin", rc::gen::inRange<std::int64_t>(0, 20)),
+             end = begin + pick("length", rc::gen::inRange<std::int64_t>(0, 40));
+  const int parts = pick("parts", rc::gen::inRange(1, 7)), index = pick("index", rc::gen::inRange(0, parts));
   const Split split = random_split(end - begin, end, parts);
   const std::optional<IndexRange> range = split_range(split, {begin, end}, parts, index);
   const bool makes_ranges = std::holds_alternative<Chunked>(split) ||
@@ -173,7 +175,7 @@ TEST(Split, TextForms) {
 }
 
 RC_GTEST_PROP(Split, TextRoundTrips, ()) {
-  const Split split = random_split(30, 40, *rc::gen::inRange(1, 5));
+  const Split split = random_split(30, 40, pick("parts", rc::gen::inRange(1, 5)));
   RC_ASSERT(parse_split(to_string(split)) == split);
 }
 

@@ -6,7 +6,14 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "tests/support/any_case.h"
+
 namespace cp {
+
+void showValue(const Block& block, std::ostream& out) {
+  out << block.size_bytes << " bytes from " << block.first << " to " << block.last << ", aligned to "
+      << block.alignment << ", anchor " << static_cast<int>(block.anchor);
+}
 namespace {
 
 Block block(std::int64_t size_bytes, Position first, Position last, Anchor anchor = Anchor::any) {
@@ -98,17 +105,19 @@ TEST(Arena, UnorderedBlocksNeverShare) {
 }
 
 std::vector<Block> random_blocks(bool anchors) {
-  const auto draw = [](int begin, int end) {
-    return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end));
-  };
-  std::vector<Block> blocks;
-  for (int n = draw(0, 25); n > 0; --n) {
-    const Position first = draw(0, 30);
-    blocks.push_back(block(draw(0, 60), first, first + draw(0, 8),
-                           anchors ? static_cast<Anchor>(draw(0, 3)) : Anchor::any));
-    blocks.back().alignment = std::int64_t{1} << draw(0, 5);
-  }
-  return blocks;
+  return pick_case("blocks", [=] {
+    const auto draw = [](int begin, int end) {
+      return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end));
+    };
+    std::vector<Block> blocks;
+    for (int n = draw(0, 25); n > 0; --n) {
+      const Position first = draw(0, 30);
+      blocks.push_back(block(draw(0, 60), first, first + draw(0, 8),
+                             anchors ? static_cast<Anchor>(draw(0, 3)) : Anchor::any));
+      blocks.back().alignment = std::int64_t{1} << draw(0, 5);
+    }
+    return blocks;
+  });
 }
 
 RC_GTEST_PROP(Arena, BlocksThatLiveTogetherAreDisjoint, ()) {
@@ -128,7 +137,7 @@ RC_GTEST_PROP(Arena, AnchorsNeverCost, ()) {
 // The promise that the redistribution planner's memory bound rests on.
 RC_GTEST_PROP(Arena, AChainThatAlternatesFillsTheGreatestLiveSumExactly, ()) {
   const auto draw = [](int begin, int end) {
-    return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end));
+    return pick("size", rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end)));
   };
   std::vector<Block> blocks;
   Position at = 0;

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "tests/support/any_case.h"
+
 namespace cp {
 namespace {
 
@@ -36,13 +38,13 @@ TEST(ByteRanges, StridedViewsAreAsFewRangesAsPossible) {
 }
 
 RC_GTEST_PROP(ByteRanges, CoverTheBytesOfEveryElement, ()) {
-  const auto dims = *rc::gen::inRange<std::size_t>(0, 5);
+  const auto dims = pick("dims", rc::gen::inRange<std::size_t>(0, 5));
   View view{0, 0, {}, {}, {}};
   for (std::size_t i = 0; i < dims; ++i) {
-    view.shape.push_back(*rc::gen::inRange<std::int64_t>(0, 5));
-    view.strides.push_back(*rc::gen::inRange<std::int64_t>(0, 12));
+    view.shape.push_back(pick("size of the next dimension", rc::gen::inRange<std::int64_t>(0, 5)));
+    view.strides.push_back(pick("its stride", rc::gen::inRange<std::int64_t>(0, 12)));
   }
-  const auto element_bytes = *rc::gen::element<std::int64_t>(1, 2, 4);
+  const auto element_bytes = pick("element_bytes", rc::gen::element<std::int64_t>(1, 2, 4));
   std::set<std::int64_t> starts = {3};
   for (std::size_t i = 0; i < dims; ++i) {
     std::set<std::int64_t> finer;
@@ -69,23 +71,23 @@ RC_GTEST_PROP(ByteRanges, CoverTheBytesOfEveryElement, ()) {
 
 // Against a state for each byte: what is seen, and what is kept.
 RC_GTEST_PROP(ByteMap, DoesAsAStateForEachByte, ()) {
-  const auto size = *rc::gen::inRange<std::int64_t>(1, 40);
+  const auto size = pick("size", rc::gen::inRange<std::int64_t>(1, 40));
   ByteMap map;
   map.reset(size, {.owner = 5});
   std::vector<ByteMap::State> model(static_cast<std::size_t>(size), ByteMap::State{.owner = 5});
-  const auto visits = *rc::gen::inRange<int>(0, 30);
+  const auto visits = pick("visits", rc::gen::inRange<int>(0, 30));
   for (int n = 0; n < visits; ++n) {
     Ranges ranges;
     for (std::int64_t byte = 0; byte < size; ++byte) {
-      if (!*rc::gen::weightedElement<bool>({{2, false}, {1, true}})) continue;
+      if (!pick("whether continue", rc::gen::weightedElement<bool>({{2, false}, {1, true}}))) continue;
       if (!ranges.empty() && ranges.back().end == byte) {
         ++ranges.back().end;
       } else {
         ranges.push_back({byte, byte + 1});
       }
     }
-    const auto writer = *rc::gen::inRange<std::int32_t>(0, 3);
-    const bool stops = *rc::gen::inRange(0, 5) == 0;
+    const auto writer = pick("writer", rc::gen::inRange<std::int32_t>(0, 3));
+    const bool stops = pick("stops", rc::gen::inRange(0, 5)) == 0;
     const std::vector<ByteMap::State> before = model;
     std::vector<std::int64_t> seen;
     try {

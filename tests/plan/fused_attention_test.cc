@@ -6,6 +6,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 namespace {
@@ -67,14 +68,15 @@ TEST(FusedForm, DocumentsInAnyOrderWithTheirLengths) {
 
 // The form says the same about each pair of query and key as the slices do.
 RC_GTEST_PROP(FusedForm, AllowsTheSlicesPairs, ()) {
-  const auto count = *rc::gen::inRange(1, 4);
+  const auto count = pick("count", rc::gen::inRange(1, 4));
   std::vector<MaskSlice> slices;
   std::int64_t q_len = 0, k_len = 0;
-  const std::int64_t window = *rc::gen::inRange<std::int64_t>(1, 6);
+  const std::int64_t window = pick("window", rc::gen::inRange<std::int64_t>(1, 6));
   for (int i = 0; i < count; ++i) {
-    const auto q = *rc::gen::inRange<std::int64_t>(1, 6), k = *rc::gen::inRange<std::int64_t>(1, 8);
-    const auto kind = *rc::gen::element(Kind::full, Kind::causal, Kind::window);
-    const auto diagonal = *rc::gen::element<std::int64_t>(0, k - q, k - 1);
+    const auto q = pick("q", rc::gen::inRange<std::int64_t>(1, 6)),
+               k = pick("k", rc::gen::inRange<std::int64_t>(1, 8));
+    const auto kind = pick("kind", rc::gen::element(Kind::full, Kind::causal, Kind::window));
+    const auto diagonal = pick("diagonal", rc::gen::element<std::int64_t>(0, k - q, k - 1));
     slices.push_back(slice(q_len, q, k_len, k, kind, diagonal, kind == Kind::window ? window : 0));
     q_len += q;
     k_len += k;

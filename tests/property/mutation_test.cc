@@ -13,6 +13,7 @@
 #include "tests/property/example_plans.h"
 #include "tests/property/plan_mutations.h"
 #include "tests/property/reference_interpreter.h"
+#include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
@@ -90,8 +91,8 @@ TEST(PlanMutation, ExamplesAreCorrect) {
 }
 
 RC_GTEST_PROP(PlanMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
-  const auto example = *rc::gen::inRange<std::size_t>(0, examples().size());
-  const auto kind = *rc::gen::inRange<std::size_t>(0, std::size(kMutationKinds));
+  const auto example = pick("example", rc::gen::inRange<std::size_t>(0, examples().size()));
+  const auto kind = pick("kind", rc::gen::inRange<std::size_t>(0, std::size(kMutationKinds)));
   const std::optional<Trial> trial = attempt(examples()[example], kMutationKinds[kind].first, seed);
   RC_PRE(trial.has_value());
   RC_LOG() << examples()[example].name << ": " << trial->mutation.text << ": " << trial->explanation << "\n";

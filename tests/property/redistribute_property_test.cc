@@ -21,6 +21,7 @@
 #include "sim/run/redistribute_run.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/property/plan_mutations.h"
+#include "tests/support/any_case.h"
 #include "tests/support/layout_generators.h"
 #include "tests/support/shard_data.h"
 #include "tests/support/values.h"
@@ -97,7 +98,8 @@ double named_factor(const Infeasible& error) {
 // A factor below 1 is kept too, or refused with the smallest factor that works.
 RC_GTEST_PROP(RedistributeProperty, TightMemoryIsKeptOrRefusedWithTheFactorThatWorks, ()) {
   RedistributeCase request = *any_case();
-  request.options.max_memory_factor = *rc::gen::element(0.05, 0.25, 0.5, 0.75);
+  request.options.max_memory_factor =
+      pick("request.options.max_memory_factor", rc::gen::element(0.05, 0.25, 0.5, 0.75));
   try {
     const Redistribution planned = plan_of(request);
     const double limit =
@@ -147,7 +149,7 @@ std::optional<std::vector<Move>> random_chain(const RedistributeCase& request) {
   detail::State at = space.source();
   for (int left = *any_int(1, 4); !space.equivalent(at, space.target()); --left) {
     std::vector<detail::StateMove> all, candidates;
-    detail::list_candidates(space, at, request.options, all);
+    detail::list_candidates(space, at, *rc::gen::element(detail::Breadth::all, detail::Breadth::towards_target), all);
     const auto kind = static_cast<MoveKind>(*any_int(0, static_cast<int>(MoveKind::to_partial)));
     for (const detail::StateMove& move : all) {
       if (left <= 1 ? move.to == space.target() : move.kind == kind) candidates.push_back(move);
@@ -157,7 +159,7 @@ std::optional<std::vector<Move>> random_chain(const RedistributeCase& request) {
     const int chosen = *any_int(0, static_cast<int>(candidates.size()) - 1);
     const detail::StateMove& move = candidates[static_cast<std::size_t>(chosen)];
     moves.push_back({move.kind,
-                     {move.axes.begin(), move.axes.end()},
+                     space.mesh_axes(move.from.side, move.axes),
                      space.layout_of(move.from),
                      space.layout_of(move.to)});
     at = move.to;
@@ -367,7 +369,7 @@ RC_GTEST_PROP(RedistributeProperty, EachContributionArrivesExactlyOnce, ()) {
 
 RC_GTEST_PROP(RedistributeProperty, FullTensorOfARedistributedTensorIsTheTensor, ()) {
   const RedistributeCase request = *any_case({.casts = false, .tight = false, .max_ranks = 8});
-  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
+  const auto seed = pick("seed", rc::gen::arbitrary<std::uint64_t>());
   const bool product = reduction(request.source) == ReduceOp::product;
   // Multiples of all numbers of ranks that a mean may be over, so small that f32 holds their products.
   const ElementValue value = [&](std::int64_t element, std::int64_t c) {
@@ -408,7 +410,7 @@ RC_GTEST_PROP(RedistributeProperty, FullTensorOfARedistributedTensorIsTheTensor,
 
 RC_GTEST_PROP(RedistributeProperty, ThereAndBackIsTheIdentity, ()) {
   RedistributeCase request = *any_case({.partials = Partials::none, .tight = false});
-  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
+  const auto seed = pick("seed", rc::gen::arbitrary<std::uint64_t>());
   const Shards source =
       make_shards(request.source, [&](std::int64_t element) { return small_integer(seed, element, 0, 120); });
   const Shards there = run_plans(lower_all(plan_of(request)), source);
@@ -422,7 +424,7 @@ RC_GTEST_PROP(RedistributeProperty, ThereAndBackIsTheIdentity, ()) {
 RC_GTEST_PROP(RedistributeProperty, GradientIsTheTranspose, ()) {
   const RedistributeCase request =
       *any_case({.partials = Partials::linear, .casts = false, .tight = false, .max_ranks = 8});
-  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
+  const auto seed = pick("seed", rc::gen::arbitrary<std::uint64_t>());
   const auto values = [&](std::uint64_t salt) -> ElementValue {
     return [=](std::int64_t element, std::int64_t c) { return small_integer(seed + salt, element, c, 5); };
   };
@@ -561,7 +563,7 @@ RedistributeCase integer_case(RedistributeCase request) {
 // alone must find it. A plan that it passes runs to its end on the fabric, with one result.
 RC_GTEST_PROP(RedistributeMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
   const RedistributeCase request = integer_case(*any_case({.max_ranks = 8}));
-  const auto kind = *rc::gen::inRange<std::size_t>(0, std::size(kMutationKinds));
+  const auto kind = pick("kind", rc::gen::inRange<std::size_t>(0, std::size(kMutationKinds)));
   const std::optional<Trial> trial = attempt(request, kMutationKinds[kind].first, seed);
   RC_PRE(trial.has_value());
   RC_LOG() << trial->mutation.text << "\n";

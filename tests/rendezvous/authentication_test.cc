@@ -76,6 +76,69 @@ TEST(Session, FramesThatWereAlteredRepeatedReflectedOrLeftOutDoNotOpen) {
   EXPECT_EQ(server.open(second), "second");
 }
 
+TEST(Authentication, TextsAreEqualInLengthAndEveryByte) {
+  const std::string text(runtime::kMacBytes, 'm');
+  EXPECT_TRUE(runtime::equal_in_constant_time(text, text));
+  EXPECT_TRUE(runtime::equal_in_constant_time("", ""));
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::string other = text;
+    other[i] ^= 1;
+    EXPECT_FALSE(runtime::equal_in_constant_time(text, other)) << i;
+    EXPECT_FALSE(runtime::equal_in_constant_time(text, text.substr(0, i))) << i;
+    EXPECT_FALSE(runtime::equal_in_constant_time(text.substr(0, i), text)) << i;
+  }
+}
+
+// A prefix of the right MAC, down to none; the right one with more behind it; one with any bit of any byte changed. None of them
+// takes the frame's number.
+TEST(Session, OpensWithTheWholeMacAlone) {
+  const Handshake handshake = complete_handshake();
+  Session rank(kToken, handshake, Side::rank), server(kToken, handshake, Side::server);
+  const auto frame = rank.seal("first");
+  ASSERT_EQ(frame.mac().size(), runtime::kMacBytes);
+  const auto expect_closed = [&](const std::string& mac, const std::string& what) {
+    auto other = frame;
+    other.set_mac(mac);
+    EXPECT_THROW(server.open(other), runtime::AuthenticationError) << what;
+  };
+  for (std::size_t size = 0; size < runtime::kMacBytes; ++size) {
+    expect_closed(frame.mac().substr(0, size), str("the first ", size, " bytes"));
+    expect_closed(frame.mac().substr(runtime::kMacBytes - size), str("the last ", size, " bytes"));
+    expect_closed(frame.mac().substr(0, size) + std::string(runtime::kMacBytes - size, '\0'),
+                  str("the first ", size, " bytes, then zeros"));
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string mac = frame.mac();
+      mac[size] = static_cast<char>(mac[size] ^ (1 << bit));
+      expect_closed(mac, str("bit ", bit, " of byte ", size));
+    }
+  }
+  expect_closed(frame.mac() + '\0', "one byte more");
+  expect_closed(frame.mac() + frame.mac(), "twice");
+  EXPECT_EQ(server.open(frame), "first");
+}
+
+TEST(Session, SealsTheWholeMessage) {
+  const Handshake handshake = complete_handshake();
+  Session rank(kToken, handshake, Side::rank), server(kToken, handshake, Side::server);
+  const std::string message = "a message";
+  const auto frame = rank.seal(message);
+  const auto expect_closed = [&](const std::string& text) {
+    auto other = frame;
+    other.set_message(text);
+    EXPECT_THROW(server.open(other), runtime::AuthenticationError) << text;
+  };
+  for (std::size_t size = 0; size < message.size(); ++size) {
+    expect_closed(message.substr(0, size));
+    std::string other = message;
+    other[size] ^= 1;
+    expect_closed(other);
+  }
+  expect_closed(message + '\0');
+  expect_closed(std::string(8, '\0') +
+                message);  // the number of a frame lies before its message in what is sealed
+  EXPECT_EQ(server.open(frame), message);
+}
+
 // Whatever the two sides do not agree on, nothing opens.
 TEST(Session, DependsOnEveryPartOfTheHandshake) {
   const Handshake handshake = complete_handshake();
@@ -90,7 +153,7 @@ TEST(Session, DependsOnEveryPartOfTheHandshake) {
   };
   EXPECT_TRUE(opens(kToken, handshake));
   EXPECT_FALSE(opens("another token, as long", handshake));
-  std::vector<Handshake> others(8, handshake);
+  std::vector<Handshake> others(14, handshake);
   others[0].protocol_version++;
   others[1].job_id += "x";
   others[2].rank++;
@@ -99,6 +162,14 @@ TEST(Session, DependsOnEveryPartOfTheHandshake) {
   others[5].pid++;
   others[6].rank_nonce[0] ^= 1;
   others[7].server_nonce[0] ^= 1;
+  others[8].rank_nonce.pop_back();
+  others[9].server_nonce.pop_back();
+  others[10].job_id.pop_back();
+  others[11].host.clear();
+  // The same bytes, cut elsewhere.
+  others[12].server_nonce.insert(0, 1, others[12].rank_nonce.back());
+  others[12].rank_nonce.pop_back();
+  std::swap(others[13].rank_nonce, others[13].server_nonce);
   for (const Handshake& other : others) EXPECT_FALSE(opens(kToken, other)) << &other - others.data();
 }
 

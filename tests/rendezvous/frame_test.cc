@@ -6,6 +6,7 @@
 
 #include "runtime/errors.h"
 #include "tests/rendezvous/job.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 namespace {
@@ -25,13 +26,14 @@ TEST(Frame, LengthIsLittleEndianAndCountsTheFrameAlone) {
 }
 
 RC_GTEST_PROP(Frame, ComesOutWhateverPiecesItCameInBy, ()) {
-  const auto texts = *rc::gen::container<std::vector<std::string>>(rc::gen::arbitrary<std::string>());
+  const auto texts =
+      pick("texts", rc::gen::container<std::vector<std::string>>(rc::gen::arbitrary<std::string>()));
   std::string bytes;
   for (const std::string& text : texts) bytes += runtime::encode_frame(frame_of(text));
   FrameParser parser;
   std::vector<std::string> out;
   while (!bytes.empty()) {
-    const auto size = *rc::gen::inRange<std::size_t>(1, bytes.size() + 1);
+    const auto size = pick("size", rc::gen::inRange<std::size_t>(1, bytes.size() + 1));
     parser.feed(bytes.substr(0, size));
     bytes.erase(0, size);
     while (const auto frame = parser.next()) out.push_back(frame->message());

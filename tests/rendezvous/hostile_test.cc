@@ -141,6 +141,58 @@ TEST_F(Hostile, RepeatedAndAlteredFramesEndTheJob) {
   }
 }
 
+// Of the seal of a join, and of a later frame, nothing may be missing, and nothing follow.
+TEST_F(Hostile, PartsOfASealAreNoSeal) {
+  const auto cut = [](proto::RendezvousFrame frame, std::size_t size) {
+    frame.mutable_mac()->resize(size, 'm');
+    return runtime::encode_frame(frame);
+  };
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{1}, runtime::kMacBytes - 1, runtime::kMacBytes + 1}) {
+    RawPeer stranger(server_.port());
+    auto handshake = handshake_of(0, 2);
+    stranger.send(testing::hello_of(handshake));
+    const auto challenge = stranger.receive();
+    ASSERT_TRUE(challenge);
+    handshake.server_nonce = runtime::parse_message(challenge->message()).challenge().nonce();
+    runtime::Session session(kToken, handshake, runtime::Side::rank);
+    proto::RendezvousMessage message;
+    message.mutable_join();
+    stranger.send(cut(session.seal(message.SerializeAsString()), size));
+    const auto answer = stranger.receive();
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(runtime::parse_message(answer->message()).refusal().code(), 15) << size;
+    EXPECT_TRUE(stranger.is_closed());
+
+    RendezvousServer server(server_options(2));
+    RawPeer rank(server.port());
+    rank.join(handshake_of(0, 2), kToken);
+    ASSERT_TRUE(rank.receive());
+    rank.send(cut(rank.session->seal(heartbeat().SerializeAsString()), size));
+    EXPECT_TRUE(rank.is_closed());
+    ASSERT_TRUE(testing::soon([&] { return server.first_failure().has_value(); }));
+    EXPECT_EQ(server.first_failure()->code, ExitCode::authentication) << size;
+  }
+  expect_job_works();
+}
+
+TEST_F(Hostile, NoncesHaveOneSize) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, runtime::kNonceBytes - 1,
+                                 runtime::kNonceBytes + 1, std::size_t{4000}}) {
+    RawPeer peer(server_.port());
+    auto handshake = handshake_of(0, 2);
+    handshake.rank_nonce.resize(size, 'n');
+    peer.send(testing::hello_of(handshake));
+    const auto frame = peer.receive();
+    ASSERT_TRUE(frame);
+    const auto refusal = runtime::parse_message(frame->message()).refusal();
+    EXPECT_EQ(refusal.code(), 14) << size;
+    EXPECT_THAT(refusal.reason(), HasSubstr("a nonce of the wrong size")) << size;
+    EXPECT_TRUE(peer.is_closed());
+  }
+  expect_job_works();
+}
+
 TEST_F(Hostile, ARankThatKnowsTheTokenCannotSendWhatIsNoMessage) {
   RawPeer rank(server_.port());
   rank.join(handshake_of(0, 2), kToken);

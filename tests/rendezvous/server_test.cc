@@ -5,7 +5,9 @@
 #include <arpa/inet.h>
 #include <atomic>
 #include <fcntl.h>
+#include <functional>
 #include <netinet/in.h>
+#include <optional>
 #include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
@@ -230,37 +232,108 @@ TEST_F(Refusal, AnotherVersion) {
   EXPECT_TRUE(peer.is_closed());
 }
 
-TEST_F(Refusal, AServerThatDoesNotKnowTheToken) {
-  auto options = server_options(2);
-  // A server that lets everybody in, and so must guess its seal: a listener that answers with garbage.
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(listen(listener, 1), 0);
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  options_.port = ntohs(address.sin_port);
-  std::thread impostor([&] {
-    const int connection = accept(listener, nullptr, nullptr);
-    proto::RendezvousMessage challenge, welcome;
-    challenge.mutable_challenge()->set_nonce(std::string(runtime::kNonceBytes, 'n'));
-    welcome.mutable_welcome()->set_heartbeat_timeout_ms(1000);
-    proto::RendezvousFrame first, second;
-    first.set_message(challenge.SerializeAsString());
-    second.set_message(welcome.SerializeAsString());
-    second.set_mac(std::string(runtime::kMacBytes, 'm'));
-    const std::string bytes = runtime::encode_frame(first) + runtime::encode_frame(second);
-    EXPECT_EQ(send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-    char rest[4096];
-    while (recv(connection, rest, sizeof rest, 0) > 0) {
+// What listens instead of the job's server: it answers one hello with `nonce`, and then with what `welcome` makes of the seal that
+// the job's server would use.
+class Impostor {
+ public:
+  using Welcome = std::function<void(proto::RendezvousFrame& sealed)>;
+  Impostor(std::string nonce, Welcome welcome) : nonce_(std::move(nonce)), welcome_(std::move(welcome)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    CP_INVARIANT(bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     listen(listener_, 1) == 0 &&
+                     getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0,
+                 "no port on the loopback interface");
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { answer(); });
+  }
+  ~Impostor() {
+    thread_.join();
+    close(listener_);
+  }
+  Impostor(const Impostor&) = delete;
+  Impostor& operator=(const Impostor&) = delete;
+  std::uint16_t port() const { return port_; }
+
+ private:
+  void answer() {
+    const int connection = accept(listener_, nullptr, nullptr);
+    runtime::FrameParser parser;
+    std::optional<proto::RendezvousFrame> first;
+    char bytes[4096];
+    for (ssize_t count = 1; !first && count > 0;) {
+      count = recv(connection, bytes, sizeof bytes, 0);
+      if (count > 0) parser.feed({bytes, static_cast<std::size_t>(count)}), first = parser.next();
+    }
+    if (first) {
+      const auto hello = runtime::parse_message(first->message()).hello();
+      runtime::Session session(testing::kToken,
+                               {.protocol_version = hello.protocol_version(),
+                                .job_id = hello.job_id(),
+                                .rank = hello.rank(),
+                                .world_size = hello.world_size(),
+                                .host = hello.host(),
+                                .pid = hello.pid(),
+                                .rank_nonce = hello.nonce(),
+                                .server_nonce = nonce_},
+                               runtime::Side::server);
+      proto::RendezvousMessage challenge, message;
+      challenge.mutable_challenge()->set_nonce(nonce_);
+      message.mutable_welcome()->set_heartbeat_timeout_ms(1000);
+      proto::RendezvousFrame plain, sealed = session.seal(message.SerializeAsString());
+      plain.set_message(challenge.SerializeAsString());
+      welcome_(sealed);
+      const std::string out = runtime::encode_frame(plain) + runtime::encode_frame(sealed);
+      EXPECT_EQ(send(connection, out.data(), out.size(), MSG_NOSIGNAL), static_cast<ssize_t>(out.size()));
+    }
+    while (recv(connection, bytes, sizeof bytes, 0) > 0) {
     }
     close(connection);
-  });
-  EXPECT_THAT(refusal(options_), AllOf(HasSubstr("15: "), HasSubstr("does not know the token of job 'job'")));
-  impostor.join();
-  close(listener);
+  }
+
+  std::string nonce_;
+  Welcome welcome_;
+  int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+// It lets everybody in, and so must guess its seal; or has seen a part of the right one.
+TEST_F(Refusal, AServerThatDoesNotKnowTheToken) {
+  const auto welcomed_with = [&](const Impostor::Welcome& welcome) {
+    const Impostor impostor(std::string(runtime::kNonceBytes, 'n'), welcome);
+    options_.port = impostor.port();
+    return refusal(options_);
+  };
+  EXPECT_EQ(welcomed_with([](proto::RendezvousFrame&) {}), "");  // the seal itself would do
+  const auto refused = AllOf(HasSubstr("15: "), HasSubstr("does not know the token of job 'job'"));
+  EXPECT_THAT(welcomed_with([](proto::RendezvousFrame& sealed) {
+                sealed.set_mac(std::string(runtime::kMacBytes, 'm'));
+              }),
+              refused);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, runtime::kMacBytes - 1}) {
+    EXPECT_THAT(welcomed_with([&](proto::RendezvousFrame& sealed) { sealed.mutable_mac()->resize(size); }),
+                refused)
+        << size;
+  }
+  EXPECT_THAT(welcomed_with([](proto::RendezvousFrame& sealed) { sealed.mutable_mac()->push_back('m'); }),
+              refused);
+  EXPECT_THAT(
+      welcomed_with([](proto::RendezvousFrame& sealed) { sealed.mutable_message()->push_back('\0'); }),
+      refused);
+}
+
+TEST_F(Refusal, AServerWhoseNonceHasTheWrongSize) {
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{1}, runtime::kNonceBytes - 1, runtime::kNonceBytes + 1}) {
+    const Impostor impostor(std::string(size, 'n'), [](proto::RendezvousFrame&) {});
+    options_.port = impostor.port();
+    EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr("is no rendezvous"),
+                                         HasSubstr("a nonce of the wrong size")))
+        << size;
+  }
 }
 
 TEST(RendezvousOptions, AreChecked) {

@@ -14,6 +14,7 @@
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/property/plan_mutations.h"
 #include "tests/sim/attention_ledger_defects.h"
+#include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
@@ -27,22 +28,23 @@ std::vector<Rank> first_ranks(int cp) {
 // Any slice of any plan, dropped, doubled or moved: found unless what is computed stays the same.
 RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsEveryChangeOfASlice, ()) {
   const AttentionProblem problem = *any_problem();
-  const int cp = *rc::gen::inRange(1, 6);
+  const int cp = pick("cp", rc::gen::inRange(1, 6));
   const Strategy strategy = *any_strategy(problem, cp);
-  const AttentionRequest request{problem, first_ranks(cp), strategy, *rc::gen::arbitrary<bool>()};
-  const AttentionPass pass = *rc::gen::element(AttentionPass::forward, AttentionPass::backward);
+  const AttentionRequest request{problem, first_ranks(cp), strategy,
+                                 pick("keep_for_backward", rc::gen::arbitrary<bool>())};
+  const AttentionPass pass = pick("pass", rc::gen::element(AttentionPass::forward, AttentionPass::backward));
   std::vector<Plan> plans = attention_plans(request, pass);
   RC_ASSERT(look(request, pass, plans).nothing());
 
   std::vector<Damage> damages;
-  const std::int64_t by = *rc::gen::element(-2, -1, 1, 2);
+  const std::int64_t by = pick("by", rc::gen::element(-2, -1, 1, 2));
   for (const SliceChange& change : {drop_slice(), repeat_slice(), move_slice(by, 0), move_slice(0, by),
                                     resize_slice(by, 0), resize_slice(0, by), move_diagonal(by)}) {
     const std::vector<Damage> more = change_slices(plans, change, {"computed query"});
     damages.insert(damages.end(), more.begin(), more.end());
   }
   RC_PRE(!damages.empty());
-  const Damage& damage = *rc::gen::elementOf(damages);
+  const Damage& damage = pick("damage", rc::gen::elementOf(damages));
   damage.apply();
   const Found found = look(request, pass, plans);
   RC_LOG() << to_string(problem) << " by " << to_string(strategy) << " on " << cp
@@ -87,12 +89,12 @@ std::optional<std::string> damage_meaning(std::vector<Plan>& plans, std::mt19937
 // are wrong. The converse does not hold: rows that nobody needs may be anything.
 RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsWhateverMakesResultsWrong, (std::uint64_t seed)) {
   const AttentionProblem problem = *any_problem();
-  const int cp = *rc::gen::inRange(1, 5);
+  const int cp = pick("cp", rc::gen::inRange(1, 5));
   const AttentionRequest request{problem, first_ranks(cp), *any_strategy(problem, cp), true};
   std::vector<Plan> forward = attention_plans(request, AttentionPass::forward);
   std::vector<Plan> backward = attention_plans(request, AttentionPass::backward);
   std::mt19937_64 random(seed);
-  const bool in_backward = *rc::gen::arbitrary<bool>();
+  const bool in_backward = pick("in_backward", rc::gen::arbitrary<bool>());
   const std::optional<std::string> damage = damage_meaning(in_backward ? backward : forward, random);
   RC_PRE(damage.has_value());
   sim::AttentionRunOptions options;

@@ -16,6 +16,7 @@
 #include "sim/cluster/read_software.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/estimate.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -138,10 +139,12 @@ TEST(Calibrate, ErrorsOfCollectivesSayWhatIsWrong) {
 
 RC_GTEST_PROP(CalibrateProperty, EveryMeasuredSizeIsPredictedAsMeasured, ()) {
   const Cluster old = find_cluster("h800", 4);
-  const int nodes = *rc::gen::inRange(1, 5), gpus = nodes * *rc::gen::inRange(2, 9);
+  const int nodes = pick("nodes", rc::gen::inRange(1, 5)),
+            gpus = nodes * pick("gpus", rc::gen::inRange(2, 9));
   std::vector<std::pair<double, double>> times;
-  const int sizes = *rc::gen::inRange(1, 8);
-  for (int i = 0; i < sizes; ++i) times.emplace_back(1024 << (3 * i), *rc::gen::inRange(1, 1000000));
+  const int sizes = pick("sizes", rc::gen::inRange(1, 8));
+  for (int i = 0; i < sizes; ++i)
+    times.emplace_back(1024 << (3 * i), pick("microseconds", rc::gen::inRange(1, 1000000)));
   const NcclOutput output = output_of("", gpus, nodes, 2 * (1 - 1.0 / gpus), times);
   const Calibration calibration = calibrate(old, nccl_curves("all_reduce", output, "t.txt", 0, 0, old));
   RC_ASSERT(calibration.fits.at(0).after.worst <= 1e-9);

@@ -19,6 +19,7 @@
 #include "sim/timeline/trace_arguments.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/sim/traced_replays.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -141,12 +142,12 @@ TEST(ChromeTrace, StreamsAreBusyAsLongAsTheTimelineSays) {
 RC_GTEST_PROP(ChromeTrace, AnyAttentionIsDrawnAsTheTimelineSays, ()) {
   AttentionRequest request;
   request.problem = *cp::testing::any_problem();
-  const int cp = *rc::gen::inRange(1, 5);
+  const int cp = pick("cp", rc::gen::inRange(1, 5));
   request.strategy = *cp::testing::any_strategy(request.problem, cp);
   for (Rank rank = 0; rank < cp; ++rank) request.ranks.push_back(rank);
   Replays replays;
-  replays.add("pass",
-              attention_plans(request, *rc::gen::element(AttentionPass::forward, AttentionPass::backward)));
+  replays.add("pass", attention_plans(request, pick("pass", rc::gen::element(AttentionPass::forward,
+                                                                             AttentionPass::backward))));
   expect_busy_times(events_of(text_of(replays)), replays.timeline(), cp);
 }
 

@@ -12,6 +12,7 @@
 #include "sim/cluster/cluster_fields.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/presets/embedded.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -200,17 +201,19 @@ TEST(ClusterText, FilesAreRead) {
 // Any finite double comes back bit for bit.
 RC_GTEST_PROP(ClusterText, RandomClustersComeBackAsTheyWere, ()) {
   Cluster cluster = find_cluster("generic");
-  const auto share = [] { return (*rc::gen::inRange(0, 1 << 30) + 1) / double{1 << 30}; };
+  const auto share = [] {
+    return (pick("share of 2^30", rc::gen::inRange(0, 1 << 30)) + 1) / double{1 << 30};
+  };
   for_each_number(cluster, [&](const std::string& field, auto& number, const Range& range, Need) {
     if constexpr (std::is_same_v<std::remove_reference_t<decltype(number)>, double>) {
       if (field == "gpu.usable_memory_gib" || field.starts_with("node.nvlink")) return;
       number = range.low + share() * (range.high - range.low);
       if (field == "gpu.memory_gib") number += cluster.gpu.usable_memory_gib;
-      set_source(cluster.sources, {field, "random", *rc::gen::arbitrary<bool>()});
+      set_source(cluster.sources, {field, "random", pick("whether measured", rc::gen::arbitrary<bool>())});
     }
   });
   if (cluster.gpu.memory_gib > 1e5) cluster.gpu.memory_gib = 1e5;
-  cluster.nodes = *rc::gen::inRange(1, 1000);
+  cluster.nodes = pick("cluster.nodes", rc::gen::inRange(1, 1000));
   sort_by_field(cluster.sources);
   RC_ASSERT(read_cluster(write_cluster(cluster), "a.txtpb") == cluster);
 }
@@ -218,11 +221,12 @@ RC_GTEST_PROP(ClusterText, RandomClustersComeBackAsTheyWere, ()) {
 // Whatever is broken, it is a cluster or an error.
 RC_GTEST_PROP(ClusterText, AnyTextIsAClusterOrAnError, ()) {
   const auto texts = embedded_clusters();
-  std::string text(texts[*rc::gen::inRange<std::size_t>(0, texts.size())].text);
-  for (int i = *rc::gen::inRange(1, 5); i > 0; --i) {
-    const auto at = *rc::gen::inRange<std::size_t>(0, text.size());
-    const auto length = *rc::gen::inRange<std::size_t>(0, 40);
-    text.replace(at, length, *rc::gen::container<std::string>(rc::gen::arbitrary<char>()));
+  std::string text(texts[pick("preset", rc::gen::inRange<std::size_t>(0, texts.size()))].text);
+  for (int i = pick("changes", rc::gen::inRange(1, 5)); i > 0; --i) {
+    const auto at = pick("at", rc::gen::inRange<std::size_t>(0, text.size()));
+    const auto length = pick("length", rc::gen::inRange<std::size_t>(0, 40));
+    text.replace(at, length,
+                 pick("what takes its place", rc::gen::container<std::string>(rc::gen::arbitrary<char>())));
     if (text.empty()) return;
   }
   error_of(text);

@@ -10,6 +10,7 @@
 
 #include "sim/cluster/read_cluster.h"
 #include "tests/sim/timeline_cluster.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -101,14 +102,14 @@ TEST(CollectiveCost, BetweenMeasuredSizesALatencyAndARate) {
 
 RC_GTEST_PROP(CollectiveModel, TimesGrowWithBytesAndShrinkWithRates, ()) {
   Cluster cluster = round_cluster(8);
-  cluster.node.nvls = *rc::gen::arbitrary<bool>();
-  cluster.network.latency_us = *rc::gen::inRange(0, 20);
-  const int nodes = *rc::gen::inRange(1, 9), each = *rc::gen::inRange(1, 3);
+  cluster.node.nvls = pick("cluster.node.nvls", rc::gen::arbitrary<bool>());
+  cluster.network.latency_us = pick("cluster.network.latency_us", rc::gen::inRange(0, 20));
+  const int nodes = pick("nodes", rc::gen::inRange(1, 9)), each = pick("each", rc::gen::inRange(1, 3));
   RC_PRE(nodes * each > 1);
   const Spread spread{nodes * each, nodes, each};
   const CollectiveKind kind =
-      *rc::gen::elementOf(std::vector<CollectiveKind>(std::begin(kKinds), std::end(kKinds)));
-  const double bytes = *rc::gen::inRange(1, 1 << 30);
+      pick("kind", rc::gen::elementOf(std::vector<CollectiveKind>(std::begin(kKinds), std::end(kKinds))));
+  const double bytes = pick("bytes", rc::gen::inRange(1, 1 << 30));
   const auto us = [&](double size) {
     return fastest(collective_choices(kind, spread, cluster), size).us(size);
   };

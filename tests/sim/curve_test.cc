@@ -10,6 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -58,13 +59,14 @@ TEST(Curve, RefusesWhatHasNoLogarithm) {
 RC_GTEST_PROP(Curve, MonotoneDataStaysMonotone, ()) {
   std::vector<CurvePoint> points;
   double x = 1, y = 1;
-  for (int i = *rc::gen::inRange(1, 10); i > 0; --i) {
-    x += *rc::gen::inRange(1, 100'000);
-    y += *rc::gen::inRange(0, 100'000);
+  for (int i = pick("points", rc::gen::inRange(1, 10)); i > 0; --i) {
+    x += pick("further x", rc::gen::inRange(1, 100'000));
+    y += pick("further y", rc::gen::inRange(0, 100'000));
     points.push_back({x, y});
   }
   const Curve curve(points);
-  const double a = *rc::gen::inRange(1, 1'000'000), b = a + *rc::gen::inRange(0, 1'000'000);
+  const double a = pick("a", rc::gen::inRange(1, 1'000'000)),
+               b = a + pick("b is behind by", rc::gen::inRange(0, 1'000'000));
   RC_ASSERT(curve.at(a) <= curve.at(b) * (1 + 1e-14));
   RC_ASSERT(curve.at(a) >= points.front().y);
   RC_ASSERT(curve.at(b) <= points.back().y * (1 + 1e-14));

@@ -11,8 +11,19 @@
 #include "shared/base/error.h"
 #include "sim/network/pattern.h"
 #include "sim/network/transfers.h"
+#include "tests/sim/show_cluster.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
+
+void showValue(const LinkFactors& factors, std::ostream& out) {
+  out << "spread " << factors.spread << ", seed " << factors.seed << ", " << factors.gpus.size() << " GPUs, "
+      << factors.links.size() << " links";
+}
+
+void showValue(const Pattern& pattern, std::ostream& out) {
+  out << "pattern " << static_cast<int>(pattern.kind) << " of " << pattern.bytes << " bytes";
+}
 namespace {
 
 using testing::AllOf;
@@ -159,35 +170,41 @@ TEST(FlowPatternTest, RefusesWhatMakesNoSense) {
 // ---- Laws, over random clusters ----
 
 Cluster random_cluster() {
-  Cluster cluster = some_cluster(*rc::gen::inRange(1, 7));
-  cluster.node.gpus = *rc::gen::inRange(1, 7);
-  const bool nvlink = cluster.node.gpus > 1 && *rc::gen::arbitrary<bool>();
-  cluster.node.nvlink_domain = nvlink ? cluster.node.gpus : 1;
-  cluster.node.pcie_gbps = *rc::gen::inRange(20, 70);
-  cluster.node.gpus_per_pcie_switch = *rc::gen::inRange(1, cluster.node.gpus + 1);
-  cluster.node.pcie_root_gbps = *rc::gen::element(0.0, 25.0, 60.0);
-  cluster.network.gpus_per_nic = *rc::gen::inRange(1, cluster.node.gpus + 1);
-  cluster.network.rails = *rc::gen::arbitrary<bool>();
-  cluster.network.nodes_per_leaf = *rc::gen::inRange(1, 4);
-  cluster.network.oversubscription = *rc::gen::element(1.0, 1.0, 2.0);
-  cluster.network.latency_us = *rc::gen::element(0.0, 4.0, 300.0);
-  cluster.transfer.intra_node_latency_us = *rc::gen::element(0.0, 1.5);
-  return cluster;
+  return pick_case("cluster", [] {
+    Cluster cluster = some_cluster(*rc::gen::inRange(1, 7));
+    cluster.node.gpus = *rc::gen::inRange(1, 7);
+    const bool nvlink = cluster.node.gpus > 1 && *rc::gen::arbitrary<bool>();
+    cluster.node.nvlink_domain = nvlink ? cluster.node.gpus : 1;
+    cluster.node.pcie_gbps = *rc::gen::inRange(20, 70);
+    cluster.node.gpus_per_pcie_switch = *rc::gen::inRange(1, cluster.node.gpus + 1);
+    cluster.node.pcie_root_gbps = *rc::gen::element(0.0, 25.0, 60.0);
+    cluster.network.gpus_per_nic = *rc::gen::inRange(1, cluster.node.gpus + 1);
+    cluster.network.rails = *rc::gen::arbitrary<bool>();
+    cluster.network.nodes_per_leaf = *rc::gen::inRange(1, 4);
+    cluster.network.oversubscription = *rc::gen::element(1.0, 1.0, 2.0);
+    cluster.network.latency_us = *rc::gen::element(0.0, 4.0, 300.0);
+    cluster.transfer.intra_node_latency_us = *rc::gen::element(0.0, 1.5);
+    return cluster;
+  });
 }
 
 Pattern random_pattern() {
-  const auto kind = *rc::gen::element(PatternKind::ring_all_gather, PatternKind::ring_reduce_scatter,
-                                      PatternKind::ring_all_reduce, PatternKind::pairwise_all_to_all);
-  return {kind, *rc::gen::inRange(1, 100) * 1e5, *rc::gen::inRange(1, 3), *rc::gen::inRange(1, 4)};
+  return pick_case("pattern", [] {
+    const auto kind = *rc::gen::element(PatternKind::ring_all_gather, PatternKind::ring_reduce_scatter,
+                                        PatternKind::ring_all_reduce, PatternKind::pairwise_all_to_all);
+    return Pattern{kind, *rc::gen::inRange(1, 100) * 1e5, *rc::gen::inRange(1, 3), *rc::gen::inRange(1, 4)};
+  });
 }
 
 LinkFactors random_factors(const Cluster& cluster) {
-  LinkFactors factors;
-  if (*rc::gen::arbitrary<bool>()) return factors;
-  factors.spread = 0.1;
-  factors.seed = *rc::gen::arbitrary<std::uint32_t>();
-  factors.gpus = {{*rc::gen::inRange(0, cluster.num_gpus()), 0.5}};
-  return factors;
+  return pick_case("factors", [=] {
+    LinkFactors factors;
+    if (*rc::gen::arbitrary<bool>()) return factors;
+    factors.spread = 0.1;
+    factors.seed = *rc::gen::arbitrary<std::uint32_t>();
+    factors.gpus = {{*rc::gen::inRange(0, cluster.num_gpus()), 0.5}};
+    return factors;
+  });
 }
 
 RC_GTEST_PROP(FlowPatternPropertyTest, FoldedIsSimulated, ()) {
@@ -241,7 +258,7 @@ RC_GTEST_PROP(FlowPatternPropertyTest, MonotoneInBandwidthLatencyAndSize, ()) {
   no_earlier(run(cluster, larger, Fidelity::simulated, factors));
   const Topology topology(cluster, factors);
   if (topology.num_links() == 0) return;
-  const LinkId slow = *rc::gen::inRange(0, static_cast<LinkId>(topology.num_links()));
+  const LinkId slow = pick("slow", rc::gen::inRange(0, static_cast<LinkId>(topology.num_links())));
   factors.links = {{topology.name(slow), 0.7}};
   no_earlier(run(cluster, pattern, Fidelity::simulated, factors));
 }
@@ -254,16 +271,19 @@ RC_GTEST_PROP(FlowPatternPropertyTest, LinksCarryWhatCrossesThem, ()) {
   std::vector<double> crossed(topology.num_links(), 0);
   double at = 0;
   std::size_t events = 0, sent = 0;
-  const int messages = *rc::gen::inRange(1, 30);
+  const int messages = pick("messages", rc::gen::inRange(1, 30));
   for (int i = 0; i < messages; ++i) {
-    const int source = *rc::gen::inRange(0, topology.num_gpus());
-    const int target = (source + *rc::gen::inRange(1, topology.num_gpus())) % topology.num_gpus();
-    const double bytes = *rc::gen::inRange(1, 100) * 1e4;
+    const int source = pick("source", rc::gen::inRange(0, topology.num_gpus()));
+    const int target =
+        (source + pick("target is behind the source by", rc::gen::inRange(1, topology.num_gpus()))) %
+        topology.num_gpus();
+    const double bytes = pick("bytes", rc::gen::inRange(1, 100)) * 1e4;
     transfers.send(at, source, target, bytes, 0);
     ++sent;
     const Route route = topology.route(source, target);
     for (const LinkId link : route.links()) crossed[static_cast<std::size_t>(link)] += bytes;
-    if (*rc::gen::arbitrary<bool>()) at = transfers.next().at_ns, ++events;
+    if (pick("whether one event ends before", rc::gen::arbitrary<bool>()))
+      at = transfers.next().at_ns, ++events;
   }
   while (!transfers.idle()) {
     const double next = transfers.next_ns();

@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "shared/base/text.h"
 #include "sim/network/flow_network.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -26,32 +28,42 @@ struct Case {
   std::vector<Wish> wishes;  // by time
 };
 
+void showValue(const Case& made, std::ostream& out) {
+  out << "links of " << join(made.capacities);
+  for (const Wish& wish : made.wishes) {
+    out << "\n  at " << wish.at << ": " << wish.bytes << " bytes over " << join(wish.path) << ", cap "
+        << wish.cap << ", recap " << wish.recap;
+  }
+}
+
 // Coarse times, sizes and capacities, so that many things happen at once; or fine ones.
 Case random_case() {
-  const bool coarse = *rc::gen::arbitrary<bool>();
-  const auto number = [&](int least, int most) {
-    return coarse ? *rc::gen::inRange(least, most + 1)
-                  : *rc::gen::inRange(least * 1000, most * 1000 + 1) / 1000.0;
-  };
-  Case made;
-  const int links = *rc::gen::inRange(1, 8);
-  for (int i = 0; i < links; ++i) made.capacities.push_back(number(1, 6));
-  const int flows = *rc::gen::inRange(1, 40);
-  for (int i = 0; i < flows; ++i) {
-    Wish wish{number(0, 8),
-              number(1, 10),
-              *rc::gen::arbitrary<bool>() ? number(1, 4) : kNoCap,
-              *rc::gen::inRange(0, 3) == 0 ? number(1, 7) : 0,
-              {}};
-    const int mask = *rc::gen::inRange(0, 1 << links) & *rc::gen::inRange(0, 1 << links);
-    for (LinkId link = 0; link < links; ++link) {
-      if ((mask >> link) % 2 == 1) wish.path.push_back(link);
+  return pick_case("case", [] {
+    const bool coarse = *rc::gen::arbitrary<bool>();
+    const auto number = [&](int least, int most) {
+      return coarse ? *rc::gen::inRange(least, most + 1)
+                    : *rc::gen::inRange(least * 1000, most * 1000 + 1) / 1000.0;
+    };
+    Case made;
+    const int links = *rc::gen::inRange(1, 8);
+    for (int i = 0; i < links; ++i) made.capacities.push_back(number(1, 6));
+    const int flows = *rc::gen::inRange(1, 40);
+    for (int i = 0; i < flows; ++i) {
+      Wish wish{number(0, 8),
+                number(1, 10),
+                *rc::gen::arbitrary<bool>() ? number(1, 4) : kNoCap,
+                *rc::gen::inRange(0, 3) == 0 ? number(1, 7) : 0,
+                {}};
+      const int mask = *rc::gen::inRange(0, 1 << links) & *rc::gen::inRange(0, 1 << links);
+      for (LinkId link = 0; link < links; ++link) {
+        if ((mask >> link) % 2 == 1) wish.path.push_back(link);
+      }
+      if (wish.path.empty() && wish.cap == kNoCap) wish.path.push_back(0);
+      made.wishes.push_back(wish);
     }
-    if (wish.path.empty() && wish.cap == kNoCap) wish.path.push_back(0);
-    made.wishes.push_back(wish);
-  }
-  std::stable_sort(made.wishes.begin(), made.wishes.end(), [](auto& a, auto& b) { return a.at < b.at; });
-  return made;
+    std::stable_sort(made.wishes.begin(), made.wishes.end(), [](auto& a, auto& b) { return a.at < b.at; });
+    return made;
+  });
 }
 
 // The definition: raise all rates together, stop those at their cap or on a full link, go on with the rest.

@@ -11,6 +11,7 @@
 #include "sim/cluster/read_cluster.h"
 #include "sim/presets/csv.h"
 #include "tests/sim/timeline_cluster.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -39,10 +40,12 @@ struct Attention {
 
 RC_GTEST_PROP(KernelWork, PairsAreThoseThatTheSliceAllows, ()) {
   MaskSlice slice;
-  slice.q_len = *rc::gen::inRange(0, 12), slice.k_len = *rc::gen::inRange(0, 12);
-  slice.kind = *rc::gen::element(MaskSlice::Kind::full, MaskSlice::Kind::causal, MaskSlice::Kind::window);
-  slice.diagonal = *rc::gen::inRange(-14, 15);
-  slice.window = *rc::gen::inRange(1, 20);
+  slice.q_len = pick("slice.q_len", rc::gen::inRange(0, 12)),
+  slice.k_len = pick("slice.k_len", rc::gen::inRange(0, 12));
+  slice.kind = pick("slice.kind", rc::gen::element(MaskSlice::Kind::full, MaskSlice::Kind::causal,
+                                                   MaskSlice::Kind::window));
+  slice.diagonal = pick("slice.diagonal", rc::gen::inRange(-14, 15));
+  slice.window = pick("slice.window", rc::gen::inRange(1, 20));
   std::int64_t allowed = 0;
   for (std::int64_t q = 0; q < slice.q_len; ++q) {
     for (std::int64_t k = 0; k < slice.k_len; ++k) allowed += allows(slice, q, k) ? 1 : 0;

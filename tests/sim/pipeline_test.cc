@@ -13,6 +13,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/transformer/parallel_layout.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -139,20 +140,29 @@ struct AnyPipeline {
   std::vector<StageTimes> stages;
 };
 
-AnyPipeline any_pipeline() {
-  const auto uniform = [](int begin, int end) {
-    return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end));
-  };
-  AnyPipeline any;
-  any.ranks = uniform(1, 7), any.virtual_stages = uniform(1, 4);
-  any.micro_batches = any.virtual_stages == 1 ? uniform(1, 20) : any.ranks * uniform(1, 5);
-  const bool transfers = uniform(0, 2) == 0;
-  for (int s = 0; s < any.ranks * any.virtual_stages; ++s) {
-    const auto ns = [&](int most) { return static_cast<double>(uniform(0, most)); };
-    any.stages.push_back({ns(10), ns(20), transfers ? ns(8) : 0, transfers ? ns(8) : 0});
+void showValue(const AnyPipeline& any, std::ostream& out) {
+  out << any.ranks << " ranks, " << any.virtual_stages << " stages each, " << any.micro_batches
+      << " micro-batches";
+  for (const StageTimes& stage : any.stages) {
+    out << "\n  forward " << stage.forward_ns << ", backward " << stage.backward_ns;
   }
-  RC_LOG() << any.ranks << " x " << any.virtual_stages << " x " << any.micro_batches << "\n";
-  return any;
+}
+
+AnyPipeline any_pipeline() {
+  return pick_case("pipeline", [] {
+    const auto uniform = [](int begin, int end) {
+      return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end));
+    };
+    AnyPipeline any;
+    any.ranks = uniform(1, 7), any.virtual_stages = uniform(1, 4);
+    any.micro_batches = any.virtual_stages == 1 ? uniform(1, 20) : any.ranks * uniform(1, 5);
+    const bool transfers = uniform(0, 2) == 0;
+    for (int s = 0; s < any.ranks * any.virtual_stages; ++s) {
+      const auto ns = [&](int most) { return static_cast<double>(uniform(0, most)); };
+      any.stages.push_back({ns(10), ns(20), transfers ? ns(8) : 0, transfers ? ns(8) : 0});
+    }
+    return any;
+  });
 }
 
 // Lists of what each rank does, as the papers describe them; then every begin is put off until nothing contradicts it.

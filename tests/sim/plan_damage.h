@@ -21,6 +21,7 @@ struct Damage {
   std::vector<std::string> words;  // that the finding must contain
   std::function<void()> apply;     // to the plans that it was listed for
 };
+inline void showValue(const Damage& damage, std::ostream& out) { out << damage.place; }
 
 // "rank 1, step 12": as findings name a step.
 inline std::string at(const Plan& plan, StepId id) { return str("rank ", plan.self, ", step ", id, " "); }

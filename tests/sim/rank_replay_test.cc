@@ -18,9 +18,15 @@
 #include "shared/plan/builder.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/timeline/timeline.h"
+#include "tests/sim/show_cluster.h"
 #include "tests/sim/timeline_cluster.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
+
+void showValue(const SoftwareProfile& software, std::ostream& out) {
+  out << "host overhead " << software.host_overhead_us << " us";
+}
 namespace {
 
 using ::testing::HasSubstr;
@@ -301,18 +307,27 @@ constexpr std::int64_t kMost = 4000000;  // elements of a step's input
 
 int uniform(int begin, int end) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end)); }
 
-std::vector<AnySegment> any_segments(int most_count) {
-  std::vector<AnySegment> segments(static_cast<std::size_t>(uniform(1, 4)));
-  for (AnySegment& segment : segments) {
-    segment.count = uniform(0, 3) == 0 ? 1 : uniform(1, most_count);
-    segment.steps.resize(static_cast<std::size_t>(uniform(1, 7)));
-    for (AnyStep& step : segment.steps) {
-      step = {uniform(0, 3), uniform(0, 8), uniform(0, 4), 0, uniform(0, 2), 4 * uniform(1, kMost / 4)};
-      step.out = (step.in + uniform(1, 4)) % 4;
-    }
-    RC_LOG() << segment.count << " x " << segment.steps.size() << "\n";
+void showValue(const AnySegment& segment, std::ostream& out) {
+  out << "\n  " << segment.count << " times:";
+  for (const AnyStep& step : segment.steps) {
+    out << " kind " << step.kind << " on " << step.stream << " "
+        << "abcd"[step.in] << step.phase << "->"
+        << "abcd"[step.out] << " " << step.numel << ";";
   }
-  return segments;
+}
+std::vector<AnySegment> any_segments(int most_count) {
+  return pick_case("segments", [=] {
+    std::vector<AnySegment> segments(static_cast<std::size_t>(uniform(1, 4)));
+    for (AnySegment& segment : segments) {
+      segment.count = uniform(0, 3) == 0 ? 1 : uniform(1, most_count);
+      segment.steps.resize(static_cast<std::size_t>(uniform(1, 7)));
+      for (AnyStep& step : segment.steps) {
+        step = {uniform(0, 3), uniform(0, 8), uniform(0, 4), 0, uniform(0, 2), 4 * uniform(1, kMost / 4)};
+        step.out = (step.in + uniform(1, 4)) % 4;
+      }
+    }
+    return segments;
+  });
 }
 
 // On four ranks of two nodes. Buffers have two slots, used in turn.
@@ -368,18 +383,22 @@ Plan plan_of(Rank self, const std::vector<AnySegment>& segments) {
 }
 
 SoftwareProfile any_software() {
-  SoftwareProfile software;
-  software.host_overhead_us = *rc::gen::element(0.0, 3.0);
-  return software;
+  return pick_case("software", [] {
+    SoftwareProfile software;
+    software.host_overhead_us = *rc::gen::element(0.0, 3.0);
+    return software;
+  });
 }
 
 Cluster any_cluster() {
-  Cluster cluster = round_cluster();
-  cluster.network.nic_gbps = *rc::gen::element(10.0, 70.0);
-  cluster.transfer.beside_kernels = *rc::gen::element(1.0, 0.6);
-  cluster.network.latency_us = *rc::gen::element(0.0, 10.0);
-  if (*rc::gen::arbitrary<bool>()) cluster.transfer.inter_node = Curve({{1000, 1}, {10000000, 8}});
-  return cluster;
+  return pick_case("cluster", [] {
+    Cluster cluster = round_cluster();
+    cluster.network.nic_gbps = *rc::gen::element(10.0, 70.0);
+    cluster.transfer.beside_kernels = *rc::gen::element(1.0, 0.6);
+    cluster.network.latency_us = *rc::gen::element(0.0, 10.0);
+    if (*rc::gen::arbitrary<bool>()) cluster.transfer.inter_node = Curve({{1000, 1}, {10000000, 8}});
+    return cluster;
+  });
 }
 
 RC_GTEST_PROP(RankReplayProperty, EqualsAllRanksWhereTheyAreAlike, ()) {
@@ -403,7 +422,7 @@ RC_GTEST_PROP(RankReplayProperty, SkippedIterationsAreLikeTheOthers, ()) {
   const std::vector<AnySegment> segments = any_segments(80);
   const Cluster cluster = any_cluster();
   const SoftwareProfile software = any_software();
-  const Plan plan = plan_of(*rc::gen::inRange(0, 4), segments);
+  const Plan plan = plan_of(pick("rank", rc::gen::inRange(0, 4)), segments);
   const StepClock fast = replay_rank(plan, cluster, software),
                   slow = replay_rank(plan, cluster, software, {true, {}});
   const auto near = [&](double a, double b) { return std::abs(a - b) <= kExact * slow.time_ns; };

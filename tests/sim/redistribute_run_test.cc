@@ -13,6 +13,7 @@
 #include "shared/redistribute/gradient.h"
 #include "shared/redistribute/lower.h"
 #include "sim/run/free_memory.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -248,12 +249,13 @@ rc::Gen<std::string> any_placement(bool partial) {
 }
 
 RC_GTEST_PROP(RedistributeRun, AnyLayoutsArriveWhole, ()) {
-  const Request request{"a=2,b=3",
-                        str(*rc::gen::inRange(0, 14), "x", *rc::gen::inRange(1, 14)),
-                        *rc::gen::element<std::string>("f32", "f16", "bf16", "i32", "i64"),
-                        str(*any_placement(true), ",", *any_placement(true)),
-                        str(*any_placement(false), ",", *any_placement(false)),
-                        *rc::gen::element<std::string>("", "c=3,d=2@4/5/6/7/8/9")};
+  const Request request{
+      "a=2,b=3",
+      str(pick("rows", rc::gen::inRange(0, 14)), "x", pick("columns", rc::gen::inRange(1, 14))),
+      pick("dtype", rc::gen::element<std::string>("f32", "f16", "bf16", "i32", "i64")),
+      str(*any_placement(true), ",", *any_placement(true)),
+      str(*any_placement(false), ",", *any_placement(false)),
+      pick("to_mesh", rc::gen::element<std::string>("", "c=3,d=2@4/5/6/7/8/9"))};
   RC_LOG() << testing::PrintToString(request) << "\n";
   const Redistribution redistribution = plan(request);
   RC_ASSERT(run_redistribution(redistribution).elements_compared == target_elements(redistribution.target));

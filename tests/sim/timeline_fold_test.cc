@@ -13,6 +13,7 @@
 #include "sim/timeline/fold.h"
 #include "sim/timeline/timeline.h"
 #include "tests/sim/timeline_cluster.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -124,24 +125,26 @@ TEST(TimelineFold, GroupsAndTheirShifts) {
 // Any attention on a mesh that fills the cluster: folded where it can be, and never another time.
 RC_GTEST_PROP(TimelineFold, AnyAttentionTakesTheSameTime, ()) {
   AttentionRequest request;
-  request.problem.q_len = request.problem.kv_len = *rc::gen::element(64, 128, 96, 61);
+  request.problem.q_len = request.problem.kv_len =
+      pick("request.problem.kv_len", rc::gen::element(64, 128, 96, 61));
   request.problem.q_heads = 16, request.problem.kv_heads = 16;
   request.problem.head_dim = request.problem.v_head_dim = 4;
-  request.problem.causal = *rc::gen::arbitrary<bool>();
-  const int nodes = *rc::gen::element(2, 4, 8);
+  request.problem.causal = pick("request.problem.causal", rc::gen::arbitrary<bool>());
+  const int nodes = pick("nodes", rc::gen::element(2, 4, 8));
   request.ranks.resize(static_cast<std::size_t>(2 * nodes));
   std::iota(request.ranks.begin(), request.ranks.end(), 0);
-  request.strategy.core = *rc::gen::element(Core::ring, Core::all_gather, Core::need_only, Core::pass_q);
-  request.strategy.ulysses_degree = *rc::gen::element(1, 2, 4);
-  request.strategy.ulysses_inner = *rc::gen::arbitrary<bool>();
-  request.strategy.send_empty = *rc::gen::arbitrary<bool>();
+  request.strategy.core = pick("request.strategy.core",
+                               rc::gen::element(Core::ring, Core::all_gather, Core::need_only, Core::pass_q));
+  request.strategy.ulysses_degree = pick("request.strategy.ulysses_degree", rc::gen::element(1, 2, 4));
+  request.strategy.ulysses_inner = pick("request.strategy.ulysses_inner", rc::gen::arbitrary<bool>());
+  request.strategy.send_empty = pick("request.strategy.send_empty", rc::gen::arbitrary<bool>());
   request.strategy.balance =
-      parse_balance(*rc::gen::element<std::string>("contiguous", "head_tail", "striped"));
-  const AttentionPass pass = *rc::gen::element(AttentionPass::forward, AttentionPass::backward);
+      parse_balance(pick("balance", rc::gen::element<std::string>("contiguous", "head_tail", "striped")));
+  const AttentionPass pass = pick("pass", rc::gen::element(AttentionPass::forward, AttentionPass::backward));
   Cluster cluster = round_cluster(nodes);
-  cluster.network.nodes_per_leaf = *rc::gen::element(1, 2, 8);
+  cluster.network.nodes_per_leaf = pick("cluster.network.nodes_per_leaf", rc::gen::element(1, 2, 8));
   cluster.network.oversubscription = 2;
-  cluster.network.gpus_per_nic = *rc::gen::element(1, 2);
+  cluster.network.gpus_per_nic = pick("cluster.network.gpus_per_nic", rc::gen::element(1, 2));
   const auto plans = attention_plans(request, pass);
   const Timeline folded = timed(plans, cluster, Fidelity::folded),
                  all = timed(plans, cluster, Fidelity::simulated);

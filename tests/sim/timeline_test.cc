@@ -18,6 +18,7 @@
 #include "sim/timeline/estimate.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/sim/timeline_cluster.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -271,17 +272,23 @@ struct Scene {
   AttentionPass pass;
 };
 
+void showValue(const Scene& scene, std::ostream& out) {
+  out << to_string(scene.request.problem) << " documents " << join(scene.request.problem.cu_seqlens, "/")
+      << " on " << scene.request.ranks.size() << " by " << to_string(scene.request.strategy) << ", "
+      << (scene.pass == AttentionPass::forward ? "forward" : "backward");
+}
+
 Scene any_scene() {
-  Scene scene;
-  scene.request.problem = *any_problem();
-  const int cp = *rc::gen::inRange(1, 9);
-  scene.request.strategy = *any_strategy(scene.request.problem, cp);
-  scene.request.ranks.resize(static_cast<std::size_t>(cp));
-  std::iota(scene.request.ranks.begin(), scene.request.ranks.end(), 0);
-  scene.pass = *rc::gen::element(AttentionPass::forward, AttentionPass::backward);
-  RC_LOG() << to_string(scene.request.problem) << " on " << cp << " by " << to_string(scene.request.strategy)
-           << "\n";
-  return scene;
+  return pick_case("scene", [] {
+    Scene scene;
+    scene.request.problem = *any_problem();
+    const int cp = *rc::gen::inRange(1, 9);
+    scene.request.strategy = *any_strategy(scene.request.problem, cp);
+    scene.request.ranks.resize(static_cast<std::size_t>(cp));
+    std::iota(scene.request.ranks.begin(), scene.request.ranks.end(), 0);
+    scene.pass = *rc::gen::element(AttentionPass::forward, AttentionPass::backward);
+    return scene;
+  });
 }
 
 Cluster faster(Cluster cluster, double factor) {

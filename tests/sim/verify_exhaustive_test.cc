@@ -13,6 +13,7 @@
 #include "shared/base/text.h"
 #include "sim/verify/exhaustive.h"
 #include "sim/verify/layouts.h"
+#include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
@@ -95,11 +96,11 @@ class AllChains {
   AllChains(const Mesh& source, const Mesh& target, const Shape& shape, const CostModel& cost,
             double bound_bytes, const Layout& goal)
       : world_(source, target), cost_(cost), bound_bytes_(bound_bytes), goal_(goal) {
-    for (Layout& layout : all_layouts(source, shape, DType::f32, PartialLayouts::sum)) {
+    for (Layout& layout : all_layouts(source, shape, DType::f32, ReduceOp::sum)) {
       layouts_.emplace_back(std::move(layout));
     }
     if (source == target) return;
-    for (Layout& layout : all_layouts(target, shape, DType::f32, PartialLayouts::none)) {
+    for (Layout& layout : all_layouts(target, shape, DType::f32, std::nullopt)) {
       layouts_.emplace_back(std::move(layout));
     }
   }
@@ -149,17 +150,21 @@ class AllChains {
   std::int64_t best_ = 0;
 };
 
-double between(int low, int high, double unit) { return unit * *rc::gen::inRange(low, high + 1); }
+double between(std::string_view what, int low, int high, double unit) {
+  return unit * pick(what, rc::gen::inRange(low, high + 1));
+}
 
 CostModel any_model() {
   CostModel cost;
-  cost.step_latency_us = between(0, 20, 0.01);
-  cost.peer_latency_us = between(0, 20, 0.001);
-  cost.local_latency_us = between(0, 20, 0.001);
-  cost.memory_gbps = between(1, 50, 20);
-  cost.axis_gbps = {{"a", between(1, 50, 2)}, {"b", between(1, 50, 2)}, {"c", between(1, 50, 2)}};
-  cost.exchange_efficiency = between(1, 10, 0.1);
-  cost.all_reduce_efficiency = between(1, 10, 0.1);
+  cost.step_latency_us = between("step_latency_us", 0, 20, 0.01);
+  cost.peer_latency_us = between("peer_latency_us", 0, 20, 0.001);
+  cost.local_latency_us = between("local_latency_us", 0, 20, 0.001);
+  cost.memory_gbps = between("memory_gbps", 1, 50, 20);
+  cost.axis_gbps = {{"a", between("gbps of a", 1, 50, 2)},
+                    {"b", between("gbps of b", 1, 50, 2)},
+                    {"c", between("gbps of c", 1, 50, 2)}};
+  cost.exchange_efficiency = between("exchange_efficiency", 1, 10, 0.1);
+  cost.all_reduce_efficiency = between("all_reduce_efficiency", 1, 10, 0.1);
   return cost;
 }
 
@@ -174,14 +179,14 @@ const Problem kProblems[] = {
 };
 
 RC_GTEST_PROP(ExhaustiveSearch, IsNeverSlowerThanAnyChainOfUpToThreeMovesAndEqualsTheBest, ()) {
-  const Problem& problem = kProblems[*rc::gen::inRange<std::size_t>(0, std::size(kProblems))];
+  const Problem& problem = kProblems[pick("problem", rc::gen::inRange<std::size_t>(0, std::size(kProblems)))];
   const Mesh source = Mesh::parse(problem.source), target = Mesh::parse(problem.target);
   const CostModel cost = any_model();
-  const double factor = between(2, 12, 0.1);
+  const double factor = between("max_memory_factor", 2, 12, 0.1);
   const ExhaustiveSearch search(source, target, problem.shape, DType::f32, cost, factor);
-  const std::size_t from = *rc::gen::inRange<std::size_t>(0, search.num_sources());
+  const std::size_t from = pick("from", rc::gen::inRange<std::size_t>(0, search.num_sources()));
   const std::vector<std::optional<Chain>> chains = search.cheapest(from);
-  const std::size_t to = *rc::gen::inRange(search.first_target(), search.layouts().size());
+  const std::size_t to = pick("to", rc::gen::inRange(search.first_target(), search.layouts().size()));
   const std::optional<Chain>& chain = chains[to - search.first_target()];
   const Layout& from_layout = search.layouts()[from].layout;
   const Layout& to_layout = search.layouts()[to].layout;

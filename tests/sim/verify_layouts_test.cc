@@ -1,3 +1,4 @@
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,18 +47,24 @@ TEST(VerifyLayouts, EveryPlacementAndEveryOrderComesOnce) {
   for (const char* mesh_text : {"a=3", "a=2,b=3", "a=2,b=2,c=2", "a=1,b=2"}) {
     const Mesh mesh = Mesh::parse(mesh_text);
     for (const Shape& shape : {Shape{}, Shape{4}, Shape{4, 5}, Shape{3, 3, 3}}) {
-      for (const PartialLayouts partial : {PartialLayouts::none, PartialLayouts::sum}) {
-        const std::vector<Layout> layouts = all_layouts(mesh, shape, DType::f32, partial);
+      for (const std::optional<ReduceOp> reduction :
+           {std::optional<ReduceOp>(), {ReduceOp::sum}, {ReduceOp::max}}) {
+        const std::vector<Layout> layouts = all_layouts(mesh, shape, DType::f32, reduction);
         std::set<std::string> distinct;
         for (const Layout& layout : layouts) distinct.insert(placements_to_string(layout));
         EXPECT_EQ(distinct.size(), layouts.size());
-        EXPECT_EQ(layouts.size(),
-                  expected_layouts(mesh.axes().size(), shape.size(), partial == PartialLayouts::sum ? 2 : 1))
+        EXPECT_EQ(layouts.size(), expected_layouts(mesh.axes().size(), shape.size(), reduction ? 2 : 1))
             << mesh_text << " with " << shape.size() << " dimensions";
       }
     }
   }
-  EXPECT_EQ(all_layouts(Mesh::parse("a=2,b=2,c=2"), {8, 8, 8}, DType::f32, PartialLayouts::sum).size(), 176U);
+  EXPECT_EQ(all_layouts(Mesh::parse("a=2,b=2,c=2"), {8, 8, 8}, DType::f32, ReduceOp::sum).size(), 176U);
+  for (const Layout& layout : all_layouts(Mesh::parse("a=2,b=2"), {4}, DType::f32, ReduceOp::min)) {
+    for (const Placement& placement : layout.placements) {
+      const Partial* partial = std::get_if<Partial>(&placement);
+      if (partial != nullptr) EXPECT_EQ(partial->op, ReduceOp::min);
+    }
+  }
 }
 
 TEST(VerifyLayouts, LegalPairsReduceButNeverUnreduce) {

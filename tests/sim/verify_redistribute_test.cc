@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/plan/operations.h"
 #include "shared/redistribute/lower.h"
 #include "sim/verify/audit.h"
 #include "sim/verify/layouts.h"
@@ -47,9 +48,62 @@ void expect_all_well(const VerifyRedistributeResult& result) {
 // ---- the whole run
 
 TEST(VerifyRedistribute, TwoRanksAndTwoDimensions) {
-  const VerifyRedistributeResult result = verify_redistribute(options_for(2, 2));
+  VerifyRedistributeOptions options = options_for(2, 2);
+  options.reductions = {ReduceOp::sum};
+  const VerifyRedistributeResult result = verify_redistribute(options);
   expect_all_well(result);
   EXPECT_EQ(result.pairs, 122);
+}
+
+constexpr ReduceOp kReductions[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max,
+                                    ReduceOp::product};
+
+// The first reduction has all pairs; of the others those count that reduce, or stay partial.
+TEST(VerifyRedistribute, EveryReductionHasItsPairs) {
+  const auto pairs = [](std::vector<ReduceOp> reductions) {
+    VerifyRedistributeOptions options = options_for(4, 2);
+    options.cross_mesh = false;
+    options.reductions = std::move(reductions);
+    const VerifyRedistributeResult result = verify_redistribute(options);
+    expect_all_well(result);
+    EXPECT_EQ(result.infeasible, 0);
+    return result.pairs;
+  };
+  const std::int64_t of_sums = pairs({ReduceOp::sum}),
+                     further = pairs({ReduceOp::sum, ReduceOp::max}) - of_sums;
+  EXPECT_GT(further, 0);
+  EXPECT_LT(further, of_sums);
+  for (const ReduceOp op : kReductions) EXPECT_EQ(pairs({op}), of_sums) << name(op);
+  EXPECT_EQ(pairs({std::begin(kReductions), std::end(kReductions)}), of_sums + 4 * further);
+}
+
+TEST(VerifyRedistribute, SmallOnesTryEveryReductionAndLargeOnesSums) {
+  const auto reductions = [](int ranks, int dims) {
+    std::vector<ReduceOp> found;
+    for (const RedistributionCase& one : redistribution_cases(options_for(ranks, dims))) {
+      if (std::find(found.begin(), found.end(), one.reduction) == found.end()) found.push_back(one.reduction);
+      EXPECT_EQ(one.partial_sources_alone, one.reduction != ReduceOp::sum);
+    }
+    return found;
+  };
+  EXPECT_THAT(reductions(4, 2), testing::ElementsAreArray(kReductions));
+  EXPECT_THAT(reductions(2, 4), testing::Not(testing::Contains(ReduceOp::avg)));
+  EXPECT_THAT(reductions(2, 4), SizeIs(4));
+  EXPECT_THAT(reductions(6, 2), ElementsAre(ReduceOp::sum));
+}
+
+// Sizes that are no powers of two, whose means are exact only where they are divided as they should be, and little memory, where
+// reductions go in rounds.
+TEST(VerifyRedistribute, ReductionsOnSixRanks) {
+  VerifyRedistributeOptions options = options_for(6, 1);
+  options.reductions = {std::begin(kReductions), std::end(kReductions)};
+  expect_all_well(verify_redistribute(options));
+  options.tensor_dims = 2;
+  options.max_memory_factor = 0.4;
+  options.reductions = {ReduceOp::avg, ReduceOp::max};
+  const VerifyRedistributeResult result = verify_redistribute(options);
+  expect_all_well(result);
+  EXPECT_GT(result.infeasible, 0);
 }
 
 // Each mesh onto itself, onto the other, and onto ranks in another order, partly others, all others, and
@@ -159,6 +213,16 @@ TEST(VerifyRedistribute, NamesWhatIsOutOfRange) {
   EXPECT_THAT(run(17, 2), ThrowsMessage<InvalidInput>(HasSubstr("ranks=17")));
   EXPECT_THAT(run(4, 0), ThrowsMessage<InvalidInput>(HasSubstr("tensor_dims=0")));
   EXPECT_THAT(run(4, 5), ThrowsMessage<InvalidInput>(HasSubstr("tensor_dims=5")));
+  const auto with = [](int ranks, std::vector<ReduceOp> reductions) {
+    VerifyRedistributeOptions options = options_for(ranks, 2);
+    options.reductions = std::move(reductions);
+    return [=] { verify_redistribute(options); };
+  };
+  EXPECT_THAT(with(4, {}), ThrowsMessage<InvalidInput>(HasSubstr("no reductions to check")));
+  EXPECT_THAT(with(4, {ReduceOp::max, ReduceOp::sum, ReduceOp::max}),
+              ThrowsMessage<InvalidInput>(HasSubstr("the reduction max comes twice")));
+  EXPECT_THAT(with(9, {ReduceOp::avg}), ThrowsMessage<InvalidInput>(AllOf(HasSubstr("means over 9 ranks"),
+                                                                          HasSubstr("use at most 8 ranks"))));
 }
 
 // ---- one pair, damaged
@@ -170,9 +234,11 @@ struct Pair {
 };
 
 Pair pair_of(const std::string& mesh, const Shape& shape, const std::string& from, const std::string& to,
-             double max_memory_factor = 1) {
+             double max_memory_factor = 1, ReduceOp reduction = ReduceOp::sum) {
   const Mesh on = Mesh::parse(mesh);
-  Pair pair{ExhaustiveSearch(on, on, shape, DType::i64, CostModel(), max_memory_factor), 0, 0, std::nullopt};
+  const DType dtype = reduction == ReduceOp::avg ? DType::f32 : DType::i64;
+  Pair pair{ExhaustiveSearch(on, on, shape, dtype, CostModel(), max_memory_factor, reduction), 0, 0,
+            std::nullopt};
   for (std::size_t i = 0; i < pair.search.layouts().size(); ++i) {
     const std::string text = placements_to_string(pair.search.layouts()[i].layout);
     if (text == from) pair.source = i;
@@ -245,6 +311,74 @@ TEST(VerifyPair, AContributionInPlaceOfAnotherIsFound) {
   Fabric fabric(2, quiet());
   run_pairs(pair.search, pairs, fabric);
   EXPECT_THAT(faults(pairs[0]), ElementsAre(Fault::wrong));
+}
+
+// Changes the reduction of all steps of the pair's plans that have another; false where none has.
+bool reduce_with(CheckedPair& pair, ReduceOp op) {
+  bool changed = false;
+  for (Plan& plan : pair.plans) {
+    for (Segment& segment : plan.segments) {
+      Step* step = std::get_if<Step>(&segment);
+      if (step == nullptr) continue;
+      visit_operation(step->work, [&](auto& operation) {
+        if constexpr (requires { operation.op; }) changed = std::exchange(operation.op, op) != op || changed;
+      });
+    }
+  }
+  return changed;
+}
+
+// On every path that reduces: all_reduce, reduce_scatter, and rounds of exchanges and accumulations.
+TEST(VerifyPair, AnotherReductionIsFound) {
+  struct Row {
+    const char* target;
+    double max_memory_factor;
+  };
+  for (const Row& row : {Row{"R,R", 1}, Row{"S(0),S(1)", 1}, Row{"S(0),S(1)", 0.4}, Row{"P,R", 1}}) {
+    for (const ReduceOp right : kReductions) {
+      const std::string partial = str("P(", name(right), ")");
+      const std::string target = row.target == std::string("P,R") ? partial + ",R" : std::string(row.target);
+      const Pair pair =
+          pair_of("a=2,b=2", {9, 7}, partial + "," + partial, target, row.max_memory_factor, right);
+      Fabric fabric(4, quiet());
+      VerifyRedistributeOptions options;
+      options.max_memory_factor = row.max_memory_factor;
+      std::vector<CheckedPair> good = {check(pair, options)};
+      run_pairs(pair.search, good, fabric);
+      EXPECT_THAT(faults(good[0]), IsEmpty()) << name(right) << " to " << target;
+      for (const ReduceOp wrong : kReductions) {
+        if (wrong == right || (wrong == ReduceOp::avg && right != ReduceOp::avg)) continue;  // of integers
+        std::vector<CheckedPair> bad = {check(pair, options)};
+        // Means in rounds are sums, divided in the end.
+        if (!reduce_with(bad[0], wrong)) {
+          EXPECT_TRUE(right == ReduceOp::avg && wrong == ReduceOp::sum) << name(wrong) << " for " << partial;
+          continue;
+        }
+        run_pairs(pair.search, bad, fabric);
+        EXPECT_THAT(faults(bad[0]), ElementsAre(Fault::wrong)) << name(wrong) << " for " << partial;
+      }
+    }
+  }
+}
+
+// Every contribution is decisive for some elements of each reduction.
+TEST(VerifyPair, AMissingContributionIsFoundInEveryReduction) {
+  for (const ReduceOp op : kReductions) {
+    const std::string partial = str("P(", name(op), ")");
+    const Pair pair = pair_of("a=2", {4}, partial, "R", 1, op);
+    Fabric fabric(2, quiet());
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      std::vector<CheckedPair> pairs = {check(pair)};
+      ASSERT_THAT(faults(pairs[0]), IsEmpty());
+      pairs[0].plans[rank].segments.push_back(
+          Step{0,
+               Kernel(Copy{flat_view(kRedistributeInput, 0, 4), flat_view(kRedistributeOutput, 0, 4)}),
+               {},
+               ""});
+      run_pairs(pair.search, pairs, fabric);
+      EXPECT_THAT(faults(pairs[0]), ElementsAre(Fault::wrong)) << name(op) << ", rank " << rank;
+    }
+  }
 }
 
 TEST(VerifyPair, AnOverwrittenSourceIsFound) {

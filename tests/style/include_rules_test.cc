@@ -342,6 +342,41 @@ TEST(IncludeRules, OwnHeadersAreQuotedAndNamedFromTheRoot) {
   EXPECT_EQ(breaches_of("sim/a.cc", "#include HEADER\n").size(), 1U);
 }
 
+// ---- counterexamples ----
+
+// The bodies of properties that draw without saying what: "path:line".
+std::vector<std::string> unnamed_draws(const Source& source) {
+  std::vector<std::string> found;
+  std::istringstream in(source.text);
+  std::string line;
+  bool in_property = false;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (line.starts_with("RC_GTEST_PROP(")) in_property = true;
+    if (line.starts_with("}")) in_property = false;
+    if (in_property && line.find("*rc::gen::") != std::string::npos)
+      found.push_back(source.path + ":" + std::to_string(number));
+  }
+  return found;
+}
+
+// Values without names, and types without text forms, make counterexamples that nobody can read: use pick() or pick_case() of
+// tests/support/any_case.h.
+TEST(CounterexampleRules, PropertiesNameWhatTheyDraw) {
+  std::vector<std::string> found;
+  for (const Source& source : project_sources()) {
+    for (std::string& each : unnamed_draws(source)) found.push_back(std::move(each));
+  }
+  EXPECT_THAT(found, IsEmpty());
+}
+
+TEST(CounterexampleRules, FindDrawsInPropertiesAlone) {
+  const std::string text =
+      "int draw() {\n  return *rc::gen::inRange(0, 2);\n}\nRC_GTEST_PROP(A, B, ()) {\n"
+      "  const int named = pick(\"named\", rc::gen::inRange(0, 2));\n"
+      "  const int unnamed = *rc::gen::inRange(0, 2);\n}\n";
+  EXPECT_THAT(unnamed_draws({"tests/a.cc", text}), ElementsAre("tests/a.cc:6"));
+}
+
 TEST(IncludeRules, FindDirectivesAsThePreprocessorDoes) {
   EXPECT_THAT(
       breaches_of("shared/a.h", "#pragma once\n\n  #  include  <thread>  // why\n"),

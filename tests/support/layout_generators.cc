@@ -129,18 +129,20 @@ Layout random_layout_on(const Mesh& mesh, const Shape& shape, DType dtype,
 }
 
 // Some of the axes that are partial in the source stay partial in the target.
-Layout with_some_kept_partial(const Layout& source, const Layout& target) {
+Layout with_some_partial(const Layout& source, const Layout& target, const std::vector<ReduceOp>& reductions) {
   std::vector<Placement> placements = target.placements;
   std::vector<std::vector<int>> order = target.shard_axes;
-  for (const int axis : partial_axes(source)) {
-    if (!one_in(3)) continue;
+  for (int axis = 0; axis < source.mesh.num_axes(); ++axis) {
+    const auto* held = std::get_if<Partial>(&source.placements[idx(axis)]);
+    if (held == nullptr && reductions.empty()) continue;
+    if (!one_in(held == nullptr ? 6 : 3)) continue;
     // Sizes may not fit the lists that they split once another axis is gone.
     for (std::vector<int>& axes : order) {
       if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
       std::erase(axes, axis);
       for (const int other : axes) std::get<Shard>(placements[idx(other)]).split = Chunked{};
     }
-    placements[idx(axis)] = source.placements[idx(axis)];
+    placements[idx(axis)] = held == nullptr ? Placement{Partial{reductions[idx(axis)]}} : Placement{*held};
   }
   return make_layout(target.mesh, std::move(placements), target.shape, target.dtype, std::move(order));
 }
@@ -179,7 +181,7 @@ RedistributeCase random_case(const CaseKinds& kinds) {
   if (kinds.partials != Partials::none) reductions = random_reductions(mesh, kinds, floating);
   Layout source = random_layout_on(mesh, shape, from, reductions);
   Layout target = random_layout_on(target_mesh, shape, to, {});
-  if (mesh == target_mesh) target = with_some_kept_partial(source, target);
+  if (mesh == target_mesh) target = with_some_partial(source, target, reductions);
   return {std::move(source), std::move(target), std::move(options)};
 }
 

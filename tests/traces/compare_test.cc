@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/support/any_case.h"
 #include "tests/traces/small_traces.h"
 
 namespace cp {
@@ -77,18 +78,18 @@ TEST(CompareTraces, ACallOnAnotherStreamIsFound) {
 }
 
 RC_GTEST_PROP(CompareTraces, AnyChangeOfAnyRecordIsFound, ()) {
-  const Rank ranks = *rc::gen::inRange(3, 6);
+  const Rank ranks = pick("ranks", rc::gen::inRange(3, 6));
   const std::vector<RankTrace> run = sample_traces(ranks);
   std::vector<RankTrace> changed = run;
-  RankTrace& rank = changed[*rc::gen::inRange<std::size_t>(0, run.size())];
-  std::vector<OpRecord>& section = *rc::gen::arbitrary<bool>() ? rank.issued : rank.observed;
-  OpRecord& record = section[*rc::gen::inRange<std::size_t>(0, section.size())];
+  RankTrace& rank = changed[pick("changed rank", rc::gen::inRange<std::size_t>(0, run.size()))];
+  std::vector<OpRecord>& section = pick("section", rc::gen::arbitrary<bool>()) ? rank.issued : rank.observed;
+  OpRecord& record = section[pick("changed record", rc::gen::inRange<std::size_t>(0, section.size()))];
   const OpRecord before = record;
-  if (*rc::gen::arbitrary<bool>()) {
-    record = section[*rc::gen::inRange<std::size_t>(0, section.size())];
+  if (pick("whether a record takes its place", rc::gen::arbitrary<bool>())) {
+    record = section[pick("record in its place", rc::gen::inRange<std::size_t>(0, section.size()))];
   } else {
-    record.sent[*rc::gen::inRange<std::size_t>(0, record.sent.size())] +=
-        *rc::gen::element<std::int64_t>(-1, 1, 1024);
+    record.sent[pick("peer", rc::gen::inRange<std::size_t>(0, record.sent.size()))] +=
+        pick("bytes more", rc::gen::element<std::int64_t>(-1, 1, 1024));
   }
   RC_PRE(record != before);
   const TraceComparison result = compare_traces(run, changed);

@@ -13,6 +13,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/operations.h"
+#include "tests/support/any_case.h"
 #include "tests/support/hand_plans.h"
 #include "tests/support/plan_generators.h"
 #include "traces/types_proto.h"
@@ -334,7 +335,7 @@ TEST(PlanProto, ChangedBytesAreRefused) {
 }
 
 RC_GTEST_PROP(PlanProto, AnyBytesAreAPlanOrAnError, ()) {
-  const auto bytes = *rc::gen::container<std::string>(rc::gen::arbitrary<char>());
+  const auto bytes = pick("bytes", rc::gen::container<std::string>(rc::gen::arbitrary<char>()));
   error_of([&] { parse_plan_bytes(bytes); });
 }
 
@@ -375,7 +376,7 @@ void disturb(Message& message) {
 RC_GTEST_PROP(PlanProto, DisturbedMessagesAreRefusedOrCanBeLookedAt, ()) {
   proto::Plan message = to_proto(*testing::any_plan_data());
   message.clear_digest();
-  for (int i = *rc::gen::inRange(1, 4); i > 0; --i) disturb(message);
+  for (int i = pick("disturbances", rc::gen::inRange(1, 4)); i > 0; --i) disturb(message);
   Plan plan;
   try {
     plan = from_proto(message);

@@ -11,6 +11,7 @@
 
 #include "shared/base/error.h"
 #include "shared/redistribute/cost_model.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 namespace {
@@ -136,7 +137,7 @@ TEST(Scenario, WrittenTextReadsAsTheSame) {
 
 RC_GTEST_PROP(Scenario, RandomScenariosComeBackAsTheyWere, ()) {
   const auto text = [] {
-    return *rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127)));
+    return pick("text", rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127))));
   };
   proto::Scenario scenario;
   proto::Redistribute& job = *scenario.mutable_redistribute();
@@ -144,16 +145,18 @@ RC_GTEST_PROP(Scenario, RandomScenariosComeBackAsTheyWere, ()) {
   job.set_shape(text());
   job.set_from(text());
   job.set_to(text());
-  job.set_dtype(*rc::gen::element(proto::f32, proto::f16, proto::bf16, proto::i32, proto::i64));
-  job.set_seed(*rc::gen::arbitrary<std::uint64_t>());
-  if (*rc::gen::arbitrary<bool>()) job.set_max_memory_factor(*rc::gen::arbitrary<double>());
+  job.set_dtype(pick("dtype", rc::gen::element(proto::f32, proto::f16, proto::bf16, proto::i32, proto::i64)));
+  job.set_seed(pick("seed", rc::gen::arbitrary<std::uint64_t>()));
+  if (pick("whether job.set_max_memory_factor", rc::gen::arbitrary<bool>()))
+    job.set_max_memory_factor(pick("max_memory_factor", rc::gen::arbitrary<double>()));
   const auto* cost = proto::CostModel::descriptor();
   for (int i = 0; i < cost->field_count(); ++i) {
     if (cost->field(i)->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE) continue;
-    if (!*rc::gen::arbitrary<bool>()) continue;
-    job.cost().GetReflection()->SetDouble(job.mutable_cost(), cost->field(i), *rc::gen::arbitrary<double>());
+    if (!pick("whether continue", rc::gen::arbitrary<bool>())) continue;
+    job.cost().GetReflection()->SetDouble(job.mutable_cost(), cost->field(i),
+                                          pick("a cost", rc::gen::arbitrary<double>()));
   }
-  (*job.mutable_cost()->mutable_axis_gbps())[text()] = *rc::gen::arbitrary<double>();
+  (*job.mutable_cost()->mutable_axis_gbps())[text()] = pick("gbps of an axis", rc::gen::arbitrary<double>());
   RC_ASSERT(MessageDifferencer::Equals(read_scenario_text(write_scenario_text(scenario), "x"), scenario));
 }
 
@@ -251,10 +254,11 @@ TEST(Scenario, DeepNestingIsRefused) {
 
 RC_GTEST_PROP(Scenario, AnyTextIsAScenarioOrAnError, ()) {
   std::string text(kWhole);
-  for (int i = *rc::gen::inRange(1, 5); i > 0; --i) {
-    const auto at = *rc::gen::inRange<std::size_t>(0, text.size());
-    const auto length = *rc::gen::inRange<std::size_t>(0, 20);
-    text.replace(at, length, *rc::gen::container<std::string>(rc::gen::arbitrary<char>()));
+  for (int i = pick("changes", rc::gen::inRange(1, 5)); i > 0; --i) {
+    const auto at = pick("at", rc::gen::inRange<std::size_t>(0, text.size()));
+    const auto length = pick("length", rc::gen::inRange<std::size_t>(0, 20));
+    text.replace(at, length,
+                 pick("what takes its place", rc::gen::container<std::string>(rc::gen::arbitrary<char>())));
     if (text.empty()) return;
   }
   error_of(text);

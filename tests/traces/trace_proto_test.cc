@@ -10,6 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/support/any_case.h"
 #include "tests/support/plan_generators.h"
 #include "traces/types_proto.h"
 
@@ -38,37 +39,39 @@ Environment any_environment(testing::PlanDraw& draw) {
 }
 
 RankTrace any_trace(Rank rank) {
-  testing::PlanDraw draw;
-  const auto record = [&] {
-    OpRecord op;
-    op.stream = draw.number<StreamId>(0, 5);
-    op.operation = draw.text();
-    if (*rc::gen::arbitrary<bool>()) op.group = draw.group();
-    op.sequence = draw.number<std::int64_t>(-1, std::int64_t{1} << 40);
-    op.dtype = draw.dtype();
-    if (*rc::gen::arbitrary<bool>()) op.reduction = draw.reduce_op();
-    op.root = draw.number<std::int32_t>(-1, 100);
-    const auto bytes = [&] { return draw.number<std::int64_t>(0, std::int64_t{1} << 50); };
-    op.sent = draw.list<std::int64_t>(0, 4, bytes);
-    op.received = draw.list<std::int64_t>(0, 4, bytes);
-    return op;
-  };
-  RankTrace trace;
-  trace.rank = rank;
-  trace.issued = draw.list<OpRecord>(0, 4, record);
-  trace.observed = draw.list<OpRecord>(0, 4, record);
-  for (int i = draw.number(0, 3); i > 0; --i) trace.digests[draw.text()] = draw.digest();
-  const auto time = [&] {
-    TimedOp op{draw.number<StreamId>(0, 5), draw.text(), draw.text(), 0, 0};
-    op.begin_ns = draw.number<std::int64_t>(0, kMaxTraceNs - 1);
-    op.end_ns = draw.number<std::int64_t>(op.begin_ns, kMaxTraceNs - 1);
-    return op;
-  };
-  trace.issued_times = draw.list<TimedOp>(0, 3, time);
-  trace.observed_times = draw.list<TimedOp>(0, 3, time);
-  trace.clock_offset_ns = draw.number<std::int64_t>(-kMaxTraceNs, kMaxTraceNs - 1);
-  if (*rc::gen::arbitrary<bool>()) trace.environment = any_environment(draw);
-  return trace;
+  return pick_case("trace", [=] {
+    testing::PlanDraw draw;
+    const auto record = [&] {
+      OpRecord op;
+      op.stream = draw.number<StreamId>(0, 5);
+      op.operation = draw.text();
+      if (*rc::gen::arbitrary<bool>()) op.group = draw.group();
+      op.sequence = draw.number<std::int64_t>(-1, std::int64_t{1} << 40);
+      op.dtype = draw.dtype();
+      if (*rc::gen::arbitrary<bool>()) op.reduction = draw.reduce_op();
+      op.root = draw.number<std::int32_t>(-1, 100);
+      const auto bytes = [&] { return draw.number<std::int64_t>(0, std::int64_t{1} << 50); };
+      op.sent = draw.list<std::int64_t>(0, 4, bytes);
+      op.received = draw.list<std::int64_t>(0, 4, bytes);
+      return op;
+    };
+    RankTrace trace;
+    trace.rank = rank;
+    trace.issued = draw.list<OpRecord>(0, 4, record);
+    trace.observed = draw.list<OpRecord>(0, 4, record);
+    for (int i = draw.number(0, 3); i > 0; --i) trace.digests[draw.text()] = draw.digest();
+    const auto time = [&] {
+      TimedOp op{draw.number<StreamId>(0, 5), draw.text(), draw.text(), 0, 0};
+      op.begin_ns = draw.number<std::int64_t>(0, kMaxTraceNs - 1);
+      op.end_ns = draw.number<std::int64_t>(op.begin_ns, kMaxTraceNs - 1);
+      return op;
+    };
+    trace.issued_times = draw.list<TimedOp>(0, 3, time);
+    trace.observed_times = draw.list<TimedOp>(0, 3, time);
+    trace.clock_offset_ns = draw.number<std::int64_t>(-kMaxTraceNs, kMaxTraceNs - 1);
+    if (*rc::gen::arbitrary<bool>()) trace.environment = any_environment(draw);
+    return trace;
+  });
 }
 
 // Equality leaves out what runs differ in.
@@ -137,13 +140,13 @@ std::vector<RankTrace> small_run() {
 }
 
 RC_GTEST_PROP(TraceProto, EveryTraceComesBackAsItWas, ()) {
-  const RankTrace trace = any_trace(*rc::gen::inRange(0, 1 << 20));
+  const RankTrace trace = any_trace(pick("rank", rc::gen::inRange(0, 1 << 20)));
   RC_ASSERT(same(from_proto(to_proto(trace)), trace));
 }
 
 RC_GTEST_PROP(TraceProto, FilesComeBackAsTheyWere, ()) {
   std::vector<RankTrace> traces;
-  for (int i = *rc::gen::inRange(0, 4); i > 0; --i) traces.push_back(any_trace(10 - i));
+  for (int i = pick("traces", rc::gen::inRange(0, 4)); i > 0; --i) traces.push_back(any_trace(10 - i));
   const std::string bytes = bytes_of(traces);
   const TraceFile file = read(bytes);
   RC_ASSERT(same(file.ranks, traces));

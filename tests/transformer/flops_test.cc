@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/transformer/parallel_layout.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 namespace {
@@ -53,11 +54,12 @@ TEST(ModelFlops, OfExpertsThoseThatATokenGoesTo) {
 RC_GTEST_PROP(ModelFlops, PairsAreThoseOfTheMask, ()) {
   Transformer model = two_layers();
   Workload workload;
-  workload.seq_len = *rc::gen::inRange<std::int64_t>(2, 90);
-  workload.phase = *rc::gen::element(Phase::training, Phase::prefill);
+  workload.seq_len = pick("workload.seq_len", rc::gen::inRange<std::int64_t>(2, 90));
+  workload.phase = pick("workload.phase", rc::gen::element(Phase::training, Phase::prefill));
   if (workload.phase == Phase::prefill)
-    workload.cached = *rc::gen::inRange<std::int64_t>(0, workload.seq_len);
-  if (*rc::gen::arbitrary<bool>()) model.window = *rc::gen::inRange<std::int64_t>(1, 100);
+    workload.cached = pick("workload.cached", rc::gen::inRange<std::int64_t>(0, workload.seq_len));
+  if (pick("whether model.window", rc::gen::arbitrary<bool>()))
+    model.window = pick("model.window", rc::gen::inRange<std::int64_t>(1, 100));
   const AttentionProblem problem = attention_problem(model, workload, {});
   std::int64_t pairs = 0;
   for (std::int64_t query = 0; query < problem.q_len; ++query) {

@@ -7,6 +7,7 @@
 
 #include "shared/base/text.h"
 #include "shared/transformer/step_plan.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 namespace {
@@ -122,18 +123,21 @@ std::map<std::string, std::int64_t> bytes_by_term(const Plan& plan) {
 RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
   StepRequest request;
   request.model = llama_8b();
-  request.model.layers = *rc::gen::element(5, 8), request.model.vocab = 32000;
-  request.workload.seq_len = *rc::gen::element(4096, 8191, 16384), request.workload.global_batch = 8;
+  request.model.layers = pick("request.model.layers", rc::gen::element(5, 8)), request.model.vocab = 32000;
+  request.workload.seq_len = pick("request.workload.seq_len", rc::gen::element(4096, 8191, 16384)),
+  request.workload.global_batch = 8;
   ParallelLayout& layout = request.layout;
-  layout = parse_parallel_layout(*rc::gen::element<const char*>(
-      "dp_shard=4", "tp=4", "tp=2,dp_shard=2", "cp=4,strategy=ring,balance=head_tail",
-      "cp=4,strategy=ulysses", "cp=4,strategy=all_gather", "tp=2,cp=2,dp_shard=2,strategy=ring",
-      "cp=4,dp_shard=2,strategy=pass_q,balance=head_tail", "dp_replicate=2"));
-  layout.micro_batch = *rc::gen::element(1, 2);
-  layout.loss_chunks = *rc::gen::element(1, 4);
+  layout = parse_parallel_layout(pick(
+      "layout", rc::gen::element<const char*>(
+                    "dp_shard=4", "tp=4", "tp=2,dp_shard=2", "cp=4,strategy=ring,balance=head_tail",
+                    "cp=4,strategy=ulysses", "cp=4,strategy=all_gather", "tp=2,cp=2,dp_shard=2,strategy=ring",
+                    "cp=4,dp_shard=2,strategy=pass_q,balance=head_tail", "dp_replicate=2")));
+  layout.micro_batch = pick("layout.micro_batch", rc::gen::element(1, 2));
+  layout.loss_chunks = pick("layout.loss_chunks", rc::gen::element(1, 4));
   layout.recompute =
-      *rc::gen::element(Recompute{}, Recompute{Recompute::Kind::selective, 1},
-                        Recompute{Recompute::Kind::full, 1}, Recompute{Recompute::Kind::every, 2});
+      pick("layout.recompute",
+           rc::gen::element(Recompute{}, Recompute{Recompute::Kind::selective, 1},
+                            Recompute{Recompute::Kind::full, 1}, Recompute{Recompute::Kind::every, 2}));
   MemoryRules rules;
   rules.loss_f32_copies = 0;
   const Memory memory = memory_of(request.model, request.workload, layout, rules);

@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/support/any_case.h"
 #include "tests/support/messages.h"
 
 namespace cp {
@@ -38,19 +39,21 @@ std::string refusal_of(const Transformer& model, const Workload& workload, const
 
 RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
   ParallelLayout layout;
-  const auto degree = [] { return *rc::gen::element(1, 2, 4, 8); };
+  const auto degree = [] { return pick("degree", rc::gen::element(1, 2, 4, 8)); };
   layout.dp_replicate = degree(), layout.dp_shard = degree(), layout.tp = degree(), layout.pp = degree();
   layout.cp = degree(), layout.virtual_stages = degree(), layout.loss_chunks = degree();
   layout.micro_batch = degree();
-  layout.order = *rc::gen::elementOf(axis_orders());
+  layout.order = pick("layout.order", rc::gen::elementOf(axis_orders()));
   layout.recompute =
-      *rc::gen::element(Recompute{}, Recompute{Recompute::Kind::full, 1},
-                        Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::every, 3});
-  layout.sharding = *rc::gen::element(ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp);
+      pick("layout.recompute",
+           rc::gen::element(Recompute{}, Recompute{Recompute::Kind::full, 1},
+                            Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::every, 3}));
+  layout.sharding =
+      pick("layout.sharding", rc::gen::element(ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp));
   if (layout.cp > 1) {
     AttentionProblem problem;
     problem.q_len = problem.kv_len = 4096, problem.q_heads = 8;
-    layout.strategy = *rc::gen::elementOf(standard_strategies(problem, layout.cp));
+    layout.strategy = pick("layout.strategy", rc::gen::elementOf(standard_strategies(problem, layout.cp)));
     if (layout.strategy.ulysses_degree == layout.cp) layout.strategy.core = Core::all_gather;
   }
   RC_ASSERT(parse_parallel_layout(to_string(layout)) == layout);
@@ -129,8 +132,9 @@ TEST(ParallelLayout, StagesInTheMiddleTakeWhatIsLeftOver) {
 RC_GTEST_PROP(ParallelLayout, StagesHoldAllLayersEvenly, ()) {
   Transformer model = llama();
   ParallelLayout layout;
-  layout.pp = *rc::gen::inRange(1, 9), layout.virtual_stages = *rc::gen::inRange(1, 4);
-  model.layers = *rc::gen::inRange(layout.pp * layout.virtual_stages, 130);
+  layout.pp = pick("layout.pp", rc::gen::inRange(1, 9)),
+  layout.virtual_stages = pick("layout.virtual_stages", rc::gen::inRange(1, 4));
+  model.layers = pick("model.layers", rc::gen::inRange(layout.pp * layout.virtual_stages, 130));
   const auto layers = stage_layers(model, layout);
   RC_ASSERT(std::accumulate(layers.begin(), layers.end(), std::int64_t{0}) == model.layers);
   const auto [least, most] = std::minmax_element(layers.begin(), layers.end());

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "tests/support/any_case.h"
 #include "tests/transformer/step_requests.h"
 
 namespace cp::testing {
@@ -17,10 +18,10 @@ RC_GTEST_PROP(RankGroups, AreThoseOfTheMesh, ()) {
   const auto degree = [] { return any_of(1, 2, 3); };
   layout.dp_replicate = degree(), layout.dp_shard = degree(), layout.cp = degree(), layout.tp = degree();
   layout.pp = degree();
-  layout.order = *rc::gen::elementOf(axis_orders());
+  layout.order = pick("layout.order", rc::gen::elementOf(axis_orders()));
   if (any_of(true, false)) layout.sharding = ShardingGroup::dp_shard;
   const Mesh mesh = build_mesh(layout);
-  const Rank rank = *rc::gen::inRange(0, layout.world());
+  const Rank rank = pick("rank", rc::gen::inRange(0, layout.world()));
   const RankGroups groups(layout, rank);
   const auto along = [&](std::vector<std::string> names) {
     std::vector<int> axes;

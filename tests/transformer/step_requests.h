@@ -1,6 +1,7 @@
 // Small models on small layouts, and the plans of all their ranks.
 #pragma once
 
+#include <ostream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -8,6 +9,26 @@
 #include <rapidcheck.h>
 
 #include "shared/transformer/step_plan.h"
+#include "tests/support/any_case.h"
+
+namespace cp {
+
+inline void showValue(const StepRequest& request, std::ostream& out) {
+  const Transformer& model = request.model;
+  const Workload& workload = request.workload;
+  out << to_string(request.layout) << ": " << name(workload.phase) << " of " << workload.seq_len
+      << " tokens, cached " << workload.cached << ", new " << workload.new_tokens << ", batch "
+      << workload.global_batch << ", " << name(workload.dtype) << ", gradients "
+      << name(workload.gradient_dtype) << ", cache " << name(workload.kv_dtype) << ", "
+      << to_string(workload.optimizer) << ", imbalance " << workload.expert_imbalance << "; hidden "
+      << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
+      << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
+      << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "");
+  if (model.window) out << ", window " << *model.window;
+  if (model.experts) out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
+}
+
+}  // namespace cp
 
 namespace cp::testing {
 
@@ -89,24 +110,26 @@ inline ParallelLayout any_layout(const Transformer& model) {
 
 // One that is legal.
 inline StepRequest any_request() {
-  StepRequest request{any_model(), {}, {}};
-  request.layout = any_layout(request.model);
-  Workload& workload = request.workload;
-  workload.phase = any_of(Phase::training, Phase::training, Phase::prefill, Phase::decode);
-  workload.seq_len = *rc::gen::inRange(16, 41);
-  if (workload.phase == Phase::prefill) workload.cached = any_of(0, 5);
-  if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
-  if (workload.phase != Phase::training) {
-    request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
-    workload.kv_dtype = any_of(DType::bf16, DType::bf16, DType::f16);
-  }
-  workload.global_batch = request.layout.dp() * request.layout.micro_batch;
-  workload.dtype = any_of(DType::bf16, DType::bf16, DType::f32);
-  workload.gradient_dtype = any_of(DType::f32, DType::bf16);
-  workload.optimizer = parse_optimizer(any_of("adamw", "adamw:offload", "sgd"));
-  workload.expert_imbalance = any_of(1.0, 1.3);
-  RC_PRE(!refuse(request.model, workload, request.layout));
-  return request;
+  return pick_case("request", [] {
+    StepRequest request{any_model(), {}, {}};
+    request.layout = any_layout(request.model);
+    Workload& workload = request.workload;
+    workload.phase = any_of(Phase::training, Phase::training, Phase::prefill, Phase::decode);
+    workload.seq_len = *rc::gen::inRange(16, 41);
+    if (workload.phase == Phase::prefill) workload.cached = any_of(0, 5);
+    if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
+    if (workload.phase != Phase::training) {
+      request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
+      workload.kv_dtype = any_of(DType::bf16, DType::bf16, DType::f16);
+    }
+    workload.global_batch = request.layout.dp() * request.layout.micro_batch;
+    workload.dtype = any_of(DType::bf16, DType::bf16, DType::f32);
+    workload.gradient_dtype = any_of(DType::f32, DType::bf16);
+    workload.optimizer = parse_optimizer(any_of("adamw", "adamw:offload", "sgd"));
+    workload.expert_imbalance = any_of(1.0, 1.3);
+    RC_PRE(!refuse(request.model, workload, request.layout));
+    return request;
+  });
 }
 
 }  // namespace cp::testing

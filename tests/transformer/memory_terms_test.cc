@@ -1,0 +1,349 @@
+// Each term of the memory, to the byte: what the plan's buffers hold where it has buffers for just that, else a count by hand of
+// what lives at the moment that the term is about. Every part of every term is decisive in some row: nothing hides below a larger one.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/transformer/memory.h"
+#include "shared/transformer/step_plan.h"
+
+namespace cp {
+namespace {
+
+constexpr std::int64_t k16 = 2, kF32 = 4;  // bytes
+
+// Nothing needs padding: all sizes divide by all degrees below.
+Transformer model_of(const std::string& kind) {
+  Transformer model;
+  model.name = kind, model.hidden = 512, model.layers = 4, model.q_heads = 16, model.kv_heads = 8;
+  model.head_dim = 64, model.intermediate = 1280, model.vocab = 4096;
+  if (kind == "experts") model.experts = Experts{8, 2, 768};
+  if (kind == "tied") model.tied_embeddings = true;
+  if (kind == "wide attention") model.intermediate = 640;
+  return model;
+}
+
+StepRequest request_of(const std::string& kind, const char* layout) {
+  StepRequest request{model_of(kind), {}, parse_parallel_layout(layout)};
+  request.workload.seq_len = 4096, request.workload.global_batch = 8;
+  return request;
+}
+
+Memory memory_of(const StepRequest& request, const MemoryRules& rules = {}) {
+  return cp::memory_of(request.model, request.workload, request.layout, rules);
+}
+
+// ---- logits and unsharded: what plans hold ----
+
+const Buffer& buffer_of(const Plan& plan, const View& view) {
+  return plan.buffers[static_cast<std::size_t>(view.buffer)];
+}
+
+const MatMul& product(const Plan& plan, std::string_view label) {
+  for (const StepRef& ref : steps_of(plan)) {
+    if (ref.step->label == label) return std::get<MatMul>(std::get<Kernel>(ref.step->work));
+  }
+  throw InvalidInput(str("the plan has no product \"", label, "\""));
+}
+
+// Of a window of a gathered piece; 0 where the piece is at home.
+std::int64_t gathered_bytes(const Plan& plan, const View& view) {
+  const Buffer& buffer = buffer_of(plan, view);
+  return buffer.kind == BufferKind::temporary ? view.numel() * size_bytes(buffer.dtype) : 0;
+}
+
+// A chunk of logits, the gradient of one, the rows under the head, and the head's table and its gradient where they are gathered.
+std::int64_t loss_bytes(const Plan& plan) {
+  const MatMul &head = product(plan, "head"), &dgrad = product(plan, "head, dgrad"),
+               &wgrad = product(plan, "head, wgrad");
+  return buffer_of(plan, head.out).bytes() + buffer_of(plan, dgrad.a).bytes() +
+         buffer_of(plan, head.a).bytes() + gathered_bytes(plan, head.b) + gathered_bytes(plan, wgrad.out);
+}
+
+TEST(MemoryTerms, LogitsAreWhatTheLossOfPlansHolds) {
+  MemoryRules rules;
+  rules.loss_f32_copies = 0;  // the plan's kernels make none
+  for (const char* kind : {"plain", "tied"}) {
+    for (const char* layout :
+         {"tp=1", "dp_shard=4", "tp=2", "tp=4,dp_shard=2", "cp=4,strategy=ring", "tp=2,cp=2,strategy=ring",
+          "dp_replicate=2,dp_shard=2", "dp_shard=2,micro_batch=2"}) {
+      for (const int chunks : {1, 2, 3, 4, 16}) {
+        for (const DType gradients : {DType::f32, DType::bf16}) {
+          StepRequest request = request_of(kind, layout);
+          request.layout.loss_chunks = chunks, request.workload.gradient_dtype = gradients;
+          const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
+          EXPECT_EQ(memory_of(request, rules).logits, loss_bytes(plan))
+              << kind << " " << to_string(request.layout) << " gradients in " << name(gradients);
+        }
+      }
+    }
+  }
+}
+
+// Each f32 copy is of one chunk; the first takes the place of the gradient.
+TEST(MemoryTerms, CopiesOfTheLossAreOfAChunk) {
+  for (const int chunks : {1, 3, 4}) {
+    StepRequest request = request_of("plain", "tp=2,dp_shard=2");
+    request.layout.loss_chunks = chunks;
+    const std::int64_t logits = (4096 + chunks - 1) / chunks * (4096 / 2);
+    const auto with = [&](double copies) {
+      MemoryRules rules;
+      rules.loss_f32_copies = copies;
+      return memory_of(request, rules).logits;
+    };
+    EXPECT_EQ(with(0.5), with(0));
+    EXPECT_EQ(with(1) - with(0), logits * (kF32 - k16));
+    EXPECT_EQ(with(3) - with(0), logits * (3 * kF32 - k16));
+  }
+}
+
+// The last stage, which alone has a head, needs most here; its table is gathered for the whole step and counted there.
+TEST(MemoryTerms, LogitsOfAStageAreThoseOfItsLoss) {
+  MemoryRules rules;
+  rules.loss_f32_copies = 0;
+  for (const char* kind : {"plain", "tied"}) {
+    for (const char* layout : {"pp=2,recompute=full", "pp=2,dp_shard=2,recompute=full,loss_chunks=2"}) {
+      StepRequest request = request_of(kind, layout);
+      request.model.vocab = 65536;
+      const std::int64_t rows = 4096 * request.model.hidden * k16,
+                         chunk = 4096 / request.layout.loss_chunks * 65536 * k16;
+      EXPECT_EQ(memory_of(request, rules).logits, rows + 2 * chunk) << kind << " " << layout;
+    }
+  }
+  // The first one does, with activations of four micro-batches, and has no head.
+  EXPECT_EQ(memory_of(request_of("plain", "pp=4")).logits, 0);
+}
+
+// Serving: one row of each sequence, in f32.
+TEST(MemoryTerms, LogitsOfServingAreOneRowOfEachSequence) {
+  for (const int tp : {1, 4}) {
+    StepRequest request = request_of("plain", tp == 1 ? "micro_batch=3" : "tp=4,micro_batch=3");
+    request.workload.phase = Phase::prefill;
+    EXPECT_EQ(memory_of(request).logits, 3 * 4096 / tp * kF32);
+  }
+}
+
+// Two gathered layers, the gradients of one, and these again where they travel in another dtype.
+TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
+  for (const char* kind : {"plain", "tied", "experts"}) {
+    for (const char* layout : {"dp_shard=4", "tp=4,dp_shard=2", "cp=4,strategy=ring", "dp_shard=4,ep=2",
+                               "tp=2,dp_shard=8,ep=4", "dp_replicate=2,dp_shard=2"}) {
+      for (const DType gradients : {DType::f32, DType::bf16}) {
+        StepRequest request = request_of(kind, layout);
+        if (!request.model.experts) request.layout.ep = 1;
+        request.workload.gradient_dtype = gradients;
+        const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
+        std::int64_t gathered = 0;
+        for (const Buffer& buffer : plan.buffers) {
+          const bool of_ends =
+              buffer.name.starts_with("unsharded/embedding") || buffer.name.starts_with("unsharded/head");
+          if (buffer.name.starts_with("unsharded/") && !of_ends) gathered += buffer.bytes();
+        }
+        EXPECT_EQ(memory_of(request).unsharded, gathered)
+            << kind << " " << to_string(request.layout) << " gradients in " << name(gradients);
+        EXPECT_GT(gathered, 0);
+      }
+    }
+  }
+  for (const char* whole : {"tp=4", "dp_replicate=2", "pp=2,dp_shard=2"})
+    EXPECT_EQ(memory_of(request_of("plain", whole)).unsharded, 0) << whole;
+}
+
+// ---- attention: by hand ----
+
+// Beside what is kept, in bytes. `q` are the elements of a rank's queries, `kv` those of its keys and values together, `lse` the f32 of
+// a number for each query and head; four ranks, of which `ring` are in a ring and the others exchange heads.
+struct AttentionRow {
+  const char* layout;
+  std::int64_t training, serving;
+};
+
+TEST(MemoryTerms, AttentionByHand) {
+  // A sequence of 4,096 over four ranks. Serving, 1,024 of the tokens are new, and the keys are those of the cache.
+  constexpr std::int64_t kRows = 1024, kNewRows = 256;
+  constexpr std::int64_t q = kRows * 16 * 64, kv = kRows * 2 * 8 * 64, delta = kRows * 16 * kF32;
+  constexpr std::int64_t new_q = kNewRows * 16 * 64;
+  const AttentionRow rows[] = {
+      // Packed and arrived: q and out, k and v; their gradients.
+      {"strategy=ulysses", delta + 2 * (q + kv) * k16 + (q + kv) * k16, 2 * (new_q + kv) * k16},
+      // Everybody's blocks, and as they travel; in f32 the gradients of everybody's, and of one's own.
+      {"strategy=all_gather", delta + 2 * 4 * kv * k16 + 4 * kv * kF32 + kv * kF32, 2 * 4 * kv * k16},
+      {"strategy=need_only", delta + 2 * 4 * kv * k16 + 4 * kv * kF32 + kv * kF32, 2 * 4 * kv * k16},
+      // Two slots; a part of out, and its sum in f32; gradients of k and v travel in two slots, and are summed at home.
+      {"strategy=ring", delta + 2 * kv * k16 + q * (k16 + kF32) + 3 * kv * kF32,
+       2 * kv * k16 + new_q * (k16 + kF32)},
+      {"strategy=ring,rotation=all_gather", delta + 4 * kv * k16 + q * (k16 + kF32) + 3 * kv * kF32,
+       4 * kv * k16 + new_q * (k16 + kF32)},
+      // Two slots for queries; f32 results for each of four ranks; q and dout travel backward, k and v's gradients stay.
+      {"strategy=pass_q", delta + 2 * q * k16 + 4 * q * kF32 + 2 * q * k16 + kv * kF32,
+       2 * new_q * k16 + 4 * new_q * kF32},
+      // Both: pairs exchange heads, and two pairs make a ring.
+      {"strategy=ring,ulysses_degree=2",
+       delta + 3 * (q + kv) * k16 + 2 * kv * k16 + q * (k16 + kF32) + 3 * kv * kF32,
+       2 * (new_q + kv) * k16 + 2 * kv * k16 + new_q * (k16 + kF32)},
+      {"strategy=all_gather,ulysses_degree=2",
+       delta + 3 * (q + kv) * k16 + 2 * 2 * kv * k16 + 2 * kv * kF32 + kv * kF32,
+       2 * (new_q + kv) * k16 + 2 * 2 * kv * k16},
+      {"strategy=pass_q,ulysses_degree=2",
+       delta + 3 * (q + kv) * k16 + 2 * q * k16 + 2 * q * kF32 + 2 * q * k16 + kv * kF32,
+       2 * (new_q + kv) * k16 + 2 * new_q * k16 + 2 * new_q * kF32},
+  };
+  for (const AttentionRow& row : rows) {
+    StepRequest request = request_of("plain", str("cp=4,", row.layout).c_str());
+    EXPECT_EQ(memory_of(request).attention, row.training) << row.layout;
+    // Half of the heads.
+    StepRequest halved = request_of("plain", str("tp=2,cp=4,", row.layout).c_str());
+    EXPECT_EQ(memory_of(halved).attention * 2, row.training) << row.layout;
+    // Two sequences.
+    StepRequest doubled = request_of("plain", str("micro_batch=2,cp=4,", row.layout).c_str());
+    EXPECT_EQ(memory_of(doubled).attention, row.training * 2) << row.layout;
+    request.workload.phase = Phase::prefill, request.workload.cached = 3072;
+    EXPECT_EQ(memory_of(request).attention, row.serving) << row.layout << ", serving";
+  }
+  // One rank: delta alone, and nothing where there is no backward pass.
+  StepRequest one = request_of("plain", "tp=1");
+  EXPECT_EQ(memory_of(one).attention, 4 * delta);
+  one.workload.phase = Phase::prefill;
+  EXPECT_EQ(memory_of(one).attention, 0);
+  // Sixteen ranks exchange heads, of which eight hold keys: each is there twice. 256 rows a rank.
+  EXPECT_EQ(memory_of(request_of("plain", "cp=16,strategy=ulysses")).attention,
+            256 * 16 * kF32 + 3 * (256 * 16 * 64 + 2 * (256 * 2 * 8 * 64)) * k16);
+}
+
+// ---- working: by hand ----
+
+TEST(MemoryTerms, WorkingByHand) {
+  constexpr std::int64_t tokens = 4096, hidden = 512, qkv = 2 * 16 * 64 + 2 * 8 * 64;
+  const auto working = [](const char* kind, const char* layout) {
+    return memory_of(request_of(kind, layout)).working;
+  };
+  // The larger of gate, up and their product, or q, out, k and v; a row of the residual, and two of its gradients.
+  EXPECT_EQ(working("plain", "tp=1"), tokens * (3 * 1280 + hidden + 2 * hidden) * k16);
+  EXPECT_EQ(working("wide attention", "tp=1"), tokens * (qkv + hidden + 2 * hidden) * k16);
+  // Half of the columns and of the rows between regions; whole rows on both sides of a region, and of their gradients.
+  EXPECT_EQ(working("plain", "tp=2"), tokens * (3 * 1280 / 2 + hidden + 3 * hidden + 2 * hidden / 2) * k16);
+  EXPECT_EQ(working("wide attention", "tp=2"),
+            tokens * (qkv / 2 + hidden + 3 * hidden + 2 * hidden / 2) * k16);
+  EXPECT_EQ(working("plain", "cp=4,strategy=ring") * 4, working("plain", "tp=1"));
+  EXPECT_EQ(working("plain", "micro_batch=2"), working("plain", "tp=1") * 2);
+  // Experts compute twice as many rows, two a token, which lie before and after them too.
+  EXPECT_EQ(working("experts", "tp=1"),
+            (2 * tokens * 3 * 768 + 2 * 2 * tokens * hidden + tokens * (hidden + 2 * hidden)) * k16);
+}
+
+// What is computed again lies beside that: as much as is not kept. Activations of a layer are held to plans' by other tests.
+TEST(MemoryTerms, WhatIsComputedAgainIsAtWork) {
+  for (const char* kind : {"plain", "experts", "wide attention"}) {
+    for (const char* layout : {"tp=1", "tp=2", "cp=4,strategy=pass_q", "cp=4,strategy=ulysses"}) {
+      const auto of = [&](Recompute recompute) {
+        StepRequest request = request_of(kind, layout);
+        request.layout.recompute = recompute;
+        return memory_of(request);
+      };
+      const Memory none = of({});
+      for (const Recompute::Kind again : {Recompute::Kind::selective, Recompute::Kind::full}) {
+        const Memory memory = of({again, 1});
+        EXPECT_EQ(memory.working - none.working, (none.activations - memory.activations) / 4)
+            << kind << " " << layout;
+        EXPECT_GT(memory.working, none.working);
+      }
+      EXPECT_EQ(of({Recompute::Kind::every, 2}).working, of({Recompute::Kind::full, 1}).working);
+    }
+  }
+}
+
+TEST(MemoryTerms, WorkingOfServingByHand) {
+  constexpr std::int64_t fresh = 1024, hidden = 512, qkv = 2 * 16 * 64 + 2 * 8 * 64;
+  const auto working = [](const char* kind, const char* layout) {
+    StepRequest request = request_of(kind, layout);
+    request.workload.phase = Phase::prefill, request.workload.cached = 3072;
+    return memory_of(request).working;
+  };
+  EXPECT_EQ(working("plain", "tp=1"), fresh * (3 * 1280 + 2 * hidden) * k16);
+  EXPECT_EQ(working("wide attention", "tp=1"), fresh * (qkv + 2 * hidden) * k16);
+  EXPECT_EQ(working("plain", "tp=2"), fresh * (3 * 1280 / 2 + 2 * hidden / 2 + hidden) * k16);
+  EXPECT_EQ(working("experts", "tp=1"), (2 * fresh * 3 * 768 + fresh * 2 * hidden) * k16);
+}
+
+// ---- what the cluster adds ----
+
+TEST(MemoryTerms, CommunicatorsAreThoseOfEachAxis) {
+  MemoryRules rules;
+  rules.communicator_bytes = 1000, rules.context_bytes = 77;
+  const auto count = [&](const char* layout, Phase phase = Phase::training) {
+    StepRequest request = request_of("experts", layout);
+    request.workload.phase = phase, request.workload.global_batch = 8;
+    const Memory memory = memory_of(request, rules);
+    EXPECT_EQ(memory.context, 77);
+    return memory.communicators / 1000;
+  };
+  EXPECT_EQ(count("tp=1"), 0);
+  EXPECT_EQ(count("tp=2"), 1);
+  EXPECT_EQ(count("dp_shard=2"), 1);
+  EXPECT_EQ(count("dp_replicate=2"), 1);
+  EXPECT_EQ(count("cp=2,strategy=ring"), 2);  // its own, and that over which parameters are sharded
+  EXPECT_EQ(count("cp=2,strategy=ring,sharding=dp_shard"), 1);
+  EXPECT_EQ(count("dp_shard=2,ep=2"), 2);
+  EXPECT_EQ(count("pp=2"), 2);  // forward and backward
+  EXPECT_EQ(count("dp_replicate=2,dp_shard=2,ep=2,tp=2,cp=2,pp=2,strategy=ring"), 7);
+  EXPECT_EQ(count("dp_replicate=2", Phase::prefill), 0);
+  EXPECT_EQ(count("tp=2,cp=2,strategy=ring", Phase::prefill), 2);
+}
+
+TEST(MemoryTerms, ParametersOfServingHaveBytesOfTheirOwn) {
+  StepRequest request = request_of("plain", "tp=1");
+  request.workload.phase = Phase::prefill;
+  constexpr std::int64_t layer = 512 * (2 * 16 * 64 + 2 * 8 * 64) + 2 * 512 + 3 * 512 * 1280,
+                         ends = 2 * 4096 * 512 + 512;
+  for (const std::int64_t bytes : {1, 2}) {
+    MemoryRules rules;
+    rules.served_layer_bytes = bytes;
+    EXPECT_EQ(memory_of(request, rules).parameters, 4 * layer * bytes + ends * k16);
+  }
+}
+
+// ---- sums ----
+
+// Each term has a digit of its own.
+TEST(MemoryTerms, AddUpEachOnce) {
+  Memory memory;
+  std::int64_t digit = 1;
+  for (std::int64_t* term :
+       {&memory.parameters, &memory.master, &memory.gradients, &memory.optimizer, &memory.gathered,
+        &memory.unsharded, &memory.activations, &memory.working, &memory.logits, &memory.attention,
+        &memory.kv_cache, &memory.communicators, &memory.context, &memory.slack}) {
+    *term = digit;
+    digit *= 10;
+  }
+  std::int64_t expected = 1;
+  std::set<std::string_view> names;
+  for (const auto& [name, value] : terms(memory)) {
+    EXPECT_EQ(value, expected) << name;
+    names.insert(name);
+    expected *= 10;
+  }
+  EXPECT_EQ(names.size(), 14U);
+  // unsharded 10^5, working 10^7 and attention 10^9 at once, which are more than logits, 10^8.
+  EXPECT_EQ(memory.allocated(), 11'011'111'111);
+  memory.logits = 2'000'000'000;
+  EXPECT_EQ(memory.allocated(), 12'001'011'111);
+  EXPECT_EQ(memory.reserved(), memory.allocated() + 10'000'000'000'000);
+  EXPECT_EQ(memory.used(), memory.reserved() + 100'000'000'000 + 1'000'000'000'000);
+}
+
+TEST(MemoryTerms, SlackIsAShareOfWhatIsAllocated) {
+  MemoryRules rules;
+  rules.slack = 0.25;
+  for (const char* layout : {"dp_shard=4,recompute=full", "tp=4,recompute=full"}) {
+    const Memory memory = memory_of(request_of("plain", layout), rules);
+    EXPECT_NEAR(static_cast<double>(memory.slack), 0.25 * static_cast<double>(memory.allocated()), 0.5);
+  }
+}
+
+}  // namespace
+}  // namespace cp
