@@ -36,7 +36,7 @@ void add_shape_flags(CLI::App& app, Flags& flags) {
              [](Job& job, std::int64_t n) { job.set_v_head_dim(n); });
   add_field(app, flags, "--dtype", "DTYPE", "f32, f16 or bf16 [f32]",
             [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); });
-  add_field(app, flags, "--format", "FORMAT", "bshd or bnsd [bshd]",
+  add_field(app, flags, "--format", "FORMAT", "bshd, bnsd or sbhd [bshd]",
             [](Job& job, Text text) { job.set_format(text); });
   add_field(app, flags, "--softmax-scale", "X", "[1/sqrt(head dim)]",
             [](Job& job, Text text) { job.set_softmax_scale(parse_real("--softmax-scale", text)); });
@@ -46,7 +46,8 @@ void add_mask_flags(CLI::App& app, Flags& flags) {
   add_switch(app, flags, "--causal", "A query sees no later key", [](Job& job) { job.set_causal(true); });
   add_number(app, flags, "--window", "A query sees keys less than N away", 1,
              [](Job& job, std::int64_t n) { job.set_window(n); });
-  add_field(app, flags, "--documents", "ENDS", "Packed documents as cu_seqlens: 0/10/50",
+  add_field(app, flags, "--documents", "ENDS",
+            "Packed documents as cu_seqlens: 0/10/50, or of each batch entry: 0/10/50;0/20/50",
             [](Job& job, Text text) { job.set_documents(text); });
   add_field(app, flags, "--query-offset", "N", "Position of the first query among the keys [the ends align]",
             [](Job& job, Text text) { job.set_query_offset(parse_int(text, "--query-offset")); });
@@ -90,6 +91,11 @@ void add_strategy_flags(CLI::App& app, Flags& flags) {
       app, flags, "--target", "NAME",
       "What the plans are made for: host, or GPUs with fused attention, sm80, sm90, sm100 or sm120 [host]",
       [](Job& job, Text text) { job.set_target(text); });
+  add_field(app, flags, "--gradients", "NAMES", "Which ones the backward pass computes [dq,dk,dv]",
+            [](Job& job, Text text) { job.set_gradients(text); });
+  add_field(app, flags, "--lse", "PLACE",
+            "Of a rank's own rows, as out, or where it was computed: home or computed [home]",
+            [](Job& job, Text text) { job.set_lse(text); });
   add_switch(app, flags, "--send-empty", "Also send blocks that nobody further on needs",
              [](Job& job) { job.set_send_empty(true); });
 }

@@ -37,9 +37,18 @@ std::string ledger_cell(const sim::AttentionRun& run) {
   return broken.empty() ? "hold" : str("BROKEN: ", join(broken, ", "));
 }
 
-std::vector<std::string> tensors(bool backward) {
-  if (backward) return {"out", "lse", "dq", "dk", "dv"};
-  return {"out", "lse"};
+std::vector<std::string> tensors(const AttentionJob& job) {
+  std::vector<std::string> names = {"out", "lse"};
+  if (!job.backward) return names;
+  const std::string gradients = to_string(job.options.gradients);
+  for (const std::string_view gradient : split(gradients, ',')) names.emplace_back(gradient);
+  return names;
+}
+
+std::string passes_text(const AttentionJob& job) {
+  if (!job.backward) return ", forward";
+  const bool all = job.options.gradients == Gradients{};
+  return str(", forward and backward", all ? "" : str(" (", to_string(job.options.gradients), ")"));
 }
 
 std::string table_text(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
@@ -48,8 +57,7 @@ std::string table_text(const AttentionJob& job, const std::vector<StrategyOutcom
   columns.push_back({"of it unneeded k, v", Align::right});
   columns.push_back({"peak a rank", Align::right});
   columns.push_back({"bound", Align::right});
-  for (const std::string& tensor : tensors(job.backward))
-    columns.push_back({str("error ", tensor), Align::right});
+  for (const std::string& tensor : tensors(job)) columns.push_back({str("error ", tensor), Align::right});
   columns.push_back({"ledgers"});
   columns.push_back({"result"});
   Table table(columns);
@@ -69,7 +77,7 @@ std::string table_text(const AttentionJob& job, const std::vector<StrategyOutcom
     cells.push_back(human_bytes(run.forward.redundant_kv_bytes + run.backward.redundant_kv_bytes));
     cells.push_back(human_bytes(std::max(run.forward.peak_bytes, run.backward.peak_bytes)));
     cells.push_back(human_bytes(std::max(run.forward.peak_bound_bytes, run.backward.peak_bound_bytes)));
-    for (const std::string& tensor : tensors(job.backward)) {
+    for (const std::string& tensor : tensors(job)) {
       const sim::TensorError* error = error_of(run, tensor);
       cells.push_back(error == nullptr ? "-" : fmt::format("{:.1e}", error->max_error));
     }
@@ -131,9 +139,9 @@ ordered_json pass_json(const sim::AttentionPassResult& pass) {
 
 std::string report_text(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   const std::string remarks = remarks_text(job, outcomes);
-  return fmt::format("{} on {}{}\n\n{}\n{}{}", to_string(job.problem), job.where,
-                     job.backward ? ", forward and backward" : ", forward", table_text(job, outcomes),
-                     remarks.empty() ? "" : remarks + "\n", summary_text(job, outcomes));
+  return fmt::format("{} on {}{}\n\n{}\n{}{}", to_string(job.problem), job.where, passes_text(job),
+                     table_text(job, outcomes), remarks.empty() ? "" : remarks + "\n",
+                     summary_text(job, outcomes));
 }
 
 ordered_json report_json(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {

@@ -39,8 +39,7 @@ AttentionProblem make_problem(const proto::Attention& job) {
   if (job.has_query_offset()) problem.query_offset = job.query_offset();
   problem.options = kernel_options_of(job);
   if (!job.documents().empty()) {
-    problem.cu_seqlens = value_of("--documents", job.documents(),
-                                  [&] { return parse_ints(job.documents(), '/', "end of a document"); });
+    value_of("--documents", job.documents(), [&] { parse_documents(job.documents(), problem); });
   }
   validate_problem(problem);
   return problem;
@@ -108,6 +107,17 @@ std::vector<Strategy> make_strategies(const proto::Attention& job, const Mesh& m
   return strategies;
 }
 
+AttentionOptions make_options(const proto::Attention& job) {
+  AttentionOptions options;
+  if (!job.gradients().empty()) {
+    options.gradients =
+        value_of("--gradients", job.gradients(), [&] { return parse_gradients(job.gradients()); });
+  }
+  if (parse_choice("--lse", job.lse(), name(LsePlace::home), name(LsePlace::computed), false))
+    options.lse = LsePlace::computed;
+  return options;
+}
+
 }  // namespace
 
 AttentionJob make_attention_job(const proto::Attention& job, const Target& device) {
@@ -118,10 +128,17 @@ AttentionJob make_attention_job(const proto::Attention& job, const Target& devic
   choose_ranks(mesh, result);
   result.strategies = make_strategies(job, mesh, result.problem, static_cast<int>(result.ranks.size()));
   result.backward = job.backward();
+  result.options = make_options(job);
   if (job.schedule() == proto::Redistribute::baton) result.schedule = sim::Schedule::baton;
   result.seed = job.seed();
   result.target = target_of(job.target(), device);
   return result;
+}
+
+void require_backward(const proto::Attention& job) {
+  if (job.gradients().empty() || job.backward()) return;
+  throw InvalidInput(str("--gradients ", job.gradients(),
+                         " are of the backward pass, which is not run; add --backward, or leave them out"));
 }
 
 }  // namespace cp::cli

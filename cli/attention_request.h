@@ -17,6 +17,7 @@ struct AttentionJob {
   std::string where;        // "cp=8", or what of a larger mesh is run
   std::vector<Strategy> strategies;
   bool backward = false;
+  AttentionOptions options;
   sim::Schedule schedule = sim::Schedule::parallel;
   std::uint64_t seed = 0;
   Target target = host_target();
@@ -25,5 +26,8 @@ struct AttentionJob {
 // Throws InvalidInput that names the flag at fault, quotes its text and says what would work. Whether a strategy
 // is legal is not asked here. `device`: the target where the job names none.
 AttentionJob make_attention_job(const proto::Attention& job, const Target& device = host_target());
+
+// Throws InvalidInput for gradients that are asked of a job without a backward pass.
+void require_backward(const proto::Attention& job);
 
 }  // namespace cp::cli

@@ -73,6 +73,7 @@ struct AttentionOfOne {
 
 AttentionOfOne attention_of(const proto::Attention& scenario, const Target& device = host_target()) {
   const AttentionJob job = make_attention_job(scenario, device);
+  require_backward(scenario);
   if (job.strategies.size() != 1) {
     throw InvalidInput(
         str("the scenario asks for ", job.strategies.size(),
@@ -82,7 +83,7 @@ AttentionOfOne attention_of(const proto::Attention& scenario, const Target& devi
   if (const auto refusal =
           refuse(job.problem, static_cast<int>(job.ranks.size()), job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);
-  return {{job.problem, job.ranks, job.strategies.front(), job.backward},
+  return {{job.problem, job.ranks, job.strategies.front(), job.backward, job.options},
           job.backward,
           job.seed,
           job.schedule,

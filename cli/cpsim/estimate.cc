@@ -189,7 +189,7 @@ int estimate_attention(const Flags& flags) {
   for (const AttentionPass pass : passes_of(flags, job.backward)) {
     const char* name = pass == AttentionPass::forward ? "forward" : "backward";
     const AttentionRequest request{job.problem, job.ranks, sim::as_run_by(job.strategies.front(), software),
-                                   true};
+                                   true, job.options};
     sim::TimelineOptions options;
     options.keep_spans = !flags.trace.empty();
     options.collectives = settings_of(flags);

@@ -70,7 +70,8 @@ StrategyOutcome run_one(const AttentionJob& job, const Strategy& asked, const si
   options.on_phase = [&](std::string_view phase) { progress.show(str(prefix, phase)); };
   try {
     const Strategy& strategy = outcome.refusal ? outcome.refusal->strategy : asked;
-    outcome.run = sim::run_attention(data, {data.problem(), job.ranks, strategy, job.backward}, options);
+    outcome.run =
+        sim::run_attention(data, {data.problem(), job.ranks, strategy, job.backward, job.options}, options);
   } catch (const Error& error) {
     outcome.error = error.what();
   }
@@ -94,6 +95,7 @@ ExitCode exit_code(const std::vector<StrategyOutcome>& outcomes) {
 int run(const Flags& flags) {
   const Job scenario = job_of(flags);
   const AttentionJob job = make_attention_job(scenario);
+  require_backward(scenario);
   const int cp = static_cast<int>(job.ranks.size());
   if (!flags.trace.empty() && job.strategies.size() != 1) {
     throw InvalidInput(str("--trace ", flags.trace, " holds one run, but ", job.strategies.size(),

@@ -160,6 +160,7 @@ struct Backward {
 template <Gradient kGradient>
 void launch_backward(const AttentionBackward& kernel, const Operands& operands, const Statistic& delta,
                      const BandTable& table, const View& out, cudaStream_t stream) {
+  if (is_absent(out)) return;
   with_columns(out.shape[3], [&](auto columns) {
     using Body = Backward<kGradient, columns>;
     const Body body{operands.heads(kernel.q),

@@ -218,13 +218,22 @@ CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const Describ
   return built;
 }
 
-CudnnAttention dense(const FusedShape& shape, double softmax_scale, bool heads_outside) {
+enum class Order : std::uint8_t { bshd, bnsd, sbhd };
+
+CudnnAttention dense(const FusedShape& shape, double softmax_scale, Order order) {
   CudnnAttention call;
   call.shape = shape;
   call.softmax_scale = softmax_scale;
   const auto of = [&](CudnnTensor operand) -> Shape {
     const auto [rows, heads, dim] = extents(shape, operand);
-    if (heads_outside) return {heads * rows * dim, dim, rows * dim, 1};
+    switch (order) {
+      case Order::bshd:
+        break;
+      case Order::bnsd:
+        return {heads * rows * dim, dim, rows * dim, 1};
+      case Order::sbhd:
+        return {heads * dim, shape.batch * heads * dim, dim, 1};
+    }
     return {rows * heads * dim, heads * dim, dim, 1};
   };
   call.q = of(CudnnTensor::q);
@@ -243,10 +252,13 @@ CudnnAttention dense(const FusedShape& shape, double softmax_scale, bool heads_o
 }  // namespace
 
 CudnnAttention dense_bshd(const FusedShape& shape, double softmax_scale) {
-  return dense(shape, softmax_scale, false);
+  return dense(shape, softmax_scale, Order::bshd);
 }
 CudnnAttention dense_bnsd(const FusedShape& shape, double softmax_scale) {
-  return dense(shape, softmax_scale, true);
+  return dense(shape, softmax_scale, Order::bnsd);
+}
+CudnnAttention dense_sbhd(const FusedShape& shape, double softmax_scale) {
+  return dense(shape, softmax_scale, Order::sbhd);
 }
 
 std::vector<CudnnTensor> operands(const CudnnAttention& call) {

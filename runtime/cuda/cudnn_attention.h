@@ -45,9 +45,10 @@ struct CudnnAttention {
       false;  // backward: dq is summed up in one order. Its workspace grows with q_len * k_len
   bool operator==(const CudnnAttention&) const = default;
 };
-// With dense views [batch, seq, heads, dim] (BSHD), or [batch, heads, seq, dim] in memory (BNSD).
+// With dense views [batch, seq, heads, dim] (BSHD), or [batch, heads, seq, dim] or [seq, batch, heads, dim] in memory (BNSD, SBHD).
 CudnnAttention dense_bshd(const FusedShape& shape, double softmax_scale);
 CudnnAttention dense_bnsd(const FusedShape& shape, double softmax_scale);
+CudnnAttention dense_sbhd(const FusedShape& shape, double softmax_scale);  // without documents
 
 // The tensors that a call binds. Offsets (int64) and lengths (int32) are a packed call's alone; each operand has offsets of its own.
 enum class CudnnTensor : std::int64_t {

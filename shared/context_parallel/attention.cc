@@ -43,12 +43,13 @@ Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
 }  // namespace
 
 ContextParallelAttention::ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy,
-                                                   PlanCache& plans, Target target)
+                                                   PlanCache& plans, Target target, AttentionOptions options)
     : device_(device),
       ranks_(std::move(ranks)),
       strategy_(strategy),
       plans_(plans),
-      target_(std::move(target)) {}
+      target_(std::move(target)),
+      options_(options) {}
 
 std::map<std::string, std::int64_t> ContextParallelAttention::buffer_bytes(const AttentionProblem& problem,
                                                                            AttentionPass pass) {
@@ -72,9 +73,10 @@ void ContextParallelAttention::backward(const AttentionProblem& problem, const N
 const Plan& ContextParallelAttention::plan(const AttentionProblem& problem, AttentionPass pass) {
   Hasher hasher;
   hasher.add(std::string_view("attention")).add(static_cast<int>(pass)).add(device_.rank()).add_all(ranks_);
+  hasher.add(to_string(options_.gradients)).add(name(options_.lse));
   hash(hash(hash(hasher, problem), strategy_), target_);
   return plans_.get(hasher.digest(), [&] {
-    return attention_plan({problem, ranks_, strategy_}, pass, device_.rank(), target_);
+    return attention_plan({problem, ranks_, strategy_, true, options_}, pass, device_.rank(), target_);
   });
 }
 

@@ -4,6 +4,9 @@
 //   attention.forward(problem, {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}});
 //   attention.backward(problem, {{"dout", dout}, ..., {"dq", dq}, {"dk", dk}, {"dv", dv}});
 //
+// With {.gradients = {.dk = false, .dv = false}} the backward pass makes dq alone. lse is that of the rank's own rows, like out, unless
+// {.lse = LsePlace::computed} leaves it where it was computed.
+//
 // Buffers have the names, parts and formats of attention_plan.h. Plans of all lengths that come by are kept in the caller's cache.
 #pragma once
 
@@ -26,9 +29,9 @@ using NamedBuffers = std::map<std::string, void*, std::less<>>;
 class ContextParallelAttention {
  public:
   // The device and the cache must outlive it. `ranks` are the cp ranks in order, the device's among them; `target` is what plans are
-  // made for, the same on all ranks.
+  // made for, and `options` what is asked of the passes: both the same on all ranks.
   ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy, PlanCache& plans,
-                           Target target = host_target());
+                           Target target = host_target(), AttentionOptions options = {});
 
   // Bytes of each buffer that a pass takes from this rank's caller, by name.
   std::map<std::string, std::int64_t> buffer_bytes(const AttentionProblem& problem, AttentionPass pass);
@@ -48,6 +51,7 @@ class ContextParallelAttention {
   const Strategy strategy_;
   PlanCache& plans_;
   const Target target_;
+  const AttentionOptions options_;
 };
 
 }  // namespace cp

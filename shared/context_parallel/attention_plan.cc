@@ -161,8 +161,16 @@ class AttentionWriter {
     const Tensor q = home_input("q", home_q_, p.head_dim), k = home_input("k", home_kv_, p.head_dim),
                  v = home_input("v", home_kv_, p.v_head_dim);
     const Tensor out = home_output("out", home_q_, p.v_head_dim);
-    ForwardTensors t{q, k, v, out,
-                     writer_.statistic(BufferKind::output, "lse", q_.num_rows(), q_.num_heads())};
+    const bool lse_moves = moves_lse();
+    const TensorPart& lse_part = lse_moves ? home_q_ : q_;
+    const RowStatistic lse =
+        writer_.statistic(BufferKind::output, "lse", lse_part.num_rows(), lse_part.num_heads());
+    ForwardTensors t{q, k, v, out, lse};
+    if (lse_moves) {
+      const bool keeps = writer_.context().request.keep_for_backward;
+      t.lse = writer_.statistic(keeps ? BufferKind::output : BufferKind::temporary, "saved_lse",
+                                q_.num_rows(), q_.num_heads());
+    }
     if (stages_.moves_q()) {
       t.q = stages_.bring_q(q, kept("saved_q", q_, p.head_dim), "q");
       t.out = kept("saved_out", q_, p.v_head_dim);
@@ -173,11 +181,13 @@ class AttentionWriter {
     }
     core_writer(writer_.strategy().core).forward(writer_, t);
     if (stages_.moves_q()) stages_.return_q(t.out, out, "out");
+    if (lse_moves) return_lse(t.lse, lse);
     return std::move(writer_).build("forward");
   }
 
   Plan backward() && {
     const AttentionProblem& p = writer_.problem();
+    const Gradients& wanted = writer_.gradients();
     const Tensor dout = home_input("dout", home_q_, p.v_head_dim);
     BackwardTensors t;
     const bool moves_q = stages_.moves_q(), moves_kv = stages_.moves_kv();
@@ -185,28 +195,55 @@ class AttentionWriter {
     t.out = moves_q ? saved("saved_out", q_, p.v_head_dim) : home_input("out", home_q_, p.v_head_dim);
     t.k = moves_kv ? saved("saved_k", kv_, p.head_dim) : home_input("k", home_kv_, p.head_dim);
     t.v = moves_kv ? saved("saved_v", kv_, p.v_head_dim) : home_input("v", home_kv_, p.v_head_dim);
-    t.lse = writer_.statistic(BufferKind::input, "lse", q_.num_rows(), q_.num_heads());
-    const Tensor dq = home_output("dq", home_q_, p.head_dim), dk = home_output("dk", home_kv_, p.head_dim),
-                 dv = home_output("dv", home_kv_, p.v_head_dim);
+    t.lse = writer_.statistic(BufferKind::input, moves_lse() ? "saved_lse" : "lse", q_.num_rows(),
+                              q_.num_heads());
+    const Tensor dq = wanted.dq ? home_output("dq", home_q_, p.head_dim) : Tensor{},
+                 dk = wanted.dk ? home_output("dk", home_kv_, p.head_dim) : Tensor{},
+                 dv = wanted.dv ? home_output("dv", home_kv_, p.v_head_dim) : Tensor{};
     t.dout = moves_q ? stages_.bring_q(dout, moved("dout there", p.dtype, q_, p.v_head_dim), "dout") : dout;
-    t.dq = moves_q ? moved("dq there", p.dtype, q_, p.head_dim) : dq;
+    t.dq = moves_q && wanted.dq ? moved("dq there", p.dtype, q_, p.head_dim) : dq;
     const DType kv_dtype = stages_.shares_kv_heads() ? writer_.gradient_dtype() : p.dtype;
-    t.dk = moves_kv ? moved("dk there", kv_dtype, kv_, p.head_dim) : dk;
-    t.dv = moves_kv ? moved("dv there", kv_dtype, kv_, p.v_head_dim) : dv;
+    t.dk = moves_kv && wanted.dk ? moved("dk there", kv_dtype, kv_, p.head_dim) : dk;
+    t.dv = moves_kv && wanted.dv ? moved("dv there", kv_dtype, kv_, p.v_head_dim) : dv;
     core_writer(writer_.strategy().core).backward(writer_, t);
-    if (moves_q) stages_.return_q(t.dq, dq, "dq");
-    if (moves_kv) return_kv(t, dk, dv);
+    if (moves_q && wanted.dq) stages_.return_q(t.dq, dq, "dq");
+    if (moves_kv) return_kv({{"dk", t.dk, dk}, {"dv", t.dv, dv}});
     return std::move(writer_).build("backward");
   }
 
  private:
-  void return_kv(const BackwardTensors& t, const Tensor& dk, const Tensor& dv) {
-    if (!stages_.shares_kv_heads()) return stages_.return_kv({{t.dk, dk}, {t.dv, dv}});
-    const Tensor dk_sum = writer_.accumulator("dk of all", DType::f32, dk),
-                 dv_sum = writer_.accumulator("dv of all", DType::f32, dv);
-    stages_.return_kv({{t.dk, dk_sum}, {t.dv, dv_sum}});
-    writer_.finish(dk_sum, dk, "dk");
-    writer_.finish(dv_sum, dv, "dv");
+  // Whether lse is wanted elsewhere than where it is computed.
+  bool moves_lse() const {
+    return stages_.moves_q() && writer_.context().request.options.lse == LsePlace::home;
+  }
+  // With its rows outermost, as all that travels.
+  void return_lse(const RowStatistic& there, const RowStatistic& home) {
+    const Tensor rows =
+        writer_.temporary("lse there", DType::f32, Order::rows_outermost, there.rows, there.heads, 1);
+    const View by_head{rows.buffer,
+                       0,
+                       {there.batch, there.heads, there.rows},
+                       {rows.batch_stride(), rows.head_stride(), rows.row_stride()},
+                       {}};
+    writer_.convert(there.view(), by_head, "pack lse");
+    stages_.return_q(rows, {home.buffer, DType::f32, home.batch, home.rows, home.heads, 1, Order::bnsd},
+                     "lse");
+  }
+
+  struct KeyGradient {
+    std::string name;
+    Tensor there, home;
+  };
+  void return_kv(std::vector<KeyGradient> gradients) {
+    std::erase_if(gradients, [](const KeyGradient& gradient) { return gradient.home.is_absent(); });
+    if (gradients.empty()) return;
+    std::vector<std::pair<Tensor, Tensor>> ways;
+    for (const auto& [name, there, home] : gradients)
+      ways.emplace_back(
+          there, stages_.shares_kv_heads() ? writer_.accumulator(name + " of all", DType::f32, home) : home);
+    stages_.return_kv(ways);
+    for (std::size_t i = 0; i < ways.size(); ++i)
+      writer_.finish(ways[i].second, gradients[i].home, gradients[i].name);
   }
 
   Tensor home_input(const char* name, const TensorPart& part, std::int64_t dim) {
@@ -238,6 +275,9 @@ void validate(const AttentionRequest& request, const Target& target) {
     throw InvalidInput(
         str("a rank comes twice among the ", request.ranks.size(), " cp ranks; list each one once"));
   }
+  if (request.options.gradients == Gradients{false, false, false})
+    throw InvalidInput(
+        "neither dq nor dk nor dv is asked for; ask for one of them, or leave the backward pass out");
   const auto refusal =
       refuse(request.problem, static_cast<int>(request.ranks.size()), request.strategy, target);
   if (refusal) throw InvalidInput(refusal->reason);
@@ -250,6 +290,31 @@ Plan write(const AttentionContext& context, AttentionPass pass, Rank self, const
 
 }  // namespace
 }  // namespace detail
+
+std::string to_string(const Gradients& gradients) {
+  std::vector<std::string_view> names;
+  if (gradients.dq) names.emplace_back("dq");
+  if (gradients.dk) names.emplace_back("dk");
+  if (gradients.dv) names.emplace_back("dv");
+  return join(names, ",");
+}
+
+Gradients parse_gradients(std::string_view text) {
+  Gradients gradients{false, false, false};
+  if (trim(text).empty()) throw InvalidInput("no gradient is named; use some of dq,dk,dv");
+  for (const std::string_view part : split(text, ',')) {
+    const std::string_view word = trim(part);
+    bool* const wanted = word == "dq"   ? &gradients.dq
+                         : word == "dk" ? &gradients.dk
+                         : word == "dv" ? &gradients.dv
+                                        : nullptr;
+    if (wanted == nullptr) throw InvalidInput(str("'", word, "' is no gradient; use some of dq,dk,dv"));
+    if (std::exchange(*wanted, true)) throw InvalidInput(str(word, " comes twice; name it once"));
+  }
+  return gradients;
+}
+
+std::string_view name(LsePlace place) { return place == LsePlace::home ? "home" : "computed"; }
 
 bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target) {
   if (!target.fused_attention) return false;

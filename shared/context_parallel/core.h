@@ -17,7 +17,7 @@ struct ForwardTensors {
 struct BackwardTensors {
   Tensor q, k, v, out, dout;
   RowStatistic lse;
-  Tensor dq, dk, dv;  // written
+  Tensor dq, dk, dv;  // written; absent where nobody asked for it
 };
 
 // All K and V rows that the rank's queries may see (need_only) or that there are (all_gather; the ring with

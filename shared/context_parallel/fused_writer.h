@@ -15,30 +15,28 @@ class FusedWriter {
  public:
   explicit FusedWriter(PlanWriter& writer) : writer_(writer) {}
 
-  // As PlanWriter's, of slices that are not empty; `sum`: of out and lse, which are not written before it is finished.
-  void attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
-              const std::string& label);
-  void attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices, const std::string& label,
-              PartialSum& sum);
-  void attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
-                       const std::string& label);
+  // As PlanWriter's, of masks with pairs; `sum`: of out and lse, which are not written before it is finished.
+  void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label);
+  void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label, PartialSum& sum);
+  void attend_backward(const BackwardOperands& operands, const Masks& masks, const std::string& label);
 
  private:
+  // Of gradients that nobody wants: null.
   struct Sums {
-    PartialSum &dq, &dk, &dv;
+    PartialSum *dq, *dk, *dv;
   };
 
   // `of_q`, `of_kv`: the operands that calls read.
-  std::vector<AttentionCall> calls_of(const std::vector<MaskSlice>& slices, bool backward,
-                                      const std::vector<Tensor>& of_q,
+  std::vector<AttentionCall> calls_of(const EntryMask& mask, bool backward, const std::vector<Tensor>& of_q,
                                       const std::vector<Tensor>& of_kv) const;
-  // Of a fused call; without its lengths and mask where none is given.
-  FusedShape shape_of(const HeadGroup& heads, bool backward, const AttentionCall* call = nullptr) const;
+  // Of a fused call on some batch entries; without its lengths and mask where none is given.
+  FusedShape shape_of(const HeadGroup& heads, Range batches, bool backward,
+                      const AttentionCall* call = nullptr) const;
   View workspace(const AttentionCall& call, const FusedShape& shape);
   void attend_heads(const ForwardOperands& operands, const AttentionCall& call, const HeadGroup& heads,
-                    PartialSum& sum, const std::string& label);
+                    Range batches, PartialSum& sum, const std::string& label);
   void backward_heads(const BackwardOperands& operands, const AttentionCall& call, const HeadGroup& heads,
-                      const Sums& sums, const std::string& label);
+                      Range batches, const Sums& sums, const std::string& label);
 
   PlanWriter& writer_;
 };

@@ -42,6 +42,14 @@ Gathered gather_kv(PlanWriter& writer, const Tensor& k, const Tensor& v) {
   return gathered;
 }
 
+// dK or dV, where it is asked for: an operand of each step, and the way home.
+struct KeyGradient {
+  const char* name;
+  Tensor target;
+  Gradient* operand;
+  Routing::Transport way;
+};
+
 // The arrived rows that are computed on in one step.
 struct Block {
   IndexSet rows;
@@ -77,18 +85,17 @@ Tensor part(const Tensor& tensor, Range rows) {
 void write_gathered(PlanWriter& writer, const ForwardTensors& t) {
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
   if (writer.sharding().ring_size() == 1) {
-    writer.attend({t.q, t.k, t.v, t.out, t.lse},
-                  mask_slices(writer.problem(), q_rows, writer.context().kv_rows(0)), "attention");
+    writer.attend({t.q, t.k, t.v, t.out, t.lse}, writer.masks(q_rows, writer.context().kv_rows(0)),
+                  "attention");
     return;
   }
   const Gathered all = gather_kv(writer, t.k, t.v);
   std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
-  std::erase_if(blocks,
-                [&](const Block& block) { return !any_allowed(writer.problem(), q_rows, block.rows); });
+  std::erase_if(blocks, [&](const Block& block) { return !writer.context().any_pair(q_rows, block.rows); });
   PartialOutputs outputs(writer, t.out, t.lse, static_cast<int>(blocks.size()));
   for (const Block& block : blocks) {
     outputs.add({t.q, part(all.k.user, block.range), part(all.v.user, block.range)},
-                mask_slices(writer.problem(), q_rows, block.rows), "attention");
+                writer.masks(q_rows, block.rows), "attention");
   }
   outputs.finish();
 }
@@ -99,31 +106,38 @@ void write_gathered(PlanWriter& writer, const BackwardTensors& t) {
   writer.begin(delta);
   BackwardOperands operands{t.q, t.k, t.v, t.dout, t.lse, &delta, {t.dq}, {t.dk}, {t.dv}};
   if (writer.sharding().ring_size() == 1) {
-    writer.attend_backward(operands, mask_slices(writer.problem(), q_rows, writer.context().kv_rows(0)),
-                           "attention backward");
+    writer.attend_backward(operands, writer.masks(q_rows, writer.context().kv_rows(0)), "attention backward");
     return;
   }
   Gathered all = gather_kv(writer, t.k, t.v);
-  const auto gradient = [&](const Routing::Transport& value, const Tensor& target, const char* name) {
-    return Routing::Transport{writer.accumulator(str(name, " sum"), DType::f32, target),
-                              writer.temporary_like(str("all ", name), writer.gradient_dtype(), value.user),
-                              value.heads};
+  std::vector<KeyGradient> of_keys;
+  const auto add = [&](const Routing::Transport& value, const Tensor& target, Gradient& operand,
+                       const char* name) {
+    if (target.is_absent()) return;
+    of_keys.push_back(
+        {name, target, &operand,
+         Routing::Transport{writer.accumulator(str(name, " sum"), DType::f32, target),
+                            writer.temporary_like(str("all ", name), writer.gradient_dtype(), value.user),
+                            value.heads}});
   };
-  const Routing::Transport dk = gradient(all.k, t.dk, "dk"), dv = gradient(all.v, t.dv, "dv");
+  add(all.k, t.dk, operands.dk, "dk"), add(all.v, t.dv, operands.dv, "dv");
   const std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
   std::optional<PartialGradient> dq;
   if (blocks.size() != 1)
     dq.emplace(writer, "dq", t.dq, PartialGradient::Of::queries, static_cast<int>(blocks.size()));
   for (const Block& block : blocks) {
     operands.k = part(all.k.user, block.range), operands.v = part(all.v.user, block.range);
-    operands.dk = {part(dk.user, block.range)}, operands.dv = {part(dv.user, block.range)};
+    for (const KeyGradient& gradient : of_keys) *gradient.operand = {part(gradient.way.user, block.range)};
     if (dq) operands.dq = dq->next();
-    writer.attend_backward(operands, mask_slices(writer.problem(), q_rows, block.rows), "attention backward");
+    writer.attend_backward(operands, writer.masks(q_rows, block.rows), "attention backward");
   }
   if (dq) dq->finish("dq");
-  all.routing.give_back({dk, dv}, true, "dk, dv");
-  writer.finish(dk.home, t.dk, "dk");
-  writer.finish(dv.home, t.dv, "dv");
+  if (of_keys.empty()) return;
+  std::vector<Routing::Transport> ways;
+  for (const KeyGradient& gradient : of_keys) ways.push_back(gradient.way);
+  all.routing.give_back(ways, true, "dk, dv");
+  for (const KeyGradient& gradient : of_keys)
+    writer.finish(gradient.way.home, gradient.target, gradient.name);
 }
 
 }  // namespace cp::detail

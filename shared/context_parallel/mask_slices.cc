@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shared/base/error.h"
 #include "shared/placement/runs.h"
 
 namespace cp {
@@ -190,6 +191,7 @@ bool continues(const MaskSlice& a, const MaskSlice& b) {
 
 std::vector<MaskSlice> mask_slices(const AttentionProblem& problem, const IndexSet& q_rows,
                                    const IndexSet& k_rows) {
+  CP_INVARIANT(problem.shares_mask(), "one mask of ", to_string(problem));
   std::vector<MaskSlice> slices;
   const auto emit = [&](const MaskSlice& slice) {
     if (!slices.empty() && continues(slices.back(), slice)) {
@@ -204,13 +206,20 @@ std::vector<MaskSlice> mask_slices(const AttentionProblem& problem, const IndexS
 }
 
 bool any_allowed(const AttentionProblem& problem, const IndexSet& q_rows, const IndexSet& k_rows) {
+  if (!problem.shares_mask()) {
+    const std::vector<MaskGroup> groups = mask_groups(problem);
+    return std::any_of(groups.begin(), groups.end(),
+                       [&](const MaskGroup& group) { return any_allowed(group.problem, q_rows, k_rows); });
+  }
   const auto stop = [](const MaskSlice&) { return true; };
   return SliceFinder(problem, q_rows, k_rows, stop).find();
 }
 
-IndexSet needed_keys(const AttentionProblem& problem, const IndexSet& q_rows) {
+namespace {
+
+// The keys that the queries may see, as intervals that may overlap.
+void add_needed(const AttentionProblem& problem, const IndexSet& q_rows, std::vector<KeyInterval>& needed) {
   const Band band = band_of(problem);
-  std::vector<KeyInterval> needed;
   const auto add = [&](const Document& document, std::int64_t first_query, std::int64_t last_query) {
     const std::int64_t first = first_query + problem.offset(), last = last_query + problem.offset();
     const KeyInterval keys{std::max(document.keys.begin, first - band.lower + 1),
@@ -230,6 +239,13 @@ IndexSet needed_keys(const AttentionProblem& problem, const IndexSet& q_rows) {
       });
     });
   }
+}
+
+}  // namespace
+
+IndexSet needed_keys(const AttentionProblem& problem, const IndexSet& q_rows) {
+  std::vector<KeyInterval> needed;
+  for (const MaskGroup& group : mask_groups(problem)) add_needed(group.problem, q_rows, needed);
   std::sort(needed.begin(), needed.end(),
             [](const KeyInterval& a, const KeyInterval& b) { return a.begin < b.begin; });
   RunBuilder keys;
@@ -245,6 +261,11 @@ IndexSet needed_keys(const AttentionProblem& problem, const IndexSet& q_rows) {
 
 std::int64_t allowed_cells(const AttentionProblem& problem, std::int64_t begin, std::int64_t end) {
   std::int64_t cells = 0;
+  if (!problem.shares_mask()) {
+    for (const MaskGroup& group : mask_groups(problem))
+      cells += group.problem.batch * allowed_cells(group.problem, begin, end);
+    return cells;
+  }
   for (std::int64_t query = begin; query < end; ++query) {
     const KeyInterval keys = allowed_keys(problem, query);
     cells += keys.end - keys.begin;

@@ -66,7 +66,7 @@ struct Pairs {
 };
 
 void require_causal(const AttentionProblem& problem) {
-  CP_INVARIANT(problem.causal && problem.cu_seqlens.empty(),
+  CP_INVARIANT(problem.causal && !problem.has_documents(),
                "pairs are counted under a causal mask without documents, not of ", to_string(problem));
 }
 

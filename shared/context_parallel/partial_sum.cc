@@ -34,59 +34,65 @@ PartialSum::PartialSum(PlanWriter& writer, std::string name, const Tensor& resul
                                                                             : kMostBesideSum),
       only_one_(parts <= 1 && !begun) {
   if (is_sum()) sum_ = result_, sum_lse_ = lse_;
-  for (const HeadGroup& heads : writer.head_groups()) {
-    Group group{of == Of::keys ? heads.kv : heads.q, {}, {result.rows, begun && is_sum()}};
-    if (begun && !is_sum()) group.waiting.push_back(of_result(result.all_rows(), group.heads));
-    groups_.push_back(std::move(group));
+  for (const MaskGroup& entries : writer.context().mask_groups()) {
+    for (const HeadGroup& heads : writer.head_groups()) {
+      const Slab slab{of == Of::keys ? heads.kv : heads.q, {entries.first, entries.problem.batch}};
+      Group group{slab, {}, {result.rows, begun && is_sum()}};
+      if (begun && !is_sum()) group.waiting.push_back(of_result(result.all_rows(), slab));
+      groups_.push_back(std::move(group));
+    }
   }
 }
 
 // ---- parts ----
 
-PartialSum::Group& PartialSum::group_of(Range heads) {
+PartialSum::Group& PartialSum::group_of(const Slab& slab) {
   return *std::find_if(groups_.begin(), groups_.end(),
-                       [&](const Group& group) { return group.heads == heads; });
+                       [&](const Group& group) { return group.slab == slab; });
 }
 
 bool PartialSum::is_wide(const Part& part) const {
   return writer_.builder().dtype(part.values.buffer) != result_.dtype;
 }
 
-PartialSum::Part PartialSum::of_result(Range rows, Range heads) const {
-  return {rows, result_.view(rows, heads), lse_.buffer < 0 ? View{} : lse_.view(rows, heads), true};
+PartialSum::Part PartialSum::of_result(Range rows, const Slab& slab) const {
+  return {rows, result_.view(rows, slab.heads, slab.batches),
+          lse_.buffer < 0 ? View{} : lse_.view(rows, slab.heads, slab.batches), true};
 }
 
-PartialSum::Part PartialSum::of_sum(Range rows, Range heads) {
+PartialSum::Part PartialSum::of_sum(Range rows, const Slab& slab) {
   if (sum_.buffer < 0) {
     sum_ = writer_.temporary_like(name_ + " sum", DType::f32, result_);
     if (lse_.buffer >= 0)
       sum_lse_ = writer_.statistic(BufferKind::temporary, name_ + " sum's lse", lse_.rows, lse_.heads);
   }
-  return {rows, sum_.view(rows, heads), lse_.buffer < 0 ? View{} : sum_lse_.view(rows, heads), is_sum()};
+  return {rows, sum_.view(rows, slab.heads, slab.batches),
+          lse_.buffer < 0 ? View{} : sum_lse_.view(rows, slab.heads, slab.batches), is_sum()};
 }
 
-PartialSum::Part PartialSum::beside(DType dtype, Range rows, Range heads) {
-  Part part{rows,
-            writer_.temporary(name_ + " part", dtype, Order::bshd, rows.len, heads.len, result_.dim).view(),
-            {}};
+PartialSum::Part PartialSum::beside(DType dtype, Range rows, const Slab& slab) {
+  const auto& [heads, batches] = slab;
+  Part part{
+      rows, writer_.part(name_ + " part", dtype, batches.len, rows.len, heads.len, result_.dim).view(), {}};
   if (lse_.buffer >= 0)
-    part.lse = writer_.statistic(BufferKind::temporary, name_ + " part's lse", rows.len, heads.len).view();
+    part.lse = writer_.statistic_part(name_ + " part's lse", batches.len, rows.len, heads.len).view();
   return part;
 }
 
-PartialSum::Place PartialSum::place(const FusedShape* shape, Range rows, Range heads,
+PartialSum::Place PartialSum::place(const FusedShape* shape, Range rows, const Slab& slab,
                                     const std::string& label) {
-  Group& group = group_of(heads);
+  Group& group = group_of(slab);
   if (depth(group, rows) >= most_waiting_) settle(group, label);
   const bool has_lse = lse_.buffer >= 0;
-  Part part = of_result(rows, heads);
+  Part part = of_result(rows, slab);
   if (shape == nullptr) {
     const bool fits = is_sum() ? group.summed.none(rows) : only_one_ && group.summed.none(rows);
-    if (!fits || depth(group, rows) > 0) part = beside(DType::f32, rows, heads);
+    if (!fits || depth(group, rows) > 0) part = beside(DType::f32, rows, slab);
   } else if (is_sum() || has_home(group, rows) || refuse_operand(*shape, part.values, !has_lse)) {
-    part = beside(shape->dtype, rows, heads);
+    part = beside(shape->dtype, rows, slab);
   } else if (has_lse && refuse_lse(*shape, part.lse)) {
-    part.lse = writer_.statistic(BufferKind::temporary, name_ + " part's lse", rows.len, heads.len).view();
+    part.lse =
+        writer_.statistic_part(name_ + " part's lse", slab.batches.len, rows.len, slab.heads.len).view();
   }
   if (is_sum() && part.is_home) {
     group.summed.add(rows);
@@ -98,8 +104,9 @@ PartialSum::Place PartialSum::place(const FusedShape* shape, Range rows, Range h
 
 void PartialSum::add(const Tensor& values, const RowStatistic* lse, const std::string& label) {
   for (Group& group : groups_) {
-    group.waiting.push_back({values.all_rows(), values.view(values.all_rows(), group.heads),
-                             lse == nullptr ? View{} : lse->view(group.heads)});
+    const auto& [heads, batches] = group.slab;
+    group.waiting.push_back({values.all_rows(), values.view(values.all_rows(), heads, batches),
+                             lse == nullptr ? View{} : lse->view({0, lse->rows}, heads, batches)});
     if (is_sum()) settle(group, label);
   }
 }
@@ -181,7 +188,7 @@ void PartialSum::settle(Group& group, const std::string& label) {
   for (const Range& rows : stretches(group)) {
     std::vector<Part> parts = parts_in(group, rows);
     if (parts.empty()) continue;
-    const Part sum = of_sum(rows, group.heads);
+    const Part sum = of_sum(rows, group.slab);
     if (group.summed.none(rows)) {
       convert(parts.front(), sum, label);
       parts.erase(parts.begin());
@@ -201,11 +208,11 @@ void PartialSum::finish(const std::string& label) {
 }
 
 void PartialSum::finish(Group& group, Range rows, const std::string& label) {
-  const Part result = of_result(rows, group.heads);
+  const Part result = of_result(rows, group.slab);
   const bool summed = group.summed.all(rows);
   if (is_sum() && summed) return;
   std::vector<Part> narrow = parts_in(group, rows), wide;
-  if (summed) wide.push_back(of_sum(rows, group.heads));
+  if (summed) wide.push_back(of_sum(rows, group.slab));
   // What lies in the result comes first.
   std::stable_sort(narrow.begin(), narrow.end(), [&](const Part& a, const Part& b) {
     return std::pair(is_wide(a), !a.is_home) < std::pair(is_wide(b), !b.is_home);
@@ -224,7 +231,7 @@ void PartialSum::finish(Group& group, Range rows, const std::string& label) {
     std::vector<Part> rest(narrow.begin() + (narrow.empty() ? 0 : 1), narrow.end());
     if (!narrow.empty()) narrow.resize(1);
     if (wide.empty()) {
-      wide.push_back(of_sum(rows, group.heads));
+      wide.push_back(of_sum(rows, group.slab));
       convert(rest.back(), wide.front(), label);
       rest.pop_back();
     }

@@ -26,11 +26,16 @@ class PartialSum {
   PartialSum(PlanWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse, Of of,
              int parts, bool begun = false);
 
-  // Where a call writes its part of these rows, which from then on is one. `heads`: one of the writer's groups. `shape`: of a fused call.
+  // Some heads in some batch entries: one of the writer's groups of heads, and entries that share a mask.
+  struct Slab {
+    Range heads, batches;
+    bool operator==(const Slab&) const = default;
+  };
+  // Where a call writes its part of these rows, which from then on is one. `shape`: of a fused call.
   struct Place {
     View values, lse;  // no lse: absent
   };
-  Place place(const FusedShape* shape, Range rows, Range heads, const std::string& label);
+  Place place(const FusedShape* shape, Range rows, const Slab& slab, const std::string& label);
   // A whole partial result that came from elsewhere: a temporary, which may be written to, and stays until finish().
   void add(const Tensor& values, const RowStatistic* lse, const std::string& label);
   // Adds what waits to the sum now: temporaries that it lies in may be used again.
@@ -44,22 +49,21 @@ class PartialSum {
     View values, lse;      // of all these rows
     bool is_home = false;  // in the result's memory
   };
-  // Of one of the writer's groups of heads.
   struct Group {
-    Range heads;
+    Slab slab;
     std::vector<Part> waiting;
     WrittenRows summed;
   };
 
   bool is_sum() const { return result_.dtype == DType::f32; }  // the result itself
-  Group& group_of(Range heads);
+  Group& group_of(const Slab& slab);
   std::size_t depth(const Group& group, Range rows) const;
   bool has_home(const Group& group, Range rows) const;
   std::vector<Range> stretches(const Group& group) const;
   static std::vector<Part> parts_in(const Group& group, Range rows);
-  Part of_result(Range rows, Range heads) const;
-  Part of_sum(Range rows, Range heads);
-  Part beside(DType dtype, Range rows, Range heads);
+  Part of_result(Range rows, const Slab& slab) const;
+  Part of_sum(Range rows, const Slab& slab);
+  Part beside(DType dtype, Range rows, const Slab& slab);
   void convert(const Part& from, const Part& to, const std::string& label);
   void merge(const Part& into, const std::vector<Part>& parts, const std::string& label);
   void settle(Group& group, const std::string& label);

@@ -5,7 +5,6 @@
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/core.h"
-#include "shared/context_parallel/mask_slices.h"
 #include "shared/context_parallel/rotation.h"
 
 namespace cp::detail {
@@ -140,11 +139,11 @@ void write_pass_q(PlanWriter& writer, const ForwardTensors& t) {
 
   QueryRing::Results results{{}, {}, t.out.batch * t.out.heads * (t.out.dim + 1)};
   queries.for_each_block([&](int step, int block) {
-    const std::vector<MaskSlice> slices = mask_slices(writer.problem(), queries.rows(block), kv_rows);
+    const Masks masks = writer.masks(queries.rows(block), kv_rows);
     const std::string label = str("attention of step ", step);
-    if (step == 0) return outputs.add({t.q, t.k, t.v}, slices, label);
+    if (step == 0) return outputs.add({t.q, t.k, t.v}, masks, label);
     const Partial partial = make_partial(writer, t, size(queries.rows(block)), block);
-    writer.attend({queries.tensor(0, t.q, step), t.k, t.v, partial.out, partial.lse}, slices, label);
+    writer.attend({queries.tensor(0, t.q, step), t.k, t.v, partial.out, partial.lse}, masks, label);
     results.computed.emplace_back(block, partial.views());
   });
   std::vector<Partial> arrived;
@@ -172,6 +171,7 @@ void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
                      static_cast<int>(helpers.size()) + (queries.meets(self) ? 1 : 0));
   PartialGradient dk(writer, "dk", t.dk, PartialGradient::Of::keys, queries.blocks_met()),
       dv(writer, "dv", t.dv, PartialGradient::Of::keys, queries.blocks_met());
+  const bool wants_dq = !t.dq.is_absent();
   const auto partial_dq = [&](int whose, std::int64_t rows) {
     return writer.temporary(str("dq of ", whose), writer.gradient_dtype(), t.dq.order, rows, t.dq.heads,
                             t.dq.dim);
@@ -179,7 +179,8 @@ void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
 
   QueryRing::Results results{{}, {}, t.dq.batch * t.dq.heads * t.dq.dim};
   queries.for_each_block([&](int step, int block) {
-    const Gradient block_dq = step == 0 ? dq.next() : Gradient{partial_dq(block, size(queries.rows(block)))};
+    const Gradient block_dq =
+        step == 0 || !wants_dq ? dq.next() : Gradient{partial_dq(block, size(queries.rows(block)))};
     RowDelta block_delta = delta;
     if (!writer.is_fused()) {
       block_delta.rows = queries.statistic(3, delta.rows, step);
@@ -188,14 +189,16 @@ void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
     }
     writer.attend_backward({queries.tensor(0, t.q, step), t.k, t.v, queries.tensor(1, t.dout, step),
                             queries.statistic(2, t.lse, step), &block_delta, block_dq, dk.next(), dv.next()},
-                           mask_slices(writer.problem(), queries.rows(block), writer.context().kv_rows(self)),
+                           writer.masks(queries.rows(block), writer.context().kv_rows(self)),
                            str("attention backward of step ", step));
-    if (step > 0) results.computed.push_back({block, {block_dq.tensor.flat()}});
+    if (step > 0 && wants_dq) results.computed.push_back({block, {block_dq.tensor.flat()}});
   });
   std::vector<Tensor> arrived;
-  for (const int helper : helpers) {
-    arrived.push_back(partial_dq(helper, t.dq.rows));
-    results.arriving.push_back({helper, {arrived.back().flat()}});
+  if (wants_dq) {
+    for (const int helper : helpers) {
+      arrived.push_back(partial_dq(helper, t.dq.rows));
+      results.arriving.push_back({helper, {arrived.back().flat()}});
+    }
   }
   queries.send_home(std::move(results), "partial dq");
   for (std::size_t i = 0; i < arrived.size(); ++i) dq.add(arrived[i], str("dq from ", helpers[i]));

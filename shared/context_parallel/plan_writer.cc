@@ -12,6 +12,8 @@
 namespace cp::detail {
 namespace {
 
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
 int index_of(const std::vector<Rank>& ranks, Rank self) {
   const auto at = std::find(ranks.begin(), ranks.end(), self);
   if (at == ranks.end()) {
@@ -24,7 +26,9 @@ int index_of(const std::vector<Rank>& ranks, Rank self) {
 }  // namespace
 
 AttentionContext::AttentionContext(const AttentionRequest& asked)
-    : request(asked), sharding(asked.problem, static_cast<int>(asked.ranks.size()), asked.strategy) {
+    : request(asked),
+      sharding(asked.problem, static_cast<int>(asked.ranks.size()), asked.strategy),
+      mask_groups_(cp::mask_groups(asked.problem)) {
   const int n = sharding.ring_size();
   for (int r = 0; r < n; ++r) {
     q_rows_.push_back(sharding.compute_q(sharding.index_at(r, 0)).rows);
@@ -34,8 +38,20 @@ AttentionContext::AttentionContext(const AttentionRequest& asked)
   if (!travels || n == 1) return;
   meets_.reserve(static_cast<std::size_t>(n) * static_cast<std::size_t>(n));
   for (int q = 0; q < n; ++q) {
-    for (int kv = 0; kv < n; ++kv) meets_.push_back(any_allowed(request.problem, q_rows(q), kv_rows(kv)));
+    for (int kv = 0; kv < n; ++kv) meets_.push_back(any_pair(q_rows(q), kv_rows(kv)));
   }
+}
+
+Masks AttentionContext::masks(const IndexSet& q_rows, const IndexSet& k_rows) const {
+  Masks masks;
+  for (const MaskGroup& group : mask_groups_)
+    masks.push_back({{group.first, group.problem.batch}, mask_slices(group.problem, q_rows, k_rows)});
+  return masks;
+}
+
+bool AttentionContext::any_pair(const IndexSet& q_rows, const IndexSet& k_rows) const {
+  return std::any_of(mask_groups_.begin(), mask_groups_.end(),
+                     [&](const MaskGroup& group) { return any_allowed(group.problem, q_rows, k_rows); });
 }
 
 PlanWriter::PlanWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target)
@@ -119,6 +135,20 @@ RowStatistic PlanWriter::statistic(BufferKind kind, std::string name, std::int64
   return result;
 }
 
+Tensor PlanWriter::part(std::string name, DType dtype, std::int64_t batch, std::int64_t rows,
+                        std::int64_t heads, std::int64_t dim) {
+  Tensor tensor{-1, dtype, batch, rows, heads, dim, Order::bshd};
+  tensor.buffer = builder_.temporary(std::move(name), dtype, tensor.numel());
+  return tensor;
+}
+
+RowStatistic PlanWriter::statistic_part(std::string name, std::int64_t batch, std::int64_t rows,
+                                        std::int64_t heads) {
+  RowStatistic result{-1, batch, heads, rows};
+  result.buffer = builder_.temporary(std::move(name), DType::f32, result.numel());
+  return result;
+}
+
 Tensor PlanWriter::accumulator(std::string name, DType dtype, const Tensor& target) {
   return target.dtype == dtype ? target : temporary_like(std::move(name), dtype, target);
 }
@@ -128,6 +158,15 @@ View PlanWriter::workspace(std::int64_t bytes) {
   if (workspace_ < 0) workspace_ = builder_.temporary("attention workspace", DType::f32, numel);
   builder_.grow(workspace_, numel);
   return flat_view(workspace_, 0, numel);
+}
+
+View PlanWriter::discarded(std::size_t which, std::int64_t batch, std::int64_t rows, std::int64_t heads,
+                           std::int64_t dim) {
+  Tensor tensor{discarded_[which], problem().dtype, batch, rows, heads, dim, Order::bshd};
+  if (tensor.buffer < 0)
+    discarded_[which] = tensor.buffer = builder_.temporary("unwanted", tensor.dtype, tensor.numel());
+  builder_.grow(tensor.buffer, tensor.numel());
+  return tensor.view();
 }
 
 // ---- steps ----
@@ -163,68 +202,96 @@ void PlanWriter::accumulate(const Tensor& in, const Tensor& out, std::string lab
 
 // ---- attention ----
 
-void PlanWriter::attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
-                        const std::string& label) {
+void PlanWriter::attend(const ForwardOperands& operands, const Masks& masks, const std::string& label) {
   const auto& [q, k, v, out, lse] = operands;
   if (out.rows == 0) return;
-  if (slices.empty()) {
+  if (!has_pairs(masks)) {
     fill(out, 0, label);
-    builder_.add(compute_, Fill{lse.flat(), -std::numeric_limits<double>::infinity()}, label);
+    fill(lse.flat(), kNothing, label);
     return;
   }
-  if (is_fused_) return FusedWriter(*this).attend(operands, slices, label);
+  if (is_fused_) return FusedWriter(*this).attend(operands, masks, label);
+  for (const EntryMask& mask : masks) attend_entries(operands, mask, label);
+}
+
+void PlanWriter::attend_entries(const ForwardOperands& operands, const EntryMask& mask,
+                                const std::string& label) {
+  const auto& [q, k, v, out, lse] = operands;
+  const Range& batches = mask.batches;
+  if (mask.slices.empty()) {
+    fill(out.view(out.all_rows(), out.all_heads(), batches), 0, label);
+    fill(lse.view({0, lse.rows}, {0, lse.heads}, batches), kNothing, label);
+    return;
+  }
   for (const HeadGroup& heads : head_groups_) {
-    builder_.add(compute_,
-                 AttentionForward{q.view(q.all_rows(), heads.q), k.view(k.all_rows(), heads.kv),
-                                  v.view(v.all_rows(), heads.kv), out.view(out.all_rows(), heads.q),
-                                  lse.view(heads.q), problem().scale(), slices},
-                 label);
+    builder_.add(
+        compute_,
+        AttentionForward{q.view(q.all_rows(), heads.q, batches), k.view(k.all_rows(), heads.kv, batches),
+                         v.view(v.all_rows(), heads.kv, batches), out.view(out.all_rows(), heads.q, batches),
+                         lse.view({0, lse.rows}, heads.q, batches), problem().scale(), mask.slices},
+        label);
   }
 }
 
-void PlanWriter::attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
-                             const std::string& label) {
+void PlanWriter::attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label) {
   const Tensor& out = operands.out;
   ForwardOperands part = operands;
   part.out = temporary_like("out part", out.dtype, out);
   part.lse = statistic(BufferKind::temporary, "lse part", operands.lse.rows, operands.lse.heads);
-  attend(part, slices, label);
-  merge(part.out, part.lse, out, operands.lse, str("merge ", label));
+  if (out.rows == 0) return;
+  for (const EntryMask& mask : masks) {
+    if (mask.slices.empty()) continue;
+    attend_entries(part, mask, label);
+    merge(part.out, part.lse, out, operands.lse, mask.batches, str("merge ", label));
+  }
 }
 
-void PlanWriter::attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
-                             const std::string& label, PartialSum& sum) {
-  if (operands.out.rows > 0 && !slices.empty()) FusedWriter(*this).attend(operands, slices, label, sum);
+void PlanWriter::attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label,
+                             PartialSum& sum) {
+  if (operands.out.rows > 0) FusedWriter(*this).attend(operands, masks, label, sum);
 }
 
-void PlanWriter::attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
+void PlanWriter::attend_backward(const BackwardOperands& operands, const Masks& masks,
                                  const std::string& label) {
   const BackwardOperands& o = operands;
-  if (slices.empty()) {
-    for (const Gradient* gradient : {&o.dq, &o.dk, &o.dv}) {
-      if (!gradient->accumulate && gradient->sum == nullptr) fill(gradient->tensor, 0, label);
-    }
+  std::vector<Tensor> written;  // not added to
+  for (const Gradient* gradient : {&o.dq, &o.dk, &o.dv}) {
+    if (gradient->is_wanted() && !gradient->accumulate && gradient->sum == nullptr)
+      written.push_back(gradient->tensor);
+  }
+  if (!has_pairs(masks)) {
+    for (const Tensor& tensor : written) fill(tensor, 0, label);
     return;
   }
-  if (is_fused_) return FusedWriter(*this).attend_backward(operands, slices, label);
-  for (const HeadGroup& heads : head_groups_) {
-    const auto of_q = [&](const Tensor& t) { return t.view(t.all_rows(), heads.q); };
-    const auto of_kv = [&](const Tensor& t) { return t.view(t.all_rows(), heads.kv); };
-    builder_.add(compute_,
-                 AttentionBackward{.q = of_q(o.q),
-                                   .k = of_kv(o.k),
-                                   .v = of_kv(o.v),
-                                   .dout = of_q(o.dout),
-                                   .lse = o.lse.view(heads.q),
-                                   .delta = o.delta->rows.view(heads.q),
-                                   .dq = of_q(o.dq.tensor),
-                                   .dk = of_kv(o.dk.tensor),
-                                   .dv = of_kv(o.dv.tensor),
-                                   .softmax_scale = problem().scale(),
-                                   .slices = slices,
-                                   .accumulate_dq = o.dq.accumulate,
-                                   .accumulate_dkv = o.dk.accumulate},
-                 label);
+  if (is_fused_) return FusedWriter(*this).attend_backward(operands, masks, label);
+  for (const auto& [batches, slices] : masks) {
+    if (slices.empty()) {
+      for (const Tensor& tensor : written)
+        fill(tensor.view(tensor.all_rows(), tensor.all_heads(), batches), 0, label);
+      continue;
+    }
+    for (const HeadGroup& heads : head_groups_) {
+      const auto view_of = [&entries = batches](const Tensor& t, Range of_heads) {
+        return t.is_absent() ? View{} : t.view(t.all_rows(), of_heads, entries);
+      };
+      const auto of_q = [&](const Tensor& t) { return view_of(t, heads.q); };
+      const auto of_kv = [&](const Tensor& t) { return view_of(t, heads.kv); };
+      builder_.add(compute_,
+                   AttentionBackward{.q = of_q(o.q),
+                                     .k = of_kv(o.k),
+                                     .v = of_kv(o.v),
+                                     .dout = of_q(o.dout),
+                                     .lse = o.lse.view({0, o.lse.rows}, heads.q, batches),
+                                     .delta = o.delta->rows.view({0, o.lse.rows}, heads.q, batches),
+                                     .dq = of_q(o.dq.tensor),
+                                     .dk = of_kv(o.dk.tensor),
+                                     .dv = of_kv(o.dv.tensor),
+                                     .softmax_scale = problem().scale(),
+                                     .slices = slices,
+                                     .accumulate_dq = o.dq.accumulate,
+                                     .accumulate_dkv = o.dk.accumulate || o.dv.accumulate},
+                   label);
+    }
   }
 }
 
@@ -246,14 +313,18 @@ void PlanWriter::make(RowDelta& delta) {
 }
 
 void PlanWriter::merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out,
-                       const RowStatistic& lse, std::string label) {
+                       const RowStatistic& lse, Range batches, std::string label) {
   if (out.rows == 0) return;
-  builder_.add(compute_, AttentionMerge{in.view(), in_lse.view(), out.view(), lse.view()}, std::move(label));
+  const auto view_of = [&](const Tensor& t) { return t.view(t.all_rows(), t.all_heads(), batches); };
+  const auto lse_of = [&](const RowStatistic& t) { return t.view({0, t.rows}, {0, t.heads}, batches); };
+  builder_.add(compute_, AttentionMerge{view_of(in), lse_of(in_lse), view_of(out), lse_of(lse)},
+               std::move(label));
 }
 
 Plan PlanWriter::build(std::string_view pass) && {
   Hasher inputs;
   inputs.add(pass).add(context_.request.keep_for_backward).add_all(context_.request.ranks);
+  inputs.add(to_string(gradients())).add(name(context_.request.options.lse));
   hash(inputs, problem());
   hash(inputs, strategy());
   if (is_fused_) hash(inputs, builder_.target());
@@ -272,11 +343,10 @@ PartialOutputs::PartialOutputs(PlanWriter& writer, const Tensor& out, const RowS
 }
 PartialOutputs::~PartialOutputs() = default;
 
-void PartialOutputs::add(const Operands& operands, const std::vector<MaskSlice>& slices,
-                         const std::string& label) {
+void PartialOutputs::add(const Operands& operands, const Masks& masks, const std::string& label) {
   const ForwardOperands all{operands.q, operands.k, operands.v, sum_, lse_};
-  if (parts_) return writer_.attend_more(all, slices, label, *parts_);
-  empty_ ? writer_.attend(all, slices, label) : writer_.attend_more(all, slices, label);
+  if (parts_) return writer_.attend_more(all, masks, label, *parts_);
+  empty_ ? writer_.attend(all, masks, label) : writer_.attend_more(all, masks, label);
   empty_ = false;
 }
 
@@ -302,6 +372,7 @@ void PartialOutputs::finish() {
 PartialGradient::PartialGradient(PlanWriter& writer, const std::string& name, const Tensor& gradient, Of of,
                                  int parts)
     : writer_(&writer), gradient_(gradient), sum_(gradient) {
+  if (gradient.is_absent()) return;
   if (writer.is_fused()) {
     parts_ = std::make_unique<PartialSum>(writer, name, gradient, nullptr, of, parts);
   } else {
@@ -311,9 +382,13 @@ PartialGradient::PartialGradient(PlanWriter& writer, const std::string& name, co
 PartialGradient::~PartialGradient() = default;
 PartialGradient::PartialGradient(PartialGradient&&) noexcept = default;
 
-Gradient PartialGradient::next() { return {sum_, std::exchange(begun_, true), parts_.get()}; }
+Gradient PartialGradient::next() {
+  if (gradient_.is_absent()) return {};
+  return {sum_, std::exchange(begun_, true), parts_.get()};
+}
 
 void PartialGradient::add(const Tensor& part, const std::string& label) {
+  if (gradient_.is_absent()) return;
   if (parts_) return parts_->add(part, nullptr, label);
   if (!std::exchange(begun_, true)) writer_->fill(sum_, 0, label);
   writer_->accumulate(part, sum_, label);
@@ -324,6 +399,7 @@ void PartialGradient::settle(const std::string& label) {
 }
 
 void PartialGradient::finish(const std::string& label) {
+  if (gradient_.is_absent()) return;
   if (parts_) return parts_->finish(label);
   if (!begun_) writer_->fill(sum_, 0, str("no ", label));
   writer_->finish(sum_, gradient_, label);

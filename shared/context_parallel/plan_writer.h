@@ -2,9 +2,12 @@
 // from them. Internal to shared/context_parallel.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shared/context_parallel/attention_plan.h"
@@ -12,6 +15,17 @@
 #include "shared/plan/builder.h"
 
 namespace cp::detail {
+
+// The mask between some queries and some keys in neighbouring batch entries, which share it; no slices: no pairs.
+struct EntryMask {
+  Range batches;
+  std::vector<MaskSlice> slices;
+};
+// By batch entry: all of them, in order.
+using Masks = std::vector<EntryMask>;
+inline bool has_pairs(const Masks& masks) {
+  return std::any_of(masks.begin(), masks.end(), [](const EntryMask& mask) { return !mask.slices.empty(); });
+}
 
 // What all ranks' plans of one request share.
 class AttentionContext {
@@ -29,10 +43,15 @@ class AttentionContext {
   // The rows that a ring index computes on.
   const IndexSet& q_rows(int ring_index) const { return q_rows_[static_cast<std::size_t>(ring_index)]; }
   const IndexSet& kv_rows(int ring_index) const { return kv_rows_[static_cast<std::size_t>(ring_index)]; }
+  // Batch entries that share a mask.
+  const std::vector<MaskGroup>& mask_groups() const { return mask_groups_; }
+  Masks masks(const IndexSet& q_rows, const IndexSet& k_rows) const;
+  bool any_pair(const IndexSet& q_rows, const IndexSet& k_rows) const;
   std::int64_t num_q_rows(int ring_index) const { return size(q_rows(ring_index)); }
   std::int64_t num_kv_rows(int ring_index) const { return size(kv_rows(ring_index)); }
 
  private:
+  const std::vector<MaskGroup> mask_groups_;
   std::vector<IndexSet> q_rows_, kv_rows_;  // by ring index
   std::vector<bool> meets_;
 };
@@ -54,12 +73,14 @@ struct Gradient {
   Tensor tensor;
   bool accumulate = false;    // to what the tensor holds
   PartialSum* sum = nullptr;  // of a fused target: it is a part of this instead
+
+  bool is_wanted() const { return sum != nullptr || !tensor.is_absent(); }
 };
 struct BackwardOperands {
   Tensor q, k, v, dout;
   RowStatistic lse;
   RowDelta* delta = nullptr;
-  Gradient dq, dk, dv;  // dk and dv accumulate both or none
+  Gradient dq, dk, dv;  // dk and dv accumulate both or none, where both are wanted
 };
 
 // Heads whose kv heads serve equally many of them, local.
@@ -73,6 +94,8 @@ class PlanWriter {
 
   const AttentionContext& context() const { return context_; }
   const AttentionProblem& problem() const { return context_.request.problem; }
+  const Gradients& gradients() const { return context_.request.options.gradients; }
+  Masks masks(const IndexSet& q_rows, const IndexSet& k_rows) const { return context_.masks(q_rows, k_rows); }
   const Strategy& strategy() const { return context_.request.strategy; }
   const AttentionSharding& sharding() const { return context_.sharding; }
   int index() const { return index_; }  // of the rank among the cp ranks
@@ -101,10 +124,17 @@ class PlanWriter {
   Tensor input(std::string name, Order order, std::int64_t rows, std::int64_t heads, std::int64_t dim);
   Tensor output(std::string name, Order order, std::int64_t rows, std::int64_t heads, std::int64_t dim);
   RowStatistic statistic(BufferKind kind, std::string name, std::int64_t rows, std::int64_t heads);
+  // Of some of the batch entries.
+  Tensor part(std::string name, DType dtype, std::int64_t batch, std::int64_t rows, std::int64_t heads,
+              std::int64_t dim);
+  RowStatistic statistic_part(std::string name, std::int64_t batch, std::int64_t rows, std::int64_t heads);
   // `target` itself when it has the dtype, else a temporary to be converted to it in the end.
   Tensor accumulator(std::string name, DType dtype, const Tensor& target);
   // What the calls of fused kernels share: one temporary, as large as the one that needs most.
   View workspace(std::int64_t bytes);
+  // The same for a gradient that fused kernels write though nobody wants it; `which`: 0, 1 or 2. A dense one of the problem's dtype.
+  View discarded(std::size_t which, std::int64_t batch, std::int64_t rows, std::int64_t heads,
+                 std::int64_t dim);
 
   // ---- steps on the compute stream; nothing where there are no elements ----
   void convert(const View& in, const View& out, std::string label);  // a copy or a cast
@@ -116,33 +146,38 @@ class PlanWriter {
   void accumulate(const Tensor& in, const Tensor& out, std::string label);
 
   // ---- attention of the rank's query heads; kernels are called for each range of heads whose kv heads serve
-  // equally many of them. Without slices: out 0 and lse -inf, or gradients of 0 unless they accumulate. ----
-  void attend(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
-              const std::string& label);
+  // equally many of them, and for each stretch of batch entries that share a mask. Without pairs: out 0 and lse -inf, or
+  // gradients of 0 unless they accumulate. ----
+  void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label);
   // The same for exact targets, merged with what `out` and `lse` hold; for fused ones, one more part of a result.
-  void attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
-                   const std::string& label);
-  void attend_more(const ForwardOperands& operands, const std::vector<MaskSlice>& slices,
-                   const std::string& label, PartialSum& sum);
-  void attend_backward(const BackwardOperands& operands, const std::vector<MaskSlice>& slices,
-                       const std::string& label);
+  void attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label);
+  void attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label,
+                   PartialSum& sum);
+  void attend_backward(const BackwardOperands& operands, const Masks& masks, const std::string& label);
   // Delta is made at once where only exact kernels run, by begin(), and else when one first does, by make().
   RowDelta delta_of(const Tensor& out, const Tensor& dout);
   void begin(RowDelta& delta);
   void make(RowDelta& delta);
-  // (out, lse) merged with a partial result.
+  // (out, lse) merged with a partial result, of all batch entries or some.
   void merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out, const RowStatistic& lse,
-             std::string label);
+             std::string label) {
+    merge(in, in_lse, out, lse, out.all_batches(), std::move(label));
+  }
+  void merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out, const RowStatistic& lse,
+             Range batches, std::string label);
 
   Plan build(std::string_view pass) &&;
 
  private:
+  void attend_entries(const ForwardOperands& operands, const EntryMask& mask, const std::string& label);
+
   const AttentionContext& context_;
   const int index_;
   PlanBuilder builder_;
   StreamId compute_, comm_;
   const bool is_fused_;
   BufferId workspace_ = -1;
+  std::array<BufferId, 3> discarded_ = {-1, -1, -1};
   std::vector<HeadGroup> head_groups_;
 };
 
@@ -157,8 +192,8 @@ class PartialOutputs {
   struct Operands {
     Tensor q, k, v;
   };
-  // Attention of the slices' pairs, of which there are some.
-  void add(const Operands& operands, const std::vector<MaskSlice>& slices, const std::string& label);
+  // Attention of the masks' pairs, of which there are some.
+  void add(const Operands& operands, const Masks& masks, const std::string& label);
   // A partial result that another rank computed: a temporary that stays until finish().
   void add(const Tensor& out, const RowStatistic& lse, const std::string& label);
   // The output in its dtype: 0, with lse -inf, where nothing was added.
@@ -172,7 +207,7 @@ class PartialOutputs {
   std::unique_ptr<PartialSum> parts_;  // of a fused target
 };
 
-// A gradient that is the sum of partial ones.
+// A gradient that is the sum of partial ones. Of an absent one there is nothing to do: it gives steps no place, and takes no parts.
 class PartialGradient {
  public:
   enum class Of : std::uint8_t { queries, keys };

@@ -16,9 +16,7 @@ void require_at_least(std::int64_t value, std::int64_t least, const char* what) 
   if (value < least) throw InvalidInput(str(what, "=", value, "; use at least ", least));
 }
 
-void validate_documents(const AttentionProblem& problem) {
-  const std::vector<std::int64_t>& ends = problem.cu_seqlens;
-  if (ends.empty()) return;
+void validate_documents(const AttentionProblem& problem, const std::vector<std::int64_t>& ends) {
   if (ends.front() != 0) {
     throw InvalidInput(str("documents ", join(ends, "/"), " begin with ", ends.front(), "; begin with 0"));
   }
@@ -34,15 +32,49 @@ void validate_documents(const AttentionProblem& problem) {
   }
 }
 
+void validate_documents(const AttentionProblem& problem) {
+  const auto& of_entry = problem.cu_seqlens_of_entry;
+  if (!problem.cu_seqlens.empty()) validate_documents(problem, problem.cu_seqlens);
+  if (of_entry.empty()) return;
+  if (!problem.cu_seqlens.empty()) {
+    throw InvalidInput(str("documents ", join(problem.cu_seqlens, "/"),
+                           " of all batch entries, and others of each, say two things; give one of them"));
+  }
+  if (static_cast<std::int64_t>(of_entry.size()) != problem.batch) {
+    throw InvalidInput(str("documents of ", of_entry.size(), " batch entries, ", documents_text(problem),
+                           ", where batch=", problem.batch, "; give one list for all entries, or ",
+                           problem.batch, " lists"));
+  }
+  for (std::size_t entry = 0; entry < of_entry.size(); ++entry) {
+    if (of_entry[entry].empty()) {
+      throw InvalidInput(str("batch entry ", entry, " has no documents, and others have; use 0/",
+                             problem.kv_len, " for a single one of all keys"));
+    }
+    validate_documents(problem, of_entry[entry]);
+  }
+}
+
 }  // namespace
 
-std::string_view name(TensorFormat format) { return format == TensorFormat::bshd ? "bshd" : "bnsd"; }
+std::string_view name(TensorFormat format) {
+  switch (format) {
+    case TensorFormat::bshd:
+      return "bshd";
+    case TensorFormat::bnsd:
+      return "bnsd";
+    case TensorFormat::sbhd:
+      return "sbhd";
+  }
+  return "";
+}
+
+int seq_dim(TensorFormat format) { return static_cast<int>(name(format).find_first_of('s')); }
 
 TensorFormat parse_tensor_format(std::string_view text) {
-  for (const TensorFormat format : {TensorFormat::bshd, TensorFormat::bnsd}) {
+  for (const TensorFormat format : {TensorFormat::bshd, TensorFormat::bnsd, TensorFormat::sbhd}) {
     if (text == name(format)) return format;
   }
-  throw InvalidInput(str("unknown tensor format '", text, "'; use bshd or bnsd"));
+  throw InvalidInput(str("unknown tensor format '", text, "'; use bshd, bnsd or sbhd"));
 }
 
 double AttentionProblem::scale() const {
@@ -76,6 +108,7 @@ void validate_problem(const AttentionProblem& problem) {
 }
 
 KeyInterval allowed_keys(const AttentionProblem& problem, std::int64_t query) {
+  CP_INVARIANT(problem.shares_mask(), "one mask of ", to_string(problem));
   const std::int64_t position = query + problem.offset();
   KeyInterval keys{0, problem.kv_len};
   if (const std::vector<std::int64_t>& ends = problem.cu_seqlens; !ends.empty()) {
@@ -102,6 +135,11 @@ std::string to_string(const AttentionProblem& problem) {
   if (problem.causal) text += ", causal";
   if (problem.window) text += str(", window ", *problem.window);
   if (!problem.cu_seqlens.empty()) text += str(", ", problem.cu_seqlens.size() - 1, " documents");
+  if (!problem.cu_seqlens_of_entry.empty()) {
+    std::vector<std::size_t> counts;
+    for (const auto& ends : problem.cu_seqlens_of_entry) counts.push_back(ends.size() - 1);
+    text += str(", ", join(counts, "/"), " documents by batch entry");
+  }
   if (problem.query_offset) text += str(", queries from position ", *problem.query_offset);
   return text;
 }
@@ -116,7 +154,48 @@ Hasher& hash(Hasher& hasher, const AttentionProblem& problem) {
   hasher.add(name(problem.dtype)).add(name(problem.format)).add(problem.scale()).add(problem.causal);
   hasher.add(static_cast<std::int64_t>(problem.cu_seqlens.size()));
   for (const std::int64_t end : problem.cu_seqlens) hasher.add(end);
+  for (const std::vector<std::int64_t>& ends : problem.cu_seqlens_of_entry) hasher.add_all(ends);
   return hasher;
+}
+
+// ---- batch entries with documents of their own ----
+
+std::vector<MaskGroup> mask_groups(const AttentionProblem& problem) {
+  if (problem.shares_mask()) return {{0, problem}};
+  AttentionProblem one = problem;
+  one.cu_seqlens_of_entry.clear(), one.batch = 1;
+  std::vector<MaskGroup> groups;
+  std::int64_t entry = 0;
+  for (const std::vector<std::int64_t>& ends : problem.cu_seqlens_of_entry) {
+    if (!groups.empty() && groups.back().problem.cu_seqlens == ends) {
+      ++groups.back().problem.batch;
+    } else {
+      one.cu_seqlens = ends;
+      groups.push_back({entry, one});
+    }
+    ++entry;
+  }
+  return groups;
+}
+
+std::string documents_text(const AttentionProblem& problem) {
+  if (problem.shares_mask()) return join(problem.cu_seqlens, "/");
+  std::vector<std::string> texts;
+  for (const std::vector<std::int64_t>& ends : problem.cu_seqlens_of_entry) texts.push_back(join(ends, "/"));
+  return join(texts, ";");
+}
+
+void parse_documents(std::string_view text, AttentionProblem& problem) {
+  problem.cu_seqlens.clear(), problem.cu_seqlens_of_entry.clear();
+  if (trim(text).empty()) return;
+  std::vector<std::vector<std::int64_t>> lists;
+  for (const std::string_view list : split(text, ';'))
+    lists.push_back(parse_ints(list, '/', "end of a document"));
+  if (lists.size() == 1) {
+    problem.cu_seqlens = std::move(lists.front());
+  } else {
+    problem.cu_seqlens_of_entry = std::move(lists);
+  }
 }
 
 }  // namespace cp

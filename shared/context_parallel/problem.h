@@ -24,8 +24,11 @@ namespace cp {
 enum class TensorFormat : std::uint8_t {
   bshd,  // [batch, seq, heads, head_dim]
   bnsd,  // [batch, heads, seq, head_dim]
+  sbhd,  // [seq, batch, heads, head_dim] (Megatron-LM)
 };
-std::string_view name(TensorFormat format);
+std::string_view name(TensorFormat format);  // "bshd"
+// Which dimension of such a tensor is the sequence: 1, 2 or 0.
+int seq_dim(TensorFormat format);
 TensorFormat parse_tensor_format(std::string_view text);  // throws InvalidInput that lists them
 
 struct AttentionProblem {
@@ -45,6 +48,8 @@ struct AttentionProblem {
   // lies at or behind the last entry is padding, which no query sees and which sees nothing. Empty: no
   // documents.
   std::vector<std::int64_t> cu_seqlens;
+  // Where batch entries have documents of their own: such a list for each entry, and cu_seqlens is empty.
+  std::vector<std::vector<std::int64_t>> cu_seqlens_of_entry;
   std::optional<std::int64_t> query_offset;
 
   // What is asked for that no kernel has, with the value as text ("" where it has none): refused by name.
@@ -55,15 +60,31 @@ struct AttentionProblem {
   double scale() const;
   std::int64_t offset() const { return query_offset.value_or(kv_len - q_len); }
   std::int64_t heads_per_kv() const { return q_heads / kv_heads; }
+  bool has_documents() const { return !cu_seqlens.empty() || !cu_seqlens_of_entry.empty(); }
+  bool shares_mask() const { return cu_seqlens_of_entry.empty(); }  // all batch entries have one
 };
 
+// Neighbouring batch entries that share their documents, and so their mask: the problem of these alone, which has cu_seqlens.
+struct MaskGroup {
+  std::int64_t first = 0;  // batch entry
+  AttentionProblem problem;
+};
+// All batch entries, in order, in as few groups as can be.
+std::vector<MaskGroup> mask_groups(const AttentionProblem& problem);
+
+// Documents as text: "0/10/50", for each batch entry "0/10/50;0/20/50"; empty: none.
+std::string documents_text(const AttentionProblem& problem);
+// Sets them. Throws InvalidInput for what is no such text; whether they fit the problem is validate_problem()'s question.
+void parse_documents(std::string_view text, AttentionProblem& problem);
+
 // Throws InvalidInput for sizes below 1 (lengths: below 0), kv_heads that do not divide q_heads, a window below
-// 1, a scale that is not finite, cu_seqlens that do not begin with 0, descend, or end beyond kv_len. What no
-// kernel can do is legality's business (strategy.h).
+// 1, a scale that is not finite, cu_seqlens that do not begin with 0, descend, or end beyond kv_len, documents of other than all batch
+// entries, or of all together too. What no kernel can do is legality's business (strategy.h).
 void validate_problem(const AttentionProblem& problem);
 
 // Keys [begin, end): the mask is one such range for each query, and both ends never descend from one query to
-// the next, save that a query without keys has the empty range {0, 0}. All masks are derived from it.
+// the next, save that a query without keys has the empty range {0, 0}. All masks are derived from it. Of a problem whose batch entries
+// share their mask (mask_groups() gives such).
 struct KeyInterval {
   std::int64_t begin = 0, end = 0;
   bool operator==(const KeyInterval&) const = default;

@@ -4,30 +4,36 @@
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/core.h"
-#include "shared/context_parallel/mask_slices.h"
 #include "shared/context_parallel/rings.h"
 
 namespace cp::detail {
 namespace {
 
-// dK and dV of the blocks of one home node, on their way round the inner ring.
+// dK and dV, those that are wanted, of the blocks of one home node, on their way round the inner ring.
 class GradientRing {
  public:
   // `k`, `v`: this rank's tensors, which say what gradients look like.
   GradientRing(PlanWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
-      : writer_(writer), rings_(rings) {
+      : writer_(writer), rings_(rings), places_(2) {
+    if (writer.gradients().dk) wanted_.push_back(kK);
+    if (writer.gradients().dv) wanted_.push_back(kV);
     std::int64_t most_rows = 0;
     for (int block = 0; block < writer.sharding().ring_size(); ++block) {
       most_rows = std::max(most_rows, writer.context().num_kv_rows(block));
     }
-    for (const Tensor* model : {&k, &v}) {
+    for (const std::size_t i : wanted_) {
+      const Tensor& model = i == kK ? k : v;
       const auto place = [&](const char* name) {
-        return writer.temporary(name, writer.gradient_dtype(), model->order, most_rows, model->heads,
-                                model->dim);
+        return writer.temporary(name, writer.gradient_dtype(), model.order, most_rows, model.heads,
+                                model.dim);
       };
-      places_.push_back({{place("dkv slot"), place("dkv slot")}, place("dkv part"), place("dkv home")});
+      places_[i] = {{place("dkv slot"), place("dkv slot")}, place("dkv part"), place("dkv home")};
     }
   }
+
+  // Of kK and kV.
+  const std::vector<std::size_t>& wanted() const { return wanted_; }
+  bool wants(std::size_t i) const { return places_[i].part.buffer >= 0; }
 
   void enter(int home_node) {
     home_node_ = home_node;
@@ -57,9 +63,9 @@ class GradientRing {
       if (t.last == 0 || step - 1 < t.first || step - 1 > t.last) continue;
       const int from = ring.member(step - 1, place),
                 to = step - 1 < t.last ? ring.member(step, place) : place;
-      for (const Place& p : places_) {
-        const std::int64_t numel = p.part.with_rows(rows(rings_.block_at(home_node_, place))).numel();
-        exchange.count(from, to, numel);
+      for (const std::size_t i : wanted_) {
+        const Tensor block = places_[i].part.with_rows(rows(rings_.block_at(home_node_, place)));
+        exchange.count(from, to, block.numel());
       }
     }
     const int leaving = ring.block(step - 1), arriving = step < ring.size ? ring.block(step) : -1;
@@ -67,7 +73,7 @@ class GradientRing {
       return trip(place).last > 0 && step - 1 >= trip(place).first && step - 1 <= trip(place).last;
     };
     const bool comes_home = trip(ring.self).last == step - 1 && step > 1;
-    for (std::size_t i = 0; i < places_.size(); ++i) {
+    for (const std::size_t i : wanted_) {
       if (moves(leaving)) {
         const bool goes_on = step - 1 < trip(leaving).last;
         exchange.send(goes_on ? ring.member(1, ring.self) : leaving, slot(i, step - 1).flat());
@@ -92,7 +98,8 @@ class GradientRing {
   PlanWriter& writer_;
   const Rings& rings_;
   int home_node_ = 0;
-  std::vector<Trip> trips_;    // by place of the block's home in this node
+  std::vector<Trip> trips_;  // by place of the block's home in this node
+  std::vector<std::size_t> wanted_;
   std::vector<Place> places_;  // of dk, dv
 };
 
@@ -134,10 +141,11 @@ class RingBackward {
   // Where the node's part of a foreign block's gradients comes together.
   std::vector<Tensor> foreign_sums(int home_node, int outer_step) {
     const std::int64_t rows = writer_.context().num_kv_rows(rings_.block_at(home_node, rings_.inner().self));
-    std::vector<Tensor> sums;
-    for (const Tensor* model : {&t_.k, &t_.v}) {
-      sums.push_back(writer_.temporary(str("dkv of outer step ", outer_step), writer_.gradient_dtype(),
-                                       model->order, rows, model->heads, model->dim));
+    std::vector<Tensor> sums(2);
+    for (const std::size_t i : gradients_.wanted()) {
+      const Tensor& model = i == kK ? t_.k : t_.v;
+      sums[i] = writer_.temporary(str("dkv of outer step ", outer_step), writer_.gradient_dtype(),
+                                  model.order, rows, model.heads, model.dim);
     }
     return sums;
   }
@@ -149,7 +157,7 @@ class RingBackward {
     for (int step = 0; step <= size; ++step) {
       if (step + 1 < size) keys.bring(step + 1);
       if (step > 0 && gradients_.pass_on(step)) {
-        for (const std::size_t i : {kK, kV}) bring_home(i, sums);
+        for (const std::size_t i : gradients_.wanted()) bring_home(i, sums);
       }
       if (step < size) compute(step, keys, sums);
     }
@@ -165,6 +173,7 @@ class RingBackward {
   // Where a step's dK or dV goes: the block's sum at home; else what travels, from where it begins on, or, for exact kernels, beside it:
   // it may still be arriving. Parts of fused kernels are beside anyway.
   Gradient gradient(std::size_t i, int step, const std::vector<Tensor>& sums) {
+    if (!gradients_.wants(i)) return {};
     if (step == 0) return sums.empty() ? dkv_[i].next() : Gradient{sums[i]};
     if (gradients_.begins(step)) return {gradients_.slot(i, step)};
     if (writer_.is_fused()) return {gradients_.slot(i, step), true};
@@ -182,7 +191,7 @@ class RingBackward {
     }
     const std::string label = str("attention backward of step ", step);
     if (!meets) {
-      for (const std::size_t i : {kK, kV}) {
+      for (const std::size_t i : gradients_.wanted()) {
         const bool own = step == 0 && sums.empty();
         if (!own || !writer_.is_fused()) writer_.fill(gradient(i, step, sums).tensor, 0, label);
       }
@@ -191,11 +200,10 @@ class RingBackward {
     writer_.attend_backward(
         {t_.q, keys_.k_in(keys.buffer(kK, step), block), keys_.v_in(keys.buffer(kV, step), block), t_.dout,
          t_.lse, &delta_, dq_.next(), gradient(kK, step, sums), gradient(kV, step, sums)},
-        mask_slices(writer_.problem(), writer_.context().q_rows(writer_.ring_index()),
-                    writer_.context().kv_rows(block)),
+        writer_.masks(writer_.context().q_rows(writer_.ring_index()), writer_.context().kv_rows(block)),
         label);
     if (step == 0 || gradients_.begins(step) || writer_.is_fused()) return;
-    for (const std::size_t i : {kK, kV}) {
+    for (const std::size_t i : gradients_.wanted()) {
       writer_.accumulate(gradients_.part(i, step), gradients_.slot(i, step), str("dk, dv of step ", step));
     }
   }
@@ -212,19 +220,20 @@ class RingBackward {
       const int home = ring.member(-outer_step, node);
       if (!returns(node)) continue;
       const std::int64_t rows = writer_.context().num_kv_rows(rings_.block_at(home, place));
-      for (const Tensor& sum : sums) exchange.count(node, home, sum.with_rows(rows).numel());
+      for (const std::size_t i : gradients_.wanted())
+        exchange.count(node, home, sums[i].with_rows(rows).numel());
     }
     const int from = ring.member(outer_step, ring.self);
-    std::vector<Tensor> arrived;
-    for (const std::size_t i : {kK, kV}) {
+    std::vector<std::pair<std::size_t, Tensor>> arrived;
+    for (const std::size_t i : gradients_.wanted()) {
       if (returns(ring.self)) exchange.send(ring.block(outer_step), sums[i].flat());
       if (!returns(from)) continue;
       const Tensor& own = i == kK ? t_.dk : t_.dv;
-      arrived.push_back(writer_.temporary_like("dkv from another node", writer_.gradient_dtype(), own));
-      exchange.receive(from, arrived.back().flat());
+      arrived.emplace_back(i, writer_.temporary_like("dkv from another node", writer_.gradient_dtype(), own));
+      exchange.receive(from, arrived.back().second.flat());
     }
     std::move(exchange).issue(writer_.builder(), ring.stream, str("dk, dv of outer step ", outer_step));
-    for (std::size_t i = 0; i < arrived.size(); ++i) dkv_[i].add(arrived[i], "own dk, dv");
+    for (const auto& [i, part] : arrived) dkv_[i].add(part, "own dk, dv");
   }
 
   PlanWriter& writer_;

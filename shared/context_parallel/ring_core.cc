@@ -1,7 +1,6 @@
 // Ring attention, forward: K and V blocks rotate.
 #include "shared/base/text.h"
 #include "shared/context_parallel/core.h"
-#include "shared/context_parallel/mask_slices.h"
 #include "shared/context_parallel/rings.h"
 
 namespace cp::detail {
@@ -21,8 +20,7 @@ void write_ring(PlanWriter& writer, const ForwardTensors& t) {
       if (!rings.meets(block)) continue;
       outputs.add(
           {t.q, keys.k_in(rotation.buffer(kK, step), block), keys.v_in(rotation.buffer(kV, step), block)},
-          mask_slices(writer.problem(), q_rows, writer.context().kv_rows(block)),
-          str("attention of step ", step));
+          writer.masks(q_rows, writer.context().kv_rows(block)), str("attention of step ", step));
     }
   });
   outputs.finish();

@@ -82,10 +82,13 @@ class Rings {
   }
 
  private:
-  // Bytes of all blocks' trips, per head and value.
+  // Bytes of all blocks' trips, per head; outer ones per value, of which there are equally many in each row.
   std::int64_t inner_cost(int direction) const {
-    const std::int64_t kv_bytes = size_bytes(writer_.problem().dtype),
-                       dkv_bytes = size_bytes(writer_.gradient_dtype());
+    const std::int64_t dim = writer_.problem().head_dim, v_dim = writer_.problem().v_head_dim;
+    const Gradients& wanted = writer_.gradients();
+    const std::int64_t kv_bytes = (dim + v_dim) * size_bytes(writer_.problem().dtype),
+                       dkv_bytes = ((wanted.dk ? dim : 0) + (wanted.dv ? v_dim : 0)) *
+                                   size_bytes(writer_.gradient_dtype());
     std::int64_t cost = 0;
     for (int node = 0; node < nodes_; ++node) {
       for (int block = 0; block < nodes_ * inner_size_; ++block) {

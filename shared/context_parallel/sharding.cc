@@ -18,9 +18,13 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 // the heaviest block left goes to the rank with the least work that still may take one.
 Dealt deal_by_cost(const AttentionProblem& problem, std::int64_t block, int parts) {
   const std::int64_t blocks = ceil_div(problem.q_len, block), most = ceil_div(blocks, parts);
-  std::vector<std::int64_t> cells;
-  for (std::int64_t i = 0; i < blocks; ++i) {
-    cells.push_back(allowed_cells(problem, i * block, std::min(problem.q_len, (i + 1) * block)));
+  std::vector<std::int64_t> cells(idx(blocks));
+  for (const MaskGroup& group : mask_groups(problem)) {
+    const std::int64_t entries = problem.shares_mask() ? 1 : group.problem.batch;
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      const std::int64_t end = std::min(problem.q_len, (i + 1) * block);
+      cells[idx(i)] += entries * allowed_cells(group.problem, i * block, end);
+    }
   }
   std::vector<std::int64_t> order(idx(blocks));
   std::iota(order.begin(), order.end(), 0);
@@ -41,15 +45,17 @@ Dealt deal_by_cost(const AttentionProblem& problem, std::int64_t block, int part
 }
 
 // The documents' ends as positions among the rows of q or k; what lies before the first document and behind the
-// last one is a document of its own.
+// last one is a document of its own. Of all batch entries together.
 std::vector<std::int64_t> document_cuts(const AttentionProblem& problem, bool is_query) {
   const std::int64_t length = is_query ? problem.q_len : problem.kv_len;
   const std::int64_t offset = is_query ? problem.offset() : 0;
   std::vector<std::int64_t> cuts = {0};
-  for (const std::int64_t end : problem.cu_seqlens) {
-    cuts.push_back(std::clamp<std::int64_t>(end - offset, 0, length));
+  for (const MaskGroup& group : mask_groups(problem)) {
+    for (const std::int64_t end : group.problem.cu_seqlens)
+      cuts.push_back(std::clamp<std::int64_t>(end - offset, 0, length));
   }
   cuts.push_back(length);
+  std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   if (cuts.size() == 1) cuts.push_back(length);
   return cuts;
@@ -77,18 +83,20 @@ Split ring_split(const AttentionProblem& problem, const Balance& balance, int ri
 // Ring axis first, then the Ulysses axis, whichever of them neighbouring ranks differ in.
 Layout layout_of(const AttentionProblem& problem, const Mesh& mesh, const Strategy& strategy, bool is_query,
                  std::int64_t dim, DType dtype) {
-  const int seq_dim = problem.format == TensorFormat::bshd ? 1 : 2;
+  const int rows_dim = seq_dim(problem.format);
   const int ring = mesh.axis_index("ring"), ulysses = mesh.axis_index("ulysses");
   std::vector<Placement> placements(2);
   placements[idx(ring)] =
-      Shard{seq_dim, ring_split(problem, strategy.balance, mesh.axis_size(ring), is_query)};
-  placements[idx(ulysses)] = Shard{seq_dim, Balanced{}};
+      Shard{rows_dim, ring_split(problem, strategy.balance, mesh.axis_size(ring), is_query)};
+  placements[idx(ulysses)] = Shard{rows_dim, Balanced{}};
   std::vector<std::vector<int>> order(4);
-  order[idx(seq_dim)] = {ring, ulysses};
+  order[idx(rows_dim)] = {ring, ulysses};
   const std::int64_t rows = is_query ? problem.q_len : problem.kv_len;
   const std::int64_t heads = is_query ? problem.q_heads : problem.kv_heads;
-  Shape shape = {problem.batch, rows, heads, dim};
-  if (seq_dim == 2) std::swap(shape[1], shape[2]);
+  Shape shape;
+  for (const char letter : name(problem.format)) {
+    shape.push_back(letter == 'b' ? problem.batch : letter == 's' ? rows : letter == 'd' ? dim : heads);
+  }
   return make_layout(mesh, std::move(placements), std::move(shape), dtype, std::move(order));
 }
 
@@ -120,10 +128,9 @@ AttentionSharding::AttentionSharding(const AttentionProblem& problem, int cp, co
   const Mesh mesh = grid(indices_of_ranks, strategy);
   for (const bool is_query : {true, false}) {
     const Layout layout = layout_of(problem, mesh, strategy, is_query, 1, problem.dtype);
-    const int seq_dim = problem.format == TensorFormat::bshd ? 1 : 2;
     std::vector<IndexSet>& home = is_query ? home_q_ : home_kv_;
     std::vector<IndexSet>& compute = is_query ? compute_q_ : compute_kv_;
-    for (int index = 0; index < cp; ++index) home.push_back(indices(layout, seq_dim, index));
+    for (int index = 0; index < cp; ++index) home.push_back(indices(layout, seq_dim(problem.format), index));
     for (int r = 0; r < ring_size_; ++r) {
       IndexSet rows;
       for (int u = 0; u < ulysses_degree_; ++u) rows = concatenated(rows, home[idx(index_at(r, u))]);

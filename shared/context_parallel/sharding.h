@@ -56,7 +56,7 @@ class AttentionSharding {
   std::vector<IndexSet> compute_q_, compute_kv_;  // by ring index
 };
 
-// The home of a tensor as a layout of [batch, seq, heads, dim] over the ranks of `mesh` (row-major order = the
+// The home of a tensor as a layout of its shape in the problem's format ([batch, seq, heads, dim] in bshd) over the ranks of `mesh` (row-major order = the
 // order of cp ranks), for redistributing to and from it. `is_query`: of q, out, dq, ...; else of k, v, ...
 Layout home_layout(const AttentionProblem& problem, const std::vector<Rank>& ranks, const Strategy& strategy,
                    bool is_query, std::int64_t dim);

@@ -198,7 +198,7 @@ std::vector<Strategy> standard_strategies(const AttentionProblem& problem, int c
   add("ring", "head_tail");
   add("ring", "striped");
   add("ring", "head_tail").rotation = Strategy::Rotation::all_gather;
-  if (!problem.cu_seqlens.empty()) add("ring", "per_document:head_tail");
+  if (problem.has_documents()) add("ring", "per_document:head_tail");
   add("double_ring", "head_tail");
   add("need_only", "contiguous");
   // Blocks small enough that each rank gets several.

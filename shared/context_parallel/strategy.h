@@ -46,14 +46,16 @@ struct Balance {
     contiguous,
     head_tail,  // zigzag: parts r and 2n-1-r of 2n
     striped,    // blocks of `block`, dealt in turn (Brandon et al. 2023)
-    cost,       // blocks of `block` queries, dealt by their number of allowed cells
+    cost,  // blocks of `block` queries, dealt by their number of allowed cells, in all batch entries together
     // K and V contiguous at home, and Q too; each rank computes the first half of its own queries and the second
     // half of those of rank n-1-r, which are exchanged and whose outputs are given back (HyperParallel).
     head_tail_exchange,
   };
   Kind kind = Kind::contiguous;
-  std::int64_t block = 1;     // striped, cost
-  bool per_document = false;  // contiguous, head_tail, striped: each document is split on its own (MindSpeed)
+  std::int64_t block = 1;  // striped, cost
+  // contiguous, head_tail, striped: each document is split on its own (MindSpeed); where batch entries have documents of their own, what lies
+  // between the neighbouring boundaries of all of them, since the rows of all entries are split alike.
+  bool per_document = false;
   bool operator==(const Balance&) const = default;
 };
 // "contiguous" (or "none"), "head_tail", "striped:16", "cost:64", "head_tail_exchange", "per_document:head_tail". Without

@@ -2,7 +2,17 @@
 
 namespace cp::detail {
 
-Order home_order(TensorFormat format) { return format == TensorFormat::bshd ? Order::bshd : Order::bnsd; }
+Order home_order(TensorFormat format) {
+  switch (format) {
+    case TensorFormat::bshd:
+      return Order::bshd;
+    case TensorFormat::bnsd:
+      return Order::bnsd;
+    case TensorFormat::sbhd:
+      return Order::rows_outermost;
+  }
+  return Order::bshd;
+}
 
 std::int64_t Tensor::batch_stride() const {
   return order == Order::rows_outermost ? heads * dim : rows * heads * dim;
@@ -20,10 +30,11 @@ std::int64_t Tensor::row_stride() const {
 }
 std::int64_t Tensor::head_stride() const { return order == Order::bnsd ? rows * dim : dim; }
 
-View Tensor::view(Range row_range, Range head_range) const {
+View Tensor::view(Range row_range, Range head_range, Range batches) const {
   return {buffer,
-          offset + row_range.begin * row_stride() + head_range.begin * head_stride(),
-          {batch, row_range.len, head_range.len, dim},
+          offset + batches.begin * batch_stride() + row_range.begin * row_stride() +
+              head_range.begin * head_stride(),
+          {batches.len, row_range.len, head_range.len, dim},
           {batch_stride(), row_stride(), head_stride(), 1},
           {}};
 }
@@ -43,10 +54,10 @@ Tensor Tensor::with_rows(std::int64_t fewer) const {
   return tensor;
 }
 
-View RowStatistic::view(Range row_range, Range head_range) const {
+View RowStatistic::view(Range row_range, Range head_range, Range batches) const {
   return {buffer,
-          head_range.begin * rows + row_range.begin,
-          {batch, head_range.len, row_range.len},
+          (batches.begin * heads + head_range.begin) * rows + row_range.begin,
+          {batches.len, head_range.len, row_range.len},
           {heads * rows, rows, 1},
           {}};
 }

@@ -25,6 +25,7 @@ struct Tensor {
   Order order = Order::rows_outermost;
   std::int64_t offset = 0;
 
+  bool is_absent() const { return buffer < 0; }  // nobody asked for it
   std::int64_t numel() const { return batch * rows * heads * dim; }
   std::int64_t batch_stride() const;
   std::int64_t row_stride() const;
@@ -32,8 +33,10 @@ struct Tensor {
 
   Range all_rows() const { return {0, rows}; }
   Range all_heads() const { return {0, heads}; }
+  Range all_batches() const { return {0, batch}; }
   // [batch, rows, heads, dim], as attention kernels take it.
-  View view(Range rows, Range heads) const;
+  View view(Range rows, Range heads, Range batches) const;
+  View view(Range of_rows, Range of_heads) const { return view(of_rows, of_heads, all_batches()); }
   View view() const { return view(all_rows(), all_heads()); }
   View flat() const { return flat_view(buffer, offset, numel()); }
 
@@ -53,7 +56,8 @@ struct RowStatistic {
   std::int64_t batch = 0, heads = 0, rows = 0;
 
   std::int64_t numel() const { return batch * heads * rows; }
-  View view(Range of_rows, Range of_heads) const;
+  View view(Range of_rows, Range of_heads, Range of_batches) const;
+  View view(Range of_rows, Range of_heads) const { return view(of_rows, of_heads, {0, batch}); }
   View view(Range of_heads) const { return view({0, rows}, of_heads); }
   View view() const { return view({0, heads}); }
   View flat() const { return flat_view(buffer, 0, numel()); }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -115,11 +116,8 @@ class BackwardPart {
         heads_(kernel.q.shape[2] / kernel.k.shape[2]),
         q_(kernel.q, memory, iteration, batch_, kv_head_ * heads_, heads_),
         dout_(kernel.dout, memory, iteration, batch_, kv_head_ * heads_, heads_),
-        dq_(kernel.dq, memory, iteration, batch_, kv_head_ * heads_, heads_),
         lse_(as_rows(kernel.lse), memory, iteration, batch_, kv_head_ * heads_, heads_),
         delta_(kernel, memory, iteration, batch_, kv_head_ * heads_, heads_),
-        dk_(kernel.dk, memory, iteration, batch_, kv_head_, 1),
-        dv_(kernel.dv, memory, iteration, batch_, kv_head_, 1),
         score_pairs_(multiplies_pairs(tiles, memory, kernel.q, kernel.k)),
         value_pairs_(multiplies_pairs(tiles, memory, kernel.dout, kernel.v)),
         k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::both,
@@ -133,6 +131,11 @@ class BackwardPart {
         products_(width_ * std::min(kTileKeys, padded_keys_)),
         dk_sums_(padded_keys_, kTileKeys, round_up(q_.dim(), tiles.lanes)),
         dv_sums_(padded_keys_, kTileKeys, round_up(dout_.dim(), tiles.lanes)) {
+    if (!is_absent(kernel.dq)) dq_.emplace(kernel.dq, memory, iteration, batch_, kv_head_ * heads_, heads_);
+    if (!is_absent(kernel.dk)) dk_.emplace(kernel.dk, memory, iteration, batch_, kv_head_, 1);
+    if (!is_absent(kernel.dv)) dv_.emplace(kernel.dv, memory, iteration, batch_, kv_head_, 1);
+    if (dk_) wanted_sums_.push_back(&dk_sums_);
+    if (dv_) wanted_sums_.push_back(&dv_sums_);
     for (PanelMask& mask : masks) {
       group_.emplace_back(mask, PanelRows(q_.dim(), score_pairs_, tiles),
                           PanelRows(dout_.dim(), value_pairs_, tiles), width_ * padded_dim_, tiles);
@@ -151,7 +154,8 @@ class BackwardPart {
       for (const std::int64_t tile : tile_numbers_) add_tile(tile, count);
       for (std::int64_t i = 0; i < count; ++i) store(group_[static_cast<std::size_t>(i)]);
     }
-    store(dk_, dk_sums_), store(dv_, dv_sums_);
+    if (dk_) store(*dk_, dk_sums_);
+    if (dv_) store(*dv_, dv_sums_);
   }
 
  private:
@@ -174,14 +178,14 @@ class BackwardPart {
   }
 
   void store(Panel& panel) {
-    if (!panel.any && kernel_.accumulate_dq) return;
+    if (!dq_ || (!panel.any && kernel_.accumulate_dq)) return;
     if (panel.any) {
       tiles_.round_sums(panel.dq.data(), panel.dq_low.data(), width_ * padded_dim_);
       transpose(panel.dq.data(), width_, padded_dim_, width_, dq_rows_.data(), padded_dim_);
     } else {
       std::fill_n(dq_rows_.data(), width_ * padded_dim_, 0.0f);
     }
-    dq_.store(panel.begin, panel.count, dq_rows_.data(), padded_dim_, kernel_.accumulate_dq);
+    dq_->store(panel.begin, panel.count, dq_rows_.data(), padded_dim_, kernel_.accumulate_dq);
   }
 
   void store(const HeadRows& to, KeySums& from) {
@@ -206,10 +210,10 @@ class BackwardPart {
         begin = std::min(begin, run.begin), end = std::max(end, run.end);
         add_run(panel, run);
       }
-      tiles_.add_to(panel.dq.data(), panel.dq_low.data(), dq_tile_.data(), width_ * padded_dim_);
+      if (dq_) tiles_.add_to(panel.dq.data(), panel.dq_low.data(), dq_tile_.data(), width_ * padded_dim_);
     }
     if (begin >= end) return;
-    for (KeySums* sums : {&dk_sums_, &dv_sums_}) {
+    for (KeySums* sums : wanted_sums_) {
       const std::int64_t at = begin * sums->row_size;
       tiles_.add_to(sums->sum.data() + at, sums->low.data() + at, in_tile(*sums, begin),
                     (end - begin) * sums->row_size);
@@ -222,7 +226,7 @@ class BackwardPart {
 
   // Zeros for the keys of the run that lie outside of [begin, end), which is in use, and for those between.
   void clear(std::int64_t begin, std::int64_t end, const MaskRun& run) {
-    for (KeySums* sums : {&dk_sums_, &dv_sums_}) {
+    for (KeySums* sums : wanted_sums_) {
       if (run.begin < begin)
         std::fill_n(in_tile(*sums, run.begin), (begin - run.begin) * sums->row_size, 0.0f);
       if (run.end > end) std::fill_n(in_tile(*sums, end), (run.end - end) * sums->row_size, 0.0f);
@@ -250,9 +254,9 @@ class BackwardPart {
     tiles_.gradients(
         {scores, run.all ? nullptr : panel.mask.of(run.begin), keys, run.first_vector, run.vectors}, products,
         scale_, panel.lse.data(), panel.delta.data());
-    add_to_keys(run, products, panel.queries, dk_sums_);
-    add_to_keys(run, scores, panel.douts, dv_sums_);
-    add_to_queries(panel.mask, run, products);
+    if (dk_) add_to_keys(run, products, panel.queries, dk_sums_);
+    if (dv_) add_to_keys(run, scores, panel.douts, dv_sums_);
+    if (dq_) add_to_queries(panel.mask, run, products);
   }
 
   // sums[key] += sum over the rows of weights[key][row] * rows[row].
@@ -291,10 +295,10 @@ class BackwardPart {
   const std::int64_t width_ = tiles_.width();  // rows of a panel, columns of a tile
   const float scale_;
   const std::int64_t batch_, kv_head_, heads_;
-  const HeadRows q_, dout_, dq_, lse_;
+  const HeadRows q_, dout_, lse_;
   const RowDeltas delta_;
-  const HeadRows dk_, dv_;
-  const std::int64_t padded_keys_ = round_up(dk_.size(), tiles_.panel_rows);
+  std::optional<HeadRows> dq_, dk_, dv_;  // those that are wanted
+  const std::int64_t padded_keys_ = round_up(kernel_.k.shape[1], tiles_.panel_rows);
   const bool score_pairs_, value_pairs_;  // multiplied in bf16: q k, and dout v
   PackedRows k_, v_;
   const std::int64_t padded_dim_;
@@ -304,6 +308,7 @@ class BackwardPart {
   Floats dq_tile_, dq_rows_, scores_,
       products_;  // of one panel; dq_tile_ of one tile, dq_rows_ as it is in memory
   KeySums dk_sums_, dv_sums_;
+  std::vector<KeySums*> wanted_sums_;
 };
 
 }  // namespace

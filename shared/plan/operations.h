@@ -85,7 +85,9 @@ constexpr bool may_be_left_out(std::string_view field) {
 // Whether the view may be absent (is_absent).
 template <class Op>
 constexpr bool may_be_absent(std::string_view field) {
-  return may_be_left_out<Op>(field) || (std::is_same_v<Op, AttentionBackward> && field == "delta") ||
+  return may_be_left_out<Op>(field) ||
+         (std::is_same_v<Op, AttentionBackward> &&
+          (field == "delta" || field == "dq" || field == "dk" || field == "dv")) ||
          (std::is_same_v<Op, AttentionMerge> && (field == "in_lse" || field == "lse")) ||
          (std::is_same_v<Op, Broadcast> && field == "in");  // read at the root only
 }
@@ -176,8 +178,11 @@ void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
     for (const View* view : {&op.delta, &op.out}) {
       if (!is_absent(*view)) reads(*view);
     }
-    op.accumulate_dq ? updates(op.dq) : writes(op.dq);
-    op.accumulate_dkv ? updates(op.dk, op.dv) : writes(op.dk, op.dv);
+    const auto gradient = [&](const View& view, bool accumulate) {
+      if (!is_absent(view)) accumulate ? updates(view) : writes(view);
+    };
+    gradient(op.dq, op.accumulate_dq);
+    gradient(op.dk, op.accumulate_dkv), gradient(op.dv, op.accumulate_dkv);
     if (!is_absent(op.workspace)) writes(op.workspace);
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     reads(op.out, op.dout), writes(op.delta);

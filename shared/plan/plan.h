@@ -212,7 +212,7 @@ struct AttentionForward {
 };
 // Gradients of the pairs in `slices`, given the FINAL out and lse of the whole row and delta = rowsum(dout *
 // out), [batch, heads, seq], f32 (AttentionDelta); a fused one makes delta itself and has `out` instead. dq is written, or added to when `accumulate_dq`; dk and dv are, when
-// `accumulate_dkv`: in a ring, dq stays at home while dk and dv travel.
+// `accumulate_dkv`: in a ring, dq stays at home while dk and dv travel. An exact one may lack gradients that nobody wants, but not all.
 struct AttentionBackward {
   View q, k, v, dout, lse, delta, dq, dk, dv;
   double softmax_scale = 1;

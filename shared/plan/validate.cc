@@ -193,12 +193,17 @@ class StepRules : ViewRules {
     require(fused || is_absent(op.workspace), "is exact and has a workspace; only a fused one has");
     check_attention(op.q, op.k, op.v);
     const Shape &q = op.q.shape, &v = op.v.shape;
-    for (const View* view : {&op.dout, &op.dq, &op.dk, &op.dv}) floating(*view);
-    is_f32(op.lse, "lse");
+    floating(op.dout), is_f32(op.lse, "lse");
     shaped(op.dout, {q[0], q[1], q[2], v[3]}, "dout");
     shaped(op.lse, {q[0], q[2], q[1]}, "lse");
     if (!fused) is_f32(op.delta, "delta"), shaped(op.delta, op.lse.shape, "delta");
-    shaped(op.dq, op.q.shape, "dq"), shaped(op.dk, op.k.shape, "dk"), shaped(op.dv, op.v.shape, "dv");
+    const auto gradient = [&](const View& view, const Shape& shape, std::string_view role) {
+      if (!is_absent(view)) return floating(view), shaped(view, shape, role);
+      require(!fused, "is fused and lacks ", role, "; its kernel writes all three: give it a temporary");
+    };
+    gradient(op.dq, q, "dq"), gradient(op.dk, op.k.shape, "dk"), gradient(op.dv, v, "dv");
+    require(!is_absent(op.dq) || !is_absent(op.dk) || !is_absent(op.dv),
+            "has neither dq nor dk nor dv; leave it out");
     check_slices(op.slices, q[1], v[1]);
     if (!fused) return;
     require(!op.accumulate_dq && !op.accumulate_dkv,

@@ -18,7 +18,8 @@ const Plan& AttentionPlanCache::get(const AttentionRequest& request, AttentionPa
   const auto index = static_cast<Rank>(at - request.ranks.begin());
   Hasher key;
   key.add(static_cast<int>(pass)).add(index).add(request.ranks.size()).add(request.keep_for_backward);
-  key.add(std::string_view(target.name));
+  key.add(std::string_view(target.name)).add(name(request.options.lse));
+  key.add(to_string(request.options.gradients));
   hash(key, request.problem);
   hash(key, request.strategy);
   const Digest digest = key.digest();

@@ -16,6 +16,7 @@ AttentionRequest attention_request(const StepRequest& request, const RankGroups&
   attention.ranks = groups.cp_group();
   if (request.layout.cp > 1) attention.strategy = request.layout.strategy;
   attention.keep_for_backward = training;
+  attention.options.lse = LsePlace::computed;  // the backward pass alone reads it
   return attention;
 }
 

@@ -59,7 +59,7 @@ Job job_of(const CsvRow& row) {
   job.request.ranks.resize(static_cast<std::size_t>(cp));
   std::iota(job.request.ranks.begin(), job.request.ranks.end(), 0);
   job.request.strategy.balance = balance_of(row);
-  job.request.keep_for_backward = false;
+  job.request.keep_for_backward = false, job.request.options.lse = LsePlace::computed;
   job.hop_bytes = problem.q_len / cp * problem.kv_heads * problem.head_dim * problem.batch * 2 *
                   size_bytes(problem.dtype);
   return job;

@@ -45,6 +45,9 @@ void set_strategy(const Strategy& strategy, int cp, proto::Attention& run) {
   if (strategy.input_dtype_gradients) run.set_dkv_dtype("input");
   if (strategy.input_dtype_merge) run.set_merge_dtype("input");
   run.set_send_empty(strategy.send_empty);
+  // As the step is planned: where attention is computed elsewhere than at home, nobody needs lse there.
+  if (strategy.ulysses_degree > 1 || strategy.balance.kind == Balance::Kind::head_tail_exchange)
+    run.set_lse("computed");
 }
 
 }  // namespace

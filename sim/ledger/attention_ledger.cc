@@ -62,6 +62,7 @@ class Keeper {
     for_each_role(BufferKind::output, [&](std::size_t plan, BufferId buffer, const BufferRole& role) {
       audit_output(plan, buffer, role, ledger.cells);
     });
+    find_missing_outputs(ledger.cells);
     audit_bytes(ledger);
     return ledger;
   }
@@ -89,7 +90,7 @@ class Keeper {
   }
 
   Tag finished(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row) const {
-    const Cells all = weights_.all(tensor, head, row);
+    const Cells all = weights_.all(tensor, batch, head, row);
     return {space_.id(tensor, batch, head, row), all.count, all.print};
   }
 
@@ -120,6 +121,17 @@ class Keeper {
         expected.id += static_cast<std::uint64_t>(granule);
       }
     });
+  }
+
+  void find_missing_outputs(Findings& findings) const {
+    for (const Plan& plan : plans_) {
+      for (const std::string_view wanted : asked_outputs(request_, pass_)) {
+        const bool there = std::any_of(plan.buffers.begin(), plan.buffers.end(), [&](const Buffer& buffer) {
+          return buffer.kind == BufferKind::output && buffer.name == wanted;
+        });
+        if (!there) findings.add([&] { return str("rank ", plan.self, " has no output ", wanted); });
+      }
+    }
   }
 
   std::string output_text(std::size_t plan, BufferId buffer, const Tag& expected, const Tag& found) const {

@@ -145,8 +145,8 @@ void AttentionShadow::require_finished(const Rows& rows, Tensor tensor, std::str
   for (std::size_t at = 0; at < rows.numbers.size(); ++at) {
     if (rows.numbers[at] < 0) continue;
     const std::int64_t seq_len = world_.space.seq_len(tensor), heads = world_.space.heads(tensor);
-    const Cells all =
-        world_.weights.all(tensor, rows.numbers[at] / seq_len % heads, rows.numbers[at] % seq_len);
+    const std::int64_t row = rows.numbers[at];
+    const Cells all = world_.weights.all(tensor, row / seq_len / heads, row / seq_len % heads, row % seq_len);
     if (cells_of(rows.tags[at]) == all) continue;
     find(role, " is ", world_.space.text(rows.tags[at]), " made of ", rows.tags[at].cells, " of its ",
          all.count, " keys");
@@ -311,9 +311,9 @@ void AttentionShadow::run(const AttentionBackward& op) {
       }
     }
   }
-  write(op.dq, Tensor::dq, q, of_queries, op.accumulate_dq, "dq");
-  write(op.dk, Tensor::dk, k, of_keys, op.accumulate_dkv, "dk");
-  write(op.dv, Tensor::dv, k, of_keys, op.accumulate_dkv, "dv");
+  if (!is_absent(op.dq)) write(op.dq, Tensor::dq, q, of_queries, op.accumulate_dq, "dq");
+  if (!is_absent(op.dk)) write(op.dk, Tensor::dk, k, of_keys, op.accumulate_dkv, "dk");
+  if (!is_absent(op.dv)) write(op.dv, Tensor::dv, k, of_keys, op.accumulate_dkv, "dv");
 }
 
 void AttentionShadow::run(const AttentionDelta& op) {

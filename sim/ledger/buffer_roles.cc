@@ -5,7 +5,7 @@
 namespace cp::sim {
 namespace {
 
-enum class Place : std::uint8_t { home, compute };
+enum class Place : std::uint8_t { home, compute, as_asked };
 
 struct Known {
   std::string_view name;
@@ -13,12 +13,13 @@ struct Known {
   Place place;
   bool forward, backward;
 };
-constexpr std::array<Known, 13> kKnown = {{
+constexpr std::array<Known, 14> kKnown = {{
     {"q", Tensor::q, Place::home, true, true},
     {"k", Tensor::k, Place::home, true, true},
     {"v", Tensor::v, Place::home, true, true},
     {"out", Tensor::out, Place::home, true, true},
-    {"lse", Tensor::lse, Place::compute, true, true},
+    {"lse", Tensor::lse, Place::as_asked, true, true},
+    {"saved_lse", Tensor::lse, Place::compute, true, true},
     {"saved_q", Tensor::q, Place::compute, true, true},
     {"saved_k", Tensor::k, Place::compute, true, true},
     {"saved_v", Tensor::v, Place::compute, true, true},
@@ -36,23 +37,40 @@ std::optional<BufferRole> buffer_role(const AttentionRequest& request, const Att
   const AttentionProblem& problem = request.problem;
   for (const Known& known : kKnown) {
     if (known.name != name || !(pass == AttentionPass::forward ? known.forward : known.backward)) continue;
+    const Gradients& wanted = request.options.gradients;
+    const bool unwanted = (known.tensor == Tensor::dq && !wanted.dq) ||
+                          (known.tensor == Tensor::dk && !wanted.dk) ||
+                          (known.tensor == Tensor::dv && !wanted.dv);
+    if (unwanted) return std::nullopt;
     BufferRole role;
     role.tensor = known.tensor;
-    const bool query = is_query(known.tensor), home = known.place == Place::home;
+    const bool query = is_query(known.tensor), home_lse = request.options.lse == LsePlace::home;
+    if (name == "saved_lse" && !home_lse) return std::nullopt;
+    const bool home = known.place == Place::home || (known.place == Place::as_asked && home_lse);
     role.part = query ? (home ? sharding.home_q(index) : sharding.compute_q(index))
                       : (home ? sharding.home_kv(index) : sharding.compute_kv(index));
     const std::int64_t rows = role.part.num_rows(), heads = role.part.num_heads(), batch = problem.batch;
     role.dim = TagSpace(problem).dim(known.tensor);
     if (known.tensor == Tensor::lse || (home && problem.format == TensorFormat::bnsd)) {
       role.strides = {heads * rows * role.dim, role.dim, rows * role.dim, 1};
-    } else if (home) {
+    } else if (home && problem.format == TensorFormat::bshd) {
       role.strides = {rows * heads * role.dim, heads * role.dim, role.dim, 1};
-    } else {
+    } else {  // sbhd at home; any where a rank computes
       role.strides = {heads * role.dim, batch * heads * role.dim, role.dim, 1};
     }
     return role;
   }
   return std::nullopt;
+}
+
+std::vector<std::string_view> asked_outputs(const AttentionRequest& request, AttentionPass pass) {
+  if (pass == AttentionPass::forward) return {"out", "lse"};
+  std::vector<std::string_view> names;
+  const Gradients& wanted = request.options.gradients;
+  if (wanted.dq) names.emplace_back("dq");
+  if (wanted.dk) names.emplace_back("dk");
+  if (wanted.dv) names.emplace_back("dv");
+  return names;
 }
 
 }  // namespace cp::sim

@@ -38,8 +38,11 @@ struct BufferRole {
 };
 
 // The role of a buffer of that name on the cp rank number `index`; nothing for a name that is none of the
-// caller's.
+// caller's, or a gradient that the request does not ask for.
 std::optional<BufferRole> buffer_role(const AttentionRequest& request, const AttentionSharding& sharding,
                                       AttentionPass pass, int index, std::string_view name);
+
+// The outputs that the request asks of a pass, of which every rank's plan has all.
+std::vector<std::string_view> asked_outputs(const AttentionRequest& request, AttentionPass pass);
 
 }  // namespace cp::sim

@@ -105,8 +105,23 @@ class CellBook::Auditor {
     return lanes;
   }
 
+  // Lanes of one batch entry after the other where entries have masks of their own.
   template <class Belongs>
   void audit_lanes(std::int64_t query, const Page& page, const std::vector<std::int64_t>& lanes,
+                   const Belongs& belongs) {
+    if (book_.problem_.cu_seqlens_of_entry.empty()) return audit_alike(query, page, lanes, belongs);
+    for (auto begin = lanes.begin(); begin != lanes.end();) {
+      const std::int64_t batch = batch_of(*begin);
+      const auto end =
+          std::find_if(begin, lanes.end(), [&](std::int64_t lane) { return batch_of(lane) != batch; });
+      audit_alike(query, page, {begin, end}, belongs);
+      begin = end;
+    }
+  }
+  std::int64_t batch_of(std::int64_t lane) const { return lane / book_.problem_.q_heads; }
+
+  template <class Belongs>
+  void audit_alike(std::int64_t query, const Page& page, const std::vector<std::int64_t>& lanes,
                    const Belongs& belongs) {
     bits_.clear();
     for (const Entry* entry : page) {
@@ -117,7 +132,7 @@ class CellBook::Auditor {
         if (twice) report_twice(query, *twice, page, *entry, lanes, belongs);
       }
     }
-    const KeyInterval allowed = visible_keys(book_.problem_, query);
+    const KeyInterval allowed = visible_keys(book_.problem_, batch_of(lanes.front()), query);
     const KeyInterval missing = bits_.find(allowed.begin, allowed.end, false);
     if (missing.begin < missing.end) {
       findings_.add([&] {

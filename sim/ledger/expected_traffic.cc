@@ -32,6 +32,8 @@ class Traffic {
  public:
   Traffic(const AttentionRequest& request, AttentionPass pass, bool fused)
       : problem_(request.problem),
+        wanted_(request.options.gradients),
+        lse_comes_home_(request.options.lse == LsePlace::home),
         strategy_(request.strategy),
         sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy),
         pairs_(request.problem, sharding_),
@@ -77,8 +79,8 @@ class Traffic {
     at(r).of(Tensor::v) += bytes(Tensor::v, rows, kv_heads(ulysses_), dtype_bytes_);
   }
   void receive_dkv(int r, std::int64_t rows) {
-    at(r).of(Tensor::dk) += bytes(Tensor::dk, rows, kv_heads(ulysses_), partial_bytes());
-    at(r).of(Tensor::dv) += bytes(Tensor::dv, rows, kv_heads(ulysses_), partial_bytes());
+    if (wanted_.dk) at(r).of(Tensor::dk) += bytes(Tensor::dk, rows, kv_heads(ulysses_), partial_bytes());
+    if (wanted_.dv) at(r).of(Tensor::dv) += bytes(Tensor::dv, rows, kv_heads(ulysses_), partial_bytes());
   }
   void receive_query(Tensor tensor, int r, std::int64_t rows, std::int64_t element_bytes) {
     at(r).of(tensor) += bytes(tensor, rows, q_heads(ulysses_), element_bytes);
@@ -152,7 +154,7 @@ class Traffic {
       for (int other = 0; other < ring_; ++other) {
         if (other == home || !pairs_.any(home, other)) continue;
         if (backward_) {
-          receive_query(Tensor::dq, home, rows, partial_bytes());
+          if (wanted_.dq) receive_query(Tensor::dq, home, rows, partial_bytes());
           continue;
         }
         receive_query(Tensor::out, home, rows, strategy_.input_dtype_merge ? dtype_bytes_ : 4);
@@ -221,8 +223,8 @@ class Traffic {
            bytes(Tensor::v, k_rows(block), kv_heads(ulysses_), dtype_bytes_);
   }
   std::int64_t dkv_bytes(int block) const {
-    return bytes(Tensor::dk, k_rows(block), kv_heads(ulysses_), partial_bytes()) +
-           bytes(Tensor::dv, k_rows(block), kv_heads(ulysses_), partial_bytes());
+    return (wanted_.dk ? bytes(Tensor::dk, k_rows(block), kv_heads(ulysses_), partial_bytes()) : 0) +
+           (wanted_.dv ? bytes(Tensor::dv, k_rows(block), kv_heads(ulysses_), partial_bytes()) : 0);
   }
   std::int64_t outer_bytes(int direction) const {
     std::int64_t sum = 0;
@@ -260,15 +262,16 @@ class Traffic {
       receive_query(Tensor::q, r, group_q - own_q, dtype_bytes_);
       receive_kv(r, group_kv - own_kv);
       received.of(Tensor::out) += bytes(Tensor::out, own_q, away_q_heads, dtype_bytes_);
+      if (lse_comes_home_) received.of(Tensor::lse) += bytes(Tensor::lse, own_q, away_q_heads, 4);
       return;
     }
     receive_query(Tensor::dout, r, group_q - own_q, dtype_bytes_);
-    received.of(Tensor::dq) += bytes(Tensor::dq, own_q, away_q_heads, dtype_bytes_);
+    if (wanted_.dq) received.of(Tensor::dq) += bytes(Tensor::dq, own_q, away_q_heads, dtype_bytes_);
     const std::int64_t element_bytes = shares_kv_heads() ? partial_bytes() : dtype_bytes_;
     for (int other = 0; other < sharding_.ulysses_degree(); ++other) {
       if (other == ulysses_) continue;
-      received.of(Tensor::dk) += bytes(Tensor::dk, own_kv, kv_heads(other), element_bytes);
-      received.of(Tensor::dv) += bytes(Tensor::dv, own_kv, kv_heads(other), element_bytes);
+      if (wanted_.dk) received.of(Tensor::dk) += bytes(Tensor::dk, own_kv, kv_heads(other), element_bytes);
+      if (wanted_.dv) received.of(Tensor::dv) += bytes(Tensor::dv, own_kv, kv_heads(other), element_bytes);
     }
   }
   // Whether several Ulysses indices compute with one kv head: what they send home are parts of a sum. Otherwise
@@ -293,10 +296,14 @@ class Traffic {
     const IndexSet computed = sharding_.compute_q(sharding_.index_at(r, ulysses_)).rows;
     for_each_index(computed, [&](std::int64_t row) { kept += owned[idx(row)] ? 1 : 0; });
     receive_query(backward_ ? Tensor::dout : Tensor::q, r, size(computed) - kept, dtype_bytes_);
+    if (!backward_ && lse_comes_home_) receive_query(Tensor::lse, r, num_owned - kept, 4);
+    if (backward_ && !wanted_.dq) return;
     receive_query(backward_ ? Tensor::dq : Tensor::out, r, num_owned - kept, dtype_bytes_);
   }
 
   const AttentionProblem& problem_;
+  const Gradients wanted_;
+  const bool lse_comes_home_;
   const Strategy& strategy_;
   AttentionSharding sharding_;
   PartPairs pairs_;

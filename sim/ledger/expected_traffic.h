@@ -4,10 +4,11 @@
 // Parts are those where the ranks compute; "a pair" is the queries of one ring index and the keys of another, and
 // it counts only if the mask allows any of its cells.
 //
-//   ulysses      q, k, v of the whole Ulysses group, for the rank's heads; out comes back. Backward: dout; dq, dk
+//   ulysses      q, k, v of the whole Ulysses group, for the rank's heads; out comes back, and lse where it is asked for at home.
+//                Backward: dout; dq, dk
 //                and dv come back. A kv head that several ranks compute with goes to each, and comes back from each:
 //                then dk and dv are partial, else final.
-//   head_tail_exchange  then: the query rows that the rank computes without owning them, and the out rows that it
+//   head_tail_exchange  then: the query rows that the rank computes without owning them, and the rows of out (and lse) that it
 //                owns and others computed. Backward: dout; dq comes back.
 //   all_gather   all K and V. Backward: the same; dK and dV of the rank's own rows from everybody else.
 //   ring         a block of K and V goes from rank to rank as far as the last one that makes a pair with it.
@@ -23,6 +24,7 @@
 //                round, whichever takes fewer bytes (of equals the one to higher ranks); partial out and lse, or
 //                partial dQ, come straight home from every rank that makes a pair. Where fused attention is used (which makes
 //                delta itself) out comes instead of delta.
+//   gradients    what is not asked for of dq, dk and dv does not travel.
 //   send_empty   blocks of a ring and of pass_q go all the way round, and in a ring dK and dV with them.
 #pragma once
 

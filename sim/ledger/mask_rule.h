@@ -9,10 +9,10 @@
 
 namespace cp::sim {
 
-// Keys that the query may see; {0, 0} when it sees none.
-KeyInterval visible_keys(const AttentionProblem& problem, std::int64_t query);
+// Keys that the query of a batch entry may see; {0, 0} when it sees none.
+KeyInterval visible_keys(const AttentionProblem& problem, std::int64_t batch, std::int64_t query);
 
-// Of all queries.
-std::vector<KeyInterval> visible_keys(const AttentionProblem& problem);
+// Of all queries of all batch entries, [batch][query].
+std::vector<std::vector<KeyInterval>> visible_keys(const AttentionProblem& problem);
 
 }  // namespace cp::sim

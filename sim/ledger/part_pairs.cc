@@ -8,11 +8,14 @@ namespace cp::sim {
 
 std::vector<bool> seen_keys(const AttentionProblem& problem, const IndexSet& queries) {
   std::vector<std::int64_t> changes(static_cast<std::size_t>(problem.kv_len) + 1);
-  for_each_index(queries, [&](std::int64_t query) {
-    const KeyInterval keys = visible_keys(problem, query);
-    ++changes[static_cast<std::size_t>(keys.begin)];
-    --changes[static_cast<std::size_t>(keys.end)];
-  });
+  const std::int64_t masks = problem.cu_seqlens_of_entry.empty() ? 1 : problem.batch;
+  for (std::int64_t batch = 0; batch < masks; ++batch) {
+    for_each_index(queries, [&](std::int64_t query) {
+      const KeyInterval keys = visible_keys(problem, batch, query);
+      ++changes[static_cast<std::size_t>(keys.begin)];
+      --changes[static_cast<std::size_t>(keys.end)];
+    });
+  }
   std::vector<bool> seen;
   seen.reserve(changes.size());
   std::int64_t queries_that_see = 0;

@@ -17,7 +17,7 @@ void for_each_index(const IndexSet& set, const Visit& visit) {
   }
 }
 
-// Keys that any of the queries may see, one flag for each.
+// Keys that any of the queries may see, in any batch entry, one flag for each.
 std::vector<bool> seen_keys(const AttentionProblem& problem, const IndexSet& queries);
 
 class PartPairs {

@@ -13,6 +13,8 @@ class Bound {
  public:
   Bound(const AttentionRequest& request, int index, const Plan& plan)
       : problem_(request.problem),
+        wanted_(request.options.gradients),
+        lse_place_(request.options.lse),
         plan_(plan),
         strategy_(request.strategy),
         sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy),
@@ -26,8 +28,10 @@ class Bound {
       }
       for (const TensorPart& part : {kv, sharding_.home_kv(i)}) {
         kv_values_ = std::max(kv_values_, values(part, problem_.head_dim + problem_.v_head_dim));
+        dkv_values_ = std::max(dkv_values_, values(part, dkv_dim()));
       }
     }
+    dq_values_ = wanted_.dq ? q_values_ : 0;
     bytes_ = size_bytes(problem_.dtype);
   }
 
@@ -43,6 +47,11 @@ class Bound {
     return problem_.batch * part.num_rows() * part.num_heads() * dim;
   }
 
+  // Of dk and dv, as far as they are asked for.
+  std::int64_t dkv_dim() const {
+    return (wanted_.dk ? problem_.head_dim : 0) + (wanted_.dv ? problem_.v_head_dim : 0);
+  }
+
   bool moves_q() const {
     return strategy_.ulysses_degree > 1 || strategy_.balance.kind == Balance::Kind::head_tail_exchange;
   }
@@ -52,19 +61,25 @@ class Bound {
     const TensorPart home_q = sharding_.home_q(index_), home_kv = sharding_.home_kv(index_),
                      q = sharding_.compute_q(index_), kv = sharding_.compute_kv(index_);
     const std::int64_t d = problem_.head_dim, dv = problem_.v_head_dim;
-    std::int64_t total =
-        values(home_q, d) + values(home_kv, d + dv) + values(home_q, dv);  // (d)q, (d)k, (d)v, (d)out
+    std::int64_t total = values(home_q, dv);  // (d)out
+    total += backward ? values(home_q, wanted_.dq ? d : 0) + values(home_kv, dkv_dim())
+                      : values(home_q, d) + values(home_kv, d + dv);
     const bool kept_q = moves_q(), kept_kv = strategy_.ulysses_degree > 1;
     if (backward || kept_q) total += values(kept_q ? q : home_q, d + dv);
     if (backward || kept_kv) total += values(kept_kv ? kv : home_kv, d + dv);
-    return total * bytes_ + values(q, 1) * kF32;
+    const std::int64_t own_lse = !backward && kept_q && lse_comes_home() ? values(home_q, 1) : 0;
+    return total * bytes_ + (values(q, 1) + own_lse) * kF32;
   }
+  bool lse_comes_home() const { return lse_place_ == LsePlace::home; }
 
   std::int64_t moves(bool backward) const {
     if (!moves_q()) return 0;
-    const std::int64_t width = backward ? kF32 : bytes_;  // shared kv heads come back in f32
-    return 3 * ((q_values_ + out_values_) * bytes_ + kv_values_ * width) +
-           (backward ? 2 * kv_values_ * kF32 : 0);
+    if (!backward) {
+      return 3 * (q_values_ + out_values_ + kv_values_) * bytes_ +
+             (lse_comes_home() ? 3 * statistics_ * kF32 : 0);
+    }
+    // Shared kv heads come back in f32.
+    return 3 * (dq_values_ + out_values_) * bytes_ + (3 + 2) * dkv_values_ * kF32;
   }
 
   bool gathers() const {
@@ -93,11 +108,14 @@ class Bound {
     shape.k_len = ceil_div(keys, of_key * kv.num_heads());
     std::int64_t most = 0;
     for (const std::int64_t documents : {std::int64_t{0}, shape.q_len}) {
-      if (documents > 0 && (problem_.batch != 1 || !plan_.target.fused_attention->packed)) continue;
+      // Of one batch entry; entries with documents of their own have calls of their own.
+      const bool alone = problem_.batch == 1 || !problem_.shares_mask();
+      if (documents > 0 && (!alone || !plan_.target.fused_attention->packed)) continue;
+      if (documents > 0) shape.batch = 1;
       shape.documents.assign(static_cast<std::size_t>(documents), {1, 1});
       most = std::max(most, workspace_bytes(*plan_.target.fused_attention, shape));
     }
-    shape.documents.clear(), shape.q_len = 1;
+    shape.documents.clear(), shape.q_len = 1, shape.batch = problem_.batch;
     return std::max(most, workspace_bytes(*plan_.target.fused_attention, shape));
   }
 
@@ -113,17 +131,18 @@ class Bound {
     if (n == 1) return 0;
     if (gathers()) {
       const std::int64_t packed = strategy_.core == Core::need_only ? n : 1;  // each user's rows on their own
-      const std::int64_t all = (n + packed) * kv_values_;
-      return all * bytes_ + (backward ? (2 * all + 3 * kv_values_ + q_values_) * kF32 : 0);
+      return (n + packed) * kv_values_ * bytes_ +
+             (backward ? ((2 * (n + packed) + 3) * dkv_values_ + dq_values_) * kF32 : 0);
     }
     if (strategy_.core == Core::ring) {
       const std::int64_t levels = strategy_.inner_ring > 1 && strategy_.inner_ring < n ? 2 : 1;
-      return levels * 2 * kv_values_ * bytes_ + (backward ? (levels * 8 * kv_values_ + q_values_) * kF32 : 0);
+      return levels * 2 * kv_values_ * bytes_ +
+             (backward ? (levels * 8 * dkv_values_ + dq_values_) * kF32 : 0);
     }
     const std::int64_t travels =
         q_values_ * bytes_ + (backward ? out_values_ * bytes_ + 2 * statistics_ * kF32 : 0);
-    const std::int64_t partial = (backward ? q_values_ : out_values_ + statistics_) * kF32;
-    return 2 * travels + 2 * n * partial + (backward ? (kv_values_ + 2 * q_values_) * kF32 : 0);
+    const std::int64_t partial = (backward ? dq_values_ : out_values_ + statistics_) * kF32;
+    return 2 * travels + 2 * n * partial + (backward ? (dkv_values_ + 2 * dq_values_) * kF32 : 0);
   }
 
   std::int64_t merging(bool backward) const {
@@ -131,12 +150,16 @@ class Bound {
   }
 
   const AttentionProblem& problem_;
+  const Gradients wanted_;
+  const LsePlace lse_place_;
   const Plan& plan_;
   const Strategy& strategy_;
   const AttentionSharding sharding_;
   int index_;
   std::int64_t bytes_ = 4;
-  std::int64_t q_values_ = 0, kv_values_ = 0, out_values_ = 0, statistics_ = 0;  // of the largest rank
+  // Of the largest rank; gradients as far as they are asked for.
+  std::int64_t q_values_ = 0, kv_values_ = 0, out_values_ = 0, statistics_ = 0, dq_values_ = 0,
+               dkv_values_ = 0;
 };
 
 }  // namespace

@@ -124,8 +124,9 @@ class GranuleFinder {
     } else if constexpr (std::is_same_v<Op, AttentionForward>) {
       rows(op.q, op.k, op.v, op.out), statistics(op.lse);
     } else if constexpr (std::is_same_v<Op, AttentionBackward>) {
-      rows(op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv), statistics(op.lse);
-      if_there(op.out, rows), if_there(op.delta, statistics);
+      rows(op.q, op.k, op.v, op.dout), statistics(op.lse);
+      for (const View* view : {&op.out, &op.dq, &op.dk, &op.dv}) if_there(*view, rows);
+      if_there(op.delta, statistics);
     } else if constexpr (std::is_same_v<Op, AttentionDelta>) {
       rows(op.out, op.dout), statistics(op.delta);
     } else if constexpr (std::is_same_v<Op, AttentionMerge>) {

@@ -100,29 +100,32 @@ CellWeights::CellWeights(const AttentionProblem& problem)
       heads_per_kv_(static_cast<std::uint32_t>(problem.heads_per_kv())) {
   std::vector<std::uint32_t> before(keys_.size() + 1, 0);  // sums of the weights of the keys below
   for (std::size_t j = 0; j < keys_.size(); ++j) before[j + 1] = before[j] + keys_[j];
-  std::vector<Cells> changes(keys_.size() + 1);  // of by_key_ from one key to the next
-  for (const KeyInterval& seen : visible_keys(problem)) {
-    const std::size_t begin = idx(seen.begin), end = idx(seen.end);
-    const std::uint32_t weight = queries_[by_query_.size()];
-    by_query_.push_back({static_cast<std::uint32_t>(end - begin), before[end] - before[begin]});
-    changes[begin] += {1, weight};
-    changes[end] += {0U - 1U, 0U - weight};
+  for (const std::vector<KeyInterval>& of_entry : visible_keys(problem)) {
+    std::vector<Cells> changes(keys_.size() + 1);  // of by_key_ from one key to the next
+    std::vector<Cells>&by_query = by_query_.emplace_back(), &by_key = by_key_.emplace_back();
+    for (const KeyInterval& seen : of_entry) {
+      const std::size_t begin = idx(seen.begin), end = idx(seen.end);
+      const std::uint32_t weight = queries_[by_query.size()];
+      by_query.push_back({static_cast<std::uint32_t>(end - begin), before[end] - before[begin]});
+      changes[begin] += {1, weight};
+      changes[end] += {0U - 1U, 0U - weight};
+    }
+    Cells sum;
+    for (std::size_t j = 0; j < keys_.size(); ++j) by_key.push_back(sum += changes[j]);
   }
-  Cells sum;
-  for (std::size_t j = 0; j < keys_.size(); ++j) by_key_.push_back(sum += changes[j]);
   for (std::size_t h = 0; h < heads_.size(); ++h) groups_[h / idx(problem.heads_per_kv())] += heads_[h];
 }
 
-Cells CellWeights::all(Tensor tensor, std::int64_t head, std::int64_t row) const {
+Cells CellWeights::all(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row) const {
   switch (tensor) {
     case Tensor::out:
     case Tensor::lse:
     case Tensor::delta:
     case Tensor::dq:
-      return by_query_[idx(row)];
+      return by_query_[idx(batch)][idx(row)];
     case Tensor::dk:
     case Tensor::dv: {
-      const Cells& one_head = by_key_[idx(row)];
+      const Cells& one_head = by_key_[idx(batch)][idx(row)];
       return {one_head.count * heads_per_kv_, one_head.print * groups_[idx(head)]};
     }
     case Tensor::q:

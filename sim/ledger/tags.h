@@ -106,13 +106,13 @@ class CellWeights {
   std::uint32_t head(std::int64_t head) const { return heads_[static_cast<std::size_t>(head)]; }
 
   // All that a finished row of the tensor consists of; nothing for inputs.
-  Cells all(Tensor tensor, std::int64_t head, std::int64_t row) const;
+  Cells all(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row) const;
 
  private:
   std::vector<std::uint32_t> keys_, queries_, heads_;
-  std::vector<Cells> by_query_;        // over the keys that it sees
-  std::vector<Cells> by_key_;          // over the queries that see it, one head
-  std::vector<std::uint32_t> groups_;  // sum of the heads' weights, by kv head
+  std::vector<std::vector<Cells>> by_query_;  // by batch entry: over the keys that it sees
+  std::vector<std::vector<Cells>> by_key_;    // by batch entry: over the queries that see it, one head
+  std::vector<std::uint32_t> groups_;         // sum of the heads' weights, by kv head
   std::uint32_t heads_per_kv_ = 1;
 };
 

@@ -63,17 +63,21 @@ class Reference {
     return batch * problem_.kv_heads + h / problem_.heads_per_kv();
   }
 
-  // Queries [begin, begin + size) and the keys that they can see together.
+  const std::vector<KeyInterval>& keys_of(std::int64_t head) const {
+    return keys_[idx(head / problem_.q_heads)];
+  }
+
+  // Queries [begin, begin + size) of a head and the keys that they can see together.
   struct Tile {
-    std::int64_t begin, size, key_begin, keys;
+    std::int64_t head, begin, size, key_begin, keys;
   };
 
   template <class Visit>
-  void for_each_tile(const Visit& visit) const {
+  void for_each_tile(std::int64_t head, const Visit& visit) const {
     for (std::int64_t begin = 0; begin < problem_.q_len;) {
-      Tile tile{begin, 0, 0, 0};
+      Tile tile{head, begin, 0, 0, 0};
       while (begin + tile.size < problem_.q_len && tile.size < kTileRows) {
-        const KeyInterval& next = keys_[idx(begin + tile.size)];
+        const KeyInterval& next = keys_of(head)[idx(begin + tile.size)];
         Tile wider = tile;
         ++wider.size;
         if (next.begin < next.end) {
@@ -130,7 +134,7 @@ class Reference {
   template <class Visit>
   void for_each_row(const Tile& tile, std::vector<double>& scores, const Visit& visit) const {
     for (std::int64_t i = 0; i < tile.size; ++i) {
-      const KeyInterval& allowed = keys_[idx(tile.begin + i)];
+      const KeyInterval& allowed = keys_of(tile.head)[idx(tile.begin + i)];
       const std::span row(scores.data() + i * tile.keys, idx(tile.keys));
       const std::size_t size = idx(allowed.end - allowed.begin);
       const std::size_t begin = size > 0 ? idx(allowed.begin - tile.key_begin) : 0;
@@ -142,7 +146,7 @@ class Reference {
 
   const ReferenceInputs& in_;
   const AttentionProblem& problem_;
-  std::vector<KeyInterval> keys_;
+  std::vector<std::vector<KeyInterval>> keys_;  // [batch][query]
 };
 
 // Of one query head; `dk`, `dv` and the sums over queries are that head's share.
@@ -154,7 +158,7 @@ void head_backward(const Reference& reference, const ReferenceInputs& in, const 
                    const std::vector<double>& dout, std::int64_t head, const HeadGradients& grads) {
   const AttentionProblem& problem = in.problem;
   std::vector<double> p, ds;
-  reference.for_each_tile([&](const Reference::Tile& tile) {
+  reference.for_each_tile(head, [&](const Reference::Tile& tile) {
     const std::int64_t first = head * problem.q_len + tile.begin;
     const Matrix q = reference.q(head, tile), k = reference.k(head, tile), v = reference.v(head, tile);
     const Matrix d = reference.rows(dout, head, problem.q_len, problem.v_head_dim, tile.begin, tile.size);
@@ -210,7 +214,7 @@ ReferenceForward reference_forward(const ReferenceInputs& inputs) {
   result.row_p2.resize(result.lse.size());
   for_each_head(reference.heads(), [&](std::int64_t head) {
     std::vector<double> scores;
-    reference.for_each_tile([&](const Reference::Tile& tile) {
+    reference.for_each_tile(head, [&](const Reference::Tile& tile) {
       scores.resize(idx(tile.size * tile.keys));
       const std::int64_t first = head * problem.q_len + tile.begin;
       multiply(reference.q(head, tile), false, reference.k(head, tile), true, problem.scale(), false,

@@ -207,7 +207,7 @@ void AttentionShards::make_room(AttentionPass pass, AttentionResults& results) c
 void AttentionShards::gather(AttentionPass pass, const Plan& plan, const RankBuffers& buffers,
                              AttentionResults& results) const {
   for (const Buffer& buffer : plan.buffers) {
-    if (!computed(buffer) || buffer.name == "saved_out") continue;
+    if (!computed(buffer) || buffer.name.starts_with("saved_")) continue;
     const BufferRole role = role_of(pass, plan, buffer);
     const Global global = global_of(data_, role.tensor);
     double* const result = result_of(results, role.tensor).data();

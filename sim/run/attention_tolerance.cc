@@ -142,7 +142,8 @@ class Bounds {
 
   // All but dp and delta.
   RowErrors row_errors(std::size_t row) const {
-    const KeyInterval& allowed = keys_[row % keys_.size()];
+    const auto q_len = static_cast<std::size_t>(p_.q_len), heads = static_cast<std::size_t>(p_.q_heads);
+    const KeyInterval& allowed = keys_[row / (heads * q_len)][row % q_len];
     RowErrors e;
     e.n = static_cast<double>(allowed.end - allowed.begin);
     if (e.n == 0) return e;
@@ -168,10 +169,11 @@ class Bounds {
   void bound_keys(const KeyErrors& most, double dout_norm, AttentionTolerances& t) const {
     const ReferenceBackward& sums = data_.backward();
     const double most_q = scale_ * largest(data_.q()), most_dout = largest(data_.dout());
-    const std::vector<double> seen = queries_of_keys();
+    const std::vector<std::vector<double>> seen = queries_of_keys();
+    const auto kv_len = static_cast<std::size_t>(p_.kv_len), kv_heads = static_cast<std::size_t>(p_.kv_heads);
     t.dk = empty(sums.key_p.size(), v_), t.dv = empty(sums.key_p.size(), v_);
     for (std::size_t row = 0; row < sums.key_p.size(); ++row) {
-      const double queries = seen[row % seen.size()];
+      const double queries = seen[row / (kv_heads * kv_len)][row % kv_len];
       if (queries == 0) continue;
       const double p = sums.key_p[row], p2 = sums.key_p2[row], ds = sums.key_ds[row], ds2 = sums.key_ds2[row];
       const double once = (chain(queries, kKeyChain) + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
@@ -186,21 +188,24 @@ class Bounds {
     }
   }
 
-  // How many queries see each key, over the heads of the group.
-  std::vector<double> queries_of_keys() const {
-    std::vector<double> seen(static_cast<std::size_t>(p_.kv_len) + 1);
-    for (const KeyInterval& allowed : keys_) {
-      seen[static_cast<std::size_t>(allowed.begin)] += static_cast<double>(p_.heads_per_kv());
-      seen[static_cast<std::size_t>(allowed.end)] -= static_cast<double>(p_.heads_per_kv());
+  // How many queries see each key, over the heads of the group, by batch entry.
+  std::vector<std::vector<double>> queries_of_keys() const {
+    std::vector<std::vector<double>> all;
+    for (const std::vector<KeyInterval>& of_entry : keys_) {
+      std::vector<double>& seen = all.emplace_back(static_cast<std::size_t>(p_.kv_len) + 1);
+      for (const KeyInterval& allowed : of_entry) {
+        seen[static_cast<std::size_t>(allowed.begin)] += static_cast<double>(p_.heads_per_kv());
+        seen[static_cast<std::size_t>(allowed.end)] -= static_cast<double>(p_.heads_per_kv());
+      }
+      for (std::size_t key = 1; key < seen.size(); ++key) seen[key] += seen[key - 1];
+      seen.pop_back();
     }
-    for (std::size_t key = 1; key < seen.size(); ++key) seen[key] += seen[key - 1];
-    seen.pop_back();
-    return seen;
+    return all;
   }
 
   const AttentionTestData& data_;
   const AttentionProblem& p_;
-  const std::vector<KeyInterval> keys_;
+  const std::vector<std::vector<KeyInterval>> keys_;  // [batch][query]
   const double v_;
   const bool fused_forward_, fused_backward_;
   const bool chains_;  // whether the target's kernels have sums of two levels

@@ -34,6 +34,7 @@ AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, Atte
   attention.problem = attention_problem(question_.model, question_.workload, layout);
   attention.ranks = RankGroups(layout, self).cp_group();
   if (layout.cp > 1) attention.strategy = layout.strategy;
+  attention.options.lse = LsePlace::computed;
   const StepClock clock =
       replay_rank(attention_plan(attention, pass, self), question_.cluster, question_.software);
   return {clock.time_ns - clock.exposed_ns(), clock.exposed_ns()};

@@ -67,7 +67,12 @@ KernelWork work_of(const Kernel& kernel, const Plan& plan) {
           add_pairs(op.slices, count(op.q.shape[0]) * count(op.q.shape[2]), work);
           work.rows = count(op.q.shape[1] * (op.q.shape[2] / std::max<std::int64_t>(1, op.k.shape[2])));
           const double d = count(op.q.shape[3]), dv = count(op.v.shape[3]);
-          const double per_pair = std::is_same_v<T, AttentionForward> ? 2 * (d + dv) : 6 * d + 4 * dv;
+          double per_pair =
+              2 * (d + dv);  // backward: the scores and their gradients, and a product for each gradient
+          if constexpr (std::is_same_v<T, AttentionBackward>) {
+            per_pair += (is_absent(op.dq) ? 0 : 2 * d) + (is_absent(op.dk) ? 0 : 2 * d) +
+                        (is_absent(op.dv) ? 0 : 2 * dv);
+          }
           work.flops = per_pair * (work.full_pairs + work.diagonal_pairs);
         }
       },

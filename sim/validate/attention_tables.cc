@@ -30,7 +30,7 @@ Balance balance_of(const CsvRow& row, std::string_view column) {
 }
 
 AttentionRequest request_of(const AttentionProblem& problem, int cp, const Strategy& strategy) {
-  AttentionRequest request{problem, {}, strategy, false};
+  AttentionRequest request{problem, {}, strategy, false, {.gradients = {}, .lse = LsePlace::computed}};
   request.ranks.resize(static_cast<std::size_t>(cp));
   std::iota(request.ranks.begin(), request.ranks.end(), 0);
   return request;

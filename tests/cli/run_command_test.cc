@@ -130,6 +130,30 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   EXPECT_THAT(error({"--documents", "0/80"}), HasSubstr("end at 80, beyond kv_len=64"));
   EXPECT_THAT(error({"--strategies", "all", "--trace", "x"}), HasSubstr("--trace x holds one run"));
   EXPECT_THAT(error({"--rotation", "left"}), HasSubstr("use exchange or all_gather"));
+  EXPECT_THAT(error({"--format", "thd"}), HasSubstr("unknown tensor format 'thd'; use bshd, bnsd or sbhd"));
+  EXPECT_THAT(error({"--lse", "there"}), HasSubstr("--lse there is unknown; use home or computed"));
+  EXPECT_THAT(error({"--gradients", "dq"}), HasSubstr("add --backward"));
+  EXPECT_THAT(error({"--backward", "--gradients", "q"}), HasSubstr("--gradients q: 'q' is no gradient"));
+  EXPECT_THAT(error({"--batch", "3", "--documents", "0/64;0/8"}), HasSubstr("or 3 lists"));
+}
+
+// Every strategy holds every ledger: queries alone learn, of batch entries with documents of their own, in Megatron's order.
+TEST(RunCommand, AllStrategiesTakeWhatIsAskedOfThem) {
+  for (const std::vector<std::string>& asked :
+       {std::vector<std::string>{"--gradients", "dq", "--lse", "home"},
+        {"--gradients", "dk,dv", "--lse", "computed"}}) {
+    const Finished finished =
+        cpsim(with({"run",      "--mesh",     "cp=4",      "--strategies", "all",         "--seq-len",
+                    "61",       "--batch",    "2",         "--q-heads",    "4",           "--kv-heads",
+                    "2",        "--head-dim", "8",         "--causal",     "--documents", "0/7/7/50;0/30/61",
+                    "--format", "sbhd",       "--backward"},
+                   asked));
+    EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+    EXPECT_THAT(finished.out, HasSubstr(", 3/2 documents by batch entry"));
+    EXPECT_THAT(finished.out, HasSubstr("forward and backward (" + asked[1] + ")"));
+    EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+    EXPECT_EQ(finished.out.find("error dq") == std::string::npos, asked[1] != "dq");
+  }
 }
 
 TEST(RunCommand, WhatDoesNotFitIsRefusedWithALengthThatDoes) {

@@ -82,6 +82,69 @@ TEST(AttentionPlan, IsAPureFunctionOfItsInputs) {
   AttentionRequest other = request;
   other.problem.window = 5;
   EXPECT_NE(attention_plans(other, AttentionPass::backward).front().inputs, plans.front().inputs);
+  other = request, other.options.gradients.dq = false;
+  EXPECT_NE(attention_plans(other, AttentionPass::backward).front().inputs, plans.front().inputs);
+  other = request, other.options.lse = LsePlace::computed;
+  EXPECT_NE(attention_plans(other, AttentionPass::backward).front().inputs, plans.front().inputs);
+  other = request, other.problem.batch = 2, other.problem.cu_seqlens_of_entry = {{0, 64}, {0, 8, 64}};
+  const Digest inputs = attention_plans(other, AttentionPass::backward).front().inputs;
+  other.problem.cu_seqlens_of_entry = {{0, 8, 64}, {0, 64}};
+  EXPECT_NE(attention_plans(other, AttentionPass::backward).front().inputs, inputs);
+}
+
+TEST(AttentionPlan, TakesAndGivesWhatIsAskedFor) {
+  const auto names = [](const AttentionRequest& request, AttentionPass pass) {
+    std::vector<std::string> result;
+    for (const Buffer& buffer : attention_plan(request, pass, 1).buffers) {
+      if (buffer.kind != BufferKind::temporary)
+        result.push_back((buffer.kind == BufferKind::output ? "+" : "") + buffer.name);
+    }
+    return result;
+  };
+  using ::testing::UnorderedElementsAre;
+  constexpr AttentionPass kForward = AttentionPass::forward, kBackward = AttentionPass::backward;
+  AttentionRequest request = ring_request(4);
+  EXPECT_THAT(names(request, kForward), UnorderedElementsAre("q", "k", "v", "+out", "+lse"));
+  EXPECT_THAT(names(request, kBackward),
+              UnorderedElementsAre("dout", "q", "out", "lse", "k", "v", "+dq", "+dk", "+dv"));
+  request.options.gradients = {.dk = false, .dv = false};
+  EXPECT_THAT(names(request, kBackward), UnorderedElementsAre("dout", "q", "out", "lse", "k", "v", "+dq"));
+  request = ring_request(4), request.strategy.ulysses_degree = 2;
+  EXPECT_THAT(names(request, kForward),
+              UnorderedElementsAre("q", "k", "v", "+out", "+lse", "+saved_q", "+saved_k", "+saved_v",
+                                   "+saved_out", "+saved_lse"));
+  EXPECT_THAT(names(request, kBackward), UnorderedElementsAre("dout", "saved_q", "saved_out", "saved_lse",
+                                                              "saved_k", "saved_v", "+dq", "+dk", "+dv"));
+  request.options.lse = LsePlace::computed;
+  EXPECT_THAT(names(request, kForward), UnorderedElementsAre("q", "k", "v", "+out", "+lse", "+saved_q",
+                                                             "+saved_k", "+saved_v", "+saved_out"));
+  EXPECT_THAT(names(request, kBackward), UnorderedElementsAre("dout", "saved_q", "saved_out", "lse",
+                                                              "saved_k", "saved_v", "+dq", "+dk", "+dv"));
+  // At home with all heads of the rank's own rows, where it was computed with some heads of more rows.
+  const auto lse_numel = [&](LsePlace place) {
+    request.options.lse = place;
+    for (const Buffer& buffer : attention_plan(request, kForward, 1).buffers)
+      if (buffer.name == "lse") return buffer.numel;
+    return std::int64_t{0};
+  };
+  EXPECT_EQ(lse_numel(LsePlace::home), 4 * 16);
+  EXPECT_EQ(lse_numel(LsePlace::computed), 2 * 32);
+}
+
+TEST(AttentionPlan, GradientsAreText) {
+  EXPECT_EQ(to_string(Gradients{}), "dq,dk,dv");
+  EXPECT_EQ(parse_gradients("dv, dq"), (Gradients{true, false, true}));
+  const auto message = [](const std::string& text) -> std::string {
+    try {
+      parse_gradients(text);
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(message("dq,dx"), HasSubstr("'dx' is no gradient; use some of dq,dk,dv"));
+  EXPECT_THAT(message(""), HasSubstr("use some of dq,dk,dv"));
+  EXPECT_THAT(message("dq,dq"), HasSubstr("dq comes twice"));
 }
 
 TEST(AttentionPlan, NonsenseIsInvalidInput) {
@@ -100,6 +163,8 @@ TEST(AttentionPlan, NonsenseIsInvalidInput) {
   request = ring_request(4);
   request.ranks[1] = 0;
   EXPECT_THAT(message(request, 0), HasSubstr("a rank comes twice"));
+  request = ring_request(4), request.options.gradients = {false, false, false};
+  EXPECT_THAT(message(request, 0), HasSubstr("neither dq nor dk nor dv is asked for"));
 }
 
 }  // namespace

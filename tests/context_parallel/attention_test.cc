@@ -75,6 +75,74 @@ TEST(ContextParallelAttention, VaryingLengthsEqualOneDeviceAndKeepTheirPlans) {
   }
 }
 
+// Two ranks of four rows each, by Ulysses: buffers are [seq, batch, heads, dim], lse is that of the rank's own rows with all heads, and
+// dq is all that the backward pass makes. Written out here, and nowhere derived from what plans say of buffers.
+TEST(ContextParallelAttention, TakesMegatronsOrderAndGivesLseAtHomeAndTheGradientThatIsAskedFor) {
+  AttentionProblem problem = problem_of(8);
+  problem.batch = 2, problem.format = TensorFormat::sbhd;
+  const std::vector<Rank> ranks{0, 1};
+  const AttentionOptions options{{.dq = true, .dk = false, .dv = false}, LsePlace::home};
+  const AttentionRequest request{problem, ranks, named_strategy({"ulysses", {}, {}}, problem, 2), true,
+                                 options};
+  const sim::AttentionTestData data(problem, 7);
+  const sim::AttentionTolerances tolerances = sim::attention_tolerances(data, request, true);
+  constexpr std::size_t kRows = 4, kBatch = 2, kDim = 8, kLength = 8;
+  sim::Fabric fabric(2);
+  fabric.run([&](Rank rank, Device& device) {
+    PlanCache plans;
+    ContextParallelAttention attention(device, ranks, request.strategy, plans, host_target(), options);
+    std::map<std::string, std::vector<float>> memory;
+    const auto first_row = static_cast<std::size_t>(rank) * kRows;
+    // Calls visit(place in the rank's buffer, row of the global tensor, place in that).
+    const auto for_each = [&](std::size_t heads, const auto& visit) {
+      for (std::size_t s = 0; s < kRows; ++s) {
+        for (std::size_t b = 0; b < kBatch; ++b) {
+          for (std::size_t h = 0; h < heads; ++h) {
+            for (std::size_t d = 0; d < kDim; ++d) {
+              const std::size_t row = (b * heads + h) * kLength + first_row + s;
+              visit(((s * kBatch + b) * heads + h) * kDim + d, row, row * kDim + d);
+            }
+          }
+        }
+      }
+    };
+    const auto put = [&](const char* name, std::size_t heads, const std::vector<double>& values) {
+      std::vector<float>& buffer = memory[name];
+      buffer.resize(kRows * kBatch * heads * kDim);
+      for_each(heads, [&](std::size_t at, std::size_t, std::size_t from) {
+        buffer[at] = static_cast<float>(values[from]);
+      });
+    };
+    put("q", 4, data.q()), put("k", 2, data.k()), put("v", 2, data.v()), put("dout", 4, data.dout());
+    const auto run = [&](AttentionPass pass) {
+      NamedBuffers buffers;
+      for (const auto& [name, bytes] : attention.buffer_bytes(problem, pass)) {
+        memory[name].resize(static_cast<std::size_t>(bytes) / sizeof(float));
+        buffers[name] = memory[name].data();
+      }
+      pass == AttentionPass::forward ? attention.forward(problem, buffers)
+                                     : attention.backward(problem, buffers);
+    };
+    run(AttentionPass::forward), run(AttentionPass::backward);
+    const auto expect = [&](const char* name, const std::vector<double>& expected,
+                            const sim::TensorTolerance& tolerance) {
+      ASSERT_EQ(memory.at(name).size(), kRows * kBatch * 4 * kDim) << name;
+      for_each(4, [&](std::size_t at, std::size_t row, std::size_t from) {
+        EXPECT_TRUE(tolerance.holds(row, expected[from], memory.at(name)[at])) << name << " " << at;
+      });
+    };
+    expect("out", data.out(), tolerances.out), expect("dq", data.dq(), tolerances.dq);
+    ASSERT_EQ(memory.at("lse").size(), kBatch * 4 * kRows);
+    for (std::size_t lane = 0; lane < kBatch * 4; ++lane) {
+      for (std::size_t s = 0; s < kRows; ++s) {
+        const std::size_t row = lane * kLength + first_row + s;
+        EXPECT_TRUE(tolerances.lse.holds(row, data.lse()[row], memory.at("lse")[lane * kRows + s])) << row;
+      }
+    }
+    EXPECT_FALSE(memory.contains("dk") || memory.contains("dv"));
+  });
+}
+
 TEST(ContextParallelAttention, NamesTheBuffersThatItTakes) {
   sim::Fabric fabric(1);
   fabric.run([&](Rank, Device& device) {

@@ -78,7 +78,7 @@ inline std::vector<std::int64_t> rows_that_see(const AttentionProblem& problem, 
   std::vector<std::int64_t> rows;
   for (std::int64_t h = 0; h < problem.heads_per_kv(); ++h) {
     for (std::int64_t i = 0; i < problem.q_len; ++i) {
-      const KeyInterval seen = sim::visible_keys(problem, i);
+      const KeyInterval seen = sim::visible_keys(problem, head / problem.kv_heads, i);
       if (seen.begin <= key && key < seen.end)
         rows.push_back((head * problem.heads_per_kv() + h) * problem.q_len + i);
     }

@@ -53,14 +53,15 @@ std::string findings(const sim::AttentionRun& run) {
 }
 
 RC_GTEST_PROP(FusedPlans, KeepEveryLedgerAndTheTolerances, ()) {
-  const AttentionProblem problem = fused_problem(*any_problem());
+  const AttentionProblem problem = fused_problem(*any_problem_at_all());
   const int cp = pick("cp", rc::gen::inRange(1, 7));
   const Strategy strategy = *any_strategy(problem, cp);
   std::vector<Rank> ranks(static_cast<std::size_t>(cp));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const AttentionRequest request{problem, ranks, strategy, true};
-  RC_LOG() << to_string(problem) << " documents " << join(problem.cu_seqlens, "/") << " offset "
-           << problem.offset() << " on " << cp << " by " << to_string(strategy) << "\n";
+  const AttentionRequest request{problem, ranks, strategy, true, *any_options()};
+  RC_LOG() << to_string(problem) << " documents " << documents_text(problem) << " offset " << problem.offset()
+           << " on " << cp << " by " << to_string(strategy) << ", " << to_string(request.options.gradients)
+           << ", lse " << name(request.options.lse) << "\n";
   sim::AttentionRunOptions options;
   options.backward = true;
   options.target = gpu_target(pick("GPU", rc::gen::element<std::string>("sm80", "sm90", "sm100", "sm120")));
@@ -101,6 +102,30 @@ TEST(FusedPlans, AHeadTailRingCallsOnceAStep) {
     EXPECT_EQ(count_calls(plans, AttentionEngine::fused), 16);
     EXPECT_EQ(count_calls(plans, AttentionEngine::exact), 0);
   }
+}
+
+// Fused kernels write all three gradients: what nobody wants goes to memory that they share, and no further.
+TEST(FusedPlans, GradientsThatNobodyAsksForAreWrittenAndLeft) {
+  AttentionRequest request = head_tail_ring();
+  request.options.gradients = {.dk = false, .dv = false};
+  for (const Plan& plan : attention_plans(request, AttentionPass::backward, gpu_target("sm90"))) {
+    int unwanted = 0;
+    for (const Buffer& buffer : plan.buffers) unwanted += buffer.name == "unwanted" ? 1 : 0;
+    EXPECT_EQ(unwanted, 2);
+    for (const StepRef& ref : steps_of(plan)) EXPECT_EQ(ref.step->label.find("dk"), std::string::npos);
+  }
+}
+
+// Entries with documents of their own are packed calls of their own.
+TEST(FusedPlans, EntriesWithDocumentsOfTheirOwnArePacked) {
+  AttentionRequest request = head_tail_ring();
+  request.problem.batch = 3;
+  request.problem.cu_seqlens_of_entry = {{0, 16, 40, 64}, {0, 32, 64}, {0, 32, 64}};
+  request.ranks = {0};
+  const std::vector<Plan> plans = attention_plans(request, AttentionPass::forward, gpu_target("sm90"));
+  EXPECT_EQ(count_calls(plans, AttentionEngine::exact), 0);
+  // One of three documents; two entries at once cannot be packed, and have a call for each document.
+  EXPECT_EQ(count_calls(plans, AttentionEngine::fused), 1 + 2);
 }
 
 // Every part that a merge takes counts: without one, or with one in another's place, pairs are missing.

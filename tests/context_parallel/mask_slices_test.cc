@@ -2,6 +2,7 @@
 #include "shared/context_parallel/mask_slices.h"
 
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -156,6 +157,39 @@ RC_GTEST_PROP(MaskSlices, AllowedKeysAreOneRangeThatNeverDescends, ()) {
     before = keys;
   }
   RC_ASSERT(allowed_cells(problem, 0, problem.q_len) == cells);
+}
+
+// What is asked of all batch entries is what is asked of each.
+RC_GTEST_PROP(MaskGroups, SumUpToTheProblem, ()) {
+  const AttentionProblem problem = *any_problem_of_entries();
+  const std::vector<MaskGroup> groups = mask_groups(problem);
+  std::int64_t next = 0, cells = 0;
+  const IndexSet q_rows = *any_rows(problem.q_len), k_rows = *any_rows(problem.kv_len);
+  bool any = false;
+  std::set<std::int64_t> needed;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const AttentionProblem& group = groups[g].problem;
+    RC_ASSERT(groups[g].first == next);
+    RC_ASSERT(g == 0 || groups[g - 1].problem.cu_seqlens != group.cu_seqlens);
+    for (std::int64_t i = 0; i < group.batch; ++i)
+      RC_ASSERT(group.cu_seqlens == problem.cu_seqlens_of_entry[static_cast<std::size_t>(next + i)]);
+    next += group.batch;
+    cells += group.batch * allowed_cells(group, 0, group.q_len);
+    any |= any_allowed(group, q_rows, k_rows);
+    for (const Run& run : needed_keys(group, q_rows)) {
+      for (std::int64_t i = 0; i < run.count; ++i)
+        for (std::int64_t j = 0; j < run.run; ++j) needed.insert(run.begin + i * run.stride + j);
+    }
+  }
+  RC_ASSERT(next == problem.batch);
+  RC_ASSERT(allowed_cells(problem, 0, problem.q_len) == cells);
+  RC_ASSERT(any_allowed(problem, q_rows, k_rows) == any);
+  std::vector<std::int64_t> found;
+  for (const Run& run : needed_keys(problem, q_rows)) {
+    for (std::int64_t i = 0; i < run.count; ++i)
+      for (std::int64_t j = 0; j < run.run; ++j) found.push_back(run.begin + i * run.stride + j);
+  }
+  RC_ASSERT(found == std::vector<std::int64_t>(needed.begin(), needed.end()));
 }
 
 }  // namespace

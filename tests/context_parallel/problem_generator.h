@@ -9,6 +9,7 @@
 #include <rapidcheck.h>
 
 #include "shared/base/text.h"
+#include "shared/context_parallel/attention_plan.h"
 #include "shared/context_parallel/problem.h"
 #include "shared/context_parallel/strategy.h"
 #include "shared/placement/split.h"
@@ -16,7 +17,11 @@
 namespace cp {
 
 inline void showValue(const AttentionProblem& problem, std::ostream& out) {
-  out << to_string(problem) << " from " << problem.offset() << " documents " << join(problem.cu_seqlens, "/");
+  out << to_string(problem) << " " << name(problem.format) << " from " << problem.offset() << " documents "
+      << documents_text(problem);
+}
+inline void showValue(const AttentionOptions& options, std::ostream& out) {
+  out << "gradients " << to_string(options.gradients) << ", lse " << name(options.lse);
 }
 inline void showValue(const Strategy& strategy, std::ostream& out) { out << to_string(strategy); }
 
@@ -24,7 +29,16 @@ inline void showValue(const Strategy& strategy, std::ostream& out) { out << to_s
 
 namespace cp::testing {
 
-// Lengths around multiples of 8, from 0 to 41; every mask; few heads of few values.
+inline std::vector<std::int64_t> any_documents(std::int64_t kv_len) {
+  std::vector<std::int64_t> ends = {0};
+  const int documents = *rc::gen::inRange(1, 6);
+  for (int d = 0; d < documents; ++d) ends.push_back(*rc::gen::inRange<std::int64_t>(0, kv_len + 1));
+  if (*rc::gen::arbitrary<bool>()) ends.back() = kv_len;
+  std::sort(ends.begin(), ends.end());
+  return ends;
+}
+
+// Lengths around multiples of 8, from 0 to 41; every mask that all batch entries share; few heads of few values.
 inline rc::Gen<AttentionProblem> any_problem() {
   return rc::gen::exec([] {
     AttentionProblem problem;
@@ -37,20 +51,43 @@ inline rc::Gen<AttentionProblem> any_problem() {
     problem.head_dim = *rc::gen::element(1, 3, 4);
     problem.v_head_dim = *rc::gen::arbitrary<bool>() ? problem.head_dim : 2;
     problem.dtype = *rc::gen::element(DType::f32, DType::f32, DType::bf16, DType::f16);
-    problem.format = *rc::gen::element(TensorFormat::bshd, TensorFormat::bnsd);
+    problem.format = *rc::gen::element(TensorFormat::bshd, TensorFormat::bnsd, TensorFormat::sbhd);
     problem.causal = *rc::gen::arbitrary<bool>();
     if (*rc::gen::inRange(0, 3) == 0) problem.window = *rc::gen::inRange(1, 12);
     if (*rc::gen::inRange(0, 3) == 0) problem.query_offset = *rc::gen::inRange(-10, 30);
-    if (*rc::gen::arbitrary<bool>()) {
-      problem.cu_seqlens = {0};
-      const int documents = *rc::gen::inRange(1, 6);
-      for (int d = 0; d < documents; ++d) {
-        problem.cu_seqlens.push_back(*rc::gen::inRange<std::int64_t>(0, problem.kv_len + 1));
-      }
-      if (*rc::gen::arbitrary<bool>()) problem.cu_seqlens.back() = problem.kv_len;
-      std::sort(problem.cu_seqlens.begin(), problem.cu_seqlens.end());
+    if (*rc::gen::arbitrary<bool>()) problem.cu_seqlens = any_documents(problem.kv_len);
+    return problem;
+  });
+}
+
+// Of several batch entries, each with documents of its own; neighbours may have the same.
+inline rc::Gen<AttentionProblem> any_problem_of_entries() {
+  return rc::gen::exec([] {
+    AttentionProblem problem = *any_problem();
+    problem.cu_seqlens.clear();
+    problem.batch = *rc::gen::inRange(2, 5);
+    for (std::int64_t entry = 0; entry < problem.batch; ++entry) {
+      const bool same = entry > 0 && *rc::gen::inRange(0, 4) == 0;
+      problem.cu_seqlens_of_entry.push_back(same ? problem.cu_seqlens_of_entry.back()
+                                                 : any_documents(problem.kv_len));
     }
     return problem;
+  });
+}
+inline rc::Gen<AttentionProblem> any_problem_at_all() {
+  return rc::gen::oneOf(any_problem(), any_problem(), any_problem_of_entries());
+}
+
+inline rc::Gen<AttentionOptions> any_options() {
+  return rc::gen::exec([] {
+    AttentionOptions options;
+    Gradients& g = options.gradients;
+    if (*rc::gen::arbitrary<bool>()) {
+      const int asked = *rc::gen::inRange(1, 8);
+      g.dq = (asked & 1) != 0, g.dk = (asked & 2) != 0, g.dv = (asked & 4) != 0;
+    }
+    options.lse = *rc::gen::element(LsePlace::home, LsePlace::home, LsePlace::computed);
+    return options;
   });
 }
 

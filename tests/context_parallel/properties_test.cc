@@ -52,8 +52,8 @@ On any_ranks(const AttentionProblem& problem) {
   On on;
   on.cp = pick("cp", rc::gen::inRange(1, 7));
   on.strategy = *any_strategy(problem, on.cp);
-  RC_LOG() << to_string(problem) << " documents " << join(problem.cu_seqlens, "/") << " on " << on.cp
-           << " by " << to_string(on.strategy) << "\n";
+  RC_LOG() << to_string(problem) << " documents " << documents_text(problem) << " on " << on.cp << " by "
+           << to_string(on.strategy) << "\n";
   return on;
 }
 
@@ -133,7 +133,7 @@ std::string inequality(const sim::AttentionResults& a, const sim::AttentionResul
 // ---- between strategies ----
 
 RC_GTEST_PROP(AttentionProperties, AnyTwoStrategiesAgree, ()) {
-  const AttentionProblem problem = *any_problem();
+  const AttentionProblem problem = *any_problem_at_all();
   const sim::AttentionTestData data(problem, any_seed());
   const On one = any_ranks(problem), other = any_ranks(problem);
   RC_ASSERT(difference(compute(data, one), compute(data, other)) == "");
@@ -141,7 +141,7 @@ RC_GTEST_PROP(AttentionProperties, AnyTwoStrategiesAgree, ()) {
 
 // Backward, and where queries rotate, blocks take the direction of fewer bytes, and sums the order that comes of it.
 RC_GTEST_PROP(AttentionProperties, SendingMoreThanIsNeededChangesNoBitOfTheForward, ()) {
-  const AttentionProblem problem = *any_problem();
+  const AttentionProblem problem = *any_problem_at_all();
   const sim::AttentionTestData data(problem, any_seed());
   On on = any_ranks(problem);
   RC_PRE(on.strategy.core != Core::pass_q);
@@ -152,7 +152,7 @@ RC_GTEST_PROP(AttentionProperties, SendingMoreThanIsNeededChangesNoBitOfTheForwa
 }
 
 RC_GTEST_PROP(AttentionProperties, WhoRunsFirstChangesNoBit, ()) {
-  const AttentionProblem problem = *any_problem();
+  const AttentionProblem problem = *any_problem_at_all();
   const sim::AttentionTestData data(problem, any_seed());
   const On on = any_ranks(problem);
   On by_turns = on;
@@ -275,7 +275,7 @@ RC_GTEST_PROP(AttentionProperties, KeysThatAQueryDoesNotSeeChangeNoBitOfIt, ()) 
   std::vector<bool> sees(static_cast<std::size_t>(problem.q_len)),
       met(static_cast<std::size_t>(problem.kv_len));
   for (std::int64_t i = 0; i < problem.q_len; ++i) {
-    const KeyInterval seen = sim::visible_keys(problem, i);
+    const KeyInterval seen = sim::visible_keys(problem, 0, i);
     if (key < seen.begin || key >= seen.end) continue;
     sees[static_cast<std::size_t>(i)] = true;
     for (std::int64_t j = seen.begin; j < seen.end; ++j) met[static_cast<std::size_t>(j)] = true;
@@ -313,6 +313,33 @@ RC_GTEST_PROP(AttentionProperties, BatchesAreIndependent, ()) {
   }
 }
 
+// A batch entry with documents of its own is what it would be alone. Rows are split alike for all entries, and so otherwise alone.
+RC_GTEST_PROP(AttentionProperties, EntriesWithDocumentsOfTheirOwnAreIndependent, ()) {
+  const AttentionProblem problem = *any_problem_of_entries();
+  const sim::AttentionTestData data(problem, any_seed());
+  const Computed all = compute(data, any_ranks(problem));
+  AttentionProblem single = problem;
+  single.batch = 1;
+  single.cu_seqlens_of_entry.clear();
+  const auto batch = static_cast<std::size_t>(problem.batch);
+  for (std::size_t b = 0; b < batch; ++b) {
+    single.cu_seqlens = problem.cu_seqlens_of_entry[b];
+    const auto of_batch = [&](const Values& tensor) {
+      const std::size_t size = tensor.size() / batch;
+      const auto begin = tensor.begin() + static_cast<std::ptrdiff_t>(b * size);
+      return Values(begin, begin + static_cast<std::ptrdiff_t>(size));
+    };
+    const sim::AttentionTestData alone(
+        single, {of_batch(data.q()), of_batch(data.k()), of_batch(data.v()), of_batch(data.dout())});
+    const Computed one = compute(alone, any_ranks(single));
+    for (const Of of : kAll) {
+      const Bounded together = bounded(all, of);
+      RC_ASSERT(difference(kNames[static_cast<std::size_t>(of)], bounded(one, of),
+                           {of_batch(together.values), of_batch(together.bounds)}) == "");
+    }
+  }
+}
+
 RC_GTEST_PROP(AttentionProperties, AWindowOfOneGivesEachQueryItsOwnValue, ()) {
   AttentionProblem problem = *any_problem();
   problem.window = 1;
@@ -332,7 +359,7 @@ RC_GTEST_PROP(AttentionProperties, AWindowOfOneGivesEachQueryItsOwnValue, ()) {
 
 // In f32, where a step moves the outputs by more than they are rounded.
 RC_GTEST_PROP(AttentionProperties, GradientsAreDifferencesOfTheForward, ()) {
-  AttentionProblem problem = *any_problem();
+  AttentionProblem problem = *any_problem_at_all();
   problem.dtype = DType::f32;
   RC_PRE(problem.q_len > 0 && problem.kv_len > 0);
   const On on = any_ranks(problem);

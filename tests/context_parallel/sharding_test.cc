@@ -19,6 +19,7 @@ namespace cp::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 using Lengths = std::vector<std::int64_t>;
 
 AttentionProblem causal(std::int64_t seq_len, std::vector<std::int64_t> cu_seqlens = {}) {
@@ -221,7 +222,7 @@ TEST(AttentionSharding, CostBalancesDocuments) {
 }
 
 RC_GTEST_PROP(AttentionSharding, EveryRowAndHeadIsComputedOnce, ()) {
-  const AttentionProblem problem = *any_problem();
+  const AttentionProblem problem = *any_problem_at_all();
   const int cp = pick("cp", rc::gen::inRange(1, 9));
   const Strategy strategy = *any_strategy(problem, cp);
   const AttentionSharding sharding(problem, cp, strategy);
@@ -244,17 +245,35 @@ RC_GTEST_PROP(AttentionSharding, EveryRowAndHeadIsComputedOnce, ()) {
   RC_ASSERT(static_cast<std::int64_t>(keys.size()) == problem.kv_len);
 }
 
+// Rows of all batch entries are split alike: at the boundaries of all of them, and by what all of them compute together.
+TEST(AttentionSharding, EntriesWithDocumentsOfTheirOwnAreSplitAlike) {
+  AttentionProblem problem = causal(16);
+  problem.batch = 2;
+  problem.cu_seqlens_of_entry = {{0, 8, 16}, {0, 4, 16}};
+  Strategy strategy;
+  strategy.balance = parse_balance("per_document:contiguous");
+  const auto first_rows = [&] { return elements(AttentionSharding(problem, 2, strategy).home_q(0).rows); };
+  EXPECT_THAT(first_rows(), ElementsAre(0, 1, 4, 5, 8, 9, 10, 11));
+
+  problem = causal(4);
+  problem.batch = 2;
+  problem.cu_seqlens_of_entry = {{0, 1, 2, 3, 4},
+                                 {0, 4}};  // the second entry alone has more to do for later rows
+  strategy.balance = parse_balance("cost:1");
+  EXPECT_THAT(first_rows(), UnorderedElementsAre(0, 3));
+}
+
 RC_GTEST_PROP(AttentionSharding, HomeLayoutHoldsTheHomeRows, ()) {
-  const AttentionProblem problem = *any_problem();
+  const AttentionProblem problem = *any_problem_at_all();
   const int cp = pick("cp", rc::gen::inRange(1, 9));
   const Strategy strategy = *any_strategy(problem, cp);
   const AttentionSharding sharding(problem, cp, strategy);
   std::vector<Rank> ranks(static_cast<std::size_t>(cp));
   std::iota(ranks.begin(), ranks.end(), 7);
   const Layout layout = home_layout(problem, ranks, strategy, false, problem.v_head_dim);
-  const int seq_dim = problem.format == TensorFormat::bshd ? 1 : 2;
+  const int rows_dim = seq_dim(problem.format);
   for (int index = 0; index < cp; ++index) {
-    RC_ASSERT(indices(layout, seq_dim, index + 7) == sharding.home_kv(index).rows);
+    RC_ASSERT(indices(layout, rows_dim, index + 7) == sharding.home_kv(index).rows);
   }
 }
 

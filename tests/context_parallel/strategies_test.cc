@@ -38,9 +38,30 @@ sim::AttentionRunOptions with_backward() {
   return options;
 }
 
-std::string run_findings(const sim::AttentionTestData& data, int cp, const Strategy& strategy) {
+std::string run_findings(const sim::AttentionTestData& data, int cp, const Strategy& strategy,
+                         const AttentionOptions& asked = {}) {
   return findings(
-      sim::run_attention(data, {data.problem(), first_ranks(cp), strategy, true}, with_backward()));
+      sim::run_attention(data, {data.problem(), first_ranks(cp), strategy, true, asked}, with_backward()));
+}
+
+constexpr const char* kBalances[] = {"contiguous",
+                                     "head_tail",
+                                     "striped",
+                                     "striped:3",
+                                     "cost:4",
+                                     "head_tail_exchange",
+                                     "per_document:head_tail"};
+
+// Every strategy with every balance.
+template <class Visit>
+void for_each_strategy(const AttentionProblem& problem, int cp, const Visit& visit) {
+  for (const std::string& name : strategy_names()) {
+    for (const char* balance : kBalances) {
+      Strategy strategy = named_strategy({name, {}, {}}, problem, cp);
+      strategy.balance = parse_balance(balance);
+      visit(strategy);
+    }
+  }
 }
 
 enum class Mask { none, causal, window, documents, causal_documents };
@@ -62,15 +83,10 @@ TEST_P(EveryStrategy, EqualsOneDevice) {
   }
   const sim::AttentionTestData data(problem, 1);
   constexpr int kRanks = 4;
-  for (const std::string& name : strategy_names()) {
-    for (const char* balance : {"contiguous", "head_tail", "striped", "striped:3", "cost:4",
-                                "head_tail_exchange", "per_document:head_tail"}) {
-      Strategy strategy = named_strategy({name, {}, {}}, problem, kRanks);
-      strategy.balance = parse_balance(balance);
-      EXPECT_EQ(run_findings(data, kRanks, strategy), "")
-          << to_string(problem) << " by " << to_string(strategy);
-    }
-  }
+  for_each_strategy(problem, kRanks, [&](const Strategy& strategy) {
+    EXPECT_EQ(run_findings(data, kRanks, strategy), "")
+        << to_string(problem) << " by " << to_string(strategy);
+  });
 }
 
 // Even, uneven, and shorter than the group.
@@ -80,14 +96,67 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryStrategy,
                                             ::testing::Values(32, 37, 3),
                                             ::testing::Values(Heads::mha, Heads::gqa, Heads::mqa)));
 
+// Two batch entries of 29 rows for 6 query heads on 3 kv heads.
+AttentionProblem uneven_problem() {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.q_len = problem.kv_len = 29;
+  problem.q_heads = 6, problem.kv_heads = 3;
+  problem.head_dim = 4, problem.v_head_dim = 3;
+  problem.causal = true;
+  return problem;
+}
+
+TEST(AttentionStrategies, EveryFormatEqualsOneDevice) {
+  for (const TensorFormat format : {TensorFormat::bshd, TensorFormat::bnsd, TensorFormat::sbhd}) {
+    AttentionProblem problem = uneven_problem();
+    problem.format = format;
+    const sim::AttentionTestData data(problem, 1);
+    for_each_strategy(problem, 4, [&](const Strategy& strategy) {
+      EXPECT_EQ(run_findings(data, 4, strategy), "") << name(format) << " by " << to_string(strategy);
+    });
+  }
+}
+
+// What is asked for is there, what is not is neither there nor moved, and the ledgers know; on six ranks, so that double rings have
+// three nodes.
+TEST(AttentionStrategies, EveryChoiceOfGradientsEqualsOneDevice) {
+  const sim::AttentionTestData data(uneven_problem(), 1);
+  for (int asked = 1; asked < 8; ++asked) {
+    const AttentionOptions options{{(asked & 1) != 0, (asked & 2) != 0, (asked & 4) != 0},
+                                   asked % 2 == 0 ? LsePlace::home : LsePlace::computed};
+    for_each_strategy(data.problem(), 6, [&](Strategy strategy) {
+      if (strategy.inner_ring > 1) strategy.inner_ring = 2;
+      EXPECT_EQ(run_findings(data, 6, strategy, options), "")
+          << to_string(options.gradients) << " by " << to_string(strategy);
+    });
+  }
+}
+
+// Documents of their own, one entry's padding where another has rows, and two entries that share theirs.
+TEST(AttentionStrategies, BatchEntriesWithDocumentsOfTheirOwnEqualOneDevice) {
+  AttentionProblem problem = uneven_problem();
+  problem.batch = 4;
+  problem.cu_seqlens_of_entry = {{0, 10, 29}, {0, 3, 3, 20}, {0, 3, 3, 20}, {0, 29}};
+  for (const bool causal : {true, false}) {
+    problem.causal = causal;
+    const sim::AttentionTestData data(problem, 1);
+    for_each_strategy(problem, 4, [&](const Strategy& strategy) {
+      EXPECT_EQ(run_findings(data, 4, strategy), "") << to_string(problem) << " by " << to_string(strategy);
+    });
+  }
+}
+
 RC_GTEST_PROP(AttentionStrategies, AnyLegalProblemOnAnyStrategyEqualsOneDevice, ()) {
-  const AttentionProblem problem = *any_problem();
+  const AttentionProblem problem = *any_problem_at_all();
   const int cp = pick("cp", rc::gen::inRange(1, 9));
   const Strategy strategy = *any_strategy(problem, cp);
-  RC_LOG() << to_string(problem) << " documents " << join(problem.cu_seqlens, "/") << " on " << cp << " by "
-           << to_string(strategy) << "\n";
+  const AttentionOptions options = *any_options();
+  RC_LOG() << to_string(problem) << " documents " << documents_text(problem) << " on " << cp << " by "
+           << to_string(strategy) << ", " << to_string(options.gradients) << ", lse " << name(options.lse)
+           << "\n";
   const sim::AttentionTestData data(problem, pick("seed", rc::gen::arbitrary<std::uint64_t>()));
-  RC_ASSERT(run_findings(data, cp, strategy) == "");
+  RC_ASSERT(run_findings(data, cp, strategy, options) == "");
 }
 
 RC_GTEST_PROP(AttentionStrategies, ARefusedOnesAlternativeRunsAndIsExact, ()) {
@@ -110,6 +179,7 @@ struct Formula {
   std::string strategy;
   int ulysses_degree, ring;
   std::int64_t forward, backward;  // a rank
+  std::int64_t own_lse = 0;        // forward, where it comes home
 };
 
 TEST(AttentionBytes, EvenUnskippedCasesFollowTheClosedFormulas) {
@@ -129,20 +199,55 @@ TEST(AttentionBytes, EvenUnskippedCasesFollowTheClosedFormulas) {
       {"all_gather", 1, 4, p * kv, p * kv + p * dkv},
       {"need_only", 1, 4, p * kv, p * kv + p * dkv},
       {"double_ring", 1, 4, p * kv, p * kv + p * dkv},
-      {"ulysses", 4, 1, p * (2 * q + kv) / kRanks, p * (2 * q + kv) / kRanks},
-      {"ulysses_ring", 2, 2, (2 * q + kv) / 2 + kv, (2 * q + kv) / 2 + kv + dkv},
+      {"ulysses", 4, 1, p * (2 * q + kv) / kRanks, p * (2 * q + kv) / kRanks, p * lse / kRanks},
+      {"ulysses_ring", 2, 2, (2 * q + kv) / 2 + kv, (2 * q + kv) / 2 + kv + dkv, lse / 2},
       {"pass_q", 1, 4, p * q + p * (out + lse), p * (q + q + lse + lse + dq)},
   };
   const sim::AttentionTestData data(problem, 1);
   for (const Formula& formula : formulas) {
     const Strategy strategy = named_strategy({formula.strategy, {}, {}}, problem, kRanks);
-    const sim::AttentionRun run =
-        sim::run_attention(data, {problem, first_ranks(kRanks), strategy, true}, with_backward());
-    EXPECT_EQ(findings(run), "") << formula.strategy;
-    EXPECT_EQ(run.forward.bytes_received, kRanks * formula.forward) << formula.strategy;
-    EXPECT_EQ(run.forward.bytes_received_max, formula.forward) << formula.strategy;
-    EXPECT_EQ(run.backward.bytes_received, kRanks * formula.backward) << formula.strategy;
+    for (const LsePlace place : {LsePlace::home, LsePlace::computed}) {
+      const std::int64_t forward = formula.forward + (place == LsePlace::home ? formula.own_lse : 0);
+      const sim::AttentionRun run = sim::run_attention(
+          data, {problem, first_ranks(kRanks), strategy, true, {{}, place}}, with_backward());
+      EXPECT_EQ(findings(run), "") << formula.strategy;
+      EXPECT_EQ(run.forward.bytes_received, kRanks * forward) << formula.strategy;
+      EXPECT_EQ(run.forward.bytes_received_max, forward) << formula.strategy;
+      EXPECT_EQ(run.backward.bytes_received, kRanks * formula.backward) << formula.strategy;
+    }
   }
+}
+
+// What is left out does not travel, and takes no memory: of a head-tail ring the partial dK and dV (f32 beside bf16), of pass_q the
+// partial dQ.
+TEST(AttentionBytes, GradientsThatNobodyAsksForDoNotTravel) {
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 64;
+  problem.q_heads = 4, problem.kv_heads = 4;
+  problem.head_dim = problem.v_head_dim = 8;
+  problem.dtype = DType::bf16;
+  const std::int64_t rows = 64 / 4, kv = 2 * rows * 4 * 8 * 2, dk = rows * 4 * 8 * 4, p = 3;
+  const sim::AttentionTestData data(problem, 1);
+  const auto backward = [&](const char* strategy, Gradients gradients) {
+    const sim::AttentionRun run = sim::run_attention(
+        data,
+        {problem, first_ranks(4), named_strategy({strategy, {}, {}}, problem, 4), true, {gradients, {}}},
+        with_backward());
+    EXPECT_EQ(findings(run), "") << strategy;
+    return run.backward;
+  };
+  for (const char* strategy : {"ring", "all_gather", "need_only", "double_ring"}) {
+    EXPECT_EQ(backward(strategy, {}).bytes_received_max, p * (kv + 2 * dk)) << strategy;
+    EXPECT_EQ(backward(strategy, {.dk = false, .dv = false}).bytes_received_max, p * kv) << strategy;
+    EXPECT_EQ(backward(strategy, {.dq = false, .dv = false}).bytes_received_max, p * (kv + dk)) << strategy;
+    EXPECT_EQ(backward(strategy, {.dq = false}).bytes_received_max, p * (kv + 2 * dk)) << strategy;
+    EXPECT_LT(backward(strategy, {.dk = false, .dv = false}).peak_bytes, backward(strategy, {}).peak_bytes);
+    EXPECT_LT(backward(strategy, {.dq = false}).peak_bytes, backward(strategy, {}).peak_bytes) << strategy;
+  }
+  const std::int64_t q = rows * 4 * 8 * 2, lse = rows * 4 * 4, dq = dk;
+  EXPECT_EQ(backward("pass_q", {}).bytes_received_max, p * (2 * q + 2 * lse + dq));
+  EXPECT_EQ(backward("pass_q", {.dq = false}).bytes_received_max, p * (2 * q + 2 * lse));
+  EXPECT_LT(backward("pass_q", {.dq = false}).peak_bytes, backward("pass_q", {}).peak_bytes);
 }
 
 // The exchange of query halves adds q/2 each way; the middle rank of an odd group keeps its own.
@@ -158,7 +263,8 @@ TEST(AttentionBytes, HeadTailExchangeAddsHalfOfQEachWay) {
   const sim::AttentionRun run =
       sim::run_attention(data, {problem, first_ranks(4), strategy, true}, with_backward());
   EXPECT_EQ(findings(run), "");
-  EXPECT_EQ(run.forward.bytes_received_max, 3 * kv + q / 2 + q / 2);
+  const std::int64_t lse = q / 64;
+  EXPECT_EQ(run.forward.bytes_received_max, 3 * kv + q / 2 + q / 2 + lse / 2);
   EXPECT_EQ(run.backward.bytes_received_max, 3 * kv + 3 * kv + q / 2 + q / 2);
 }
 

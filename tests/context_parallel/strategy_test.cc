@@ -148,6 +148,52 @@ TEST(Problem, NonsenseIsInvalidInput) {
   EXPECT_THAT(message([](auto& p) { p.cu_seqlens = {0, 40, 30}; }), HasSubstr("descend from 40 to 30"));
   EXPECT_THAT(message([](auto& p) { p.cu_seqlens = {0, 65}; }), HasSubstr("end at 65, beyond kv_len=64"));
   EXPECT_EQ(message([](auto& p) { p.cu_seqlens = {0, 10, 10, 50}; }), "no error");
+  EXPECT_EQ(message([](auto& p) {
+              p.batch = 2;
+              p.cu_seqlens_of_entry = {{0, 10, 50}, {0, 64}};
+            }),
+            "no error");
+  EXPECT_THAT(message([](auto& p) {
+                p.batch = 3;
+                p.cu_seqlens_of_entry = {{0, 10, 50}, {0, 64}};
+              }),
+              HasSubstr("documents of 2 batch entries, 0/10/50;0/64, where batch=3; give one list for all "
+                        "entries, or 3 lists"));
+  EXPECT_THAT(message([](auto& p) {
+                p.batch = 2;
+                p.cu_seqlens_of_entry = {{0, 10, 50}, {0, 65}};
+              }),
+              HasSubstr("end at 65, beyond kv_len=64"));
+  EXPECT_THAT(message([](auto& p) {
+                p.batch = 2;
+                p.cu_seqlens_of_entry = {{0, 10}, {}};
+              }),
+              HasSubstr("batch entry 1 has no documents, and others have; use 0/64"));
+  EXPECT_THAT(message([](auto& p) {
+                p.cu_seqlens = {0, 8};
+                p.cu_seqlens_of_entry = {{0, 10}};
+              }),
+              HasSubstr("say two things"));
+}
+
+TEST(Problem, DocumentsAreText) {
+  AttentionProblem problem;
+  for (const std::string text : {"", "0/10/50", "0/10/50;0/20/20/64"}) {
+    parse_documents(text, problem);
+    EXPECT_EQ(documents_text(problem), text);
+  }
+  EXPECT_EQ(problem.cu_seqlens_of_entry,
+            (std::vector<std::vector<std::int64_t>>{{0, 10, 50}, {0, 20, 20, 64}}));
+  EXPECT_THAT(message_of([&] { parse_documents("0/10;x", problem); }), HasSubstr("end of a document"));
+}
+
+TEST(Problem, FormatsAreText) {
+  for (const TensorFormat format : {TensorFormat::bshd, TensorFormat::bnsd, TensorFormat::sbhd})
+    EXPECT_EQ(parse_tensor_format(name(format)), format);
+  EXPECT_EQ(seq_dim(TensorFormat::bshd), 1);
+  EXPECT_EQ(seq_dim(TensorFormat::bnsd), 2);
+  EXPECT_EQ(seq_dim(TensorFormat::sbhd), 0);
+  EXPECT_THAT(message_of([] { parse_tensor_format("thd"); }), HasSubstr("use bshd, bnsd or sbhd"));
 }
 
 }  // namespace

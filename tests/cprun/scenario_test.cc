@@ -38,6 +38,22 @@ TEST(CprunScenario, AttentionForwardAndBackwardIsTheFabrics) {
   EXPECT_THAT(end.err, IsEmpty());
 }
 
+// Documents of each batch entry, Megatron's order, lse at home, and queries that learn alone.
+TEST(CprunScenario, AttentionAsItIsAskedForIsTheFabrics) {
+  const TemporaryFolder folder;
+  for (const char* strategy : {"ulysses_ring", "double_ring", "pass_q"}) {
+    const std::string path = scenario(
+        folder,
+        str("run { mesh: \"cp=4\" strategy: \"", strategy,
+            "\" balance: \"head_tail_exchange\" seq_len: 61 batch: 2 q_heads: 4 kv_heads: 2 head_dim: 16 "
+            "causal: true documents: \"0/7/7/50;0/30/61\" format: \"sbhd\" backward: true "
+            "gradients: \"dq\" lse: \"home\" }"));
+    const ProgramEnd end = cprun({"--verify", path});
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_THAT(end.out, AllOf(HasSubstr("results are one device's\n"), HasSubstr("\nidentical: 4 ranks, ")));
+  }
+}
+
 TEST(CprunScenario, ARedistributionOnAMeshWithItsRanksNamedIsTheFabrics) {
   const TemporaryFolder folder;
   const std::string path =

@@ -86,6 +86,10 @@ TEST(IdentityScenarios, HoldEveryKindOfAttention) {
       kinds["window"] += job.has_window(), kinds["documents"] += !job.documents().empty();
       kinds["grouped heads"] += job.q_heads() > job.kv_heads();
       kinds["uneven"] += job.seq_len() % ranks != 0;
+      kinds["some gradients"] += !job.gradients().empty();
+      kinds["lse where it was computed"] += job.lse() == "computed";
+      kinds["documents of each entry"] += job.documents().find(';') != std::string::npos;
+      kinds["format " + job.format()] += 1;
     }
   }
   EXPECT_EQ(strategies, std::set<std::string>(strategy_names().begin(), strategy_names().end()));

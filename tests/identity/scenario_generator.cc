@@ -113,18 +113,33 @@ void draw_strategy(Random& random, int ranks, proto::Attention& job) {
   job.set_send_empty(random.one_in(4));
 }
 
+std::string draw_documents(Random& random, std::int64_t kv_len) {
+  std::vector<std::int64_t> ends = {0};
+  for (std::int64_t documents = random.in(1, 4), i = 0; i < documents; ++i)
+    ends.push_back(random.in(ends.back(), kv_len));
+  if (random.one_in(2)) ends.back() = kv_len;
+  return join(ends, "/");
+}
+
 void draw_mask(Random& random, proto::Attention& job) {
   const std::int64_t kv_len = job.has_kv_len() ? job.kv_len() : job.seq_len();
   job.set_causal(random.one_in(2));
   if (random.one_in(3)) job.set_window(random.in(1, kv_len));
   if (random.one_in(3)) {
-    std::vector<std::int64_t> ends = {0};
-    for (std::int64_t documents = random.in(1, 4), i = 0; i < documents; ++i)
-      ends.push_back(random.in(ends.back(), kv_len));
-    if (random.one_in(2)) ends.back() = kv_len;
-    job.set_documents(join(ends, "/"));
+    job.set_documents(draw_documents(random, kv_len));
   }
   if (random.one_in(6)) job.set_query_offset(random.in(-3, 3));
+}
+
+void draw_options(Random& random, proto::Attention& job) {
+  if (random.one_in(3)) job.set_lse("computed");
+  if (job.backward() && random.one_in(3))
+    job.set_gradients(random.any<std::string>({"dq", "dk", "dv", "dk,dv", "dq,dv", "dq,dk"}));
+  if (job.batch() == 2 && random.one_in(2)) {  // documents of each entry
+    const std::int64_t kv_len = job.has_kv_len() ? job.kv_len() : job.seq_len();
+    const std::string first = draw_documents(random, kv_len), second = draw_documents(random, kv_len);
+    job.set_documents(first + ";" + second);
+  }
 }
 
 proto::Scenario draw_attention(std::uint64_t seed, int ranks) {
@@ -141,10 +156,11 @@ proto::Scenario draw_attention(std::uint64_t seed, int ranks) {
   job.set_head_dim(random.in(1, 8));
   if (random.one_in(3)) job.set_v_head_dim(random.in(1, 8));
   job.set_dtype(random.any<proto::DType>({proto::f32, proto::f32, proto::bf16, proto::f16}));
-  if (random.one_in(3)) job.set_format("bnsd");
+  job.set_format(random.any<std::string>({"", "", "bshd", "bnsd", "sbhd"}));
   draw_mask(random, job);
   job.set_backward(!random.one_in(4));
   job.set_seed(seed);
+  draw_options(random, job);
   return scenario;
 }
 

@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -142,6 +143,34 @@ TEST_P(AttentionKernels, BackwardEqualsTheDefinition) {
 }
 
 // A fused step's delta is that of AttentionDelta, bit for bit, and so is all that follows.
+// Gradients that nobody wants are left out, and the others are bit for bit the same.
+TEST_P(AttentionKernels, BackwardMakesTheGradientsThatAreThere) {
+  const AttentionInputs inputs = inputs_of(GetParam());
+  const auto forward = testing::reference_forward(inputs);
+  const auto dout_values = testing::small_fractions(inputs.shape.out_numel(), 4);
+  for (const bool accumulate : {false, true}) {
+    std::array<std::vector<double>, 3> all;
+    for (int asked = 7; asked > 0; --asked) {
+      Attention attention(inputs, DType::f32);
+      const View out = attention.holding(attention.out, forward.out),
+                 dout = attention.holding(attention.out, dout_values);
+      const View lse = attention.holding(attention.lse, forward.lse), delta = attention.new_lse();
+      const std::array<View, 3> gradients = {attention.like(attention.q, 2), attention.like(attention.k, 2),
+                                             attention.like(attention.v, 2)};
+      const auto wanted = [&](std::size_t i) { return (asked >> i & 1) != 0 ? gradients[i] : View{}; };
+      attention.memory.run(AttentionDelta{out, dout, delta});
+      attention.memory.run(AttentionBackward{attention.q, attention.k, attention.v, dout, lse, delta,
+                                             wanted(0), wanted(1), wanted(2), inputs.softmax_scale,
+                                             GetParam().slices, accumulate, accumulate});
+      for (std::size_t i = 0; i < 3; ++i) {
+        const std::vector<double> values = attention.values(gradients[i]);
+        if (asked == 7) all[i] = values;
+        EXPECT_EQ(values, is_absent(wanted(i)) ? std::vector<double>(values.size(), 2) : all[i]) << asked;
+      }
+    }
+  }
+}
+
 TEST_P(AttentionKernels, FusedBackwardMakesItsDelta) {
   const AttentionInputs inputs = inputs_of(GetParam());
   const auto forward = testing::reference_forward(inputs);

@@ -225,6 +225,10 @@ TEST(ValidateStep, Attention) {
       {backward([](auto& op) { op.delta.shape[2] = 2; }),
        "delta is x+42[1x4x2 strides 12x3x1] where the shape 1x4x3 is needed"},
       {backward([](auto& op) { op.dv.buffer = kI; }), "i+44[1x5x2x1] is i32; a floating type is needed"},
+      {backward([](auto& op) { op.dk = op.dv = View{}; }), ""},  // k and v are frozen
+      {backward([](auto& op) { op.dq = op.dv = View{}; }), ""},
+      {backward([](auto& op) { op.dq = op.dk = op.dv = View{}; }),
+       "has neither dq nor dk nor dv; leave it out"},
       {kernel(AttentionDelta{dout, dense_view(kX, 0, {1, 3, 4, 1}), lse}), ""},
       {kernel(AttentionDelta{dout, dense_view(kX, 0, {1, 3, 4, 2}), lse}),
        "dout is x+0[1x3x4x2] where the shape 1x3x4x1 is needed"},
@@ -356,6 +360,8 @@ TEST(ValidateStep, FusedAttention) {
     EXPECT_EQ(error(backward, [&](auto& op) { op.*view = dense_view(kX, 8, rows); }),
               b + "h+0[1x2x1x8] is bf16 but x+8[1x2x1x8] is f32; use a cast");
   }
+  EXPECT_EQ(error(backward, [&](auto& op) { op.dk = View{}; }),
+            b + "is fused and lacks dk; its kernel writes all three: give it a temporary");
   world.plan.target.fused_attention.reset();
   EXPECT_EQ(error(forward, nothing), f + "target gpu has no fused attention; use exact");
 }

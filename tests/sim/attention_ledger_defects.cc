@@ -223,7 +223,8 @@ const std::vector<Defect>& all_defects() {
       shifted<Accumulate>("sum of other rows", &Accumulate::in, {" of batch "}),
       shifted<Accumulate>("sum at other rows", &Accumulate::out, {" of batch "}),
       shifted<Copy>("copy of other rows", &Copy::in, {"batch "}),
-      shifted<Copy>("copy to other rows", &Copy::out, {"batch "}),
+      // What a copy leaves unwritten may be read so often that the findings that are kept name no row.
+      shifted<Copy>("copy to other rows", &Copy::out, {"rank "}),
 
       flag("dq not added to", &Backward::accumulate_dq, false, {"dq ends with", "not of its"}),
       flag("dk, dv not added to", &Backward::accumulate_dkv, false, {"dk ends with", "not of its"}),

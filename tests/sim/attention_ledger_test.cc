@@ -276,5 +276,32 @@ TEST(AttentionLedger, NamesRowsThatAreNotFinished) {
                               "made of 1 of its 5 keys"));
 }
 
+// Each batch entry's pairs are held against its own documents.
+TEST(AttentionLedger, TellsBatchEntriesApart) {
+  for (const AttentionPass pass : kPasses) {
+    Scene scene = halves(pass);
+    scene.request.problem.batch = 2;
+    scene.request.problem.cu_seqlens_of_entry = {{0, 8}, {0, 3, 8}};
+    const std::vector<Plan> plans = scene.plans();
+    EXPECT_THAT(cell_findings(scene, plans), ElementsAre());
+    std::swap(scene.request.problem.cu_seqlens_of_entry[0], scene.request.problem.cu_seqlens_of_entry[1]);
+    const std::string text = join(cell_findings(scene, plans), "\n");
+    EXPECT_THAT(text, HasSubstr("computed query 3 with keys [0, 3) in batch 0, head 0, which sees key 3"));
+    EXPECT_THAT(text, HasSubstr("nobody computed query 3 with keys [0, 3) in batch 1, head 0"));
+  }
+}
+
+TEST(AttentionLedger, MissesAnOutputThatWasAskedFor) {
+  Scene scene = halves(AttentionPass::backward);
+  scene.request.options.gradients.dq = false;
+  const std::vector<Plan> plans = scene.plans();
+  EXPECT_THAT(cell_findings(scene, plans), ElementsAre());
+  scene.request.options.gradients.dq = true;
+  EXPECT_THAT(cell_findings(scene, plans), ElementsAre("rank 0 has no output dq", "rank 1 has no output dq"));
+  // One that was not asked for is no buffer of the plan.
+  scene.request.options.gradients.dv = false;
+  EXPECT_THROW(cell_findings(scene, plans), InvalidInput);
+}
+
 }  // namespace
 }  // namespace cp::testing

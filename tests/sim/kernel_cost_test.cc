@@ -69,6 +69,25 @@ TEST(KernelCost, AFusedCallIsAttentionOfItsPairsWhateverItsWorkspace) {
   EXPECT_EQ(fused.flops, exact.flops);
 }
 
+// The scores and their gradients, and a product for each gradient that is there.
+TEST(KernelWork, GradientsThatNobodyWantsCostNothing) {
+  const Attention attention(12, 12, 3, 5, {{0, 12, 0, 12, MaskSlice::Kind::full, 0, 0}});
+  const AttentionForward& f = attention.forward;
+  const auto flops = [&](bool dq, bool dk, bool dv) {
+    AttentionBackward backward;
+    backward.q = f.q, backward.k = f.k, backward.v = f.v, backward.dout = f.out, backward.lse = f.lse;
+    backward.slices = f.slices;
+    if (dq) backward.dq = f.q;
+    if (dk) backward.dk = f.k;
+    if (dv) backward.dv = f.v;
+    return work_of(backward, attention.plan).flops;
+  };
+  const double forward = work_of(f, attention.plan).flops;  // two products
+  EXPECT_EQ(flops(true, true, true), 2.5 * forward);
+  EXPECT_EQ(flops(true, false, false), 1.5 * forward);
+  EXPECT_EQ(flops(false, true, true), 2 * forward);
+}
+
 TEST(KernelCost, BytesAreReadsAndWrites) {
   PlanBuilder builder(0, host_target());
   const BufferId a = builder.input("a", DType::bf16, 100), b = builder.inout("b", DType::f32, 100);
