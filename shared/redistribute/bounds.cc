@@ -126,7 +126,8 @@ void Bounds::split_areas() {
   for (std::size_t level = 0; level < by_level.size(); ++level) {
     for (std::vector<std::int32_t>& ranks : by_level[level]) {
       const bool taken = complete_ || (ranks.size() <= kLargestArea && sampled[idx(ranks.front())]);
-      if (taken) levels_[level].areas.push_back(area_of(std::move(ranks), level > 0 ? &levels_[level - 1] : nullptr));
+      if (taken)
+        levels_[level].areas.push_back(area_of(std::move(ranks), level > 0 ? &levels_[level - 1] : nullptr));
     }
   }
 }
@@ -150,7 +151,8 @@ std::int64_t Bounds::contributions(const State& state, double at_least_gap, std:
 }
 
 // How many elements of what the area's new shards hold together none of its old shards has.
-std::int64_t Bounds::outside(const State& state, const BoxPair& boxes, const Area& area, bool arrives_all) const {
+std::int64_t Bounds::outside(const State& state, const BoxPair& boxes, const Area& area,
+                             bool arrives_all) const {
   if (arrives_all) return area.distinct;
   if (area.ranks.size() == 1) {
     const std::int32_t rank = area.ranks.front();
@@ -203,7 +205,8 @@ Bounds::Left Bounds::find(const State& state) {
     if (reduced > 1) {
       const std::int64_t values = space_.global_numel() * copies;
       all_outside = (reduced - 1) * values;
-      if (complete_ && space_.target().partial == 0) all_outside += std::max<std::int64_t>(0, distinct - values);
+      if (complete_ && space_.target().partial == 0)
+        all_outside += std::max<std::int64_t>(0, distinct - values);
     } else if (!complete_) {
       all_outside = 0;
     }

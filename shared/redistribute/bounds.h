@@ -40,13 +40,15 @@ class Bounds {
     double time_us = 0;                   // of the state at hand
   };
   struct Level {
-    double gap = 0;  // microseconds a byte: no transfer between two of its areas is faster, at full efficiency
+    double gap =
+        0;  // microseconds a byte: no transfer between two of its areas is faster, at full efficiency
     std::vector<Area> areas;
   };
   void split_areas();
   std::vector<std::vector<std::int32_t>> joined_ranks(double faster) const;
   Area area_of(std::vector<std::int32_t> ranks, const Level* before) const;
-  std::vector<std::int32_t> distinct_holders(const State& state, const std::vector<std::int32_t>& ranks) const;
+  std::vector<std::int32_t> distinct_holders(const State& state,
+                                             const std::vector<std::int32_t>& ranks) const;
   std::int64_t outside(const State& state, const BoxPair& boxes, const Area& area, bool arrives_all) const;
   std::int64_t contributions(const State& state, double at_least_gap, std::int64_t& copies) const;
   double active_part(const State& state, const Area& area) const;

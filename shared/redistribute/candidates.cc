@@ -295,7 +295,8 @@ class Candidates {
     }
     all_reductions();
     if (!same_mesh_as_target()) {
-      if (one_reduction(reducible_)) out_.push_back({MoveKind::reduce_exchange, {}, state_, reduced_target()});
+      if (one_reduction(reducible_))
+        out_.push_back({MoveKind::reduce_exchange, {}, state_, reduced_target()});
       return;
     }
     const AxisList axes = reduced_in_target();
@@ -423,7 +424,8 @@ class Candidates {
         Lists lists = lists_;
         for (const int dim : {first, second}) lists[idx(dim)] = space_.spec(space_.target(), dim).entries;
         const bool as_many_parts = as_many(first, lists) && as_many(second, lists);
-        if (as_many_parts && no_axis_twice(lists)) add(MoveKind::exchange, space_.axes(state_.side), lists, state_.partial);
+        if (as_many_parts && no_axis_twice(lists))
+          add(MoveKind::exchange, space_.axes(state_.side), lists, state_.partial);
       }
     }
   }
@@ -500,7 +502,8 @@ class Candidates {
         if (space_.reduction(state_.side, list.back().axis) != ReduceOp::sum) return;
         list.pop_back();
       }
-      if (std::any_of(list.begin(), list.end(), [&](const ShardEntry& entry) { return has(wanted, entry.axis); }))
+      if (std::any_of(list.begin(), list.end(),
+                      [&](const ShardEntry& entry) { return has(wanted, entry.axis); }))
         return;
     }
     add(MoveKind::to_partial, {}, lists, state_.partial | wanted);
@@ -522,7 +525,8 @@ double count_layouts(const LayoutSpace& space, int side) {
   // do not, any may be partial.
   const auto num_axes = static_cast<double>(space.axes(side).size());
   double choices = 0;  // of dim and split for one axis
-  for (int dim = 0; dim < space.num_dims(); ++dim) choices += static_cast<double>(space.splits_for(dim).size());
+  for (int dim = 0; dim < space.num_dims(); ++dim)
+    choices += static_cast<double>(space.splits_for(dim).size());
   double layouts = 0, ways = 1;  // to append k axes one after the other, each behind any other of its dim
   for (double k = 0; k <= num_axes; ++k) {
     layouts += ways;

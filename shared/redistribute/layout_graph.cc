@@ -28,7 +28,8 @@ std::vector<LayoutGraph::Edge>& LayoutGraph::edges(std::int32_t node, Breadth br
   edges.reserve(listed_.size());
   for (const bool straight : {true, false}) {
     for (const StateMove& move : listed_) {
-      if ((move.to == space_.target()) == straight) edges.push_back({move.kind, move.axes, move.to, -1, {}, {}, false});
+      if ((move.to == space_.target()) == straight)
+        edges.push_back({move.kind, move.axes, move.to, -1, {}, {}, false});
     }
   }
   return edges;
@@ -51,8 +52,8 @@ const MoveCost& LayoutGraph::cost(std::int32_t from, Edge& edge) {
   if (!edge.cost) {
     const bool first = from == source_;
     const bool is_goal = nodes_[idx(edge.node)].is_goal;
-    edge.cost = coster_.evaluate(
-        move(from, edge), {first && !cast_before_, is_goal && !cast_after_, first && cast_before_});
+    edge.cost = coster_.evaluate(move(from, edge),
+                                 {first && !cast_before_, is_goal && !cast_after_, first && cast_before_});
   }
   return *edge.cost;
 }

@@ -35,7 +35,8 @@ class LayoutGraph {
   };
 
   // With a cast before (after) the moves the first (last) shard is a temporary too.
-  LayoutGraph(LayoutSpace& space, MoveCoster& coster, const CostModel& model, bool cast_before, bool cast_after)
+  LayoutGraph(LayoutSpace& space, MoveCoster& coster, const CostModel& model, bool cast_before,
+              bool cast_after)
       : space_(space),
         coster_(coster),
         bounds_(space, coster, model),

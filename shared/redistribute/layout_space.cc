@@ -420,7 +420,8 @@ State LayoutSpace::state_of(const Layout& layout, int side) {
   state.side = side;
   const Side& s = sides_[idx(side)];
   for (const std::int8_t axis : s.axes) {
-    if (std::holds_alternative<Partial>(layout.placements[idx(s.mesh_axes[idx(axis)])])) state.partial |= 1U << axis;
+    if (std::holds_alternative<Partial>(layout.placements[idx(s.mesh_axes[idx(axis)])]))
+      state.partial |= 1U << axis;
   }
   for (int dim = 0; dim < num_dims_; ++dim) {
     ShardList entries;
@@ -499,8 +500,8 @@ bool LayoutSpace::equivalent(const State& a, const State& b) {
       if (&from == &to) continue;
       const std::int32_t i = from.part_of[idx(position)], j = to.part_of[idx(position)];
       if (from.size(i) != to.size(j)) return false;
-      const bool same = from.ranges && to.ranges ? from.begin(i) == to.begin(j)
-                                                 : same_indices(from.part(i), to.part(j));
+      const bool same =
+          from.ranges && to.ranges ? from.begin(i) == to.begin(j) : same_indices(from.part(i), to.part(j));
       if (!same) return false;
     }
   }

@@ -47,7 +47,9 @@ class DimSpec {
   bool even = false;                  // parts are ranges of one size, in order
   bool ranges = false;                // parts are ranges, in order
 
-  std::int64_t size(std::int32_t part) const { return even ? even_size_ : sizes_[static_cast<std::size_t>(part)]; }
+  std::int64_t size(std::int32_t part) const {
+    return even ? even_size_ : sizes_[static_cast<std::size_t>(part)];
+  }
   std::int64_t largest() const { return largest_; }  // of the sizes
   // Where a part begins, of `ranges`.
   std::int64_t begin(std::int32_t part) const {
@@ -86,7 +88,7 @@ class PairTable {
 
   const DimSpec& from_;
   const DimSpec& to_;
-  mutable std::vector<Shared> known_;        // [from part][to part], numel -1 where not asked for yet; or empty
+  mutable std::vector<Shared> known_;  // [from part][to part], numel -1 where not asked for yet; or empty
   mutable std::vector<std::int64_t> first_;  // those of to part i lie at [first_[i], first_[i + 1])
   mutable std::vector<std::int32_t> overlapping_;
 };
@@ -117,7 +119,8 @@ struct BoxPair {
   // Elements that box `from` of the old layout and box `to` of the new one share.
   std::int64_t shared_numel(std::int32_t from, std::int32_t to) const {
     std::int64_t numel = 1;
-    for (int d = 0; d < num_dims && numel != 0; ++d) numel *= dim(d).at(from_part(d, from), to_part(d, to)).numel;
+    for (int d = 0; d < num_dims && numel != 0; ++d)
+      numel *= dim(d).at(from_part(d, from), to_part(d, to)).numel;
     return numel;
   }
 };
@@ -146,7 +149,9 @@ class LayoutSpace {
   int position(Rank rank) const;  // -1 for a stranger
   const Mesh& mesh(int side) const { return sides_[static_cast<std::size_t>(side)].mesh; }
 
-  int num_axes(int side) const { return static_cast<int>(sides_[static_cast<std::size_t>(side)].sizes.size()); }
+  int num_axes(int side) const {
+    return static_cast<int>(sides_[static_cast<std::size_t>(side)].sizes.size());
+  }
   const AxisList& axes(int side) const { return sides_[static_cast<std::size_t>(side)].axes; }  // 0, 1, ...
   int axis_size(int side, int axis) const {
     return sides_[static_cast<std::size_t>(side)].sizes[static_cast<std::size_t>(axis)];
@@ -182,14 +187,18 @@ class LayoutSpace {
 
   // Splits that intermediate layouts may use for a dimension: those of the source and the target, else
   // Chunked.
-  const std::vector<std::int8_t>& splits_for(int dim) const { return dim_splits_[static_cast<std::size_t>(dim)]; }
+  const std::vector<std::int8_t>& splits_for(int dim) const {
+    return dim_splits_[static_cast<std::size_t>(dim)];
+  }
   // Whether source or target shard this dimension.
   bool sharded_in_request(int dim) const { return request_shards_[static_cast<std::size_t>(dim)]; }
 
   // The spec of these entries, interned; -1 when a split cannot be used there.
   int intern(int side, int dim, const ShardList& entries);
   const DimSpec& spec(int id) const { return *specs_[static_cast<std::size_t>(id)]; }
-  const DimSpec& spec(const State& state, int dim) const { return spec(state.spec[static_cast<std::size_t>(dim)]); }
+  const DimSpec& spec(const State& state, int dim) const {
+    return spec(state.spec[static_cast<std::size_t>(dim)]);
+  }
   BoxPair boxes(const State& from, const State& to);
 
   State state_of(const Layout& layout, int side);

@@ -151,7 +151,8 @@ class MoveWriter {
     double share = 1, neutral = 0;
     for (int axis = 0; axis < move_.to.mesh.num_axes(); ++axis) {
       const auto* partial = std::get_if<Partial>(&move_.to.placements[idx(axis)]);
-      if (partial == nullptr || !std::holds_alternative<Replicate>(move_.from.placements[idx(axis)])) continue;
+      if (partial == nullptr || !std::holds_alternative<Replicate>(move_.from.placements[idx(axis)]))
+        continue;
       const bool first = move_.to.mesh.coordinate(self_, axis) == 0;
       if (partial->op == ReduceOp::product) {
         keeps = keeps && first;

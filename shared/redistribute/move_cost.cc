@@ -22,8 +22,8 @@ std::int64_t picoseconds(double time_us) { return std::llround(time_us * kPicose
 
 }  // namespace
 
-MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype, std::int64_t source_bytes,
-                       std::int64_t target_bytes)
+MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype,
+                       std::int64_t source_bytes, std::int64_t target_bytes)
     : space_(space),
       model_(model),
       element_bytes_(size_bytes(travel_dtype)),
@@ -133,7 +133,8 @@ double MoveCoster::gap_to_peers(const StateMove& move) const {
   const int side = move.from.side;
   std::array<std::pair<double, int>, kMaxMeshAxes> axes;  // gap and size
   std::size_t count = 0;
-  for (const std::int8_t axis : move.axes) axes[count++] = {axis_gap(side, axis), space_.axis_size(side, axis)};
+  for (const std::int8_t axis : move.axes)
+    axes[count++] = {axis_gap(side, axis), space_.axis_size(side, axis)};
   std::sort(axes.begin(), axes.begin() + count);
   double gaps = 0, faster = 1;
   for (std::size_t i = 0; i < count; ++i) {
@@ -153,7 +154,8 @@ double MoveCoster::group_time_us(const StateMove& move, double gap_to_peers, con
   }
   const std::int64_t copied = rank.send_numel > 0 ? rank.old_numel : 0;
   const std::int64_t unpacked = rank.recv_numel > 0 ? rank.new_numel : 0;
-  return model_.step_latency_us + model_.peer_latency_us * rounds + gap_to_peers * block / efficiency(move.kind) +
+  return model_.step_latency_us + model_.peer_latency_us * rounds +
+         gap_to_peers * block / efficiency(move.kind) +
          static_cast<double>((copied + unpacked) * element_bytes_) * copy_us_per_byte_;
 }
 
@@ -253,15 +255,16 @@ void MoveCoster::charge_exchange(const StateMove& move, Ends ends, MoveCost& cos
     time_us_[idx(piece.to)] += static_cast<double>(bytes) * gap(piece.from, piece.to) * per_byte_efficiency;
     if (reduces) {  // accumulate reads two and writes one; packing reads and writes one
       time_us_[idx(piece.to)] += 1.5 * static_cast<double>(bytes) * copy_us_per_byte_;
-      if (!piece.from_contiguous)
-        time_us_[idx(piece.from)] += static_cast<double>(bytes) * copy_us_per_byte_;
+      if (!piece.from_contiguous) time_us_[idx(piece.from)] += static_cast<double>(bytes) * copy_us_per_byte_;
     }
   }
-  const double steps = reduces ? static_cast<double>(traffic_.rounds.size()) : 1;  // each round is a step of its own
+  const double steps =
+      reduces ? static_cast<double>(traffic_.rounds.size()) : 1;  // each round is a step of its own
   double slowest_us = 0;
   for (std::size_t p = 0; p < n; ++p) {
     const RankTraffic& rank = traffic_.ranks[p];
-    const std::int64_t copied = reduces ? rank.self_numel : rank.send_numel + rank.recv_numel + rank.self_numel;
+    const std::int64_t copied =
+        reduces ? rank.self_numel : rank.send_numel + rank.recv_numel + rank.self_numel;
     slowest_us = std::max(slowest_us, time_us_[p] + model_.step_latency_us * steps +
                                           model_.peer_latency_us * std::max(rank.peers_in, rank.peers_out) +
                                           static_cast<double>(copied * element_bytes_) * copy_us_per_byte_);
@@ -356,8 +359,8 @@ MoveCoster::AtLeast MoveCoster::at_least(const StateMove& move) {
   const double us_per_byte = best_gap_ / efficiency(move.kind) + (in_rounds ? 1.5 * copy_us_per_byte_ : 0);
   // Sums of doubles differ from evaluate()'s by their rounding.
   constexpr double kRounding = 1 - 1e-9;
-  const double time_us =
-      model_.step_latency_us * (in_rounds ? receives : 1) + model_.peer_latency_us * peers + bytes * us_per_byte;
+  const double time_us = model_.step_latency_us * (in_rounds ? receives : 1) +
+                         model_.peer_latency_us * peers + bytes * us_per_byte;
   return {static_cast<std::int64_t>(time_us * kPicosecondsPerMicrosecond * kRounding),
           static_cast<std::int64_t>(bytes * kRounding)};
 }

@@ -19,10 +19,10 @@ struct Ends {
 // A move is over when its slowest rank is: each figure is the largest over the ranks, or their sum.
 struct MoveCost {
   double time_us = 0;
-  std::int64_t time_ps = 0;          // the same in whole picoseconds, so that equal costs compare equal
-  std::int64_t bytes_received = 0;   // payload
-  std::int64_t temporary_bytes = 0;  // the most that is live at once
-  std::int64_t peak_bytes = 0;       // with the rank's source and target shards
+  std::int64_t time_ps = 0;              // the same in whole picoseconds, so that equal costs compare equal
+  std::int64_t bytes_received = 0;       // payload
+  std::int64_t temporary_bytes = 0;      // the most that is live at once
+  std::int64_t peak_bytes = 0;           // with the rank's source and target shards
   std::int64_t wire_bytes_received = 0;  // with padding
   std::int64_t bytes_received_total = 0, wire_bytes_received_total = 0;
 };

@@ -39,9 +39,9 @@ void validate_axis(const Layout& source, const Layout& target, std::size_t axis)
   const auto* wanted = std::get_if<Partial>(&target.placements[axis]);
   if (held == nullptr || wanted == nullptr || held->op == wanted->op) return;
   if (target.mesh.axes()[axis].size == 1) return;
-  throw InvalidInput(str("cannot redistribute P(", name(held->op), ") to P(", name(wanted->op), ") on ",
-                         axis_text(target, axis),
-                         ": values pending one reduction are no contributions to another; reduce to R or S first"));
+  throw InvalidInput(str(
+      "cannot redistribute P(", name(held->op), ") to P(", name(wanted->op), ") on ", axis_text(target, axis),
+      ": values pending one reduction are no contributions to another; reduce to R or S first"));
 }
 
 // The widest of the types that the tensor has on its way.
@@ -125,8 +125,8 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
                         request_digest(source, target, options)};
   for (std::size_t i = 0; i < moves.size(); ++i) {
     const bool last = i + 1 == moves.size();
-    const MoveCost cost =
-        coster.evaluate(moves[i], {i == 0 && !casts_before(), last && !casts_after(), i == 0 && casts_before()});
+    const MoveCost cost = coster.evaluate(
+        moves[i], {i == 0 && !casts_before(), last && !casts_after(), i == 0 && casts_before()});
     result.steps.push_back({{moves[i].kind, space.mesh_axes(moves[i].from.side, moves[i].axes),
                              space.layout_of(moves[i].from), space.layout_of(moves[i].to)},
                             cost.time_us,
@@ -202,8 +202,7 @@ void validate_redistribution(const Layout& source, const Layout& target, const R
   }
   options.cost.validate();
   if (source.mesh == target.mesh) {
-    for (std::size_t axis = 0; axis < target.placements.size(); ++axis)
-      validate_axis(source, target, axis);
+    for (std::size_t axis = 0; axis < target.placements.size(); ++axis) validate_axis(source, target, axis);
   }
 }
 
@@ -251,10 +250,7 @@ Redistribution follow_moves(const Layout& source, const Layout& target, std::spa
   std::vector<StateMove> chain;
   State here = space.source();
   for (const Move& move : moves) {
-    StateMove next{move.kind,
-                   {},
-                   state_on_the_way(request, move.from),
-                   state_on_the_way(request, move.to)};
+    StateMove next{move.kind, {}, state_on_the_way(request, move.from), state_on_the_way(request, move.to)};
     next.axes = space.axes_of(next.from.side, move.axes);
     if (!space.equivalent(here, next.from)) {
       throw InvalidInput(str("move ", chain.size(), " (", name(move.kind), ") begins at ",

@@ -100,7 +100,7 @@ enum class PartialRule : std::uint8_t {
 
 // What the best chain has least of; ties are broken by what follows.
 enum class Objective : std::uint8_t {
-  time,   // then bytes on the wire
+  time,  // then bytes on the wire
   bytes,  // on the wire, with padding, of the rank that receives most in each step; then peak memory; then time
 };
 
@@ -113,9 +113,10 @@ struct Redistribution {
   double time_us = 0;                     // sum over the steps: each is over when its slowest rank is
   std::int64_t bytes_received_max = 0;    // payload: sum over the steps of the most that a rank receives
   std::int64_t bytes_received_total = 0;  // payload: sum over steps and ranks
-  std::int64_t wire_bytes_received_max = 0;  // with padding: sum over the steps of the most that a rank receives
-  std::int64_t peak_bytes = 0;            // exact: source + target + temporaries, largest over the ranks
-  std::int64_t bound_bytes = 0;           // source + target + max_memory_factor x 2M, largest over the ranks
+  std::int64_t wire_bytes_received_max =
+      0;                         // with padding: sum over the steps of the most that a rank receives
+  std::int64_t peak_bytes = 0;   // exact: source + target + temporaries, largest over the ranks
+  std::int64_t bound_bytes = 0;  // source + target + max_memory_factor x 2M, largest over the ranks
   // No chain of moves that keeps the memory bound is better than this by the objective: microseconds, or bytes. The
   // plan's own figure where it is proven to be the best; less where there were too many layouts to try all.
   double least_possible = 0;

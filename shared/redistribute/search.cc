@@ -30,7 +30,8 @@ ChainCost Search::and_then(const ChainCost& spent, std::int64_t time_ps, std::in
                            std::int64_t peak_bytes) const {
   if (objective_ == Objective::time)
     return {spent.primary + time_ps, spent.secondary + wire_bytes, 0, spent.steps + 1};
-  return {spent.primary + wire_bytes, std::max(spent.secondary, peak_bytes), spent.tertiary + time_ps, spent.steps + 1};
+  return {spent.primary + wire_bytes, std::max(spent.secondary, peak_bytes), spent.tertiary + time_ps,
+          spent.steps + 1};
 }
 
 bool Search::later(std::int32_t a, std::int32_t b) const {

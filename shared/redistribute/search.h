@@ -56,7 +56,8 @@ class Search {
     LayoutGraph::Edge* edge;    // that led here
     bool superseded = false;
     bool expanded = false;
-    bool is_bound = false;  // the edge's own cost is known as a bound alone: to be found when it is this label's turn
+    bool is_bound =
+        false;  // the edge's own cost is known as a bound alone: to be found when it is this label's turn
   };
 
   void pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient);
@@ -69,7 +70,8 @@ class Search {
   void try_two_moves(const Limits& limits);
   void push(Label label);
   void open(std::int32_t label);
-  ChainCost and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes, std::int64_t peak_bytes) const;
+  ChainCost and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
+                     std::int64_t peak_bytes) const;
   std::int64_t primary(std::int64_t time_ps, std::int64_t wire_bytes) const {
     return objective_ == Objective::time ? time_ps : wire_bytes;
   }
@@ -85,7 +87,8 @@ class Search {
   std::vector<std::int32_t> open_;        // heap of labels
   std::optional<Chain> best_;
   std::int64_t effort_left_ = 0;
-  std::int64_t least_passed_over_ = 0;  // the least that a chain costs which was not followed for want of effort
+  std::int64_t least_passed_over_ =
+      0;  // the least that a chain costs which was not followed for want of effort
 };
 
 }  // namespace cp::detail

@@ -238,8 +238,10 @@ RankTraffic even_traffic_of(const LayoutSpace& space, const StateMove& move, con
   }
   const bool gathers = move.kind == MoveKind::all_gather, reduces = move.kind == MoveKind::reduce_scatter;
   rank.block = gathers ? rank.old_numel : reduces ? rank.new_numel : rank.old_numel / rank.members;
-  const bool send_direct = gathers || even_pieces_lie_in_blocks(space, move, boxes, position, rank.block, true);
-  const bool recv_direct = reduces || even_pieces_lie_in_blocks(space, move, boxes, position, rank.block, false);
+  const bool send_direct =
+      gathers || even_pieces_lie_in_blocks(space, move, boxes, position, rank.block, true);
+  const bool recv_direct =
+      reduces || even_pieces_lie_in_blocks(space, move, boxes, position, rank.block, false);
   rank.send_numel = send_direct ? 0 : rank.members * rank.block;
   rank.recv_numel = recv_direct ? 0 : rank.members * rank.block;
   return rank;
@@ -395,7 +397,8 @@ std::int64_t count_pieces(LayoutSpace& space, const StateMove& move, std::int64_
   std::int64_t contributions = 1;
   for (const std::int8_t axis : space.axes(move.from.side)) {
     const bool kept = same_mesh && (move.to.partial >> axis & 1U) != 0;
-    if ((move.from.partial >> axis & 1U) != 0 && !kept) contributions *= space.axis_size(move.from.side, axis);
+    if ((move.from.partial >> axis & 1U) != 0 && !kept)
+      contributions *= space.axis_size(move.from.side, axis);
   }
   std::int64_t pieces = 0;
   for (std::int32_t to = 0; to < space.num_ranks() && pieces < limit; ++to) {
@@ -444,7 +447,8 @@ void find_group_traffic(LayoutSpace& space, const StateMove& move, const std::ve
 
 RankTraffic group_traffic_of(LayoutSpace& space, const StateMove& move, std::int32_t position) {
   const BoxPair boxes = space.boxes(move.from, move.to);
-  if (space.is_even(move.from) && space.is_even(move.to)) return even_traffic_of(space, move, boxes, position);
+  if (space.is_even(move.from) && space.is_even(move.to))
+    return even_traffic_of(space, move, boxes, position);
   std::vector<std::int32_t> members;
   space.members(move.from.side, position, move.axes, members);
   Group group(move, boxes, members);

@@ -102,7 +102,10 @@ class ExhaustiveSearch::Run {
  public:
   Run(const ExhaustiveSearch& search, std::size_t source, const std::vector<std::size_t>& targets,
       double bound_bytes)
-      : search_(search), targets_(targets), bound_bytes_(bound_bytes), waiting_(search.layouts_.size(), kNoLabel) {
+      : search_(search),
+        targets_(targets),
+        bound_bytes_(bound_bytes),
+        waiting_(search.layouts_.size(), kNoLabel) {
     for (const std::size_t target : targets) answers_[search.class_of_[target]] = {};
     add_label({0, source, 0, MoveKind::slice, false});
     if (const auto answer = answers_.find(search.class_of_[source]); answer != answers_.end()) {
@@ -202,8 +205,8 @@ class ExhaustiveSearch::Run {
   const ExhaustiveSearch& search_;
   const std::vector<std::size_t>& targets_;
   double bound_bytes_;
-  std::vector<Label> labels_;                      // 0: the source
-  std::vector<std::size_t> waiting_;               // label by layout
+  std::vector<Label> labels_;         // 0: the source
+  std::vector<std::size_t> waiting_;  // label by layout
   using Entry = std::pair<std::int64_t, std::size_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   std::map<std::size_t, Answer> answers_;  // by class

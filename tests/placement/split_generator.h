@@ -137,7 +137,8 @@ inline Split random_split(const Indices& list, std::int64_t dim_size, int parts)
       case 5: {
         PerSequence documents{random_cuts(dim_size, *rc::gen::inRange(0, 6)), SizedEach{}};
         for (std::size_t k = 1; k < documents.cu_seqlens.size(); ++k) {
-          const Indices document = elements_within(list, documents.cu_seqlens[k - 1], documents.cu_seqlens[k]);
+          const Indices document =
+              elements_within(list, documents.cu_seqlens[k - 1], documents.cu_seqlens[k]);
           std::get<SizedEach>(documents.inner)
               .sizes.push_back(random_sizes(static_cast<std::int64_t>(document.size()), parts));
         }

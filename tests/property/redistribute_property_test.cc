@@ -150,7 +150,8 @@ std::optional<std::vector<Move>> random_chain(const RedistributeCase& request) {
   detail::State at = space.source();
   for (int left = *any_int(1, 4); !space.equivalent(at, space.target()); --left) {
     std::vector<detail::StateMove> all, candidates;
-    detail::list_candidates(space, at, *rc::gen::element(detail::Breadth::all, detail::Breadth::towards_target), all);
+    detail::list_candidates(space, at,
+                            *rc::gen::element(detail::Breadth::all, detail::Breadth::towards_target), all);
     const auto kind = static_cast<MoveKind>(*any_int(0, static_cast<int>(MoveKind::to_partial)));
     for (const detail::StateMove& move : all) {
       if (left <= 1 ? move.to == space.target() : move.kind == kind) candidates.push_back(move);
@@ -159,9 +160,7 @@ std::optional<std::vector<Move>> random_chain(const RedistributeCase& request) {
     if (candidates.empty()) continue;
     const int chosen = *any_int(0, static_cast<int>(candidates.size()) - 1);
     const detail::StateMove& move = candidates[static_cast<std::size_t>(chosen)];
-    moves.push_back({move.kind,
-                     space.mesh_axes(move.from.side, move.axes),
-                     space.layout_of(move.from),
+    moves.push_back({move.kind, space.mesh_axes(move.from.side, move.axes), space.layout_of(move.from),
                      space.layout_of(move.to)});
     at = move.to;
   }

@@ -314,22 +314,20 @@ struct Legality {
 TEST(RedistributeLegality, OfPartialTargets) {
   const Mesh mesh = Mesh::parse("a=2,b=2");
   // B9 and B11 are errors in PyTorch's public interface, which has the moves inside; here they are moves like others.
-  for (const Legality& row : {Legality{"B9", "R,R", "P(sum),R", true, ""},
-                              Legality{"B9", "R,R", "R,P(max)", true, ""},
-                              Legality{"B9", "R,R", "P(product),P(product)", true, ""},
-                              Legality{"B9", "R,R", "P(avg),R", true, ""},
-                              Legality{"B9", "S(0),S(0)", "P(min),P(min)", true, ""},
-                              Legality{"B9", "S(1),S(0)", "P(sum),P(sum)", true, ""},
-                              Legality{"B9", "S(0),P(sum)", "P(sum),S(1)", true, ""},
-                              Legality{"B10", "P(sum),S(0)", "P(sum),S(0)", true, ""},
-                              Legality{"B10", "P(sum),S(0)", "P(sum),S(1)", true, ""},
-                              Legality{"B10", "S(0),P(sum)", "R,P(sum)", true, ""},
-                              Legality{"B10", "S(0),P(product)", "R,P(product)", true, ""},
-                              Legality{"B11", "S(0),R", "S(0),P(sum)", true, ""},
-                              Legality{"B11", "S(0),R", "R,P(sum)", true, ""},
-                              Legality{"B11", "S(0),S(1)", "R,P(sum)", true, ""},
-                              Legality{"B11", "S(0),P(product)", "R,P(sum)", false, "P(product) to P(sum)"},
-                              Legality{"B12", "P(sum),R", "P(avg),R", false, "P(sum) to P(avg)"}}) {
+  for (const Legality& row :
+       {Legality{"B9", "R,R", "P(sum),R", true, ""}, Legality{"B9", "R,R", "R,P(max)", true, ""},
+        Legality{"B9", "R,R", "P(product),P(product)", true, ""}, Legality{"B9", "R,R", "P(avg),R", true, ""},
+        Legality{"B9", "S(0),S(0)", "P(min),P(min)", true, ""},
+        Legality{"B9", "S(1),S(0)", "P(sum),P(sum)", true, ""},
+        Legality{"B9", "S(0),P(sum)", "P(sum),S(1)", true, ""},
+        Legality{"B10", "P(sum),S(0)", "P(sum),S(0)", true, ""},
+        Legality{"B10", "P(sum),S(0)", "P(sum),S(1)", true, ""},
+        Legality{"B10", "S(0),P(sum)", "R,P(sum)", true, ""},
+        Legality{"B10", "S(0),P(product)", "R,P(product)", true, ""},
+        Legality{"B11", "S(0),R", "S(0),P(sum)", true, ""}, Legality{"B11", "S(0),R", "R,P(sum)", true, ""},
+        Legality{"B11", "S(0),S(1)", "R,P(sum)", true, ""},
+        Legality{"B11", "S(0),P(product)", "R,P(sum)", false, "P(product) to P(sum)"},
+        Legality{"B12", "P(sum),R", "P(avg),R", false, "P(sum) to P(avg)"}}) {
     const Layout from = parse_layout(row.from, mesh, {12, 8}, DType::f32);
     const Layout to = parse_layout(row.to, mesh, {12, 8}, DType::f32);
     if (row.allowed) {

@@ -129,7 +129,8 @@ Layout random_layout_on(const Mesh& mesh, const Shape& shape, DType dtype,
 }
 
 // Some of the axes that are partial in the source stay partial in the target.
-Layout with_some_partial(const Layout& source, const Layout& target, const std::vector<ReduceOp>& reductions) {
+Layout with_some_partial(const Layout& source, const Layout& target,
+                         const std::vector<ReduceOp>& reductions) {
   std::vector<Placement> placements = target.placements;
   std::vector<std::vector<int>> order = target.shard_axes;
   for (int axis = 0; axis < source.mesh.num_axes(); ++axis) {
