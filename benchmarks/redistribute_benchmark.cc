@@ -53,6 +53,42 @@ const Case& five_axes() {
   return kCase;
 }
 
+const Case& eight_axes() {
+  static const Case kCase = {
+      "a=2,b=2,c=2,d=2,e=2,f=2,g=2,h=2",
+      {4096, 32, 128},
+      {{"S(0),S(0),S(0),S(0),S(1),S(1),S(1),S(1)", "S(1),S(1),S(1),S(1),S(0),S(0),S(0),S(0)"},
+       {"S(0),S(0,head_tail),S(1),R,S(0),S(2),R,R", "R,R,R,R,R,R,R,R"},
+       {"P(sum),P(sum),S(0),S(0),R,S(1),S(2),R", "S(1),S(0),S(0),R,S(2),R,R,P(sum)"}}};
+  return kCase;
+}
+
+const Case& twelve_axes() {
+  static const Case kCase = {
+      "a=2,b=2,c=2,d=2,e=2,f=2,g=2,h=2,i=2,j=2,k=2,l=2",
+      {4097, 333, 129},
+      {{"S(0),S(0,head_tail),S(1),R,S(0),S(2),S(2),R,S(0,balanced),S(1),R,S(2)",
+        "S(1),S(1),S(1),S(1),S(2),S(2),S(0,striped:3),S(0),S(0),R,R,S(0)"},
+       {"S(0),S(0,head_tail),S(1),R,S(0),S(2),S(2),R,S(0,balanced),S(1),R,S(2)", "R,R,R,R,R,R,R,R,R,R,R,R"},
+       {"P(sum),P(sum),S(1),R,S(0),S(2),P(sum),R,S(0),S(1),R,S(2)",
+        "S(1),S(1),S(1),S(1),S(2),S(2),S(0),S(0),S(0),R,R,P(sum)"}}};
+  return kCase;
+}
+
+const Case& ranks_1024() {
+  static const Case kCase = {"dp=1024",
+                             {1048577, 4},
+                             {{"S(0)", "R"}, {"S(0,balanced)", "R"}, {"P(sum)", "S(0)"}, {"S(0,head_tail)", "R"}}};
+  return kCase;
+}
+
+const Case& ranks_16384() {
+  static const Case kCase = {"dp=16384",
+                             {1048577, 4},
+                             {{"S(0)", "R"}, {"S(0,balanced)", "R"}, {"P(sum)", "S(0)"}, {"P(sum)", "R"}}};
+  return kCase;
+}
+
 void run(benchmark::State& state, const Case& test, bool lowers) {
   const cp::Mesh mesh = cp::Mesh::parse(test.mesh);
   std::vector<std::pair<cp::Layout, cp::Layout>> layouts;
@@ -81,10 +117,19 @@ void plan_3d(benchmark::State& state) { run(state, three_axes(), false); }
 void plan_and_lower_3d(benchmark::State& state) { run(state, three_axes(), true); }
 void plan_5d(benchmark::State& state) { run(state, five_axes(), false); }
 
+void plan_8d(benchmark::State& state) { run(state, eight_axes(), false); }
+void plan_12d_of_4096_ranks(benchmark::State& state) { run(state, twelve_axes(), false); }
+void plan_and_lower_one_of_1024(benchmark::State& state) { run(state, ranks_1024(), true); }
+void plan_and_lower_one_of_16384(benchmark::State& state) { run(state, ranks_16384(), true); }
+
 BENCHMARK(plan_2d)->DenseRange(-1, 5)->Unit(benchmark::kMicrosecond);
 BENCHMARK(plan_and_lower_2d)->DenseRange(-1, 5)->Unit(benchmark::kMicrosecond);
 BENCHMARK(plan_3d)->DenseRange(-1, 4)->Unit(benchmark::kMicrosecond);
 BENCHMARK(plan_and_lower_3d)->Arg(-1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(plan_5d)->DenseRange(-1, 3)->Unit(benchmark::kMicrosecond);
+BENCHMARK(plan_8d)->DenseRange(-1, 2)->Unit(benchmark::kMillisecond);
+BENCHMARK(plan_12d_of_4096_ranks)->DenseRange(-1, 2)->Unit(benchmark::kMillisecond);
+BENCHMARK(plan_and_lower_one_of_1024)->DenseRange(-1, 3)->Unit(benchmark::kMillisecond);
+BENCHMARK(plan_and_lower_one_of_16384)->DenseRange(-1, 3)->Unit(benchmark::kMillisecond);
 
 }  // namespace

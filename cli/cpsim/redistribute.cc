@@ -155,8 +155,8 @@ bool is_direct(const Redistribution& r) {
   return r.steps.size() == 1 && r.steps.front().move.kind == MoveKind::exchange;
 }
 
-// The plans that others are asked about. Finding the leanest takes many searches: not for a remark in passing
-// where one already takes a while.
+// The plans that others are asked about. Finding the leanest takes many searches, and a direct exchange of many ranks has
+// the square of their number of pieces: not for a remark in passing where one search already takes a while.
 void add_alternatives(Planned& planned, bool pareto) {
   constexpr int kManyRanks = 128;
   Explanation& e = planned.explanation;
@@ -166,8 +166,8 @@ void add_alternatives(Planned& planned, bool pareto) {
     return;
   }
   if (chosen.steps.empty()) return;
-  if (!is_direct(chosen)) e.direct = direct_exchange(chosen, planned.options);
   if (chosen.source.mesh.size() > kManyRanks || chosen.target.mesh.size() > kManyRanks) return;
+  if (!is_direct(chosen)) e.direct = direct_exchange(chosen, planned.options);
   std::vector<Redistribution> all = pareto_redistributions(chosen.source, chosen.target, planned.options);
   if (all.empty() || all.back().peak_bytes >= chosen.peak_bytes) return;
   e.leanest_is_direct = is_direct(all.back());
