@@ -47,6 +47,7 @@ class LayoutGraph {
   std::int32_t source() const { return source_; }
   const Node& node(std::int32_t id) const { return nodes_[static_cast<std::size_t>(id)]; }
   std::size_t num_nodes() const { return nodes_.size(); }
+  int num_ranks() const { return space_.num_ranks(); }
 
   // The candidates from a node; edges straight to the target come first, since they bound all others.
   std::vector<Edge>& edges(std::int32_t node, Breadth breadth);

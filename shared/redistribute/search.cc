@@ -22,6 +22,10 @@ constexpr std::int64_t kMostPieces = 1 << 21;
 // Moves of a chain that is followed to its end at once: each axis can be spread, moved and gathered.
 constexpr int kDeepest = 3 * kMaxMeshAxes;
 
+// Where there are more ranks, chains of few moves are tried first: the search would spend its effort before it comes to them.
+constexpr int kManyRanks = 256;
+constexpr int kShortChain = 3;
+
 constexpr std::int64_t kNothing = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
@@ -130,24 +134,57 @@ void Search::expand(std::int32_t label, const Limits& limits, Breadth breadth) {
   for (LayoutGraph::Edge& edge : edges) try_edge(label, edge, limits);
 }
 
-// Where no move leads straight to the target: one after which nothing is left to receive, and a local one.
-void Search::try_two_moves(const Limits& limits) {
-  constexpr std::int32_t kStart = 0;
-  std::vector<LayoutGraph::Edge>& edges = graph_.edges(graph_.source(), Breadth::towards_target);
-  for (LayoutGraph::Edge& edge : edges) {
-    if (graph_.node(graph_.target_of(edge)).is_goal) return;
-  }
-  for (LayoutGraph::Edge& edge : edges) {
-    if (best_ || graph_.node(edge.node).left.bytes_received > 0) continue;
-    follow(kStart, edge, limits);
-    const std::int32_t label =
-        edge.node < static_cast<std::int32_t>(best_label_.size()) ? best_label_[idx(edge.node)] : -1;
-    if (label < 0) continue;
+// From a label to the target by one move, or by one after which nothing is left to receive and a local one.
+void Search::finish(std::int32_t label, const Limits& limits) {
+  const std::int32_t from = labels_[idx(label)].node;
+  for (LayoutGraph::Edge& edge : graph_.edges(from, Breadth::towards_target)) {
+    if (hopeless(labels_[idx(label)].spent.primary + primary(graph_.least_ps(edge), 0))) continue;
+    const LayoutGraph::Node& to = graph_.node(graph_.target_of(edge));
+    if (to.left.bytes_received > 0) continue;
+    const bool is_goal = to.is_goal;
+    follow(label, edge, limits);
+    if (is_goal || edge.node >= static_cast<std::int32_t>(best_label_.size())) continue;
+    const std::int32_t next = best_label_[idx(edge.node)];
+    if (next < 0) continue;
     for (LayoutGraph::Edge& last : graph_.edges(edge.node, Breadth::towards_target)) {
-      if (last.kind != MoveKind::to_partial) continue;
-      graph_.target_of(last);
-      follow(label, last, limits);
+      if (last.kind != MoveKind::to_partial || !graph_.node(graph_.target_of(last)).is_goal) continue;
+      follow(next, last, limits);
     }
+  }
+}
+
+// Chains that are known before any is followed step by step: where no move leads straight to the target, or where there are
+// many ranks, whose search would spend its effort before it comes to the end of a chain. Of the collectives from the
+// layouts at hand the most promising ones are kept, and from each the target is tried, some times over.
+void Search::try_short_chains(const Limits& limits) {
+  constexpr std::size_t kKept = 2;
+  const std::int32_t source = graph_.source();
+  std::vector<LayoutGraph::Edge>& edges = graph_.edges(source, Breadth::towards_target);
+  const bool is_direct = std::any_of(edges.begin(), edges.end(), [&](LayoutGraph::Edge& edge) {
+    return graph_.node(graph_.target_of(edge)).is_goal;
+  });
+  if (!is_direct) finish(0, limits);
+  if (is_direct && graph_.num_ranks() <= kManyRanks) return;
+  if (is_direct) finish(0, limits);
+  const bool reduces = graph_.node(source).state.partial != 0;
+  std::vector<std::int32_t> from = {0};
+  for (int depth = 0; depth < kShortChain; ++depth) {
+    std::vector<std::int32_t> next;
+    for (const std::int32_t label : from) {
+      for (LayoutGraph::Edge& edge : graph_.edges(labels_[idx(label)].node, Breadth::towards_target)) {
+        if (!is_equal_count(edge.kind)) continue;
+        if (reduces && depth == 0 && (edge.to.partial & graph_.node(source).state.partial) != 0) continue;
+        const std::size_t known = labels_.size();
+        graph_.target_of(edge);
+        follow(label, edge, limits);
+        if (labels_.size() > known && !graph_.node(edge.node).is_goal)
+          next.push_back(static_cast<std::int32_t>(known));
+      }
+    }
+    std::sort(next.begin(), next.end(), [this](std::int32_t a, std::int32_t b) { return later(b, a); });
+    if (next.size() > kKept) next.resize(kKept);
+    for (const std::int32_t label : next) finish(label, limits);
+    from = std::move(next);
   }
 }
 
@@ -159,7 +196,7 @@ void Search::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bo
   Label start{graph_.source(), -1, and_then({0, 0, 0, -1}, cast_ps_, 0, 0), {}, nullptr, false, false, false};
   start.finished = start.spent;
   push(start);
-  if (breadth == Breadth::towards_target && !best_) try_two_moves(limits);
+  if (breadth == Breadth::towards_target && !best_ && patient) try_short_chains(limits);
   while (!open_.empty()) {
     std::pop_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
     const std::int32_t label = open_.back();

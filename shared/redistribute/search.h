@@ -67,7 +67,8 @@ class Search {
   void follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits);
   ChainCost finished(const ChainCost& spent, std::int32_t node) const;
   bool hopeless(std::int64_t least) const { return best_ && least > best_->cost.primary; }
-  void try_two_moves(const Limits& limits);
+  void finish(std::int32_t label, const Limits& limits);
+  void try_short_chains(const Limits& limits);
   void push(Label label);
   void open(std::int32_t label);
   ChainCost and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
