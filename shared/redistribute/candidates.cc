@@ -481,10 +481,10 @@ class Candidates {
   }
 
   // Along axes that the target is partial along. They must be free, or innermost, so that dropping them leaves a layout; of
-  // a sharded one the other ranks hold zeros, which only sums have.
+  // a sharded one the other ranks hold zeros, which only sums have. Where sums are reduced, other axes may join them: one
+  // all_reduce over both does what a gather and an all_reduce would; and an all_reduce takes less memory than a gather.
   void to_partials() {
-    if (!same_mesh_as_target()) return;
-    const AxisMask wanted = space_.target().partial & ~state_.partial;
+    AxisMask wanted = same_mesh_as_target() ? space_.target().partial & ~state_.partial : 0U;
     if (breadth_ == Breadth::towards_target) {
       if (wanted != 0) add_to_partial(wanted);
       for (const std::int8_t axis : space_.axes(state_.side)) {
@@ -492,7 +492,17 @@ class Candidates {
       }
       return;
     }
+    if (reduces_sums_alone()) wanted = mask_of(space_.axes(state_.side)) & ~state_.partial;
     for (AxisMask subset = wanted; subset != 0; subset = (subset - 1) & wanted) add_to_partial(subset);
+  }
+
+  bool reduces_sums_alone() const {
+    for (const State* end : {&space_.source(), &space_.target()}) {
+      for (const std::int8_t axis : space_.axes(end->side)) {
+        if (has(end->partial, axis) && space_.reduction(end->side, axis) != ReduceOp::sum) return false;
+      }
+    }
+    return true;
   }
 
   void add_to_partial(AxisMask wanted) {
@@ -521,19 +531,18 @@ class Candidates {
 }  // namespace
 
 double count_layouts(const LayoutSpace& space, int side) {
-  // k of the axes shard, in any order, laid out over the dims in any way, each with any split of its dim; of those that
-  // do not, any may be partial.
+  // k of the axes shard, in any order, laid out over the dims in any way, each with any split of its dim. Where something is
+  // partial, that is one more thing that an axis may be.
   const auto num_axes = static_cast<double>(space.axes(side).size());
   double choices = 0;  // of dim and split for one axis
   for (int dim = 0; dim < space.num_dims(); ++dim)
     choices += static_cast<double>(space.splits_for(dim).size());
+  if ((space.source().partial | space.target().partial) != 0) ++choices;
   double layouts = 0, ways = 1;  // to append k axes one after the other, each behind any other of its dim
   for (double k = 0; k <= num_axes; ++k) {
     layouts += ways;
     ways *= (num_axes - k) * (choices + k) / (k + 1);
   }
-  AxisMask partial = space.source().partial | space.target().partial;
-  for (; partial != 0; partial &= partial - 1) layouts *= 1.5;
   return layouts;
 }
 

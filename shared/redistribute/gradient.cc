@@ -21,9 +21,16 @@ void require_linear(const Layout& layout) {
   }
 }
 
-// Averages that the forward pass has taken: the source is P(avg) on the axis, the target no longer.
+// Averages that the forward pass has taken: the source is P(avg) on the axis, the target no longer. And those that it has
+// left to take, where only the target is: each rank holds the value then, and the gradient of each of these n copies counts.
 double averaged(const Layout& source, const Layout& target) {
   double scale = 1;
+  for (std::size_t axis = 0; axis < target.placements.size(); ++axis) {
+    const auto* partial = std::get_if<Partial>(&target.placements[axis]);
+    if (partial == nullptr || partial->op != ReduceOp::avg) continue;
+    const bool stays = source.mesh == target.mesh && std::holds_alternative<Partial>(source.placements[axis]);
+    if (!stays) scale *= target.mesh.axis_size(static_cast<int>(axis));
+  }
   for (std::size_t axis = 0; axis < source.placements.size(); ++axis) {
     const auto* partial = std::get_if<Partial>(&source.placements[axis]);
     if (partial == nullptr || partial->op != ReduceOp::avg) continue;

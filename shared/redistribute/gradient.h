@@ -57,7 +57,7 @@ struct GradientOptions {
 struct Gradient {
   Redistribution redistribution;
   double scale =
-      1;  // what its result is multiplied with: options.scale, and by adjoint 1/n for each Partial(avg) axis reduced
+      1;  // what its result is multiplied with: options.scale, and by adjoint 1/n for each Partial(avg) axis reduced, n for each one made
 };
 // Throws InvalidInput as validate_redistribution() and gradient_layouts() do, for a scale that is not finite, and for a scaled
 // integer dtype.

@@ -95,13 +95,16 @@ std::optional<AxisList> reduced_axes(const AxisLists& from, const AxisLists& to)
   return reduced;
 }
 
-// Whether all that happens is that axes which replicate, or are the last to shard a dimension, become partial.
-bool becomes_partial(const AxisLists& from, const AxisLists& to) {
+// Whether all that happens is that axes which replicate, or are the last to shard a dimension, become partial. Those that
+// shard become sums, whose other ranks hold zeros.
+bool becomes_partial(const AxisLists& from, const AxisLists& to, const Layout& target) {
   const std::optional<AxisList> finished = reduced_axes(to, from);
   if (!finished || finished->empty()) return false;
   const std::optional<AxisList> dropped = appended_anywhere(to.shards, from.shards);
   return dropped && std::all_of(dropped->begin(), dropped->end(), [&](int axis) {
-           return std::find(finished->begin(), finished->end(), axis) != finished->end();
+           const auto* partial = std::get_if<Partial>(&target.placements[static_cast<std::size_t>(axis)]);
+           return partial != nullptr && partial->op == ReduceOp::sum &&
+                  std::find(finished->begin(), finished->end(), axis) != finished->end();
          });
 }
 
@@ -117,7 +120,7 @@ void add_in_every_order(MoveKind kind, AxisList axes, std::vector<MoveForm>& mov
 std::vector<MoveForm> moves_between(const Layout& from, const Layout& to) {
   const AxisLists old_lists = axis_lists(from), new_lists = axis_lists(to);
   if (old_lists == new_lists) return {};
-  if (becomes_partial(old_lists, new_lists)) return {{MoveKind::to_partial, {}}};
+  if (becomes_partial(old_lists, new_lists, to)) return {{MoveKind::to_partial, {}}};
   const std::optional<AxisList> reduced = reduced_axes(old_lists, new_lists);
   if (!reduced) return {};
   const std::optional<AxisList> added = appended_anywhere(old_lists.shards, new_lists.shards);

@@ -19,6 +19,7 @@ struct CheckedPair {
   std::size_t source = 0, target = 0;  // numbers in the search
   bool infeasible = false;             // neither planner nor search knows a chain in the bound
   std::vector<Plan> plans;             // of all ranks; none where the pair cannot be run
+  bool regroups = false;  // contributions are reduced on the way, and others made that reduce to the same
   std::vector<Finding> findings;
 };
 

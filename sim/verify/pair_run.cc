@@ -9,6 +9,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/execute.h"
+#include "shared/redistribute/gradient.h"
 #include "shared/redistribute/lower.h"
 
 namespace cp::sim {
@@ -125,8 +126,13 @@ class RankRunner {
       input_ = untouched_;
       return str("rank ", rank_, "'s source is overwritten");
     }
+    std::set<std::int32_t> contributions = contributions_after(from_, to, rank_);
+    if (pair.regroups && !to.holdings.partial_axes.empty()) {
+      reduce_output(to.layout, device);
+      contributions.clear();
+      for (std::int32_t c = 0; c < from_.holdings.num_contributions; ++c) contributions.insert(c);
+    }
     if (elements.empty()) return std::nullopt;
-    const std::set<std::int32_t> contributions = contributions_after(from_, to, rank_);
     for (std::size_t i = 0; i < elements.size(); ++i) {
       const Value expected = data_.of(elements[i], contributions);
       if (output_[i] != expected) {
@@ -138,6 +144,15 @@ class RankRunner {
   }
 
  private:
+  // Where contributions were reduced on the way and new ones made, only what these make together is known.
+  void reduce_output(const Layout& layout, Device& device) {
+    if (!layout.mesh.contains(rank_)) return;
+    const Plan plan = lower(plan_redistribution(layout, reduced_layout(layout)), rank_);
+    std::vector<Value> reduced(output_.size());
+    execute(plan, device, {binding(kRedistributeInput, output_), binding(kRedistributeOutput, reduced)});
+    output_ = std::move(reduced);
+  }
+
   static Binding binding(BufferId buffer, std::vector<Value>& values) {
     return {buffer, values.data(), static_cast<std::int64_t>(values.size() * sizeof(Value))};
   }

@@ -18,10 +18,9 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Takes minutes when nobody stops it: all alternatives on 2,048 ranks.
-const std::vector<std::string> kLong = {"redistribute", "--mesh",  "a=64,b=32",     "--shape",
-                                        "64x64x4",      "--from",  "P(sum),P(sum)", "--to",
-                                        "S(0),S(1)",    "--pareto"};
+// Takes minutes when nobody stops it.
+const std::vector<std::string> kLong = {"run",       "--mesh", "cp=4",         "--seq-len", "40000",
+                                        "--q-heads", "8",      "--strategies", "all"};
 
 TEST(Interrupt, CtrlCStopsWith130AndNoHalfReport) {
   CpsimProcess process(kLong, CpsimProcess::Terminal::standard_error);

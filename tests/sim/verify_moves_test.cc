@@ -69,7 +69,10 @@ const MoveRow kMoveRows[] = {
       {MoveKind::reduce_scatter, {1, 0}},
       {MoveKind::reduce_exchange, {0, 1}}}},
     {"a=2,b=2", "P(sum),P(sum)", "S(0),R", {}},  // one reduction to a shard, one to a replica
-    {"a=2,b=2", "R,R", "P(sum),R", {}},
+    {"a=2,b=2", "R,R", "P(sum),R", {{MoveKind::to_partial, {}}}},
+    {"a=2,b=2", "S(0),S(0)", "S(0),P(sum)", {{MoveKind::to_partial, {}}}},
+    {"a=2,b=2", "S(0),S(0)", "P(sum),S(0)", {}},  // the outer axis: other elements than the rank holds
+    {"a=2,b=2", "S(0),R", "R,P(sum)", {}},
     {"a=1,b=2", "S(0),R", "R,R", {}},  // an axis of one rank changes nothing
     {"a=1,b=2", "P(sum),P(sum)", "S(0),R", {{MoveKind::all_reduce, {1}}}},
 };

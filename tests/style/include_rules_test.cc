@@ -145,8 +145,9 @@ bool is_device_header(const std::string& target) {
   return std::regex_match(target, pattern);
 }
 
+// <immintrin.h> is the compiler's own: kernels use it where the language has no word for a processor's instruction.
 bool is_library_for_shared(const std::string& target) {
-  return target.starts_with("Eigen/") || target.starts_with("unsupported/Eigen/") ||
+  return target == "immintrin.h" || target.starts_with("Eigen/") || target.starts_with("unsupported/Eigen/") ||
          target.starts_with("fmt/");
 }
 
