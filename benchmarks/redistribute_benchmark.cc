@@ -76,16 +76,16 @@ const Case& twelve_axes() {
 }
 
 const Case& ranks_1024() {
-  static const Case kCase = {"dp=1024",
-                             {1048577, 4},
-                             {{"S(0)", "R"}, {"S(0,balanced)", "R"}, {"P(sum)", "S(0)"}, {"S(0,head_tail)", "R"}}};
+  static const Case kCase = {
+      "dp=1024",
+      {1048577, 4},
+      {{"S(0)", "R"}, {"S(0,balanced)", "R"}, {"P(sum)", "S(0)"}, {"S(0,head_tail)", "R"}}};
   return kCase;
 }
 
 const Case& ranks_16384() {
-  static const Case kCase = {"dp=16384",
-                             {1048577, 4},
-                             {{"S(0)", "R"}, {"S(0,balanced)", "R"}, {"P(sum)", "S(0)"}, {"P(sum)", "R"}}};
+  static const Case kCase = {
+      "dp=16384", {1048577, 4}, {{"S(0)", "R"}, {"S(0,balanced)", "R"}, {"P(sum)", "S(0)"}, {"P(sum)", "R"}}};
   return kCase;
 }
 

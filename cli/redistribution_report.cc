@@ -126,8 +126,9 @@ std::string ratio_text(double time_us, double chosen_us) {
 std::string alternatives_text(const Explanation& e) {
   std::string text;
   if (const double times = e.chosen.times_the_best(); times > 1) {
-    text += fmt::format("at most {:.2g} times the {} of the best there may be: too many layouts to try all ways\n", times,
-                        e.objective == Objective::time ? "time" : "bytes on the wire");
+    text += fmt::format(
+        "at most {:.2g} times the {} of the best there may be: too many layouts to try all ways\n", times,
+        e.objective == Objective::time ? "time" : "bytes on the wire");
   }
   const auto add = [&](std::string_view question, double time, std::int64_t peak_bytes,
                        const std::string& note) {
@@ -182,7 +183,8 @@ ordered_json totals_json(const Explanation& e, const Redistribution& r) {
           {"bytes_received_total", r.bytes_received_total},
           {"wire_bytes_received_total", wire_bytes(r)},
           {"time_us", total_us(e, r)},
-          {"at_most_times_the_best", std::isfinite(r.times_the_best()) ? ordered_json(r.times_the_best()) : ordered_json()},
+          {"at_most_times_the_best",
+           std::isfinite(r.times_the_best()) ? ordered_json(r.times_the_best()) : ordered_json()},
           {"peak_bytes", r.peak_bytes},
           {"bound_bytes", r.bound_bytes}};
 }

@@ -102,8 +102,9 @@ CheckedPair check_pair(const ExhaustiveSearch& search, std::size_t source, std::
     check_memory(plans, *redistribution, search.bound_bytes(source, target), pair);
     timed(times.check, [&] { check(plans); });
     pair.plans = std::move(plans);
-    pair.regroups = std::any_of(redistribution->steps.begin(), redistribution->steps.end(),
-                                [](const RedistributionStep& step) { return step.move.kind == MoveKind::to_partial; });
+    pair.regroups =
+        std::any_of(redistribution->steps.begin(), redistribution->steps.end(),
+                    [](const RedistributionStep& step) { return step.move.kind == MoveKind::to_partial; });
   } catch (const Error& error) {
     pair.findings.push_back({Fault::wrong, error.what()});
   }

@@ -275,7 +275,7 @@ std::vector<RedistributionCase> redistribution_cases(const VerifyRedistributeOpt
   std::vector<RedistributionCase> cases;
   const auto add = [&](const Mesh& source, const Mesh& target, const Shape& shape) {
     for (const ReduceOp reduction : reductions_of(options))
-      cases.push_back({source, target, shape, reduction, reduction != reductions_of(options).front()});
+      cases.push_back({source, target, shape, reduction, reduction != ReduceOp::sum});
   };
   for (const Shape& shape : shapes_for(options.num_ranks, options.tensor_dims)) {
     for (const Mesh& mesh : meshes) add(mesh, mesh, shape);

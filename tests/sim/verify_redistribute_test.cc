@@ -73,7 +73,9 @@ TEST(VerifyRedistribute, EveryReductionHasItsPairs) {
                      further = pairs({ReduceOp::sum, ReduceOp::max}) - of_sums;
   EXPECT_GT(further, 0);
   EXPECT_LT(further, of_sums);
-  for (const ReduceOp op : kReductions) EXPECT_EQ(pairs({op}), of_sums) << name(op);
+  // Pairs without anything partial are sums' alone, which may be made on their way.
+  for (const ReduceOp op : kReductions)
+    EXPECT_EQ(pairs({op}), op == ReduceOp::sum ? of_sums : further) << name(op);
   EXPECT_EQ(pairs({std::begin(kReductions), std::end(kReductions)}), of_sums + 4 * further);
 }
 

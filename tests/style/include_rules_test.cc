@@ -147,8 +147,8 @@ bool is_device_header(const std::string& target) {
 
 // <immintrin.h> is the compiler's own: kernels use it where the language has no word for a processor's instruction.
 bool is_library_for_shared(const std::string& target) {
-  return target == "immintrin.h" || target.starts_with("Eigen/") || target.starts_with("unsupported/Eigen/") ||
-         target.starts_with("fmt/");
+  return target == "immintrin.h" || target.starts_with("Eigen/") ||
+         target.starts_with("unsupported/Eigen/") || target.starts_with("fmt/");
 }
 
 std::string room_of(const std::string& path) { return path.substr(0, path.find('/')); }
