@@ -22,10 +22,11 @@ std::int64_t picoseconds(double time_us) { return std::llround(time_us * kPicose
 
 }  // namespace
 
-MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype,
+MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, PartialRule rule, DType travel_dtype,
                        std::int64_t source_bytes, std::int64_t target_bytes)
     : space_(space),
       model_(model),
+      rule_(rule),
       element_bytes_(size_bytes(travel_dtype)),
       source_bytes_(source_bytes),
       target_bytes_(target_bytes),
@@ -50,8 +51,8 @@ MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_
     best_gap_ = std::min(best_gap_, slowest_gap_);
   }
   if (space.num_ranks() == 1) best_gap_ = 0;
-  const bool even = space.num_sides() == 1 && space.is_even(space.source()) && space.is_even(space.target());
-  for (std::int32_t p = 0; p < (even ? 1 : space.num_ranks()); ++p)
+  ends_are_even_ = space.num_sides() == 1 && space.is_even(space.source()) && space.is_even(space.target());
+  for (std::int32_t p = 0; p < (ends_are_even_ ? 1 : space.num_ranks()); ++p)
     largest_ends_bytes_ = std::max(largest_ends_bytes_, ends_bytes(p));
 }
 
@@ -225,8 +226,29 @@ void MoveCoster::charge_groups(const StateMove& move, Ends ends, MoveCost& cost)
   cost.time_us = time_us;
 }
 
+// Whether a rank makes its part of a to_partial of nothing: then its old shard is gone by then. The first rank of each axis
+// does not, and where all ranks are alike, it stands for them.
+bool MoveCoster::holds_neutral(const StateMove& move, std::int32_t position) const {
+  const int side = move.from.side;
+  if (!space_.in_side(side, position)) return false;
+  AxisMask sharding = 0;
+  for (int dim = 0; dim < space_.num_dims(); ++dim) {
+    for (const ShardEntry& entry : space_.spec(move.from, dim).entries) sharding |= 1U << entry.axis;
+  }
+  for (const std::int8_t axis : space_.axes(side)) {
+    const AxisMask bit = 1U << axis;
+    const bool becomes = ((move.to.partial & ~move.from.partial & ~sharding) & bit) != 0;
+    if (!becomes || space_.coordinate(side, position, axis) == 0) continue;
+    const ReduceOp op = space_.reduction(side, axis);
+    if (op == ReduceOp::product || (op == ReduceOp::sum && rule_ == PartialRule::first_keeps)) return true;
+  }
+  return false;
+}
+
 void MoveCoster::charge_local(const StateMove& move, Ends ends, MoveCost& cost) {
-  const bool alike = space_.num_sides() == 1 && space_.is_even(move.from) && space_.is_even(move.to);
+  // Where ranks are alike, the first one stands for all; in a to_partial it is the one that holds more.
+  const bool alike = space_.num_sides() == 1 && space_.is_even(move.from) && space_.is_even(move.to) &&
+                     (move.kind != MoveKind::to_partial || ends_are_even_);
   double time_us = 0;
   for (std::int32_t p = 0; p < (alike ? 1 : space_.num_ranks()); ++p) {
     RankTraffic rank;
@@ -234,7 +256,11 @@ void MoveCoster::charge_local(const StateMove& move, Ends ends, MoveCost& cost) 
     rank.new_numel = space_.numel(move.to, p);
     time_us = std::max(time_us, model_.local_latency_us +
                                     static_cast<double>(rank.new_numel * element_bytes_) * copy_us_per_byte_);
-    const std::int64_t live = live_bytes(move, rank, ends);
+    std::int64_t live = live_bytes(move, rank, ends);
+    if (!alike && move.kind == MoveKind::to_partial && holds_neutral(move, p)) {
+      const std::int64_t old_numel = ends.from_is_cast ? rank.old_numel : 0;
+      live = std::max(old_numel, ends.to_is_target ? 0 : rank.new_numel) * element_bytes_;
+    }
     cost.temporary_bytes = std::max(cost.temporary_bytes, live);
     cost.peak_bytes = std::max(cost.peak_bytes, (alike ? largest_ends_bytes_ : ends_bytes(p)) + live);
   }

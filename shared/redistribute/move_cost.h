@@ -30,8 +30,8 @@ struct MoveCost {
 class MoveCoster {
  public:
   // `source_bytes` and `target_bytes`: of an element, where the tensor comes from and goes to.
-  MoveCoster(LayoutSpace& space, const CostModel& model, DType travel_dtype, std::int64_t source_bytes,
-             std::int64_t target_bytes);
+  MoveCoster(LayoutSpace& space, const CostModel& model, PartialRule rule, DType travel_dtype,
+             std::int64_t source_bytes, std::int64_t target_bytes);
 
   MoveCost evaluate(const StateMove& move, Ends ends);
 
@@ -67,13 +67,16 @@ class MoveCoster {
   void charge_alike(const StateMove& move, Ends ends, MoveCost& cost);
   void charge_groups(const StateMove& move, Ends ends, MoveCost& cost);
   void charge_local(const StateMove& move, Ends ends, MoveCost& cost);
+  bool holds_neutral(const StateMove& move, std::int32_t position) const;
   void charge_exchange(const StateMove& move, Ends ends, MoveCost& cost);
   std::int64_t live_bytes(const StateMove& move, const RankTraffic& rank, Ends ends) const;
 
   LayoutSpace& space_;
   const CostModel& model_;
+  PartialRule rule_;
   std::int64_t element_bytes_, source_bytes_, target_bytes_, largest_ends_bytes_ = 0;
-  double copy_us_per_byte_;  // one byte read and one written
+  bool ends_are_even_ = false;  // the same bytes on every rank
+  double copy_us_per_byte_;     // one byte read and one written
   double best_efficiency_;
   double best_gap_, slowest_gap_ = 0;          // between any two ranks
   std::vector<std::vector<double>> axis_gap_;  // [side][axis]

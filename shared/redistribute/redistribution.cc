@@ -56,7 +56,7 @@ struct Request {
         options(given),
         travel(given.travel_dtype.value_or(to.dtype)),
         space(from, to, travel),
-        coster(space, given.cost, travel, size_bytes(from.dtype), size_bytes(to.dtype)) {
+        coster(space, given.cost, given.partial_rule, travel, size_bytes(from.dtype), size_bytes(to.dtype)) {
     const std::int64_t width = widest_bytes(source, target, travel);
     shard_bytes = width * std::max(space.largest_numel(space.source()), space.largest_numel(space.target()));
     temporary_limit = std::floor(options.max_memory_factor * 2 * static_cast<double>(shard_bytes));

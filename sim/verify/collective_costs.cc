@@ -125,6 +125,31 @@ std::vector<std::vector<Member>> groups_of(const Mesh& mesh, const std::vector<i
   return groups;
 }
 
+// Of the ranks along an axis that becomes partial from replicated, all but the first make zeros, or ones of a product, of
+// nothing: they need their old shards no more.
+MoveCost cost_of_to_partial(const Setting& setting) {
+  Ledger ledger(setting);
+  const Layout &from = setting.from.layout, &to = setting.to.layout;
+  const Mesh& mesh = from.mesh;
+  for (std::size_t i = 0; i < mesh.ranks().size(); ++i) {
+    RankWork& work = ledger[setting.world.places(mesh)[i]];
+    for (std::size_t axis = 0; axis < from.placements.size(); ++axis) {
+      const auto* partial = std::get_if<Partial>(&to.placements[axis]);
+      const bool neutral = partial != nullptr && std::holds_alternative<Replicate>(from.placements[axis]) &&
+                           (partial->op == ReduceOp::sum || partial->op == ReduceOp::product) &&
+                           mesh.coordinate(mesh.ranks()[i], static_cast<int>(axis)) > 0;
+      if (neutral) work.old_shard = 0;
+    }
+  }
+  for (std::size_t place = 0; place < ledger.size(); ++place) {
+    ledger[place].latency_us = setting.cost.local_latency_us;
+    ledger[place].copied = ledger[place].new_shard;
+  }
+  return ledger.total([](std::size_t, const RankWork& work, bool old_is_temporary, bool new_is_temporary) {
+    return (old_is_temporary ? work.old_shard : 0) + (new_is_temporary ? work.new_shard : 0);
+  });
+}
+
 MoveCost cost_of_slice(const Setting& setting) {
   Ledger ledger(setting);
   for (std::size_t place = 0; place < ledger.size(); ++place) {

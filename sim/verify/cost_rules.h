@@ -15,6 +15,7 @@ std::vector<std::vector<Member>> groups_of(const Mesh& mesh, const std::vector<i
                                            const MeshPair& world);
 
 MoveCost cost_of_slice(const Setting& setting);
+MoveCost cost_of_to_partial(const Setting& setting);
 MoveCost cost_of_all_reduce(const Setting& setting, const MoveForm& form);
 MoveCost cost_of_equal_counts(const Setting& setting, const MoveForm& form);  // the other collectives
 MoveCost cost_of_exchange(const Setting& setting);

@@ -33,8 +33,9 @@ MoveCost cost_of(const MoveForm& form, const Written& from, const Written& to, c
   const Setting setting{from, to, world, cost};
   switch (form.kind) {
     case MoveKind::slice:
-    case MoveKind::to_partial:
       return cost_of_slice(setting);
+    case MoveKind::to_partial:
+      return cost_of_to_partial(setting);
     case MoveKind::all_reduce:
       return cost_of_all_reduce(setting, form);
     case MoveKind::all_gather:

@@ -30,7 +30,7 @@ struct VerifyRedistributeOptions {
   int tensor_dims = 3;
   // Also from mesh to mesh: other axes, permuted ranks, other ranks. Default: up to four ranks.
   std::optional<bool> cross_mesh;
-  // Of the partial placements, one after the other: the first with all pairs, the others with those whose source is
+  // Of the partial placements, one after the other: sum with all pairs, the others with those whose source is
   // partial. Default: all of them up to four ranks, sum alone above.
   std::optional<std::vector<ReduceOp>> reductions;
   CostModel cost;

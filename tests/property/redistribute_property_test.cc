@@ -289,6 +289,20 @@ TEST(RedistributeFound, ShardsThatAreEmptyInDifferentDimensionsAreEqual) {
   EXPECT_NO_THROW(follow_moves(source, target, {}));
 }
 
+// Ranks that hold the neutral value of a new product need their old shards no more, and the largest of them was one.
+TEST(RedistributeFound, RanksThatHoldANeutralValueNeedNoOldShard) {
+  const Mesh mesh = Mesh::parse("a=4,b=1,c=3@5/8/12/0/4/7/10/13/6/11/9/1");
+  RedistributeOptions options;
+  options.objective = Objective::bytes;
+  options.max_memory_factor = 2;
+  options.travel_dtype = DType::bf16;
+  const Redistribution planned =
+      plan_redistribution(parse_layout("P(product),S(1),S(1,head_tail)", mesh, {1, 11, 9}, DType::f32),
+                          parse_layout("R,R,P(product)", mesh, {1, 11, 9}, DType::f32), options);
+  EXPECT_EQ(memory_of(lower_all(planned)).peak_bytes, planned.peak_bytes);
+  EXPECT_NO_THROW(sim::run_redistribution(planned));
+}
+
 // The moves carry the travelling dtype, which is neither the source's nor the target's.
 TEST(RedistributeFound, MovesBetweenCastsAreFollowed) {
   RedistributeOptions options;
