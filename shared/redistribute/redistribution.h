@@ -100,8 +100,8 @@ enum class PartialRule : std::uint8_t {
 
 // What the best chain has least of; ties are broken by what follows.
 enum class Objective : std::uint8_t {
-  time,  // then bytes on the wire
-  bytes,  // on the wire, with padding, of the rank that receives most in each step; then peak memory; then time
+  time,   // then bytes on the wire
+  bytes,  // on the wire, with padding, of the rank that receives most in each step; then of all; then peak memory; then time
 };
 
 struct Redistribution {

@@ -31,11 +31,11 @@ constexpr std::int64_t kNothing = std::numeric_limits<std::int64_t>::max();
 }  // namespace
 
 ChainCost Search::and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
-                           std::int64_t peak_bytes) const {
+                           std::int64_t wire_bytes_total, std::int64_t peak_bytes) const {
   if (objective_ == Objective::time)
-    return {spent.primary + time_ps, spent.secondary + wire_bytes, 0, spent.steps + 1};
-  return {spent.primary + wire_bytes, std::max(spent.secondary, peak_bytes), spent.tertiary + time_ps,
-          spent.steps + 1};
+    return {spent.primary + time_ps, spent.secondary + wire_bytes, 0, 0, spent.steps + 1};
+  return {spent.primary + wire_bytes, spent.secondary + wire_bytes_total,
+          std::max(spent.tertiary, peak_bytes), spent.last + time_ps, spent.steps + 1};
 }
 
 bool Search::later(std::int32_t a, std::int32_t b) const {
@@ -79,7 +79,7 @@ void Search::push(Label label) {
 
 ChainCost Search::finished(const ChainCost& spent, std::int32_t node) const {
   const LayoutGraph::Node& at = graph_.node(node);
-  ChainCost cost = and_then(spent, at.left.time_ps, at.left.bytes_received, 0);
+  ChainCost cost = and_then(spent, at.left.time_ps, at.left.bytes_received, 0, 0);
   if (at.is_goal) cost.steps = spent.steps;
   return cost;
 }
@@ -96,7 +96,7 @@ void Search::try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits&
     return;
   if (!edge.cost) {
     const MoveCoster::AtLeast& least = graph_.at_least(from, edge);
-    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0), to);
+    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0, 0), to);
     if (hopeless(at_least.primary)) return;
     const bool lists_pieces = edge.kind == MoveKind::exchange || edge.kind == MoveKind::reduce_exchange;
     if (lists_pieces) {
@@ -113,7 +113,7 @@ void Search::follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& l
   const std::int64_t effort = graph_.effort(from, edge, kMostPieces);
   if (best_ && (effort >= kMostPieces || effort > effort_left_)) {
     const MoveCoster::AtLeast& least = graph_.at_least(from, edge);
-    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0), to);
+    const ChainCost at_least = finished(and_then(spent, least.time_ps, least.bytes_received, 0, 0), to);
     least_passed_over_ = std::min(least_passed_over_, at_least.primary);
     return;
   }
@@ -122,7 +122,8 @@ void Search::follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& l
   if (static_cast<double>(cost.temporary_bytes) > limits.temporary_bytes ||
       static_cast<double>(cost.peak_bytes) > limits.peak_bytes)
     return;
-  const ChainCost next = and_then(spent, cost.time_ps, cost.wire_bytes_received, cost.peak_bytes);
+  const ChainCost next = and_then(spent, cost.time_ps, cost.wire_bytes_received,
+                                  cost.wire_bytes_received_total, cost.peak_bytes);
   const ChainCost whole = finished(next, to);
   if (best_ && whole >= best_->cost) return;
   push({to, label, next, whole, &edge, false, false, false});
@@ -193,7 +194,8 @@ void Search::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bo
   best_label_.assign(graph_.num_nodes(), -1);
   open_.clear();
   effort_left_ = effort;
-  Label start{graph_.source(), -1, and_then({0, 0, 0, -1}, cast_ps_, 0, 0), {}, nullptr, false, false, false};
+  Label start{graph_.source(), -1,   and_then({0, 0, 0, 0, -1}, cast_ps_, 0, 0, 0), {}, nullptr, false,
+              false,           false};
   start.finished = start.spent;
   push(start);
   if (breadth == Breadth::towards_target && !best_ && patient) try_short_chains(limits);

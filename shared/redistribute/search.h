@@ -17,10 +17,10 @@ struct Limits {
 };
 
 // Times and bytes on the wire of the moves add up; of the peaks of memory the largest counts. Whole picoseconds and bytes,
-// so that equal costs compare equal and the order of ties is the stated one: by time, then bytes; or by bytes, then peak,
-// then time.
+// so that equal costs compare equal and the order of ties is the stated one: by time, then bytes; or by bytes of the rank that
+// receives most, then of all ranks, then peak, then time.
 struct ChainCost {
-  std::int64_t primary = 0, secondary = 0, tertiary = 0;
+  std::int64_t primary = 0, secondary = 0, tertiary = 0, last = 0;
   std::int32_t steps = 0;
   auto operator<=>(const ChainCost&) const = default;
 };
@@ -72,7 +72,7 @@ class Search {
   void push(Label label);
   void open(std::int32_t label);
   ChainCost and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
-                     std::int64_t peak_bytes) const;
+                     std::int64_t wire_bytes_total, std::int64_t peak_bytes) const;
   std::int64_t primary(std::int64_t time_ps, std::int64_t wire_bytes) const {
     return objective_ == Objective::time ? time_ps : wire_bytes;
   }
