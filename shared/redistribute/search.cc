@@ -17,7 +17,7 @@ constexpr std::int64_t kCandidateEffort = 8;
 // While no chain is known that keeps the limits, a pass looks for one up to this many times longer.
 constexpr std::int64_t kPatience = 3;
 // An exchange of more pieces is passed over where there is another way.
-constexpr std::int64_t kMostPieces = 1 << 21;
+constexpr std::int64_t kMostPieces = 1 << 19;
 
 // Moves of a chain that is followed to its end at once: each axis can be spread, moved and gathered.
 constexpr int kDeepest = 3 * kMaxMeshAxes;
