@@ -121,7 +121,8 @@ TEST_F(CprunEmulated, GpusOfOneMajorVersionRunOnePlan) {
   }
 }
 
-// The forward pass has one exchange, which rank 1 then did twice: once in the warm-up.
+// The forward pass has one exchange, which rank 1 then did twice: once in the warm-up. Whether it is still in it when it fails, or
+// at it, is a matter of speed.
 TEST_F(CprunEmulated, AGpuRefusesFusedStepsThatItsGenerationDoesNotTake) {
   const TemporaryFolder folder;
   const std::string path =
@@ -136,7 +137,7 @@ TEST_F(CprunEmulated, AGpuRefusesFusedStepsThatItsGenerationDoesNotTake) {
     EXPECT_THAT(
         end.err,
         AllOf(HasSubstr("cprun: rank 1 "), HasSubstr("(attention_backward"),
-              HasSubstr(str(" in exchange #", flags.empty() ? 1 : 0, " of ring[0,1]")),
+              HasSubstr(str(" exchange #", flags.empty() ? 1 : 0, " of ring[0,1]")),
               HasSubstr("head_dim 136 is above 128, the backward kernels' limit; the exact engine takes")));
   }
 }
