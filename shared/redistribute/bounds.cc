@@ -175,7 +175,7 @@ double Bounds::active_part(const State& state, const Area& area) const {
 }
 
 Bounds::Left Bounds::find(const State& state) {
-  if (space_.equivalent(state, space_.target())) return {};
+  if (space_.global_numel() == 0 || space_.equivalent(state, space_.target())) return {};
   const auto num_ranks = static_cast<double>(space_.num_ranks());
   const auto element_bytes = static_cast<double>(coster_.element_bytes());
   const BoxPair boxes = space_.boxes(state, space_.target());

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <span>
 
 namespace cp::detail {
 namespace {
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-// Layouts over dims that neither source nor target shard are considered while the space stays small: detours
-// through them can only pay under tight memory bounds.
-constexpr double kLargeSpace = 20000;
 
 bool has(AxisMask mask, std::int8_t axis) { return (mask >> axis & 1U) != 0; }
 
@@ -63,11 +58,9 @@ class Candidates {
   bool same_mesh_as_target() const { return state_.side == space_.target().side; }
 
   void choose_dims() {
-    const auto num_axes = static_cast<double>(space_.axes(state_.side).size());
-    const double layouts =
-        std::tgamma(num_axes + 1) * std::pow(2.0, num_axes) * std::pow(space_.num_dims(), num_axes);
+    const bool few = count_layouts(space_, state_.side) <= kTriedLayouts;
     for (int dim = 0; dim < space_.num_dims(); ++dim) {
-      if (layouts <= kLargeSpace || space_.sharded_in_request(dim)) dims_.push_back(dim);
+      if (few || space_.sharded_in_request(dim)) dims_.push_back(dim);
     }
   }
 

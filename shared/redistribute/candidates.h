@@ -20,7 +20,12 @@ enum class Breadth : std::uint8_t {
   towards_target,
 };
 
-// About how many layouts of the state's side there are: what Breadth::all may have to look at.
+// All layouts of a side are looked at where there are at most this many: a pass over them lasts some tens of milliseconds.
+// Three axes and three dimensions of plain chunks make 106, or 685 with four axes. Where there are more, dimensions that
+// neither source nor target shard are left out: detours through them can only pay under tight memory bounds.
+inline constexpr double kTriedLayouts = 4000;
+
+// About how many layouts of a side there are.
 double count_layouts(const LayoutSpace& space, int side);
 
 // Appends to `out` the candidates from `state`, in the order in which redistribution.h lists the kinds.

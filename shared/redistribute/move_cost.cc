@@ -342,12 +342,14 @@ double MoveCoster::cast_us(bool before, bool after) const {
 }
 
 std::int64_t MoveCoster::least_ps(MoveKind kind) const {
+  if (space_.global_numel() == 0) return 0;  // a reduce_exchange of nothing has no rounds
   const bool local = kind == MoveKind::slice || kind == MoveKind::to_partial;
   // An exchange between ranks that hold what they need talks to nobody, and is a step all the same.
   return picoseconds(local ? model_.local_latency_us : model_.step_latency_us);
 }
 
 MoveCoster::AtLeast MoveCoster::at_least(const StateMove& move) {
+  if (space_.global_numel() == 0) return {};
   const bool local = move.kind == MoveKind::slice || move.kind == MoveKind::to_partial;
   if (local) return {picoseconds(model_.local_latency_us), 0};
   // A sum takes in n - 1 contributions somewhere.

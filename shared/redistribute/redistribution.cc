@@ -12,6 +12,7 @@
 namespace cp {
 namespace {
 
+using detail::kTriedLayouts;
 using detail::LayoutGraph;
 using detail::LayoutSpace;
 using detail::MoveCost;
@@ -22,9 +23,7 @@ using detail::StateMove;
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-// All moves are tried where there are at most this many layouts to pass through, over at most this many ranks: three axes
-// and three dimensions of plain chunks make 106, or 685 with four axes.
-constexpr double kTriedLayouts = 4000;
+// All moves are tried over at most this many ranks: costing an uneven move takes time in proportion to them.
 constexpr int kTriedRanks = 256;
 // Of the effort of a request, for each chain of a Pareto set behind the first where not all moves are tried.
 constexpr double kShareOfFurtherChains = 1.0 / 16;
@@ -72,8 +71,8 @@ struct Request {
     const bool few = count_layouts(space, 0) <= kTriedLayouts && space.num_ranks() <= kTriedRanks;
     const auto cast_ps = std::llround(coster.cast_us(casts_before(), casts_after()) * 1e6);
     Search search(*graph, options.objective, cast_ps, few);
-    const Search::Answer answer =
-        search.run({temporary_limit, most_peak}, is_first || few ? 1 : kShareOfFurtherChains, is_first);
+    const Search::Answer answer = search.run({temporary_limit, most_peak},
+                                             is_first || few ? 1 : kShareOfFurtherChains, is_first || few);
     if (!answer.best) return std::nullopt;
     Redistribution result = describe(answer.best->moves);
     const bool by_time = options.objective == Objective::time;
@@ -214,7 +213,7 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
 
   std::int64_t least = 0;
   request.temporary_limit = 1e6 * static_cast<double>(request.shard_bytes);
-  while (const std::optional<Redistribution> leaner = request.solve(kNoLimit)) {
+  while (const std::optional<Redistribution> leaner = request.solve(kNoLimit, false)) {
     least = 0;
     for (const RedistributionStep& step : leaner->steps) least = std::max(least, step.temporary_bytes_max);
     request.temporary_limit = static_cast<double>(least) - 1;
@@ -225,7 +224,7 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
   throw Infeasible(str("no redistribution from ", placements_to_string(source), " to ",
                        placements_to_string(target),
                        " keeps its temporaries within max_memory_factor=", options.max_memory_factor,
-                       " x 2 x ", human_bytes(request.shard_bytes), "; the leanest one needs ",
+                       " x 2 x ", human_bytes(request.shard_bytes), "; the leanest one found needs ",
                        human_bytes(least), ", max_memory_factor=", thousandths / 1000));
 }
 

@@ -15,7 +15,7 @@ constexpr std::int64_t kEffortTowardsTarget = 1 << 21;
 constexpr std::int64_t kEffortOfAll = 1 << 18;
 constexpr std::int64_t kCandidateEffort = 8;
 // While no chain is known that keeps the limits, a pass looks for one up to this many times longer.
-constexpr std::int64_t kPatience = 3;
+constexpr std::int64_t kPatience = 1;
 // An exchange of more pieces is passed over where there is another way.
 constexpr std::int64_t kMostPieces = 1 << 19;
 
@@ -164,9 +164,8 @@ void Search::try_short_chains(const Limits& limits) {
   const bool is_direct = std::any_of(edges.begin(), edges.end(), [&](LayoutGraph::Edge& edge) {
     return graph_.node(graph_.target_of(edge)).is_goal;
   });
-  if (!is_direct) finish(0, limits);
   if (is_direct && graph_.num_ranks() <= kManyRanks) return;
-  if (is_direct) finish(0, limits);
+  finish(0, limits);
   const bool reduces = graph_.node(source).state.partial != 0;
   std::vector<std::int32_t> from = {0};
   for (int depth = 0; depth < kShortChain; ++depth) {

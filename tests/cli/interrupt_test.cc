@@ -25,10 +25,8 @@ const std::vector<std::string> kLong = {"run",       "--mesh", "cp=4",         "
 TEST(Interrupt, CtrlCStopsWith130AndNoHalfReport) {
   CpsimProcess process(kLong, CpsimProcess::Terminal::standard_error);
   ASSERT_TRUE(process.wait_for_error_text("(1 s)"));
-  const auto begin = std::chrono::steady_clock::now();
   process.signal(SIGINT);
   const Finished finished = process.finish();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(finished.exit_code, 130);
   EXPECT_THAT(finished.out, IsEmpty());
   EXPECT_THAT(finished.err, HasSubstr("cpsim: interrupted"));

@@ -9,6 +9,7 @@
 #include "shared/plan/fused_attention.h"
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/context_parallel/run_findings.h"
 
 namespace cp::testing {
 namespace {
@@ -21,21 +22,6 @@ struct Nodes {
 
 void PrintTo(const Nodes& nodes, std::ostream* out) {
   *out << nodes.count() << " nodes of " << nodes.inner_ring << ", ulysses " << nodes.ulysses_degree;
-}
-
-std::vector<Rank> first_ranks(int cp) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(cp));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-std::string findings(const sim::AttentionRun& run) {
-  std::string text;
-  for (const sim::Verdict& verdict : run.verdicts) {
-    if (!verdict.holds) text += str(verdict.name, ": ", verdict.finding, "\n");
-  }
-  for (const sim::TensorError& error : run.errors) text += error.finding;
-  return text;
 }
 
 AttentionRequest request_of(const Nodes& nodes, const AttentionProblem& problem, const char* balance) {

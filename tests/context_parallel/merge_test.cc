@@ -14,6 +14,7 @@
 #include "sim/fabric/fabric.h"
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/context_parallel/run_findings.h"
 #include "tests/plan/plan_writer.h"
 #include "tests/support/any_case.h"
 #include "tests/support/attention_reference.h"
@@ -153,15 +154,6 @@ RC_GTEST_PROP(ManyParts, AddedAreTheirSum, ()) {
 }
 
 // ---- plans ----
-
-std::string findings(const sim::AttentionRun& run) {
-  std::string text;
-  for (const sim::Verdict& verdict : run.verdicts) {
-    if (!verdict.holds) text += str(verdict.name, ": ", verdict.finding, "\n");
-  }
-  for (const sim::TensorError& error : run.errors) text += error.finding;
-  return text;
-}
 
 std::size_t most_merged(const std::vector<Plan>& plans) {
   std::size_t most = 0;

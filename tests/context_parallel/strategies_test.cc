@@ -11,26 +11,11 @@
 #include "shared/base/text.h"
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
+#include "tests/context_parallel/run_findings.h"
 #include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
-
-std::vector<Rank> first_ranks(int cp) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(cp));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-// What is wrong; empty when the run holds.
-std::string findings(const sim::AttentionRun& run) {
-  std::string text;
-  for (const sim::Verdict& verdict : run.verdicts) {
-    if (!verdict.holds) text += str(verdict.name, ": ", verdict.finding, "\n");
-  }
-  for (const sim::TensorError& error : run.errors) text += error.finding;
-  return text;
-}
 
 sim::AttentionRunOptions with_backward() {
   sim::AttentionRunOptions options;

@@ -150,8 +150,9 @@ std::optional<std::vector<Move>> random_chain(const RedistributeCase& request) {
   detail::State at = space.source();
   for (int left = *any_int(1, 4); !space.equivalent(at, space.target()); --left) {
     std::vector<detail::StateMove> all, candidates;
+    const bool towards_target = pick("towards_target", rc::gen::element(false, true));
     detail::list_candidates(space, at,
-                            *rc::gen::element(detail::Breadth::all, detail::Breadth::towards_target), all);
+                            towards_target ? detail::Breadth::towards_target : detail::Breadth::all, all);
     const auto kind = static_cast<MoveKind>(*any_int(0, static_cast<int>(MoveKind::to_partial)));
     for (const detail::StateMove& move : all) {
       if (left <= 1 ? move.to == space.target() : move.kind == kind) candidates.push_back(move);
@@ -178,6 +179,14 @@ RC_GTEST_PROP(RedistributeProperty, AnyChainIsRightAndNeedsWhatItDeclares, ()) {
   RC_ASSERT(memory.peak_bytes == chain.peak_bytes);
   RC_ASSERT(memory.arena_bytes == most_temporary_bytes(chain));
   sim::run_redistribution(chain, plans);
+  const double limit =
+      request.options.max_memory_factor * 2 * static_cast<double>(largest_shard_bytes(request));
+  if (static_cast<double>(memory.arena_bytes) > limit) return;
+  // Nothing that keeps the bound is better than the plan says is possible, nor than a plan that says it is the best.
+  const bool by_time = request.options.objective == Objective::time;
+  const double cost = by_time ? chain.time_us : static_cast<double>(chain.wire_bytes_received_max);
+  const Redistribution planned = plan_of(request);
+  RC_ASSERT(planned.least_possible <= cost + rounding_us(chain, planned));
 }
 
 // What the properties above have found, once each.
