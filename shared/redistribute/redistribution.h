@@ -139,7 +139,7 @@ struct RedistributeOptions {
 // else the best of those that source and target suggest, with a bound on how far from the best it may be
 // (Redistribution::least_possible). Takes less than a second and 256 MiB for 16,384 ranks on any axes. Deterministic.
 // Last ties are broken by fewer steps, then by the order of the moves as listed above. Throws InvalidInput for an illegal request (it says which axis
-// asks for what and why), Infeasible when no chain keeps the memory bound (it names the smallest factor that
+// asks for what and why), Infeasible when no chain was found that keeps the memory bound (it names the smallest factor found that
 // works).
 Redistribution plan_redistribution(const Layout& source, const Layout& target,
                                    const RedistributeOptions& options = {});
