@@ -12,8 +12,8 @@
 
 #include "cli/cpsim/commands.h"
 #include "cli/interrupt.h"
-#include "cli/nearest.h"
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 
 namespace cp::cli {
 namespace {

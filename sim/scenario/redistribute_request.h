@@ -12,12 +12,12 @@
 #include "sim/fabric/fabric.h"
 #include "traces/scenario.pb.h"
 
-namespace cp::cli {
+namespace cp::sim {
 
 struct RedistributeRequest {
   Layout source, target;
   RedistributeOptions options;
-  sim::Schedule schedule = sim::Schedule::parallel;
+  Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;
   Target device_target = host_target();       // what the plans are made for
   std::optional<GradientRule> gradient = {};  // the backward of source -> target is asked for
@@ -45,4 +45,4 @@ proto::Redistribute::Schedule parse_schedule(std::string_view text);
 proto::Redistribute::Gradient parse_gradient(std::string_view text);
 proto::Redistribute::GradientScale parse_gradient_scale(std::string_view text);
 
-}  // namespace cp::cli
+}  // namespace cp::sim

@@ -1,10 +1,10 @@
-#include "cli/nearest.h"
+#include "shared/base/nearest.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
 
-namespace cp::cli {
+namespace cp {
 namespace {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -38,4 +38,4 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
   return best;
 }
 
-}  // namespace cp::cli
+}  // namespace cp

@@ -1,9 +1,9 @@
-#include "cli/flags.h"
+#include "sim/scenario/values.h"
 
 #include <cmath>
 #include <cstdlib>
 
-namespace cp::cli {
+namespace cp::sim {
 
 double parse_real(std::string_view flag, std::string_view text) {
   const std::string copy(trim(text));
@@ -38,4 +38,4 @@ std::int64_t parse_bytes(std::string_view flag, std::string_view text) {
   throw InvalidInput(str(flag, " ", text, " is out of range; use a size such as 4096, 16MiB or 1GiB"));
 }
 
-}  // namespace cp::cli
+}  // namespace cp::sim

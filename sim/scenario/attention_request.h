@@ -9,7 +9,7 @@
 #include "sim/fabric/fabric.h"
 #include "traces/scenario.pb.h"
 
-namespace cp::cli {
+namespace cp::sim {
 
 struct AttentionJob {
   AttentionProblem problem;
@@ -18,7 +18,7 @@ struct AttentionJob {
   std::vector<Strategy> strategies;
   bool backward = false;
   AttentionOptions options;
-  sim::Schedule schedule = sim::Schedule::parallel;
+  Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;
   Target target = host_target();
 };
@@ -30,4 +30,4 @@ AttentionJob make_attention_job(const proto::Attention& job, const Target& devic
 // Throws InvalidInput for gradients that are asked of a job without a backward pass.
 void require_backward(const proto::Attention& job);
 
-}  // namespace cp::cli
+}  // namespace cp::sim

@@ -1,17 +1,17 @@
-#include "cli/redistribute_request.h"
+#include "sim/scenario/redistribute_request.h"
 
 #include <algorithm>
 #include <vector>
 
 #include <google/protobuf/generated_enum_reflection.h>
 
-#include "cli/cost_flags.h"
-#include "cli/flags.h"
-#include "cli/nearest.h"
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
+#include "sim/scenario/cost_fields.h"
+#include "sim/scenario/values.h"
 #include "traces/types_proto.h"
 
-namespace cp::cli {
+namespace cp::sim {
 namespace {
 
 void require(const std::string& value, std::string_view flag, std::string_view example) {
@@ -107,7 +107,7 @@ RedistributeRequest make_request(const proto::Redistribute& job, const Target& d
   if (job.has_max_memory_factor()) request.options.max_memory_factor = job.max_memory_factor();
   if (job.travel_dtype() != 0)
     request.options.travel_dtype = from_proto(job.travel_dtype(), {path, "travel_dtype"});
-  if (job.schedule() == proto::Redistribute::baton) request.schedule = sim::Schedule::baton;
+  if (job.schedule() == proto::Redistribute::baton) request.schedule = Schedule::baton;
   add_gradient(job, request);
   return request;
 }
@@ -158,4 +158,4 @@ proto::Redistribute::GradientScale parse_gradient_scale(std::string_view text) {
   return parse_enum<proto::Redistribute::GradientScale>("--gradient-scale", text);
 }
 
-}  // namespace cp::cli
+}  // namespace cp::sim

@@ -1,16 +1,16 @@
-#include "cli/attention_request.h"
+#include "sim/scenario/attention_request.h"
 
 #include <algorithm>
 #include <limits>
 #include <string_view>
 
-#include "cli/flags.h"
-#include "cli/kernel_option_fields.h"
 #include "shared/base/error.h"
 #include "shared/mesh/mesh.h"
+#include "sim/scenario/kernel_option_fields.h"
+#include "sim/scenario/values.h"
 #include "traces/types_proto.h"
 
-namespace cp::cli {
+namespace cp::sim {
 namespace {
 
 // One of two words; `fallback` where the text is empty. True for the second one.
@@ -129,7 +129,7 @@ AttentionJob make_attention_job(const proto::Attention& job, const Target& devic
   result.strategies = make_strategies(job, mesh, result.problem, static_cast<int>(result.ranks.size()));
   result.backward = job.backward();
   result.options = make_options(job);
-  if (job.schedule() == proto::Redistribute::baton) result.schedule = sim::Schedule::baton;
+  if (job.schedule() == proto::Redistribute::baton) result.schedule = Schedule::baton;
   result.seed = job.seed();
   result.target = target_of(job.target(), device);
   return result;
@@ -141,4 +141,4 @@ void require_backward(const proto::Attention& job) {
                          " are of the backward pass, which is not run; add --backward, or leave them out"));
 }
 
-}  // namespace cp::cli
+}  // namespace cp::sim
