@@ -136,6 +136,8 @@ int main(int argc, char** argv) {
   verify->require_subcommand(1);
   verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
   commands.push_back(add_verify_redistribute(*verify));
+  commands.push_back(add_fuzz(cpsim));
+  commands.push_back(add_replay(cpsim));
   for (Command& command : add_trace(cpsim)) commands.push_back(std::move(command));
   commands.push_back(add_help(cpsim));
   try {
