@@ -73,6 +73,11 @@ class Draw {
   void choose_sizes() {
     q_len_ = kv_len_ = length();
     if (swarm_.take(numbers_, "kv_len")) kv_len_ = length();
+    if (swarm_.take(numbers_, "kv_len.thousands") &&
+        numbers_.one_in(8)) {  // sums so long that their errors could grow
+      q_len_ = numbers_.in(1, 8);
+      kv_len_ = numbers_.in(2048, 8192);
+    }
     job_.set_seq_len(q_len_);
     if (kv_len_ != q_len_) job_.set_kv_len(kv_len_);
     batch_ = swarm_.choose<std::int64_t>(

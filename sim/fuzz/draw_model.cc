@@ -96,6 +96,7 @@ class Draw {
 
 // The rules of layouts refuse some of what is drawn; a bounded number of tries, then the plainest layout.
 constexpr int kTries = 50;
+constexpr int kMostRanks = 64;
 
 }  // namespace
 
@@ -104,7 +105,8 @@ proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm) {
   for (int i = 0; i < kTries; ++i) {
     step = Draw(numbers, swarm).step();
     const StepRequest request = make_step_request(step);
-    if (!refuse(request.model, request.workload, request.layout)) return step;
+    if (request.layout.world() <= kMostRanks && !refuse(request.model, request.workload, request.layout))
+      return step;
   }
   step.set_layout("");
   step.set_global_batch(1);

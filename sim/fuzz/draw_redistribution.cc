@@ -76,7 +76,7 @@ class Draw {
         }
         break;
       case Kind::ones:
-        sizes.assign(idx(numbers_.in(1, 4)), 1);
+        sizes.assign(idx(numbers_.one_in(4) ? numbers_.in(16, 24) : numbers_.in(1, 4)), 1);
         sizes[numbers_.below(sizes.size())] = static_cast<int>(numbers_.in(1, 5));
         break;
       case Kind::many:
@@ -90,7 +90,7 @@ class Draw {
         if (numbers_.one_in(2)) sizes.push_back(numbers_.of({1, 2}));
         break;
       case Kind::thousand:
-        for (int left = 1024; left > 1 && sizes.size() < 12;) {
+        for (int left = 1024; left > 1 && sizes.size() < 13;) {
           sizes.push_back(static_cast<int>(numbers_.of({2, 2, 3, 4, 8, 16})));
           sizes.back() = std::min(sizes.back(), left);
           left /= sizes.back();

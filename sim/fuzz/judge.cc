@@ -51,6 +51,16 @@ PropertyFailure Trial::failure(std::string_view property, std::string message) c
   return PropertyFailure(std::move(finding));
 }
 
+void Trial::add(const std::vector<RankTrace>& traces) {
+  for (const RankTrace& trace : traces) {
+    for (const auto& [stream, records] : records_by_stream(trace.observed, true)) {
+      hasher_.add(trace.rank).add(stream);
+      for (const OpRecord* record : records) hasher_.add(to_string(*record));
+    }
+    for (const auto& [name, digest] : trace.digests) hasher_.add(name).add(digest);
+  }
+}
+
 Judgement judge(const proto::FuzzCase& fuzz_case) {
   require_known(fuzz_case);
   Trial trial(fuzz_case);

@@ -15,6 +15,7 @@
 
 #include "shared/base/digest.h"
 #include "shared/base/error.h"
+#include "shared/plan/trace.h"
 #include "traces/fuzz_case.pb.h"
 
 namespace cp::sim {
@@ -73,6 +74,8 @@ class Trial {
   PropertyFailure failure(std::string_view property, std::string message) const;
 
   Hasher& hasher() { return hasher_; }
+  // What was observed, stream by stream, and the digests of exact results: equal whatever the order of the ranks and of their streams.
+  void add(const std::vector<RankTrace>& traces);
   void ran() { ran_ = true; }
   bool has_run() const { return ran_; }
 

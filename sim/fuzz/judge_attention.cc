@@ -41,13 +41,6 @@ void require_legal(const AttentionJob& job, const Strategy& strategy) {
   if (!job.problem.options.empty()) throw InvalidInput("the case asks for what no kernel has; leave it out");
 }
 
-void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher) {
-  for (const RankTrace& trace : traces) {
-    for (const OpRecord& record : trace.observed) hasher.add(to_string(record));
-    for (const auto& [name, digest] : trace.digests) hasher.add(name).add(digest);
-  }
-}
-
 // Named as what does not hold: "mask cells", "bytes", "traces", "peak memory", "out", "dq", ...
 void require_holds(const AttentionRun& run, const Trial& trial) {
   for (const Verdict& verdict : run.verdicts) trial.require(verdict.holds, verdict.name, verdict.finding);
@@ -90,7 +83,7 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   const AttentionRun run =
       trial.property("run", [&] { return run_attention(data, request, forward, backward, options); });
   trial.ran();
-  add_traces(run.traces, trial.hasher());
+  trial.add(run.traces);
   require_holds(run, trial);
   check_attention_laws(request, data, {forward, backward, options, run}, trial);
 }

@@ -42,6 +42,23 @@ void require_legal(const RedistributeRequest& request) {
   }
 }
 
+// A mesh may have so many axes larger than one, a limit that the planner states: more are refused in words.
+bool has_too_many_axes(const Layout& layout) {
+  constexpr std::ptrdiff_t kMostAxes = 12;
+  return std::ranges::count_if(layout.mesh.axes(), [](const MeshAxis& axis) { return axis.size > 1; }) >
+         kMostAxes;
+}
+
+void require_refused(const RedistributeRequest& request, const Trial& trial) {
+  try {
+    plan_request(request);
+  } catch (const InvalidInput&) {
+    return;
+  }
+  throw trial.failure("limit", str(to_string(request.source),
+                                   " has more axes than a plan can be made for, and there is one"));
+}
+
 // A memory factor with which there is always a plan: straight to the target, with a cast shard or a partial one beside it.
 double sufficient_factor(const RedistributeRequest& request) {
   const bool casts = request.options.travel_dtype.value_or(request.target.dtype) != request.source.dtype ||
@@ -167,13 +184,6 @@ void check_memory(const Redistribution& planned, const std::vector<Plan>& plans,
                 " of temporaries are declared");
 }
 
-void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher) {
-  for (const RankTrace& trace : traces) {
-    for (const OpRecord& record : trace.observed) hasher.add(to_string(record));
-    for (const auto& [name, digest] : trace.digests) hasher.add(name).add(digest);
-  }
-}
-
 RedistributeRunOptions run_options(const RedistributeRequest& request, const Gradient& gradient,
                                    const Trial& trial) {
   RedistributeRunOptions options;
@@ -200,7 +210,7 @@ void run_small(const RedistributeRequest& request, const Gradient& gradient, Tri
   }
   trial.property("run", [&] {
     const RedistributeRun run = run_redistribution(planned, plans, run_options(request, gradient, trial));
-    add_traces(run.traces, trial.hasher());
+    trial.add(run.traces);
   });
   trial.ran();
 }
@@ -219,6 +229,8 @@ void lower_some(const Redistribution& planned, Trial& trial) {
 void judge_redistribution(const proto::Redistribute& job, Trial& trial) {
   RedistributeRequest request = make_request(job);
   require_legal(request);
+  if (has_too_many_axes(request.source) || has_too_many_axes(request.target))
+    return require_refused(request, trial);
   for (const Layout* layout : {&request.source, &request.target}) check_index_sets(*layout, trial);
   const Gradient gradient = [&]() -> Gradient {
     try {

@@ -22,11 +22,11 @@ std::vector<std::string> words(std::string_view text, char separator) {
   return result;
 }
 
-// Smaller numbers, the smallest first.
+// Smaller numbers, the smallest first; of both parities, since many bugs want one of them.
 std::vector<std::int64_t> smaller(std::int64_t value, std::int64_t least) {
   std::vector<std::int64_t> result;
-  for (const std::int64_t next : {least, value / 2, value - 1}) {
-    if (next >= least && next < value && (result.empty() || result.back() != next)) result.push_back(next);
+  for (const std::int64_t next : {least, least + 1, value / 2, value / 2 + 1, value - 2, value - 1}) {
+    if (next >= least && next < value && (result.empty() || result.back() < next)) result.push_back(next);
   }
   return result;
 }
