@@ -27,6 +27,7 @@ void FabricDevice::synchronize() {
     abandon();
     throw;
   }
+  ++batch_;
 }
 
 void FabricDevice::run_queues() {
@@ -38,7 +39,8 @@ void FabricDevice::run_queues() {
     if (ready_.empty()) {
       wait_for_others();
     } else {
-      run_head(scheduler.choose(rank_, ready_));
+      const StreamId stream = scheduler.choose(rank_, ready_);
+      if (!scheduler.cancelled()) run_head(stream);
     }
     scheduler.pause(rank_);
   }

@@ -127,12 +127,20 @@ TEST_P(DeadlockReport, ARankThatReturnsIsNamed) {
   execute_all(fabric, plans);
 }
 
-FabricOptions baton(std::uint64_t seed) { return {.schedule = Schedule::baton, .seed = seed}; }
+FabricOptions baton(std::uint64_t seed, BatonOrder::Kind kind = BatonOrder::Kind::random) {
+  return {.schedule = Schedule::baton, .seed = seed, .order = {.kind = kind}};
+}
 std::string options_name(const testing::TestParamInfo<FabricOptions>& info) {
-  return info.param.schedule == Schedule::parallel ? "Parallel" : str("Baton", info.param.seed);
+  if (info.param.schedule == Schedule::parallel) return "Parallel";
+  const BatonOrder::Kind kind = info.param.order.kind;
+  if (kind == BatonOrder::Kind::random) return str("Baton", info.param.seed);
+  return kind == BatonOrder::Kind::pct ? str("Pct", info.param.seed) : "RoundRobin";
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DeadlockReport,
-                         testing::Values(FabricOptions{}, baton(1), baton(2), baton(3)), options_name);
+                         testing::Values(FabricOptions{}, baton(1), baton(2), baton(3),
+                                         baton(1, BatonOrder::Kind::pct), baton(2, BatonOrder::Kind::pct),
+                                         baton(0, BatonOrder::Kind::round_robin)),
+                         options_name);
 
 TEST(DeadlockReportTime, ARankThatReturnsIsReportedWhileOthersRun) {
   // Rank 2 runs until rank 0 has its error: were it reported only when nobody runs, this would never end.
