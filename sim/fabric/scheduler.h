@@ -167,18 +167,29 @@ class TurnScheduler final : public BatonScheduler {
                 std::vector<Turn>* log);
 
   void begin_run() override;
-  void pause(Rank) override {}
+  void pause(Rank rank) override;
   StreamId choose(Rank rank, std::span<const StreamId> ready) override;
+  Progress wait(Rank rank, std::span<const Ticket> tickets) override;
 
  private:
+  // Where a rank that does not hold the baton sleeps.
+  enum class Place : std::uint8_t {
+    on_its_way,  // to a choice, a wait or its end
+    choice,
+    paused,  // again, without having taken a turn: it wants others to go on, and does so itself when they cannot
+  };
+
   Rank take_next() override;
+  Rank least_ready(Place place);  // -1: none
+  void give_way(Rank rank, Place place);
   Turn decide();
 
   const RankInspector& inspector_;
   std::shared_ptr<TurnChooser> chooser_;
-  std::vector<bool> at_choice_;  // by rank: it sleeps in choose()
-  StreamId decided_ = -1;        // of the rank that was given the baton at its choice
-  std::exception_ptr error_;     // of the chooser, for that rank to throw
+  std::vector<Place> places_;  // by rank
+  std::vector<bool> paused_;   // by rank: since its last turn
+  StreamId decided_ = -1;      // of the rank that was given the baton at its choice
+  std::exception_ptr error_;   // of the chooser, for that rank to throw
   std::vector<Turn> turns_;
   std::vector<StreamId> streams_;
 };

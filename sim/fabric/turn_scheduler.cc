@@ -13,15 +13,16 @@ TurnScheduler::TurnScheduler(int world_size, std::uint64_t seed, const BatonOrde
       chooser_(make_chooser(order, seed)) {}
 
 void TurnScheduler::begin_run() {
-  at_choice_.assign(static_cast<std::size_t>(world_size()), false);
+  places_.assign(static_cast<std::size_t>(world_size()), Place::on_its_way);
+  paused_.assign(static_cast<std::size_t>(world_size()), false);
   error_ = nullptr;
   chooser_->begin_run();
   BatonScheduler::begin_run();
 }
 
-StreamId TurnScheduler::choose(Rank rank, std::span<const StreamId> streams) {
+void TurnScheduler::give_way(Rank rank, Place place) {
   set_ready(rank);
-  at_choice_[static_cast<std::size_t>(rank)] = true;
+  places_[static_cast<std::size_t>(rank)] = place;
   const Rank next = take_next();
   if (next == rank) {
     set_holder(rank);
@@ -29,36 +30,60 @@ StreamId TurnScheduler::choose(Rank rank, std::span<const StreamId> streams) {
     pass_baton_to(next);
     await_baton(rank);
   }
-  at_choice_[static_cast<std::size_t>(rank)] = false;
+  places_[static_cast<std::size_t>(rank)] = Place::on_its_way;
+}
+
+// After a turn the choice is made where the next one begins.
+void TurnScheduler::pause(Rank rank) {
+  if (paused_[static_cast<std::size_t>(rank)]) give_way(rank, Place::paused);
+  paused_[static_cast<std::size_t>(rank)] = true;
+}
+
+StreamId TurnScheduler::choose(Rank rank, std::span<const StreamId> streams) {
+  paused_[static_cast<std::size_t>(rank)] = false;
+  give_way(rank, Place::choice);
   if (cancelled()) return streams.front();  // nobody takes turns any more
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
   count_turn({rank, decided_});
   return decided_;
 }
 
+Progress TurnScheduler::wait(Rank rank, std::span<const Ticket> tickets) {
+  paused_[static_cast<std::size_t>(rank)] = false;
+  return BatonScheduler::wait(rank, tickets);
+}
+
+Rank TurnScheduler::least_ready(Place place) {
+  Rank least = -1;
+  for (const Rank rank : ready()) {
+    if (places_[static_cast<std::size_t>(rank)] == place && (least < 0 || rank < least)) least = rank;
+  }
+  return least;
+}
+
 Rank TurnScheduler::take_next() {
   CP_INVARIANT(!ready().empty(), "the baton of the fabric has nowhere to go");
-  Rank next = -1;
-  for (const Rank rank : ready()) {
-    if ((cancelled() || !at_choice_[static_cast<std::size_t>(rank)]) && (next < 0 || rank < next))
-      next = rank;
-  }
-  if (next < 0) {
+  Rank next = least_ready(Place::on_its_way);
+  if (next < 0 && cancelled()) next = least_ready(Place::choice);
+  if (next < 0 && least_ready(Place::choice) >= 0) {
     const Turn turn = decide();
     next = turn.rank;
     decided_ = turn.stream;
   }
+  if (next < 0) next = least_ready(Place::paused);
   std::erase(ready(), next);
   return next;
 }
 
-// All ranks that could run are at their choice.
+// Of the ranks at their choice; none is on its way there.
 Turn TurnScheduler::decide() {
   std::sort(ready().begin(), ready().end());
-  const bool all_slow = std::all_of(ready().begin(), ready().end(), [&](Rank rank) { return is_slow(rank); });
+  const auto may_go_on = [&](Rank rank) { return places_[static_cast<std::size_t>(rank)] == Place::choice; };
+  const bool slow_ones_too = std::none_of(ready().begin(), ready().end(),
+                                          [&](Rank rank) { return may_go_on(rank) && !is_slow(rank); });
   turns_.clear();
   for (const Rank rank : ready()) {
-    if (is_slow(rank) && !all_slow) continue;
+    if (!may_go_on(rank) || (is_slow(rank) && !slow_ones_too)) continue;
     inspector_.ready_streams(rank, streams_);
     for (const StreamId stream : streams_) turns_.push_back({rank, stream});
   }

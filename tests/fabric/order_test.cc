@@ -2,13 +2,16 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "sim/fabric/scheduler.h"
 #include "tests/fabric/fabric_plans.h"
 
 namespace cp::sim {
@@ -196,6 +199,38 @@ TEST(BatonOrders, RanksThatNeverEndAreStoppedAfterTheMostTurns) {
     };
     EXPECT_THAT(message_of<Stall>(run), HasSubstr("rank 1 takes turn 101 of a run that may take 100"));
     EXPECT_NO_THROW(execute_all(fabric, good_plans(2)));  // the count begins again
+  }
+}
+
+// A rank that pauses again and again, without a turn between, lets others go on.
+TEST(BatonOrders, ARankThatPausesForOthersIsNotAlone) {
+  class OneStream final : public RankInspector {
+    void ready_streams(Rank, std::vector<StreamId>& streams) const override { streams = {0}; }
+    TurnDetails details(const Turn&) const override { return {}; }
+  };
+  const OneStream inspector;
+  for (const Kind kind : {Kind::round_robin, Kind::pct, Kind::given}) {
+    TurnScheduler scheduler(2, 0, {.kind = kind}, inspector, nullptr);
+    bool done = false;  // of who holds the baton
+    const auto rank = [&](Rank self, auto&& body) {
+      return std::thread([&, self, body] {
+        scheduler.enter(self);
+        body();
+        EXPECT_EQ(scheduler.finish(self), Progress::possible);
+        scheduler.hand_over(self);
+      });
+    };
+    scheduler.begin_run();
+    std::thread waits = rank(0, [&] {
+      while (!done) scheduler.pause(0);
+    });
+    std::thread works = rank(1, [&] {
+      const StreamId stream = 0;
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(scheduler.choose(1, std::span(&stream, 1)), 0);
+      done = true;
+    });
+    waits.join();
+    works.join();
   }
 }
 
