@@ -181,10 +181,22 @@ class Maker {
     }
     std::int64_t begin = 0;
     do {
-      const std::int64_t end = std::min(begin + most, all);
+      std::int64_t end = begin;  // the transfers of one distance stay together
+      while (end < all && (end == begin || end_of_distance(transfers, end) - begin <= most)) {
+        end = end_of_distance(transfers, end);
+      }
       add_launch(op, std::span(transfers).subspan(to_size(begin), to_size(end - begin)));
       begin = end;
     } while (begin < all);
+  }
+
+  static std::int64_t end_of_distance(const std::vector<FullTransfer>& transfers, std::int64_t begin) {
+    std::int64_t end = begin;
+    while (end < static_cast<std::int64_t>(transfers.size()) &&
+           transfers[to_size(end)].distance == transfers[to_size(begin)].distance) {
+      ++end;
+    }
+    return end;
   }
 
   void add_launch(Op op, std::span<const FullTransfer> transfers) {

@@ -69,7 +69,7 @@ struct ProgressRules {
   // direction between two members of one group. Nothing: there is always room.
   std::optional<std::int64_t> buffer_bytes = 0;
   // An exchange of more transfers is several, one after the other, in the order in which NCCL takes peers: those at a distance of
-  // 1 in the group, then 2, ... 0: all at once.
+  // 1 in the group, behind and ahead, then those at 2, ... as many distances together as have no more transfers. 0: all at once.
   std::int64_t transfers_per_launch = 0;
 };
 

@@ -233,7 +233,7 @@ TEST(Progress, AnExchangeCutIntoLaunchesHangsWhereItsCutsDiffer) {
     EXPECT_EQ(report.ends, Ends::in_all_orders) << to_string(report);
   }
   ProgressRules cut = nccl_rules();
-  cut.transfers_per_launch = 2;
+  cut.transfers_per_launch = 3;
   const ProgressReport report = explore_progress(plans, cut);
   EXPECT_EQ(report.ends, Ends::never) << to_string(report);
   cut.transfers_per_launch = 6;
