@@ -190,15 +190,16 @@ TEST(Interleaving, ThousandsOfProgramsGiveTheResultOfTheirOrder) {
     const auto plans = plans_for(program);
     const State expected = run_in_order(program, initial_state(program));
     Fabric parallel(program.world_size),
-        baton(program.world_size, {.schedule = Schedule::baton, .seed = seed}),
-        ordered(
-            program.world_size,
-            {.schedule = Schedule::baton, .seed = seed, .order = another_order(seed, program.world_size)});
+        baton(program.world_size, {.schedule = Schedule::baton, .seed = seed});
     for (int repetition = 0; repetition < 2; ++repetition) {
       ASSERT_EQ(run_on(parallel, plans, initial_state(program)), expected) << "parallel, seed " << seed;
       ASSERT_EQ(run_on(baton, plans, initial_state(program)), expected) << "baton, seed " << seed;
-      ASSERT_EQ(run_on(ordered, plans, initial_state(program)), expected) << "another order, seed " << seed;
     }
+    if (seed % 3 != 0) continue;
+    Fabric ordered(
+        program.world_size,
+        {.schedule = Schedule::baton, .seed = seed, .order = another_order(seed / 3, program.world_size)});
+    ASSERT_EQ(run_on(ordered, plans, initial_state(program)), expected) << "another order, seed " << seed;
   }
 }
 
