@@ -109,6 +109,19 @@ TEST(BatonOrders, PctSwitchesAtItsChangePointsAlone) {
   }
 }
 
+TEST(BatonOrders, PctLowersAStreamBelowThoseThatComeLater) {
+  class Nothing final : public TurnInspector {
+    TurnDetails details(const Turn&) const override { return {}; }
+  };
+  const std::vector<Turn> alone = {{0, 0}}, both = {{0, 0}, {1, 0}};
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const auto chooser = make_chooser({.kind = Kind::pct, .depth = 2, .expected_turns = 1}, seed);
+    chooser->begin_run();
+    EXPECT_EQ(chooser->choose(alone, Nothing()), 0u);  // it falls here
+    EXPECT_EQ(chooser->choose(both, Nothing()), 1u);
+  }
+}
+
 TEST(BatonOrders, PctTakesAllStreamsForFirstWithEqualChance) {
   const auto plans = independent_fills(2, 1, {"a", "b"});
   std::map<std::string, int> orders;
