@@ -87,7 +87,7 @@ struct BatonOrder {
 // Ranks go on and on without an end.
 using Stall = ErrorOf<ExitCode::timeout>;
 
-// Turns of one run of these plans, once each.
+// The turns of a run of these plans, once each, at most.
 std::int64_t expected_turns(std::span<const Plan> plans);
 
 }  // namespace cp::sim

@@ -22,7 +22,7 @@
 namespace cp::sim {
 
 struct OrderLimits {
-  std::int64_t orders = 10'000;       // that are taken at most
+  std::int64_t orders = 10'000;       // that are begun at most
   std::int64_t most_turns = 100'000;  // of one run
   bool arrivals_matter = false;
 };

@@ -23,10 +23,10 @@
 //                            one call without a partner held up the others
 //                            (NVIDIA/nccl#2130), so plans may not rely on it
 //   a send ends              buffer_bytes = 0: it may wait for its receive    0: its bytes leave when the receiver has announced
-//                            (user guide; NVIDIA/nccl#1025). In practice the  its receive (gloo/transport/tcp/pair.cc: the send is
-//                            FIFO of a connection takes some bytes: 4 MiB of  kept in localPendingSend_ until then)
-//                            NCCL_BUFFSIZE in 8 slots, of which 1 MiB were
-//                            seen to be of use to sends (NVIDIA/nccl#544)
+//                            (user guide; NVIDIA/nccl#1025). In practice the  its receive, until then it is kept in
+//                            FIFO of a connection takes some bytes: 4 MiB of  localPendingSend_ (gloo/transport/tcp/pair.cc; with
+//                            NCCL_BUFFSIZE in 8 slots, of which 1 MiB were    Gloo 0.5 a send of 64 bytes ended when its receive
+//                            seen to be of use to sends (NVIDIA/nccl#544)     was posted, 1.5 s later)
 //   transfers at a time      all; an exchange of many may be cut into         all
 //                            launches that differ between ranks, and hang
 //                            (pytorch#174288): transfers_per_launch
