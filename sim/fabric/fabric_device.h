@@ -36,6 +36,10 @@ class FabricDevice final : public Device {
   bool idle() const { return queued_ == 0; }
   DeliveryLog& log() { return log_; }
 
+  // For schedulers that take every choice: nobody runs meanwhile. The stream's head is ready.
+  void ready_streams(std::vector<StreamId>& streams) const;
+  TurnDetails details(StreamId stream) const;
+
   // For the report of a deadlock: nobody runs meanwhile.
   RankWaits waits() const;
   // Forgets plan and queues, after a failed run.
@@ -119,6 +123,7 @@ class FabricDevice final : public Device {
   std::unordered_map<Group, Membership, GroupHash> known_groups_;
   std::deque<Stream> streams_;  // by StreamId; those of earlier plans stay, so that events do
   std::int64_t queued_ = 0;     // items on all streams
+  std::int64_t batch_ = 0;      // synchronize() calls so far
   DeliveryLog log_;
   // Scratch, kept to spare allocations.
   std::vector<StreamId> ready_;

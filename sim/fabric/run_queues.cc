@@ -15,6 +15,14 @@ namespace {
 // A member's part that is worth a second meeting: copying this much takes about as long as one wake-up.
 constexpr std::int64_t kWorthwhilePartBytes = 16'384;
 
+// -1: a step that is not in the plan, which a body has launched itself.
+StepId step_id(const Plan& plan, const Step* step) {
+  for (const StepRef& ref : steps_of(plan)) {
+    if (ref.step == step) return ref.id;
+  }
+  return -1;
+}
+
 }  // namespace
 
 void FabricDevice::synchronize() {
@@ -27,6 +35,7 @@ void FabricDevice::synchronize() {
     abandon();
     throw;
   }
+  ++batch_;
 }
 
 void FabricDevice::run_queues() {
@@ -38,7 +47,8 @@ void FabricDevice::run_queues() {
     if (ready_.empty()) {
       wait_for_others();
     } else {
-      run_head(scheduler.choose(rank_, ready_));
+      const StreamId stream = scheduler.choose(rank_, ready_);
+      if (!scheduler.cancelled()) run_head(stream);
     }
     scheduler.pause(rank_);
   }
@@ -204,9 +214,12 @@ RankWaits FabricDevice::waits() const {
     const Stream& stream = streams_[id];
     if (stream.phase == Phase::none) continue;
     wait_of[id] = result.waits.size();
+    const Item& item = stream.items[stream.head];
     result.waits.push_back({.communicator = stream.ticket.communicator,
                             .index = stream.index,
                             .stream = plan_->streams[id],
+                            .step = step_id(*plan_, item.step),
+                            .iteration = item.iteration,
                             .holds_up = {}});
   }
   for (std::size_t id = 0; id < streams_.size(); ++id) {

@@ -22,10 +22,10 @@ struct GroupHash {
   std::size_t operator()(const Group& group) const;
 };
 
-class World {
+class World final : private RankInspector {
  public:
   World(int size, FabricOptions options);
-  ~World();
+  ~World() override;
 
   int size() const { return static_cast<int>(devices_.size()); }
   const FabricOptions& options() const { return options_; }
@@ -56,6 +56,9 @@ class World {
   void restart_sequences();
 
  private:
+  void ready_streams(Rank rank, std::vector<StreamId>& streams) const override;
+  TurnDetails details(const Turn& turn) const override;
+
   FabricOptions options_;
   bool target_is_restricted_;
   std::vector<Turn> turns_;

@@ -25,7 +25,7 @@ class Runner {
         options_(options),
         shards_(data, request),
         fabric_(*std::max_element(request.ranks.begin(), request.ranks.end()) + 1,
-                {.schedule = options.schedule, .seed = options.seed}),
+                {.schedule = options.schedule, .seed = options.seed, .order = options.order}),
         buffers_(static_cast<std::size_t>(fabric_.world_size())) {}
 
   AttentionRun run(std::span<const Plan> forward, std::span<const Plan> backward) {

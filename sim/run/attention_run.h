@@ -31,6 +31,7 @@ struct AttentionRunOptions {
   Target target = host_target();
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;                          // of the baton
+  BatonOrder order = {};                           // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse ranks that together need more
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
   std::function<void(std::string_view)> on_phase;

@@ -35,7 +35,8 @@ class Run {
         plans_(plans),
         options_(options),
         shards_(redistribution, options.seed, options.scale),
-        fabric_(plans.back().self + 1, {.schedule = options.schedule, .seed = options.seed}),
+        fabric_(plans.back().self + 1,
+                {.schedule = options.schedule, .seed = options.seed, .order = options.order}),
         plan_of_(static_cast<std::size_t>(fabric_.world_size())),
         buffers_(plan_of_.size()) {
     for (const Plan& plan : plans) plan_of_[static_cast<std::size_t>(plan.self)] = &plan;
