@@ -314,6 +314,13 @@ std::int64_t sequence_of(const Plan& plan, std::int64_t number) {
   return std::count(groups.begin(), groups.end(), groups.back()) - 1;
 }
 
+bool meets_others(const Plan& plan) {
+  const std::vector<StepRef> steps = steps_of(plan);
+  return std::any_of(steps.begin(), steps.end(), [&](const StepRef& ref) {
+    return is_collective(*ref.step) && group_size(plan, collective_of(*ref.step)) > 1;
+  });
+}
+
 }  // namespace
 
 std::int64_t num_collectives(const Plan& plan) {
@@ -330,6 +337,7 @@ std::optional<Plan> damage_program(std::span<const Plan> plans, const InjectedFa
   const Plan& plan = *found;
   if (fault.kind == FaultKind::other_plan) {
     if (other == nullptr || other->self != plan.self || other->inputs == plan.inputs) return std::nullopt;
+    if (!meets_others(plan) && !meets_others(*other)) return std::nullopt;
     return *other;
   }
   const std::optional<StepRef> place = find_collective(plan, fault.collective);

@@ -13,7 +13,8 @@
 //   other_dtype        moves as many elements of another dtype
 //   other_split        an exchange: as many elements to other peers. Else: another count of elements for each member
 //   other_group        on another group of the plan that has as many members, or else on one that only this rank knows
-//   other_plan         the whole plan is that of another problem, which the caller gives
+//   other_plan         the whole plan is that of another problem, which the caller gives. Not where the rank has collectives with others in
+//                      neither: nobody could tell
 //
 // What a changed collective moves lies in memory of its own, beside the plan's: it is the call that is wrong, nothing else.
 #pragma once
