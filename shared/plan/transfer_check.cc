@@ -1,6 +1,7 @@
 #include "shared/plan/transfer_check.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 #include <tuple>
@@ -89,27 +90,16 @@ std::optional<TransferFault> find_changed_payload(const Members& members) {
 }
 
 std::optional<TransferFault> find_unequal_results(const Members& members) {
-  std::map<std::string, std::vector<Rank>> ranks_by_result;
+  std::map<Rank, std::uint64_t> results;
   const OpRecord* record = nullptr;
   for (std::size_t index = 0; index < members.observed.size(); ++index) {
     const OpRecord* member = members.observed[index];
     if (member == nullptr || !member->checksums || member->checksums->result == 0) continue;
-    ranks_by_result[hexadecimal(member->checksums->result)].push_back(member->group.ranks[index]);
+    results.emplace(member->group.ranks[index], member->checksums->result);
     record = member;
   }
-  const Dissent dissent = dissent_of(ranks_by_result);
-  if (dissent.ranks.empty()) return std::nullopt;
-  std::vector<std::string> texts;
-  for (const auto& [result, ranks] : ranks_by_result)
-    texts.push_back(str(ranks_text(ranks), ranks.size() == 1 ? " has " : " have ", result));
-  return error_with<ErrorOf<ExitCode::check_failed>>(
-      str(record->operation, " #", record->sequence, " on ", canonical_name(record->group),
-          ": the members' outputs differ, which must be equal bits: ", join(texts, ", ")),
-      {.culprits = dissent.ranks,
-       .is_tie = dissent.is_tie,
-       .operation = record->operation,
-       .group = canonical_name(record->group),
-       .sequence = record->sequence});
+  if (record == nullptr) return std::nullopt;
+  return unequal_results(place_of(*record, 0, 0), results);
 }
 
 }  // namespace
@@ -122,6 +112,37 @@ TransferFault wrong_bytes(const TransferPlace& place, std::int64_t arrived, std:
 TransferFault changed_payload(const TransferPlace& place, std::uint64_t sent, std::uint64_t received) {
   return of_transfer(place, str("the payload changed on its way: checksum ", hexadecimal(sent),
                                 " where it was sent, ", hexadecimal(received), " where it arrived"));
+}
+
+std::optional<TransferFault> unequal_results(const TransferPlace& place,
+                                             const std::map<Rank, std::uint64_t>& results) {
+  std::map<std::string, std::vector<Rank>> ranks_by_result;
+  for (const auto& [rank, result] : results) ranks_by_result[hexadecimal(result)].push_back(rank);
+  const Dissent dissent = dissent_of(ranks_by_result);
+  if (dissent.ranks.empty()) return std::nullopt;
+  std::vector<std::string> texts;
+  for (const auto& [result, ranks] : ranks_by_result)
+    texts.push_back(str(ranks_text(ranks), ranks.size() == 1 ? " has " : " have ", result));
+  return error_with<ErrorOf<ExitCode::check_failed>>(
+      str(place.operation, " #", place.sequence, " on ", canonical_name(*place.group),
+          ": the members' outputs differ, which must be equal bits: ", join(texts, ", ")),
+      {.culprits = dissent.ranks,
+       .is_tie = dissent.is_tie,
+       .operation = place.operation,
+       .group = canonical_name(*place.group),
+       .sequence = place.sequence});
+}
+
+std::string_view name(Checksums checksums) {
+  constexpr std::array<std::string_view, 3> kNames = {"off", "end", "each"};
+  return kNames[static_cast<std::size_t>(checksums)];
+}
+
+Checksums parse_checksums(std::string_view text) {
+  for (const Checksums checksums : {Checksums::off, Checksums::end, Checksums::each}) {
+    if (text == name(checksums)) return checksums;
+  }
+  throw InvalidInput(str("checksums '", text, "' are unknown; use end, each or off"));
 }
 
 std::optional<TransferFault> find_transfer_fault(std::span<const RankTrace> traces) {

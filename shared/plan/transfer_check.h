@@ -16,14 +16,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "shared/base/error_facts.h"
 #include "shared/plan/trace.h"
 
 namespace cp {
+
+// Whether payloads are digested, at the sender and at the receiver of each transfer.
+enum class Checksums : std::uint8_t {
+  off,
+  end,   // they are in the observed records, for find_transfer_fault() when a run has ended
+  each,  // and compared at once: the receiver of what differs throws the TransferFault
+};
+std::string_view name(Checksums checksums);        // "end"
+Checksums parse_checksums(std::string_view text);  // throws InvalidInput that lists the names
 
 using TransferFault = ErrorWithFacts<ErrorOf<ExitCode::check_failed>>;
 
@@ -36,6 +47,10 @@ struct TransferPlace {
 };
 TransferFault wrong_bytes(const TransferPlace& place, std::int64_t arrived, std::int64_t sent);
 TransferFault changed_payload(const TransferPlace& place, std::uint64_t sent, std::uint64_t received);
+
+// Of outputs that must be equal bits, by rank; nothing where they are. `place`: of the collective alone.
+std::optional<TransferFault> unequal_results(const TransferPlace& place,
+                                             const std::map<Rank, std::uint64_t>& results);
 
 // The first that is wrong: of the lowest sequence number on its group. It names operation, group, sequence number, sender and receiver,
 // bytes or checksums; of outputs that differ those who have other ones than most. Nothing: all that can be compared agrees.

@@ -22,6 +22,7 @@
 #include "shared/plan/device.h"
 #include "shared/plan/target.h"
 #include "shared/plan/trace.h"
+#include "shared/plan/transfer_check.h"
 #include "sim/fabric/faults.h"
 
 namespace cp::sim {
@@ -31,13 +32,6 @@ enum class Schedule : std::uint8_t {
   parallel,
   // One rank at a time; a seeded generator picks the next one, and which of its ready streams goes on: exactly repeatable.
   baton,
-};
-
-// Whether payloads are digested, at the sender and at the receiver of each transfer (shared/plan/transfer_check.h).
-enum class Checksums : std::uint8_t {
-  off,
-  end,   // they are in the observed records, for find_transfer_fault() when a run has ended
-  each,  // and compared at once: the receiver of what differs throws the TransferFault
 };
 
 struct FabricOptions {
