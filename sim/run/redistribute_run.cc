@@ -9,8 +9,11 @@
 
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
+#include "shared/plan/plan_digests.h"
+#include "shared/plan/transfer_check.h"
 #include "shared/redistribute/scaled.h"
 #include "sim/run/redistribute_shards.h"
+#include "sim/run/tells_injected.h"
 
 namespace cp::sim {
 namespace {
@@ -35,8 +38,11 @@ class Run {
         plans_(plans),
         options_(options),
         shards_(redistribution, options.seed, options.scale),
-        fabric_(plans.back().self + 1,
-                {.schedule = options.schedule, .seed = options.seed, .order = options.order}),
+        fabric_(plans.back().self + 1, {.schedule = options.schedule,
+                                        .seed = options.seed,
+                                        .order = options.order,
+                                        .faults = options.faults,
+                                        .checksums = options.checksums}),
         plan_of_(static_cast<std::size_t>(fabric_.world_size())),
         buffers_(plan_of_.size()) {
     for (const Plan& plan : plans) plan_of_[static_cast<std::size_t>(plan.self)] = &plan;
@@ -73,6 +79,7 @@ class Run {
   template <class Work>
   double on_ranks(std::string_view name, const Work& work) {
     return phase(name, [&] {
+      const TellsInjected tells(fabric_, options_.injected);
       fabric_.run([&](Rank rank, Device& device) {
         if (const Plan* plan = plan_of_[static_cast<std::size_t>(rank)]) work(*plan, device);
       });
@@ -80,9 +87,12 @@ class Run {
   }
 
   void check_plans() {
-    CheckLimits limits;
-    limits.peak_bytes = redistribution_.peak_bytes + most_padding(plans_);
-    check(plans_, limits);
+    if (options_.check_plans) {
+      CheckLimits limits;
+      limits.peak_bytes = redistribution_.peak_bytes + most_padding(plans_);
+      check(plans_, limits);
+    }
+    if (options_.compare_digests) require_equal_plans(plans_);
     for (const Plan& plan : plans_) {
       result_.memory_bytes += peak_bytes(plan);
       result_.peak_bytes = std::max(result_.peak_bytes, peak_bytes(plan));
@@ -90,12 +100,19 @@ class Run {
   }
 
   void execute_plan(const Plan& plan, Device& device) {
-    execute(plan, device, buffers_of(plan.self).bindings(),
-            &fabric_.traces()[static_cast<std::size_t>(plan.self)]);
+    Bindings bindings = buffers_of(plan.self).bindings();
+    // A program of another problem has buffers of its own.
+    if (!options_.check_plans) {
+      std::erase_if(bindings, [&](const Binding& binding) {
+        return plan.buffers[static_cast<std::size_t>(binding.buffer)].bytes() != binding.size_bytes;
+      });
+    }
+    execute(plan, device, bindings, &fabric_.traces()[static_cast<std::size_t>(plan.self)]);
   }
 
   void check_traces() {
     const std::vector<RankTrace>& traces = fabric_.traces();
+    if (const auto fault = find_transfer_fault(traces)) throw *fault;
     if (const auto difference = first_difference(traces, traces)) {
       throw CheckFailure(str("what happened is not what the plan asked for: ", *difference));
     }
