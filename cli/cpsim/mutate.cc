@@ -97,6 +97,7 @@ std::string text_of(const MutateResult& result, const std::vector<std::string>& 
   text += targets.text() + "\n";
   for (std::size_t i = 0; i < result.survivors.size(); ++i)
     text += fmt::format("survivor{}: {}\n", i < files.size() ? " " + files[i] : "", result.survivors[i].text);
+  for (const std::string& line : result.listed) text += line + "\n";
   for (const std::string& broken : result.broken) text += fmt::format("{}\n", broken);
   const Tally total = result.total();
   const std::int64_t survivors = total.count(Outcome::survivor);
@@ -138,6 +139,7 @@ std::string json_of(const Flags& flags, const MutateResult& result, const std::v
     if (i < files.size()) survivor["file"] = files[i];
     json["survivors"].push_back(survivor);
   }
+  if (!flags.options.listed.empty()) json["listed"] = result.listed;
   json["broken"] = result.broken;
   json["stopped"] = result.stopped;
   json["ok"] = !result.fails();
@@ -164,6 +166,19 @@ std::vector<std::string> write_survivors(const std::string& folder, const Mutate
     files.push_back(path);
   }
   return files;
+}
+
+std::set<Outcome> outcomes_of(std::string_view text) {
+  std::set<Outcome> outcomes;
+  std::vector<std::string_view> known;
+  for (const Outcome outcome : sim::kOutcomes) known.push_back(name(outcome));
+  for (const std::string_view word : split(text, ',')) {
+    const auto found = std::find(known.begin(), known.end(), word);
+    if (found == known.end())
+      throw InvalidInput(str("--list ", text, ": no mutant ends '", word, "'; use of: ", join(known, ", ")));
+    outcomes.insert(sim::kOutcomes[static_cast<std::size_t>(found - known.begin())]);
+  }
+  return outcomes;
 }
 
 int run(Flags& flags) {
@@ -214,6 +229,9 @@ Command add_mutate(CLI::App& cpsim) {
             });
   add_value(*app, "--survivors", "DIR", "Write a case file for each mutant that nobody caught",
             [flags](const std::string& text) { flags->survivors = text; });
+  add_value(*app, "--list", "OUTCOMES",
+            "Also print each mutant that ended so: such as equivalent, or check,result",
+            [flags](const std::string& text) { flags->options.listed = outcomes_of(text); });
   app->add_flag("--json", flags->json, "Print JSON");
   app->footer(
       "Right plans of small jobs (attention by every strategy, forward and backward, and redistributions, "

@@ -42,6 +42,11 @@ struct ShadowWorld {
   CellBook& book;
   Findings& findings;
   std::vector<Received>& received;  // by plan
+  const Strategy& strategy;
+
+  // Whether a sum may be kept in this type: an unfinished one, which rounds with each part that is added, in f32 alone unless the
+  // strategy takes the problem's; a finished one in both.
+  bool may_add_up_in(DType dtype, const Tag& sum) const;
 };
 
 // Where a step is, for findings: numbers are given out in the order of execution.

@@ -78,9 +78,12 @@ class Batch {
     const std::string strategy = subject_->strategy(mutation.backward());
     ++result_.tallies[{trial.mutation.kind, strategy, subject_->target()}]
           .of[static_cast<std::size_t>(outcome)];
+    const std::string text =
+        str(mutation.kind(), " in ", strategy, ", ", subject_->target(), ": ", trial.mutation.text,
+            trial.judgement.explanation.empty() ? "" : ": ", trial.judgement.explanation);
+    if (options_.listed.contains(outcome)) result_.listed.push_back(str(name(outcome), ": ", text));
     if (outcome != Outcome::survivor) return;
-    Survivor survivor{case_, str(mutation.kind(), " in ", strategy, ", ", subject_->target(), ": ",
-                                 trial.mutation.text, ": ", trial.judgement.explanation)};
+    Survivor survivor{case_, text};
     *survivor.job.mutable_mutation() = mutation;
     survivor.job.mutable_finding()->set_property("mutant survives");
     survivor.job.mutable_finding()->set_message(trial.mutation.text);
@@ -106,6 +109,7 @@ void add(MutateResult& all, MutateResult&& part) {
   for (const auto& [key, tally] : part.tallies) all.tallies[key].add(tally);
   all.subjects += part.subjects;
   std::move(part.survivors.begin(), part.survivors.end(), std::back_inserter(all.survivors));
+  std::move(part.listed.begin(), part.listed.end(), std::back_inserter(all.listed));
   std::move(part.broken.begin(), part.broken.end(), std::back_inserter(all.broken));
 }
 

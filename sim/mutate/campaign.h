@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -21,6 +22,7 @@ struct MutateOptions {
   int jobs = 1;                    // threads; what is found does not depend on it
   std::int64_t per_subject = 100;  // mutants of one set of plans
   TrialOptions trial = {};
+  std::set<Outcome> listed = {};            // mutants that end so are listed, a line each
   const std::atomic<bool>* stop = nullptr;  // ends the campaign soon after it is set
   // From any thread, one at a time.
   std::function<void(std::int64_t done, std::int64_t survivors)> progress;
@@ -43,6 +45,7 @@ struct MutateResult {
   std::map<std::tuple<MutationKind, std::string, std::string>, Tally> tallies;
   std::int64_t subjects = 0;
   std::vector<Survivor> survivors;  // in the order of the cases
+  std::vector<std::string> listed;  // also in this order
   std::vector<std::string> broken;  // subjects whose unharmed plans do not hold: defects of the project
   bool stopped = false;
 

@@ -120,6 +120,17 @@ void shorten_transfers(Sites& sites) {
   });
 }
 
+bool sends_to_either(const Meeting& meeting, std::int32_t a, std::int32_t b) {
+  for (std::size_t i = 0; i < meeting.members.size(); ++i) {
+    const Exchange* exchange = exchange_of(meeting, i);
+    if (exchange == nullptr || i == to_size(a) || i == to_size(b)) continue;
+    for (const Transfer& send : exchange->sends) {
+      if (send.peer == a || send.peer == b) return true;
+    }
+  }
+  return false;
+}
+
 // What others send to a goes to b, and what to b to a.
 void swap_receivers(Sites& sites) {
   for (const Meeting& meeting : meetings(sites.plans)) {
@@ -127,8 +138,8 @@ void swap_receivers(Sites& sites) {
     for (std::int32_t a = 0; a < members; ++a) {
       for (std::int32_t b = a + 1; b < members; ++b) {
         const Exchange *first = exchange_of(meeting, to_size(a)), *second = exchange_of(meeting, to_size(b));
-        if (first == nullptr || second == nullptr || first->recvs.empty() ||
-            first->recvs.size() != second->recvs.size())
+        if (first == nullptr || second == nullptr || first->recvs.size() != second->recvs.size() ||
+            !sends_to_either(meeting, a, b))
           continue;
         sites.offer(meeting.members[to_size(a)], true, [meeting, members, a, b](Numbers&) {
           for (std::int32_t i = 0; i < members; ++i) {

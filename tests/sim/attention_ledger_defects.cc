@@ -132,6 +132,18 @@ Defect repeated(std::string_view name, View Op::*operand, std::size_t dim, const
           }};
 }
 
+template <class Op>
+Defect scored(std::string_view name) {
+  return {name, Book::cells, [](Plans& plans) {
+            std::vector<Damage> damages;
+            for_each<Op>(plans, [&](Plan& plan, StepId id, Step&, Op& op) {
+              damages.push_back(
+                  {at(plan, id), {at(plan, id), "scales its scores by 1,"}, [&op] { op.softmax_scale = 1; }});
+            });
+            return damages;
+          }};
+}
+
 void make_full(std::vector<MaskSlice>& slices, std::size_t which) {
   slices[which].kind = MaskSlice::Kind::full;
 }
@@ -247,6 +259,8 @@ const std::vector<Defect>& all_defects() {
       repeated<Forward>("q of one head for all", &Forward::q, 2, {"$step", "q holds a head twice"}),
       repeated<Forward>("one column of k for all", &Forward::k, 3, {"$step", "k: a row begins with k of"}),
       {"fill with another value", Book::cells, fill_with_another_value},
+      scored<Forward>("scores not scaled"),
+      scored<Backward>("scores not scaled, backward"),
 
       {"sent to each other", Book::cells, send_to_each_other},
       {"stored for each other", Book::cells, store_for_each_other},
