@@ -53,7 +53,12 @@ void overwrite_sum(Sites& sites, const Spot& spot) {
 }
 
 void flip_accumulate(Sites& sites, const Spot& spot) {
+  const AttentionBackward* backward = operation_of<AttentionBackward>(*spot.step);
   for_each_field<bool>(*spot.step, [&](std::string_view field, bool& flag) {
+    if (backward != nullptr) {
+      const bool is_dq = field == "accumulate_dq";
+      if ((is_dq ? backward->dq.numel() : backward->dk.numel() + backward->dv.numel()) == 0) return;
+    }
     sites.offer(spot, true, [field, &flag](Numbers&) {
       flag = !flag;
       return str(field, ": ", flag ? "false -> true" : "true -> false");
@@ -170,7 +175,9 @@ void repeat_slice(Sites& sites) {
 
 void arithmetic_sites(Sites& sites, MutationKind kind) {
   const auto each = [&](void (*offer)(Sites&, const Spot&)) {
-    sites.for_each_step([&](const Spot& spot) { offer(sites, spot); });
+    sites.for_each_step([&](const Spot& spot) {
+      if (has_work(*spot.step)) offer(sites, spot);
+    });
   };
   switch (kind) {
     case MutationKind::change_reduction:

@@ -28,7 +28,9 @@ std::string mesh_of_cp(Numbers& draws, std::int64_t cp) {
 
 // ---- redistributions ----
 
-std::string split(Numbers& draws, std::int64_t parts, std::int64_t length) {
+// Even: equal chunks, which collectives with equal counts move.
+std::string split(Numbers& draws, bool even, std::int64_t parts, std::int64_t length) {
+  if (even) return "";
   switch (draws.below(6)) {
     case 0:
       return ",balanced";
@@ -49,20 +51,21 @@ std::string split(Numbers& draws, std::int64_t parts, std::int64_t length) {
   }
 }
 
-struct Partials {
-  bool allowed = true;
+struct Style {
+  bool partials = true;
   std::string op;  // one for the whole layout
+  bool even = false;
 };
 std::string placements(Numbers& draws, const std::vector<std::int64_t>& axes,
-                       const std::vector<std::int64_t>& shape, const Partials& partials) {
+                       const std::vector<std::int64_t>& shape, const Style& style) {
   std::vector<std::string> texts;
   for (const std::int64_t size : axes) {
-    const std::size_t kind = draws.below(partials.allowed ? 6 : 5);
+    const std::size_t kind = draws.below(style.partials ? 6 : 5);
     if (kind < 4) {
       const std::size_t dim = draws.below(shape.size());
-      texts.push_back(str("S(", dim, split(draws, size, shape[dim]), ")"));
+      texts.push_back(str("S(", dim, split(draws, style.even, size, shape[dim]), ")"));
     } else {
-      texts.push_back(kind == 4 ? "R" : str("P(", partials.op, ")"));
+      texts.push_back(kind == 4 ? "R" : str("P(", style.op, ")"));
     }
   }
   return join(texts);
@@ -155,13 +158,15 @@ proto::Redistribute draw_base_redistribution(Numbers& draws) {
     to_axes = mesh_axes(draws);
     job.set_to_mesh(mesh_text(to_axes, draws.one_in(2) ? draws.in(0, 4) : first_rank));
   }
+  const bool even = draws.one_in(2);
   std::vector<std::int64_t> shape;
-  for (std::int64_t dims = draws.in(1, 3); dims > 0; --dims) shape.push_back(draws.in(1, 9));
+  for (std::int64_t dims = draws.in(1, 3); dims > 0; --dims)
+    shape.push_back(even ? draws.of<std::int64_t>({8, 12, 24}) : draws.in(1, 9));
   job.set_shape(join(shape, "x"));
   job.set_dtype(draws.of({proto::f32, proto::f32, proto::bf16, proto::f16, proto::i32, proto::i64}));
   const std::string op = draws.of<const char*>({"sum", "sum", "sum", "avg", "min", "max", "product"});
-  job.set_from(placements(draws, axes, shape, {true, op}));
-  job.set_to(placements(draws, to_axes, shape, {draws.one_in(3), op}));
+  job.set_from(placements(draws, axes, shape, {true, op, even}));
+  job.set_to(placements(draws, to_axes, shape, {draws.one_in(3), op, even}));
   job.set_objective(draws.of({proto::Redistribute::time, proto::Redistribute::bytes}));
   if (draws.one_in(3)) job.set_max_memory_factor(draws.of({0.5, 2.0, 4.0}));
   if (draws.one_in(6)) job.set_travel_dtype(draws.of({proto::f32, proto::bf16}));

@@ -19,8 +19,8 @@ namespace cp::sim {
 struct MutateOptions {
   std::int64_t cases = 10'000;  // mutants
   std::uint64_t seed = 1;
-  int jobs = 1;                    // threads; what is found does not depend on it
-  std::int64_t per_subject = 100;  // mutants of one set of plans
+  int jobs = 1;                   // threads; what is found does not depend on it
+  std::int64_t per_subject = 50;  // mutants of one set of plans
   TrialOptions trial = {};
   std::set<Outcome> listed = {};            // mutants that end so are listed, a line each
   const std::atomic<bool>* stop = nullptr;  // ends the campaign soon after it is set

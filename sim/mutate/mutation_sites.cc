@@ -53,6 +53,12 @@ std::string text(const Plan& plan, const View& view) {
              phase, "]");
 }
 
+bool has_work(Step& step) {
+  bool has_elements = is_collective(step);
+  for_each_view(step, [&](const NamedView& view) { has_elements = has_elements || view.view->numel() > 0; });
+  return has_elements;
+}
+
 const Group& group_of(const Spot& spot) {
   return spot.plan->groups[to_size(group_of(std::get<Collective>(spot.step->work)))];
 }

@@ -119,6 +119,9 @@ void for_each_view(Step& step, const Visit& visit) {
     });
   });
 }
+// Whether leaving it out could make a difference: a kernel without an element does nothing.
+bool has_work(Step& step);
+
 // Calls visit(name, field) for every field of the type.
 template <class T, class Visit>
 void for_each_field(Step& step, const Visit& visit) {

@@ -16,7 +16,8 @@ std::vector<StepId> partners(const Spot& spot) {
   std::vector<StepId> found;
   for (std::size_t i = to_size(spot.id) + 1; i < steps.size() && found.size() < kFarthestPartner; ++i) {
     if (in_repeat(self) ? steps[i].segment != self.segment : in_repeat(steps[i])) break;
-    if (steps[i].step->stream == self.step->stream && steps[i].step->work != self.step->work)
+    if (steps[i].step->stream == self.step->stream && steps[i].step->work != self.step->work &&
+        has_work(step_at(*spot.plan, steps[i].id)))
       found.push_back(steps[i].id);
   }
   return found;
@@ -65,6 +66,7 @@ void repeats(Sites& sites) {
 void step_sites(Sites& sites, MutationKind kind) {
   if (kind == MutationKind::change_repeat) return repeats(sites);
   sites.for_each_step([&](const Spot& spot) {
+    if (!has_work(*spot.step)) return;
     const bool local = !is_collective(*spot.step);
     switch (kind) {
       case MutationKind::drop_step:
