@@ -56,19 +56,19 @@ struct Style {
   std::string op;  // one for the whole layout
   bool even = false;
 };
-std::string placements(Numbers& draws, const std::vector<std::int64_t>& axes,
-                       const std::vector<std::int64_t>& shape, const Style& style) {
+std::string placement(Numbers& draws, std::int64_t parts, const std::vector<std::int64_t>& shape,
+                      const Style& style) {
+  const std::size_t kind = draws.below(style.partials ? 6 : 5);
+  if (kind == 4) return "R";
+  if (kind == 5) return str("P(", style.op, ")");
+  const std::size_t dim = draws.below(shape.size());
+  return str("S(", dim, split(draws, style.even, parts, shape[dim]), ")");
+}
+std::vector<std::string> placements(Numbers& draws, const std::vector<std::int64_t>& axes,
+                                    const std::vector<std::int64_t>& shape, const Style& style) {
   std::vector<std::string> texts;
-  for (const std::int64_t size : axes) {
-    const std::size_t kind = draws.below(style.partials ? 6 : 5);
-    if (kind < 4) {
-      const std::size_t dim = draws.below(shape.size());
-      texts.push_back(str("S(", dim, split(draws, style.even, size, shape[dim]), ")"));
-    } else {
-      texts.push_back(kind == 4 ? "R" : str("P(", style.op, ")"));
-    }
-  }
-  return join(texts);
+  for (const std::int64_t size : axes) texts.push_back(placement(draws, size, shape, style));
+  return texts;
 }
 
 std::string mesh_text(const std::vector<std::int64_t>& axes, std::int64_t first_rank) {
@@ -126,11 +126,9 @@ proto::Attention draw_base_attention(Numbers& draws, std::string_view strategy) 
   if (draws.one_in(3)) job.set_window(draws.in(1, 12));
   if (draws.one_in(6)) job.set_query_offset(draws.in(-8, 24));
   if (draws.one_in(3)) {
-    if (job.batch() == 1 || draws.one_in(2)) {
-      job.set_documents(documents(draws, kv_len));
-    } else {
-      job.set_documents(str(documents(draws, kv_len), ";", documents(draws, kv_len)));
-    }
+    std::string text = documents(draws, kv_len);
+    if (job.batch() == 2 && draws.one_in(2)) text += str(";", documents(draws, kv_len));
+    job.set_documents(text);
   }
   if (draws.one_in(6)) job.set_softmax_scale(0.25);
   job.set_balance(draws.of<const char*>({"contiguous", "head_tail", "head_tail", "striped:1", "striped:3",
@@ -165,8 +163,19 @@ proto::Redistribute draw_base_redistribution(Numbers& draws) {
   job.set_shape(join(shape, "x"));
   job.set_dtype(draws.of({proto::f32, proto::f32, proto::bf16, proto::f16, proto::i32, proto::i64}));
   const std::string op = draws.of<const char*>({"sum", "sum", "sum", "avg", "min", "max", "product"});
-  job.set_from(placements(draws, axes, shape, {true, op, even}));
-  job.set_to(placements(draws, to_axes, shape, {draws.one_in(3), op, even}));
+  const std::vector<std::string> from = placements(draws, axes, shape, {true, op, even});
+  const Style style{draws.one_in(3), op, even};
+  std::vector<std::string> to;
+  if (even && to_axes == axes) {  // another placement on one axis: mostly a single collective
+    to = from;
+    const std::size_t axis = draws.below(axes.size());
+    for (int tries = 0; tries < 4 && to[axis] == from[axis]; ++tries)
+      to[axis] = placement(draws, axes[axis], shape, style);
+  } else {
+    to = placements(draws, to_axes, shape, style);
+  }
+  job.set_from(join(from));
+  job.set_to(join(to));
   job.set_objective(draws.of({proto::Redistribute::time, proto::Redistribute::bytes}));
   if (draws.one_in(3)) job.set_max_memory_factor(draws.of({0.5, 2.0, 4.0}));
   if (draws.one_in(6)) job.set_travel_dtype(draws.of({proto::f32, proto::bf16}));

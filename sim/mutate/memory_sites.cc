@@ -91,7 +91,8 @@ void shift_offset(Sites& sites, const Spot& spot) {
         if (stride > 0) distances.push_back(stride);
       }
       const std::int64_t before = view.view->offset;
-      view.view->offset += draws.of(distances) * draws.of({1, -1});
+      const std::int64_t distance = draws.of(distances);
+      view.view->offset += draws.one_in(2) ? distance : -distance;
       return str(view.text(), ", offset: ", before, " -> ", view.view->offset);
     });
   });
