@@ -192,6 +192,10 @@ class ShadowRun {
     add(plan, more_tags_, tags_);
     write(plan, out, more_tags_);
   }
+  // After an attention kernel that wrote or added to the view.
+  void require_wide_parts(std::size_t plan, const View& part, bool added) {
+    if (!is_absent(part) && (added || !world_.rounds_parts)) require_wide_sums(plan, part);
+  }
   // After a step that adds to the view.
   void require_wide_sums(std::size_t plan, const View& sums) {
     const DType dtype = world_.plans[plan].buffers[static_cast<std::size_t>(sums.buffer)].dtype;
@@ -199,8 +203,8 @@ class ShadowRun {
     world_.memory.read(plan, sums, walks_[plan].iteration(), tags_);
     for (const Tag& tag : tags_) {
       if (!is_element(tag) || world_.may_add_up_in(dtype, tag)) continue;
-      return find(plan, "adds up ", world_.space.text(tag), " in ", name(dtype),
-                  ", where the strategy adds in f32");
+      return find(plan, "keeps ", world_.space.text(tag), " unfinished in ", name(dtype),
+                  ", where the strategy adds up in f32");
     }
   }
   void begin_attention(std::size_t plan) { attention_.begin(plan, walks_[plan].iteration(), numbers_[plan]); }
@@ -234,11 +238,11 @@ class ShadowRun {
       begin_attention(plan);
       attention_.run(op);
       if constexpr (std::is_same_v<Op, AttentionMerge>) require_wide_sums(plan, op.out);
+      if constexpr (std::is_same_v<Op, AttentionForward>) require_wide_parts(plan, op.out, false);
       if constexpr (std::is_same_v<Op, AttentionBackward>) {
-        if (op.accumulate_dq && !is_absent(op.dq)) require_wide_sums(plan, op.dq);
-        for (const View* sums : {&op.dk, &op.dv}) {
-          if (op.accumulate_dkv && !is_absent(*sums)) require_wide_sums(plan, *sums);
-        }
+        require_wide_parts(plan, op.dq, op.accumulate_dq);
+        require_wide_parts(plan, op.dk, op.accumulate_dkv),
+            require_wide_parts(plan, op.dv, op.accumulate_dkv);
       }
     }
   }

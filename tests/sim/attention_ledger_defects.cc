@@ -160,7 +160,7 @@ std::vector<Damage> keep_sums_in(DType dtype, Plans& plans) {
       if (steps.size() < 2 || plan.buffers[static_cast<std::size_t>(id)].dtype != DType::f32) continue;
       damages.push_back(
           {at(plan, steps.front()),
-           {at(plan, steps.front()), "adds up dq of", str("in ", name(dtype))},
+           {at(plan, steps.front()), "keeps dq of", str("in ", name(dtype))},
            [&plan, id = id, dtype] { plan.buffers[static_cast<std::size_t>(id)].dtype = dtype; }});
     }
   }
@@ -282,7 +282,8 @@ const std::vector<Defect>& all_defects() {
       repeated<Forward>("q of one head for all", &Forward::q, 2, {"$step", "q holds a head twice"}),
       repeated<Forward>("one column of k for all", &Forward::k, 3, {"$step", "k: a row begins with k of"}),
       {"fill with another value", Book::cells, fill_with_another_value},
-      {"sums in a type of neither", Book::cells, [](Plans& plans) { return keep_sums_in(DType::f16, plans); }},
+      {"sums in a type of neither", Book::cells,
+       [](Plans& plans) { return keep_sums_in(DType::f16, plans); }},
       scored<Forward>("scores not scaled"),
       scored<Backward>("scores not scaled, backward"),
 

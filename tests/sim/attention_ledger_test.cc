@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Of, PlantedDefect, ::testing::ValuesIn(all_defects()), 
 
 // ---- what sums are kept in ----
 
-// Of three parts, the first two of which make no finished row, on each of three ranks; the problem is in bf16.
+// Of three parts on each of three ranks, so that two of the states of each sum are unfinished; the problem is in bf16.
 TEST(AttentionLedgerOfSums, UnfinishedOnesAreInTheTypeThatTheStrategySays) {
   AttentionRequest request;
   request.problem.q_len = request.problem.kv_len = 12;
@@ -151,9 +151,10 @@ TEST(AttentionLedgerOfSums, UnfinishedOnesAreInTheTypeThatTheStrategySays) {
     if (allowed) {
       EXPECT_TRUE(ledger.cells.empty()) << ledger.cells.summary();
     } else {
-      EXPECT_EQ(ledger.cells.count(), 3) << ledger.cells.summary();
+      EXPECT_EQ(ledger.cells.count(), 6) << ledger.cells.summary();
       EXPECT_THAT(ledger.cells.texts(),
-                  ::testing::Each(ContainsRegex("adds up dq of .* in bf16, where the strategy adds in f32")));
+                  ::testing::Each(
+                      ContainsRegex("keeps dq of .* unfinished in bf16, where the strategy adds up in f32")));
     }
   }
 }
