@@ -17,10 +17,10 @@
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/units.h"
-#include "shared/base/digest.h"
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/mutate/campaign.h"
+#include "traces/fuzz_case.h"
 
 namespace cp::cli {
 namespace {
@@ -154,12 +154,10 @@ std::vector<std::string> write_survivors(const std::string& folder, const Mutate
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   for (const sim::Survivor& survivor : result.survivors) {
-    const std::string text = sim::fuzz_case_text(survivor.job);
-    Hasher hasher;
-    hasher.add(std::string_view(text));
-    const std::string path = str(folder, "/survivor-", to_string(hasher.digest()).substr(0, 12), ".txtpb");
+    const std::string path =
+        str(folder, "/survivor-", to_string(digest(survivor.job)).substr(0, 12), ".txtpb");
     std::ofstream file(path);
-    file << text;
+    file << write_case_text(survivor.job);
     if (!file.flush())
       throw InvalidInput(
           str("--survivors ", folder, ": ", path, " cannot be written; name a folder that can"));

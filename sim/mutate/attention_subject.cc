@@ -68,7 +68,7 @@ class AttentionSubject final : public Subject {
   std::string target() const override { return job_.target.name; }
   const std::vector<Plan>& plans(bool backward) const override { return backward ? backward_ : forward_; }
 
-  Judgement judge(bool backward, const std::vector<Plan>& plans, const TrialOptions& options) override {
+  MutantJudgement judge(bool backward, const std::vector<Plan>& plans, const TrialOptions& options) override {
     const AttentionPass pass = backward ? AttentionPass::backward : AttentionPass::forward;
     if (const auto complaint = complaint_of([&] { check(plans); })) return {Outcome::check, *complaint};
     std::string difference;

@@ -5,11 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include <google/protobuf/text_format.h>
-
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/mutate/base_cases.h"
+#include "traces/fuzz_case.h"
 
 namespace cp::sim {
 namespace {
@@ -24,7 +23,7 @@ class Batch {
     make();
     for (std::int64_t i = 0; i < cases && !stopped(); ++i) {
       const proto::PlanMutation mutation = draw(i);
-      const std::optional<Trial> trial = attempt(*subject_, mutation, options_.trial);
+      const std::optional<MutantTrial> trial = attempt(*subject_, mutation, options_.trial);
       CP_INVARIANT(trial.has_value(), "no place for ", mutation.kind());
       add(mutation, *trial);
       on_case(trial->judgement.outcome == Outcome::survivor);
@@ -42,7 +41,7 @@ class Batch {
       try {
         subject_ = make_subject(case_);
       } catch (const CheckFailure& failure) {
-        result_.broken.push_back(str(failure.what(), "\n", fuzz_case_text(case_)));
+        result_.broken.push_back(str(failure.what(), "\n", write_case_text(case_)));
         continue;
       } catch (const Error&) {  // InvalidInput, Infeasible: nobody can plan it
         continue;
@@ -73,7 +72,7 @@ class Batch {
     return mutation;
   }
 
-  void add(const proto::PlanMutation& mutation, const Trial& trial) {
+  void add(const proto::PlanMutation& mutation, const MutantTrial& trial) {
     const Outcome outcome = trial.judgement.outcome;
     const std::string strategy = subject_->strategy(mutation.backward());
     ++result_.tallies[{trial.mutation.kind, strategy, subject_->target()}]
@@ -158,13 +157,6 @@ MutateResult run_mutants(const MutateOptions& options) {
   for (MutateResult& result : results) add(all, std::move(result));
   all.stopped = done < options.cases;
   return all;
-}
-
-std::string fuzz_case_text(const proto::FuzzCase& job) {
-  std::string text;
-  google::protobuf::TextFormat::Printer printer;
-  CP_INVARIANT(printer.PrintToString(job, &text), "a case of ", job.ByteSizeLong(), " bytes");
-  return "# proto-file: traces/fuzz_case.proto\n# proto-message: cp.proto.FuzzCase\n\n" + text;
 }
 
 }  // namespace cp::sim

@@ -57,7 +57,4 @@ inline constexpr double kMostSurvivors = 0.005;  // of all mutants
 
 MutateResult run_mutants(const MutateOptions& options);
 
-// The text of a case file, which `cpsim replay` reads.
-std::string fuzz_case_text(const proto::FuzzCase& job);
-
 }  // namespace cp::sim

@@ -50,7 +50,7 @@ class RedistributeSubject final : public Subject {
     return backward ? none : plans_;
   }
 
-  Judgement judge(bool, const std::vector<Plan>& plans, const TrialOptions& options) override {
+  MutantJudgement judge(bool, const std::vector<Plan>& plans, const TrialOptions& options) override {
     if (const auto complaint =
             complaint_of([&] { check(plans, {.peak_bytes = limit_bytes_, .arena_bytes = {}}); }))
       return {Outcome::check, *complaint};

@@ -39,7 +39,7 @@ std::unique_ptr<Subject> make_subject(const proto::FuzzCase& job) {
   }
   for (const bool backward : {false, true}) {
     if (subject->plans(backward).empty()) continue;
-    const Judgement judgement = subject->judge(backward, subject->plans(backward), {});
+    const MutantJudgement judgement = subject->judge(backward, subject->plans(backward), {});
     if (judgement.outcome == Outcome::equivalent) continue;
     throw CheckFailure(str("the unharmed plans of ", subject->strategy(backward), " on ", subject->target(),
                            " do not hold: ", name(judgement.outcome), ": ", judgement.explanation));
@@ -60,13 +60,13 @@ std::string apply_mutation(std::vector<Plan>& plans, const proto::PlanMutation& 
   return done->text;
 }
 
-std::optional<Trial> attempt(Subject& subject, const proto::PlanMutation& mutation,
-                             const TrialOptions& options) {
+std::optional<MutantTrial> attempt(Subject& subject, const proto::PlanMutation& mutation,
+                                   const TrialOptions& options) {
   std::vector<Plan> plans = subject.plans(mutation.backward());
   const std::optional<Mutation> done =
       mutate(plans, parse_mutation_kind(mutation.kind()), mutation.place(), mutation.seed());
   if (!done) return std::nullopt;
-  return Trial{*done, subject.judge(mutation.backward(), plans, options)};
+  return MutantTrial{*done, subject.judge(mutation.backward(), plans, options)};
 }
 
 }  // namespace cp::sim

@@ -35,7 +35,7 @@ inline constexpr std::array kOutcomes = {Outcome::check,   Outcome::fabric,     
                                          Outcome::survivor};
 std::string_view name(Outcome outcome);  // "check"
 
-struct Judgement {
+struct MutantJudgement {
   Outcome outcome = Outcome::survivor;
   std::string explanation;  // the objection, or in what a survivor differs
 };
@@ -59,7 +59,8 @@ class Subject {
   // The right plans; none where there is no such pass.
   virtual const std::vector<Plan>& plans(bool backward) const = 0;
   // `plans` in place of these.
-  virtual Judgement judge(bool backward, const std::vector<Plan>& plans, const TrialOptions& options) = 0;
+  virtual MutantJudgement judge(bool backward, const std::vector<Plan>& plans,
+                                const TrialOptions& options) = 0;
 
  protected:
   Subject() = default;
@@ -69,13 +70,13 @@ class Subject {
 // another job and for one that cannot be planned, and CheckFailure when the unharmed plans do not hold.
 std::unique_ptr<Subject> make_subject(const proto::FuzzCase& job);
 
-struct Trial {
+struct MutantTrial {
   Mutation mutation;
-  Judgement judgement;
+  MutantJudgement judgement;
 };
 // Nothing where the plans have no place for the mutation.
-std::optional<Trial> attempt(Subject& subject, const proto::PlanMutation& mutation,
-                             const TrialOptions& options = {});
+std::optional<MutantTrial> attempt(Subject& subject, const proto::PlanMutation& mutation,
+                                   const TrialOptions& options = {});
 
 // The mutation of a case in plans that somebody else has made from its job. Returns what was changed where. Throws InvalidInput for a
 // kind that does not exist, a negative place, and where the plans have no place for it.

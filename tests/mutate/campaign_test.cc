@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/mutate/base_cases.h"
-#include "traces/read_text.h"
+#include "traces/fuzz_case.h"
 
 namespace cp::testing {
 namespace {
@@ -29,12 +29,6 @@ MutateOptions options(std::int64_t cases, std::uint64_t seed, int jobs) {
   MutateOptions made;
   made.cases = cases, made.seed = seed, made.jobs = jobs, made.per_subject = 20;
   return made;
-}
-
-proto::FuzzCase read_case(const std::string& text) {
-  proto::FuzzCase job;
-  read_text(text, "case.txtpb", "case", job);
-  return job;
 }
 
 TEST(MutateCampaign, OperatorsAreCaughtAndFewSurvive) {
@@ -86,7 +80,7 @@ TEST(MutateCampaign, SurvivorsAreCasesThatSurviveAgain) {
   EXPECT_TRUE(result.fails());
   std::size_t caught = 0;
   for (const sim::Survivor& survivor : result.survivors) {
-    const proto::FuzzCase job = read_case(sim::fuzz_case_text(survivor.job));
+    const proto::FuzzCase job = read_case_text(write_case_text(survivor.job), "case.txtpb");
     EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(job, survivor.job));
     EXPECT_EQ(job.finding().property(), "mutant survives");
     const auto subject = sim::make_subject(job);
@@ -119,7 +113,7 @@ TEST(MutateCampaign, BaseCasesAreTheSameOnEveryMachine) {
   proto::FuzzCase attention, redistribution;
   *attention.mutable_attention() = sim::draw_base_attention(draws, "ring");
   *redistribution.mutable_redistribute() = sim::draw_base_redistribution(draws);
-  EXPECT_EQ(sim::fuzz_case_text(attention), R"text(# proto-file: traces/fuzz_case.proto
+  EXPECT_EQ(write_case_text(attention), R"text(# proto-file: traces/fuzz_case.proto
 # proto-message: cp.proto.FuzzCase
 
 attention {
@@ -146,7 +140,7 @@ attention {
   lse: "computed"
 }
 )text");
-  EXPECT_EQ(sim::fuzz_case_text(redistribution), R"text(# proto-file: traces/fuzz_case.proto
+  EXPECT_EQ(write_case_text(redistribution), R"text(# proto-file: traces/fuzz_case.proto
 # proto-message: cp.proto.FuzzCase
 
 redistribute {

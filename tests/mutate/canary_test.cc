@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/mutate/trials.h"
-#include "traces/read_text.h"
+#include "traces/fuzz_case.h"
 
 namespace cp::testing {
 namespace {
@@ -15,11 +15,10 @@ TEST(Canary, EachIsCaughtByTheJudgeOfItsName) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator("tests/corpus/canary")) {
     const std::string file = entry.path().filename();
-    proto::FuzzCase job;
-    read_text(read_text_file(entry.path(), "case"), file, "case", job);
+    const proto::FuzzCase job = read_case_file(entry.path());
     ASSERT_TRUE(job.has_mutation()) << file;
     const auto subject = sim::make_subject(job);
-    const std::optional<sim::Trial> trial = attempt(*subject, job.mutation());
+    const std::optional<sim::MutantTrial> trial = attempt(*subject, job.mutation());
     ASSERT_TRUE(trial.has_value()) << file;
     EXPECT_EQ(name(trial->judgement.outcome), file.substr(0, file.find('_')))
         << file << ": " << trial->mutation.text << ": " << trial->judgement.explanation;

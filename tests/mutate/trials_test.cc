@@ -13,21 +13,22 @@ namespace {
 using sim::apply_mutation;
 using sim::attempt;
 using sim::make_subject;
+using sim::MutantTrial;
 using sim::MutationKind;
 using sim::Outcome;
 using sim::Subject;
-using sim::Trial;
 using sim::TrialOptions;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // The first mutant of the kind that ends so.
-std::optional<Trial> find(Subject& subject, MutationKind kind, bool backward, Outcome outcome,
-                          const TrialOptions& options = {}) {
+std::optional<MutantTrial> find(Subject& subject, MutationKind kind, bool backward, Outcome outcome,
+                                const TrialOptions& options = {}) {
   const std::int64_t places = mutation_places(subject.plans(backward), kind);
   for (std::int64_t place = 0; place < places; ++place) {
     for (const std::uint64_t seed : {0U, 1U, 2U, 3U}) {
-      const std::optional<Trial> trial = attempt(subject, mutation_of(kind, place, seed, backward), options);
+      const std::optional<MutantTrial> trial =
+          attempt(subject, mutation_of(kind, place, seed, backward), options);
       if (trial->judgement.outcome == outcome) return trial;
     }
   }
@@ -52,7 +53,7 @@ TEST(Trials, TheFabricRefusesWhatTheCallersBuffersDoNotFit) {
   for (Plan& plan : plans) {
     for (Buffer& buffer : plan.buffers) buffer.dtype = DType::f16;
   }
-  const sim::Judgement judgement = subject->judge(false, plans, {});
+  const sim::MutantJudgement judgement = subject->judge(false, plans, {});
   EXPECT_EQ(judgement.outcome, Outcome::fabric);
   EXPECT_THAT(judgement.explanation, HasSubstr("bytes"));
 }
@@ -71,7 +72,7 @@ TEST(Trials, TheLedgerKnowsWhatTravels) {
   for (Plan& plan : plans) {  // the whole collective twice
     plan.segments.push_back(plan.segments.back());
   }
-  const sim::Judgement judgement = subject->judge(false, plans, {});
+  const sim::MutantJudgement judgement = subject->judge(false, plans, {});
   EXPECT_EQ(judgement.outcome, Outcome::ledger);
   EXPECT_THAT(judgement.explanation, HasSubstr("where the planner counted"));
 }
