@@ -60,6 +60,26 @@ std::string apply_mutation(std::vector<Plan>& plans, const proto::PlanMutation& 
   return done->text;
 }
 
+std::optional<proto::Finding> find_mutant(const proto::FuzzCase& fuzz_case) {
+  const std::unique_ptr<Subject> subject = make_subject(fuzz_case);
+  const bool backward = fuzz_case.mutation().backward();
+  std::vector<Plan> plans = subject->plans(backward);
+  const std::string text = apply_mutation(plans, fuzz_case.mutation());
+  const MutantJudgement judgement = subject->judge(backward, plans, {});
+  switch (judgement.outcome) {
+    case Outcome::equivalent:
+    case Outcome::rearranged:
+    case Outcome::survivor:
+      return std::nullopt;
+    default:
+      break;
+  }
+  proto::Finding finding;
+  finding.set_property(str("mutant: ", name(judgement.outcome)));
+  finding.set_message(str(text, ": ", judgement.explanation));
+  return finding;
+}
+
 std::optional<MutantTrial> attempt(Subject& subject, const proto::PlanMutation& mutation,
                                    const TrialOptions& options) {
   std::vector<Plan> plans = subject.plans(mutation.backward());

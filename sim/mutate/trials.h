@@ -82,4 +82,8 @@ std::optional<MutantTrial> attempt(Subject& subject, const proto::PlanMutation& 
 // kind that does not exist, a negative place, and where the plans have no place for it.
 std::string apply_mutation(std::vector<Plan>& plans, const proto::PlanMutation& mutation);
 
+// Who catches the mutation of a case, as what was found: property "mutant: ledger", message what was changed and what the judge said of it.
+// Nothing where the mutant is equivalent, or survives. Throws as make_subject() and apply_mutation() do.
+std::optional<proto::Finding> find_mutant(const proto::FuzzCase& fuzz_case);
+
 }  // namespace cp::sim

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/mutate/trials.h"
+#include "tests/mutate/subjects.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::testing {
@@ -17,14 +18,19 @@ TEST(Canary, EachIsCaughtByTheJudgeOfItsName) {
     const std::string file = entry.path().filename();
     const proto::FuzzCase job = read_case_file(entry.path());
     ASSERT_TRUE(job.has_mutation()) << file;
-    const auto subject = sim::make_subject(job);
-    const std::optional<sim::MutantTrial> trial = attempt(*subject, job.mutation());
-    ASSERT_TRUE(trial.has_value()) << file;
-    EXPECT_EQ(name(trial->judgement.outcome), file.substr(0, file.find('_')))
-        << file << ": " << trial->mutation.text << ": " << trial->judgement.explanation;
+    const std::optional<proto::Finding> finding = sim::find_mutant(job);
+    ASSERT_TRUE(finding.has_value()) << file;
+    EXPECT_EQ(finding->property(), "mutant: " + file.substr(0, file.find('_')))
+        << file << ": " << finding->message();
     ++files;
   }
   EXPECT_GE(files, 4);
+}
+
+TEST(Canary, ACaseWhoseMutantIsEquivalentHasNoFinding) {
+  proto::FuzzCase job = redistribute_case("S(0)", "S(1)");
+  *job.mutable_mutation() = mutation_of(sim::MutationKind::repeat_step, 0, 0);  // packs twice
+  EXPECT_FALSE(sim::find_mutant(job).has_value());
 }
 
 }  // namespace
