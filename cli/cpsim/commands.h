@@ -16,6 +16,7 @@ struct Command {
 Command add_plan(CLI::App& cpsim);                  // plan.cc
 Command add_redistribute(CLI::App& cpsim);          // redistribute.cc
 Command add_run(CLI::App& cpsim);                   // run.cc
+Command add_mutate(CLI::App& cpsim);                // mutate.cc
 Command add_estimate(CLI::App& cpsim);              // estimate.cc
 Command add_validate(CLI::App& cpsim);              // validate.cc
 Command add_calibrate(CLI::App& cpsim);             // calibrate.cc

@@ -138,6 +138,7 @@ int main(int argc, char** argv) {
   commands.push_back(add_verify_redistribute(*verify));
   commands.push_back(add_fuzz(cpsim));
   commands.push_back(add_replay(cpsim));
+  commands.push_back(add_mutate(cpsim));
   for (Command& command : add_trace(cpsim)) commands.push_back(std::move(command));
   commands.push_back(add_help(cpsim));
   try {

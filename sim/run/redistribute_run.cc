@@ -28,6 +28,14 @@ std::int64_t most_padding(std::span<const Plan> plans) {
   return most;
 }
 
+// As the cost model counts: records give an all_reduce its buffer for each peer.
+std::int64_t wire_bytes_of(const OpRecord& record) {
+  std::int64_t bytes = 0;
+  for (const std::int64_t from_peer : record.received) bytes += from_peer;
+  const auto n = static_cast<std::int64_t>(record.group.ranks.size());
+  return record.operation == "all_reduce" && n > 1 ? 2 * bytes / n : bytes;
+}
+
 class Run {
  public:
   Run(const Redistribution& redistribution, std::span<const Plan> plans,
@@ -89,7 +97,7 @@ class Run {
   void check_plans() {
     if (options_.check_plans) {
       CheckLimits limits;
-      limits.peak_bytes = redistribution_.peak_bytes + most_padding(plans_);
+      limits.peak_bytes = peak_limit_bytes(redistribution_, plans_);
       check(plans_, limits);
     }
     if (options_.compare_digests) require_equal_plans(plans_);
@@ -116,24 +124,13 @@ class Run {
     if (const auto difference = first_difference(traces, traces)) {
       throw CheckFailure(str("what happened is not what the plan asked for: ", *difference));
     }
-    for (const RankTrace& trace : traces) {
-      for (const OpRecord& record : trace.observed) result_.wire_bytes += wire_bytes(record);
-    }
-    std::int64_t planned = 0;
-    for (const RedistributionStep& step : redistribution_.steps) planned += step.wire_bytes_received_total;
+    result_.wire_bytes = wire_bytes(traces);
+    const std::int64_t planned = planned_wire_bytes(redistribution_);
     if (result_.wire_bytes != planned) {
       throw LedgerFailure(str("the ranks received ", result_.wire_bytes, " bytes, where the planner counted ",
                               planned, " (", placements_to_string(source_), " -> ",
                               placements_to_string(target_), ")"));
     }
-  }
-
-  // As the cost model counts: records give an all_reduce its buffer for each peer.
-  static std::int64_t wire_bytes(const OpRecord& record) {
-    std::int64_t bytes = 0;
-    for (const std::int64_t from_peer : record.received) bytes += from_peer;
-    const auto n = static_cast<std::int64_t>(record.group.ranks.size());
-    return record.operation == "all_reduce" && n > 1 ? 2 * bytes / n : bytes;
   }
 
   // Of partners that hold contributions to the same elements the first one compares their combination.
@@ -229,6 +226,24 @@ std::int64_t run_memory_bytes(const Redistribution& redistribution) {
   }
   bytes += static_cast<double>(ranks.size()) * static_cast<double>(temporaries + kThreadBytes);
   return static_cast<std::int64_t>(std::min(bytes, 9e18));
+}
+
+std::int64_t peak_limit_bytes(const Redistribution& redistribution, std::span<const Plan> plans) {
+  return redistribution.peak_bytes + most_padding(plans);
+}
+
+std::int64_t planned_wire_bytes(const Redistribution& redistribution) {
+  std::int64_t bytes = 0;
+  for (const RedistributionStep& step : redistribution.steps) bytes += step.wire_bytes_received_total;
+  return bytes;
+}
+
+std::int64_t wire_bytes(std::span<const RankTrace> traces) {
+  std::int64_t bytes = 0;
+  for (const RankTrace& trace : traces) {
+    for (const OpRecord& record : trace.observed) bytes += wire_bytes_of(record);
+  }
+  return bytes;
 }
 
 RedistributeRun run_redistribution(const Redistribution& redistribution,

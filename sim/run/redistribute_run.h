@@ -74,4 +74,11 @@ RedistributeRun run_redistribution(const Redistribution& redistribution,
 RedistributeRun run_redistribution(const Redistribution& redistribution, std::span<const Plan> plans,
                                    const RedistributeRunOptions& options = {});
 
+// What a run holds plans to, for whoever runs plans in another way: the peak of any rank (the redistribution's, and less than one
+// alignment of the plans' target for each temporary), and the bytes on the wire that all ranks receive, as the planner counts
+// them and as the records of a trace show them.
+std::int64_t peak_limit_bytes(const Redistribution& redistribution, std::span<const Plan> plans);
+std::int64_t planned_wire_bytes(const Redistribution& redistribution);
+std::int64_t wire_bytes(std::span<const RankTrace> traces);
+
 }  // namespace cp::sim
