@@ -4,6 +4,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
+#include "shared/mesh/mesh.h"
 #include "sim/fuzz/judge.h"
 
 namespace cp::sim {
@@ -27,11 +28,27 @@ proto::Order any_order(Numbers& numbers, const Swarm& swarm) {
   order.set_kind(swarm.choose<proto::Order::Kind>(numbers, {{"order.parallel", proto::Order::parallel},
                                                             {"order.round_robin", proto::Order::round_robin},
                                                             {"order.random", proto::Order::random},
-                                                            {"order.pct", proto::Order::pct}}));
+                                                            {"order.pct", proto::Order::pct},
+                                                            {"order.exhaustive", proto::Order::exhaustive}}));
   if (order.kind() == proto::Order::pct) order.set_depth(static_cast<int>(numbers.in(2, 3)));
   if (order.kind() == proto::Order::pct || order.kind() == proto::Order::random)
     order.set_seed(numbers.next() % 1000);
   return order;
+}
+
+// One fault of any kind, of any of the first ranks. Where the plans have no such place nothing goes wrong.
+void add_fault(Numbers& numbers, const Swarm& swarm, const std::string& mesh_text, proto::FuzzCase& drawn) {
+  const Mesh mesh = Mesh::parse(mesh_text);
+  if (mesh.size() < 2 || mesh.size() > 16) return;
+  proto::Fault& fault = *drawn.add_faults();
+  fault.set_kind(static_cast<proto::Fault::Kind>(swarm.choose<int>(
+      numbers, {{"delay", 1},      {"reorder", 2},  {"duplicate", 3},  {"drop", 4},   {"corrupt", 5},         {"truncate", 6},
+                {"slow_rank", 7},  {"dead_rank", 8}, {"skip", 9},      {"repeat", 10}, {"swap", 11},           {"other_reduction", 12},
+                {"other_root", 13}, {"other_dtype", 14}, {"other_split", 15}, {"other_group", 16}, {"other_plan", 17}})));
+  fault.set_rank(mesh.ranks()[numbers.below(static_cast<std::size_t>(mesh.size()))]);
+  fault.set_peer(mesh.ranks()[numbers.below(static_cast<std::size_t>(mesh.size()))]);
+  fault.set_collective(static_cast<int>(numbers.in(0, 3)));
+  fault.set_amount(numbers.in(0, 40));
 }
 
 }  // namespace
@@ -64,6 +81,10 @@ proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t n
       break;
   }
   *drawn.mutable_order() = any_order(numbers, swarm);
+  if (swarm.take(numbers, "faults") && numbers.one_in(2)) {
+    add_fault(numbers, swarm, drawn.has_attention() ? drawn.attention().mesh() : drawn.redistribute().mesh(), drawn);
+    if (!drawn.faults().empty()) return drawn;
+  }
   // One law of all each time: many cases with one are worth more than few with all.
   drawn.add_laws(std::string(numbers.of(laws_of(drawn.job_case()))));
   return drawn;

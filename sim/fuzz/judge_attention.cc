@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "shared/plan/check.h"
+#include "sim/faults/fault_verdict.h"
+#include "sim/fuzz/conditions.h"
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/laws.h"
 #include "sim/run/attention_run.h"
@@ -50,6 +52,34 @@ void require_holds(const AttentionRun& run, const Trial& trial) {
   }
 }
 
+struct Passes {
+  const std::vector<Plan>&forward, &backward;
+};
+
+// A fault is tolerated, or reported with whoever did it.
+void run_with_faults(const AttentionRequest& request, const AttentionTestData& data, const Passes& passes, Trial& trial) {
+  FaultRunOptions options;
+  options.seed = data.seed();
+  const std::vector<InjectedFault> faults = faults_of(trial.fuzz_case());
+  const FaultVerdict verdict = judge_attention(data, request, passes.forward, passes.backward, faults, options);
+  trial.require(verdict.holds(), "fault", name(verdict.kind), ": ", to_string(faults.front()), ": ", verdict.message);
+  trial.hasher().add(name(verdict.kind));
+}
+
+// Sums are added up in the order of the plan, whatever the order of the ranks: results have the same bits.
+void explore(const std::function<AttentionRun(const AttentionRunOptions&)>& run, AttentionRunOptions options, const Trial& trial) {
+  explore_all_orders(
+      [&](const BatonOrder& order) {
+        options.order = order;
+        const AttentionRun it = run(options);
+        Hasher hasher;
+        for (const auto* values : {&it.results.out, &it.results.lse, &it.results.dq, &it.results.dk, &it.results.dv})
+          hasher.add(std::as_bytes(std::span(*values)));
+        return to_string(hasher.digest());
+      },
+      trial);
+}
+
 }  // namespace
 
 void judge_attention(const proto::Attention& job, Trial& trial) {
@@ -68,8 +98,10 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   const auto plans = [&](AttentionPass pass) {
     return trial.property("planning", [&] { return attention_plans(request, pass, parsed.target); });
   };
-  const std::vector<Plan> forward = plans(AttentionPass::forward);
-  const std::vector<Plan> backward = parsed.backward ? plans(AttentionPass::backward) : std::vector<Plan>();
+  std::vector<Plan> forward = plans(AttentionPass::forward);
+  std::vector<Plan> backward = parsed.backward ? plans(AttentionPass::backward) : std::vector<Plan>();
+  plant(trial.fuzz_case(), false, forward);
+  plant(trial.fuzz_case(), true, backward);
   for (const std::vector<Plan>* pass : {&forward, &backward}) {
     for (const Plan& plan : *pass) trial.hasher().add(digest(plan));
   }
@@ -79,11 +111,20 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   options.target = parsed.target;
   options.seed = parsed.seed;
   options.keep_results = true;
-  if (trial.fuzz_case().order().kind() != proto::Order::parallel) options.schedule = Schedule::baton;
-  const AttentionRun run =
-      trial.property("run", [&] { return run_attention(data, request, forward, backward, options); });
+  const RunOrder order = run_order(trial.fuzz_case().order(), backward.empty() ? forward : backward);
+  options.schedule = order.schedule;
+  options.order = order.order;
+  options.seed = parsed.seed + order.seed;
+  if (!trial.fuzz_case().faults().empty()) return run_with_faults(request, data, {forward, backward}, trial);
+  const auto run_once = [&](const AttentionRunOptions& how) { return run_attention(data, request, forward, backward, how); };
+  const AttentionRun run = trial.property("run", [&] { return run_once(options); });
   trial.ran();
   trial.add(run.traces);
+  if (wants_all_orders(trial.fuzz_case().order(), forward)) explore(run_once, options, trial);
+  if (trial.asks("progress")) {
+    check_progress_rules(forward, trial);
+    if (!backward.empty()) check_progress_rules(backward, trial);
+  }
   require_holds(run, trial);
   check_attention_laws(request, data, {forward, backward, options, run}, trial);
 }

@@ -8,6 +8,8 @@
 #include "shared/plan/plan_text.h"
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/scaled.h"
+#include "sim/faults/fault_verdict.h"
+#include "sim/fuzz/conditions.h"
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/laws.h"
 #include "sim/run/redistribute_run.h"
@@ -185,14 +187,43 @@ void check_memory(const Redistribution& planned, const std::vector<Plan>& plans,
 }
 
 RedistributeRunOptions run_options(const RedistributeRequest& request, const Gradient& gradient,
-                                   const Trial& trial) {
+                                   std::span<const Plan> plans, const Trial& trial) {
   RedistributeRunOptions options;
-  options.seed = request.seed;
   options.scale = gradient.scale;
   options.target = request.device_target;
   options.digests = true;
-  if (trial.fuzz_case().order().kind() != proto::Order::parallel) options.schedule = Schedule::baton;
+  const RunOrder order = run_order(trial.fuzz_case().order(), plans);
+  options.schedule = order.schedule;
+  options.order = order.order;
+  options.seed = request.seed + order.seed;
   return options;
+}
+
+// What was seen of a run, so that runs can be compared.
+std::string seen(const std::vector<RankTrace>& traces) {
+  Hasher hasher;
+  for (const RankTrace& trace : traces) {
+    for (const auto& [stream, records] : records_by_stream(trace.observed, true)) {
+      for (const OpRecord* record : records) hasher.add(to_string(*record));
+    }
+    for (const auto& [name, digest] : trace.digests) hasher.add(name).add(digest);
+  }
+  return to_string(hasher.digest());
+}
+
+// A fault is tolerated, or reported with whoever did it.
+void run_with_faults(const RedistributeRequest& request, const Gradient& gradient, const std::vector<Plan>& plans, Trial& trial) {
+  FaultRunOptions options;
+  options.seed = request.seed;
+  options.scale = gradient.scale;
+  const std::vector<InjectedFault> faults = faults_of(trial.fuzz_case());
+  // What another program would do: the way back, where there is one.
+  std::vector<Plan> others;
+  if (!is_partial(gradient.redistribution.source))
+    others = lower_all(plan_redistribution(gradient.redistribution.target, gradient.redistribution.source));
+  const FaultVerdict verdict = judge_redistribution(gradient.redistribution, plans, faults, options, others);
+  trial.require(verdict.holds(), "fault", name(verdict.kind), ": ", to_string(faults.front()), ": ", verdict.message);
+  trial.hasher().add(name(verdict.kind));
 }
 
 void run_small(const RedistributeRequest& request, const Gradient& gradient, Trial& trial) {
@@ -200,18 +231,28 @@ void run_small(const RedistributeRequest& request, const Gradient& gradient, Tri
   const std::vector<Plan> plain = trial.property("lowering", [&] { return lower_all(planned); });
   check_memory(planned, plain, trial);
   const bool differs = gradient.scale != 1 || request.device_target != host_target();
-  const std::vector<Plan> plans = !differs ? plain : trial.property("lowering", [&] {
+  std::vector<Plan> plans = !differs ? plain : trial.property("lowering", [&] {
     return lower_all_scaled(planned, gradient.scale, request.device_target);
   });
+  plant(trial.fuzz_case(), false, plans);
   for (const Plan& plan : plans) trial.hasher().add(digest(plan));
   if (!fits_a_run(planned)) {
     trial.property("plan check", [&] { check(plans); });
     return;
   }
-  trial.property("run", [&] {
-    const RedistributeRun run = run_redistribution(planned, plans, run_options(request, gradient, trial));
-    trial.add(run.traces);
-  });
+  if (!trial.fuzz_case().faults().empty()) return run_with_faults(request, gradient, plans, trial);
+  const auto run = [&](const RedistributeRunOptions& options) { return run_redistribution(planned, plans, options); };
+  RedistributeRunOptions options = run_options(request, gradient, plans, trial);
+  trial.property("run", [&] { trial.add(run(options).traces); });
+  if (wants_all_orders(trial.fuzz_case().order(), plans)) {
+    explore_all_orders(
+        [&](const BatonOrder& order) {
+          options.order = order;
+          return seen(run(options).traces);
+        },
+        trial);
+  }
+  if (trial.asks("progress")) check_progress_rules(plans, trial);
   trial.ran();
 }
 
@@ -252,7 +293,7 @@ void judge_redistribution(const proto::Redistribute& job, Trial& trial) {
     run_small(request, gradient, trial);
   else
     lower_some(planned, trial);
-  check_redistribution_laws(request, gradient, trial);
+  if (trial.fuzz_case().faults().empty()) check_redistribution_laws(request, gradient, trial);
 }
 
 }  // namespace cp::sim

@@ -1,0 +1,76 @@
+#include "sim/fuzz/conditions.h"
+
+#include "sim/fabric/explore_orders.h"
+#include "sim/mutate/plan_mutations.h"
+#include "sim/progress/progress.h"
+
+namespace cp::sim {
+namespace {
+
+// Of one case; most have one order that matters, and one edge that is missing shows within a few.
+constexpr std::int64_t kMostOrders = 100;
+constexpr int kMostExploredRanks = 3;
+// Beyond, a run is not taken to come to its end: a hundred times what the largest case takes.
+constexpr std::int64_t kMostTurns = 10'000'000;
+
+}  // namespace
+
+RunOrder run_order(const proto::Order& order, std::span<const Plan> plans) {
+  RunOrder result;
+  result.seed = order.seed();
+  result.order.most_turns = kMostTurns;
+  switch (order.kind()) {
+    case proto::Order::round_robin:
+      result.order.kind = BatonOrder::Kind::round_robin;
+      break;
+    case proto::Order::pct:
+      result.order.kind = BatonOrder::Kind::pct;
+      result.order.depth = std::max(1, order.depth());
+      result.order.expected_turns = expected_turns(plans);
+      break;
+    case proto::Order::random:
+    case proto::Order::exhaustive:
+      result.order.kind = BatonOrder::Kind::random;
+      break;
+    default:
+      return {};
+  }
+  result.schedule = Schedule::baton;
+  return result;
+}
+
+bool wants_all_orders(const proto::Order& order, std::span<const Plan> plans) {
+  return order.kind() == proto::Order::exhaustive && static_cast<int>(plans.size()) <= kMostExploredRanks;
+}
+
+void explore_all_orders(const std::function<std::string(const BatonOrder&)>& run, const Trial& trial) {
+  const OrdersReport report = trial.property("orders", [&] { return explore_orders(run, {.orders = kMostOrders}); });
+  trial.require(!report.different, "orders", to_string(report));
+}
+
+std::vector<InjectedFault> faults_of(const proto::FuzzCase& fuzz_case) {
+  std::vector<InjectedFault> faults;
+  for (const proto::Fault& fault : fuzz_case.faults()) {
+    if (fault.kind() < 0 || fault.kind() >= kNumFaultKinds) throw InvalidInput(str("fault ", fault.kind(), " is unknown"));
+    faults.push_back({static_cast<FaultKind>(fault.kind()), fault.rank(), fault.peer(), fault.collective(), fault.amount()});
+  }
+  return faults;
+}
+
+void plant(const proto::FuzzCase& fuzz_case, bool backward, std::vector<Plan>& plans) {
+  if (!fuzz_case.has_mutation() || fuzz_case.mutation().backward() != backward) return;
+  const proto::PlanMutation& mutation = fuzz_case.mutation();
+  if (mutation.place() < 0) throw InvalidInput(str("mutation place ", mutation.place(), " is negative; count from 0"));
+  if (!mutate(plans, parse_mutation_kind(mutation.kind()), mutation.place(), mutation.seed())) {
+    throw InvalidInput(str("the plans of the case have no place for the mutation ", mutation.kind(), "; use another one"));
+  }
+}
+
+void check_progress_rules(std::span<const Plan> plans, const Trial& trial) {
+  for (const ProgressRules& rules : all_rules()) {
+    const ProgressReport report = trial.property("progress", [&] { return explore_progress(plans, rules); });
+    trial.require(report.ends == Ends::in_all_orders || report.ends == Ends::unknown, "progress", to_string(report));
+  }
+}
+
+}  // namespace cp::sim
