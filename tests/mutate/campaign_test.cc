@@ -1,6 +1,7 @@
 // Many mutants: every operator is caught, what survives is kept as a case, and none of it depends on the threads.
 #include "sim/mutate/campaign.h"
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 
@@ -62,6 +63,8 @@ TEST(MutateCampaign, DoesNotDependOnTheThreads) {
   const MutateResult one = run_mutants(alone), three = run_mutants(together);
   EXPECT_EQ(one.listed, three.listed);
   EXPECT_THAT(one.listed, SizeIs(400));
+  // Each set of plans is another one.
+  EXPECT_FALSE(std::equal(one.listed.begin(), one.listed.begin() + 20, one.listed.begin() + 20));
   EXPECT_NE(one.listed, run_mutants([&] {
                           MutateOptions other = alone;
                           other.seed = 12;
