@@ -6,25 +6,47 @@
 
 namespace cp::sim {
 
-BatonScheduler::BatonScheduler(int world_size, std::uint64_t seed, std::vector<Turn>* log)
+BatonScheduler::BatonScheduler(int world_size, std::uint64_t seed, const BatonOrder& order,
+                               std::vector<Turn>* log)
     : Scheduler(world_size),
       generator_(seed),
+      most_turns_(order.most_turns),
       log_(log),
-      words_(std::make_unique<RankWord[]>(static_cast<std::size_t>(world_size))) {}
+      words_(std::make_unique<RankWord[]>(static_cast<std::size_t>(world_size))) {
+  if (most_turns_ < 0)
+    throw InvalidInput(str("a run of at most ", most_turns_, " turns; use 0 for any number"));
+  for (const Rank rank : order.slow_ranks) {
+    if (rank < 0 || rank >= world_size) {
+      throw InvalidInput(str("rank ", rank, " is to be slow; the fabric has ranks 0 to ", world_size - 1));
+    }
+    slow_.resize(static_cast<std::size_t>(world_size));
+    slow_[static_cast<std::size_t>(rank)] = true;
+  }
+}
 
-// splitmix64: the same numbers in every standard library, unlike the distributions of <random>.
-std::size_t BatonScheduler::draw(std::size_t count) {
-  generator_ += 0x9e3779b97f4a7c15;
-  std::uint64_t z = generator_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return static_cast<std::size_t>((z ^ (z >> 31)) % count);
+// Any of the ready ranks; a slow one where there is no other.
+std::size_t BatonScheduler::draw_ready() {
+  const auto slow = std::count_if(ready_.begin(), ready_.end(), [&](Rank rank) { return is_slow(rank); });
+  const std::size_t others = ready_.size() - static_cast<std::size_t>(slow);
+  if (slow == 0 || others == 0) return generator_.below(ready_.size());
+  std::size_t left = generator_.below(others), index = 0;
+  while (is_slow(ready_[index]) || left-- > 0) ++index;
+  return index;
+}
+
+void BatonScheduler::count_turn(const Turn& turn) {
+  if (log_ != nullptr) log_->push_back(turn);
+  ++turns_;
+  if (most_turns_ == 0 || turns_ <= most_turns_) return;
+  throw Stall(str("rank ", turn.rank, " takes turn ", turns_, " of a run that may take ", most_turns_,
+                  ": either its ranks go on without an end, or most_turns is too small for it"));
 }
 
 void BatonScheduler::begin_run() {
   set_cancelled(false);
   states_.assign(static_cast<std::size_t>(world_size()), State::waiting);
   ready_.clear();
+  turns_ = 0;
   for (Rank rank = 0; rank < world_size(); ++rank) {
     words_[static_cast<std::size_t>(rank)].baton = 0;
     make_ready(rank);
@@ -45,19 +67,24 @@ void BatonScheduler::pass_baton_to(Rank next) {
   futex_wake_one(baton);
 }
 
-void BatonScheduler::pass_baton() {
+Rank BatonScheduler::take_next() {
   CP_INVARIANT(!ready_.empty(), "the baton of the fabric has nowhere to go");
-  Rank& drawn = ready_[draw(ready_.size())];
+  Rank& drawn = ready_[draw_ready()];
   const Rank next = drawn;
   drawn = ready_.back();
   ready_.pop_back();
-  pass_baton_to(next);
+  return next;
 }
 
 void BatonScheduler::make_ready(Rank rank) {
   State& state = states_[static_cast<std::size_t>(rank)];
   if (state != State::waiting) return;
   state = State::ready;
+  ready_.push_back(rank);
+}
+
+void BatonScheduler::set_ready(Rank rank) {
+  states_[static_cast<std::size_t>(rank)] = State::ready;
   ready_.push_back(rank);
 }
 
@@ -68,7 +95,9 @@ void BatonScheduler::sleep_until_ready(Rank rank) {
 }
 
 void BatonScheduler::pause(Rank rank) {
-  const std::size_t drawn = draw(ready_.size() + 1);
+  ready_.push_back(rank);
+  const std::size_t drawn = draw_ready();
+  ready_.pop_back();
   if (drawn == ready_.size()) return;  // the rank itself
   const Rank next = std::exchange(ready_[drawn], rank);
   states_[static_cast<std::size_t>(rank)] = State::ready;
@@ -77,8 +106,8 @@ void BatonScheduler::pause(Rank rank) {
 }
 
 StreamId BatonScheduler::choose(Rank rank, std::span<const StreamId> ready) {
-  const StreamId stream = ready[draw(ready.size())];
-  if (log_ != nullptr) log_->push_back({rank, stream});
+  const StreamId stream = ready[generator_.below(ready.size())];
+  count_turn({rank, stream});
   return stream;
 }
 

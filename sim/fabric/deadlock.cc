@@ -34,8 +34,10 @@ Link next_link(const RankWaits& rank, const Communicator* communicator) {
 
 std::string line(const Link& link) {
   if (link.wait == nullptr) return str("rank ", link.rank->rank, " has returned from its body");
+  const std::string iteration = link.wait->iteration > 0 ? str(", iteration ", link.wait->iteration) : "";
   return str(to_string(link.rank->rank, *link.wait),
-             link.held_up ? "" : ", and has not launched what is waited for");
+             link.held_up ? "" : ", and has not launched what is waited for", " [step ", link.wait->step,
+             iteration, "]");
 }
 
 Dissent blame(const std::vector<Link>& chain, bool is_cycle) {
@@ -84,8 +86,9 @@ DeadlockReport deadlock_report(std::span<const RankWaits> ranks) {
   if (is_cycle) chain.erase(chain.begin(), cycle);
 
   std::vector<std::string> lines;
-  lines.reserve(chain.size());
+  lines.reserve(chain.size() + 1);
   for (const Link& link : chain) lines.push_back(line(link));
+  lines.emplace_back("no order of ranks and streams could have ended, from the start on");
   std::vector<Rank> others;
   for (const RankWaits& rank : ranks) {
     const bool shown =

@@ -16,6 +16,8 @@ struct Wait {
   const Communicator* communicator = nullptr;
   std::int32_t index = 0;  // of the rank in the group
   std::string stream;      // name
+  StepId step = -1;        // of the rank's plan
+  std::int64_t iteration = 0;
   std::vector<const Communicator*>
       holds_up;  // groups whose next collective the rank issues only after this one
 };
@@ -37,7 +39,8 @@ struct DeadlockReport {
 };
 
 // `ranks`: all of the world, in order, none of which can go on. Shows the cycle, or the chain that ends at a rank which has returned or
-// never issues what others wait for, and who else waits.
+// never issues what others wait for, and who else waits. What a rank can do next stays possible until it does it, whatever the others do,
+// so that every order of ranks and streams comes to the same waits: the report says that too.
 DeadlockReport deadlock_report(std::span<const RankWaits> ranks);
 
 }  // namespace cp::sim

@@ -23,6 +23,7 @@
 #include "shared/plan/target.h"
 #include "shared/plan/trace.h"
 #include "shared/plan/transfer_check.h"
+#include "sim/fabric/baton_order.h"
 #include "sim/fabric/faults.h"
 
 namespace cp::sim {
@@ -30,13 +31,14 @@ namespace cp::sim {
 enum class Schedule : std::uint8_t {
   // All cores; the order in which ranks run is the machine's.
   parallel,
-  // One rank at a time; a seeded generator picks the next one, and which of its ready streams goes on: exactly repeatable.
+  // One rank at a time, in the order of FabricOptions::order: exactly repeatable.
   baton,
 };
 
 struct FabricOptions {
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;         // of the baton
+  BatonOrder order = {};          // of the baton
   bool record_traces = true;      // observed records, and the baton's turns; off for speed
   Target target = host_target();  // what the devices admit to have; less than all stands for a poorer library
   std::size_t stack_bytes = 524'288;       // of each rank's thread
@@ -50,13 +52,6 @@ using PeerLost = ErrorOf<ExitCode::peer_lost>;
 
 // What a cancelled rank's synchronize throws: "cancelled after an error on rank 3: ...".
 using Cancelled = ErrorOf<ExitCode::peer_lost>;
-
-// One turn of the baton: the rank went on with the work at the head of the stream.
-struct Turn {
-  Rank rank = 0;
-  StreamId stream = 0;
-  bool operator==(const Turn&) const = default;
-};
 
 class Fabric {
  public:
@@ -82,7 +77,7 @@ class Fabric {
   // Which of the options' faults have taken place, in their order.
   std::vector<bool> injected() const;
 
-  // The interleaving that the baton chose since the last clear of the traces.
+  // The interleaving that the baton chose since the last clear of the traces. Given again (BatonOrder::Kind::given), it is repeated.
   const std::vector<Turn>& turns() const;
 
  private:

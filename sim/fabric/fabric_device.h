@@ -23,7 +23,10 @@ namespace cp::sim {
 
 class FabricDevice final : public Device {
  public:
-  FabricDevice(World& world, Rank rank) : world_(world), rank_(rank), is_slow_(world.is_slow(rank)) {}
+  FabricDevice(World& world, Rank rank)
+      : world_(world),
+        rank_(rank),
+        yields_(world.is_slow(rank) && world.options().schedule == Schedule::parallel) {}
 
   Rank rank() const override { return rank_; }
   void prepare(const Plan& plan, const Bindings& bindings) override;
@@ -36,6 +39,10 @@ class FabricDevice final : public Device {
 
   bool idle() const { return queued_ == 0; }
   DeliveryLog& log() { return log_; }
+
+  // For schedulers that take every choice: nobody runs meanwhile. The stream's head is ready.
+  void ready_streams(std::vector<StreamId>& streams) const;
+  TurnDetails details(StreamId stream) const;
 
   // For the report of a deadlock: nobody runs meanwhile.
   RankWaits waits() const;
@@ -120,7 +127,7 @@ class FabricDevice final : public Device {
 
   World& world_;
   Rank rank_;
-  bool is_slow_;
+  bool yields_;
   const Plan* plan_ = nullptr;
   std::optional<HostMemory> memory_;
   std::vector<Membership> memberships_;  // by GroupId
@@ -128,6 +135,7 @@ class FabricDevice final : public Device {
   std::deque<Stream> streams_;    // by StreamId; those of earlier plans stay, so that events do
   std::int64_t queued_ = 0;       // items on all streams
   std::int64_t collectives_ = 0;  // launched so far (faults.h)
+  std::int64_t batch_ = 0;        // synchronize() calls so far
   DeliveryLog log_;
   // Scratch, kept to spare allocations.
   std::vector<StreamId> ready_;

@@ -20,8 +20,16 @@ namespace {
 // A member's part that is worth a second meeting: copying this much takes about as long as one wake-up.
 constexpr std::int64_t kWorthwhilePartBytes = 16'384;
 
-// How often a slow rank lets others go on before each of its steps: more than what is left to do in any small plan.
-constexpr int kSlowTurns = 32;
+// How often a slow rank yields its processor before each of its steps, where no baton keeps it back.
+constexpr int kSlowYields = 32;
+
+// -1: a step that is not in the plan, which a body has launched itself.
+StepId step_id(const Plan& plan, const Step* step) {
+  for (const StepRef& ref : steps_of(plan)) {
+    if (ref.step == step) return ref.id;
+  }
+  return -1;
+}
 
 }  // namespace
 
@@ -38,6 +46,7 @@ void FabricDevice::synchronize() {
     abandon();
     throw;
   }
+  ++batch_;
 }
 
 void FabricDevice::run_queues() {
@@ -49,8 +58,9 @@ void FabricDevice::run_queues() {
     if (ready_.empty()) {
       wait_for_others();
     } else {
-      if (is_slow_) let_others_go_on();
-      run_head(scheduler.choose(rank_, ready_));
+      if (yields_) let_others_go_on();
+      const StreamId stream = scheduler.choose(rank_, ready_);
+      if (!scheduler.cancelled()) run_head(stream);
     }
     scheduler.pause(rank_);
   }
@@ -208,10 +218,7 @@ void FabricDevice::compare_payloads(Communicator& communicator, std::int32_t ind
 // ---- faults of ranks ------------------------------------------------------------------------------------------------
 
 void FabricDevice::let_others_go_on() {
-  for (int turn = 0; turn < kSlowTurns; ++turn) {
-    sched_yield();
-    world_.scheduler().pause(rank_);
-  }
+  for (int i = 0; i < kSlowYields; ++i) sched_yield();
 }
 
 void FabricDevice::die_before(const Collective& collective, const Item& item) {
@@ -266,9 +273,12 @@ RankWaits FabricDevice::waits() const {
     const Stream& stream = streams_[id];
     if (stream.phase == Phase::none) continue;
     wait_of[id] = result.waits.size();
+    const Item& item = stream.items[stream.head];
     result.waits.push_back({.communicator = stream.ticket.communicator,
                             .index = stream.index,
                             .stream = plan_->streams[id],
+                            .step = step_id(*plan_, item.step),
+                            .iteration = item.iteration,
                             .holds_up = {}});
   }
   for (std::size_t id = 0; id < streams_.size(); ++id) {

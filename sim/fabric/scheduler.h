@@ -8,12 +8,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "sim/fabric/communicator.h"
 #include "sim/fabric/fabric.h"
+#include "sim/fabric/turn_choosers.h"
 
 namespace cp::sim {
 
@@ -98,11 +100,18 @@ class ParallelScheduler final : public Scheduler {
   std::unique_ptr<RankWord[]> words_;
 };
 
+// What a scheduler that takes every choice itself asks about the ranks, while none of them runs.
+class RankInspector : public TurnInspector {
+ public:
+  // The streams whose heads are ready, ascending.
+  virtual void ready_streams(Rank rank, std::vector<StreamId>& streams) const = 0;
+};
+
 // One rank at a time. Whoever holds the baton passes it to a rank drawn from those that could run; all other
 // state is touched by the holder alone, so that equal seeds give equal runs.
-class BatonScheduler final : public Scheduler {
+class BatonScheduler : public Scheduler {
  public:
-  BatonScheduler(int world_size, std::uint64_t seed, std::vector<Turn>* log);
+  BatonScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, std::vector<Turn>* log);
 
   void begin_run() override;
   void enter(Rank rank) override { await_baton(rank); }
@@ -115,24 +124,74 @@ class BatonScheduler final : public Scheduler {
   void release(Ticket ticket) override;
   void cancel(std::span<const std::unique_ptr<Communicator>> communicators) override;
 
- private:
+ protected:
   enum class State : std::uint8_t { ready, holder, waiting, finished };
+
+  // Takes the next holder, one of the ready ranks, out of them.
+  virtual Rank take_next();
+  void await_baton(Rank rank);
+  void pass_baton_to(Rank next);
+  void make_ready(Rank rank);
+  // Who holds the baton becomes one of the ready ranks, and the other way round.
+  void set_ready(Rank rank);
+  void set_holder(Rank rank) { states_[static_cast<std::size_t>(rank)] = State::holder; }
+  bool is_slow(Rank rank) const { return !slow_.empty() && slow_[static_cast<std::size_t>(rank)]; }
+  std::vector<Rank>& ready() { return ready_; }
+  // The rank takes the turn. Throws Stall when the run has taken too many.
+  void count_turn(const Turn& turn);
+
+ private:
   struct alignas(64) RankWord {
     FutexWord baton{0};
   };
 
-  std::size_t draw(std::size_t count);  // uniform in [0, count)
-  void await_baton(Rank rank);
-  void pass_baton();  // to a ready rank
-  void pass_baton_to(Rank next);
-  void make_ready(Rank rank);
+  std::size_t draw_ready();  // an index into ready_
+  void pass_baton() { pass_baton_to(take_next()); }
   void sleep_until_ready(Rank rank);
 
-  std::uint64_t generator_;
+  TurnGenerator generator_;
+  std::vector<bool> slow_;  // by rank; empty: none
+  std::int64_t most_turns_, turns_ = 0;
   std::vector<Turn>* log_;  // null: none is kept
   std::vector<State> states_;
   std::vector<Rank> ready_;
   std::unique_ptr<RankWord[]> words_;
+};
+
+// One rank at a time, and each turn chosen from all that could be taken. A rank that has the choice between its streams stops there
+// until the choice falls on it; ranks that are on their way to such a choice, or to a wait, go first.
+class TurnScheduler final : public BatonScheduler {
+ public:
+  // `inspector` outlives the scheduler.
+  TurnScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, const RankInspector& inspector,
+                std::vector<Turn>* log);
+
+  void begin_run() override;
+  void pause(Rank rank) override;
+  StreamId choose(Rank rank, std::span<const StreamId> ready) override;
+  Progress wait(Rank rank, std::span<const Ticket> tickets) override;
+
+ private:
+  // Where a rank that does not hold the baton sleeps.
+  enum class Place : std::uint8_t {
+    on_its_way,  // to a choice, a wait or its end
+    choice,
+    paused,  // again, without having taken a turn: it wants others to go on, and does so itself when they cannot
+  };
+
+  Rank take_next() override;
+  Rank least_ready(Place place);  // -1: none
+  void give_way(Rank rank, Place place);
+  Turn decide();
+
+  const RankInspector& inspector_;
+  std::shared_ptr<TurnChooser> chooser_;
+  std::vector<Place> places_;  // by rank
+  std::vector<bool> paused_;   // by rank: since its last turn
+  StreamId decided_ = -1;      // of the rank that was given the baton at its choice
+  std::exception_ptr error_;   // of the chooser, for that rank to throw
+  std::vector<Turn> turns_;
+  std::vector<StreamId> streams_;
 };
 
 }  // namespace cp::sim

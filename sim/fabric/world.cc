@@ -12,9 +12,22 @@
 namespace cp::sim {
 namespace {
 
-std::unique_ptr<Scheduler> make_scheduler(int size, const FabricOptions& options, std::vector<Turn>* log) {
+// The baton's order knows those that a fault makes slow.
+FabricOptions with_slow_ranks(FabricOptions options, int size) {
+  for (const InjectedFault& fault : options.faults) {
+    if (fault.kind == FaultKind::slow_rank && fault.rank >= 0 && fault.rank < size)
+      options.order.slow_ranks.push_back(fault.rank);
+  }
+  return options;
+}
+
+std::unique_ptr<Scheduler> make_scheduler(int size, const FabricOptions& options,
+                                          const RankInspector& inspector, std::vector<Turn>* log) {
   if (options.schedule == Schedule::parallel) return std::make_unique<ParallelScheduler>(size);
-  return std::make_unique<BatonScheduler>(size, options.seed, options.record_traces ? log : nullptr);
+  if (!options.record_traces) log = nullptr;
+  if (options.order.kind == BatonOrder::Kind::random)
+    return std::make_unique<BatonScheduler>(size, options.seed, options.order, log);
+  return std::make_unique<TurnScheduler>(size, options.seed, options.order, inspector, log);
 }
 
 void validate(const Group& group, int world_size) {
@@ -50,9 +63,9 @@ std::size_t GroupHash::operator()(const Group& group) const {
 }
 
 World::World(int size, FabricOptions options)
-    : options_(std::move(options)),
+    : options_(with_slow_ranks(std::move(options), size)),
       target_is_restricted_(options_.target != host_target()),
-      scheduler_(make_scheduler(size, options_, &turns_)) {
+      scheduler_(make_scheduler(size, options_, *this, &turns_)) {
   by_rank_.resize(static_cast<std::size_t>(size));
   programs_.resize(static_cast<std::size_t>(size));
   injected_.resize(options_.faults.size());
@@ -60,6 +73,13 @@ World::World(int size, FabricOptions options)
 }
 
 World::~World() = default;
+
+void World::ready_streams(Rank rank, std::vector<StreamId>& streams) const {
+  devices_[static_cast<std::size_t>(rank)]->ready_streams(streams);
+}
+TurnDetails World::details(const Turn& turn) const {
+  return devices_[static_cast<std::size_t>(turn.rank)]->details(turn.stream);
+}
 
 Communicator& World::communicator(const Group& group) {
   const std::lock_guard lock(mutex_);

@@ -30,10 +30,10 @@ struct GroupHash {
   std::size_t operator()(const Group& group) const;
 };
 
-class World {
+class World final : private RankInspector {
  public:
   World(int size, FabricOptions options);
-  ~World();
+  ~World() override;
 
   int size() const { return static_cast<int>(devices_.size()); }
   const FabricOptions& options() const { return options_; }
@@ -86,6 +86,8 @@ class World {
     std::string text;  // "" or "...; "
   };
   Blame blame(const Dissent& evidence, const DeadlockReport* deadlock) const;
+  void ready_streams(Rank rank, std::vector<StreamId>& streams) const override;
+  TurnDetails details(const Turn& turn) const override;
 
   FabricOptions options_;
   bool target_is_restricted_;

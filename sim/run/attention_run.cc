@@ -30,6 +30,7 @@ class Runner {
         fabric_(*std::max_element(request.ranks.begin(), request.ranks.end()) + 1,
                 {.schedule = options.schedule,
                  .seed = options.seed,
+                 .order = options.order,
                  .faults = options.faults,
                  .checksums = options.checksums}),
         buffers_(static_cast<std::size_t>(fabric_.world_size())) {}

@@ -31,6 +31,7 @@ struct AttentionRunOptions {
   Target target = host_target();
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;                          // of the baton
+  BatonOrder order = {};                           // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse ranks that together need more
   // As those of RedistributeRunOptions (redistribute_run.h). A transfer that is not what was sent throws; without check_plans the plans'
   // ledgers of cells and bytes are not kept.

@@ -40,6 +40,7 @@ class Run {
         shards_(redistribution, options.seed, options.scale),
         fabric_(plans.back().self + 1, {.schedule = options.schedule,
                                         .seed = options.seed,
+                                        .order = options.order,
                                         .faults = options.faults,
                                         .checksums = options.checksums}),
         plan_of_(static_cast<std::size_t>(fabric_.world_size())),

@@ -29,6 +29,7 @@ using LedgerFailure = ErrorOf<ExitCode::ledger>;  // bytes that moved are not th
 struct RedistributeRunOptions {
   Schedule schedule = Schedule::parallel;
   std::uint64_t seed = 0;                          // of the data, and of the baton
+  BatonOrder order = {};                           // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse what needs more
   Target target = host_target();
   // What goes wrong in the machine (sim/fabric/faults.h), and what looks for it: a transfer that is not what was sent is a CheckFailure

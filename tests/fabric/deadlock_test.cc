@@ -32,11 +32,12 @@ TEST_P(DeadlockReport, TwoGroupsInOppositeOrderAreACycle) {
     for (const char* group : {"both", rank == 0 ? "a" : "b", rank == 0 ? "b" : "a"})
       add_all_reduce(b, group, {0, 1});
   });
-  EXPECT_THAT(deadlock_of(fabric, plans),
-              AllOf(HasSubstr("the cycle"),
-                    HasSubstr("rank 0 waits in all_reduce #0 on a[0,1] (stream s) for rank 1"),
-                    HasSubstr("rank 1 waits in all_reduce #0 on b[0,1] (stream s) for rank 0"),
-                    Not(HasSubstr("has not launched"))));
+  EXPECT_THAT(
+      deadlock_of(fabric, plans),
+      AllOf(HasSubstr("the cycle"),
+            HasSubstr("rank 0 waits in all_reduce #0 on a[0,1] (stream s) for rank 1"),
+            HasSubstr("rank 1 waits in all_reduce #0 on b[0,1] (stream s) for rank 0 [step 1]"),
+            HasSubstr("no order of ranks and streams could have ended"), Not(HasSubstr("has not launched"))));
 }
 
 TEST_P(DeadlockReport, ACycleOfThreeAndWhoElseWaits) {
@@ -88,6 +89,43 @@ TEST_P(DeadlockReport, GroupsOfOneNameAndOtherRanksNeverMeet) {
   EXPECT_THAT(deadlock_of(fabric, plans), AllOf(HasSubstr("g[0,1,2]"), HasSubstr("other[2,")));
 }
 
+TEST_P(DeadlockReport, StepsAndIterationsAreNamed) {
+  Fabric fabric(2, GetParam());
+  const auto plans = plans_of(2, [](PlanBuilder& b, Rank rank) {
+    b.begin_repeat(5);
+    add_all_reduce(b, "both", {0, 1});
+    if (rank == 1) add_all_reduce(b, "own", {1});
+    b.end_repeat();
+    for (const char* group : {rank == 0 ? "a" : "b", rank == 0 ? "b" : "a"}) add_all_reduce(b, group, {0, 1});
+  });
+  EXPECT_THAT(deadlock_of(fabric, plans),
+              AllOf(HasSubstr("rank 0 waits in all_reduce #0 on a[0,1] (stream s) for rank 1 [step 1]"),
+                    HasSubstr("rank 1 waits in all_reduce #0 on b[0,1] (stream s) for rank 0 [step 2]")));
+  // In the third iteration each waits in the other group.
+  const auto repeated = plans_of(2, [](PlanBuilder& b, Rank rank) {
+    b.begin_repeat(2);
+    add_all_reduce(b, "a", {0, 1});
+    b.end_repeat();
+    b.begin_repeat(3);
+    add_all_reduce(b, "b", {0, 1});
+    b.end_repeat();
+    if (rank == 0) add_all_reduce(b, "b", {0, 1});
+    add_all_reduce(b, "a", {0, 1});
+    if (rank == 1) add_all_reduce(b, "b", {0, 1});
+  });
+  EXPECT_THAT(deadlock_of(fabric, repeated),
+              HasSubstr("rank 0 waits in all_reduce #3 on b[0,1] (stream s) for rank 1 [step 2]"));
+  const auto looping = plans_of(2, [](PlanBuilder& b, Rank rank) {
+    b.begin_repeat(rank == 0 ? 4 : 2);
+    add_all_reduce(b, "a", {0, 1});
+    b.end_repeat();
+    add_all_reduce(b, "b", {0, 1});
+  });
+  EXPECT_THAT(
+      deadlock_of(fabric, looping),
+      HasSubstr("rank 0 waits in all_reduce #2 on a[0,1] (stream s) for rank 1 [step 0, iteration 2]"));
+}
+
 TEST_P(DeadlockReport, OneIterationTooFew) {
   Fabric fabric(3, GetParam());
   const auto plans = plans_of(3, [](PlanBuilder& b, Rank rank) {
@@ -127,12 +165,20 @@ TEST_P(DeadlockReport, ARankThatReturnsIsNamed) {
   execute_all(fabric, plans);
 }
 
-FabricOptions baton(std::uint64_t seed) { return {.schedule = Schedule::baton, .seed = seed}; }
+FabricOptions baton(std::uint64_t seed, BatonOrder::Kind kind = BatonOrder::Kind::random) {
+  return {.schedule = Schedule::baton, .seed = seed, .order = {.kind = kind}};
+}
 std::string options_name(const testing::TestParamInfo<FabricOptions>& info) {
-  return info.param.schedule == Schedule::parallel ? "Parallel" : str("Baton", info.param.seed);
+  if (info.param.schedule == Schedule::parallel) return "Parallel";
+  const BatonOrder::Kind kind = info.param.order.kind;
+  if (kind == BatonOrder::Kind::random) return str("Baton", info.param.seed);
+  return kind == BatonOrder::Kind::pct ? str("Pct", info.param.seed) : "RoundRobin";
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DeadlockReport,
-                         testing::Values(FabricOptions{}, baton(1), baton(2), baton(3)), options_name);
+                         testing::Values(FabricOptions{}, baton(1), baton(2), baton(3),
+                                         baton(1, BatonOrder::Kind::pct), baton(2, BatonOrder::Kind::pct),
+                                         baton(0, BatonOrder::Kind::round_robin)),
+                         options_name);
 
 TEST(DeadlockReportTime, ARankThatReturnsIsReportedWhileOthersRun) {
   // Rank 2 runs until rank 0 has its error: were it reported only when nobody runs, this would never end.

@@ -176,6 +176,14 @@ State run_on(Fabric& fabric, const std::vector<Plan>& plans, State state) {
   return state;
 }
 
+BatonOrder another_order(std::uint64_t seed, int world_size) {
+  BatonOrder order{.kind = seed % 3 == 0 ? BatonOrder::Kind::round_robin : BatonOrder::Kind::pct,
+                   .depth = 1 + static_cast<int>(seed % 3),
+                   .expected_turns = 40};
+  if (seed % 5 == 0) order.slow_ranks = {static_cast<Rank>(seed % static_cast<std::uint64_t>(world_size))};
+  return order;
+}
+
 TEST(Interleaving, ThousandsOfProgramsGiveTheResultOfTheirOrder) {
   for (std::uint64_t seed = 0; seed < 1500; ++seed) {
     const Program program = random_program(seed);
@@ -187,6 +195,11 @@ TEST(Interleaving, ThousandsOfProgramsGiveTheResultOfTheirOrder) {
       ASSERT_EQ(run_on(parallel, plans, initial_state(program)), expected) << "parallel, seed " << seed;
       ASSERT_EQ(run_on(baton, plans, initial_state(program)), expected) << "baton, seed " << seed;
     }
+    if (seed % 3 != 0) continue;
+    Fabric ordered(
+        program.world_size,
+        {.schedule = Schedule::baton, .seed = seed, .order = another_order(seed / 3, program.world_size)});
+    ASSERT_EQ(run_on(ordered, plans, initial_state(program)), expected) << "another order, seed " << seed;
   }
 }
 
@@ -267,7 +280,9 @@ TEST(Interleaving, ADroppedCollectiveIsFoundInEveryInterleaving) {
     if (operation.kind == Operation::add || ranks_of(program, operation).size() < 2) continue;
     const auto plans = plans_for(program, dropped, ranks_of(program, operation).front());
     for (const FabricOptions& options :
-         {FabricOptions{}, FabricOptions{.schedule = Schedule::baton, .seed = seed}}) {
+         {FabricOptions{}, FabricOptions{.schedule = Schedule::baton, .seed = seed},
+          FabricOptions{
+              .schedule = Schedule::baton, .seed = seed, .order = another_order(seed, program.world_size)}}) {
       Fabric fabric(program.world_size, options);
       try {
         run_on(fabric, plans, initial_state(program));
