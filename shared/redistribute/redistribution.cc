@@ -220,7 +220,11 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
   }
   const double whole = 2 * static_cast<double>(request.shard_bytes);
   double thousandths = std::ceil(static_cast<double>(least) / whole * 1000);
-  while (std::floor(thousandths / 1000 * whole) < static_cast<double>(least)) ++thousandths;  // 0.58 * 100
+  const auto limit = [&] { return std::floor(thousandths / 1000 * whole); };
+  while (limit() < static_cast<double>(least)) ++thousandths;  // 0.58 * 100
+  // What is named is to work: a search that does not try all may miss at a limit what it found at a looser one.
+  for (request.temporary_limit = limit(); !request.solve(kNoLimit); request.temporary_limit = limit())
+    thousandths = std::max(thousandths + 1, std::ceil(thousandths * 1.05));
   throw Infeasible(str("no redistribution from ", placements_to_string(source), " to ",
                        placements_to_string(target),
                        " keeps its temporaries within max_memory_factor=", options.max_memory_factor,

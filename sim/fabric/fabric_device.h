@@ -23,7 +23,10 @@ namespace cp::sim {
 
 class FabricDevice final : public Device {
  public:
-  FabricDevice(World& world, Rank rank) : world_(world), rank_(rank), is_slow_(world.is_slow(rank)) {}
+  FabricDevice(World& world, Rank rank)
+      : world_(world),
+        rank_(rank),
+        yields_(world.is_slow(rank) && world.options().schedule == Schedule::parallel) {}
 
   Rank rank() const override { return rank_; }
   void prepare(const Plan& plan, const Bindings& bindings) override;
@@ -124,7 +127,7 @@ class FabricDevice final : public Device {
 
   World& world_;
   Rank rank_;
-  bool is_slow_;
+  bool yields_;
   const Plan* plan_ = nullptr;
   std::optional<HostMemory> memory_;
   std::vector<Membership> memberships_;  // by GroupId

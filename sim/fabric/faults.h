@@ -15,7 +15,7 @@
 //   drop        nothing arrives: the receiver keeps what lay there                                 wrong bytes
 //   corrupt     one bit of byte `amount` modulo its size is flipped, bit `amount` / size modulo 8  wrong checksum
 //   truncate    the last `amount` bytes (at least one, at most all) do not arrive                  wrong bytes
-//   slow_rank   lets all others go on before each of its own steps                                 nothing
+//   slow_rank   goes on when no other rank can; in parallel it yields its processor                nothing
 //   dead_rank   its body ends when it comes to the collective                                      PeerLost that names it
 //
 // "Wrong bytes" is what find_transfer_fault() (shared/plan/transfer_check.h) finds in the traces, without checksums.

@@ -20,8 +20,8 @@ namespace {
 // A member's part that is worth a second meeting: copying this much takes about as long as one wake-up.
 constexpr std::int64_t kWorthwhilePartBytes = 16'384;
 
-// How often a slow rank lets others go on before each of its steps: more than what is left to do in any small plan.
-constexpr int kSlowTurns = 32;
+// How often a slow rank yields its processor before each of its steps, where no baton keeps it back.
+constexpr int kSlowYields = 32;
 
 // -1: a step that is not in the plan, which a body has launched itself.
 StepId step_id(const Plan& plan, const Step* step) {
@@ -58,7 +58,7 @@ void FabricDevice::run_queues() {
     if (ready_.empty()) {
       wait_for_others();
     } else {
-      if (is_slow_) let_others_go_on();
+      if (yields_) let_others_go_on();
       const StreamId stream = scheduler.choose(rank_, ready_);
       if (!scheduler.cancelled()) run_head(stream);
     }
@@ -218,10 +218,7 @@ void FabricDevice::compare_payloads(Communicator& communicator, std::int32_t ind
 // ---- faults of ranks ------------------------------------------------------------------------------------------------
 
 void FabricDevice::let_others_go_on() {
-  for (int turn = 0; turn < kSlowTurns; ++turn) {
-    sched_yield();
-    world_.scheduler().pause(rank_);
-  }
+  for (int i = 0; i < kSlowYields; ++i) sched_yield();
 }
 
 void FabricDevice::die_before(const Collective& collective, const Item& item) {

@@ -12,6 +12,15 @@
 namespace cp::sim {
 namespace {
 
+// The baton's order knows those that a fault makes slow.
+FabricOptions with_slow_ranks(FabricOptions options, int size) {
+  for (const InjectedFault& fault : options.faults) {
+    if (fault.kind == FaultKind::slow_rank && fault.rank >= 0 && fault.rank < size)
+      options.order.slow_ranks.push_back(fault.rank);
+  }
+  return options;
+}
+
 std::unique_ptr<Scheduler> make_scheduler(int size, const FabricOptions& options,
                                           const RankInspector& inspector, std::vector<Turn>* log) {
   if (options.schedule == Schedule::parallel) return std::make_unique<ParallelScheduler>(size);
@@ -54,7 +63,7 @@ std::size_t GroupHash::operator()(const Group& group) const {
 }
 
 World::World(int size, FabricOptions options)
-    : options_(std::move(options)),
+    : options_(with_slow_ranks(std::move(options), size)),
       target_is_restricted_(options_.target != host_target()),
       scheduler_(make_scheduler(size, options_, *this, &turns_)) {
   by_rank_.resize(static_cast<std::size_t>(size));

@@ -80,14 +80,14 @@ class World final : private RankInspector {
   void restart_sequences();
 
  private:
-  void ready_streams(Rank rank, std::vector<StreamId>& streams) const override;
-  TurnDetails details(const Turn& turn) const override;
   // What the ranks' programs say of an error that `evidence` was found for: who differs, and in words.
   struct Blame {
     ErrorFacts facts;
     std::string text;  // "" or "...; "
   };
   Blame blame(const Dissent& evidence, const DeadlockReport* deadlock) const;
+  void ready_streams(Rank rank, std::vector<StreamId>& streams) const override;
+  TurnDetails details(const Turn& turn) const override;
 
   FabricOptions options_;
   bool target_is_restricted_;

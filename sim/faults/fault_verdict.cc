@@ -77,7 +77,8 @@ class TellsAtEnd {
 template <class Options>
 void set_options(Options& options, const FaultRunOptions& from, const DamagedPlans& plans,
                  std::vector<bool>& injected) {
-  options.schedule = from.schedule, options.seed = from.seed, options.checksums = from.checksums;
+  options.schedule = from.schedule, options.seed = from.seed, options.order = from.order,
+  options.checksums = from.checksums;
   options.faults = plans.of_machines();
   options.check_plans = !plans.any();
   options.compare_digests = from.compare_digests;

@@ -51,6 +51,7 @@ FaultVerdict judge_faults(std::span<const InjectedFault> faults,
 struct FaultRunOptions {
   Schedule schedule = Schedule::baton;
   std::uint64_t seed = 0;
+  BatonOrder order = {};
   // Without checksums a flipped bit is silent: nothing else looks at payloads.
   Checksums checksums = Checksums::end;
   bool compare_digests =

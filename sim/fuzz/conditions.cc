@@ -26,7 +26,7 @@ RunOrder run_order(const proto::Order& order, std::span<const Plan> plans) {
     case proto::Order::pct:
       result.order.kind = BatonOrder::Kind::pct;
       result.order.depth = std::max(1, order.depth());
-      result.order.expected_turns = expected_turns(plans);
+      result.order.expected_turns = std::max<std::int64_t>(1, expected_turns(plans));
       break;
     case proto::Order::random:
     case proto::Order::exhaustive:

@@ -45,7 +45,7 @@ FaultRunOptions any_run() {
   options.schedule =
       pick("parallel", rc::gen::inRange(0, 4)) == 0 ? sim::Schedule::parallel : sim::Schedule::baton;
   options.seed = pick("order", rc::gen::arbitrary<std::uint64_t>());
-  options.checksums = pick("each", rc::gen::arbitrary<bool>()) ? sim::Checksums::each : sim::Checksums::end;
+  options.checksums = pick("each", rc::gen::arbitrary<bool>()) ? Checksums::each : Checksums::end;
   options.compare_digests = pick("digests", rc::gen::arbitrary<bool>());
   return options;
 }
