@@ -3,8 +3,8 @@
 #include <limits>
 #include <string>
 
-#include "cli/kernel_option_fields.h"
-#include "cli/redistribute_request.h"
+#include "cli/kernel_option_flags.h"
+#include "sim/scenario/redistribute_request.h"
 
 namespace cp::cli {
 namespace {
@@ -35,7 +35,7 @@ void add_shape_flags(CLI::App& app, Flags& flags) {
   add_number(app, flags, "--v-head-dim", "Of the values [as --head-dim]", 1,
              [](Job& job, std::int64_t n) { job.set_v_head_dim(n); });
   add_field(app, flags, "--dtype", "DTYPE", "f32, f16 or bf16 [f32]",
-            [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); });
+            [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); });
   add_field(app, flags, "--format", "FORMAT", "bshd, bnsd or sbhd [bshd]",
             [](Job& job, Text text) { job.set_format(text); });
   add_field(app, flags, "--softmax-scale", "X", "[1/sqrt(head dim)]",

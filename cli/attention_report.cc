@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-int cp_of(const AttentionJob& job) { return static_cast<int>(job.ranks.size()); }
+int cp_of(const sim::AttentionJob& job) { return static_cast<int>(job.ranks.size()); }
 
 const sim::TensorError* error_of(const sim::AttentionRun& run, std::string_view tensor) {
   const auto at = std::find_if(run.errors.begin(), run.errors.end(),
@@ -37,7 +37,7 @@ std::string ledger_cell(const sim::AttentionRun& run) {
   return broken.empty() ? "hold" : str("BROKEN: ", join(broken, ", "));
 }
 
-std::vector<std::string> tensors(const AttentionJob& job) {
+std::vector<std::string> tensors(const sim::AttentionJob& job) {
   std::vector<std::string> names = {"out", "lse"};
   if (!job.backward) return names;
   const std::string gradients = to_string(job.options.gradients);
@@ -45,13 +45,13 @@ std::vector<std::string> tensors(const AttentionJob& job) {
   return names;
 }
 
-std::string passes_text(const AttentionJob& job) {
+std::string passes_text(const sim::AttentionJob& job) {
   if (!job.backward) return ", forward";
   const bool all = job.options.gradients == Gradients{};
   return str(", forward and backward", all ? "" : str(" (", to_string(job.options.gradients), ")"));
 }
 
-std::string table_text(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
+std::string table_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   std::vector<Column> columns = {{"strategy"}, {"steps", Align::right}, {"received", Align::right}};
   if (job.backward) columns.push_back({"backward", Align::right});
   columns.push_back({"of it unneeded k, v", Align::right});
@@ -89,7 +89,7 @@ std::string table_text(const AttentionJob& job, const std::vector<StrategyOutcom
 }
 
 // What the table has no room for.
-std::string remarks_text(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
+std::string remarks_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   std::string text;
   for (const StrategyOutcome& outcome : outcomes) {
     const std::string asked = to_string(outcome.asked, cp_of(job));
@@ -106,7 +106,7 @@ std::string remarks_text(const AttentionJob& job, const std::vector<StrategyOutc
   return text;
 }
 
-std::string summary_text(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
+std::string summary_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   const auto exact = std::count_if(outcomes.begin(), outcomes.end(), [](const auto& o) { return o.exact(); });
   double seconds = 0;
   std::int64_t cells = 0;
@@ -137,14 +137,14 @@ ordered_json pass_json(const sim::AttentionPassResult& pass) {
 
 }  // namespace
 
-std::string report_text(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
+std::string report_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   const std::string remarks = remarks_text(job, outcomes);
   return fmt::format("{} on {}{}\n\n{}\n{}{}", to_string(job.problem), job.where, passes_text(job),
                      table_text(job, outcomes), remarks.empty() ? "" : remarks + "\n",
                      summary_text(job, outcomes));
 }
 
-ordered_json report_json(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
+ordered_json report_json(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   ordered_json json = {{"problem", to_string(job.problem)}, {"mesh", job.where}, {"ranks", job.ranks.size()}};
   ordered_json rows = ordered_json::array();
   for (const StrategyOutcome& outcome : outcomes) {

@@ -7,9 +7,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "cli/attention_request.h"
 #include "shared/context_parallel/strategy.h"
 #include "sim/run/attention_run.h"
+#include "sim/scenario/attention_request.h"
 
 namespace cp::cli {
 
@@ -23,7 +23,8 @@ struct StrategyOutcome {
 };
 
 // The problem, a table with a line for each strategy, and what was found wrong.
-std::string report_text(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes);
-nlohmann::ordered_json report_json(const AttentionJob& job, const std::vector<StrategyOutcome>& outcomes);
+std::string report_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes);
+nlohmann::ordered_json report_json(const sim::AttentionJob& job,
+                                   const std::vector<StrategyOutcome>& outcomes);
 
 }  // namespace cp::cli

@@ -1,37 +1,19 @@
-// Reading the values of flags, so that errors name the flag, quote the text and say what would work.
+// Adding flags whose values are read as sim/scenario/values.h says.
 #pragma once
 
-#include <cstdint>
-#include <limits>
 #include <string>
-#include <string_view>
 
 #include <CLI/CLI.hpp>
 
-#include "shared/base/error.h"
-#include "shared/plan/target.h"
+#include "sim/scenario/values.h"
 
 namespace cp::cli {
 
-// What make() returns; an InvalidInput of the library, which knows nothing of flags, becomes one that begins
-// with the flag and its text.
-template <class Make>
-decltype(auto) value_of(std::string_view flag, std::string_view text, const Make& make) {
-  try {
-    return make();
-  } catch (const InvalidInput& error) {
-    throw InvalidInput(str(flag, " ", text, ": ", error.what()));
-  }
-}
-
-double parse_real(std::string_view flag, std::string_view text);  // finite
-std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
-                         std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki"
-
-// The target of that name; `device` where the text is empty.
-const Target& target_of(std::string_view text, const Target& device);
-
-std::int64_t parse_bytes(std::string_view flag, std::string_view text);  // "4096", "1GiB", "16Mi"
+using sim::parse_bytes;
+using sim::parse_real;
+using sim::parse_whole;
+using sim::target_of;
+using sim::value_of;
 
 // Adds a flag with a value; set(text) is called while the command line is parsed.
 template <class Set>

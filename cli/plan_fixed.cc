@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "cli/flags.h"
-#include "cli/nearest.h"
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "sim/cluster/read_software.h"
 
 namespace cp::cli {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "cli/plan_request.h"
-#include "cli/redistribute_request.h"
 #include "shared/mesh/mesh.h"
 #include "shared/transformer/workload.h"
+#include "sim/scenario/redistribute_request.h"
 
 namespace cp::cli {
 namespace {
@@ -78,13 +78,14 @@ void add_step(CLI::App& app, Flags& flags) {
 void add_numbers(CLI::App& app, Flags& flags) {
   const char* group = "How it is computed";
   add_field(app, flags, "--dtype", "DTYPE", "Of products and activations [as the config stores it, or bf16]",
-            [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); })
+            [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); })
       ->group(group);
   add_field(app, flags, "--kv-dtype", "DTYPE", "Serving: of the cache [that of --dtype]",
-            [](Job& job, Text text) { job.set_kv_dtype(parse_proto_dtype("--kv-dtype", text)); })
+            [](Job& job, Text text) { job.set_kv_dtype(sim::parse_proto_dtype("--kv-dtype", text)); })
       ->group(group);
-  add_field(app, flags, "--gradient-dtype", "DTYPE", "Training: of added and reduced gradients [f32]",
-            [](Job& job, Text text) { job.set_gradient_dtype(parse_proto_dtype("--gradient-dtype", text)); })
+  add_field(
+      app, flags, "--gradient-dtype", "DTYPE", "Training: of added and reduced gradients [f32]",
+      [](Job& job, Text text) { job.set_gradient_dtype(sim::parse_proto_dtype("--gradient-dtype", text)); })
       ->group(group);
   add_field(app, flags, "--optimizer", "NAME",
             "adamw, adamw_16, sgd or sgd_momentum; with :offload in host memory [adamw]",

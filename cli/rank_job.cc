@@ -4,14 +4,14 @@
 #include <set>
 #include <utility>
 
-#include "cli/attention_request.h"
-#include "cli/redistribute_request.h"
 #include "shared/base/error.h"
 #include "shared/redistribute/scaled.h"
 #include "sim/run/attention_run.h"
 #include "sim/run/attention_tolerance.h"
 #include "sim/run/redistribute_run.h"
 #include "sim/run/redistribute_shards.h"
+#include "sim/scenario/attention_request.h"
+#include "sim/scenario/redistribute_request.h"
 
 namespace cp::cli {
 namespace {
@@ -20,10 +20,10 @@ namespace {
 
 class RedistributeRank : public RankJob {
  public:
-  RedistributeRank(const RedistributeRequest& request, Rank rank)
-      : RedistributeRank(plan_request(request), request, rank) {}
+  RedistributeRank(const sim::RedistributeRequest& request, Rank rank)
+      : RedistributeRank(sim::plan_request(request), request, rank) {}
 
-  RedistributeRank(Gradient planned, const RedistributeRequest& request, Rank rank)
+  RedistributeRank(Gradient planned, const sim::RedistributeRequest& request, Rank rank)
       : rank_(rank),
         redistribution_(std::move(planned.redistribution)),
         shards_(redistribution_, request.seed, planned.scale) {
@@ -72,8 +72,8 @@ struct AttentionOfOne {
 };
 
 AttentionOfOne attention_of(const proto::Attention& scenario, const Target& device = host_target()) {
-  const AttentionJob job = make_attention_job(scenario, device);
-  require_backward(scenario);
+  const sim::AttentionJob job = sim::make_attention_job(scenario, device);
+  sim::require_backward(scenario);
   if (job.strategies.size() != 1) {
     throw InvalidInput(
         str("the scenario asks for ", job.strategies.size(),
@@ -148,7 +148,7 @@ class AttentionRank : public RankJob {
 int world_size_of(const proto::Scenario& scenario) {
   switch (scenario.job_case()) {
     case proto::Scenario::kRedistribute: {
-      const RedistributeRequest request = make_request(scenario.redistribute());
+      const sim::RedistributeRequest request = sim::make_request(scenario.redistribute());
       Rank last = 0;
       for (const Layout* layout : {&request.source, &request.target}) {
         for (const Rank rank : layout->mesh.ranks()) last = std::max(last, rank);
@@ -167,7 +167,7 @@ int world_size_of(const proto::Scenario& scenario) {
 std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank, const Target& device) {
   switch (scenario.job_case()) {
     case proto::Scenario::kRedistribute:
-      return std::make_unique<RedistributeRank>(make_request(scenario.redistribute(), device), rank);
+      return std::make_unique<RedistributeRank>(sim::make_request(scenario.redistribute(), device), rank);
     case proto::Scenario::kRun:
       return std::make_unique<AttentionRank>(attention_of(scenario.run(), device), rank);
     default:
@@ -177,11 +177,11 @@ std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank ran
 
 std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& device) {
   if (scenario.job_case() == proto::Scenario::kRedistribute) {
-    const RedistributeRequest request = make_request(scenario.redistribute(), device);
+    const sim::RedistributeRequest request = sim::make_request(scenario.redistribute(), device);
     sim::RedistributeRunOptions options;
     options.schedule = request.schedule, options.seed = request.seed, options.digests = true;
     options.target = request.device_target;
-    const Gradient planned = plan_request(request);
+    const Gradient planned = sim::plan_request(request);
     options.scale = planned.scale;
     return sim::run_redistribution(planned.redistribution, options).traces;
   }

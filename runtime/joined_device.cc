@@ -77,6 +77,7 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job
   gloo.store = std::make_shared<RendezvousStore>(client_, "gloo/" + options.name);
   gloo.hostname = job.interface;
   gloo.timeout = job.timeout;
+  gloo.checksums = options.checksums;
   gloo.on_collective = std::move(options.on_collective);
   return std::make_unique<GlooDevice>(std::move(gloo));
 }
@@ -89,6 +90,11 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment&, Jo
 #ifdef CP_HAVE_NCCL
 std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment& job,
                                                        JoinedDeviceOptions options) {
+  if (options.checksums != Checksums::off) {
+    throw InvalidInput(
+        "the nccl backend has no checksums of payloads, which its kernels send and reduce on the GPU; use "
+        "gloo, or compare results");
+  }
   const RankGpu gpu = options.gpu ? *options.gpu : rank_gpu(job, *client_);
   if (gpu.targets_differ.empty()) target_ = gpu.target;
   pools_.emplace(gpu.here, job.allow_shared_gpu);

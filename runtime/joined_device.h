@@ -18,6 +18,7 @@
 #include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
 #include "shared/plan/target.h"
+#include "shared/plan/transfer_check.h"
 
 namespace cp::runtime {
 
@@ -32,6 +33,8 @@ bool devices_left_behind();
 
 struct JoinedDeviceOptions {
   OnCollective on_collective = {};  // after the server was told
+  // Of payloads (GlooOptions). The nccl backend has none and refuses them: its kernels send and reduce on the GPU, out of sight.
+  Checksums checksums = Checksums::off;
   // Of the nccl backend.
   std::optional<RankGpu> gpu = {};  // unset: as rank_gpu() says, which all ranks of the job then ask
   NcclCommOptions communicators = {};

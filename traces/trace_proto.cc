@@ -68,6 +68,12 @@ class TraceWriter {
     message.set_root(record.root);
     message.mutable_sent()->Add(record.sent.begin(), record.sent.end());
     message.mutable_received()->Add(record.received.begin(), record.received.end());
+    if (record.checksums) {
+      proto::PayloadChecksums& checksums = *message.mutable_checksums();
+      checksums.mutable_sent()->Add(record.checksums->sent.begin(), record.checksums->sent.end());
+      checksums.mutable_received()->Add(record.checksums->received.begin(), record.checksums->received.end());
+      checksums.set_result(record.checksums->result);
+    }
     bytes_ += message.ByteSizeLong();
   }
 
@@ -84,6 +90,20 @@ class TraceWriter {
   std::map<std::pair<std::string, std::vector<Rank>>, int> groups_;
   std::size_t bytes_ = 0;
 };
+
+PayloadChecksums read_checksums(const proto::PayloadChecksums& message, const Group& group,
+                                const FieldPath& path) {
+  for (const auto& [field, size] :
+       {std::pair("sent", message.sent_size()), std::pair("received", message.received_size())}) {
+    if (static_cast<std::size_t>(size) != group.ranks.size())
+      FieldPath(path, field)
+          .fail("has ", size, " entries where the group has ", group.ranks.size(),
+                " members; one for each is needed");
+  }
+  return {.sent = {message.sent().begin(), message.sent().end()},
+          .received = {message.received().begin(), message.received().end()},
+          .result = message.result()};
+}
 
 OpRecord read_op(const proto::OpRecord& message, const std::vector<Group>& groups, const FieldPath& path) {
   FieldPath(path, "stream").require_range(message.stream(), 0, kMaxInt32);
@@ -107,6 +127,8 @@ OpRecord read_op(const proto::OpRecord& message, const std::vector<Group>& group
   if (message.reduction() != proto::reduce_op_unspecified) {
     record.reduction = from_proto(message.reduction(), FieldPath(path, "reduction"));
   }
+  if (message.has_checksums())
+    record.checksums = read_checksums(message.checksums(), record.group, FieldPath(path, "checksums"));
   return record;
 }
 

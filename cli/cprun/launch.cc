@@ -97,6 +97,15 @@ void check(const LaunchRequest& request) {
   if (request.scenario.empty() && (!request.trace.empty() || request.hash_host))
     throw InvalidInput(
         "--trace and --hash-hosts are for scenarios; a program writes its own traces (traces/trace_files.h)");
+  if (request.checksums != Checksums::off && request.scenario.empty())
+    throw InvalidInput(
+        "--checksums is for scenarios; a program asks its device for them: JoinedDeviceOptions::checksums");
+  if (request.checksums != Checksums::off && request.backend == runtime::Backend::nccl) {
+    throw InvalidInput(
+        "--checksums reads payloads in the host's memory, and NCCL sends and reduces on the GPU, out of "
+        "sight; use --backend gloo, or "
+        "--verify, which compares results");
+  }
   if (request.verify && request.nnodes > 1) {
     throw InvalidInput(
         "--verify needs the traces of all ranks on one machine; use --trace on each, bring the files "
@@ -229,6 +238,7 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
   std::vector<std::string> argv = {own_path(), "--as-rank", request.scenario};
   if (!trace_folder.empty()) argv.insert(argv.end(), {"--trace-folder", trace_folder});
   if (request.verify) argv.emplace_back("--verify");
+  if (request.checksums != Checksums::off) argv.push_back(str("--checksums=", name(request.checksums)));
   if (request.hash_host) argv.emplace_back("--hash-hosts");
   if (!request.warm_up) argv.emplace_back("--no-warm-up");
   return argv;

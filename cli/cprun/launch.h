@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/job_environment.h"
+#include "shared/plan/transfer_check.h"
 
 namespace cp::cli {
 
@@ -23,6 +24,7 @@ struct LaunchRequest {
   std::string log_dir;
   std::string trace;  // a file; empty: none
   bool verify = false;
+  Checksums checksums = Checksums::off;  // as in RankOptions
   runtime::Backend backend = runtime::Backend::gloo;
   bool allow_shared_gpu = false;  // several ranks on one GPU
   bool hash_host = false;

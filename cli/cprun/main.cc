@@ -32,6 +32,7 @@ struct Flags {
   RankOptions rank;
   LaunchRequest profile_launch;
   ProfileOptions profile;
+  std::string checksums = "off";
   bool is_rank = false;
 };
 
@@ -95,10 +96,17 @@ void add_flags(CLI::App& app, Flags& flags) {
       "no "
       "connecting of ranks and no loading of kernels");
   app.add_flag("--verify", launch.verify, "Run the simulated fabric on the same scenario and compare");
+  app.add_flag("--checksums{end}", flags.checksums,
+               "Digest what each rank sends and what arrives, and compare, so that one flipped bit is found "
+               "and the two ranks named: end, "
+               "when a plan has ended, over the control plane; each, at each collective, which stops there. "
+               "With gloo; nccl has none")
+      ->type_name("[=end|each]");
   // What the launcher gives to its ranks.
   app.add_flag("--as-rank", flags.is_rank)->group("");
   app.add_option("--trace-folder", flags.rank.trace_folder)->group("");
   app.footer(
+      "Is the network to be trusted? cprun --checksums=each scenario.txtpb\n"
       "A program of your own: cprun --nproc-per-node 4 -- ./program arguments\n"
       "On GPUs: cprun --backend nccl --verify scenario.txtpb; the scenario may have options of NCCL: nccl { "
       "max_ctas: 8 }\n"
@@ -171,6 +179,7 @@ int run_profile(Flags& flags) {
 
 int run(Flags& flags) {
   LaunchRequest& launch_request = flags.launch;
+  launch_request.checksums = parse_checksums(flags.checksums);
   if (flags.is_rank) {
     const auto job = runtime::job_environment();
     if (!job) throw InvalidInput("--as-rank is for cprun's own ranks; start cprun without it");
@@ -178,6 +187,7 @@ int run(Flags& flags) {
     flags.rank.check_results = launch_request.verify;
     flags.rank.hash_host = launch_request.hash_host;
     flags.rank.warm_up = launch_request.warm_up;
+    flags.rank.checksums = launch_request.checksums;
     return run_rank(flags.rank, *job);
   }
   if (launch_request.scenario.empty() == launch_request.program.empty()) {

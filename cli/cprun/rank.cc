@@ -19,6 +19,7 @@
 #include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
+#include "runtime/rendezvous/compare_transfers.h"
 #include "shared/base/error.h"
 #include "shared/plan/execute.h"
 #include "traces/environment.h"
@@ -50,8 +51,13 @@ class RankProgram {
     for (std::size_t pass = 0; pass < rank_job->inputs().size(); ++pass) compare_plans(*rank_job, pass);
     connect(scenario, rank_job->passes().size() == rank_job->inputs().size());
     std::vector<double> seconds;
-    for (std::size_t pass = 0; pass < rank_job->passes().size(); ++pass)
-      seconds.push_back(run_pass(*rank_job, pass));
+    for (std::size_t pass = 0; pass < rank_job->inputs().size(); ++pass) {
+      RankTrace observed;  // of a rank without a part: nothing
+      observed.rank = job_.rank;
+      if (pass < rank_job->passes().size()) seconds.push_back(run_pass(*rank_job, pass, observed));
+      if (options_.checksums != Checksums::off)
+        runtime::compare_transfers(*client_, observed, kAsLongAsItTakes);
+    }
     if (options_.check_results) check(*rank_job);
     if (trace_) trace_->finish();
     tell(seconds);
@@ -104,6 +110,7 @@ class RankProgram {
     runtime::JoinedDeviceOptions options;
     options.gpu = gpu_;
     options.communicators = nccl_options(scenario.nccl());
+    options.checksums = options_.checksums;
     runs_on_all_ = std::find(parts.begin(), parts.end(), "") == parts.end();
     options.every_rank_prepares = runs_on_all_;
     device_.emplace(job_, client_, std::move(options));
@@ -120,11 +127,9 @@ class RankProgram {
     clock_offset_ns_ = own - first;
   }
 
-  double run_pass(RankJob& rank_job, std::size_t pass) {
+  double run_pass(RankJob& rank_job, std::size_t pass, RankTrace& trace) {
     const Plan& plan = rank_job.passes()[pass];
     const Bindings bindings = rank_job.bind(pass);
-    RankTrace trace;
-    trace.rank = job_.rank;
     trace.clock_offset_ns = clock_offset_ns_;
     const double seconds = execute_on_host_buffers(plan, bindings, trace);
     trace.observed = device_->take_observed();
@@ -202,8 +207,9 @@ class RankProgram {
     }
     std::vector<std::string> times;
     for (const double pass : slowest) times.push_back(human_seconds(pass));
-    fmt::print("{} ranks on {}: {} steps, {} collectives in {}{}\n", all.size(), name(job_.backend), steps,
-               collectives, join(times, " and "), options_.check_results ? "; results are one device's" : "");
+    fmt::print("{} ranks on {}: {} steps, {} collectives in {}{}{}\n", all.size(), name(job_.backend), steps,
+               collectives, join(times, " and "), options_.check_results ? "; results are one device's" : "",
+               options_.checksums != Checksums::off ? "; every payload arrived as it was sent" : "");
     std::fflush(stdout);
   }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/job_environment.h"
+#include "shared/plan/transfer_check.h"
 
 namespace cp::cli {
 
@@ -14,7 +15,9 @@ struct RankOptions {
   std::string trace_folder;    // for rank-N.cptrace; empty: no trace is written
   bool check_results = false;  // against one device, which takes time and memory
   bool hash_host = false;      // leave the host's name out of the trace
-  bool warm_up = true;         // on GPUs, plans run once before the run that counts
+  Checksums checksums = Checksums::
+      off;  // of payloads: compared with what the senders had, at the end of each plan or at each collective
+  bool warm_up = true;  // on GPUs, plans run once before the run that counts
 };
 
 // Joins the job, does the work and says goodbye; returns the exit code. What goes wrong is told on standard error and to the rendezvous

@@ -11,15 +11,15 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/attention_flags.h"
-#include "cli/attention_request.h"
 #include "cli/cpsim/commands.h"
 #include "cli/flags.h"
-#include "cli/nearest.h"
 #include "cli/units.h"
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
+#include "sim/scenario/attention_request.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/trace_files.h"
 
@@ -170,7 +170,7 @@ int estimate_attention(const Flags& flags) {
   Job scenario;
   if (!flags.job.scenario.empty()) scenario = read_scenario_of("run", flags.job.scenario).run();
   scenario = flags.job.apply_to(std::move(scenario));
-  const AttentionJob job = make_attention_job(scenario);
+  const sim::AttentionJob job = sim::make_attention_job(scenario);
   const int cp = static_cast<int>(job.ranks.size());
   if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);

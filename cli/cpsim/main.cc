@@ -12,8 +12,8 @@
 
 #include "cli/cpsim/commands.h"
 #include "cli/interrupt.h"
-#include "cli/nearest.h"
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 
 namespace cp::cli {
 namespace {
@@ -136,6 +136,9 @@ int main(int argc, char** argv) {
   verify->require_subcommand(1);
   verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
   commands.push_back(add_verify_redistribute(*verify));
+  commands.push_back(add_fuzz(cpsim));
+  commands.push_back(add_replay(cpsim));
+  commands.push_back(add_mutate(cpsim));
   for (Command& command : add_trace(cpsim)) commands.push_back(std::move(command));
   commands.push_back(add_help(cpsim));
   try {

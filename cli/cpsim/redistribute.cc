@@ -19,7 +19,6 @@
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "cli/redistribute_request.h"
 #include "cli/redistribution_report.h"
 #include "cli/scenario_flags.h"
 #include "shared/base/error.h"
@@ -27,6 +26,7 @@
 #include "shared/redistribute/scaled.h"
 #include "sim/run/free_memory.h"
 #include "sim/run/redistribute_run.h"
+#include "sim/scenario/redistribute_request.h"
 #include "traces/trace_proto.h"
 
 namespace cp::cli {
@@ -52,7 +52,7 @@ void add_problem_flags(CLI::App& app, Flags& flags) {
   add_field(app, flags.job, "--shape", "SHAPE", "Global shape: 1024x1024x256, 4Kix512, scalar",
             [](Job& job, Text text) { job.set_shape(text); });
   add_field(app, flags.job, "--dtype", "DTYPE", "f32, f16, bf16, i32 or i64 [f32]",
-            [](Job& job, Text text) { job.set_dtype(parse_proto_dtype("--dtype", text)); });
+            [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); });
   add_field(app, flags.job, "--from", "PLACEMENTS",
             "One for each mesh axis: S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]",
             [](Job& job, Text text) { job.set_from(text); });
@@ -62,19 +62,20 @@ void add_problem_flags(CLI::App& app, Flags& flags) {
 
 void add_planning_flags(CLI::App& app, Flags& flags) {
   add_field(app, flags.job, "--objective", "OBJECTIVE", "What to minimise: time or bytes [time]",
-            [](Job& job, Text text) { job.set_objective(parse_objective(text)); });
+            [](Job& job, Text text) { job.set_objective(sim::parse_objective(text)); });
   add_field(app, flags.job, "--max-memory-factor", "F",
             "Temporaries stay within F x 2 x the largest shard [1]",
             [](Job& job, Text text) { job.set_max_memory_factor(parse_real("--max-memory-factor", text)); });
-  add_field(app, flags.job, "--travel-dtype", "DTYPE", "What is sent [the target's dtype]",
-            [](Job& job, Text text) { job.set_travel_dtype(parse_proto_dtype("--travel-dtype", text)); });
+  add_field(
+      app, flags.job, "--travel-dtype", "DTYPE", "What is sent [the target's dtype]",
+      [](Job& job, Text text) { job.set_travel_dtype(sim::parse_proto_dtype("--travel-dtype", text)); });
   add_field(app, flags.job, "--gradient", "RULE",
             "Plan the backward instead: adjoint (the transpose) or replicated (PyTorch's rule) [forward]",
-            [](Job& job, Text text) { job.set_gradient(parse_gradient(text)); });
+            [](Job& job, Text text) { job.set_gradient(sim::parse_gradient(text)); });
   add_field(app, flags.job, "--gradient-scale", "SCALE",
             "Times (up) or divided by (down) the ranks along the axes that split or gather, R to S and S to "
             "R [none]",
-            [](Job& job, Text text) { job.set_gradient_scale(parse_gradient_scale(text)); });
+            [](Job& job, Text text) { job.set_gradient_scale(sim::parse_gradient_scale(text)); });
   app.add_flag("--pareto", flags.pareto, "List all plans that no other beats in both time and peak memory");
   add_cost_flags(app, flags.cost);
 }
@@ -84,7 +85,7 @@ void add_run_flags(CLI::App& app, Flags& flags) {
       app.add_flag("--run", flags.run, "Execute on the simulated fabric with data, and verify every element");
   add_field(app, flags.job, "--schedule", "SCHEDULE",
             "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
-            [](Job& job, Text text) { job.set_schedule(parse_schedule(text)); });
+            [](Job& job, Text text) { job.set_schedule(sim::parse_schedule(text)); });
   add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
     job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
   });
@@ -121,8 +122,8 @@ struct Planned {
   RedistributeOptions options;
 };
 
-Planned plan(const RedistributeRequest& request) {
-  Gradient planned = plan_request(request);
+Planned plan(const sim::RedistributeRequest& request) {
+  Gradient planned = sim::plan_request(request);
   Explanation explanation{std::move(planned.redistribution)};
   explanation.objective = request.options.objective;
   explanation.max_memory_factor = request.options.max_memory_factor;
@@ -133,7 +134,7 @@ Planned plan(const RedistributeRequest& request) {
         str(placements_to_string(request.source), " -> ", placements_to_string(request.target), " (",
             *request.gradient == GradientRule::adjoint ? "adjoint" : "replicated", ")");
   }
-  return {std::move(explanation), planning_options(request)};
+  return {std::move(explanation), sim::planning_options(request)};
 }
 
 // One exchange straight from source to target; nothing where values are still to be reduced.
@@ -174,7 +175,7 @@ void add_alternatives(Planned& planned, bool pareto) {
   e.leanest = std::move(all.back());
 }
 
-std::string plan_text(const Explanation& e, const RedistributeRequest& request,
+std::string plan_text(const Explanation& e, const sim::RedistributeRequest& request,
                       const std::optional<std::string>& rank) {
   const Redistribution& redistribution = e.chosen;
   const Mesh& mesh = redistribution.source.mesh;
@@ -188,8 +189,8 @@ std::string plan_text(const Explanation& e, const RedistributeRequest& request,
   return to_text(lower_scaled(redistribution, e.scale, self, request.device_target));
 }
 
-sim::RedistributeRun run_plan(const Explanation& e, const RedistributeRequest& request, const Flags& flags,
-                              Progress& progress) {
+sim::RedistributeRun run_plan(const Explanation& e, const sim::RedistributeRequest& request,
+                              const Flags& flags, Progress& progress) {
   sim::RedistributeRunOptions options;
   options.target = request.device_target;
   options.scale = e.scale;
@@ -209,7 +210,7 @@ struct Output {
   std::exception_ptr failure;
 };
 
-Output text_output(const Flags& flags, const RedistributeRequest& request, const Explanation& e,
+Output text_output(const Flags& flags, const sim::RedistributeRequest& request, const Explanation& e,
                    Progress& progress) {
   Output output;
   output.text = flags.plan ? plan_text(e, request, flags.rank) : report_text(e);
@@ -223,7 +224,7 @@ Output text_output(const Flags& flags, const RedistributeRequest& request, const
   return output;
 }
 
-Output json_output(const Flags& flags, const RedistributeRequest& request, const Explanation& e,
+Output json_output(const Flags& flags, const sim::RedistributeRequest& request, const Explanation& e,
                    Progress& progress) {
   Output output;
   nlohmann::ordered_json json = report_json(e);
@@ -242,7 +243,7 @@ Output json_output(const Flags& flags, const RedistributeRequest& request, const
 
 int redistribute(const Flags& flags) {
   const proto::Redistribute job = job_of(flags);
-  const RedistributeRequest request = make_request(job);
+  const sim::RedistributeRequest request = sim::make_request(job);
   Output output;
   {
     Progress progress;

@@ -11,17 +11,17 @@
 
 #include "cli/attention_flags.h"
 #include "cli/attention_report.h"
-#include "cli/attention_request.h"
 #include "cli/cpsim/commands.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "cli/redistribute_request.h"
 #include "cli/scenario_flags.h"
 #include "shared/base/error.h"
 #include "sim/run/attention_memory.h"
 #include "sim/run/attention_run.h"
 #include "sim/run/free_memory.h"
+#include "sim/scenario/attention_request.h"
+#include "sim/scenario/redistribute_request.h"
 #include "traces/trace_proto.h"
 
 namespace cp::cli {
@@ -40,7 +40,7 @@ void add_run_flags(CLI::App& app, Flags& flags) {
   add_switch(app, flags.job, "--backward", "Also the gradients", [](Job& job) { job.set_backward(true); });
   add_field(app, flags.job, "--schedule", "SCHEDULE",
             "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
-            [](Job& job, Text text) { job.set_schedule(parse_schedule(text)); });
+            [](Job& job, Text text) { job.set_schedule(sim::parse_schedule(text)); });
   add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
     job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
   });
@@ -56,8 +56,8 @@ Job job_of(const Flags& flags) {
 }
 
 // Runs the strategy, or its nearest legal alternative.
-StrategyOutcome run_one(const AttentionJob& job, const Strategy& asked, const sim::AttentionTestData& data,
-                        const std::string& prefix, Progress& progress) {
+StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked,
+                        const sim::AttentionTestData& data, const std::string& prefix, Progress& progress) {
   StrategyOutcome outcome;
   outcome.asked = asked;
   outcome.refusal = refuse(job.problem, static_cast<int>(job.ranks.size()), asked, job.target);
@@ -94,8 +94,8 @@ ExitCode exit_code(const std::vector<StrategyOutcome>& outcomes) {
 
 int run(const Flags& flags) {
   const Job scenario = job_of(flags);
-  const AttentionJob job = make_attention_job(scenario);
-  require_backward(scenario);
+  const sim::AttentionJob job = sim::make_attention_job(scenario);
+  sim::require_backward(scenario);
   const int cp = static_cast<int>(job.ranks.size());
   if (!flags.trace.empty() && job.strategies.size() != 1) {
     throw InvalidInput(str("--trace ", flags.trace, " holds one run, but ", job.strategies.size(),

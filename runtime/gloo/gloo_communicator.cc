@@ -10,6 +10,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include "shared/base/checksum.h"
 #include "shared/kernels/elements.h"
 
 namespace cp::runtime {
@@ -28,13 +29,19 @@ std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value)
 
 GlooCommunicator::GlooCommunicator(Group group, std::int32_t index, gloo::rendezvous::Store& store,
                                    std::shared_ptr<gloo::transport::Device> transport,
-                                   std::chrono::milliseconds timeout)
-    : group_(std::move(group)), index_(index) {
+                                   std::chrono::milliseconds timeout, Checksums checksums)
+    : group_(std::move(group)), index_(index), mode_(checksums) {
   auto context = std::make_shared<gloo::rendezvous::Context>(index_, size());
   context->setTimeout(timeout);
   context->connectFullMesh(store, transport);
   context_ = std::move(context);
   reduction_.emplace(context_, index_, size());
+  sent_.resize(group_.ranks.size()), received_.resize(group_.ranks.size());
+  if (mode_ == Checksums::off) return;
+  reduction_->observe_payloads(
+      [this](bool sends, std::int32_t peer, Payload payload, std::span<const std::byte> bytes) {
+        note_payload(sends, peer, payload, bytes);
+      });
 }
 
 void GlooCommunicator::reserve(const Plan& plan, const Collective& collective) {
@@ -56,8 +63,8 @@ void GlooCommunicator::abort() {
   }
 }
 
-OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& memory,
-                               std::int64_t iteration) {
+OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& memory, std::int64_t iteration,
+                               std::int64_t sequence) {
   calls_.clear();
   ++tag_;
   const auto at = [&](const View& view) { return memory.at(view, iteration); };
@@ -86,8 +93,78 @@ OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& m
                         },
                         [&](const Exchange& op) { exchange(blocks(op.sends), blocks(op.recvs)); }},
              collective);
-  return observed_record(calls_, group_, index_);
+  OpRecord record = observed_record(calls_, group_, index_);
+  if (mode_ != Checksums::off) record.checksums = take_checksums();
+  if (mode_ == Checksums::each) compare_at_once(record, sequence);
+  return record;
 }
+
+// ---- checksums ------------------------------------------------------------------------------------------------------
+
+void GlooCommunicator::note_payload(bool sends, std::int32_t peer, Payload payload,
+                                    std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  Noted& noted = (sends ? sent_ : received_)[to_size(peer)];
+  std::uint64_t& sum = payload == Payload::results ? noted.results : noted.blocks;
+  sum = fold_checksum(sum, checksum(bytes));
+}
+
+void GlooCommunicator::note_blocks(bool sends, const std::vector<Block>& blocks) {
+  if (mode_ == Checksums::off) return;
+  for (const Block& block : blocks)
+    note_payload(sends, block.peer, Payload::addends,
+                 {block.data, to_size(block.count * size_bytes(block.dtype))});
+}
+
+void GlooCommunicator::note_result(const std::byte* out, DType dtype, std::int64_t count) {
+  if (mode_ != Checksums::off && count > 0) result_ = checksum({out, to_size(count * size_bytes(dtype))});
+}
+
+PayloadChecksums GlooCommunicator::take_checksums() {
+  PayloadChecksums checksums;
+  const auto take = [](std::vector<Noted>& all, std::vector<std::uint64_t>& sums) {
+    for (Noted& noted : all) {
+      sums.push_back(noted.results == 0 ? noted.blocks : fold_checksum(noted.blocks, noted.results));
+      noted = {};
+    }
+  };
+  take(sent_, checksums.sent), take(received_, checksums.received);
+  checksums.result = std::exchange(result_, 0);
+  return checksums;
+}
+
+void GlooCommunicator::compare_at_once(const OpRecord& record, std::int64_t sequence) {
+  struct Told {
+    std::uint64_t sent = 0, result = 0;
+  };
+  const PayloadChecksums& own = *record.checksums;
+  std::vector<Told> telling(group_.ranks.size()), told(group_.ranks.size());
+  std::vector<Block> sends, recvs;
+  constexpr std::int64_t kWords = sizeof(Told) / sizeof(std::int64_t);
+  for (std::int32_t peer = 0; peer < size(); ++peer) {
+    if (peer == index_) continue;
+    telling[to_size(peer)] = {own.sent[to_size(peer)], own.result};
+    sends.push_back({peer, reinterpret_cast<std::byte*>(&telling[to_size(peer)]), kWords, DType::i64});
+    recvs.push_back({peer, reinterpret_cast<std::byte*>(&told[to_size(peer)]), kWords, DType::i64});
+  }
+  ++tag_;
+  transfer(sends, recvs);
+  TransferPlace place{.operation = record.operation,
+                      .group = &group_,
+                      .sequence = sequence,
+                      .from = 0,
+                      .to = to_size(index_)};
+  std::map<Rank, std::uint64_t> results{{group_.ranks[to_size(index_)], own.result}};
+  for (; place.from < told.size(); ++place.from) {
+    if (place.from == to_size(index_)) continue;
+    if (told[place.from].sent != own.received[place.from])
+      throw changed_payload(place, told[place.from].sent, own.received[place.from]);
+    results.emplace(group_.ranks[place.from], told[place.from].result);
+  }
+  if (const auto fault = unequal_results(place, results)) throw *fault;
+}
+
+// ---- collectives ----------------------------------------------------------------------------------------------------
 
 // All to all at once: a ring, as Gloo has it, passes each block on when it has all of it, and waits for the slowest at each step.
 void GlooCommunicator::all_gather(DType dtype, std::byte* in, std::byte* out, std::int64_t count) {
@@ -113,7 +190,9 @@ void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
     sends.push_back({to, in(to), count, dtype});
     recvs.push_back({from, out + from * block_bytes, count, dtype});
   }
+  note_blocks(true, sends);
   transfer(sends, recvs);
+  note_blocks(false, recvs);
   std::byte* own = out + index_ * block_bytes;
   if (in(index_) != own && count > 0) std::memcpy(own, in(index_), to_size(block_bytes));
 }
@@ -134,6 +213,7 @@ void GlooCommunicator::reduce_scatter(ReduceOp op, DType dtype, std::byte* in, s
 void GlooCommunicator::all_reduce(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
                                   std::int64_t count) {
   const std::int64_t results = reduction_->all_reduce(op, dtype, in, out, count, slot());
+  note_result(out, dtype, count);
   calls_.push_back({.function = Function::allreduce, .dtype = dtype, .count = results, .reduction = op});
 }
 
@@ -150,6 +230,12 @@ void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, 
     options.setTag(tag_);
     gloo::broadcast(options);
   });
+  if (mode_ == Checksums::off) return;
+  const std::span<const std::byte> bytes(out, to_size(count * size_bytes(dtype)));
+  for (std::int32_t peer = 0; peer < size(); ++peer) {
+    if (index_ == root && peer != root) note_payload(true, peer, Payload::addends, bytes);
+  }
+  if (index_ != root) note_payload(false, root, Payload::addends, bytes);
 }
 
 std::uint64_t GlooCommunicator::slot() const { return kSlotPrefix | std::uint64_t{tag_} << 24; }
@@ -161,7 +247,9 @@ void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vect
       calls_.push_back(
           {.function = function, .dtype = block.dtype, .count = block.count, .peer = block.peer});
   }
+  note_blocks(true, sends);
   transfer(sends, recvs);
+  note_blocks(false, recvs);
 }
 
 // In pieces, two of each transfer at a time: what is on its way stays in the processors' caches, and a member that is late holds up no

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "runtime/gloo/gloo_reduction.h"
 #include "shared/plan/host_memory.h"
 #include "shared/plan/plan.h"
+#include "shared/plan/transfer_check.h"
 
 namespace cp::runtime {
 
@@ -26,7 +28,8 @@ class GlooCommunicator {
  public:
   // Connects to all other members, who do the same; blocks until they have. `index`: the rank's place in the group.
   GlooCommunicator(Group group, std::int32_t index, gloo::rendezvous::Store& store,
-                   std::shared_ptr<gloo::transport::Device> transport, std::chrono::milliseconds timeout);
+                   std::shared_ptr<gloo::transport::Device> transport, std::chrono::milliseconds timeout,
+                   Checksums checksums);
 
   const Group& group() const { return group_; }
   std::int32_t index() const { return index_; }
@@ -36,8 +39,10 @@ class GlooCommunicator {
   void reserve(const Plan& plan, const Collective& collective);
 
   // Runs the collective and returns what the calls of the library amounted to; its sequence number and stream are the
-  // caller's to set. Blocks; throws gloo::Exception.
-  OpRecord run(const Collective& collective, const HostMemory& memory, std::int64_t iteration);
+  // caller's to set. Blocks; throws gloo::Exception, and where checksums are compared at each collective the TransferFault of what
+  // arrived here; `sequence` is for its message. Members then tell each other, in transfers of the same connections, what they sent.
+  OpRecord run(const Collective& collective, const HostMemory& memory, std::int64_t iteration,
+               std::int64_t sequence);
 
   // Makes a blocked run() throw; for any thread. The communicator is of no use afterwards, here and at its peers.
   void abort();
@@ -64,8 +69,22 @@ class GlooCommunicator {
   void exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs);
   void transfer(const std::vector<Block>& sends, const std::vector<Block>& recvs);
 
+  using Payload = GlooReduction::Payload;
+  void note_payload(bool sends, std::int32_t peer, Payload payload, std::span<const std::byte> bytes);
+  void note_blocks(bool sends, const std::vector<Block>& blocks);
+  void note_result(const std::byte* out, DType dtype, std::int64_t count);
+  PayloadChecksums take_checksums();
+  void compare_at_once(const OpRecord& record, std::int64_t sequence);
+
   Group group_;
   std::int32_t index_;
+  Checksums mode_;
+  // Of the collective under way, by peer: of what was sent, and of what arrived.
+  struct Noted {
+    std::uint64_t blocks = 0, results = 0;
+  };
+  std::vector<Noted> sent_, received_;
+  std::uint64_t result_ = 0;
   std::shared_ptr<gloo::Context> context_;
   std::optional<GlooReduction> reduction_;
   std::uint32_t tag_ = 0;  // of the collective under way: its number, so that no two neighbours share it

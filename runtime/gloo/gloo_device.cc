@@ -180,8 +180,8 @@ class GlooDevice::Impl {
     const auto index = static_cast<std::int32_t>(self - group.ranks.begin());
     gloo::rendezvous::PrefixStore store(text, *store_);
     try {
-      auto communicator =
-          std::make_unique<GlooCommunicator>(group, index, store, transport_, options_.timeout);
+      auto communicator = std::make_unique<GlooCommunicator>(group, index, store, transport_,
+                                                             options_.timeout, options_.checksums);
       const std::lock_guard lock(communicators_mutex_);
       communicators_[text].communicator = std::move(communicator);
     } catch (const gloo::Exception& error) {
@@ -208,7 +208,7 @@ class GlooDevice::Impl {
                  canonical_name(member.communicator->group()));
     };
     try {
-      OpRecord record = member.communicator->run(collective, *memory_, iteration);
+      OpRecord record = member.communicator->run(collective, *memory_, iteration, sequence);
       record.sequence = sequence;
       record.stream = stream;
       observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));

@@ -20,6 +20,7 @@
 #include "runtime/process_device.h"
 #include "shared/plan/device.h"
 #include "shared/plan/trace.h"
+#include "shared/plan/transfer_check.h"
 
 namespace gloo::rendezvous {
 class Store;
@@ -38,6 +39,9 @@ struct GlooOptions {
   std::string store_directory = "";
   std::string hostname = "127.0.0.1";         // of the interface that peers connect to
   std::chrono::milliseconds timeout{30'000};  // of connecting, and of each wait for a peer
+  // Of payloads, in the observed records; `each`: compared at each collective, whose errors synchronize throws. Takes the time of
+  // reading each payload once more at both ends.
+  Checksums checksums = Checksums::off;
   // On the thread of the collective's stream, before it begins; several streams may call at once.
   OnCollective on_collective = {};
 };

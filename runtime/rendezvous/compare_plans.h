@@ -8,20 +8,13 @@
 
 #include "runtime/rendezvous/client.h"
 #include "shared/plan/plan.h"
+#include "shared/plan/plan_digests.h"
 
 namespace cp::runtime {
 
-// What a rank's plan says of itself: equal on all ranks, and, of each group, on all members.
-struct PlanDigests {
-  struct GroupDigest {
-    std::string group;  // "cp[0,1,2,3]": its name and ranks
-    Digest collectives;
-  };
-  Digest inputs;  // of what the builder was given
-  std::vector<GroupDigest> groups;
-};
-
-PlanDigests plan_digests(const Plan& plan);
+using cp::plan_difference;
+using cp::plan_digests;
+using cp::PlanDigests;
 
 // Called by all ranks of the job. Throws CollectiveMismatch on all of them, with the same text, when plans differ: who differs from
 // whom, in the inputs or in the collectives of which group; Timeout when a rank does not come.
@@ -40,8 +33,5 @@ class GroupPlanComparison {
   RendezvousClient& client_;
   std::map<std::string, std::int64_t> compared_;  // plans, by group
 };
-
-// What differs, in words; empty when nothing does.
-std::string plan_difference(const std::map<Rank, PlanDigests>& ranks);
 
 }  // namespace cp::runtime

@@ -10,6 +10,7 @@
 #include "shared/base/digest.h"
 #include "shared/base/error.h"
 #include "shared/base/types.h"
+#include "shared/plan/canonical.h"
 
 namespace cp::runtime {
 
@@ -50,11 +51,8 @@ struct RankStatus {
   std::map<std::string, Progress> groups;  // the latest of each group
 };
 
-// "rank 1", "ranks 0, 2"; of many the first eight.
-std::string ranks_text(const std::vector<Rank>& ranks);
-
-// The ranks between the last brackets of a group's text; none when there are none.
-std::vector<Rank> members_of(const std::string& group);
+using cp::members_of;
+using cp::ranks_text;
 
 // "2 s", "1.5 s", "250 ms".
 std::string duration_text(std::chrono::milliseconds duration);

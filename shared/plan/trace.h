@@ -18,6 +18,14 @@
 
 namespace cp {
 
+// Checksums of what one rank sent in a collective and of what lies at it after the collective (shared/base/checksum.h), by peer, an entry
+// for each member of the group; 0 where there was no transfer. Several transfers with one peer are folded in their order.
+struct PayloadChecksums {
+  std::vector<std::uint64_t> sent, received;
+  std::uint64_t result = 0;  // of an all_reduce's output; 0: not digested
+  bool operator==(const PayloadChecksums&) const = default;
+};
+
 // One operation on one stream of one rank. For kernels only `stream`, `operation` and `sent` = {bytes
 // written} are set. The dtype of an Exchange is that of its first send, without sends that of its first
 // receive, without either f32.
@@ -30,7 +38,15 @@ struct OpRecord {
   std::optional<ReduceOp> reduction;
   std::int32_t root = -1;                    // index in the group
   std::vector<std::int64_t> sent, received;  // bytes per peer, as Volume counts them
-  bool operator==(const OpRecord&) const = default;
+  // Of an observed collective whose payloads were digested (shared/plan/transfer_check.h), else absent.
+  std::optional<PayloadChecksums> checksums = {};
+
+  // Without the checksums, which runs may have or not: they are compared between sender and receiver.
+  bool operator==(const OpRecord& other) const {
+    return stream == other.stream && operation == other.operation && group == other.group &&
+           sequence == other.sequence && dtype == other.dtype && reduction == other.reduction &&
+           root == other.root && sent == other.sent && received == other.received;
+  }
 };
 
 // "all_gather #3 on cp[0,1,2,3] f32 ..."

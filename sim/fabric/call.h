@@ -51,6 +51,8 @@ struct Call {
   const std::byte* in = nullptr;  // broadcast: null but at the root
   std::byte* out = nullptr;
   ExchangeCall* exchange = nullptr;  // exchange only
+  Digest inputs = {};                // of the plan: equal on all ranks (contract 2)
+  std::int64_t number = 0;           // among all collectives that the rank launched (faults.h)
 };
 
 // The call that a step makes on the member `index` of its group of `group_size`. `exchange`: storage for the

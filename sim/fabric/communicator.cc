@@ -3,11 +3,19 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "sim/fabric/transfers.h"
 
 namespace cp::sim {
 
 Communicator::Communicator(Group group)
     : group_(std::move(group)), slots_(std::make_unique<Slot[]>(group_.ranks.size())) {}
+
+Communicator::~Communicator() = default;
+
+void Communicator::track_transfers(bool checksums) {
+  has_checksums_ = checksums;
+  transfers_ = std::make_unique<Transfers>(size(), checksums);
+}
 
 Arrival Communicator::arrive(std::int32_t index) {
   FutexWord& rounds = slot(index).rounds;
@@ -28,6 +36,7 @@ bool Communicator::retract(std::int32_t index) {
     if (round_in(census) != (round & 0xffff) || arrived_in(census) == size()) return false;
   } while (!census_.compare_exchange_weak(census, census - kArrived, std::memory_order_acq_rel,
                                           std::memory_order_acquire));
+  slot(index).rounds.store(round, std::memory_order_release);
   return true;
 }
 
@@ -83,6 +92,7 @@ void Communicator::reset() {
   census_.store(0, std::memory_order_relaxed);
   doorbell_.store(0, std::memory_order_relaxed);
   outcome_ = {};
+  if (transfers_ != nullptr) track_transfers(has_checksums_);  // without what was under way
   for (std::int32_t index = 0; index < size(); ++index)
     slot(index).rounds.store(0, std::memory_order_relaxed);
   restart_sequence();

@@ -27,6 +27,8 @@
 
 namespace cp::sim {
 
+class Transfers;
+
 enum class Arrival : std::uint8_t {
   waiting,
   last,      // all calls are in their slots: the caller carries the round out
@@ -50,6 +52,12 @@ class Communicator {
 
   // `ranks` of the group must differ from each other.
   explicit Communicator(Group group);
+  ~Communicator();
+
+  // From here on collectives are done transfer by transfer, with checksums of the payloads or without.
+  void track_transfers(bool checksums);
+  Transfers* transfers() { return transfers_.get(); }  // null: they are not
+  const Transfers* transfers() const { return transfers_.get(); }
 
   const Group& group() const { return group_; }
   std::int32_t size() const { return static_cast<std::int32_t>(group_.ranks.size()); }
@@ -115,6 +123,8 @@ class Communicator {
   Group group_;
   std::unique_ptr<Slot[]> slots_;
   Outcome outcome_;
+  std::unique_ptr<Transfers> transfers_;
+  bool has_checksums_ = false;
   alignas(64) std::atomic<std::uint64_t> census_{0};
   alignas(64) FutexWord doorbell_{0};  // 2 * rounds rung (modulo 2^32), + 1 when disturbed
 };

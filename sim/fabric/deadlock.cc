@@ -40,6 +40,21 @@ std::string line(const Link& link) {
              iteration, "]");
 }
 
+Dissent blame(const std::vector<Link>& chain, bool is_cycle) {
+  if (!is_cycle) return {.ranks = {chain.back().rank->rank}};
+  Dissent dissent;
+  for (const Link& link : chain) {
+    if (!link.held_up) dissent.ranks.push_back(link.rank->rank);
+  }
+  if (dissent.ranks.empty()) {
+    for (const Link& link : chain) dissent.ranks.push_back(link.rank->rank);
+  }
+  std::sort(dissent.ranks.begin(), dissent.ranks.end());
+  dissent.ranks.erase(std::unique(dissent.ranks.begin(), dissent.ranks.end()), dissent.ranks.end());
+  dissent.is_tie = dissent.ranks.size() > 1;
+  return dissent;
+}
+
 }  // namespace
 
 std::string to_string(Rank rank, const Wait& wait) {
@@ -50,7 +65,7 @@ std::string to_string(Rank rank, const Wait& wait) {
              missing.size() == 1 ? "rank " : "ranks ", ranks_text(missing));
 }
 
-std::string deadlock_report(std::span<const RankWaits> ranks) {
+DeadlockReport deadlock_report(std::span<const RankWaits> ranks) {
   const auto first =
       std::find_if(ranks.begin(), ranks.end(), [](const RankWaits& rank) { return !rank.waits.empty(); });
   CP_INVARIANT(first != ranks.end(), "a deadlock in which no rank waits");
@@ -80,10 +95,16 @@ std::string deadlock_report(std::span<const RankWaits> ranks) {
         std::any_of(chain.begin(), chain.end(), [&](const Link& link) { return link.rank == &rank; });
     if (!shown && !rank.waits.empty()) others.push_back(rank.rank);
   }
-  return str(
-      "deadlock: no stream of any rank can advance; ", is_cycle ? "the cycle:\n  " : "the chain:\n  ",
+  DeadlockReport report;
+  report.dissent = blame(chain, is_cycle);
+  for (const Link& link : chain) {
+    if (link.wait != nullptr) report.communicators.push_back(link.wait->communicator);
+  }
+  report.text = str(
+      "no stream of any rank can advance; ", is_cycle ? "the cycle:\n  " : "the chain:\n  ",
       join(lines, "\n  "), others.empty() ? "" : str("\n  waiting as well: ranks ", ranks_text(others)),
       is_cycle ? "\nissue the collectives of groups that share ranks in the same order on all of them" : "");
+  return report;
 }
 
 }  // namespace cp::sim

@@ -96,6 +96,8 @@ void Fabric::Impl::run_body(Rank rank) {
   try {
     (*body_)(rank, device);
     if (!device.idle()) throw InvalidInput(str("the body of rank ", rank, " returned without synchronize"));
+  } catch (const RankDied&) {
+    // Others find out when they wait for it.
   } catch (...) {
     world_.fail(rank, std::current_exception());
   }
@@ -134,6 +136,11 @@ void Fabric::Impl::clear_traces() {
 
 Fabric::Fabric(int world_size, FabricOptions options) {
   if (world_size < 1) throw InvalidInput(str("a fabric of ", world_size, " ranks; use at least 1"));
+  for (const InjectedFault& fault : options.faults) {
+    if (is_of_program(fault.kind))
+      throw InvalidInput(str("the fabric has no fault ", name(fault.kind),
+                             ", which is of a program; damage the rank's plan, with damage_program()"));
+  }
   impl_ = std::make_unique<Impl>(world_size, std::move(options));
 }
 Fabric::~Fabric() = default;
@@ -142,6 +149,7 @@ int Fabric::world_size() const { return impl_->world().size(); }
 void Fabric::run(const std::function<void(Rank, Device&)>& body) { impl_->run(body); }
 std::vector<RankTrace>& Fabric::traces() { return impl_->traces(); }
 void Fabric::clear_traces() { impl_->clear_traces(); }
+std::vector<bool> Fabric::injected() const { return impl_->world().injected(); }
 const std::vector<Turn>& Fabric::turns() const { return impl_->world().turns(); }
 
 }  // namespace cp::sim

@@ -8,7 +8,8 @@
 //
 // Errors are found when they exist, never by a timeout: the first moment at which no stream of any rank can
 // advance is a Deadlock that shows the cycle; a CollectiveMismatch names the minority and the fields. The
-// first error cancels all ranks.
+// first error cancels all ranks. Its culprits are data, facts_of() of the error: the ranks whose programs differ from
+// the others' (programs.h), the dead one, the two ends of a transfer.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,9 @@
 #include "shared/plan/device.h"
 #include "shared/plan/target.h"
 #include "shared/plan/trace.h"
+#include "shared/plan/transfer_check.h"
 #include "sim/fabric/baton_order.h"
+#include "sim/fabric/faults.h"
 
 namespace cp::sim {
 
@@ -38,8 +41,14 @@ struct FabricOptions {
   BatonOrder order = {};          // of the baton
   bool record_traces = true;      // observed records, and the baton's turns; off for speed
   Target target = host_target();  // what the devices admit to have; less than all stands for a poorer library
-  std::size_t stack_bytes = 524'288;  // of each rank's thread
+  std::size_t stack_bytes = 524'288;       // of each rank's thread
+  std::vector<InjectedFault> faults = {};  // what goes wrong (faults.h); none of a program
+  // With these or with faults one member moves the whole of each collective, transfer by transfer.
+  Checksums checksums = Checksums::off;
 };
+
+// A rank is dead: its culprit. The others wait for it in vain.
+using PeerLost = ErrorOf<ExitCode::peer_lost>;
 
 // What a cancelled rank's synchronize throws: "cancelled after an error on rank 3: ...".
 using Cancelled = ErrorOf<ExitCode::peer_lost>;
@@ -64,6 +73,9 @@ class Fabric {
   // Sequence numbers count a group's collectives since the traces were cleared (or a run failed), as the executor's do.
   std::vector<RankTrace>& traces();
   void clear_traces();
+
+  // Which of the options' faults have taken place, in their order.
+  std::vector<bool> injected() const;
 
   // The interleaving that the baton chose since the last clear of the traces. Given again (BatonOrder::Kind::given), it is repeated.
   const std::vector<Turn>& turns() const;

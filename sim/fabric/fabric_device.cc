@@ -39,6 +39,7 @@ void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
   for (const Group& group : plan.groups) memberships_.push_back(membership_of(group));
   for_each_step(plan, [&](const Step& step, std::int64_t count) { check_step(plan, step, count); });
   memory_.emplace(plan, bindings);
+  world_.publish(rank_, program_of(plan));
   if (streams_.size() < plan.streams.size()) streams_.resize(plan.streams.size());
   plan_ = &plan;
 }
@@ -54,6 +55,29 @@ FabricDevice::Membership FabricDevice::membership_of(const Group& group) {
   }
   known_groups_.emplace(group, membership);
   return membership;
+}
+
+std::shared_ptr<const Program> FabricDevice::program_of(const Plan& plan) const {
+  auto program = std::make_shared<Program>();
+  const auto add = [&](const Step& step, Program::Part& part) {
+    const auto* collective = std::get_if<Collective>(&step.work);
+    if (collective == nullptr) return;
+    const Communicator* communicator =
+        memberships_[static_cast<std::size_t>(group_of(*collective))].communicator;
+    part.entries.push_back({communicator, arguments_of(plan, *collective, communicator->size())});
+  };
+  for (const Segment& segment : plan.segments) {
+    if (const Step* step = std::get_if<Step>(&segment)) {
+      if (program->parts.empty() || program->parts.back().count != 1) program->parts.emplace_back();
+      add(*step, program->parts.back());
+    } else {
+      const Repeat& repeat = std::get<Repeat>(segment);
+      Program::Part& part = program->parts.emplace_back();
+      part.count = repeat.count;
+      for (const Step& body_step : repeat.steps) add(body_step, part);
+    }
+  }
+  return program;
 }
 
 // A poorer target is an option of the fabric; validate_step knows the plan's own.
@@ -123,7 +147,8 @@ void FabricDevice::enqueue(Stream& stream, const Item& item) {
 
 void FabricDevice::launch(const Step& step, std::int64_t iteration) {
   require_prepared("launch");
-  enqueue(stream_at(step.stream), {.step = &step, .iteration = iteration});
+  enqueue(stream_at(step.stream),
+          {.step = &step, .iteration = iteration, .collective = is_collective(step) ? collectives_++ : -1});
 }
 
 EventId FabricDevice::record(StreamId stream) { return make_event(stream, stream_at(stream).launched); }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -22,7 +23,7 @@ namespace cp::sim {
 
 class FabricDevice final : public Device {
  public:
-  FabricDevice(World& world, Rank rank) : world_(world), rank_(rank) {}
+  FabricDevice(World& world, Rank rank) : world_(world), rank_(rank), is_slow_(world.is_slow(rank)) {}
 
   Rank rank() const override { return rank_; }
   void prepare(const Plan& plan, const Bindings& bindings) override;
@@ -51,6 +52,7 @@ class FabricDevice final : public Device {
     const Step* step = nullptr;
     std::int64_t iteration = 0;
     EventId event = -1;
+    std::int64_t collective = -1;  // its number, if it is one
   };
 
   // A collective at the head of a stream.
@@ -92,6 +94,7 @@ class FabricDevice final : public Device {
   void require_idle(const char* what) const;
 
   Membership membership_of(const Group& group);
+  std::shared_ptr<const Program> program_of(const Plan& plan) const;
   void check_target(const Plan& plan) const;
   void check_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
 
@@ -106,7 +109,11 @@ class FabricDevice final : public Device {
   void pop(Stream& stream);
   void wait_for_others();
 
-  void begin_collective(Stream& stream, const Collective& collective, std::int64_t iteration);
+  void begin_collective(Stream& stream, const Item& item);
+  void die_before(const Collective& collective, const Item& item);
+  void let_others_go_on();
+  void compare_payloads(Communicator& communicator, std::int32_t index);
+  void leave_dead();
   void end_collective(StreamId id, Stream& stream);
   void enter_round(Stream& stream);
   bool leave_round(Stream& stream);
@@ -117,13 +124,15 @@ class FabricDevice final : public Device {
 
   World& world_;
   Rank rank_;
+  bool is_slow_;
   const Plan* plan_ = nullptr;
   std::optional<HostMemory> memory_;
   std::vector<Membership> memberships_;  // by GroupId
   std::unordered_map<Group, Membership, GroupHash> known_groups_;
-  std::deque<Stream> streams_;  // by StreamId; those of earlier plans stay, so that events do
-  std::int64_t queued_ = 0;     // items on all streams
-  std::int64_t batch_ = 0;      // synchronize() calls so far
+  std::deque<Stream> streams_;    // by StreamId; those of earlier plans stay, so that events do
+  std::int64_t queued_ = 0;       // items on all streams
+  std::int64_t collectives_ = 0;  // launched so far (faults.h)
+  std::int64_t batch_ = 0;        // synchronize() calls so far
   DeliveryLog log_;
   // Scratch, kept to spare allocations.
   std::vector<StreamId> ready_;

@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "shared/base/text.h"
+#include "shared/plan/canonical.h"
 
 namespace cp::sim {
 namespace {
 
 bool same_arguments(const Call& a, const Call& b) {
-  if (a.operation != b.operation) return false;
+  if (a.operation != b.operation || a.inputs != b.inputs) return false;
   if (a.operation == Operation::exchange) return a.exchange->counts == b.exchange->counts;
   return a.dtype == b.dtype && a.reduction == b.reduction && a.root == b.root && a.count == b.count;
 }
@@ -22,7 +23,7 @@ bool same_arguments(const Call& a, const Call& b) {
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 Fields fields_of(const Call& call) {
-  Fields fields{{"operation", std::string(name(call.operation))}};
+  Fields fields{{"plan inputs", to_string(call.inputs)}, {"operation", std::string(name(call.operation))}};
   if (call.operation == Operation::exchange) {
     fields.emplace_back("counts", to_string(call.exchange->counts));
     return fields;
@@ -69,6 +70,12 @@ std::vector<Party> parties_of(const Communicator& communicator) {
   std::stable_sort(parties.begin(), parties.end(),
                    [](const Party& a, const Party& b) { return a.ranks.size() > b.ranks.size(); });
   return parties;
+}
+
+Dissent dissent_of_parties(const std::vector<Party>& parties) {
+  std::map<std::string, std::vector<Rank>> by_value;
+  for (const Party& party : parties) by_value[std::to_string(by_value.size())] = party.ranks;
+  return dissent_of(by_value);
 }
 
 std::string describe_parties(const std::vector<Party>& parties) {
@@ -186,7 +193,12 @@ std::set<std::int32_t> minority_of(Communicator& communicator,
   return minority;
 }
 
-std::string describe_transfers(Communicator& communicator) {
+struct TransferMismatch {
+  std::string text;
+  Dissent dissent;
+};
+
+TransferMismatch describe_transfers(Communicator& communicator) {
   constexpr std::size_t kShown = 4;
   const std::vector<Rank>& ranks = communicator.group().ranks;
   const auto rank = [&](std::int32_t index) { return ranks[static_cast<std::size_t>(index)]; };
@@ -205,15 +217,20 @@ std::string describe_transfers(Communicator& communicator) {
                         " to rank ", rank(to), ", which expects ",
                         transfers_text(with_peer(communicator.slot(to).call.exchange->recvs, from))));
   }
-  return str(minority.empty()
-                 ? "tie: "
-                 : str("minority: ", ranks_have(minority, "other splits than their peers"), ": "),
-             join(texts, "; "));
+  std::string text =
+      str(minority.empty() ? "tie: "
+                           : str("minority: ", ranks_have(minority, "other splits than their peers"), ": "),
+          join(texts, "; "));
+  std::sort(minority.begin(), minority.end());
+  if (!minority.empty()) return {std::move(text), {.ranks = std::move(minority)}};
+  std::set<Rank> either;
+  for (const auto& [from, to] : disagreements) either.insert({rank(from), rank(to)});
+  return {std::move(text), {.ranks = {either.begin(), either.end()}, .is_tie = true}};
 }
 
 }  // namespace
 
-std::optional<std::string> find_mismatch(Communicator& communicator) {
+std::optional<Mismatch> find_mismatch(Communicator& communicator) {
   const Communicator::Slot& first = communicator.slot(0);
   bool agree = true;
   for (std::int32_t index = 1; index < communicator.size() && agree; ++index) {
@@ -221,9 +238,20 @@ std::optional<std::string> find_mismatch(Communicator& communicator) {
   }
   if (agree && (first.call.operation != Operation::exchange || pair_transfers(communicator)))
     return std::nullopt;
-  return str("collective #", first.sequence, " on ", to_string(communicator.group()), " does not match: ",
-             agree ? str("exchange: ", describe_transfers(communicator))
-                   : describe_parties(parties_of(communicator)));
+  TransferMismatch what;
+  if (agree) {
+    what = describe_transfers(communicator);
+    what.text = "exchange: " + what.text;
+  } else {
+    const std::vector<Party> parties = parties_of(communicator);
+    what = {describe_parties(parties), dissent_of_parties(parties)};
+  }
+  return Mismatch{.text = str("collective #", first.sequence, " on ", to_string(communicator.group()),
+                              " does not match: ", what.text),
+                  .dissent = std::move(what.dissent),
+                  .operation = std::string(name(first.call.operation)),
+                  .group = canonical_name(communicator.group()),
+                  .sequence = first.sequence};
 }
 
 }  // namespace cp::sim

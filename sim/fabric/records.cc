@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/fabric/transfers.h"
+
 namespace cp::sim {
 
 void DeliveryLog::add(StreamId stream, const Communicator& communicator, std::int32_t index) {
@@ -17,7 +19,12 @@ void DeliveryLog::add(StreamId stream, const Communicator& communicator, std::in
                     .operation = call.operation,
                     .dtype = call.dtype,
                     .reduction = call.reduction};
-  if (call.exchange != nullptr) {
+  if (const Transfers* transfers = communicator.transfers()) {
+    delivery.tracked = tracked_.size();
+    tracked_.push_back(
+        {transfers->sent_bytes(index), transfers->received_bytes(index), transfers->checksums(index)});
+    delivery.sends_end = delivery.recvs_end = delivery.peers_begin;
+  } else if (call.exchange != nullptr) {
     const ExchangeCall& exchange = *call.exchange;
     for (const TransferCall& send : exchange.sends) peers_.emplace_back(send.peer, send.delivered_bytes);
     delivery.sends_end = peers_.size();
@@ -65,6 +72,11 @@ void DeliveryLog::flush_to(std::vector<OpRecord>& observed) {
                     .sent = std::vector<std::int64_t>(size),
                     .received = std::vector<std::int64_t>(size)};
     spell_out(delivery, record);
+    if (delivery.tracked != kNotTracked) {
+      Tracked& tracked = tracked_[delivery.tracked];
+      record.sent = std::move(tracked.sent), record.received = std::move(tracked.received);
+      record.checksums = std::move(tracked.checksums);
+    }
     for (std::size_t at = delivery.peers_begin; at < delivery.recvs_end; ++at) {
       auto& bytes = at < delivery.sends_end ? record.sent : record.received;
       bytes[static_cast<std::size_t>(peers_[at].first)] += peers_[at].second;
@@ -77,6 +89,7 @@ void DeliveryLog::flush_to(std::vector<OpRecord>& observed) {
 void DeliveryLog::clear() {
   deliveries_.clear();
   peers_.clear();
+  tracked_.clear();
 }
 
 }  // namespace cp::sim

@@ -32,10 +32,18 @@ class DeliveryLog {
     Operation operation = Operation::all_gather;
     DType dtype = DType::f32;
     std::optional<ReduceOp> reduction = {};
+    std::size_t tracked = kNotTracked;  // index into tracked_
   };
+  // Of a collective that was done transfer by transfer.
+  struct Tracked {
+    std::vector<std::int64_t> sent, received;
+    std::optional<PayloadChecksums> checksums;
+  };
+  static constexpr std::size_t kNotTracked = static_cast<std::size_t>(-1);
   static void spell_out(const Delivery& delivery, OpRecord& record);
 
   std::vector<Delivery> deliveries_;
+  std::vector<Tracked> tracked_;
   std::vector<std::pair<std::int32_t, std::int64_t>> peers_;  // of exchanges: index of the peer, bytes
 };
 

@@ -3,17 +3,25 @@
 #include <exception>
 #include <variant>
 
-#include "shared/base/error.h"
+#include <sched.h>
+
+#include "shared/base/error_facts.h"
 #include "shared/kernels/host_kernels.h"
+#include "shared/plan/canonical.h"
+#include "shared/plan/transfer_check.h"
 #include "sim/fabric/fabric_device.h"
 #include "sim/fabric/matching.h"
 #include "sim/fabric/movement.h"
+#include "sim/fabric/transfers.h"
 
 namespace cp::sim {
 namespace {
 
 // A member's part that is worth a second meeting: copying this much takes about as long as one wake-up.
 constexpr std::int64_t kWorthwhilePartBytes = 16'384;
+
+// How often a slow rank lets others go on before each of its steps: more than what is left to do in any small plan.
+constexpr int kSlowTurns = 32;
 
 // -1: a step that is not in the plan, which a body has launched itself.
 StepId step_id(const Plan& plan, const Step* step) {
@@ -28,6 +36,9 @@ StepId step_id(const Plan& plan, const Step* step) {
 void FabricDevice::synchronize() {
   try {
     run_queues();
+  } catch (const RankDied&) {
+    leave_dead();
+    throw;
   } catch (...) {
     // Unwinding may free memory that other members of a round still read: take back or sit out what was begun.
     world_.fail(rank_, std::current_exception());
@@ -47,6 +58,7 @@ void FabricDevice::run_queues() {
     if (ready_.empty()) {
       wait_for_others();
     } else {
+      if (is_slow_) let_others_go_on();
       const StreamId stream = scheduler.choose(rank_, ready_);
       if (!scheduler.cancelled()) run_head(stream);
     }
@@ -84,7 +96,7 @@ void FabricDevice::run_head(StreamId id) {
     run_kernel(*kernel, *memory_, item.iteration);
     pop(stream);
   } else {
-    begin_collective(stream, std::get<Collective>(item.step->work), item.iteration);
+    begin_collective(stream, item);
   }
 }
 
@@ -109,12 +121,16 @@ void FabricDevice::wait_for_others() {
 
 // ---- collectives ----------------------------------------------------------------------------------------------------
 
-void FabricDevice::begin_collective(Stream& stream, const Collective& collective, std::int64_t iteration) {
+void FabricDevice::begin_collective(Stream& stream, const Item& item) {
+  const auto& collective = std::get<Collective>(item.step->work);
+  if (world_.dies_at(rank_, item.collective)) die_before(collective, item);
   const Membership& membership = memberships_[static_cast<std::size_t>(group_of(collective))];
   Communicator& communicator = *membership.communicator;
   Communicator::Slot& slot = communicator.slot(membership.index);
   slot.call =
-      resolve(collective, iteration, *memory_, membership.index, communicator.size(), stream.exchange);
+      resolve(collective, item.iteration, *memory_, membership.index, communicator.size(), stream.exchange);
+  slot.call.number = item.collective;
+  slot.call.inputs = plan_->inputs;
   stream.index = membership.index;
   stream.ticket = {&communicator, slot.rounds.load(std::memory_order_relaxed)};
   stream.phase = Phase::gathering;
@@ -139,8 +155,10 @@ void FabricDevice::carry_out(const Stream& stream) {
   Communicator::Outcome& outcome = communicator.outcome();
   outcome = {};
   if (const auto mismatch = find_mismatch(communicator)) {
-    world_.fail(rank_, std::make_exception_ptr(CollectiveMismatch(*mismatch)));
+    world_.fail_mismatched(rank_, *mismatch);
     outcome.failed = true;
+  } else if (communicator.transfers() != nullptr) {
+    world_.move_transfers(communicator);
   } else if (communicator.size() > 1 &&
              work_bytes(communicator) > communicator.size() * kWorthwhilePartBytes) {
     outcome.parts = communicator.size();
@@ -177,10 +195,54 @@ bool FabricDevice::leave_round(Stream& stream) {
 
 void FabricDevice::end_collective(StreamId id, Stream& stream) {
   Communicator& communicator = *stream.ticket.communicator;
+  if (communicator.transfers() != nullptr && !communicator.transfers()->arrived(stream.index)) {
+    sched_yield();
+    return;  // in a later turn
+  }
   if (!leave_round(stream)) return;
+  if (world_.options().checksums == Checksums::each) compare_payloads(communicator, stream.index);
   if (world_.options().record_traces) log_.add(id, communicator, stream.index);
   ++communicator.slot(stream.index).sequence;
   pop(stream);
+}
+
+void FabricDevice::compare_payloads(Communicator& communicator, std::int32_t index) {
+  const Communicator::Slot& slot = communicator.slot(index);
+  const TransferPlace place{.operation = std::string(name(slot.call.operation)),
+                            .group = &communicator.group(),
+                            .sequence = slot.sequence,
+                            .to = static_cast<std::size_t>(index)};
+  if (const auto fault = communicator.transfers()->find_fault(index, place)) throw *fault;
+}
+
+// ---- faults of ranks ------------------------------------------------------------------------------------------------
+
+void FabricDevice::let_others_go_on() {
+  for (int turn = 0; turn < kSlowTurns; ++turn) {
+    sched_yield();
+    world_.scheduler().pause(rank_);
+  }
+}
+
+void FabricDevice::die_before(const Collective& collective, const Item& item) {
+  const Group& group = plan_->groups[static_cast<std::size_t>(group_of(collective))];
+  world_.die(rank_, str(operation_name(collective), " on ", canonical_name(group), ", its collective ",
+                        item.collective));
+  throw RankDied();
+}
+
+// What it has arrived at and others have not is taken back; from the rest they still read.
+void FabricDevice::leave_dead() {
+  for (Stream& stream : streams_) {
+    if (stream.phase == Phase::none) continue;
+    while (!stream.ticket.communicator->retract(stream.index) &&
+           !stream.ticket.communicator->released(stream.ticket.round)) {
+      sched_yield();
+      world_.scheduler().pause(rank_);
+    }
+    stream.phase = Phase::none;
+  }
+  abandon();
 }
 
 void FabricDevice::drain() {

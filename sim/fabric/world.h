@@ -3,20 +3,28 @@
 
 #include <cstddef>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "shared/plan/plan.h"
 #include "sim/fabric/communicator.h"
+#include "sim/fabric/deadlock.h"
 #include "sim/fabric/fabric.h"
+#include "sim/fabric/matching.h"
+#include "sim/fabric/programs.h"
 #include "sim/fabric/scheduler.h"
 
 namespace cp::sim {
 
 class FabricDevice;
+
+// Ends the body of a rank that dies; nobody may catch it for good.
+struct RankDied {};
 
 struct GroupHash {
   std::size_t operator()(const Group& group) const;
@@ -44,11 +52,27 @@ class World final : private RankInspector {
   void fail_deadlocked(Rank rank);
   // `rank` waits in a round of the communicator that a member has made impossible by returning.
   void fail_departed(Rank rank, const Communicator& communicator);
+  // The calls of a collective on the communicator do not match.
+  void fail_mismatched(Rank rank, const Mismatch& mismatch);
   // To be called when the scheduler says that the run is cancelled. The rank that failed gets its error again.
   [[noreturn]] void throw_cancelled(Rank rank) const;
 
   // The rank's body has returned or thrown.
   void depart(Rank rank);
+  // The rank dies before the collective, which it was going to issue on the group: before depart().
+  void die(Rank rank, const std::string& before);
+
+  // What the rank is about to launch: for the blame of errors.
+  void publish(Rank rank, std::shared_ptr<const Program> program);
+
+  // ---- faults ----
+
+  bool tracks_transfers() const { return options_.checksums != Checksums::off || !options_.faults.empty(); }
+  bool is_slow(Rank rank) const;
+  bool dies_at(Rank rank, std::int64_t collective) const;
+  // Moves what the matched calls say, with the faults that are to take place in it.
+  void move_transfers(Communicator& communicator);
+  std::vector<bool> injected() const;
 
   // By the host, between runs. end_run returns the run's error, if any.
   void begin_run();
@@ -58,6 +82,12 @@ class World final : private RankInspector {
  private:
   void ready_streams(Rank rank, std::vector<StreamId>& streams) const override;
   TurnDetails details(const Turn& turn) const override;
+  // What the ranks' programs say of an error that `evidence` was found for: who differs, and in words.
+  struct Blame {
+    ErrorFacts facts;
+    std::string text;  // "" or "...; "
+  };
+  Blame blame(const Dissent& evidence, const DeadlockReport* deadlock) const;
 
   FabricOptions options_;
   bool target_is_restricted_;
@@ -65,11 +95,15 @@ class World final : private RankInspector {
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<FabricDevice>> devices_;
 
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of what follows
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::unordered_map<Group, Communicator*, GroupHash> by_group_;
   std::vector<std::vector<Communicator*>> by_rank_;
   std::vector<Rank> departed_ranks_;
+  std::map<Rank, std::string> dead_ranks_;  // of the run, and what they died before
+  std::set<Rank> deaths_;                   // of all runs
+  std::vector<KnownProgram> programs_;      // by rank
+  std::vector<bool> injected_;              // by fault
 
   // Written once in a run, before the scheduler is cancelled; read without the mutex after that.
   std::exception_ptr error_;

@@ -52,8 +52,10 @@ class Keeper {
       put_input(plan, buffer, role);
     });
     StepNames names(plans_);
-    shadow_run({plans_, problem_, space_, weights_, needed_, *memory_, book_, ledger.cells, ledger.received},
-               names);
+    shadow_run(
+        {plans_, problem_, space_, weights_, needed_, *memory_, book_, ledger.cells, ledger.received,
+         request_.strategy, !plans_.empty() && uses_fused_attention(problem_, pass_, plans_.front().target)},
+        names);
     ledger.num_cells = book_.close({[&](std::int32_t step) { return names.text(step); },
                                     [&](std::int64_t lane, std::int64_t query, std::int64_t key) {
                                       return holders_text(lane % problem_.q_heads, query, key);

@@ -15,7 +15,8 @@ namespace cp::sim {
 
 struct AttentionLedger {
   // Cells: each allowed pair once and no other; each row of an output at its place and made of all its cells;
-  // rows that meet belong together. Bytes: those of each tensor are the expected ones.
+  // rows that meet belong together, scores are scaled by the problem's scale, and what is not finished is kept in f32 unless the
+  // strategy, or fused attention, rounds it. Bytes: those of each tensor are the expected ones.
   Findings cells, bytes;
   std::int64_t num_cells = 0;      // pairs computed, over batches and query heads
   std::vector<Received> received;  // by plan

@@ -265,7 +265,14 @@ std::vector<AttentionShadow::Work> AttentionShadow::all_work(const Lanes& lanes,
   return all;
 }
 
+void AttentionShadow::require_scale(double softmax_scale) {
+  if (softmax_scale == world_.problem.scale()) return;
+  find("scales its scores by ", softmax_scale, ", where the problem's are scaled by ",
+       world_.problem.scale());
+}
+
 void AttentionShadow::run(const AttentionForward& op) {
+  require_scale(op.softmax_scale);
   const Rows q = read(op.q, Tensor::q, "q"), k = read(op.k, Tensor::k, "k"), v = read(op.v, Tensor::v, "v");
   require_alike(v, k, "v", "k");
   const Lanes lanes = lanes_of(q, k);
@@ -279,6 +286,7 @@ void AttentionShadow::run(const AttentionForward& op) {
 }
 
 void AttentionShadow::run(const AttentionBackward& op) {
+  require_scale(op.softmax_scale);
   const Rows q = read(op.q, Tensor::q, "q"), k = read(op.k, Tensor::k, "k"), v = read(op.v, Tensor::v, "v");
   // A fused one makes delta of out.
   const bool fused = op.engine == AttentionEngine::fused;

@@ -1,5 +1,5 @@
-// What the attention kernels do to tags: rows that do not belong together, keys that are none and gradients of
-// unfinished rows are findings; pairs go into the book.
+// What the attention kernels do to tags: rows that do not belong together, keys that are none, gradients of
+// unfinished rows and another scale than the problem's are findings; pairs go into the book.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,7 @@ class AttentionShadow {
   void write(const View& view, Tensor tensor, const Rows& like, std::span<const Cells> cells, bool accumulate,
              std::string_view role);
   void require_alike(const Rows& a, const Rows& b, std::string_view role_a, std::string_view role_b);
+  void require_scale(double softmax_scale);
   void require_finished(const Rows& rows, Tensor tensor, std::string_view role);
   Lanes lanes_of(const Rows& q, const Rows& k);
   Work work_of(std::span<const MaskSlice> slices, std::span<const std::int64_t> queries,

@@ -192,6 +192,21 @@ class ShadowRun {
     add(plan, more_tags_, tags_);
     write(plan, out, more_tags_);
   }
+  // After an attention kernel that wrote or added to the view.
+  void require_wide_parts(std::size_t plan, const View& part, bool added) {
+    if (!is_absent(part) && (added || !world_.rounds_parts)) require_wide_sums(plan, part);
+  }
+  // After a step that adds to the view.
+  void require_wide_sums(std::size_t plan, const View& sums) {
+    const DType dtype = world_.plans[plan].buffers[static_cast<std::size_t>(sums.buffer)].dtype;
+    if (dtype == DType::f32) return;
+    world_.memory.read(plan, sums, walks_[plan].iteration(), tags_);
+    for (const Tag& tag : tags_) {
+      if (!is_element(tag) || world_.may_add_up_in(dtype, tag)) continue;
+      return find(plan, "keeps ", world_.space.text(tag), " unfinished in ", name(dtype),
+                  ", where the strategy adds up in f32");
+    }
+  }
   void begin_attention(std::size_t plan) { attention_.begin(plan, walks_[plan].iteration(), numbers_[plan]); }
   template <class Op>
   void run_kernel(std::size_t plan, const Op& op) {
@@ -204,6 +219,7 @@ class ShadowRun {
     } else if constexpr (std::is_same_v<Op, Accumulate>) {
       if (op.op != ReduceOp::sum) find(plan, "combines with ", name(op.op), " what is a sum");
       add_to(plan, op.in, op.out);
+      require_wide_sums(plan, op.out);
     } else if constexpr (std::is_same_v<Op, Scale>) {
       if (op.factor != 1) find(plan, "scales by ", op.factor, ", which no step of attention does");
     } else if constexpr (std::is_same_v<Op, RowKernel>) {
@@ -215,11 +231,19 @@ class ShadowRun {
         if (is_absent(op.lse)) {  // gradients
           add_to(plan, op.in, op.out);
           for (const View& view : op.more) add_to(plan, view, op.out);
+          require_wide_sums(plan, op.out);
           return;
         }
       }
       begin_attention(plan);
       attention_.run(op);
+      if constexpr (std::is_same_v<Op, AttentionMerge>) require_wide_sums(plan, op.out);
+      if constexpr (std::is_same_v<Op, AttentionForward>) require_wide_parts(plan, op.out, false);
+      if constexpr (std::is_same_v<Op, AttentionBackward>) {
+        require_wide_parts(plan, op.dq, op.accumulate_dq);
+        require_wide_parts(plan, op.dk, op.accumulate_dkv),
+            require_wide_parts(plan, op.dv, op.accumulate_dkv);
+      }
     }
   }
 
@@ -376,6 +400,15 @@ std::string StepNames::text(std::int32_t number) const {
              ref.count > 1 ? str(" (iteration ", place.iteration, ")") : "", " ",
              operation_name(ref.step->work),
              ref.step->label.empty() ? "" : str(" \"", ref.step->label, "\""));
+}
+
+bool ShadowWorld::may_add_up_in(DType dtype, const Tag& sum) const {
+  if (dtype == DType::f32 || sum.cells == 0) return true;
+  if (dtype != problem.dtype) return false;
+  const Element row = space.element(sum.id);
+  const bool allowed =
+      row.tensor == Tensor::out ? strategy.input_dtype_merge : strategy.input_dtype_gradients;
+  return allowed || cells_of(sum) == weights.all(row.tensor, row.batch, row.head, row.row);
 }
 
 void shadow_run(const ShadowWorld& world, StepNames& names) { ShadowRun(world, names).run(); }

@@ -42,6 +42,12 @@ struct ShadowWorld {
   CellBook& book;
   Findings& findings;
   std::vector<Received>& received;  // by plan
+  const Strategy& strategy;
+  bool rounds_parts = false;  // fused attention is used, whose partial results are in the problem's dtype
+
+  // Whether a result may be kept in this type: one that parts are still added to, each of which rounds, in f32 alone unless the
+  // strategy takes the problem's; a finished one in both.
+  bool may_add_up_in(DType dtype, const Tag& sum) const;
 };
 
 // Where a step is, for findings: numbers are given out in the order of execution.

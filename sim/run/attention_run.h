@@ -33,6 +33,13 @@ struct AttentionRunOptions {
   std::uint64_t seed = 0;                          // of the baton
   BatonOrder order = {};                           // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse ranks that together need more
+  // As those of RedistributeRunOptions (redistribute_run.h). A transfer that is not what was sent throws; without check_plans the plans'
+  // ledgers of cells and bytes are not kept.
+  std::vector<InjectedFault> faults = {};
+  Checksums checksums = Checksums::off;
+  bool check_plans = true;
+  bool compare_digests = false;
+  std::vector<bool>* injected = nullptr;
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
   std::function<void(std::string_view)> on_phase;
 };

@@ -9,8 +9,11 @@
 
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
+#include "shared/plan/plan_digests.h"
+#include "shared/plan/transfer_check.h"
 #include "shared/redistribute/scaled.h"
 #include "sim/run/redistribute_shards.h"
+#include "sim/run/tells_injected.h"
 
 namespace cp::sim {
 namespace {
@@ -25,6 +28,14 @@ std::int64_t most_padding(std::span<const Plan> plans) {
   return most;
 }
 
+// As the cost model counts: records give an all_reduce its buffer for each peer.
+std::int64_t wire_bytes_of(const OpRecord& record) {
+  std::int64_t bytes = 0;
+  for (const std::int64_t from_peer : record.received) bytes += from_peer;
+  const auto n = static_cast<std::int64_t>(record.group.ranks.size());
+  return record.operation == "all_reduce" && n > 1 ? 2 * bytes / n : bytes;
+}
+
 class Run {
  public:
   Run(const Redistribution& redistribution, std::span<const Plan> plans,
@@ -35,8 +46,11 @@ class Run {
         plans_(plans),
         options_(options),
         shards_(redistribution, options.seed, options.scale),
-        fabric_(plans.back().self + 1,
-                {.schedule = options.schedule, .seed = options.seed, .order = options.order}),
+        fabric_(plans.back().self + 1, {.schedule = options.schedule,
+                                        .seed = options.seed,
+                                        .order = options.order,
+                                        .faults = options.faults,
+                                        .checksums = options.checksums}),
         plan_of_(static_cast<std::size_t>(fabric_.world_size())),
         buffers_(plan_of_.size()) {
     for (const Plan& plan : plans) plan_of_[static_cast<std::size_t>(plan.self)] = &plan;
@@ -73,6 +87,7 @@ class Run {
   template <class Work>
   double on_ranks(std::string_view name, const Work& work) {
     return phase(name, [&] {
+      const TellsInjected tells(fabric_, options_.injected);
       fabric_.run([&](Rank rank, Device& device) {
         if (const Plan* plan = plan_of_[static_cast<std::size_t>(rank)]) work(*plan, device);
       });
@@ -80,9 +95,12 @@ class Run {
   }
 
   void check_plans() {
-    CheckLimits limits;
-    limits.peak_bytes = redistribution_.peak_bytes + most_padding(plans_);
-    check(plans_, limits);
+    if (options_.check_plans) {
+      CheckLimits limits;
+      limits.peak_bytes = peak_limit_bytes(redistribution_, plans_);
+      check(plans_, limits);
+    }
+    if (options_.compare_digests) require_equal_plans(plans_);
     for (const Plan& plan : plans_) {
       result_.memory_bytes += peak_bytes(plan);
       result_.peak_bytes = std::max(result_.peak_bytes, peak_bytes(plan));
@@ -90,33 +108,29 @@ class Run {
   }
 
   void execute_plan(const Plan& plan, Device& device) {
-    execute(plan, device, buffers_of(plan.self).bindings(),
-            &fabric_.traces()[static_cast<std::size_t>(plan.self)]);
+    Bindings bindings = buffers_of(plan.self).bindings();
+    // A program of another problem has buffers of its own.
+    if (!options_.check_plans) {
+      std::erase_if(bindings, [&](const Binding& binding) {
+        return plan.buffers[static_cast<std::size_t>(binding.buffer)].bytes() != binding.size_bytes;
+      });
+    }
+    execute(plan, device, bindings, &fabric_.traces()[static_cast<std::size_t>(plan.self)]);
   }
 
   void check_traces() {
     const std::vector<RankTrace>& traces = fabric_.traces();
+    if (const auto fault = find_transfer_fault(traces)) throw *fault;
     if (const auto difference = first_difference(traces, traces)) {
       throw CheckFailure(str("what happened is not what the plan asked for: ", *difference));
     }
-    for (const RankTrace& trace : traces) {
-      for (const OpRecord& record : trace.observed) result_.wire_bytes += wire_bytes(record);
-    }
-    std::int64_t planned = 0;
-    for (const RedistributionStep& step : redistribution_.steps) planned += step.wire_bytes_received_total;
+    result_.wire_bytes = wire_bytes(traces);
+    const std::int64_t planned = planned_wire_bytes(redistribution_);
     if (result_.wire_bytes != planned) {
       throw LedgerFailure(str("the ranks received ", result_.wire_bytes, " bytes, where the planner counted ",
                               planned, " (", placements_to_string(source_), " -> ",
                               placements_to_string(target_), ")"));
     }
-  }
-
-  // As the cost model counts: records give an all_reduce its buffer for each peer.
-  static std::int64_t wire_bytes(const OpRecord& record) {
-    std::int64_t bytes = 0;
-    for (const std::int64_t from_peer : record.received) bytes += from_peer;
-    const auto n = static_cast<std::int64_t>(record.group.ranks.size());
-    return record.operation == "all_reduce" && n > 1 ? 2 * bytes / n : bytes;
   }
 
   // Of partners that hold contributions to the same elements the first one compares their combination.
@@ -212,6 +226,24 @@ std::int64_t run_memory_bytes(const Redistribution& redistribution) {
   }
   bytes += static_cast<double>(ranks.size()) * static_cast<double>(temporaries + kThreadBytes);
   return static_cast<std::int64_t>(std::min(bytes, 9e18));
+}
+
+std::int64_t peak_limit_bytes(const Redistribution& redistribution, std::span<const Plan> plans) {
+  return redistribution.peak_bytes + most_padding(plans);
+}
+
+std::int64_t planned_wire_bytes(const Redistribution& redistribution) {
+  std::int64_t bytes = 0;
+  for (const RedistributionStep& step : redistribution.steps) bytes += step.wire_bytes_received_total;
+  return bytes;
+}
+
+std::int64_t wire_bytes(std::span<const RankTrace> traces) {
+  std::int64_t bytes = 0;
+  for (const RankTrace& trace : traces) {
+    for (const OpRecord& record : trace.observed) bytes += wire_bytes_of(record);
+  }
+  return bytes;
 }
 
 RedistributeRun run_redistribution(const Redistribution& redistribution,

@@ -32,6 +32,16 @@ struct RedistributeRunOptions {
   BatonOrder order = {};                           // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse what needs more
   Target target = host_target();
+  // What goes wrong in the machine (sim/fabric/faults.h), and what looks for it: a transfer that is not what was sent is a CheckFailure
+  // that names it, whether payloads are digested or lengths alone are compared.
+  std::vector<InjectedFault> faults = {};
+  Checksums checksums = Checksums::off;
+  // Plans that a rank's program got wrong (sim/faults/program_faults.h) run without check(), which needs all ranks' plans at once and
+  // would refuse them; the ranks may compare the digests of their plans first, as real ones do (require_equal_plans).
+  bool check_plans = true;
+  bool compare_digests = false;
+  // Set before each run: which faults have taken place so far.
+  std::vector<bool>* injected = nullptr;
   double scale =
       1;  // what results are multiplied with, as Gradient::scale says: plans have that Scale, and data is held against it
   bool digests = false;  // fill the traces' digests of outputs that are exact in every world
@@ -63,5 +73,12 @@ RedistributeRun run_redistribution(const Redistribution& redistribution,
 // The same with given plans, one for each rank of both meshes in ascending order, as lower_all_scaled() gives them.
 RedistributeRun run_redistribution(const Redistribution& redistribution, std::span<const Plan> plans,
                                    const RedistributeRunOptions& options = {});
+
+// What a run holds plans to, for whoever runs plans in another way: the peak of any rank (the redistribution's, and less than one
+// alignment of the plans' target for each temporary), and the bytes on the wire that all ranks receive, as the planner counts
+// them and as the records of a trace show them.
+std::int64_t peak_limit_bytes(const Redistribution& redistribution, std::span<const Plan> plans);
+std::int64_t planned_wire_bytes(const Redistribution& redistribution);
+std::int64_t wire_bytes(std::span<const RankTrace> traces);
 
 }  // namespace cp::sim

@@ -1,9 +1,9 @@
 // The small pieces that reports are made of.
 #include <gtest/gtest.h>
 
-#include "cli/nearest.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "shared/base/nearest.h"
 
 namespace cp::cli {
 namespace {

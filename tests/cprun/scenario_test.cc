@@ -38,6 +38,25 @@ TEST(CprunScenario, AttentionForwardAndBackwardIsTheFabrics) {
   EXPECT_THAT(end.err, IsEmpty());
 }
 
+TEST(CprunScenario, ChecksumsOfPayloadsAreCompared) {
+  const TemporaryFolder folder;
+  for (const char* flag : {"--checksums", "--checksums=end", "--checksums=each"}) {
+    const ProgramEnd end = cprun({"--nproc-per-node", "4", "--verify", flag, ring(folder)});
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_THAT(end.out, AllOf(HasSubstr("; every payload arrived as it was sent\n"),
+                               HasSubstr("\nidentical: 4 ranks, ")));
+  }
+  for (const auto& [arguments, message] :
+       {std::pair(std::vector<std::string>{"--checksums=often", ring(folder)}, "use end, each or off"),
+        std::pair(std::vector<std::string>{"--checksums", "--backend", "nccl", ring(folder)},
+                  "--backend gloo"),
+        std::pair(std::vector<std::string>{"--checksums", "--", "true"}, "JoinedDeviceOptions::checksums")}) {
+    const ProgramEnd end = cprun(arguments);
+    EXPECT_EQ(end.exit_code, 2);
+    EXPECT_THAT(end.err, HasSubstr(message));
+  }
+}
+
 // Documents of each batch entry, Megatron's order, lse at home, and queries that learn alone.
 TEST(CprunScenario, AttentionAsItIsAskedForIsTheFabrics) {
   const TemporaryFolder folder;

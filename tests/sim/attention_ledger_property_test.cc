@@ -10,9 +10,9 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
+#include "sim/mutate/plan_mutations.h"
 #include "sim/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
-#include "tests/property/plan_mutations.h"
 #include "tests/sim/attention_ledger_defects.h"
 #include "tests/support/any_case.h"
 
@@ -57,14 +57,16 @@ RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsEveryChangeOfASlice, ()) {
 
 // Some damage of the plans that check() takes for a legal program; nothing when none of a few tries is.
 std::optional<std::string> damage_meaning(std::vector<Plan>& plans, std::mt19937_64& random) {
-  constexpr MutationKind kKinds[] = {MutationKind::drop_step, MutationKind::swap_peers,
-                                     MutationKind::shift_offset, MutationKind::change_count};
   const std::vector<Plan> clean = plans;
   for (int attempt = 0; attempt < 30; ++attempt) {
     plans = clean;
     std::string text;
     if (random() % 2 == 0) {
-      const auto mutation = mutate(plans, kKinds[random() % std::size(kKinds)], random);
+      const auto& [kind, name, words] = sim::all_mutations()[random() % sim::all_mutations().size()];
+      // What a type loses is in no ledger.
+      if (kind == sim::MutationKind::change_dtype) continue;
+      const auto place = static_cast<std::int64_t>(random() >> 1);
+      const auto mutation = sim::mutate(plans, kind, place, random());
       if (!mutation) continue;
       text = mutation->text;
     } else {

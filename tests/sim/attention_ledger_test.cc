@@ -127,6 +127,38 @@ std::string test_name(const ::testing::TestParamInfo<Defect>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Of, PlantedDefect, ::testing::ValuesIn(all_defects()), test_name);
 
+// ---- what sums are kept in ----
+
+// Of three parts on each of three ranks, so that two of the states of each sum are unfinished; the problem is in bf16.
+TEST(AttentionLedgerOfSums, UnfinishedOnesAreInTheTypeThatTheStrategySays) {
+  AttentionRequest request;
+  request.problem.q_len = request.problem.kv_len = 12;
+  request.problem.head_dim = request.problem.v_head_dim = 2;
+  request.problem.dtype = DType::bf16;
+  request.ranks = {0, 1, 2};
+  for (const bool allowed : {false, true}) {
+    request.strategy.input_dtype_gradients = allowed;
+    std::vector<Plan> plans = attention_plans(request, AttentionPass::backward);
+    int sums = 0;
+    for_each<Backward>(plans, [&](Plan& plan, StepId, Step&, Backward& op) {
+      Buffer& buffer = plan.buffers[static_cast<std::size_t>(op.dq.buffer)];
+      if (!op.accumulate_dq || buffer.dtype == DType::bf16) return;
+      buffer.dtype = DType::bf16;
+      ++sums;
+    });
+    EXPECT_EQ(sums, 3);
+    const AttentionLedger ledger = keep_ledger(request, AttentionPass::backward, plans);
+    if (allowed) {
+      EXPECT_TRUE(ledger.cells.empty()) << ledger.cells.summary();
+    } else {
+      EXPECT_EQ(ledger.cells.count(), 6) << ledger.cells.summary();
+      EXPECT_THAT(ledger.cells.texts(),
+                  ::testing::Each(
+                      ContainsRegex("keeps dq of .* unfinished in bf16, where the strategy adds up in f32")));
+    }
+  }
+}
+
 // ---- the defects of a plan whose rows one can count by hand ----
 
 // 8 rows on 2 ranks by halves, causal: rank 0 has queries and keys 0-3, rank 1 those from 4 on. Its ring brings

@@ -55,10 +55,21 @@ RankTrace any_trace(Rank rank) {
       op.received = draw.list<std::int64_t>(0, 4, bytes);
       return op;
     };
+    const auto observed_record = [&] {
+      OpRecord op = record();
+      if (!*rc::gen::arbitrary<bool>()) return op;
+      op.checksums.emplace();
+      for (std::size_t member = 0; member < op.group.ranks.size(); ++member) {
+        op.checksums->sent.push_back(*rc::gen::arbitrary<std::uint64_t>());
+        op.checksums->received.push_back(*rc::gen::arbitrary<std::uint64_t>());
+      }
+      op.checksums->result = *rc::gen::arbitrary<std::uint64_t>();
+      return op;
+    };
     RankTrace trace;
     trace.rank = rank;
     trace.issued = draw.list<OpRecord>(0, 4, record);
-    trace.observed = draw.list<OpRecord>(0, 4, record);
+    trace.observed = draw.list<OpRecord>(0, 4, observed_record);
     for (int i = draw.number(0, 3); i > 0; --i) trace.digests[draw.text()] = draw.digest();
     const auto time = [&] {
       TimedOp op{draw.number<StreamId>(0, 5), draw.text(), draw.text(), 0, 0};
@@ -76,7 +87,9 @@ RankTrace any_trace(Rank rank) {
 
 // Equality leaves out what runs differ in.
 bool same(const RankTrace& a, const RankTrace& b) {
-  return a == b && a.issued_times == b.issued_times && a.observed_times == b.observed_times &&
+  const auto same_checksums = [](const OpRecord& x, const OpRecord& y) { return x.checksums == y.checksums; };
+  return a == b && std::ranges::equal(a.observed, b.observed, same_checksums) &&
+         a.issued_times == b.issued_times && a.observed_times == b.observed_times &&
          a.clock_offset_ns == b.clock_offset_ns && a.environment == b.environment;
 }
 bool same(const std::vector<RankTrace>& a, const std::vector<RankTrace>& b) {

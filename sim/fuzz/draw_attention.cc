@@ -1,0 +1,210 @@
+// Attention over a split sequence: a problem, a strategy that is legal for it, and options.
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
+#include "sim/fuzz/draw.h"
+#include "traces/types_proto.h"
+
+namespace cp::sim {
+namespace {
+
+class Draw {
+ public:
+  Draw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
+
+  proto::Attention job() {
+    choose_ranks();
+    choose_sizes();
+    choose_mask();
+    choose_strategy();
+    choose_options();
+    return job_;
+  }
+
+ private:
+  void choose_ranks() {
+    ranks_ = swarm_.choose<int>(numbers_, {{"cp.1", 1},
+                                           {"cp.2", 2},
+                                           {"cp.3", 3},
+                                           {"cp.4", 4},
+                                           {"cp.5", 5},
+                                           {"cp.6", 6},
+                                           {"cp.8", 8},
+                                           {"cp.9", 9},
+                                           {"cp.12", 12},
+                                           {"cp.16", 16}});
+    std::string mesh = str("cp=", ranks_);
+    if (swarm_.take(numbers_, "ranks.permuted")) {
+      std::vector<Rank> ranks(static_cast<std::size_t>(ranks_) + 2);
+      std::iota(ranks.begin(), ranks.end(), 0);
+      numbers_.shuffle(ranks);
+      ranks.resize(static_cast<std::size_t>(ranks_));
+      mesh += str("@", join(ranks, "/"));
+    }
+    job_.set_mesh(mesh);
+  }
+
+  // Of rows: around multiples of what splits them, and fewer than that.
+  std::int64_t length() {
+    switch (swarm_.choose<int>(numbers_, {{"length.near", 0},
+                                          {"length.near.again", 0},
+                                          {"length.one", 1},
+                                          {"length.few", 2},
+                                          {"length.prime", 3},
+                                          {"length.long", 4}})) {
+      case 1:
+        return 1;
+      case 2:
+        return numbers_.in(1, std::max(1, ranks_ - 1));
+      case 3:
+        return numbers_.of({7, 13, 29, 41, 53});
+      case 4:
+        return numbers_.in(48, 160);
+      default:
+        return std::max<std::int64_t>(1,
+                                      ranks_ * numbers_.in(1, 6) * numbers_.of({1, 2}) + numbers_.in(-1, 1));
+    }
+  }
+
+  void choose_sizes() {
+    q_len_ = kv_len_ = length();
+    if (swarm_.take(numbers_, "kv_len")) kv_len_ = length();
+    if (swarm_.take(numbers_, "kv_len.thousands") &&
+        numbers_.one_in(8)) {  // sums so long that their errors could grow
+      q_len_ = numbers_.in(1, 8);
+      kv_len_ = numbers_.in(2048, 8192);
+    }
+    job_.set_seq_len(q_len_);
+    if (kv_len_ != q_len_) job_.set_kv_len(kv_len_);
+    batch_ = swarm_.choose<std::int64_t>(
+        numbers_, {{"batch.1", 1}, {"batch.1.again", 1}, {"batch.2", 2}, {"batch.3", 3}});
+    if (batch_ > 1) job_.set_batch(batch_);
+    const auto kv = swarm_.choose<std::int64_t>(
+        numbers_, {{"kv.1", 1}, {"kv.1.again", 1}, {"kv.2", 2}, {"kv.3", 3}, {"kv.4", 4}});
+    q_heads_ = kv * swarm_.choose<std::int64_t>(
+                        numbers_, {{"group.1", 1}, {"group.2", 2}, {"group.3", 3}, {"group.6", 6}});
+    job_.set_q_heads(q_heads_);
+    job_.set_kv_heads(kv);
+    const auto dim =
+        swarm_.choose<std::int64_t>(numbers_, {{"dim.1", 1}, {"dim.4", 4}, {"dim.8", 8}, {"dim.16", 16}});
+    job_.set_head_dim(dim);
+    if (swarm_.take(numbers_, "v_head_dim")) job_.set_v_head_dim(numbers_.of({1, 2, 8}));
+    dtype_ = swarm_.choose<DType>(
+        numbers_,
+        {{"f32", DType::f32}, {"f32.again", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}});
+    job_.set_dtype(to_proto(dtype_));
+    if (swarm_.take(numbers_, "format")) job_.set_format(numbers_.of<std::string>({"bnsd", "sbhd"}));
+    if (swarm_.take(numbers_, "softmax_scale")) job_.set_softmax_scale(numbers_.of({0.25, 1.0, 0.0}));
+  }
+
+  std::string documents() {
+    std::vector<std::int64_t> ends = {0};
+    enum class Kind { some, ones, even };
+    switch (swarm_.choose<Kind>(
+        numbers_,
+        {{"documents.some", Kind::some}, {"documents.ones", Kind::ones}, {"documents.even", Kind::even}})) {
+      case Kind::some:
+        for (std::int64_t left = numbers_.in(1, 5); left > 0; --left) ends.push_back(numbers_.in(0, kv_len_));
+        if (!swarm_.take(numbers_, "padding")) ends.push_back(kv_len_);
+        break;
+      case Kind::ones:  // a few of one token, then the rest
+        for (std::int64_t end = 1; end <= std::min<std::int64_t>(kv_len_, numbers_.in(1, 6)); ++end)
+          ends.push_back(end);
+        if (!swarm_.take(numbers_, "padding")) ends.push_back(kv_len_);
+        break;
+      case Kind::even:
+        for (std::int64_t part = 1, parts = numbers_.in(1, 4); part <= parts; ++part)
+          ends.push_back(kv_len_ * part / parts);
+        break;
+    }
+    std::sort(ends.begin(), ends.end());
+    return join(ends, "/");
+  }
+
+  void choose_mask() {
+    if (swarm_.take(numbers_, "causal")) job_.set_causal(true);
+    if (swarm_.take(numbers_, "window"))
+      job_.set_window(numbers_.in(1, std::max<std::int64_t>(2, kv_len_ / 2)));
+    if (swarm_.take(numbers_, "query_offset")) job_.set_query_offset(numbers_.in(-kv_len_ / 2, kv_len_));
+    if (!swarm_.take(numbers_, "documents")) return;
+    std::string text = documents();
+    if (batch_ > 1 && swarm_.take(numbers_, "documents.of_entry")) {
+      for (std::int64_t entry = 1; entry < batch_; ++entry)
+        text += ";" + (numbers_.one_in(4) ? text.substr(0, text.find(';')) : documents());
+    }
+    job_.set_documents(text);
+  }
+
+  std::vector<std::int64_t> divisors(std::int64_t n, std::int64_t limit) const {
+    std::vector<std::int64_t> result;
+    for (std::int64_t d = 1; d <= n && d <= limit; ++d) {
+      if (n % d == 0) result.push_back(d);
+    }
+    return result;
+  }
+
+  void choose_strategy() {
+    auto strategy = swarm_.choose<std::string>(numbers_, {{"ring", "ring"},
+                                                          {"ring.again", "ring"},
+                                                          {"double_ring", "double_ring"},
+                                                          {"all_gather", "all_gather"},
+                                                          {"need_only", "need_only"},
+                                                          {"pass_q", "pass_q"},
+                                                          {"ulysses", "ulysses"},
+                                                          {"ulysses_ring", "ulysses_ring"},
+                                                          {"ulysses_all_gather", "ulysses_all_gather"}});
+    if (strategy == "ulysses" && q_heads_ < ranks_) strategy = "ulysses_ring";
+    job_.set_strategy(strategy);
+    if (strategy.starts_with("ulysses_")) {
+      job_.set_ulysses_degree(static_cast<int>(numbers_.of(divisors(ranks_, q_heads_))));
+      if (swarm_.take(numbers_, "ring_inner")) job_.set_axis_order("ring_inner");
+    }
+    if (strategy == "double_ring")
+      job_.set_inner_ring(static_cast<int>(numbers_.of(divisors(ranks_, ranks_))));
+    if (swarm_.take(numbers_, "rotation.all_gather")) job_.set_rotation("all_gather");
+    job_.set_balance(
+        swarm_.choose<std::string>(numbers_, {{"contiguous", "contiguous"},
+                                              {"head_tail", "head_tail"},
+                                              {"head_tail.again", "head_tail"},
+                                              {"striped", "striped:1"},
+                                              {"striped.3", "striped:3"},
+                                              {"cost", "cost:4"},
+                                              {"head_tail_exchange", "head_tail_exchange"},
+                                              {"per_document", "per_document:contiguous"},
+                                              {"per_document.head_tail", "per_document:head_tail"},
+                                              {"per_document.striped", "per_document:striped:2"}}));
+    if (swarm_.take(numbers_, "dkv.input")) job_.set_dkv_dtype("input");
+    if (swarm_.take(numbers_, "merge.input")) job_.set_merge_dtype("input");
+    if (swarm_.take(numbers_, "send_empty")) job_.set_send_empty(true);
+  }
+
+  void choose_options() {
+    job_.set_seed(numbers_.next() % 1000);
+    if (swarm_.take(numbers_, "lse.computed")) job_.set_lse("computed");
+    if (swarm_.take(numbers_, "backward")) {
+      job_.set_backward(true);
+      if (swarm_.take(numbers_, "gradients"))
+        job_.set_gradients(numbers_.of<std::string>({"dq", "dk", "dv", "dq,dk", "dq,dv", "dk,dv"}));
+    }
+    if (!swarm_.take(numbers_, "target")) return;
+    job_.set_target(swarm_.choose<std::string>(
+        numbers_, {{"sm80", "sm80"}, {"sm90", "sm90"}, {"sm100", "sm100"}, {"sm120", "sm120"}}));
+  }
+
+  Numbers& numbers_;
+  const Swarm& swarm_;
+  proto::Attention job_;
+  int ranks_ = 1;
+  std::int64_t q_len_ = 0, kv_len_ = 0, q_heads_ = 1, batch_ = 1;
+  DType dtype_ = DType::f32;
+};
+
+}  // namespace
+
+proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm) { return Draw(numbers, swarm).job(); }
+
+}  // namespace cp::sim

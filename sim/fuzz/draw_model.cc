@@ -1,0 +1,116 @@
+// Steps of small models under layouts.
+#include <string>
+
+#include "shared/transformer/parallel_layout.h"
+#include "sim/fuzz/draw.h"
+#include "sim/scenario/model_step.h"
+#include "traces/types_proto.h"
+
+namespace cp::sim {
+namespace {
+
+class Draw {
+ public:
+  Draw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
+
+  proto::ModelStep step() {
+    choose_model();
+    choose_layout();
+    choose_workload();
+    step_.set_layout(to_string(layout_));
+    return step_;
+  }
+
+ private:
+  void choose_model() {
+    step_.set_hidden(numbers_.of({64, 128}));
+    step_.set_layers(numbers_.in(2, 6));
+    step_.set_q_heads(numbers_.of({4, 8}));
+    step_.set_kv_heads(swarm_.choose<std::int64_t>(numbers_, {{"kv.1", 1}, {"kv.2", 2}, {"kv.4", 4}}));
+    step_.set_head_dim(numbers_.of({8, 16}));
+    step_.set_intermediate(numbers_.of({64, 128}));
+    step_.set_vocab(numbers_.of({64, 128}));
+    step_.set_tied_embeddings(swarm_.take(numbers_, "tied"));
+    step_.set_qkv_bias(swarm_.take(numbers_, "bias"));
+    step_.set_qk_norm(swarm_.take(numbers_, "qk_norm"));
+    if (swarm_.take(numbers_, "window")) step_.set_window(numbers_.in(1, 64));
+    if (!swarm_.take(numbers_, "experts")) return;
+    step_.set_experts(4);
+    step_.set_top_k(numbers_.in(1, 2));
+    step_.set_expert_intermediate(64);
+  }
+
+  void choose_layout() {
+    layout_.dp_replicate = numbers_.of({1, 1, 2});
+    layout_.dp_shard = numbers_.of({1, 2, 4});
+    layout_.tp = numbers_.of({1, 1, 2, 4});
+    layout_.cp = swarm_.choose<int>(numbers_, {{"cp.1", 1}, {"cp.2", 2}, {"cp.3", 3}, {"cp.4", 4}});
+    if (swarm_.take(numbers_, "pp")) layout_.pp = 2;
+    if (step_.experts() > 0) layout_.ep = numbers_.of({1, 2, 4});
+    layout_.micro_batch = numbers_.of({1, 2});
+    layout_.loss_chunks = numbers_.of({1, 1, 2, 3});
+    layout_.order = numbers_.of(axis_orders());
+    if (layout_.cp > 1 && numbers_.one_in(2)) layout_.sharding = ShardingGroup::dp_shard;
+    layout_.recompute =
+        swarm_.choose<Recompute>(numbers_, {{"recompute.none", Recompute{}},
+                                            {"recompute.selective", {Recompute::Kind::selective, 1}},
+                                            {"recompute.full", {Recompute::Kind::full, 1}},
+                                            {"recompute.2", {Recompute::Kind::every, 2}},
+                                            {"recompute.3", {Recompute::Kind::every, 3}}});
+    if (layout_.cp == 1) return;
+    AttentionProblem problem;
+    problem.q_len = problem.kv_len = 64, problem.q_heads = step_.q_heads() / layout_.tp;
+    layout_.strategy = numbers_.of(standard_strategies(problem, layout_.cp));
+  }
+
+  void choose_workload() {
+    step_.set_phase(
+        swarm_.choose<proto::PlanLayouts::Phase>(numbers_, {{"training", proto::PlanLayouts::training},
+                                                            {"training.again", proto::PlanLayouts::training},
+                                                            {"prefill", proto::PlanLayouts::prefill},
+                                                            {"decode", proto::PlanLayouts::decode}}));
+    step_.set_seq_len(swarm_.choose<std::int64_t>(
+        numbers_,
+        {{"even", 96 * numbers_.in(1, 2)}, {"odd", numbers_.in(1, 100)}, {"few", numbers_.in(1, 8)}}));
+    if (step_.phase() != proto::PlanLayouts::training) {
+      layout_.recompute = {};
+      layout_.dp_replicate = layout_.dp_shard = layout_.loss_chunks = 1;
+      layout_.ep = 1;
+      step_.set_cached(step_.phase() == proto::PlanLayouts::decode ? step_.seq_len() - 1
+                                                                   : numbers_.in(0, step_.seq_len() - 1));
+      if (step_.phase() == proto::PlanLayouts::decode) step_.set_new_tokens(1);
+      step_.set_kv_dtype(to_proto(numbers_.of({DType::bf16, DType::f16, DType::f32})));
+    }
+    step_.set_global_batch(layout_.dp() * layout_.micro_batch * (layout_.pp > 1 ? numbers_.in(1, 4) : 1));
+    step_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::bf16, DType::f32})));
+    step_.set_gradient_dtype(to_proto(numbers_.of({DType::f32, DType::bf16})));
+    step_.set_optimizer(numbers_.of<std::string>({"adamw", "adamw_16", "adamw:offload", "sgd"}));
+    step_.set_cluster("dgx-h100");
+  }
+
+  Numbers& numbers_;
+  const Swarm& swarm_;
+  proto::ModelStep step_;
+  ParallelLayout layout_;
+};
+
+// The rules of layouts refuse some of what is drawn; a bounded number of tries, then the plainest layout.
+constexpr int kTries = 50;
+constexpr int kMostRanks = 64;
+
+}  // namespace
+
+proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm) {
+  proto::ModelStep step;
+  for (int i = 0; i < kTries; ++i) {
+    step = Draw(numbers, swarm).step();
+    const StepRequest request = make_step_request(step);
+    if (request.layout.world() <= kMostRanks && !refuse(request.model, request.workload, request.layout))
+      return step;
+  }
+  step.set_layout("");
+  step.set_global_batch(1);
+  return step;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,92 @@
+#include "sim/fuzz/judge.h"
+
+#include <algorithm>
+#include <array>
+
+#include "shared/base/nearest.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr std::array<std::string_view, 12> kRedistributionLaws = {
+    "texts",          "again",     "relabelled", "one_rank_axis", "split_axis", "permuted_copies",
+    "there_and_back", "transpose", "choices",    "exhaustive",    "elements",   "timeline"};
+constexpr std::array<std::string_view, 8> kAttentionLaws = {
+    "texts", "again", "home_rows", "scaled", "swapped", "shifted", "other_strategy", "timeline"};
+constexpr std::array<std::string_view, 2> kModelLaws = {"memory", "bound"};
+
+void require_known(const proto::FuzzCase& fuzz_case) {
+  const auto known = laws_of(fuzz_case.job_case());
+  for (const std::string& law : fuzz_case.laws()) {
+    if (std::find(known.begin(), known.end(), law) != known.end()) continue;
+    const std::string near = nearest(law, {known.begin(), known.end()});
+    throw InvalidInput(str("law '", law, "' is unknown; use ", near.empty() ? join(known, ", ") : near));
+  }
+}
+
+}  // namespace
+
+std::span<const std::string_view> laws_of(proto::FuzzCase::JobCase job) {
+  switch (job) {
+    case proto::FuzzCase::kRedistribute:
+      return kRedistributionLaws;
+    case proto::FuzzCase::kAttention:
+      return kAttentionLaws;
+    case proto::FuzzCase::kModel:
+      return kModelLaws;
+    default:
+      return {};
+  }
+}
+
+bool Trial::asks(std::string_view law) const {
+  return case_.laws().empty() ||
+         std::find(case_.laws().begin(), case_.laws().end(), law) != case_.laws().end();
+}
+
+PropertyFailure Trial::failure(std::string_view property, std::string message) const {
+  proto::Finding finding;
+  finding.set_property(std::string(property));
+  finding.set_message(std::move(message));
+  return PropertyFailure(std::move(finding));
+}
+
+void Trial::add(const std::vector<RankTrace>& traces) {
+  for (const RankTrace& trace : traces) {
+    for (const auto& [stream, records] : records_by_stream(trace.observed, true)) {
+      hasher_.add(trace.rank).add(stream);
+      for (const OpRecord* record : records) hasher_.add(to_string(*record));
+    }
+    for (const auto& [name, digest] : trace.digests) hasher_.add(name).add(digest);
+  }
+}
+
+Judgement judge(const proto::FuzzCase& fuzz_case) {
+  require_known(fuzz_case);
+  Trial trial(fuzz_case);
+  Judgement judgement;
+  try {
+    switch (fuzz_case.job_case()) {
+      case proto::FuzzCase::kRedistribute:
+        judge_redistribution(fuzz_case.redistribute(), trial);
+        break;
+      case proto::FuzzCase::kAttention:
+        judge_attention(fuzz_case.attention(), trial);
+        break;
+      case proto::FuzzCase::kModel:
+        judge_model(fuzz_case.model(), trial);
+        break;
+      default:
+        throw InvalidInput(
+            "the case asks for nothing; add: redistribute { ... }, attention { ... } or model { ... }");
+    }
+  } catch (const PropertyFailure& failure) {
+    judgement.finding = failure.finding();
+    trial.hasher().add(failure.finding().property());
+  }
+  judgement.digest = trial.hasher().digest();
+  judgement.ran = trial.has_run();
+  return judgement;
+}
+
+}  // namespace cp::sim

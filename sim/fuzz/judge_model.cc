@@ -1,0 +1,133 @@
+// Steps of small models: the plans of all ranks pass check(), memory in closed form is what plans declare, and no step is faster on the
+// timeline than its bound.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shared/plan/check.h"
+#include "shared/transformer/memory.h"
+#include "shared/transformer/step_plan.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/cluster/read_software.h"
+#include "sim/fuzz/judge.h"
+#include "sim/scenario/model_step.h"
+#include "sim/search/bound.h"
+#include "sim/search/evaluate.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr int kMostRanks = 64;
+constexpr std::int64_t kMostTokens = 1 << 16;
+// Bounds add up in another order than the timeline does.
+constexpr double kRounding = 1e-9;
+
+std::vector<StepPart> parts_of(const StepRequest& request) {
+  switch (request.workload.phase) {
+    case Phase::prefill:
+      return {StepPart::prefill};
+    case Phase::decode:
+      return {StepPart::decode};
+    default:
+      break;
+  }
+  if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
+  return {StepPart::forward, StepPart::backward, StepPart::update};
+}
+
+// Of each pipeline rank the first stage: ranks of all stages meet.
+std::vector<Plan> plans_of(const StepRequest& request, StepPart part, AttentionPlanCache& cache) {
+  std::vector<Plan> all;
+  for (int stage = 0; stage < request.layout.pp; ++stage) {
+    for (Plan& plan : step_plans(request, part, stage, &cache)) all.push_back(std::move(plan));
+  }
+  return all;
+}
+
+// Whatever the kind of a buffer.
+std::int64_t bytes_of(const Plan& plan, std::string_view term) {
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.name.starts_with(term) && buffer.name.substr(term.size()).starts_with("/"))
+      bytes += buffer.bytes();
+  }
+  return bytes;
+}
+
+// Nothing is padded: every size divides by every degree that splits it.
+bool is_even(const StepRequest& request) {
+  const Transformer& model = request.model;
+  const ParallelLayout& layout = request.layout;
+  const std::int64_t ranks = std::int64_t{4} * layout.sharding_size() * layout.dp_replicate * layout.tp;
+  const std::int64_t rows = std::int64_t{2} * layout.cp * layout.tp * layout.cp;
+  return model.hidden % ranks == 0 && model.kv_heads % layout.tp == 0 && model.head_dim % 8 == 0 &&
+         request.workload.seq_len % rows == 0 && layout.cp != 3 && model.vocab % ranks == 0;
+}
+
+void memory(const StepRequest& request, const Trial& trial) {
+  if (request.workload.phase != Phase::training || !is_even(request)) return;
+  const Memory memory = memory_of(request.model, request.workload, request.layout, {});
+  const bool has_stages = request.layout.pp > 1;
+  const Rank busiest = busiest_rank(request, 0);
+  const Plan step = step_plan(request, has_stages ? StepPart::forward : StepPart::micro_batch, 0, busiest);
+  const Plan update = step_plan(request, StepPart::update, 0, busiest);
+  const auto require = [&](const char* term, std::int64_t closed, std::int64_t declared) {
+    trial.require(closed == declared, "memory", term, ": ", closed, " bytes in closed form, ", declared,
+                  " in plans of ", to_string(request.layout));
+  };
+  // With stages the one that needs most need not be the first.
+  if (has_stages) return;
+  require("parameters", memory.parameters, bytes_of(step, "parameters"));
+  require("gradients", memory.gradients, bytes_of(step, "gradients"));
+  require("master", memory.master, bytes_of(update, "master"));
+  require("optimizer", memory.optimizer, bytes_of(update, "optimizer"));
+  const std::int64_t x = request.layout.micro_batch * request.workload.seq_len / request.layout.cp /
+                         request.layout.tp * request.model.hidden * size_bytes(request.workload.dtype);
+  require("activations", memory.activations, bytes_of(step, "activations") - x);
+}
+
+void bound(const StepRequest& request, const std::string& cluster, const Trial& trial) {
+  PlanQuestion question;
+  question.model = request.model;
+  question.workload = request.workload;
+  const Cluster node = find_cluster(cluster.empty() ? "dgx-h100" : cluster, 1);
+  question.cluster = find_cluster(cluster.empty() ? "dgx-h100" : cluster,
+                                  (request.layout.world() + node.node.gpus - 1) / node.node.gpus);
+  question.software = find_software("cprun");
+  trial.property("bound", [&] {
+    Evaluator evaluator(question);
+    const double step_ns = evaluator.evaluate(request.layout).step_us * 1e3;
+    const double bound_ns = StepBound(question).ns(request.layout);
+    trial.require(bound_ns <= step_ns * (1 + kRounding), "bound", to_string(request.layout), " takes ",
+                  step_ns, " ns on the timeline, less than its bound of ", bound_ns);
+    trial.require(evaluator.evaluate(request.layout).step_us * 1e3 == step_ns, "bound",
+                  "the second time it takes another time");
+  });
+}
+
+}  // namespace
+
+void judge_model(const proto::ModelStep& job, Trial& trial) {
+  const StepRequest request = make_step_request(job);
+  if (request.layout.world() > kMostRanks || request.workload.tokens() > kMostTokens) {
+    throw InvalidInput(str("the case has ", request.workload.tokens(), " tokens on ", request.layout.world(),
+                           " ranks, of ", kMostTokens, " on ", kMostRanks, " at most"));
+  }
+  if (const auto refusal = refuse(request.model, request.workload, request.layout))
+    throw InvalidInput(refusal->reason);
+  AttentionPlanCache cache;
+  for (const StepPart part : parts_of(request)) {
+    const std::vector<Plan> plans =
+        trial.property("planning", [&] { return plans_of(request, part, cache); });
+    for (const Plan& plan : plans) trial.hasher().add(digest(plan));
+    trial.property("plan check", [&] { check(plans); });
+  }
+  trial.require(parse_parallel_layout(to_string(request.layout)) == request.layout, "texts", "layout ",
+                to_string(request.layout), " reads as another one");
+  if (trial.asks("memory")) memory(request, trial);
+  if (trial.asks("bound")) bound(request, job.cluster(), trial);
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shared/plan/check.h"
+#include "shared/plan/plan_text.h"
+#include "shared/redistribute/lower.h"
+#include "shared/redistribute/scaled.h"
+#include "sim/fuzz/judge.h"
+#include "sim/fuzz/laws.h"
+#include "sim/run/redistribute_run.h"
+#include "sim/scenario/redistribute_request.h"
+#include "sim/verify/elements.h"
+
+namespace cp::sim {
+namespace {
+
+// What runs with data, a thread for each rank; all else is planned and checked alone.
+constexpr Rank kMostRunRanks = 80;
+constexpr std::int64_t kMostRunElements = 1 << 17;  // all ranks together
+// What is lowered and checked for all ranks; of more ranks some are lowered.
+constexpr int kMostCheckedRanks = 128;
+constexpr int kLoweredOfMany = 3;
+// Index by index.
+constexpr std::int64_t kMostListed = 8192;
+// check() takes time and memory in proportion to the stretches of memory that views consist of.
+constexpr double kMostStretches = 1e5;
+
+// Whether the rules allow the request, told apart from how the planner does: a source that is partial on an axis may not become
+// partial there by another reduction. (What a layout may be is make_layout's business, what a gradient may be plan_gradient's.)
+void require_legal(const RedistributeRequest& request) {
+  if (request.source.mesh != request.target.mesh) return;
+  for (std::size_t axis = 0; axis < request.source.placements.size(); ++axis) {
+    const auto* held = std::get_if<Partial>(&request.source.placements[axis]);
+    const auto* wanted = std::get_if<Partial>(&request.target.placements[axis]);
+    if (held == nullptr || wanted == nullptr || held->op == wanted->op) continue;
+    throw InvalidInput(str("--from ", placements_to_string(request.source), " and --to ",
+                           placements_to_string(request.target), " are partial by two reductions on axis ",
+                           request.source.mesh.axes()[axis].name, "; give both the same"));
+  }
+}
+
+// A mesh may have so many axes larger than one, a limit that the planner states: more are refused in words.
+bool has_too_many_axes(const Layout& layout) {
+  constexpr std::ptrdiff_t kMostAxes = 12;
+  return std::ranges::count_if(layout.mesh.axes(), [](const MeshAxis& axis) { return axis.size > 1; }) >
+         kMostAxes;
+}
+
+void require_refused(const RedistributeRequest& request, const Trial& trial) {
+  try {
+    plan_request(request);
+  } catch (const InvalidInput&) {
+    return;
+  }
+  throw trial.failure("limit", str(to_string(request.source),
+                                   " has more axes than a plan can be made for, and there is one"));
+}
+
+// A memory factor with which there is always a plan: straight to the target, with a cast shard or a partial one beside it.
+double sufficient_factor(const RedistributeRequest& request) {
+  const bool casts = request.options.travel_dtype.value_or(request.target.dtype) != request.source.dtype ||
+                     request.source.dtype != request.target.dtype;
+  return casts || request.gradient ? 2 : 1;
+}
+
+double named_factor(std::string_view message) {
+  constexpr std::string_view kName = "max_memory_factor=";
+  const std::size_t at = message.rfind(kName);
+  return at == std::string_view::npos ? 0 : std::stod(std::string(message.substr(at + kName.size())));
+}
+
+// Index sets may have so many runs, and no more: a limit that shared/placement/index_set.h states.
+bool is_beyond_index_sets(const RedistributeRequest& request, const Infeasible& error) {
+  constexpr double kMostRuns = 1 << 22;
+  double elements = 1;
+  for (const std::int64_t size : request.source.shape) elements *= static_cast<double>(size);
+  return elements > kMostRuns &&
+         std::string_view(error.what()).find("max_memory_factor") == std::string_view::npos;
+}
+
+// Refused for memory: rightly, and the factor that the message names works.
+Gradient within_named_factor(const RedistributeRequest& request, const Infeasible& error,
+                             const Trial& trial) {
+  trial.require(request.options.max_memory_factor < sufficient_factor(request), "memory refusal",
+                "there is a plan for every request with this factor: ", error.what());
+  RedistributeRequest roomier = request;
+  roomier.options.max_memory_factor = named_factor(error.what());
+  return trial.property("memory refusal", [&] { return plan_request(roomier); });
+}
+
+void check_index_sets(const Layout& layout, const Trial& trial) {
+  for (std::size_t dim = 0; dim < layout.shape.size(); ++dim) {
+    if (layout.shape[dim] * layout.mesh.size() > kMostListed) continue;
+    for (const Rank rank : layout.mesh.ranks()) {
+      const Indices expected = indices_by_elements(layout, static_cast<int>(dim), rank);
+      Indices found;
+      for (const Run& run : indices(layout, static_cast<int>(dim), rank)) {
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          for (std::int64_t j = 0; j < run.run; ++j) found.push_back(run.begin + i * run.stride + j);
+        }
+      }
+      trial.require(found == expected, "index sets", "rank ", rank, " of ", to_string(layout),
+                    " holds of dimension ", dim, " the indices ", join(found), ", where the splits say ",
+                    join(expected));
+    }
+  }
+}
+
+std::int64_t elements_of_all(const Layout& layout) {
+  double total = 0;
+  for (const Rank rank : layout.mesh.ranks()) total += static_cast<double>(local_numel(layout, rank));
+  return static_cast<std::int64_t>(std::min(total, 1e18));
+}
+
+// Stretches of memory that are next to each other in the whole tensor, of all ranks together.
+double stretches(const Layout& layout) {
+  double total = 0;
+  for (const Rank rank : layout.mesh.ranks()) {
+    double outer = 1, of_rank = 1;
+    for (std::size_t dim = 0; dim < layout.shape.size(); ++dim) {
+      double runs = 0;
+      const IndexSet held = indices(layout, static_cast<int>(dim), rank);
+      for (const Run& run : held) runs += static_cast<double>(run.count);
+      if (size(held) != layout.shape[dim]) of_rank = outer * runs;
+      outer *= static_cast<double>(size(held));
+    }
+    total += of_rank;
+  }
+  return total;
+}
+
+bool fits_a_check(const Redistribution& planned) {
+  return stretches(planned.source) + stretches(planned.target) <= kMostStretches;
+}
+
+bool fits_a_run(const Redistribution& planned) {
+  Rank last = 0;
+  for (const Layout* layout : {&planned.source, &planned.target}) {
+    last = std::max(last, *std::max_element(layout->mesh.ranks().begin(), layout->mesh.ranks().end()));
+    if (layout->mesh.size() <= kMostRunRanks && elements_of_all(*layout) > kMostRunElements) return false;
+  }
+  return last < kMostRunRanks;
+}
+
+void check_figures(const Redistribution& planned, const RedistributeRequest& request, const Trial& trial) {
+  trial.require(planned.times_the_best() >= 1, "bound", "the plan is said to be ", planned.times_the_best(),
+                " times the best, which is less than the best");
+  trial.require(planned.peak_bytes <= planned.bound_bytes, "memory bound", "peak ", planned.peak_bytes,
+                " bytes, bound ", planned.bound_bytes);
+  trial.require(!equivalent(planned.source, planned.target) || planned.steps.empty() ||
+                    planned.travel_dtype != planned.source.dtype,
+                "no needless step", planned.steps.size(), " steps between equivalent layouts ",
+                to_string(planned.source), " and ", to_string(planned.target));
+  std::int64_t most = 0;
+  for (const RedistributionStep& step : planned.steps) most = std::max(most, step.temporary_bytes_max);
+  // By the rule of the header: M is the largest shard, in the widest type on the way.
+  const std::int64_t width = std::max(
+      {size_bytes(planned.source.dtype), size_bytes(planned.target.dtype), size_bytes(planned.travel_dtype)});
+  double largest = 0;
+  for (const Layout* layout : {&planned.source, &planned.target}) {
+    for (const Rank rank : layout->mesh.ranks())
+      largest =
+          std::max(largest, static_cast<double>(local_numel(*layout, rank)) * static_cast<double>(width));
+  }
+  trial.require(static_cast<double>(most) <= request.options.max_memory_factor * 2 * largest, "memory bound",
+                most, " bytes of temporaries, where max_memory_factor=", request.options.max_memory_factor,
+                " allows ", request.options.max_memory_factor * 2 * largest);
+}
+
+// The memory that the plans of all ranks need is the memory that the planner declares.
+void check_memory(const Redistribution& planned, const std::vector<Plan>& plans, const Trial& trial) {
+  std::int64_t peak = 0, arena = 0, most = 0;
+  for (const Plan& plan : plans) {
+    peak = std::max(peak, peak_bytes(plan));
+    arena = std::max(arena, plan.arena_bytes);
+  }
+  for (const RedistributionStep& step : planned.steps) most = std::max(most, step.temporary_bytes_max);
+  trial.require(peak == planned.peak_bytes, "memory", "the plans need ", peak, " bytes, and ",
+                planned.peak_bytes, " are declared");
+  trial.require(arena == most, "memory", "the arenas have ", arena, " bytes, and ", most,
+                " of temporaries are declared");
+}
+
+RedistributeRunOptions run_options(const RedistributeRequest& request, const Gradient& gradient,
+                                   const Trial& trial) {
+  RedistributeRunOptions options;
+  options.seed = request.seed;
+  options.scale = gradient.scale;
+  options.target = request.device_target;
+  options.digests = true;
+  if (trial.fuzz_case().order().kind() != proto::Order::parallel) options.schedule = Schedule::baton;
+  return options;
+}
+
+void run_small(const RedistributeRequest& request, const Gradient& gradient, Trial& trial) {
+  const Redistribution& planned = gradient.redistribution;
+  const std::vector<Plan> plain = trial.property("lowering", [&] { return lower_all(planned); });
+  check_memory(planned, plain, trial);
+  const bool differs = gradient.scale != 1 || request.device_target != host_target();
+  const std::vector<Plan> plans = !differs ? plain : trial.property("lowering", [&] {
+    return lower_all_scaled(planned, gradient.scale, request.device_target);
+  });
+  for (const Plan& plan : plans) trial.hasher().add(digest(plan));
+  if (!fits_a_run(planned)) {
+    trial.property("plan check", [&] { check(plans); });
+    return;
+  }
+  trial.property("run", [&] {
+    const RedistributeRun run = run_redistribution(planned, plans, run_options(request, gradient, trial));
+    trial.add(run.traces);
+  });
+  trial.ran();
+}
+
+// Of many ranks a few are lowered; their plans agree on the groups that they share by what check() cannot see of so many.
+void lower_some(const Redistribution& planned, Trial& trial) {
+  const std::vector<Rank>& ranks = planned.source.mesh.ranks();
+  for (int i = 0; i < kLoweredOfMany; ++i) {
+    const Rank rank = ranks[ranks.size() * static_cast<std::size_t>(i) / kLoweredOfMany];
+    trial.hasher().add(digest(trial.property("lowering", [&] { return lower(planned, rank); })));
+  }
+}
+
+}  // namespace
+
+void judge_redistribution(const proto::Redistribute& job, Trial& trial) {
+  RedistributeRequest request = make_request(job);
+  require_legal(request);
+  if (has_too_many_axes(request.source) || has_too_many_axes(request.target))
+    return require_refused(request, trial);
+  for (const Layout* layout : {&request.source, &request.target}) check_index_sets(*layout, trial);
+  const Gradient gradient = [&]() -> Gradient {
+    try {
+      return plan_request(request);
+    } catch (const Infeasible& error) {
+      if (is_beyond_index_sets(request, error)) throw InvalidInput(error.what());
+      Gradient roomier = within_named_factor(request, error, trial);
+      request.options.max_memory_factor = named_factor(error.what());
+      return roomier;
+    } catch (const Error& error) {
+      throw trial.failure("refused", str("the rules allow it, and it is refused: ", error.what()));
+    }
+  }();
+  const Redistribution& planned = gradient.redistribution;
+  check_figures(planned, request, trial);
+  trial.hasher().add(planned.inputs).add(planned.time_us).add(planned.peak_bytes);
+  const int ranks = std::max(planned.source.mesh.size(), planned.target.mesh.size());
+  if (ranks <= kMostCheckedRanks && fits_a_check(planned))
+    run_small(request, gradient, trial);
+  else
+    lower_some(planned, trial);
+  check_redistribution_laws(request, gradient, trial);
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,401 @@
+#include "sim/fuzz/shrink.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
+#include "sim/fuzz/judge.h"
+
+namespace cp::sim {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+std::vector<std::string> words(std::string_view text, char separator) {
+  std::vector<std::string> result;
+  for (const std::string_view word : split(text, separator)) result.emplace_back(word);
+  return result;
+}
+
+// Smaller numbers, the smallest first; of both parities, since many bugs want one of them.
+std::vector<std::int64_t> smaller(std::int64_t value, std::int64_t least) {
+  std::vector<std::int64_t> result;
+  for (const std::int64_t next : {least, least + 1, value / 2, value / 2 + 1, value - 2, value - 1}) {
+    if (next >= least && next < value && (result.empty() || result.back() < next)) result.push_back(next);
+  }
+  return result;
+}
+
+class Simpler {
+ public:
+  explicit Simpler(const proto::FuzzCase& fuzz_case) : case_(fuzz_case) { case_.clear_finding(); }
+
+  std::vector<proto::FuzzCase> list() {
+    common();
+    switch (case_.job_case()) {
+      case proto::FuzzCase::kRedistribute:
+        redistribution();
+        break;
+      case proto::FuzzCase::kAttention:
+        attention();
+        break;
+      case proto::FuzzCase::kModel:
+        model();
+        break;
+      default:
+        break;
+    }
+    return std::move(cases_);
+  }
+
+ private:
+  // The case with one change.
+  template <class Change>
+  void with(const Change& change) {
+    proto::FuzzCase next = case_;
+    change(next);
+    if (next.SerializeAsString() != case_.SerializeAsString()) cases_.push_back(std::move(next));
+  }
+  // A field of the job left out.
+  template <class Job>
+  void without(Job* (proto::FuzzCase::*job)(), std::initializer_list<const char*> fields) {
+    for (const char* field : fields) {
+      with([&](proto::FuzzCase& next) {
+        Job* message = (next.*job)();
+        message->GetReflection()->ClearField(message, Job::descriptor()->FindFieldByName(field));
+      });
+    }
+  }
+  // A whole number of the job made smaller.
+  template <class Job>
+  void less(Job* (proto::FuzzCase::*job)(), const char* field, std::int64_t least) {
+    Job* message = (case_.*job)();
+    const FieldDescriptor* descriptor = Job::descriptor()->FindFieldByName(field);
+    const auto* reflection = message->GetReflection();
+    const bool is_wide = descriptor->cpp_type() == FieldDescriptor::CPPTYPE_INT64;
+    const std::int64_t value =
+        is_wide ? reflection->GetInt64(*message, descriptor) : reflection->GetInt32(*message, descriptor);
+    for (const std::int64_t next_value : smaller(value, least)) {
+      with([&](proto::FuzzCase& next) {
+        if (is_wide)
+          reflection->SetInt64((next.*job)(), descriptor, next_value);
+        else
+          reflection->SetInt32((next.*job)(), descriptor, static_cast<std::int32_t>(next_value));
+      });
+    }
+  }
+
+  void common() {
+    for (int i = 0; i < case_.faults_size(); ++i) {
+      with([&](proto::FuzzCase& next) { next.mutable_faults()->DeleteSubrange(i, 1); });
+    }
+    with([](proto::FuzzCase& next) { next.clear_order(); });
+    with([](proto::FuzzCase& next) {
+      if (next.order().kind() != proto::Order::parallel) {
+        next.clear_order();
+        next.mutable_order()->set_kind(proto::Order::round_robin);
+      }
+    });
+    if (case_.laws_size() == 1) return;
+    for (const std::string_view law : laws_of(case_.job_case())) {
+      with([&](proto::FuzzCase& next) {
+        next.clear_laws();
+        next.add_laws(std::string(law));
+      });
+    }
+  }
+
+  // ---- redistributions ----
+
+  static std::string mesh_text(const std::vector<MeshAxis>& axes) {
+    std::vector<std::string> parts;
+    for (const MeshAxis& axis : axes) parts.push_back(str(axis.name, "=", axis.size));
+    return join(parts, ",");
+  }
+
+  void redistribution() {
+    constexpr auto kJob = &proto::FuzzCase::mutable_redistribute;
+    const proto::Redistribute job = case_.redistribute();
+    if (!job.to_mesh().empty())
+      with([](proto::FuzzCase& next) { next.mutable_redistribute()->clear_to_mesh(); });
+    without(kJob, {"target", "gradient_scale", "gradient", "cost", "objective", "travel_dtype",
+                   "max_memory_factor"});
+    axes(job);
+    dimensions(job);
+    placements(job);
+    without(kJob, {"dtype", "seed"});
+  }
+
+  // Of both meshes: axes left out with their placements, smaller ones, ranks in order.
+  void axes(const proto::Redistribute& job) {
+    const bool one_mesh = job.to_mesh().empty();
+    for (const bool to : {false, true}) {
+      if (to && one_mesh) continue;
+      const Mesh mesh = Mesh::parse(to ? job.to_mesh() : job.mesh());
+      const auto set = [&](proto::FuzzCase& next, const std::vector<MeshAxis>& axes) {
+        auto& changed = *next.mutable_redistribute();
+        (to ? changed.mutable_to_mesh() : changed.mutable_mesh())->assign(mesh_text(axes));
+      };
+      for (int axis = mesh.num_axes(); axis-- > 0;) {
+        if (mesh.num_axes() == 1) break;
+        with([&](proto::FuzzCase& next) {
+          std::vector<MeshAxis> left = mesh.axes();
+          left.erase(left.begin() + axis);
+          set(next, left);
+          auto& changed = *next.mutable_redistribute();
+          const auto drop = [&](std::string* text) {
+            std::vector<std::string> each = words(*text, ',');
+            if (idx(axis) < each.size()) each.erase(each.begin() + axis);
+            *text = without_orders(join(each, ","));
+          };
+          if (!to) drop(changed.mutable_from());
+          if (to || one_mesh) drop(changed.mutable_to());
+        });
+      }
+      for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+        for (const std::int64_t size : smaller(mesh.axis_size(axis), 1)) {
+          with([&](proto::FuzzCase& next) {
+            std::vector<MeshAxis> fewer = mesh.axes();
+            fewer[idx(axis)].size = static_cast<int>(size);
+            set(next, fewer);
+          });
+        }
+      }
+      with([&](proto::FuzzCase& next) { set(next, mesh.axes()); });
+    }
+  }
+
+  // "S(0)[1],S(0)[0]" as "S(0),S(0)".
+  static std::string without_orders(const std::string& text) {
+    std::string result;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '[')
+        i = text.find(']', i);
+      else
+        result += text[i];
+    }
+    return result;
+  }
+
+  void dimensions(const proto::Redistribute& job) {
+    if (job.shape() == "scalar") return;
+    const std::vector<std::int64_t> sizes = parse_ints(job.shape(), 'x', "size");
+    for (std::size_t dim = sizes.size(); dim-- > 0;) {
+      if (sizes.size() > 1) without_dimension(sizes, dim);
+      for (const std::int64_t size : smaller(sizes[dim], 0)) {
+        with([&](proto::FuzzCase& next) {
+          std::vector<std::int64_t> changed = sizes;
+          changed[dim] = size;
+          next.mutable_redistribute()->set_shape(join(changed, "x"));
+        });
+      }
+    }
+  }
+
+  // Where no axis shards it; those behind it get new numbers.
+  void without_dimension(std::vector<std::int64_t> sizes, std::size_t dim) {
+    sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+    with([&](proto::FuzzCase& next) {
+      auto& job = *next.mutable_redistribute();
+      job.set_shape(join(sizes, "x"));
+      for (std::string* text : {job.mutable_from(), job.mutable_to()}) {
+        std::vector<std::string> each = words(*text, ',');
+        for (std::string& placement : each) {
+          if (!placement.starts_with("S(")) continue;
+          const std::size_t of = idx(std::stoll(placement.substr(2)));
+          if (of == dim) placement = "R";
+          if (of > dim) placement.replace(2, str(of).size(), str(of - 1));
+        }
+        *text = without_orders(join(each, ","));
+      }
+    });
+  }
+
+  void placements(const proto::Redistribute& job) {
+    for (const bool to : {false, true}) {
+      const std::vector<std::string> each = words(to ? job.to() : job.from(), ',');
+      const auto set = [&](proto::FuzzCase& next, std::vector<std::string> changed) {
+        auto& message = *next.mutable_redistribute();
+        (to ? message.mutable_to() : message.mutable_from())->assign(without_orders(join(changed, ",")));
+      };
+      for (std::size_t axis = 0; axis < each.size(); ++axis) {
+        std::vector<std::string> plainer;
+        const std::string& placement = each[axis];
+        if (placement != "R") plainer.emplace_back("R");
+        const std::size_t comma = placement.find(',');
+        if (placement.starts_with("S(") && comma != std::string::npos) {
+          plainer.push_back(placement.substr(0, comma) + ")");
+          for (const char* split : {"balanced", "head_tail", "striped:1"})
+            if (placement.find(split) == std::string::npos)
+              plainer.push_back(placement.substr(0, comma + 1) + split + ")");
+        }
+        if (placement.starts_with("P(") && placement != "P(sum)") plainer.emplace_back("P(sum)");
+        for (const std::string& simple : plainer) {
+          with([&](proto::FuzzCase& next) {
+            std::vector<std::string> changed = each;
+            changed[axis] = simple;
+            set(next, changed);
+          });
+        }
+      }
+      with([&](proto::FuzzCase& next) { set(next, each); });
+    }
+  }
+
+  // ---- attention ----
+
+  void attention() {
+    constexpr auto kJob = &proto::FuzzCase::mutable_attention;
+    const proto::Attention job = case_.attention();
+    const Mesh mesh = Mesh::parse(job.mesh());
+    without(kJob, {"target", "backward", "documents", "window", "query_offset", "kv_len", "batch", "format",
+                   "softmax_scale", "v_head_dim", "gradients", "lse", "dkv_dtype", "merge_dtype",
+                   "send_empty", "rotation", "axis_order", "dtype"});
+    with([](proto::FuzzCase& next) {
+      next.mutable_attention()->clear_backward();
+      next.mutable_attention()->clear_gradients();
+    });
+    with([](proto::FuzzCase& next) {
+      next.mutable_attention()->clear_documents();
+      next.mutable_attention()->clear_batch();
+    });
+    for (const std::int64_t ranks : smaller(mesh.size(), 1)) {
+      with([&](proto::FuzzCase& next) {
+        next.mutable_attention()->set_mesh(str("cp=", ranks));
+        // Degrees that no longer divide.
+        if (next.attention().ulysses_degree() > 0 && ranks % next.attention().ulysses_degree() != 0)
+          next.mutable_attention()->set_ulysses_degree(1);
+        if (next.attention().inner_ring() > 0 && ranks % next.attention().inner_ring() != 0)
+          next.mutable_attention()->set_inner_ring(1);
+      });
+    }
+    with([&](proto::FuzzCase& next) { next.mutable_attention()->set_mesh(str("cp=", mesh.size())); });
+    with([](proto::FuzzCase& next) {
+      next.mutable_attention()->set_q_heads(1);
+      next.mutable_attention()->set_kv_heads(1);
+      if (next.attention().has_ulysses_degree()) next.mutable_attention()->set_ulysses_degree(1);
+    });
+    const std::int64_t kv = job.has_kv_heads() ? job.kv_heads() : job.q_heads();
+    for (const std::int64_t group : smaller(job.q_heads() / std::max<std::int64_t>(kv, 1), 1)) {
+      with([&](proto::FuzzCase& next) { next.mutable_attention()->set_q_heads(kv * group); });
+    }
+    for (const std::int64_t heads : smaller(kv, 1)) {
+      with([&](proto::FuzzCase& next) {
+        next.mutable_attention()->set_q_heads(job.q_heads() / kv * heads);
+        next.mutable_attention()->set_kv_heads(heads);
+      });
+    }
+    lengths(job);
+    for (const char* field : {"batch", "head_dim", "v_head_dim", "window", "ulysses_degree", "inner_ring"})
+      less(kJob, field, 1);
+    for (const char* balance : {"contiguous", "head_tail", "striped:1", "cost:4"}) {
+      if (job.balance() == balance) break;
+      with([&](proto::FuzzCase& next) { next.mutable_attention()->set_balance(balance); });
+    }
+    if (job.strategy() != "ring" && job.strategy() != "all_gather") {
+      with([](proto::FuzzCase& next) {
+        auto& changed = *next.mutable_attention();
+        changed.set_strategy("ring");
+        changed.clear_ulysses_degree(), changed.clear_inner_ring(), changed.clear_axis_order();
+      });
+    }
+    with([](proto::FuzzCase& next) { next.mutable_attention()->clear_seed(); });
+  }
+
+  // Rows of queries and of keys, and documents that end within them.
+  void lengths(const proto::Attention& job) {
+    const auto cut = [&](proto::FuzzCase& next, std::int64_t kv_len) {
+      auto& changed = *next.mutable_attention();
+      if (changed.documents().empty()) return;
+      std::vector<std::string> entries;
+      for (const std::string& entry : words(changed.documents(), ';')) {
+        std::vector<std::int64_t> ends = parse_ints(entry, '/', "document");
+        for (std::int64_t& end : ends) end = std::min(end, kv_len);
+        ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+        if (ends.size() == 1) ends.push_back(kv_len);
+        entries.push_back(join(ends, "/"));
+      }
+      changed.set_documents(join(entries, ";"));
+    };
+    for (const std::int64_t rows : smaller(job.seq_len(), 1)) {
+      with([&](proto::FuzzCase& next) {
+        next.mutable_attention()->set_seq_len(rows);
+        if (!job.has_kv_len()) cut(next, rows);
+      });
+    }
+    if (job.has_kv_len()) {
+      for (const std::int64_t rows : smaller(job.kv_len(), 1)) {
+        with([&](proto::FuzzCase& next) {
+          next.mutable_attention()->set_kv_len(rows);
+          cut(next, rows);
+        });
+      }
+    }
+    const std::vector<std::string> entries = words(job.documents(), ';');
+    if (entries.size() > 1)
+      with([&](proto::FuzzCase& next) { next.mutable_attention()->set_documents(entries.front()); });
+    if (entries.size() != 1) return;
+    const std::vector<std::int64_t> ends = parse_ints(entries.front(), '/', "document");
+    for (std::size_t i = 1; i + 1 < ends.size(); ++i) {
+      with([&](proto::FuzzCase& next) {
+        std::vector<std::int64_t> fewer = ends;
+        fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+        next.mutable_attention()->set_documents(join(fewer, "/"));
+      });
+    }
+  }
+
+  // ---- steps of models ----
+
+  void model() {
+    constexpr auto kJob = &proto::FuzzCase::mutable_model;
+    const std::vector<std::string> parts = words(case_.model().layout(), ',');
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      with([&](proto::FuzzCase& next) {
+        std::vector<std::string> fewer = parts;
+        fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+        next.mutable_model()->set_layout(join(fewer, ","));
+      });
+    }
+    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "window", "optimizer", "gradient_dtype",
+                   "kv_dtype", "dtype"});
+    with([](proto::FuzzCase& next) {
+      next.mutable_model()->clear_experts(), next.mutable_model()->clear_top_k(),
+          next.mutable_model()->clear_expert_intermediate();
+    });
+    for (const char* field : {"layers", "seq_len", "global_batch", "hidden", "q_heads", "kv_heads",
+                              "head_dim", "intermediate", "vocab"})
+      less(kJob, field, 1);
+  }
+
+  proto::FuzzCase case_;
+  std::vector<proto::FuzzCase> cases_;
+};
+
+}  // namespace
+
+std::vector<proto::FuzzCase> simpler_cases(const proto::FuzzCase& fuzz_case) {
+  return Simpler(fuzz_case).list();
+}
+
+proto::FuzzCase shrink(proto::FuzzCase fuzz_case, const ShrinkOptions& options) {
+  for (bool found = true; found;) {
+    found = false;
+    for (const proto::FuzzCase& next : simpler_cases(fuzz_case)) {
+      if (std::chrono::steady_clock::now() >= options.deadline || options.stopped()) return fuzz_case;
+      std::optional<proto::FuzzCase> failing = options.still_fails(next);
+      if (!failing) continue;
+      fuzz_case = *std::move(failing);
+      found = true;
+      break;
+    }
+  }
+  return fuzz_case;
+}
+
+}  // namespace cp::sim

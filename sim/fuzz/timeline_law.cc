@@ -1,0 +1,51 @@
+#include "sim/fuzz/timeline_law.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/cluster/read_cluster.h"
+#include "sim/timeline/timeline.h"
+
+namespace cp::sim {
+namespace {
+
+// Rates are shared by divisions and times added up in doubles: errors of a few units in the last place for each of the events.
+constexpr double kRounding = 1e-6;
+
+}  // namespace
+
+void check_timeline(std::span<const Plan> plans, const std::string& cluster_name, const Trial& trial) {
+  Rank last = 0;
+  for (const Plan& plan : plans) last = std::max(last, plan.self);
+  const Cluster one = find_cluster(cluster_name, 1);
+  const Cluster cluster = find_cluster(cluster_name, last / one.node.gpus + 1);
+  TimelineOptions options;
+  const auto timed = [&](Fidelity fidelity) {
+    options.fidelity = fidelity;
+    return trial.property("timeline", [&] { return replay(plans, cluster, {}, options); });
+  };
+  const Timeline folded = timed(Fidelity::folded), simulated = timed(Fidelity::simulated);
+  trial.require(std::abs(folded.time_ns - simulated.time_ns) <= kRounding * std::max(1.0, simulated.time_ns),
+                "timeline", "folded it takes ", folded.time_ns, " ns, simulated ", simulated.time_ns);
+  trial.require(std::isfinite(simulated.time_ns) && simulated.time_ns >= 0, "timeline", "it takes ",
+                simulated.time_ns, " ns");
+  for (const LinkUse& link : simulated.links) {
+    trial.require(link.utilisation <= 1 + kRounding, "timeline", "link ", link.name, " carries ",
+                  link.utilisation, " of what it can");
+  }
+  for (const RankTimeline& rank : simulated.ranks) {
+    trial.require(rank.end_ns <= simulated.time_ns * (1 + kRounding), "timeline", "rank ", rank.rank,
+                  " ends at ", rank.end_ns, " ns, after all has ended at ", simulated.time_ns);
+    const double accounted = rank.compute_ns + rank.exposed_comm_ns;
+    trial.require(accounted <= rank.end_ns * (1 + kRounding) + kRounding, "timeline", "rank ", rank.rank,
+                  " computes ", rank.compute_ns, " ns and waits ", rank.exposed_comm_ns, " of ", rank.end_ns);
+  }
+  if (simulated.time_ns > 0) {
+    double path = 0;
+    for (const PathStep& step : simulated.critical_path) path += step.end_ns - step.begin_ns;
+    trial.require(path <= simulated.time_ns * (1 + kRounding), "timeline", "the critical path takes ", path,
+                  " of ", simulated.time_ns, " ns");
+  }
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,144 @@
+#include "sim/scenario/attention_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+
+#include "shared/base/error.h"
+#include "shared/mesh/mesh.h"
+#include "sim/scenario/kernel_option_fields.h"
+#include "sim/scenario/values.h"
+#include "traces/types_proto.h"
+
+namespace cp::sim {
+namespace {
+
+// One of two words; `fallback` where the text is empty. True for the second one.
+bool parse_choice(std::string_view flag, std::string_view text, std::string_view first,
+                  std::string_view second, bool fallback) {
+  if (text.empty()) return fallback;
+  if (text == first || text == second) return text == second;
+  throw InvalidInput(str(flag, " ", text, " is unknown; use ", first, " or ", second));
+}
+
+AttentionProblem make_problem(const proto::Attention& job) {
+  if (job.seq_len() == 0) throw InvalidInput("--seq-len is missing; add such as --seq-len 4096");
+  AttentionProblem problem;
+  problem.q_len = job.seq_len();
+  problem.kv_len = job.has_kv_len() ? job.kv_len() : job.seq_len();
+  if (job.has_batch()) problem.batch = job.batch();
+  problem.q_heads = job.has_q_heads() ? job.q_heads() : 8;
+  problem.kv_heads = job.has_kv_heads() ? job.kv_heads() : problem.q_heads;
+  if (job.has_head_dim()) problem.head_dim = job.head_dim();
+  problem.v_head_dim = job.has_v_head_dim() ? job.v_head_dim() : problem.head_dim;
+  if (job.dtype() != 0) problem.dtype = from_proto(job.dtype(), {FieldPath("run"), "dtype"});
+  if (!job.format().empty()) problem.format = parse_tensor_format(job.format());
+  if (job.has_softmax_scale()) problem.softmax_scale = job.softmax_scale();
+  problem.causal = job.causal();
+  if (job.has_window()) problem.window = job.window();
+  if (job.has_query_offset()) problem.query_offset = job.query_offset();
+  problem.options = kernel_options_of(job);
+  if (!job.documents().empty()) {
+    value_of("--documents", job.documents(), [&] { parse_documents(job.documents(), problem); });
+  }
+  validate_problem(problem);
+  return problem;
+}
+
+// The cp ranks of a mesh: those along its axis cp, else all.
+void choose_ranks(const Mesh& mesh, AttentionJob& job) {
+  job.where = mesh.to_string();
+  job.ranks = mesh.ranks();
+  const auto& axes = mesh.axes();
+  const bool has_cp =
+      std::any_of(axes.begin(), axes.end(), [](const MeshAxis& axis) { return axis.name == "cp"; });
+  if (!has_cp || mesh.num_axes() == 1) return;
+  const auto groups = mesh.groups("cp");
+  job.ranks = groups.front();
+  job.where +=
+      str(", of whose ", groups.size(), " groups along cp, which all do the same, one is run: ranks ",
+          job.ranks.front(), " to ", job.ranks.back());
+}
+
+// What the flags say of every strategy.
+Strategy with_options(Strategy strategy, const proto::Attention& job) {
+  if (!job.balance().empty()) {
+    strategy.balance = value_of("--balance", job.balance(), [&] { return parse_balance(job.balance()); });
+  }
+  strategy.ulysses_inner =
+      !parse_choice("--axis-order", job.axis_order(), "ulysses_inner", "ring_inner", !strategy.ulysses_inner);
+  const bool gathered = parse_choice("--rotation", job.rotation(), "exchange", "all_gather",
+                                     strategy.rotation == Strategy::Rotation::all_gather);
+  strategy.rotation = gathered ? Strategy::Rotation::all_gather : Strategy::Rotation::exchange;
+  strategy.input_dtype_gradients = parse_choice("--dkv-dtype", job.dkv_dtype(), "f32", "input", false);
+  strategy.input_dtype_merge = parse_choice("--merge-dtype", job.merge_dtype(), "f32", "input", false);
+  strategy.send_empty = job.send_empty();
+  return strategy;
+}
+
+std::vector<Strategy> make_strategies(const proto::Attention& job, const Mesh& mesh,
+                                      const AttentionProblem& problem, int cp) {
+  if (!job.strategy().empty() && !job.strategies().empty()) {
+    throw InvalidInput(str("--strategy ", job.strategy(), " and --strategies ", job.strategies(),
+                           " say two things; give one of them"));
+  }
+  std::vector<Strategy> strategies;
+  if (job.strategies() == "all") {
+    for (const Strategy& strategy : standard_strategies(problem, cp)) {
+      const Strategy chosen = with_options(strategy, job);
+      if (std::find(strategies.begin(), strategies.end(), chosen) == strategies.end())
+        strategies.push_back(chosen);
+    }
+    return strategies;
+  }
+  const std::string names =
+      job.strategies().empty() ? job.strategy().empty() ? "ring" : job.strategy() : job.strategies();
+  for (const std::string_view name : split(names, ',')) {
+    StrategyRequest request{std::string(trim(name)), {}, {}};
+    if (job.has_ulysses_degree()) request.ulysses_degree = job.ulysses_degree();
+    if (job.has_inner_ring()) request.inner_ring = job.inner_ring();
+    // The second axis of a 2-D mesh is the hybrids' Ulysses axis (HyperParallel's co x ds).
+    if (!request.ulysses_degree && request.name.starts_with("ulysses_") && mesh.num_axes() == 2 &&
+        mesh.size() == cp) {
+      request.ulysses_degree = mesh.axis_size(1);
+    }
+    strategies.push_back(with_options(named_strategy(request, problem, cp), job));
+  }
+  return strategies;
+}
+
+AttentionOptions make_options(const proto::Attention& job) {
+  AttentionOptions options;
+  if (!job.gradients().empty()) {
+    options.gradients =
+        value_of("--gradients", job.gradients(), [&] { return parse_gradients(job.gradients()); });
+  }
+  if (parse_choice("--lse", job.lse(), name(LsePlace::home), name(LsePlace::computed), false))
+    options.lse = LsePlace::computed;
+  return options;
+}
+
+}  // namespace
+
+AttentionJob make_attention_job(const proto::Attention& job, const Target& device) {
+  if (job.mesh().empty()) throw InvalidInput("--mesh is missing; add such as --mesh cp=8");
+  const Mesh mesh = value_of("--mesh", job.mesh(), [&] { return Mesh::parse(job.mesh()); });
+  AttentionJob result;
+  result.problem = make_problem(job);
+  choose_ranks(mesh, result);
+  result.strategies = make_strategies(job, mesh, result.problem, static_cast<int>(result.ranks.size()));
+  result.backward = job.backward();
+  result.options = make_options(job);
+  if (job.schedule() == proto::Redistribute::baton) result.schedule = Schedule::baton;
+  result.seed = job.seed();
+  result.target = target_of(job.target(), device);
+  return result;
+}
+
+void require_backward(const proto::Attention& job) {
+  if (job.gradients().empty() || job.backward()) return;
+  throw InvalidInput(str("--gradients ", job.gradients(),
+                         " are of the backward pass, which is not run; add --backward, or leave them out"));
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,56 @@
+#include "sim/scenario/model_step.h"
+
+#include "sim/scenario/values.h"
+#include "traces/types_proto.h"
+
+namespace cp::sim {
+namespace {
+
+Phase phase_of(proto::PlanLayouts::Phase phase) {
+  switch (phase) {
+    case proto::PlanLayouts::prefill:
+      return Phase::prefill;
+    case proto::PlanLayouts::decode:
+      return Phase::decode;
+    default:
+      return Phase::training;
+  }
+}
+
+Transformer model_of(const proto::ModelStep& step) {
+  Transformer model;
+  model.name = "model of a case";
+  model.hidden = step.hidden(), model.layers = step.layers();
+  model.q_heads = step.q_heads(), model.kv_heads = step.kv_heads(), model.head_dim = step.head_dim();
+  model.intermediate = step.intermediate(), model.vocab = step.vocab();
+  model.tied_embeddings = step.tied_embeddings(), model.qkv_bias = step.qkv_bias(),
+  model.qk_norm = step.qk_norm();
+  if (step.has_window()) model.window = step.window();
+  if (step.experts() > 0) model.experts = Experts{step.experts(), step.top_k(), step.expert_intermediate()};
+  validate_model(model);
+  return model;
+}
+
+}  // namespace
+
+StepRequest make_step_request(const proto::ModelStep& step) {
+  const FieldPath path("model");
+  StepRequest request{model_of(step), {}, {}};
+  Workload& workload = request.workload;
+  workload.phase = phase_of(step.phase());
+  workload.seq_len = step.seq_len(), workload.global_batch = step.global_batch();
+  workload.cached = step.cached(), workload.new_tokens = step.new_tokens();
+  if (step.dtype() != 0) workload.dtype = from_proto(step.dtype(), {path, "dtype"});
+  if (step.kv_dtype() != 0) workload.kv_dtype = from_proto(step.kv_dtype(), {path, "kv_dtype"});
+  if (step.gradient_dtype() != 0)
+    workload.gradient_dtype = from_proto(step.gradient_dtype(), {path, "gradient_dtype"});
+  if (!step.optimizer().empty())
+    workload.optimizer =
+        value_of("optimizer", step.optimizer(), [&] { return parse_optimizer(step.optimizer()); });
+  validate_workload(workload);
+  if (!step.layout().empty())
+    request.layout = value_of("layout", step.layout(), [&] { return parse_parallel_layout(step.layout()); });
+  return request;
+}
+
+}  // namespace cp::sim
