@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/base/numbers.h"
 #include "sim/fabric/communicator.h"
 #include "sim/fabric/fabric.h"
 #include "sim/fabric/turn_choosers.h"
@@ -149,7 +150,7 @@ class BatonScheduler : public Scheduler {
   void pass_baton() { pass_baton_to(take_next()); }
   void sleep_until_ready(Rank rank);
 
-  TurnGenerator generator_;
+  Numbers generator_;
   std::vector<bool> slow_;  // by rank; empty: none
   std::int64_t most_turns_, turns_ = 0;
   std::vector<Turn>* log_;  // null: none is kept

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/base/numbers.h"
+
 namespace cp::sim {
 namespace {
 
@@ -93,7 +95,7 @@ class Pct final : public TurnChooser {
     return turns.begin();
   }
 
-  TurnGenerator generator_;
+  Numbers generator_;
   int depth_;
   std::int64_t expected_turns_;
   std::vector<Turn> high_,

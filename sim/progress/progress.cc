@@ -6,6 +6,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/canonical.h"
+#include "sim/base/numbers.h"
 #include "sim/progress/model.h"
 
 namespace cp::sim {
@@ -14,38 +15,21 @@ namespace {
 
 enum : std::uint8_t { kEnds = 1, kHangs = 2 };
 
-// splitmix64: the same numbers in every standard library, unlike the distributions of <random>.
-class Generator {
- public:
-  explicit Generator(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t draw() {
-    state_ += 0x9e3779b97f4a7c15;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  std::size_t below(std::size_t count) { return static_cast<std::size_t>(draw() % count); }
-
- private:
-  std::uint64_t state_;
-};
-
 // Which of several queues goes on: any, or the one of the highest priority, where the first of all falls to the lowest at two times.
 class Walk {
  public:
-  Walk(const Model& model, bool by_priority, Generator& generator) : generator_(generator) {
+  Walk(const Model& model, bool by_priority, Numbers& numbers) : numbers_(numbers) {
     if (!by_priority) return;
     std::size_t launches = 1;
     for (const auto& of_rank : model.launches) launches += of_rank.size();
     for (std::size_t queue = 0; queue < model.queues.size(); ++queue) {
-      priorities_.push_back(static_cast<std::int64_t>(generator.draw() >> 2));
+      priorities_.push_back(static_cast<std::int64_t>(numbers.next() >> 2));
     }
-    for (std::size_t& change : changes_) change = generator.below(launches);
+    for (std::size_t& change : changes_) change = numbers.below(launches);
   }
 
   std::int32_t pick(const std::vector<std::int32_t>& queues) {
-    if (priorities_.empty()) return queues[generator_.below(queues.size())];
+    if (priorities_.empty()) return queues[numbers_.below(queues.size())];
     const auto highest = [&] {
       return *std::max_element(queues.begin(), queues.end(), [&](std::int32_t a, std::int32_t b) {
         return priorities_[to_size(a)] < priorities_[to_size(b)];
@@ -59,7 +43,7 @@ class Walk {
   }
 
  private:
-  Generator& generator_;
+  Numbers& numbers_;
   std::vector<std::int64_t> priorities_;
   std::size_t changes_[2] = {0, 0};
   std::size_t choices_ = 0;
@@ -69,7 +53,7 @@ class Walk {
 class Search {
  public:
   Search(const Model& model, const ProgressLimits& limits, ProgressReport& report)
-      : model_(model), limits_(limits), report_(report), start_(model), generator_(limits.seed) {
+      : model_(model), limits_(limits), report_(report), start_(model), numbers_(limits.seed) {
     if (limits_.reduce) start_.settle(-1);
   }
 
@@ -188,7 +172,7 @@ class Search {
   // ---- orders that are drawn ----
 
   bool walk(State& state, bool by_priority, std::vector<std::int32_t>* taken) {
-    Walk walk(model_, by_priority, generator_);
+    Walk walk(model_, by_priority, numbers_);
     for (std::vector<std::int32_t> queues = choices(state); !queues.empty(); queues = choices(state)) {
       const std::int32_t queue = walk.pick(queues);
       if (taken != nullptr) taken->push_back(queue);
@@ -245,7 +229,7 @@ class Search {
   const ProgressLimits& limits_;
   ProgressReport& report_;
   State start_;
-  Generator generator_;
+  Numbers numbers_;
   std::unordered_map<std::string, std::uint8_t> memo_;
 };
 

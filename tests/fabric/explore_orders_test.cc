@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
-#include "sim/fabric/turn_choosers.h"
+#include "sim/base/numbers.h"
 #include "tests/fabric/fabric_plans.h"
 #include "tests/plan/plan_writer.h"
 
@@ -236,7 +236,7 @@ class AllOrders final : public TurnChooser {
 };
 
 std::vector<Plan> random_plans(std::uint64_t seed) {
-  TurnGenerator random(seed);
+  Numbers random(seed);
   const std::size_t ranks = 1 + random.below(3), meetings = random.below(2);
   std::vector<std::vector<Small>> steps(ranks);
   const auto kind = random.below(2) == 0 ? Small::reduce : Small::shift;

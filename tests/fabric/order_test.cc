@@ -12,6 +12,7 @@
 
 #include "shared/base/error.h"
 #include "sim/fabric/scheduler.h"
+#include "sim/fabric/turn_choosers.h"
 #include "tests/fabric/fabric_plans.h"
 
 namespace cp::sim {

@@ -359,7 +359,8 @@ TEST(Progress, ReducedAndWholeSearchAgree) {
 TEST(Progress, BeyondTheLimitOfStatesOrdersAreDrawnAndTheReportSaysSo) {
   ProgressLimits few;
   few.states = 20;
-  const auto plans = unordered_ring(6, 4);
+  few.walks = 60;
+  const auto plans = unordered_ring(5, 2);
   const ProgressReport report = explore_progress(plans, unordered_rules(), few);
   EXPECT_FALSE(report.exhaustive);
   EXPECT_EQ(report.walks, few.walks);
@@ -367,7 +368,7 @@ TEST(Progress, BeyondTheLimitOfStatesOrdersAreDrawnAndTheReportSaysSo) {
   EXPECT_GT(report.walks_ended, 0);
   EXPECT_TRUE(report.lost_at.has_value());
   EXPECT_THAT(to_string(report),
-              AllOf(HasSubstr("a sample: there are more states than 20; of 200 orders drawn "),
+              AllOf(HasSubstr("a sample: there are more states than 20; of 60 orders drawn "),
                     HasSubstr("no order that was drawn ended")));
   EXPECT_EQ(to_string(report), to_string(explore_progress(plans, unordered_rules(), few)));  // equal seeds
   // All orders of it can still be had.
