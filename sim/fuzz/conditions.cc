@@ -44,15 +44,18 @@ bool wants_all_orders(const proto::Order& order, std::span<const Plan> plans) {
 }
 
 void explore_all_orders(const std::function<std::string(const BatonOrder&)>& run, const Trial& trial) {
-  const OrdersReport report = trial.property("orders", [&] { return explore_orders(run, {.orders = kMostOrders}); });
+  const OrdersReport report =
+      trial.property("orders", [&] { return explore_orders(run, {.orders = kMostOrders}); });
   trial.require(!report.different, "orders", to_string(report));
 }
 
 std::vector<InjectedFault> faults_of(const proto::FuzzCase& fuzz_case) {
   std::vector<InjectedFault> faults;
   for (const proto::Fault& fault : fuzz_case.faults()) {
-    if (fault.kind() < 0 || fault.kind() >= kNumFaultKinds) throw InvalidInput(str("fault ", fault.kind(), " is unknown"));
-    faults.push_back({static_cast<FaultKind>(fault.kind()), fault.rank(), fault.peer(), fault.collective(), fault.amount()});
+    if (fault.kind() < 0 || fault.kind() >= kNumFaultKinds)
+      throw InvalidInput(str("fault ", fault.kind(), " is unknown"));
+    faults.push_back({static_cast<FaultKind>(fault.kind()), fault.rank(), fault.peer(), fault.collective(),
+                      fault.amount()});
   }
   return faults;
 }
@@ -60,16 +63,19 @@ std::vector<InjectedFault> faults_of(const proto::FuzzCase& fuzz_case) {
 void plant(const proto::FuzzCase& fuzz_case, bool backward, std::vector<Plan>& plans) {
   if (!fuzz_case.has_mutation() || fuzz_case.mutation().backward() != backward) return;
   const proto::PlanMutation& mutation = fuzz_case.mutation();
-  if (mutation.place() < 0) throw InvalidInput(str("mutation place ", mutation.place(), " is negative; count from 0"));
+  if (mutation.place() < 0)
+    throw InvalidInput(str("mutation place ", mutation.place(), " is negative; count from 0"));
   if (!mutate(plans, parse_mutation_kind(mutation.kind()), mutation.place(), mutation.seed())) {
-    throw InvalidInput(str("the plans of the case have no place for the mutation ", mutation.kind(), "; use another one"));
+    throw InvalidInput(
+        str("the plans of the case have no place for the mutation ", mutation.kind(), "; use another one"));
   }
 }
 
 void check_progress_rules(std::span<const Plan> plans, const Trial& trial) {
   for (const ProgressRules& rules : all_rules()) {
     const ProgressReport report = trial.property("progress", [&] { return explore_progress(plans, rules); });
-    trial.require(report.ends == Ends::in_all_orders || report.ends == Ends::unknown, "progress", to_string(report));
+    trial.require(report.ends == Ends::in_all_orders || report.ends == Ends::unknown, "progress",
+                  to_string(report));
   }
 }
 

@@ -41,10 +41,23 @@ void add_fault(Numbers& numbers, const Swarm& swarm, const std::string& mesh_tex
   const Mesh mesh = Mesh::parse(mesh_text);
   if (mesh.size() < 2 || mesh.size() > 16) return;
   proto::Fault& fault = *drawn.add_faults();
-  fault.set_kind(static_cast<proto::Fault::Kind>(swarm.choose<int>(
-      numbers, {{"delay", 1},      {"reorder", 2},  {"duplicate", 3},  {"drop", 4},   {"corrupt", 5},         {"truncate", 6},
-                {"slow_rank", 7},  {"dead_rank", 8}, {"skip", 9},      {"repeat", 10}, {"swap", 11},           {"other_reduction", 12},
-                {"other_root", 13}, {"other_dtype", 14}, {"other_split", 15}, {"other_group", 16}, {"other_plan", 17}})));
+  fault.set_kind(static_cast<proto::Fault::Kind>(swarm.choose<int>(numbers, {{"delay", 1},
+                                                                             {"reorder", 2},
+                                                                             {"duplicate", 3},
+                                                                             {"drop", 4},
+                                                                             {"corrupt", 5},
+                                                                             {"truncate", 6},
+                                                                             {"slow_rank", 7},
+                                                                             {"dead_rank", 8},
+                                                                             {"skip", 9},
+                                                                             {"repeat", 10},
+                                                                             {"swap", 11},
+                                                                             {"other_reduction", 12},
+                                                                             {"other_root", 13},
+                                                                             {"other_dtype", 14},
+                                                                             {"other_split", 15},
+                                                                             {"other_group", 16},
+                                                                             {"other_plan", 17}})));
   fault.set_rank(mesh.ranks()[numbers.below(static_cast<std::size_t>(mesh.size()))]);
   fault.set_peer(mesh.ranks()[numbers.below(static_cast<std::size_t>(mesh.size()))]);
   fault.set_collective(static_cast<int>(numbers.in(0, 3)));
@@ -82,7 +95,8 @@ proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t n
   }
   *drawn.mutable_order() = any_order(numbers, swarm);
   if (swarm.take(numbers, "faults") && numbers.one_in(2)) {
-    add_fault(numbers, swarm, drawn.has_attention() ? drawn.attention().mesh() : drawn.redistribute().mesh(), drawn);
+    add_fault(numbers, swarm, drawn.has_attention() ? drawn.attention().mesh() : drawn.redistribute().mesh(),
+              drawn);
     if (!drawn.faults().empty()) return drawn;
   }
   // One law of all each time: many cases with one are worth more than few with all.

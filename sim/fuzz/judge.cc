@@ -9,9 +9,10 @@ namespace cp::sim {
 namespace {
 
 constexpr std::array<std::string_view, 13> kRedistributionLaws = {
-    "progress", "texts",          "again",     "relabelled", "one_rank_axis", "split_axis", "permuted_copies",
-    "there_and_back", "transpose", "choices",    "exhaustive",    "elements",   "timeline"};
-constexpr std::array<std::string_view, 9> kAttentionLaws = {"progress", "texts", "again", "home_rows", "scaled", "swapped", "shifted", "other_strategy", "timeline"};
+    "progress",       "texts",     "again",   "relabelled", "one_rank_axis", "split_axis", "permuted_copies",
+    "there_and_back", "transpose", "choices", "exhaustive", "elements",      "timeline"};
+constexpr std::array<std::string_view, 9> kAttentionLaws = {
+    "progress", "texts", "again", "home_rows", "scaled", "swapped", "shifted", "other_strategy", "timeline"};
 constexpr std::array<std::string_view, 2> kModelLaws = {"memory", "bound"};
 
 void require_known(const proto::FuzzCase& fuzz_case) {

@@ -57,23 +57,28 @@ struct Passes {
 };
 
 // A fault is tolerated, or reported with whoever did it.
-void run_with_faults(const AttentionRequest& request, const AttentionTestData& data, const Passes& passes, Trial& trial) {
+void run_with_faults(const AttentionRequest& request, const AttentionTestData& data, const Passes& passes,
+                     Trial& trial) {
   FaultRunOptions options;
   options.seed = data.seed();
   const std::vector<InjectedFault> faults = faults_of(trial.fuzz_case());
-  const FaultVerdict verdict = judge_attention(data, request, passes.forward, passes.backward, faults, options);
-  trial.require(verdict.holds(), "fault", name(verdict.kind), ": ", to_string(faults.front()), ": ", verdict.message);
+  const FaultVerdict verdict =
+      judge_attention(data, request, passes.forward, passes.backward, faults, options);
+  trial.require(verdict.holds(), "fault", name(verdict.kind), ": ", to_string(faults.front()), ": ",
+                verdict.message);
   trial.hasher().add(name(verdict.kind));
 }
 
 // Sums are added up in the order of the plan, whatever the order of the ranks: results have the same bits.
-void explore(const std::function<AttentionRun(const AttentionRunOptions&)>& run, AttentionRunOptions options, const Trial& trial) {
+void explore(const std::function<AttentionRun(const AttentionRunOptions&)>& run, AttentionRunOptions options,
+             const Trial& trial) {
   explore_all_orders(
       [&](const BatonOrder& order) {
         options.order = order;
         const AttentionRun it = run(options);
         Hasher hasher;
-        for (const auto* values : {&it.results.out, &it.results.lse, &it.results.dq, &it.results.dk, &it.results.dv})
+        for (const auto* values :
+             {&it.results.out, &it.results.lse, &it.results.dq, &it.results.dk, &it.results.dv})
           hasher.add(std::as_bytes(std::span(*values)));
         return to_string(hasher.digest());
       },
@@ -116,7 +121,9 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   options.order = order.order;
   options.seed = parsed.seed + order.seed;
   if (!trial.fuzz_case().faults().empty()) return run_with_faults(request, data, {forward, backward}, trial);
-  const auto run_once = [&](const AttentionRunOptions& how) { return run_attention(data, request, forward, backward, how); };
+  const auto run_once = [&](const AttentionRunOptions& how) {
+    return run_attention(data, request, forward, backward, how);
+  };
   const AttentionRun run = trial.property("run", [&] { return run_once(options); });
   trial.ran();
   trial.add(run.traces);

@@ -130,7 +130,8 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   // The rank that is replayed stands for all where each has rows.
   const Workload& workload = request.workload;
   const std::int64_t rows = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
-  const bool all_have_rows = request.layout.cp == 1 || rows >= std::int64_t{2} * request.layout.cp * request.layout.tp;
+  const bool all_have_rows =
+      request.layout.cp == 1 || rows >= std::int64_t{2} * request.layout.cp * request.layout.tp;
   if (trial.asks("bound") && all_have_rows) bound(request, job.cluster(), trial);
 }
 

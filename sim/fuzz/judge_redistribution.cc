@@ -212,7 +212,8 @@ std::string seen(const std::vector<RankTrace>& traces) {
 }
 
 // A fault is tolerated, or reported with whoever did it.
-void run_with_faults(const RedistributeRequest& request, const Gradient& gradient, const std::vector<Plan>& plans, Trial& trial) {
+void run_with_faults(const RedistributeRequest& request, const Gradient& gradient,
+                     const std::vector<Plan>& plans, Trial& trial) {
   FaultRunOptions options;
   options.seed = request.seed;
   options.scale = gradient.scale;
@@ -222,7 +223,8 @@ void run_with_faults(const RedistributeRequest& request, const Gradient& gradien
   if (!is_partial(gradient.redistribution.source))
     others = lower_all(plan_redistribution(gradient.redistribution.target, gradient.redistribution.source));
   const FaultVerdict verdict = judge_redistribution(gradient.redistribution, plans, faults, options, others);
-  trial.require(verdict.holds(), "fault", name(verdict.kind), ": ", to_string(faults.front()), ": ", verdict.message);
+  trial.require(verdict.holds(), "fault", name(verdict.kind), ": ", to_string(faults.front()), ": ",
+                verdict.message);
   trial.hasher().add(name(verdict.kind));
 }
 
@@ -241,7 +243,9 @@ void run_small(const RedistributeRequest& request, const Gradient& gradient, Tri
     return;
   }
   if (!trial.fuzz_case().faults().empty()) return run_with_faults(request, gradient, plans, trial);
-  const auto run = [&](const RedistributeRunOptions& options) { return run_redistribution(planned, plans, options); };
+  const auto run = [&](const RedistributeRunOptions& options) {
+    return run_redistribution(planned, plans, options);
+  };
   RedistributeRunOptions options = run_options(request, gradient, plans, trial);
   trial.property("run", [&] { trial.add(run(options).traces); });
   if (wants_all_orders(trial.fuzz_case().order(), plans)) {
