@@ -113,7 +113,7 @@ class AttentionSubject final : public Subject {
     result.buffers = pass == AttentionPass::backward ? kept() : std::vector<RankBuffers>(plans.size());
     std::vector<std::size_t> number_of(static_cast<std::size_t>(world_size_), plans.size());
     for (std::size_t i = 0; i < plans.size(); ++i) number_of[static_cast<std::size_t>(plans[i].self)] = i;
-    Fabric fabric(world_size_, {.schedule = Schedule::baton, .seed = seed});
+    Fabric fabric(world_size_, fabric_options(seed));
     result.error = complaint_of([&] {
       fabric.run([&](Rank rank, Device& device) {
         const std::size_t i = number_of[static_cast<std::size_t>(rank)];

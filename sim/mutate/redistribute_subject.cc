@@ -83,7 +83,7 @@ class RedistributeSubject final : public Subject {
       plan_of[static_cast<std::size_t>(plan.self)] = &plan;
       result.buffers.emplace(plan.self, shards.make(plan.self));
     }
-    Fabric fabric(world_size_, {.schedule = Schedule::baton, .seed = seed});
+    Fabric fabric(world_size_, fabric_options(seed));
     result.error = complaint_of([&] {
       fabric.run([&](Rank rank, Device& device) {
         const Plan* plan = plan_of[static_cast<std::size_t>(rank)];

@@ -1,7 +1,9 @@
 // The two kinds of subjects. For sim/mutate alone; the contract is in trials.h.
 #pragma once
 
+#include <cstdint>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "shared/plan/check.h"
+#include "sim/fabric/fabric.h"
 #include "sim/mutate/trials.h"
 
 namespace cp::sim {
@@ -25,6 +28,15 @@ std::optional<std::string> complaint_of(const Work& work) {
     return error.what();
   }
   return std::nullopt;
+}
+
+// The orders of the ranks that mutants run under, by number: by turns that are drawn, by priorities that are drawn, in turn, and so on.
+inline FabricOptions fabric_options(std::uint64_t schedule) {
+  using Kind = BatonOrder::Kind;
+  constexpr Kind kKinds[] = {Kind::random, Kind::pct, Kind::round_robin};
+  FabricOptions options{.schedule = Schedule::baton, .seed = schedule};
+  options.order.kind = kKinds[schedule % std::size(kKinds)];
+  return options;
 }
 
 inline bool asked(const TrialOptions& options, Outcome judge) { return !options.absent.contains(judge); }
