@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -74,6 +75,7 @@ struct BatonOrder {
     chosen,  // by `chooser`
   };
   Kind kind = Kind::random;
+  std::optional<std::uint64_t> seed = {};          // random, pct; none: FabricOptions::seed
   int depth = 3;                                   // pct: >= 1
   std::int64_t expected_turns = 256;               // pct: of a run; see expected_turns()
   std::vector<Turn> turns = {};                    // given

@@ -25,9 +25,10 @@ std::unique_ptr<Scheduler> make_scheduler(int size, const FabricOptions& options
                                           const RankInspector& inspector, std::vector<Turn>* log) {
   if (options.schedule == Schedule::parallel) return std::make_unique<ParallelScheduler>(size);
   if (!options.record_traces) log = nullptr;
+  const std::uint64_t seed = options.order.seed.value_or(options.seed);
   if (options.order.kind == BatonOrder::Kind::random)
-    return std::make_unique<BatonScheduler>(size, options.seed, options.order, log);
-  return std::make_unique<TurnScheduler>(size, options.seed, options.order, inspector, log);
+    return std::make_unique<BatonScheduler>(size, seed, options.order, log);
+  return std::make_unique<TurnScheduler>(size, seed, options.order, inspector, log);
 }
 
 void validate(const Group& group, int world_size) {

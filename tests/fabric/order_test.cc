@@ -151,6 +151,16 @@ TEST(BatonOrders, EqualSeedsGiveEqualTurnsInEveryRun) {
   }
 }
 
+TEST(BatonOrders, TheOrdersSeedCountsBeforeTheFabrics) {
+  const auto plans = meetings(4);
+  for (const Kind kind : {Kind::random, Kind::pct}) {
+    FabricOptions options = baton(kind, 1);
+    options.order.seed = 2;
+    EXPECT_EQ(turns_of(4, options, plans), turns_of(4, baton(kind, 2), plans));
+    EXPECT_NE(turns_of(4, options, plans), turns_of(4, baton(kind, 1), plans));
+  }
+}
+
 TEST(BatonOrders, GivenTurnsAreTakenAgain) {
   const auto plans = meetings(4);
   for (const Kind kind : {Kind::random, Kind::round_robin, Kind::pct}) {
