@@ -84,7 +84,7 @@ class MemoryModel {
     // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their master copies.
     const bool whole = ranks == 1;
     memory.parameters += whole || optimizer.offload ? width_ * shard : f32;
-    memory.master += whole ? f32 : 0;
+    memory.master += whole && workload_.dtype != DType::f32 ? f32 : 0;
     memory.gradients += gradient * shard;
     memory.optimizer += optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
     if (whole) return;  // gradients are added up where they stay

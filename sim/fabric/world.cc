@@ -179,7 +179,14 @@ void World::fail_departed(Rank rank, const Communicator& communicator) {
                                                std::move(facts))));
   }
   std::sort(gone.begin(), gone.end());
-  const Blame blame = this->blame({.ranks = gone}, nullptr);
+  // Programs differ, and those of the others need not be known yet: the fewer are wrong, and of one and one nobody can tell.
+  std::sort(waiting.begin(), waiting.end());
+  Dissent evidence{.ranks = waiting.size() < gone.size() ? waiting : gone};
+  if (gone.size() == 1 && waiting.size() == 1 && communicator.size() > 2) {
+    evidence = {.ranks = {std::min(gone.front(), waiting.front()), std::max(gone.front(), waiting.front())},
+                .is_tie = true};
+  }
+  const Blame blame = this->blame(evidence, nullptr);
   fail(rank, std::make_exception_ptr(error_with<Deadlock>(
                  str("deadlock: ", blame.text, wait, gone.size() == 1 ? "rank " : "ranks ", ranks_text(gone),
                      gone.size() == 1 ? ", whose body has returned" : ", whose bodies have returned",

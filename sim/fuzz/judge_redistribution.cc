@@ -218,9 +218,10 @@ void run_with_faults(const RedistributeRequest& request, const Gradient& gradien
   options.seed = request.seed;
   options.scale = gradient.scale;
   const std::vector<InjectedFault> faults = faults_of(trial.fuzz_case());
-  // What another program would do: the way back, where there is one.
+  // What another program would do: the way back, where there is one of the same ranks.
   std::vector<Plan> others;
-  if (!is_partial(gradient.redistribution.source))
+  if (!is_partial(gradient.redistribution.source) &&
+      gradient.redistribution.source.mesh == gradient.redistribution.target.mesh)
     others = lower_all(plan_redistribution(gradient.redistribution.target, gradient.redistribution.source));
   const FaultVerdict verdict = judge_redistribution(gradient.redistribution, plans, faults, options, others);
   trial.require(verdict.holds(), "fault", name(verdict.kind), ": ", to_string(faults.front()), ": ",
