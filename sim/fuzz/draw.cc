@@ -88,6 +88,7 @@ proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t n
       break;
     case FuzzTarget::model:
       *drawn.mutable_model() = draw_model(numbers, swarm);
+      drawn.add_laws(std::string(numbers.of(laws_of(drawn.job_case()))));
       return drawn;
     default:
       *drawn.mutable_redistribute() = draw_redistribution(numbers, swarm);

@@ -96,6 +96,7 @@ class Session {
     work.end = options_.cases.value_or(UINT64_MAX);
     work.make = [&](std::uint64_t number) { return draw_case(options_.target, options_.seed, number); };
     work.coverage = &coverage_;
+    work.may_be_none = true;
     work.on_new_cells = [&](std::uint64_t number) { keep(work.make(number)); };
     const std::uint64_t before = result_.status.cases;
     const WorkResult done = run_workers(work, [&](const WorkStatus& status) {
@@ -137,7 +138,8 @@ class Session {
 
   proto::FuzzCase shrunk(proto::FuzzCase fuzz_case) {
     const std::string property = fuzz_case.finding().property();
-    if (property == "determinism") return fuzz_case;  // which a process of its own need not show
+    // A process of its own need not show it; no simpler case is more of one.
+    if (property == "determinism" || property == "drawn case") return fuzz_case;
     ShrinkOptions options;
     options.deadline = Clock::now() + options_.shrink_time;
     options.stopped = [&] { return is_stopped(); };

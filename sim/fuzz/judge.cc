@@ -8,12 +8,14 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 13> kRedistributionLaws = {
-    "progress",       "texts",     "again",   "relabelled", "one_rank_axis", "split_axis", "permuted_copies",
-    "there_and_back", "transpose", "choices", "exhaustive", "elements",      "timeline"};
-constexpr std::array<std::string_view, 9> kAttentionLaws = {
-    "progress", "texts", "again", "home_rows", "scaled", "swapped", "shifted", "other_strategy", "timeline"};
-constexpr std::array<std::string_view, 2> kModelLaws = {"memory", "bound"};
+constexpr std::array<std::string_view, 15> kRedistributionLaws = {
+    "mutants",    "digests",       "progress",   "texts",           "again",
+    "relabelled", "one_rank_axis", "split_axis", "permuted_copies", "there_and_back",
+    "transpose",  "choices",       "exhaustive", "elements",        "timeline"};
+constexpr std::array<std::string_view, 11> kAttentionLaws = {
+    "mutants", "digests", "progress", "texts",          "again",   "home_rows",
+    "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};
+constexpr std::array<std::string_view, 3> kModelLaws = {"texts", "memory", "bound"};
 
 void require_known(const proto::FuzzCase& fuzz_case) {
   const auto known = laws_of(fuzz_case.job_case());

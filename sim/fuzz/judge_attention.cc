@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,7 +112,10 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   for (const std::vector<Plan>* pass : {&forward, &backward}) {
     for (const Plan& plan : *pass) trial.hasher().add(digest(plan));
   }
-  const AttentionTestData data(parsed.problem, parsed.seed);
+  // What the rules say of the scale where none is given, apart from how the problem reads them.
+  AttentionProblem stated = parsed.problem;
+  stated.softmax_scale = stated.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(stated.head_dim)));
+  const AttentionTestData data(stated, parsed.seed);
   AttentionRunOptions options;
   options.backward = parsed.backward;
   options.target = parsed.target;

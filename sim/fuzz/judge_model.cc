@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shared/plan/check.h"
+#include "shared/plan/plan_text.h"
 #include "shared/transformer/memory.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cluster/read_cluster.h"
@@ -15,6 +16,7 @@
 #include "sim/scenario/model_step.h"
 #include "sim/search/bound.h"
 #include "sim/search/evaluate.h"
+#include "traces/plan_proto.h"
 
 namespace cp::sim {
 namespace {
@@ -54,6 +56,15 @@ std::int64_t bytes_of(const Plan& plan, std::string_view term) {
       bytes += buffer.bytes();
   }
   return bytes;
+}
+
+void texts(const Plan& plan, const Trial& trial) {
+  trial.property("texts", [&] {
+    trial.require(parse_plan(to_text(plan)) == plan, "texts", "the plan of rank ", plan.self,
+                  " does not come back from its text");
+    trial.require(parse_plan_bytes(serialize_plan(plan)) == plan, "texts", "the plan of rank ", plan.self,
+                  " does not come back from its bytes");
+  });
 }
 
 // Nothing is padded: every size divides by every degree that splits it.
@@ -123,6 +134,7 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
         trial.property("planning", [&] { return plans_of(request, part, cache); });
     for (const Plan& plan : plans) trial.hasher().add(digest(plan));
     trial.property("plan check", [&] { check(plans); });
+    if (trial.asks("texts")) texts(plans[digest(plans.front()).low % plans.size()], trial);
   }
   trial.require(parse_parallel_layout(to_string(request.layout)) == request.layout, "texts", "layout ",
                 to_string(request.layout), " reads as another one");

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "shared/plan/plan_text.h"
 #include "sim/base/numbers.h"
 #include "sim/fuzz/laws.h"
+#include "sim/fuzz/mutants_law.h"
 #include "sim/fuzz/timeline_law.h"
 #include "sim/verify/elements.h"
 #include "traces/plan_proto.h"
@@ -91,6 +93,8 @@ class Laws {
     if (trial_.asks("texts")) texts();
     if (trial_.asks("again")) again();
     if (trial_.asks("home_rows")) home_rows();
+    if (trial_.asks("digests")) digests();
+    if (trial_.asks("mutants")) mutants();
     if (trial_.asks("scaled")) scaled();
     if (trial_.asks("swapped")) swapped();
     if (trial_.asks("shifted")) shifted();
@@ -113,6 +117,11 @@ class Laws {
                        plan.self, " does not come back from its bytes");
       });
     }
+    AttentionProblem read = problem_;
+    read.cu_seqlens.clear(), read.cu_seqlens_of_entry.clear();
+    trial_.property("texts", [&] { parse_documents(documents_text(problem_), read); });
+    trial_.require(read == problem_, "texts", "documents ", documents_text(problem_), " read as ",
+                   documents_text(read));
     trial_.require(parse_balance(to_string(request_.strategy.balance)) == request_.strategy.balance, "texts",
                    "balance ", to_string(request_.strategy.balance), " reads as another one");
   }
@@ -134,6 +143,63 @@ class Laws {
       trial_.require(second.traces[i].digests == ran_.run.traces[i].digests, "again", "rank ",
                      second.traces[i].rank, " has other results the second time, of what is only moved");
     }
+  }
+
+  // Other problems have another digest: ranks that disagree about one are found by it.
+  void digests() {
+    const auto inputs_of = [&](const AttentionRequest& request) {
+      return attention_plan(request, AttentionPass::forward, request.ranks.front(), ran_.options.target)
+          .inputs;
+    };
+    const Digest ours = inputs_of(request_);
+    const auto require_other = [&](const char* what, const auto& change) {
+      AttentionRequest other = request_;
+      change(other);
+      trial_.require(!(inputs_of(other) == ours), "digests", "a problem with another ", what,
+                     " has the same digest");
+    };
+    require_other("causal", [](AttentionRequest& other) { other.problem.causal = !other.problem.causal; });
+    require_other("window", [](AttentionRequest& other) {
+      other.problem.window = other.problem.window.value_or(1) + 1;
+    });
+    require_other("softmax_scale",
+                  [](AttentionRequest& other) { other.problem.softmax_scale = other.problem.scale() + 1; });
+    require_other("query_offset",
+                  [](AttentionRequest& other) { other.problem.query_offset = other.problem.offset() + 1; });
+    require_other("batch", [](AttentionRequest& other) {
+      other.problem.batch += 1;
+      auto& entries = other.problem.cu_seqlens_of_entry;
+      if (!entries.empty()) entries.push_back(entries.back());
+    });
+    require_other("balance", [](AttentionRequest& other) {
+      other.strategy.balance = other.strategy.balance.kind == Balance::Kind::striped
+                                   ? Balance{}
+                                   : Balance{.kind = Balance::Kind::striped, .block = 7};
+    });
+    if (problem_.shares_mask() && problem_.kv_len > 1) {
+      require_other("list of documents", [](AttentionRequest& other) {
+        auto& ends = other.problem.cu_seqlens;
+        ends = ends == std::vector<std::int64_t>{0, 1} ? std::vector<std::int64_t>{0, 2}
+                                                       : std::vector<std::int64_t>{0, 1};
+      });
+    }
+  }
+
+  // Of plans that are damaged. Results of one order are those of every order, bit for bit.
+  void mutants() {
+    // What fused kernels round, and sums whose order a mutation may change, are no errors: only what cannot change is compared.
+    const auto run_in = [&](const std::vector<Plan>& plans, const BatonOrder& order) {
+      AttentionRunOptions options = ran_.options;
+      options.backward = false;
+      options.schedule = Schedule::baton;
+      options.order = order;
+      const AttentionRun it = run_attention(data_, request_, plans, {}, options);
+      Hasher hasher;
+      for (const Values* values : {&it.results.out, &it.results.lse})
+        hasher.add(std::as_bytes(std::span(*values)));
+      return to_string(hasher.digest());
+    };
+    check_mutants(ran_.forward, data_.seed(), run_in, run_in(ran_.forward, {}), trial_);
   }
 
   // Which rows a rank has, by what the balances are said to mean: the ring axis first, then the Ulysses axis evenly.

@@ -12,6 +12,7 @@
 #include "shared/redistribute/scaled.h"
 #include "sim/base/numbers.h"
 #include "sim/fuzz/laws.h"
+#include "sim/fuzz/mutants_law.h"
 #include "sim/fuzz/timeline_law.h"
 #include "sim/verify/exhaustive.h"
 #include "sim/verify/layouts.h"
@@ -60,6 +61,7 @@ class Laws {
     if (trial_.asks("one_rank_axis")) one_rank_axis();
     if (trial_.asks("split_axis")) split_axis();
     if (trial_.asks("permuted_copies")) permuted_copies();
+    if (trial_.asks("digests")) digests();
     if (trial_.asks("choices") && ranks <= kMostChosenRanks) choices();
     if (trial_.asks("exhaustive") && ranks <= kMostSearchedRanks) exhaustive();
     if (trial_.asks("timeline") && trial_.has_run()) timeline();
@@ -73,6 +75,7 @@ class Laws {
     if (trial_.asks("elements")) elements();
     if (trial_.asks("there_and_back")) there_and_back();
     if (trial_.asks("transpose")) transpose();
+    if (trial_.asks("mutants")) mutants();
   }
 
  private:
@@ -451,6 +454,53 @@ class Laws {
     });
   }
 
+  // Of plans that are damaged, in a dtype that every result is exact in.
+  void mutants() {
+    for (const Layout* layout : {&request_.source, &request_.target}) {
+      if (reduction(*layout) == ReduceOp::avg) return;
+    }
+    const Exact job = exact(DType::i64);
+    const Shards source = make_shards(job.source, [&](std::int64_t element, std::int64_t c) {
+      return small_integer(request_.seed, element, c, 1000);
+    });
+    const auto run = [&](const std::vector<Plan>& plans, const BatonOrder& order) {
+      FabricOptions options;
+      options.schedule = Schedule::baton;
+      options.order = order;
+      Hasher hasher;
+      for (const auto& [rank, shard] : run_plans(plans, source, options)) {
+        hasher.add(rank);
+        for (const double value : shard) hasher.add(value);
+      }
+      return to_string(hasher.digest());
+    };
+    check_mutants(job.plans, request_.seed, run, run(job.plans, {}), trial_);
+  }
+
+  // Other inputs have another digest: ranks that disagree about one are found by it.
+  void digests() {
+    const auto require_other = [&](const char* what, const Redistribution& other) {
+      trial_.require(!(other.inputs == forward_.inputs), "digests", "a request with another ", what,
+                     " has the same digest");
+    };
+    RedistributeOptions options = forward_options();
+    forward_.inputs = plan(request_.source, request_.target, options).inputs;
+    options.cost.network_gbps += 1;
+    require_other("network_gbps", plan(request_.source, request_.target, options));
+    options = forward_options();
+    options.max_memory_factor += 1;
+    require_other("max_memory_factor", plan(request_.source, request_.target, options));
+    options = forward_options();
+    options.objective = options.objective == Objective::time ? Objective::bytes : Objective::time;
+    require_other("objective", plan(request_.source, request_.target, options));
+    if (!equivalent(request_.source, request_.target) && request_.source.mesh == request_.target.mesh &&
+        is_legal_back())
+      require_other("direction", plan(request_.target, request_.source, forward_options()));
+  }
+  bool is_legal_back() const {
+    return request_.source.dtype == request_.target.dtype && !request_.options.travel_dtype;
+  }
+
   void timeline() {
     const std::vector<Plan> plans = lower_all_scaled(planned_, gradient_.scale, request_.device_target);
     check_timeline(plans, "dgx-h100", trial_);
@@ -460,6 +510,9 @@ class Laws {
   const Gradient& gradient_;
   const Redistribution& planned_;
   const Trial& trial_;
+  struct {
+    Digest inputs;
+  } forward_;
 };
 
 }  // namespace

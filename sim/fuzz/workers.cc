@@ -159,7 +159,11 @@ class Work {
     if (message.kind == MessageKind::new_cells) {
       options_.on_new_cells(message.number);
     } else if (message.kind == MessageKind::no_case) {
-      throw InvalidInput(str("case ", message.number, ": ", message.text));
+      if (!options_.may_be_none) throw InvalidInput(str("case ", message.number, ": ", message.text));
+      proto::Finding finding;
+      finding.set_property("drawn case");
+      finding.set_message(str("what is drawn is legal, and it is refused: ", message.text));
+      failure_ = WorkFailure{message.number, finding};
     } else if (!failure_ || message.number < failure_->number) {
       failure_ = WorkFailure{message.number, *message.judgement.finding};
     }

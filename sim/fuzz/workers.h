@@ -16,8 +16,10 @@ struct WorkOptions {
   std::uint64_t end = 0;                                      // cases 0 .. end-1
   std::function<proto::FuzzCase(std::uint64_t number)> make;  // called in the workers
   std::chrono::seconds case_limit{120};
-  std::uint64_t twice_each = 20;       // one case in so many is judged twice; 0: none
-  const Coverage* coverage = nullptr;  // what is known already; unset: nobody asks
+  std::uint64_t twice_each = 20;  // one case in so many is judged twice; 0: none
+  bool may_be_none =
+      false;  // a case that is refused as none is a finding ("drawn case"): generators make legal ones alone
+  const Coverage* coverage = nullptr;                           // what is known already; unset: nobody asks
   std::function<void(std::uint64_t number)> on_new_cells = {};  // called here
 };
 
@@ -35,7 +37,7 @@ struct WorkResult {
   std::optional<WorkFailure> failure;
 };
 
-// `go_on` is called a few times a second, and ends the work by false. Throws InvalidInput for a case that is none: `make` made it.
+// `go_on` is called a few times a second, and ends the work by false. Throws InvalidInput for a case that is none, unless may_be_none.
 WorkResult run_workers(const WorkOptions& options, const std::function<bool(const WorkStatus&)>& go_on);
 
 }  // namespace cp::sim
