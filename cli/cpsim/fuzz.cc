@@ -15,7 +15,7 @@
 #include "cli/units.h"
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
-#include "sim/fuzz/judge.h"
+#include "sim/fuzz/isolated.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::cli {
@@ -25,6 +25,9 @@ using sim::FuzzOptions;
 using sim::FuzzResult;
 using sim::FuzzStatus;
 using std::chrono::seconds;
+
+// A case takes milliseconds; one that takes as long as this never ends.
+constexpr seconds kReplayLimit{120};
 
 struct Flags {
   FuzzOptions options;
@@ -156,7 +159,10 @@ int run_fuzz(Flags& flags) {
 
 int run_replay(const std::string& path, bool json) {
   const proto::FuzzCase fuzz_case = read_case_file(path);
-  const sim::Judgement judgement = sim::judge(fuzz_case);
+  // In a process of its own: what makes it crash, or never end, is what it found before.
+  const auto isolated = sim::judge_isolated(fuzz_case, kReplayLimit);
+  if (!isolated->is_case) throw InvalidInput(str(path, ": ", isolated->refusal));
+  const sim::Judgement& judgement = isolated->judgement;
   const std::string digest = to_string(judgement.digest);
   if (json) {
     nlohmann::ordered_json out = {{"file", path}, {"digest", digest}, {"finding", nullptr}};

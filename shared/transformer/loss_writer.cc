@@ -44,7 +44,9 @@ void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients
   const BufferId targets = writer_.builder().input("working/targets", DType::i32, tokens),
                  losses = writer_.builder().output("working/losses", DType::f32, tokens);
 
-  const std::int64_t each = ceil_div(tokens, context_.layout.loss_chunks), whole = tokens / each;
+  // A rank may have no rows: then one chunk of none, which still writes its (zero) gradients and meets the others.
+  const std::int64_t each = std::max<std::int64_t>(1, ceil_div(tokens, context_.layout.loss_chunks)),
+                     whole = tokens / each;
   const auto write_chunk = [&](std::int64_t first, std::int64_t step, std::int64_t count, bool is_first) {
     const auto part = [&](BufferId buffer, std::int64_t width) {
       return Window{buffer, first * width, step == 0 ? Advance{} : Advance{step * width, 0, 0}};
@@ -52,7 +54,7 @@ void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients
     chunk(weights, gradients, part(rows.buffer, hidden), part(d_rows.buffer, hidden), part(targets, 1),
           part(losses, 1), count, is_first);
   };
-  write_chunk(0, 0, each, true);
+  write_chunk(0, 0, std::min(each, tokens), true);
   if (whole == 2) write_chunk(each, 0, each, false);
   if (whole > 2) {
     writer_.builder().begin_repeat(whole - 1);
