@@ -56,7 +56,8 @@ struct RedistributeRun {
   std::int64_t memory_bytes = 0;  // source, target and arena of all ranks together
   std::int64_t peak_bytes = 0;    // of the rank that needs most; at most the redistribution's, and padding
   std::int64_t wire_bytes = 0;    // received, all ranks together
-  double check_s = 0, fill_s = 0, run_s = 0, compare_s = 0;
+  double check_s = 0, run_s = 0, compare_s = 0;
+  double fill_s = 0;              // in run_s where nobody is told of the phases
   std::vector<RankTrace> traces;  // of the ranks of both meshes, ascending
 };
 
