@@ -61,11 +61,20 @@ void require_refused(const RedistributeRequest& request, const Trial& trial) {
                                    " has more axes than a plan can be made for, and there is one"));
 }
 
-// A memory factor with which there is always a plan: straight to the target, with a cast shard or a partial one beside it.
+// A memory factor with which there is always a plan: straight to the target; with a cast shard beside it; with the value that a new
+// partial one is made of.
 double sufficient_factor(const RedistributeRequest& request) {
   const bool casts = request.options.travel_dtype.value_or(request.target.dtype) != request.source.dtype ||
                      request.source.dtype != request.target.dtype;
-  return casts || request.gradient ? 2 : 1;
+  bool makes_partial = request.gradient.has_value() ||
+                       (is_partial(request.target) && request.source.mesh != request.target.mesh);
+  if (request.source.mesh == request.target.mesh) {
+    for (std::size_t axis = 0; axis < request.source.placements.size(); ++axis) {
+      makes_partial = makes_partial || (std::holds_alternative<Partial>(request.target.placements[axis]) &&
+                                        !std::holds_alternative<Partial>(request.source.placements[axis]));
+    }
+  }
+  return 1 + (casts ? 1 : 0) + (makes_partial ? 1 : 0);
 }
 
 double named_factor(std::string_view message) {
