@@ -234,6 +234,7 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   return answers.take();
 }
 
+constexpr std::size_t kMostKinds = 16;  // numbers of the kinds, as in fuzz_case.proto
 constexpr std::array kKinds = {proto::FuzzCase::kRedistribute, proto::FuzzCase::kAttention,
                                proto::FuzzCase::kModel};
 
@@ -265,8 +266,7 @@ std::vector<int> features_of(const proto::FuzzCase& fuzz_case) {
   }
 }
 
-Coverage::Coverage()
-    : tables_(static_cast<std::size_t>(*std::max_element(kKinds.begin(), kKinds.end())) + 1) {
+Coverage::Coverage() : tables_(kMostKinds) {
   for (const auto kind : kKinds) {
     Table& table = table_of(kind);
     int group = 0;

@@ -19,6 +19,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kDefaultTime{60};
+constexpr std::string_view kDrawnCase =
+    "drawn case";  // the property of what generators draw and nobody takes
 
 struct CorpusCase {
   std::string path;
@@ -105,9 +107,20 @@ class Session {
       return !ended();
     });
     result_.status.cases = before + done.cases;
-    if (done.failure)
-      fail(*done.failure, work.make(done.failure->number),
-           str("case ", done.failure->number, " of seed ", options_.seed));
+    if (!done.failure) return;
+    const std::uint64_t number = done.failure->number;
+    fail(*done.failure, done.failure->finding.property() == kDrawnCase ? as_drawn(number) : work.make(number),
+         str("case ", number, " of seed ", options_.seed));
+  }
+
+  // What cannot be drawn, or is refused, has no other text.
+  proto::FuzzCase as_drawn(std::uint64_t number) const {
+    proto::FuzzCase fuzz_case;
+    proto::Drawn& drawn = *fuzz_case.mutable_drawn();
+    drawn.set_target(std::string(name(options_.target)));
+    drawn.set_seed(options_.seed);
+    drawn.set_number(number);
+    return fuzz_case;
   }
 
   WorkOptions work_options() const {
@@ -139,7 +152,7 @@ class Session {
   proto::FuzzCase shrunk(proto::FuzzCase fuzz_case) {
     const std::string property = fuzz_case.finding().property();
     // A process of its own need not show it; no simpler case is more of one.
-    if (property == "determinism" || property == "drawn case") return fuzz_case;
+    if (property == "determinism" || property == kDrawnCase) return fuzz_case;
     ShrinkOptions options;
     options.deadline = Clock::now() + options_.shrink_time;
     options.stopped = [&] { return is_stopped(); };
@@ -203,6 +216,7 @@ std::string write_case_in(const std::string& folder, const std::string& prefix,
 }
 
 std::string size_text(const proto::FuzzCase& fuzz_case) {
+  if (fuzz_case.has_drawn()) return "the number of a case";
   const std::string& mesh =
       fuzz_case.has_redistribute() ? fuzz_case.redistribute().mesh() : fuzz_case.attention().mesh();
   if (fuzz_case.has_model()) return str("a step under ", fuzz_case.model().layout());

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "shared/base/nearest.h"
+#include "sim/fuzz/draw.h"
 
 namespace cp::sim {
 namespace {
@@ -63,6 +64,19 @@ void Trial::add(const std::vector<RankTrace>& traces) {
   }
 }
 
+namespace {
+
+// Generators make legal cases alone: one that is refused is a defect of theirs, or of what refuses it.
+void judge_drawn(const proto::Drawn& drawn, Trial& trial) {
+  const FuzzTarget target = parse_fuzz_target(drawn.target());
+  const Judgement judgement =
+      trial.property("drawn case", [&] { return judge(draw_case(target, drawn.seed(), drawn.number())); });
+  trial.hasher().add(judgement.digest);
+  if (judgement.finding) throw PropertyFailure(*judgement.finding);
+}
+
+}  // namespace
+
 Judgement judge(const proto::FuzzCase& fuzz_case) {
   require_known(fuzz_case);
   Trial trial(fuzz_case);
@@ -77,6 +91,9 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
         break;
       case proto::FuzzCase::kModel:
         judge_model(fuzz_case.model(), trial);
+        break;
+      case proto::FuzzCase::kDrawn:
+        judge_drawn(fuzz_case.drawn(), trial);
         break;
       default:
         throw InvalidInput(

@@ -162,7 +162,7 @@ class Work {
       if (!options_.may_be_none) throw InvalidInput(str("case ", message.number, ": ", message.text));
       proto::Finding finding;
       finding.set_property("drawn case");
-      finding.set_message(str("what is drawn is legal, and it is refused: ", message.text));
+      finding.set_message(message.text);
       failure_ = WorkFailure{message.number, finding};
     } else if (!failure_ || message.number < failure_->number) {
       failure_ = WorkFailure{message.number, *message.judgement.finding};

@@ -103,6 +103,26 @@ TEST(FuzzJudge, RefusesWhatIsNoCase) {
               HasSubstr("ulysses_degree"));
 }
 
+TEST(FuzzJudge, ACaseMayBeTheNumberOfADraw) {
+  const Judgement as_drawn = judge(case_of("drawn { target: \"redistribute\" seed: 5 number: 3 }"));
+  EXPECT_FALSE(as_drawn.finding);
+  EXPECT_THROW(judge(case_of("drawn { target: \"attentions\" }")), InvalidInput);
+}
+
+TEST(FuzzWorkers, ACaseThatIsNoneIsAFindingWhereItWasDrawn) {
+  WorkOptions options;
+  options.end = 2;
+  options.may_be_none = true;
+  options.make = [](std::uint64_t) {
+    return case_of("redistribute { mesh: \"a=2\" shape: \"4\" from: \"S(7)\" to: \"R\" }");
+  };
+  const WorkResult result = run_workers(options, [](const WorkStatus&) { return true; });
+  ASSERT_TRUE(result.failure);
+  EXPECT_EQ(result.failure->finding.property(), "drawn case");
+  options.may_be_none = false;
+  EXPECT_THROW(run_workers(options, [](const WorkStatus&) { return true; }), InvalidInput);
+}
+
 // ---- processes ----
 
 TEST(FuzzWorkers, ACaseThatAbortsIsAFinding) {
