@@ -23,6 +23,9 @@ FuzzTarget target_of(std::uint64_t number) {
   return place < 2 ? FuzzTarget::attention : place == 2 ? FuzzTarget::model : FuzzTarget::redistribute;
 }
 
+// Redistributions that are held against the exhaustive search: few of the others are such that it knows them.
+constexpr int kSearchedOneIn = 6;
+
 proto::Order any_order(Numbers& numbers, const Swarm& swarm) {
   proto::Order order;
   order.set_kind(swarm.choose<proto::Order::Kind>(numbers, {{"order.parallel", proto::Order::parallel},
@@ -91,6 +94,11 @@ proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t n
       drawn.add_laws(std::string(numbers.of(laws_of(drawn.job_case()))));
       return drawn;
     default:
+      if (numbers.one_in(kSearchedOneIn)) {
+        *drawn.mutable_redistribute() = draw_searched_redistribution(numbers);
+        drawn.add_laws("exhaustive");
+        return drawn;
+      }
       *drawn.mutable_redistribute() = draw_redistribution(numbers, swarm);
       break;
   }

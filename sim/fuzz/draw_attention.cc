@@ -103,10 +103,16 @@ class Draw {
 
   std::string documents() {
     std::vector<std::int64_t> ends = {0};
-    enum class Kind { some, ones, even };
-    switch (swarm_.choose<Kind>(
-        numbers_,
-        {{"documents.some", Kind::some}, {"documents.ones", Kind::ones}, {"documents.even", Kind::even}})) {
+    enum class Kind { some, ones, even, many };
+    switch (swarm_.choose<Kind>(numbers_, {{"documents.some", Kind::some},
+                                           {"documents.ones", Kind::ones},
+                                           {"documents.even", Kind::even},
+                                           {"documents.many", Kind::many}})) {
+      case Kind::many:
+        for (std::int64_t end = numbers_.in(1, 4); end < kv_len_; end += numbers_.in(1, 4))
+          ends.push_back(end);
+        ends.push_back(kv_len_);
+        break;
       case Kind::some:
         for (std::int64_t left = numbers_.in(1, 5); left > 0; --left) ends.push_back(numbers_.in(0, kv_len_));
         if (!swarm_.take(numbers_, "padding")) ends.push_back(kv_len_);
@@ -191,6 +197,11 @@ class Draw {
         job_.set_gradients(numbers_.of<std::string>({"dq", "dk", "dv", "dq,dk", "dq,dv", "dk,dv"}));
     }
     if (!swarm_.take(numbers_, "target")) return;
+    if (!numbers_.one_in(4)) {  // what fused attention takes
+      job_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::f16})));
+      job_.set_head_dim(numbers_.of({8, 16}));
+      job_.clear_v_head_dim();
+    }
     job_.set_target(swarm_.choose<std::string>(
         numbers_, {{"sm80", "sm80"}, {"sm90", "sm90"}, {"sm100", "sm100"}, {"sm120", "sm120"}}));
   }

@@ -197,9 +197,10 @@ class Draw {
     if (op != ReduceOp::sum || !is_floating(dtype_)) return;
     // Means over more ranks have no exact values in 16 bits.
     int most = 8;
+    const bool all = swarm_.take(numbers_, "avg.all");
     for (std::size_t axis = 0; axis < reductions_.size(); ++axis) {
       const int size = mesh.axis_size(static_cast<int>(axis));
-      if (size > most || size > 4 || !swarm_.take(numbers_, "avg")) continue;
+      if (size > most || size > 4 || !(all || swarm_.take(numbers_, "avg"))) continue;
       most /= size;
       reductions_[axis] = ReduceOp::avg;
     }
@@ -395,6 +396,45 @@ class Draw {
 };
 
 }  // namespace
+
+proto::Redistribute draw_searched_redistribution(Numbers& numbers) {
+  const std::vector<int> sizes = numbers.of(std::vector<std::vector<int>>{{2}, {3}, {4}, {2, 2}, {2, 2}});
+  std::vector<std::string> axes;
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    axes.push_back(str(static_cast<char>('a' + i), "=", sizes[i]));
+  proto::Redistribute job;
+  job.set_mesh(join(axes, ","));
+  Shape shape;
+  for (std::int64_t dims = numbers.in(1, 2); dims > 0; --dims)
+    shape.push_back(4 * numbers.in(1, 4) + numbers.of({0, 0, 0, 1, -1}));
+  job.set_shape(join(shape, "x"));
+  const auto op = numbers.of<std::string>({"sum", "sum", "min", "max", "product"});
+  std::vector<bool> was_partial;
+  const auto placements = [&](bool is_source) {
+    std::vector<std::string> each;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const bool may_be_partial = is_source || was_partial[i];
+      const std::int64_t kind = numbers.in(0, may_be_partial ? 4 : 3);
+      each.push_back(kind == 0   ? "R"
+                     : kind == 4 ? str("P(", op, ")")
+                                 : str("S(", numbers.below(shape.size()), ")"));
+      if (is_source) was_partial.push_back(kind == 4);
+    }
+    return join(each, ",");
+  };
+  job.set_from(placements(true));
+  job.set_to(placements(false));
+  job.set_dtype(to_proto(numbers.of({DType::f32, DType::bf16, DType::i64})));
+  proto::CostModel& cost = *job.mutable_cost();
+  if (numbers.one_in(2)) cost.set_ranks_per_node(static_cast<int>(numbers.of({1, 2})));
+  if (numbers.one_in(3)) (*cost.mutable_axis_gbps())["a"] = numbers.of({1.0, 50.0});
+  if (numbers.one_in(2)) {  // bytes count, not steps
+    cost.set_step_latency_us(0.01), cost.set_peer_latency_us(0.001), cost.set_local_latency_us(0.001);
+    cost.set_node_gbps(0.01), cost.set_network_gbps(0.001);
+  }
+  job.set_seed(numbers.next() % 1000);
+  return job;
+}
 
 proto::Redistribute draw_redistribution(Numbers& numbers, const Swarm& swarm) {
   return Draw(numbers, swarm).job();

@@ -9,10 +9,10 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 15> kRedistributionLaws = {
-    "mutants",    "digests",       "progress",   "texts",           "again",
-    "relabelled", "one_rank_axis", "split_axis", "permuted_copies", "there_and_back",
-    "transpose",  "choices",       "exhaustive", "elements",        "timeline"};
+constexpr std::array<std::string_view, 16> kRedistributionLaws = {
+    "legality",   "mutants",       "digests",    "progress",        "texts",          "again",
+    "relabelled", "one_rank_axis", "split_axis", "permuted_copies", "there_and_back", "transpose",
+    "choices",    "exhaustive",    "elements",   "timeline"};
 constexpr std::array<std::string_view, 11> kAttentionLaws = {
     "mutants", "digests", "progress", "texts",          "again",   "home_rows",
     "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};

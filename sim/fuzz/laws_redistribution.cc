@@ -55,6 +55,7 @@ class Laws {
   void check_all() {
     const int ranks = std::max(request_.source.mesh.size(), request_.target.mesh.size());
     if (trial_.asks("texts")) texts(ranks);
+    if (trial_.asks("legality")) legality();
     if (ranks > kMostRanks) return;
     if (trial_.asks("again")) again();
     if (trial_.asks("relabelled")) relabelled();
@@ -79,6 +80,44 @@ class Laws {
   }
 
  private:
+  // ---- what is not allowed ----
+
+  template <class Make>
+  void require_refused(const Make& make, const std::string& what) {
+    try {
+      make();
+    } catch (const InvalidInput&) {
+      return;
+    } catch (const std::exception& error) {
+      throw trial_.failure("legality", str(what, " is refused by another kind of error: ", error.what()));
+    }
+    throw trial_.failure("legality", str(what, " is not refused"));
+  }
+
+  // Values that wait for one reduction are no contributions to another; only sums and means go together; whole numbers have no means.
+  void legality() {
+    const Mesh& mesh = request_.source.mesh;
+    const Shape& shape = request_.source.shape;
+    const auto all = [&](ReduceOp op, DType dtype) {
+      return make_layout(mesh, std::vector<Placement>(idx(mesh.num_axes()), Partial{op}), shape, dtype);
+    };
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::product, ReduceOp::avg}) {
+      if (mesh.num_axes() == 1) break;
+      std::vector<Placement> mixed(idx(mesh.num_axes()), Partial{ReduceOp::max});
+      mixed.front() = Partial{op};
+      require_refused([&] { make_layout(mesh, mixed, shape, DType::f32); },
+                      str("P(", name(op), "),P(max) on ", mesh.to_string()));
+    }
+    require_refused([&] { all(ReduceOp::avg, DType::i32); }, "a mean of i32");
+    const bool has_pairs =
+        std::ranges::any_of(mesh.axes(), [](const MeshAxis& axis) { return axis.size > 1; });
+    if (!has_pairs) return;
+    const Layout sums = all(ReduceOp::sum, DType::f32), most = all(ReduceOp::max, DType::f32);
+    require_refused([&] { plan_redistribution(sums, most); }, "P(sum) to P(max)");
+    require_refused([&] { plan_redistribution(sums, all(ReduceOp::sum, DType::i32)); }, "f32 to i32");
+    require_refused([&] { plan_gradient(most, most); }, "the gradient of P(max)");
+  }
+
   // ---- texts ----
 
   void text_of(const Layout& layout) {
