@@ -11,7 +11,7 @@ namespace cp::sim {
 namespace {
 
 // Damages of one case: most are refused, which takes no run.
-constexpr int kMutants = 6;
+constexpr int kMutants = 24;
 constexpr int kOrders = 3;
 
 bool is_refused(const std::vector<Plan>& plans) {
