@@ -27,4 +27,20 @@ void store_element(DType dtype, std::byte* data, std::int64_t index, double valu
       dtype, [&]<class T>(std::type_identity<T>) { reinterpret_cast<T*>(data)[index] = convert<T>(value); });
 }
 
+std::vector<std::byte> encode(DType dtype, const std::vector<double>& values) {
+  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_bytes(dtype)));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    store_element(dtype, bytes.data(), static_cast<std::int64_t>(i), values[i]);
+  }
+  return bytes;
+}
+
+std::vector<double> decode(DType dtype, std::span<const std::byte> bytes) {
+  std::vector<double> values(bytes.size() / static_cast<std::size_t>(size_bytes(dtype)));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = load_element(dtype, bytes.data(), static_cast<std::int64_t>(i));
+  }
+  return values;
+}
+
 }  // namespace cp

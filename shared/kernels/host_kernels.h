@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "shared/base/dtype.h"
 #include "shared/kernels/float16.h"
@@ -29,5 +30,8 @@ void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, 
 // Element access for tests, digests and fills: conversions between a dtype's storage and double.
 double load_element(DType dtype, const std::byte* data, std::int64_t index);
 void store_element(DType dtype, std::byte* data, std::int64_t index, double value);
+// Whole lists of them.
+std::vector<std::byte> encode(DType dtype, const std::vector<double>& values);
+std::vector<double> decode(DType dtype, std::span<const std::byte> bytes);
 
 }  // namespace cp

@@ -9,22 +9,6 @@
 
 namespace cp::sim {
 
-std::vector<std::byte> encode(DType dtype, const std::vector<double>& values) {
-  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_bytes(dtype)));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    store_element(dtype, bytes.data(), static_cast<std::int64_t>(i), values[i]);
-  }
-  return bytes;
-}
-
-std::vector<double> decode(DType dtype, std::span<const std::byte> bytes) {
-  std::vector<double> values(bytes.size() / static_cast<std::size_t>(size_bytes(dtype)));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = load_element(dtype, bytes.data(), static_cast<std::int64_t>(i));
-  }
-  return values;
-}
-
 Shards make_shards(const Layout& layout, const ElementValue& value) {
   Shards shards;
   for (const Rank rank : layout.mesh.ranks()) {

@@ -2,24 +2,18 @@
 // for checks that share nothing with index sets, with sim/run and with its data.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
 #include <vector>
 
-#include "shared/base/dtype.h"
 #include "shared/placement/layout.h"
 #include "shared/plan/plan.h"
 #include "sim/fabric/fabric.h"
 #include "sim/verify/elements.h"
 
 namespace cp::sim {
-
-// The values as elements of the dtype, and back.
-std::vector<std::byte> encode(DType dtype, const std::vector<double>& values);
-std::vector<double> decode(DType dtype, std::span<const std::byte> bytes);
 
 // By rank; dense row-major in local order. Ranks outside of the layout's mesh have no entry.
 using Shards = std::map<Rank, std::vector<double>>;

@@ -10,6 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/text.h"
+#include "shared/kernels/host_kernels.h"
 #include "shared/plan/execute.h"
 #include "sim/fabric/fabric.h"
 #include "sim/run/attention_run.h"

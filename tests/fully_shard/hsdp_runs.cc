@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shared/kernels/host_kernels.h"
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
 #include "sim/fabric/fabric.h"

@@ -9,6 +9,7 @@
 #include "runtime/cuda/fused_kernels.h"
 #include "runtime/cuda/step_kernels.h"
 #include "shared/base/error.h"
+#include "shared/kernels/host_kernels.h"
 #include "tests/gpu/kernel_run.h"
 #include "tests/gpu/kernel_views.h"
 #include "tests/support/values.h"
@@ -54,7 +55,7 @@ std::vector<std::byte> telling_values(DType dtype, std::int64_t count) {
   std::vector<double> values;
   std::size_t at = pick<std::size_t>(0, special.size() - 1);
   for (std::int64_t i = 0; i < count; ++i) values.push_back(special[at++ % special.size()]);
-  return testing::encode(dtype, values);
+  return encode(dtype, values);
 }
 
 struct Pair {

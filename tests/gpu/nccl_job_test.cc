@@ -23,6 +23,7 @@
 #include "shared/base/error.h"
 #include "shared/context_parallel/attention.h"
 #include "shared/context_parallel/sequence.h"
+#include "shared/kernels/host_kernels.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
 #include "sim/run/attention_shards.h"
@@ -134,7 +135,7 @@ Bytes numbered(const Layout& layout, Rank rank, double first) {
   std::vector<double> values;
   for (const std::int64_t element : testing::element_numbers(layout, rank))
     values.push_back(first + static_cast<double>(element));
-  return testing::encode(layout.dtype, values);
+  return encode(layout.dtype, values);
 }
 
 // Twice by one plan, between other buffers each time.
@@ -171,9 +172,9 @@ std::string redistribute_backward(Job& job) {
   const SequenceMove gather = gather_forward_split_backward(rows, "cp");
   const Rank rank = job.rank();
   Bytes expected = numbered(rows, rank, 0);
-  std::vector<double> doubled = testing::decode(DType::f32, expected);
+  std::vector<double> doubled = decode(DType::f32, expected);
   for (double& value : doubled) value *= 2;
-  expected = testing::encode(DType::f32, doubled);
+  expected = encode(DType::f32, doubled);
   const GpuBuffer grad_out(numbered(gather.to, rank, 0)), grad_in(Bytes(expected.size()));
   job.redistribute_backward(
       gather.from, gather.to, from_local(gather.to, rank, grad_out.data(), grad_out.size_bytes()),
@@ -243,9 +244,9 @@ Plan reduction(Rank self, ReduceOp op) {
 
 std::string run_own_plan(Job& job) {
   const Plan& plan = job.plans().get(Digest{0, 1}, [&] { return reduction(job.rank(), ReduceOp::sum); });
-  const GpuBuffer x(testing::encode(DType::f32, {1.0 + job.rank(), 2, 3, 4}));
+  const GpuBuffer x(encode(DType::f32, {1.0 + job.rank(), 2, 3, 4}));
   execute(plan, job.device(), {{0, x.data(), x.size_bytes()}});
-  return x.contents() == testing::encode(DType::f32, {3, 4, 6, 8}) ? "" : "other sums";
+  return x.contents() == encode(DType::f32, {3, 4, 6, 8}) ? "" : "other sums";
 }
 
 TEST_F(NcclJob, RunsOwnPlansOverBuffersOnTheGpu) { CP_EXPECT_RIGHT(run_job(run_own_plan)); }

@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/kernels/host_kernels.h"
 #include "shared/kernels/strided.h"
 #include "tests/kernels/kernel_memory.h"
 #include "tests/support/any_case.h"
@@ -279,7 +280,7 @@ TEST(Reduce, EachReductionOverSeveralInputsInPlace) {
         std::vector<std::vector<std::byte>> bytes;
         for (std::uint64_t seed = 0; seed < 4; ++seed) {
           values.push_back(testing::small_integers(numel, seed, 3));
-          bytes.push_back(testing::encode(dtype, values.back()));
+          bytes.push_back(encode(dtype, values.back()));
         }
         const std::array<const std::byte*, 4> inputs = {bytes[0].data(), bytes[1].data(), bytes[2].data(),
                                                         bytes[3].data()};
@@ -296,8 +297,7 @@ TEST(Reduce, EachReductionOverSeveralInputsInPlace) {
           }
           if (op == ReduceOp::avg) expected[i] /= 4;
         }
-        ASSERT_EQ(testing::decode(dtype, bytes[2]), expected)
-            << name(dtype) << " " << name(op) << " " << numel;
+        ASSERT_EQ(decode(dtype, bytes[2]), expected) << name(dtype) << " " << name(op) << " " << numel;
       }
     }
   }
@@ -306,10 +306,10 @@ TEST(Reduce, EachReductionOverSeveralInputsInPlace) {
 TEST(Reduce, SixteenBitTypesRoundOnlyOnce) {
   // 256 + 1 + 1 is 258 in f32; rounding after each bf16 addition would stay at 256.
   std::vector<std::vector<std::byte>> bytes;
-  for (const double value : {256.0, 1.0, 1.0}) bytes.push_back(testing::encode(DType::bf16, {value}));
+  for (const double value : {256.0, 1.0, 1.0}) bytes.push_back(encode(DType::bf16, {value}));
   const std::array<const std::byte*, 3> inputs = {bytes[0].data(), bytes[1].data(), bytes[2].data()};
   reduce(ReduceOp::sum, DType::bf16, inputs, bytes[0].data(), 1);
-  EXPECT_EQ(testing::decode(DType::bf16, bytes[0]), std::vector<double>{258});
+  EXPECT_EQ(decode(DType::bf16, bytes[0]), std::vector<double>{258});
 }
 
 TEST(MatMulKernel, EqualsTheDefinitionOnIntegers) {

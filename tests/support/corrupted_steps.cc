@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/kernels/host_kernels.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
 #include "shared/plan/forwarding_device.h"

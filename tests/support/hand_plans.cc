@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "shared/base/text.h"
+#include "shared/kernels/host_kernels.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
 #include "tests/support/values.h"

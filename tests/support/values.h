@@ -1,15 +1,10 @@
-// Test data: values of buffers as doubles, whatever their dtype.
+// Test data: lists of numbers that all floating types hold exactly, for encode() of shared/kernels/host_kernels.h.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "sim/verify/shard_data.h"
-
 namespace cp::testing {
-
-using sim::decode;
-using sim::encode;
 
 // Multiples of 1/64 in (-1, 1): exact in every floating type; equal for equal seeds everywhere.
 std::vector<double> small_fractions(std::int64_t numel, std::uint64_t seed);
