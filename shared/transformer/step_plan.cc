@@ -257,4 +257,26 @@ std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stag
   return plans;
 }
 
+std::vector<StepPart> parts_of(const StepRequest& request) {
+  switch (request.workload.phase) {
+    case Phase::prefill:
+      return {StepPart::prefill};
+    case Phase::decode:
+      return {StepPart::decode};
+    case Phase::training:
+      break;
+  }
+  if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
+  return {StepPart::forward, StepPart::backward, StepPart::update};
+}
+
+std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part) {
+  std::vector<Plan> all;
+  AttentionPlanCache cache;
+  for (int stage = 0; stage < request.layout.pp; ++stage) {
+    for (Plan& plan : step_plans(request, part, stage, &cache)) all.push_back(std::move(plan));
+  }
+  return all;
+}
+
 }  // namespace cp

@@ -82,6 +82,11 @@ Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
 std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
                              AttentionPlanCache* cache = nullptr);
 
+// The parts that a step of the request has, each once.
+std::vector<StepPart> parts_of(const StepRequest& request);
+// The plans of all ranks for one part of one turn: of each pipeline rank its first stage, so that ranks of neighbouring stages meet.
+std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part);
+
 // Of the ranks that hold the stage, the first one whose attention has most allowed pairs: the others wait for it.
 Rank busiest_rank(const StepRequest& request, int stage);
 

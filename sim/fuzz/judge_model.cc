@@ -26,28 +26,6 @@ constexpr std::int64_t kMostTokens = 1 << 16;
 // Bounds add up in another order than the timeline does.
 constexpr double kRounding = 1e-9;
 
-std::vector<StepPart> parts_of(const StepRequest& request) {
-  switch (request.workload.phase) {
-    case Phase::prefill:
-      return {StepPart::prefill};
-    case Phase::decode:
-      return {StepPart::decode};
-    default:
-      break;
-  }
-  if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
-  return {StepPart::forward, StepPart::backward, StepPart::update};
-}
-
-// Of each pipeline rank the first stage: ranks of all stages meet.
-std::vector<Plan> plans_of(const StepRequest& request, StepPart part, AttentionPlanCache& cache) {
-  std::vector<Plan> all;
-  for (int stage = 0; stage < request.layout.pp; ++stage) {
-    for (Plan& plan : step_plans(request, part, stage, &cache)) all.push_back(std::move(plan));
-  }
-  return all;
-}
-
 // Whatever the kind of a buffer.
 std::int64_t bytes_of(const Plan& plan, std::string_view term) {
   std::int64_t bytes = 0;
@@ -128,10 +106,9 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   }
   if (const auto refusal = refuse(request.model, request.workload, request.layout))
     throw InvalidInput(refusal->reason);
-  AttentionPlanCache cache;
   for (const StepPart part : parts_of(request)) {
     const std::vector<Plan> plans =
-        trial.property("planning", [&] { return plans_of(request, part, cache); });
+        trial.property("planning", [&] { return plans_of_all_ranks(request, part); });
     for (const Plan& plan : plans) trial.hasher().add(digest(plan));
     trial.property("plan check", [&] { check(plans); });
     if (trial.asks("texts")) texts(plans[digest(plans.front()).low % plans.size()], trial);

@@ -48,29 +48,6 @@ inline StepRequest small_request(std::string_view layout) {
   return request;
 }
 
-// The plans of all ranks for one part of one turn: of each pipeline rank its first stage.
-inline std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part) {
-  std::vector<Plan> all;
-  AttentionPlanCache cache;
-  for (int stage = 0; stage < request.layout.pp; ++stage) {
-    for (Plan& plan : step_plans(request, part, stage, &cache)) all.push_back(std::move(plan));
-  }
-  return all;
-}
-
-inline std::vector<StepPart> parts_of(const StepRequest& request) {
-  switch (request.workload.phase) {
-    case Phase::prefill:
-      return {StepPart::prefill};
-    case Phase::decode:
-      return {StepPart::decode};
-    default:
-      break;
-  }
-  if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
-  return {StepPart::forward, StepPart::backward, StepPart::update};
-}
-
 // ---- any layout of any small model ----
 
 template <class... Values>
