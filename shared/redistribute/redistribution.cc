@@ -225,11 +225,12 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
   // What is named is to work: a search that does not try all may miss at a limit what it found at a looser one.
   for (request.temporary_limit = limit(); !request.solve(kNoLimit); request.temporary_limit = limit())
     thousandths = std::max(thousandths + 1, std::ceil(thousandths * 1.05));
-  throw Infeasible(str("no redistribution from ", placements_to_string(source), " to ",
-                       placements_to_string(target),
-                       " keeps its temporaries within max_memory_factor=", options.max_memory_factor,
-                       " x 2 x ", human_bytes(request.shard_bytes), "; the leanest one found needs ",
-                       human_bytes(least), ", max_memory_factor=", thousandths / 1000));
+  throw MemoryBoundTooTight(
+      str("no redistribution from ", placements_to_string(source), " to ", placements_to_string(target),
+          " keeps its temporaries within max_memory_factor=", options.max_memory_factor, " x 2 x ",
+          human_bytes(request.shard_bytes), "; the leanest one found needs ", human_bytes(least),
+          ", max_memory_factor=", thousandths / 1000),
+      thousandths / 1000);
 }
 
 std::vector<Redistribution> pareto_redistributions(const Layout& source, const Layout& target,

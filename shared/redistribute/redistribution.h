@@ -57,6 +57,7 @@
 #include <vector>
 
 #include "shared/base/digest.h"
+#include "shared/base/error.h"
 #include "shared/placement/layout.h"
 #include "shared/redistribute/cost_model.h"
 
@@ -135,12 +136,23 @@ struct RedistributeOptions {
   PartialRule partial_rule = PartialRule::first_keeps;
 };
 
+// No chain was found that keeps the memory bound.
+class MemoryBoundTooTight : public Infeasible {
+ public:
+  MemoryBoundTooTight(const std::string& message, double factor_that_works)
+      : Infeasible(message), factor_that_works_(factor_that_works) {}
+  // The smallest max_memory_factor found that works, in thousandths, rounded up: planning with it gives a chain.
+  double factor_that_works() const { return factor_that_works_; }
+
+ private:
+  double factor_that_works_;
+};
+
 // The best chain by the objective, where there are few enough layouts to try all (most requests on up to four axes);
 // else the best of those that source and target suggest, with a bound on how far from the best it may be
 // (Redistribution::least_possible). Takes less than a second and 256 MiB for 16,384 ranks on any axes. Deterministic.
 // Last ties are broken by fewer steps, then by the order of the moves as listed above. Throws InvalidInput for an illegal request (it says which axis
-// asks for what and why), Infeasible when no chain was found that keeps the memory bound (it names the smallest factor found that
-// works).
+// asks for what and why), MemoryBoundTooTight, and Infeasible where an index set would have more runs than it may (index_set.h).
 Redistribution plan_redistribution(const Layout& source, const Layout& target,
                                    const RedistributeOptions& options = {});
 

@@ -5,6 +5,7 @@
 
 #include "shared/base/checksum.h"
 #include "shared/kernels/host_kernels.h"
+#include "sim/base/numbers.h"
 
 namespace cp::sim {
 namespace {
@@ -20,13 +21,7 @@ const Call& call_of(const Communicator& communicator, std::int32_t index) {
   return communicator.slot(index).call;
 }
 
-// splitmix64, as in BatonScheduler.
-std::uint64_t mix(std::uint64_t z) {
-  z += 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
+std::uint64_t mix(std::uint64_t z) { return Numbers(z).next(); }
 
 }  // namespace
 

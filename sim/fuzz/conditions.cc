@@ -1,7 +1,7 @@
 #include "sim/fuzz/conditions.h"
 
 #include "sim/fabric/explore_orders.h"
-#include "sim/mutate/plan_mutations.h"
+#include "sim/mutate/trials.h"
 #include "sim/progress/progress.h"
 
 namespace cp::sim {
@@ -10,7 +10,7 @@ namespace {
 // Of one case; most have one order that matters, and one edge that is missing shows within a few.
 constexpr std::int64_t kMostOrders = 100;
 constexpr int kMostExploredRanks = 3;
-// Beyond, a run is not taken to come to its end: a hundred times what the largest case takes.
+// Beyond, a run is not taken to come to its end: a hundred times that of 79 ranks with a hundred steps of about ten turns each.
 constexpr std::int64_t kMostTurns = 10'000'000;
 
 }  // namespace
@@ -53,7 +53,8 @@ std::vector<InjectedFault> faults_of(const proto::FuzzCase& fuzz_case) {
   std::vector<InjectedFault> faults;
   for (const proto::Fault& fault : fuzz_case.faults()) {
     if (fault.kind() < 0 || fault.kind() >= kNumFaultKinds)
-      throw InvalidInput(str("fault ", fault.kind(), " is unknown"));
+      throw InvalidInput(str("fault ", fault.kind(), " is unknown; use one of traces/fuzz_case.proto, 0 to ",
+                             kNumFaultKinds - 1));
     faults.push_back({static_cast<FaultKind>(fault.kind()), fault.rank(), fault.peer(), fault.collective(),
                       fault.amount()});
   }
@@ -62,13 +63,7 @@ std::vector<InjectedFault> faults_of(const proto::FuzzCase& fuzz_case) {
 
 void plant(const proto::FuzzCase& fuzz_case, bool backward, std::vector<Plan>& plans) {
   if (!fuzz_case.has_mutation() || fuzz_case.mutation().backward() != backward) return;
-  const proto::PlanMutation& mutation = fuzz_case.mutation();
-  if (mutation.place() < 0)
-    throw InvalidInput(str("mutation place ", mutation.place(), " is negative; count from 0"));
-  if (!mutate(plans, parse_mutation_kind(mutation.kind()), mutation.place(), mutation.seed())) {
-    throw InvalidInput(
-        str("the plans of the case have no place for the mutation ", mutation.kind(), "; use another one"));
-  }
+  apply_mutation(plans, fuzz_case.mutation());
 }
 
 void check_progress_rules(std::span<const Plan> plans, const Trial& trial) {

@@ -21,7 +21,7 @@ FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput tha
 // Cases that share the weights of their choices.
 constexpr std::uint64_t kCasesOfABatch = 64;
 
-// The case of that number. Of all: in turn as many of each target as make each take a like part of the time.
+// The case of that number. Of all: redistributions and attention for about as long as each other, and some steps.
 proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t number);
 
 // The parts of a case, each in a file of its own.

@@ -54,13 +54,13 @@ PropertyFailure Trial::failure(std::string_view property, std::string message) c
   return PropertyFailure(std::move(finding));
 }
 
-void Trial::add(const std::vector<RankTrace>& traces) {
+void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher) {
   for (const RankTrace& trace : traces) {
     for (const auto& [stream, records] : records_by_stream(trace.observed, true)) {
-      hasher_.add(trace.rank).add(stream);
-      for (const OpRecord* record : records) hasher_.add(to_string(*record));
+      hasher.add(trace.rank).add(stream);
+      for (const OpRecord* record : records) hasher.add(to_string(*record));
     }
-    for (const auto& [name, digest] : trace.digests) hasher_.add(name).add(digest);
+    for (const auto& [name, digest] : trace.digests) hasher.add(name).add(digest);
   }
 }
 

@@ -74,8 +74,6 @@ class Trial {
   PropertyFailure failure(std::string_view property, std::string message) const;
 
   Hasher& hasher() { return hasher_; }
-  // What was observed, stream by stream, and the digests of exact results: equal whatever the order of the ranks and of their streams.
-  void add(const std::vector<RankTrace>& traces);
   void ran() { ran_ = true; }
   bool has_run() const { return ran_; }
 
@@ -84,6 +82,9 @@ class Trial {
   Hasher hasher_;
   bool ran_ = false;
 };
+
+// What was observed, stream by stream, and the digests of exact results: equal whatever the order of the ranks and of their streams.
+void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher);
 
 // By kind, each in a file of its own. Throw PropertyFailure, and InvalidInput as judge() does.
 void judge_redistribution(const proto::Redistribute& job, Trial& trial);

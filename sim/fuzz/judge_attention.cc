@@ -119,7 +119,6 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   AttentionRunOptions options;
   options.backward = parsed.backward;
   options.target = parsed.target;
-  options.seed = parsed.seed;
   options.keep_results = true;
   const RunOrder order = run_order(trial.fuzz_case().order(), backward.empty() ? forward : backward);
   options.schedule = order.schedule;
@@ -131,7 +130,7 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   };
   const AttentionRun run = trial.property("run", [&] { return run_once(options); });
   trial.ran();
-  trial.add(run.traces);
+  add_traces(run.traces, trial.hasher());
   if (wants_all_orders(trial.fuzz_case().order(), forward)) explore(run_once, options, trial);
   if (trial.asks("progress")) {
     check_progress_rules(forward, trial);

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shared/plan/check.h"
+#include "shared/plan/plan_digests.h"
 #include "shared/plan/plan_text.h"
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/scaled.h"
@@ -77,29 +79,14 @@ double sufficient_factor(const RedistributeRequest& request) {
   return 1 + (casts ? 1 : 0) + (makes_partial ? 1 : 0);
 }
 
-double named_factor(std::string_view message) {
-  constexpr std::string_view kName = "max_memory_factor=";
-  const std::size_t at = message.rfind(kName);
-  return at == std::string_view::npos ? 0 : std::stod(std::string(message.substr(at + kName.size())));
-}
-
-// Index sets may have so many runs, and no more: a limit that shared/placement/index_set.h states.
-bool is_beyond_index_sets(const RedistributeRequest& request, const Infeasible& error) {
-  constexpr double kMostRuns = 1 << 22;
-  double elements = 1;
-  for (const std::int64_t size : request.source.shape) elements *= static_cast<double>(size);
-  return elements > kMostRuns &&
-         std::string_view(error.what()).find("max_memory_factor") == std::string_view::npos;
-}
-
-// Refused for memory: rightly, and the factor that the message names works.
-Gradient within_named_factor(const RedistributeRequest& request, const Infeasible& error,
+// Refused for memory: rightly, and the factor that is named works.
+Gradient within_named_factor(RedistributeRequest& request, const MemoryBoundTooTight& error,
                              const Trial& trial) {
   trial.require(request.options.max_memory_factor < sufficient_factor(request), "memory refusal",
-                "there is a plan for every request with this factor: ", error.what());
-  RedistributeRequest roomier = request;
-  roomier.options.max_memory_factor = named_factor(error.what());
-  return trial.property("memory refusal", [&] { return plan_request(roomier); });
+                "there is a plan for every request with max_memory_factor=", sufficient_factor(request), ": ",
+                error.what());
+  request.options.max_memory_factor = error.factor_that_works();
+  return trial.property("memory refusal", [&] { return plan_request(request); });
 }
 
 void check_index_sets(const Layout& layout, const Trial& trial) {
@@ -118,12 +105,6 @@ void check_index_sets(const Layout& layout, const Trial& trial) {
                     join(expected));
     }
   }
-}
-
-std::int64_t elements_of_all(const Layout& layout) {
-  double total = 0;
-  for (const Rank rank : layout.mesh.ranks()) total += static_cast<double>(local_numel(layout, rank));
-  return static_cast<std::int64_t>(std::min(total, 1e18));
 }
 
 // Stretches of memory that are next to each other in the whole tensor, of all ranks together.
@@ -208,18 +189,6 @@ RedistributeRunOptions run_options(const RedistributeRequest& request, const Gra
   return options;
 }
 
-// What was seen of a run, so that runs can be compared.
-std::string seen(const std::vector<RankTrace>& traces) {
-  Hasher hasher;
-  for (const RankTrace& trace : traces) {
-    for (const auto& [stream, records] : records_by_stream(trace.observed, true)) {
-      for (const OpRecord* record : records) hasher.add(to_string(*record));
-    }
-    for (const auto& [name, digest] : trace.digests) hasher.add(name).add(digest);
-  }
-  return to_string(hasher.digest());
-}
-
 // A fault is tolerated, or reported with whoever did it.
 void run_with_faults(const RedistributeRequest& request, const Gradient& gradient,
                      const std::vector<Plan>& plans, Trial& trial) {
@@ -257,12 +226,14 @@ void run_small(const RedistributeRequest& request, const Gradient& gradient, Tri
     return run_redistribution(planned, plans, options);
   };
   RedistributeRunOptions options = run_options(request, gradient, plans, trial);
-  trial.property("run", [&] { trial.add(run(options).traces); });
+  trial.property("run", [&] { add_traces(run(options).traces, trial.hasher()); });
   if (wants_all_orders(trial.fuzz_case().order(), plans)) {
     explore_all_orders(
         [&](const BatonOrder& order) {
           options.order = order;
-          return seen(run(options).traces);
+          Hasher hasher;
+          add_traces(run(options).traces, hasher);
+          return to_string(hasher.digest());
         },
         trial);
   }
@@ -270,16 +241,31 @@ void run_small(const RedistributeRequest& request, const Gradient& gradient, Tri
   trial.ran();
 }
 
-// Of many ranks a few are lowered; their plans agree on the groups that they share by what check() cannot see of so many.
+// Of many ranks a few are lowered: their plans say the same of what they were made from and of the groups that they share, which is all
+// that ranks compare before they run.
 void lower_some(const Redistribution& planned, Trial& trial) {
   const std::vector<Rank>& ranks = planned.source.mesh.ranks();
+  std::map<Rank, Plan> plans;
   for (int i = 0; i < kLoweredOfMany; ++i) {
     const Rank rank = ranks[ranks.size() * static_cast<std::size_t>(i) / kLoweredOfMany];
-    trial.hasher().add(digest(trial.property("lowering", [&] { return lower(planned, rank); })));
+    if (!plans.contains(rank))
+      plans.emplace(rank, trial.property("lowering", [&] { return lower(planned, rank); }));
   }
+  std::map<Rank, PlanDigests> digests;
+  for (const auto& [rank, plan] : plans) {
+    digests.emplace(rank, plan_digests(plan));
+    trial.hasher().add(digest(plan));
+  }
+  trial.property("plans agree", [&] { require_equal_plans(digests); });
 }
 
 }  // namespace
+
+std::int64_t elements_of_all(const Layout& layout) {
+  double total = 0;
+  for (const Rank rank : layout.mesh.ranks()) total += static_cast<double>(local_numel(layout, rank));
+  return static_cast<std::int64_t>(std::min(total, 1e18));
+}
 
 void judge_redistribution(const proto::Redistribute& job, Trial& trial) {
   RedistributeRequest request = make_request(job);
@@ -290,11 +276,8 @@ void judge_redistribution(const proto::Redistribute& job, Trial& trial) {
   const Gradient gradient = [&]() -> Gradient {
     try {
       return plan_request(request);
-    } catch (const Infeasible& error) {
-      if (is_beyond_index_sets(request, error)) throw InvalidInput(error.what());
-      Gradient roomier = within_named_factor(request, error, trial);
-      request.options.max_memory_factor = named_factor(error.what());
-      return roomier;
+    } catch (const MemoryBoundTooTight& error) {
+      return within_named_factor(request, error, trial);
     } catch (const Error& error) {
       throw trial.failure("refused", str("the rules allow it, and it is refused: ", error.what()));
     }

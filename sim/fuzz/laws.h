@@ -16,6 +16,9 @@ namespace cp::sim {
 void check_redistribution_laws(const RedistributeRequest& request, const Gradient& planned,
                                const Trial& trial);
 
+// Of all ranks together.
+std::int64_t elements_of_all(const Layout& layout);
+
 // What has run, and how.
 struct RanAttention {
   const std::vector<Plan>&forward, &backward;  // backward: empty without that pass

@@ -41,12 +41,6 @@ bool is_linear(const Layout& layout) {
   return !op || *op == ReduceOp::sum || *op == ReduceOp::avg;
 }
 
-std::int64_t elements_of_all(const Layout& layout) {
-  std::int64_t total = 0;
-  for (const Rank rank : layout.mesh.ranks()) total += local_numel(layout, rank);
-  return total;
-}
-
 class Laws {
  public:
   Laws(const RedistributeRequest& request, const Gradient& gradient, const Trial& trial)
@@ -197,9 +191,8 @@ class Laws {
                   "relabelled", target);
   }
 
-  // An axis more, at `at`, with this placement; of a dimension that it shards it is the innermost axis.
-  static Layout with_axis(const Layout& layout, int at, MeshAxis axis, const Placement& placement,
-                          const Mesh& mesh) {
+  // An axis more, at `at` of the new mesh, with this placement; of a dimension that it shards it is the innermost axis.
+  static Layout with_axis(const Layout& layout, int at, const Placement& placement, const Mesh& mesh) {
     std::vector<Placement> placements = layout.placements;
     placements.insert(placements.begin() + at, placement);
     std::vector<std::vector<int>> order = layout.shard_axes;
@@ -207,7 +200,6 @@ class Laws {
       for (int& known : axes) known += known >= at ? 1 : 0;
     }
     if (const auto* shard = std::get_if<Shard>(&placement)) order[idx(shard->dim)].push_back(at);
-    static_cast<void>(axis);
     return make_layout(mesh, std::move(placements), layout.shape, layout.dtype, std::move(order));
   }
 
@@ -222,8 +214,8 @@ class Laws {
       if (request_.source.shape.empty() || numbers.one_in(2)) return Replicate{};
       return Shard{static_cast<int>(numbers.below(request_.source.shape.size())), Chunked{}};
     };
-    const Layout source = with_axis(request_.source, at, {"one", 1}, any(), mesh);
-    const Layout target = with_axis(request_.target, at, {"one", 1}, any(), mesh);
+    const Layout source = with_axis(request_.source, at, any(), mesh);
+    const Layout target = with_axis(request_.target, at, any(), mesh);
     trial_.require(equivalent(request_.source, source), "one_rank_axis", to_string(request_.source),
                    " is not equivalent to ", to_string(source));
     const RedistributeOptions options = forward_options();
@@ -518,12 +510,12 @@ class Laws {
 
   // Other inputs have another digest: ranks that disagree about one are found by it.
   void digests() {
+    const Digest ours = plan(request_.source, request_.target, forward_options()).inputs;
     const auto require_other = [&](const char* what, const Redistribution& other) {
-      trial_.require(!(other.inputs == forward_.inputs), "digests", "a request with another ", what,
+      trial_.require(!(other.inputs == ours), "digests", "a request with another ", what,
                      " has the same digest");
     };
     RedistributeOptions options = forward_options();
-    forward_.inputs = plan(request_.source, request_.target, options).inputs;
     options.cost.network_gbps += 1;
     require_other("network_gbps", plan(request_.source, request_.target, options));
     options = forward_options();
@@ -549,9 +541,6 @@ class Laws {
   const Gradient& gradient_;
   const Redistribution& planned_;
   const Trial& trial_;
-  struct {
-    Digest inputs;
-  } forward_;
 };
 
 }  // namespace
