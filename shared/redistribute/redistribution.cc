@@ -25,6 +25,7 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // All moves are tried over at most this many ranks: costing an uneven move takes time in proportion to them.
 constexpr int kTriedRanks = 256;
+constexpr double kNoLimit = 1e300;
 // Of the effort of a request, for each chain of a Pareto set behind the first where not all moves are tried.
 constexpr double kShareOfFurtherChains = 1.0 / 16;
 
@@ -81,6 +82,11 @@ struct Request {
     result.least_possible = answer.least_possible >= answer.best->cost.primary ? own : std::min(own, least);
     return result;
   }
+
+  // The best chain within the memory bound. Where a search that does not try all moves comes to its end without one, ever leaner chains
+  // are looked for until one keeps the bound: the same ones whatever the bound, so that a bound which fits the leanest always works.
+  // Where none keeps it, `least` is what that one needs.
+  std::optional<Redistribution> first(std::int64_t& least);
 
   Redistribution describe(const std::vector<StateMove>& moves);
 
@@ -143,6 +149,24 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
   return result;
 }
 
+std::optional<Redistribution> Request::first(std::int64_t& least) {
+  if (std::optional<Redistribution> best = solve(kNoLimit)) return best;
+  const double limit = temporary_limit;
+  graph
+      .reset();  // what was costed already spares effort, so that this search would go further or not with what the first one saw
+  temporary_limit = 1e6 * static_cast<double>(shard_bytes);  // beyond what any move takes
+  while (std::optional<Redistribution> leaner = solve(kNoLimit, false)) {
+    least = 0;
+    for (const RedistributionStep& step : leaner->steps) least = std::max(least, step.temporary_bytes_max);
+    if (static_cast<double>(least) <= limit) {
+      leaner->bound_bytes = coster.largest_ends_bytes() + static_cast<std::int64_t>(limit);
+      return leaner;
+    }
+    temporary_limit = static_cast<double>(least) - 1;
+  }
+  return std::nullopt;
+}
+
 // A layout of a given move. Its dtype says nothing: moves carry the travelling one.
 State state_on_the_way(Request& request, const Layout& layout) {
   const Layout& source = request.source;
@@ -164,8 +188,6 @@ State state_on_the_way(Request& request, const Layout& layout) {
   }
   return request.space.state_of(layout, side);
 }
-
-constexpr double kNoLimit = 1e300;
 
 }  // namespace
 
@@ -209,22 +231,12 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
                                    const RedistributeOptions& options) {
   validate_redistribution(source, target, options);
   Request request(source, target, options);
-  if (std::optional<Redistribution> best = request.solve(kNoLimit)) return *std::move(best);
-
   std::int64_t least = 0;
-  request.temporary_limit = 1e6 * static_cast<double>(request.shard_bytes);
-  while (const std::optional<Redistribution> leaner = request.solve(kNoLimit, false)) {
-    least = 0;
-    for (const RedistributionStep& step : leaner->steps) least = std::max(least, step.temporary_bytes_max);
-    request.temporary_limit = static_cast<double>(least) - 1;
-  }
+  if (std::optional<Redistribution> best = request.first(least)) return *std::move(best);
+
   const double whole = 2 * static_cast<double>(request.shard_bytes);
   double thousandths = std::ceil(static_cast<double>(least) / whole * 1000);
-  const auto limit = [&] { return std::floor(thousandths / 1000 * whole); };
-  while (limit() < static_cast<double>(least)) ++thousandths;  // 0.58 * 100
-  // What is named is to work: a search that does not try all may miss at a limit what it found at a looser one.
-  for (request.temporary_limit = limit(); !request.solve(kNoLimit); request.temporary_limit = limit())
-    thousandths = std::max(thousandths + 1, std::ceil(thousandths * 1.05));
+  while (std::floor(thousandths / 1000 * whole) < static_cast<double>(least)) ++thousandths;  // 0.58 * 100
   throw MemoryBoundTooTight(
       str("no redistribution from ", placements_to_string(source), " to ", placements_to_string(target),
           " keeps its temporaries within max_memory_factor=", options.max_memory_factor, " x 2 x ",
@@ -239,9 +251,12 @@ std::vector<Redistribution> pareto_redistributions(const Layout& source, const L
   Request request(source, target, options);
   std::vector<Redistribution> chains;
   double most_peak = kNoLimit;
-  while (std::optional<Redistribution> next = request.solve(most_peak, chains.empty())) {
+  std::int64_t least = 0;
+  std::optional<Redistribution> next = request.first(least);
+  while (next) {
     most_peak = static_cast<double>(next->peak_bytes) - 1;
     chains.push_back(*std::move(next));
+    next = request.solve(most_peak, false);
   }
   return chains;
 }
