@@ -6,13 +6,9 @@
 
 namespace cp::sim {
 
-BatonScheduler::BatonScheduler(int world_size, std::uint64_t seed, const BatonOrder& order,
+BatonScheduler::BatonScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, Baton& baton,
                                std::vector<Turn>* log)
-    : Scheduler(world_size),
-      generator_(seed),
-      most_turns_(order.most_turns),
-      log_(log),
-      words_(std::make_unique<RankWord[]>(static_cast<std::size_t>(world_size))) {
+    : Scheduler(world_size), baton_(baton), generator_(seed), most_turns_(order.most_turns), log_(log) {
   if (most_turns_ < 0)
     throw InvalidInput(str("a run of at most ", most_turns_, " turns; use 0 for any number"));
   for (const Rank rank : order.slow_ranks) {
@@ -47,24 +43,14 @@ void BatonScheduler::begin_run() {
   states_.assign(static_cast<std::size_t>(world_size()), State::waiting);
   ready_.clear();
   turns_ = 0;
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    words_[static_cast<std::size_t>(rank)].baton = 0;
-    make_ready(rank);
-  }
+  baton_.reset();
+  for (Rank rank = 0; rank < world_size(); ++rank) make_ready(rank);
   pass_baton();
 }
 
 void BatonScheduler::await_baton(Rank rank) {
-  FutexWord& baton = words_[static_cast<std::size_t>(rank)].baton;
-  while (baton.load(std::memory_order_acquire) == 0) futex_wait(baton, 0);
-  baton.store(0, std::memory_order_relaxed);
+  baton_.await(rank);
   states_[static_cast<std::size_t>(rank)] = State::holder;
-}
-
-void BatonScheduler::pass_baton_to(Rank next) {
-  FutexWord& baton = words_[static_cast<std::size_t>(next)].baton;
-  baton.store(1, std::memory_order_release);
-  futex_wake_one(baton);
 }
 
 Rank BatonScheduler::take_next() {

@@ -1,23 +1,28 @@
 #include "sim/fabric/fabric.h"
 
-#include <atomic>
-#include <cstring>
 #include <utility>
-
-#include <pthread.h>
 
 #include "shared/base/error.h"
 #include "sim/fabric/fabric_device.h"
-#include "sim/fabric/futex.h"
+#include "sim/fabric/rank_fibers.h"
+#include "sim/fabric/rank_threads.h"
 #include "sim/fabric/world.h"
 
 namespace cp::sim {
 
-// The threads: they sleep between runs, and wake all at once.
+namespace {
+
+std::unique_ptr<RankCarrier> make_carrier(int world_size, const FabricOptions& options) {
+  if (kHasFibers && options.schedule == Schedule::baton && options.fibers)
+    return std::make_unique<RankFibers>(world_size, options.stack_bytes);
+  return std::make_unique<RankThreads>(world_size, options.stack_bytes);
+}
+
+}  // namespace
+
 class Fabric::Impl {
  public:
   Impl(int world_size, FabricOptions options);
-  ~Impl();
 
   World& world() { return world_; }
   std::vector<RankTrace>& traces();
@@ -25,76 +30,26 @@ class Fabric::Impl {
   void run(const std::function<void(Rank, Device&)>& body);
 
  private:
-  struct Start {
-    Impl* impl;
-    Rank rank;
-  };
-  static void* thread_main(void* start);
-  void start_threads(std::size_t stack_bytes);
-  void stop_threads();
-  void run_body(Rank rank);
+  void run_body(Rank rank, const std::function<void(Rank, Device&)>& body);
 
+  std::unique_ptr<RankCarrier> carrier_;
   World world_;
   std::vector<RankTrace> traces_;
-  std::vector<Start> starts_;
-  std::vector<pthread_t> threads_;
-  const std::function<void(Rank, Device&)>* body_ = nullptr;  // null at a start: the threads end
-  alignas(64) FutexWord runs_{0};                             // runs started so far
-  alignas(64) FutexWord busy_{0};                             // ranks that have not ended the current run
+  bool is_running_ = false;
 };
 
-Fabric::Impl::Impl(int world_size, FabricOptions options) : world_(world_size, std::move(options)) {
+Fabric::Impl::Impl(int world_size, FabricOptions options)
+    : carrier_(make_carrier(world_size, options)), world_(world_size, std::move(options), carrier_->baton()) {
   traces_.resize(static_cast<std::size_t>(world_size));
   clear_traces();
-  start_threads(world_.options().stack_bytes);
 }
 
-Fabric::Impl::~Impl() { stop_threads(); }
-
-void Fabric::Impl::start_threads(std::size_t stack_bytes) {
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, stack_bytes);
-  starts_.reserve(static_cast<std::size_t>(world_.size()));
-  int error = 0;
-  for (Rank rank = 0; rank < world_.size() && error == 0; ++rank) {
-    starts_.push_back({this, rank});
-    pthread_t thread{};
-    error = pthread_create(&thread, &attributes, &thread_main, &starts_.back());
-    if (error == 0) threads_.push_back(thread);
-  }
-  pthread_attr_destroy(&attributes);
-  if (error == 0) return;
-  const std::size_t started = threads_.size();
-  stop_threads();
-  throw InvalidInput(str("a fabric of ", world_.size(), " ranks: only ", started,
-                         " threads could be started: ", std::strerror(error),
-                         "; raise the limit on processes (ulimit -u), or use fewer ranks"));
-}
-
-void Fabric::Impl::stop_threads() {
-  body_ = nullptr;
-  runs_.fetch_add(1, std::memory_order_release);
-  futex_wake_all(runs_);
-  for (const pthread_t thread : threads_) pthread_join(thread, nullptr);
-}
-
-void* Fabric::Impl::thread_main(void* start) {
-  const auto [impl, rank] = *static_cast<Start*>(start);
-  for (std::uint32_t run = 0;; ++run) {
-    while (impl->runs_.load(std::memory_order_acquire) == run) futex_wait(impl->runs_, run);
-    if (impl->body_ == nullptr) return nullptr;
-    impl->run_body(rank);
-    if (impl->busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_one(impl->busy_);
-  }
-}
-
-void Fabric::Impl::run_body(Rank rank) {
+void Fabric::Impl::run_body(Rank rank, const std::function<void(Rank, Device&)>& body) {
   Scheduler& scheduler = world_.scheduler();
   FabricDevice& device = world_.device(rank);
   scheduler.enter(rank);
   try {
-    (*body_)(rank, device);
+    body(rank, device);
     if (!device.idle()) throw InvalidInput(str("the body of rank ", rank, " returned without synchronize"));
   } catch (const RankDied&) {
     // Others find out when they wait for it.
@@ -107,20 +62,17 @@ void Fabric::Impl::run_body(Rank rank) {
 }
 
 void Fabric::Impl::run(const std::function<void(Rank, Device&)>& body) {
-  CP_INVARIANT(body_ == nullptr, "Fabric::run inside of a run");
-  body_ = &body;
-  busy_.store(static_cast<std::uint32_t>(world_.size()), std::memory_order_relaxed);
+  CP_INVARIANT(!is_running_, "Fabric::run inside of a run");
+  is_running_ = true;
   world_.begin_run();
-  runs_.fetch_add(1, std::memory_order_release);
-  futex_wake_all(runs_);
-  for (std::uint32_t busy = 0; (busy = busy_.load(std::memory_order_acquire)) != 0;) futex_wait(busy_, busy);
-  body_ = nullptr;
+  carrier_->run([&](Rank rank) { run_body(rank, body); });
+  is_running_ = false;
   if (std::exception_ptr error = world_.end_run()) std::rethrow_exception(error);
 }
 
 // While a run is on, the logs belong to the ranks' threads.
 std::vector<RankTrace>& Fabric::Impl::traces() {
-  if (body_ != nullptr) return traces_;
+  if (is_running_) return traces_;
   for (RankTrace& trace : traces_) world_.device(trace.rank).log().flush_to(trace.observed);
   return traces_;
 }

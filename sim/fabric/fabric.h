@@ -1,4 +1,4 @@
-// The simulated fabric: one OS thread per rank, real bytes, every invariant checked while it runs.
+// The simulated fabric: one thread per rank, real bytes, every invariant checked while it runs.
 //
 // Streams and events behave as on a GPU: launches only enqueue. Work happens in synchronize(), on the rank's
 // own thread, which runs whatever is ready at the head of any of its streams and sleeps when nothing is. A
@@ -31,7 +31,8 @@ namespace cp::sim {
 enum class Schedule : std::uint8_t {
   // All cores; the order in which ranks run is the machine's.
   parallel,
-  // One rank at a time, in the order of FabricOptions::order: exactly repeatable.
+  // One rank at a time, in the order of FabricOptions::order: exactly repeatable. Ranks are fibers of the thread that calls run(),
+  // unless FabricOptions say otherwise.
   baton,
 };
 
@@ -41,7 +42,10 @@ struct FabricOptions {
   BatonOrder order = {};          // of the baton
   bool record_traces = true;      // observed records, and the baton's turns; off for speed
   Target target = host_target();  // what the devices admit to have; less than all stands for a poorer library
-  std::size_t stack_bytes = 524'288;       // of each rank's thread
+  std::size_t stack_bytes = 524'288;  // of each rank
+  // Of the baton. A body that blocks until another rank has done something, by other means than its device, needs threads.
+  // Builds for sanitizers have threads always.
+  bool fibers = true;
   std::vector<InjectedFault> faults = {};  // what goes wrong (faults.h); none of a program
   // With these or with faults one member moves the whole of each collective, transfer by transfer.
   Checksums checksums = Checksums::off;

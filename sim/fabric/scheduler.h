@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sim/base/numbers.h"
+#include "sim/fabric/baton.h"
 #include "sim/fabric/communicator.h"
 #include "sim/fabric/fabric.h"
 #include "sim/fabric/turn_choosers.h"
@@ -112,7 +113,9 @@ class RankInspector : public TurnInspector {
 // state is touched by the holder alone, so that equal seeds give equal runs.
 class BatonScheduler : public Scheduler {
  public:
-  BatonScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, std::vector<Turn>* log);
+  // `baton` outlives the scheduler.
+  BatonScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, Baton& baton,
+                 std::vector<Turn>* log);
 
   void begin_run() override;
   void enter(Rank rank) override { await_baton(rank); }
@@ -131,7 +134,7 @@ class BatonScheduler : public Scheduler {
   // Takes the next holder, one of the ready ranks, out of them.
   virtual Rank take_next();
   void await_baton(Rank rank);
-  void pass_baton_to(Rank next);
+  void pass_baton_to(Rank next) { baton_.pass_to(next); }
   void make_ready(Rank rank);
   // Who holds the baton becomes one of the ready ranks, and the other way round.
   void set_ready(Rank rank);
@@ -142,30 +145,26 @@ class BatonScheduler : public Scheduler {
   void count_turn(const Turn& turn);
 
  private:
-  struct alignas(64) RankWord {
-    FutexWord baton{0};
-  };
-
   std::size_t draw_ready();  // an index into ready_
   void pass_baton() { pass_baton_to(take_next()); }
   void sleep_until_ready(Rank rank);
 
+  Baton& baton_;
   Numbers generator_;
   std::vector<bool> slow_;  // by rank; empty: none
   std::int64_t most_turns_, turns_ = 0;
   std::vector<Turn>* log_;  // null: none is kept
   std::vector<State> states_;
   std::vector<Rank> ready_;
-  std::unique_ptr<RankWord[]> words_;
 };
 
 // One rank at a time, and each turn chosen from all that could be taken. A rank that has the choice between its streams stops there
 // until the choice falls on it; ranks that are on their way to such a choice, or to a wait, go first.
 class TurnScheduler final : public BatonScheduler {
  public:
-  // `inspector` outlives the scheduler.
-  TurnScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, const RankInspector& inspector,
-                std::vector<Turn>* log);
+  // `baton` and `inspector` outlive the scheduler.
+  TurnScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, Baton& baton,
+                const RankInspector& inspector, std::vector<Turn>* log);
 
   void begin_run() override;
   void pause(Rank rank) override;

@@ -6,9 +6,9 @@
 
 namespace cp::sim {
 
-TurnScheduler::TurnScheduler(int world_size, std::uint64_t seed, const BatonOrder& order,
+TurnScheduler::TurnScheduler(int world_size, std::uint64_t seed, const BatonOrder& order, Baton& baton,
                              const RankInspector& inspector, std::vector<Turn>* log)
-    : BatonScheduler(world_size, seed, order, log),
+    : BatonScheduler(world_size, seed, order, baton, log),
       inspector_(inspector),
       chooser_(make_chooser(order, seed)) {}
 

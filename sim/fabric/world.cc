@@ -21,14 +21,14 @@ FabricOptions with_slow_ranks(FabricOptions options, int size) {
   return options;
 }
 
-std::unique_ptr<Scheduler> make_scheduler(int size, const FabricOptions& options,
+std::unique_ptr<Scheduler> make_scheduler(int size, const FabricOptions& options, Baton& baton,
                                           const RankInspector& inspector, std::vector<Turn>* log) {
   if (options.schedule == Schedule::parallel) return std::make_unique<ParallelScheduler>(size);
   if (!options.record_traces) log = nullptr;
   const std::uint64_t seed = options.order.seed.value_or(options.seed);
   if (options.order.kind == BatonOrder::Kind::random)
-    return std::make_unique<BatonScheduler>(size, seed, options.order, log);
-  return std::make_unique<TurnScheduler>(size, seed, options.order, inspector, log);
+    return std::make_unique<BatonScheduler>(size, seed, options.order, baton, log);
+  return std::make_unique<TurnScheduler>(size, seed, options.order, baton, inspector, log);
 }
 
 void validate(const Group& group, int world_size) {
@@ -63,10 +63,10 @@ std::size_t GroupHash::operator()(const Group& group) const {
   return hash;
 }
 
-World::World(int size, FabricOptions options)
+World::World(int size, FabricOptions options, Baton& baton)
     : options_(with_slow_ranks(std::move(options), size)),
       target_is_restricted_(options_.target != host_target()),
-      scheduler_(make_scheduler(size, options_, *this, &turns_)) {
+      scheduler_(make_scheduler(size, options_, baton, *this, &turns_)) {
   by_rank_.resize(static_cast<std::size_t>(size));
   programs_.resize(static_cast<std::size_t>(size));
   injected_.resize(options_.faults.size());

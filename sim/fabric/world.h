@@ -32,7 +32,8 @@ struct GroupHash {
 
 class World final : private RankInspector {
  public:
-  World(int size, FabricOptions options);
+  // `baton` outlives the world.
+  World(int size, FabricOptions options, Baton& baton);
   ~World() override;
 
   int size() const { return static_cast<int>(devices_.size()); }

@@ -1,16 +1,17 @@
 // The orders of the baton: what each kind promises.
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "sim/fabric/rank_threads.h"
 #include "sim/fabric/scheduler.h"
 #include "sim/fabric/turn_choosers.h"
 #include "tests/fabric/fabric_plans.h"
@@ -234,27 +235,63 @@ TEST(BatonOrders, ARankThatPausesForOthersIsNotAlone) {
   };
   const OneStream inspector;
   for (const Kind kind : {Kind::round_robin, Kind::pct, Kind::given}) {
-    TurnScheduler scheduler(2, 0, {.kind = kind}, inspector, nullptr);
+    RankThreads ranks(2, 1 << 18);
+    TurnScheduler scheduler(2, 0, {.kind = kind}, ranks.baton(), inspector, nullptr);
     bool done = false;  // of who holds the baton
-    const auto rank = [&](Rank self, auto&& body) {
-      return std::thread([&, self, body] {
-        scheduler.enter(self);
-        body();
-        EXPECT_EQ(scheduler.finish(self), Progress::possible);
-        scheduler.hand_over(self);
-      });
-    };
     scheduler.begin_run();
-    std::thread waits = rank(0, [&] {
-      while (!done) scheduler.pause(0);
-    });
-    std::thread works = rank(1, [&] {
+    ranks.run([&](Rank self) {
+      scheduler.enter(self);
       const StreamId stream = 0;
-      for (int i = 0; i < 3; ++i) EXPECT_EQ(scheduler.choose(1, std::span(&stream, 1)), 0);
+      while (self == 0 && !done) scheduler.pause(0);
+      for (int i = 0; self == 1 && i < 3; ++i) EXPECT_EQ(scheduler.choose(1, std::span(&stream, 1)), 0);
       done = true;
+      EXPECT_EQ(scheduler.finish(self), Progress::possible);
+      scheduler.hand_over(self);
     });
-    waits.join();
-    works.join();
+  }
+}
+
+// Whether a rank is a thread or a fiber is seen by nobody: not in the turns, not in the records, not in errors.
+TEST(BatonOrders, FibersTakeTheTurnsOfThreads) {
+  for (const Kind kind : {Kind::random, Kind::round_robin, Kind::pct}) {
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      FabricOptions options = baton(kind, seed);
+      Fabric fibers(4, options);
+      options.fibers = false;
+      Fabric threads(4, options);
+      for (Fabric* fabric : {&fibers, &threads}) execute_all(*fabric, meetings(4));
+      EXPECT_EQ(fibers.turns(), threads.turns());
+      for (int rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(fibers.traces()[static_cast<std::size_t>(rank)].observed,
+                  threads.traces()[static_cast<std::size_t>(rank)].observed);
+      }
+    }
+  }
+}
+
+// A rank may be in the middle of handling an exception, or of unwinding its stack, when others go on and do the same.
+TEST(BatonOrders, EachRankHandlesItsOwnExceptions) {
+  for (const bool fibers : {true, false}) {
+    FabricOptions options = baton(Kind::round_robin);
+    options.fibers = fibers;
+    Fabric fabric(3, options);
+    const std::vector<Plan> plans = meetings(3);
+    std::vector<std::string> caught(3);
+    fabric.run([&](Rank rank, Device& device) {
+      const Plan& plan = plans[static_cast<std::size_t>(rank)];
+      try {
+        throw InvalidInput(str("of rank ", rank));
+      } catch (const InvalidInput&) {
+        execute(plan, device);
+        try {
+          std::rethrow_exception(std::current_exception());
+        } catch (const InvalidInput& again) {
+          caught[static_cast<std::size_t>(rank)] = again.what();
+        }
+      }
+      EXPECT_EQ(std::uncaught_exceptions(), 0);
+    });
+    EXPECT_THAT(caught, ElementsAre("of rank 0", "of rank 1", "of rank 2"));
   }
 }
 
