@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shared/base/error.h"
+
 namespace cp::detail {
 namespace {
 
@@ -54,6 +56,11 @@ const MoveCost& LayoutGraph::cost(std::int32_t from, Edge& edge) {
     const bool is_goal = nodes_[idx(edge.node)].is_goal;
     edge.cost = coster_.evaluate(move(from, edge),
                                  {first && !cast_before_, is_goal && !cast_after_, first && cast_before_});
+    CP_INVARIANT(!edge.bounded || (edge.least.time_ps <= edge.cost->time_ps &&
+                                   edge.least.bytes_received <= edge.cost->bytes_received),
+                 "a move of ", edge.cost->time_ps, " ps and ", edge.cost->bytes_received,
+                 " bytes is bounded by ", edge.least.time_ps, " ps and ", edge.least.bytes_received,
+                 " bytes: the search would pass over it");
   }
   return *edge.cost;
 }

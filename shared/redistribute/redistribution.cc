@@ -155,7 +155,9 @@ std::optional<Redistribution> Request::first(std::int64_t& least) {
   graph
       .reset();  // what was costed already spares effort, so that this search would go further or not with what the first one saw
   temporary_limit = 1e6 * static_cast<double>(shard_bytes);  // beyond what any move takes
-  while (std::optional<Redistribution> leaner = solve(kNoLimit, false)) {
+  bool found = false;
+  while (std::optional<Redistribution> leaner = solve(kNoLimit, !found)) {
+    found = true;
     least = 0;
     for (const RedistributionStep& step : leaner->steps) least = std::max(least, step.temporary_bytes_max);
     if (static_cast<double>(least) <= limit) {
@@ -164,6 +166,7 @@ std::optional<Redistribution> Request::first(std::int64_t& least) {
     }
     temporary_limit = static_cast<double>(least) - 1;
   }
+  CP_INVARIANT(found, "no chain at all from ", to_string(source), " to ", to_string(target));
   return std::nullopt;
 }
 
@@ -235,7 +238,7 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
   if (std::optional<Redistribution> best = request.first(least)) return *std::move(best);
 
   const double whole = 2 * static_cast<double>(request.shard_bytes);
-  double thousandths = std::ceil(static_cast<double>(least) / whole * 1000);
+  double thousandths = std::max(1.0, std::ceil(static_cast<double>(least) / whole * 1000));   // 0 is none
   while (std::floor(thousandths / 1000 * whole) < static_cast<double>(least)) ++thousandths;  // 0.58 * 100
   throw MemoryBoundTooTight(
       str("no redistribution from ", placements_to_string(source), " to ", placements_to_string(target),

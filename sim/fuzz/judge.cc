@@ -9,13 +9,13 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 16> kRedistributionLaws = {
-    "legality",   "mutants",       "digests",    "progress",        "texts",          "again",
-    "relabelled", "one_rank_axis", "split_axis", "permuted_copies", "there_and_back", "transpose",
-    "choices",    "exhaustive",    "elements",   "timeline"};
-constexpr std::array<std::string_view, 11> kAttentionLaws = {
-    "mutants", "digests", "progress", "texts",          "again",   "home_rows",
-    "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};
+constexpr std::array<std::string_view, 18> kRedistributionLaws = {
+    "overlaps",       "groups",    "legality",   "mutants",       "digests",    "progress",
+    "texts",          "again",     "relabelled", "one_rank_axis", "split_axis", "permuted_copies",
+    "there_and_back", "transpose", "choices",    "exhaustive",    "elements",   "timeline"};
+constexpr std::array<std::string_view, 12> kAttentionLaws = {
+    "ledger",    "mutants", "digests", "progress", "texts",          "again",
+    "home_rows", "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};
 constexpr std::array<std::string_view, 3> kModelLaws = {"texts", "memory", "bound"};
 
 void require_known(const proto::FuzzCase& fuzz_case) {

@@ -16,6 +16,9 @@ namespace cp::sim {
 void check_redistribution_laws(const RedistributeRequest& request, const Gradient& planned,
                                const Trial& trial);
 
+// Of its index sets and meshes: they need no plan.
+void check_placement_laws(const RedistributeRequest& request, const Trial& trial);
+
 // Of all ranks together.
 std::int64_t elements_of_all(const Layout& layout);
 

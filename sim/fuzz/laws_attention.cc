@@ -1,16 +1,20 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shared/context_parallel/sharding.h"
+#include "shared/plan/check.h"
 #include "shared/plan/plan_text.h"
 #include "sim/base/numbers.h"
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/mutants_law.h"
 #include "sim/fuzz/timeline_law.h"
+#include "sim/ledger/attention_ledger.h"
+#include "sim/mutate/plan_mutations.h"
 #include "sim/verify/elements.h"
 #include "traces/plan_proto.h"
 
@@ -95,6 +99,7 @@ class Laws {
     if (trial_.asks("home_rows")) home_rows();
     if (trial_.asks("digests")) digests();
     if (trial_.asks("mutants")) mutants();
+    if (trial_.asks("ledger")) ledger();
     if (trial_.asks("scaled")) scaled();
     if (trial_.asks("swapped")) swapped();
     if (trial_.asks("shifted")) shifted();
@@ -200,6 +205,59 @@ class Laws {
       return to_string(hasher.digest());
     };
     check_mutants(ran_.forward, data_.seed(), run_in, run_in(ran_.forward, {}), trial_);
+  }
+
+  // By the words of MaskSlice (plan.h).
+  static bool has_cells(const MaskSlice& slice) {
+    for (std::int64_t row = 0; row < slice.q_len; ++row) {
+      for (std::int64_t key = 0; key < slice.k_len; ++key) {
+        const std::int64_t behind = row + slice.diagonal - key;
+        const bool is_full = slice.kind == MaskSlice::Kind::full;
+        const bool is_window = slice.kind == MaskSlice::Kind::window;
+        if (is_full || (behind >= 0 && (!is_window || behind < slice.window))) return true;
+      }
+    }
+    return false;
+  }
+
+  // The slice that `damaged` has once more, or no more.
+  static std::optional<MaskSlice> changed_slice(const Plan& right, const Plan& damaged) {
+    const std::vector<StepRef> steps = steps_of(right), others = steps_of(damaged);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto* kernel = std::get_if<Kernel>(&steps[i].step->work);
+      const auto* other = std::get_if<Kernel>(&others[i].step->work);
+      if (kernel == nullptr || !std::holds_alternative<AttentionForward>(*kernel)) continue;
+      const auto& all = std::get<AttentionForward>(*kernel).slices;
+      const auto& changed = std::get<AttentionForward>(*other).slices;
+      if (changed.size() > all.size()) return changed.back();
+      if (changed.size() == all.size()) continue;
+      std::size_t at = 0;
+      while (at < changed.size() && changed[at] == all[at]) ++at;
+      return all[at];
+    }
+    return std::nullopt;
+  }
+
+  // A slice that is computed twice, and one that nobody computes, are found by the ledger alone: without any result.
+  void ledger() {
+    Numbers numbers(Numbers::combine(data_.seed(), 0x6c6564));
+    for (const MutationKind kind : {MutationKind::repeat_slice, MutationKind::drop_slice}) {
+      std::vector<Plan> damaged = ran_.forward;
+      const auto mutation =
+          mutate(damaged, kind, static_cast<std::int64_t>(numbers.next() >> 8), numbers.next());
+      if (!mutation) return;
+      std::optional<MaskSlice> slice;
+      for (std::size_t i = 0; i < damaged.size() && !slice; ++i)
+        slice = changed_slice(ran_.forward[i], damaged[i]);
+      if (!slice || !has_cells(*slice)) continue;
+      try {
+        check(damaged);
+      } catch (const Error&) {
+        continue;  // no fused kernel takes such a mask
+      }
+      trial_.require(!keep_ledger(request_, AttentionPass::forward, damaged).cells.empty(), "ledger",
+                     mutation->text, ", and the ledger finds nothing");
+    }
   }
 
   // Which rows a rank has, by what the balances are said to mean: the ring axis first, then the Ulysses axis evenly.

@@ -12,65 +12,43 @@
 #include "shared/redistribute/scaled.h"
 #include "sim/base/numbers.h"
 #include "sim/fuzz/laws.h"
-#include "sim/fuzz/mutants_law.h"
+#include "sim/fuzz/redistribution_subject.h"
 #include "sim/fuzz/timeline_law.h"
 #include "sim/verify/exhaustive.h"
 #include "sim/verify/layouts.h"
 #include "sim/verify/pair_check.h"
-#include "sim/verify/shard_data.h"
 #include "traces/plan_proto.h"
 
 namespace cp::sim {
 namespace {
 
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 // What a law is checked up to, so that a case stays within milliseconds.
-constexpr int kMostRanks = 16;
-constexpr std::int64_t kMostElements = 1 << 13;  // all ranks together
-constexpr int kMostSearchedRanks = 4;            // exhaustively, and in at most two dimensions
-constexpr int kMostChosenRanks = 8;              // for all chains that no other beats
+constexpr int kMostSearchedRanks = 4;  // exhaustively, and in at most two dimensions
+constexpr int kMostChosenRanks = 8;    // for all chains that no other beats
 
 // The search counts whole picoseconds: in either chain each step, and its casts together, are rounded by half a one at most.
 double rounding_us(const Redistribution& a, const Redistribution& b) {
   return 0.5e-6 * static_cast<double>(a.steps.size() + 1 + b.steps.size() + 1);
 }
 
-bool is_linear(const Layout& layout) {
-  const auto op = reduction(layout);
-  return !op || *op == ReduceOp::sum || *op == ReduceOp::avg;
-}
-
-class Laws {
+// Laws of requests, plans and texts: nothing runs.
+class PlanLaws : private RedistributionSubject {
  public:
-  Laws(const RedistributeRequest& request, const Gradient& gradient, const Trial& trial)
-      : request_(request), gradient_(gradient), planned_(gradient.redistribution), trial_(trial) {}
+  explicit PlanLaws(const RedistributionSubject& subject) : RedistributionSubject(subject) {}
 
   void check_all() {
-    const int ranks = std::max(request_.source.mesh.size(), request_.target.mesh.size());
-    if (trial_.asks("texts")) texts(ranks);
+    if (trial_.asks("texts")) texts();
     if (trial_.asks("legality")) legality();
-    if (ranks > kMostRanks) return;
+    if (ranks() > kMostRanks) return;
     if (trial_.asks("again")) again();
     if (trial_.asks("relabelled")) relabelled();
     if (trial_.asks("one_rank_axis")) one_rank_axis();
     if (trial_.asks("split_axis")) split_axis();
     if (trial_.asks("permuted_copies")) permuted_copies();
     if (trial_.asks("digests")) digests();
-    if (trial_.asks("choices") && ranks <= kMostChosenRanks) choices();
-    if (trial_.asks("exhaustive") && ranks <= kMostSearchedRanks) exhaustive();
+    if (trial_.asks("choices") && ranks() <= kMostChosenRanks) choices();
+    if (trial_.asks("exhaustive") && ranks() <= kMostSearchedRanks) exhaustive();
     if (trial_.asks("timeline") && trial_.has_run()) timeline();
-    if (!trial_.has_run() || elements_of_all(request_.source) > kMostElements ||
-        elements_of_all(request_.target) > kMostElements ||
-        std::ranges::any_of(request_.source.shape, [](std::int64_t size) {
-          return size > kMostElements;  // empty tensors may be as long as they like
-        })) {
-      return;
-    }
-    if (trial_.asks("elements")) elements();
-    if (trial_.asks("there_and_back")) there_and_back();
-    if (trial_.asks("transpose")) transpose();
-    if (trial_.asks("mutants")) mutants();
   }
 
  private:
@@ -122,10 +100,10 @@ class Laws {
     trial_.require(read == layout, "texts", "the text of ", to_string(layout), " reads as ", to_string(read));
   }
 
-  void texts(int ranks) {
+  void texts() {
     text_of(request_.source);
     text_of(request_.target);
-    if (ranks > kMostRanks) return;
+    if (ranks() > kMostRanks) return;
     for (const Plan& plan : lower_all_scaled(planned_, gradient_.scale, request_.device_target)) {
       trial_.property("texts", [&] {
         trial_.require(parse_plan(to_text(plan)) == plan, "texts", "the plan of rank ", plan.self,
@@ -138,17 +116,6 @@ class Laws {
   }
 
   // ---- other ways to say the same ----
-
-  Redistribution plan(const Layout& source, const Layout& target, const RedistributeOptions& options) {
-    return trial_.property("law refused", [&] { return plan_redistribution(source, target, options); });
-  }
-
-  // The forward redistribution, whatever the case asks for.
-  RedistributeOptions forward_options() const {
-    RedistributeOptions options = request_.options;
-    options.max_memory_factor = std::max(options.max_memory_factor, 2.0);
-    return options;
-  }
 
   void again() {
     const Gradient second = plan_request(request_);
@@ -376,138 +343,6 @@ class Laws {
       throw trial_.failure("exhaustive", str(name(finding.fault), ": ", finding.what));
   }
 
-  // ---- data, element by element ----
-
-  // The forward redistribution with a dtype that holds small whole numbers, and their sums, exactly.
-  struct Exact {
-    Layout source, target;
-    std::vector<Plan> plans;
-  };
-  Exact exact(DType dtype) {
-    Exact result{request_.source, request_.target, {}};
-    result.source.dtype = result.target.dtype = dtype;
-    RedistributeOptions options = forward_options();
-    options.travel_dtype.reset();
-    result.plans = lower_all(plan(result.source, result.target, options));
-    return result;
-  }
-
-  static double combined(const Layout& layout, const ElementValue& value, std::int64_t element) {
-    const ReduceOp op = reduction(layout).value_or(ReduceOp::sum);
-    double result = value(element, 0);
-    for (std::int64_t c = 1; c < num_contributions(layout); ++c) {
-      const double next = value(element, c);
-      if (op == ReduceOp::min) result = std::min(result, next);
-      if (op == ReduceOp::max) result = std::max(result, next);
-      if (op == ReduceOp::product) result *= next;
-      if (op == ReduceOp::sum) result += next;
-    }
-    return result;
-  }
-
-  // Every element, in its place, with every contribution once.
-  void elements() {
-    for (const Layout* layout : {&request_.source, &request_.target}) {
-      for (const Placement& placement : layout->placements) {
-        if (const auto* partial = std::get_if<Partial>(&placement);
-            partial != nullptr && partial->op == ReduceOp::avg)
-          return;
-      }
-    }
-    const Exact job = exact(DType::i64);
-    const bool product = reduction(job.source) == ReduceOp::product;
-    const ElementValue value = [&](std::int64_t element, std::int64_t c) {
-      return product ? small_integer(request_.seed, element, c, 2)
-                     : small_integer(request_.seed, element, c, 1000);
-    };
-    if (num_contributions(job.source) > 12) return;
-    const Shards target =
-        trial_.property("elements", [&] { return run_plans(job.plans, make_shards(job.source, value)); });
-    if (is_partial(job.target)) return;  // what its contributions are alone is the planner's choice
-    for (const Rank rank : job.target.mesh.ranks()) {
-      const std::vector<std::int64_t> numbers = element_numbers(job.target, rank);
-      const std::vector<double>& found = target.at(rank);
-      trial_.require(found.size() == numbers.size(), "elements", "rank ", rank, " has ", found.size(),
-                     " elements of ", numbers.size());
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        const double expected = combined(job.source, value, numbers[i]);
-        trial_.require(found[i] == expected, "elements", "rank ", rank, ", local element ", i, " (global ",
-                       numbers[i], "): got ", found[i], ", expected ", expected);
-      }
-    }
-  }
-
-  void there_and_back() {
-    if (is_partial(request_.source) || is_partial(request_.target)) return;
-    const Exact there = exact(DType::i32);
-    const Shards source = make_shards(
-        there.source, [&](std::int64_t element) { return small_integer(request_.seed, element, 0, 1000); });
-    RedistributeOptions options = forward_options();
-    options.travel_dtype.reset();
-    const std::vector<Plan> back = lower_all(plan(there.target, there.source, options));
-    const Shards result =
-        trial_.property("there_and_back", [&] { return run_plans(back, run_plans(there.plans, source)); });
-    for (const auto& [rank, shard] : source) {
-      trial_.require(result.at(rank) == shard, "there_and_back", "rank ", rank, " gets back ",
-                     join(result.at(rank)), " for ", join(shard));
-    }
-  }
-
-  // <R x, y> = <x, R^T y> on storage.
-  void transpose() {
-    for (const Layout* layout : {&request_.source, &request_.target}) {
-      if (!is_linear(*layout)) return;
-      for (int axis = 0; axis < layout->mesh.num_axes(); ++axis) {
-        const auto* partial = std::get_if<Partial>(&layout->placements[idx(axis)]);
-        const int size = layout->mesh.axis_size(axis);
-        if (partial != nullptr && partial->op == ReduceOp::avg && (size & (size - 1)) != 0)
-          return;  // f32 rounds
-      }
-    }
-    Exact forward = exact(DType::f32);
-    GradientOptions options;
-    options.redistribute = forward_options();
-    options.redistribute.travel_dtype.reset();
-    const Gradient gradient =
-        trial_.property("transpose", [&] { return plan_gradient(forward.source, forward.target, options); });
-    const auto values = [&](std::uint64_t salt) -> ElementValue {
-      return [=, this](std::int64_t element, std::int64_t c) {
-        return small_integer(request_.seed + salt, element, c, 3);
-      };
-    };
-    const Shards x = make_shards(forward.source, values(0)), y = make_shards(dual(forward.target), values(1));
-    trial_.property("transpose", [&] {
-      const double left = inner_product(run_plans(forward.plans, x), y);
-      const double right =
-          inner_product(x, run_plans(lower_all_scaled(gradient.redistribution, gradient.scale), y));
-      trial_.require(left == right, "transpose", "<R x, y> = ", left, " and <x, R^T y> = ", right, " for ",
-                     to_string(forward.source), " => ", to_string(forward.target));
-    });
-  }
-
-  // Of plans that are damaged, in a dtype that every result is exact in.
-  void mutants() {
-    for (const Layout* layout : {&request_.source, &request_.target}) {
-      if (reduction(*layout) == ReduceOp::avg) return;
-    }
-    const Exact job = exact(DType::i64);
-    const Shards source = make_shards(job.source, [&](std::int64_t element, std::int64_t c) {
-      return small_integer(request_.seed, element, c, 1000);
-    });
-    const auto run = [&](const std::vector<Plan>& plans, const BatonOrder& order) {
-      FabricOptions options;
-      options.schedule = Schedule::baton;
-      options.order = order;
-      Hasher hasher;
-      for (const auto& [rank, shard] : run_plans(plans, source, options)) {
-        hasher.add(rank);
-        for (const double value : shard) hasher.add(value);
-      }
-      return to_string(hasher.digest());
-    };
-    check_mutants(job.plans, request_.seed, run, run(job.plans, {}), trial_);
-  }
-
   // Other inputs have another digest: ranks that disagree about one are found by it.
   void digests() {
     const Digest ours = plan(request_.source, request_.target, forward_options()).inputs;
@@ -536,18 +371,16 @@ class Laws {
     const std::vector<Plan> plans = lower_all_scaled(planned_, gradient_.scale, request_.device_target);
     check_timeline(plans, "dgx-h100", trial_);
   }
-
-  const RedistributeRequest& request_;
-  const Gradient& gradient_;
-  const Redistribution& planned_;
-  const Trial& trial_;
 };
 
 }  // namespace
 
 void check_redistribution_laws(const RedistributeRequest& request, const Gradient& planned,
                                const Trial& trial) {
-  Laws(request, planned, trial).check_all();
+  const RedistributionSubject subject(request, planned, trial);
+  check_placement_laws(request, trial);
+  PlanLaws(subject).check_all();
+  check_redistribution_data_laws(subject);
 }
 
 }  // namespace cp::sim

@@ -1,0 +1,43 @@
+// What the laws of one redistribution are about, for the files that hold them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "shared/redistribute/gradient.h"
+#include "sim/fuzz/judge.h"
+#include "sim/scenario/redistribute_request.h"
+
+namespace cp::sim {
+
+struct RedistributionSubject {
+  // What a law is checked up to, so that a case stays within milliseconds.
+  static constexpr int kMostRanks = 16;
+  static constexpr std::int64_t kMostElements = 1 << 13;  // all ranks together
+
+  RedistributionSubject(const RedistributeRequest& request, const Gradient& gradient, const Trial& trial)
+      : request_(request), gradient_(gradient), planned_(gradient.redistribution), trial_(trial) {}
+
+  static std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+  int ranks() const { return std::max(request_.source.mesh.size(), request_.target.mesh.size()); }
+  Redistribution plan(const Layout& source, const Layout& target, const RedistributeOptions& options) const {
+    return trial_.property("law refused", [&] { return plan_redistribution(source, target, options); });
+  }
+  // The forward redistribution, whatever the case asks for.
+  RedistributeOptions forward_options() const {
+    RedistributeOptions options = request_.options;
+    options.max_memory_factor = std::max(options.max_memory_factor, 2.0);
+    return options;
+  }
+
+  const RedistributeRequest& request_;
+  const Gradient& gradient_;  // what the request gave
+  const Redistribution& planned_;
+  const Trial& trial_;
+};
+
+void check_redistribution_data_laws(const RedistributionSubject& subject);
+
+}  // namespace cp::sim
