@@ -101,6 +101,15 @@ class Draw {
     if (swarm_.take(numbers_, "softmax_scale")) job_.set_softmax_scale(numbers_.of({0.25, 1.0, 0.0}));
   }
 
+  // Of a few tokens each.
+  std::string many_documents(std::int64_t most_tokens) {
+    std::vector<std::int64_t> ends = {0};
+    for (std::int64_t end = numbers_.in(1, most_tokens); end < kv_len_; end += numbers_.in(1, most_tokens))
+      ends.push_back(end);
+    ends.push_back(kv_len_);
+    return join(ends, "/");
+  }
+
   std::string documents() {
     std::vector<std::int64_t> ends = {0};
     enum class Kind { some, ones, even, many };
@@ -109,10 +118,7 @@ class Draw {
                                            {"documents.even", Kind::even},
                                            {"documents.many", Kind::many}})) {
       case Kind::many:
-        for (std::int64_t end = numbers_.in(1, 4); end < kv_len_; end += numbers_.in(1, 4))
-          ends.push_back(end);
-        ends.push_back(kv_len_);
-        break;
+        return many_documents(4);
       case Kind::some:
         for (std::int64_t left = numbers_.in(1, 5); left > 0; --left) ends.push_back(numbers_.in(0, kv_len_));
         if (!swarm_.take(numbers_, "padding")) ends.push_back(kv_len_);
@@ -201,6 +207,13 @@ class Draw {
       job_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::f16})));
       job_.set_head_dim(numbers_.of({8, 16}));
       job_.clear_v_head_dim();
+      // No packed call takes documents of several entries: so many calls that those of little work are left to the exact kernels.
+      if (batch_ > 1 && ranks_ <= 2 && numbers_.one_in(4)) {
+        q_len_ = kv_len_ = numbers_.in(120, 200);
+        job_.set_seq_len(q_len_);
+        job_.clear_kv_len();
+        job_.set_documents(many_documents(2));
+      }
     }
     job_.set_target(swarm_.choose<std::string>(
         numbers_, {{"sm80", "sm80"}, {"sm90", "sm90"}, {"sm100", "sm100"}, {"sm120", "sm120"}}));

@@ -48,6 +48,11 @@ IndexSet any_set(Numbers& numbers, std::int64_t universe) {
     const Indices list = listed({run});
     if (std::ranges::any_of(list, [&](std::int64_t index) { return taken[idx(index)]; })) continue;
     for (const std::int64_t index : list) taken[idx(index)] = true;
+    if (run.count > 1 && numbers.one_in(4)) {  // its blocks one by one, the last one first
+      for (std::int64_t i = run.count - 1; i >= 0; --i)
+        set.push_back({run.begin + i * run.stride, run.run, run.run, 1});
+      continue;
+    }
     set.push_back(run);
   }
   return canonical(std::move(set));
@@ -69,6 +74,11 @@ void compare(const IndexSet& a, const IndexSet& b, const Trial& trial) {
   for (const Overlap& overlap : intersect(a, b)) {
     trial.require(overlap.in_a > last, "overlaps", "those of ", both(), " are not in the first one's order");
     last = overlap.in_a;
+    const bool one = overlap.count == 1;
+    for (const std::int64_t stride : {overlap.stride_global, overlap.stride_a, overlap.stride_b}) {
+      trial.require(one ? stride == overlap.run : stride >= overlap.run, "overlaps", "one of ", both(),
+                    " has ", overlap.count, " runs of ", overlap.run, " at a stride of ", stride);
+    }
     for (std::int64_t k = 0; k < overlap.count; ++k) {
       for (std::int64_t i = 0; i < overlap.run; ++i) {
         const bool is_new = found
