@@ -10,7 +10,8 @@
 
 namespace cp::sim {
 
-// `plans`: of all ranks, which have passed check(). `cluster`: a preset; as many nodes as the last rank needs.
+// `plans`: of all ranks, which have passed check(). `cluster`: a preset; as many nodes as the last rank needs. Few ranks are spread over two
+// to four smaller nodes of that kind too, where that divides them.
 void check_timeline(std::span<const Plan> plans, const std::string& cluster, const Trial& trial);
 
 }  // namespace cp::sim
