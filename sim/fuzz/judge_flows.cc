@@ -1,11 +1,11 @@
-// Flows over links: at every moment each flow has its max-min fair share, which is found here by raising all rates together, and every flow
-// ends when its bytes have passed.
+// Flows over links: at every moment each flow has its max-min fair share (fair_rates.h), and every flow ends when its bytes have passed.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <vector>
 
+#include "sim/fuzz/fair_rates.h"
 #include "sim/fuzz/judge.h"
 #include "sim/network/flow_network.h"
 
@@ -16,10 +16,6 @@ constexpr int kMostLinks = 64, kMostFlows = 256;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // The network decides which links are short in parts of 2^-42 of their capacity, rounded for each flow: 256 * 2^-42 is 6e-11 of it.
 constexpr double kRounding = 1e-9;
-// Of sums and differences of at most 256 numbers: 256 * 2^-53 is 3e-14.
-constexpr double kFull = 1e-12;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 struct Running {
   int number = 0;  // of the case
@@ -109,63 +105,24 @@ class FlowsJudge {
     return most;
   }
 
-  // All rates rise together until a flow reaches its limit or a link is full; who is held so stays, the others rise on.
-  std::map<FlowId, double> fair_rates() const {
-    std::map<FlowId, double> rates;
-    std::map<FlowId, bool> held;
-    for (const auto& [id, running] : running_) rates[id] = 0, held[id] = false;
-    while (std::any_of(held.begin(), held.end(), [](const auto& entry) { return !entry.second; })) {
-      double rise = kNever;
-      for (const auto& [id, running] : running_)
-        if (!held[id]) rise = std::min(rise, running.limit - rates[id]);
-      for (std::size_t link = 0; link < capacities_.size(); ++link) {
-        const auto [left, risers] = room(link, rates, held);
-        if (risers > 0) rise = std::min(rise, left / risers);
-      }
-      for (auto& [id, rate] : rates)
-        if (!held[id]) rate += std::max(rise, 0.0);
-      std::map<FlowId, bool> next = held;
-      for (const auto& [id, running] : running_)
-        if (rates[id] >= running.limit * (1 - kFull)) next[id] = true;
-      for (std::size_t link = 0; link < capacities_.size(); ++link) {
-        if (room(link, rates, held).first > kFull * capacities_[link]) continue;
-        for (const auto& [id, running] : running_)
-          if (crosses(running, link)) next[id] = true;
-      }
-      held = next;
-    }
-    return rates;
-  }
-
-  bool crosses(const Running& running, std::size_t link) const {
-    const auto& links = flow_of(running).links();
-    return std::find(links.begin(), links.end(), static_cast<std::int32_t>(link)) != links.end();
-  }
-
-  // What the link has left, and how many of its flows still rise.
-  std::pair<double, int> room(std::size_t link, const std::map<FlowId, double>& rates,
-                              const std::map<FlowId, bool>& held) const {
-    double left = capacities_[link];
-    int risers = 0;
-    for (const auto& [id, running] : running_) {
-      if (!crosses(running, link)) continue;
-      left -= rates.at(id);
-      risers += held.at(id) ? 0 : 1;
-    }
-    return {left, risers};
-  }
-
   void check_rates() {
-    for (const auto& [id, fair] : fair_rates()) {
+    std::vector<SharingFlow> flows;
+    for (const auto& [id, running] : running_) {
+      const auto& links = flow_of(running).links();
+      flows.push_back({{links.begin(), links.end()}, running.limit});
+    }
+    const std::vector<double> fair = fair_rates(capacities_, flows);
+    std::size_t i = 0;
+    for (const auto& [id, running] : running_) {
       const double rate = network_.rate(id);
-      const Running& running = running_.at(id);
       trial_.require(rate <= running.limit * (1 + kRounding), "flows", "at ", now_ns_, " ns flow ",
                      running.number, " has ", rate, " GB/s, above its own limit of ", running.limit);
-      double widest = fair;
+      double widest = fair[i];
       for (const std::int32_t link : flow_of(running).links())
-        widest = std::max(widest, capacities_[idx(link)]);
-      trial_.require(std::abs(rate - fair) <= kRounding * widest, "flows", "at ", now_ns_, " ns flow ",
-                     running.number, " has ", rate, " GB/s, where its fair share is ", fair);
+        widest = std::max(widest, capacities_[static_cast<std::size_t>(link)]);
+      trial_.require(std::abs(rate - fair[i]) <= kRounding * widest, "flows", "at ", now_ns_, " ns flow ",
+                     running.number, " has ", rate, " GB/s, where its fair share is ", fair[i]);
+      ++i;
     }
   }
 

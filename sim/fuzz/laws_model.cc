@@ -25,7 +25,8 @@ constexpr double kRounding = 1e-11;
 
 // ---- texts ----
 
-// The layout with one field at each of some values, and all others as they are. Text needs no legality.
+}  // namespace
+
 std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
   std::vector<ParallelLayout> list;
   const auto with = [&](const auto& change) {
@@ -63,6 +64,8 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
   return list;
 }
 
+namespace {
+
 // ---- pairs ----
 
 bool is_allowed(const AttentionProblem& problem, std::int64_t query, std::int64_t key) {
@@ -70,18 +73,27 @@ bool is_allowed(const AttentionProblem& problem, std::int64_t query, std::int64_
   return key <= position && (!problem.window || key > position - *problem.window);
 }
 
-// Of the mask alone: rows of a few, each with all of the others.
-void count_pairs(const AttentionProblem& problem, const IndexSet& rows, bool by_key, const Trial& trial) {
-  std::int64_t counted = 0;
+}  // namespace
+
+// Of the mask alone: each of the rows with all of the others.
+std::int64_t pairs_one_by_one(const AttentionProblem& problem, const IndexSet& rows, bool by_key) {
+  std::int64_t pairs = 0;
   for (const Run& run : rows) {
     for (std::int64_t piece = 0; piece < run.count; ++piece) {
       for (std::int64_t i = 0; i < run.run; ++i) {
         const std::int64_t row = run.begin + piece * run.stride + i;
         for (std::int64_t other = 0; other < (by_key ? problem.q_len : problem.kv_len); ++other)
-          counted += (by_key ? is_allowed(problem, other, row) : is_allowed(problem, row, other)) ? 1 : 0;
+          pairs += (by_key ? is_allowed(problem, other, row) : is_allowed(problem, row, other)) ? 1 : 0;
       }
     }
   }
+  return pairs;
+}
+
+namespace {
+
+void count_pairs(const AttentionProblem& problem, const IndexSet& rows, bool by_key, const Trial& trial) {
+  const std::int64_t counted = pairs_one_by_one(problem, rows, by_key);
   const std::int64_t closed = by_key ? pairs_of_keys(problem, rows) : pairs_of_queries(problem, rows);
   trial.require(closed == counted, "pairs", closed, " pairs of the ", by_key ? "keys " : "queries ",
                 to_string(rows), " in closed form, ", counted, " one by one, of ", to_string(problem));
@@ -101,8 +113,7 @@ PlanQuestion question_of(const StepRequest& request, const std::string& cluster)
   return question;
 }
 
-// The same cluster with GPUs that multiply a million operations in a second and do all else as before, in thousandths of a percent of
-// that time.
+// The same cluster with GPUs that make a million operations of products and attention in a second: all else they do in next to no time.
 PlanQuestion slowed(PlanQuestion question) {
   constexpr double kTflops = 1e-6;
   Cluster& cluster = question.cluster;
@@ -122,13 +133,9 @@ PlanQuestion slowed(PlanQuestion question) {
 // What each rank of a pipeline does, and when.
 class PipelineLaw {
  public:
-  PipelineLaw(const PipelineTimes& times, const ParallelLayout& layout, std::int64_t micro_batches,
+  PipelineLaw(const PipelineTimes& times, int ranks, int stages, std::int64_t micro_batches,
               const Trial& trial)
-      : times_(times),
-        stages_(layout.pp * layout.virtual_stages),
-        ranks_(layout.pp),
-        micro_batches_(micro_batches),
-        trial_(trial) {}
+      : times_(times), stages_(stages), ranks_(ranks), micro_batches_(micro_batches), trial_(trial) {}
 
   void check() {
     for (int rank = 0; rank < ranks_; ++rank) one_at_a_time(rank);
@@ -233,14 +240,25 @@ void check_unsharded(const StepRequest& request, const Plan& micro_batch, const 
                 " bytes in closed form, ", declared, " in plans of ", to_string(request.layout));
 }
 
+void check_pipeline_times(const PipelineTimes& times, int ranks, int stages, std::int64_t micro_batches,
+                          const Trial& trial) {
+  PipelineLaw(times, ranks, stages, micro_batches, trial).check();
+}
+
 void check_pipeline(const StepRequest& request, const std::string& cluster, const Trial& trial) {
   if (request.layout.pp == 1 || request.workload.phase != Phase::training) return;
   const PlanQuestion as_it_is = question_of(request, cluster);
   for (const PlanQuestion& question : {as_it_is, slowed(as_it_is)}) {
     const PipelineTimes times =
         trial.property("pipeline", [&] { return Evaluator(question).schedule(request.layout); });
-    PipelineLaw(times, request.layout, accumulation(request.workload, request.layout), trial).check();
+    check_pipeline_times(times, request.layout.pp, request.layout.pp * request.layout.virtual_stages,
+                         accumulation(request.workload, request.layout), trial);
   }
+}
+
+SlowTimes slow_times(const StepRequest& request, const std::string& cluster) {
+  const PlanQuestion question = slowed(question_of(request, cluster));
+  return {Evaluator(question).evaluate(request.layout).step_us * 1e3, StepBound(question).ns(request.layout)};
 }
 
 void check_slow_machine(const StepRequest& request, const std::string& cluster, const Trial& trial) {
@@ -248,13 +266,10 @@ void check_slow_machine(const StepRequest& request, const std::string& cluster, 
   const AttentionProblem problem = attention_problem(request.model, request.workload, request.layout);
   const int cp = request.layout.cp;
   if (cp > 1 && most_home_rows(problem, cp, request.layout.strategy) * cp != problem.q_len) return;
-  const PlanQuestion question = slowed(question_of(request, cluster));
-  trial.property("operations", [&] {
-    const double step_ns = Evaluator(question).evaluate(request.layout).step_us * 1e3;
-    const double bound_ns = StepBound(question).ns(request.layout);
-    trial.require(bound_ns <= step_ns * (1 + kRounding), "operations", to_string(request.layout), " takes ",
-                  step_ns, " ns where multiplying is slow, less than its bound of ", bound_ns);
-  });
+  const SlowTimes times = trial.property("operations", [&] { return slow_times(request, cluster); });
+  trial.require(times.bound_ns <= times.step_ns * (1 + kRounding), "operations", to_string(request.layout),
+                " takes ", times.step_ns, " ns where multiplying is slow, less than its bound of ",
+                times.bound_ns);
 }
 
 }  // namespace cp::sim

@@ -13,13 +13,23 @@ namespace {
 constexpr double kRounding = 1e-6;
 constexpr int kMostRanksOfSmallNodes = 16;
 
-// The same links and GPUs, `nodes` nodes of as many GPUs as that takes; a NIC for each GPU.
-Cluster of_nodes(Cluster cluster, int nodes, int gpus) {
+}  // namespace
+
+Cluster of_small_nodes(Cluster cluster, int nodes, int gpus) {
   cluster.nodes = nodes;
   cluster.node.gpus = cluster.node.nvlink_domain = gpus;
   cluster.node.gpus_per_pcie_switch = cluster.network.gpus_per_nic = 1;
+  cluster.node.nvlink_gbps = 0.05, cluster.node.pcie_gbps = 0.04, cluster.node.pcie_root_gbps = 0.04;
+  cluster.network.nic_gbps = 0.02, cluster.network.latency_us = 0;
+  if (nodes == 4) cluster.network.nodes_per_leaf = 2, cluster.network.oversubscription = 2;
+  cluster.transfer.intra_node = cluster.transfer.inter_node = {};
+  cluster.transfer.intra_node_latency_us = 0;
+  cluster.collectives.clear();
+  cluster.gpu.tflops_16 = cluster.gpu.tflops_f32 = 1e-3;
   return cluster;
 }
+
+namespace {
 
 void check_on(std::span<const Plan> plans, const Cluster& cluster, const Trial& trial) {
   TimelineOptions options;
@@ -63,7 +73,7 @@ void check_timeline(std::span<const Plan> plans, const std::string& cluster_name
   const int ranks = last + 1;
   if (ranks > kMostRanksOfSmallNodes) return;
   for (const int nodes : {2, 3, 4}) {
-    if (ranks % nodes == 0) check_on(plans, of_nodes(one, nodes, ranks / nodes), trial);
+    if (ranks % nodes == 0) check_on(plans, of_small_nodes(one, nodes, ranks / nodes), trial);
   }
 }
 
