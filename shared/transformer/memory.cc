@@ -87,7 +87,12 @@ class MemoryModel {
     memory.master += whole && workload_.dtype != DType::f32 ? f32 : 0;
     memory.gradients += gradient * shard;
     memory.optimizer += optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
-    if (whole) return;  // gradients are added up where they stay
+    // Gradients are added up where they stay by products, in f32 or their own dtype; of another one those of a layer are made, rounded and
+    // then added.
+    const bool rounded =
+        workload_.gradient_dtype != workload_.dtype && workload_.gradient_dtype != DType::f32;
+    if ((whole || layout_.pp > 1) && rounded) memory.unsharded += of_layer * (width_ + gradient);
+    if (whole) return;
     if (layout_.pp > 1) {
       memory.gathered += numel * (width_ + gradient);
       return;

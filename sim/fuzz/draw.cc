@@ -26,6 +26,9 @@ FuzzTarget target_of(std::uint64_t number) {
 // Redistributions that are held against the exhaustive search: few of the others are such that it knows them.
 constexpr int kSearchedOneIn = 6;
 
+// Of the steps of models, flows over links alone: they take no time.
+constexpr int kFlowsOneIn = 6;
+
 proto::Order any_order(Numbers& numbers, const Swarm& swarm) {
   proto::Order order;
   // On all cores a case takes twice as long, and what fails there may not fail again.
@@ -92,6 +95,10 @@ proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t n
       *drawn.mutable_attention() = draw_attention(numbers, swarm);
       break;
     case FuzzTarget::model:
+      if (numbers.one_in(kFlowsOneIn)) {
+        *drawn.mutable_flows() = draw_flows(numbers, swarm);
+        return drawn;
+      }
       *drawn.mutable_model() = draw_model(numbers, swarm);
       drawn.add_laws(std::string(numbers.of(laws_of(drawn.job_case()))));
       return drawn;

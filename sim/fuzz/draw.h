@@ -31,5 +31,6 @@ proto::Redistribute draw_redistribution(Numbers& numbers, const Swarm& swarm);
 proto::Redistribute draw_searched_redistribution(Numbers& numbers);
 proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm);
 proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm);
+proto::Flows draw_flows(Numbers& numbers, const Swarm& swarm);
 
 }  // namespace cp::sim

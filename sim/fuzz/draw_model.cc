@@ -45,7 +45,10 @@ class Draw {
     layout_.dp_shard = numbers_.of({1, 2, 4});
     layout_.tp = numbers_.of({1, 1, 2, 4});
     layout_.cp = swarm_.choose<int>(numbers_, {{"cp.1", 1}, {"cp.2", 2}, {"cp.3", 3}, {"cp.4", 4}});
-    if (swarm_.take(numbers_, "pp")) layout_.pp = 2;
+    if (swarm_.take(numbers_, "pp")) {
+      layout_.pp = numbers_.of({2, 2, 3, 4});
+      if (numbers_.one_in(4)) layout_.virtual_stages = 2;
+    }
     if (step_.experts() > 0) layout_.ep = numbers_.of({1, 2, 4});
     layout_.micro_batch = numbers_.of({1, 2});
     layout_.loss_chunks = numbers_.of({1, 1, 2, 3});
@@ -75,17 +78,22 @@ class Draw {
     if (step_.phase() != proto::PlanLayouts::training) {
       layout_.recompute = {};
       layout_.dp_replicate = layout_.dp_shard = layout_.loss_chunks = 1;
-      layout_.ep = 1;
+      layout_.ep = layout_.virtual_stages = 1;
       step_.set_cached(step_.phase() == proto::PlanLayouts::decode ? step_.seq_len() - 1
                                                                    : numbers_.in(0, step_.seq_len() - 1));
       if (step_.phase() == proto::PlanLayouts::decode) step_.set_new_tokens(1);
       step_.set_kv_dtype(to_proto(numbers_.of({DType::bf16, DType::f16, DType::f32})));
     }
-    step_.set_global_batch(layout_.dp() * layout_.micro_batch * (layout_.pp > 1 ? numbers_.in(1, 4) : 1));
+    step_.set_global_batch(layout_.dp() * layout_.micro_batch * micro_batches());
     step_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::bf16, DType::f32})));
     step_.set_gradient_dtype(to_proto(numbers_.of({DType::f32, DType::bf16})));
     step_.set_optimizer(numbers_.of<std::string>({"adamw", "adamw_16", "adamw:offload", "sgd"}));
     step_.set_cluster("dgx-h100");
+  }
+
+  std::int64_t micro_batches() {
+    if (layout_.pp == 1 || step_.phase() != proto::PlanLayouts::training) return 1;
+    return layout_.virtual_stages > 1 ? layout_.pp * numbers_.in(1, 2) : numbers_.in(1, 6);
   }
 
   Numbers& numbers_;

@@ -80,6 +80,11 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"kv heads", {"1", "more"}},
                        kDTypes};
 
+const Groups kFlows = {
+    {"links", {"1", "2", "more"}},           {"flows", {"1", "2", "3 to 8", "more"}},
+    {"own limits", {"none", "some", "all"}}, {"begin", {"together", "one after the other"}},
+    {"path", {"none", "one link", "more"}},  {"limits", {"stay", "change"}}};
+
 // Collects the answers by their words.
 class Answers {
  public:
@@ -234,9 +239,25 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   return answers.take();
 }
 
+std::vector<int> features(const proto::FuzzCase&, const proto::Flows& job) {
+  Answers answers(kFlows);
+  const int links = job.capacities_size(), flows = job.flows_size();
+  answers.add("links", links <= 1 ? "1" : links == 2 ? "2" : "more");
+  answers.add("flows", flows <= 1 ? "1" : flows == 2 ? "2" : flows <= 8 ? "3 to 8" : "more");
+  const auto limited = std::count_if(job.flows().begin(), job.flows().end(),
+                                     [](const auto& flow) { return flow.limit() > 0; });
+  answers.add("own limits", limited == 0 ? "none" : limited == flows ? "all" : "some");
+  for (const proto::Flows::Flow& flow : job.flows()) {
+    answers.add("begin", flow.begin_ns() == 0 ? "together" : "one after the other");
+    answers.add("path", flow.links().empty() ? "none" : flow.links_size() == 1 ? "one link" : "more");
+    answers.add("limits", flow.change_ns() > 0 ? "change" : "stay");
+  }
+  return answers.take();
+}
+
 constexpr std::size_t kMostKinds = 16;  // numbers of the kinds, as in fuzz_case.proto
 constexpr std::array kKinds = {proto::FuzzCase::kRedistribute, proto::FuzzCase::kAttention,
-                               proto::FuzzCase::kModel};
+                               proto::FuzzCase::kModel, proto::FuzzCase::kFlows};
 
 }  // namespace
 
@@ -248,6 +269,8 @@ std::span<const FeatureGroup> feature_groups(proto::FuzzCase::JobCase job) {
       return kAttention;
     case proto::FuzzCase::kModel:
       return kModel;
+    case proto::FuzzCase::kFlows:
+      return kFlows;
     default:
       return {};
   }
@@ -261,6 +284,8 @@ std::vector<int> features_of(const proto::FuzzCase& fuzz_case) {
       return features(fuzz_case, fuzz_case.attention());
     case proto::FuzzCase::kModel:
       return features(fuzz_case, fuzz_case.model());
+    case proto::FuzzCase::kFlows:
+      return features(fuzz_case, fuzz_case.flows());
     default:
       return {};
   }

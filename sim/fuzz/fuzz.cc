@@ -176,7 +176,8 @@ class Session {
   // one is found soon.
   static proto::FuzzCase in_a_fixed_order(proto::FuzzCase fuzz_case, const ShrinkOptions& options) {
     constexpr std::uint64_t kSeeds = 8;
-    if (fuzz_case.has_model() || fuzz_case.order().kind() != proto::Order::parallel) return fuzz_case;
+    if (fuzz_case.has_model() || fuzz_case.has_flows() || fuzz_case.order().kind() != proto::Order::parallel)
+      return fuzz_case;
     for (std::uint64_t seed = 0; seed < kSeeds && Clock::now() < options.deadline; ++seed) {
       proto::FuzzCase ordered = fuzz_case;
       ordered.clear_finding();
@@ -217,6 +218,8 @@ std::string write_case_in(const std::string& folder, const std::string& prefix,
 
 std::string size_text(const proto::FuzzCase& fuzz_case) {
   if (fuzz_case.has_drawn()) return "the number of a case";
+  if (fuzz_case.has_flows())
+    return str(fuzz_case.flows().flows_size(), " flows over ", fuzz_case.flows().capacities_size(), " links");
   const std::string& mesh =
       fuzz_case.has_redistribute() ? fuzz_case.redistribute().mesh() : fuzz_case.attention().mesh();
   if (fuzz_case.has_model()) return str("a step under ", fuzz_case.model().layout());

@@ -16,7 +16,10 @@ constexpr std::array<std::string_view, 18> kRedistributionLaws = {
 constexpr std::array<std::string_view, 12> kAttentionLaws = {
     "ledger",    "mutants", "digests", "progress", "texts",          "again",
     "home_rows", "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};
-constexpr std::array<std::string_view, 3> kModelLaws = {"texts", "memory", "bound"};
+constexpr std::array<std::string_view, 8> kModelLaws = {"texts",    "layout_texts", "memory",   "bound",
+                                                        "timeline", "operations",   "pipeline", "pairs"};
+
+constexpr std::array<std::string_view, 1> kFlowsLaws = {"flows"};
 
 void require_known(const proto::FuzzCase& fuzz_case) {
   const auto known = laws_of(fuzz_case.job_case());
@@ -37,6 +40,8 @@ std::span<const std::string_view> laws_of(proto::FuzzCase::JobCase job) {
       return kAttentionLaws;
     case proto::FuzzCase::kModel:
       return kModelLaws;
+    case proto::FuzzCase::kFlows:
+      return kFlowsLaws;
     default:
       return {};
   }
@@ -91,6 +96,9 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
         break;
       case proto::FuzzCase::kModel:
         judge_model(fuzz_case.model(), trial);
+        break;
+      case proto::FuzzCase::kFlows:
+        judge_flows(fuzz_case.flows(), trial);
         break;
       case proto::FuzzCase::kDrawn:
         judge_drawn(fuzz_case.drawn(), trial);

@@ -12,7 +12,8 @@
 #include "shared/transformer/step_plan.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
-#include "sim/fuzz/judge.h"
+#include "sim/fuzz/laws.h"
+#include "sim/fuzz/timeline_law.h"
 #include "sim/scenario/model_step.h"
 #include "sim/search/bound.h"
 #include "sim/search/evaluate.h"
@@ -75,6 +76,7 @@ void memory(const StepRequest& request, const Trial& trial) {
   const std::int64_t x = request.layout.micro_batch * request.workload.seq_len / request.layout.cp /
                          request.layout.tp * request.model.hidden * size_bytes(request.workload.dtype);
   require("activations", memory.activations, bytes_of(step, "activations") - x);
+  check_unsharded(request, step, trial);
 }
 
 void bound(const StepRequest& request, const std::string& cluster, const Trial& trial) {
@@ -96,6 +98,12 @@ void bound(const StepRequest& request, const std::string& cluster, const Trial& 
   });
 }
 
+// Of one stage after the other they come, where the timeline takes them by rank.
+void timeline(std::vector<Plan> plans, const std::string& cluster, const Trial& trial) {
+  std::sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) { return a.self < b.self; });
+  check_timeline(plans, cluster.empty() ? "dgx-h100" : cluster, trial);
+}
+
 }  // namespace
 
 void judge_model(const proto::ModelStep& job, Trial& trial) {
@@ -106,15 +114,21 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   }
   if (const auto refusal = refuse(request.model, request.workload, request.layout))
     throw InvalidInput(refusal->reason);
+  // With several stages a rank the first ones send to the second ones, whose plans are others: they do not meet.
+  const bool meet = request.layout.virtual_stages == 1;
   for (const StepPart part : parts_of(request)) {
     const std::vector<Plan> plans =
         trial.property("planning", [&] { return plans_of_all_ranks(request, part); });
     for (const Plan& plan : plans) trial.hasher().add(digest(plan));
-    trial.property("plan check", [&] { check(plans); });
+    if (meet) trial.property("plan check", [&] { check(plans); });
     if (trial.asks("texts")) texts(plans[digest(plans.front()).low % plans.size()], trial);
+    if (trial.asks("timeline") && meet) timeline(plans, job.cluster(), trial);
   }
   trial.require(parse_parallel_layout(to_string(request.layout)) == request.layout, "texts", "layout ",
                 to_string(request.layout), " reads as another one");
+  if (trial.asks("layout_texts")) check_layout_texts(request, trial);
+  if (trial.asks("pairs")) check_pairs(request, trial);
+  if (trial.asks("pipeline")) check_pipeline(request, job.cluster(), trial);
   if (trial.asks("memory")) memory(request, trial);
   // The rank that is replayed stands for all where each has rows.
   const Workload& workload = request.workload;
@@ -122,6 +136,7 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   const bool all_have_rows =
       request.layout.cp == 1 || rows >= std::int64_t{2} * request.layout.cp * request.layout.tp;
   if (trial.asks("bound") && all_have_rows) bound(request, job.cluster(), trial);
+  if (trial.asks("operations")) check_slow_machine(request, job.cluster(), trial);
 }
 
 }  // namespace cp::sim

@@ -5,9 +5,11 @@
 
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/redistribute/gradient.h"
+#include "shared/transformer/step_plan.h"
 #include "sim/fuzz/judge.h"
 #include "sim/run/attention_run.h"
 #include "sim/scenario/redistribute_request.h"
+#include "sim/schedule/pipeline.h"
 
 namespace cp::sim {
 
@@ -30,5 +32,28 @@ struct RanAttention {
 };
 void check_attention_laws(const AttentionRequest& request, const AttentionTestData& data,
                           const RanAttention& ran, const Trial& trial);
+
+// Of steps; the layout is not refused. `cluster`: a preset's name, or empty for dgx-h100.
+// The layout, and it with any one field at another value, come back from their texts.
+void check_layout_texts(const StepRequest& request, const Trial& trial);
+// With one field at each of some values, and all others as they are. Text needs no legality, and they have none.
+std::vector<ParallelLayout> neighbours(const ParallelLayout& layout);
+// Allowed pairs in closed form are those that are found one by one: of pieces of the rows, and of what each rank has.
+void check_pairs(const StepRequest& request, const Trial& trial);
+// The gathered layers of the memory in closed form are what the plan of a training step without stages has buffers for.
+void check_unsharded(const StepRequest& request, const Plan& micro_batch, const Trial& trial);
+// Causal, without documents.
+std::int64_t pairs_one_by_one(const AttentionProblem& problem, const IndexSet& rows, bool by_key);
+// In training with stages: each pass once, after what it needs, and none while another one runs on its rank.
+void check_pipeline(const StepRequest& request, const std::string& cluster, const Trial& trial);
+void check_pipeline_times(const PipelineTimes& times, int ranks, int stages, std::int64_t micro_batches,
+                          const Trial& trial);
+// No step is faster than its bound where multiplying takes nearly all of the time, so that nothing hides operations that are counted too
+// often. Of layouts whose ranks have as many rows; no other is judged.
+void check_slow_machine(const StepRequest& request, const std::string& cluster, const Trial& trial);
+struct SlowTimes {
+  double step_ns = 0, bound_ns = 0;
+};
+SlowTimes slow_times(const StepRequest& request, const std::string& cluster);
 
 }  // namespace cp::sim

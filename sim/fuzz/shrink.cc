@@ -47,6 +47,9 @@ class Simpler {
       case proto::FuzzCase::kModel:
         model();
         break;
+      case proto::FuzzCase::kFlows:
+        flows();
+        break;
       default:
         break;
     }
@@ -369,6 +372,41 @@ class Simpler {
     for (const char* field : {"layers", "seq_len", "global_batch", "hidden", "q_heads", "kv_heads",
                               "head_dim", "intermediate", "vocab"})
       less(kJob, field, 1);
+  }
+
+  // ---- flows ----
+
+  void flows() {
+    const proto::Flows job = case_.flows();
+    for (int i = 0; i < job.flows_size(); ++i) {
+      with([&](proto::FuzzCase& next) { next.mutable_flows()->mutable_flows()->DeleteSubrange(i, 1); });
+    }
+    for (int link = 0; link < job.capacities_size(); ++link) without_link(link);
+    for (int i = 0; i < job.flows_size(); ++i) {
+      const auto change = [&](const auto& set) {
+        with([&](proto::FuzzCase& next) { set(*next.mutable_flows()->mutable_flows(i)); });
+      };
+      using Flow = proto::Flows::Flow;
+      change([](Flow& flow) { flow.clear_change_ns(), flow.clear_then_limit(); });
+      change([](Flow& flow) { flow.clear_begin_ns(); });
+      change([](Flow& flow) { flow.clear_limit(); });
+      change([](Flow& flow) { flow.set_bytes(1); });
+    }
+  }
+
+  // And of all paths; those behind it get new numbers.
+  void without_link(int link) {
+    with([&](proto::FuzzCase& next) {
+      auto& capacities = *next.mutable_flows()->mutable_capacities();
+      capacities.erase(capacities.begin() + link);
+      for (proto::Flows::Flow& flow : *next.mutable_flows()->mutable_flows()) {
+        const std::vector<std::int32_t> links(flow.links().begin(), flow.links().end());
+        flow.clear_links();
+        for (const std::int32_t other : links) {
+          if (other != link) flow.add_links(other > link ? other - 1 : other);
+        }
+      }
+    });
   }
 
   proto::FuzzCase case_;

@@ -150,6 +150,20 @@ TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
       }
     }
   }
+  // f32 products cannot add to gradients in bf16: those of a layer lie beside the sums, made and rounded.
+  for (const char* layout : {"tp=4", "pp=2,dp_shard=2"}) {
+    StepRequest request = request_of("plain", layout);
+    request.workload.dtype = DType::f32, request.workload.gradient_dtype = DType::bf16;
+    const bool has_stages = request.layout.pp > 1;
+    const Plan plan = step_plan(request, has_stages ? StepPart::backward : StepPart::micro_batch, 0, 0);
+    std::int64_t rounded = 0;
+    for (const Buffer& buffer : plan.buffers) {
+      if (buffer.kind == BufferKind::temporary && buffer.name.starts_with("unsharded/layers"))
+        rounded += buffer.bytes();
+    }
+    EXPECT_EQ(memory_of(request).unsharded, rounded) << layout;
+    EXPECT_GT(rounded, 0) << layout;
+  }
   for (const char* whole : {"tp=4", "dp_replicate=2", "pp=2,dp_shard=2"})
     EXPECT_EQ(memory_of(request_of("plain", whole)).unsharded, 0) << whole;
 }
