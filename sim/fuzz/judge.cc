@@ -17,6 +17,7 @@ constexpr std::array<std::string_view, 11> kAttentionLaws = {
     "mutants", "digests", "progress", "texts",          "again",   "home_rows",
     "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};
 constexpr std::array<std::string_view, 3> kModelLaws = {"texts", "memory", "bound"};
+constexpr std::array<std::string_view, 2> kProgramLaws = {"texts", "fields"};
 
 void require_known(const proto::FuzzCase& fuzz_case) {
   const auto known = laws_of(fuzz_case.job_case());
@@ -37,6 +38,8 @@ std::span<const std::string_view> laws_of(proto::FuzzCase::JobCase job) {
       return kAttentionLaws;
     case proto::FuzzCase::kModel:
       return kModelLaws;
+    case proto::FuzzCase::kProgram:
+      return kProgramLaws;
     default:
       return {};
   }
@@ -92,12 +95,16 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
       case proto::FuzzCase::kModel:
         judge_model(fuzz_case.model(), trial);
         break;
+      case proto::FuzzCase::kProgram:
+        judge_program(fuzz_case.program(), trial);
+        break;
       case proto::FuzzCase::kDrawn:
         judge_drawn(fuzz_case.drawn(), trial);
         break;
       default:
         throw InvalidInput(
-            "the case asks for nothing; add: redistribute { ... }, attention { ... } or model { ... }");
+            "the case asks for nothing; add: redistribute { ... }, attention { ... }, model { ... } or "
+            "program { ... }");
     }
   } catch (const PropertyFailure& failure) {
     judgement.finding = failure.finding();

@@ -90,5 +90,6 @@ void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher);
 void judge_redistribution(const proto::Redistribute& job, Trial& trial);
 void judge_attention(const proto::Attention& job, Trial& trial);
 void judge_model(const proto::ModelStep& job, Trial& trial);
+void judge_program(const proto::Program& job, Trial& trial);
 
 }  // namespace cp::sim
