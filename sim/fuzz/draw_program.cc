@@ -31,6 +31,7 @@ void require_counts(const proto::Program& job) {
   require("buffers", job.buffers(), 1, kMostBuffers);
   require("items", job.items(), 0, kMostItems);
   require("iterations", job.iterations(), 0, kMostIterations);
+  require("first_rank", job.first_rank(), 0, kMostRanks);
 }
 
 // ---- steps ----
@@ -73,8 +74,8 @@ class Maker {
     return Numbers(Numbers::combine(Numbers::combine(job_.seed(), what), which));
   }
   Numbers source(std::uint64_t what, std::int64_t which, Rank rank) const {
-    return source(what,
-                  Numbers::combine(static_cast<std::uint64_t>(which), static_cast<std::uint64_t>(rank)));
+    return source(what, Numbers::combine(static_cast<std::uint64_t>(which),
+                                         static_cast<std::uint64_t>(rank + job_.first_rank())));
   }
 
   Buffer buffer(int b) const {

@@ -406,8 +406,15 @@ class Simpler {
     end_at(left.empty() ? 0 : left.back() + 1);
     for (const std::int64_t items : smaller(job.items(), 0)) end_at(items);
     for (const char* field : {"ranks", "streams", "buffers"}) less(kJob, field, 1);
+    if (job.ranks() > 1) {
+      with([](proto::FuzzCase& next) {
+        proto::Program& fewer = *next.mutable_program();
+        fewer.set_ranks(fewer.ranks() - 1);
+        fewer.set_first_rank(fewer.first_rank() + 1);
+      });
+    }
     less(kJob, "iterations", 0);
-    without(kJob, {"flaw", "edges", "place"});
+    without(kJob, {"flaw", "edges", "place", "first_rank"});
     // Of small places, so that the file is read with ease.
     for (std::int64_t place = 0; place < std::min<std::int64_t>(static_cast<std::int64_t>(job.place()), 24);
          ++place)
