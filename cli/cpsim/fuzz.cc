@@ -202,7 +202,7 @@ Command add_fuzz(CLI::App& cpsim) {
                   "Run the cases of this folder first; those that reach something new are added to it, of "
                   "several to the last one")
       ->type_name("DIR");
-  add_value(*app, "--target", "TARGET", "What is drawn: redistribute, attention, plan or all [all]",
+  add_value(*app, "--target", "TARGET", "What is drawn: redistribute, attention, plan, programs or all [all]",
             [flags](const std::string& text) { flags->options.target = sim::parse_fuzz_target(text); });
   add_value(*app, "--jobs", "N", "Processes [one a core]", [flags](const std::string& text) {
     flags->options.jobs = static_cast<int>(parse_whole("--jobs", text, 1, 256));

@@ -14,14 +14,14 @@
 
 namespace cp::sim {
 
-enum class FuzzTarget : std::uint8_t { redistribute, attention, model, all };
-std::string_view name(FuzzTarget target);             // "redistribute", "attention", "plan", "all"
+enum class FuzzTarget : std::uint8_t { redistribute, attention, model, programs, all };
+std::string_view name(FuzzTarget target);  // "redistribute", "attention", "plan", "programs", "all"
 FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput that lists them
 
 // Cases that share the weights of their choices.
 constexpr std::uint64_t kCasesOfABatch = 64;
 
-// The case of that number. Of all: redistributions and attention for about as long as each other, and some steps.
+// The case of that number. Of all: redistributions and attention for about as long as each other, some steps and some programs.
 proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t number);
 
 // The parts of a case, each in a file of its own.
@@ -32,5 +32,6 @@ proto::Redistribute draw_searched_redistribution(Numbers& numbers);
 proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm);
 proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm);
 proto::Flows draw_flows(Numbers& numbers, const Swarm& swarm);
+proto::Program draw_program(Numbers& numbers, const Swarm& swarm);
 
 }  // namespace cp::sim

@@ -85,6 +85,19 @@ const Groups kFlows = {
     {"own limits", {"none", "some", "all"}}, {"begin", {"together", "one after the other"}},
     {"path", {"none", "one link", "more"}},  {"limits", {"stay", "change"}}};
 
+const Groups kProgram = {
+    {"ranks", {"1", "2", "3"}},
+    {"streams", {"1", "2", "3"}},
+    {"buffers", {"1", "2", "3", "4 and more"}},
+    {"items", {"1 to 3", "4 to 6", "more"}},
+    {"iterations", {"none", "1", "2", "3 and more"}},
+    {"edges", {"conflicts", "builder", "more"}},
+    {"flaw",
+     {"none", "drop_edge", "earlier_edge", "own_edge", "later_edge", "drop_step", "swap_steps", "other_count",
+      "other_stream", "move_view", "move_temporary", "shorten_use", "shrink_arena", "other_reduction",
+      "other_root", "other_counts", "other_inputs"}},
+    kOrders};
+
 // Collects the answers by their words.
 class Answers {
  public:
@@ -255,9 +268,24 @@ std::vector<int> features(const proto::FuzzCase&, const proto::Flows& job) {
   return answers.take();
 }
 
+std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Program& job) {
+  Answers answers(kProgram);
+  answers.add("ranks", str(job.ranks()));
+  answers.add("streams", str(job.streams()));
+  answers.add("buffers", job.buffers() >= 4 ? "4 and more" : str(job.buffers()));
+  answers.add("items", job.items() <= 3 ? "1 to 3" : job.items() <= 6 ? "4 to 6" : "more");
+  answers.add("iterations", job.iterations() == 0   ? "none"
+                            : job.iterations() <= 2 ? str(job.iterations())
+                                                    : "3 and more");
+  answers.add("edges", proto::Program::Edges_Name(job.edges()));
+  answers.add("flaw", proto::Program::Flaw_Name(job.flaw()));
+  answers.add("order", proto::Order::Kind_Name(fuzz_case.order().kind()));
+  return answers.take();
+}
+
 constexpr std::size_t kMostKinds = 16;  // numbers of the kinds, as in fuzz_case.proto
 constexpr std::array kKinds = {proto::FuzzCase::kRedistribute, proto::FuzzCase::kAttention,
-                               proto::FuzzCase::kModel, proto::FuzzCase::kFlows};
+                               proto::FuzzCase::kModel, proto::FuzzCase::kProgram, proto::FuzzCase::kFlows};
 
 }  // namespace
 
@@ -271,6 +299,8 @@ std::span<const FeatureGroup> feature_groups(proto::FuzzCase::JobCase job) {
       return kModel;
     case proto::FuzzCase::kFlows:
       return kFlows;
+    case proto::FuzzCase::kProgram:
+      return kProgram;
     default:
       return {};
   }
@@ -286,6 +316,8 @@ std::vector<int> features_of(const proto::FuzzCase& fuzz_case) {
       return features(fuzz_case, fuzz_case.model());
     case proto::FuzzCase::kFlows:
       return features(fuzz_case, fuzz_case.flows());
+    case proto::FuzzCase::kProgram:
+      return features(fuzz_case, fuzz_case.program());
     default:
       return {};
   }

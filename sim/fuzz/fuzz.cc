@@ -220,6 +220,11 @@ std::string size_text(const proto::FuzzCase& fuzz_case) {
   if (fuzz_case.has_drawn()) return "the number of a case";
   if (fuzz_case.has_flows())
     return str(fuzz_case.flows().flows_size(), " flows over ", fuzz_case.flows().capacities_size(), " links");
+  if (fuzz_case.has_program()) {
+    const proto::Program& job = fuzz_case.program();
+    return str(job.ranks(), job.ranks() == 1 ? " rank, " : " ranks, ", job.items() - job.without_size(),
+               " items");
+  }
   const std::string& mesh =
       fuzz_case.has_redistribute() ? fuzz_case.redistribute().mesh() : fuzz_case.attention().mesh();
   if (fuzz_case.has_model()) return str("a step under ", fuzz_case.model().layout());

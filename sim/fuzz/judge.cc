@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 12> kAttentionLaws = {
     "home_rows", "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};
 constexpr std::array<std::string_view, 8> kModelLaws = {"texts",    "layout_texts", "memory",   "bound",
                                                         "timeline", "operations",   "pipeline", "pairs"};
-
+constexpr std::array<std::string_view, 2> kProgramLaws = {"texts", "fields"};
 constexpr std::array<std::string_view, 1> kFlowsLaws = {"flows"};
 
 void require_known(const proto::FuzzCase& fuzz_case) {
@@ -42,6 +42,8 @@ std::span<const std::string_view> laws_of(proto::FuzzCase::JobCase job) {
       return kModelLaws;
     case proto::FuzzCase::kFlows:
       return kFlowsLaws;
+    case proto::FuzzCase::kProgram:
+      return kProgramLaws;
     default:
       return {};
   }
@@ -100,12 +102,16 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
       case proto::FuzzCase::kFlows:
         judge_flows(fuzz_case.flows(), trial);
         break;
+      case proto::FuzzCase::kProgram:
+        judge_program(fuzz_case.program(), trial);
+        break;
       case proto::FuzzCase::kDrawn:
         judge_drawn(fuzz_case.drawn(), trial);
         break;
       default:
         throw InvalidInput(
-            "the case asks for nothing; add: redistribute { ... }, attention { ... } or model { ... }");
+            "the case asks for nothing; add: redistribute { ... }, attention { ... }, model { ... } or "
+            "program { ... }");
     }
   } catch (const PropertyFailure& failure) {
     judgement.finding = failure.finding();

@@ -91,5 +91,6 @@ void judge_redistribution(const proto::Redistribute& job, Trial& trial);
 void judge_attention(const proto::Attention& job, Trial& trial);
 void judge_model(const proto::ModelStep& job, Trial& trial);
 void judge_flows(const proto::Flows& job, Trial& trial);
+void judge_program(const proto::Program& job, Trial& trial);
 
 }  // namespace cp::sim

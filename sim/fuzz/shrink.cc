@@ -50,6 +50,9 @@ class Simpler {
       case proto::FuzzCase::kFlows:
         flows();
         break;
+      case proto::FuzzCase::kProgram:
+        program();
+        break;
       default:
         break;
     }
@@ -407,6 +410,55 @@ class Simpler {
         }
       }
     });
+  }
+
+  // ---- programs ----
+
+  // Half of the items left out, then each by itself; what is left keeps its number, and so its draw.
+  void program() {
+    constexpr auto kJob = &proto::FuzzCase::mutable_program;
+    const proto::Program job = case_.program();
+    std::vector<std::int32_t> left;
+    for (std::int32_t i = 0; i < job.items(); ++i) {
+      if (std::find(job.without().begin(), job.without().end(), i) == job.without().end()) left.push_back(i);
+    }
+    const auto leave_out = [&](std::size_t begin, std::size_t end) {
+      with([&](proto::FuzzCase& next) {
+        for (std::size_t i = begin; i < end; ++i) next.mutable_program()->add_without(left[i]);
+      });
+    };
+    for (std::size_t part = left.size() / 2; part > 0; part /= 2) {
+      for (std::size_t begin = 0; begin < left.size(); begin += part)
+        leave_out(begin, std::min(begin + part, left.size()));
+    }
+    const auto end_at = [&](std::int64_t items) {
+      with([&](proto::FuzzCase& next) {
+        proto::Program& fewer = *next.mutable_program();
+        fewer.set_items(static_cast<std::int32_t>(items));
+        fewer.clear_without();
+        for (const std::int32_t item : job.without()) {
+          if (item < items) fewer.add_without(item);
+        }
+      });
+    };
+    end_at(left.empty() ? 0 : left.back() + 1);
+    for (const std::int64_t items : smaller(job.items(), 0)) end_at(items);
+    for (const char* field : {"ranks", "streams", "buffers"}) less(kJob, field, 1);
+    if (job.ranks() > 1) {
+      with([](proto::FuzzCase& next) {
+        proto::Program& fewer = *next.mutable_program();
+        fewer.set_ranks(fewer.ranks() - 1);
+        fewer.set_first_rank(fewer.first_rank() + 1);
+      });
+    }
+    less(kJob, "iterations", 0);
+    without(kJob, {"flaw", "edges", "place", "first_rank"});
+    // Of small places, so that the file is read with ease.
+    for (std::int64_t place = 0; place < std::min<std::int64_t>(static_cast<std::int64_t>(job.place()), 24);
+         ++place)
+      with([&](proto::FuzzCase& next) {
+        next.mutable_program()->set_place(static_cast<std::uint64_t>(place));
+      });
   }
 
   proto::FuzzCase case_;
