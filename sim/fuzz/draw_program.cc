@@ -466,6 +466,8 @@ class Flaws {
         may([&plan] { --plan.arena_bytes; });
       for (Buffer& buffer : plan.buffers) {
         if (buffer.kind == BufferKind::temporary) of_temporary(plan, buffer);
+        if (job_.flaw() == proto::Program::other_dtype && buffer.dtype != DType::i64)
+          may([&buffer] { buffer.dtype = as_wide(buffer.dtype); });
       }
       const std::vector<Step*> steps = all_steps(plan);
       for (std::size_t i = 0; i < steps.size(); ++i) of_step(plan, *steps[i], static_cast<StepId>(i));
@@ -473,6 +475,13 @@ class Flaws {
   }
 
  private:
+  static DType as_wide(DType dtype) {
+    return dtype == DType::f32   ? DType::i32
+           : dtype == DType::i32 ? DType::f32
+           : dtype == DType::f16 ? DType::bf16
+                                 : DType::f16;
+  }
+
   void drop_steps(Plan& draft) {
     for (std::size_t s = 0; s < draft.segments.size(); ++s) {
       Repeat* repeat = std::get_if<Repeat>(&draft.segments[s]);

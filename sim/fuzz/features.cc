@@ -95,8 +95,8 @@ const Groups kProgram = {
     {"flaw",
      {"none", "drop_edge", "earlier_edge", "own_edge", "later_edge", "drop_step", "swap_steps", "other_count",
       "other_stream", "move_view", "move_temporary", "shorten_use", "shrink_arena", "other_reduction",
-      "other_root", "other_counts", "other_inputs"}},
-    kOrders};
+      "other_root", "other_counts", "other_inputs", "other_dtype"}},
+    {"order", {"round_robin", "random", "pct"}}};
 
 // Collects the answers by their words.
 class Answers {

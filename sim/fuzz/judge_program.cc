@@ -79,6 +79,21 @@ std::optional<std::size_t> first_other(DType dtype, const Bytes& bytes,
   return found;
 }
 
+// What an engineer would see who runs such plans unchecked: the fabric names what differs. The counts that an Exchange declares are check()'s
+// business alone.
+bool is_seen_by_the_fabric(const proto::Program& job) {
+  switch (job.flaw()) {
+    case proto::Program::drop_step:
+    case proto::Program::swap_steps:
+    case proto::Program::other_reduction:
+    case proto::Program::other_root:
+    case proto::Program::other_dtype:
+      return true;
+    default:
+      return false;
+  }
+}
+
 class ProgramRun {
  public:
   ProgramRun(const std::vector<Plan>& plans, const proto::Program& job, Trial& trial)
@@ -87,21 +102,29 @@ class ProgramRun {
   void run() {
     const ProgramResult expected = interpret(plans_, start_);
     if (!expected.exact) return;
+    trial_.property("run", [&] { run_fabric(); });
+    trial_.ran();
+    for (std::size_t p = 0; p < plans_.size(); ++p) compare(p, expected.values[p]);
+  }
+
+  // Of plans whose ranks do not agree: the fabric says so.
+  void must_fail(const std::string& why) {
+    const auto refusal = trial_.property("fabric", [&] { return refusal_of<Error>([&] { run_fabric(); }); });
+    trial_.require(refusal.has_value(), "fabric", "the fabric runs to the end, and ", why);
+  }
+
+ private:
+  void run_fabric() {
     const RunOrder order = run_order(trial_.fuzz_case().order(), plans_);
     FabricOptions options;
     options.schedule = order.schedule;
     options.seed = order.seed;
     options.order = order.order;
     options.record_traces = false;
-    trial_.property("run", [&] {
-      Fabric fabric(static_cast<int>(plans_.size()), options);
-      fabric.run([&](Rank rank, Device& device) { run_rank(idx(rank), device); });
-    });
-    trial_.ran();
-    for (std::size_t p = 0; p < plans_.size(); ++p) compare(p, expected.values[p]);
+    Fabric fabric(static_cast<int>(plans_.size()), options);
+    fabric.run([&](Rank rank, Device& device) { run_rank(idx(rank), device); });
   }
 
- private:
   void run_rank(std::size_t p, Device& device) {
     Bindings bindings;
     for (std::size_t b = 0; b < plans_[p].buffers.size(); ++b) {
@@ -158,7 +181,11 @@ void judge_program(const proto::Program& job, Trial& trial) {
   trial.require(!why || refusal, "plan check", "check() passes, and ", why.value_or(""));
   trial.require(why || !refusal, "plan check", "check() refuses a legal program: ", refusal.value_or(""));
   trial.hasher().add(why.has_value() ? 1 : 0);
-  if (!why) ProgramRun(plans, job, trial).run();
+  if (!why) {
+    ProgramRun(plans, job, trial).run();
+  } else if (is_seen_by_the_fabric(job) && !refuse_alone(plans)) {
+    if (const auto meetings = refuse_meetings(plans)) ProgramRun(plans, job, trial).must_fail(*meetings);
+  }
   const Plan& any = plans[job.seed() % plans.size()];
   if (trial.asks("texts")) {
     if (!why)

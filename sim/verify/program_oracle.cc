@@ -859,13 +859,20 @@ Refusal refuse_step(const Plan& plan, const Step& step, std::int64_t count) {
 
 std::optional<Unwritten> find_unwritten(const Plan& plan) { return first_unwritten(plan, true); }
 
-Refusal refuse_program(std::span<const Plan> plans) {
+Refusal refuse_alone(std::span<const Plan> plans) {
   for (const Plan& plan : plans) {
     if (plan.inputs != plans.front().inputs) return str("rank ", plan.self, "'s plan has other inputs");
     if (const Refusal refusal = refuse_structure(plan)) return refusal;
     if (const Refusal refusal = refuse_memory(plan)) return refusal;
   }
-  if (const Refusal refusal = refuse_together(plans)) return refusal;
+  return std::nullopt;
+}
+
+Refusal refuse_meetings(std::span<const Plan> plans) { return refuse_together(plans); }
+
+Refusal refuse_program(std::span<const Plan> plans) {
+  if (const Refusal refusal = refuse_alone(plans)) return refusal;
+  if (const Refusal refusal = refuse_meetings(plans)) return refusal;
   std::vector<std::vector<Node>> nodes;
   for (const Plan& plan : plans) nodes.push_back(unroll(plan));
   if (!meet(plans, calls_of(plans, nodes), [](const auto&, const auto&) {}))

@@ -19,6 +19,12 @@ namespace cp::sim {
 // Why the plans of all ranks are illegal together; nothing where they are legal. The rules are those of shared/plan/check.h.
 std::optional<std::string> refuse_program(std::span<const Plan> plans);
 
+// The part of it that is about ranks together, of plans each of which is sound by itself: members whose collectives differ, or are
+// more than others'. `refuse_alone`: the part before, of steps, edges and places in memory. What is left are circles of collectives, the
+// order of steps and contents.
+std::optional<std::string> refuse_alone(std::span<const Plan> plans);
+std::optional<std::string> refuse_meetings(std::span<const Plan> plans);
+
 // Why the step by itself is none: views out of bounds in some iteration, wrong sizes or types, memory that it writes and uses otherwise.
 std::optional<std::string> refuse_step(const Plan& plan, const Step& step, std::int64_t count);
 

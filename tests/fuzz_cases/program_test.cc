@@ -1,5 +1,7 @@
 // Programs: the oracle by hand-written plans, what is drawn, and the laws that they are judged by.
+#include <chrono>
 #include <functional>
+#include <ostream>
 #include <set>
 #include <string>
 
@@ -58,7 +60,7 @@ std::vector<Plan> double_buffered() {
 std::vector<Plan> interleaved() {
   PlanBuilder b(0, host_target());
   const StreamId one = b.stream("a"), other = b.stream("b");
-  const BufferId y = b.output("y", DType::f32, 24);
+  const BufferId y = b.inout("y", DType::f32, 24);
   b.add(one, Fill{View{y, 0, {3, 4}, {8, 2}, {}}, 1});
   b.add(other, Fill{View{y, 1, {4, 3}, {2, 8}, {}}, 2});
   return {std::move(b).build({})};
@@ -103,6 +105,7 @@ struct Row {
   std::function<std::vector<Plan>()> plans;
   std::function<void(std::vector<Plan>&)> damage;
   std::string why;  // part of the oracle's reason; empty: legal
+  friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 };
 
 void nothing(std::vector<Plan>&) {}
@@ -246,7 +249,7 @@ TEST(ProgramValuesOf, WhatAFloatingTypeDoesNotHoldIsNotExact) {
 TEST(DrawnPrograms, AreLegalWithoutAFlawAndOftenNotWithOne) {
   int refused = 0, flawed = 0, misfits = 0, repeats = 0;
   std::set<int> flaws;
-  for (std::uint64_t number = 0; number < 300; ++number) {
+  for (std::uint64_t number = 0; number < 400; ++number) {
     const proto::Program job = draw_case(FuzzTarget::programs, 3, number).program();
     const DrawnProgram drawn = make_program(job);
     std::vector<Plan> plans = build_program(job, drawn.drafts);
@@ -262,11 +265,11 @@ TEST(DrawnPrograms, AreLegalWithoutAFlawAndOftenNotWithOne) {
     flaws.insert(job.flaw());
     refused += refuse_program(plans) ? 1 : 0;
   }
-  EXPECT_GT(flawed, 100);
-  EXPECT_LT(flawed, 200);
+  EXPECT_GT(flawed, 140);
+  EXPECT_LT(flawed, 260);
   EXPECT_GT(refused, flawed / 4);
   EXPECT_LT(refused, flawed) << "some do no harm";
-  EXPECT_EQ(flaws.size(), 16U);
+  EXPECT_EQ(flaws.size(), 17U);
   EXPECT_GT(misfits, 50);
   EXPECT_GT(repeats, 30);
 }
@@ -327,7 +330,7 @@ TEST(JudgedPrograms, ShrinkToTheItemThatMatters) {
       "place: 77 } "
       "order { kind: pct depth: 3 seed: 5 } laws: \"texts\"",
       "case");
-  // A bug of casts on one stream of two.
+  // A bug of sums, where there are two streams.
   const auto fails = [](const proto::FuzzCase& next) {
     if (next.program().streams() < 2) return false;
     for (const Plan& plan : make_program(next.program()).drafts) {
