@@ -40,6 +40,8 @@ class Rings {
   Rings(const std::vector<Rank>& ranks, const Cluster& cluster, double bytes, double alone_ns)
       : cluster_(cluster), bytes_(bytes), alone_ns_(alone_ns) {
     for (const Rank rank : ranks) members_[cluster.node_of(rank)].push_back(rank);
+    // Not in the order of the group: blocks that are alike by their sets of ranks (fold.h) have the same rings.
+    for (auto& [node, members] : members_) std::sort(members.begin(), members.end());
     rings_ = ranks.size();
     for (const auto& [node, members] : members_) rings_ = std::min(rings_, members.size());
     if (members_.size() == 1) rings_ = 1;
