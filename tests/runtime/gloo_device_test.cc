@@ -2,7 +2,10 @@
 #ifdef CP_HAVE_GLOO
 #include "runtime/gloo/gloo_device.h"
 
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -280,7 +283,10 @@ TEST(GlooDevice, ALostPeerIsAnErrorThatNamesTheOperation) {
         std::make_unique<GlooDevice>(runtime::GlooOptions{.rank = rank, .store_directory = store.path()});
     const Plan plan = all_reduce_plan(rank, {0, 1});
     device->prepare(plan, {});
-    if (rank == 1) {
+    const std::string prepared = str(store.path(), "/rank 0 is prepared");
+    if (rank == 0) std::ofstream(prepared).put('x');
+    if (rank == 1) {  // a peer that is lost before is one that cannot be connected
+      while (!std::filesystem::exists(prepared)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       device.reset();
       return "";
     }
