@@ -1,5 +1,6 @@
 // Attention over a split sequence: a problem, a strategy that is legal for it, and options.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -101,11 +102,10 @@ class Draw {
     if (swarm_.take(numbers_, "softmax_scale")) job_.set_softmax_scale(numbers_.of({0.25, 1.0, 0.0}));
   }
 
-  // Of a few tokens each.
-  std::string many_documents(std::int64_t most_tokens) {
+  // Of one to four tokens each.
+  std::string many_documents() {
     std::vector<std::int64_t> ends = {0};
-    for (std::int64_t end = numbers_.in(1, most_tokens); end < kv_len_; end += numbers_.in(1, most_tokens))
-      ends.push_back(end);
+    for (std::int64_t end = numbers_.in(1, 4); end < kv_len_; end += numbers_.in(1, 4)) ends.push_back(end);
     ends.push_back(kv_len_);
     return join(ends, "/");
   }
@@ -118,7 +118,7 @@ class Draw {
                                            {"documents.even", Kind::even},
                                            {"documents.many", Kind::many}})) {
       case Kind::many:
-        return many_documents(4);
+        return many_documents();
       case Kind::some:
         for (std::int64_t left = numbers_.in(1, 5); left > 0; --left) ends.push_back(numbers_.in(0, kv_len_));
         if (!swarm_.take(numbers_, "padding")) ends.push_back(kv_len_);
@@ -207,16 +207,26 @@ class Draw {
       job_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::f16})));
       job_.set_head_dim(numbers_.of({8, 16}));
       job_.clear_v_head_dim();
-      // No packed call takes documents of several entries: so many calls that those of little work are left to the exact kernels.
-      if (batch_ > 1 && ranks_ <= 2 && numbers_.one_in(4)) {
-        q_len_ = kv_len_ = numbers_.in(120, 200);
-        job_.set_seq_len(q_len_);
-        job_.clear_kv_len();
-        job_.set_documents(many_documents(2));
-      }
+      if (batch_ > 1 && ranks_ == 1 && numbers_.one_in(4)) one_long_among_many();
     }
     job_.set_target(swarm_.choose<std::string>(
         numbers_, {{"sm80", "sm80"}, {"sm90", "sm90"}, {"sm100", "sm100"}, {"sm120", "sm120"}}));
+  }
+
+  // No packed call takes documents of several batch entries: a call each. Of more than 64 those that are worth a launch stay (see
+  // shared/context_parallel/attention_calls.h): one document of 2e8 operations, and so many of one or two tokens.
+  void one_long_among_many() {
+    constexpr double kWorthALaunch = 2e8;
+    constexpr std::int64_t kDim = 128;
+    const double of_pair = 2 * static_cast<double>(batch_ * q_heads_ * 2 * kDim);
+    std::vector<std::int64_t> ends = {0, static_cast<std::int64_t>(std::sqrt(kWorthALaunch / of_pair)) + 2};
+    for (std::int64_t left = numbers_.in(65, 90); left > 0; --left)
+      ends.push_back(ends.back() + numbers_.in(1, 2));
+    job_.set_documents(join(ends, "/"));
+    q_len_ = kv_len_ = ends.back();
+    job_.set_seq_len(q_len_);
+    job_.set_head_dim(kDim);
+    job_.clear_kv_len(), job_.clear_causal(), job_.clear_window(), job_.clear_query_offset();
   }
 
   Numbers& numbers_;
