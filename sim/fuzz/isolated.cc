@@ -10,12 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "sim/fuzz/case_clock.h"
 #include "sim/fuzz/wire.h"
 
 namespace cp::sim {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void judge_and_exit(const proto::FuzzCase& fuzz_case, int results, int errors) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -30,12 +29,12 @@ using Clock = std::chrono::steady_clock;
 }
 
 // Reads both ends until they close, or the time is over.
-bool read_until_closed(int results, int errors, Clock::time_point deadline, const std::atomic<bool>* stop,
+bool read_until_closed(int results, int errors, CaseClock clock, const std::atomic<bool>* stop,
                        std::string& result, std::string& error) {
   std::array<pollfd, 2> ends = {{{results, POLLIN, 0}, {errors, POLLIN, 0}}};
   std::array<char, 4096> bytes{};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    if (Clock::now() >= deadline || (stop != nullptr && stop->load())) return false;
+    if (clock.is_over() || (stop != nullptr && stop->load())) return false;
     if (poll(ends.data(), ends.size(), 50) < 0 && errno != EINTR) return false;
     for (std::size_t i = 0; i < ends.size(); ++i) {
       if (ends[i].fd < 0 || (ends[i].revents & (POLLIN | POLLHUP)) == 0) continue;
@@ -66,7 +65,8 @@ proto::Finding crash_finding(int wait_status, const std::string& error_text) {
 proto::Finding time_finding(std::chrono::seconds limit) {
   proto::Finding finding;
   finding.set_property("time");
-  finding.set_message(str("the case did not end in ", limit.count(), " s"));
+  finding.set_message(
+      str("the case did not end in ", limit.count(), " s of work, or stood still for so long"));
   return finding;
 }
 
@@ -81,7 +81,7 @@ std::optional<IsolatedJudgement> judge_isolated(const proto::FuzzCase& fuzz_case
   close(results[1]);
   close(errors[1]);
   std::string result, error;
-  const bool ended = read_until_closed(results[0], errors[0], Clock::now() + limit, stop, result, error);
+  const bool ended = read_until_closed(results[0], errors[0], CaseClock(child, limit), stop, result, error);
   if (!ended) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

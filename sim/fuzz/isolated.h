@@ -18,7 +18,7 @@ struct IsolatedJudgement {
 
 // How a process ended that judged a case without saying what it found: property "crash" with the end of what it wrote on standard error.
 proto::Finding crash_finding(int wait_status, const std::string& error_text);
-// A case that took longer than this: property "time".
+// A case that took longer than this (case_clock.h): property "time".
 proto::Finding time_finding(std::chrono::seconds limit);
 
 // Forks: to be called while the process has one thread. Nothing where `stop` was set meanwhile.

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "shared/base/error.h"
+#include "sim/fuzz/case_clock.h"
 #include "sim/fuzz/isolated.h"
 #include "sim/fuzz/wire.h"
 
@@ -35,6 +36,8 @@ std::int64_t now_ns() {
 struct Worker {
   pid_t process = -1;
   int messages = -1, errors = -1;  // ends to read
+  CaseClock clock;
+  std::int64_t watched_since_ns = 0;  // the case that the clock is about
   std::string received, error_text;
 };
 
@@ -93,7 +96,7 @@ class Work {
     }
     close(messages[1]);
     close(errors[1]);
-    workers_.push_back({process, messages[0], errors[0], {}, {}});
+    workers_.push_back({process, messages[0], errors[0], {process, options_.case_limit}, 0, {}, {}});
   }
 
   // In the worker.
@@ -180,10 +183,11 @@ class Work {
   }
 
   void find_endless() {
-    const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(options_.case_limit).count();
     for (std::size_t w = 0; w < workers_.size(); ++w) {
+      Worker& worker = workers_[w];
       const std::int64_t since = slots_[w].since_ns.load();
-      if (workers_[w].process > 0 && since != 0 && now_ns() - since > limit && !failure_)
+      if (since != std::exchange(worker.watched_since_ns, since)) worker.clock.begin();
+      if (worker.process > 0 && since != 0 && worker.clock.is_over() && !failure_)
         failure_ = WorkFailure{slots_[w].number.load(), time_finding(options_.case_limit)};
     }
   }
