@@ -81,7 +81,8 @@ void PanelMask::select(std::int64_t panel) {
 // Keys are counted from the slice's first one. The queries that see key j are those in (j - last - 1, j - after): an interval
 // that moves with j, and covers all of the panel's queries in between.
 void PanelMask::add(const MaskSlice& slice) {
-  const auto [after, last] = diagonals_of(slice);
+  const Diagonals diagonals = diagonals_of(slice);
+  const std::int64_t after = diagonals.after, last = diagonals.last;  // no bindings: Clang 14 captures none
   const std::int64_t row_begin = std::max(first_row_, slice.q_begin * sizes_.heads);
   const std::int64_t row_end =
       std::min(first_row_ + panel_rows_, (slice.q_begin + slice.q_len) * sizes_.heads);

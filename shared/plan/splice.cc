@@ -97,9 +97,10 @@ void PlanBuilder::splice(const Plan& part, const std::map<std::string, View>& bi
     renaming.windows.push_back({view, in_repeat_});
   }
   for (const auto& [bound, view] : bindings) {
-    const auto known = std::find_if(part.buffers.begin(), part.buffers.end(), [&](const Buffer& buffer) {
-      return buffer.name == bound && buffer.kind != BufferKind::temporary;
-    });
+    const auto known =
+        std::find_if(part.buffers.begin(), part.buffers.end(), [&, &wanted = bound](const Buffer& buffer) {
+          return buffer.name == wanted && buffer.kind != BufferKind::temporary;
+        });
     if (known == part.buffers.end()) {
       throw InvalidInput(str("splice of a plan of rank ", part.self, ": it has no buffer ", bound,
                              " that a window could be given to"));

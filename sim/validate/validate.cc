@@ -65,7 +65,8 @@ OrderingSummary ValidationTable::orderings() const {
     if (!row.grid.empty() && row.oddity.empty()) grids[row.grid].push_back(&row);
   }
   OrderingSummary summary;
-  for (const auto& [grid, alternatives] : grids) {
+  for (const auto& grid : grids) {
+    const std::vector<const ValidationRow*>& alternatives = grid.second;
     if (alternatives.size() < 2) continue;
     const auto by = [&](double ValidationRow::*time) {
       return *std::min_element(
