@@ -7,8 +7,6 @@
 namespace cp::sim {
 namespace {
 
-// Of one case; most have one order that matters, and one edge that is missing shows within a few.
-constexpr std::int64_t kMostOrders = 100;
 constexpr int kMostExploredRanks = 3;
 // Beyond, a run is not taken to come to its end: a hundred times that of 79 ranks with a hundred steps of about ten turns each.
 constexpr std::int64_t kMostTurns = 10'000'000;
@@ -43,9 +41,10 @@ bool wants_all_orders(const proto::Order& order, std::span<const Plan> plans) {
   return order.kind() == proto::Order::exhaustive && static_cast<int>(plans.size()) <= kMostExploredRanks;
 }
 
-void explore_all_orders(const std::function<std::string(const BatonOrder&)>& run, const Trial& trial) {
+void explore_all_orders(const std::function<std::string(const BatonOrder&)>& run, const Trial& trial,
+                        std::int64_t most_orders) {
   const OrdersReport report =
-      trial.property("orders", [&] { return explore_orders(run, {.orders = kMostOrders}); });
+      trial.property("orders", [&] { return explore_orders(run, {.orders = most_orders}); });
   trial.require(!report.different, "orders", to_string(report));
 }
 
