@@ -101,9 +101,11 @@ std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
     if (step.label == kKernelLabel || step.label == kCollectiveLabel)
       pilot_us = std::max(pilot_us, static_cast<double>(step.end_ns - step.begin_ns) / 1e3);
   }
+  // Of what all ranks have read, so that all take as many: the slowest one's own figure has a fraction that others do not see.
+  double slowest_us = 0;
   for (const std::string& text : all_gather_(str(static_cast<std::int64_t>(pilot_us))))
-    pilot_us = std::max(pilot_us, static_cast<double>(parse_int(text, "time")));
-  options.iterations = iterations_for(pilot_us);
+    slowest_us = std::max(slowest_us, static_cast<double>(parse_int(text, "time")));
+  options.iterations = iterations_for(slowest_us);
   options.head_repeats = head_repeats(pilot, kPilot, options.iterations);
   return run(point, options);
 }
