@@ -9,6 +9,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
+#include "sim/base/rebuild_plan.h"
 #include "sim/fabric/programs.h"
 
 namespace cp::sim {
@@ -49,43 +50,6 @@ std::optional<StepRef> find_collective(const Plan& plan, std::int64_t number) {
     return !found;
   });
   return found;
-}
-
-// The plan again, by the builder, so that edges, uses and places are those of the changed steps.
-using AddStep = std::function<void(PlanBuilder&, const Step&, StepId)>;
-
-Plan rebuild(const Plan& plan, const AddStep& add) {
-  PlanBuilder builder(plan.self, plan.target);
-  for (const std::string& stream : plan.streams) builder.stream(stream);
-  for (const Group& group : plan.groups) builder.group(group.name, group.ranks);
-  for (const Buffer& buffer : plan.buffers) {
-    switch (buffer.kind) {
-      case BufferKind::input:
-        builder.input(buffer.name, buffer.dtype, buffer.numel);
-        break;
-      case BufferKind::output:
-        builder.output(buffer.name, buffer.dtype, buffer.numel);
-        break;
-      case BufferKind::inout:
-        builder.inout(buffer.name, buffer.dtype, buffer.numel);
-        break;
-      case BufferKind::temporary:
-        builder.temporary(buffer.name, buffer.dtype, buffer.numel);
-        break;
-    }
-  }
-  StepId id = 0;
-  for (const Segment& segment : plan.segments) {
-    if (const Step* step = std::get_if<Step>(&segment)) {
-      add(builder, *step, id++);
-      continue;
-    }
-    const Repeat& repeat = std::get<Repeat>(segment);
-    builder.begin_repeat(repeat.count);
-    for (const Step& step : repeat.steps) add(builder, step, id++);
-    builder.end_repeat();
-  }
-  return std::move(builder).build(plan.inputs);
 }
 
 void add_as_it_is(PlanBuilder& builder, const Step& step) {
@@ -134,7 +98,7 @@ std::optional<Plan> swap_with_next(const Plan& plan, const StepRef& first) {
   const bool are_equal =
       arguments_of(plan, one, group_size(plan, one)) == arguments_of(plan, two, group_size(plan, two));
   if (one_group ? are_equal : !is_independent) return std::nullopt;
-  return rebuild(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
+  return rebuild_plan(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
     if (id == first.id) return;
     add_as_it_is(builder, step);
     if (id == next->id) add_as_it_is(builder, *first.step);
@@ -148,7 +112,7 @@ using Change = std::function<bool(PlanBuilder&, Step&)>;
 
 std::optional<Plan> change(const Plan& plan, const StepRef& place, const Change& change) {
   bool changed = false;
-  Plan damaged = rebuild(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
+  Plan damaged = rebuild_plan(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
     if (id != place.id) return add_as_it_is(builder, step);
     Step other = step;
     changed = change(builder, other);
@@ -349,11 +313,11 @@ std::optional<Plan> damage_program(std::span<const Plan> plans, const InjectedFa
   };
   switch (fault.kind) {
     case FaultKind::skip_collective:
-      return rebuild(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
+      return rebuild_plan(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
         if (id != place->id) add_as_it_is(builder, step);
       });
     case FaultKind::repeat_collective:
-      return rebuild(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
+      return rebuild_plan(plan, [&](PlanBuilder& builder, const Step& step, StepId id) {
         add_as_it_is(builder, step);
         if (id == place->id) add_as_it_is(builder, step);
       });

@@ -25,7 +25,4 @@ DrawnProgram make_program(const proto::Program& job);
 // The drafts as whole plans, with edges as the case says and temporaries as PlanBuilder places them. Throws what PlanBuilder does.
 std::vector<Plan> build_program(const proto::Program& job, const std::vector<Plan>& drafts);
 
-// Plants the flaws that are not of whole steps. Nothing happens where the plans have no place for one.
-void plant_flaw(const proto::Program& job, std::vector<Plan>& plans);
-
 }  // namespace cp::sim

@@ -16,6 +16,7 @@
 #include "sim/fuzz/draw_program.h"
 #include "sim/fuzz/fields_law.h"
 #include "sim/fuzz/judge.h"
+#include "sim/fuzz/program_flaws.h"
 #include "sim/verify/program_oracle.h"
 
 namespace cp::sim {

@@ -15,6 +15,7 @@
 #include "sim/fuzz/draw_program.h"
 #include "sim/fuzz/fields_law.h"
 #include "sim/fuzz/judge.h"
+#include "sim/fuzz/program_flaws.h"
 #include "sim/fuzz/shrink.h"
 #include "sim/verify/program_oracle.h"
 #include "traces/fuzz_case.h"
