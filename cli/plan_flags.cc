@@ -1,5 +1,7 @@
 #include "cli/plan_flags.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,9 @@ void add_where(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_cluster(text); })
       ->group(group);
   add_field(app, flags, "--nodes", "N", "[as many as the cluster's file says]", [](Job& job, Text text) {
-    job.set_nodes(degree("--nodes", text));
+    // How many a cluster may have follows from the GPUs of a node, which the cluster's own check knows.
+    job.set_nodes(
+        static_cast<int>(parse_whole("--nodes", text, 1, std::numeric_limits<std::int32_t>::max())));
   })->group(group);
   add_field(app, flags, "--gpus", "N", "Instead of --nodes: whole nodes, or a part of one",
             [](Job& job, Text text) { job.set_gpus(degree("--gpus", text)); })

@@ -1,7 +1,9 @@
 #include "cli/plan_request.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +14,7 @@
 #include "cli/plan_workload.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/models/read_model.h"
@@ -60,6 +63,15 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
   const auto find = [&](int nodes) {
     return value_of("--cluster", name, [&] { return sim::find_cluster(name, nodes); });
   };
+  for (const auto& [flag, given, number] : {std::tuple("--nodes", job.has_nodes(), job.nodes()),
+                                            std::tuple("--gpus", job.has_gpus(), job.gpus())}) {
+    if (!given || number > 0) continue;
+    throw InvalidInput(str(flag, " ", number, " is out of range; use 1 or more, or leave it out"));
+  }
+  if (job.gpus() > Mesh::kMaxRanks) {
+    throw InvalidInput(str("--gpus ", job.gpus(), " is out of range: that many cannot be numbered; use 1 to ",
+                           Mesh::kMaxRanks));
+  }
   if (job.cluster().empty()) question.assumptions.push_back(str("cluster ", name));
   question.cluster = find(job.nodes());
   sim::Cluster& cluster = question.cluster;
@@ -69,7 +81,7 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
         str(cluster.nodes, cluster.nodes == 1 ? " node" : " nodes", ", as many as the preset has"));
   }
   if (!job.has_gpus()) return;
-  if (job.has_nodes() && job.gpus() != job.nodes() * of_node) {
+  if (job.has_nodes() && job.gpus() != std::int64_t{job.nodes()} * of_node) {
     throw InvalidInput(str("--gpus ", job.gpus(), " and --nodes ", job.nodes(), " disagree: a node of ", name,
                            " has ", of_node, " GPUs; give one of them"));
   }

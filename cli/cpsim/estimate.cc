@@ -2,6 +2,8 @@
 #include "sim/timeline/estimate.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -17,6 +19,7 @@
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/scenario/attention_request.h"
@@ -40,9 +43,12 @@ struct Flags {
   bool json = false;
 };
 
+// What the field holds. How many a cluster may have follows from the GPUs of a node, which the cluster's own check knows.
+constexpr std::int64_t kMostNodes = std::numeric_limits<std::int32_t>::max();
+
 int nodes_for(const Flags& flags, int gpus, const sim::Cluster& one_node) {
   if (flags.nodes > 0) return flags.nodes;
-  return std::max(1, (gpus + one_node.node.gpus - 1) / one_node.node.gpus);
+  return std::max(1, gpus / one_node.node.gpus + (gpus % one_node.node.gpus != 0 ? 1 : 0));
 }
 
 sim::Cluster cluster_for(const Flags& flags, int gpus) {
@@ -106,8 +112,10 @@ int estimate_collective(const Flags& flags) {
                                {"time_us", time_us},      {"algorithm_gbps", algorithm_gbps}};
     fmt::print("{}\n", json.dump(2));
   } else {
-    fmt::print("{} of {} over {} GPUs of {}: {} ({:.1f} GB/s)\n", flags.collective, human_bytes(bytes), gpus,
-               cluster.name, human_us(time_us), algorithm_gbps);
+    // One GPU alone sends nothing to anybody, which takes no time and has no rate.
+    const std::string rate = time_us > 0 ? fmt::format("{:.1f} GB/s", algorithm_gbps) : "nothing moves";
+    fmt::print("{} of {} over {} GPU{} of {}: {} ({})\n", flags.collective, human_bytes(bytes), gpus,
+               gpus == 1 ? "" : "s", cluster.name, human_us(time_us), rate);
   }
   return 0;
 }
@@ -174,7 +182,12 @@ int estimate_attention(const Flags& flags) {
   const int cp = static_cast<int>(job.ranks.size());
   if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);
-  const sim::Cluster cluster = cluster_for(flags, *std::max_element(job.ranks.begin(), job.ranks.end()) + 1);
+  const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
+  if (last >= Mesh::kMaxRanks) {
+    throw InvalidInput(str("rank ", last, " of the mesh ", job.where, " has no GPU: at most ",
+                           Mesh::kMaxRanks, " can be numbered; use ranks up to ", Mesh::kMaxRanks - 1));
+  }
+  const sim::Cluster cluster = cluster_for(flags, last + 1);
   const sim::SoftwareProfile software = sim::find_software(flags.software);
   ordered_json json = {{"problem", to_string(job.problem)},
                        {"mesh", job.where},
@@ -227,9 +240,9 @@ Command add_estimate(CLI::App& cpsim) {
       cpsim.add_subcommand("estimate", "The time of one attention, or of one collective, on a cluster");
   const auto flags = std::make_shared<Flags>();
   app->add_option("--cluster", flags->cluster, "A preset's name, or a file")->type_name("NAME|FILE.txtpb");
-  app->add_option("--nodes", flags->nodes, "[as many as the ranks need]")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  add_value(*app, "--nodes", "N", "[as many as the ranks need]", [flags](const std::string& text) {
+    flags->nodes = static_cast<int>(parse_whole("--nodes", text, 1, kMostNodes));
+  });
   app->add_option("--software", flags->software, "Whose implementation [cprun]")
       ->type_name("NAME|FILE.txtpb");
   app->add_option("--pass", flags->pass, "forward, backward or both [forward]")->type_name("PASS");
@@ -241,9 +254,9 @@ Command add_estimate(CLI::App& cpsim) {
       ->type_name("NAME");
   app->add_option("--bytes", flags->bytes, "Of the collective, as nccl-tests counts: 1GiB")
       ->type_name("SIZE");
-  app->add_option("--gpus", flags->gpus, "Of the collective [one node's]")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  add_value(*app, "--gpus", "N", "Of the collective [one node's]", [flags](const std::string& text) {
+    flags->gpus = static_cast<int>(parse_whole("--gpus", text, 1, Mesh::kMaxRanks));
+  });
   app->add_option(
          "--trace", flags->trace,
          "Write the timeline: .json for Chrome, .pftrace for Perfetto, a folder for a file of each rank")

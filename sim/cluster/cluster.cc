@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
+#include "shared/mesh/mesh.h"
 #include "sim/cluster/cluster_fields.h"
 #include "traces/text_errors.h"
 
@@ -11,6 +13,21 @@ namespace cp::sim {
 namespace {
 
 using Errors = std::vector<FieldError>;
+
+// A GPU runs one rank, and a mesh has no more ranks than this: GPUs beyond it could not be used, and their numbers would not stay
+// within 32 bits.
+constexpr int kMaxGpus = Mesh::kMaxRanks;
+
+void check_nodes(const Cluster& cluster, Errors& errors) {
+  const int of_node = cluster.node.gpus, most = kMaxGpus / std::clamp(of_node, 1, kMaxGpus);
+  if (cluster.nodes < 1) {
+    errors.push_back({"nodes", str(cluster.nodes, " is not in [1, ", most, "]")});
+  } else if (cluster.nodes > most) {
+    errors.push_back({"nodes", str(cluster.nodes, " nodes of ", of_node, " GPUs are ",
+                                   std::int64_t{cluster.nodes} * of_node, " GPUs, and at most ", kMaxGpus,
+                                   " can be numbered; use at most ", most)});
+  }
+}
 
 void check_memory(const Gpu& gpu, Errors& errors) {
   if (gpu.usable_memory_gib <= gpu.memory_gib) return;
@@ -116,7 +133,7 @@ const Source* Cluster::source_of(std::string_view field) const { return find_sou
 std::vector<FieldError> cluster_errors(const Cluster& cluster) {
   Errors errors;
   if (cluster.name.empty()) errors.push_back({"name", "is empty; add such as name: \"mine\""});
-  if (cluster.nodes < 1) errors.push_back({"nodes", str(cluster.nodes, " is not in [1, ", 1 << 20, "]")});
+  check_nodes(cluster, errors);
   for_each_number(cluster, [&](const char* field, const auto& number, const Range& range, Need) {
     const std::string error = range_error(number, range);
     if (!error.empty()) errors.push_back({field, error});

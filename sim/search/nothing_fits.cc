@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
 
 namespace cp::sim {
 namespace {
@@ -31,12 +32,14 @@ namespace {
 
 // What would make a layout fit that needs so many times the memory.
 std::string remedy(const PlanQuestion& question, double ratio) {
-  const auto nodes = static_cast<std::int64_t>(std::ceil(question.cluster.nodes * ratio));
+  const double nodes =
+      std::max<double>(std::ceil(question.cluster.nodes * ratio), question.cluster.nodes + 1);
+  const bool could_grow = nodes * question.cluster.node.gpus <= Mesh::kMaxRanks;
   const auto length = static_cast<std::int64_t>(static_cast<double>(question.workload.seq_len) / ratio);
   const bool could_offload =
       question.workload.phase == Phase::training && !question.workload.optimizer.offload;
-  return str("; try --nodes ", std::max<std::int64_t>(nodes, question.cluster.nodes + 1), ", --seq-len ",
-             length / 1024 * 1024, could_offload ? ", or --optimizer adamw:offload" : "");
+  return str("; try ", could_grow ? str("--nodes ", static_cast<std::int64_t>(nodes), ", ") : "",
+             "--seq-len ", length / 1024 * 1024, could_offload ? ", or --optimizer adamw:offload" : "");
 }
 
 [[noreturn]] void throw_too_large(const PlanQuestion& question, const SearchCounts& counts,

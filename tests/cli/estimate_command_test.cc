@@ -1,5 +1,6 @@
 // cpsim estimate and cpsim validate, from the outside.
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,47 @@ TEST(EstimateCommand, BadInputNamesTheFlagAndWhatWorks) {
               HasSubstr("use --nodes 2"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--mesh", "cp=2", "--seq-len", "64", "--pass", "sideways"}),
               HasSubstr("use forward, backward or both"));
+}
+
+// Of numbers of GPUs that 32 bits do not hold, and of the first ones beyond what can be numbered.
+TEST(EstimateCommand, AClusterBeyondAllNumbersOfGpusIsRefused) {
+  const TemporaryFolder folder;
+  const auto error = [](const std::vector<std::string>& more) {
+    const Finished finished = cpsim(with({"estimate"}, more));
+    EXPECT_EQ(finished.exit_code, 2) << finished.out;
+    return finished.err;
+  };
+  const std::vector<std::string> attention = {"--cluster", "dgx-h100", "--mesh",    "cp=8",
+                                              "--q-heads", "8",        "--seq-len", "1024"};
+  const std::vector<std::string> gather = {"--cluster",  "dgx-h100", "--collective",
+                                           "all_gather", "--bytes",  "1KiB"};
+  for (const auto& words : {attention, gather}) {
+    EXPECT_THAT(
+        error(with(words, {"--nodes", "2147483647"})),
+        HasSubstr("nodes: 2147483647 nodes of 8 GPUs are 17179869176 GPUs, and at most 16777216 can be "
+                  "numbered; use at most 2097152"));
+    EXPECT_THAT(error(with(words, {"--nodes", "2097153"})), HasSubstr("use at most 2097152"));
+    EXPECT_THAT(error(with(words, {"--nodes", "2147483648"})),
+                HasSubstr("--nodes 2147483648 is out of range"));
+  }
+  EXPECT_THAT(error(with(gather, {"--gpus", "2147483647"})),
+              HasSubstr("--gpus 2147483647 is out of range; use 1 to 16777216"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--mesh", "cp=2@0/2147483647", "--seq-len", "64"}),
+              HasSubstr("use ranks up to 16777215"));
+  std::ofstream(folder.file("mine.txtpb")) << "name: \"mine\"\nlike: \"dgx-h100\"\nnodes: 2097153\n";
+  EXPECT_THAT(
+      error({"--cluster", folder.file("mine.txtpb"), "--mesh", "cp=2", "--seq-len", "64", "--nodes", "0"}),
+      HasSubstr("--nodes 0 is out of range"));
+  EXPECT_THAT(error({"--cluster", folder.file("mine.txtpb"), "--mesh", "cp=2", "--seq-len", "64"}),
+              HasSubstr("mine.txtpb:3:1: nodes: 2097153 nodes of 8 GPUs are 16777224 GPUs"));
+  // The largest one is a cluster like any other.
+  EXPECT_EQ(cpsim(with({"estimate"}, with(gather, {"--nodes", "2097152"}))).exit_code, 0);
+}
+
+TEST(EstimateCommand, OneGpuAloneMovesNothing) {
+  const Finished finished = cpsim(
+      {"estimate", "--cluster", "dgx-h100", "--collective", "all_to_all", "--bytes", "1GiB", "--gpus", "1"});
+  EXPECT_THAT(finished.out, HasSubstr("over 1 GPU of dgx-h100: 0 us (nothing moves)"));
 }
 
 TEST(ValidateCommand, MeetsItsTargets) {

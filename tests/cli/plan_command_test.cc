@@ -238,6 +238,15 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
   EXPECT_THAT(changed({"--emit", "vllm"}), HasSubstr("--emit vllm"));
   EXPECT_THAT(changed({"--explain", "tp=8", "--report", "x.html"}), HasSubstr("--report"));
   EXPECT_THAT(changed({"--report", folder.file("none/plan.html")}), HasSubstr("there is no folder"));
+  const Words whole = {"plan", "--model", "llama-3.1-8b", "--seq-len", "32K", "--global-batch", "8"};
+  EXPECT_THAT(error(with(whole, {"--nodes", "268435456"})),
+              HasSubstr("268435456 nodes of 8 GPUs are 2147483648 GPUs, and at most 16777216 can be "
+                        "numbered; use at most 2097152"));
+  EXPECT_THAT(error(with(whole, {"--gpus", "16777217"})), HasSubstr("use 1 to 16777216"));
+  std::ofstream(folder.file("none.txtpb"))
+      << "plan { model: \"llama-3.1-8b\" gpus: 0 seq_len: 8192 global_batch: 16 }";
+  EXPECT_THAT(error({"plan", "--scenario", folder.file("none.txtpb")}),
+              HasSubstr("--gpus 0 is out of range"));
   std::ofstream(folder.file("config.json")) << "{\"hidden_size\": 64}";
   EXPECT_THAT(
       error({"plan", "--model", folder.file("config.json"), "--seq-len", "1K", "--global-batch", "1"}),
