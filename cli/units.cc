@@ -9,6 +9,8 @@ namespace cp::cli {
 
 namespace {
 constexpr double kRounded = 999.5;  // three digits make it the next unit
+constexpr double kMostWholeSeconds =
+    1e15;  // beyond, a double does not hold every second, and at last no whole number does
 }  // namespace
 
 std::string human_us(double time_us) {
@@ -20,6 +22,7 @@ std::string human_us(double time_us) {
 std::string human_seconds(double seconds) {
   if (seconds < kRounded / 1e3) return human_us(seconds * 1e6);
   if (seconds < 120) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= kMostWholeSeconds) return fmt::format("{:.3g} s", seconds);
   const auto whole = static_cast<std::int64_t>(std::round(seconds));
   return fmt::format("{} min {} s", whole / 60, whole % 60);
 }

@@ -11,11 +11,11 @@ namespace cp::sim {
 
 Curve::Curve(std::vector<CurvePoint> points) : points_(std::move(points)) {
   std::sort(points_.begin(), points_.end(), [](const auto& a, const auto& b) { return a.x < b.x; });
-  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
+  const auto possible = [](double value) { return value >= kLeast && value <= kMost; };
   for (std::size_t i = 0; i < points_.size(); ++i) {
-    if (!positive(points_[i].x) || !positive(points_[i].y)) {
+    if (!possible(points_[i].x) || !possible(points_[i].y)) {
       throw InvalidInput(str("a curve's point (", points_[i].x, ", ", points_[i].y,
-                             ") must consist of finite numbers above 0"));
+                             ") must consist of numbers in [", kLeast, ", ", kMost, "]"));
     }
     if (i > 0 && points_[i].x == points_[i - 1].x) {
       throw InvalidInput(str("a curve has two points at ", points_[i].x, "; keep one"));

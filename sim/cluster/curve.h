@@ -6,7 +6,7 @@
 namespace cp::sim {
 
 struct CurvePoint {
-  double x = 0, y = 0;  // both > 0
+  double x = 0, y = 0;  // both in [Curve::kLeast, Curve::kMost]
   bool operator==(const CurvePoint&) const = default;
 };
 
@@ -14,7 +14,11 @@ struct CurvePoint {
 class Curve {
  public:
   Curve() = default;
-  // Sorts by x. Throws InvalidInput unless all numbers are finite and above 0, and no x comes twice.
+  // What is measured lies far inside of these: a byte a minute is 1.7e-11 GB/s, and all that was ever computed under 1e30 flops.
+  // Ratios of any two such numbers, and times made of them, are finite and above 0.
+  static constexpr double kLeast = 1e-12, kMost = 1e30;
+
+  // Sorts by x. Throws InvalidInput unless all numbers are in [kLeast, kMost], and no x comes twice.
   explicit Curve(std::vector<CurvePoint> points);
 
   bool empty() const { return points_.empty(); }

@@ -65,9 +65,8 @@ Proto& as(Message& message) {
 }  // namespace
 
 std::string range_error(double value, const Range& range) {
-  const bool fits = range.above_low ? value > range.low : value >= range.low;
-  if (fits && value <= range.high) return "";
-  return str(value, " is not in ", range.above_low ? "(" : "[", range.low, ", ", range.high, "]");
+  if ((value >= range.low && value <= range.high) || (range.or_zero && value == 0)) return "";
+  return str(value, " is not ", range.or_zero ? "0, nor " : "", "in [", range.low, ", ", range.high, "]");
 }
 
 void raise(std::string_view what, const std::vector<FieldError>& errors) {

@@ -14,10 +14,10 @@
 
 namespace cp::sim {
 
-// What a number may be: (low, high] or [low, high].
+// What a number may be: in [low, high], or also 0.
 struct Range {
   double low = 0, high = 0;
-  bool above_low = false;
+  bool or_zero = false;
 };
 
 // Why it may not be; empty when it may. A flag may be anything.

@@ -24,6 +24,9 @@ TEST(Units, AreReadable) {
   EXPECT_EQ(human_us(12.34), "12.3 us");
   EXPECT_EQ(human_us(1234), "1.23 ms");
   EXPECT_EQ(human_us(4.5e6), "4.5 s");
+  EXPECT_EQ(human_us(1e20), "1666666666666 min 40 s");
+  EXPECT_EQ(human_us(1.5e21), "1.5e+15 s");
+  EXPECT_EQ(human_us(1e40), "1e+34 s");  // no whole number of 64 bits
   EXPECT_EQ(human_us(999'700), "1 s");
   EXPECT_EQ(human_us(999'500), "1 s");
   EXPECT_EQ(human_seconds(0.9997), "1 s");

@@ -71,12 +71,20 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
        "\"estimate: why\""},
       {"gpu { hbm_gbps { source: \"x\" } }",
        "a.txtpb:3:7: gpu.hbm_gbps: has no value; add such as value: 1e+06"},
-      {"gpu { hbm_gbps { value: -5 source: \"x\" } }", "a.txtpb:3:7: gpu.hbm_gbps: -5 is not in (0, 1e+06]"},
+      {"gpu { hbm_gbps { value: -5 source: \"x\" } }",
+       "a.txtpb:3:7: gpu.hbm_gbps: -5 is not in [1e-06, 1e+06]"},
+      {"gpu { hbm_gbps { value: 1e-15 source: \"x\" } }",
+       "a.txtpb:3:7: gpu.hbm_gbps: 1e-15 is not in [1e-06, 1e+06]"},
+      {"gpu { tflops_fp8 { value: 1e-300 source: \"x\" } }",
+       "a.txtpb:3:7: gpu.tflops_fp8: 1e-300 is not 0, nor in [1e-06, 1e+06]"},
+      {"memory_efficiency { source: \"x\" point { x: 1 y: 1e-300 } }",
+       "a.txtpb:3:33: memory_efficiency: a curve's point (1, 1e-300) must consist of numbers in [1e-12, "
+       "1e+30]"},
       {"gpu { hbm_gbps { value: nan source: \"x\" } }",
-       "a.txtpb:3:7: gpu.hbm_gbps: nan is not in (0, 1e+06]"},
+       "a.txtpb:3:7: gpu.hbm_gbps: nan is not in [1e-06, 1e+06]"},
       {"gpu { hbm_gbps { value: fast source: \"x\" } }", "a.txtpb:3:25: Expected double, got: fast"},
       {"gpu { sustained_clock { value: 1.5 source: \"x\" } }",
-       "a.txtpb:3:7: gpu.sustained_clock: 1.5 is not in (0, 1]"},
+       "a.txtpb:3:7: gpu.sustained_clock: 1.5 is not in [1e-06, 1]"},
       {"gpu { usable_memory_gib { value: 90 source: \"x\" } }",
        "a.txtpb:3:7: gpu.usable_memory_gib: 90 is more than gpu.memory_gib, 80; use at most that"},
       {"node { gpus { value: 4.5 source: \"x\" } }",
@@ -102,7 +110,7 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
        "a.txtpb:3:1: matmul_efficiency: the point (1, 1.5) is above the peak, 1"},
       {"matmul_efficiency { source: \"x\"\n  point { x: 1 y: 1 }\n  point { x: 2 y: -1 }\n  point { x: 1 y: "
        "1 }\n}",
-       "a.txtpb:5:3: matmul_efficiency: a curve's point (2, -1) must consist of finite numbers above 0\n"
+       "a.txtpb:5:3: matmul_efficiency: a curve's point (2, -1) must consist of numbers in [1e-12, 1e+30]\n"
        "a.txtpb:6:3: matmul_efficiency: a curve has two points at 1; keep one"},
       {"attention { tflops { source: \"x\" point { x: 1 y: 501 } } }",
        "a.txtpb:3:13: attention[0].tflops: the point (1, 501) is above gpu.tflops_16, 500"},
@@ -154,7 +162,7 @@ TEST(ClusterText, AllErrorsAreReportedAtOnce) {
                          "}\n"
                          "network { gpus_per_nic { value: 0.5 source: \"x\" } }\n"
                          "matmul_efficiency { source: \"x\" }\n")),
-      "a.txtpb:4:3: gpu.hbm_gbps: -1 is not in (0, 1e+06]\n"
+      "a.txtpb:4:3: gpu.hbm_gbps: -1 is not in [1e-06, 1e+06]\n"
       "a.txtpb:5:3: gpu.tflops_16: has no source; add such as source: \"data sheet\", \"measured by ...\" or "
       "\"estimate: why\"\n"
       "a.txtpb:7:11: network.gpus_per_nic: 0.5 is not in [1, 1024]\n"
@@ -170,7 +178,7 @@ TEST(ClusterText, ValidationNamesFieldValueAndRange) {
     FAIL();
   } catch (const InvalidInput& error) {
     EXPECT_STREQ(error.what(),
-                 "cluster generic: gpu.hbm_gbps: -3 is not in (0, 1e+06]\n"
+                 "cluster generic: gpu.hbm_gbps: -3 is not in [1e-06, 1e+06]\n"
                  "cluster generic: network.oversubscription: 0.5 is not in [1, 1000]");
   }
 }
