@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +18,7 @@
 #include "cli/cprun/rank.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/standard_output.h"
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
 #include "shared/base/error.h"
@@ -224,6 +226,10 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     fmt::print(stderr, "cprun: {}\n", error.what());
     return static_cast<int>(error.code());
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) throw;  // of a print: finish_output() says it
+    fmt::print(stderr, "cprun: internal error: {}\n", error.what());
+    return kInternalError;
   } catch (const std::exception& error) {
     fmt::print(stderr, "cprun: internal error: {}\n", error.what());
     return kInternalError;
@@ -234,7 +240,7 @@ int main(int argc, char** argv) {
 }  // namespace cp::cli
 
 int main(int argc, char** argv) {
-  const int code = cp::cli::main(argc, argv);
+  const int code = cp::cli::finish_output("cprun", [&] { return cp::cli::main(argc, argv); });
   if (cp::runtime::devices_left_behind()) {
     std::fflush(nullptr);
     std::_Exit(code);

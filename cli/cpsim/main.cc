@@ -1,9 +1,11 @@
 // cpsim: plans and simulates context-parallel training. Parses the command line, runs one command, and turns
 // errors into messages and exit codes.
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 
 #include "cli/cpsim/commands.h"
 #include "cli/interrupt.h"
+#include "cli/standard_output.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 
@@ -151,6 +154,10 @@ int main(int argc, char** argv) {
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
     return fail_usage(innermost(cpsim), "out of memory; use a smaller tensor, or fewer ranks");
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) throw;  // of a print: finish_output() says it
+    fmt::print(stderr, "{}: internal error: {}\n", path_of(innermost(cpsim)), error.what());
+    return kInternalError;
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}: internal error: {}\n", path_of(innermost(cpsim)), error.what());
     return kInternalError;
@@ -160,4 +167,6 @@ int main(int argc, char** argv) {
 }  // namespace
 }  // namespace cp::cli
 
-int main(int argc, char** argv) { return cp::cli::main(argc, argv); }
+int main(int argc, char** argv) {
+  return cp::cli::finish_output("cpsim", [&] { return cp::cli::main(argc, argv); });
+}
