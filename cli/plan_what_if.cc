@@ -16,6 +16,7 @@
 #include "cli/progress.h"
 #include "cli/units.h"
 #include "shared/base/error.h"
+#include "sim/base/stop.h"
 #include "sim/search/inverse.h"
 #include "sim/search/search.h"
 #include "sim/search/sensitivity.h"
@@ -52,6 +53,7 @@ class Run {
 
  private:
   const InterruptScope interrupts_;
+  const sim::StopScope stop_{&InterruptScope::flag()};
   Progress progress_;
   std::string what_;
   sim::SearchOptions options_;

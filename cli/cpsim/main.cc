@@ -17,6 +17,7 @@
 #include "cli/standard_output.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
+#include "sim/base/stop.h"
 
 namespace cp::cli {
 namespace {
@@ -147,6 +148,8 @@ int main(int argc, char** argv) {
   try {
     cpsim.parse(argc, argv);
     return run(cpsim, commands);
+  } catch (const sim::Stopped&) {
+    end_interrupted();  // with nothing half done to show
   } catch (const CLI::ParseError& error) {
     return explain(cpsim, error);
   } catch (const Error& error) {

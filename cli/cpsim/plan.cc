@@ -18,6 +18,7 @@
 #include "cli/progress.h"
 #include "cli/units.h"
 #include "shared/base/error.h"
+#include "sim/base/stop.h"
 #include "sim/emit/emit.h"
 #include "sim/report/report_html.h"
 #include "sim/search/answer_csv.h"
@@ -121,6 +122,7 @@ int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& questio
     return 0;
   }
   const InterruptScope interrupts;
+  const sim::StopScope stop(&InterruptScope::flag());
   std::optional<LayoutVerdict> verdict = judge_without_search(question, layout);
   if (!verdict) {
     Progress progress;
@@ -159,8 +161,13 @@ int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question
     const InterruptScope interrupts;
     Progress progress;
     answer = search(question, flags.threads, progress);
+    const sim::StopScope stop(&InterruptScope::flag());
+    try {
+      if (!InterruptScope::interrupted()) complete(answer, flags.json || !flags.report.empty(), progress);
+    } catch (const sim::Stopped&) {
+      // The answer is whole; only what stands beside it is missing.
+    }
     interrupted = InterruptScope::interrupted();
-    if (!interrupted) complete(answer, flags.json || !flags.report.empty(), progress);
   }
   answer.next_command = next_command(flags, job);
   if (!flags.csv.empty() && !flags.prints_csv()) write_text_file("--csv", flags.csv, sim::to_csv(answer));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "sim/base/stop.h"
 #include "sim/search/layout_space.h"
 
 namespace cp::sim {
@@ -79,6 +80,7 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   const auto fits = [&](const Memory& of) { return of.used() - of.context <= usable; };
   std::vector<ParallelLayout> by_strategy;  // families of which only another strategy may fit
   for (const ParallelLayout& family : space.families()) {
+    look_at_stop();
     const ParallelLayout leanest = space.leanest_member(family);
     if (refuse(question.model, question.workload, leanest)) continue;
     Memory of = memory(leanest);
@@ -88,6 +90,7 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   }
   for (const ParallelLayout& family : by_strategy) {
     for (const ParallelLayout& layout : space.members(family)) {
+      look_at_stop();
       if (!refuse(question.model, question.workload, layout) && fits(memory(layout))) return layout;
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <queue>
@@ -10,6 +11,7 @@
 
 #include "shared/base/text.h"
 #include "sim/base/parallel_for.h"
+#include "sim/base/stop.h"
 #include "sim/search/bound.h"
 #include "sim/search/evaluate.h"
 #include "sim/search/layout_space.h"
@@ -50,14 +52,17 @@ class Search {
 
   PlanAnswer run() {
     const auto start = std::chrono::steady_clock::now();
-    bound_families();
-    while (!queue_.empty() && !stopped()) {
-      const std::vector<ParallelLayout> round = next_round();
-      if (round.empty()) break;
-      replay(round);
-      show();
-    }
-    count_the_rest();
+    const StopScope scope(options_.stop);
+    unless_stopped([&] {
+      bound_families();
+      while (!queue_.empty() && !stopped()) {
+        const std::vector<ParallelLayout> round = next_round();
+        if (round.empty()) break;
+        replay(round);
+        show();
+      }
+      count_the_rest();
+    });
     PlanAnswer answer = finish();
     answer.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return answer;
@@ -83,6 +88,16 @@ class Search {
   AttentionKey key_of(const ParallelLayout& layout) const { return attention_key(layout, question_.cluster); }
 
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+
+  // What was found until this search was stopped is its answer; a stop of the caller's own is the caller's.
+  template <class Work>
+  void unless_stopped(const Work& work) const {
+    try {
+      work();
+    } catch (const Stopped&) {
+      if (!stopped()) throw;
+    }
+  }
 
   bool fits(const Memory& memory) const { return memory.used() - memory.context <= usable_; }
 
@@ -202,6 +217,7 @@ class Search {
     std::optional<ParallelLayout> chosen;
     FamilyBound bound(bound_);
     for (const ParallelLayout& layout : space_.members(families_[family])) {
+      look_at_stop();
       if (chosen) {
         chosen->loss_chunks = layout.loss_chunks;
         if (*chosen == layout) {
@@ -229,6 +245,7 @@ class Search {
 
   void count_the_rest() {
     while (!queue_.empty()) {
+      look_at_stop();
       const Node& node = queue_.top();
       counts_.pruned += node.layout ? 1 : space_.num_members(families_[node.family]);
       queue_.pop();
@@ -255,11 +272,18 @@ class Search {
     for (std::size_t i = 1; i < round.size(); ++i) {
       if (key_of(round[i]) != key_of(round[i - 1])) groups.push_back(i);
     }
-    parallel_for(groups.size(), threads_, [&](std::size_t group, std::size_t thread) {
-      const std::size_t end = group + 1 < groups.size() ? groups[group + 1] : round.size();
-      for (std::size_t i = groups[group]; i < end; ++i) look_at_one(i, thread);
+    std::vector<std::uint8_t> looked_at(round.size(), 0);
+    unless_stopped([&] {
+      parallel_for(groups.size(), threads_, [&](std::size_t group, std::size_t thread) {
+        const std::size_t end = group + 1 < groups.size() ? groups[group + 1] : round.size();
+        for (std::size_t i = groups[group]; i < end; ++i) {
+          look_at_one(i, thread);
+          looked_at[i] = 1;
+        }
+      });
     });
     for (std::size_t i = 0; i < round.size(); ++i) {
+      if (looked_at[i] == 0) continue;  // stopped before
       std::optional<Candidate>& candidate = found[i];
       if (prompt_us[i] > most_prompt_us_) {
         ++rejected_["time to the first token"];
@@ -308,7 +332,7 @@ class Search {
     rank_candidates(all_);
     answer.best = best_of_kinds(all_, wanted_kinds());
     answer.classes = best_of_classes(all_);
-    if (question_.baseline) answer.classes.push_back(baseline(*question_.baseline));
+    if (question_.baseline) unless_stopped([&] { answer.classes.push_back(baseline(*question_.baseline)); });
     if (stopped()) answer.warnings.push_back("interrupted: the best of what was replayed so far, not of all");
     answer.all = std::move(all_);
     return answer;

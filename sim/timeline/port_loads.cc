@@ -6,6 +6,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/base/stop.h"
 #include "sim/timeline/collective_cost.h"
 
 namespace cp::sim {
@@ -207,6 +208,7 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
 
   PortLoad load;
   for (const Offset& offset : offsets) {
+    look_at_stop();
     const double bytes = offset.bytes();
     const double near_gbps =
         curves.intra_node.empty() ? std::numeric_limits<double>::infinity() : curves.intra_node.at(bytes);

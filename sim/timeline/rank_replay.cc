@@ -10,6 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
+#include "sim/base/stop.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/port_loads.h"
 
@@ -104,6 +105,7 @@ class RankReplay {
   StepClock run() {
     begin_ready();
     while (set_speeds()) {
+      look_at_stop();
       advance();
       begin_ready();
       skip_iterations();
@@ -121,6 +123,7 @@ class RankReplay {
     const KernelCost kernels(cluster_, software_);
     sums_.assign(kFixedSums, 0);
     for (const StepRef& ref : steps_) {
+      look_at_stop();
       Stream& stream = streams_[idx(ref.step->stream)];
       if (stream.parts.empty() || stream.parts.back().segment != ref.segment) {
         stream.parts.push_back({ref.segment, ref.count, stream.tasks.size(), stream.tasks.size()});
@@ -300,7 +303,8 @@ class RankReplay {
     now_ += step;
     for (Stream& stream : streams_) {
       if (!stream.runs) continue;
-      const double rounding = kRounding * (now_ - stream.begin_ns);
+      // Of the step where time is too long for it to show: what ends now ends, however far the clock has come.
+      const double rounding = kRounding * std::max(now_ - stream.begin_ns, step);
       bool active = false;
       for (Running& work : stream.work) {
         if (work.delay_ns > 0) {

@@ -7,6 +7,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
+#include "sim/base/stop.h"
 #include "sim/network/flow_network.h"
 #include "sim/network/topology.h"
 #include "sim/timeline/calls.h"
@@ -61,6 +62,7 @@ class Replay {
     }
     begin_ready();
     while (true) {
+      look_at_stop();
       drop_stale();
       const double next_event = events_.empty() ? kNever : events_.top().at_ns;
       const double next_flow = network_.idle() ? kNever : network_.next_end_ns();

@@ -2,6 +2,7 @@
 #include "sim/timeline/rank_replay.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -16,6 +17,8 @@
 #include "shared/base/text.h"
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/builder.h"
+#include "sim/base/parallel_for.h"
+#include "sim/base/stop.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/timeline/timeline.h"
 #include "tests/sim/show_cluster.h"
@@ -90,6 +93,45 @@ struct Hand {
 Cluster with_gathers(Cluster cluster = round_cluster()) {
   cluster.collectives.push_back({"all_gather", 2, 1, 0, Curve({{8000, 0.08}})});
   return cluster;
+}
+
+// A search that is stopped does not wait for the replays that it has begun.
+TEST(RankReplay, LooksAtTheStop) {
+  std::atomic<bool> flag = false;
+  const StopScope scope(&flag);
+  const auto run = [] {
+    Hand hand;
+    hand.copy("compute", 10000);
+    return hand.run(with_gathers()).time_ns;
+  };
+  EXPECT_GT(run(), 0);
+  flag = true;
+  EXPECT_THROW(run(), Stopped);
+  EXPECT_THROW(parallel_for(4, 2, [](std::size_t, std::size_t) { FAIL() << "nothing begins any more"; }),
+               Stopped);
+  flag = false;
+  // In the threads of a loop, too, which began before the stop.
+  EXPECT_THROW(parallel_for(2, 2,
+                            [&](std::size_t, std::size_t) {
+                              flag = true;
+                              run();
+                            }),
+               Stopped);
+}
+
+// After so long a time that a double no longer shows the gathers on the clock, they end all the same.
+TEST(RankReplay, WhatIsTooShortForTheClockEnds) {
+  Hand hand;
+  hand.copy("compute", 10000);
+  // Of many sizes: of some, size / rate * rate is not the size again.
+  for (int i = 1; i < 200; ++i) hand.gather("tp", {0, 1}, 4 * i);
+  hand.copy("tp", 10000);
+  for (int i = 1; i < 200; ++i) hand.gather("tp", {0, 1}, 4 * i);
+  Cluster cluster = with_gathers();
+  cluster.gpu.hbm_gbps = 1e-20;
+  const StepClock clock = hand.run(cluster);
+  EXPECT_GT(clock.time_ns, 1e24);
+  EXPECT_LT(clock.time_ns, 1e26);
 }
 
 TEST(RankReplay, AKernelBesideACollectiveHidesIt) {
