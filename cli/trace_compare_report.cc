@@ -22,6 +22,7 @@ std::string headline(const ComparedTraces& traces) {
   const TraceComparison& it = traces.comparison;
   const std::string size = fmt::format("{}, {}", plural(static_cast<std::int64_t>(it.num_ranks), "rank"),
                                        plural(it.num_operations, "operation"));
+  if (!traces.compared_something()) return fmt::format("nothing to compare: {}\n", size);
   if (!it.identical) return fmt::format("different: {} compared\n", size);
   return fmt::format("identical{}: {}\n", traces.any_is_cut() ? " as far as they go" : "", size);
 }
@@ -149,7 +150,7 @@ std::string compare_text(const ComparedTraces& traces) {
 
 ordered_json compare_json(const ComparedTraces& traces) {
   const TraceComparison& it = traces.comparison;
-  return {{"identical", it.identical},
+  return {{"identical", it.identical && traces.compared_something()},
           {"ranks", it.num_ranks},
           {"operations", it.num_operations},
           {"a", file_json(traces.path_a, traces.truncation_a)},

@@ -17,6 +17,8 @@ struct ComparedTraces {
   TraceComparison comparison;
 
   bool any_is_cut() const { return truncation_a || truncation_b; }
+  // Not where a trace was cut off before any rank that both have: that is no agreement.
+  bool compared_something() const { return comparison.num_ranks > 0 || !any_is_cut(); }
 };
 
 // Reads and compares; of traces that were cut off, what is there. Throws BadTrace.

@@ -29,8 +29,10 @@ std::string measured_perfetto(const MeasuredRun& run) {
   return out.str();
 }
 
-std::string measured(const std::string& path, ExportFormat format) {
-  const MeasuredRun run = measured_run(read_trace_path(path).ranks, path);
+std::string measured(const std::string& path, ExportFormat format, std::string& truncation) {
+  const TraceFile file = read_trace_path(path);
+  if (file.truncation) truncation += str(truncation.empty() ? "" : "; ", *file.truncation);
+  const MeasuredRun run = measured_run(file.ranks, path);
   return format == ExportFormat::chrome ? measured_chrome(run) : measured_perfetto(run);
 }
 
@@ -40,9 +42,9 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-LabelledTrace other_trace(const std::string& path, ExportFormat format) {
+LabelledTrace other_trace(const std::string& path, ExportFormat format, std::string& truncation) {
   if (path.ends_with(".cptrace") || std::filesystem::is_directory(path)) {
-    return {"other", measured(path, format), path};
+    return {"other", measured(path, format, truncation), path};
   }
   return {"predicted", contents(path), path};
 }
@@ -59,10 +61,12 @@ ExportFormat parse_export_format(const std::string& text, const std::string& out
 }
 
 std::string export_trace(const std::string& path, ExportFormat format,
-                         const std::optional<std::string>& merge) {
-  std::string bytes = measured(path, format);
+                         const std::optional<std::string>& merge, std::string& truncation) {
+  truncation.clear();
+  std::string bytes = measured(path, format, truncation);
   if (!merge) return bytes;
-  const LabelledTrace first = other_trace(*merge, format), second{"measured", std::move(bytes), path};
+  const LabelledTrace first = other_trace(*merge, format, truncation),
+                      second{"measured", std::move(bytes), path};
   return format == ExportFormat::chrome ? merge_chrome(first, second) : merge_perfetto(first, second);
 }
 

@@ -35,7 +35,8 @@ struct CompareFlags {
 int compare(const CompareFlags& flags) {
   const ComparedTraces traces = compare_trace_paths(flags.a, flags.b);
   fmt::print("{}", flags.json ? compare_json(traces).dump(2) + "\n" : compare_text(traces));
-  const bool holds = traces.comparison.identical && (flags.allow_truncated || !traces.any_is_cut());
+  const bool holds = traces.compared_something() && traces.comparison.identical &&
+                     (flags.allow_truncated || !traces.any_is_cut());
   return static_cast<int>(holds ? ExitCode::success : ExitCode::check_failed);
 }
 
@@ -100,14 +101,18 @@ struct ExportFlags {
 
 int export_to_file(const ExportFlags& flags) {
   const ExportFormat format = parse_export_format(flags.format, flags.out);
-  const std::string bytes =
-      export_trace(flags.path, format, flags.merge.empty() ? std::nullopt : std::optional(flags.merge));
+  std::string truncation;
+  const std::string bytes = export_trace(
+      flags.path, format, flags.merge.empty() ? std::nullopt : std::optional(flags.merge), truncation);
   finish([&] {
     std::ofstream out(flags.out, std::ios::binary);
     out << bytes;
     out.close();
     if (!out) throw InvalidInput(str("cannot write ", flags.out, ": ", std::strerror(errno)));
   });
+  // Nothing goes to standard output, where show says so.
+  if (!truncation.empty())
+    fmt::print(stderr, "cpsim trace export: {}; {} holds what came before\n", truncation, flags.out);
   return static_cast<int>(ExitCode::success);
 }
 

@@ -149,6 +149,21 @@ TEST(TraceCompare, WhatWasCutOffIsComparedAndSaysSo) {
   EXPECT_EQ(cpsim({"trace", "compare", b, files.write("a", other), "--allow-truncated"}).exit_code, 1);
 }
 
+// A trace of which nothing is left agrees with nothing.
+TEST(TraceCompare, WhatWasCutOffBeforeAllIsNotIdentical) {
+  const Files files;
+  const std::string b = files.write("b", sample_traces(3));
+  std::filesystem::resize_file(b, 0);
+  for (const auto& [left, right] : {std::pair(files.path("a"), b), std::pair(b, files.path("a"))}) {
+    const Finished cut = cpsim({"trace", "compare", left, right, "--allow-truncated"});
+    EXPECT_EQ(cut.exit_code, 1);
+    EXPECT_THAT(cut.out, StartsWith("nothing to compare: 0 ranks, 0 operations\n"));
+    const Finished as_json = cpsim({"trace", "compare", left, right, "--allow-truncated", "--json"});
+    EXPECT_EQ(as_json.exit_code, 1);
+    EXPECT_EQ(json::parse(as_json.out)["identical"], false);
+  }
+}
+
 TEST(TraceCompare, AFolderOfRanksIsATrace) {
   const Files files;
   std::filesystem::create_directory(files.folder.file("run"));
@@ -257,6 +272,12 @@ TEST(TraceShow, OldFilesAndFilesThatWereCutOffAreShown) {
   EXPECT_THAT(old.out, AllOf(HasSubstr("exchange #0"), Not(HasSubstr("begin"))));
   const Files files;
   std::filesystem::resize_file(files.path("a"), std::filesystem::file_size(files.path("a")) - 1);
+  for (const char* name : {"x.json", "x.pftrace"}) {
+    const Finished drawn = cpsim({"trace", "export", files.path("a"), "-o", files.folder.file(name)});
+    EXPECT_EQ(drawn.exit_code, 0);
+    EXPECT_THAT(drawn.err, AllOf(HasSubstr("is cut off at byte"), HasSubstr("holds what came before")));
+    EXPECT_GT(std::filesystem::file_size(files.folder.file(name)), 0U);
+  }
   const Finished cut = cpsim({"trace", "show", files.path("a")});
   EXPECT_EQ(cut.exit_code, 0);
   EXPECT_THAT(cut.out, HasSubstr("is cut off at byte"));
