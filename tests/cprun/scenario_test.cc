@@ -38,6 +38,15 @@ TEST(CprunScenario, AttentionForwardAndBackwardIsTheFabrics) {
   EXPECT_THAT(end.err, IsEmpty());
 }
 
+// There is nothing to move, and both did just that.
+TEST(CprunScenario, ATensorWithoutElementsIsIdentical) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = cprun(
+      {"--verify", scenario(folder, R"txt(redistribute { mesh: "dp=4" shape: "0" from: "S(0)" to: "R" })txt")});
+  EXPECT_EQ(end.exit_code, 0) << end.out << end.err;
+  EXPECT_THAT(end.out, HasSubstr("\nidentical: "));
+}
+
 TEST(CprunScenario, ChecksumsOfPayloadsAreCompared) {
   const TemporaryFolder folder;
   for (const char* flag : {"--checksums", "--checksums=end", "--checksums=each"}) {
