@@ -1,12 +1,12 @@
 #include "traces/read_text.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <vector>
 
 #include <google/protobuf/descriptor.h>
@@ -95,11 +95,16 @@ void read_text(std::string_view text, std::string_view filename, std::string_vie
 
 std::string read_text_file(const std::string& path, std::string_view kind) {
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
+  // No more than is read of any text, whatever the file's size says: that of /dev/zero is 0, and a pipe has none.
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (text.size() <= kMaxBytes && in.read(part.data(), part.size()).gcount() > 0)
+    text.append(part.data(), static_cast<std::size_t>(in.gcount()));
   if (!in.is_open() || in.bad())
     throw InvalidInput(str("cannot read the ", kind, " ", path, ": ", std::strerror(errno)));
-  return text.str();
+  if (text.size() > kMaxBytes)
+    throw InvalidInput(str(path, ": more than ", kMaxBytes, " bytes are no ", kind, "; give a smaller file"));
+  return text;
 }
 
 }  // namespace cp

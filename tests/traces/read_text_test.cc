@@ -1,6 +1,10 @@
 #include "traces/read_text.h"
 
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,6 +52,23 @@ TEST(ReadText, ChecksRunOnWhatParsesAlone) {
 TEST(ReadText, HugeTextsAreRefused) {
   EXPECT_EQ(error_of<proto::Plan>(std::string((1 << 24) + 1, ' ')),
             "a.txtpb: 16777217 bytes are no plan; at most 16777216 are read");
+}
+
+// Files whose size says nothing, or that have a terabyte of nothing: no more of them is read than of any text.
+TEST(ReadText, HugeFilesAreRefusedBeforeTheyAreRead) {
+  const std::filesystem::path sparse =
+      std::filesystem::temp_directory_path() / ("cp-sparse-" + std::to_string(getpid()) + ".txtpb");
+  std::ofstream(sparse).close();
+  std::filesystem::resize_file(sparse, std::uintmax_t{1} << 40);
+  for (const std::string& path : {std::string("/dev/zero"), sparse.string()}) {
+    try {
+      read_text_file(path, "scenario");
+      ADD_FAILURE() << path;
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.what(), path + ": more than 16777216 bytes are no scenario; give a smaller file");
+    }
+  }
+  std::filesystem::remove(sparse);
 }
 
 TEST(ReadText, FilesThatCannotBeReadAreNamed) {
