@@ -21,6 +21,7 @@
 #include "cli/cprun/rank.h"
 #include "cli/cprun/trace_output.h"
 #include "cli/flags.h"
+#include "cli/printable.h"
 #include "cli/rank_job.h"
 #include "cli/trace_compare_report.h"
 #include "runtime/job_environment.h"
@@ -254,7 +255,7 @@ ExitCode verify(const proto::Scenario& scenario, std::string_view backend, std::
   };
   ComparedTraces traces{"fabric", std::string(backend), {}, {}, {}};
   traces.comparison = compare_traces(without_idle(simulate(scenario)), without_idle(std::move(measured)));
-  const std::string text = compare_text(traces);
+  const std::string text = printable(compare_text(traces));
   const bool identical = traces.comparison.identical;
   fmt::print("{}", identical ? text.substr(0, text.find('\n') + 1) : text);
   if (std::fflush(stdout) != 0)
@@ -272,7 +273,7 @@ int run_scenario(const LaunchRequest& request) {
   if (!trace.empty() || request.verify) folder.emplace(trace);
   const runtime::LaunchResult result = job.run(rank_arguments(request, folder ? folder->path() : ""));
   if (result.exit_code != 0) {
-    fmt::print(stderr, "cprun: {}\n", summary(result));
+    fmt::print(stderr, "cprun: {}\n", printable(summary(result)));
     if (!trace.empty()) {
       folder->keep();
       fmt::print(stderr, "cprun: what the ranks did until then: {}\n", folder->path());
@@ -294,7 +295,7 @@ int run_scenario(const LaunchRequest& request) {
 int run_program(const LaunchRequest& request, std::vector<std::string> argv) {
   const runtime::LaunchResult result =
       LaunchedJob(request, world_size(request, std::nullopt)).run(std::move(argv));
-  if (result.exit_code != 0) fmt::print(stderr, "cprun: {}\n", summary(result));
+  if (result.exit_code != 0) fmt::print(stderr, "cprun: {}\n", printable(summary(result)));
   return result.exit_code;
 }
 

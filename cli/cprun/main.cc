@@ -18,6 +18,7 @@
 #include "cli/cprun/rank.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/printable.h"
 #include "cli/standard_output.h"
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
@@ -221,10 +222,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "cprun: {}; see cprun --help\n", error.what());
+    fmt::print(stderr, "cprun: {}; see cprun --help\n", printable(error.what()));
     return kUsageError;
   } catch (const Error& error) {
-    fmt::print(stderr, "cprun: {}\n", error.what());
+    fmt::print(stderr, "cprun: {}\n", printable(error.what()));
     return static_cast<int>(error.code());
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) throw;  // of a print: finish_output() says it

@@ -14,6 +14,7 @@
 
 #include "cli/cpsim/commands.h"
 #include "cli/interrupt.h"
+#include "cli/printable.h"
 #include "cli/standard_output.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
@@ -51,7 +52,7 @@ std::vector<std::string> flags_of(const CLI::App& app) {
 }
 
 int fail_usage(const CLI::App& app, const std::string& message) {
-  fmt::print(stderr, "{}: {}\n", path_of(app), message);
+  fmt::print(stderr, "{}: {}\n", path_of(app), printable(message));
   return kUsageError;
 }
 
@@ -153,7 +154,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return explain(cpsim, error);
   } catch (const Error& error) {
-    fmt::print(stderr, "{}: {}\n", path_of(innermost(cpsim)), error.what());
+    fmt::print(stderr, "{}: {}\n", path_of(innermost(cpsim)), printable(error.what()));
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
     return fail_usage(innermost(cpsim), "out of memory; use a smaller tensor, or fewer ranks");

@@ -14,6 +14,7 @@
 #include "cli/cpsim/commands.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/printable.h"
 #include "cli/trace_compare_report.h"
 #include "cli/trace_export.h"
 #include "cli/trace_show_report.h"
@@ -34,7 +35,7 @@ struct CompareFlags {
 
 int compare(const CompareFlags& flags) {
   const ComparedTraces traces = compare_trace_paths(flags.a, flags.b);
-  fmt::print("{}", flags.json ? compare_json(traces).dump(2) + "\n" : compare_text(traces));
+  fmt::print("{}", flags.json ? compare_json(traces).dump(2) + "\n" : printable(compare_text(traces)));
   const bool holds = traces.compared_something() && traces.comparison.identical &&
                      (flags.allow_truncated || !traces.any_is_cut());
   return static_cast<int>(holds ? ExitCode::success : ExitCode::check_failed);
@@ -87,8 +88,8 @@ Command add_show(CLI::App& trace) {
   app->footer("Example:\n  cpsim trace show a.cptrace --rank 0 --limit 20");
   return {app, [flags] {
             const TraceFile file = read_trace_path(flags->path);
-            fmt::print("{}",
-                       flags->json ? show_json_lines(file, flags->options) : show_text(file, flags->options));
+            fmt::print("{}", flags->json ? show_json_lines(file, flags->options)
+                                         : printable(show_text(file, flags->options)));
             return static_cast<int>(ExitCode::success);
           }};
 }
@@ -112,7 +113,8 @@ int export_to_file(const ExportFlags& flags) {
   });
   // Nothing goes to standard output, where show says so.
   if (!truncation.empty())
-    fmt::print(stderr, "cpsim trace export: {}; {} holds what came before\n", truncation, flags.out);
+    fmt::print(stderr, "cpsim trace export: {}; {} holds what came before\n", printable(truncation),
+               printable(flags.out));
   return static_cast<int>(ExitCode::success);
 }
 

@@ -1,12 +1,22 @@
 // The small pieces that reports are made of.
 #include <gtest/gtest.h>
 
+#include "cli/printable.h"
 #include "cli/table.h"
 #include "cli/units.h"
 #include "shared/base/nearest.h"
 
 namespace cp::cli {
 namespace {
+
+TEST(Text, ControlCharactersAreShownAndNotObeyed) {
+  EXPECT_EQ(printable("a\tb\n\u00e4 \u00a0"), "a\tb\n\u00e4 \u00a0");
+  EXPECT_EQ(printable("\x1b[2J\r\x7f"), "\\x1b[2J\\x0d\\x7f");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "\\xc2\\x9b31m");
+  EXPECT_EQ(printable("\xc2"), "\xc2");
+}
 
 TEST(Nearest, FindsTheWordThatWasMeant) {
   const std::vector<std::string> known = {"redistribute", "verify", "plan"};

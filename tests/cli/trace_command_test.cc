@@ -256,6 +256,22 @@ TEST(TraceShow, FiltersChooseOperations) {
   EXPECT_THAT(cut.out, HasSubstr("and 7 more operations"));
 }
 
+// Names and labels come from files that others wrote.
+TEST(TraceShow, EscapeSequencesDoNotReachTheTerminal) {
+  const Files files;
+  std::vector<RankTrace> odd = sample_traces(3);
+  for (RankTrace& rank : odd) {
+    for (OpRecord& record : rank.issued) record.group.name = "g\x1b]0;owned\x07";
+  }
+  const std::string path = files.write("odd", odd);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"trace", "show", path}, {"trace", "compare", files.path("a"), path}}) {
+    const Finished finished = cpsim(words);
+    EXPECT_THAT(finished.out,
+                AllOf(HasSubstr("g\\x1b]0;owned\\x07"), Not(HasSubstr("\x1b")), Not(HasSubstr("\x07"))));
+  }
+}
+
 TEST(TraceShow, WhatTheTraceLacksIsRefused) {
   const Files files;
   const Finished rank = cpsim({"trace", "show", files.path("a"), "--rank", "7"});
