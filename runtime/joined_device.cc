@@ -58,7 +58,7 @@ bool devices_left_behind() {
 
 JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
                            JoinedDeviceOptions options)
-    : timeout_(job.timeout), client_(std::move(client)), target_(&host_target()) {
+    : timeout_(job.timeout), name_(options.name), client_(std::move(client)), target_(&host_target()) {
   require_backend(job.backend);
   options.on_collective = [this, also = std::move(options.on_collective)](const CollectiveBegin& begin) {
     tell(begin);
@@ -142,7 +142,7 @@ void JoinedDevice::tell(const CollectiveBegin& begin) {
   const std::lock_guard lock(mutex_);
   Progress& latest = latest_[canonical_name(begin.group)];
   Hasher hasher;
-  latest = {canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
+  latest = {name_ + canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
             hasher.add(latest.digest).add(own).digest()};
   client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest, begin.step);
 }

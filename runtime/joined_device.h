@@ -40,7 +40,8 @@ struct JoinedDeviceOptions {
   NcclCommOptions communicators = {};
   // All ranks of the job prepare the same plans together: their communicators are split from the job's.
   bool every_rank_prepares = false;
-  // Where a job has one device after the other: what its keys begin with, another each time.
+  // Where a job has one device after the other: what its keys and its groups begin with, another each time ("profile 1/"). Each
+  // device counts its collectives from 0, and ranks are compared by group and number.
   std::string name = {};
 };
 
@@ -85,9 +86,10 @@ class JoinedDevice : public Device {
   std::unique_ptr<ProcessDevice> make_nccl(const JobEnvironment& job, JoinedDeviceOptions options);
 
   const std::chrono::milliseconds timeout_;
+  const std::string name_;  // of JoinedDeviceOptions
   std::shared_ptr<RendezvousClient> client_;
   mutable std::mutex mutex_;
-  std::map<std::string, Progress> latest_;  // collective that began, by group
+  std::map<std::string, Progress> latest_;  // collective that began, by group as the device names it
   std::optional<std::pair<ExitCode, std::string>> last_error_;
   const Target* target_;
   std::optional<NcclPools> pools_;         // of the nccl backend

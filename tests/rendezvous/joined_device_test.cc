@@ -1,0 +1,71 @@
+// What the server is told of a rank's device.
+#include "runtime/joined_device.h"
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/job_environment.h"
+#include "shared/plan/execute.h"
+#include "tests/rendezvous/job.h"
+#include "tests/support/hand_plans.h"
+
+namespace cp {
+namespace {
+
+#ifdef CP_HAVE_GLOO
+
+using runtime::RendezvousClient;
+using runtime::RendezvousServer;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+constexpr int kRanks = 2;
+
+// How many collectives each device of a job runs, one device after the other; what the server has heard of rank 0: the number of the
+// last collective of each group.
+std::map<std::string, std::int64_t> heard_of_devices(const std::vector<int>& collectives_of) {
+  RendezvousServer server(testing::server_options(kRanks));
+  const auto errors = testing::run_ranks(kRanks, [&](Rank rank) {
+    const std::shared_ptr<RendezvousClient> client = testing::join(server, rank, kRanks);
+    runtime::JobEnvironment job;
+    job.rank = rank, job.world_size = kRanks;
+    const Plan plan = testing::all_reduce_plan(rank, {0, 1});
+    int number = 0;
+    for (const int collectives : collectives_of) {
+      runtime::JoinedDeviceOptions options;
+      options.name = str("device ", number++, "/");
+      runtime::JoinedDevice device(job, client, std::move(options));
+      std::array<float, 4> x{};
+      for (int i = 0; i < collectives; ++i) execute(plan, device, {{0, x.data(), sizeof x}});
+      client->ranks();  // tells the server where this rank is
+      client->barrier("done");
+    }
+    client->goodbye();
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+  std::map<std::string, std::int64_t> last;
+  const std::vector<runtime::RankStatus> ranks = server.ranks();
+  for (const auto& [group, progress] : ranks.front().groups) last[group] = progress.sequence;
+  return last;
+}
+
+// Each device counts from 0. In one group, a late rank's collective of the first device would be compared with an early one's of
+// the second.
+TEST(JoinedDevice, DevicesOneAfterTheOtherHaveGroupsOfTheirOwn) {
+  EXPECT_THAT(heard_of_devices({5, 2}),
+              UnorderedElementsAre(Pair("device 0/all[0,1]", 4), Pair("device 1/all[0,1]", 1)));
+}
+
+#else
+
+TEST(JoinedDevice, IsTestedWhereGlooWasFound) { GTEST_SKIP() << "built without Gloo (libgloo-dev)"; }
+
+#endif
+
+}  // namespace
+}  // namespace cp
