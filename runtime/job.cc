@@ -1,5 +1,7 @@
 #include "runtime/job.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <set>
@@ -35,29 +37,40 @@ class Job::Impl {
   }
 
   ~Impl() {
-    if (!last_error_) last_error_ = device_->last_error();
-    const bool ends_well = std::uncaught_exceptions() == exceptions_;
-    if (ends_well) await_others();
-    device_.reset();
-    if (ends_well) {
-      client_->goodbye();
-    } else if (!client_->failure()) {  // else this is a consequence of that one
-      const auto [code, text] = last_error_.value_or(
-          std::pair(ExitCode::check_failed, std::string("the program ends by an exception")));
-      client_->report_failure(code, text);
+    if (finished_) return;
+    if (std::uncaught_exceptions() == exceptions_) {
+      end_or_exit();
+      return;
     }
+    if (!last_error_) last_error_ = device_->last_error();
+    device_.reset();
+    if (client_->failure()) return;  // this is a consequence of that one
+    const auto [code, text] = last_error_.value_or(
+        std::pair(ExitCode::check_failed, std::string("the program ends by an exception")));
+    client_->report_failure(code, text);
   }
 
-  // A rank that is done may still have to send what others wait for: a library's threads do it. A rank that comes late finds the others'
-  // marks, also of those that have gone.
-  void await_others() {
+  // The device stays until all are done: a rank that is may still have to send what others wait for, by the library's threads.
+  void finish() {
+    if (std::exchange(finished_, true)) return;
     try {
-      if (client_->add("job/ends", 1) == environment_.world_size) {
-        client_->set("job/ended", "");
-      } else {
-        client_->get("job/ended");
-      }
-    } catch (const Error&) {  // a rank that goes on for longer, or has failed
+      client_->goodbye();
+    } catch (const Error& error) {
+      device_.reset();
+      if (!client_->failure()) client_->report_failure(error.code(), error.what());
+      throw;
+    }
+    device_.reset();
+  }
+
+  // A destructor cannot throw, and a program whose ranks disagree must not end with 0.
+  void end_or_exit() {
+    try {
+      finish();
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::fflush(nullptr);
+      std::_Exit(static_cast<int>(error.code()));
     }
   }
 
@@ -124,10 +137,12 @@ class Job::Impl {
   PlanCache plans_;
   std::optional<JoinedDevice> device_;
   const int exceptions_ = std::uncaught_exceptions();
+  bool finished_ = false;
 };
 
 Job::Job(std::size_t most_plans) : impl_(std::make_unique<Impl>(most_plans)) {}
 Job::~Job() = default;
+void Job::finish() { impl_->finish(); }
 
 Rank Job::rank() const { return impl_->environment_.rank; }
 std::int32_t Job::world_size() const { return impl_->environment_.world_size; }

@@ -5,8 +5,8 @@
 //     job.redistribute(cp::from_local(rows, job.rank(), in.data(), bytes), cp::from_local(columns, job.rank(), out.data(), bytes));
 //     cp::ContextParallelAttention attention(job.device(), ranks, strategy, job.plans());
 //     ...
-//   }  // waits until all ranks are here, but no longer than the job's timeout, and says goodbye; a program that ends by an exception,
-//      // or without a Job's end, is a failure of the job
+//   }  // waits until all ranks are here, and have done the same; a program that ends by an exception, or without a Job's end, is a
+//      // failure of the job
 //
 //   cprun --nproc-per-node 4 -- ./program
 //
@@ -39,6 +39,8 @@ class Job {
   // Joins; returns when the rendezvous server has taken this rank. Throws InvalidInput where cprun did not start the process, and
   // RendezvousError, AuthenticationError and Timeout. `most_plans` are kept.
   explicit Job(std::size_t most_plans = 64);
+  // As finish(), unless an exception is on its way; where finish() throws, prints why and ends the process with the error's code: ranks
+  // that did different things have wrong results, and must not end with 0.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -55,6 +57,12 @@ class Job {
   RendezvousClient& rendezvous();  // keys, barriers and gathers of small data
 
   void barrier(const std::string& name);  // of all ranks
+
+  // Waits until all members of this rank's groups are here, and says goodbye; the device is gone then. Throws CollectiveMismatch where
+  // this rank has run other collectives or plans than the others, and PeerLost where another has, or the job failed. To be called where a
+  // program wants to keep its results only when they are known to be right.
+  void finish();
+
   // Moves `in` to the layout of `out`, into out's memory (both the device's), as redistribute() of dtensor.h; its plan is kept. Ranks that neither mesh has
   // have nothing to do.
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},

@@ -138,13 +138,11 @@ void JoinedDevice::synchronize() {
 }
 
 void JoinedDevice::tell(const CollectiveBegin& begin) {
-  const Digest own = canonical_digest(begin.plan, begin.collective);
   const std::lock_guard lock(mutex_);
   Progress& latest = latest_[canonical_name(begin.group)];
-  Hasher hasher;
   latest = {name_ + canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
-            hasher.add(latest.digest).add(own).digest()};
-  client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest, begin.step);
+            begin.digest, begin.step};
+  client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest, latest.step);
 }
 
 template <class F>

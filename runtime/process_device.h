@@ -18,6 +18,7 @@ struct CollectiveBegin {
   const Group& group;
   std::int64_t number = 0;  // on its group, since the device was made
   StepId step = 0;          // of the plan
+  Digest digest;            // of all on its group up to this one (continued() of step_facts.h)
 };
 // On a thread of the device, before the collective begins or soon after; several threads may call at once.
 using OnCollective = std::function<void(const CollectiveBegin&)>;

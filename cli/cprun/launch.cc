@@ -29,6 +29,7 @@
 #include "runtime/launcher/cause.h"
 #include "runtime/launcher/launcher.h"
 #include "runtime/rendezvous/authentication.h"
+#include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/endpoint.h"
 #include "runtime/rendezvous/own_address.h"
 #include "runtime/rendezvous/server.h"
@@ -115,12 +116,6 @@ void check(const LaunchRequest& request) {
   }
 }
 
-// Who failed stands beside it.
-std::string end_of(const runtime::ProcessFailure& failure) {
-  if (failure.signal) return str("was killed by ", runtime::signal_name(*failure.signal));
-  return failure.pid == 0 ? failure.text : str("ended with exit code ", failure.exit_code);
-}
-
 // Three for each process, and some of our own. Raises the soft limit where it can.
 void require_descriptors(int processes) {
   constexpr rlim_t kEach = 4, kOwn = 64;
@@ -149,7 +144,11 @@ class LaunchedJob {
     if (!request.endpoint.empty()) {
       std::tie(job_.host, job_.port) = parse_endpoint(request.endpoint);
     }
-    if (request.node_rank == 0) start_server();
+    if (request.node_rank == 0) {
+      start_server();
+    } else {
+      join();
+    }
     job_.interface = request.interface.empty()
                          ? runtime::own_address_towards(job_.host, job_.port, request.timeout)
                          : runtime::own_address(request.interface);
@@ -161,8 +160,7 @@ class LaunchedJob {
     options.argv = std::move(argv);
     options.nproc = here, options.first_rank = first, options.world_size = world_;
     options.grace = request_.grace, options.log_dir = request_.log_dir;
-    // Earlier than the server, which only sees a silent rank; but it names the right one of another machine's ranks.
-    options.stopped_limit = server_ ? request_.timeout / 2 : 2 * request_.timeout;
+    options.stopped_limit = request_.timeout / 2;  // earlier than the server, which only sees a silent rank
     options.environment = [this, first](int index) {
       runtime::JobEnvironment own = job_;
       own.rank = first + index, own.local_rank = request_.first_local_rank + index;
@@ -172,16 +170,20 @@ class LaunchedJob {
       return variables;
     };
     options.describe = [this](Rank rank) { return where(rank); };
-    options.on_failure = [this](const runtime::ProcessFailure& failure) { tell_ranks(failure); };
+    options.on_failure = [this](const runtime::ProcessFailure& failure) { tell_others(failure); };
+    options.patience = [this](Rank rank) { return patience(rank); };
     runtime::Launcher launcher(std::move(options));
     {
       const std::scoped_lock lock(mutex_);
       launcher_ = &launcher;
       if (early_) launcher.fail(early_->rank, to_string(*early_), early_->code);
     }
-    const runtime::LaunchResult result = launcher.run();
-    const std::scoped_lock lock(mutex_);
-    launcher_ = nullptr;
+    runtime::LaunchResult result = launcher.run();
+    {
+      const std::scoped_lock lock(mutex_);
+      launcher_ = nullptr;
+    }
+    if (result.exit_code == 0) await_end(result);
     return result;
   }
 
@@ -191,38 +193,94 @@ class LaunchedJob {
     options.interface = job_.host, options.port = job_.port;
     options.job_id = job_.job_id, options.world_size = world_, options.token = job_.token;
     options.join_timeout = options.heartbeat_timeout = job_.timeout;
-    options.on_failure = [this](const runtime::Failure& failure) {
-      const std::scoped_lock lock(mutex_);
-      if (launcher_ != nullptr) {
-        launcher_->fail(failure.rank, to_string(failure), failure.code);
-      } else {
-        early_ = failure;
-      }
-    };
+    options.launches = world_ / request_.nnodes;
+    options.on_failure = [this](const runtime::Failure& failure) { end_for(failure); };
     server_.emplace(std::move(options));
     job_.port = server_->port();
   }
 
+  void join() {
+    runtime::ClientOptions options;
+    options.host = job_.host, options.port = job_.port;
+    options.job_id = job_.job_id, options.world_size = world_, options.token = job_.token;
+    options.launches = world_ / request_.nnodes, options.rank = request_.node_rank * options.launches;
+    options.timeout = job_.timeout;
+    client_.emplace(std::move(options));
+    client_->on_failure([this](const runtime::Failure& failure) { end_for(failure); });
+  }
+
+  // The job's first failure, wherever it was.
+  void end_for(const runtime::Failure& failure) {
+    const std::scoped_lock lock(mutex_);
+    if (launcher_ != nullptr) {
+      launcher_->fail(failure.rank, to_string(failure), failure.code);
+    } else {
+      early_ = failure;
+    }
+  }
+
+  // The processes of this machine are done, and the job when those of the others are.
+  void await_end(runtime::LaunchResult& result) {
+    std::optional<runtime::Failure> failure;
+    if (server_) {
+      failure = server_->await_end();
+    } else {
+      try {
+        client_->goodbye();
+      } catch (const Error&) {
+        failure = client_->failure();
+      }
+    }
+    if (!failure) return;
+    result.exit_code = static_cast<int>(failure->code);
+    result.first_failure = {failure->rank,    failure->host,      failure->pid, {},
+                            result.exit_code, to_string(*failure)};
+  }
+
+  std::vector<runtime::RankStatus> ranks() const {
+    if (server_) return server_->ranks();
+    try {
+      return client_->ranks(kAskedFor);
+    } catch (const Error&) {  // the job has failed, or its server is out of reach
+      return {};
+    }
+  }
+
   // What the rank was last heard to be doing.
   std::string where(Rank rank) const {
-    if (!server_) return "";
-    for (const runtime::RankStatus& status : server_->ranks()) {
+    for (const runtime::RankStatus& status : ranks()) {
       if (status.rank == rank && status.latest.sequence >= 0) return str("in ", to_string(status.latest));
     }
     return "";
   }
 
-  // Ranks of other machines hear of it from the server.
-  void tell_ranks(const runtime::ProcessFailure& failure) {
-    if (!server_) return;
-    server_->report_failure(
-        {.code = failure.signal ? ExitCode::peer_lost : static_cast<ExitCode>(failure.exit_code),
-         .rank = failure.rank,
-         .host = failure.host,
-         .pid = failure.pid,
-         .message = end_of(failure),
-         .progress = {}});
+  // The server finds the cause of what has come to a rank that had joined: as soon as a silent rank is given up, at the latest.
+  std::chrono::milliseconds patience(Rank rank) const {
+    constexpr std::chrono::milliseconds kSoon{500};
+    for (const runtime::RankStatus& status : ranks()) {
+      if (status.rank == rank && status.state != runtime::RankState::absent) return request_.timeout + kSoon;
+    }
+    return kSoon;
   }
+
+  // The ranks, and the launchers of other machines.
+  void tell_others(const runtime::ProcessFailure& failure) {
+    if (failure.pid == 0) return;  // it came from there
+    const runtime::Failure found = {
+        .code = failure.signal ? ExitCode::peer_lost : static_cast<ExitCode>(failure.exit_code),
+        .rank = failure.rank,
+        .host = failure.host,
+        .pid = failure.pid,
+        .message = failure.what,
+        .progress = {}};
+    if (server_) {
+      server_->report_failure(found);
+    } else {
+      client_->report_found(found);
+    }
+  }
+
+  static constexpr std::chrono::milliseconds kAskedFor{1'000};  // while the processes wait
 
   const LaunchRequest& request_;
   const int world_;
@@ -230,7 +288,9 @@ class LaunchedJob {
   std::mutex mutex_;  // of the next two
   runtime::Launcher* launcher_ = nullptr;
   std::optional<runtime::Failure> early_;
-  std::optional<runtime::RendezvousServer> server_;  // last: its thread uses the above
+  // One of them; last: their threads use the above.
+  std::optional<runtime::RendezvousServer> server_;          // of machine 0
+  mutable std::optional<runtime::RendezvousClient> client_;  // of the others
 };
 
 std::string own_path() { return fs::read_symlink("/proc/self/exe").string(); }

@@ -234,8 +234,10 @@ std::vector<std::string> profile_arguments(const ProfileOptions& options) {
 }
 
 int run_profile_rank(const ProfileOptions& options, const runtime::JobEnvironment& job) {
-  return run_in_job(
-      job, [&](const std::shared_ptr<RendezvousClient>& client) { ProfileRank(options, job, client).run(); });
+  return run_in_job(job, [&](const std::shared_ptr<RendezvousClient>& client) {
+    ProfileRank(options, job, client).run();
+    return std::string();
+  });
 }
 
 }  // namespace cp::cli

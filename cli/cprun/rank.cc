@@ -40,7 +40,8 @@ class RankProgram {
               std::shared_ptr<RendezvousClient> client)
       : options_(options), job_(job), client_(std::move(client)) {}
 
-  void run() {
+  // What rank 0 is to say of all.
+  std::string run() {
     proto::Scenario scenario = read_scenario_file(options_.scenario);
     if (job_.backend == runtime::Backend::nccl) {
       gpu_ = runtime::rank_gpu(job_, *client_);
@@ -60,7 +61,7 @@ class RankProgram {
     }
     if (options_.check_results) check(*rank_job);
     if (trace_) trace_->finish();
-    tell(seconds);
+    return report(seconds);
   }
 
  private:
@@ -186,11 +187,11 @@ class RankProgram {
     if (!findings.empty()) throw CheckFailure(join(findings, "; "));
   }
 
-  // Rank 0 says what all did, and how long the slowest took.
-  void tell(const std::vector<double>& seconds) {
+  // What all did, and how long the slowest took; of other ranks nothing.
+  std::string report(const std::vector<double>& seconds) {
     const std::vector<std::string> all = client_->all_gather(
         "report", str(join(seconds, " "), ";", steps_, ";", collectives_), kAsLongAsItTakes);
-    if (job_.rank != 0) return;
+    if (job_.rank != 0) return "";
     std::vector<double> slowest;
     std::int64_t steps = 0, collectives = 0;
     for (const std::string& one : all) {
@@ -207,10 +208,10 @@ class RankProgram {
     }
     std::vector<std::string> times;
     for (const double pass : slowest) times.push_back(human_seconds(pass));
-    fmt::print("{} ranks on {}: {} steps, {} collectives in {}{}{}\n", all.size(), name(job_.backend), steps,
-               collectives, join(times, " and "), options_.check_results ? "; results are one device's" : "",
-               options_.checksums != Checksums::off ? "; every payload arrived as it was sent" : "");
-    std::fflush(stdout);
+    return fmt::format("{} ranks on {}: {} steps, {} collectives in {}{}{}\n", all.size(), name(job_.backend),
+                       steps, collectives, join(times, " and "),
+                       options_.check_results ? "; results are one device's" : "",
+                       options_.checksums != Checksums::off ? "; every payload arrived as it was sent" : "");
   }
 
   const RankOptions& options_;
@@ -239,12 +240,14 @@ int fail(RendezvousClient* client, Rank rank, ExitCode code, const std::string& 
 }  // namespace
 
 int run_in_job(const runtime::JobEnvironment& job,
-               const std::function<void(const std::shared_ptr<RendezvousClient>&)>& work) {
+               const std::function<std::string(const std::shared_ptr<RendezvousClient>&)>& work) {
   std::shared_ptr<RendezvousClient> client;
   try {
     client = runtime::join(job);
-    work(client);
+    const std::string words = work(client);
     client->goodbye();
+    if (!words.empty()) fmt::print("{}", words);
+    std::fflush(stdout);
     return static_cast<int>(ExitCode::success);
   } catch (const Error& error) {
     return fail(client.get(), job.rank, error.code(), error.what());
@@ -255,8 +258,9 @@ int run_in_job(const runtime::JobEnvironment& job,
 }
 
 int run_rank(const RankOptions& options, const runtime::JobEnvironment& job) {
-  return run_in_job(
-      job, [&](const std::shared_ptr<RendezvousClient>& client) { RankProgram(options, job, client).run(); });
+  return run_in_job(job, [&](const std::shared_ptr<RendezvousClient>& client) {
+    return RankProgram(options, job, client).run();
+  });
 }
 
 }  // namespace cp::cli

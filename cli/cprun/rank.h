@@ -20,10 +20,11 @@ struct RankOptions {
   bool warm_up = true;  // on GPUs, plans run once before the run that counts
 };
 
-// Joins the job, does the work and says goodbye; returns the exit code. What goes wrong is told on standard error and to the rendezvous
+// Joins the job, does the work and says goodbye; returns the exit code. What the work returns is printed after the goodbye: no success is
+// told before it is known that all ranks have done the same. What goes wrong is told on standard error and to the rendezvous
 // server; a rank that ends because another one failed says so, and does not count as a cause.
 int run_in_job(const runtime::JobEnvironment& job,
-               const std::function<void(const std::shared_ptr<runtime::RendezvousClient>&)>& work);
+               const std::function<std::string(const std::shared_ptr<runtime::RendezvousClient>&)>& work);
 
 // A scenario's.
 int run_rank(const RankOptions& options, const runtime::JobEnvironment& job);

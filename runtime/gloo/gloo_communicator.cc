@@ -64,9 +64,9 @@ void GlooCommunicator::abort() {
 }
 
 OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& memory, std::int64_t iteration,
-                               std::int64_t sequence) {
+                               std::int64_t sequence, const Digest& digest) {
   calls_.clear();
-  ++tag_;
+  next_tag(digest);
   const auto at = [&](const View& view) { return memory.at(view, iteration); };
   const auto blocks = [&](const std::vector<Transfer>& transfers) {
     std::vector<Block> all;
@@ -95,8 +95,17 @@ OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& m
              collective);
   OpRecord record = observed_record(calls_, group_, index_);
   if (mode_ != Checksums::off) record.checksums = take_checksums();
-  if (mode_ == Checksums::each) compare_at_once(record, sequence);
+  if (mode_ == Checksums::each) {
+    next_tag(digest);
+    compare_at_once(record, sequence);
+  }
   return record;
+}
+
+// Its lowest 8 bits count, so that of 256 neighbours no two share a tag, whatever their digests: members are never that far apart. A
+// digest's 24 bits are equal by chance once in 16 million times; the rendezvous then compares the whole digests.
+void GlooCommunicator::next_tag(const Digest& digest) {
+  tag_ = static_cast<std::uint32_t>(digest.low) << 8 | ((tag_ + 1) & 0xff);
 }
 
 // ---- checksums ------------------------------------------------------------------------------------------------------
@@ -147,7 +156,6 @@ void GlooCommunicator::compare_at_once(const OpRecord& record, std::int64_t sequ
     sends.push_back({peer, reinterpret_cast<std::byte*>(&telling[to_size(peer)]), kWords, DType::i64});
     recvs.push_back({peer, reinterpret_cast<std::byte*>(&told[to_size(peer)]), kWords, DType::i64});
   }
-  ++tag_;
   transfer(sends, recvs);
   TransferPlace place{.operation = record.operation,
                       .group = &group_,

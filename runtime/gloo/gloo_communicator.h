@@ -41,8 +41,10 @@ class GlooCommunicator {
   // Runs the collective and returns what the calls of the library amounted to; its sequence number and stream are the
   // caller's to set. Blocks; throws gloo::Exception, and where checksums are compared at each collective the TransferFault of what
   // arrived here; `sequence` is for its message. Members then tell each other, in transfers of the same connections, what they sent.
+  // `digest`: of all collectives on the group up to this one (continued() of step_facts.h). It is in the tags of all transfers, so that
+  // members that do not do the same exchange nothing: they wait, and never compute with numbers that were meant for something else.
   OpRecord run(const Collective& collective, const HostMemory& memory, std::int64_t iteration,
-               std::int64_t sequence);
+               std::int64_t sequence, const Digest& digest);
 
   // Makes a blocked run() throw; for any thread. The communicator is of no use afterwards, here and at its peers.
   void abort();
@@ -87,7 +89,8 @@ class GlooCommunicator {
   std::uint64_t result_ = 0;
   std::shared_ptr<gloo::Context> context_;
   std::optional<GlooReduction> reduction_;
-  std::uint32_t tag_ = 0;  // of the collective under way: its number, so that no two neighbours share it
+  void next_tag(const Digest& digest);
+  std::uint32_t tag_ = 0;        // of the collective under way
   std::vector<GlooCall> calls_;  // of the collective under way
 };
 

@@ -20,6 +20,7 @@
 
 #include "runtime/gloo/gloo_communicator.h"
 #include "runtime/gloo/host_streams.h"
+#include "runtime/step_facts.h"
 #include "runtime/step_times.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/bindings.h"
@@ -97,8 +98,7 @@ class GlooDevice::Impl {
     streams_.require(plan.streams.size());
     observed_.resize(std::max(observed_.size(), plan.streams.size()));
     times_.use(plan.streams.size());
-    step_ids_.clear();
-    for (const StepRef& ref : steps_of(plan)) step_ids_[ref.step] = ref.id;
+    facts_ = step_facts(plan);
     connect(plan.groups);
     for (const StepRef& ref : steps_of(plan)) {
       if (const auto* collective = std::get_if<Collective>(&ref.step->work))
@@ -154,6 +154,7 @@ class GlooDevice::Impl {
     std::unique_ptr<GlooCommunicator> communicator;
     std::int64_t next_sequence = 0;
     std::int64_t number = 0;  // of all collectives
+    Digest digest;            // the same
   };
 
   std::int64_t now_ns() const {
@@ -199,16 +200,18 @@ class GlooDevice::Impl {
     const Collective& collective = std::get<Collective>(step.work);
     const StreamId stream = step.stream;
     const std::int64_t sequence = member.next_sequence++;
+    const StepFacts& facts = facts_.find(&step)->second;
+    member.digest = continued(member.digest, facts.collective);
     if (options_.on_collective) {
       options_.on_collective(
-          {*plan_, collective, member.communicator->group(), member.number++, step_ids_.find(&step)->second});
+          {*plan_, collective, member.communicator->group(), member.number++, facts.id, member.digest});
     }
     const auto what = [&] {
       return str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
                  canonical_name(member.communicator->group()));
     };
     try {
-      OpRecord record = member.communicator->run(collective, *memory_, iteration, sequence);
+      OpRecord record = member.communicator->run(collective, *memory_, iteration, sequence, member.digest);
       record.sequence = sequence;
       record.stream = stream;
       observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
@@ -224,7 +227,7 @@ class GlooDevice::Impl {
   std::shared_ptr<gloo::transport::Device> transport_;
   std::shared_ptr<gloo::rendezvous::Store> store_;
   const Plan* plan_ = nullptr;
-  std::unordered_map<const Step*, StepId> step_ids_;  // of the prepared plan
+  std::unordered_map<const Step*, StepFacts> facts_;  // of the prepared plan
   std::optional<HostMemory> memory_;
   std::mutex communicators_mutex_;
   std::map<std::string, Member> communicators_;  // by name and ranks of the group

@@ -12,13 +12,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool mostly_consequence(const Suspect& suspect) {
-  if (suspect.report) return false;
-  if (suspect.signal) return *suspect.signal == SIGPIPE;
-  const auto code = static_cast<ExitCode>(suspect.exit_code);
-  return code == ExitCode::peer_lost || code == ExitCode::timeout || code == ExitCode::rendezvous;
-}
-
 // A program that loses its peer may write into a closed socket, or let an exception escape.
 bool dies_of_itself(const Suspect& suspect) {
   return suspect.signal && *suspect.signal != SIGPIPE && *suspect.signal != SIGABRT;
@@ -31,13 +24,20 @@ auto order(const Suspect& suspect) {
 
 }  // namespace
 
+bool mostly_consequence(const Suspect& suspect) {
+  if (suspect.report) return false;
+  if (suspect.signal) return *suspect.signal == SIGPIPE;
+  const auto code = static_cast<ExitCode>(suspect.exit_code);
+  return code == ExitCode::peer_lost || code == ExitCode::timeout || code == ExitCode::rendezvous;
+}
+
 void CauseFinder::add(Suspect suspect, Clock::time_point now) {
   if (suspects_.empty()) first_ = now;
   suspects_.push_back(std::move(suspect));
 }
 
-CauseFinder::Clock::time_point CauseFinder::deadline() const {
-  return first_ + (std::all_of(suspects_.begin(), suspects_.end(), mostly_consequence) ? 500ms : 100ms);
+CauseFinder::Clock::time_point CauseFinder::deadline(std::chrono::milliseconds patience) const {
+  return first_ + (std::all_of(suspects_.begin(), suspects_.end(), mostly_consequence) ? patience : 100ms);
 }
 
 const Suspect& CauseFinder::cause() const {

@@ -29,6 +29,8 @@ struct ProcessFailure {
   // "rank 2 on host h (pid 123) was killed by SIGKILL in step 12, all_gather #3 of cp[0,1]",
   // "... ended with exit code 1: <last line of its stderr>", "... was stopped by SIGSTOP for 1 s", or the text that fail() was given.
   std::string text;
+  // The middle of the text, where this launcher saw it: "was killed by SIGKILL", "was stopped by SIGSTOP for 1 s".
+  std::string what = {};
 };
 
 struct LaunchOptions {
@@ -52,7 +54,11 @@ struct LaunchOptions {
   // What a rank was doing, such as "in step 12, all_gather #3 of cp[0,1,2,3]"; empty where nobody knows. Asked once,
   // for the first rank that failed.
   std::function<std::string(Rank)> describe = {};
-  std::function<void(const ProcessFailure&)> on_failure = {};  // at once when the first failure is known
+  // When the first failure is known, before any other process is told to end.
+  std::function<void(const ProcessFailure&)> on_failure = {};
+  // How long a process that ended with what is mostly a consequence (timeout, peer lost, rendezvous) waits for fail() to tell the cause;
+  // asked once, for the first that did. Not set: half a second.
+  std::function<std::chrono::milliseconds(Rank)> patience = {};
 };
 
 struct ProcessEnd {
@@ -90,9 +96,9 @@ class Launcher {
   // line. SIGINT, SIGTERM, SIGHUP and SIGQUIT (SIGHUP, SIGINT and SIGQUIT unless the program ignores them) are sent on to
   // all groups, which have the grace to end; a second SIGINT kills them. The program's own handlers come back at the end.
   //
-  // When a process fails, the others have consequence_delay to end by themselves, then SIGTERM, then after the grace
-  // SIGKILL. The first failure is the earliest seen; but codes that are mostly consequences (timeout, peer lost,
-  // rendezvous) give way to fail() and to other codes within half a second, and a failed rank that fail() names to its own end
+  // When the first failure is known, the other processes have consequence_delay to end by themselves, then SIGTERM, then after the
+  // grace SIGKILL. It is the earliest seen; but codes that are mostly consequences (timeout, peer lost,
+  // rendezvous) give way to fail() and to other codes that come within `patience`, and a failed rank that fail() names to its own end
   // within 100 ms.
   //
   // Throws InvalidInput where the program cannot be run ("cannot run './x': No such file or directory") or a log not written;

@@ -171,8 +171,9 @@ void LauncherRun::flush_outputs() {
 
 LauncherRun::Time LauncherRun::next_deadline() const {
   Time next = Time::max();
-  if (!suspects_.empty() && !first_failure_) next = suspects_.deadline();
-  if (phase_ == Phase::failed || phase_ == Phase::stopping) next = std::min(next, phase_ends_);
+  if (!suspects_.empty() && !first_failure_) next = suspects_deadline();
+  if ((phase_ == Phase::failed && first_failure_) || phase_ == Phase::stopping)
+    next = std::min(next, phase_ends_);
   for (const Process& process : processes_) {
     if (process.gone) continue;
     if (process.stopped_since && phase_ == Phase::running)
@@ -266,12 +267,13 @@ void LauncherRun::look_for_stop(Process& process, Time now) {
   if (!process.stopped_since) process.stopped_since = now;
   if (phase_ != Phase::running || now < *process.stopped_since + options_.stopped_limit) return;
   const auto seconds = static_cast<double>(options_.stopped_limit.count()) / 1000;
+  const std::string what = str("was stopped by ", signal_name(info.si_status), " for ", seconds, " s");
   suspect({.rank = process.end.rank,
            .signal = {},
            .exit_code = static_cast<int>(ExitCode::peer_lost),
-           .report = who_and_where(
-               process, str("was stopped by ", signal_name(info.si_status), " for ", seconds, " s")),
-           .pass = pass_},
+           .report = who_and_where(process, what),
+           .pass = pass_,
+           .what = what},
           now);
 }
 
@@ -290,21 +292,23 @@ void LauncherRun::reap_group(Process& process, Time now) {
 }
 
 void LauncherRun::keep_deadlines(Time now) {
-  if (phase_ == Phase::failed && now >= phase_ends_) stop_all(SIGTERM, now);
+  if (!suspects_.empty() && !first_failure_ && now >= suspects_deadline()) decide(now);
+  if (phase_ == Phase::failed && first_failure_ && now >= phase_ends_) stop_all(SIGTERM, now);
   if (phase_ == Phase::stopping && now >= phase_ends_) kill_all();
-  if (!suspects_.empty() && !first_failure_ && now >= suspects_.deadline()) decide();
 }
 
 // What happens after the processes were told to end, and after the cause was named, is a consequence.
 void LauncherRun::suspect(Suspect suspect, Time now) {
   if (first_failure_ || phase_ == Phase::stopping || phase_ == Phase::killing) return;
+  if (!patience_ && options_.patience && mostly_consequence(suspect))
+    patience_ = options_.patience(suspect.rank);
   suspects_.add(std::move(suspect), now);
-  if (phase_ != Phase::running) return;
   phase_ = Phase::failed;
-  phase_ends_ = now + options_.consequence_delay;
 }
 
-void LauncherRun::decide() {
+// Others hear of it before any process is told to end: what ends then is a consequence wherever it is seen.
+void LauncherRun::decide(Time now) {
+  phase_ends_ = now + options_.consequence_delay;
   first_failure_ = failure_of(suspects_.cause());
   if (options_.on_failure) options_.on_failure(*first_failure_);
 }
@@ -321,8 +325,10 @@ ProcessFailure LauncherRun::failure_of(const Suspect& cause) const {
   const Process& process = processes_[static_cast<std::size_t>(index)];
   failure.host = options_.host;
   failure.pid = process.end.pid;
+  failure.what = cause.what;
   if (cause.report) return failure;
-  failure.text = who_and_where(process, end_text(cause));
+  failure.what = end_text(cause);
+  failure.text = who_and_where(process, failure.what);
   if ((!cause.signal || cause.signal == SIGABRT) && !process.last_words.empty()) {
     failure.text += ": " + process.last_words;
   }

@@ -67,6 +67,7 @@ class LauncherRun {
     std::optional<Time> kill_at, give_up_at;  // what is left of the group
   };
   enum class Phase { running, failed, stopping, killing };
+  static constexpr std::chrono::milliseconds kPatience{500};
 
   void start_all();
   void start(int index, int null_device);
@@ -84,8 +85,9 @@ class LauncherRun {
   void keep_deadlines(Time now);
 
   std::string who_and_where(const Process& process, const std::string& what) const;
+  Time suspects_deadline() const { return suspects_.deadline(patience_.value_or(kPatience)); }
   void suspect(Suspect suspect, Time now);
-  void decide();
+  void decide(Time now);
   ProcessFailure failure_of(const Suspect& cause) const;
   void signal_all(int signal);
   void stop_all(int signal, Time now);
@@ -104,6 +106,7 @@ class LauncherRun {
   Phase phase_ = Phase::running;
   Time phase_ends_{};  // of failed and stopping
   CauseFinder suspects_;
+  std::optional<std::chrono::milliseconds> patience_;  // once it was asked for
   int pass_ = 0;
   std::optional<ProcessFailure> first_failure_;
   std::optional<int> interrupted_by_;

@@ -25,6 +25,7 @@ struct NcclCommunicator {
   Group group;
   std::string name;                // canonical_name(group)
   std::int64_t number = 0;         // of collectives, since it was made
+  Digest digest;                   // of the same
   std::int64_t next_sequence = 0;  // since the records were taken
   ncclComm_t* comm = nullptr;
 };

@@ -23,6 +23,7 @@
 #include "runtime/nccl/nccl_launch.h"
 #include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_watchdog.h"
+#include "runtime/step_facts.h"
 #include "runtime/step_times.h"
 #include "shared/plan/bindings.h"
 
@@ -226,12 +227,9 @@ class NcclDevice::Impl {
   }
 
   void number_steps(const Plan& plan) {
-    step_ids_.clear();
+    facts_ = step_facts(plan);
     launches_of_run_ = 0;
-    for (const StepRef& ref : steps_of(plan)) {
-      step_ids_[ref.step] = ref.id;
-      launches_of_run_ += static_cast<std::size_t>(ref.count);
-    }
+    for (const StepRef& ref : steps_of(plan)) launches_of_run_ += static_cast<std::size_t>(ref.count);
     const std::size_t room = std::clamp<std::size_t>(2 * launches_of_run_, 1024, kUnreadTimes);
     events_.use(streams_, room);
     times_.use(streams_.size());
@@ -248,13 +246,16 @@ class NcclDevice::Impl {
     const StepEvents::Pair pair = events_.begin(step.stream);
     launched_.push_back(&step);
     if (!handles_.enter()) return;
+    const StepFacts& facts = facts_.at(&step);
+    member.digest = continued(member.digest, facts.collective);
     const WatchedCollective watched{.plan = plan_,
                                     .collective = &collective,
                                     .communicator = &member,
                                     .stream = step.stream,
-                                    .step = step_ids_.at(&step),
+                                    .step = facts.id,
                                     .number = member.number++,
                                     .sequence = member.next_sequence++,
+                                    .digest = member.digest,
                                     .begin = pair.begin,
                                     .end = pair.end};
     watchdog_.begin(watched);
@@ -348,7 +349,7 @@ class NcclDevice::Impl {
   std::optional<StepKernels> kernels_;
   std::optional<NcclLaunches> launches_;
   std::vector<cudaStream_t> streams_;  // by StreamId
-  std::unordered_map<const Step*, StepId> step_ids_;
+  std::unordered_map<const Step*, StepFacts> facts_;
   std::size_t launches_of_run_ = 0;
   StepEvents events_;
   std::vector<const Step*> launched_;  // whose times are unread

@@ -106,8 +106,8 @@ bool NcclWatchdog::advance(Stream& stream) {
     first.has_begun = true;
     first.since = Clock::now();
     if (options_.on_collective) {
-      options_.on_collective(
-          {*watched.plan, *watched.collective, watched.communicator->group, watched.number, watched.step});
+      options_.on_collective({*watched.plan, *watched.collective, watched.communicator->group, watched.number,
+                              watched.step, watched.digest});
     }
   }
   if (first.place < issued_.load(std::memory_order_acquire) && is_finished(watched.end)) {

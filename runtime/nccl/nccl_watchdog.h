@@ -32,6 +32,7 @@ struct WatchedCollective {
   StreamId stream = 0;
   StepId step = 0;
   std::int64_t number = 0, sequence = 0;
+  Digest digest;  // of all on its group up to this one
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 

@@ -4,8 +4,11 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <memory>
+#include <optional>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -45,18 +48,62 @@ std::string transcript(const Handshake& handshake, Side from) {
   append_number(out, static_cast<std::uint64_t>(handshake.world_size));
   append_text(out, handshake.host);
   append_number(out, static_cast<std::uint64_t>(handshake.pid));
+  append_number(out, static_cast<std::uint64_t>(handshake.launches));
   append_text(out, handshake.rank_nonce);
   append_text(out, handshake.server_nonce);
   return out;
 }
 
-std::string mac_of(std::string_view key, std::uint64_t number, std::string_view message) {
-  std::string data;
-  data.reserve(message.size() + 8);
-  append_number(data, number);
-  data.append(message);
-  return hmac_sha256(key, data);
+const unsigned char* bytes_of(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
 }
+unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
+
+// ChaCha20-Poly1305 with the frame's number as the nonce: keys are of one connection and direction, so no two frames share one.
+class Aead {
+ public:
+  Aead(std::string_view key, std::uint64_t number) : context_(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free) {
+    append_number(nonce_, number);
+    nonce_.resize(12, '\0');
+    key_ = bytes_of(key);
+  }
+
+  // The encrypted message, and its mac.
+  std::pair<std::string, std::string> seal(std::string_view message) {
+    std::string sealed(message.size(), '\0'), mac(kMacBytes, '\0');
+    int size = 0, rest = 0;
+    const bool done = EVP_EncryptInit_ex(context_.get(), EVP_chacha20_poly1305(), nullptr, key_,
+                                         bytes_of(std::string_view(nonce_))) == 1 &&
+                      EVP_EncryptUpdate(context_.get(), bytes_of(sealed), &size, bytes_of(message),
+                                        static_cast<int>(message.size())) == 1 &&
+                      EVP_EncryptFinal_ex(context_.get(), bytes_of(sealed) + size, &rest) == 1 &&
+                      EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_GET_TAG, static_cast<int>(kMacBytes),
+                                          mac.data()) == 1;
+    CP_INVARIANT(done && size + rest == static_cast<int>(message.size()), "ChaCha20-Poly1305 of OpenSSL");
+    return {std::move(sealed), std::move(mac)};
+  }
+
+  // Nothing where the mac is not that of the message.
+  std::optional<std::string> open(std::string_view sealed, std::string mac) {
+    if (mac.size() != kMacBytes) return std::nullopt;
+    std::string message(sealed.size(), '\0');
+    int size = 0, rest = 0;
+    const bool done = EVP_DecryptInit_ex(context_.get(), EVP_chacha20_poly1305(), nullptr, key_,
+                                         bytes_of(std::string_view(nonce_))) == 1 &&
+                      EVP_DecryptUpdate(context_.get(), bytes_of(message), &size, bytes_of(sealed),
+                                        static_cast<int>(sealed.size())) == 1 &&
+                      EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, static_cast<int>(kMacBytes),
+                                          mac.data()) == 1 &&
+                      EVP_DecryptFinal_ex(context_.get(), bytes_of(message) + size, &rest) == 1;
+    if (!done) return std::nullopt;
+    return message;
+  }
+
+ private:
+  std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context_;
+  std::string nonce_;
+  const unsigned char* key_;
+};
 
 }  // namespace
 
@@ -96,12 +143,12 @@ std::string read_token_file(const std::string& path) {
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view data) {
-  std::string mac(kMacBytes, '\0');
+  std::string mac(32, '\0');
   unsigned int size = 0;
   const unsigned char* done = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
                                    reinterpret_cast<const unsigned char*>(data.data()), data.size(),
                                    reinterpret_cast<unsigned char*>(mac.data()), &size);
-  CP_INVARIANT(done != nullptr && size == kMacBytes, "HMAC-SHA256 of OpenSSL");
+  CP_INVARIANT(done != nullptr && size == mac.size(), "HMAC-SHA256 of OpenSSL");
   return mac;
 }
 
@@ -114,20 +161,22 @@ Session::Session(std::string_view token, const Handshake& handshake, Side self)
       open_key_(hmac_sha256(token, transcript(handshake, self == Side::server ? Side::rank : Side::server))) {
 }
 
-proto::RendezvousFrame Session::seal(std::string message) {
+proto::RendezvousFrame Session::seal(const std::string& message) {
+  auto [sealed, mac] = Aead(seal_key_, sealed_++).seal(message);
   proto::RendezvousFrame frame;
-  frame.set_mac(mac_of(seal_key_, sealed_++, message));
-  frame.set_message(std::move(message));
+  frame.set_mac(std::move(mac));
+  frame.set_message(std::move(sealed));
   return frame;
 }
 
 std::string Session::open(const proto::RendezvousFrame& frame) {
-  if (!equal_in_constant_time(frame.mac(), mac_of(open_key_, opened_, frame.message()))) {
+  std::optional<std::string> message = Aead(open_key_, opened_).open(frame.message(), frame.mac());
+  if (!message) {
     throw AuthenticationError(
         str("frame ", opened_, " has a wrong seal: it was altered, sent again or left out"));
   }
   ++opened_;
-  return frame.message();
+  return *std::move(message);
 }
 
 }  // namespace cp::runtime

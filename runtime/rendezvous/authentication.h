@@ -2,8 +2,9 @@
 //
 // The rank says hello with its claims and a nonce, the server answers with a nonce of its own. Both derive one key for each
 // direction from the token and all of that (HMAC-SHA256), and seal each later frame with its key and its number on the
-// connection. The first sealed frame of each side is its proof; a frame that was altered, left out, sent again or recorded on
-// another connection does not open. Contents are not encrypted.
+// connection (ChaCha20-Poly1305, RFC 8439). The first sealed frame of each side is its proof; a frame that was altered, left out, sent
+// again or recorded on another connection does not open, and nobody without the token reads one. Hello and challenge are read by anybody:
+// job id, rank, host, pid.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace cp::runtime {
 
-constexpr std::uint32_t kProtocolVersion = 1;
-constexpr std::size_t kMacBytes = 32;
+constexpr std::uint32_t kProtocolVersion = 2;
+constexpr std::size_t kMacBytes = 16;  // of a frame
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kMinTokenBytes = 16;
 
@@ -41,6 +42,7 @@ struct Handshake {
   std::int32_t world_size = 1;
   std::string host;
   std::int64_t pid = 0;
+  std::int32_t launches = 0;  // 0: a rank; else a launcher with so many ranks, of which `rank` is the first
   std::string rank_nonce, server_nonce;
 };
 
@@ -49,7 +51,7 @@ class Session {
  public:
   Session(std::string_view token, const Handshake& handshake, Side self);
 
-  proto::RendezvousFrame seal(std::string message);
+  proto::RendezvousFrame seal(const std::string& message);
   // The frame's message. Throws AuthenticationError when it is not the next one that the other side sealed.
   std::string open(const proto::RendezvousFrame& frame);
 

@@ -38,6 +38,16 @@ void refuse_long(const std::string& key, std::string_view value) {
   }
 }
 
+// As many as surely fit a frame, half of which they may take.
+void append(const std::vector<Progress>& points, google::protobuf::RepeatedPtrField<Message::Progress>& to) {
+  std::size_t bytes = 0;
+  for (const Progress& point : points) {
+    bytes += point.group.size() + point.operation.size() + 64;
+    if (bytes > kMaxValueBytes / 2) return;
+    to_wire(point, *to.Add());
+  }
+}
+
 }  // namespace
 
 class RendezvousClient::Impl {
@@ -45,6 +55,9 @@ class RendezvousClient::Impl {
   explicit Impl(ClientOptions options)
       : options_(std::move(options)),
         server_(endpoint_text(options_.host, options_.port)),
+        self_(options_.launches == 0
+                  ? str("rank ", options_.rank)
+                  : str("the launcher of ", options_.launches, " ranks from ", options_.rank, " on")),
         deadline_(Clock::now() + options_.timeout),
         timer_(io_) {
     refuse_bad();
@@ -58,9 +71,8 @@ class RendezvousClient::Impl {
     lock.unlock();
     stop();
     if (refusal) throw_error(refusal->code(), refusal->what());
-    throw RendezvousError(str("rank ", options_.rank, " cannot join at ", server_, " within ",
-                              duration_text(options_.timeout), ": ", reason,
-                              "; is the launcher (or rank 0) running there?"));
+    throw RendezvousError(str(self_, " cannot join at ", server_, " within ", duration_text(options_.timeout),
+                              ": ", reason, "; is the launcher (or rank 0) running there?"));
   }
 
   ~Impl() { stop(); }
@@ -75,8 +87,7 @@ class RendezvousClient::Impl {
     const Milliseconds patience = timeout.value_or(options_.timeout);
     request.set_timeout_ms(patience.count());
     std::unique_lock lock(mutex_);
-    if (gone_)
-      throw RendezvousError(str("rank ", options_.rank, " has said goodbye and may ask nothing more"));
+    if (gone_ || leaving_) throw RendezvousError(str(self_, " has said goodbye and may ask nothing more"));
     if (failure_) throw PeerLost(failure_text());
     const std::uint64_t id = next_id_++;
     request.set_id(id);
@@ -88,20 +99,38 @@ class RendezvousClient::Impl {
     const auto answer = std::move(waiting.answer);
     calls_.erase(id);
     if (!answer && failure_) throw PeerLost(failure_text());
-    if (!answer)
-      throw runtime::Timeout(str("the rendezvous at ", server_, " does not answer rank ", options_.rank));
+    if (!answer) throw runtime::Timeout(str("the rendezvous at ", server_, " does not answer ", self_));
     if (answer->code() != 0) {
       throw_error(exit_code(answer->code(), ExitCode::rendezvous), printable(answer->reason()));
     }
     return *answer;
   }
 
-  // Like call(), for what must be said even when the job has failed.
-  void say(Message::Request request, bool then_gone) {
+  // Without a deadline: the other members may compute for long, and one that is lost is a failure.
+  void goodbye() {
+    Message::Request request;
+    append(log_.take(), *request.mutable_goodbye()->mutable_points());
+    append(log_.latest_of_groups(), *request.mutable_goodbye()->mutable_last());
     std::unique_lock lock(mutex_);
-    if (gone_) return;
-    gone_ = then_gone;
-    if (lost_server_) return;
+    if (gone_ || leaving_) return;
+    leaving_ = true;
+    if (!lost_server_) {
+      const std::uint64_t id = next_id_++;
+      request.set_id(id);
+      Call& waiting = calls_[id];
+      send(std::move(request));
+      changed_.wait(lock, [&] { return waiting.answer || failure_; });
+      gone_ = waiting.answer && !failure_;
+      calls_.erase(id);
+    }
+    if (failure_ && is_own(*failure_)) throw_error(failure_->code, failure_text());
+    if (failure_) throw PeerLost(failure_text());
+  }
+
+  // Like call(), for what must be said even when the job has failed.
+  void say(Message::Request request) {
+    std::unique_lock lock(mutex_);
+    if (gone_ || lost_server_) return;
     const std::uint64_t id = next_id_++;
     request.set_id(id);
     Call& waiting = calls_[id];
@@ -118,6 +147,11 @@ class RendezvousClient::Impl {
 
   void beat_now() {
     boost::asio::post(io_, [this] { send_heartbeat(); });
+  }
+
+  void set_activity(std::function<Activity()> source) {
+    const std::lock_guard asking(activity_mutex_);
+    activity_ = std::move(source);
   }
 
   void on_failure(std::function<void(const Failure&)> handler) {
@@ -195,6 +229,7 @@ class RendezvousClient::Impl {
                   .world_size = options_.world_size,
                   .host = cp::host_name(),
                   .pid = getpid(),
+                  .launches = options_.launches,
                   .rank_nonce = make_nonce(),
                   .server_nonce = {}};
     connection_->start({.on_frame = [this](const proto::RendezvousFrame& frame) { take(frame); },
@@ -209,6 +244,7 @@ class RendezvousClient::Impl {
     hello.set_nonce(handshake_.rank_nonce);
     hello.set_host(handshake_.host);
     hello.set_pid(handshake_.pid);
+    hello.set_launches(handshake_.launches);
     connection_->send(message);
   }
 
@@ -219,7 +255,7 @@ class RendezvousClient::Impl {
       const Message message = parse_message(frame.message());
       if (message.has_refusal()) {
         return refused(exit_code(message.refusal().code(), ExitCode::rendezvous),
-                       str("the rendezvous at ", server_, " refuses rank ", options_.rank, ": ",
+                       str("the rendezvous at ", server_, " refuses ", self_, ": ",
                            printable(message.refusal().reason())));
       }
       if (message.has_challenge() && handshake_.server_nonce.empty())
@@ -308,13 +344,12 @@ class RendezvousClient::Impl {
     if (!connection_ || !connection_->is_open()) return;
     Message message;
     Message::Heartbeat& heartbeat = *message.mutable_heartbeat();
-    std::size_t bytes = 0;
-    for (const Progress& point : log_.take()) {
-      bytes += point.group.size() + point.operation.size() + 64;
-      if (bytes > kMaxValueBytes / 2) break;
-      to_wire(point, *heartbeat.add_points());
-    }
+    append(log_.take(), *heartbeat.mutable_points());
     to_wire(log_.latest(), *heartbeat.mutable_latest());
+    {
+      const std::lock_guard asking(activity_mutex_);
+      if (activity_) to_wire(activity_(), *heartbeat.mutable_activity());
+    }
     connection_->send(message);
   }
 
@@ -351,13 +386,17 @@ class RendezvousClient::Impl {
     });
   }
 
+  bool is_own(const Failure& failure) const {
+    return options_.launches == 0 && failure.rank == options_.rank;
+  }
+
   std::string failure_text() const {
-    return failure_->rank == options_.rank ? str("this rank has failed: ", failure_->message)
-                                           : str("the job has failed: ", to_string(*failure_));
+    return is_own(*failure_) ? str("this rank has failed: ", failure_->message)
+                             : str("the job has failed: ", to_string(*failure_));
   }
 
   const ClientOptions options_;
-  const std::string server_;
+  const std::string server_, self_;
   const Clock::time_point deadline_;
   boost::asio::io_context io_{1};
 
@@ -370,12 +409,15 @@ class RendezvousClient::Impl {
   Clock::time_point heard_, last_beat_;
 
   ProgressLog log_;
+  std::mutex activity_mutex_;
+  std::function<Activity()> activity_;
   std::mutex handler_mutex_;  // before mutex_
   std::function<void(const Failure&)> handler_;
 
   mutable std::mutex mutex_;  // of all below
   std::condition_variable changed_;
-  bool joined_ = false, gone_ = false, lost_server_ = false;
+  bool joined_ = false, lost_server_ = false;
+  bool leaving_ = false, gone_ = false;     // it has said goodbye, and has been answered
   Milliseconds heartbeat_timeout_{30'000};  // changes once, before joined_
   std::optional<Error> refusal_;
   std::string last_problem_ = "no answer";
@@ -456,6 +498,10 @@ std::vector<RankStatus> RendezvousClient::ranks(Timeout timeout) {
   return all;
 }
 
+void RendezvousClient::set_activity(std::function<Activity()> source) {
+  impl_->set_activity(std::move(source));
+}
+
 void RendezvousClient::on_failure(std::function<void(const Failure&)> handler) {
   impl_->on_failure(std::move(handler));
 }
@@ -467,13 +513,15 @@ void RendezvousClient::report_failure(ExitCode code, const std::string& message)
   Message::Request request;
   request.mutable_report()->set_code(static_cast<int>(code));
   request.mutable_report()->set_reason(printable(message));
-  impl_->say(std::move(request), false);
+  impl_->say(std::move(request));
 }
 
-void RendezvousClient::goodbye() {
+void RendezvousClient::report_found(const Failure& failure) {
   Message::Request request;
-  request.mutable_goodbye();
-  impl_->say(std::move(request), true);
+  to_wire(failure, *request.mutable_found());
+  impl_->say(std::move(request));
 }
+
+void RendezvousClient::goodbye() { impl_->goodbye(); }
 
 }  // namespace cp::runtime

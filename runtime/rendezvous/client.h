@@ -9,6 +9,9 @@
 // A thread of its own sends heartbeats, so that a rank which computes for long is not taken for lost. Once any rank of the job
 // has failed, every call that waits or comes later throws PeerLost, which names that first failure. All functions are for any
 // thread.
+//
+// The launchers of other machines than the server's are its clients too (ClientOptions::launches). They report how their ranks end, ask
+// for the ranks' status, hear of the first failure and say goodbye; nothing else is answered to them.
 #pragma once
 
 #include <chrono>
@@ -31,6 +34,7 @@ struct ClientOptions {
   std::string job_id = "cprun";
   Rank rank = 0;
   std::int32_t world_size = 1;
+  std::int32_t launches = 0;  // of a launcher: how many ranks it starts, of which `rank` is the first
   std::string token;
   std::chrono::milliseconds timeout{30'000};  // of connecting, and of each call that names none
 };
@@ -65,6 +69,10 @@ class RendezvousClient {
   void set_progress(std::string_view group, std::int64_t sequence, std::string_view operation,
                     const Digest& digest, std::int64_t step = -1);
 
+  // What heartbeats ask for what the rank is at, on the client's thread; an empty one: nobody knows, and it counts as computing. The one
+  // before does not run any more when this returns.
+  void set_activity(std::function<Activity()> source);
+
   // What the server knows of all ranks, as of their last heartbeats; this rank's own progress is sent before.
   std::vector<RankStatus> ranks(Timeout timeout = {});
 
@@ -76,8 +84,12 @@ class RendezvousClient {
 
   // This rank has failed. Returns when the server knows, or soon. Never throws.
   void report_failure(ExitCode code, const std::string& message);
-  // This rank is done: its end is no failure. Waits for the server's answer, but not for other ranks. Never throws; nothing else
-  // may be asked afterwards.
+  // Of a launcher: how one of its ranks ended, or why it ends them. Returns when the server knows, or soon. Never throws.
+  void report_found(const Failure& failure);
+
+  // This rank is done: its end is no failure. Returns when all members of its groups are done too, and have begun the same collectives:
+  // only then is it known that its results are right. Waits for as long as they take. Throws CollectiveMismatch where this rank differs
+  // from the others, and PeerLost with the job's first failure, whichever rank's. Nothing else may be asked afterwards.
   void goodbye();
 
  private:

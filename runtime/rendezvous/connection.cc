@@ -28,12 +28,12 @@ Message Connection::open(const proto::RendezvousFrame& frame) {
 void Connection::send(const Message& message) {
   if (!session_) return send_plain(message);
   // The size is checked first, so that a message which fits no frame takes no number either.
-  std::string bytes = message.SerializeAsString();
+  const std::string bytes = message.SerializeAsString();
   if (bytes.size() + 2 * kMacBytes > kMaxFrameBytes) {
     throw InvalidInput(
         str("a message of ", bytes.size(), " bytes; a frame holds ", kMaxFrameBytes - 2 * kMacBytes));
   }
-  send_frame(session_->seal(std::move(bytes)));
+  send_frame(session_->seal(bytes));
 }
 
 void Connection::send_plain(const Message& message) {

@@ -1,11 +1,14 @@
-// DivergenceCheck: do all ranks run the same collectives? Compares what ranks say of equal (group, sequence number).
+// DivergenceCheck: do all ranks run the same collectives? Compares what ranks say of equal (group, sequence number), and after how many
+// they end.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "runtime/rendezvous/status.h"
 
@@ -21,8 +24,14 @@ class DivergenceCheck {
   // A collective that the rank has begun. Digests are of all operations so far, so that later points differ as well.
   void add(Rank rank, const Progress& point, Clock::time_point now);
 
+  // The rank begins no further collective; `last`: of each group that it has used.
+  void end(Rank rank, const std::vector<Progress>& last, Clock::time_point now);
+  // Whether all members of the groups that the rank has used have ended too.
+  bool all_ended_with(Rank rank) const;
+
   // The first disagreement, as a failure of the rank that differs (code 10): from most members of the group, or, where all have
   // spoken or patience has ended, from those that are with the lowest rank.
+  // A rank that has ended where others began one more is such a disagreement, too.
   std::optional<Failure> find(Clock::time_point now) const;
 
  private:
@@ -39,12 +48,17 @@ class DivergenceCheck {
     std::size_t members = 0;  // 0: not known
     std::map<std::int64_t, Point> points;
     std::int64_t agreed = -1;  // the last on which all members agreed
+    std::map<Rank, Progress> latest;
+    std::optional<Clock::time_point> ends_differ_since;
   };
+  void look_at_ends(const std::string& name, Group& group, Clock::time_point now) const;
   std::optional<Failure> judge(const std::string& name, const Group& group, std::int64_t sequence,
                                const Point& point, Clock::time_point now) const;
+  std::optional<Failure> judge_ends(const std::string& name, const Group& group, Clock::time_point now) const;
 
   std::chrono::milliseconds patience_;
   std::map<std::string, Group> groups_;
+  std::set<Rank> ended_;
 };
 
 }  // namespace cp::runtime

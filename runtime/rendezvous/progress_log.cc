@@ -49,8 +49,18 @@ std::vector<Progress> ProgressLog::take() {
 Progress ProgressLog::latest() const {
   const std::lock_guard lock(mutex_);
   if (latest_ == nullptr) return {};
-  const Point& point = latest_->recent[static_cast<std::size_t>(latest_->last) % kRecent];
+  const Point& point = latest_->latest();
   return {*latest_name_, point.sequence, point.operation, point.digest, point.step};
+}
+
+std::vector<Progress> ProgressLog::latest_of_groups() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Progress> all;
+  for (const auto& [name, group] : groups_) {
+    const Point& point = group.latest();
+    all.push_back({name, point.sequence, point.operation, point.digest, point.step});
+  }
+  return all;
 }
 
 }  // namespace cp::runtime

@@ -28,6 +28,8 @@ class ProgressLog {
   // What was not taken yet of the above, by group in order; and the last of all.
   std::vector<Progress> take();
   Progress latest() const;
+  // The last of each group.
+  std::vector<Progress> latest_of_groups() const;
 
  private:
   static constexpr std::size_t kRecent = 32, kLevels = 24;
@@ -40,6 +42,7 @@ class ProgressLog {
     std::array<Point, kRecent> recent;  // by sequence number modulo
     std::array<Point, kLevels> levels;
     std::int64_t taken = -1, last = -1;
+    const Point& latest() const { return recent[static_cast<std::size_t>(last) % kRecent]; }
   };
 
   mutable std::mutex mutex_;

@@ -9,6 +9,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kSettleTime{300};  // for a cause to arrive after its consequence
 constexpr std::size_t kMostGroups = 1024;              // of a rank, that are remembered
+// For the launcher of a lost rank to say how it ended. It sees the end at once, and waits a tenth of this for a better cause.
+constexpr std::chrono::milliseconds kLaunchersWord{1'000};
+constexpr std::size_t kMostRefusals = 8;  // that are told
 
 bool blames_a_peer(ExitCode code) { return code == ExitCode::peer_lost || code == ExitCode::timeout; }
 
@@ -72,7 +75,7 @@ void Roster::report(Rank rank, ExitCode code, const std::string& message, Clock:
   member(rank).failed = true;
   const Failure failure = failure_of(rank, code, message);
   if (blames_a_peer(code)) {
-    candidates_.push_back({failure, now + kSettleTime});
+    candidates_.push_back({failure, now + kSettleTime, false});
     promote(now);
   } else {
     decide(failure);
@@ -85,9 +88,100 @@ void Roster::lose(Rank rank, ExitCode code, const std::string& message, Clock::t
   gone.state = RankState::lost;
   if (gone.failed) return;
   gone.failed = true;
-  candidates_.insert(candidates_.begin(),
-                     {failure_of(rank, code, message), now});  // better than what others say of peers
+  add_loss(failure_of(rank, code, message), has_launcher(rank) ? now + kLaunchersWord : now);
   promote(now);
+}
+
+// In order of time, before all that is no loss.
+void Roster::add_loss(Failure failure, Clock::time_point ready) {
+  const auto behind = std::ranges::find_if(candidates_, [](const Candidate& c) { return !c.is_loss; });
+  candidates_.insert(behind, {std::move(failure), ready, true});
+}
+
+// ---- launchers
+
+bool Roster::has_launcher(Rank rank) const {
+  return std::ranges::any_of(launchers_, [&](const auto& entry) {
+    return entry.first <= rank && rank < entry.first + entry.second.count;
+  });
+}
+
+std::optional<std::string> Roster::launcher_refusal(Rank first, std::int32_t count, std::int32_t size,
+                                                    const std::string& host) const {
+  if (size != world_size()) {
+    return str("the launcher on host ", host, " came with world size ", size, ", but this job has ",
+               world_size(), "; give all machines the same --nnodes, --nproc-per-node and scenario");
+  }
+  if (first < 0 || count < 1 || first > size - count) {
+    return str("the launcher on host ", host, " came with ", count, " ranks from ", first,
+               " on: the world size is ", size, ", so ranks are 0 to ", size - 1);
+  }
+  for (const auto& [other, known] : launchers_) {
+    if (first < other + known.count && other < first + count) {
+      return str("the launcher on host ", host, " came with ranks ", first, " to ", first + count - 1,
+                 ", and host ", known.host, " (pid ", known.pid, ") has ranks ", other, " to ",
+                 other + known.count - 1, "; give each machine a --node-rank of its own");
+    }
+  }
+  return std::nullopt;
+}
+
+void Roster::launcher_joins(Rank first, std::int32_t count, const std::string& host, std::int64_t pid) {
+  launchers_[first] = {count, host, pid};
+  for (Rank rank = first; rank < first + count; ++rank) member(rank).launched = true;
+}
+
+std::optional<Rank> Roster::first_without_launcher() const {
+  const auto missing = std::ranges::find(members_, false, &Member::launched);
+  if (missing == members_.end()) return std::nullopt;
+  return static_cast<Rank>(missing - members_.begin());
+}
+
+Failure Roster::never_launched(Rank first) const {
+  std::vector<Rank> missing;
+  for (Rank rank = first; rank < world_size(); ++rank) {
+    if (!member(rank).launched) missing.push_back(rank);
+  }
+  return {
+      ExitCode::rendezvous,
+      first,
+      "",
+      0,
+      str("no launcher has come for ", ranks_text(missing), " of ", world_size(), " within ",
+          duration_text(join_timeout_), refused_.empty() ? "" : "; refused were: ", cp::join(refused_, "; ")),
+      {}};
+}
+
+bool Roster::is_anybody_here() const {
+  return !in_state(RankState::joined).empty() ||
+         std::ranges::any_of(launchers_, [](const auto& entry) { return entry.first > 0; });
+}
+
+void Roster::launcher_leaves(Rank first) { launchers_.erase(first); }
+
+void Roster::lose_launcher(Rank first, const std::string& message, Clock::time_point now) {
+  const auto known = launchers_.find(first);
+  if (known == launchers_.end()) return;
+  const Launcher gone = known->second;
+  launchers_.erase(known);
+  std::vector<Rank> ranks;
+  for (Rank rank = first; rank < first + gone.count; ++rank) {
+    if (member(rank).state != RankState::left) ranks.push_back(rank);
+  }
+  if (ranks.empty()) return;
+  add_loss({ExitCode::peer_lost,
+            ranks.front(),
+            gone.host,
+            gone.pid,
+            str("the launcher of ", ranks_text(ranks), " is gone: ", message),
+            {}},
+           now);
+  promote(now);
+}
+
+void Roster::note_refusal(const std::string& who) {
+  if (refused_.size() < kMostRefusals && std::ranges::find(refused_, who) == refused_.end())
+    refused_.push_back(who);
 }
 
 void Roster::add(Failure failure) {
@@ -119,9 +213,10 @@ void Roster::promote(Clock::time_point now) {
   bool others_late = false;
   for (Rank rank = 0; rank < world_size(); ++rank) others_late |= is_late(rank);
   if (others_late && !cause_) return;
-  const auto ready =
-      std::ranges::find_if(candidates_, [&](const Candidate& c) { return cause_ || c.ready <= now; });
-  if (ready == candidates_.end()) return;
+  // A loss that waits for its launcher's word comes before what is ready.
+  const auto ready = std::ranges::find_if(
+      candidates_, [&](const Candidate& c) { return cause_ || c.is_loss || c.ready <= now; });
+  if (ready == candidates_.end() || (!cause_ && ready->ready > now)) return;
   Failure failure = std::move(ready->failure);
   candidates_.erase(ready);
   decide(std::move(failure));
@@ -178,7 +273,8 @@ void Roster::check_joins(Clock::time_point now) {
           "",
           0,
           str(ranks_text(missing), " of ", world_size(), missing.size() == 1 ? " has" : " have",
-              " not joined within ", duration_text(join_timeout_), " of the first"),
+              " not joined within ", duration_text(join_timeout_), " of the first",
+              refused_.empty() ? "" : "; refused were: ", cp::join(refused_, "; ")),
           {}});
 }
 
@@ -196,6 +292,12 @@ std::vector<RankStatus> Roster::status(Clock::time_point now) const {
                    known.state == RankState::absent ? Milliseconds(0) : silent, known.latest, known.groups});
   }
   return all;
+}
+
+std::int64_t Roster::last_begun(Rank rank, const std::string& group) const {
+  if (rank < 0 || rank >= world_size()) return -1;
+  const auto known = member(rank).groups.find(group);
+  return known == member(rank).groups.end() ? -1 : known->second.sequence;
 }
 
 std::vector<Rank> Roster::in_state(RankState state) const {

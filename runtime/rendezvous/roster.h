@@ -2,10 +2,12 @@
 //
 // One failure makes others: a rank that dies breaks its peers' connections, a rank that is stopped makes them time out. So what
 // says of itself that a peer is at fault (codes peer_lost and timeout, reported by a rank) waits for a better cause: for a short
-// while always, and for as long as some other rank is late with its heartbeat.
+// while always, and for as long as some other rank is late with its heartbeat. A lost connection does not tell how its process ended, and
+// the launcher of the process does: a lost rank waits for the launcher's word, where it has one.
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +33,21 @@ class Roster {
   void progress(Rank rank, const Progress& progress);
   void leave(Rank rank);
 
+  // A launcher with `count` ranks from `first` on, which tells how they end; as for ranks.
+  std::optional<std::string> launcher_refusal(Rank first, std::int32_t count, std::int32_t world_size,
+                                              const std::string& host) const;
+  void launcher_joins(Rank first, std::int32_t count, const std::string& host, std::int64_t pid);
+  void launcher_leaves(Rank first);
+  // Without a goodbye: its ranks are ended by their guardian.
+  void lose_launcher(Rank first, const std::string& message, Clock::time_point now);
+  // The first rank that no launcher has come for yet; nothing where there is none.
+  std::optional<Rank> first_without_launcher() const;
+  Failure never_launched(Rank first) const;
+  // Whether a rank or a launcher of other ranks than the first is there.
+  bool is_anybody_here() const;
+  // Somebody with the token who may not join: named where ranks do not join in time.
+  void note_refusal(const std::string& who);
+
   // The rank itself says that it failed.
   void report(Rank rank, ExitCode code, const std::string& message, Clock::time_point now);
   // Its connection is gone. No news of a rank that has left or failed.
@@ -45,12 +62,14 @@ class Roster {
   const std::optional<Failure>& cause() const { return cause_; }
   const std::vector<Failure>& consequences() const { return consequences_; }
   std::vector<RankStatus> status(Clock::time_point now) const;
+  std::int64_t last_begun(Rank rank, const std::string& group) const;  // -1: none
   std::vector<Rank> in_state(RankState state) const;
 
  private:
   struct Member {
     RankState state = RankState::absent;
-    bool failed = false;  // it said so
+    bool failed = false;    // it said so
+    bool launched = false;  // a launcher has come that starts it
     std::string host;
     std::int64_t pid = 0;
     Clock::time_point heard;
@@ -60,18 +79,28 @@ class Roster {
   struct Candidate {
     Failure failure;
     Clock::time_point ready;
+    bool is_loss = false;  // better than what others say of their peers
+  };
+  struct Launcher {
+    std::int32_t count = 0;
+    std::string host;
+    std::int64_t pid = 0;
   };
 
   Member& member(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
   const Member& member(Rank rank) const { return members_[static_cast<std::size_t>(rank)]; }
   bool is_watched(const Member& member) const { return member.state == RankState::joined && !member.failed; }
   Failure failure_of(Rank rank, ExitCode code, const std::string& message) const;
+  bool has_launcher(Rank rank) const;
+  void add_loss(Failure failure, Clock::time_point ready);
   void decide(Failure failure);
   void promote(Clock::time_point now);
   void check_silence(Clock::time_point now);
   void check_joins(Clock::time_point now);
 
   std::vector<Member> members_;
+  std::map<Rank, Launcher> launchers_;  // by their first rank
+  std::vector<std::string> refused_;
   Milliseconds heartbeat_timeout_, join_timeout_;
   std::optional<Clock::time_point> first_join_;
   std::vector<Candidate> candidates_;

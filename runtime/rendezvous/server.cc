@@ -4,6 +4,7 @@
 #include <list>
 #include <mutex>
 #include <thread>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -14,7 +15,9 @@
 #include "runtime/rendezvous/divergence.h"
 #include "runtime/rendezvous/endpoint.h"
 #include "runtime/rendezvous/roster.h"
+#include "runtime/rendezvous/stall.h"
 #include "runtime/rendezvous/store.h"
+#include "traces/environment.h"
 
 namespace cp::runtime {
 namespace {
@@ -51,7 +54,9 @@ class RendezvousServer::Impl {
         timer_(io_),
         roster_(options_.world_size, options_.heartbeat_timeout, options_.join_timeout),
         store_(roster_),
-        divergence_(options_.heartbeat_timeout / 2) {
+        divergence_(options_.heartbeat_timeout / 2),
+        stall_(options_.heartbeat_timeout, options_.compute_timeout) {
+    if (options_.launches > 0) roster_.launcher_joins(0, options_.launches, cp::host_name(), getpid());
     accept();
     tick();
     thread_ = std::thread([this] { io_.run(); });
@@ -77,6 +82,19 @@ class RendezvousServer::Impl {
     const std::lock_guard lock(mutex_);
     return roster_.status(Clock::now());
   }
+  std::optional<Failure> await_end() const {
+    const Clock::time_point deadline = Clock::now() + options_.join_timeout;
+    while (true) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (roster_.cause()) return roster_.cause();
+        const std::optional<Rank> missing = roster_.first_without_launcher();
+        if (!missing && !roster_.is_anybody_here()) return std::nullopt;
+        if (missing && Clock::now() >= deadline) return roster_.never_launched(*missing);
+      }
+      std::this_thread::sleep_for(kTick);
+    }
+  }
   void report_failure(Failure failure) {
     const std::lock_guard lock(mutex_);
     failure.message = printable(failure.message);
@@ -88,9 +106,15 @@ class RendezvousServer::Impl {
     std::shared_ptr<Connection> connection;
     Clock::time_point deadline;  // until it has joined, and once it is refused
     Handshake handshake;
-    Rank rank = -1;  // once it has joined
+    bool joined = false;
+    Rank rank = -1;         // of a rank that has joined
+    bool launches = false;  // a launcher, whose first rank is handshake.rank
   };
   using PeerRef = std::list<Peer>::iterator;
+  struct Leaving {
+    Rank rank = 0;
+    std::function<void()> reply;
+  };
 
   void accept() {
     acceptor_.async_wait(tcp::acceptor::wait_read, [this](const error_code& error) {
@@ -139,16 +163,18 @@ class RendezvousServer::Impl {
   }
 
   void make_room() {
-    const auto most = static_cast<std::size_t>(options_.world_size + std::max(options_.spare_connections, 1));
+    const auto launchers = std::ranges::count_if(peers_, [](const Peer& peer) { return peer.launches; });
+    const auto most =
+        static_cast<std::size_t>(options_.world_size + launchers + std::max(options_.spare_connections, 1));
     if (peers_.size() < most) return;
-    const auto oldest = std::ranges::find_if(peers_, [](const Peer& peer) { return peer.rank < 0; });
+    const auto oldest = std::ranges::find_if(peers_, [](const Peer& peer) { return !peer.joined; });
     oldest->connection->close();
     peers_.erase(oldest);
   }
 
   void take(Peer& peer, const proto::RendezvousFrame& frame) {
     const Message message = peer.connection->open(frame);
-    if (peer.rank >= 0) return serve(peer, message);
+    if (peer.joined) return serve(peer, message);
     if (message.has_hello() && peer.handshake.server_nonce.empty()) return take_hello(peer, message.hello());
     if (message.has_join() && !peer.handshake.server_nonce.empty()) return take_join(peer);
     throw RendezvousError("a message that has no place in the first exchange");
@@ -173,6 +199,7 @@ class RendezvousServer::Impl {
                       .world_size = hello.world_size(),
                       .host = hello.host(),
                       .pid = hello.pid(),
+                      .launches = hello.launches(),
                       .rank_nonce = hello.nonce(),
                       .server_nonce = make_nonce()};
     Message answer;
@@ -183,11 +210,23 @@ class RendezvousServer::Impl {
 
   void take_join(Peer& peer) {
     const Handshake& claims = peer.handshake;
-    if (const auto reason = roster_.refusal(claims.rank, claims.world_size))
+    const std::string host = printable(claims.host);
+    const auto reason = claims.launches > 0
+                            ? roster_.launcher_refusal(claims.rank, claims.launches, claims.world_size, host)
+                            : roster_.refusal(claims.rank, claims.world_size);
+    if (reason) {
+      roster_.note_refusal(*reason);
       return refuse(peer, ExitCode::rendezvous, *reason);
-    peer.rank = claims.rank;
+    }
+    peer.joined = true;
     peer.connection->set_max_frame_bytes(kMaxFrameBytes);
-    roster_.join(peer.rank, printable(claims.host), claims.pid, Clock::now());
+    if (claims.launches > 0) {
+      peer.launches = true;
+      roster_.launcher_joins(claims.rank, claims.launches, host, claims.pid);
+    } else {
+      peer.rank = claims.rank;
+      roster_.join(peer.rank, host, claims.pid, Clock::now());
+    }
     Message answer;
     answer.mutable_welcome()->set_heartbeat_timeout_ms(options_.heartbeat_timeout.count());
     peer.connection->send(answer);
@@ -204,7 +243,7 @@ class RendezvousServer::Impl {
 
   void serve(Peer& peer, const Message& message) {
     const Clock::time_point now = Clock::now();
-    roster_.heartbeat(peer.rank, now);
+    if (!peer.launches) roster_.heartbeat(peer.rank, now);
     if (message.has_heartbeat()) return take_heartbeat(peer, message.heartbeat(), now);
     if (!message.has_request()) throw RendezvousError("a message that no rank sends");
     const Message::Request& request = message.request();
@@ -221,14 +260,17 @@ class RendezvousServer::Impl {
     };
     Message::Answer done;
     done.set_id(request.id());
-    if (request.has_report()) {
+    if (peer.launches) {
+      serve_launcher(peer, request, done);
+      reply(done);
+    } else if (request.has_report()) {
       roster_.report(peer.rank, exit_code(request.report().code(), ExitCode::check_failed),
                      printable(request.report().reason()), now);
       reply(done);
     } else if (request.has_goodbye()) {
-      roster_.leave(peer.rank);
-      store_.forget(peer.rank);
-      reply(done);
+      take_goodbye(peer, request.goodbye(), now);
+      leaving_.push_back({peer.rank, [reply, done] { reply(done); }});
+      let_go();
     } else if (request.has_ask_status()) {
       for (const RankStatus& status : roster_.status(now)) to_wire(status, *done.add_ranks());
       reply(done);
@@ -237,17 +279,62 @@ class RendezvousServer::Impl {
     }
   }
 
-  void take_heartbeat(Peer& peer, const Message::Heartbeat& heartbeat, Clock::time_point now) {
-    for (const Message::Progress& in : heartbeat.points()) {
-      const Progress point = from_wire(in);
-      roster_.progress(peer.rank, point);
-      divergence_.add(peer.rank, point, now);
+  // What it may ask is what it needs to name the cause, and to tell it.
+  void serve_launcher(const Peer& peer, const Message::Request& request, Message::Answer& answer) {
+    if (request.has_found()) {
+      Failure failure = from_wire(request.found());
+      const Rank first = peer.handshake.rank;
+      if (failure.rank < first || failure.rank >= first + peer.handshake.launches)
+        throw RendezvousError(str("a launcher's word of rank ", failure.rank, ", which is none of its own"));
+      failure.host = printable(peer.handshake.host);
+      roster_.add(std::move(failure));
+    } else if (request.has_goodbye()) {
+      roster_.launcher_leaves(peer.handshake.rank);
+    } else if (request.has_ask_status()) {
+      for (const RankStatus& status : roster_.status(Clock::now())) to_wire(status, *answer.add_ranks());
+    } else {
+      throw RendezvousError("a request that no launcher sends");
     }
-    if (heartbeat.has_latest()) roster_.progress(peer.rank, from_wire(heartbeat.latest()));
+  }
+
+  void take_heartbeat(Peer& peer, const Message::Heartbeat& heartbeat, Clock::time_point now) {
+    take_points(peer, heartbeat.points(), now);
+    if (heartbeat.has_latest() && !peer.launches) roster_.progress(peer.rank, from_wire(heartbeat.latest()));
+    if (!peer.launches) stall_.add(peer.rank, from_wire(heartbeat.activity()), now);
     find_divergence(now);
     Message answer;
     answer.mutable_heartbeat();
     peer.connection->send(answer);
+  }
+
+  void take_points(const Peer& peer, const google::protobuf::RepeatedPtrField<Message::Progress>& points,
+                   Clock::time_point now) {
+    if (peer.launches) return;
+    for (const Message::Progress& in : points) {
+      const Progress point = from_wire(in);
+      roster_.progress(peer.rank, point);
+      divergence_.add(peer.rank, point, now);
+    }
+  }
+
+  void take_goodbye(const Peer& peer, const Message::Goodbye& goodbye, Clock::time_point now) {
+    take_points(peer, goodbye.points(), now);
+    std::vector<Progress> last;
+    for (const Message::Progress& in : goodbye.last()) last.push_back(from_wire(in));
+    divergence_.end(peer.rank, last, now);
+    find_divergence(now);
+  }
+
+  // Those whose groups have all ended, and agree. After a failure nobody is kept: all hear of it first.
+  void let_go() {
+    std::erase_if(leaving_, [&](const Leaving& leaving) {
+      if (!roster_.cause() && !divergence_.all_ended_with(leaving.rank)) return false;
+      roster_.leave(leaving.rank);
+      stall_.forget(leaving.rank);
+      store_.forget(leaving.rank);
+      if (!roster_.cause()) leaving.reply();
+      return true;
+    });
   }
 
   void find_divergence(Clock::time_point now) {
@@ -255,8 +342,20 @@ class RendezvousServer::Impl {
     if (auto failure = divergence_.find(now)) roster_.add(std::move(*failure));
   }
 
+  void find_stall(Clock::time_point now) {
+    if (roster_.cause()) return;
+    const auto last_begun = [this](Rank rank, const std::string& group) {
+      return roster_.last_begun(rank, group);
+    };
+    if (auto failure = stall_.find(last_begun, now)) return roster_.add(std::move(*failure));
+    for (std::string& note : stall_.take_notes(last_begun, now)) {
+      if (options_.on_note)
+        boost::asio::post(io_, [call = options_.on_note, text = std::move(note)] { call(text); });
+    }
+  }
+
   void take_error(Peer& peer, const Error& error) {
-    if (peer.rank >= 0) {
+    if (peer.joined) {
       lose(peer, error.code(), str("its connection was closed here: ", error.what()));
     } else if (error.code() == ExitCode::authentication) {
       refuse(peer, error.code(),
@@ -268,8 +367,10 @@ class RendezvousServer::Impl {
   }
 
   void lose(Peer& peer, ExitCode code, const std::string& message) {
-    if (peer.rank < 0) return;
+    if (!peer.joined) return;
+    if (peer.launches) return roster_.lose_launcher(peer.handshake.rank, message, Clock::now());
     roster_.lose(peer.rank, code, message, Clock::now());
+    stall_.forget(peer.rank);
     store_.forget(peer.rank);
   }
 
@@ -280,7 +381,7 @@ class RendezvousServer::Impl {
     const Failure& cause = *roster_.cause();
     store_.forget_all();
     for (Peer& peer : peers_) {
-      if (peer.rank >= 0) tell(peer, cause);
+      if (peer.joined) tell(peer, cause);
     }
     // Later, without the lock: the owner may ask this server about its ranks.
     if (options_.on_failure)
@@ -306,10 +407,11 @@ class RendezvousServer::Impl {
   void check() {
     const Clock::time_point now = Clock::now();
     const auto gap = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_check_);
-    if (gap > options_.heartbeat_timeout / 4) roster_.forgive(gap);
+    if (gap > options_.heartbeat_timeout / 4) roster_.forgive(gap), stall_.forgive(gap);
     last_check_ = now;
     roster_.check(now);
     find_divergence(now);
+    find_stall(now);
     announce();
     store_.expire(now);
     drop_closed(now);
@@ -321,7 +423,7 @@ class RendezvousServer::Impl {
 
   void drop_closed(Clock::time_point now) {
     for (auto peer = peers_.begin(); peer != peers_.end();) {
-      const bool overdue = now > peer->deadline && (peer->rank < 0 || !peer->connection->is_open());
+      const bool overdue = now > peer->deadline && (!peer->joined || !peer->connection->is_open());
       if (overdue) peer->connection->close();
       peer = overdue ? peers_.erase(peer) : std::next(peer);
     }
@@ -337,7 +439,9 @@ class RendezvousServer::Impl {
   Roster roster_;
   Store store_;
   DivergenceCheck divergence_;
-  std::list<Peer> peers_;  // oldest first
+  StallCheck stall_;
+  std::list<Peer> peers_;         // oldest first
+  std::vector<Leaving> leaving_;  // have said goodbye, and wait for others
   bool announced_ = false, accept_later_ = false;
   Clock::time_point last_check_ = Clock::now();
   std::thread thread_;
@@ -352,6 +456,7 @@ std::string RendezvousServer::endpoint() const { return endpoint_text(impl_->add
 std::optional<Failure> RendezvousServer::first_failure() const { return impl_->first_failure(); }
 std::vector<Failure> RendezvousServer::consequences() const { return impl_->consequences(); }
 std::vector<RankStatus> RendezvousServer::ranks() const { return impl_->ranks(); }
+std::optional<Failure> RendezvousServer::await_end() const { return impl_->await_end(); }
 void RendezvousServer::report_failure(Failure failure) { impl_->report_failure(std::move(failure)); }
 
 }  // namespace cp::runtime

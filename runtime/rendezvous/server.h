@@ -26,6 +26,12 @@ struct ServerOptions {
   std::chrono::milliseconds handshake_timeout{5'000};   // of a connection that has not proved the token
   std::chrono::milliseconds join_timeout{30'000};       // of all ranks, from the first one on; 0: none
   std::chrono::milliseconds heartbeat_timeout{30'000};  // a rank that is silent for so long is lost
+  // A rank that lives, computes and is waited for by others so long counts as stuck; 0: never.
+  std::chrono::milliseconds compute_timeout{0};
+  // On the server's thread: who waits for a rank that computes, where it takes longer than the heartbeat timeout.
+  std::function<void(const std::string&)> on_note = {};
+  // Ranks 0 to launches - 1 are processes of this server's owner, who tells how they end: report_failure().
+  std::int32_t launches = 0;
   int spare_connections = 64;  // beyond one for each rank; of more, the oldest that proved nothing is dropped
   // On the server's thread, once: the first failure. It may use the server, but not destroy it.
   std::function<void(const Failure&)> on_failure = {};
@@ -45,6 +51,10 @@ class RendezvousServer {
   std::optional<Failure> first_failure() const;
   std::vector<Failure> consequences() const;
   std::vector<RankStatus> ranks() const;
+
+  // Blocks until all ranks that have joined have left and all launchers that this job needs have come and gone, and returns nothing; or
+  // the first failure. Launchers have the join timeout, from this call on, to come.
+  std::optional<Failure> await_end() const;
 
   // What the owner knows for sure, such as a child that was killed. The ranks are told if it is the first failure.
   void report_failure(Failure failure);

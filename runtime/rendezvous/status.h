@@ -27,6 +27,20 @@ struct Progress {
 // "all_gather #17 of cp[0,1,2,3], step 40"; "before its first collective".
 std::string to_string(const Progress& progress);
 
+// What a rank is at, in its own words.
+struct Activity {
+  struct Collective {
+    std::string group;
+    std::int64_t sequence = -1;
+    std::string operation;
+    bool operator==(const Collective&) const = default;
+  };
+  bool waits = false;                   // it can do nothing until one of these ends
+  std::vector<Collective> collectives;  // that it is in
+  std::uint64_t moved = 0;              // grows while payload arrives or leaves
+  bool operator==(const Activity&) const = default;
+};
+
 struct Failure {
   ExitCode code = ExitCode::peer_lost;
   Rank rank = -1;  // -1: the server, or the job as a whole

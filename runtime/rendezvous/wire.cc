@@ -15,6 +15,17 @@ void to_wire(const Progress& progress, Message::Progress& out) {
   out.set_step(progress.step);
 }
 
+void to_wire(const Activity& activity, Message::Activity& out) {
+  out.set_waits(activity.waits);
+  out.set_moved(activity.moved);
+  for (const Activity::Collective& collective : activity.collectives) {
+    Message::Activity::Collective& to = *out.add_collectives();
+    to.set_group(collective.group);
+    to.set_sequence(collective.sequence);
+    to.set_operation(collective.operation);
+  }
+}
+
 void to_wire(const Failure& failure, Message::Failure& out) {
   out.set_code(static_cast<int>(failure.code));
   out.set_rank(failure.rank);
@@ -38,6 +49,14 @@ Digest from_wire(const proto::Digest& in) { return {in.high(), in.low()}; }
 
 Progress from_wire(const Message::Progress& in) {
   return {printable(in.group()), in.sequence(), printable(in.operation()), from_wire(in.digest()), in.step()};
+}
+
+Activity from_wire(const Message::Activity& in) {
+  Activity activity{in.waits(), {}, in.moved()};
+  for (const auto& collective : in.collectives())
+    activity.collectives.push_back(
+        {printable(collective.group()), collective.sequence(), printable(collective.operation())});
+  return activity;
 }
 
 Failure from_wire(const Message::Failure& in) {

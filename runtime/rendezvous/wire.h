@@ -14,11 +14,13 @@ using Message = proto::RendezvousMessage;
 
 void to_wire(const Digest& digest, proto::Digest& out);
 void to_wire(const Progress& progress, Message::Progress& out);
+void to_wire(const Activity& activity, Message::Activity& out);
 void to_wire(const Failure& failure, Message::Failure& out);
 void to_wire(const RankStatus& status, Message::Status& out);
 
 Digest from_wire(const proto::Digest& in);
 Progress from_wire(const Message::Progress& in);
+Activity from_wire(const Message::Activity& in);
 Failure from_wire(const Message::Failure& in);
 RankStatus from_wire(const Message::Status& in);
 

@@ -26,7 +26,8 @@ TEST(CprunDivergence, ARankThatRunsAnotherPlanIsNamedWhileItRuns) {
     job.finish();
     job.check_code(10);
     job.check_says(str("cprun: rank ", rank, " "));
-    job.check_says(" of cp[0,1,2] with other arguments, or after other collectives, than ranks ");
+    job.check_says(
+        " of cp[0,1,2] with other arguments, of another plan, or after other collectives, than ranks ");
     job.check_one_cause();
     EXPECT_EQ(job.report(), "");
   }

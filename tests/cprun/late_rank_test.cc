@@ -37,10 +37,11 @@ TEST(CprunLateRank, TheEndOfAJobIsThatOfAllItsRanks) {
   EXPECT_THAT(end.out, IsEmpty());
 }
 
-TEST(CprunLateRank, TheEndOfAJobDoesNotWaitForLong) {
+// It lives, and only when it is done is it known that all ranks did the same.
+TEST(CprunLateRank, TheEndOfAJobWaitsForARankBeyondTheTimeout) {
   const ProgramEnd end = run_late_end("1");
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_THAT(end.out, HasSubstr("rank 0 ended before rank 1"));
+  EXPECT_THAT(end.out, IsEmpty());
 }
 
 }  // namespace

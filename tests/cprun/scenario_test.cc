@@ -41,8 +41,9 @@ TEST(CprunScenario, AttentionForwardAndBackwardIsTheFabrics) {
 // There is nothing to move, and both did just that.
 TEST(CprunScenario, ATensorWithoutElementsIsIdentical) {
   const TemporaryFolder folder;
-  const ProgramEnd end = cprun(
-      {"--verify", scenario(folder, R"txt(redistribute { mesh: "dp=4" shape: "0" from: "S(0)" to: "R" })txt")});
+  const ProgramEnd end =
+      cprun({"--verify",
+             scenario(folder, R"txt(redistribute { mesh: "dp=4" shape: "0" from: "S(0)" to: "R" })txt")});
   EXPECT_EQ(end.exit_code, 0) << end.out << end.err;
   EXPECT_THAT(end.out, HasSubstr("\nidentical: "));
 }

@@ -50,7 +50,79 @@ TEST(Divergence, WaitsForTheOthersOnlySoLong) {
   const auto failure = check.find(kStart + 1100ms);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, 3);  // the lowest rank is taken to be right
-  EXPECT_THAT(failure->message, HasSubstr("with other arguments, or after other collectives, than rank 0"));
+  EXPECT_THAT(failure->message,
+              HasSubstr("with other arguments, of another plan, or after other collectives, than rank 0"));
+}
+
+// ---- ends
+
+constexpr const char* kPair = "pair[4,7]";
+
+std::optional<Failure> after_ends(const std::map<Rank, std::vector<Progress>>& last,
+                                  const std::vector<Rank>& going_on = {}) {
+  DivergenceCheck check(1000ms);
+  for (const auto& [rank, points] : last) {
+    const bool goes_on = std::ranges::find(going_on, rank) != going_on.end();
+    if (goes_on) check.add(rank, points.front(), kStart);
+    if (!goes_on) check.end(rank, points, kStart);
+  }
+  return check.find(kStart);
+}
+
+TEST(Divergence, OfRanksThatEndAfterTheSameIsNone) {
+  EXPECT_FALSE(after_ends({{0, {point(5, 1)}}, {1, {point(5, 1)}}, {2, {point(5, 1)}}, {3, {point(5, 1)}}}));
+  EXPECT_FALSE(after_ends({{0, {}}, {1, {}}}));
+}
+
+TEST(Divergence, OfTheLastCollectiveIsFoundAtTheEnd) {
+  const auto failure =
+      after_ends({{0, {point(5, 1)}}, {1, {point(5, 1)}}, {2, {point(5, 9)}}, {3, {point(5, 1)}}});
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->rank, 2);
+  EXPECT_THAT(failure->message,
+              HasSubstr("began all_gather #5 of cp[0,1,2,3] with other arguments, of another plan"));
+}
+
+TEST(Divergence, ARankThatEndsTooEarlyIsNamedAlsoWhileTheOthersGoOn) {
+  for (const bool others_go_on : {false, true}) {
+    const auto failure =
+        after_ends({{0, {point(5, 2)}}, {1, {point(5, 2)}}, {2, {point(4, 1)}}, {3, {point(5, 2)}}},
+                   others_go_on ? std::vector<Rank>{0, 1, 3} : std::vector<Rank>{});
+    ASSERT_TRUE(failure) << others_go_on;
+    EXPECT_EQ(failure->code, ExitCode::collective_mismatch);
+    EXPECT_EQ(failure->rank, 2);
+    EXPECT_EQ(failure->message,
+              "ended after all_gather #4 of cp[0,1,2,3], and ranks 0, 1, 3 went on to #5 (all_gather)");
+  }
+}
+
+TEST(Divergence, ARankThatGoesOnWhereTheOthersEndedIsNamed) {
+  const auto failure =
+      after_ends({{0, {point(4, 1)}}, {1, {point(4, 1)}}, {2, {point(5, 2)}}, {3, {point(4, 1)}}}, {2});
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->rank, 2);
+  EXPECT_EQ(failure->message,
+            "began all_gather #5 of cp[0,1,2,3], and ranks 0, 1, 3 ended after all_gather #4 of cp[0,1,2,3]");
+}
+
+TEST(Divergence, ARankThatEndsWithoutAnyCollectiveOfItsGroupIsNamed) {
+  const auto failure = after_ends({{4, {point(0, 1, kPair)}}, {7, {}}});
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->rank, 7);  // of two, the lower one is taken to be right
+  EXPECT_EQ(failure->message,
+            "ended before the first collective of pair[4,7], and rank 4 went on to #0 (all_gather)");
+}
+
+TEST(Divergence, ARankMayGoWhenAllOfItsGroupsHaveEnded) {
+  DivergenceCheck check(1000ms);
+  check.end(9, {}, kStart);
+  EXPECT_TRUE(check.all_ended_with(9));  // it has used none
+  check.add(7, point(0, 1, kPair), kStart);
+  check.end(4, {point(0, 1, kPair)}, kStart);
+  EXPECT_FALSE(check.all_ended_with(4));
+  check.end(7, {point(0, 1, kPair)}, kStart);
+  EXPECT_TRUE(check.all_ended_with(4));
+  EXPECT_TRUE(check.all_ended_with(7));
 }
 
 TEST(Divergence, OfAPairIsDecidedAtOnce) {

@@ -246,5 +246,131 @@ TEST_F(FailingJob, AStuckRankIsNamedWithTheOperation) {
   EXPECT_EQ(ranks[3].state, RankState::joined);
 }
 
+// ---- goodbyes
+
+TEST_F(FailingJob, AGoodbyeWaitsForTheOtherMembersOfTheGroup) {
+  start(3);
+  for (const Rank rank : {0, 1})
+    clients_[static_cast<std::size_t>(rank)]->set_progress("pair[0,1]", 0, "all_gather", {1, 2});
+  clients_[2]->goodbye();  // it has no group
+  std::atomic<bool> gone = false;
+  std::thread first([&] {
+    EXPECT_EQ(error_of([&] { clients_[0]->goodbye(); }), "");
+    gone = true;
+  });
+  // The server has taken the goodbye when it has answered what was asked later.
+  EXPECT_TRUE(soon([&] { return clients_[1]->ranks()[0].latest.sequence == 0; }));
+  EXPECT_FALSE(gone);
+  EXPECT_EQ(error_of([&] { clients_[1]->goodbye(); }), "");
+  first.join();
+  EXPECT_FALSE(server_->first_failure());
+  EXPECT_TRUE(soon([&] { return server_->ranks()[0].state == RankState::left; }));
+}
+
+TEST_F(FailingJob, NobodysSuccessIsToldWhenTheLastCollectiveDiffers) {
+  start(4);
+  const auto errors = run_ranks(4, [&](Rank rank) {
+    auto& client = clients_[static_cast<std::size_t>(rank)];
+    client->set_progress("cp[0,1,2,3]", 0, "all_gather", {0, 1});
+    client->set_progress("cp[0,1,2,3]", 1, "all_reduce", {0, rank == 2 ? 9U : 2U});
+    client->goodbye();
+  });
+  for (Rank rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr(rank == 2 ? "10: this rank has failed: began all_reduce #1"
+                                          : "13: the job has failed: rank 2 "),
+                      HasSubstr("began all_reduce #1 of cp[0,1,2,3] with other arguments")));
+  }
+}
+
+// ---- launchers
+
+class LaunchedRanks : public FailingJob {
+ protected:
+  // A server whose owner has ranks 0 and 1, and another launcher that has 2 and 3.
+  void start_two_machines() {
+    auto options = server_options(4);
+    options.launches = 2;
+    options.on_failure = [this](const Failure& failure) { told_.set_value(failure); };
+    server_ = std::make_unique<RendezvousServer>(options);
+    launcher_ = join_launcher(2, 2);
+    for (Rank rank = 0; rank < 4; ++rank) clients_.push_back(testing::join(*server_, rank, 4));
+  }
+  std::unique_ptr<runtime::RendezvousClient> join_launcher(Rank first, std::int32_t count,
+                                                           std::int32_t world = 4) {
+    runtime::ClientOptions options = testing::client_options(*server_, first, world);
+    options.launches = count;
+    return std::make_unique<runtime::RendezvousClient>(options);
+  }
+  std::unique_ptr<runtime::RendezvousClient> launcher_;
+};
+
+TEST_F(LaunchedRanks, ALostRankWaitsForItsLaunchersWord) {
+  start_two_machines();
+  const auto errors = errors_while_waiting(3, [&] {
+    clients_[3].reset();
+    launcher_->report_found({ExitCode::peer_lost, 3, "", 4711, "was killed by SIGKILL", {}});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr(", pid 4711): was killed by SIGKILL")));
+  EXPECT_TRUE(soon([&] { return launcher_->failure().has_value(); }));  // the other launchers hear it as well
+}
+
+TEST_F(LaunchedRanks, ALostRankIsNamedWithoutAWordToo) {
+  start_two_machines();
+  const auto errors = errors_while_waiting(3, [&] { clients_[3].reset(); });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 3 ")));
+  EXPECT_THAT(errors, Each(HasSubstr("its connection was closed by the other side without a goodbye")));
+}
+
+TEST_F(LaunchedRanks, ALostLauncherIsNamedWithItsRanks) {
+  start_two_machines();
+  const auto errors = errors_while_waiting(3, [&] { launcher_.reset(); });
+  EXPECT_THAT(errors, Each(HasSubstr("the launcher of ranks 2, 3 is gone: its connection was closed")));
+}
+
+TEST_F(LaunchedRanks, ALauncherSpeaksOnlyOfItsOwnRanks) {
+  start_two_machines();
+  const auto errors = errors_while_waiting(1, [&] {
+    launcher_->report_found({ExitCode::peer_lost, 1, "", 4711, "was killed by SIGKILL", {}});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("a launcher's word of rank 1, which is none of its own")));
+}
+
+TEST_F(LaunchedRanks, ALauncherThatDoesNotFitIsRefusedWithTheReason) {
+  start_two_machines();
+  EXPECT_THAT(error_of([&] { join_launcher(2, 2, 6); }),
+              HasSubstr("came with world size 6, but this job has 4"));
+  EXPECT_THAT(error_of([&] { join_launcher(3, 2); }),
+              HasSubstr("came with 2 ranks from 3 on: the world size is 4"));
+  EXPECT_THAT(error_of([&] { join_launcher(3, 1); }),
+              HasSubstr("has ranks 2 to 3; give each machine a --node-rank of its own"));
+  EXPECT_THAT(error_of([&] { join_launcher(0, 1); }),
+              HasSubstr("has ranks 0 to 1; give each machine a --node-rank of its own"));
+  EXPECT_FALSE(server_->first_failure());
+}
+
+TEST_F(LaunchedRanks, TheEndIsThatOfAllRanksAndLaunchers) {
+  start_two_machines();
+  std::future<std::optional<Failure>> end =
+      std::async(std::launch::async, [&] { return server_->await_end(); });
+  for (auto& client : clients_) client->goodbye();
+  EXPECT_EQ(end.wait_for(50ms), std::future_status::timeout);  // the launcher is still there
+  launcher_->goodbye();
+  EXPECT_FALSE(end.get());
+}
+
+TEST_F(LaunchedRanks, ALauncherThatNeverComesIsNamedAtTheEnd) {
+  auto options = server_options(4);
+  options.launches = 2;
+  options.join_timeout = 100ms;
+  server_ = std::make_unique<RendezvousServer>(options);
+  EXPECT_NE(error_of([&] { join_launcher(2, 2, 6); }), "");
+  const auto failure = server_->await_end();
+  ASSERT_TRUE(failure);
+  EXPECT_THAT(failure->message,
+              AllOf(HasSubstr("no launcher has come for ranks 2, 3 of 4 within 100 ms; refused were: "),
+                    HasSubstr("came with world size 6, but this job has 4")));
+}
+
 }  // namespace
 }  // namespace cp
