@@ -183,7 +183,7 @@ class LaunchedJob {
       const std::scoped_lock lock(mutex_);
       launcher_ = nullptr;
     }
-    if (result.exit_code == 0) await_end(result);
+    await_end(result);
     return result;
   }
 
@@ -221,6 +221,10 @@ class LaunchedJob {
 
   // The processes of this machine are done, and the job when those of the others are.
   void await_end(runtime::LaunchResult& result) {
+    if (result.exit_code != 0) {
+      if (server_ && server_->first_failure()) server_->await_end();
+      return;
+    }
     std::optional<runtime::Failure> failure;
     if (server_) {
       failure = server_->await_end();

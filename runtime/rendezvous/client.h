@@ -89,7 +89,8 @@ class RendezvousClient {
 
   // This rank is done: its end is no failure. Returns when all members of its groups are done too, and have begun the same collectives:
   // only then is it known that its results are right. Waits for as long as they take. Throws CollectiveMismatch where this rank differs
-  // from the others, and PeerLost with the job's first failure, whichever rank's. Nothing else may be asked afterwards.
+  // from the others, and PeerLost with the job's first failure, whichever rank's. Nothing else may be asked afterwards. Of a launcher, whose
+  // ranks have ended well: returns when all launchers' have.
   void goodbye();
 
  private:

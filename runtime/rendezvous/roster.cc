@@ -127,7 +127,7 @@ std::optional<std::string> Roster::launcher_refusal(Rank first, std::int32_t cou
 }
 
 void Roster::launcher_joins(Rank first, std::int32_t count, const std::string& host, std::int64_t pid) {
-  launchers_[first] = {count, host, pid};
+  launchers_[first] = {count, host, pid, false};
   for (Rank rank = first; rank < first + count; ++rank) member(rank).launched = true;
 }
 
@@ -152,16 +152,18 @@ Failure Roster::never_launched(Rank first) const {
       {}};
 }
 
-bool Roster::is_anybody_here() const {
-  return !in_state(RankState::joined).empty() ||
-         std::ranges::any_of(launchers_, [](const auto& entry) { return entry.first > 0; });
+bool Roster::is_all_done() const {
+  return !first_without_launcher() && in_state(RankState::joined).empty() &&
+         std::ranges::all_of(launchers_, [](const auto& entry) { return entry.second.done; });
 }
 
-void Roster::launcher_leaves(Rank first) { launchers_.erase(first); }
+void Roster::launcher_is_done(Rank first) {
+  if (const auto known = launchers_.find(first); known != launchers_.end()) known->second.done = true;
+}
 
 void Roster::lose_launcher(Rank first, const std::string& message, Clock::time_point now) {
   const auto known = launchers_.find(first);
-  if (known == launchers_.end()) return;
+  if (known == launchers_.end() || known->second.done) return;
   const Launcher gone = known->second;
   launchers_.erase(known);
   std::vector<Rank> ranks;

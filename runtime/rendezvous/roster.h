@@ -37,14 +37,15 @@ class Roster {
   std::optional<std::string> launcher_refusal(Rank first, std::int32_t count, std::int32_t world_size,
                                               const std::string& host) const;
   void launcher_joins(Rank first, std::int32_t count, const std::string& host, std::int64_t pid);
-  void launcher_leaves(Rank first);
+  // All of its ranks have ended well.
+  void launcher_is_done(Rank first);
   // Without a goodbye: its ranks are ended by their guardian.
   void lose_launcher(Rank first, const std::string& message, Clock::time_point now);
   // The first rank that no launcher has come for yet; nothing where there is none.
   std::optional<Rank> first_without_launcher() const;
   Failure never_launched(Rank first) const;
-  // Whether a rank or a launcher of other ranks than the first is there.
-  bool is_anybody_here() const;
+  // Whether every rank has a launcher, all launchers are done, and no rank is here any more.
+  bool is_all_done() const;
   // Somebody with the token who may not join: named where ranks do not join in time.
   void note_refusal(const std::string& who);
 
@@ -85,6 +86,7 @@ class Roster {
     std::int32_t count = 0;
     std::string host;
     std::int64_t pid = 0;
+    bool done = false;
   };
 
   Member& member(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }

@@ -27,6 +27,7 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kTick{20};
+constexpr std::chrono::milliseconds kLastWords{1'000};  // for launchers to hear how the job has ended
 
 void refuse_bad(const ServerOptions& options) {
   if (options.world_size < 1)
@@ -82,18 +83,32 @@ class RendezvousServer::Impl {
     const std::lock_guard lock(mutex_);
     return roster_.status(Clock::now());
   }
-  std::optional<Failure> await_end() const {
+  std::optional<Failure> await_end() {
     const Clock::time_point deadline = Clock::now() + options_.join_timeout;
-    while (true) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (roster_.cause()) return roster_.cause();
-        const std::optional<Rank> missing = roster_.first_without_launcher();
-        if (!missing && !roster_.is_anybody_here()) return std::nullopt;
-        if (missing && Clock::now() >= deadline) return roster_.never_launched(*missing);
-      }
-      std::this_thread::sleep_for(kTick);
+    if (options_.launches > 0) {
+      const std::lock_guard lock(mutex_);
+      roster_.launcher_is_done(0);
     }
+    const auto has_ended = [&] {
+      const std::lock_guard lock(mutex_);
+      return roster_.cause() || roster_.is_all_done() ||
+             (roster_.first_without_launcher() && Clock::now() >= deadline);
+    };
+    while (!has_ended()) std::this_thread::sleep_for(kTick);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!roster_.cause() && !roster_.is_all_done())
+        roster_.add(roster_.never_launched(*roster_.first_without_launcher()));
+    }
+    // The others have heard of it when they have closed their connections.
+    const Clock::time_point latest = Clock::now() + kLastWords;
+    const auto others_know = [this] {
+      const std::lock_guard lock(mutex_);
+      return others_have_gone_;
+    };
+    while (!others_know() && Clock::now() < latest) std::this_thread::sleep_for(kTick);
+    const std::lock_guard lock(mutex_);
+    return roster_.cause();
   }
   void report_failure(Failure failure) {
     const std::lock_guard lock(mutex_);
@@ -261,8 +276,13 @@ class RendezvousServer::Impl {
     Message::Answer done;
     done.set_id(request.id());
     if (peer.launches) {
-      serve_launcher(peer, request, done);
-      reply(done);
+      if (request.has_goodbye()) {
+        roster_.launcher_is_done(peer.handshake.rank);
+        done_launchers_.push_back([reply, done] { reply(done); });
+      } else {
+        serve_launcher(peer, request, done);
+        reply(done);
+      }
     } else if (request.has_report()) {
       roster_.report(peer.rank, exit_code(request.report().code(), ExitCode::check_failed),
                      printable(request.report().reason()), now);
@@ -288,8 +308,6 @@ class RendezvousServer::Impl {
         throw RendezvousError(str("a launcher's word of rank ", failure.rank, ", which is none of its own"));
       failure.host = printable(peer.handshake.host);
       roster_.add(std::move(failure));
-    } else if (request.has_goodbye()) {
-      roster_.launcher_leaves(peer.handshake.rank);
     } else if (request.has_ask_status()) {
       for (const RankStatus& status : roster_.status(Clock::now())) to_wire(status, *answer.add_ranks());
     } else {
@@ -413,6 +431,14 @@ class RendezvousServer::Impl {
     find_divergence(now);
     find_stall(now);
     announce();
+    if (!done_launchers_.empty() && roster_.is_all_done()) {
+      for (const auto& answer : done_launchers_) answer();
+      done_launchers_.clear();
+    }
+    others_have_gone_ =
+        (announced_ || roster_.is_all_done()) && std::ranges::none_of(peers_, [](const Peer& peer) {
+          return peer.launches && peer.connection->is_open();
+        });
     store_.expire(now);
     drop_closed(now);
     if (accept_later_) {
@@ -440,9 +466,11 @@ class RendezvousServer::Impl {
   Store store_;
   DivergenceCheck divergence_;
   StallCheck stall_;
-  std::list<Peer> peers_;         // oldest first
-  std::vector<Leaving> leaving_;  // have said goodbye, and wait for others
+  std::list<Peer> peers_;                              // oldest first
+  std::vector<std::function<void()>> done_launchers_;  // the same, of launchers
+  std::vector<Leaving> leaving_;                       // have said goodbye, and wait for others
   bool announced_ = false, accept_later_ = false;
+  bool others_have_gone_ = false;  // launchers, after the end was told
   Clock::time_point last_check_ = Clock::now();
   std::thread thread_;
 };
@@ -456,7 +484,7 @@ std::string RendezvousServer::endpoint() const { return endpoint_text(impl_->add
 std::optional<Failure> RendezvousServer::first_failure() const { return impl_->first_failure(); }
 std::vector<Failure> RendezvousServer::consequences() const { return impl_->consequences(); }
 std::vector<RankStatus> RendezvousServer::ranks() const { return impl_->ranks(); }
-std::optional<Failure> RendezvousServer::await_end() const { return impl_->await_end(); }
+std::optional<Failure> RendezvousServer::await_end() { return impl_->await_end(); }
 void RendezvousServer::report_failure(Failure failure) { impl_->report_failure(std::move(failure)); }
 
 }  // namespace cp::runtime

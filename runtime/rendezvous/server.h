@@ -52,9 +52,9 @@ class RendezvousServer {
   std::vector<Failure> consequences() const;
   std::vector<RankStatus> ranks() const;
 
-  // Blocks until all ranks that have joined have left and all launchers that this job needs have come and gone, and returns nothing; or
-  // the first failure. Launchers have the join timeout, from this call on, to come.
-  std::optional<Failure> await_end() const;
+  // The owner's ranks have ended. Blocks until those of all other launchers have ended well, and returns nothing; or returns the first
+  // failure. The launchers have heard either when it returns. Those that have not come have the join timeout, from this call on.
+  std::optional<Failure> await_end();
 
   // What the owner knows for sure, such as a child that was killed. The ranks are told if it is the first failure.
   void report_failure(Failure failure);

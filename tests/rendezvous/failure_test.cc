@@ -356,7 +356,17 @@ TEST_F(LaunchedRanks, TheEndIsThatOfAllRanksAndLaunchers) {
   for (auto& client : clients_) client->goodbye();
   EXPECT_EQ(end.wait_for(50ms), std::future_status::timeout);  // the launcher is still there
   launcher_->goodbye();
+  launcher_.reset();
   EXPECT_FALSE(end.get());
+}
+
+TEST_F(LaunchedRanks, ALauncherThatIsDoneHearsOfALaterFailure) {
+  start_two_machines();
+  for (const Rank rank : {2, 3}) clients_[static_cast<std::size_t>(rank)]->goodbye();
+  auto end = std::async(std::launch::async, [&] { return error_of([&] { launcher_->goodbye(); }); });
+  EXPECT_EQ(end.wait_for(50ms), std::future_status::timeout);
+  server_->report_failure({ExitCode::peer_lost, 1, "a", 7, "was killed by SIGKILL", {}});
+  EXPECT_THAT(end.get(), HasSubstr("13: the job has failed: rank 1 (host a, pid 7): was killed by SIGKILL"));
 }
 
 TEST_F(LaunchedRanks, ALauncherThatNeverComesIsNamedAtTheEnd) {
