@@ -24,18 +24,23 @@ std::size_t last_words_size = 0;
   _exit(code);
 }
 
+// The signal is blocked while its handler runs.
+void die_of(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t own;
+  sigemptyset(&own);
+  sigaddset(&own, signal);
+  sigprocmask(SIG_UNBLOCK, &own, nullptr);
+  kill(getpid(), signal);
+}
+
 extern "C" void stop(int signal) {
   if (deferring.load() && !was_interrupted.exchange(true)) return;
+  if (last_words_size == 0) die_of(signal);
   end(128 + signal);
 }
 
-}  // namespace
-
-void handle_interrupts(std::string_view program) {
-  const std::string words = str("\n", program, ": interrupted\n");
-  CP_INVARIANT(words.size() <= last_words.size(), program);
-  std::copy(words.begin(), words.end(), last_words.begin());
-  last_words_size = words.size();
+void install() {
   struct sigaction action = {};
   action.sa_handler = &stop;
   action.sa_flags = SA_RESTART;
@@ -46,6 +51,21 @@ void handle_interrupts(std::string_view program) {
     // A shell starts background jobs with SIGINT ignored: leave it so.
     if (inherited.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }
+}
+
+}  // namespace
+
+void handle_interrupts(std::string_view program) {
+  const std::string words = str("\n", program, ": interrupted\n");
+  CP_INVARIANT(words.size() <= last_words.size(), program);
+  std::copy(words.begin(), words.end(), last_words.begin());
+  last_words_size = words.size();
+  install();
+}
+
+void handle_interrupts_quietly() {
+  last_words_size = 0;
+  install();
 }
 
 InterruptScope::InterruptScope() {

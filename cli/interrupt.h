@@ -13,6 +13,9 @@ inline constexpr int kInterruptedExitCode = 130;
 // finish(). To be called first of all in main, with the program's name of at most 40 characters.
 void handle_interrupts(std::string_view program);
 
+// The same for a process of which its launcher says how it ended: without a word, and by the signal itself.
+void handle_interrupts_quietly();
+
 // While one exists, the first of these signals only sets interrupted(): for loops that have something to say
 // about what they did so far. The second one ends the process as above. One at a time.
 class InterruptScope {
@@ -26,7 +29,7 @@ class InterruptScope {
   static const std::atomic<bool>& flag();
 };
 
-[[noreturn]] void end_interrupted();  // with code 130
+[[noreturn]] void end_interrupted();  // with code 130, and the word where there is one
 
 // Calls f(), which writes a file; a signal that comes meanwhile ends the process after that.
 template <class F>

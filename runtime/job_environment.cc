@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "runtime/progress_page.h"
 #include "runtime/rendezvous/client.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -50,7 +51,9 @@ std::optional<JobEnvironment> job_environment() {
   if (const char* interface = variable("CPRUN_INTERFACE")) job.interface = interface;
   if (const char* backend = variable("CPRUN_BACKEND")) job.backend = parse_backend(backend);
   if (variable("CPRUN_ALLOW_SHARED_GPU")) job.allow_shared_gpu = number("CPRUN_ALLOW_SHARED_GPU", 0, 1) != 0;
-  ::unsetenv("CPRUN_TOKEN");  // not for what this process starts
+  if (const char* page = variable(kProgressVariable)) job.progress = ProgressWriter::open(page);
+  for (const char* name : {"CPRUN_TOKEN", kProgressVariable})
+    ::unsetenv(name);  // not for what this process starts
   return job;
 }
 

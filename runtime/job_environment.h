@@ -7,6 +7,7 @@
 //   CPRUN_INTERFACE                                          address or name that peers of this rank connect to
 //   CPRUN_BACKEND                                            what runs the plans: gloo or nccl
 //   CPRUN_ALLOW_SHARED_GPU                                   1: several ranks may have one GPU
+//   CPRUN_PROGRESS                                           the launcher's page of this process (runtime/progress_page.h)
 #pragma once
 
 #include <chrono>
@@ -21,6 +22,7 @@
 
 namespace cp::runtime {
 
+class ProgressWriter;
 class RendezvousClient;
 
 // What runs the plans of a job's processes: Gloo on CPUs, or NCCL on GPUs, of which the process with local rank i has the i-th.
@@ -40,14 +42,16 @@ struct JobEnvironment {
   std::string interface = "127.0.0.1";
   Backend backend = Backend::gloo;
   bool allow_shared_gpu = false;
+  std::shared_ptr<ProgressWriter> progress =
+      nullptr;  // read by the launcher; null where it has none for this process
 };
 
-// Takes the token out of the environment, so that what this process starts does not have it: once for each process. Nothing where cprun
+// Takes the token and the page out of the environment, so that what this process starts does not have them: once for each process. Nothing where cprun
 // did not start this process (no CPRUN_TOKEN). Throws InvalidInput that names the variable, for one that is missing
 // or makes no sense.
 std::optional<JobEnvironment> job_environment();
 
-// "RANK=3", ...: what job_environment() reads again.
+// "RANK=3", ...: what job_environment() reads again; without the page, which is no text.
 std::vector<std::string> variables_of(const JobEnvironment& job);
 
 // Rank, number of ranks and local rank by another launcher: torchrun, Slurm, Open MPI, MPICH. Nothing where there is none.

@@ -58,11 +58,19 @@ bool devices_left_behind() {
 
 JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
                            JoinedDeviceOptions options)
-    : timeout_(job.timeout), name_(options.name), client_(std::move(client)), target_(&host_target()) {
+    : timeout_(job.timeout),
+      name_(options.name),
+      client_(std::move(client)),
+      page_(job.progress),
+      target_(&host_target()) {
   require_backend(job.backend);
   options.on_collective = [this, also = std::move(options.on_collective)](const CollectiveBegin& begin) {
     tell(begin);
     if (also) also(begin);
+  };
+  options.on_collective_end = [this, also = std::move(options.on_collective_end)](const CollectiveEnd& end) {
+    if (page_) page_->ended(track(end.collective.stream));
+    if (also) also(end);
   };
   device_ =
       job.backend == Backend::gloo ? make_gloo(job, std::move(options)) : make_nccl(job, std::move(options));
@@ -79,6 +87,7 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job
   gloo.timeout = job.timeout;
   gloo.checksums = options.checksums;
   gloo.on_collective = std::move(options.on_collective);
+  gloo.on_collective_end = std::move(options.on_collective_end);
   return std::make_unique<GlooDevice>(std::move(gloo));
 }
 #else
@@ -104,6 +113,8 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment& job
   nccl.timeout = job.timeout;
   nccl.communicators = options.communicators;
   nccl.on_collective = std::move(options.on_collective);
+  nccl.on_collective_end = std::move(options.on_collective_end);
+  if (page_) page_->set_look_every(kNcclLookPeriod);
   const std::string prefix = "nccl/" + options.name;
   nccl.share = [client = client_, prefix](const std::string& key, const std::optional<std::string>& id) {
     if (!id) return client->get(prefix + key);
@@ -123,10 +134,15 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment&, Jo
 }
 #endif
 
-JoinedDevice::~JoinedDevice() { client_->on_failure({}); }
+JoinedDevice::~JoinedDevice() {
+  client_->on_failure({});
+  device_.reset();
+  for (const int track : tracks_) page_->release(track);
+}
 
 void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
   device_->take_observed();  // of a program that wants no traces
+  while (page_ && tracks_.size() < plan.streams.size()) tracks_.push_back(page_->claim());
   naming_the_cause([&] {
     if (pools_) pools_->add(plan.groups, shared_memory_bytes());
     device_->prepare(plan, bindings);
@@ -143,6 +159,7 @@ void JoinedDevice::tell(const CollectiveBegin& begin) {
   latest = {name_ + canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
             begin.digest, begin.step};
   client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest, latest.step);
+  if (page_) page_->begun(track(begin.stream), latest.group, latest.operation, latest.sequence, latest.step);
 }
 
 template <class F>

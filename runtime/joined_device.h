@@ -1,5 +1,6 @@
 // JoinedDevice: a rank's device as part of a job. Its groups connect through the job's rendezvous server; the server is told of
-// each collective that begins, so that it can name who is stuck and who does something else than the others; when the job fails, what
+// each collective that begins, so that it can name who is stuck and who does something else than the others; a launcher on this machine
+// finds in the page that it shares with the rank what each stream is in (runtime/progress_page.h); when the job fails, what
 // waits here ends; and errors say who failed first, or who has not come.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl_pools.h"
 #include "runtime/process_device.h"
+#include "runtime/progress_page.h"
 #include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
 #include "shared/plan/target.h"
@@ -32,7 +34,8 @@ void require_backend(Backend backend);
 bool devices_left_behind();
 
 struct JoinedDeviceOptions {
-  OnCollective on_collective = {};  // after the server was told
+  OnCollective on_collective = {};         // after the server and the launcher's page were told
+  OnCollectiveEnd on_collective_end = {};  // the same
   // Of payloads (GlooOptions). The nccl backend has none and refuses them: its kernels send and reduce on the GPU, out of sight.
   Checksums checksums = Checksums::off;
   // Of the nccl backend.
@@ -76,6 +79,7 @@ class JoinedDevice : public Device {
 
  private:
   void tell(const CollectiveBegin& begin);
+  int track(StreamId stream) const { return tracks_[static_cast<std::size_t>(stream)]; }
   template <class F>
   void naming_the_cause(const F& f);
   template <class F>
@@ -88,6 +92,8 @@ class JoinedDevice : public Device {
   const std::chrono::milliseconds timeout_;
   const std::string name_;  // of JoinedDeviceOptions
   std::shared_ptr<RendezvousClient> client_;
+  std::shared_ptr<ProgressWriter> page_;  // null where no launcher reads it
+  std::vector<int> tracks_;               // of the page, by StreamId; grows while the device is idle
   mutable std::mutex mutex_;
   std::map<std::string, Progress> latest_;  // collective that began, by group as the device names it
   std::optional<std::pair<ExitCode, std::string>> last_error_;

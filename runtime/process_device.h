@@ -19,9 +19,19 @@ struct CollectiveBegin {
   std::int64_t number = 0;  // on its group, since the device was made
   StepId step = 0;          // of the plan
   Digest digest;            // of all on its group up to this one (continued() of step_facts.h)
+  StreamId stream = 0;
 };
-// On a thread of the device, before the collective begins or soon after; several threads may call at once.
+// On a thread of the device, before the collective begins or soon after; several threads may call at once, but for one stream only
+// one at a time.
 using OnCollective = std::function<void(const CollectiveBegin&)>;
+
+// The same collective when it has ended without an error.
+struct CollectiveEnd {
+  const CollectiveBegin& collective;
+  const OpRecord* observed = nullptr;  // null where the device makes its records later
+};
+// As OnCollective: after the collective has ended, before its stream goes on or soon after.
+using OnCollectiveEnd = std::function<void(const CollectiveEnd&)>;
 
 // Steps of a stream whose times a device keeps for take_times(): the latest.
 inline constexpr std::size_t kKeptTimes = std::size_t{1} << 20;

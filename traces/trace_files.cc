@@ -91,13 +91,20 @@ void merge_trace_files(const std::vector<std::string>& paths, const std::string&
   }
   if (const TraceFile all = read_all(paths); all.truncation) throw BadTrace(*all.truncation);
   std::ofstream stream = opened(out);
-  RecordWriter merged(stream);
-  for (const std::string& path : paths) {
-    std::ifstream in(path, std::ios::binary);
-    RecordReader records(in, path);
-    while (const std::optional<Record> record = records.next()) merged.write(record->kind, record->payload);
+  try {
+    RecordWriter merged(stream);
+    for (const std::string& path : paths) {
+      std::ifstream in(path, std::ios::binary);
+      RecordReader records(in, path);
+      while (const std::optional<Record> record = records.next()) merged.write(record->kind, record->payload);
+    }
+    merged.finish();
+  } catch (...) {
+    stream.close();
+    std::error_code ignored;
+    if (fs::is_regular_file(out, ignored)) fs::remove(out, ignored);
+    throw;
   }
-  merged.finish();
 }
 
 TraceFileWriter::TraceFileWriter(std::string path)

@@ -19,7 +19,8 @@ TraceFile read_trace_path(const std::string& path);
 
 // One file of all records of the given ones, which stay as they are to the byte: with the fields and the kinds of records that
 // this program does not know. All are read and checked first; throws BadTrace for one that read_trace_path would not take and
-// for one that was cut off, and InvalidInput when `out` is one of them. Writes the end record last.
+// for one that was cut off, and InvalidInput when `out` is one of them. Writes the end record last; where that fails, as on a full disk,
+// nothing stays of the file.
 void merge_trace_files(const std::vector<std::string>& paths, const std::string& out);
 // Those of a folder, in the order of their ranks.
 std::vector<std::string> trace_files_of(const std::string& path);

@@ -28,6 +28,7 @@
 #include "runtime/joined_device.h"
 #include "runtime/launcher/cause.h"
 #include "runtime/launcher/launcher.h"
+#include "runtime/progress_page.h"
 #include "runtime/rendezvous/authentication.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/endpoint.h"
@@ -116,7 +117,7 @@ void check(const LaunchRequest& request) {
   }
 }
 
-// Three for each process, and some of our own. Raises the soft limit where it can.
+// Two for each process and one until it runs, and some of our own. Raises the soft limit where it can.
 void require_descriptors(int processes) {
   constexpr rlim_t kEach = 4, kOwn = 64;
   const rlim_t needed = kEach * static_cast<rlim_t>(processes) + kOwn;
@@ -133,10 +134,12 @@ void require_descriptors(int processes) {
 // The server where this machine has it, the processes, and who tells whom of what failed.
 class LaunchedJob {
  public:
-  LaunchedJob(const LaunchRequest& request, int world) : request_(request), world_(world) {
+  LaunchedJob(const LaunchRequest& request, int world)
+      : request_(request), world_(world), first_rank_(request.node_rank * (world / request.nnodes)) {
     job_.world_size = world;
     job_.job_id = request.job_id;
     require_descriptors(world / request.nnodes);
+    pages_ = std::vector<runtime::ProgressReader>(static_cast<std::size_t>(world / request.nnodes));
     job_.timeout = request.timeout;
     job_.backend = request.backend;
     job_.allow_shared_gpu = request.allow_shared_gpu;
@@ -154,17 +157,21 @@ class LaunchedJob {
                          : runtime::own_address(request.interface);
   }
 
-  runtime::LaunchResult run(std::vector<std::string> argv) {
-    const int here = world_ / request_.nnodes, first = request_.node_rank * here;
+  // The folder goes with this process, if that is killed.
+  runtime::LaunchResult run(std::vector<std::string> argv, const std::string& temporary_folder = "") {
+    const int here = world_ / request_.nnodes, first = first_rank_;
     runtime::LaunchOptions options;
     options.argv = std::move(argv);
     options.nproc = here, options.first_rank = first, options.world_size = world_;
     options.grace = request_.grace, options.log_dir = request_.log_dir;
+    options.temporary_folder = temporary_folder, options.has_no_other_children = true;
     options.stopped_limit = request_.timeout / 2;  // earlier than the server, which only sees a silent rank
+    options.inherited = [this](int index) { return page(index).take_descriptor(); };
     options.environment = [this, first](int index) {
       runtime::JobEnvironment own = job_;
       own.rank = first + index, own.local_rank = request_.first_local_rank + index;
       std::vector<std::string> variables = runtime::variables_of(own);
+      variables.push_back(str(runtime::kProgressVariable, "=", page(index).text()));
       const std::vector<std::string> of_nccl = nccl_variables(own, request_);
       variables.insert(variables.end(), of_nccl.begin(), of_nccl.end());
       return variables;
@@ -250,10 +257,16 @@ class LaunchedJob {
     }
   }
 
-  // What the rank was last heard to be doing.
-  std::string where(Rank rank) const {
+  runtime::ProgressReader& page(int index) { return pages_[static_cast<std::size_t>(index)]; }
+
+  // What the rank of this machine was doing: exact by its page, else what was last heard of it.
+  std::string where(Rank rank) {
+    if (const auto report = page(rank - first_rank_).read()) {
+      if (std::string text = to_string(*report); !text.empty()) return text;
+    }
     for (const runtime::RankStatus& status : ranks()) {
-      if (status.rank == rank && status.latest.sequence >= 0) return str("in ", to_string(status.latest));
+      if (status.rank == rank && status.latest.sequence >= 0)
+        return str("(", runtime::last_heard(status.latest, status.latest_age), ")");
     }
     return "";
   }
@@ -288,6 +301,8 @@ class LaunchedJob {
 
   const LaunchRequest& request_;
   const int world_;
+  const Rank first_rank_;                       // of this machine
+  std::vector<runtime::ProgressReader> pages_;  // of its processes
   runtime::JobEnvironment job_;
   std::mutex mutex_;  // of the next two
   runtime::Launcher* launcher_ = nullptr;
@@ -327,6 +342,15 @@ ExitCode verify(const proto::Scenario& scenario, std::string_view backend, std::
   return identical ? ExitCode::success : ExitCode::check_failed;
 }
 
+void merge(const std::string& folder, const std::string& trace) {
+  try {
+    merge_trace_files(trace_files_of(folder), trace);
+  } catch (const BadTrace& error) {
+    throw BadTrace(str(error.what(), "; what the ranks did stays in ", folder, ": cpsim trace merge ", folder,
+                       " -o FILE"));
+  }
+}
+
 int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
   nccl_options(scenario.nccl());  // makes sense
@@ -335,7 +359,8 @@ int run_scenario(const LaunchRequest& request) {
   LaunchedJob job(request, world_size(request, scenario));
   std::optional<TraceFolder> folder;
   if (!trace.empty() || request.verify) folder.emplace(trace);
-  const runtime::LaunchResult result = job.run(rank_arguments(request, folder ? folder->path() : ""));
+  const runtime::LaunchResult result = job.run(rank_arguments(request, folder ? folder->path() : ""),
+                                               folder && trace.empty() ? folder->path() : "");
   if (result.exit_code != 0) {
     fmt::print(stderr, "cprun: {}\n", printable(summary(result)));
     if (!trace.empty()) {
@@ -346,7 +371,7 @@ int run_scenario(const LaunchRequest& request) {
   }
   if (!trace.empty()) {
     folder->keep();  // should it come to nothing
-    merge_trace_files(trace_files_of(folder->path()), trace);
+    merge(folder->path(), trace);
     if (!request.verify) fs::remove_all(folder->path());
   }
   if (!request.verify) return 0;
@@ -367,6 +392,7 @@ int run_program(const LaunchRequest& request, std::vector<std::string> argv) {
 
 int launch(const LaunchRequest& request) {
   check(request);
+  remove_abandoned_folders();
   if (!request.own_arguments.empty()) {
     std::vector<std::string> argv = {own_path()};
     argv.insert(argv.end(), request.own_arguments.begin(), request.own_arguments.end());

@@ -205,16 +205,22 @@ int run(Flags& flags) {
 }
 
 int main(int argc, char** argv) {
-  handle_interrupts("cprun");
+  char** const end = argv + argc;
+  const auto is = [](std::string_view wanted) {
+    return [wanted](const char* word) { return word == wanted; };
+  };
+  char** const dashes = std::find_if(argv, end, is("--"));
+  if (std::any_of(argv, dashes, is("--as-rank"))) {
+    handle_interrupts_quietly();
+  } else {
+    handle_interrupts("cprun");
+  }
   Flags flags;
   CLI::App app("Runs plans on real processes: the same plans that cpsim runs on the simulated fabric.",
                "cprun");
   app.set_version_flag("--version", "cprun " CP_VERSION);
   add_flags(app, flags);
   const CLI::App* profile = add_profile(app, flags);
-  char** const end = argv + argc;
-  char** const dashes =
-      std::find_if(argv, end, [](const char* word) { return std::string_view(word) == "--"; });
   if (dashes != end) flags.launch.program.assign(dashes + 1, end);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "cli/cprun/nccl_options.h"
+#include "cli/cprun/running_trace.h"
 #include "cli/cprun/trace_output.h"
 #include "cli/rank_job.h"
 #include "cli/units.h"
@@ -112,6 +113,9 @@ class RankProgram {
     options.gpu = gpu_;
     options.communicators = nccl_options(scenario.nccl());
     options.checksums = options_.checksums;
+    options.on_collective_end = [this](const runtime::CollectiveEnd& end) {
+      if (trace_ && end.observed != nullptr) trace_->observed(*end.observed);
+    };
     runs_on_all_ = std::find(parts.begin(), parts.end(), "") == parts.end();
     options.every_rank_prepares = runs_on_all_;
     device_.emplace(job_, client_, std::move(options));
@@ -132,14 +136,36 @@ class RankProgram {
     const Plan& plan = rank_job.passes()[pass];
     const Bindings bindings = rank_job.bind(pass);
     trace.clock_offset_ns = clock_offset_ns_;
-    const double seconds = execute_on_host_buffers(plan, bindings, trace);
+    if (trace_) trace_->begin_pass(trace);
+    double seconds = 0;
+    try {
+      seconds = execute_on_host_buffers(plan, bindings, trace);
+    } catch (const Error&) {
+      end_failed_pass(trace);
+      throw;
+    }
     trace.observed = device_->take_observed();
     trace.digests = rank_job.digests(pass);
-    runtime::DeviceTimes times = device_->take_times();
-    trace.issued_times = std::move(times.steps), trace.observed_times = std::move(times.collectives);
-    if (trace_) trace_->append(trace);
+    take_times(trace);
+    if (trace_) trace_->end_pass();
     steps_ += trace.issued.size(), collectives_ += trace.observed.size();
     return seconds;
+  }
+
+  void take_times(RankTrace& trace) {
+    runtime::DeviceTimes times = device_->take_times();
+    trace.issued_times = std::move(times.steps), trace.observed_times = std::move(times.collectives);
+  }
+
+  // What it did until then. The first error is the one to tell.
+  void end_failed_pass(RankTrace& trace) {
+    if (!trace_) return;
+    try {
+      trace.observed = device_->take_observed();
+      if (device_->host_memory()) take_times(trace);  // a GPU may be lost, and not answer
+      trace_->end_pass();
+    } catch (const Error&) {
+    }
   }
 
   // Seconds of the steps alone, without copies to and from the device, and on GPUs without what only the first run does.
@@ -164,6 +190,7 @@ class RankProgram {
     }
     const auto begin = std::chrono::steady_clock::now();
     enqueue_steps(plan, *device_, &trace);
+    if (trace_) trace_->issued();
     device_->synchronize();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     for (const Binding& binding : bindings) {
@@ -217,7 +244,7 @@ class RankProgram {
   const RankOptions& options_;
   const runtime::JobEnvironment& job_;
   std::shared_ptr<RendezvousClient> client_;
-  std::optional<TraceFileWriter> trace_;
+  std::optional<RunningTrace> trace_;
   std::int64_t clock_offset_ns_ = 0;
   bool runs_on_all_ = false;             // every rank has a part
   std::optional<runtime::RankGpu> gpu_;  // of the nccl backend

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "runtime/descriptor.h"
+
 namespace cp::cli {
 
 // Of several machines each has a file of its own: "run.cptrace" is "run.node-1.cptrace" there.
@@ -15,7 +17,7 @@ void require_writable(const char* flag, const std::string& path);
 std::string ran_scenario_path(const std::string& folder);
 
 // A new folder beside the trace, or among the temporary files, where the ranks leave their parts: removed with the object, unless they
-// are to stay.
+// are to stay. It is locked (flock) for as long as this process lives.
 class TraceFolder {
  public:
   explicit TraceFolder(const std::string& trace);  // empty: none was asked for; throws InvalidInput
@@ -27,8 +29,15 @@ class TraceFolder {
   void keep() { keep_ = true; }
 
  private:
+  bool make(const std::string& base);  // false: another process has taken it away at once
+
   std::string path_;
+  runtime::Descriptor lock_;
   bool keep_ = false;
 };
+
+// Removes those folders among the temporary files that launchers of this user have left, since they were killed; not where a lock tells
+// that the launcher lives, or the file system has no such locks.
+void remove_abandoned_folders();
 
 }  // namespace cp::cli

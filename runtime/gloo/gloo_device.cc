@@ -202,10 +202,9 @@ class GlooDevice::Impl {
     const std::int64_t sequence = member.next_sequence++;
     const StepFacts& facts = facts_.find(&step)->second;
     member.digest = continued(member.digest, facts.collective);
-    if (options_.on_collective) {
-      options_.on_collective(
-          {*plan_, collective, member.communicator->group(), member.number++, facts.id, member.digest});
-    }
+    const CollectiveBegin begin{
+        *plan_, collective, member.communicator->group(), member.number++, facts.id, member.digest, stream};
+    if (options_.on_collective) options_.on_collective(begin);
     const auto what = [&] {
       return str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
                  canonical_name(member.communicator->group()));
@@ -214,6 +213,7 @@ class GlooDevice::Impl {
       OpRecord record = member.communicator->run(collective, *memory_, iteration, sequence, member.digest);
       record.sequence = sequence;
       record.stream = stream;
+      if (options_.on_collective_end) options_.on_collective_end({begin, &record});
       observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
     } catch (const gloo::Exception& error) {
       rethrow(error, what());

@@ -44,6 +44,7 @@ struct GlooOptions {
   Checksums checksums = Checksums::off;
   // On the thread of the collective's stream, before it begins; several streams may call at once.
   OnCollective on_collective = {};
+  OnCollectiveEnd on_collective_end = {};  // the same, after it; with its record
 };
 
 // After an error of running work the connections are closed. So that a lost peer is an error, SIGPIPE is ignored from the first device

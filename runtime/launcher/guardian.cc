@@ -3,12 +3,16 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <utility>
 #include <vector>
 
 #include <linux/close_range.h>
 
+#include "runtime/launcher/folders.h"
+#include "runtime/launcher/marked.h"
 #include "runtime/launcher/signals.h"
 #include "shared/base/error.h"
 
@@ -21,7 +25,27 @@ struct Message {
 };
 
 // Other threads of the launcher may have held any lock at the fork: only system calls.
-[[noreturn]] void guard_until_launcher_dies(int pipe, pid_t* groups, std::size_t slots) noexcept {
+void nap() noexcept {
+  const timespec time{.tv_sec = 0, .tv_nsec = 20'000'000};
+  nanosleep(&time, nullptr);
+}
+
+// Who is killed may have started another one meanwhile.
+void kill_marked(const char* mark) noexcept {
+  constexpr int kMostRounds = 250;  // five seconds: one may wait for a device that does not answer
+  for (int round = 0; round < kMostRounds; ++round) {
+    bool found = false;
+    each_marked(mark, [&](pid_t pid, int) {
+      kill(pid, SIGKILL);
+      found = true;
+    });
+    if (!found) return;
+    nap();
+  }
+}
+
+[[noreturn]] void guard_until_launcher_dies(int pipe, pid_t* groups, std::size_t slots, const char* mark,
+                                            const char* folder) noexcept {
   setsid();
   prctl(PR_SET_NAME, "cprun-guardian");
   dup2(pipe, STDIN_FILENO);
@@ -36,16 +60,22 @@ struct Message {
   for (std::size_t slot = 0; slot < slots; ++slot) {
     if (groups[slot] > 0) kill(-groups[slot], SIGKILL);
   }
+  kill_marked(mark);
+  if (*folder != '\0') remove_flat_folder(folder);
   _exit(0);
 }
 
 }  // namespace
 
-Guardian::Guardian(int slots) : pipe_(make_pipe()) {
+Guardian::Guardian(int slots, std::string mark, std::string folder)
+    : mark_(std::move(mark)), folder_(std::move(folder)), pipe_(make_pipe()) {
   std::vector<pid_t> groups(static_cast<std::size_t>(slots), 0);
   const BlockedSignals blocked;  // and the guardian keeps them so
   pid_ = fork();
-  if (pid_ == 0) guard_until_launcher_dies(pipe_.read_end.get(), groups.data(), groups.size());
+  if (pid_ == 0) {
+    guard_until_launcher_dies(pipe_.read_end.get(), groups.data(), groups.size(), mark_.c_str(),
+                              folder_.c_str());
+  }
   if (pid_ < 0) throw InvalidInput(str("cannot start a process: ", std::strerror(errno)));
   pipe_.read_end.reset();
 }

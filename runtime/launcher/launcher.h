@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/descriptor.h"
 #include "shared/base/error.h"
 #include "shared/base/types.h"
 
@@ -26,10 +27,10 @@ struct ProcessFailure {
   std::int64_t pid = 0;       // 0: not a process of this launcher
   std::optional<int> signal;  // that killed it
   int exit_code = 0;          // of the job: 128 + n for a process that signal n killed
-  // "rank 2 on host h (pid 123) was killed by SIGKILL in step 12, all_gather #3 of cp[0,1]",
+  // "rank 2 on host h (pid 123) was killed by SIGKILL in all_gather #3 of cp[0,1], step 12",
   // "... ended with exit code 1: <last line of its stderr>", "... was stopped by SIGSTOP for 1 s", or the text that fail() was given.
   std::string text;
-  // The middle of the text, where this launcher saw it: "was killed by SIGKILL", "was stopped by SIGSTOP for 1 s".
+  // The middle of the text, where this launcher saw it: "was killed by SIGKILL in all_gather #3 of cp[0,1], step 12".
   std::string what = {};
 };
 
@@ -37,6 +38,9 @@ struct LaunchOptions {
   std::vector<std::string> argv;  // the program, looked up in PATH as a shell does, and its arguments
   // "NAME=value" for the process with this index on this machine, over the launcher's own environment.
   std::function<std::vector<std::string>(int local_index)> environment = {};
+  // A descriptor beyond 2 that the process with this index keeps open, where it is one; asked after `environment`, which may tell its
+  // number. It is closed here once the process has it.
+  std::function<Descriptor(int local_index)> inherited = {};
   int nproc = 1;
   Rank first_rank = 0;  // process i is rank first_rank + i
   Rank world_size = 0;  // of all machines: prefixes are as wide as its largest rank; 0: the ranks here
@@ -50,9 +54,13 @@ struct LaunchOptions {
   bool prefix = true;           // "[rank 3] " before each line
   std::ostream* out = nullptr;  // null: std::cout
   std::ostream* err = nullptr;  // null: std::cerr
-  std::string host;             // as it stands in texts; empty: this machine's name
-  // What a rank was doing, such as "in step 12, all_gather #3 of cp[0,1,2,3]"; empty where nobody knows. Asked once,
-  // for the first rank that failed.
+  // Goes with the launcher, if that is killed: files alone are in it. Empty: none. (Where it ends otherwise, its owner removes it.)
+  std::string temporary_folder = {};
+  // This program has no children but those of the launcher: what becomes one, since its parent has died, is what they started.
+  bool has_no_other_children = false;
+  std::string host;  // as it stands in texts; empty: this machine's name
+  // What a rank was doing, such as "in all_gather #3 of cp[0,1,2,3], step 12"; empty where nobody knows. Asked for the first rank that
+  // failed, when it has ended or been stopped.
   std::function<std::string(Rank)> describe = {};
   // When the first failure is known, before any other process is told to end.
   std::function<void(const ProcessFailure&)> on_failure = {};
@@ -83,8 +91,10 @@ struct LaunchResult {
 std::string summary(const LaunchResult& result);
 
 // Each process leads a process group of its own, and what it starts ends with it: what is left of a group when its first
-// process has ended gets SIGTERM, and SIGKILL after the grace. A descendant that starts a group or a session of its own has
-// left the job. All groups are killed as well when the launcher dies in whatever way.
+// process has ended gets SIGTERM, and SIGKILL after the grace. So do descendants that have started a group or a session of their own,
+// found by a variable of their environment (marked.h); those that began with an empty one when all processes have ended, where
+// has_no_other_children says that they can be told apart. All groups, and all that carry the variable, are killed as well when the
+// launcher dies in whatever way.
 class Launcher {
  public:
   explicit Launcher(LaunchOptions options);  // throws InvalidInput

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "runtime/launcher/marked.h"
 #include "runtime/launcher/spawn.h"
 #include "shared/base/error.h"
 
@@ -15,6 +16,8 @@ namespace {
 
 // SIGKILL ends a group at once, unless one of it waits for a device that does not answer.
 constexpr std::chrono::seconds kKilledGroupEnds{2};
+// Who was told to end is looked for again.
+constexpr std::chrono::milliseconds kLookAgain{20};
 
 std::string prefix_of(const LaunchOptions& options, Rank rank) {
   if (!options.prefix) return "";
@@ -60,14 +63,16 @@ Subreaper::~Subreaper() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
 LauncherRun::LauncherRun(const LaunchOptions& options, FailureReports& reports)
     : options_(options),
       reports_(reports),
-      guardian_(options.nproc),
+      mark_(make_mark()),
+      guardian_(options.nproc, mark_, options.temporary_folder),
       out_(*options.out),
       err_(*options.err) {}
 
 LauncherRun::~LauncherRun() {
   for (const Process& process : processes_) {
-    if (!process.gone) kill(-static_cast<pid_t>(process.end.pid), SIGKILL);
+    if (!process.group_ended) kill(-static_cast<pid_t>(process.end.pid), SIGKILL);
   }
+  each_marked(mark_.c_str(), [](pid_t pid, int) { kill(pid, SIGKILL); });
   for (const Process& process : processes_) {
     if (process.gone) continue;
     while (waitpid(-static_cast<pid_t>(process.end.pid), nullptr, 0) > 0 || errno == EINTR) {
@@ -115,14 +120,18 @@ void LauncherRun::start(int index, int null_device) {
                   .give_up_at = {}};
   const Descriptor out = process.out.take_write_end(), err = process.err.take_write_end();
   const bool own_stdin = index == 0 && options_.stdin_to_first && read_by_child(STDIN_FILENO);
-  process.end.pid =
-      spawn({.argv = options_.argv,
-             .environment = options_.environment ? options_.environment(index) : std::vector<std::string>(),
-             .slot = index,
-             .in = own_stdin ? STDIN_FILENO : null_device,
-             .out = out.get(),
-             .err = err.get()},
-            signals_, guardian_);
+  std::vector<std::string> environment =
+      options_.environment ? options_.environment(index) : std::vector<std::string>();
+  environment.push_back(str(mark_, index));
+  const Descriptor inherited = options_.inherited ? options_.inherited(index) : Descriptor();
+  process.end.pid = spawn({.argv = options_.argv,
+                           .environment = std::move(environment),
+                           .slot = index,
+                           .in = own_stdin ? STDIN_FILENO : null_device,
+                           .out = out.get(),
+                           .err = err.get(),
+                           .inherited = inherited.get()},
+                          signals_, guardian_);
   processes_.push_back(std::move(process));
 }
 
@@ -178,6 +187,7 @@ LauncherRun::Time LauncherRun::next_deadline() const {
     if (process.gone) continue;
     if (process.stopped_since && phase_ == Phase::running)
       next = std::min(next, *process.stopped_since + options_.stopped_limit);
+    if (process.ended && (process.group_ended || !process.strays.empty())) next = std::min(next, look_at_);
     const std::optional<Time>& own = process.give_up_at ? process.give_up_at : process.kill_at;
     if (own) next = std::min(next, *own);
   }
@@ -221,7 +231,11 @@ void LauncherRun::reap(Time now) {
   for (Process& process : processes_) {
     if (!process.ended) reap_process(process, now);
     if (!process.ended && options_.stopped_limit.count() > 0) look_for_stop(process, now);
-    if (process.ended && !process.gone) reap_group(process, now);
+    if (process.ended && !process.gone) reap_group(process);
+  }
+  look_for_strays(now);
+  for (Process& process : processes_) {
+    if (process.ended && !process.gone) settle(process, now);
   }
 }
 
@@ -267,28 +281,79 @@ void LauncherRun::look_for_stop(Process& process, Time now) {
   if (!process.stopped_since) process.stopped_since = now;
   if (phase_ != Phase::running || now < *process.stopped_since + options_.stopped_limit) return;
   const auto seconds = static_cast<double>(options_.stopped_limit.count()) / 1000;
-  const std::string what = str("was stopped by ", signal_name(info.si_status), " for ", seconds, " s");
+  const std::string what =
+      with_where(process, str("was stopped by ", signal_name(info.si_status), " for ", seconds, " s"));
   suspect({.rank = process.end.rank,
            .signal = {},
            .exit_code = static_cast<int>(ExitCode::peer_lost),
-           .report = who_and_where(process, what),
+           .report = about(process, what),
            .pass = pass_,
            .what = what},
           now);
 }
 
-void LauncherRun::reap_group(Process& process, Time now) {
+void LauncherRun::reap_group(Process& process) {
   const auto pid = static_cast<pid_t>(process.end.pid);
   while (waitpid(-pid, nullptr, WNOHANG) > 0) {
   }
-  const bool empty = kill(-pid, 0) != 0 && errno == ESRCH;
-  if (!empty && !process.give_up_at && (phase_ == Phase::killing || now >= process.kill_at)) {
-    kill(-pid, SIGKILL);
+  for (const pid_t stray : process.strays) waitpid(stray, nullptr, WNOHANG);
+  if (process.group_ended) return;  // its number may be another's by now
+  process.group_ended = kill(-pid, 0) != 0 && errno == ESRCH;
+  if (process.group_ended) guardian_.guard(static_cast<int>(&process - processes_.data()), 0);
+}
+
+// A look at all processes of the machine takes long where there are many: it is for all that have ended, and takes a fifth of the time.
+void LauncherRun::look_for_strays(Time now) {
+  const auto waits = [](const Process& p) { return p.ended && !p.gone; };
+  if (now < look_at_ || std::none_of(processes_.begin(), processes_.end(), waits)) return;
+  for (Process& process : processes_) {
+    if (waits(process)) process.has_strays = !process.group_ended;  // which may start one yet
+  }
+  bool found = false;
+  each_marked(mark_.c_str(), [&](pid_t pid, int index) {
+    if (static_cast<std::size_t>(index) >= processes_.size()) return;
+    Process& process = processes_[static_cast<std::size_t>(index)];
+    if (!waits(process) || getpgid(pid) == static_cast<pid_t>(process.end.pid)) return;
+    end_stray(process, pid, now);
+    found = true;
+  });
+  const bool all_ended =
+      std::all_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.ended; });
+  if (all_ended && options_.has_no_other_children) {
+    Process& last = *std::find_if(processes_.begin(), processes_.end(), waits);
+    each_child([&](pid_t pid) {
+      const auto owns = [pid](const Process& p) {
+        return !p.gone && getpgid(pid) == static_cast<pid_t>(p.end.pid);
+      };
+      if (pid == guardian_.pid() || std::any_of(processes_.begin(), processes_.end(), owns)) return;
+      end_stray(last, pid, now);
+      found = true;
+    });
+  }
+  const Time end = Clock::now();
+  look_at_ = end + std::max<Clock::duration>(4 * (end - now), found ? kLookAgain : Clock::duration::zero());
+}
+
+void LauncherRun::end_stray(Process& process, pid_t pid, Time now) {
+  process.has_strays = true;
+  const bool is_new = std::find(process.strays.begin(), process.strays.end(), pid) == process.strays.end();
+  if (is_new) process.strays.push_back(pid);
+  if (!is_new && !is_over(process, now)) return;
+  kill(pid, is_over(process, now) ? SIGKILL : SIGTERM);
+  kill(pid, SIGCONT);
+}
+
+bool LauncherRun::is_over(const Process& process, Time now) const {
+  return phase_ == Phase::killing || now >= process.kill_at;
+}
+
+void LauncherRun::settle(Process& process, Time now) {
+  const bool is_left = !process.group_ended || process.has_strays;
+  if (is_left && !process.give_up_at && is_over(process, now)) {
+    if (!process.group_ended) kill(-static_cast<pid_t>(process.end.pid), SIGKILL);
     process.give_up_at = now + kKilledGroupEnds;
   }
-  if (!empty && !(process.give_up_at && now >= *process.give_up_at)) return;
-  process.gone = true;
-  guardian_.guard(static_cast<int>(&process - processes_.data()), 0);
+  if (!is_left || (process.give_up_at && now >= *process.give_up_at)) process.gone = true;
 }
 
 void LauncherRun::keep_deadlines(Time now) {
@@ -327,23 +392,26 @@ ProcessFailure LauncherRun::failure_of(const Suspect& cause) const {
   failure.pid = process.end.pid;
   failure.what = cause.what;
   if (cause.report) return failure;
-  failure.what = end_text(cause);
-  failure.text = who_and_where(process, failure.what);
+  failure.what = with_where(process, end_text(cause));
+  failure.text = about(process, failure.what);
   if ((!cause.signal || cause.signal == SIGABRT) && !process.last_words.empty()) {
     failure.text += ": " + process.last_words;
   }
   return failure;
 }
 
-std::string LauncherRun::who_and_where(const Process& process, const std::string& what) const {
+std::string LauncherRun::with_where(const Process& process, const std::string& what) const {
   const std::string where = options_.describe ? options_.describe(process.end.rank) : "";
-  return str("rank ", process.end.rank, " on host ", options_.host, " (pid ", process.end.pid, ") ", what,
-             where.empty() ? "" : " ", where);
+  return str(what, where.empty() ? "" : " ", where);
+}
+
+std::string LauncherRun::about(const Process& process, const std::string& what) const {
+  return str("rank ", process.end.rank, " on host ", options_.host, " (pid ", process.end.pid, ") ", what);
 }
 
 void LauncherRun::signal_all(int signal) {
   for (const Process& process : processes_) {
-    if (process.gone) continue;
+    if (process.group_ended) continue;
     kill(-static_cast<pid_t>(process.end.pid), signal);
     kill(-static_cast<pid_t>(process.end.pid), SIGCONT);  // a stopped process takes no other signal
   }
@@ -358,10 +426,9 @@ void LauncherRun::stop_all(int signal, Time now) {
 void LauncherRun::kill_all() {
   phase_ = Phase::killing;
   for (Process& process : processes_) {
-    if (process.gone) continue;
-    kill(-static_cast<pid_t>(process.end.pid), SIGKILL);
-    if (process.ended) reap_group(process, Clock::now());
+    if (!process.group_ended) kill(-static_cast<pid_t>(process.end.pid), SIGKILL);
   }
+  look_at_ = {};
 }
 
 LaunchResult LauncherRun::result() {

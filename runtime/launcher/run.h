@@ -62,7 +62,10 @@ class LauncherRun {
     RankOutput out, err;
     std::string last_words;                   // the last line of its stderr when it ended
     bool ended = false;                       // the process
-    bool gone = false;                        // and its group
+    bool group_ended = false;                 // and its group
+    bool gone = false;                        // and what had left the group
+    std::vector<pid_t> strays = {};           // that have left the group, and were told to end
+    bool has_strays = true;                   // as far as is known
     std::optional<Time> stopped_since;        // while it is stopped
     std::optional<Time> kill_at, give_up_at;  // what is left of the group
   };
@@ -80,11 +83,16 @@ class LauncherRun {
   void take_reports(Time now);
   void reap(Time now);
   void reap_process(Process& process, Time now);
-  void reap_group(Process& process, Time now);
+  void reap_group(Process& process);
+  void look_for_strays(Time now);
+  void end_stray(Process& process, pid_t pid, Time now);
+  void settle(Process& process, Time now);
+  bool is_over(const Process& process, Time now) const;  // the grace for what it left
   void look_for_stop(Process& process, Time now);
   void keep_deadlines(Time now);
 
-  std::string who_and_where(const Process& process, const std::string& what) const;
+  std::string with_where(const Process& process, const std::string& what) const;
+  std::string about(const Process& process, const std::string& what) const;
   Time suspects_deadline() const { return suspects_.deadline(patience_.value_or(kPatience)); }
   void suspect(Suspect suspect, Time now);
   void decide(Time now);
@@ -98,6 +106,7 @@ class LauncherRun {
   FailureReports& reports_;
   SignalScope signals_;
   Subreaper subreaper_;
+  const std::string mark_;
   Guardian guardian_;
   LineSink out_, err_;
   std::vector<Process> processes_;
@@ -108,6 +117,7 @@ class LauncherRun {
   CauseFinder suspects_;
   std::optional<std::chrono::milliseconds> patience_;  // once it was asked for
   int pass_ = 0;
+  Time look_at_{};  // for strays, not before
   std::optional<ProcessFailure> first_failure_;
   std::optional<int> interrupted_by_;
 };

@@ -52,6 +52,7 @@ std::vector<std::string> merged(const std::vector<std::string>& additions) {
   dup2(request.out, STDOUT_FILENO);
   dup2(request.err, STDERR_FILENO);
   close_from(STDERR_FILENO + 1, true);
+  if (request.inherited >= 0) fcntl(request.inherited, F_SETFD, 0);
   signals.restore();
   execvpe(child.argv[0], child.argv.data(), child.environment.data());
   const int error = errno;

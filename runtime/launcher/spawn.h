@@ -14,7 +14,8 @@ struct SpawnRequest {
   const std::vector<std::string>& argv;
   std::vector<std::string> environment;  // "NAME=value", over the launcher's own
   int slot = 0;                          // of the guardian
-  int in = -1, out = -1, err = -1;       // become 0, 1 and 2; all other descriptors are closed
+  int in = -1, out = -1, err = -1;       // become 0, 1 and 2
+  int inherited = -1;  // stays open under its number, beyond 2; all other descriptors are closed
 };
 
 // Returns when the program runs: in a process group of its own that the guardian knows, with the signals as they were before

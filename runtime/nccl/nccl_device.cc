@@ -55,6 +55,7 @@ class NcclDevice::Impl {
                    .cuda_device = options_.cuda_device,
                    .timeout = options_.timeout,
                    .on_collective = options_.on_collective,
+                   .on_collective_end = options_.on_collective_end,
                    .on_error = [this](const std::exception_ptr& error) { fail(error); }},
                   handles_) {}
 

@@ -21,6 +21,9 @@
 
 namespace cp::runtime {
 
+// How often the watchdog looks which collectives have begun and ended.
+inline constexpr std::chrono::milliseconds kNcclLookPeriod{10};
+
 // Of the communicators (ncclConfig_t); what is unset is NCCL's own choice.
 struct NcclCommOptions {
   static constexpr int kMostCtas = 64;    // NCCL's MAXCHANNELS
@@ -51,6 +54,7 @@ struct NcclOptions {
   NcclCommOptions communicators = {};
   // On the watchdog's thread or in synchronize(), soon after the collective begins.
   OnCollective on_collective = {};
+  OnCollectiveEnd on_collective_end = {};  // the same, soon after it has ended; without a record
 };
 
 // "nccl", "cuda", "cuda driver", "cudnn".

@@ -10,6 +10,15 @@
 
 namespace cp::runtime {
 
+namespace {
+
+CollectiveBegin begin_of(const WatchedCollective& watched) {
+  return {*watched.plan,  *watched.collective, watched.communicator->group,
+          watched.number, watched.step,        watched.stream};
+}
+
+}  // namespace
+
 std::string describe(Rank rank, const WatchedCollective& watched) {
   return str("rank ", rank, ": ", operation_name(*watched.collective), " #", watched.sequence, " on ",
              watched.communicator->name);
@@ -105,15 +114,16 @@ bool NcclWatchdog::advance(Stream& stream) {
     if (!is_finished(watched.begin)) return false;
     first.has_begun = true;
     first.since = Clock::now();
-    if (options_.on_collective) {
-      options_.on_collective({*watched.plan, *watched.collective, watched.communicator->group, watched.number,
-                              watched.step, watched.digest});
-    }
+    if (options_.on_collective) options_.on_collective(begin_of(watched));
   }
   if (first.place < issued_.load(std::memory_order_acquire) && is_finished(watched.end)) {
     const auto at = static_cast<std::size_t>(watched.stream);
     if (at >= ended_.size()) ended_.resize(at + 1);
     ++ended_[at];
+    if (options_.on_collective_end) {
+      const CollectiveBegin begin = begin_of(watched);
+      options_.on_collective_end({begin});
+    }
     stream.pop_front();
     pending_.fetch_sub(1);
     return true;

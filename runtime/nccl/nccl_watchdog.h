@@ -1,6 +1,6 @@
 // NcclWatchdog: follows the collectives of a device by the events around them, without the rank's thread.
 //
-// It reports each collective that begins, in the order of its stream; finds one that has begun and makes no progress for a time; and
+// It reports each collective that begins and that has ended, in the order of its stream; finds one that has begun and makes no progress for a time; and
 // asks NCCL for errors of its own while any is under way. It looks every kPeriod while something is under way, on its own thread, and
 // sleeps otherwise.
 #pragma once
@@ -19,6 +19,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/nccl/nccl_communicators.h"
+#include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/single_reader_queue.h"
 #include "runtime/process_device.h"
 
@@ -41,13 +42,14 @@ std::string describe(Rank rank, const WatchedCollective& watched);
 
 class NcclWatchdog {
  public:
-  static constexpr std::chrono::milliseconds kPeriod{10};
+  static constexpr std::chrono::milliseconds kPeriod = kNcclLookPeriod;
 
   struct Options {
     Rank rank = 0;
     int cuda_device = 0;
     std::chrono::milliseconds timeout{30'000};
     OnCollective on_collective;
+    OnCollectiveEnd on_collective_end;
     std::function<void(std::exception_ptr)> on_error;  // any number of times, on any thread that looks
   };
   NcclWatchdog(Options options, NcclHandles& handles);

@@ -59,21 +59,30 @@ void Roster::progress(Rank rank, const Progress& progress) {
   if (progress.sequence < 0) return;
   Member& known = member(rank);
   known.latest = progress;
+  known.told = known.heard;
   if (known.groups.size() < kMostGroups || known.groups.contains(progress.group))
     known.groups[progress.group] = progress;
 }
 
 void Roster::leave(Rank rank) { member(rank).state = RankState::left; }
 
-Failure Roster::failure_of(Rank rank, ExitCode code, const std::string& message) const {
+Failure Roster::failure_of(Rank rank, ExitCode code, const std::string& message,
+                           Clock::time_point now) const {
   const Member& known = member(rank);
-  return {code, rank, known.host, known.pid, message, known.latest};
+  return {code,
+          rank,
+          known.host,
+          known.pid,
+          message,
+          known.latest,
+          std::chrono::duration_cast<Milliseconds>(now - known.told)};
 }
 
 void Roster::report(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) {
   if (member(rank).failed) return;
   member(rank).failed = true;
-  const Failure failure = failure_of(rank, code, message);
+  Failure failure = failure_of(rank, code, message, now);
+  failure.progress_age = Milliseconds(0);  // it says first where it is
   if (blames_a_peer(code)) {
     candidates_.push_back({failure, now + kSettleTime, false});
     promote(now);
@@ -88,7 +97,7 @@ void Roster::lose(Rank rank, ExitCode code, const std::string& message, Clock::t
   gone.state = RankState::lost;
   if (gone.failed) return;
   gone.failed = true;
-  add_loss(failure_of(rank, code, message), has_launcher(rank) ? now + kLaunchersWord : now);
+  add_loss(failure_of(rank, code, message, now), has_launcher(rank) ? now + kLaunchersWord : now);
   promote(now);
 }
 
@@ -192,7 +201,6 @@ void Roster::add(Failure failure) {
     failed.failed = true;
     if (failure.host.empty()) failure.host = failed.host;
     if (failure.pid == 0) failure.pid = failed.pid;
-    if (failure.progress.sequence < 0) failure.progress = failed.latest;
   }
   decide(std::move(failure));
 }
@@ -257,12 +265,12 @@ void Roster::check_silence(Clock::time_point now) {
   const std::string message = str("no heartbeat for ", duration_text(heartbeat_timeout_), ": ", what);
   member(first).failed = true;
   member(first).state = RankState::lost;
-  decide(failure_of(first, ExitCode::peer_lost, message));
+  decide(failure_of(first, ExitCode::peer_lost, message, now));
   for (const Rank rank : silent) {
     if (rank == first) continue;
     member(rank).failed = true;
     member(rank).state = RankState::lost;
-    decide(failure_of(rank, ExitCode::peer_lost, message));
+    decide(failure_of(rank, ExitCode::peer_lost, message, now));
   }
 }
 
@@ -281,7 +289,7 @@ void Roster::check_joins(Clock::time_point now) {
 }
 
 void Roster::forgive(Milliseconds gap) {
-  for (Member& known : members_) known.heard += gap;
+  for (Member& known : members_) known.heard += gap;  // what it told is older all the same
   if (first_join_) *first_join_ += gap;
 }
 
@@ -291,7 +299,8 @@ std::vector<RankStatus> Roster::status(Clock::time_point now) const {
     const Member& known = member(rank);
     const auto silent = std::chrono::duration_cast<Milliseconds>(now - known.heard);
     all.push_back({rank, known.state, known.host, known.pid,
-                   known.state == RankState::absent ? Milliseconds(0) : silent, known.latest, known.groups});
+                   known.state == RankState::absent ? Milliseconds(0) : silent, known.latest,
+                   std::chrono::duration_cast<Milliseconds>(now - known.told), known.groups});
   }
   return all;
 }

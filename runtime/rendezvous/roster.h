@@ -53,7 +53,8 @@ class Roster {
   void report(Rank rank, ExitCode code, const std::string& message, Clock::time_point now);
   // Its connection is gone. No news of a rank that has left or failed.
   void lose(Rank rank, ExitCode code, const std::string& message, Clock::time_point now);
-  // Found by others: known for sure. What the rank's host, pid and progress are is filled in where the failure does not say.
+  // Found by others: known for sure. What the rank's host and pid are is filled in where the failure does not say; where it was, whoever
+  // found it knows better.
   void add(Failure failure);
   // To be called often: ranks that are silent for too long or have not joined in time.
   void check(Clock::time_point now);
@@ -75,6 +76,7 @@ class Roster {
     std::int64_t pid = 0;
     Clock::time_point heard;
     Progress latest;
+    Clock::time_point told;  // that
     std::map<std::string, Progress> groups;
   };
   struct Candidate {
@@ -92,7 +94,7 @@ class Roster {
   Member& member(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
   const Member& member(Rank rank) const { return members_[static_cast<std::size_t>(rank)]; }
   bool is_watched(const Member& member) const { return member.state == RankState::joined && !member.failed; }
-  Failure failure_of(Rank rank, ExitCode code, const std::string& message) const;
+  Failure failure_of(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) const;
   bool has_launcher(Rank rank) const;
   void add_loss(Failure failure, Clock::time_point ready);
   void decide(Failure failure);

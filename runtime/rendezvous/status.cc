@@ -13,11 +13,21 @@ std::string to_string(const Progress& progress) {
   return str(progress.operation, " #", progress.sequence, " of ", progress.group, step);
 }
 
+std::string last_heard(const Progress& progress, std::chrono::milliseconds age) {
+  using std::chrono::milliseconds;
+  const milliseconds shown = age < std::chrono::seconds(1) ? age : age / 100 * 100;
+  return str("last heard ", duration_text(shown), " ago ", progress.sequence < 0 ? "" : "at ",
+             to_string(progress));
+}
+
 std::string to_string(const Failure& failure) {
   if (failure.rank < 0) return failure.message;
   const std::string where =
       failure.host.empty() ? "" : str(" (host ", failure.host, ", pid ", failure.pid, ")");
-  const std::string when = failure.progress.sequence < 0 ? "" : str(" at ", to_string(failure.progress));
+  const std::string when = failure.progress.sequence < 0 ? ""
+                           : failure.progress_age.count() == 0
+                               ? str(" at ", to_string(failure.progress))
+                               : str(", ", last_heard(failure.progress, failure.progress_age));
   return str("rank ", failure.rank, where, when, ": ", failure.message);
 }
 

@@ -26,6 +26,8 @@ struct Progress {
 
 // "all_gather #17 of cp[0,1,2,3], step 40"; "before its first collective".
 std::string to_string(const Progress& progress);
+// "last heard 2.1 s ago at all_gather #17 of cp[0,1,2,3], step 40": of what may have gone on since.
+std::string last_heard(const Progress& progress, std::chrono::milliseconds age);
 
 // What a rank is at, in its own words.
 struct Activity {
@@ -47,10 +49,12 @@ struct Failure {
   std::string host;
   std::int64_t pid = 0;
   std::string message;
-  Progress progress;  // the last that was heard of
+  Progress progress;  // the last that was heard of; none where the message says where it was
+  std::chrono::milliseconds progress_age{0};  // how long before the failure that was; 0: at the failure
 };
 
-// "rank 2 (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: closed its connection without a goodbye".
+// "rank 2 (host b, pid 4711), last heard 2.1 s ago at all_gather #17 of cp[0,1,2,3]: its connection was closed ...". Of what is as new
+// as the failure: "rank 2 (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: ...".
 std::string to_string(const Failure& failure);
 
 enum class RankState : std::uint8_t { absent, joined, left, lost };
@@ -62,7 +66,8 @@ struct RankStatus {
   std::int64_t pid = 0;
   std::chrono::milliseconds silent_for{0};  // since its last heartbeat
   Progress latest;
-  std::map<std::string, Progress> groups;  // the latest of each group
+  std::chrono::milliseconds latest_age{0};  // since that was heard
+  std::map<std::string, Progress> groups;   // the latest of each group
 };
 
 using cp::members_of;

@@ -33,6 +33,7 @@ void to_wire(const Failure& failure, Message::Failure& out) {
   out.set_pid(failure.pid);
   out.set_reason(failure.message);
   to_wire(failure.progress, *out.mutable_progress());
+  out.set_progress_age_ms(failure.progress_age.count());
 }
 
 void to_wire(const RankStatus& status, Message::Status& out) {
@@ -42,6 +43,7 @@ void to_wire(const RankStatus& status, Message::Status& out) {
   out.set_pid(status.pid);
   out.set_silent_ms(status.silent_for.count());
   to_wire(status.latest, *out.mutable_latest());
+  out.set_latest_age_ms(status.latest_age.count());
   for (const auto& [group, progress] : status.groups) to_wire(progress, *out.add_groups());
 }
 
@@ -65,7 +67,8 @@ Failure from_wire(const Message::Failure& in) {
           printable(in.host()),
           in.pid(),
           printable(in.reason()),
-          from_wire(in.progress())};
+          from_wire(in.progress()),
+          std::chrono::milliseconds(in.progress_age_ms())};
 }
 
 RankStatus from_wire(const Message::Status& in) {
@@ -75,6 +78,7 @@ RankStatus from_wire(const Message::Status& in) {
                     .pid = in.pid(),
                     .silent_for = std::chrono::milliseconds(in.silent_ms()),
                     .latest = from_wire(in.latest()),
+                    .latest_age = std::chrono::milliseconds(in.latest_age_ms()),
                     .groups = {}};
   for (const Message::Progress& progress : in.groups())
     status.groups[printable(progress.group())] = from_wire(progress);

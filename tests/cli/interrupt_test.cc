@@ -51,6 +51,21 @@ TEST(Interrupt, AStoppedVerificationSaysHowFarItGot) {
   EXPECT_THAT(finished.out, testing::ContainsRegex("^pairs [0-9]+, wrong 0, .*stopped before the end"));
 }
 
+// A rank's launcher says how it ended.
+TEST(InterruptDeathTest, AQuietProgramDiesOfTheSignal) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    EXPECT_EXIT((handle_interrupts_quietly(), raise(signal)), testing::KilledBySignal(signal), "^$");
+    EXPECT_EXIT(
+        {
+          handle_interrupts_quietly();
+          const InterruptScope scope;
+          raise(signal);
+          if (InterruptScope::interrupted()) raise(signal);
+        },
+        testing::KilledBySignal(signal), "^$");
+  }
+}
+
 // Each program says its own name, whatever the signal, and the second time where the first one is deferred.
 TEST(InterruptDeathTest, EachProgramSaysItsOwnName) {
   for (const char* program : {"cpsim", "cprun"}) {

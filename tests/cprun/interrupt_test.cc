@@ -44,7 +44,8 @@ class SilentRendezvous {
   std::uint16_t port_ = 0;
 };
 
-TEST(CprunInterrupt, ARankSaysItsProgramsName) {
+// Its launcher says it.
+TEST(CprunInterrupt, ARankDiesOfTheSignalWithoutAWord) {
   const cli::TemporaryFolder folder;
   for (const int signal : {SIGINT, SIGTERM}) {
     const SilentRendezvous rendezvous;
@@ -56,8 +57,28 @@ TEST(CprunInterrupt, ARankSaysItsProgramsName) {
     rank.signal(signal);
     const ProgramEnd end = rank.finish();
     EXPECT_EQ(end.exit_code, 128 + signal);
-    EXPECT_EQ(end.err, "\ncprun: interrupted\n");
+    EXPECT_EQ(end.err, "");
   }
+}
+
+// What the others do because of it, nobody needs to read.
+TEST(CprunInterrupt, AFailureIsToldInTheLaunchersWordsAlone) {
+  const cli::TemporaryFolder folder;
+  const std::string path = scenario(
+      folder,
+      R"(run { mesh: "cp=3" strategy: "ring" seq_len: 12000 q_heads: 4 kv_heads: 4 head_dim: 64 backward: true })");
+  Program job({built("cprun"), path});
+  std::vector<pid_t> ranks;
+  ASSERT_TRUE(within(std::chrono::seconds(60), [&] {
+    ranks = job.children("cprun");
+    return ranks.size() == 3;
+  }));
+  kill(ranks[1], SIGTERM);
+  const ProgramEnd end = job.finish();
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(end.err, ::testing::HasSubstr(str("(pid ", ranks[1], ") was killed by SIGTERM")));
+  EXPECT_THAT(end.err, ::testing::Not(::testing::HasSubstr("interrupted")));
+  EXPECT_THAT(end.err, ::testing::Not(::testing::ContainsRegex("\\[rank [0-9]\\] \n")));
 }
 
 }  // namespace

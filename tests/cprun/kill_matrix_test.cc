@@ -46,12 +46,21 @@ struct Fault {
 
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
+// As faulty_rank.cc loops: six AllReduces, of which number 3 is the place within, and number 2 comes after the place between.
+std::string where_in(const std::string& place) {
+  const auto reduce = [](int number) { return str("all_reduce #", number, " of cp[0,1,2], step 0"); };
+  if (place == "in_collective") return "in " + reduce(3);
+  if (place == "between_steps") return str("after ", reduce(1), ", had ended");
+  if (place == "at_exit") return str("after ", reduce(5), ", had ended");
+  return "before its first collective";
+}
+
 std::string run_rank_case(const Fault& fault, const std::string& place, int rank) {
   FaultyJob job(fault.name, place, str(rank));
   job.finish();
   job.check_code(fault.exit_code);
   job.check_says(str("cprun: rank ", rank, " on host "));
-  job.check_says(str(" (pid ", job.fault_pid(), ") ", fault.words));
+  job.check_says(str(" (pid ", job.fault_pid(), ") ", fault.words, " ", where_in(place)));
   job.check_one_cause();
   return job.report();
 }

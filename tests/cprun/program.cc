@@ -1,5 +1,6 @@
 #include "tests/cprun/program.h"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <atomic>
 #include <csignal>
@@ -132,6 +133,20 @@ std::vector<pid_t> Program::processes() const {
 
 void Program::kill_processes() const {
   for (const pid_t pid : processes()) kill(pid, SIGKILL);
+}
+
+std::vector<pid_t> Program::children(const std::string& name) const {
+  std::vector<pid_t> found;
+  for (const pid_t pid : processes()) {
+    // "12 (name) S 1 ...": the parent comes fourth.
+    const std::string status = read_whole(str("/proc/", pid, "/stat"));
+    if (status.find(str("(", name, ")")) == std::string::npos) continue;
+    const std::vector<std::string_view> words =
+        split(std::string_view(status).substr(status.rfind(')') + 1), ' ');
+    if (words.size() > 2 && words[2] == str(pid_)) found.push_back(pid);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 std::string built(const std::string& program) { return CP_BIN_DIR "/" + program; }

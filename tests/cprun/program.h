@@ -34,6 +34,8 @@ class Program {
   // Processes that it started, itself among them, and that run or are stopped; zombies do not count.
   std::vector<pid_t> processes() const;
   void kill_processes() const;
+  std::vector<pid_t> children(
+      const std::string& name) const;  // its own that run the program of this name, by pid
 
  private:
   std::string folder_, marker_;

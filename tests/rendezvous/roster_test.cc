@@ -41,7 +41,36 @@ TEST_F(RosterTest, NobodyFailsWhoBeatsOrLeaves) {
 TEST_F(RosterTest, ABrokenConnectionIsNamedAtOnceWithWhereTheRankWas) {
   roster_.progress(2, {"cp[0,1,2,3]", 17, "all_gather", {}, 40});
   roster_.lose(2, ExitCode::peer_lost, "closed", at(10ms));
-  EXPECT_EQ(cause(), "rank 2 (host b, pid 102) at all_gather #17 of cp[0,1,2,3], step 40: closed");
+  EXPECT_EQ(
+      cause(),
+      "rank 2 (host b, pid 102), last heard 10 ms ago at all_gather #17 of cp[0,1,2,3], step 40: closed");
+}
+
+// It may have gone on since: how long ago that was is counted from the heartbeat that said it.
+TEST_F(RosterTest, WhereALostRankWasIsAsOldAsWhatItTold) {
+  roster_.heartbeat(2, at(100ms));
+  roster_.progress(2, {"cp[0,1,2,3]", 17, "all_gather", {}, -1});
+  for (const Rank rank : {0, 1, 2, 3}) roster_.heartbeat(rank, at(1300ms));  // of requests, say
+  EXPECT_EQ(roster_.status(at(1400ms))[2].latest_age, 1300ms);
+  for (const Rank rank : {0, 1, 3}) roster_.heartbeat(rank, at(2200ms));
+  roster_.lose(2, ExitCode::peer_lost, "closed", at(2270ms));
+  EXPECT_EQ(cause(),
+            "rank 2 (host b, pid 102), last heard 2.1 s ago at all_gather #17 of cp[0,1,2,3]: closed");
+}
+
+// A rank that reports says first where it is.
+TEST_F(RosterTest, WhereARankFailsIsAsItSays) {
+  roster_.progress(2, {"cp[0,1,2,3]", 17, "all_gather", {}, 40});
+  roster_.report(2, ExitCode::check_failed, "wrong", at(500ms));
+  EXPECT_EQ(cause(), "rank 2 (host b, pid 102) at all_gather #17 of cp[0,1,2,3], step 40: wrong");
+}
+
+// Whoever found it says where the rank was, or does not know.
+TEST_F(RosterTest, WhatOthersFoundIsNotMadeOlder) {
+  roster_.progress(2, {"cp[0,1,2,3]", 17, "all_gather", {}, 40});
+  roster_.add(
+      {ExitCode::peer_lost, 2, "", 0, "was killed by SIGKILL in all_gather #19 of cp[0,1,2,3]", {}, {}});
+  EXPECT_EQ(cause(), "rank 2 (host b, pid 102): was killed by SIGKILL in all_gather #19 of cp[0,1,2,3]");
 }
 
 TEST_F(RosterTest, SilenceIsNamedAfterTheTimeout) {
@@ -123,7 +152,7 @@ TEST_F(RosterTest, WhatTheLauncherKnowsIsACause) {
   roster_.progress(1, {"cp[0,1]", 3, "broadcast", {}, -1});
   roster_.report(0, ExitCode::peer_lost, "connection to rank 1 broke", at(1ms));
   roster_.add({ExitCode::peer_lost, 1, "", 0, "killed by signal 9", {}});
-  EXPECT_EQ(cause(), "rank 1 (host a, pid 101) at broadcast #3 of cp[0,1]: killed by signal 9");
+  EXPECT_EQ(cause(), "rank 1 (host a, pid 101): killed by signal 9");
   roster_.lose(1, ExitCode::peer_lost, "closed", at(5ms));
   EXPECT_EQ(roster_.consequences().size(), 1U);
 }

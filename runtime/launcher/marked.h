@@ -1,0 +1,35 @@
+// The processes that a launcher's processes have started, found again wherever they have gone: in a group or a session of their own, and
+// after their parents have died.
+//
+// Each process gets a variable that nobody else has, and its descendants inherit it unless they begin with an empty environment. (A
+// cgroup would hold those too; but an ordinary login session may make none, and one whose maker is killed stays behind.) All functions
+// but make_mark() call only what a signal handler may, so that a forked child of a process with threads may call them.
+#pragma once
+
+#include <string>
+#include <sys/types.h>
+
+namespace cp::runtime {
+
+// "CPRUN_MARK=1f3a5c7d9e0b2a4c-": a process carries that and its index behind it.
+std::string make_mark();
+
+// Calls visit(context, pid, index) for each process that carries the mark and runs or is stopped; zombies carry nothing, nor does
+// what this user may not look at.
+using VisitProcess = void (*)(void* context, pid_t pid, int index);
+void each_marked(const char* mark, VisitProcess visit, void* context) noexcept;
+
+// The same for each child of this process that runs or is stopped; `index` is -1.
+void each_child(VisitProcess visit, void* context) noexcept;
+
+template <class F>
+void each_marked(const char* mark, F f) noexcept {
+  each_marked(
+      mark, [](void* context, pid_t pid, int index) { (*static_cast<F*>(context))(pid, index); }, &f);
+}
+template <class F>
+void each_child(F f) noexcept {
+  each_child([](void* context, pid_t pid, int) { (*static_cast<F*>(context))(pid); }, &f);
+}
+
+}  // namespace cp::runtime

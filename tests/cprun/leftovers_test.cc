@@ -1,0 +1,164 @@
+// What cprun leaves behind when it is killed, when a disk is full, and when a pass fails.
+#include <algorithm>
+#include <csignal>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <sys/file.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/text.h"
+#include "tests/cli/cpsim_process.h"
+#include "tests/cprun/program.h"
+#include "tests/cprun/scenario_file.h"
+#include "traces/trace_files.h"
+
+namespace cp::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using cli::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Two passes, of seconds each where nobody says less.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kLength = 3000;
+#else
+constexpr int kLength = 12'000;
+#endif
+std::string long_run(const TemporaryFolder& folder, int length = kLength) {
+  return scenario(folder, str("run { mesh: \"cp=3\" strategy: \"ring\" seq_len: ", length,
+                              " q_heads: 4 kv_heads: 4 head_dim: 64 backward: true }"));
+}
+
+std::vector<std::string> folders_in(const std::string& path) {
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (entry.path().filename().string().find("ranks-") != std::string::npos)
+      found.push_back(entry.path().string());
+  }
+  return found;
+}
+
+std::string only_folder_in(const std::string& path) {
+  const std::vector<std::string> found = folders_in(path);
+  return found.size() == 1 ? found[0] : "";
+}
+
+TEST(CprunLeftovers, AKilledLaunchersFolderGoesWithIt) {
+  const TemporaryFolder folder, temporary;
+  Program job({built("cprun"), "--verify", long_run(folder)}, {"TMPDIR=" + temporary.file("")});
+  ASSERT_TRUE(within(60s, [&] { return folders_in(temporary.file("")).size() == 1; }));
+  ASSERT_TRUE(within(60s, [&] { return job.children("cprun").size() == 3; }));
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(within(60s, [&] { return folders_in(temporary.file("")).empty(); }));
+}
+
+// Where nobody was left who could.
+TEST(CprunLeftovers, TheNextStartRemovesAFolderWhoseLauncherIsGone) {
+  const TemporaryFolder folder, temporary;
+  const std::vector<std::string> there = {"TMPDIR=" + temporary.file("")};
+  {
+    Program job({built("cprun"), "--verify", long_run(folder)}, there);
+    ASSERT_TRUE(within(60s, [&] { return job.children("cprun-guardian").size() == 1; }));
+    ASSERT_TRUE(within(60s, [&] { return folders_in(temporary.file("")).size() == 1; }));
+    kill(job.children("cprun-guardian")[0], SIGKILL);
+    job.signal(SIGKILL);
+    job.finish();
+    ASSERT_TRUE(within(60s, [&] { return job.processes().empty(); }));
+  }
+  ASSERT_THAT(folders_in(temporary.file("")), SizeIs(1));
+  fs::create_directory(temporary.file("cprun.ranks-LIVING"));
+  const int lock = open(temporary.file("cprun.ranks-LIVING").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  fs::create_directory(temporary.file("cprun.other"));
+  fs::create_directory_symlink(temporary.file("cprun.other"), temporary.file("cprun.ranks-LINKED"));
+  EXPECT_EQ(cprun({"--nproc-per-node", "1", "--", "true"}, there).exit_code, 0);
+  EXPECT_THAT(folders_in(temporary.file("")),
+              ::testing::UnorderedElementsAre(HasSubstr("ranks-LIVING"), HasSubstr("ranks-LINKED")));
+  EXPECT_TRUE(fs::exists(temporary.file("cprun.other")));
+  close(lock);
+}
+
+TEST(CprunLeftovers, JobsAtOnceLeaveEachOthersFolders) {
+  const TemporaryFolder folder, temporary;
+  const std::vector<std::string> there = {"TMPDIR=" + temporary.file("")};
+  Program job({built("cprun"), "--verify", long_run(folder)}, there);
+  ASSERT_TRUE(within(60s, [&] { return folders_in(temporary.file("")).size() == 1; }));
+  const std::string own = only_folder_in(temporary.file(""));
+  const TemporaryFolder other;
+  EXPECT_EQ(cprun({"--verify", ring(other)}, there).exit_code, 0);
+  EXPECT_EQ(only_folder_in(temporary.file("")), own);
+}
+
+// The ranks' files fit, and the one that is made of them does not.
+TEST(CprunLeftovers, AFullDiskLeavesNoHalfATraceAndSaysWhereTheWholeOnesAre) {
+  const TemporaryFolder folder, measured;
+  const std::string path = ring(folder);
+  ASSERT_EQ(cprun({"--trace", measured.file("run.cptrace"), path}).exit_code, 0);
+  const auto whole = static_cast<std::int64_t>(fs::file_size(measured.file("run.cptrace")));
+  const TemporaryFolder out;
+  const std::int64_t half_in_blocks = whole / 2 / 512;
+  const ProgramEnd end =
+      run({"/bin/sh", "-c", str("trap '' XFSZ; ulimit -f ", half_in_blocks, "; exec \"$@\""), "sh",
+           built("cprun"), "--trace", out.file("run.cptrace"), path});
+  EXPECT_EQ(end.exit_code, 17) << end.err;
+  const std::string ranks = only_folder_in(out.file(""));
+  EXPECT_THAT(end.err, AllOf(HasSubstr("is the disk full?"), HasSubstr("stays in " + ranks + ":")));
+  EXPECT_FALSE(fs::exists(out.file("run.cptrace")));
+  EXPECT_EQ(read_trace_path(ranks).ranks.size(), 4U);
+  EXPECT_EQ(read_trace_path(ranks).truncation, std::nullopt);
+}
+
+// Numbers begin again with each pass.
+bool has_backward(const std::vector<OpRecord>& records) {
+  return std::ranges::count(records, 0, &OpRecord::sequence) >= 2;
+}
+
+TEST(CprunLeftovers, TheTraceOfAFailedRunHasThePassThatFailed) {
+  const TemporaryFolder folder, out;
+  Program job({built("cprun"), "--trace", out.file("run.cptrace"), long_run(folder)});
+  std::string ranks;
+  const auto trace_of = [&](Rank rank) {
+    ranks = only_folder_in(out.file(""));
+    const std::string file = rank_trace_path(ranks, rank);
+    if (ranks.empty() || !fs::exists(file) || fs::file_size(file) == 0) return RankTrace{};
+    const TraceFile trace = read_trace_file(file);
+    return trace.ranks.empty() ? RankTrace{} : trace.ranks[0];
+  };
+  // While it runs.
+  ASSERT_TRUE(within(200s, [&] { return has_backward(trace_of(1).observed); }));
+  EXPECT_TRUE(has_backward(trace_of(1).issued));
+  const std::vector<pid_t> pids = job.children("cprun");
+  ASSERT_THAT(pids, SizeIs(3));
+  kill(pids[1], SIGKILL);
+  const ProgramEnd end = job.finish();
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(end.err, HasSubstr("cprun: what the ranks did until then: " + ranks + "\n"));
+  for (const Rank rank : {0, 1, 2}) {
+    const RankTrace trace = trace_of(rank);
+    EXPECT_TRUE(has_backward(trace.issued)) << rank;
+    EXPECT_TRUE(has_backward(trace.observed)) << rank;
+  }
+}
+
+// By what it is told, not by what was written in time: everything that was done is there, once, and in its order.
+TEST(CprunLeftovers, ATraceThatIsWrittenAsItGoesIsWhole) {
+  const TemporaryFolder folder, out;
+  Program job(
+      {built("cprun"), "--trace", out.file("run.cptrace"), "--verify", long_run(folder, kLength / 2)});
+  const ProgramEnd end = job.finish(10min);
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("\nidentical: 3 ranks, "));
+  EXPECT_THAT(end.err, IsEmpty());
+}
+
+}  // namespace
+}  // namespace cp::testing
