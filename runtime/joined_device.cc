@@ -69,12 +69,13 @@ JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<Rendezvous
     if (also) also(begin);
   };
   options.on_collective_end = [this, also = std::move(options.on_collective_end)](const CollectiveEnd& end) {
-    if (page_) page_->ended(track(end.collective.stream));
+    tell_end(end.collective.stream);
     if (also) also(end);
   };
   device_ =
       job.backend == Backend::gloo ? make_gloo(job, std::move(options)) : make_nccl(job, std::move(options));
   client_->on_failure([this](const Failure&) { device_->abort(); });
+  client_->set_activity([this] { return activity(); });
 }
 
 #ifdef CP_HAVE_GLOO
@@ -135,6 +136,7 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment&, Jo
 #endif
 
 JoinedDevice::~JoinedDevice() {
+  client_->set_activity({});
   client_->on_failure({});
   device_.reset();
   for (const int track : tracks_) page_->release(track);
@@ -159,17 +161,41 @@ void JoinedDevice::tell(const CollectiveBegin& begin) {
   latest = {name_ + canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
             begin.digest, begin.step};
   client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest, latest.step);
+  const auto stream = static_cast<std::size_t>(begin.stream);
+  if (stream >= under_way_.size()) under_way_.resize(stream + 1);
+  under_way_[stream] = {latest.group, latest.sequence, latest.operation};
   if (page_) page_->begun(track(begin.stream), latest.group, latest.operation, latest.sequence, latest.step);
+}
+
+void JoinedDevice::tell_end(StreamId stream) {
+  const std::lock_guard lock(mutex_);
+  under_way_[static_cast<std::size_t>(stream)].reset();
+  if (page_) page_->ended(track(stream));
+}
+
+// It waits where the program does, in a call of this object, and the device runs collectives alone.
+Activity JoinedDevice::activity() const {
+  const DeviceActivity device = device_->activity();
+  const std::lock_guard lock(mutex_);
+  Activity now{false, {}, device.moved};
+  for (const auto& collective : under_way_) {
+    if (collective) now.collectives.push_back(*collective);
+  }
+  now.waits = calls_.load() > 0 && !device.computes && !now.collectives.empty();
+  return now;
 }
 
 template <class F>
 void JoinedDevice::naming_the_cause(const F& f) {
+  ++calls_;
   try {
     name_the_cause(f);
   } catch (const Error& error) {
+    --calls_;
     last_error_ = {error.code(), error.what()};
     throw;
   }
+  --calls_;
 }
 
 template <class F>

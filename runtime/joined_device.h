@@ -4,6 +4,7 @@
 // waits here ends; and errors say who failed first, or who has not come.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,6 +80,8 @@ class JoinedDevice : public Device {
 
  private:
   void tell(const CollectiveBegin& begin);
+  void tell_end(StreamId stream);
+  Activity activity() const;
   int track(StreamId stream) const { return tracks_[static_cast<std::size_t>(stream)]; }
   template <class F>
   void naming_the_cause(const F& f);
@@ -95,10 +98,12 @@ class JoinedDevice : public Device {
   std::shared_ptr<ProgressWriter> page_;  // null where no launcher reads it
   std::vector<int> tracks_;               // of the page, by StreamId; grows while the device is idle
   mutable std::mutex mutex_;
+  std::vector<std::optional<Activity::Collective>> under_way_;  // by stream
   std::map<std::string, Progress> latest_;  // collective that began, by group as the device names it
   std::optional<std::pair<ExitCode, std::string>> last_error_;
   const Target* target_;
   std::optional<NcclPools> pools_;         // of the nccl backend
+  std::atomic<int> calls_{0};              // of prepare() and synchronize(), that have not returned
   std::unique_ptr<ProcessDevice> device_;  // last: its threads use the above
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -41,6 +42,12 @@ struct DeviceTimes {
   std::vector<TimedOp> steps, collectives;
 };
 
+// What a device does at a moment.
+struct DeviceActivity {
+  bool computes = true;     // a step that is no collective runs, or may run
+  std::uint64_t moved = 0;  // grows while payload arrives or leaves
+};
+
 // Errors of running work, thrown by synchronize: Timeout and PeerLost, with the operation, the group and the sequence number.
 // After one the device is of no further use.
 class ProcessDevice : public Device {
@@ -54,6 +61,8 @@ class ProcessDevice : public Device {
   // Whether bindings are addresses of the host's memory. Where they are not, a caller with buffers on the host prepares without bindings,
   // uploads and downloads.
   virtual bool host_memory() const = 0;
+  // For any thread.
+  virtual DeviceActivity activity() const = 0;
   // For any thread: what waits for a peer ends with PeerLost.
   virtual void abort() = 0;
 };

@@ -201,6 +201,10 @@ class LaunchedJob {
     options.job_id = job_.job_id, options.world_size = world_, options.token = job_.token;
     options.join_timeout = options.heartbeat_timeout = job_.timeout;
     options.launches = world_ / request_.nnodes;
+    options.compute_timeout = request_.compute_timeout;
+    options.on_note = [](const std::string& note) {
+      fmt::print(stderr, "cprun: note: {}\n", printable(note));
+    };
     options.on_failure = [this](const runtime::Failure& failure) { end_for(failure); };
     server_.emplace(std::move(options));
     job_.port = server_->port();

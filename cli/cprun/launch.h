@@ -30,7 +30,9 @@ struct LaunchRequest {
   bool hash_host = false;
   bool warm_up = true;                        // as in RankOptions
   std::chrono::milliseconds timeout{30'000};  // of joining, and until a silent rank counts as lost
-  std::chrono::milliseconds grace{5'000};     // between SIGTERM and SIGKILL
+  std::chrono::milliseconds compute_timeout{
+      0};  // until a rank that lives and is waited for counts as stuck; 0: never
+  std::chrono::milliseconds grace{5'000};  // between SIGTERM and SIGKILL
 
   // One of the three.
   std::string scenario;                    // path

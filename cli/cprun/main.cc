@@ -82,6 +82,12 @@ void add_job_flags(CLI::App& app, LaunchRequest& launch) {
       ->type_name("DIR");
   add_value(app, "--timeout", "SECONDS", "Until a rank that is silent counts as lost [30]",
             [&launch](const std::string& text) { launch.timeout = parse_seconds("--timeout", text); });
+  add_value(app, "--compute-timeout", "SECONDS",
+            "Until a rank that lives, and that others wait for, counts as stuck in its own code [never: it "
+            "computes]",
+            [&launch](const std::string& text) {
+              launch.compute_timeout = parse_seconds("--compute-timeout", text);
+            });
   add_value(app, "--grace", "SECONDS", str("Between SIGTERM and SIGKILL [", launch.grace.count() / 1000, "]"),
             [&launch](const std::string& text) { launch.grace = parse_seconds("--grace", text); });
 }

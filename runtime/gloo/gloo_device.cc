@@ -1,6 +1,7 @@
 #include "runtime/gloo/gloo_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <map>
@@ -113,6 +114,7 @@ class GlooDevice::Impl {
     streams_.enqueue(step.stream, [this, &step, member, iteration] {
       const std::int64_t begin_ns = now_ns();
       if (member == nullptr) {
+        const Counted running(kernels_);
         run_kernel(std::get<Kernel>(step.work), *memory_, iteration);
       } else {
         run_collective(*member, step, iteration);
@@ -133,6 +135,7 @@ class GlooDevice::Impl {
   }
 
   DeviceTimes take_times() { return times_.take(); }
+  DeviceActivity activity() const { return {kernels_.load() > 0, 0}; }
 
   std::vector<OpRecord> take_observed() {
     std::vector<OpRecord> all;
@@ -155,6 +158,18 @@ class GlooDevice::Impl {
     std::int64_t next_sequence = 0;
     std::int64_t number = 0;  // of all collectives
     Digest digest;            // the same
+  };
+
+  // One more while it exists.
+  class Counted {
+   public:
+    explicit Counted(std::atomic<int>& count) : count_(count) { ++count_; }
+    ~Counted() { --count_; }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+
+   private:
+    std::atomic<int>& count_;
   };
 
   std::int64_t now_ns() const {
@@ -229,6 +244,7 @@ class GlooDevice::Impl {
   const Plan* plan_ = nullptr;
   std::unordered_map<const Step*, StepFacts> facts_;  // of the prepared plan
   std::optional<HostMemory> memory_;
+  std::atomic<int> kernels_{0};  // that run
   std::mutex communicators_mutex_;
   std::map<std::string, Member> communicators_;  // by name and ranks of the group
   std::vector<Member*> members_;                 // of the prepared plan, by GroupId
@@ -254,6 +270,7 @@ void GlooDevice::download(BufferId buffer, std::span<std::byte> host) {
 }
 std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes GlooDevice::take_times() { return impl_->take_times(); }
+DeviceActivity GlooDevice::activity() const { return impl_->activity(); }
 void GlooDevice::abort() { impl_->abort_communicators(); }
 
 }  // namespace cp::runtime

@@ -66,6 +66,7 @@ class GlooDevice : public ProcessDevice {
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;
   bool host_memory() const override { return true; }
+  DeviceActivity activity() const override;
   void abort() override;  // closes the connections
 
  private:

@@ -89,6 +89,8 @@ class NcclDevice : public ProcessDevice {
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;
+  // Kernels run on the GPU, out of sight: it may compute at any time.
+  DeviceActivity activity() const override { return {}; }
   bool host_memory() const override { return false; }
   void abort() override;
 

@@ -8,19 +8,31 @@
 namespace cp::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-ProgramEnd run_late(const char* seconds) {
-  return cprun({"--timeout", "2", "--grace", "0.5", "--nproc-per-node", "3", "--", built("late_rank")},
-               {std::string("LATE=") + seconds});
+ProgramEnd run_late(const char* seconds, const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> arguments = {"--timeout", "2", "--grace", "0.5", "--nproc-per-node", "3"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  arguments.insert(arguments.end(), {"--", built("late_rank")});
+  return cprun(arguments, {std::string("LATE=") + seconds});
 }
 
-TEST(CprunLateRank, IsNamedWithTheCollectiveThatOthersWaitIn) {
-  const ProgramEnd end = run_late("20");
+// It lives, and says so: it may compute for as long as it likes, and who waits for it is told.
+TEST(CprunLateRank, IsWaitedForBeyondTheTimeout) {
+  const ProgramEnd end = run_late("5");
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("cprun: note: ranks 0, 2 wait in "),
+                             HasSubstr("[0,1,2] for rank 1, which computes since ")));
+}
+
+TEST(CprunLateRank, IsNamedWithTheCollectiveThatOthersWaitInWhereItCountsAsStuck) {
+  const ProgramEnd end = run_late("60", {"--compute-timeout", "2"});
   EXPECT_EQ(end.exit_code, 12);
-  EXPECT_THAT(end.err, HasSubstr("rank 1 has not joined "));
-  EXPECT_THAT(end.err, HasSubstr("[0,1,2] after 2 s; ranks 0, 2 wait"));
+  EXPECT_THAT(end.err, HasSubstr("cprun: rank 1 (host "));
+  EXPECT_THAT(end.err,
+              AllOf(HasSubstr("has not joined "), HasSubstr("[0,1,2] for 2 s; ranks 0, 2 wait. It lives: ")));
 }
 
 TEST(CprunLateRank, WithinTheTimeoutIsNone) { EXPECT_EQ(run_late("1").exit_code, 0); }
