@@ -115,13 +115,11 @@ class RendezvousClient::Impl {
     if (gone_ || leaving_) return;
     leaving_ = true;
     if (!lost_server_) {
-      const std::uint64_t id = next_id_++;
-      request.set_id(id);
-      Call& waiting = calls_[id];
+      goodbye_id_ = next_id_++;
+      request.set_id(*goodbye_id_);
       send(std::move(request));
-      changed_.wait(lock, [&] { return waiting.answer || failure_; });
-      gone_ = waiting.answer && !failure_;
-      calls_.erase(id);
+      changed_.wait(lock, [&] { return gone_ || failure_; });
+      if (gone_) return;
     }
     if (failure_ && is_own(*failure_)) throw_error(failure_->code, failure_text());
     if (failure_) throw PeerLost(failure_text());
@@ -319,6 +317,8 @@ class RendezvousClient::Impl {
       const std::lock_guard lock(mutex_);
       if (const auto waiting = calls_.find(message.answer().id()); waiting != calls_.end())
         waiting->second.answer = message.answer();
+      // Here, since the server may close the connection right behind it.
+      if (goodbye_id_ == message.answer().id() && !failure_) gone_ = true;
       changed_.notify_all();
     } else if (message.has_failure()) {
       fail(from_wire(message.failure()));
@@ -417,7 +417,8 @@ class RendezvousClient::Impl {
   mutable std::mutex mutex_;  // of all below
   std::condition_variable changed_;
   bool joined_ = false, lost_server_ = false;
-  bool leaving_ = false, gone_ = false;     // it has said goodbye, and has been answered
+  bool leaving_ = false, gone_ = false;  // it has said goodbye, and has been answered
+  std::optional<std::uint64_t> goodbye_id_;
   Milliseconds heartbeat_timeout_{30'000};  // changes once, before joined_
   std::optional<Error> refusal_;
   std::string last_problem_ = "no answer";
