@@ -30,7 +30,18 @@ endif()
 set(CP_HAVE_GLOO OFF)
 if(NOT CP_WITH_GLOO STREQUAL "OFF")
   find_package(Gloo MODULE QUIET)
-  if(Gloo_FOUND)
+  if(Gloo_FOUND AND NOT Gloo_HAS_CONNECTED_PAIRS)
+    # The first error, without the page behind it.
+    string(REGEX MATCH "[^\n]*error:[^\n]*|[^\n]*undefined reference[^\n]*" first "${Gloo_PROBE_OUTPUT}")
+    string(CONCAT unfit "Gloo ${Gloo_VERSION} in ${Gloo_INCLUDE_DIR} has other classes than those that its connections with a proof of "
+      "the job's token are made of (${first}); use the Gloo of Debian 12 (libgloo-dev 0.0~git20220518, commit 5b14351 of its "
+      "repository) by Gloo_ROOT")
+    if(CP_WITH_GLOO STREQUAL "ON")
+      message(FATAL_ERROR "${unfit}, or CP_WITH_GLOO=OFF")
+    endif()
+    message(WARNING "${unfit}; the build goes on without Gloo")
+    set(Gloo_VERSION "${Gloo_VERSION}, unfit")
+  elseif(Gloo_FOUND)
     set(CP_HAVE_GLOO ON)
   elseif(CP_WITH_GLOO STREQUAL "ON")
     message(FATAL_ERROR "CP_WITH_GLOO=ON, but gloo/context.h or libgloo was not found; "

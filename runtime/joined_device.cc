@@ -1,6 +1,7 @@
 #include "runtime/joined_device.h"
 
 #include <chrono>
+#include <cstdio>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -84,11 +85,13 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job
   GlooOptions gloo;
   gloo.rank = job.rank;
   gloo.store = std::make_shared<RendezvousStore>(client_, "gloo/" + options.name);
+  gloo.token = job.token, gloo.job_id = job.job_id;
   gloo.hostname = job.interface;
   gloo.timeout = job.timeout;
   gloo.checksums = options.checksums;
   gloo.on_collective = std::move(options.on_collective);
   gloo.on_collective_end = std::move(options.on_collective_end);
+  gloo.on_note = [](const std::string& note) { std::fputs(str("note: ", note, "\n").c_str(), stderr); };
   return std::make_unique<GlooDevice>(std::move(gloo));
 }
 #else
@@ -205,15 +208,28 @@ void JoinedDevice::name_the_cause(const F& f) {
   } catch (const PeerLost& error) {
     if (const std::string_view advice = shared_memory_advice(error.what()); !advice.empty())
       throw PeerLost(str(error.what(), advice));
-    const auto until = std::chrono::steady_clock::now() + kCauseDelay;
-    while (!client_->failure() && std::chrono::steady_clock::now() < until)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (const auto cause = client_->failure()) throw PeerLost(to_string(*cause));
+    if (const auto cause = cause_of_the_end()) throw PeerLost(to_string(*cause));
+    throw;
+  } catch (const CollectiveMismatch&) {
+    // It is between two ranks; the server can say which of them differs from the others.
+    const auto cause = cause_of_the_end();
+    if (cause && cause->code == ExitCode::collective_mismatch) throw CollectiveMismatch(to_string(*cause));
+    if (cause) throw PeerLost(to_string(*cause));
     throw;
   } catch (const Timeout& error) {
     if (const auto cause = client_->failure()) throw PeerLost(to_string(*cause));
     throw Timeout(who_is_missing(error.what()));
   }
+}
+
+// A broken connection and a message of another size reach all members of a group soon; what they tell the server then may show which of
+// them does something else than the others.
+std::optional<Failure> JoinedDevice::cause_of_the_end() const {
+  client_->tell_progress();
+  const auto until = std::chrono::steady_clock::now() + kCauseDelay;
+  while (!client_->failure() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return client_->failure();
 }
 
 // The message names the group.

@@ -87,6 +87,7 @@ class JoinedDevice : public Device {
   void naming_the_cause(const F& f);
   template <class F>
   void name_the_cause(const F& f);
+  std::optional<Failure> cause_of_the_end() const;
   std::string who_is_missing(const std::string& message) const;
 
   std::unique_ptr<ProcessDevice> make_gloo(const JobEnvironment& job, JoinedDeviceOptions options);

@@ -7,7 +7,6 @@
 
 #include <gloo/broadcast.h>
 #include <gloo/common/error.h>
-#include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include "shared/base/checksum.h"
@@ -27,14 +26,9 @@ std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value)
 
 }  // namespace
 
-GlooCommunicator::GlooCommunicator(Group group, std::int32_t index, gloo::rendezvous::Store& store,
-                                   std::shared_ptr<gloo::transport::Device> transport,
-                                   std::chrono::milliseconds timeout, Checksums checksums)
-    : group_(std::move(group)), index_(index), mode_(checksums) {
-  auto context = std::make_shared<gloo::rendezvous::Context>(index_, size());
-  context->setTimeout(timeout);
-  context->connectFullMesh(store, transport);
-  context_ = std::move(context);
+GlooCommunicator::GlooCommunicator(Group group, std::int32_t index, std::shared_ptr<gloo::Context> context,
+                                   Checksums checksums)
+    : group_(std::move(group)), index_(index), mode_(checksums), context_(std::move(context)) {
   reduction_.emplace(context_, index_, size());
   sent_.resize(group_.ranks.size()), received_.resize(group_.ranks.size());
   if (mode_ == Checksums::off) return;

@@ -1,7 +1,6 @@
 // GlooCommunicator: one group's collectives over one Gloo context, for one thread.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,8 +11,6 @@
 #include <vector>
 
 #include <gloo/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include "runtime/gloo/gloo_call.h"
@@ -26,9 +23,8 @@ namespace cp::runtime {
 
 class GlooCommunicator {
  public:
-  // Connects to all other members, who do the same; blocks until they have. `index`: the rank's place in the group.
-  GlooCommunicator(Group group, std::int32_t index, gloo::rendezvous::Store& store,
-                   std::shared_ptr<gloo::transport::Device> transport, std::chrono::milliseconds timeout,
+  // `index`: the rank's place in the group, whose members the context connects.
+  GlooCommunicator(Group group, std::int32_t index, std::shared_ptr<gloo::Context> context,
                    Checksums checksums);
 
   const Group& group() const { return group_; }

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <unordered_map>
 #include <utility>
 
@@ -16,13 +17,16 @@
 #include <gloo/config.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
-#include <gloo/transport/tcp/device.h>
 #include <google/protobuf/stubs/common.h>
 
 #include "runtime/gloo/gloo_communicator.h"
 #include "runtime/gloo/host_streams.h"
+#include "runtime/gloo/sealed_connect.h"
+#include "runtime/gloo/sealed_context.h"
+#include "runtime/rendezvous/endpoint.h"
 #include "runtime/step_facts.h"
 #include "runtime/step_times.h"
+#include "shared/base/error_facts.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/bindings.h"
 #include "shared/plan/canonical.h"
@@ -57,12 +61,11 @@ void ignore_broken_pipes() {
   if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
-std::shared_ptr<gloo::transport::Device> make_transport(const std::string& hostname) {
+std::string address_of(const std::string& hostname) {
   try {
-    return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(hostname.c_str()));
-  } catch (const std::exception& error) {  // of several kinds
-    throw InvalidInput(str("peers cannot connect to '", hostname, "', which is no address of this machine: ",
-                           error.what(), "; use such as 127.0.0.1"));
+    return own_address(hostname);
+  } catch (const RendezvousError& error) {
+    throw InvalidInput(str("peers cannot connect to this rank: ", error.what(), "; use such as 127.0.0.1"));
   }
 }
 
@@ -78,11 +81,22 @@ class GlooDevice::Impl {
  public:
   explicit Impl(GlooOptions options)
       : options_(std::move(options)),
-        transport_(make_transport(options_.hostname)),
+        sealed_{.token = options_.token,
+                .job_id = options_.job_id,
+                .address = address_of(options_.hostname),
+                .timeout = options_.timeout,
+                .abort = aborted_.get_token()},
+        transport_(make_gloo_thread()),
         store_(options_.store ? options_.store
                               : std::make_shared<gloo::rendezvous::FileStore>(options_.store_directory)),
         streams_([this] { abort_communicators(); }) {
     ignore_broken_pipes();
+  }
+
+  ~Impl() {
+    if (strangers_ > told_strangers_ && options_.on_note)
+      options_.on_note(str(strangers_, " connections in all to rank ", options_.rank,
+                           " did not prove the job's token; they were refused"));
   }
 
   Rank rank() const { return options_.rank; }
@@ -147,6 +161,11 @@ class GlooDevice::Impl {
     return all;
   }
 
+  void abort() {
+    aborted_.request_stop();
+    abort_communicators();
+  }
+
   void abort_communicators() {
     const std::lock_guard lock(communicators_mutex_);
     for (auto& [text, member] : communicators_) member.communicator->abort();
@@ -196,8 +215,11 @@ class GlooDevice::Impl {
     const auto index = static_cast<std::int32_t>(self - group.ranks.begin());
     gloo::rendezvous::PrefixStore store(text, *store_);
     try {
-      auto communicator = std::make_unique<GlooCommunicator>(group, index, store, transport_,
-                                                             options_.timeout, options_.checksums);
+      SealedSockets connected = connect_sealed(group, index, store, sealed_);
+      note(text, connected.strangers);
+      auto communicator = std::make_unique<GlooCommunicator>(
+          group, index, make_gloo_context(transport_, index, std::move(connected.sockets), options_.timeout),
+          options_.checksums);
       const std::lock_guard lock(communicators_mutex_);
       communicators_[text].communicator = std::move(communicator);
     } catch (const gloo::Exception& error) {
@@ -205,6 +227,16 @@ class GlooDevice::Impl {
     } catch (const gloo::EnforceNotMet& error) {
       rethrow(error, cannot_connect(text));
     }
+  }
+
+  void note(const std::string& group, const Strangers& strangers) {
+    strangers_ += strangers.count;
+    if (strangers.count == 0 || told_strangers_ > 0 || !options_.on_note) return;
+    told_strangers_ = strangers_;
+    options_.on_note(str("somebody who did not prove the job's token connected to rank ", options_.rank,
+                         " at ", strangers.listener, " while group ", group, " connected: ", strangers.count,
+                         strangers.count == 1 ? " connection" : " connections", ", the first from ",
+                         strangers.first, "; refused, and the job goes on"));
   }
 
   std::string cannot_connect(const std::string& group) const {
@@ -230,6 +262,8 @@ class GlooDevice::Impl {
       record.stream = stream;
       if (options_.on_collective_end) options_.on_collective_end({begin, &record});
       observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
+    } catch (const PayloadSizeError& error) {
+      refuse_other_size(error, member, collective, sequence, what());
     } catch (const gloo::Exception& error) {
       rethrow(error, what());
     } catch (const gloo::EnforceNotMet& error) {
@@ -237,7 +271,29 @@ class GlooDevice::Impl {
     }
   }
 
+  // One of the two runs another plan than its group; it takes a third to say which.
+  [[noreturn]] void refuse_other_size(const PayloadSizeError& error, const Member& member,
+                                      const Collective& collective, std::int64_t sequence,
+                                      const std::string& what) const {
+    const Group& group = member.communicator->group();
+    const Rank sender = group.ranks.at(static_cast<std::size_t>(error.sender));
+    throw error_with<CollectiveMismatch>(
+        str(what, ": rank ", sender, " sent a message of ", error.sent_bytes, " bytes where rank ",
+            options_.rank, " receives one of ", error.expected_bytes,
+            "; the two run different plans, or the same in another order"),
+        {.culprits = {std::min(sender, options_.rank), std::max(sender, options_.rank)},
+         .is_tie = true,
+         .sender = sender,
+         .receiver = options_.rank,
+         .operation = std::string(operation_name(collective)),
+         .group = canonical_name(group),
+         .sequence = sequence});
+  }
+
   GlooOptions options_;
+  std::stop_source aborted_;
+  const SealedOptions sealed_;
+  std::int64_t strangers_ = 0, told_strangers_ = 0;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::shared_ptr<gloo::transport::Device> transport_;
   std::shared_ptr<gloo::rendezvous::Store> store_;
@@ -271,6 +327,6 @@ void GlooDevice::download(BufferId buffer, std::span<std::byte> host) {
 std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes GlooDevice::take_times() { return impl_->take_times(); }
 DeviceActivity GlooDevice::activity() const { return impl_->activity(); }
-void GlooDevice::abort() { impl_->abort_communicators(); }
+void GlooDevice::abort() { impl_->abort(); }
 
 }  // namespace cp::runtime

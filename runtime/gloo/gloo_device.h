@@ -35,16 +35,23 @@ struct GlooOptions {
   Rank rank = 0;
   // Where all ranks find one another: a store, such as RendezvousStore; without one a directory that is empty when the first of
   // them starts.
+  //
+  // Ranks connect with whoever knows the token of the job and what the store says (sealed_connect.h). Without a token the store is the
+  // only secret: each listener's random ticket, which ranks find there alone. Whoever may read it may connect.
   std::shared_ptr<gloo::rendezvous::Store> store = nullptr;
   std::string store_directory = "";
+  std::string token = {}, job_id = {};
   std::string hostname = "127.0.0.1";         // of the interface that peers connect to
-  std::chrono::milliseconds timeout{30'000};  // of connecting, and of each wait for a peer
+  std::chrono::milliseconds timeout{30'000};  // of connecting a group, and of each wait for a peer
   // Of payloads, in the observed records; `each`: compared at each collective, whose errors synchronize throws. Takes the time of
   // reading each payload once more at both ends.
   Checksums checksums = Checksums::off;
   // On the thread of the collective's stream, before it begins; several streams may call at once.
   OnCollective on_collective = {};
   OnCollectiveEnd on_collective_end = {};  // the same, after it; with its record
+  // Told, on the thread that prepares, of strangers who connected and were refused: when the first of them did, and at the device's
+  // end of those since.
+  std::function<void(const std::string& note)> on_note = {};
 };
 
 // After an error of running work the connections are closed. So that a lost peer is an error, SIGPIPE is ignored from the first device
@@ -67,7 +74,7 @@ class GlooDevice : public ProcessDevice {
   DeviceTimes take_times() override;
   bool host_memory() const override { return true; }
   DeviceActivity activity() const override;
-  void abort() override;  // closes the connections
+  void abort() override;  // closes the connections, and ends the connecting
 
  private:
   class Impl;

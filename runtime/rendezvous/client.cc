@@ -327,13 +327,14 @@ class RendezvousClient::Impl {
 
   void beat_later() {
     const Milliseconds interval = heartbeat_timeout_ / 4;
-    timer_.expires_after(interval);
+    // Sooner where the server's time ends before the next beat.
+    timer_.expires_at(std::min(Clock::now() + interval, heard_ + heartbeat_timeout_));
     timer_.async_wait([this, interval](const error_code& error) {
       if (error) return;
       const Clock::time_point now = Clock::now();
       if (now - last_beat_ > 2 * interval) heard_ = now;  // it was this process that stood still
       last_beat_ = now;
-      if (now - heard_ > heartbeat_timeout_)
+      if (now - heard_ >= heartbeat_timeout_)
         return lose_server(str("has not answered for ", duration_text(heartbeat_timeout_)));
       send_heartbeat();
       beat_later();
@@ -488,6 +489,8 @@ void RendezvousClient::set_progress(std::string_view group, std::int64_t sequenc
                                     const Digest& digest, std::int64_t step) {
   impl_->set_progress(group, sequence, operation, digest, step);
 }
+
+void RendezvousClient::tell_progress() { impl_->beat_now(); }
 
 std::vector<RankStatus> RendezvousClient::ranks(Timeout timeout) {
   impl_->beat_now();

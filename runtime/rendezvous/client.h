@@ -73,6 +73,9 @@ class RendezvousClient {
   // before does not run any more when this returns.
   void set_activity(std::function<Activity()> source);
 
+  // Sends the server what set_progress() was told since the last heartbeat. Does not wait.
+  void tell_progress();
+
   // What the server knows of all ranks, as of their last heartbeats; this rank's own progress is sent before.
   std::vector<RankStatus> ranks(Timeout timeout = {});
 

@@ -33,5 +33,19 @@ TEST(CprunDivergence, ARankThatRunsAnotherPlanIsNamedWhileItRuns) {
   }
 }
 
+// The plan is shorter, so that a message of another size than the others expect arrives.
+TEST(CprunDivergence, ARankThatRunsAShorterPlanIsNamedWhileItRuns) {
+  for (int rank = 0; rank < kFaultyRanks; ++rank) {
+    FaultyJob job("diverge", "length", str(rank), 100'000);
+    job.finish();
+    job.check_code(10);
+    job.check_says(str("cprun: rank ", rank, " "));
+    job.check_says(
+        " of cp[0,1,2] with other arguments, of another plan, or after other collectives, than ranks ");
+    job.check_one_cause();
+    EXPECT_EQ(job.report(), "");
+  }
+}
+
 }  // namespace
 }  // namespace cp::testing

@@ -1,7 +1,8 @@
 // A rank that misbehaves where it is asked to: run by cprun in the tests, one process for each rank.
 //
-//   FAULT   none, announce (the note alone), kill, stop, terminate, exit, segfault, diverge
-//   AT      before_rendezvous, in_rendezvous, in_collective, between_steps, at_exit; of diverge: plan, step
+//   FAULT   none, announce (the note alone), late (half a second), kill, stop, terminate, exit, segfault, diverge
+//   AT      before_rendezvous, in_rendezvous, connecting (before it does, and others are), in_collective, between_steps, at_exit; of
+//           diverge: plan, step, length
 //   WHO     the rank, or launcher: then rank 0 sends the signal to it
 //   STEPS   plans to run, with a millisecond between them [6]
 //   NOTE    a file that takes "<pid> <nanoseconds of the steady clock>" just before the fault
@@ -57,6 +58,7 @@ class Fault {
     mine_ = false;
     note();
     if (kind_ == "announce") return;
+    if (kind_ == "late") return std::this_thread::sleep_for(500ms);
     if (who_ == "launcher") return to_launcher();
     if (kind_ == "exit") {
       std::fputs("as it was told\n", stderr);
@@ -100,14 +102,15 @@ void begin_frame(const JobEnvironment& job) {
   [[maybe_unused]] const ssize_t sent = send(descriptor, half, sizeof half, MSG_NOSIGNAL);
 }
 
+constexpr std::int64_t kCount = 1000, kOtherCount = 600;
+
 // One AllReduce; a rank that differs takes the largest where the others add.
-Plan make_plan(Rank self, std::int32_t world_size, bool differs) {
-  constexpr std::int64_t kCount = 1000;
+Plan make_plan(Rank self, std::int32_t world_size, bool differs, std::int64_t count = kCount) {
   std::vector<Rank> all(static_cast<std::size_t>(world_size));
   std::iota(all.begin(), all.end(), 0);
   PlanBuilder b(self, host_target());
-  const BufferId x = b.inout("x", DType::f32, kCount);
-  const View whole = flat_view(x, 0, kCount);
+  const BufferId x = b.inout("x", DType::f32, count);
+  const View whole = flat_view(x, 0, count);
   const ReduceOp op = differs ? ReduceOp::max : ReduceOp::sum;
   const GroupId group = b.group("cp", all);
   b.add(b.stream("main"), AllReduce{group, op, whole, whole});
@@ -120,19 +123,24 @@ void run(const JobEnvironment& job, const std::shared_ptr<RendezvousClient>& cli
   const Plan other = make_plan(job.rank, job.world_size, true);
   runtime::compare_plans(*client, plan);
   client->barrier("connect");
+  fault.at("connecting");
   runtime::JoinedDeviceOptions options;
   options.on_collective = [&](const runtime::CollectiveBegin& begin) {
     if (begin.number == 3) fault.at("in_collective");
   };
   runtime::JoinedDevice device(job, client, std::move(options));
-  std::vector<float> x(1000, 1.0F);
+  const Plan shorter = make_plan(job.rank, job.world_size, false, kOtherCount);
+  std::vector<float> x(kCount, 1.0F);
   const std::int64_t steps = parse_int(variable("STEPS", "6"), "STEPS");
   for (std::int64_t step = 0; step < steps; ++step) {
     if (step == 2) fault.at("between_steps");
-    const bool differs = step == 2 && fault.is_at("step");
-    if (differs) Fault::note();
-    execute(differs ? other : plan, device,
-            {{0, x.data(), static_cast<std::int64_t>(x.size() * sizeof(float))}});
+    const bool differs = step == 2 && fault.is_at("step"), is_shorter = step == 2 && fault.is_at("length");
+    if (differs || is_shorter) Fault::note();
+    const std::int64_t count = is_shorter ? kOtherCount : kCount;
+    execute(differs      ? other
+            : is_shorter ? shorter
+                         : plan,
+            device, {{0, x.data(), count * std::int64_t{sizeof(float)}}});
     std::this_thread::sleep_for(1ms);
   }
   client->barrier("end");

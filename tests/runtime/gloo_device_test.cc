@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "shared/base/error_facts.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
@@ -274,6 +275,69 @@ TEST(GlooDevice, APeerThatNeverComesIsATimeoutOfPrepare) {
     return "no error";
   });
   EXPECT_EQ(said, std::vector<std::string>{""});
+}
+
+// Where a peer takes the connection and says nothing, and where it has told nobody its address.
+TEST(GlooDevice, AbortEndsConnecting) {
+  for (const Rank rank : {0, 1}) {
+    const testing::TemporaryDirectory store;
+    const auto said = testing::run_processes(1, [&](Rank) -> std::string {
+      GlooDevice device({.rank = rank, .store_directory = store.path(), .timeout = std::chrono::hours(1)});
+      std::jthread aborter([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        device.abort();
+      });
+      try {
+        device.prepare(all_reduce_plan(rank, {0, 1}), {});
+      } catch (const runtime::PeerLost&) {
+        return "";
+      }
+      return "no error";
+    });
+    EXPECT_EQ(said, std::vector<std::string>{""});
+  }
+}
+
+// Rank 0 sends `sent` elements where rank 1 receives `received`: as when one of them runs another plan.
+std::string exchange_of_two_sizes(Rank rank, std::int64_t sent, std::int64_t received,
+                                  const std::string& store) {
+  PlanBuilder b(rank, host_target());
+  const GroupId group = b.group("pair", {0, 1});
+  Exchange exchange{group, {}, {}, digest_of("any")};
+  const std::int64_t count = rank == 0 ? sent : received;
+  const BufferId x = rank == 0 ? b.input("x", DType::f32, count) : b.output("x", DType::f32, count);
+  (rank == 0 ? exchange.sends : exchange.recvs).push_back({1 - rank, flat_view(x, 0, count)});
+  b.add(b.stream("main"), exchange);
+  const Plan plan = std::move(b).build(digest_of("two sizes"));
+  GlooDevice device({.rank = rank, .store_directory = store});
+  device.prepare(plan, {});
+  enqueue_steps(plan, device);
+  try {
+    device.synchronize();
+  } catch (const CollectiveMismatch& error) {
+    const ErrorFacts facts = facts_of(error);
+    const bool right = facts.sender == 0 && facts.receiver == 1 && facts.is_tie &&
+                       facts.culprits == std::vector<Rank>{0, 1} && facts.group == "pair[0,1]" &&
+                       facts.sequence == 0 && facts.operation == "exchange";
+    return right ? error.what() : "other facts";
+  } catch (const runtime::PeerLost&) {
+    return "";  // rank 0: the other has closed the connection
+  }
+  return rank == 0 ? "" : "no error";
+}
+
+TEST(GlooDevice, AMessageOfAnotherSizeIsAMismatchThatNamesBothRanks) {
+  for (const auto& [sent, received] : {std::pair(12, 8), std::pair(8, 12), std::pair(1'000'000, 8)}) {
+    const testing::TemporaryDirectory store;
+    const auto said = testing::run_processes(
+        2, [&](Rank rank) { return exchange_of_two_sizes(rank, sent, received, store.path()); });
+    constexpr int kPiece = 1 << 20;  // in which transfers go
+    const std::string expected =
+        str("rank 1: exchange #0 on pair[0,1]: rank 0 sent a message of ", std::min(4 * sent, kPiece),
+            " bytes where rank 1 receives one of ", 4 * received,
+            "; the two run different plans, or the same in another order");
+    EXPECT_EQ(said, (std::vector<std::string>{"", expected}));
+  }
 }
 
 TEST(GlooDevice, ALostPeerIsAnErrorThatNamesTheOperation) {

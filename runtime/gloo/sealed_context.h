@@ -1,0 +1,41 @@
+// Gloo over connections that have been made already (sealed_connect.h).
+//
+// Gloo's own pairs listen for anybody and take whoever comes first. Those here are subclasses of Gloo's that begin with a connection. Two
+// more things differ from Gloo's: what goes wrong with a message on Gloo's thread is an error of the pair and of who waits for it there,
+// where Gloo ends the process; and a message that is shorter than what it was to fill is such an error too, where Gloo calls it complete.
+//
+// The subclasses stand on Gloo's protected members, those of the version that Debian has (0.5.0 of 2022): cmake/gloo/probe.cc asks for all
+// of them when the build is configured.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <gloo/common/error.h>
+#include <gloo/context.h>
+#include <gloo/transport/device.h>
+
+#include "runtime/descriptor.h"
+
+namespace cp::runtime {
+
+// A member of the group sent a message of another size than the receive that it was for.
+class PayloadSizeError : public gloo::IoException {
+ public:
+  PayloadSizeError(std::int32_t from, std::size_t sent, std::size_t expected);
+  const std::int32_t sender;  // its place in the group
+  const std::size_t sent_bytes, expected_bytes;
+};
+
+// The thread that Gloo's connections are served by. Throws InvalidInput on a machine without a loopback interface.
+std::shared_ptr<gloo::transport::Device> make_gloo_thread();
+
+// `sockets`: by place in the group, none at `index`, the own one. The timeout is that of each wait.
+std::shared_ptr<gloo::Context> make_gloo_context(std::shared_ptr<gloo::transport::Device> device,
+                                                 std::int32_t index, std::vector<Descriptor> sockets,
+                                                 std::chrono::milliseconds timeout);
+
+}  // namespace cp::runtime

@@ -1,0 +1,135 @@
+// Gloo over a connection whose other end is played byte by byte: messages that break off, that nobody awaits, and of another size than
+// what they are for.
+#include <gtest/gtest.h>
+
+#ifdef CP_HAVE_GLOO
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <netinet/in.h>
+#include <numeric>
+#include <string>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/gloo/gloo_communicator.h"
+#include "runtime/gloo/sealed_context.h"
+
+namespace cp {
+namespace {
+
+using runtime::Descriptor;
+using runtime::PayloadSizeError;
+
+constexpr std::chrono::milliseconds kForEver = std::chrono::hours(1);
+constexpr std::uint64_t kSlot = 4711;
+constexpr std::size_t kBytes = 100;  // that are received
+
+// The two ends of a connection over loopback.
+std::array<Descriptor, 2> connection() {
+  const Descriptor listener(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* raw = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(listener.get(), raw, size), 0);
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_EQ(getsockname(listener.get(), raw, &size), 0);
+  Descriptor connecting(socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(connect(connecting.get(), raw, size), 0);
+  return {std::move(connecting), Descriptor(accept(listener.get(), nullptr, nullptr))};
+}
+
+class GlooPeer : public ::testing::Test {
+ protected:
+  // As gloo::transport::tcp::Op has them.
+  enum Opcode : std::uint64_t { kSend = 1, kSendReady = 2, kRecvReady = 3 };
+
+  void SetUp() override {
+    auto [here, there] = connection();
+    peer_ = std::move(there);
+    std::vector<Descriptor> sockets(2);
+    sockets[1] = std::move(here);
+    context_ = runtime::make_gloo_context(runtime::make_gloo_thread(), 0, std::move(sockets), kForEver);
+    buffer_ = context_->createUnboundBuffer(memory_.data(), kBytes);
+    buffer_->recv(1, kSlot);
+    std::array<std::uint64_t, 6> said{};
+    ASSERT_EQ(recv(peer_.get(), said.data(), sizeof said, MSG_WAITALL), ssize_t{sizeof said});
+    ASSERT_EQ(said[1], kRecvReady);
+  }
+
+  void say(Opcode opcode, std::uint64_t slot, std::size_t length, std::size_t sent) const {
+    const std::size_t payload = opcode == kSend ? length : 0;
+    const std::array<std::uint64_t, 6> preamble = {sizeof preamble + payload, opcode, slot, 0, length, 0};
+    ASSERT_EQ(send(peer_.get(), preamble.data(), sizeof preamble, MSG_NOSIGNAL), ssize_t{sizeof preamble});
+    std::string bytes(sent, 'x');
+    std::iota(bytes.begin(), bytes.end(), '\0');
+    ASSERT_EQ(send(peer_.get(), bytes.data(), sent, MSG_NOSIGNAL), static_cast<ssize_t>(sent));
+  }
+
+  Descriptor peer_;
+  std::shared_ptr<gloo::Context> context_;
+  std::array<char, 2 * kBytes> memory_{};
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+};
+
+TEST_F(GlooPeer, AMessageOfTheRightSizeArrives) {
+  say(kSendReady, kSlot, kBytes, 0);
+  say(kSend, kSlot, kBytes, kBytes);
+  EXPECT_TRUE(buffer_->waitRecv());
+  EXPECT_EQ(memory_[kBytes - 1], char{kBytes - 1});
+}
+
+void expect_other_size(gloo::transport::UnboundBuffer& buffer, std::size_t sent) {
+  try {
+    buffer.waitRecv();
+    ADD_FAILURE() << "arrived";
+  } catch (const PayloadSizeError& error) {
+    EXPECT_EQ(error.sender, 1);
+    EXPECT_EQ(error.sent_bytes, sent);
+    EXPECT_EQ(error.expected_bytes, kBytes);
+  }
+}
+
+TEST_F(GlooPeer, ALongerMessageIsAnErrorOfWhoReceivesIt) {
+  say(kSendReady, kSlot, kBytes + 1, 0);
+  say(kSend, kSlot, kBytes + 1, kBytes + 1);
+  expect_other_size(*buffer_, kBytes + 1);
+  EXPECT_EQ(memory_[0], 0);  // nothing was written
+}
+
+TEST_F(GlooPeer, AShorterMessageIsOneToo) {
+  say(kSendReady, kSlot, kBytes - 1, 0);
+  say(kSend, kSlot, kBytes - 1, kBytes - 1);
+  expect_other_size(*buffer_, kBytes - 1);
+}
+
+TEST_F(GlooPeer, AMessageThatNobodyAwaitsIsAnErrorOfAllWhoWait) {
+  say(kSend, kSlot + 1, 8, 8);
+  EXPECT_THROW(buffer_->waitRecv(), gloo::IoException);
+}
+
+TEST_F(GlooPeer, WhoWaitsForTheRestOfAMessageIsToldThatThePeerIsGone) {
+  say(kSendReady, kSlot, kBytes, 0);
+  say(kSend, kSlot, kBytes, kBytes / 2);
+  peer_.reset();
+  EXPECT_THROW(buffer_->waitRecv(), gloo::IoException);
+}
+
+// As GlooCommunicator::abort() does it. The loop has the beginning of the message when it has answered what came behind it.
+TEST_F(GlooPeer, WhoWaitsForTheRestOfAMessageIsToldOfAnAbort) {
+  say(kSendReady, kSlot, kBytes, 0);
+  say(kSend, kSlot, kBytes, kBytes / 2);
+  char other = 0;
+  while (memory_[kBytes / 2 - 1] == 0) usleep(1000);
+  const auto aborting = context_->createUnboundBuffer(&other, 1);
+  EXPECT_THROW(aborting->waitRecv(std::chrono::milliseconds(1)), gloo::IoException);
+  EXPECT_THROW(buffer_->waitRecv(), gloo::IoException);
+}
+
+}  // namespace
+}  // namespace cp
+#endif
