@@ -9,6 +9,7 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 
+#include "runtime/rendezvous/authentication.h"
 #include "shared/base/text.h"
 
 namespace cp::cli {
@@ -35,6 +36,18 @@ std::string interface_name(const std::string& interface, const std::string& addr
   return found.empty() && address.starts_with("127.") ? "lo" : found;
 }
 
+// The token does not follow from it.
+std::string socket_magic(const runtime::JobEnvironment& job) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const std::string mac = runtime::hmac_sha256(job.token, str("cpsim nccl sockets ", job.job_id));
+  std::string text = "0x";
+  for (const char c : mac.substr(0, 8)) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4], text += kDigits[byte & 15];
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string> nccl_variables(const runtime::JobEnvironment& rank, const LaunchRequest& request) {
@@ -48,6 +61,7 @@ std::vector<std::string> nccl_variables(const runtime::JobEnvironment& rank, con
   const std::string name = request.interface.empty() ? "" : interface_name(request.interface, rank.interface);
   const bool one_machine = rank.allow_shared_gpu && request.nnodes == 1;
   set("NCCL_SOCKET_IFNAME", !name.empty() ? "=" + name : one_machine ? "lo" : "");  // "=": this one alone
+  set("NCCL_SOCKET_MAGIC", socket_magic(rank));
   if (!rank.allow_shared_gpu) return variables;
   variables.push_back(str("NCCL_HOSTID=", rank.job_id, "-", rank.rank));  // no two alike
   set("NCCL_MULTI_RANK_GPU_ENABLE", "1");

@@ -255,6 +255,16 @@ TEST_F(NcclEnvironment, TheInterfaceIsNcclsToo) {
   EXPECT_EQ(shown(variable, {"--backend", "gloo", "--interface", "lo"}), "[rank 0] .\n");
 }
 
+// Of the token: another for each job that makes its own.
+TEST_F(NcclEnvironment, DataSocketsAskForANumberOfTheJobs) {
+  const char* variable = "$NCCL_SOCKET_MAGIC.";
+  const std::string one = shown(variable, {"--backend", "nccl"});
+  EXPECT_THAT(one, ::testing::MatchesRegex("\\[rank 0\\] 0x[0-9a-f]{16}\\.\n"));
+  EXPECT_NE(one, shown(variable, {"--backend", "nccl"}));
+  EXPECT_EQ(shown(variable, {"--backend", "nccl"}, {"NCCL_SOCKET_MAGIC=0x7"}), "[rank 0] 0x7.\n");
+  EXPECT_EQ(shown(variable, {"--backend", "gloo"}), "[rank 0] .\n");
+}
+
 pid_t pid_of_rank(const Program& program, int rank) {
   for (const pid_t pid : program.processes()) {
     std::ifstream file(str("/proc/", pid, "/environ"), std::ios::binary);
