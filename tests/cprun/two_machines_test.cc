@@ -119,6 +119,21 @@ TEST_F(TwoMachinesTest, ACutLinkIsALostMachine) {
   EXPECT_LT(Clock::now() - cut, kTimeout + kGrace + kSlack);
 }
 
+// One rank stops before it connects, so that the others are about it when the link goes.
+TEST_F(TwoMachinesTest, ACutLinkWhileTheyConnectIsALostMachine) {
+  for (const int machine : {0, 1}) {
+    start(machine, {"--", built("faulty_rank")}, "token0",
+          {"FAULT=stop", "AT=connecting", "WHO=0", "NOTE=" + file("note")});
+  }
+  wait_for_note();
+  sleep_for(200ms);
+  const Clock::time_point cut = Clock::now();
+  machines_.cut_link();
+  expect_end(0, 13, "cprun: rank 0 on host machine-0");
+  expect_end(1, 13, "the rendezvous at 10.213.0.1:29500 has not answered for 2 s");
+  EXPECT_LT(Clock::now() - cut, kTimeout + kGrace + kSlack);
+}
+
 TEST_F(TwoMachinesTest, ARankThatIsKilledIsNamedOnBoth) {
   start_faulty("kill", "3");
   expect_end(1, 128 + SIGKILL, "cprun: rank 3 on host machine-1 (pid ");
