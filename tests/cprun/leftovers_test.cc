@@ -122,30 +122,67 @@ bool has_backward(const std::vector<OpRecord>& records) {
   return std::ranges::count(records, 0, &OpRecord::sequence) >= 2;
 }
 
-TEST(CprunLeftovers, TheTraceOfAFailedRunHasThePassThatFailed) {
-  const TemporaryFolder folder, out;
-  Program job({built("cprun"), "--trace", out.file("run.cptrace"), long_run(folder)});
-  std::string ranks;
-  const auto trace_of = [&](Rank rank) {
-    ranks = only_folder_in(out.file(""));
-    const std::string file = rank_trace_path(ranks, rank);
-    if (ranks.empty() || !fs::exists(file) || fs::file_size(file) == 0) return RankTrace{};
+// A job that writes a trace, and is in its backward pass.
+class TracedJob {
+ public:
+  explicit TracedJob(int length, const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> argv = {built("cprun"), "--trace", out_.file("run.cptrace"),
+                                     long_run(folder_, length)};
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    program_.emplace(argv);
+  }
+
+  bool await_backward(Rank rank) {
+    return within(200s, [&] { return has_backward(trace_of(rank).observed); });
+  }
+  RankTrace trace_of(Rank rank) {
+    ranks_ = only_folder_in(out_.file(""));
+    const std::string file = rank_trace_path(ranks_, rank);
+    if (ranks_.empty() || !fs::exists(file) || fs::file_size(file) == 0) return RankTrace{};
     const TraceFile trace = read_trace_file(file);
     return trace.ranks.empty() ? RankTrace{} : trace.ranks[0];
-  };
-  // While it runs.
-  ASSERT_TRUE(within(200s, [&] { return has_backward(trace_of(1).observed); }));
-  EXPECT_TRUE(has_backward(trace_of(1).issued));
-  const std::vector<pid_t> pids = job.children("cprun");
-  ASSERT_THAT(pids, SizeIs(3));
-  kill(pids[1], SIGKILL);
-  const ProgramEnd end = job.finish();
-  EXPECT_EQ(end.exit_code, 128 + SIGKILL);
-  EXPECT_THAT(end.err, HasSubstr("cprun: what the ranks did until then: " + ranks + "\n"));
+  }
+  // The rank that fails.
+  void signal(Rank rank, int number) const {
+    const std::vector<pid_t> pids = program_->children("cprun");
+    ASSERT_THAT(pids, SizeIs(3));
+    kill(pids[static_cast<std::size_t>(rank)], number);
+  }
+  ProgramEnd finish() {
+    const ProgramEnd end = program_->finish(2min);
+    EXPECT_THAT(end.err, HasSubstr("cprun: what the ranks did until then: " + ranks_ + "\n"));
+    return end;
+  }
+
+ private:
+  TemporaryFolder folder_, out_;
+  std::string ranks_;
+  std::optional<Program> program_;
+};
+
+TEST(CprunLeftovers, TheTraceOfAFailedRunHasThePassThatFailed) {
+  TracedJob job(kLength);
+  ASSERT_TRUE(job.await_backward(1));  // while it runs
+  EXPECT_TRUE(has_backward(job.trace_of(1).issued));
+  job.signal(1, SIGKILL);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGKILL);
   for (const Rank rank : {0, 1, 2}) {
-    const RankTrace trace = trace_of(rank);
+    const RankTrace trace = job.trace_of(rank);
     EXPECT_TRUE(has_backward(trace.issued)) << rank;
     EXPECT_TRUE(has_backward(trace.observed)) << rank;
+  }
+}
+
+// Ranks that lose a peer write all that they did, with its times.
+TEST(CprunLeftovers, ARankWhosePassFailsWritesAllOfIt) {
+  TracedJob job(kLength / 2, {"--timeout", "20"});
+  ASSERT_TRUE(job.await_backward(1));
+  job.signal(1, SIGSTOP);
+  EXPECT_EQ(job.finish().exit_code, 13);
+  for (const Rank rank : {0, 2}) {
+    const RankTrace trace = job.trace_of(rank);
+    EXPECT_TRUE(has_backward(trace.observed)) << rank;
+    EXPECT_EQ(trace.observed_times.size(), trace.observed.size()) << rank;
   }
 }
 
