@@ -88,27 +88,23 @@ Mapping map(int descriptor) {
 void page::Unmap::operator()(Page* page) const { ::munmap(page, sizeof(Page)); }
 
 std::string to_string(const PageReport& report) {
-  const bool looks = report.look_every.count() > 0;
-  const std::string look =
-      looks ? str(" (its GPU is looked at every ", duration_text(report.look_every), ")") : "";
-  const std::string seen = looks ? "seen last " : "";
+  std::string text;
   if (!report.under_way.empty()) {
-    std::string text = seen + "in ";
     const std::size_t named = std::min(report.under_way.size(), kMostNamed);
     for (std::size_t i = 0; i < named; ++i) {
       const bool is_last = i + 1 == report.under_way.size();
-      if (i > 0) text += is_last ? " and in " : ", in ";
-      text += to_string(report.under_way[i]);
+      text += str(i == 0 ? "in " : is_last ? " and in " : ", in ", to_string(report.under_way[i]));
     }
     if (report.under_way.size() > named) text += str(" and in ", report.under_way.size() - named, " more");
-    return text + look;
+  } else if (!report.knows_all) {
+    return "";
+  } else if (report.ended) {
+    text = str("after ", to_string(*report.ended), report.ended->step >= 0 ? "," : "", " had ended");
+  } else {
+    text = "before its first collective";
   }
-  if (!report.knows_all) return "";
-  if (report.ended) {
-    const bool has_step = report.ended->step >= 0;
-    return str(seen, "after ", to_string(*report.ended), has_step ? ", had ended" : " had ended", look);
-  }
-  return looks ? str("before a collective of it was seen", look) : "before its first collective";
+  if (report.look_every.count() == 0) return text;
+  return str("(seen last ", text, "; its GPU is looked at every ", duration_text(report.look_every), ")");
 }
 
 ProgressReader::ProgressReader() {

@@ -24,6 +24,7 @@ void RunningTrace::begin_pass(const RankTrace& pass) {
   const std::lock_guard write_lock(write_mutex_);
   issued_written_ = false;
   observed_written_.clear();
+  head_.rank = pass.rank, head_.clock_offset_ns = pass.clock_offset_ns;
   const std::lock_guard lock(mutex_);
   pass_ = &pass;
   is_issued_ = false;
@@ -51,9 +52,7 @@ void RunningTrace::end_pass() {
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   if (pass == nullptr) return;
-  RankTrace rest;
-  rest.rank = pass->rank;
-  rest.clock_offset_ns = pass->clock_offset_ns;
+  RankTrace rest = head_;
   if (!issued_written_) rest.issued = pass->issued;
   rest.observed = not_written(pass->observed);
   rest.issued_times = pass->issued_times, rest.observed_times = pass->observed_times;
@@ -98,13 +97,11 @@ void RunningTrace::run() {
 }
 
 void RunningTrace::write_new() {
-  RankTrace part;
+  RankTrace part = head_;
   bool writes_issued = false;
   {
     const std::lock_guard lock(mutex_);
     if (pass_ == nullptr) return;  // its end has written all
-    part.rank = pass_->rank;
-    part.clock_offset_ns = pass_->clock_offset_ns;
     part.observed = std::exchange(observed_, {});
     writes_issued = is_issued_ && !issued_written_;
     if (writes_issued) part.issued = pass_->issued;

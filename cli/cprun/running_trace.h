@@ -30,7 +30,7 @@ class RunningTrace {
 
   void append(const RankTrace& part);  // at once; between passes
 
-  // `pass`: its rank and its clock; the rest comes as it happens, and its `issued` stays as it is from issued() to end_pass().
+  // `pass` has its rank and its clock; the rest comes as it happens, and its `issued` stays as it is from issued() to end_pass().
   void begin_pass(const RankTrace& pass);
   void issued();
   void observed(
@@ -51,6 +51,7 @@ class RunningTrace {
   std::exception_ptr error_;
   bool issued_written_ = false;
   std::map<StreamId, std::size_t> observed_written_;
+  RankTrace head_;  // the pass's rank and clock
 
   std::mutex mutex_;  // of the below
   std::condition_variable wake_;

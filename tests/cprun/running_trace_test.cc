@@ -60,7 +60,7 @@ class Running : public ::testing::Test {
 // A pass that is over before anything was written.
 TEST_F(Running, AShortPassIsWrittenWhenItEnds) {
   RankTrace pass;
-  pass.rank = 1;
+  pass.rank = 1, pass.clock_offset_ns = 7;
   trace_.begin_pass(pass);
   pass = whole(3);
   trace_.issued();
@@ -74,7 +74,7 @@ TEST_F(Running, AShortPassIsWrittenWhenItEnds) {
 
 TEST_F(Running, ALongOneAsItGoes) {
   RankTrace pass;
-  pass.rank = 1;
+  pass.rank = 1, pass.clock_offset_ns = 7;
   trace_.begin_pass(pass);
   RankTrace all = whole(100);
   for (int i = 0; i < 60; ++i) trace_.observed(all.issued[static_cast<std::size_t>(i)]);
@@ -105,7 +105,7 @@ TEST_F(Running, ALongOneAsItGoes) {
 TEST_F(Running, WhatComesBetweenPassesIsNoPartOfThem) {
   trace_.observed(record(0, 0));
   RankTrace pass;
-  pass.rank = 1;
+  pass.rank = 1, pass.clock_offset_ns = 7;
   trace_.begin_pass(pass);
   trace_.end_pass();
   trace_.observed(record(0, 0));
