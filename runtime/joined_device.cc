@@ -147,11 +147,12 @@ JoinedDevice::~JoinedDevice() {
 
 void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
   device_->take_observed();  // of a program that wants no traces
-  while (page_ && tracks_.size() < plan.streams.size()) tracks_.push_back(page_->claim());
   naming_the_cause([&] {
     if (pools_) pools_->add(plan.groups, shared_memory_bytes());
     device_->prepare(plan, bindings);
   });
+  // Nothing of an earlier plan runs any more.
+  while (page_ && tracks_.size() < plan.streams.size()) tracks_.push_back(page_->claim());
 }
 
 void JoinedDevice::synchronize() {

@@ -17,7 +17,8 @@ void require_writable(const char* flag, const std::string& path);
 std::string ran_scenario_path(const std::string& folder);
 
 // A new folder beside the trace, or among the temporary files, where the ranks leave their parts: removed with the object, unless they
-// are to stay. It is locked (flock) for as long as this process lives.
+// are to stay. It is locked (flock) for as long as this process lives. One beside a trace that was asked for stays when the launcher is
+// killed: it is what there is of that trace.
 class TraceFolder {
  public:
   explicit TraceFolder(const std::string& trace);  // empty: none was asked for; throws InvalidInput
