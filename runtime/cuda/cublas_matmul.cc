@@ -5,8 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include <cublas_v2.h>
-
+#include "runtime/cuda/cublas_library.h"
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/gpu_bytes.h"
 #include "runtime/errors.h"
@@ -16,12 +15,12 @@ namespace {
 
 void check_cublas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  const std::string text = str(call, ": ", cublasGetStatusName(status), ", ", cublasGetStatusString(status));
+  const std::string text = str(call, ": ", cublas().status_name(status), ", ", cublas().status_text(status));
   if (status == CUBLAS_STATUS_EXECUTION_FAILED)
     throw PeerLost(str("the GPU is lost to this process; ", text));
   throw InvalidInput(text);
 }
-#define CP_CUBLAS(call) check_cublas((call), #call)
+#define CP_CUBLAS(call) check_cublas(cublas().call, "cuBLAS, " #call)
 
 std::optional<cudaDataType_t> type_of(DType dtype) {
   switch (dtype) {
@@ -59,12 +58,12 @@ struct CublasMatMul::Impl {
   std::map<StreamId, GpuBytes> workspaces;
 
   ~Impl() {
-    if (handle != nullptr) cublasDestroy(handle);
+    if (handle != nullptr) cublas().destroy(handle);
   }
   void start() {
     if (handle != nullptr) return;
-    CP_CUBLAS(cublasCreate(&handle));
-    CP_CUBLAS(cublasSetMathMode(
+    CP_CUBLAS(create(&handle));
+    CP_CUBLAS(set_math_mode(
         handle,
         static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
   }
@@ -87,14 +86,13 @@ PreparedKernel CublasMatMul::prepare(const MatMul& kernel, StreamId stream_id, c
           b = *b, out = *out, in_type = *in_type, out_type = *out_type,
           compute](std::int64_t iteration, cudaStream_t stream) {
     const float one = 1, before = kernel.accumulate ? 1.0f : 0.0f;
-    CP_CUBLAS(cublasSetStream(handle, stream));
-    CP_CUBLAS(
-        cublasSetWorkspace(handle, workspace, kWorkspaceBytes));  // setting the stream gave it the library's
-    CP_CUBLAS(cublasGemmEx_64(handle, b.operation, a.operation, kernel.out.shape[1], kernel.out.shape[0],
-                              kernel.a.shape[1], &one, memory.at(kernel.b, iteration), in_type, b.leading,
-                              memory.at(kernel.a, iteration), in_type, a.leading, &before,
-                              memory.at(kernel.out, iteration), out_type, out.leading, compute,
-                              CUBLAS_GEMM_DEFAULT));
+    CP_CUBLAS(set_stream(handle, stream));
+    CP_CUBLAS(set_workspace(handle, workspace, kWorkspaceBytes));  // setting the stream gave it the library's
+    CP_CUBLAS(gemm_ex_64(handle, b.operation, a.operation, kernel.out.shape[1], kernel.out.shape[0],
+                         kernel.a.shape[1], &one, memory.at(kernel.b, iteration), in_type, b.leading,
+                         memory.at(kernel.a, iteration), in_type, a.leading, &before,
+                         memory.at(kernel.out, iteration), out_type, out.leading, compute,
+                         CUBLAS_GEMM_DEFAULT));
   };
 }
 

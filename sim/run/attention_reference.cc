@@ -6,10 +6,9 @@
 #include <limits>
 #include <span>
 
-#include <cblas.h>
-
 #include "sim/base/parallel_for.h"
 #include "sim/ledger/mask_rule.h"
+#include "sim/run/host_blas.h"
 
 namespace cp::sim {
 namespace {
@@ -31,11 +30,11 @@ void multiply(const Matrix& a, bool a_transposed, const Matrix& b, bool b_transp
   const auto rows = a_transposed ? a.columns : a.rows, inner = a_transposed ? a.rows : a.columns;
   const auto columns = b_transposed ? b.rows : b.columns;
   if (rows == 0 || columns == 0 || inner == 0) return;
-  cblas_dgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans,
-              b_transposed ? CblasTrans : CblasNoTrans, static_cast<blasint>(rows),
-              static_cast<blasint>(columns), static_cast<blasint>(inner), factor, a.data,
-              static_cast<blasint>(a.columns), b.data, static_cast<blasint>(b.columns), accumulate ? 1 : 0,
-              out, static_cast<blasint>(columns));
+  host_blas().dgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans,
+                    b_transposed ? CblasTrans : CblasNoTrans, static_cast<blasint>(rows),
+                    static_cast<blasint>(columns), static_cast<blasint>(inner), factor, a.data,
+                    static_cast<blasint>(a.columns), b.data, static_cast<blasint>(b.columns),
+                    accumulate ? 1 : 0, out, static_cast<blasint>(columns));
 }
 
 double dot(const double* a, const double* b, std::int64_t n) {
@@ -47,7 +46,7 @@ double dot(const double* a, const double* b, std::int64_t n) {
 // work(head), the heads shared among the cores.
 template <class Work>
 void for_each_head(std::int64_t heads, const Work& work) {
-  openblas_set_num_threads(1);
+  host_blas().set_num_threads(1);
   parallel_for(idx(heads), num_cores(),
                [&](std::size_t head, std::size_t) { work(static_cast<std::int64_t>(head)); });
 }
@@ -180,7 +179,7 @@ void head_backward(const Reference& reference, const ReferenceInputs& in, const 
         grads.key_ds[key] += std::abs(ds_i[j]);
         grads.key_ds2[key] += ds_i[j] * ds_i[j];
       }
-      grads.row_ds[tile.begin + i] = cblas_dasum(static_cast<blasint>(tile.keys), ds_i, 1);
+      grads.row_ds[tile.begin + i] = host_blas().dasum(static_cast<blasint>(tile.keys), ds_i, 1);
       grads.row_ds2[tile.begin + i] = dot(ds_i, ds_i, tile.keys);
     }
     const Matrix p_tile{p.data(), tile.size, tile.keys}, ds_tile{ds.data(), tile.size, tile.keys};
