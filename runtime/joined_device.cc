@@ -84,7 +84,11 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job
                                                        JoinedDeviceOptions options) {
   GlooOptions gloo;
   gloo.rank = job.rank;
-  gloo.store = std::make_shared<RendezvousStore>(client_, "gloo/" + options.name);
+  const std::string prefix = "gloo/" + options.name;
+  gloo.store = std::make_shared<RendezvousStore>(client_, prefix);
+  gloo.on_connected = [client = client_, prefix](const Group& group) {
+    client->free_keys(str(prefix, canonical_name(group), "/"), group.ranks.size());
+  };
   gloo.token = job.token, gloo.job_id = job.job_id;
   gloo.hostname = job.interface;
   gloo.timeout = job.timeout;

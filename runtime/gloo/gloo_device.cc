@@ -220,6 +220,7 @@ class GlooDevice::Impl {
       auto communicator = std::make_unique<GlooCommunicator>(
           group, index, make_gloo_context(transport_, index, std::move(connected.sockets), options_.timeout),
           options_.checksums);
+      if (options_.on_connected) options_.on_connected(group);
       const std::lock_guard lock(communicators_mutex_);
       communicators_[text].communicator = std::move(communicator);
     } catch (const gloo::Exception& error) {

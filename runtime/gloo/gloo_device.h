@@ -46,6 +46,9 @@ struct GlooOptions {
   // Of payloads, in the observed records; `each`: compared at each collective, whose errors synchronize throws. Takes the time of
   // reading each payload once more at both ends.
   Checksums checksums = Checksums::off;
+  // Inside of prepare(), when the rank has connected to all others of a group: it reads no key any more of the store that begins with
+  // the group's canonical name and "/".
+  std::function<void(const Group&)> on_connected = {};
   // On the thread of the collective's stream, before it begins; several streams may call at once.
   OnCollective on_collective = {};
   OnCollectiveEnd on_collective_end = {};  // the same, after it; with its record

@@ -477,12 +477,26 @@ void RendezvousClient::barrier(const std::string& name, Timeout timeout) {
 
 std::vector<std::string> RendezvousClient::all_gather(const std::string& name, std::string_view bytes,
                                                       Timeout timeout) {
+  return all_gather({}, name, bytes, timeout);
+}
+
+std::vector<std::string> RendezvousClient::all_gather(const std::vector<Rank>& ranks, const std::string& name,
+                                                      std::string_view bytes, Timeout timeout) {
   refuse_long(name, bytes);
   Message::Request request;
+  for (const Rank rank : ranks) request.mutable_gather()->add_ranks(rank);
   request.mutable_gather()->set_name(name);
   request.mutable_gather()->set_data(std::string(bytes));
   const Message::Answer answer = impl_->call(std::move(request), timeout);
   return {answer.values().begin(), answer.values().end()};
+}
+
+void RendezvousClient::free_keys(const std::string& prefix, std::size_t readers) {
+  refuse_long(prefix, "");
+  Message::Request request;
+  request.mutable_free()->set_prefix(prefix);
+  request.mutable_free()->set_readers(static_cast<std::uint32_t>(readers));
+  impl_->call(std::move(request), {});
 }
 
 void RendezvousClient::set_progress(std::string_view group, std::int64_t sequence, std::string_view operation,

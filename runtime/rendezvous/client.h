@@ -15,6 +15,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -63,6 +64,12 @@ class RendezvousClient {
   // after 2 s: ranks 1, 3 of 4 have not come; ranks 0, 2 wait". The bytes of all ranks together are at most 1008 KiB.
   void barrier(const std::string& name, Timeout timeout = {});
   std::vector<std::string> all_gather(const std::string& name, std::string_view bytes, Timeout timeout = {});
+
+  // As above, of some ranks, in ascending order and this one among them: the bytes of each, in that order.
+  std::vector<std::string> all_gather(const std::vector<Rank>& ranks, const std::string& name,
+                                      std::string_view bytes, Timeout timeout = {});
+  // This rank reads no key that begins with `prefix` any more. When as many ranks as `readers` have said so, the server forgets these keys.
+  void free_keys(const std::string& prefix, std::size_t readers);
 
   // For each collective as it begins: its group ("cp[0,1,2,3]"), number on it, name, and the digest of all collectives on the
   // group up to it. Cheap; sent with the heartbeats. The numbers of a group grow for as long as the client lives.

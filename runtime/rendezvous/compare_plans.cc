@@ -1,5 +1,6 @@
 #include "runtime/rendezvous/compare_plans.h"
 
+#include <algorithm>
 #include <map>
 
 #include "runtime/rendezvous/wire.h"
@@ -47,12 +48,13 @@ void GroupPlanComparison::compare(const Plan& plan) {
   const PlanDigests all = plan_digests(plan);
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const PlanDigests own{all.inputs, {all.groups[i]}};
-    const std::string& group = all.groups[i].group;
-    const std::string prefix = str("plan/", group, "/", compared_[group]++, "/");
-    client_.set(str(prefix, plan.self), to_bytes(own));
-    std::map<Rank, PlanDigests> members{{plan.self, own}};
-    for (const Rank peer : plan.groups[i].ranks) {
-      if (peer != plan.self) members.emplace(peer, from_bytes(client_.get(str(prefix, peer)), peer));
+    std::vector<Rank> ranks = plan.groups[i].ranks;
+    std::sort(ranks.begin(), ranks.end());
+    const std::string name = str("plans of group ", all.groups[i].group);
+    std::map<Rank, PlanDigests> members;
+    for (const std::string& bytes : client_.all_gather(ranks, name, to_bytes(own))) {
+      const Rank rank = ranks[members.size()];
+      members.emplace(rank, from_bytes(bytes, rank));
     }
     require_equal_plans(members);
   }

@@ -1,11 +1,6 @@
 // Before its first use, the ranks compare their plans over the control plane (contract 2 of the architecture).
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "runtime/rendezvous/client.h"
 #include "shared/plan/plan.h"
 #include "shared/plan/plan_digests.h"
@@ -22,8 +17,8 @@ void compare_plans(RendezvousClient& client, const PlanDigests& digests,
                    RendezvousClient::Timeout timeout = {});
 void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::Timeout timeout = {});
 
-// Called by the members of the plan's groups, each for its own plan and all in one order: within each group, through keys of the
-// server, while other groups do other things. Throws as above, with what differs on the ranks of the group.
+// Called by the members of the plan's groups, each for its own plan and all in one order: within each group, while other groups do
+// other things. Throws as above, with what differs on the ranks of the group.
 class GroupPlanComparison {
  public:
   explicit GroupPlanComparison(RendezvousClient& client) : client_(client) {}  // which must outlive it
@@ -31,7 +26,6 @@ class GroupPlanComparison {
 
  private:
   RendezvousClient& client_;
-  std::map<std::string, std::int64_t> compared_;  // plans, by group
 };
 
 }  // namespace cp::runtime

@@ -1,6 +1,7 @@
 #include "runtime/rendezvous/roster.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "shared/base/text.h"
 
@@ -309,6 +310,12 @@ std::int64_t Roster::last_begun(Rank rank, const std::string& group) const {
   if (rank < 0 || rank >= world_size()) return -1;
   const auto known = member(rank).groups.find(group);
   return known == member(rank).groups.end() ? -1 : known->second.sequence;
+}
+
+std::vector<Rank> Roster::all() const {
+  std::vector<Rank> ranks(members_.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 std::vector<Rank> Roster::in_state(RankState state) const {

@@ -25,6 +25,7 @@ class Roster {
   Roster(std::int32_t world_size, Milliseconds heartbeat_timeout, Milliseconds join_timeout);
 
   std::int32_t world_size() const { return static_cast<std::int32_t>(members_.size()); }
+  std::vector<Rank> all() const;  // ascending
 
   // Why the rank may not join; nothing when it may.
   std::optional<std::string> refusal(Rank rank, std::int32_t world_size) const;

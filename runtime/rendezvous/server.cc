@@ -110,6 +110,10 @@ class RendezvousServer::Impl {
     const std::lock_guard lock(mutex_);
     return roster_.cause();
   }
+  std::size_t num_keys() const {
+    const std::lock_guard lock(mutex_);
+    return store_.num_keys();
+  }
   void report_failure(Failure failure) {
     const std::lock_guard lock(mutex_);
     failure.message = printable(failure.message);
@@ -485,6 +489,7 @@ std::optional<Failure> RendezvousServer::first_failure() const { return impl_->f
 std::vector<Failure> RendezvousServer::consequences() const { return impl_->consequences(); }
 std::vector<RankStatus> RendezvousServer::ranks() const { return impl_->ranks(); }
 std::optional<Failure> RendezvousServer::await_end() { return impl_->await_end(); }
+std::size_t RendezvousServer::num_keys() const { return impl_->num_keys(); }
 void RendezvousServer::report_failure(Failure failure) { impl_->report_failure(std::move(failure)); }
 
 }  // namespace cp::runtime

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,6 +52,7 @@ class RendezvousServer {
   std::optional<Failure> first_failure() const;
   std::vector<Failure> consequences() const;
   std::vector<RankStatus> ranks() const;
+  std::size_t num_keys() const;  // that are set, and not freed
 
   // The owner's ranks have ended. Blocks until those of all other launchers have ended well, and returns nothing; or returns the first
   // failure. The launchers have heard either when it returns. Those that have not come have the join timeout, from this call on.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <utility>
 
 #include "runtime/rendezvous/frame.h"
@@ -82,6 +83,9 @@ void Store::handle(Rank rank, const Message::Request& request, Clock::time_point
     }
     case Message::Request::kGather:
       return gather(rank, request, now, deadline, std::move(reply));
+    case Message::Request::kFree:
+      free(request.free());
+      return reply(answer_of(request.id()));
     default:
       return reply(error_of(request.id(), ExitCode::rendezvous, "the server does not know this request"));
   }
@@ -110,7 +114,24 @@ std::string Store::missing_key(const std::vector<std::string>& keys) const {
 void Store::gather(Rank rank, const Message::Request& request, Clock::time_point now,
                    Clock::time_point deadline, Reply reply) {
   const std::string& name = request.gather().name();
-  Gathering& gathering = gatherings_[name];
+  std::vector<Rank> ranks(request.gather().ranks().begin(), request.gather().ranks().end());
+  if (ranks.empty()) ranks = roster_.all();
+  const bool ascend = std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end();
+  if (!ascend || ranks.front() < 0 || ranks.back() >= roster_.world_size() ||
+      !std::ranges::binary_search(ranks, rank)) {
+    return reply(error_of(request.id(), ExitCode::invalid_input,
+                          str("rank ", rank, " in ", quoted(name), " of ", ranks_text(ranks),
+                              "; name ranks of the job in ascending order, this one among them")));
+  }
+  const auto [position, is_new] = gatherings_.try_emplace(name);
+  Gathering& gathering = position->second;
+  if (!is_new && gathering.ranks != ranks) {
+    return reply(error_of(request.id(), ExitCode::invalid_input,
+                          str(quoted(name), " is of ", ranks_text(ranks), " to rank ", rank, " and of ",
+                              ranks_text(gathering.ranks), " to rank ", gathering.arrivals.begin()->first,
+                              "; name the same ranks on all of them")));
+  }
+  gathering.ranks = std::move(ranks);
   gathering.barrier = request.gather().barrier();
   if (gathering.arrivals.contains(rank)) {
     return reply(
@@ -119,7 +140,16 @@ void Store::gather(Rank rank, const Message::Request& request, Clock::time_point
   }
   gathering.arrivals.emplace(rank,
                              Arrival{request.id(), now, deadline, request.gather().data(), std::move(reply)});
-  if (gathering.arrivals.size() == static_cast<std::size_t>(roster_.world_size())) complete(name);
+  if (gathering.arrivals.size() == gathering.ranks.size()) complete(name);
+}
+
+void Store::free(const Message::Free& request) {
+  if (++done_[request.prefix()] < request.readers()) return;
+  done_.erase(request.prefix());
+  const auto begin = values_.lower_bound(request.prefix());
+  values_.erase(begin, std::find_if(begin, values_.end(), [&](const auto& entry) {
+                  return !entry.first.starts_with(request.prefix());
+                }));
 }
 
 void Store::complete(const std::string& name) {
@@ -156,9 +186,9 @@ std::string Store::describe_absent() const {
 
 std::string Store::describe_missing(const Gathering& gathering) const {
   std::vector<Rank> missing, waiting;
-  for (Rank rank = 0; rank < roster_.world_size(); ++rank)
+  for (const Rank rank : gathering.ranks)
     (gathering.arrivals.contains(rank) ? waiting : missing).push_back(rank);
-  return str(ranks_text(missing), " of ", roster_.world_size(), missing.size() == 1 ? " has" : " have",
+  return str(ranks_text(missing), " of ", gathering.ranks.size(), missing.size() == 1 ? " has" : " have",
              " not come; ", ranks_text(waiting), waiting.size() == 1 ? " waits" : " wait", describe_absent());
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
@@ -21,7 +23,7 @@ class Store {
   // The roster tells who is there, for messages.
   explicit Store(const Roster& roster) : roster_(roster) {}
 
-  // Set, Wait, Add and Gather; the reply comes at once, or from a later call of this object.
+  // Set, Wait, Add, Gather and Free; the reply comes at once, or from a later call of this object.
   void handle(Rank rank, const Message::Request& request, Clock::time_point now, Reply reply);
 
   // Ends what has waited until now with a Timeout that names who has not come.
@@ -30,6 +32,8 @@ class Store {
   // The rank is gone, or all are told of a failure: nothing that it asked for is answered.
   void forget(Rank rank);
   void forget_all();
+
+  std::size_t num_keys() const { return values_.size(); }
 
  private:
   struct Waiting {
@@ -48,6 +52,7 @@ class Store {
   };
   struct Gathering {
     bool barrier = false;
+    std::vector<Rank> ranks;  // that come, ascending
     std::map<Rank, Arrival> arrivals;
   };
 
@@ -56,6 +61,7 @@ class Store {
   void gather(Rank rank, const Message::Request& request, Clock::time_point now, Clock::time_point deadline,
               Reply reply);
   void complete(const std::string& name);
+  void free(const Message::Free& request);
   std::string describe_absent() const;
   std::string describe_missing(const Gathering& gathering) const;
 
@@ -63,6 +69,7 @@ class Store {
   std::map<std::string, std::string> values_;
   std::list<Waiting> waiting_;
   std::map<std::string, Gathering> gatherings_;
+  std::map<std::string, std::uint32_t> done_;  // readers, by prefix
 };
 
 }  // namespace cp::runtime

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/job_environment.h"
+#include "runtime/rendezvous/compare_plans.h"
 #include "shared/plan/execute.h"
 #include "tests/rendezvous/job.h"
 #include "tests/support/hand_plans.h"
@@ -59,6 +60,33 @@ std::map<std::string, std::int64_t> heard_of_devices(const std::vector<int>& col
 TEST(JoinedDevice, DevicesOneAfterTheOtherHaveGroupsOfTheirOwn) {
   EXPECT_THAT(heard_of_devices({5, 2}),
               UnorderedElementsAre(Pair("device 0/all[0,1]", 4), Pair("device 1/all[0,1]", 1)));
+}
+
+// A job whose plans are each another makes the server no larger: what ranks told each other of them is forgotten when all have read it.
+TEST(JoinedDevice, ManyPlansLeaveNoKeysOnTheServer) {
+  constexpr int kPlans = 20;
+  RendezvousServer server(testing::server_options(kRanks));
+  std::array<std::size_t, kPlans> keys{};
+  const auto errors = testing::run_ranks(kRanks, [&](Rank rank) {
+    const std::shared_ptr<RendezvousClient> client = testing::join(server, rank, kRanks);
+    runtime::JobEnvironment job;
+    job.rank = rank, job.world_size = kRanks;
+    runtime::JoinedDevice device(job, client);
+    runtime::GroupPlanComparison comparison(*client);
+    for (int i = 0; i < kPlans; ++i) {
+      Plan plan = testing::all_reduce_plan(rank, {0, 1});
+      plan.inputs.low = static_cast<std::uint64_t>(i);
+      comparison.compare(plan);
+      std::array<float, 4> x{};
+      execute(plan, device, {{0, x.data(), sizeof x}});
+      client->barrier("done");
+      if (rank == 0) keys[static_cast<std::size_t>(i)] = server.num_keys();
+      client->barrier("counted");
+    }
+    client->goodbye();
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+  EXPECT_THAT(keys, ::testing::Each(0U));
 }
 
 #else

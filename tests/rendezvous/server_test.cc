@@ -84,6 +84,46 @@ TEST(Rendezvous, KeysAreSetLaterReadByOthersAndHoldAnyBytes) {
   EXPECT_EQ(clients[1]->get("number"), "-3");
 }
 
+TEST(Rendezvous, SomeRanksGatherWhileOthersDoOtherThings) {
+  RendezvousServer server(server_options(4));
+  const auto clients = testing::join_all(server, 4);
+  for (int round = 0; round < 2; ++round) {
+    const auto errors = run_ranks(4, [&](Rank rank) {
+      const std::vector<Rank> ranks = rank % 2 == 0 ? std::vector<Rank>{0, 2} : std::vector<Rank>{1, 3};
+      const auto all = clients[static_cast<std::size_t>(rank)]->all_gather(ranks, str("of ", rank % 2),
+                                                                           str("from ", rank));
+      EXPECT_THAT(all, ElementsAre(str("from ", ranks[0]), str("from ", ranks[1])));
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+  }
+  EXPECT_EQ(error_of([&] {
+              clients[3]->all_gather({1, 3}, "g", "x", 50ms);
+            }),
+            "12: all_gather 'g' after 50 ms: rank 1 of 2 has not come; rank 3 waits");
+  for (const std::vector<Rank>& ranks : {std::vector<Rank>{0, 1}, {3, 1}, {3, 3}, {3, 4}, {-1, 3}}) {
+    EXPECT_THAT(error_of([&] { clients[3]->all_gather(ranks, "g", "x"); }),
+                HasSubstr("name ranks of the job in ascending order, this one among them"));
+  }
+}
+
+TEST(Rendezvous, KeysAreForgottenWhenAllHaveFreedThem) {
+  RendezvousServer server(server_options(3));
+  const auto clients = testing::join_all(server, 3);
+  for (const char* key : {"a", "a/1", "a/2", "b"}) clients[0]->set(key, "value");
+  clients[1]->free_keys("a/", 3);
+  clients[2]->free_keys("a/", 3);
+  EXPECT_EQ(server.num_keys(), 4U);
+  EXPECT_EQ(clients[0]->get("a/2"), "value");
+  clients[0]->free_keys("a/", 3);
+  EXPECT_EQ(server.num_keys(), 2U);
+  EXPECT_EQ(clients[1]->get("a"), "value");
+  EXPECT_EQ(clients[1]->get("b"), "value");
+  EXPECT_THAT(error_of([&] { clients[1]->get("a/1", 10ms); }), HasSubstr("key 'a/1' is not set"));
+  clients[0]->set("a/1", "anew");  // and counts anew
+  clients[0]->free_keys("a/", 2);
+  EXPECT_EQ(clients[1]->get("a/1"), "anew");
+}
+
 TEST(Rendezvous, RanksMayComeBeforeTheServer) {
   std::uint16_t port = 0;
   {
@@ -228,7 +268,8 @@ TEST_F(Refusal, AnotherVersion) {
   ASSERT_TRUE(frame);
   const auto message = runtime::parse_message(frame->message());
   EXPECT_EQ(message.refusal().code(), 14);
-  EXPECT_THAT(message.refusal().reason(), HasSubstr("protocol version 99, but this server speaks 2"));
+  EXPECT_THAT(message.refusal().reason(),
+              HasSubstr(str("protocol version 99, but this server speaks ", runtime::kProtocolVersion)));
   EXPECT_TRUE(peer.is_closed());
 }
 
