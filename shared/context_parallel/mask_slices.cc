@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shared/base/at_work.h"
 #include "shared/base/error.h"
 #include "shared/placement/runs.h"
 
@@ -36,6 +37,7 @@ bool for_each_document(const AttentionProblem& problem, std::int64_t begin, std:
   auto next = std::upper_bound(ends.begin(), ends.end(), begin + offset);
   if (next == ends.begin()) ++next;  // the queries begin before the first document
   for (; next < ends.end() && *(next - 1) < end + offset; ++next) {
+    at_work();
     const Document document{{*(next - 1), *next}, {*(next - 1) - offset, *next - offset}};
     if (document.keys.begin < document.keys.end && f(document)) return true;
   }
@@ -53,6 +55,7 @@ template <class F>
 bool for_each_stretch(const IndexSet& set, std::int64_t begin, std::int64_t end, const F& f) {
   std::int64_t before = 0;
   for (const Run& run : set) {
+    at_work();
     bool stopped = false;
     clip_run(run, begin, end, [&](const Run& piece) {
       stopped = stopped || f(Stretch{piece, before + count_below(run, piece.begin)});

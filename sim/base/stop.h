@@ -1,8 +1,10 @@
 // A stop that work deep inside of others looks at: replays and searches many times a second, so that one Ctrl-C ends what would run
-// for minutes. It need not pass through every argument list in between.
+// for minutes. It need not pass through every argument list in between. Work of shared/ looks at it through at_work().
 #pragma once
 
 #include <atomic>
+
+#include "shared/base/at_work.h"
 
 namespace cp::sim {
 
@@ -13,10 +15,17 @@ struct Stopped {};
 // what there is.
 class StopScope {
  public:
-  explicit StopScope(const std::atomic<bool>* stop) : before_(current_) {
-    if (stop != nullptr) current_ = stop;
+  explicit StopScope(const std::atomic<bool>* stop) : before_(current_), hook_before_(at_work_hook) {
+    if (stop == nullptr) return;
+    current_ = stop;
+    at_work_hook = [] {
+      if (current_->load(std::memory_order_relaxed)) throw Stopped{};
+    };
   }
-  ~StopScope() { current_ = before_; }
+  ~StopScope() {
+    current_ = before_;
+    at_work_hook = hook_before_;
+  }
   StopScope(const StopScope&) = delete;
   StopScope& operator=(const StopScope&) = delete;
 
@@ -24,6 +33,7 @@ class StopScope {
 
  private:
   const std::atomic<bool>* before_;
+  void (*hook_before_)();
   static inline thread_local const std::atomic<bool>* current_ = nullptr;
 };
 
