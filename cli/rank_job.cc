@@ -6,8 +6,10 @@
 
 #include "shared/base/error.h"
 #include "shared/redistribute/scaled.h"
+#include "sim/run/attention_memory.h"
 #include "sim/run/attention_run.h"
 #include "sim/run/attention_tolerance.h"
+#include "sim/run/free_memory.h"
 #include "sim/run/redistribute_run.h"
 #include "sim/run/redistribute_shards.h"
 #include "sim/scenario/attention_request.h"
@@ -164,6 +166,30 @@ int world_size_of(const proto::Scenario& scenario) {
   }
 }
 
+RankMemory rank_memory(const proto::Scenario& scenario, Rank rank) {
+  RankMemory memory;
+  if (scenario.job_case() == proto::Scenario::kRedistribute) {
+    const sim::RedistributeRequest request = sim::make_request(scenario.redistribute());
+    const Gradient planned = sim::plan_request(request);
+    const Mesh &source = planned.redistribution.source.mesh, &target = planned.redistribution.target.mesh;
+    if (source.contains(rank) || target.contains(rank))
+      memory.plans =
+          peak_bytes(lower_scaled(planned.redistribution, planned.scale, rank, request.device_target));
+    return memory;
+  }
+  if (scenario.job_case() != proto::Scenario::kRun) refuse_job(scenario);
+  const AttentionOfOne attention = attention_of(scenario.run());
+  const AttentionRequest& request = attention.request;
+  memory.inputs = sim::test_input_bytes(request.problem);
+  memory.results = sim::test_data_bytes(request.problem, attention.backward) - memory.inputs;
+  const bool member = std::find(request.ranks.begin(), request.ranks.end(), rank) != request.ranks.end();
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    if (!member || (pass == AttentionPass::backward && !attention.backward)) continue;
+    memory.plans += peak_bytes(attention_plan(request, pass, rank, attention.target));
+  }
+  return memory;
+}
+
 std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank, const Target& device) {
   switch (scenario.job_case()) {
     case proto::Scenario::kRedistribute:
@@ -181,6 +207,7 @@ std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& d
     sim::RedistributeRunOptions options;
     options.schedule = request.schedule, options.seed = request.seed, options.digests = true;
     options.target = request.device_target;
+    options.memory_limit_bytes = sim::free_memory_bytes();
     const Gradient planned = sim::plan_request(request);
     options.scale = planned.scale;
     return sim::run_redistribution(planned.redistribution, options).traces;
@@ -190,6 +217,7 @@ std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& d
   sim::AttentionRunOptions options;
   options.backward = attention.backward, options.schedule = attention.schedule, options.seed = attention.seed;
   options.target = attention.target;
+  options.memory_limit_bytes = sim::free_memory_bytes();
   const sim::AttentionTestData data(attention.request.problem, attention.seed);
   sim::AttentionRun run = sim::run_attention(data, attention.request, options);
   for (const sim::Verdict& verdict : run.verdicts) {

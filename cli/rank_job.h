@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,6 +41,13 @@ class RankJob {
 // Ranks 0 .. n-1 that the scenario needs. Throws InvalidInput as the functions that read its fields do, and for a scenario that is not
 // for ranks, or of several strategies.
 int world_size_of(const proto::Scenario& scenario);
+
+// Bytes of the host's memory that one rank takes: its inputs, what its plans declare (which on GPUs is the GPU's), and, where its
+// results are checked, those of one device. Nothing is allocated. Throws as world_size_of().
+struct RankMemory {
+  std::int64_t inputs = 0, plans = 0, results = 0;
+};
+RankMemory rank_memory(const proto::Scenario& scenario, Rank rank);
 
 // `device`: the target of the rank's device, for which plans are made where the scenario names none; equal on all ranks.
 std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank,

@@ -19,6 +19,7 @@
 #include "cli/cprun/nccl_environment.h"
 #include "cli/cprun/nccl_options.h"
 #include "cli/cprun/rank.h"
+#include "cli/cprun/rank_memory.h"
 #include "cli/cprun/trace_output.h"
 #include "cli/flags.h"
 #include "cli/printable.h"
@@ -67,15 +68,22 @@ std::string token_of(const LaunchRequest& request) {
   return request.nnodes > 1 ? token_variable() : runtime::make_token();
 }
 
-// "10.0.0.1:29500", "[::1]:29500".
-std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text) {
+// "10.0.0.1:29500", "[::1]:29500"; on one machine also "127.0.0.1:0", any port that is free.
+std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text, int nnodes) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0)
     throw InvalidInput(str("--rdzv-endpoint ", text, " has no port; use such as ",
                            text.empty() ? "10.0.0.1" : text, ":29500"));
   std::string host = text.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  return {host, static_cast<std::uint16_t>(parse_whole("--rdzv-endpoint", text.substr(colon + 1), 1, 65535))};
+  const auto port =
+      static_cast<std::uint16_t>(parse_whole("--rdzv-endpoint", text.substr(colon + 1), 0, 65535));
+  if (port == 0 && nnodes > 1) {
+    throw InvalidInput(str("--rdzv-endpoint ", text, ": port 0 takes one that is free, which --nnodes ",
+                           nnodes, " machines cannot know; use a port of your own, such as ", host,
+                           ":29500"));
+  }
+  return {host, port};
 }
 
 void check(const LaunchRequest& request) {
@@ -145,7 +153,7 @@ class LaunchedJob {
     job_.allow_shared_gpu = request.allow_shared_gpu;
     job_.token = token_of(request);
     if (!request.endpoint.empty()) {
-      std::tie(job_.host, job_.port) = parse_endpoint(request.endpoint);
+      std::tie(job_.host, job_.port) = parse_endpoint(request.endpoint, request.nnodes);
     }
     if (request.node_rank == 0) {
       start_server();
@@ -360,7 +368,9 @@ int run_scenario(const LaunchRequest& request) {
   nccl_options(scenario.nccl());  // makes sense
   const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);
   require_writable("--trace", trace);
-  LaunchedJob job(request, world_size(request, scenario));
+  const int world = world_size(request, scenario), here = world / request.nnodes;
+  require_rank_memory(scenario, request, request.node_rank * here, here);
+  LaunchedJob job(request, world);
   std::optional<TraceFolder> folder;
   if (!trace.empty() || request.verify) folder.emplace(trace);
   const runtime::LaunchResult result = job.run(rank_arguments(request, folder ? folder->path() : ""),

@@ -19,6 +19,13 @@ double count(std::int64_t number) { return static_cast<double>(number); }
 
 }  // namespace
 
+std::int64_t test_input_bytes(const AttentionProblem& problem) {
+  const double queries = count(problem.batch) * count(problem.q_heads) * count(problem.q_len);
+  const double keys = count(problem.batch) * count(problem.kv_heads) * count(problem.kv_len);
+  const double d = count(problem.head_dim), dv = count(problem.v_head_dim);
+  return whole((queries * (d + dv) + keys * (d + dv)) * sizeof(double));
+}
+
 std::int64_t test_data_bytes(const AttentionProblem& problem, bool backward) {
   const double queries = count(problem.batch) * count(problem.q_heads) * count(problem.q_len);
   const double keys = count(problem.batch) * count(problem.kv_heads) * count(problem.kv_len);
@@ -37,6 +44,30 @@ std::int64_t ranks_bytes(std::span<const Plan> forward, std::span<const Plan> ba
     if (!backward.empty()) bytes += count(peak_bytes(backward[i]));
   }
   return whole(bytes);
+}
+
+std::int64_t planning_bytes(const AttentionRequest& request, bool records) {
+  // Measured at 128 to 1,024 ranks.
+  constexpr double kStepBytes = 4096, kPeerBytes = 88;
+  const Strategy& strategy = request.strategy;
+  if (strategy.core != Core::ring && strategy.core != Core::pass_q) return 0;
+  const double ranks = static_cast<double>(request.ranks.size()),
+               steps = ranks * ranks / std::max(1, strategy.ulysses_degree);
+  return whole(steps *
+               (kStepBytes + (records ? kPeerBytes * ranks / std::max(1, strategy.ulysses_degree) : 0)));
+}
+
+void require_planning_memory(const AttentionRequest& request, bool records, std::int64_t limit) {
+  const std::int64_t needed = planning_bytes(request, records);
+  if (needed <= limit) return;
+  AttentionRequest fewer = request;
+  while (fewer.ranks.size() > 1 && planning_bytes(fewer, records) > limit)
+    fewer.ranks.resize(fewer.ranks.size() * 15 / 16);
+  const std::string_view what = records ? "planning and recording" : "planning";
+  throw InvalidInput(str(what, " ", request.ranks.size(),
+                         " ranks, each of which has a step with each other, takes about ",
+                         human_bytes(needed), ", and ", human_bytes(limit), " are free; use ",
+                         fewer.ranks.size(), " ranks or fewer, or --strategy all_gather"));
 }
 
 void require_memory(const AttentionProblem& problem, std::string_view what, std::int64_t needed,

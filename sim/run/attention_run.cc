@@ -200,6 +200,7 @@ bool AttentionRun::holds() const {
 AttentionRun run_attention(const AttentionTestData& data, const AttentionRequest& request,
                            const AttentionRunOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
+  if (options.memory_limit_bytes) require_planning_memory(request, true, *options.memory_limit_bytes);
   if (options.on_phase) options.on_phase("planning");
   const std::vector<Plan> forward = attention_plans(request, AttentionPass::forward, options.target);
   std::vector<Plan> backward;
