@@ -13,6 +13,7 @@
 #include "cli/plan_inputs.h"
 #include "cli/plan_request.h"
 #include "cli/plan_what_if_screen.h"
+#include "cli/printable.h"
 #include "cli/progress.h"
 #include "cli/units.h"
 #include "shared/base/error.h"
@@ -94,7 +95,7 @@ PlanRow searched(const PlanQuestion& question, const sim::SearchOptions& options
 }
 
 int print(const PlanRows& rows, bool json) {
-  fmt::print("{}", json ? str(rows_json(rows), "\n") : rows_text(rows));
+  fmt::print("{}", json ? str(rows_json(rows), "\n") : printable(rows_text(rows)));
   std::fflush(stdout);
   return 0;
 }
@@ -300,10 +301,10 @@ int rates(const WhatIf& what_if, const Job& job, int threads, bool json) {
   });
   if (what_if.sensitivity) {
     fmt::print("{}", json ? str(sensitivity_json(answer, sensitivity), "\n")
-                          : sensitivity_text(answer, sensitivity));
+                          : printable(sensitivity_text(answer, sensitivity)));
   } else {
     fmt::print("{}", json ? str(experiments_json(answer, sensitivity), "\n")
-                          : experiments_text(answer, sensitivity));
+                          : printable(experiments_text(answer, sensitivity)));
   }
   std::fflush(stdout);
   return 0;

@@ -15,6 +15,8 @@
 #include "cli/attention_flags.h"
 #include "cli/cpsim/commands.h"
 #include "cli/flags.h"
+#include "cli/printable.h"
+#include "cli/progress.h"
 #include "cli/units.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
@@ -22,6 +24,9 @@
 #include "shared/mesh/mesh.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
+#include "sim/cluster/used_part.h"
+#include "sim/run/attention_memory.h"
+#include "sim/run/free_memory.h"
 #include "sim/scenario/attention_request.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/trace_files.h"
@@ -103,6 +108,8 @@ int estimate_collective(const Flags& flags) {
   }
   std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
   std::iota(ranks.begin(), ranks.end(), 0);
+  Progress progress;
+  progress.show(str("replaying ", gpus, " GPUs"));
   const double time_us =
       sim::collective_ns(kind, static_cast<double>(bytes), ranks, cluster, settings_of(flags)) / 1e3;
   const double algorithm_gbps = static_cast<double>(bytes) / (time_us * 1e3);
@@ -183,11 +190,7 @@ int estimate_attention(const Flags& flags) {
   if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);
   const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
-  if (last >= Mesh::kMaxRanks) {
-    throw InvalidInput(str("rank ", last, " of the mesh ", job.where, " has no GPU: at most ",
-                           Mesh::kMaxRanks, " can be numbered; use ranks up to ", Mesh::kMaxRanks - 1));
-  }
-  const sim::Cluster cluster = cluster_for(flags, last + 1);
+  const sim::Cluster cluster = cluster_for(flags, last + 1), used = sim::used_part(cluster, last + 1);
   const sim::SoftwareProfile software = sim::find_software(flags.software);
   ordered_json json = {{"problem", to_string(job.problem)},
                        {"mesh", job.where},
@@ -199,15 +202,18 @@ int estimate_attention(const Flags& flags) {
                                  to_string(job.strategies.front(), cp), job.where, cp, cluster.num_gpus(),
                                  cluster.name, software.name);
   std::vector<Replayed> replayed;
+  Progress progress;
   for (const AttentionPass pass : passes_of(flags, job.backward)) {
     const char* name = pass == AttentionPass::forward ? "forward" : "backward";
     const AttentionRequest request{job.problem, job.ranks, sim::as_run_by(job.strategies.front(), software),
                                    true, job.options};
+    if (const auto free = sim::free_memory_bytes()) sim::require_planning_memory(request, false, *free);
     sim::TimelineOptions options;
     options.keep_spans = !flags.trace.empty();
     options.collectives = settings_of(flags);
+    progress.show(str("planning and replaying ", cp, " ranks"));
     sim::AttentionEstimate estimate =
-        sim::estimate_attention(request, pass, cluster, software, options, job.target);
+        sim::estimate_attention(request, pass, used, software, options, job.target);
     if (flags.json) {
       json[name] = estimate_json(estimate);
     } else {
@@ -229,7 +235,7 @@ int estimate_attention(const Flags& flags) {
     json.update(figures);
   }
   if (!flags.trace.empty()) write_trace(flags.trace, replayed, cluster);
-  fmt::print("{}", flags.json ? json.dump(2) + "\n" : text);
+  fmt::print("{}", flags.json ? json.dump(2) + "\n" : printable(text));
   return 0;
 }
 

@@ -15,6 +15,7 @@
 #include "cli/plan_request.h"
 #include "cli/plan_screen.h"
 #include "cli/plan_what_if.h"
+#include "cli/printable.h"
 #include "cli/progress.h"
 #include "cli/units.h"
 #include "shared/base/error.h"
@@ -130,7 +131,7 @@ int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& questio
     verdict = judge(answer, sim::Evaluator(question).evaluate(layout));
   }
   fmt::print("{}", flags.json ? str(explanation_json(question, *verdict), "\n")
-                              : explanation_text(question, *verdict));
+                              : printable(explanation_text(question, *verdict)));
   if (!flags.emit.empty()) emit(flags, job, question, layout);
   return InterruptScope::interrupted() ? kInterruptedExitCode : 0;
 }
@@ -150,7 +151,7 @@ void print(const Flags& flags, const sim::PlanAnswer& answer) {
   if (flags.prints_csv()) return fmt::print("{}", sim::to_csv(answer));
   if (flags.json) return fmt::print("{}\n", sim::to_json(answer));
   if (flags.prints_emitted()) return;
-  fmt::print("{}", plan_screen(answer));
+  fmt::print("{}", printable(plan_screen(answer)));
   if (!flags.report.empty()) fmt::print("report      {}\n", flags.report);
 }
 
@@ -223,7 +224,9 @@ Command add_plan(CLI::App& cpsim) {
   add_scenario_files(*app, flags->job);
   app->add_option("--explain", flags->explain, "Instead: why this layout is rejected, too large or slower")
       ->type_name("LAYOUT");
-  app->add_option("--threads", flags->threads, "[all cores]")->type_name("N")->check(CLI::PositiveNumber);
+  add_value(*app, "--threads", "N", "[all cores]", [flags](const std::string& text) {
+    flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
+  });
   app->add_flag("--json", flags->json, "Print JSON");
   app->add_option("--csv", flags->csv, "Write all layouts that were replayed; - prints them instead")
       ->type_name("FILE|-");

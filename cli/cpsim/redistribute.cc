@@ -18,6 +18,7 @@
 #include "cli/cpsim/commands.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/printable.h"
 #include "cli/progress.h"
 #include "cli/redistribution_report.h"
 #include "cli/scenario_flags.h"
@@ -257,7 +258,7 @@ int redistribute(const Flags& flags) {
     const auto make = flags.json ? json_output : text_output;
     output = make(flags, request, planned.explanation, progress);
   }
-  fmt::print("{}", output.text);
+  fmt::print("{}", flags.json ? output.text : printable(output.text));
   std::fflush(stdout);
   if (output.failure) std::rethrow_exception(output.failure);
   return static_cast<int>(ExitCode::success);

@@ -14,6 +14,7 @@
 #include "cli/cpsim/commands.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/printable.h"
 #include "cli/progress.h"
 #include "cli/scenario_flags.h"
 #include "shared/base/error.h"
@@ -73,6 +74,8 @@ StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked,
     outcome.run =
         sim::run_attention(data, {data.problem(), job.ranks, strategy, job.backward, job.options}, options);
   } catch (const Error& error) {
+    // What cannot run is bad input, unless there are others beside it.
+    if (error.code() == ExitCode::invalid_input && job.strategies.size() == 1) throw;
     outcome.error = error.what();
   }
   return outcome;
@@ -129,7 +132,8 @@ int run(const Flags& flags) {
   if (!flags.trace.empty() && outcomes.front().run) {
     finish([&] { write_trace_file(flags.trace, outcomes.front().run->traces); });
   }
-  fmt::print("{}", flags.json ? report_json(job, outcomes).dump(2) + "\n" : report_text(job, outcomes));
+  fmt::print("{}",
+             flags.json ? report_json(job, outcomes).dump(2) + "\n" : printable(report_text(job, outcomes)));
   std::fflush(stdout);
   return static_cast<int>(exit_code(outcomes));
 }

@@ -81,6 +81,22 @@ double AttentionProblem::scale() const {
   return softmax_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
 }
 
+// Bytes of a tensor fit into 64 bits. A tensor without rows counts as one row.
+void require_countable(const char* tensor, std::int64_t heads, std::int64_t rows, const char* dim_name,
+                       std::int64_t dim, std::int64_t batch) {
+  constexpr double kMost = 0x1p59;
+  const auto count = [](std::int64_t number) {
+    return static_cast<double>(std::max<std::int64_t>(number, 1));
+  };
+  const double others = count(batch) * count(heads) * count(rows);
+  if (others * count(dim) <= kMost) return;
+  const std::string near = others <= kMost
+                               ? str(dim_name, "=", static_cast<std::int64_t>(kMost / others), " at most")
+                               : std::string("a smaller batch, fewer heads or a shorter length");
+  throw InvalidInput(str(tensor, " of batch=", batch, ", ", heads, " heads, length ", rows, " and ", dim_name,
+                         "=", dim, " has more than 2^59 elements; use ", near));
+}
+
 void validate_problem(const AttentionProblem& problem) {
   require_at_least(problem.batch, 1, "batch");
   require_at_least(problem.q_len, 0, "q_len");
@@ -94,6 +110,10 @@ void validate_problem(const AttentionProblem& problem) {
                                     std::abs(problem.query_offset.value_or(0))}) {
     if (length > kFar / 4) throw InvalidInput(str("a length of ", length, " is beyond ", kFar / 4));
   }
+  require_countable("q", problem.q_heads, problem.q_len, "head_dim", problem.head_dim, problem.batch);
+  require_countable("k", problem.kv_heads, problem.kv_len, "head_dim", problem.head_dim, problem.batch);
+  require_countable("v", problem.kv_heads, problem.kv_len, "v_head_dim", problem.v_head_dim, problem.batch);
+  require_countable("out", problem.q_heads, problem.q_len, "v_head_dim", problem.v_head_dim, problem.batch);
   if (problem.q_heads % problem.kv_heads != 0) {
     std::int64_t near = std::min(problem.kv_heads, problem.q_heads);
     while (problem.q_heads % near != 0) --near;

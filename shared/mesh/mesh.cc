@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -53,7 +52,7 @@ Mesh Mesh::parse(std::string_view text) {
 
   std::vector<Rank> ranks;
   for (const std::string_view part : split(text.substr(at + 1), '/')) {
-    ranks.push_back(parse_bounded(part, "the rank", std::numeric_limits<Rank>::max()));
+    ranks.push_back(parse_bounded(part, "the rank", kMaxRanks - 1));
   }
   return Mesh(std::move(axes), std::move(ranks));
 }

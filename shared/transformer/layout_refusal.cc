@@ -18,7 +18,13 @@ std::int64_t nearest_divisor(std::int64_t number, std::int64_t value) {
 }
 
 std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const ParallelLayout& layout) {
-  const std::int64_t at_once = layout.dp() * layout.micro_batch, batch = workload.global_batch;
+  const std::int64_t batch = workload.global_batch;
+  if (layout.micro_batch > batch) {  // before it is multiplied: it may be any number
+    return LayoutRefusal{"batch does not divide",
+                         str("micro_batch=", layout.micro_batch, " is more than global_batch=", batch,
+                             "; use micro_batch=", batch % layout.dp() == 0 ? batch / layout.dp() : 1)};
+  }
+  const std::int64_t at_once = layout.dp() * layout.micro_batch;
   if (batch % at_once != 0) {
     return LayoutRefusal{"batch does not divide",
                          str("global_batch=", batch, " is not a multiple of dp * micro_batch = ", layout.dp(),

@@ -16,6 +16,9 @@ std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 constexpr std::int64_t kNsPerUs = 1000;
 
+// Times that a trace can hold, with room for what comes before: 146 years.
+constexpr double kMostNs = 0x1p62;
+
 std::int64_t whole_ns(double ns) { return std::llround(ns); }
 
 // Where the executions of a step stand: iteration i is the (issue + i * issues)-th of the plan, and the
@@ -168,6 +171,12 @@ TraceSlices trace_slices(std::span<const TracedPass> passes) {
   for (std::size_t pass = 0; pass < passes.size(); ++pass) {
     const auto& [name, plans, timeline] = passes[pass];
     require_same_ranks(passes[pass], passes.front());
+    if (const double end_ns = static_cast<double>(all.begin_ns.back()) + timeline->time_ns;
+        !(end_ns < kMostNs)) {
+      throw InvalidInput(str("pass ", name, " ends after ", end_ns / 1e9,
+                             " s, and a trace counts nanoseconds up to ", kMostNs / 1e9,
+                             " s; draw a shorter sequence, or leave --trace out"));
+    }
     for (std::size_t rank = 0; rank < plans.size(); ++rank) {
       const RankTimeline& drawn = timeline->ranks[rank % timeline->ranks.size()];
       add_slices(all.ranks[rank], pass, plans[rank], drawn.spans, all.begin_ns.back(), correlation);

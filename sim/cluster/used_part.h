@@ -1,0 +1,13 @@
+// What of a large cluster a few ranks use.
+#pragma once
+
+#include "sim/cluster/cluster.h"
+
+namespace cp::sim {
+
+// The cluster with no more nodes than the first `gpus` GPUs need, one that they do not use, and what completes the leaf switch and the
+// NVLink domain of both: work on those GPUs alone takes the same time on it, and a million other nodes are neither laid out nor
+// searched. The cluster itself where it is no larger.
+Cluster used_part(Cluster cluster, int gpus);
+
+}  // namespace cp::sim
