@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <set>
 #include <utility>
 
 #include <google/protobuf/descriptor.h>
@@ -179,13 +180,16 @@ void SourcedReader::read(std::string_view path, Curve& out) {
   take_source(path, curve->source(), curve->borrowed());
   if (curve->point_size() == 0) return fail(path, "has no points; add such as point { x: 1048576 y: 46.5 }");
   std::vector<CurvePoint> points;
+  std::set<double> known;
   for (int i = 0; i < curve->point_size(); ++i) {
-    points.push_back({curve->point(i).x(), curve->point(i).y()});
+    const CurvePoint point{curve->point(i).x(), curve->point(i).y()};
     try {
-      Curve{points};
+      // What a curve refuses of this point alone, and of a second one at its place.
+      Curve{{point}};
+      if (!known.insert(point.x).second) Curve{{point, point}};
+      points.push_back(point);
     } catch (const InvalidInput& error) {
       errors_.add(place(str(path, ".point[", i, "]")), str(path, ": ", error.what()));
-      points.pop_back();
     }
   }
   out = Curve(std::move(points));
