@@ -19,6 +19,11 @@ namespace {
 // How long a broken connection waits for the server to say who failed.
 constexpr std::chrono::milliseconds kCauseDelay{1'000};
 
+#ifdef CP_HAVE_GLOO
+// A wait ends when the server finds that a rank is lost, or that none can go on.
+constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};
+#endif
+
 }  // namespace
 
 std::map<std::string, std::string> library_versions(Backend backend) {
@@ -92,6 +97,7 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job
   gloo.token = job.token, gloo.job_id = job.job_id;
   gloo.hostname = job.interface;
   gloo.timeout = job.timeout;
+  gloo.wait_timeout = kAsLongAsItTakes;
   gloo.checksums = options.checksums;
   gloo.on_collective = std::move(options.on_collective);
   gloo.on_collective_end = std::move(options.on_collective_end);

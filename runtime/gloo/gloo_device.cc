@@ -149,7 +149,7 @@ class GlooDevice::Impl {
   }
 
   DeviceTimes take_times() { return times_.take(); }
-  DeviceActivity activity() const { return {kernels_.load() > 0, 0}; }
+  DeviceActivity activity() const { return {kernels_.load() > 0, arrived_->load()}; }
 
   std::vector<OpRecord> take_observed() {
     std::vector<OpRecord> all;
@@ -218,7 +218,9 @@ class GlooDevice::Impl {
       SealedSockets connected = connect_sealed(group, index, store, sealed_);
       note(text, connected.strangers);
       auto communicator = std::make_unique<GlooCommunicator>(
-          group, index, make_gloo_context(transport_, index, std::move(connected.sockets), options_.timeout),
+          group, index,
+          make_gloo_context(transport_, index, std::move(connected.sockets),
+                            options_.wait_timeout.value_or(options_.timeout), arrived_),
           options_.checksums);
       if (options_.on_connected) options_.on_connected(group);
       const std::lock_guard lock(communicators_mutex_);
@@ -302,6 +304,7 @@ class GlooDevice::Impl {
   std::unordered_map<const Step*, StepFacts> facts_;  // of the prepared plan
   std::optional<HostMemory> memory_;
   std::atomic<int> kernels_{0};  // that run
+  const ArrivedBytes arrived_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::mutex communicators_mutex_;
   std::map<std::string, Member> communicators_;  // by name and ranks of the group
   std::vector<Member*> members_;                 // of the prepared plan, by GroupId

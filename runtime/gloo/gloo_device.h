@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct GlooOptions {
   std::string token = {}, job_id = {};
   std::string hostname = "127.0.0.1";         // of the interface that peers connect to
   std::chrono::milliseconds timeout{30'000};  // of connecting a group, and of each wait for a peer
+  // Of each wait for a peer, where it is another: a job's server knows better who is lost and who computes.
+  std::optional<std::chrono::milliseconds> wait_timeout = {};
   // Of payloads, in the observed records; `each`: compared at each collective, whose errors synchronize throws. Takes the time of
   // reading each payload once more at both ends.
   Checksums checksums = Checksums::off;

@@ -28,8 +28,8 @@ class SealedPair final : public tcp::Pair {
   // Gloo's constructor listens, at the address of make_gloo_thread(), which nobody reaches; so its loop has seen nothing of that socket,
   // and forgets it when it is closed. The lock keeps the loop out until the connection is in its place.
   SealedPair(tcp::Context* context, tcp::Device* device, int peer, std::chrono::milliseconds timeout,
-             Descriptor socket)
-      : tcp::Pair(context, device, peer, timeout) {
+             Descriptor socket, ArrivedBytes arrived)
+      : tcp::Pair(context, device, peer, timeout), arrived_(std::move(arrived)) {
     const std::lock_guard lock(m_);
     CP_INVARIANT(state_ == LISTENING, "somebody connected to a pair of Gloo's that nobody can reach");
     ::close(fd_);
@@ -75,6 +75,7 @@ class SealedPair final : public tcp::Pair {
         return false;
       }
       rx_.nread += static_cast<std::size_t>(got);
+      arrived_->fetch_add(static_cast<std::uint64_t>(got), std::memory_order_relaxed);
     }
     readComplete(buffer);
     return true;
@@ -100,32 +101,37 @@ class SealedPair final : public tcp::Pair {
     }
     return true;
   }
+
+  const ArrivedBytes arrived_;
 };
 
 class SealedTransport final : public tcp::Context {
  public:
-  SealedTransport(std::shared_ptr<tcp::Device> device, int index, std::vector<Descriptor> sockets)
+  SealedTransport(std::shared_ptr<tcp::Device> device, int index, std::vector<Descriptor> sockets,
+                  ArrivedBytes arrived)
       : tcp::Context(std::move(device), index, static_cast<int>(sockets.size())),
-        sockets_(std::move(sockets)) {}
+        sockets_(std::move(sockets)),
+        arrived_(std::move(arrived)) {}
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override {
     Descriptor socket = std::move(sockets_.at(static_cast<std::size_t>(peer)));
     auto& pair = pairs_.at(static_cast<std::size_t>(peer));
-    pair = std::make_unique<SealedPair>(this, device_.get(), peer, getTimeout(), std::move(socket));
+    pair = std::make_unique<SealedPair>(this, device_.get(), peer, getTimeout(), std::move(socket), arrived_);
     return pair;
   }
 
  private:
   std::vector<Descriptor> sockets_;
+  const ArrivedBytes arrived_;
 };
 
 class SealedContext final : public gloo::Context {
  public:
   SealedContext(const std::shared_ptr<tcp::Device>& device, int index, std::vector<Descriptor> sockets,
-                std::chrono::milliseconds timeout)
+                std::chrono::milliseconds timeout, ArrivedBytes arrived)
       : gloo::Context(index, static_cast<int>(sockets.size())) {
     setTimeout(timeout);
-    auto transport = std::make_shared<SealedTransport>(device, index, std::move(sockets));
+    auto transport = std::make_shared<SealedTransport>(device, index, std::move(sockets), std::move(arrived));
     transport->setTimeout(timeout);
     for (int peer = 0; peer < size; ++peer) {
       if (peer != index) transport->createPair(peer);
@@ -166,9 +172,9 @@ std::shared_ptr<gloo::transport::Device> make_gloo_thread() {
 
 std::shared_ptr<gloo::Context> make_gloo_context(std::shared_ptr<gloo::transport::Device> device,
                                                  std::int32_t index, std::vector<Descriptor> sockets,
-                                                 std::chrono::milliseconds timeout) {
+                                                 std::chrono::milliseconds timeout, ArrivedBytes arrived) {
   return std::make_shared<SealedContext>(std::dynamic_pointer_cast<tcp::Device>(std::move(device)), index,
-                                         std::move(sockets), timeout);
+                                         std::move(sockets), timeout, std::move(arrived));
 }
 
 }  // namespace cp::runtime

@@ -8,6 +8,7 @@
 // of them when the build is configured.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +34,12 @@ class PayloadSizeError : public gloo::IoException {
 // The thread that Gloo's connections are served by. Throws InvalidInput on a machine without a loopback interface.
 std::shared_ptr<gloo::transport::Device> make_gloo_thread();
 
+// Bytes that have arrived, counted as they do.
+using ArrivedBytes = std::shared_ptr<std::atomic<std::uint64_t>>;
+
 // `sockets`: by place in the group, none at `index`, the own one. The timeout is that of each wait.
 std::shared_ptr<gloo::Context> make_gloo_context(std::shared_ptr<gloo::transport::Device> device,
                                                  std::int32_t index, std::vector<Descriptor> sockets,
-                                                 std::chrono::milliseconds timeout);
+                                                 std::chrono::milliseconds timeout, ArrivedBytes arrived);
 
 }  // namespace cp::runtime

@@ -53,7 +53,8 @@ class GlooPeer : public ::testing::Test {
     peer_ = std::move(there);
     std::vector<Descriptor> sockets(2);
     sockets[1] = std::move(here);
-    context_ = runtime::make_gloo_context(runtime::make_gloo_thread(), 0, std::move(sockets), kForEver);
+    context_ = runtime::make_gloo_context(runtime::make_gloo_thread(), 0, std::move(sockets), kForEver,
+                                          std::make_shared<std::atomic<std::uint64_t>>(0));
     buffer_ = context_->createUnboundBuffer(memory_.data(), kBytes);
     buffer_->recv(1, kSlot);
     std::array<std::uint64_t, 6> said{};
