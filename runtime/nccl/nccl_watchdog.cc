@@ -9,12 +9,16 @@
 #include "runtime/nccl/nccl_error.h"
 
 namespace cp::runtime {
-
 namespace {
 
 CollectiveBegin begin_of(const WatchedCollective& watched) {
-  return {*watched.plan,  *watched.collective, watched.communicator->group,
-          watched.number, watched.step,        watched.stream};
+  return {.plan = *watched.plan,
+          .collective = *watched.collective,
+          .group = watched.communicator->group,
+          .number = watched.number,
+          .step = watched.step,
+          .digest = watched.digest,
+          .stream = watched.stream};
 }
 
 }  // namespace
