@@ -10,6 +10,7 @@
 
 #include "runtime/nccl/nccl_calls.h"
 #include "runtime/nccl/nccl_device.h"
+#include "runtime/step_facts.h"
 #include "shared/base/text.h"
 #include "tests/gpu/gpu_ranks.h"
 #include "tests/support/hand_plans.h"
@@ -27,12 +28,24 @@ TEST(NcclTimes, TellsWhenStepsRanAndWhichCollectivesBegan) {
   const PlanCase plan_case = testing::prefetched_blocks(2, 3);
   const GpuJob job(2);
   const auto run_twice = [&](Rank rank) -> std::string {
-    std::map<std::string, std::vector<std::int64_t>> began;  // numbers, by group
+    std::map<std::string, std::vector<std::int64_t>> began, ended;  // numbers, by group
+    std::map<std::string, Digest> digests;                          // of all on the group
+    std::string wrong;
     std::mutex mutex;
     NcclOptions options = job.options(rank);
     options.on_collective = [&](const runtime::CollectiveBegin& begin) {
       const std::lock_guard lock(mutex);
       began[begin.group.name].push_back(begin.number);
+      const Step* const step = steps_of(begin.plan)[static_cast<std::size_t>(begin.step)].step;
+      Digest& digest = digests[begin.group.name];
+      digest = runtime::continued(digest, runtime::step_facts(begin.plan).at(step).collective);
+      if (begin.digest != digest) wrong = str(begin.group.name, " #", begin.number, ": another digest");
+      if (begin.stream != step->stream)
+        wrong = str(begin.group.name, " #", begin.number, ": stream ", begin.stream);
+    };
+    options.on_collective_end = [&](const runtime::CollectiveEnd& end) {
+      const std::lock_guard lock(mutex);
+      ended[end.collective.group.name].push_back(end.collective.number);
     };
     NcclDevice device(options);
     for (int run = 0; run < 2; ++run) {
@@ -54,6 +67,8 @@ TEST(NcclTimes, TellsWhenStepsRanAndWhichCollectivesBegan) {
       for (const OpRecord& record : observed_records(runtime::nccl_calls(plan), plan))
         ++expected[record.group.name];
       const std::lock_guard lock(mutex);
+      if (!wrong.empty()) return wrong;
+      if (ended != began) return "others ended than began";
       for (const auto& [group, count] : expected) {
         std::vector<std::int64_t> numbers(static_cast<std::size_t>((run + 1) * count));
         std::iota(numbers.begin(), numbers.end(), 0);
