@@ -104,16 +104,17 @@ struct Worker {
   }
 };
 
-Plan plan_of(const Operation& operation, const Worker& worker, std::int64_t numel, std::int64_t steps) {
-  PlanBuilder b(worker.rank, host_target());
+Plan plan_of(const Operation& operation, Rank self, int num_ranks, std::int64_t numel, std::int64_t steps) {
+  PlanBuilder b(self, host_target());
   std::vector<Rank> all;
-  for (Rank rank = 0; rank < worker.num_ranks; ++rank) all.push_back(rank);
+  for (Rank rank = 0; rank < num_ranks; ++rank) all.push_back(rank);
+  const auto count = [&](bool is_blocks) { return is_blocks ? num_ranks * numel : numel; };
   b.group("all", all);
-  const BufferId in = b.input("in", DType::f32, worker.numel(operation.in_is_blocks, numel)),
-                 out = b.inout("out", DType::f32, worker.numel(operation.out_is_blocks, numel));
+  const BufferId in = b.input("in", DType::f32, count(operation.in_is_blocks)),
+                 out = b.inout("out", DType::f32, count(operation.out_is_blocks));
   const StreamId stream = b.stream("main");
   b.begin_repeat(steps);
-  b.add(stream, operation.step(worker.rank, worker.num_ranks, in, out, numel));
+  b.add(stream, operation.step(self, num_ranks, in, out, numel));
   b.end_repeat();
   return std::move(b).build({});
 }
@@ -165,7 +166,7 @@ Comparison measure(const Operation& operation, const Size& size, Worker& worker)
     return std::vector<float>(static_cast<std::size_t>(worker.numel(is_blocks, numel)));
   };
   std::vector<float> in = zeros(operation.in_is_blocks), out = zeros(operation.out_is_blocks);
-  const Plan plan = plan_of(operation, worker, numel, steps);
+  const Plan plan = plan_of(operation, worker.rank, worker.num_ranks, numel, steps);
   const auto bytes_of = [](const std::vector<float>& data) {
     return static_cast<std::int64_t>(4 * data.size());
   };
@@ -213,17 +214,63 @@ void run_rank(Rank rank, int num_ranks, const std::vector<Size>& sizes, const st
   }
 }
 
-void compare_with_direct(int num_ranks, const std::vector<Size>& sizes, const std::string& only) {
-  std::printf("\n%d processes; us of a step: directly on Gloo, by a plan, what that is more\n", num_ranks);
+// The same plans, without and with checksums of payloads.
+Comparison measure_checksums(const Operation& operation, const Size& size, Rank rank, int num_ranks,
+                             GlooDevice& plain, GlooDevice& checked) {
+  const std::int64_t numel = size.bytes / 4;
+  const auto count = [&](bool is_blocks) {
+    return static_cast<std::size_t>(is_blocks ? num_ranks * numel : numel);
+  };
+  std::vector<float> in(count(operation.in_is_blocks)), out(count(operation.out_is_blocks));
+  const Plan plan = plan_of(operation, rank, num_ranks, numel, size.steps);
+  std::vector<Times> without, with, more;
+  const auto time = [&](GlooDevice& device) {
+    execute(plan, device,
+            {{0, in.data(), plan.buffers[0].bytes()}, {1, out.data(), plan.buffers[1].bytes()}});  // together
+    const Times taken = time_of(size.steps, [&] {
+      enqueue_steps(plan, device);
+      device.synchronize();
+    });
+    device.take_observed(), device.take_times();
+    return taken;
+  };
+  for (int round = -1; round < size.rounds; ++round) {
+    const Times first = time(plain), second = time(checked);
+    if (round < 0) continue;
+    without.push_back(first), with.push_back(second), more.push_back(second - first);
+  }
+  return {median(without), median(with), median(more)};
+}
+
+void run_rank_with_checksums(Rank rank, int num_ranks, const std::vector<Size>& sizes,
+                             const std::string& directory, const std::string& only) {
+  GlooDevice plain({.rank = rank, .store_directory = directory + "/plain"});
+  GlooDevice checked({.rank = rank, .store_directory = directory + "/checked", .checksums = Checksums::end});
+  for (const Size& size : sizes) {
+    for (const Operation& operation : operations()) {
+      if (!only.empty() && only != operation.name) continue;
+      const Comparison compared = measure_checksums(operation, size, rank, num_ranks, plain, checked);
+      if (rank == 0) print_comparison(operation.name, size.bytes, compared);
+    }
+  }
+}
+
+using RunRank = void (*)(Rank, int num_ranks, const std::vector<Size>& sizes, const std::string& directory,
+                         const std::string& only);
+
+void on_processes(int num_ranks, const std::vector<Size>& sizes, const std::string& only, const char* title,
+                  RunRank run) {
+  std::printf("\n%d processes; us of a step: %s, what that is more\n", num_ranks, title);
   std::printf("%-10s  %8s  %-37s  CPU\n", "collective", "bytes", "time");
   std::fflush(stdout);
   std::string directory = (std::filesystem::temp_directory_path() / "cpsim_XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) return std::perror("mkdtemp");
+  for (const char* folder : {"/plain", "/checked"}) std::filesystem::create_directory(directory + folder);
   std::vector<pid_t> children;
   for (Rank rank = 0; rank < num_ranks; ++rank) {
     const pid_t pid = fork();
     if (pid == 0) {
-      run_rank(rank, num_ranks, sizes, directory, only);
+      run(rank, num_ranks, sizes, directory, only);
       std::fflush(stdout);
       std::_Exit(0);
     }
@@ -263,8 +310,11 @@ void time_start() {
 
 int main(int argc, char** argv) {
   const std::string only = argc > 1 ? argv[1] : "";
-  cp::runtime::compare_with_direct(1, {{4096, 1000, 31}}, only);
-  cp::runtime::compare_with_direct(4, {{4096, 100, 15}, {1 << 20, 50, 11}}, only);
+  constexpr const char* kDirect = "directly on Gloo, by a plan";
+  cp::runtime::on_processes(1, {{4096, 1000, 31}}, only, kDirect, cp::runtime::run_rank);
+  cp::runtime::on_processes(4, {{4096, 100, 15}, {1 << 20, 50, 11}}, only, kDirect, cp::runtime::run_rank);
+  cp::runtime::on_processes(4, {{1 << 20, 50, 21}}, only, "by a plan, with checksums of payloads",
+                            cp::runtime::run_rank_with_checksums);
   cp::runtime::time_start();
 }
 

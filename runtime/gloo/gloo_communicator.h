@@ -83,6 +83,8 @@ class GlooCommunicator {
   };
   std::vector<Noted> sent_, received_;
   std::uint64_t result_ = 0;
+  std::span<const std::byte> last_sent_;  // in the collective under way: what last_sum_ is of
+  std::uint64_t last_sum_ = 0;
   std::shared_ptr<gloo::Context> context_;
   std::optional<GlooReduction> reduction_;
   void next_tag(const Digest& digest);

@@ -7,16 +7,53 @@
 namespace cp {
 namespace {
 
+// Odd, of which XXH64 says that they mix well.
 constexpr std::uint64_t kPrime1 = 0x9e3779b185ebca87, kPrime2 = 0xc2b2ae3d27d4eb4f,
                         kPrime3 = 0x165667b19e3779f9, kPrime4 = 0x85ebca77c2b2ae63;
-constexpr std::size_t kLanes = 4, kBlockBytes = kLanes * sizeof(std::uint64_t);
+constexpr std::size_t kLanes = 32, kBlockBytes = kLanes * sizeof(std::uint64_t);
+using Lanes = std::array<std::uint64_t, kLanes>;
+using Vector16 = std::uint64_t __attribute__((vector_size(16)));
+using Vector32 = std::uint64_t __attribute__((vector_size(32)));
 
-std::uint64_t word_at(const std::byte* bytes) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, bytes, sizeof word);
-  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
-  return word;
+// The vectors stay in registers. Without products of 64 bits, which vectors do not have: 513 times by a shift and a
+// sum.
+template <class Vector>
+[[gnu::always_inline]] inline void add_blocks(Lanes& lanes, const std::byte* bytes, std::size_t blocks) {
+  constexpr std::size_t kVectors = kBlockBytes / sizeof(Vector);
+  Vector all[kVectors];
+  std::memcpy(all, lanes.data(), sizeof all);
+  for (const std::byte* end = bytes + blocks * kBlockBytes; bytes != end; bytes += kBlockBytes) {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < kVectors; ++i) {
+      Vector words;
+      std::memcpy(&words, bytes + i * sizeof(Vector), sizeof words);
+      if constexpr (std::endian::native == std::endian::big) {
+        for (std::size_t lane = 0; lane < sizeof(Vector) / 8; ++lane)
+          words[lane] = __builtin_bswap64(words[lane]);
+      }
+      Vector lane = all[i] + words;
+      lane ^= lane >> 29;
+      all[i] = lane + (lane << 9);
+    }
+  }
+  std::memcpy(lanes.data(), all, sizeof all);
 }
+
+using AddBlocks = void (*)(Lanes& lanes, const std::byte* bytes, std::size_t blocks);
+
+void add_blocks_anywhere(Lanes& lanes, const std::byte* bytes, std::size_t blocks) {
+  add_blocks<Vector16>(lanes, bytes, blocks);
+}
+
+#ifdef __x86_64__
+[[gnu::target("avx2")]] void add_blocks_avx2(Lanes& lanes, const std::byte* bytes, std::size_t blocks) {
+  add_blocks<Vector32>(lanes, bytes, blocks);
+}
+
+AddBlocks fastest() { return __builtin_cpu_supports("avx2") ? add_blocks_avx2 : add_blocks_anywhere; }
+#else
+AddBlocks fastest() { return add_blocks_anywhere; }
+#endif
 
 std::uint64_t round(std::uint64_t lane, std::uint64_t word) {
   return std::rotl(lane + word * kPrime2, 31) * kPrime1;
@@ -31,20 +68,18 @@ std::uint64_t avalanche(std::uint64_t hash) {
 }  // namespace
 
 std::uint64_t checksum(std::span<const std::byte> bytes) {
-  std::array<std::uint64_t, kLanes> lanes = {kPrime1 + kPrime2, kPrime2, 0, 0 - kPrime1};
-  const auto add_block = [&](const std::byte* block) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane)
-      lanes[lane] = round(lanes[lane], word_at(block + lane * sizeof(std::uint64_t)));
-  };
-  const std::size_t whole = bytes.size() / kBlockBytes * kBlockBytes;
-  for (std::size_t at = 0; at < whole; at += kBlockBytes) add_block(bytes.data() + at);
-  if (whole < bytes.size()) {
+  static const AddBlocks kAddBlocks = fastest();
+  Lanes lanes;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = kPrime1 * (lane + 1);
+  const std::size_t whole = bytes.size() / kBlockBytes;
+  kAddBlocks(lanes, bytes.data(), whole);
+  if (const std::size_t rest = bytes.size() % kBlockBytes; rest > 0) {
     std::array<std::byte, kBlockBytes> last{};
-    std::memcpy(last.data(), bytes.data() + whole, bytes.size() - whole);
-    add_block(last.data());
+    std::memcpy(last.data(), bytes.data() + whole * kBlockBytes, rest);
+    kAddBlocks(lanes, last.data(), 1);
   }
   std::uint64_t hash = bytes.size();
-  for (const std::uint64_t lane : lanes) hash = (hash ^ round(0, lane)) * kPrime1 + kPrime4;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) hash = (hash ^ round(0, lanes[lane])) * kPrime1 + kPrime4;
   return avalanche(hash);
 }
 

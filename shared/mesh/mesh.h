@@ -33,8 +33,8 @@ class Mesh {
   // Ranks 0 .. N-1. Throws for no axes at all, an empty, malformed or repeated name, a size below 1, and more
   // than kMaxRanks ranks.
   explicit Mesh(std::vector<MeshAxis> axes);
-  // The given ranks, row-major; also throws when their number is not the product of the sizes, one is
-  // negative, or one is repeated.
+  // The given ranks, row-major; also throws when their number is not the product of the sizes, one is not
+  // from 0 to kMaxRanks - 1, or one is repeated.
   Mesh(std::vector<MeshAxis> axes, std::vector<Rank> ranks);
 
   // Parses "dp=2,cp=4" or "a=2,b=2@0/2/1/3"; to_string() prints the same form (aliases are not part of it).

@@ -70,7 +70,12 @@ Mesh::Data::Data(std::vector<MeshAxis> mesh_axes, std::vector<Rank> ranks) : axe
                            "; list each rank once, row-major"));
   }
   strides = row_major_strides(axes);
-  table = std::make_shared<const RankTable>(std::move(ranks));
+  auto all = std::make_shared<const RankTable>(std::move(ranks));
+  if (all->highest() >= Mesh::kMaxRanks) {
+    throw InvalidInput(str("rank ", all->highest(), " of the mesh ", axes_text(axes),
+                           " is out of range; ranks are 0 to ", Mesh::kMaxRanks - 1));
+  }
+  table = std::move(all);
 }
 
 std::shared_ptr<const Mesh::Data> Mesh::Data::cut(const std::shared_ptr<const Data>& from,

@@ -26,15 +26,18 @@ std::string daemon(const std::string& pids, const std::string& before = ":", con
              "; while :; do sleep 0.02; done' &) ; ");
 }
 
-std::string await(const std::string& file) { return str("while [ ! -s ", file, " ]; do sleep 0.01; done; "); }
+// Until so many daemons have written their pids.
+std::string await(const std::string& file, int daemons = 1) {
+  return str("while [ \"$(cat ", file, " 2>/dev/null | wc -l)\" -lt ", daemons, " ]; do sleep 0.01; done; ");
+}
 
 TEST(Strays, EndWithTheirRankAndNotWithAnother) {
   const Scratch scratch;
   const std::string go = scratch.path("go");
-  LauncherProcess process(
-      shell(str(daemon(scratch.path("of-$RANK")), daemon(scratch.path("of-$RANK")),
-                await(scratch.path("of-$RANK")), "while [ $RANK = 1 -a ! -e ", go, " ]; do sleep 0.02; done"),
-            2));
+  LauncherProcess process(shell(
+      str(daemon(scratch.path("of-$RANK")), daemon(scratch.path("of-$RANK")),
+          await(scratch.path("of-$RANK"), 2), "while [ $RANK = 1 -a ! -e ", go, " ]; do sleep 0.02; done"),
+      2));
   for (const char* name : {"of-0", "of-1"}) ASSERT_TRUE(scratch.await_lines(name, 2));
   EXPECT_TRUE(all_end(scratch.pids("of-0")));
   for (const pid_t pid : scratch.pids("of-1")) EXPECT_TRUE(alive(pid));
@@ -57,8 +60,10 @@ TEST(Strays, HaveTheGrace) {
 
 TEST(Strays, AreKilledAfterIt) {
   const Scratch scratch;
-  LaunchOptions options = shell(
-      str(daemon(scratch.path("pids"), "trap \"\" TERM; { sleep 0.05; kill -STOP $$; } & true"), await(scratch.path("pids"))), 2);
+  LaunchOptions options =
+      shell(str(daemon(scratch.path("pids"), "trap \"\" TERM; { sleep 0.05; kill -STOP $$; } & true"),
+                await(scratch.path("pids"))),
+            2);
   options.grace = 100ms;
   EXPECT_EQ(launch(options).result.exit_code, 0);
   for (const pid_t pid : scratch.pids("pids")) EXPECT_FALSE(alive(pid));

@@ -69,6 +69,11 @@ TEST(Mesh, RefusesAxesAndRanksThatMakeNoMesh) {
   expect_refused([] { Mesh({{"a", 2}}, {0, 1, 2}); }, {"needs 2 ranks, not 3"});
   expect_refused([] { Mesh({{"a", 2}}, {1, 1}); }, {"rank 1 comes twice"});
   expect_refused([] { Mesh({{"a", 2}}, {0, -1}); }, {"rank -1 is negative"});
+  expect_refused(
+      [] {
+        Mesh({{"a", 2}}, {0, 1 << 24});
+      },
+      {"rank 16777216 of the mesh a=2 is out of range; ranks are 0 to 16777215"});
 }
 
 TEST(Mesh, RefusesLookUpsOutsideOfIt) {

@@ -37,7 +37,7 @@ inline rc::Gen<Mesh> any_mesh() {
       if (*any_int(0, 2) == 0) break;
     }
     if (*rc::gen::arbitrary<bool>()) return Mesh(std::move(axes));
-    const Rank highest = *rc::gen::element(300, 1'000'000'000);
+    const Rank highest = *rc::gen::element(300, Mesh::kMaxRanks - 1);
     return Mesh(std::move(axes), *rc::gen::unique<std::vector<Rank>>(size, any_int(0, highest)));
   });
 }
