@@ -1,5 +1,6 @@
 #include "runtime/joined_device.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string_view>
@@ -18,6 +19,7 @@ namespace {
 
 // How long a broken connection waits for the server to say who failed.
 constexpr std::chrono::milliseconds kCauseDelay{1'000};
+constexpr std::chrono::milliseconds kAnswer{1'000};  // of the server, while the watchdog asks
 
 #ifdef CP_HAVE_GLOO
 // A wait ends when the server finds that a rank is lost, or that none can go on.
@@ -128,6 +130,7 @@ std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment& job
   nccl.communicators = options.communicators;
   nccl.on_collective = std::move(options.on_collective);
   nccl.on_collective_end = std::move(options.on_collective_end);
+  nccl.may_wait = [this](const CollectiveBegin& begin) { return somebody_may_come(begin); };
   if (page_) page_->set_look_every(kNcclLookPeriod);
   const std::string prefix = "nccl/" + options.name;
   nccl.share = [client = client_, prefix](const std::string& key, const std::optional<std::string>& id) {
@@ -197,6 +200,25 @@ Activity JoinedDevice::activity() const {
   }
   now.waits = calls_.load() > 0 && !device.computes && !now.collectives.empty();
   return now;
+}
+
+// A member that has not begun the collective, and is there: it computes, or waits in another, which the server would find to be a
+// deadlock. Where the server does not answer, the client finds it lost.
+bool JoinedDevice::somebody_may_come(const CollectiveBegin& begin) const {
+  const std::string group = name_ + canonical_name(begin.group);
+  std::vector<RankStatus> ranks;
+  try {
+    ranks = client_->ranks(kAnswer);
+  } catch (const Error&) {
+    return !client_->failure();
+  }
+  return std::ranges::any_of(ranks, [&](const RankStatus& status) {
+    if (status.state != RankState::joined ||
+        std::ranges::find(begin.group.ranks, status.rank) == begin.group.ranks.end())
+      return false;
+    const auto latest = status.groups.find(group);
+    return latest == status.groups.end() || latest->second.sequence < begin.number;
+  });
 }
 
 template <class F>

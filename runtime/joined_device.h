@@ -82,6 +82,7 @@ class JoinedDevice : public Device {
   void tell(const CollectiveBegin& begin);
   void tell_end(StreamId stream);
   Activity activity() const;
+  bool somebody_may_come(const CollectiveBegin& begin) const;
   int track(StreamId stream) const { return tracks_[static_cast<std::size_t>(stream)]; }
   template <class F>
   void naming_the_cause(const F& f);

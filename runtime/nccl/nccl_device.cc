@@ -56,6 +56,7 @@ class NcclDevice::Impl {
                    .timeout = options_.timeout,
                    .on_collective = options_.on_collective,
                    .on_collective_end = options_.on_collective_end,
+                   .may_wait = options_.may_wait,
                    .on_error = [this](const std::exception_ptr& error) { fail(error); }},
                   handles_) {}
 
@@ -140,6 +141,8 @@ class NcclDevice::Impl {
     std::ranges::stable_sort(observed_, {}, &OpRecord::stream);
     return std::exchange(observed_, {});
   }
+
+  DeviceActivity activity() const { return {!watchdog_.is_stalled(), 0}; }
 
   DeviceTimes take_times() {
     read_times();
@@ -385,6 +388,7 @@ void NcclDevice::upload(BufferId buffer, std::span<const std::byte> host) { impl
 void NcclDevice::download(BufferId buffer, std::span<std::byte> host) { impl_->download(buffer, host); }
 std::vector<OpRecord> NcclDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes NcclDevice::take_times() { return impl_->take_times(); }
+DeviceActivity NcclDevice::activity() const { return impl_->activity(); }
 void NcclDevice::abort() { impl_->abort(); }
 
 }  // namespace cp::runtime

@@ -55,6 +55,9 @@ struct NcclOptions {
   // On the watchdog's thread or in synchronize(), soon after the collective begins.
   OnCollective on_collective = {};
   OnCollectiveEnd on_collective_end = {};  // the same, soon after it has ended; without a record
+  // On the same threads, of a collective without progress for the timeout: whether it may go on for as long again, since a member that has
+  // not begun it lives. Unset: it may not.
+  std::function<bool(const CollectiveBegin&)> may_wait = {};
 };
 
 // "nccl", "cuda", "cuda driver", "cudnn".
@@ -89,8 +92,8 @@ class NcclDevice : public ProcessDevice {
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;
-  // Kernels run on the GPU, out of sight: it may compute at any time.
-  DeviceActivity activity() const override { return {}; }
+  // Kernels run on the GPU, out of sight: it counts as computing until a collective has had no progress for the timeout.
+  DeviceActivity activity() const override;
   bool host_memory() const override { return false; }
   void abort() override;
 

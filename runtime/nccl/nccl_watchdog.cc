@@ -130,9 +130,15 @@ bool NcclWatchdog::advance(Stream& stream) {
     }
     stream.pop_front();
     pending_.fetch_sub(1);
+    stalled_.store(false);
     return true;
   }
   if (Clock::now() - first.since > options_.timeout) {
+    if (options_.may_wait && options_.may_wait(begin_of(watched))) {
+      first.since = Clock::now();
+      stalled_.store(true);
+      return false;
+    }
     throw Timeout(str(describe(options_.rank, watched), ": no progress for ",
                       static_cast<double>(options_.timeout.count()) / 1000, " s"));
   }

@@ -50,7 +50,8 @@ class NcclWatchdog {
     std::chrono::milliseconds timeout{30'000};
     OnCollective on_collective;
     OnCollectiveEnd on_collective_end;
-    std::function<void(std::exception_ptr)> on_error;  // any number of times, on any thread that looks
+    std::function<bool(const CollectiveBegin&)> may_wait;  // of NcclOptions
+    std::function<void(std::exception_ptr)> on_error;      // any number of times, on any thread that looks
   };
   NcclWatchdog(Options options, NcclHandles& handles);
   ~NcclWatchdog();  // stops
@@ -68,6 +69,9 @@ class NcclWatchdog {
   void drain();
   // How many have ended on each stream since the last call; by StreamId.
   std::vector<std::int64_t> take_ended();
+
+  // Whether a collective that has begun is without progress for the timeout, and waits on. For any thread.
+  bool is_stalled() const { return stalled_.load(); }
 
   void stop();
 
@@ -92,6 +96,7 @@ class NcclWatchdog {
   NcclHandles& handles_;
   SingleReaderQueue<WatchedCollective> queue_;
   std::atomic<std::int64_t> issued_{0};
+  std::atomic<bool> stalled_{false};
 
   std::mutex look_mutex_;  // of the below
   std::vector<Stream> streams_;

@@ -1,4 +1,5 @@
 // What can go wrong on the NCCL device: each ends soon, as an error that names the operation, the group and who.
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -96,6 +97,39 @@ TEST(NcclFailure, APeerThatStopsIsATimeoutThatNamesTheOperation) {
             return expect<Timeout>([&] { device.prepare(plan, {}); }, {"all_reduce #1"});
           }),
       kNothing2);
+}
+
+// Where somebody knows that the peer lives.
+TEST(NcclFailure, APeerThatComesLateIsWaitedFor) {
+  CP_REQUIRE_GPU();
+  const GpuJob job(2);
+  EXPECT_EQ(testing::run_gpu_ranks(2,
+                                   [&](Rank rank) -> std::string {
+                                     std::atomic<int> asked = 0;
+                                     NcclOptions options = job.options(rank);
+                                     options.timeout = kTimeout;
+                                     options.may_wait = [&](const runtime::CollectiveBegin& begin) {
+                                       asked += begin.number == 1 ? 1 : 100;
+                                       return true;
+                                     };
+                                     NcclDevice device(options);
+                                     const Plan plan = sums(rank, {0, 1}, 2);
+                                     device.prepare(plan, {});
+                                     if (rank == 1) {
+                                       device.launch(std::get<Step>(plan.segments[0]), 0);
+                                       device.synchronize();
+                                       std::this_thread::sleep_for(kTimeout * 5 / 2);
+                                       device.launch(std::get<Step>(plan.segments[1]), 0);
+                                       device.synchronize();
+                                       return "";
+                                     }
+                                     enqueue_steps(plan, device);
+                                     device.synchronize();
+                                     if (!device.activity().computes) return "stalled at the end";
+                                     return asked > 0 && asked < 100 ? ""
+                                                                     : str("asked ", asked.load(), " times");
+                                   }),
+            kNothing2);
 }
 
 #ifdef CP_GPU_EMULATED
