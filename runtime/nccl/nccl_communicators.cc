@@ -187,8 +187,8 @@ void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, 
   await(parent, what);
   if (group == nullptr) return;
   const std::string name = canonical_name(*group);
-  communicators_[name] =
-      std::make_unique<NcclCommunicator>(NcclCommunicator{.group = *group, .name = name, .comm = comm});
+  communicators_[name] = std::make_unique<NcclCommunicator>(
+      NcclCommunicator{.group = *group, .name = name, .digest = {}, .comm = comm});
 }
 
 void NcclCommunicators::await(ncclComm_t comm, const std::string& what) const {

@@ -8,8 +8,6 @@
 namespace cp::sim {
 namespace {
 
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 std::vector<Step*> all_steps(Plan& plan) {
   std::vector<Step*> steps;
   for (Segment& segment : plan.segments) {

@@ -52,6 +52,16 @@ TEST_F(CprunEmulated, TwoRanksOfOneGpuAreTheFabrics) {
                              HasSubstr("\nidentical: 2 ranks, ")));
 }
 
+// Beyond the timeout: it lives, as the server knows, and the other's watchdog asks.
+TEST_F(CprunEmulated, ARankThatComesLateIsWaitedFor) {
+  const ProgramEnd end = run(command({"--backend", "nccl", "--timeout", "2", "--grace", "0.5",
+                                      "--nproc-per-node", "2", "--", built("late_rank_emulated")}),
+                             {"CP_EMULATED_GPUS=2", "LATE=7"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("cprun: note: rank 0 waits in "),
+                             HasSubstr("for rank 1, which computes since ")));
+}
+
 TEST_F(CprunEmulated, RanksWithAGpuEachAreTheFabrics) {
   const TemporaryFolder folder;
   const ProgramEnd attention = on_gpus(4, {"--backend", "nccl", "--verify", ring(folder)});

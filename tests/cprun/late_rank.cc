@@ -7,9 +7,13 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#ifdef CP_HAVE_NCCL
+#include "runtime/cuda/gpu_bytes.h"
+#endif
 #include "runtime/job.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -21,18 +25,41 @@ void sleep_for(const char* variable) {
     std::this_thread::sleep_for(std::chrono::seconds(cp::parse_int(seconds, variable)));
 }
 
+// Two buffers of 64 elements in the memory that the job's lie in.
+struct Buffers {
+  explicit Buffers(bool on_host) {
+#ifdef CP_HAVE_NCCL
+    if (!on_host) {
+      gpu = cp::runtime::GpuBytes(512);
+      in = reinterpret_cast<float*>(gpu.data()), out = in + 64;
+      return;
+    }
+#endif
+    static_cast<void>(on_host);
+    host.resize(128, 1);
+    in = host.data(), out = in + 64;
+  }
+
+#ifdef CP_HAVE_NCCL
+  cp::runtime::GpuBytes gpu;
+#endif
+  std::vector<float> host;
+  float *in = nullptr, *out = nullptr;
+};
+
 cp::Rank run() {
+  std::optional<Buffers> buffers;  // they outlive the job
   cp::runtime::Job job;
   std::vector<cp::Rank> ranks(static_cast<std::size_t>(job.world_size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const cp::Mesh mesh({{"cp", job.world_size()}});
   const cp::Layout parts = cp::parse_layout("P(sum)", mesh, {64}, cp::DType::f32);
   const cp::Layout whole = cp::parse_layout("R", mesh, {64}, cp::DType::f32);
-  std::vector<float> in(64, 1), out(64);
+  buffers.emplace(job.host_memory());
   for (int i = 0; i < 2; ++i) {
     if (i == 1 && job.rank() == 1) sleep_for("LATE");
-    job.redistribute(cp::from_local(parts, job.rank(), in.data(), 256),
-                     cp::from_local(whole, job.rank(), out.data(), 256));
+    job.redistribute(cp::from_local(parts, job.rank(), buffers->in, 256),
+                     cp::from_local(whole, job.rank(), buffers->out, 256));
   }
   if (job.rank() == 1) {
     sleep_for("END_LATE");

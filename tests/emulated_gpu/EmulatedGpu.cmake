@@ -3,7 +3,7 @@
 #   emulated_gpu_test       tests/gpu and the tests of the emulation itself, on it
 #   emulated_threads_test   those of them that are about threads, for the thread sanitizer
 #   gpu_test                tests/gpu on real GPUs; skipped where there is none
-#   cprun_emulated          cprun on it
+#   cprun_emulated          cprun on it, and late_rank_emulated, a program that it runs in tests
 
 get_property(gpu_sources GLOBAL PROPERTY CP_GPU_SOURCES)
 get_property(top_sources GLOBAL PROPERTY CP_RUNTIME_TOP_SOURCES)
@@ -51,4 +51,6 @@ if(cprun_sources)
   cp_add_executable(cprun_emulated ${cprun_sources})
   target_link_libraries(cprun_emulated PRIVATE cp::cli cp_emulated_runtime cp_front_end_flags)
   target_compile_definitions(cprun_emulated PRIVATE CP_VERSION="${PROJECT_VERSION}")
+  cp_add_executable(late_rank_emulated cprun/late_rank.cc)
+  target_link_libraries(late_rank_emulated PRIVATE cp_emulated_runtime)
 endif()
