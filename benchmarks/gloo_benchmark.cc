@@ -313,8 +313,10 @@ int main(int argc, char** argv) {
   constexpr const char* kDirect = "directly on Gloo, by a plan";
   cp::runtime::on_processes(1, {{4096, 1000, 31}}, only, kDirect, cp::runtime::run_rank);
   cp::runtime::on_processes(4, {{4096, 100, 15}, {1 << 20, 50, 11}}, only, kDirect, cp::runtime::run_rank);
-  cp::runtime::on_processes(4, {{1 << 20, 50, 21}}, only, "by a plan, with checksums of payloads",
-                            cp::runtime::run_rank_with_checksums);
+  for (const int processes : {2, 4}) {
+    cp::runtime::on_processes(processes, {{1 << 20, 50, 21}}, only, "by a plan, with checksums of payloads",
+                              cp::runtime::run_rank_with_checksums);
+  }
   cp::runtime::time_start();
 }
 
