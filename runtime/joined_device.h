@@ -57,8 +57,8 @@ class JoinedDevice : public Device {
   ~JoinedDevice() override;
 
   // As ProcessDevice, but prepare and synchronize throw PeerLost with the job's first failure ("rank 2 (host b, pid 4711) at all_gather
-  // #17 of cp[0,1,2,3]: ..."), and Timeout as "rank 3 has not joined all_gather #17 of group cp[0,1,2,3] after 30 s; ranks 0, 1, 2
-  // wait". prepare throws InvalidInput where NCCL would not find the shared memory that the plan's groups need (nccl_pools.h).
+  // #17 of cp[0,1,2,3]: ..."). Timeout is thrown where a group does not connect in time, and over NCCL where a collective that all have
+  // begun makes no progress; other waits have no end of their own: the server ends them (rendezvous/stall.h). prepare throws InvalidInput where NCCL would not find the shared memory that the plan's groups need (nccl_pools.h).
   Rank rank() const override { return device_->rank(); }
   void prepare(const Plan& plan, const Bindings& bindings) override;
   void launch(const Step& step, std::int64_t iteration) override { device_->launch(step, iteration); }

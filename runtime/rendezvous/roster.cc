@@ -147,19 +147,23 @@ std::optional<Rank> Roster::first_without_launcher() const {
   return static_cast<Rank>(missing - members_.begin());
 }
 
+std::string Roster::refused_text() const {
+  return refused_.empty() ? "" : str("; refused were: ", cp::join(refused_, "; "));
+}
+
 Failure Roster::never_launched(Rank first) const {
   std::vector<Rank> missing;
   for (Rank rank = first; rank < world_size(); ++rank) {
     if (!member(rank).launched) missing.push_back(rank);
   }
-  return {
-      ExitCode::rendezvous,
-      first,
-      "",
-      0,
-      str("no launcher has come for ", ranks_text(missing), " of ", world_size(), " within ",
-          duration_text(join_timeout_), refused_.empty() ? "" : "; refused were: ", cp::join(refused_, "; ")),
-      {}};
+  return {ExitCode::rendezvous,
+          first,
+          "",
+          0,
+          str("no launcher has come for ", ranks_text(missing), " of ", world_size(), " within ",
+              duration_text(join_timeout_), "; start cprun on each machine, with a --node-rank of its own",
+              refused_text()),
+          {}};
 }
 
 bool Roster::is_all_done() const {
@@ -284,8 +288,7 @@ void Roster::check_joins(Clock::time_point now) {
           "",
           0,
           str(ranks_text(missing), " of ", world_size(), missing.size() == 1 ? " has" : " have",
-              " not joined within ", duration_text(join_timeout_), " of the first",
-              refused_.empty() ? "" : "; refused were: ", cp::join(refused_, "; ")),
+              " not joined within ", duration_text(join_timeout_), " of the first", refused_text()),
           {}});
 }
 

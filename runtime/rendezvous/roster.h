@@ -97,6 +97,7 @@ class Roster {
   bool is_watched(const Member& member) const { return member.state == RankState::joined && !member.failed; }
   Failure failure_of(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) const;
   bool has_launcher(Rank rank) const;
+  std::string refused_text() const;  // for the end of a message; empty where nobody was
   void add_loss(Failure failure, Clock::time_point ready);
   void decide(Failure failure);
   void promote(Clock::time_point now);

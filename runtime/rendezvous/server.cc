@@ -126,8 +126,10 @@ class RendezvousServer::Impl {
     Clock::time_point deadline;  // until it has joined, and once it is refused
     Handshake handshake;
     bool joined = false;
-    Rank rank = -1;         // of a rank that has joined
-    bool launches = false;  // a launcher, whose first rank is handshake.rank
+    Rank rank = -1;  // of a rank that has joined
+
+    // A launcher, whose first rank is handshake.rank.
+    bool launches() const { return joined && handshake.launches > 0; }
   };
   using PeerRef = std::list<Peer>::iterator;
   struct Leaving {
@@ -182,7 +184,7 @@ class RendezvousServer::Impl {
   }
 
   void make_room() {
-    const auto launchers = std::ranges::count_if(peers_, [](const Peer& peer) { return peer.launches; });
+    const auto launchers = std::ranges::count_if(peers_, [](const Peer& peer) { return peer.launches(); });
     const auto most =
         static_cast<std::size_t>(options_.world_size + launchers + std::max(options_.spare_connections, 1));
     if (peers_.size() < most) return;
@@ -240,7 +242,6 @@ class RendezvousServer::Impl {
     peer.joined = true;
     peer.connection->set_max_frame_bytes(kMaxFrameBytes);
     if (claims.launches > 0) {
-      peer.launches = true;
       roster_.launcher_joins(claims.rank, claims.launches, host, claims.pid);
     } else {
       peer.rank = claims.rank;
@@ -262,7 +263,7 @@ class RendezvousServer::Impl {
 
   void serve(Peer& peer, const Message& message) {
     const Clock::time_point now = Clock::now();
-    if (!peer.launches) roster_.heartbeat(peer.rank, now);
+    if (!peer.launches()) roster_.heartbeat(peer.rank, now);
     if (message.has_heartbeat()) return take_heartbeat(peer, message.heartbeat(), now);
     if (!message.has_request()) throw RendezvousError("a message that no rank sends");
     const Message::Request& request = message.request();
@@ -279,7 +280,7 @@ class RendezvousServer::Impl {
     };
     Message::Answer done;
     done.set_id(request.id());
-    if (peer.launches) {
+    if (peer.launches()) {
       if (request.has_goodbye()) {
         roster_.launcher_is_done(peer.handshake.rank);
         done_launchers_.push_back([reply, done] { reply(done); });
@@ -321,8 +322,9 @@ class RendezvousServer::Impl {
 
   void take_heartbeat(Peer& peer, const Message::Heartbeat& heartbeat, Clock::time_point now) {
     take_points(peer, heartbeat.points(), now);
-    if (heartbeat.has_latest() && !peer.launches) roster_.progress(peer.rank, from_wire(heartbeat.latest()));
-    if (!peer.launches) stall_.add(peer.rank, from_wire(heartbeat.activity()), now);
+    if (heartbeat.has_latest() && !peer.launches())
+      roster_.progress(peer.rank, from_wire(heartbeat.latest()));
+    if (!peer.launches()) stall_.add(peer.rank, from_wire(heartbeat.activity()), now);
     find_divergence(now);
     Message answer;
     answer.mutable_heartbeat();
@@ -331,7 +333,7 @@ class RendezvousServer::Impl {
 
   void take_points(const Peer& peer, const google::protobuf::RepeatedPtrField<Message::Progress>& points,
                    Clock::time_point now) {
-    if (peer.launches) return;
+    if (peer.launches()) return;
     for (const Message::Progress& in : points) {
       const Progress point = from_wire(in);
       roster_.progress(peer.rank, point);
@@ -390,7 +392,7 @@ class RendezvousServer::Impl {
 
   void lose(Peer& peer, ExitCode code, const std::string& message) {
     if (!peer.joined) return;
-    if (peer.launches) return roster_.lose_launcher(peer.handshake.rank, message, Clock::now());
+    if (peer.launches()) return roster_.lose_launcher(peer.handshake.rank, message, Clock::now());
     roster_.lose(peer.rank, code, message, Clock::now());
     stall_.forget(peer.rank);
     store_.forget(peer.rank);
@@ -441,7 +443,7 @@ class RendezvousServer::Impl {
     }
     others_have_gone_ =
         (announced_ || roster_.is_all_done()) && std::ranges::none_of(peers_, [](const Peer& peer) {
-          return peer.launches && peer.connection->is_open();
+          return peer.launches() && peer.connection->is_open();
         });
     store_.expire(now);
     drop_closed(now);

@@ -88,7 +88,8 @@ Failure StallCheck::describe(const std::set<Rank>& stuck, const LastBegun& last_
               "",
               0,
               str("all ranks have begun ", text_of(call), ", and no payload has moved for ",
-                  duration_text(patience_)),
+                  duration_text(patience_),
+                  "; is the network between them up? Where it is only slow, use a longer --timeout"),
               {call.group, call.sequence, call.operation, {}, -1}};
     }
     waits.push_back(str("rank ", rank, " waits in ", text_of(call), " for rank ", *next));

@@ -20,7 +20,7 @@ struct Wrong {
 
 ProgramEnd run_wrong(const Wrong& wrong, int who, int ranks = 4) {
   return cprun(
-      {"--timeout", "2", "--grace", "0.5", "--nproc-per-node", str(ranks), "--", built("wrong_rank")},
+      {"--timeout", "6", "--grace", "0.5", "--nproc-per-node", str(ranks), "--", built("wrong_rank")},
       {str("KIND=", wrong.kind), str("AT=", wrong.at), str("WHO=", who), "STEPS=2"});
 }
 

@@ -260,6 +260,7 @@ TEST_F(FailingJob, AGoodbyeWaitsForTheOtherMembersOfTheGroup) {
   });
   // The server has taken the goodbye when it has answered what was asked later.
   EXPECT_TRUE(soon([&] { return clients_[1]->ranks()[0].latest.sequence == 0; }));
+  EXPECT_EQ(server_->ranks()[0].state, RankState::joined);  // which ends with the answer
   EXPECT_FALSE(gone);
   EXPECT_EQ(error_of([&] { clients_[1]->goodbye(); }), "");
   first.join();
@@ -378,7 +379,8 @@ TEST_F(LaunchedRanks, ALauncherThatNeverComesIsNamedAtTheEnd) {
   const auto failure = server_->await_end();
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message,
-              AllOf(HasSubstr("no launcher has come for ranks 2, 3 of 4 within 100 ms; refused were: "),
+              AllOf(HasSubstr("no launcher has come for ranks 2, 3 of 4 within 100 ms; start cprun on each "
+                              "machine, with a --node-rank of its own; refused were: "),
                     HasSubstr("came with world size 6, but this job has 4")));
 }
 

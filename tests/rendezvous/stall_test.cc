@@ -125,7 +125,8 @@ TEST_F(StallTest, ACollectiveThatAllHaveBegunMustMove) {
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->code, ExitCode::timeout);
   EXPECT_EQ(failure->message,
-            "all ranks have begun exchange #17 of cp[0,1,2], and no payload has moved for 1 s");
+            "all ranks have begun exchange #17 of cp[0,1,2], and no payload has moved for 1 s; is the "
+            "network between them up? Where it is only slow, use a longer --timeout");
 }
 
 // The others have waited long when the last comes, and have not said yet that payload moves.
