@@ -62,6 +62,55 @@ std::vector<Rank> all_ranks(int ranks) {
 
 Digest digest_of(std::string_view text) { return Hasher().add(text).digest(); }
 
+// Ranks that do not do the same: no number of one reaches the other, so that none computes with what was meant for something else. They
+// agree on a first collective, and rank 1 differs in the second.
+TEST(GlooDevice, RanksThatDifferExchangeNothing) {
+  struct Second {
+    ReduceOp reduction = ReduceOp::sum;
+    std::int32_t root = 0;
+    std::string_view made_from = "the same";
+    bool broadcasts = false;
+  };
+  const auto plan_of = [](Rank self, const Second& second) {
+    PlanBuilder b(self, host_target());
+    const StreamId stream = b.stream("main");
+    const GroupId group = b.group("all", {0, 1});
+    const View x = flat_view(b.input("x", DType::f32, 8), 0, 8),
+               y = flat_view(b.output("y", DType::f32, 8), 0, 8),
+               z = flat_view(b.output("z", DType::f32, 8), 0, 8);
+    b.add(stream, AllReduce{group, ReduceOp::sum, x, y});
+    if (second.broadcasts) {
+      b.add(stream, Broadcast{group, second.root, x, z});
+    } else {
+      b.add(stream, AllReduce{group, second.reduction, x, z});
+    }
+    return std::move(b).build(digest_of(second.made_from));
+  };
+  const std::pair<Second, Second> all[] = {
+      {{}, {.reduction = ReduceOp::max}},
+      {{}, {.made_from = "others"}},
+      {{.broadcasts = true}, {.made_from = "others", .broadcasts = true}}};
+  for (const auto& [right, wrong] : all) {
+    const testing::TemporaryDirectory store;
+    const auto said = testing::run_processes(2, [&](Rank rank) -> std::string {
+      GlooDevice device(
+          {.rank = rank, .store_directory = store.path(), .wait_timeout = std::chrono::milliseconds(500)});
+      const Plan plan = plan_of(rank, rank == 1 ? wrong : right);
+      std::vector<float> x(8, 1.0F + static_cast<float>(rank)), y(8, -1), z(8, -1);
+      try {
+        execute(plan, device, {{0, x.data(), 32}, {1, y.data(), 32}, {2, z.data(), 32}});
+      } catch (const Error&) {  // by its own timeout, or since the other's has closed the connection
+      }
+      const float own = right.broadcasts && rank == 0 ? 1.0F : -1.0F;  // a root's copy of what is its own
+      for (const float value : z) {
+        if (value != -1.0F && value != own) return str("rank ", rank, " received ", value);
+      }
+      return "";
+    });
+    EXPECT_EQ(said, kNothing2);
+  }
+}
+
 // Each collective once, on `count` elements, one after the other on one stream; integers, so that all sums are exact.
 PlanCase every_collective(int ranks, DType dtype, ReduceOp op, std::int64_t count) {
   PlanCase result{str("every_collective_", name(dtype), "_", name(op), "_", count), {}, {}, {}, 0};
