@@ -35,6 +35,16 @@ class ProbePair final : public tcp::Pair {
     readComplete(buffer);
     return true;
   }
+  bool write(tcp::Op& op) override {
+    const gloo::NonOwningPtr<tcp::UnboundBuffer> from(op.ubuf);
+    gloo::NonOwningPtr<tcp::UnboundBuffer> buffer(op.ubuf);
+    iovec parts[2];
+    int count = 0;
+    if (prepareWrite(op, from, parts, count) < 0 || op.nwritten < op.preamble.nbytes)
+      return tcp::Pair::write(op);
+    writeComplete(op, buffer, op.getOpcode());
+    return true;
+  }
   void changeState(state next) noexcept override {
     localPendingRecv_[rx_.preamble.slot].emplace_back(rx_.ubuf, rx_.offset, rx_.nbytes);
     if (ex_ == nullptr) signalException(peer_.str());

@@ -27,23 +27,20 @@ std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value)
 }  // namespace
 
 GlooCommunicator::GlooCommunicator(Group group, std::int32_t index, std::shared_ptr<gloo::Context> context,
-                                   Checksums checksums)
-    : group_(std::move(group)), index_(index), mode_(checksums), context_(std::move(context)) {
-  reduction_.emplace(context_, index_, size());
-  sent_.resize(group_.ranks.size()), received_.resize(group_.ranks.size());
-  if (mode_ == Checksums::off) return;
-  reduction_->observe_payloads(
-      [this](bool sends, std::int32_t peer, Payload payload, std::span<const std::byte> bytes) {
-        note_payload(sends, peer, payload, bytes);
-      });
-}
+                                   Checksums checksums, std::shared_ptr<PassedPayloads> passed)
+    : group_(std::move(group)),
+      index_(index),
+      mode_(checksums),
+      context_(std::move(context)),
+      passed_(std::move(passed)),
+      reduction_(context_, index_, size()) {}
 
 void GlooCommunicator::reserve(const Plan& plan, const Collective& collective) {
   const auto dtype = [&](const View& view) { return plan.buffers.at(to_size(view.buffer)).dtype; };
   if (const auto* scatter = std::get_if<ReduceScatter>(&collective))
-    reduction_->reserve(scatter->out.numel() * size_bytes(dtype(scatter->out)));
+    reduction_.reserve(scatter->out.numel() * size_bytes(dtype(scatter->out)));
   if (const auto* reduce = std::get_if<AllReduce>(&collective))
-    reduction_->reserve(reduction_->part_bytes(dtype(reduce->in), reduce->in.numel()));
+    reduction_.reserve(reduction_.part_bytes(dtype(reduce->in), reduce->in.numel()));
 }
 
 // To close connections tells the peers, but does not wake who waits for them here, and they may be out of reach. A wait that times
@@ -60,7 +57,6 @@ void GlooCommunicator::abort() {
 OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& memory, std::int64_t iteration,
                                std::int64_t sequence, const Digest& digest) {
   calls_.clear();
-  last_sent_ = {};
   next_tag(digest);
   const auto at = [&](const View& view) { return memory.at(view, iteration); };
   const auto blocks = [&](const std::vector<Transfer>& transfers) {
@@ -89,7 +85,7 @@ OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& m
                         [&](const Exchange& op) { exchange(blocks(op.sends), blocks(op.recvs)); }},
              collective);
   OpRecord record = observed_record(calls_, group_, index_);
-  if (mode_ != Checksums::off) record.checksums = take_checksums();
+  if (mode_ != Checksums::off) record.checksums = take_checksums(collective);
   if (mode_ == Checksums::each) {
     next_tag(digest);
     compare_at_once(record, sequence);
@@ -105,39 +101,23 @@ void GlooCommunicator::next_tag(const Digest& digest) {
 
 // ---- checksums ------------------------------------------------------------------------------------------------------
 
-void GlooCommunicator::note_payload(bool sends, std::int32_t peer, Payload payload,
-                                    std::span<const std::byte> bytes) {
-  if (bytes.empty()) return;
-  Noted& noted = (sends ? sent_ : received_)[to_size(peer)];
-  std::uint64_t& sum = payload == Payload::results ? noted.results : noted.blocks;
-  // One block often goes to many, one after the other: it is read once.
-  const bool is_the_last = sends && last_sent_.data() == bytes.data() && last_sent_.size() == bytes.size();
-  if (!is_the_last) last_sum_ = checksum(bytes);
-  last_sent_ = sends ? bytes : std::span<const std::byte>();
-  sum = fold_checksum(sum, last_sum_);
-}
-
-void GlooCommunicator::note_blocks(bool sends, const std::vector<Block>& blocks) {
-  if (mode_ == Checksums::off) return;
-  for (const Block& block : blocks)
-    note_payload(sends, block.peer, Payload::addends,
-                 {block.data, to_size(block.count * size_bytes(block.dtype))});
-}
-
-void GlooCommunicator::note_result(const std::byte* out, DType dtype, std::int64_t count) {
-  if (mode_ != Checksums::off && count > 0) result_ = checksum({out, to_size(count * size_bytes(dtype))});
-}
-
-PayloadChecksums GlooCommunicator::take_checksums() {
+// The results of an all_reduce, each made by one member and sent to all others, pass in odd slots (gloo_reduction.h): they are what all
+// members must have alike.
+PayloadChecksums GlooCommunicator::take_checksums(const Collective& collective) {
   PayloadChecksums checksums;
-  const auto take = [](std::vector<Noted>& all, std::vector<std::uint64_t>& sums) {
-    for (Noted& noted : all) {
-      sums.push_back(noted.results == 0 ? noted.blocks : fold_checksum(noted.blocks, noted.results));
-      noted = {};
+  const bool is_all_reduce = std::holds_alternative<AllReduce>(collective);
+  for (std::int32_t peer = 0; peer < size(); ++peer) {
+    const PassedPayloads::Connection& passed = passed_->of(to_size(peer));
+    for (const auto& [direction, sums] :
+         {std::pair(&passed.sent, &checksums.sent), std::pair(&passed.received, &checksums.received)}) {
+      sums->push_back(direction->odd == 0 ? direction->even : fold_checksum(direction->even, direction->odd));
     }
-  };
-  take(sent_, checksums.sent), take(received_, checksums.received);
-  checksums.result = std::exchange(result_, 0);
+    if (!is_all_reduce) continue;
+    const std::uint64_t made_by_peer =
+        peer == index_ ? passed_->of(to_size((index_ + 1) % size())).sent.odd : passed.received.odd;
+    checksums.result = fold_checksum(checksums.result, made_by_peer);
+  }
+  passed_->clear();
   return checksums;
 }
 
@@ -156,6 +136,7 @@ void GlooCommunicator::compare_at_once(const OpRecord& record, std::int64_t sequ
     recvs.push_back({peer, reinterpret_cast<std::byte*>(&told[to_size(peer)]), kWords, DType::i64});
   }
   transfer(sends, recvs);
+  passed_->clear();
   TransferPlace place{.operation = record.operation,
                       .group = &group_,
                       .sequence = sequence,
@@ -197,9 +178,7 @@ void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
     sends.push_back({to, in(to), count, dtype});
     recvs.push_back({from, out + from * block_bytes, count, dtype});
   }
-  note_blocks(true, sends);
   transfer(sends, recvs);
-  note_blocks(false, recvs);
   std::byte* own = out + index_ * block_bytes;
   if (in(index_) != own && count > 0) std::memcpy(own, in(index_), to_size(block_bytes));
 }
@@ -207,20 +186,19 @@ void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
 // Gloo has no reduce-scatter of this kind, and its all_reduce allocates at each call and adds up in another order on each member.
 void GlooCommunicator::reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
                                       std::int64_t count) {
-  reduction_->reduce_scatter(op, dtype, in, out, count, slot(),
-                             [&](bool sends, std::int32_t peer, std::int64_t sent) {
-                               calls_.push_back({.function = sends ? Function::send : Function::recv,
-                                                 .dtype = dtype,
-                                                 .count = sent,
-                                                 .peer = peer});
-                             });
+  reduction_.reduce_scatter(op, dtype, in, out, count, slot(),
+                            [&](bool sends, std::int32_t peer, std::int64_t sent) {
+                              calls_.push_back({.function = sends ? Function::send : Function::recv,
+                                                .dtype = dtype,
+                                                .count = sent,
+                                                .peer = peer});
+                            });
   calls_.push_back({.function = Function::reduce, .dtype = dtype, .count = count, .reduction = op});
 }
 
 void GlooCommunicator::all_reduce(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
                                   std::int64_t count) {
-  const std::int64_t results = reduction_->all_reduce(op, dtype, in, out, count, slot());
-  note_result(out, dtype, count);
+  const std::int64_t results = reduction_.all_reduce(op, dtype, in, out, count, slot());
   calls_.push_back({.function = Function::allreduce, .dtype = dtype, .count = results, .reduction = op});
 }
 
@@ -237,12 +215,6 @@ void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, 
     options.setTag(tag_);
     gloo::broadcast(options);
   });
-  if (mode_ == Checksums::off) return;
-  const std::span<const std::byte> bytes(out, to_size(count * size_bytes(dtype)));
-  for (std::int32_t peer = 0; peer < size(); ++peer) {
-    if (index_ == root && peer != root) note_payload(true, peer, Payload::addends, bytes);
-  }
-  if (index_ != root) note_payload(false, root, Payload::addends, bytes);
 }
 
 std::uint64_t GlooCommunicator::slot() const { return kSlotPrefix | std::uint64_t{tag_} << 24; }
@@ -254,9 +226,7 @@ void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vect
       calls_.push_back(
           {.function = function, .dtype = block.dtype, .count = block.count, .peer = block.peer});
   }
-  note_blocks(true, sends);
   transfer(sends, recvs);
-  note_blocks(false, recvs);
 }
 
 // In pieces, two of each transfer at a time: what is on its way stays in the processors' caches, and a member that is late holds up no

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +13,7 @@
 
 #include "runtime/gloo/gloo_call.h"
 #include "runtime/gloo/gloo_reduction.h"
+#include "runtime/gloo/sealed_context.h"
 #include "shared/plan/host_memory.h"
 #include "shared/plan/plan.h"
 #include "shared/plan/transfer_check.h"
@@ -23,9 +22,10 @@ namespace cp::runtime {
 
 class GlooCommunicator {
  public:
-  // `index`: the rank's place in the group, whose members the context connects.
+  // `index`: the rank's place in the group, whose members the context connects. `passed`: what the context notes of payloads, set
+  // unless checksums are off.
   GlooCommunicator(Group group, std::int32_t index, std::shared_ptr<gloo::Context> context,
-                   Checksums checksums);
+                   Checksums checksums, std::shared_ptr<PassedPayloads> passed);
 
   const Group& group() const { return group_; }
   std::int32_t index() const { return index_; }
@@ -63,31 +63,20 @@ class GlooCommunicator {
   // A block of `count` elements to and from each member, the own one too; those that are received lie in `out` in the group's order.
   void transfer_blocks(DType dtype, std::int64_t count,
                        const std::function<std::byte*(std::int32_t peer)>& in, std::byte* out);
-  // All sends and receives at once; several with one peer match in order. transfer() makes no note of them.
+  // All sends and receives at once; several with one peer match in order. exchange() makes a note of the calls.
   void exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs);
   void transfer(const std::vector<Block>& sends, const std::vector<Block>& recvs);
 
-  using Payload = GlooReduction::Payload;
-  void note_payload(bool sends, std::int32_t peer, Payload payload, std::span<const std::byte> bytes);
-  void note_blocks(bool sends, const std::vector<Block>& blocks);
-  void note_result(const std::byte* out, DType dtype, std::int64_t count);
-  PayloadChecksums take_checksums();
+  PayloadChecksums take_checksums(const Collective& collective);
+  void next_tag(const Digest& digest);
   void compare_at_once(const OpRecord& record, std::int64_t sequence);
 
   Group group_;
   std::int32_t index_;
   Checksums mode_;
-  // Of the collective under way, by peer: of what was sent, and of what arrived.
-  struct Noted {
-    std::uint64_t blocks = 0, results = 0;
-  };
-  std::vector<Noted> sent_, received_;
-  std::uint64_t result_ = 0;
-  std::span<const std::byte> last_sent_;  // in the collective under way: what last_sum_ is of
-  std::uint64_t last_sum_ = 0;
   std::shared_ptr<gloo::Context> context_;
-  std::optional<GlooReduction> reduction_;
-  void next_tag(const Digest& digest);
+  std::shared_ptr<PassedPayloads> passed_;
+  GlooReduction reduction_;
   std::uint32_t tag_ = 0;        // of the collective under way
   std::vector<GlooCall> calls_;  // of the collective under way
 };

@@ -217,11 +217,13 @@ class GlooDevice::Impl {
     try {
       SealedSockets connected = connect_sealed(group, index, store, sealed_);
       note(text, connected.strangers);
+      std::shared_ptr<PassedPayloads> passed;
+      if (options_.checksums != Checksums::off) passed = std::make_shared<PassedPayloads>(group.ranks.size());
       auto communicator = std::make_unique<GlooCommunicator>(
           group, index,
           make_gloo_context(transport_, index, std::move(connected.sockets),
-                            options_.wait_timeout.value_or(options_.timeout), arrived_),
-          options_.checksums);
+                            options_.wait_timeout.value_or(options_.timeout), arrived_, passed),
+          options_.checksums, passed);
       if (options_.on_connected) options_.on_connected(group);
       const std::lock_guard lock(communicators_mutex_);
       communicators_[text].communicator = std::move(communicator);

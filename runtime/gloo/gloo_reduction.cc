@@ -109,22 +109,6 @@ void GlooReduction::run(Call& call) {
   for (; call.sent > 0; --call.sent) call.values->waitSend();
   for (; call.results_wanted > 0; --call.results_wanted) call.results->waitRecv();
   for (; call.results_sent > 0; --call.results_sent) call.results->waitSend();
-  if (on_payload_ && call.results != nullptr) observe_results(call, pieces);
-}
-
-// Those that other members made. They may arrive in any order, so they are looked at when all are here.
-void GlooReduction::observe_results(const Call& call, std::int64_t pieces) const {
-  const std::int64_t element_bytes = size_bytes(call.dtype),
-                     most = reduced_piece_bytes(size_) / element_bytes;
-  const auto* all = static_cast<const std::byte*>(call.results->ptr);
-  for (std::int64_t number = 0; number < pieces; ++number) {
-    for (std::int32_t from = 0; from < size_; ++from) {
-      const Span piece = Call::piece_of(call.part(from, size_), number, most);
-      if (from == index_ || piece.count == 0) continue;
-      on_payload_(false, from, Payload::results,
-                  {all + piece.begin * element_bytes, to_size(piece.count * element_bytes)});
-    }
-  }
 }
 
 // In turn, and each member from its neighbour on: a transfer begins when both sides are posted, and nobody has all others' first.
@@ -145,9 +129,6 @@ void GlooReduction::post(Call& call, std::int64_t number) {
     const Span theirs = Call::piece_of(call.part(to, size_), number, most);
     if (theirs.count > 0) {
       if (call.on_transfer != nullptr) (*call.on_transfer)(true, to, theirs.count);
-      if (on_payload_)
-        on_payload_(true, to, Payload::addends,
-                    {call.in + theirs.begin * element_bytes, to_size(theirs.count * element_bytes)});
       call.values->send(to, call.slot, to_size(theirs.begin * element_bytes),
                         to_size(theirs.count * element_bytes));
       ++call.sent;
@@ -173,18 +154,11 @@ void GlooReduction::finish(Call& call, std::int64_t number) {
     addends_[to_size(member)] = member == index_
                                     ? call.in + own.begin * element_bytes
                                     : static_cast<std::byte*>(arriving->ptr) + room_of(member) * room_bytes_;
-    if (on_payload_ && member != index_)
-      on_payload_(false, member, Payload::addends,
-                  {addends_[to_size(member)], to_size(own.count * element_bytes)});
   }
   reduce(call.op, call.dtype, addends_, call.out + (own.begin - part.begin) * element_bytes, own.count);
   call.results_here += own.count;
   if (call.results == nullptr) return;
   for (std::int32_t step = 1; step < size_; ++step) {
-    if (on_payload_)
-      on_payload_(true, (index_ + step) % size_, Payload::results,
-                  {static_cast<const std::byte*>(call.results->ptr) + own.begin * element_bytes,
-                   to_size(own.count * element_bytes)});
     call.results->send((index_ + step) % size_, call.slot + 1, to_size(own.begin * element_bytes),
                        to_size(own.count * element_bytes));
     ++call.results_sent;

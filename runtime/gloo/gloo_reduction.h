@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,16 +32,8 @@ class GlooReduction {
   // Told of each transfer when it is posted.
   using OnTransfer = std::function<void(bool sends, std::int32_t peer, std::int64_t count)>;
 
-  // Given each payload that a member sends another, and that arrived from one: addends, then the results of which each member makes a
-  // part. Of one pair, addends come in one order at both ends, and so do results.
-  enum class Payload : std::uint8_t { addends, results };
-  using OnPayload =
-      std::function<void(bool sends, std::int32_t peer, Payload payload, std::span<const std::byte>)>;
-
   // `index`: of this rank in the group of `size` members, which the context connects.
   GlooReduction(std::shared_ptr<gloo::Context> context, std::int32_t index, std::int32_t size);
-
-  void observe_payloads(OnPayload on_payload) { on_payload_ = std::move(on_payload); }
 
   // Makes room for collectives in which a member reduces parts of `part_bytes`. What there is stays where it suffices; the
   // collectives below allocate nothing and need what was reserved. No collective is under way.
@@ -52,7 +43,7 @@ class GlooReduction {
   // The bytes of the largest part of an all_reduce.
   std::int64_t part_bytes(DType dtype, std::int64_t count) const;
 
-  // Both block, and throw gloo::Exception. `slot` and the next number are theirs.
+  // Both block, and throw gloo::Exception. `slot`, which is even, is that of addends; the next is that of results.
   //
   // `in`: `size` blocks of `count` elements; `out`: one, which may be the block `index` of `in`.
   void reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out, std::int64_t count,
@@ -72,11 +63,9 @@ class GlooReduction {
   void run(Call& call);
   void post(Call& call, std::int64_t piece);
   void finish(Call& call, std::int64_t piece);
-  void observe_results(const Call& call, std::int64_t pieces) const;
 
   std::shared_ptr<gloo::Context> context_;
   std::int32_t index_, size_;
-  OnPayload on_payload_;
   std::int64_t room_bytes_ = 0;  // of one piece of one member
   std::unique_ptr<std::byte[]>
       staging_;  // a room for each other member, twice: for pieces of even and of odd number

@@ -12,7 +12,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include <gloo/common/error.h>
@@ -37,9 +41,38 @@ std::shared_ptr<gloo::transport::Device> make_gloo_thread();
 // Bytes that have arrived, counted as they do.
 using ArrivedBytes = std::shared_ptr<std::atomic<std::uint64_t>>;
 
-// `sockets`: by place in the group, none at `index`, the own one. The timeout is that of each wait.
+// Checksums of the payloads that passed on a context's connections, taken between the memory and the sockets, when a cache has the bytes
+// anyway. Those of a connection fold in its order, which is one at both its ends; messages of even and of odd slots apart, so that a
+// collective can tell two kinds. A message is in them before the wait for it returns.
+class PassedPayloads {
+ public:
+  struct Checksums {
+    std::uint64_t even = 0, odd = 0;  // 0: no message
+  };
+  struct Connection {
+    Checksums sent, received;
+  };
+  explicit PassedPayloads(std::size_t size) : connections_(size) {}
+
+  Connection& of(std::size_t place) { return connections_.at(place); }  // by place in the group
+
+  // Of a message that is sent: what goes to many members in one slot is read once. For any thread.
+  std::uint64_t checksum_of(std::span<const std::byte> payload, std::uint64_t slot);
+
+  // Forgets everything; nothing is under way.
+  void clear();
+
+ private:
+  std::vector<Connection> connections_;
+  std::mutex mutex_;  // of what follows
+  std::map<std::tuple<const std::byte*, std::size_t, std::uint64_t>, std::uint64_t> known_;
+};
+
+// `sockets`: by place in the group, none at `index`, the own one. The timeout is that of each wait. Without `passed` there are no
+// checksums.
 std::shared_ptr<gloo::Context> make_gloo_context(std::shared_ptr<gloo::transport::Device> device,
                                                  std::int32_t index, std::vector<Descriptor> sockets,
-                                                 std::chrono::milliseconds timeout, ArrivedBytes arrived);
+                                                 std::chrono::milliseconds timeout, ArrivedBytes arrived,
+                                                 std::shared_ptr<PassedPayloads> passed);
 
 }  // namespace cp::runtime

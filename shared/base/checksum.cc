@@ -1,5 +1,6 @@
 #include "shared/base/checksum.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -10,8 +11,8 @@ namespace {
 // Odd, of which XXH64 says that they mix well.
 constexpr std::uint64_t kPrime1 = 0x9e3779b185ebca87, kPrime2 = 0xc2b2ae3d27d4eb4f,
                         kPrime3 = 0x165667b19e3779f9, kPrime4 = 0x85ebca77c2b2ae63;
-constexpr std::size_t kLanes = 32, kBlockBytes = kLanes * sizeof(std::uint64_t);
-using Lanes = std::array<std::uint64_t, kLanes>;
+using Lanes = std::array<std::uint64_t, 32>;
+constexpr std::size_t kBlockBytes = sizeof(Lanes);
 using Vector16 = std::uint64_t __attribute__((vector_size(16)));
 using Vector32 = std::uint64_t __attribute__((vector_size(32)));
 
@@ -67,20 +68,43 @@ std::uint64_t avalanche(std::uint64_t hash) {
 
 }  // namespace
 
-std::uint64_t checksum(std::span<const std::byte> bytes) {
+ChecksumOfParts::ChecksumOfParts() {
+  static_assert(kBlockBytes == sizeof(Lanes));
+  for (std::size_t lane = 0; lane < kLanes; ++lane) lanes_[lane] = kPrime1 * (lane + 1);
+}
+
+void ChecksumOfParts::add(std::span<const std::byte> part) {
   static const AddBlocks kAddBlocks = fastest();
-  Lanes lanes;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = kPrime1 * (lane + 1);
-  const std::size_t whole = bytes.size() / kBlockBytes;
-  kAddBlocks(lanes, bytes.data(), whole);
-  if (const std::size_t rest = bytes.size() % kBlockBytes; rest > 0) {
-    std::array<std::byte, kBlockBytes> last{};
-    std::memcpy(last.data(), bytes.data() + whole * kBlockBytes, rest);
-    kAddBlocks(lanes, last.data(), 1);
+  const std::size_t begun = size_ % kBlockBytes;
+  size_ += part.size();
+  if (begun > 0) {
+    const std::size_t missing = std::min(kBlockBytes - begun, part.size());
+    std::copy_n(part.begin(), missing, begun_.begin() + begun);
+    if (begun + missing < kBlockBytes) return;
+    kAddBlocks(lanes_, begun_.data(), 1);
+    part = part.subspan(missing);
   }
-  std::uint64_t hash = bytes.size();
-  for (std::size_t lane = 0; lane < kLanes; ++lane) hash = (hash ^ round(0, lanes[lane])) * kPrime1 + kPrime4;
+  const std::size_t whole = part.size() / kBlockBytes;
+  kAddBlocks(lanes_, part.data(), whole);
+  part = part.subspan(whole * kBlockBytes);
+  std::copy(part.begin(), part.end(), begun_.begin());
+}
+
+std::uint64_t ChecksumOfParts::take() {
+  if (const std::size_t begun = size_ % kBlockBytes; begun > 0) {
+    std::fill(begun_.begin() + begun, begun_.end(), std::byte{0});
+    fastest()(lanes_, begun_.data(), 1);
+  }
+  std::uint64_t hash = size_;
+  for (const std::uint64_t lane : lanes_) hash = (hash ^ round(0, lane)) * kPrime1 + kPrime4;
+  *this = {};
   return avalanche(hash);
+}
+
+std::uint64_t checksum(std::span<const std::byte> bytes) {
+  ChecksumOfParts parts;
+  parts.add(bytes);
+  return parts.take();
 }
 
 std::uint64_t fold_checksum(std::uint64_t before, std::uint64_t next) {

@@ -18,11 +18,11 @@
 
 namespace cp {
 
-// Checksums of what one rank sent in a collective and of what lies at it after the collective (shared/base/checksum.h), by peer, an entry
-// for each member of the group; 0 where there was no transfer. Several transfers with one peer are folded in their order.
+// Checksums of what one rank sent in a collective and of what reached it (shared/base/checksum.h), by peer, an entry for each member of
+// the group; 0 where there was no transfer. Several transfers with one peer are folded in an order that both ends share.
 struct PayloadChecksums {
   std::vector<std::uint64_t> sent, received;
-  std::uint64_t result = 0;  // of an all_reduce's output; 0: not digested
+  std::uint64_t result = 0;  // of an all_reduce's output, as its parts were made or came; 0: not digested
   bool operator==(const PayloadChecksums&) const = default;
 };
 

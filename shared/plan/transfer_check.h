@@ -6,9 +6,8 @@
 // What the checksums are of (PayloadChecksums) is the transfers' own where a collective is made of transfers that the device sees:
 //
 //   fabric  every collective: what member i gives to member j, and what j read of it, of reductions too
-//   gloo    all_gather, all_to_all, exchange: each transfer. reduce_scatter, all_reduce: each piece of addends and of results that two
-//           members pass one another. broadcast: the library passes the payload on through other members; what is compared is what the
-//           root had and what each member got, so that the sender named is the root, whoever passed it on
+//   gloo    every collective: each message between two members, as it passes between memory and socket. A broadcast goes through other
+//           members: what is compared is each hop, so that the sender named is the one who passed it on wrong
 //   nccl    none: its kernels send and reduce out of sight, and payloads lie on the GPU
 //
 // A payload that was damaged and is then passed on is a fault of the first transfer alone: from there on sender and receiver agree.

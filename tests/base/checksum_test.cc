@@ -1,7 +1,9 @@
 #include "shared/base/checksum.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -47,6 +49,22 @@ TEST(Checksum, IsAFixedFunction) {
   EXPECT_EQ(checksum({}), 17089547816592859957u);
   EXPECT_EQ(checksum(pattern(77)), 6909051412077773820u);
   EXPECT_EQ(checksum(pattern(777)), 3962460857813507269u);
+}
+
+TEST(Checksum, PartsGiveThatOfTheWhole) {
+  const std::vector<std::byte> bytes = pattern(1500);
+  ChecksumOfParts parts;
+  for (const std::size_t first : {0u, 1u, 100u, 255u, 256u, 257u, 700u, 1500u}) {
+    for (std::size_t next = 1; next <= 600; next += next < 5 || next > 250 ? 1 : 31) {
+      const std::span<const std::byte> all(bytes);
+      parts.add(all.first(first));
+      for (std::size_t at = first; at < all.size(); at += next)
+        parts.add(all.subspan(at, std::min(next, all.size() - at)));
+      EXPECT_EQ(parts.size(), bytes.size());
+      EXPECT_EQ(parts.take(), checksum(bytes)) << first << ", then parts of " << next;
+    }
+  }
+  EXPECT_EQ(parts.take(), checksum({}));
 }
 
 TEST(Checksum, SeveralPayloadsFoldInOrder) {

@@ -25,20 +25,22 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 4000;
 
-// Which of this process's sends of a block has one bit flipped; < 0: none.
+// Which of this process's writes of so many bytes has one bit flipped; < 0: none.
 std::atomic<int> flipped_send{-1};
 
 }  // namespace
 
 // Gloo writes to its sockets by this; the definition of the program comes before that of the C library.
 extern "C" ssize_t writev(int file, const struct iovec* parts, int count) {
-  const bool is_block = count == 2 && parts[1].iov_len == kBlockBytes;  // behind its header
-  if (!is_block || flipped_send < 0 || flipped_send-- > 0) return syscall(SYS_writev, file, parts, count);
-  std::vector<char> bytes(kBlockBytes);
-  std::memcpy(bytes.data(), parts[1].iov_base, kBlockBytes);
+  const struct iovec& payload = parts[count - 1];  // what is left of it, behind its header at first
+  if (payload.iov_len < kBlockBytes || flipped_send < 0 || flipped_send-- > 0)
+    return syscall(SYS_writev, file, parts, count);
+  std::vector<char> bytes(payload.iov_len);
+  std::memcpy(bytes.data(), payload.iov_base, payload.iov_len);
   bytes[1234] = static_cast<char>(bytes[1234] ^ 1);  // of the lowest bits of an f32
-  struct iovec flipped[2] = {parts[0], {bytes.data(), kBlockBytes}};
-  return syscall(SYS_writev, file, flipped, 2);
+  struct iovec flipped[2] = {parts[0], parts[0]};
+  flipped[count - 1] = {bytes.data(), bytes.size()};
+  return syscall(SYS_writev, file, flipped, count);
 }
 
 #endif
@@ -55,6 +57,7 @@ TEST(GlooChecksums, IsTestedWhereGlooWasFound) { GTEST_SKIP() << "built without 
 constexpr int kRanks = 3;
 constexpr Rank kSender = 1;
 constexpr std::int64_t kBlock = kBlockBytes / sizeof(float);
+constexpr std::int64_t kLongBlock = 800 * kBlock;  // 3.2 MB: four pieces
 
 struct Operation {
   std::string name;
@@ -63,14 +66,14 @@ struct Operation {
 const std::vector<Operation> kOperations = {{"all_gather", 2}, {"reduce_scatter", 2}, {"all_reduce", 4},
                                             {"all_to_all", 2}, {"broadcast", 1},      {"exchange", 2}};
 
-Plan plan_of(const std::string& operation, Rank rank) {
+Plan plan_of(const std::string& operation, Rank rank, std::int64_t block) {
   PlanBuilder b(rank, host_target());
   const GroupId group = b.group("g", {0, 1, 2});
   const StreamId stream = b.stream("s");
-  const BufferId in = b.input("in", DType::f32, kRanks * kBlock),
-                 out = b.output("out", DType::f32, kRanks * kBlock);
-  const View all_in = flat_view(in, 0, kRanks * kBlock), all_out = flat_view(out, 0, kRanks * kBlock);
-  const View block_in = flat_view(in, 0, kBlock), block_out = flat_view(out, 0, kBlock);
+  const BufferId in = b.input("in", DType::f32, kRanks * block),
+                 out = b.output("out", DType::f32, kRanks * block);
+  const View all_in = flat_view(in, 0, kRanks * block), all_out = flat_view(out, 0, kRanks * block);
+  const View block_in = flat_view(in, 0, block), block_out = flat_view(out, 0, block);
   if (operation == "all_gather") b.add(stream, AllGather{group, block_in, all_out});
   if (operation == "reduce_scatter") b.add(stream, ReduceScatter{group, ReduceOp::sum, all_in, block_out});
   if (operation == "all_reduce") b.add(stream, AllReduce{group, ReduceOp::sum, all_in, all_out});
@@ -82,9 +85,9 @@ Plan plan_of(const std::string& operation, Rank rank) {
     for (std::int32_t from = 0; from < kRanks; ++from) {
       for (std::int32_t to = 0; to < kRanks; ++to) {
         if (from == to) continue;
-        counts.push_back({from, to, kBlock});
-        if (from == rank) exchange.sends.push_back({to, flat_view(in, to * kBlock, kBlock)});
-        if (to == rank) exchange.recvs.push_back({from, flat_view(out, from * kBlock, kBlock)});
+        counts.push_back({from, to, block});
+        if (from == rank) exchange.sends.push_back({to, flat_view(in, to * block, block)});
+        if (to == rank) exchange.recvs.push_back({from, flat_view(out, from * block, block)});
       }
     }
     exchange.counts = counts_digest(counts);
@@ -93,13 +96,14 @@ Plan plan_of(const std::string& operation, Rank rank) {
   return std::move(b).build({});
 }
 
-// Each rank's trace, or what it threw, when the sender's `flipped`-th block has a bit flipped.
-std::vector<std::string> run(const std::string& operation, Checksums checksums, int flipped) {
+// Each rank's trace, or what it threw, when the sender's `flipped`-th write of payload has a bit flipped.
+std::vector<std::string> run(const std::string& operation, Checksums checksums, int flipped,
+                             std::int64_t block = kBlock) {
   const testing::TemporaryDirectory store;
   return testing::run_processes(kRanks, [&](Rank rank) {
     runtime::GlooDevice device({.rank = rank, .store_directory = store.path(), .checksums = checksums});
-    const Plan plan = plan_of(operation, rank);
-    std::vector<float> in(kRanks * kBlock), out(kRanks * kBlock);
+    const Plan plan = plan_of(operation, rank, block);
+    std::vector<float> in(kRanks * block), out(kRanks * block);
     for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(rank) + static_cast<float>(i);
     const auto bytes = static_cast<std::int64_t>(in.size() * sizeof(float));
     RankTrace trace;
@@ -144,6 +148,20 @@ TEST(GlooChecksums, AFlippedBitIsFoundAtTheEnd) {
     }
     EXPECT_FALSE(find_transfer_fault(traces_of(run(operation.name, Checksums::off, 0))))
         << operation.name << ": without checksums nobody looks";
+  }
+}
+
+// A member writes to two others: four pieces each, or the whole payload, which the kernel takes in one call or in several.
+TEST(GlooChecksums, AFlippedBitOfALongPayloadIsFound) {
+  const std::vector<std::pair<std::string, std::vector<int>>> writes = {
+      {"all_gather", {1, 3, 6}}, {"all_reduce", {1, 3, 6}}, {"broadcast", {0, 1}}};
+  for (const auto& [operation, flipped] : writes) {
+    EXPECT_FALSE(find_transfer_fault(traces_of(run(operation, Checksums::end, -1, kLongBlock)))) << operation;
+    for (const int write : flipped) {
+      const auto fault = find_transfer_fault(traces_of(run(operation, Checksums::end, write, kLongBlock)));
+      ASSERT_TRUE(fault) << operation << ", write " << write;
+      EXPECT_EQ(fault->facts().sender, kSender) << fault->what();
+    }
   }
 }
 

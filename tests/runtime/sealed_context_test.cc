@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #ifdef CP_HAVE_GLOO
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -10,13 +11,16 @@
 #include <memory>
 #include <netinet/in.h>
 #include <numeric>
+#include <span>
 #include <string>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <vector>
 
 #include "runtime/gloo/gloo_communicator.h"
 #include "runtime/gloo/sealed_context.h"
+#include "shared/base/checksum.h"
 
 namespace cp {
 namespace {
@@ -56,7 +60,7 @@ class GlooPeer : public ::testing::Test {
     std::vector<Descriptor> sockets(2);
     sockets[1] = std::move(here);
     context_ = runtime::make_gloo_context(runtime::make_gloo_thread(), 0, std::move(sockets), kForEver,
-                                          std::make_shared<std::atomic<std::uint64_t>>(0));
+                                          std::make_shared<std::atomic<std::uint64_t>>(0), passed_);
     buffer_ = context_->createUnboundBuffer(memory_.data(), kBytes);
     buffer_->recv(1, kSlot);
     std::array<std::uint64_t, 6> said{};
@@ -77,7 +81,15 @@ class GlooPeer : public ::testing::Test {
     for (int waiting = 1; waiting > 0; usleep(1000)) ASSERT_EQ(ioctl(here_.get(), FIONREAD, &waiting), 0);
   }
 
+  // The payload of a message that arrives, as say() makes it, or is sent.
+  static std::uint64_t checksum_of(std::size_t size) {
+    std::string bytes(size, 'x');
+    std::iota(bytes.begin(), bytes.end(), '\0');
+    return fold_checksum(0, checksum(std::as_bytes(std::span(bytes))));
+  }
+
   Descriptor peer_, here_;
+  std::shared_ptr<runtime::PassedPayloads> passed_ = std::make_shared<runtime::PassedPayloads>(2);
   std::shared_ptr<gloo::Context> context_;
   std::array<char, 2 * kBytes> memory_{};
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
@@ -88,6 +100,32 @@ TEST_F(GlooPeer, AMessageOfTheRightSizeArrives) {
   say(kSend, kSlot, kBytes, kBytes);
   EXPECT_TRUE(buffer_->waitRecv());
   EXPECT_EQ(memory_[kBytes - 1], char{kBytes - 1});
+  EXPECT_EQ(passed_->of(1).received.odd, checksum_of(kBytes));
+  EXPECT_EQ(passed_->of(1).received.even, 0u);
+  EXPECT_EQ(passed_->of(1).sent.odd, 0u);
+}
+
+// The peer reads little at a time, so that the kernel takes little at a time, and far more than is added up at a time.
+TEST_F(GlooPeer, WhatIsSentIsSummedAsItPasses) {
+  constexpr std::size_t kSent = 5'000'001;
+  std::string bytes(kSent, 'x');
+  std::iota(bytes.begin(), bytes.end(), '\0');
+  const auto sending = context_->createUnboundBuffer(bytes.data(), kSent);
+  sending->send(1, kSlot + 1);
+  std::array<std::uint64_t, 6> said{};
+  ASSERT_EQ(recv(peer_.get(), said.data(), sizeof said, MSG_WAITALL), ssize_t{sizeof said});
+  ASSERT_EQ(said[1], kSendReady);
+  say(kRecvReady, kSlot + 1, kSent, 0);
+  ASSERT_EQ(recv(peer_.get(), said.data(), sizeof said, MSG_WAITALL), ssize_t{sizeof said});
+  ASSERT_EQ(said[1], kSend);
+  std::string got(kSent, 'y');
+  for (std::size_t begin = 0; begin < kSent; begin += 77'777) {
+    const std::size_t part = std::min<std::size_t>(77'777, kSent - begin);
+    ASSERT_EQ(recv(peer_.get(), got.data() + begin, part, MSG_WAITALL), static_cast<ssize_t>(part));
+  }
+  EXPECT_EQ(got, bytes);
+  sending->waitSend();
+  EXPECT_EQ(passed_->of(1).sent.even, checksum_of(kSent));
 }
 
 void expect_other_size(gloo::transport::UnboundBuffer& buffer, std::size_t sent) {
