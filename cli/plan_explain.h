@@ -1,30 +1,41 @@
-// Why a layout is not the best: what `cpsim plan --explain` prints.
+// Why a layout is not the best, and what sets two apart: what `cpsim plan --explain` and `--compare` print.
+//
+// Keys that a layout's text does not give are what the search found for them; the text says so, and what the defaults would take.
+//
+// JSON, --explain: schema "cpsim.plan.explain/1", asked, layout, verdict ("rejected", "too large", "slower", "equal", "best"), reason,
+//   works (a layout that is legal and fits, or ""), found, as_written {layout, step_us, fits, why} or null, lost [text], and unless
+//   rejected: memory_bytes, usable_bytes, left_bytes, fits, step_us, low_us, high_us; best {layout, step_us, low_us, high_us} and parts
+//   [{name, us, best_us}] where there is a best one
+// JSON, --compare: schema "cpsim.plan.compare/1", layouts [what --explain has of each, with `fits` "no" where it is too large], and
+//   where neither is rejected: parts [{name, us of each}], memory [{name, bytes of each}]
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 
 #include "sim/search/answer.h"
+#include "sim/search/completion.h"
 
 namespace cp::cli {
 
 struct LayoutVerdict {
-  enum class Kind { rejected, too_large, slower, equal, best };  // equal: its interval meets the best's
+  // equal: its interval meets the best's; best: nothing is faster, or it ties with what is.
+  enum class Kind { rejected, too_large, slower, equal, best };
   Kind kind = Kind::rejected;
-  ParallelLayout layout;
-  std::string reason;                       // rejected: and the nearest layout that works
-  Memory memory;                            // unless rejected
-  std::optional<sim::Candidate> candidate;  // slower, equal, best
-  std::optional<sim::Candidate> best;       // none where the search was not needed, or found nothing
+  std::string asked;
+  sim::Completion completion;
+  std::optional<sim::Candidate> best;  // none where the search found nothing
 };
 
-// Whether a layout is legal and fits: a verdict where it does not, nothing where only a search can tell.
-std::optional<LayoutVerdict> judge_without_search(const sim::PlanQuestion& question,
-                                                  const ParallelLayout& layout);
-// Of one that does, beside the answer's best.
-LayoutVerdict judge(const sim::PlanAnswer& answer, sim::Candidate candidate);
+// Of a layout beside the best of a search, where there is one.
+LayoutVerdict judge(std::string asked, sim::Completion completion, std::optional<sim::Candidate> best);
 
 std::string explanation_text(const sim::PlanQuestion& question, const LayoutVerdict& verdict);
 std::string explanation_json(const sim::PlanQuestion& question, const LayoutVerdict& verdict);
+
+// Without the best: two layouts with each other.
+std::string comparison_text(const sim::PlanQuestion& question, const std::array<LayoutVerdict, 2>& verdicts);
+std::string comparison_json(const sim::PlanQuestion& question, const std::array<LayoutVerdict, 2>& verdicts);
 
 }  // namespace cp::cli

@@ -31,6 +31,14 @@ std::string strategy_name(std::string_view text) {
   return std::string(text);
 }
 
+template <class T>
+T one_of(std::string_view text, std::string_view first, T first_value, std::string_view second,
+         T second_value) {
+  if (text == first) return first_value;
+  if (text == second) return second_value;
+  throw InvalidInput(str("unknown; use ", first, " or ", second));
+}
+
 ShardingGroup parse_sharding(std::string_view text) {
   for (const ShardingGroup group : {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp}) {
     if (sim::to_string(group) == text) return group;
@@ -52,6 +60,15 @@ const std::vector<std::pair<std::string, FixedSetter>>& fixed_keys() {
       {"strategy", [](Fixed& fixed, Text text) { fixed.strategy = strategy_name(text); }},
       {"ulysses_degree", number(&Fixed::ulysses_degree, "ulysses_degree")},
       {"inner_ring", number(&Fixed::inner_ring, "inner_ring")},
+      {"axis_order",
+       [](Fixed& fixed, Text text) {
+         fixed.ulysses_inner = one_of(text, "ulysses_inner", true, "ring_inner", false);
+       }},
+      {"rotation",
+       [](Fixed& fixed, Text text) {
+         using enum Strategy::Rotation;
+         fixed.rotation = one_of(text, "exchange", exchange, "all_gather", all_gather);
+       }},
       {"balance", [](Fixed& fixed, Text text) { fixed.balance = parse_balance(text); }},
       {"sharding", [](Fixed& fixed, Text text) { fixed.sharding = parse_sharding(text); }},
       {"order", [](Fixed& fixed, Text text) { fixed.order = parse_axis_order(text); }},
@@ -111,6 +128,12 @@ std::string fixed_text(const sim::Fixed& fixed) {
   add("dp_replicate", fixed.dp_replicate), add("pp", fixed.pp), add("ep", fixed.ep);
   add("virtual_stages", fixed.virtual_stages), add("strategy", fixed.strategy);
   add("ulysses_degree", fixed.ulysses_degree), add("inner_ring", fixed.inner_ring);
+  if (fixed.ulysses_inner)
+    words.push_back(str("axis_order=", *fixed.ulysses_inner ? "ulysses_inner" : "ring_inner"));
+  if (fixed.rotation) {
+    const bool gathers = *fixed.rotation == Strategy::Rotation::all_gather;
+    words.push_back(str("rotation=", gathers ? "all_gather" : "exchange"));
+  }
   add_text("balance", fixed.balance);
   if (fixed.sharding) words.push_back(str("sharding=", sim::to_string(*fixed.sharding)));
   add_text("order", fixed.order);

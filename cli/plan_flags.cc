@@ -84,6 +84,10 @@ void add_numbers(CLI::App& app, Flags& flags) {
   add_field(app, flags, "--dtype", "DTYPE", "Of products and activations [as the config stores it, or bf16]",
             [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); })
       ->group(group);
+  add_field(app, flags, "--linear-dtype", "DTYPE",
+            "Of linear layers' products: fp8, where the GPU has it [that of --dtype]",
+            [](Job& job, Text text) { job.set_linear_dtype(text); })
+      ->group(group);
   add_field(app, flags, "--kv-dtype", "DTYPE", "Serving: of the cache [that of --dtype]",
             [](Job& job, Text text) { job.set_kv_dtype(sim::parse_proto_dtype("--kv-dtype", text)); })
       ->group(group);
@@ -122,7 +126,7 @@ void add_limits(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_max_memory(parse_real("--max-memory", text)); })
       ->group(group);
   add_field(app, flags, "--baseline", "LAYOUT",
-            "Compare with this one, such as tp=8,cp=2,strategy=ring,recompute=full",
+            "Compare with this one, such as tp=8,cp=2; keys that it does not give are searched",
             [](Job& job, Text text) { job.set_baseline(text); })
       ->group(group);
   add_field(app, flags, "--top", "N", "Layouts to show [5]", [](Job& job, Text text) {

@@ -44,12 +44,14 @@ std::string plural(std::int64_t count, std::string_view what) {
 std::string workload_text(const PlanQuestion& question) {
   const Workload& w = question.workload;
   if (w.phase == Phase::training) {
-    return fmt::format("training: {} of {} tokens a step ({} tokens), {}, {}, gradients {}",
+    return fmt::format("training: {} of {} tokens a step ({} tokens), {}, products {}, {}, gradients {}",
                        plural(w.global_batch, "sequence"), human_count(w.seq_len), human_count(w.tokens()),
-                       name(w.dtype), to_string(w.optimizer), name(w.gradient_dtype));
+                       name(w.dtype), linear_dtype_name(question), to_string(w.optimizer),
+                       name(w.gradient_dtype));
   }
   const std::string requests = str(plural(w.global_batch, "request"), " at once");
-  const std::string dtypes = str(name(w.dtype), ", KV cache ", name(w.kv_dtype));
+  const std::string dtypes =
+      str(name(w.dtype), ", products ", linear_dtype_name(question), ", KV cache ", name(w.kv_dtype));
   if (w.phase == Phase::prefill) {
     const std::string of = w.cached > 0 ? str(" of ", human_count(w.seq_len)) : "";
     return fmt::format("prefill: {}, {}{} tokens to read, {}", requests, human_count(w.seq_len - w.cached),
@@ -106,7 +108,8 @@ std::string rates_text(const Cluster& cluster) {
   return join(words, "; ");
 }
 
-std::string software_text(const sim::SoftwareProfile& software) {
+std::string software_text(const PlanQuestion& question) {
+  const sim::SoftwareProfile& software = question.software;
   std::int64_t known = 0;
   const std::vector<std::string> free = {"forward_progress", "backward_progress", "merge_passes",
                                          "pack_passes", "host_overhead_us"};
@@ -115,8 +118,15 @@ std::string software_text(const sim::SoftwareProfile& software) {
     const std::string how = origin_of(source);
     if (how == "measured" || how == "published") ++known;
   }
-  return str(software.name, known == 0 ? ": overlap and overheads are assumed"
-                                       : str(": ", known, " of ", free.size(), " numbers measured"));
+  std::vector<std::string> frameworks;
+  for (const sim::Framework framework : question.frameworks) {
+    if (!sim::rules(framework).empty())
+      frameworks.push_back(str(sim::facts(framework).title, " ", sim::facts(framework).version));
+  }
+  return str(software.name,
+             known == 0 ? ": overlap and overheads are assumed"
+                        : str(": ", known, " of ", free.size(), " numbers measured"),
+             frameworks.empty() ? "" : str("; layouts that ", join(frameworks, " and "), " can say"));
 }
 
 }  // namespace
@@ -132,7 +142,7 @@ std::vector<std::pair<std::string, std::string>> plan_inputs(const PlanQuestion&
                                                             {"workload", workload_text(question)},
                                                             {"cluster", cluster_text(question)},
                                                             {"rates", rates_text(question.cluster)},
-                                                            {"software", software_text(question.software)}};
+                                                            {"software", software_text(question)}};
   if (const std::string fixed = fixed_text(question.fixed); !fixed.empty())
     lines.emplace_back("fixed", fixed);
   if (!question.assumptions.empty()) lines.emplace_back("assumed", join(question.assumptions, "; "));

@@ -17,8 +17,10 @@
 #include "shared/mesh/mesh.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
+#include "sim/cluster/used_part.h"
 #include "sim/models/read_model.h"
 #include "sim/timeline/estimate.h"
+#include "sim/validate/memory_width.h"
 
 namespace cp::cli {
 namespace {
@@ -42,20 +44,6 @@ void take_model(const Job& job, sim::PlanQuestion& question, std::optional<DType
   question.model_source = std::move(read.source);
   question.assumptions = std::move(read.assumptions);
   stored = read.dtype;
-}
-
-// A part of one node.
-void shrink_node(sim::Cluster& cluster, int gpus) {
-  sim::Node& node = cluster.node;
-  if (node.gpus % gpus != 0) {
-    throw InvalidInput(str("--gpus ", gpus, " neither divides the ", node.gpus, " GPUs of a node of ",
-                           cluster.name, " nor is a multiple of them; use --gpus ", node.gpus));
-  }
-  if (node.nvlink_domain <= node.gpus) node.nvlink_domain = std::min(node.nvlink_domain, gpus);
-  node.gpus_per_pcie_switch = std::min(node.gpus_per_pcie_switch, gpus);
-  cluster.network.gpus_per_nic = std::min(cluster.network.gpus_per_nic, gpus);
-  node.gpus = gpus;
-  sim::validate_cluster(cluster);
 }
 
 void take_cluster(const Job& job, sim::PlanQuestion& question) {
@@ -93,8 +81,12 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
   if (job.gpus() >= of_node) {
     cluster = find(job.gpus() / of_node);
   } else {
-    cluster.nodes = 1;
-    shrink_node(cluster, job.gpus());
+    if (of_node % job.gpus() != 0) {
+      throw InvalidInput(str("--gpus ", job.gpus(), " neither divides the ", of_node, " GPUs of a node of ",
+                             name, " nor is a multiple of them; use --gpus ", of_node));
+    }
+    cluster = sim::part_of_node(std::move(cluster), job.gpus());
+    question.part_of_a_node = true;
   }
 }
 
@@ -102,6 +94,45 @@ void take_software(const Job& job, sim::PlanQuestion& question) {
   const std::string name = job.software().empty() ? "cprun" : job.software();
   if (job.software().empty()) question.assumptions.push_back(str("software ", name));
   question.software = value_of("--software", name, [&] { return sim::find_software(name); });
+}
+
+// Number formats are the question's choice, whoever's implementation runs it.
+void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
+  const std::string& text = job.linear_dtype();
+  const std::string_view dtype = name(question.workload.dtype);
+  question.software.linear_precision = sim::LinearPrecision::b16;
+  if (text.empty() || text == dtype) return;
+  if (text != "fp8") {
+    throw InvalidInput(str("--linear-dtype ", text, ": products of linear layers are in that of --dtype, ",
+                           dtype, ", or in fp8"));
+  }
+  if (question.workload.dtype == DType::f32) {
+    throw InvalidInput(
+        "--linear-dtype fp8: operands of FP8 products come from 16-bit ones; use --dtype bf16");
+  }
+  if (question.cluster.gpu.tflops_fp8 <= 0) {
+    throw InvalidInput(str("--linear-dtype fp8: ", question.cluster.gpu.name, " of ", question.cluster.name,
+                           " has no FP8 products; use --linear-dtype ", dtype));
+  }
+  question.software.linear_precision = sim::LinearPrecision::fp8;
+}
+
+void keep_to(sim::Framework framework, sim::PlanQuestion& question) {
+  if (std::find(question.frameworks.begin(), question.frameworks.end(), framework) !=
+      question.frameworks.end())
+    return;
+  question.frameworks.push_back(framework);
+  // What it runs instead is what is planned, so that what fits here fits there.
+  sim::FrameworkCase said{question.model, question.workload, {}, sim::fp8_products(question)};
+  for (const sim::FrameworkRule& rule : sim::rules(framework)) {
+    if (rule.part != sim::RulePart::workload) continue;
+    std::string lost = rule.lost(said);
+    if (lost.empty()) continue;
+    question.assumptions.push_back(str("of ", sim::name(framework), ", ", lost));
+    question.unsaid.push_back(std::move(lost));
+  }
+  question.workload = said.workload;
+  if (!said.fp8_products) question.software.linear_precision = sim::LinearPrecision::b16;
 }
 
 void take_memory(const Job& job, sim::PlanQuestion& question) {
@@ -190,17 +221,28 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
-sim::PlanQuestion make_plan_question(const Job& job) {
+sim::PlanQuestion make_plan_question(const Job& job, std::optional<sim::Framework> emitted) {
   sim::PlanQuestion question;
   std::optional<DType> stored;
   take_model(job, question, stored);
   take_cluster(job, question);
   take_software(job, question);
   take_workload(job, stored, question);
+  take_linear_dtype(job, question);
   take_memory(job, question);
   take_fixed(job, question);
+  if (const auto framework = sim::find_framework(question.software.framework);
+      framework && sim::runs(*framework, question.workload.phase))
+    keep_to(*framework, question);
+  if (emitted) {
+    value_of("--emit", sim::name(*emitted),
+             [&] { return sim::require_phase(*emitted, question.workload.phase), 0; });
+    keep_to(*emitted, question);
+  }
+  question.memory_width = sim::measured_memory_width();
   if (job.has_top()) question.top = job.top();
-  if (!job.baseline().empty()) question.baseline = parse_layout_of(question, "--baseline", job.baseline());
+  if (!job.baseline().empty())
+    question.baseline = parse_partial_layout(question, "--baseline", job.baseline());
   return question;
 }
 
@@ -227,6 +269,27 @@ ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_vi
   if (layout.cp > 1) layout.strategy = sim::as_run_by(layout.strategy, question.software);
   if (!gives(text, "recompute")) layout.recompute = question.fixed.recompute.value_or(Recompute{});
   return layout;
+}
+
+sim::PartialLayout parse_partial_layout(const sim::PlanQuestion& question, std::string_view flag,
+                                        std::string_view text) {
+  const int gpus = question.cluster.num_gpus();
+  value_of(flag, text, [&] { return parse_parallel_layout(text), 0; });  // keys and values
+  sim::PartialLayout partial{std::string(text), {}, std::nullopt};
+  partial.given = value_of(flag, text, [&] { return parse_fixed({std::string(text)}); });
+  const sim::Fixed& given = partial.given;
+  const std::int64_t ranks = std::int64_t{given.tp.value_or(1)} * given.cp.value_or(1) *
+                             given.pp.value_or(1) * given.dp_shard.value_or(1) *
+                             given.dp_replicate.value_or(1);
+  if (gpus % ranks != 0) {
+    throw InvalidInput(str(flag, " ", text, ": it takes ", ranks, " of the ", gpus,
+                           " GPUs; use degrees whose product divides ", gpus));
+  }
+  try {
+    partial.as_written = parse_layout_of(question, flag, text);
+  } catch (const InvalidInput&) {  // GPUs are left without work: other degrees are the search's to choose
+  }
+  return partial;
 }
 
 std::int64_t parse_tokens(std::string_view flag, std::string_view text, std::int64_t least) {

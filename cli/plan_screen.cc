@@ -49,9 +49,6 @@ struct TimeUnit {
 
 std::string gib(std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / kGiB); }
 
-// What usable_bytes limits.
-std::int64_t counted(const Memory& memory) { return memory.used() - memory.context; }
-
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
 std::string rate(double tokens_per_s) {
@@ -139,7 +136,7 @@ std::string best_table(const PlanAnswer& answer) {
   const Items common = common_items(layouts);
   Table table(columns_of(answer, unit));
   int rank = 0;
-  bool shared = false;
+  bool shared = false, doubtful = false, reordered = false;
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& candidate = answer.best[i];
     // Ranks count all layouts, of which these are the best of their kinds.
@@ -148,11 +145,13 @@ std::string best_table(const PlanAnswer& answer) {
     } else {
       shared = true;
     }
+    if (i > 0) reordered = reordered || candidate.step_us < answer.best[i - 1].step_us;
     std::vector<std::string> cells = {str(rank), unit.of(candidate.step_us),
                                       str(unit.of(candidate.low_us), "-", unit.of(candidate.high_us)),
                                       rate(candidate.tokens_per_s_per_gpu)};
     if (phase != Phase::decode) cells.push_back(percent(candidate.mfu));
-    cells.push_back(gib(counted(candidate.memory)));
+    doubtful = doubtful || !candidate.likely_fits();
+    cells.push_back(str(gib(sim::counted_bytes(candidate.memory)), candidate.likely_fits() ? "" : "?"));
     cells.push_back(percent(candidate.exposed_us / candidate.step_us));
     cells.push_back(candidate.bound);
     cells.push_back(str(own_text(layouts[i], common, phase), mark(candidate)));
@@ -160,6 +159,9 @@ std::string best_table(const PlanAnswer& answer) {
   }
   std::string text = table.text();
   if (shared) text += "      a rank is shared where intervals meet\n";
+  if (reordered) text += "      times within 0.5 % are ties: what takes less memory comes first\n";
+  if (doubtful)
+    text += "      ? unlikely to fit: measured runs took more than predicted by more than is left\n";
   if (!common.empty()) text += str("      all with ", join(common), "\n");
   return text;
 }
@@ -189,8 +191,11 @@ std::string classes_text(const PlanAnswer& answer) {
     text += fmt::format("{}{} {}  {}  {}{}\n", title, unit.of(candidate.step_us), unit.name,
                         is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout),
                         mark(candidate));
+    const std::string margin(title.size(), ' ');
     if (!is_best && !of_class.why.empty())
-      text += str(wrapped(str(std::string(title.size(), ' '), of_class.why), kWidth, title.size()), "\n");
+      text += str(wrapped(margin + of_class.why, kWidth, title.size()), "\n");
+    if (!of_class.found.empty())
+      text += str(wrapped(str(margin, "found for it: ", of_class.found), kWidth, title.size()), "\n");
   }
   return text;
 }
@@ -228,12 +233,25 @@ std::string nearest_text(const sim::NearestMeasurement& nearest) {
   const auto number = [](double value) {
     return value < 999.5 ? fmt::format("{:.3g}", value) : human_count(std::llround(value));
   };
-  return fmt::format("{} ({}): {} {} measured, {} predicted, {:+.1f} %", nearest.what, nearest.source,
-                     number(nearest.measured), nearest.metric, number(nearest.predicted),
-                     100 * nearest.error());
+  return fmt::format("{} ({}): {} {} measured, {} predicted: {:+.1f} % in time{}", nearest.what,
+                     nearest.source, number(nearest.measured), nearest.metric, number(nearest.predicted),
+                     100 * nearest.error(),
+                     !nearest.unscored.empty() ? str("; not scored, ", nearest.unscored)
+                     : nearest.in_sample       ? "; it set a number of the preset"
+                                               : "");
 }
 
 }  // namespace
+
+std::string memory_left(const Candidate& candidate, const sim::MemoryWidth& width) {
+  const std::int64_t left = candidate.left_bytes();
+  if (left < 0) return fmt::format("{} GiB too much of {}", gib(-left), gib(candidate.usable_bytes));
+  std::string text = fmt::format("{} GiB of {}", gib(left), gib(candidate.usable_bytes));
+  if (width.rows == 0) return text;
+  return text + fmt::format("; {} to {} GiB needed, as far off as {} measured runs: {} to fit",
+                            gib(candidate.memory_low_bytes), gib(candidate.memory_high_bytes), width.rows,
+                            candidate.likely_fits() ? "likely" : "unlikely");
+}
 
 std::string wrapped(const std::string& text, std::size_t width, std::size_t indent) {
   std::string out;
@@ -309,12 +327,15 @@ std::string plan_screen(const PlanAnswer& answer) {
     text += line("best", to_string(best.layout));
     text += line("its time", time_parts(best));
     text += line("its memory", str("GiB: ", memory_terms(best.memory)));
+    text += line("left", memory_left(best, answer.question.memory_width));
     text += str("\n", classes_text(answer));
     if (any_marked(answer)) text += "  * pipeline stages: not runnable by cprun\n";
     text += "\n";
   }
   text += line("searched", counts_text(answer.counts));
-  if (answer.nearest) text += line("nearest", nearest_text(*answer.nearest));
+  text += line("nearest", answer.nearest ? nearest_text(*answer.nearest)
+                                         : str("none: no step of ", name(answer.question.workload.phase),
+                                               " was ever compared with a measurement"));
   for (const std::string& warning : answer.warnings) text += line("warning", warning);
   if (!answer.next_command.empty()) text += str("next        ", answer.next_command, "\n");
   return text;

@@ -2,7 +2,7 @@
 //
 //   the answer in one sentence
 //   what was asked, as it was understood, with what was assumed
-//   the best layouts; of the first one: where its step goes, and its memory
+//   the best layouts; of the first one: where its step goes, its memory and what is left of it
 //   the best of each class and the baseline, and what sets them apart
 //   what became of all layouts; the nearest measurement; warnings; what to type next
 #pragma once
@@ -19,6 +19,9 @@ std::string plan_screen(const sim::PlanAnswer& answer);
 
 // "parameters 1.9, activations 51.9, working 1.4, attention 0.6, slack 1.1; at another time logits 1.0", in GiB; without the context.
 std::string memory_terms(const Memory& memory);
+
+// "20.2 GiB of 78.0; 53.0 to 58.5 GiB needed, as far off as 7 measured runs: likely to fit".
+std::string memory_left(const sim::Candidate& candidate, const sim::MemoryWidth& width);
 
 // "attention 1.40 s (44 %), products 0.98 s (31 %), ...": the largest first, without what takes less than a hundredth.
 std::string time_parts(const sim::Candidate& candidate);

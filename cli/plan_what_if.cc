@@ -247,37 +247,40 @@ int minimize(const WhatIf& what_if, const Job& job, int threads, bool json) {
   Job most = job;
   if (!given) most.set_nodes(kMostNodes);
   const PlanQuestion question = make_plan_question(most);
-  if (job.has_gpus() && question.cluster.nodes == 1) {
-    throw InvalidInput(
-        str("--gpus ", job.gpus(),
-            " is a node or a part of one, and --minimize gpus tries whole nodes; give the most "
-            "that there may be, such as --nodes 16"));
-  }
+  const int all = question.cluster.num_gpus();
+  const auto on = [&](int gpus) {
+    Job fewer = most;
+    fewer.clear_nodes(), fewer.set_gpus(gpus);
+    return fewer;
+  };
   Job next = most;
   PlanRows rows = unless_interrupted(threads, [&](Run& run) {
     PlanRows found{"minimize", "", question.workload.phase, {}, {}, {}};
-    const std::optional<int> fewest = sim::fewest_nodes(question, run.inverse_options([](std::int64_t nodes) {
-      return str("does something fit ", human_count(nodes), nodes == 1 ? " node" : " nodes");
-    }));
+    const auto words = [](std::int64_t gpus) {
+      return str("does something fit ", human_count(gpus), gpus == 1 ? " GPU" : " GPUs");
+    };
+    run.begins(words(1));
+    const sim::FewestGpus fewest = sim::fewest_gpus(question, run.options(), run.inverse_options(words));
     if (InterruptScope::interrupted()) return found;
-    next.clear_gpus(), next.set_nodes(fewest.value_or(question.cluster.nodes));
+    next = on(fewest.gpus.value_or(all));
     const PlanQuestion on_fewest = make_plan_question(next);
     run.begins(str(human_count(on_fewest.cluster.num_gpus()), " GPUs"));
+    // Not even all of them: the search says what would.
     const sim::PlanAnswer answer = sim::search_layouts(on_fewest, run.options());
     if (InterruptScope::interrupted()) return found;
     const sim::Candidate& best = answer.best.front();
     found.rows.push_back(row_of(on_fewest, best));
-    if (given && on_fewest.cluster.nodes < question.cluster.nodes)
-      found.rows.push_back(searched(question, run.options()));
+    if (given && on_fewest.cluster.num_gpus() < all) found.rows.push_back(searched(question, run.options()));
     found.inputs = plan_inputs(on_fewest);
+    const int gpus = on_fewest.cluster.num_gpus();
     found.summary = str(question.model.name, ", ", tokens_text(question.workload.seq_len), ": ",
-                        human_count(on_fewest.cluster.num_gpus()), " GPUs of ", question.cluster.name,
-                        given ? str(" of ", human_count(question.cluster.num_gpus())) : "", " are enough, ",
+                        human_count(gpus), gpus == 1 ? " GPU of " : " GPUs of ", question.cluster.name,
+                        given ? str(" of ", human_count(all)) : "", gpus == 1 ? " is" : " are", " enough, ",
                         human_us(best.step_us), " with ", to_string(best.layout));
-    if (on_fewest.cluster.nodes > 1) {
-      PlanQuestion fewer = question;
-      fewer.cluster.nodes = on_fewest.cluster.nodes - 1;
-      const PlanRow less = searched(fewer, run.options());
+    const std::vector<int> counts = sim::gpu_counts(question);
+    const auto at = std::find(counts.begin(), counts.end(), gpus);
+    if (at != counts.begin() && at != counts.end()) {
+      const PlanRow less = searched(make_plan_question(on(*(at - 1))), run.options());
       if (!less.best) found.notes.emplace_back("fewer", less.why);
     }
     return found;
@@ -303,8 +306,11 @@ int rates(const WhatIf& what_if, const Job& job, int threads, bool json) {
     fmt::print("{}", json ? str(sensitivity_json(answer, sensitivity), "\n")
                           : printable(sensitivity_text(answer, sensitivity)));
   } else {
-    fmt::print("{}", json ? str(experiments_json(answer, sensitivity), "\n")
-                          : printable(experiments_text(answer, sensitivity)));
+    Job measured = job;
+    measured.set_cluster("mine.txtpb");
+    const std::string then = plan_command(measured);
+    fmt::print("{}", json ? str(experiments_json(answer, sensitivity, then), "\n")
+                          : printable(experiments_text(answer, sensitivity, then)));
   }
   std::fflush(stdout);
   return 0;

@@ -13,6 +13,7 @@
 #include "cli/table.h"
 #include "cli/units.h"
 #include "shared/base/text.h"
+#include "sim/search/measurements.h"
 
 namespace cp::cli {
 namespace {
@@ -103,6 +104,15 @@ std::string summary_of(const sim::PlanAnswer& answer, const sim::Sensitivity& se
   return str(asked, ": ", best, " is the best, but not with ", join(when, ", or "));
 }
 
+// "if it is more than 4.1 % slower than assumed: tp=8,..., up to 1.3 % faster".
+std::string what_to_do(const sim::RateMeasurement& of, const sim::Turn& turn,
+                       const sim::Sensitivity& sensitivity) {
+  const ParallelLayout& layout = sensitivity.layouts[static_cast<std::size_t>(turn.layout)];
+  return fmt::format("if {} is more than {:.1f} % {} than assumed: run {}, {:.1f} % faster where it is 10 %",
+                     of.rate, 100 * std::fabs(turn.factor - 1), turn.factor < 1 ? "slower" : "faster",
+                     to_string(layout), 100 * turn.gain_share);
+}
+
 // How far the others are behind: what a change must outweigh.
 std::string rivals(const sim::Sensitivity& sensitivity) {
   Table table({{"", Align::right}, {"time", Align::right}, {"behind", Align::right}, {"layout"}});
@@ -189,31 +199,59 @@ std::string sensitivity_json(const sim::PlanAnswer& answer, const sim::Sensitivi
   return json.dump(2);
 }
 
-std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity) {
-  const std::vector<sim::Experiment> experiments = sim::next_experiments(sensitivity);
+std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
+                             const std::string& then) {
+  const std::vector<sim::RateMeasurement> measured = sim::measurements(answer.question, sensitivity);
   std::string text = summary_of(answer, sensitivity);
-  if (experiments.empty()) {
-    text +=
-        sensitivity.robust() ? ": no run would change that" : ": no run tells these apart by more than 2 %";
-    return str(wrapped(text, kWidth, 2), "\n\n", lines(plan_inputs(answer.question)));
+  if (measured.empty()) {
+    return str(wrapped(text + ": no measurement would change that", kWidth, 2), "\n\n",
+               lines(plan_inputs(answer.question)));
   }
-  text += experiments.size() == 1 ? ": one run settles most of it" : str(": ", experiments.size(), " runs");
-  Table table({{"run", Align::right}, {"expected", Align::right}, {"settles", Align::right}, {"layout"}});
+  text += str(": measure ", measured.front().rate, " first");
+  Table table({{"measure"}, {"settles", Align::right}, {"not knowing it costs", Align::right}});
   Lines notes;
-  for (std::size_t i = 0; i < experiments.size(); ++i) {
-    const sim::Experiment& run = experiments[i];
-    table.add_row({str(i + 1), human_us(run.expected_us), percent(run.separates), to_string(run.layout)});
-    notes.emplace_back(str("run ", i + 1), str("tells ", run.settles));
+  for (const sim::RateMeasurement& of : measured) {
+    table.add_row({of.rate, fmt::format("{:.0f} %", 100 * of.settles), human_us(of.regret_us)});
+    std::string todo = of.command.profile;
+    if (!of.command.quick.empty()) todo += str("; for a first look, of nccl-tests: ", of.command.quick);
+    notes.emplace_back(of.rate, todo);
+    for (const sim::Turn& turn : of.turns) notes.emplace_back("", what_to_do(of, turn, sensitivity));
   }
-  return str(wrapped(text, kWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", table.text(), "\n",
+  notes.emplace_back("else", str("stay with ", to_string(sensitivity.layouts.front())));
+  notes.emplace_back("then", then);
+  text = str(wrapped(text, kWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", table.text(), "\n",
              lines(notes));
+  const std::vector<sim::Experiment> runs = sim::next_experiments(sensitivity);
+  Lines told;
+  for (const sim::Experiment& run : runs) {
+    told.emplace_back("or a run", str("a step of ", to_string(run.layout), ", expected to take ",
+                                      human_us(run.expected_us), ", tells ", run.settles));
+  }
+  return text + lines(told);
 }
 
-std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity) {
+std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
+                             const std::string& then) {
   ordered_json json{{"schema", "cpsim.plan.next_experiment/1"},
                     {"summary", summary_of(answer, sensitivity)},
                     {"robust", sensitivity.robust()},
+                    {"measurements", ordered_json::array()},
+                    {"then", then},
                     {"experiments", ordered_json::array()}};
+  for (const sim::RateMeasurement& of : sim::measurements(answer.question, sensitivity)) {
+    ordered_json turns = ordered_json::array();
+    for (const sim::Turn& turn : of.turns) {
+      const ParallelLayout& layout = sensitivity.layouts[static_cast<std::size_t>(turn.layout)];
+      turns.push_back(
+          {{"factor", turn.factor}, {"layout", to_string(layout)}, {"gain_share", turn.gain_share}});
+    }
+    json["measurements"].push_back({{"rate", of.rate},
+                                    {"settles", of.settles},
+                                    {"regret_us", of.regret_us},
+                                    {"profile", of.command.profile},
+                                    {"quick", of.command.quick},
+                                    {"turns", std::move(turns)}});
+  }
   for (const sim::Experiment& run : sim::next_experiments(sensitivity)) {
     json["experiments"].push_back({{"layout", to_string(run.layout)},
                                    {"expected_us", run.expected_us},

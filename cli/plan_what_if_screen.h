@@ -5,7 +5,10 @@
 //     best: layout, step_us, low_us, high_us, tokens_per_s_per_gpu, mfu, exposed_us, bound, counted_bytes, usable_bytes
 //   sensitivity                layouts [{layout, step_us}], changes [{rate, factor, step_us of each layout, order}], robust
 //     order: the layouts' numbers, from 1, the fastest first
-//   next_experiment            experiments [{layout, expected_us, settles, separates}], robust
+//   next_experiment            measurements [{rate, settles, regret_us, profile, quick, turns [{factor, layout, gain_share}]}], the one
+//                              that settles most first; experiments [{layout, expected_us, settles, separates}], robust, then
+//     settles: share of what not knowing the rates costs; turns: from which factor of the rate on which layout is the best
+//     then: the command that plans with what was measured
 #pragma once
 
 #include <cstdint>
@@ -41,8 +44,11 @@ std::string rows_json(const PlanRows& rows);
 // Of the fastest layouts of an answer.
 std::string sensitivity_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity);
 std::string sensitivity_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity);
-std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity);
-std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity);
+// `then`: the command that plans with the cluster that a measurement writes.
+std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
+                             const std::string& then);
+std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
+                             const std::string& then);
 
 // "llama-3.1-8b, 131,072 tokens, 16 GPUs of dgx-h100"; without a length where that is 0.
 std::string asked_of(const sim::PlanQuestion& question, std::int64_t seq_len);

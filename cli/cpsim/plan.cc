@@ -1,4 +1,6 @@
 // cpsim plan: which layout a model should run with on a cluster, what it costs, whether it fits, and why not another.
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +26,7 @@
 #include "sim/report/report_html.h"
 #include "sim/search/answer_csv.h"
 #include "sim/search/answer_json.h"
-#include "sim/search/evaluate.h"
+#include "sim/search/completion.h"
 #include "sim/search/layout_timeline.h"
 #include "sim/search/search.h"
 #include "sim/validate/published_steps.h"
@@ -37,6 +39,7 @@ using Job = proto::PlanLayouts;
 struct Flags {
   ScenarioFlags<Job> job;
   std::string explain, csv, report, emit, output;
+  std::vector<std::string> compare;  // none, or two
   int threads = 0;
   bool json = false;
   WhatIf what_if;
@@ -61,6 +64,17 @@ void check_outputs(const Flags& flags) {
   if (printing.size() > 1) throw InvalidInput(str(join(printing, " and "), " all print; leave one of them"));
   if (!flags.output.empty() && flags.emit.empty()) {
     throw InvalidInput(str("--output ", flags.output, " is of --emit; add such as --emit megatron"));
+  }
+  if (!flags.compare.empty()) {
+    for (const auto& [flag, given] : {std::pair{"--explain", !flags.explain.empty()},
+                                      {"--csv", !flags.csv.empty()},
+                                      {"--report", !flags.report.empty()},
+                                      {"--emit", !flags.emit.empty()}}) {
+      if (given)
+        throw InvalidInput(str(flag,
+                               " is not of --compare, which sets two layouts beside each other; leave one "
+                               "of them out"));
+    }
   }
   if (!flags.explain.empty() && (!flags.csv.empty() || !flags.report.empty())) {
     throw InvalidInput(str(flags.csv.empty() ? "--report" : "--csv",
@@ -88,21 +102,37 @@ sim::PlanAnswer search(const sim::PlanQuestion& question, int threads, Progress&
 
 // ---- handing a layout over ----
 
-// What a framework has no word for goes to standard error, so that the text alone is piped.
-void emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
-          const ParallelLayout& layout) {
+// What a framework has no word for goes to standard error, so that the text alone is piped. The exit code: that of what does not fit
+// where what the text says does not.
+int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
+         const ParallelLayout& layout) {
+  const sim::Cluster& cluster = question.cluster;
+  const sim::EmitContext context{job.model(),
+                                 cluster.nodes,
+                                 cluster.node.gpus,
+                                 sim::fp8_products(question),
+                                 question.unsaid,
+                                 sim::memory_rules(question),
+                                 sim::usable_bytes(question)};
   const sim::Emitted emitted = value_of("--emit", flags.emit, [&] {
-    return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, layout,
-                     {job.model(), question.cluster.nodes, question.cluster.node.gpus});
+    return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, layout, context);
   });
   if (flags.prints_emitted()) {
     fmt::print("{}", emitted.text);
     for (const std::string& cannot : emitted.cannot) fmt::print(stderr, "cpsim plan: --emit: {}\n", cannot);
-    return;
+  } else {
+    write_text_file("--output", flags.output, emitted.text);
+    fmt::print("emitted     {} for {}\n", flags.output, flags.emit);
+    for (const std::string& cannot : emitted.cannot) fmt::print("            {}\n", wrapped(cannot, 98, 12));
   }
-  write_text_file("--output", flags.output, emitted.text);
-  fmt::print("emitted     {} for {}\n", flags.output, flags.emit);
-  for (const std::string& cannot : emitted.cannot) fmt::print("            {}\n", wrapped(cannot, 98, 12));
+  if (emitted.fits) return 0;
+  std::fflush(stdout);
+  fmt::print(
+      stderr,
+      "cpsim plan: --emit {}: what it says needs {} a GPU, and {} can be used: it does not fit; without "
+      "--explain the best layout that {} can say is written\n",
+      flags.emit, human_bytes(*emitted.needed_bytes), human_bytes(context.usable_bytes), flags.emit);
+  return static_cast<int>(ExitCode::infeasible);
 }
 
 // What a person does next, with the same question.
@@ -116,30 +146,75 @@ std::string next_command(const Flags& flags, const Job& job) {
 
 // ---- the two answers ----
 
-int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
-            const ParallelLayout& layout) {
-  if (flags.prints_emitted()) {
-    emit(flags, job, question, layout);
-    return 0;
+sim::SearchOptions quiet(int threads) {
+  sim::SearchOptions options;
+  options.threads = threads;
+  options.stop = &InterruptScope::flag();
+  return options;
+}
+
+// Nothing half done to show.
+template <class Answer>
+auto unless_interrupted(const Answer& answer) {
+  try {
+    const InterruptScope interrupts;
+    const sim::StopScope stop(&InterruptScope::flag());
+    auto result = answer();
+    if (!InterruptScope::interrupted()) return result;
+  } catch (const sim::Stopped&) {
   }
-  const InterruptScope interrupts;
-  const sim::StopScope stop(&InterruptScope::flag());
-  std::optional<LayoutVerdict> verdict = judge_without_search(question, layout);
-  if (!verdict) {
+  end_interrupted();
+}
+
+// The best of all; none where nothing fits, which an explanation says better.
+std::optional<sim::Candidate> best_of(const sim::PlanQuestion& question, int threads) {
+  try {
     Progress progress;
-    const sim::PlanAnswer answer = search(question, flags.threads, progress);
-    verdict = judge(answer, sim::Evaluator(question).evaluate(layout));
+    const sim::PlanAnswer answer = search(question, threads, progress);
+    if (!answer.best.empty()) return answer.best.front();
+  } catch (const Infeasible&) {
   }
-  fmt::print("{}", flags.json ? str(explanation_json(question, *verdict), "\n")
-                              : printable(explanation_text(question, *verdict)));
-  if (!flags.emit.empty()) emit(flags, job, question, layout);
-  return InterruptScope::interrupted() ? kInterruptedExitCode : 0;
+  return std::nullopt;
+}
+
+int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
+            const sim::PartialLayout& asked) {
+  const LayoutVerdict verdict = unless_interrupted([&] {
+    sim::Completion completion = sim::complete(question, asked, quiet(flags.threads));
+    const bool beside_best = completion.candidate && !flags.prints_emitted();
+    auto best = beside_best ? best_of(question, flags.threads) : std::nullopt;
+    return judge(asked.text, std::move(completion), std::move(best));
+  });
+  const auto& candidate = verdict.completion.candidate;
+  if (!flags.prints_emitted()) {
+    fmt::print("{}", flags.json ? str(explanation_json(question, verdict), "\n")
+                                : printable(explanation_text(question, verdict)));
+  }
+  if (flags.emit.empty()) return 0;
+  if (!candidate) throw InvalidInput(explanation_text(question, verdict));
+  return emit(flags, job, question, candidate->layout);
+}
+
+int compare(const Flags& flags, const sim::PlanQuestion& question) {
+  std::array<sim::PartialLayout, 2> asked;
+  for (std::size_t i = 0; i < 2; ++i)
+    asked[i] = parse_partial_layout(question, "--compare", flags.compare[i]);
+  const auto verdicts = unless_interrupted([&] {
+    std::array<LayoutVerdict, 2> both;
+    for (std::size_t i = 0; i < 2; ++i)
+      both[i] = judge(asked[i].text, sim::complete(question, asked[i], quiet(flags.threads)), std::nullopt);
+    return both;
+  });
+  fmt::print("{}", flags.json ? str(comparison_json(question, verdicts), "\n")
+                              : printable(comparison_text(question, verdicts)));
+  return 0;
 }
 
 // What the search leaves out: measurements, and for those who show it the timeline.
 void complete(sim::PlanAnswer& answer, bool with_charts, Progress& progress) {
   progress.show("predicting what was measured");
-  answer.nearest = sim::nearest_measurement(answer.question);
+  answer.nearest =
+      sim::nearest_measurement(answer.question, answer.best.empty() ? nullptr : &answer.best.front().layout);
   if (!with_charts) return;
   answer.published = sim::published_measurements();
   progress.show("the timeline of the best");
@@ -174,9 +249,11 @@ int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question
   if (!flags.csv.empty() && !flags.prints_csv()) write_text_file("--csv", flags.csv, sim::to_csv(answer));
   if (!flags.report.empty()) write_text_file("--report", flags.report, sim::report_html(answer));
   print(flags, answer);
-  if (!flags.emit.empty() && !answer.best.empty()) emit(flags, job, question, answer.best.front().layout);
+  int code = 0;
+  if (!flags.emit.empty() && !answer.best.empty())
+    code = emit(flags, job, question, answer.best.front().layout);
   std::fflush(stdout);
-  return interrupted ? kInterruptedExitCode : 0;
+  return interrupted ? kInterruptedExitCode : code;
 }
 
 void save_scenario(const Flags& flags, const Job& job) {
@@ -190,6 +267,7 @@ void save_scenario(const Flags& flags, const Job& job) {
 std::vector<std::string> own_outputs(const Flags& flags) {
   std::vector<std::string> given;
   if (!flags.explain.empty()) given.emplace_back("--explain");
+  if (!flags.compare.empty()) given.emplace_back("--compare");
   if (!flags.csv.empty()) given.emplace_back("--csv");
   if (!flags.report.empty()) given.emplace_back("--report");
   if (!flags.emit.empty()) given.emplace_back("--emit");
@@ -204,14 +282,20 @@ int run(const Flags& flags) {
     save_scenario(flags, job);
     return answer_what_if(flags.what_if, job, flags.threads, flags.json);
   }
-  const sim::PlanQuestion question = make_plan_question(job);
-  if (!flags.emit.empty()) {
-    value_of("--emit", flags.emit,
-             [&] { return sim::require_phase(sim::parse_framework(flags.emit), question.workload.phase); });
+  std::optional<sim::Framework> emitted;
+  if (!flags.emit.empty())
+    emitted = value_of("--emit", flags.emit, [&] { return sim::parse_framework(flags.emit); });
+  const sim::PlanQuestion question = make_plan_question(job, emitted);
+  if (!job.baseline().empty() && (!flags.explain.empty() || !flags.compare.empty())) {
+    throw InvalidInput(str("--baseline ", job.baseline(), " is of the whole answer; ",
+                           flags.explain.empty() ? "leave it out, --compare names both layouts"
+                                                 : str("to set two layouts beside each other use --compare ",
+                                                       flags.explain, " ", job.baseline())));
   }
-  std::optional<ParallelLayout> explained;
-  if (!flags.explain.empty()) explained = parse_layout_of(question, "--explain", flags.explain);
+  std::optional<sim::PartialLayout> explained;
+  if (!flags.explain.empty()) explained = parse_partial_layout(question, "--explain", flags.explain);
   save_scenario(flags, job);
+  if (!flags.compare.empty()) return compare(flags, question);
   return explained ? explain(flags, job, question, *explained) : answer(flags, job, question);
 }
 
@@ -222,8 +306,13 @@ Command add_plan(CLI::App& cpsim) {
   const auto flags = std::make_shared<Flags>();
   add_plan_flags(*app, flags->job);
   add_scenario_files(*app, flags->job);
-  app->add_option("--explain", flags->explain, "Instead: why this layout is rejected, too large or slower")
+  app->add_option("--explain", flags->explain,
+                  "Instead: why this layout is rejected, too large or slower; keys that it does not give are "
+                  "searched")
       ->type_name("LAYOUT");
+  app->add_option("--compare", flags->compare, "Instead: two layouts beside each other, part by part")
+      ->type_name("LAYOUT LAYOUT")
+      ->expected(2);
   add_value(*app, "--threads", "N", "[all cores]", [flags](const std::string& text) {
     flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
   });
@@ -232,8 +321,10 @@ Command add_plan(CLI::App& cpsim) {
       ->type_name("FILE|-");
   app->add_option("--report", flags->report, "Write a page with charts that needs nothing else")
       ->type_name("FILE.html");
-  app->add_option("--emit", flags->emit,
-                  "Write the best layout, or --explain's, for megatron, torchtitan, deepspeed, vllm or cprun")
+  app->add_option(
+         "--emit", flags->emit,
+         "Write the best layout that megatron, torchtitan, deepspeed, vllm or cprun can say, or --explain's; "
+         "exit code 20 where what is written does not fit")
       ->type_name("FRAMEWORK");
   app->add_option("--output", flags->output, "Where --emit writes to [it prints instead of the answer]")
       ->type_name("FILE");
@@ -244,20 +335,21 @@ Command add_plan(CLI::App& cpsim) {
   app->add_option("--maximize", flags->what_if.maximize, "How long a sequence can be")
       ->type_name("seq_len")
       ->group(what_if);
-  app->add_option("--minimize", flags->what_if.minimize, "How few nodes are enough, up to --nodes [1024]")
+  app->add_option("--minimize", flags->what_if.minimize,
+                  "How few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
       ->type_name("gpus")
       ->group(what_if);
   app->add_flag("--sensitivity", flags->what_if.sensitivity,
                 "What becomes of the best with each rate 10 % slower and faster")
       ->group(what_if);
   app->add_flag("--next-experiment", flags->what_if.next_experiment,
-                "Which runs would tell the best layouts apart, at most three")
+                "Which measurement would change the choice most, and what to do with its answer")
       ->group(what_if);
   app->footer(
       "Example: train at 131,072 tokens on two nodes; why not another layout; serve\n"
       "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 --report plan.html\n"
       "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 \\\n"
-      "    --explain tp=8,cp=2,strategy=ring,balance=head_tail,recompute=full\n"
+      "    --explain tp=8,cp=2\n"
       "  cpsim plan --model path/config.json --cluster hgx-h200 --phase decode --cached 128K --concurrent "
       "16");
   return {app, [flags] { return run(*flags); }};

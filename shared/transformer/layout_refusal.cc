@@ -21,25 +21,28 @@ std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const Parall
   const std::int64_t batch = workload.global_batch;
   if (layout.micro_batch > batch) {  // before it is multiplied: it may be any number
     return LayoutRefusal{"batch does not divide",
-                         str("micro_batch=", layout.micro_batch, " is more than global_batch=", batch,
-                             "; use micro_batch=", batch % layout.dp() == 0 ? batch / layout.dp() : 1)};
+                         str("micro_batch=", layout.micro_batch, " is more than global_batch=", batch),
+                         str("use micro_batch=", batch % layout.dp() == 0 ? batch / layout.dp() : 1)};
   }
   const std::int64_t at_once = layout.dp() * layout.micro_batch;
   if (batch % at_once != 0) {
     return LayoutRefusal{"batch does not divide",
                          str("global_batch=", batch, " is not a multiple of dp * micro_batch = ", layout.dp(),
-                             " * ", layout.micro_batch, "; use a batch of ", (batch / at_once + 1) * at_once,
+                             " * ", layout.micro_batch),
+                         str("use a batch of ", (batch / at_once + 1) * at_once,
                              ", or dp * micro_batch = ", nearest_divisor(batch, at_once))};
   }
   if (workload.phase != Phase::training && batch != at_once) {
-    return LayoutRefusal{"serving takes the requests of a replica at once",
-                         str("micro_batch=", layout.micro_batch, " of ", batch / layout.dp(),
-                             " requests of a replica; use micro_batch=", batch / layout.dp())};
+    return LayoutRefusal{
+        "serving takes the requests of a replica at once",
+        str("micro_batch=", layout.micro_batch, " of ", batch / layout.dp(), " requests of a replica"),
+        str("use micro_batch=", batch / layout.dp())};
   }
   if (layout.virtual_stages > 1 && (batch / at_once) % layout.pp != 0) {
     return LayoutRefusal{"interleaved schedule",
                          str(batch / at_once, " micro-batches are not a multiple of pp=", layout.pp,
-                             ", which the interleaved schedule needs; use virtual_stages=1")};
+                             ", which the interleaved schedule needs"),
+                         "use virtual_stages=1"};
   }
   return std::nullopt;
 }
@@ -48,19 +51,20 @@ std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const Parall
   const int tp = layout.tp;
   if (model.q_heads % tp != 0) {
     return LayoutRefusal{"tp does not divide the heads",
-                         str("num_attention_heads=", model.q_heads, " is not divisible by tp=", tp,
-                             "; use tp=", nearest_divisor(model.q_heads, tp))};
+                         str("num_attention_heads=", model.q_heads, " is not divisible by tp=", tp),
+                         str("use tp=", nearest_divisor(model.q_heads, tp))};
   }
   if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0) {
-    return LayoutRefusal{"tp does not divide the kv heads",
-                         str("num_key_value_heads=", model.kv_heads, " and tp=", tp,
-                             " do not divide each other; use tp=", nearest_divisor(model.kv_heads, tp))};
+    return LayoutRefusal{
+        "tp does not divide the kv heads",
+        str("num_key_value_heads=", model.kv_heads, " and tp=", tp, " do not divide each other"),
+        str("use tp=", nearest_divisor(model.kv_heads, tp))};
   }
   const std::int64_t columns = model.experts ? model.experts->intermediate : model.intermediate;
   if (columns % tp != 0) {
     return LayoutRefusal{"tp does not divide the MLP",
-                         str("intermediate_size=", columns, " is not divisible by tp=", tp,
-                             "; use tp=", nearest_divisor(std::gcd(columns, model.q_heads), tp))};
+                         str("intermediate_size=", columns, " is not divisible by tp=", tp),
+                         str("use tp=", nearest_divisor(std::gcd(columns, model.q_heads), tp))};
   }
   return std::nullopt;
 }
@@ -68,8 +72,8 @@ std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const Parall
 std::optional<LayoutRefusal> refuse_experts(const Transformer& model, const ParallelLayout& layout) {
   if (layout.ep == 1) return std::nullopt;
   if (!model.experts) {
-    return LayoutRefusal{"ep without experts",
-                         str("ep=", layout.ep, " of a model without experts; use ep=1")};
+    return LayoutRefusal{"ep without experts", str("ep=", layout.ep, " of a model without experts"),
+                         "use ep=1"};
   }
   const std::int64_t ranks = layout.dp_shard * layout.cp;
   if (model.experts->count % layout.ep != 0 || ranks % layout.ep != 0 ||
@@ -77,8 +81,8 @@ std::optional<LayoutRefusal> refuse_experts(const Transformer& model, const Para
     return LayoutRefusal{
         "ep does not divide",
         str("ep=", layout.ep, " must divide the ", model.experts->count,
-            " experts and the ranks that parameters are sharded over, ", layout.sharding_size(),
-            "; use ep=", nearest_divisor(std::gcd(model.experts->count, layout.sharding_size()), layout.ep))};
+            " experts and the ranks that parameters are sharded over, ", layout.sharding_size()),
+        str("use ep=", nearest_divisor(std::gcd(model.experts->count, layout.sharding_size()), layout.ep))};
   }
   return std::nullopt;
 }
@@ -87,21 +91,22 @@ std::optional<LayoutRefusal> refuse_stages(const Transformer& model, const Workl
                                            const ParallelLayout& layout) {
   const std::int64_t stages = std::int64_t{layout.pp} * layout.virtual_stages;
   if (layout.virtual_stages > 1 && (layout.pp == 1 || workload.phase != Phase::training)) {
-    return LayoutRefusal{
-        "virtual stages without a pipeline",
-        str("virtual_stages=", layout.virtual_stages, " need pp > 1 and training; use virtual_stages=1")};
+    return LayoutRefusal{"virtual stages without a pipeline",
+                         str("virtual_stages=", layout.virtual_stages, " need pp > 1 and training"),
+                         "use virtual_stages=1"};
   }
   if (stages > model.layers) {
     return LayoutRefusal{"more stages than layers",
-                         str("pp * virtual_stages = ", stages, " of ", model.layers, " layers; use at most ",
-                             model.layers, " stages")};
+                         str("pp * virtual_stages = ", stages, " of ", model.layers, " layers"),
+                         str("use at most ", model.layers, " stages")};
   }
   const std::int64_t smallest = model.layers / stages;
   if (layout.recompute.kind == Recompute::Kind::every &&
       (layout.recompute.every < 2 || layout.recompute.every > smallest)) {
-    return LayoutRefusal{"recompute more layers than there are",
-                         str("recompute=", to_string(layout.recompute), " of stages of ", smallest,
-                             " layers; use every:2 to every:", smallest, ", or full")};
+    return LayoutRefusal{
+        "recompute more layers than there are",
+        str("recompute=", to_string(layout.recompute), " of stages of ", smallest, " layers"),
+        str("use every:2 to every:", smallest, ", or full")};
   }
   return std::nullopt;
 }
@@ -111,27 +116,29 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
   const std::int64_t rows =
       workload.phase == Phase::decode ? workload.seq_len : workload.seq_len - workload.cached;
   if (rows < std::int64_t{layout.cp} * layout.tp) {
-    return LayoutRefusal{"sequence too short",
-                         str(rows, " tokens over cp * tp = ", layout.cp, " * ", layout.tp,
-                             " ranks: some have none; use at most ", rows, " ranks")};
+    return LayoutRefusal{
+        "sequence too short",
+        str(rows, " tokens over cp * tp = ", layout.cp, " * ", layout.tp, " ranks: some have none"),
+        str("use at most ", rows, " ranks")};
   }
   if (layout.loss_chunks > std::max<std::int64_t>(1, rows / layout.cp)) {
-    return LayoutRefusal{"more loss chunks than rows", str("loss_chunks=", layout.loss_chunks, " of ",
-                                                           rows / layout.cp, " rows; use at most that many")};
+    return LayoutRefusal{"more loss chunks than rows",
+                         str("loss_chunks=", layout.loss_chunks, " of ", rows / layout.cp, " rows"),
+                         "use at most that many"};
   }
   if (layout.cp == 1) return std::nullopt;
   const auto refusal = refuse(attention_problem(model, workload, layout), layout.cp, layout.strategy);
-  if (refusal) return LayoutRefusal{"strategy", refusal->reason};
+  if (refusal) return LayoutRefusal{"strategy", refusal->reason, ""};
   return std::nullopt;
 }
 
 std::optional<LayoutRefusal> refuse_serving(const Workload& workload, const ParallelLayout& layout) {
   if (workload.phase == Phase::training) return std::nullopt;
   if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1) {
-    return LayoutRefusal{
-        "a choice of training",
-        str(name(workload.phase), " has no backward pass, loss or sharded parameters (", to_string(layout),
-            "); use recompute=none, loss_chunks=1, dp_shard=1, and dp_replicate for replicas")};
+    return LayoutRefusal{"a choice of training",
+                         str(name(workload.phase), " has no backward pass, loss or sharded parameters (",
+                             to_string(layout), ")"),
+                         "use recompute=none, loss_chunks=1, dp_shard=1, and dp_replicate for replicas"};
   }
   return std::nullopt;
 }
@@ -141,9 +148,8 @@ std::optional<LayoutRefusal> refuse_serving(const Workload& workload, const Para
 std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload,
                                     const ParallelLayout& layout) {
   if (layout.sharding == ShardingGroup::dp_shard && layout.cp == 1) {
-    return LayoutRefusal{
-        "the same layout twice",
-        "sharding=dp_shard and dp_shard_cp mean the same with cp=1; use sharding=dp_shard_cp"};
+    return LayoutRefusal{"the same layout twice", "sharding=dp_shard and dp_shard_cp mean the same with cp=1",
+                         "use sharding=dp_shard_cp"};
   }
   if (auto refusal = refuse_serving(workload, layout)) return refusal;
   if (auto refusal = refuse_heads(model, layout)) return refusal;

@@ -73,6 +73,9 @@ std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout
 // "batch does not divide", "heads / tp", ...
 struct LayoutRefusal {
   std::string kind, reason;
+  // Of the key at fault alone: "use tp=7". Whether all else allows it, such as the number of GPUs, is not looked at.
+  std::string advice;
+  std::string text() const { return advice.empty() ? reason : reason + "; " + advice; }
 };
 // Everything but memory, and the size of the world. Never throws for a valid model and workload.
 std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload,

@@ -201,7 +201,7 @@ void validate(const StepRequest& request, StepPart part, int stage) {
   validate_model(request.model);
   validate_workload(request.workload);
   if (const auto refusal = refuse(request.model, request.workload, request.layout)) {
-    throw InvalidInput(refusal->reason);
+    throw InvalidInput(refusal->text());
   }
   const int stages = request.layout.pp * request.layout.virtual_stages;
   if (stage < 0 || stage >= stages) {

@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::string_view kKind = "software profile";
 constexpr ShardingGroup kGroups[] = {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp};
-constexpr LinearPrecision kPrecisions[] = {LinearPrecision::b16, LinearPrecision::fp8};
 
 class SoftwareReader {
  public:
@@ -35,7 +34,11 @@ class SoftwareReader {
     for_each_number_of_facts(software_, take_number);
     for_each_fact(software_, [&](const char* field, auto& fact) { take(field, fact); });
     take_enumerator("sharding_group", kGroups, software_.sharding_group);
-    take_enumerator("linear_precision", kPrecisions, software_.linear_precision);
+    if (fields_.has("linear_precision")) {
+      fields_.fail(
+          "linear_precision",
+          "number formats are no property of software; leave it out, and ask with --linear-dtype fp8");
+    }
     if (errors_.empty() && !missing_.empty()) {
       errors_.add({}, str("the profile lacks ", join(missing_, ", "), "; add each such as ", missing_.front(),
                           " { value: 1 source: \"assumed\" }, or all of a preset's: like: \"cprun\""));
@@ -99,8 +102,6 @@ std::string to_string(ShardingGroup group) {
   return group == ShardingGroup::dp_shard ? "dp_shard" : "dp_shard_cp";
 }
 
-std::string to_string(LinearPrecision precision) { return precision == LinearPrecision::b16 ? "16" : "fp8"; }
-
 SoftwareProfile read_software(std::string_view text, std::string_view filename) {
   proto::Software message;
   SoftwareProfile software;
@@ -131,7 +132,6 @@ std::string write_software(const SoftwareProfile& software) {
   for_each_number_of_facts(software, write_number);
   for_each_fact(software, [&](const char* field, const auto& fact) { fields.write(field, fact); });
   fields.write("sharding_group", to_string(software.sharding_group));
-  fields.write("linear_precision", to_string(software.linear_precision));
   std::string text;
   google::protobuf::TextFormat::Printer printer;
   CP_INVARIANT(printer.PrintToString(message, &text), "a profile of ", message.ByteSizeLong(), " bytes");

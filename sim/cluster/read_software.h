@@ -22,8 +22,7 @@ std::vector<std::string> software_names();
 // Reading the text gives the same profile. Throws InvalidInput for a field without a source.
 std::string write_software(const SoftwareProfile& software);
 
-// "dp_shard", "dp_shard_cp"; "16", "fp8".
+// "dp_shard", "dp_shard_cp".
 std::string to_string(ShardingGroup group);
-std::string to_string(LinearPrecision precision);
 
 }  // namespace cp::sim

@@ -5,6 +5,7 @@
 #include "shared/base/error.h"
 #include "shared/context_parallel/strategy.h"
 #include "sim/cluster/software_fields.h"
+#include "sim/frameworks/framework.h"
 #include "traces/text_errors.h"
 
 namespace cp::sim {
@@ -24,6 +25,13 @@ std::vector<FieldError> software_errors(const SoftwareProfile& software) {
     errors.push_back(
         {"strategy", str("unknown strategy '", software.strategy, "'; the nearest one is '",
                          nearest_name(software.strategy, views), "'; use one of ", join(names, ", "))});
+  }
+  if (software.framework != "none" && !find_framework(software.framework)) {
+    std::vector<std::string_view> known{"none"};
+    for (const FrameworkFacts& framework : all_frameworks()) known.push_back(framework.name);
+    errors.push_back(
+        {"framework", str("unknown framework '", software.framework, "'; the nearest one is '",
+                          nearest_name(software.framework, known), "'; use one of ", join(known, ", "))});
   }
   try {
     parse_balance(software.balance);

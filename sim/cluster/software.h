@@ -30,7 +30,7 @@ struct SoftwareProfile {
   std::string strategy = "ring";      // a name that named_strategy knows
   std::string balance = "head_tail";  // as parse_balance reads it
   ShardingGroup sharding_group = ShardingGroup::dp_shard_cp;
-  LinearPrecision linear_precision = LinearPrecision::b16;
+  std::string framework = "cprun";  // whose layouts can be said: a name that find_framework knows, or "none"
   std::string attention_kernel =
       "any";                   // whose curves of the cluster count, where it has them: "fa2", "fa3", ...
   double loss_f32_copies = 1;  // of a chunk's logits, beside those in 16 bits, in [0, 16]
@@ -38,6 +38,11 @@ struct SoftwareProfile {
       0.02;  // share of what is allocated that the allocator reserves beyond it, in [0, 1]
 
   std::vector<Source> sources;  // of each of the above, by its name
+
+  // ---- the question's choice, which no profile makes
+  LinearPrecision linear_precision =
+      LinearPrecision::b16;  // of linear layers' products; b16: of their operands
+
   bool operator==(const SoftwareProfile&) const = default;
 };
 

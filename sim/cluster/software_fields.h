@@ -25,6 +25,7 @@ void for_each_fact(AnySoftware& software, Visit&& visit) {
   visit("dkv_f32", software.dkv_f32);
   visit("strategy", software.strategy);
   visit("balance", software.balance);
+  visit("framework", software.framework);
   visit("attention_kernel", software.attention_kernel);
 }
 

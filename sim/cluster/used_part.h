@@ -10,4 +10,7 @@ namespace cp::sim {
 // searched. The cluster itself where it is no larger.
 Cluster used_part(Cluster cluster, int gpus);
 
+// One node with so many of its GPUs, which they must divide; throws InvalidInput with a count that does.
+Cluster part_of_node(Cluster cluster, int gpus);
+
 }  // namespace cp::sim

@@ -52,17 +52,17 @@ void set_strategy(const Strategy& strategy, int cp, proto::Attention& run) {
 
 }  // namespace
 
-Emitted emit_cprun(const EmitRequest& request) {
+EmittedBody emit_cprun(const EmitRequest& request) {
   const ParallelLayout& layout = request.layout;
-  Emitted out;
-  const auto cannot = [&](std::string what) { out.cannot.push_back(std::move(what)); };
-  cannot("everything around attention: products, norms, MLP, embedding, loss and optimizer");
-  if (layout.tp > 1) cannot(str("tp=", layout.tp, ": one rank's heads are run, the others do the same"));
-  if (layout.dp() > 1) cannot(str("the ", layout.dp(), " replicas: one is run, the others do the same"));
-  if (layout.pp > 1) cannot(str("pp=", layout.pp, ": stages are planned, not run"));
-  if (layout.ep > 1) cannot(str("ep=", layout.ep, ": experts are planned, not run"));
+  EmittedBody out;
+  const auto note = [&](std::string what) { out.notes.push_back(std::move(what)); };
+  note("everything around attention: products, norms, MLP, embedding, loss and optimizer");
+  if (layout.tp > 1) note(str("tp=", layout.tp, ": one rank's heads are run, the others do the same"));
+  if (layout.dp() > 1) note(str("the ", layout.dp(), " replicas: one is run, the others do the same"));
+  if (layout.pp > 1) note(str("pp=", layout.pp, ": stages are planned, not run"));
+  if (layout.ep > 1) note(str("ep=", layout.ep, ": experts are planned, not run"));
   if (layout.recompute.kind == Recompute::Kind::full || layout.recompute.kind == Recompute::Kind::every) {
-    cannot(str("recompute=", to_string(layout.recompute), ": the forward pass runs once"));
+    note(str("recompute=", to_string(layout.recompute), ": the forward pass runs once"));
   }
 
   proto::Scenario scenario;
@@ -71,11 +71,7 @@ Emitted emit_cprun(const EmitRequest& request) {
   set_problem(attention_problem(request.model, request.workload, layout), run);
   if (layout.cp > 1) set_strategy(layout.strategy, layout.cp, run);
   run.set_backward(request.workload.phase == Phase::training);
-  out.text =
-      str("# ", headline(request),
-          "\n# Attention of one layer and one micro-batch, with the heads of one tp rank. Left out:\n");
-  for (const std::string& what : out.cannot) out.text += str("#   ", what, "\n");
-  out.text += write_scenario_text(scenario);
+  out.text = write_scenario_text(scenario);
   return out;
 }
 

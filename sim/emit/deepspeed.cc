@@ -14,7 +14,7 @@ class DeepspeedConfig {
   explicit DeepspeedConfig(const EmitRequest& request)
       : r_(request), workload_(request.workload), layout_(request.layout) {}
 
-  Emitted write() {
+  EmittedBody write() {
     json_["train_batch_size"] = workload_.global_batch;
     json_["train_micro_batch_size_per_gpu"] = layout_.micro_batch;
     json_["gradient_accumulation_steps"] = accumulation(workload_, layout_);
@@ -24,36 +24,28 @@ class DeepspeedConfig {
     sequence();
     if (layout_.tp > 1) json_["tensor_parallel"]["autotp_size"] = layout_.tp;
     left_to_the_program();
-    if (layout_.order != AxisOrder::tp_cp_dp_pp) {
-      cannot(str("order ", to_string(layout_.order),
-                 ": tensor- and then sequence-parallel ranks are neighbours"));
-    }
     out_.text = json_.dump(2) + "\n";
     return std::move(out_);
   }
 
  private:
-  void cannot(std::string what) { out_.cannot.push_back(std::move(what)); }
+  void note(std::string what) { out_.notes.push_back(std::move(what)); }
 
   void zero() {
     ordered_json& zero = json_["zero_optimization"];
     const bool offload = workload_.optimizer.offload;
     zero["stage"] = r_.shards_parameters() ? 3 : offload ? 1 : 0;
     if (offload && !r_.shards_parameters() && layout_.dp() > 1) {
-      cannot(
+      note(
           "states of every replica in host memory: stage 1, which offloads them, splits them among replicas");
     }
     if (offload) zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
     if (!r_.shards_parameters()) return;
     if (layout_.dp_replicate > 1) {
       zero["mics_shard_size"] = layout_.sharding_size();
-      cannot(
+      note(
           "replicas of sharded parameters: mics_shard_size takes effect in a model made under "
           "deepspeed.zero.MiCS_Init");
-    }
-    if (layout_.sharding == ShardingGroup::dp_shard) {
-      cannot(str("sharding=dp_shard: parameters are sharded over sequence-parallel ranks, too, ",
-                 layout_.dp_shard * layout_.cp, " ranks instead of ", layout_.dp_shard));
     }
   }
 
@@ -71,39 +63,29 @@ class DeepspeedConfig {
     const bool adam = optimizer.name.starts_with("adamw");
     json_["optimizer"]["type"] = adam ? "AdamW" : "SGD";
     if (!adam) json_["optimizer"]["params"]["momentum"] = optimizer.states == 0 ? 0.0 : 0.9;
-    if (optimizer.state_dtype != DType::f32) {
-      cannot(str("states in ", name(optimizer.state_dtype), ": they are in f32"));
-    }
   }
 
   void sequence() {
     if (layout_.cp == 1) return;
     json_["data_parallel_size"] = layout_.dp();
     json_["sequence_parallel_size"] = layout_.cp;
-    cannot(
+    note(
         "attention over sequence_parallel_size ranks by the configuration alone: the model calls "
         "DistributedAttention "
         "or UlyssesSPAttentionHF.register_with_transformers");
-    if (r_.ring_size() > 1) {
-      cannot(str("strategy ", to_string(layout_.strategy, layout_.cp), ": it is Ulysses over all ",
-                 layout_.cp, " ranks"));
-    }
   }
 
   void left_to_the_program() {
     if (layout_.pp > 1)
-      cannot(str("pp=", layout_.pp, ": stages are those of a PipelineModule, in the program"));
-    if (layout_.virtual_stages > 1)
-      cannot(str("virtual_stages=", layout_.virtual_stages, ": the schedule is 1F1B"));
+      note(str("pp=", layout_.pp, ": stages are those of a PipelineModule, in the program"));
     if (layout_.ep > 1)
-      cannot(str("ep=", layout_.ep, ": the ep_size of deepspeed.moe.layer.MoE, in the program"));
-    if (layout_.recompute.kind != Recompute::Kind::none) {
-      cannot(str("recompute=", to_string(layout_.recompute),
-                 ": the program calls gradient_checkpointing_enable() or deepspeed.checkpointing"));
+      note(str("ep=", layout_.ep, ": the ep_size of deepspeed.moe.layer.MoE, in the program"));
+    if (layout_.recompute.kind == Recompute::Kind::full) {
+      note(str("recompute=", to_string(layout_.recompute),
+               ": the program calls gradient_checkpointing_enable() or deepspeed.checkpointing"));
     }
     if (layout_.loss_chunks > 1) {
-      cannot(
-          str("the loss in ", layout_.loss_chunks, " chunks: TiledFusedLogitsLoss of ALST, in the program"));
+      note(str("the loss in ", layout_.loss_chunks, " chunks: TiledFusedLogitsLoss of ALST, in the program"));
     }
   }
 
@@ -111,11 +93,11 @@ class DeepspeedConfig {
   const Workload& workload_;
   const ParallelLayout& layout_;
   ordered_json json_;
-  Emitted out_;
+  EmittedBody out_;
 };
 
 }  // namespace
 
-Emitted emit_deepspeed(const EmitRequest& request) { return DeepspeedConfig(request).write(); }
+EmittedBody emit_deepspeed(const EmitRequest& request) { return DeepspeedConfig(request).write(); }
 
 }  // namespace cp::sim

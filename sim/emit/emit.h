@@ -2,38 +2,38 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "shared/transformer/memory.h"
 #include "shared/transformer/model.h"
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/workload.h"
+#include "sim/frameworks/framework.h"
 
 namespace cp::sim {
-
-enum class Framework : std::uint8_t {
-  megatron,    // flags of Megatron-LM's pretrain_gpt.py, one to a line
-  torchtitan,  // TOML
-  deepspeed,   // JSON
-  vllm,        // a command line of vllm serve
-  cprun,  // traces/scenario.proto: the attention of one micro-batch on one tensor-parallel rank, for cpsim run and cprun
-};
-std::string_view name(Framework framework);
-Framework parse_framework(std::string_view text);  // throws InvalidInput that lists them
-// Throws InvalidInput for a training framework that is to serve and a serving one that is to train, with those that do.
-void require_phase(Framework framework, Phase phase);
 
 struct EmitContext {
   std::string model;  // as the user named it: a preset, or the path of a config.json
   int nodes = 1, gpus_per_node = 8;
+  bool fp8_products = false;  // of linear layers; else in the workload's dtype
+  std::vector<std::string> unsaid =
+      {};  // what was asked for and is not in the workload; becomes comments, too
+  // Where they are given the text says how much memory a GPU needs, and whether it fits.
+  std::optional<MemoryRules> memory = {};
+  std::int64_t usable_bytes = 0;  // of a GPU, for all but the context
 };
 
 struct Emitted {
   std::string text;
-  // What the layout has and the text does not say, because the framework has no word for it, with what it does instead: one
-  // sentence each.
+  // What the layout has and the text does not say, because the framework has no word for it, with what it does instead, and what a
+  // person has to add: one sentence each. They stand in the text as comments, too.
   std::vector<std::string> cannot;
+  // Of a GPU, for all but the context, when what the text says is run: a choice that is lost may need more than the layout does. None
+  // without a context's memory, and where what is run is no legal layout.
+  std::optional<std::int64_t> needed_bytes;
+  bool fits = true;
 };
 
 // Throws InvalidInput as require_phase() does, for a layout that refuse() refuses, and for a context whose GPUs are not as many as the layout's.

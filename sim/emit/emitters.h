@@ -1,4 +1,5 @@
-// One function for each framework. Internal to sim/emit. To add one: name it in emit.h, write its file, list it in emit.cc.
+// One function for each framework. Internal to sim/emit. To add one: name it in emit.h, write its file, list it in emit.cc, and its
+// rules in sim/frameworks.
 #pragma once
 
 #include <string>
@@ -19,13 +20,15 @@ struct EmitRequest {
   int ring_size() const { return layout.cp / layout.strategy.ulysses_degree; }
 };
 
-Emitted emit_megatron(const EmitRequest& request);
-Emitted emit_torchtitan(const EmitRequest& request);
-Emitted emit_deepspeed(const EmitRequest& request);
-Emitted emit_vllm(const EmitRequest& request);
-Emitted emit_cprun(const EmitRequest& request);
-
-// "llama-3.1-8b: training of 131072 tokens on 2 nodes of 8 GPUs, tp=8,cp=2": what the text is of.
-std::string headline(const EmitRequest& request);
+// Texts without comments, and what has to be added by hand; what the framework has no word for is sim/frameworks' to say.
+struct EmittedBody {
+  std::string text;
+  std::vector<std::string> notes;
+};
+EmittedBody emit_megatron(const EmitRequest& request);
+EmittedBody emit_torchtitan(const EmitRequest& request);
+EmittedBody emit_deepspeed(const EmitRequest& request);
+EmittedBody emit_vllm(const EmitRequest& request);
+EmittedBody emit_cprun(const EmitRequest& request);
 
 }  // namespace cp::sim

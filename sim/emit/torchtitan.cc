@@ -1,4 +1,4 @@
-// A configuration of torchtitan (2025), as TOML.
+// A configuration of torchtitan 0.2 (2025), as TOML.
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -14,16 +14,12 @@ class TorchtitanConfig {
   explicit TorchtitanConfig(const EmitRequest& request)
       : r_(request), workload_(request.workload), layout_(request.layout) {}
 
-  Emitted write() {
-    out_.text = str("# torchtitan: ", headline(r_), "\n");
+  EmittedBody write() {
     model();
     training();
     parallelism();
     activation_checkpoint();
     optimizer();
-    if (layout_.loss_chunks > 1) {
-      cannot(str("the loss in ", layout_.loss_chunks, " chunks: logits of all rows exist at once"));
-    }
     return std::move(out_);
   }
 
@@ -34,7 +30,7 @@ class TorchtitanConfig {
     out_.text += str(key, " = ", value, "\n");
   }
   void set_text(std::string_view key, std::string_view value) { set(key, str('"', value, '"')); }
-  void cannot(std::string what) { out_.cannot.push_back(std::move(what)); }
+  void note(std::string what) { out_.notes.push_back(std::move(what)); }
 
   void model() {
     static const std::map<std::string_view, std::pair<std::string_view, std::string_view>> kFlavors = {
@@ -44,14 +40,20 @@ class TorchtitanConfig {
         {"qwen3-32b", {"qwen3", "32B"}}};
     section("model");
     const auto known = kFlavors.find(r_.model.name);
-    if (known != kFlavors.end()) {
-      set_text("name", known->second.first);
-      set_text("flavor", known->second.second);
-      return;
+    set_text("name", known == kFlavors.end() ? "llama3" : known->second.first);
+    set_text("flavor", known == kFlavors.end() ? r_.model.name : known->second.second);
+    if (r_.context.fp8_products) {
+      set("converters", "[\"quantize.linear.float8\"]");
+      section("quantize.linear.float8");
+      set("filter_fqns", "[\"output\"]");
     }
-    set_text("name", "llama3");
-    set_text("flavor", r_.model.name);
-    cannot(str("the sizes of ", r_.model.name, ": add a flavor of this name to a model's registry"));
+    if (known != kFlavors.end()) return;
+    note(str("the sizes of ", r_.model.name, ": add a flavor of this name to a model's registry"));
+    if (r_.model.qkv_bias) {
+      note(str("the biases of q, k and v that ", r_.model.name,
+               " has: the attention of torchtitan's llama3 has none; take a model that has them"));
+    }
+    if (r_.model.experts) note("experts: torchtitan's llama3 has none; take a model that has them");
   }
 
   void training() {
@@ -61,15 +63,11 @@ class TorchtitanConfig {
     set("local_batch_size", layout_.micro_batch * steps);
     set("global_batch_size", workload_.global_batch);
     set("seq_len", workload_.seq_len);
-    if (workload_.dtype == DType::f16) cannot("f16: mixed_precision_param is bfloat16 or float32");
     set_text("mixed_precision_param", workload_.dtype == DType::f32 ? "float32" : "bfloat16");
     set_text("mixed_precision_reduce", "float32");
-    if (workload_.gradient_dtype != DType::f32) {
-      cannot(str("gradients in ", name(workload_.gradient_dtype), ": they are reduced in f32"));
-    }
     if (!workload_.optimizer.offload) return;
     set("enable_cpu_offload", "true");
-    cannot("states alone in host memory: enable_cpu_offload moves parameters and gradients, too");
+    note("states alone in host memory: enable_cpu_offload moves parameters and gradients, too");
   }
 
   void parallelism() {
@@ -81,33 +79,12 @@ class TorchtitanConfig {
     set("tensor_parallel_degree", layout_.tp);
     set("expert_parallel_degree", layout_.ep);
     pipeline();
-    if (layout_.sharding == ShardingGroup::dp_shard) {
-      cannot(str("sharding=dp_shard: parameters are sharded over context-parallel ranks, too, ",
-                 layout_.dp_shard * layout_.cp, " ranks instead of ", layout_.dp_shard));
-    }
-    if (layout_.order != AxisOrder::tp_cp_dp_pp) {
-      cannot(str("order ", to_string(layout_.order), ": it is always tp-cp-dp-pp"));
-    }
   }
 
   std::string_view rotate_method() {
     const Strategy& strategy = layout_.strategy;
-    if (strategy.ulysses_degree > 1) {
-      cannot(str("ulysses_degree=", strategy.ulysses_degree, ": keys and values rotate over all ", layout_.cp,
-                 " ranks instead"));
-    }
-    if (r_.ring_size() > 1 && strategy.balance.kind != Balance::Kind::head_tail) {
-      cannot(str("balance ", to_string(strategy.balance), ": causal attention is always split head_tail"));
-    }
-    if (strategy.core == Core::all_gather) return "allgather";
-    if (strategy.core == Core::need_only) {
-      cannot("need_only: allgather brings every rank all keys and values instead");
-      return "allgather";
-    }
-    if (strategy.core == Core::pass_q) cannot("pass_q: alltoall passes keys and values instead of queries");
-    if (strategy.inner_ring > 1)
-      cannot(str("double rings of ", strategy.inner_ring, ": alltoall is one ring"));
-    return strategy.rotation == Strategy::Rotation::all_gather ? "allgather" : "alltoall";
+    const bool ring = strategy.core == Core::ring || strategy.core == Core::pass_q;
+    return ring && strategy.rotation == Strategy::Rotation::exchange ? "alltoall" : "allgather";
   }
 
   void pipeline() {
@@ -120,9 +97,6 @@ class TorchtitanConfig {
     set("pipeline_parallel_layers_per_stage", most);
     set("pipeline_parallel_first_stage_less_layers", most - layers.front());
     set("pipeline_parallel_last_stage_less_layers", most - layers.back());
-    if (std::any_of(layers.begin() + 1, layers.end() - 1, [&](std::int64_t n) { return n != most; })) {
-      cannot(str("stages of ", join(layers, "/"), " layers: only the first and the last may have fewer"));
-    }
   }
 
   void activation_checkpoint() {
@@ -134,8 +108,7 @@ class TorchtitanConfig {
         return set_text("mode", "full");
       case Recompute::Kind::selective:
         set_text("mode", "selective");
-        set_text("selective_ac_option", "op");
-        return cannot("selective without products: the option op computes every second product again");
+        return set_text("selective_ac_option", "op");
       case Recompute::Kind::every:
         set_text("mode", "selective");
         return set_text("selective_ac_option", str(layout_.recompute.every));
@@ -144,23 +117,17 @@ class TorchtitanConfig {
 
   void optimizer() {
     section("optimizer");
-    const Optimizer& optimizer = workload_.optimizer;
     set_text("name", "AdamW");
-    if (!optimizer.name.starts_with("adamw"))
-      cannot(str(optimizer.name, ": the optimizers are Adam and AdamW"));
-    if (optimizer.state_dtype != DType::f32) {
-      cannot(str("states in ", name(optimizer.state_dtype), ": they are in f32"));
-    }
   }
 
   const EmitRequest& r_;
   const Workload& workload_;
   const ParallelLayout& layout_;
-  Emitted out_;
+  EmittedBody out_;
 };
 
 }  // namespace
 
-Emitted emit_torchtitan(const EmitRequest& request) { return TorchtitanConfig(request).write(); }
+EmittedBody emit_torchtitan(const EmitRequest& request) { return TorchtitanConfig(request).write(); }
 
 }  // namespace cp::sim

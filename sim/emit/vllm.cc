@@ -26,7 +26,7 @@ class VllmCommand {
   explicit VllmCommand(const EmitRequest& request)
       : r_(request), model_(request.model), workload_(request.workload), layout_(request.layout) {}
 
-  Emitted write() {
+  EmittedBody write() {
     const std::vector<std::int64_t> layers = stage_layers(model_, layout_);
     if (std::adjacent_find(layers.begin(), layers.end(), std::not_equal_to<>()) != layers.end()) {
       text_ += str("VLLM_PP_LAYER_PARTITION=", join(layers, ","), " ");
@@ -39,8 +39,6 @@ class VllmCommand {
     if (layout_.cp > 1) context_parallel(tensor_parallel);
     if (layout_.ep > 1) {
       flag("enable-expert-parallel");
-      cannot(str("ep=", layout_.ep, ": experts are split over all ", layout_.world() / layout_.pp,
-                 " ranks of a stage"));
     }
     flag("max-model-len", workload_.seq_len);
     flag("max-num-seqs", layout_.micro_batch);
@@ -49,11 +47,7 @@ class VllmCommand {
     }
     dtypes();
     nodes(tensor_parallel);
-    if (layout_.order != AxisOrder::tp_cp_dp_pp) {
-      cannot(str("order ", to_string(layout_.order),
-                 ": tensor-parallel ranks are neighbours, then those of pipelines"));
-    }
-    out_.text = str("# vllm: ", headline(r_), "\n", text_, "\n");
+    out_.text = str(text_, "\n");
     return std::move(out_);
   }
 
@@ -63,22 +57,19 @@ class VllmCommand {
     text_ += str(" \\\n  --", name);
     ((text_ += str(" ", values)), ...);
   }
-  void cannot(std::string what) { out_.cannot.push_back(std::move(what)); }
 
   // Decoding, the ranks that share a cache are tensor-parallel ones: as many as keep copies of the same heads.
   void context_parallel(int tensor_parallel) {
     if (workload_.phase == Phase::prefill) {
       flag("prefill-context-parallel-size", layout_.cp);
-      return cannot(str("strategy ", to_string(layout_.strategy, layout_.cp),
-                        ": how prefill-context-parallel ranks share keys is the attention backend's choice"));
+      return out_.notes.push_back(
+          str("strategy ", to_string(layout_.strategy, layout_.cp),
+              ": how prefill-context-parallel ranks share keys is the attention backend's choice"));
     }
     const int copies = static_cast<int>(std::max<std::int64_t>(1, tensor_parallel / model_.kv_heads));
     int size = std::min(copies, layout_.cp);
     while (tensor_parallel % size != 0) --size;
     flag("decode-context-parallel-size", size);
-    cannot(str("cp=", layout_.cp, " beside tp=", layout_.tp, ": weights are split over all ", tensor_parallel,
-               " ranks, and the cache over ", size, " of them, as many as hold the same of the ",
-               model_.kv_heads, " kv heads"));
   }
 
   void dtypes() {
@@ -86,10 +77,10 @@ class VllmCommand {
       return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
     };
     flag("dtype", word(workload_.dtype));
+    if (r_.context.fp8_products) flag("quantization", "fp8");
     if (workload_.kv_dtype == workload_.dtype) return flag("kv-cache-dtype", "auto");
     if (workload_.kv_dtype == DType::bf16) return flag("kv-cache-dtype", "bfloat16");
     flag("kv-cache-dtype", "auto");
-    cannot(str("a cache in ", name(workload_.kv_dtype), ": it is in ", name(workload_.dtype)));
   }
 
   void nodes(int tensor_parallel) {
@@ -103,11 +94,11 @@ class VllmCommand {
   const Workload& workload_;
   const ParallelLayout& layout_;
   std::string text_;
-  Emitted out_;
+  EmittedBody out_;
 };
 
 }  // namespace
 
-Emitted emit_vllm(const EmitRequest& request) { return VllmCommand(request).write(); }
+EmittedBody emit_vllm(const EmitRequest& request) { return VllmCommand(request).write(); }
 
 }  // namespace cp::sim

@@ -113,7 +113,7 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
                            " ranks, of ", kMostTokens, " on ", kMostRanks, " at most"));
   }
   if (const auto refusal = refuse(request.model, request.workload, request.layout))
-    throw InvalidInput(refusal->reason);
+    throw InvalidInput(refusal->text());
   // With several stages a rank the first ones send to the second ones, whose plans are others: they do not meet.
   const bool meet = request.layout.virtual_stages == 1;
   for (const StepPart part : parts_of(request)) {

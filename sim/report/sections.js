@@ -63,17 +63,22 @@ function drawPublished() {
   const box = byId("published-table"), { nearest, published } = answer;
   if (nearest) {
     box.append(h("p", {}, "Nearest to this question: ", h("strong", {}, nearest.what), ` (${nearest.source}): ${nearest.metric} `,
-      `measured ${plain(nearest.measured)}, predicted ${plain(nearest.predicted)}, `, h("strong", {}, signed(nearest.error)), "."));
+      `measured ${plain(nearest.measured)}, predicted ${plain(nearest.predicted)}, `, h("strong", {}, signed(nearest.error)), " in time",
+      nearest.unscored ? `; not scored: ${nearest.unscored}.` : nearest.in_sample ? "; it set a number of the preset." : "."));
+  } else {
+    box.append(h("p", {}, `No step of ${answer.question.workload.phase} was ever compared with a measurement.`));
   }
   if (!published.length) return box.append(h("p", { class: "muted" }, "No published measurement can be predicted for this question."));
   const most = Math.max(0.1, ...published.map((row) => Math.abs(row.error) || 0));
-  const sizes = published.map((row) => Math.abs(row.error)).filter(known).sort((a, b) => a - b);
-  box.append(h("p", { class: "note" }, `${count(sizes.length)} rows, median error ${percent(sizes[sizes.length >> 1])}, largest ${percent(sizes.at(-1))}. `
-    + "Left of the mark: predicted less than measured."),
+  const scored = published.filter((row) => !row.unscored && !row.in_sample);
+  const sizes = scored.map((row) => Math.abs(row.error)).filter(known).sort((a, b) => a - b);
+  const summary = sizes.length ? `median error ${percent(sizes[sizes.length >> 1])}, largest ${percent(sizes.at(-1))}. ` : "";
+  box.append(h("p", { class: "note" }, `${count(published.length)} rows, ${count(sizes.length)} of them scored: ${summary}`
+    + "Errors are of the time: left of the mark, predicted faster than measured."),
     tableOf(["Source", "What", "Metric", { title: "Measured", number: true }, { title: "Predicted", number: true },
-      { title: "Error", number: true }, ""],
+      { title: "Error", number: true }, "", "Scored"],
     published.map((row) => [row.source, row.what, row.metric, plain(row.measured), plain(row.predicted), signed(row.error),
-      errorBar(row.error, most)])));
+      errorBar(row.error, most), row.unscored ? `no: ${row.unscored}` : row.in_sample ? "no: it set a number of the preset" : "yes"])));
 }
 
 function drawCounts() {

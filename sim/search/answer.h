@@ -37,9 +37,16 @@ struct Candidate {
   std::vector<TimePart> parts;
   Memory memory;
   std::int64_t usable_bytes = 0;
+  // Of what usable_bytes limits, as far as runs were from their predictions.
+  std::int64_t memory_low_bytes = 0, memory_high_bytes = 0;
   double nvlink_utilisation = 0,
          nic_utilisation = 0;  // of the GPU's port and its share of a NIC, over the step
   bool runnable = true;        // by cprun: without pipeline stages
+
+  std::int64_t left_bytes() const { return usable_bytes - (memory.used() - memory.context); }
+  bool fits() const { return left_bytes() >= 0; }
+  // Also with as much more memory than predicted as runs were measured to take.
+  bool likely_fits() const { return memory_high_bytes <= usable_bytes; }
 };
 
 // The best of a kind of layouts: "pure CP", "TP + CP", "with PP", "baseline"; `why` tells its distance from the best, part by
@@ -48,6 +55,7 @@ struct ClassBest {
   std::string name;
   std::optional<Candidate> candidate;  // none: nothing of it fits; `why` says the reason
   std::string why;
+  std::string found = {};  // baseline: what the search chose for the keys that were not given
 };
 
 struct SearchCounts {
@@ -65,7 +73,11 @@ struct NearestMeasurement {
       what;  // "torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens"
   std::string metric;  // with its unit
   double measured = 0, predicted = 0;
-  double error() const { return predicted / measured - 1; }
+  bool is_rate = false;       // tokens a second rather than a time
+  bool in_sample = false;     // it set a number of the cluster's preset
+  std::string unscored = {};  // why it does not count; else empty
+  // Of the time, whatever the metric: positive where the prediction is slower than what was measured.
+  double error() const { return (is_rate ? measured / predicted : predicted / measured) - 1; }
 };
 
 // One bar of the chosen layout's timeline, from the rank that is replayed (pipelines: a rank of each stage).

@@ -56,13 +56,15 @@ ordered_json model_json(const PlanQuestion& question) {
           {"active_parameters", counts.active}};
 }
 
-ordered_json workload_json(const Workload& w) {
+ordered_json workload_json(const PlanQuestion& question) {
+  const Workload& w = question.workload;
   return {{"phase", name(w.phase)},
           {"seq_len", w.seq_len},
           {"global_batch", w.global_batch},
           {"cached", w.cached},
           {"new_tokens", w.new_tokens},
           {"dtype", name(w.dtype)},
+          {"linear_dtype", linear_dtype_name(question)},
           {"kv_dtype", name(w.kv_dtype)},
           {"gradient_dtype", name(w.gradient_dtype)},
           {"optimizer", to_string(w.optimizer)},
@@ -106,7 +108,6 @@ ordered_json software_json(const SoftwareProfile& software) {
                      [&](std::string_view field, double value, const Range&) { add(field, value); });
   for_each_fact(software, [&](std::string_view field, const auto& value) { add(field, value); });
   add("sharding_group", to_string(software.sharding_group));
-  add("linear_precision", to_string(software.linear_precision));
   return {{"name", software.name}, {"values", std::move(values)}};
 }
 
@@ -129,6 +130,9 @@ ordered_json fixed_json(const Fixed& fixed) {
   add_text("balance", fixed.balance);
   add("ulysses_degree", fixed.ulysses_degree);
   add("inner_ring", fixed.inner_ring);
+  if (fixed.ulysses_inner) out["axis_order"] = *fixed.ulysses_inner ? "ulysses_inner" : "ring_inner";
+  if (fixed.rotation)
+    out["rotation"] = *fixed.rotation == Strategy::Rotation::all_gather ? "all_gather" : "exchange";
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);
@@ -139,12 +143,19 @@ ordered_json fixed_json(const Fixed& fixed) {
 
 ordered_json question_json(const PlanQuestion& question) {
   ordered_json baseline;
-  if (question.baseline) baseline = to_string(*question.baseline);
+  if (question.baseline) baseline = question.baseline->text;
+  std::vector<std::string_view> frameworks;
+  for (const Framework framework : question.frameworks) frameworks.push_back(name(framework));
   return {{"model", model_json(question)},
-          {"workload", workload_json(question.workload)},
+          {"workload", workload_json(question)},
           {"cluster", cluster_json(question.cluster)},
           {"software", software_json(question.software)},
+          {"frameworks", frameworks},
           {"fixed", fixed_json(question.fixed)},
+          {"memory_width",
+           {{"low", question.memory_width.low},
+            {"high", question.memory_width.high},
+            {"rows", question.memory_width.rows}}},
           {"max_memory_gib", or_null(question.max_memory_gib)},
           {"max_ttft_ms", or_null(question.max_ttft_ms)},
           {"baseline", std::move(baseline)},
@@ -197,6 +208,12 @@ ordered_json candidate_json(const Candidate& c) {
           {"parts_us", std::move(parts)},
           {"memory_bytes", std::move(memory)},
           {"usable_bytes", c.usable_bytes},
+          {"left_bytes", c.left_bytes()},
+          {"memory_low_bytes", c.memory_low_bytes},
+          {"memory_high_bytes", c.memory_high_bytes},
+          {"fits", !c.fits()         ? "no"
+                   : c.likely_fits() ? "likely"
+                                     : "unlikely"},
           {"nvlink_utilisation", c.nvlink_utilisation},
           {"nic_utilisation", c.nic_utilisation},
           {"runnable", c.runnable}};
@@ -213,7 +230,8 @@ ordered_json classes_json(const std::vector<ClassBest>& classes) {
   for (const ClassBest& best : classes) {
     out.push_back({{"name", best.name},
                    {"candidate", best.candidate ? candidate_json(*best.candidate) : ordered_json()},
-                   {"why", best.why}});
+                   {"why", best.why},
+                   {"found", best.found}});
   }
   return out;
 }
@@ -231,8 +249,9 @@ ordered_json counts_json(const SearchCounts& counts) {
 }
 
 ordered_json measurement_json(const NearestMeasurement& row) {
-  return {{"source", row.source},     {"what", row.what},           {"metric", row.metric},
-          {"measured", row.measured}, {"predicted", row.predicted}, {"error", row.error()}};
+  return {{"source", row.source},       {"what", row.what},           {"metric", row.metric},
+          {"measured", row.measured},   {"predicted", row.predicted}, {"error", row.error()},
+          {"in_sample", row.in_sample}, {"unscored", row.unscored}};
 }
 
 // Texts by their number, each kept once.

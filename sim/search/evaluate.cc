@@ -1,6 +1,7 @@
 #include "sim/search/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -242,6 +243,9 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
   candidate.mfu = model_flops_utilisation(question_, candidate.step_us);
   candidate.memory = memory_of(question_.model, workload, layout, memory_rules(question_));
   candidate.usable_bytes = usable_bytes(question_);
+  const auto counted = static_cast<double>(counted_bytes(candidate.memory));
+  candidate.memory_low_bytes = std::llround(counted * question_.memory_width.low);
+  candidate.memory_high_bytes = std::llround(counted * question_.memory_width.high);
   const double step_ns = candidate.step_us * kNsPerUs;
   const double nvlink = cluster.node.nvlink_gbps > 0 ? cluster.node.nvlink_gbps : cluster.node.pcie_gbps;
   candidate.nvlink_utilisation = parts.nvlink_bytes / (nvlink * step_ns);
@@ -253,8 +257,7 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
 
 double model_flops_utilisation(const PlanQuestion& question, double step_us) {
   const Gpu& gpu = question.cluster.gpu;
-  const bool fp8 = question.software.linear_precision == LinearPrecision::fp8 && gpu.tflops_fp8 > 0;
-  const double peak = (fp8 ? gpu.tflops_fp8 : gpu.tflops_16) * 1e6;  // flops a microsecond
+  const double peak = (fp8_products(question) ? gpu.tflops_fp8 : gpu.tflops_16) * 1e6;  // flops a microsecond
   return model_flops(question.model, question.workload).total() /
          (peak * question.cluster.num_gpus() * step_us);
 }

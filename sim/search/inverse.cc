@@ -6,6 +6,7 @@
 
 #include "shared/base/error.h"
 #include "sim/base/stop.h"
+#include "sim/cluster/used_part.h"
 #include "sim/search/layout_space.h"
 
 namespace cp::sim {
@@ -135,17 +136,47 @@ std::optional<std::int64_t> longest_seq_len(const PlanQuestion& question, std::i
   return low * grain;
 }
 
-std::optional<int> fewest_nodes(PlanQuestion question, const InverseOptions& options) {
-  const int most = question.cluster.nodes;
-  for (int nodes = 1; nodes <= most && !stopped(options.stop); ++nodes) {
-    if (options.trying) options.trying(nodes);
-    question.cluster.nodes = nodes;
+std::vector<int> gpu_counts(const PlanQuestion& question) {
+  const Cluster& cluster = question.cluster;
+  std::vector<int> counts;
+  for (int gpus = 1; gpus < cluster.node.gpus; ++gpus) {
+    if (cluster.node.gpus % gpus == 0) counts.push_back(gpus);
+  }
+  for (int nodes = 1; nodes <= cluster.nodes; ++nodes) counts.push_back(nodes * cluster.node.gpus);
+  return counts;
+}
+
+PlanQuestion at_gpus(PlanQuestion question, int gpus) {
+  Cluster& cluster = question.cluster;
+  if (gpus >= cluster.node.gpus) {
+    CP_INVARIANT(gpus % cluster.node.gpus == 0, gpus, " GPUs of nodes of ", cluster.node.gpus);
+    cluster.nodes = gpus / cluster.node.gpus;
+  } else {
+    cluster = part_of_node(std::move(cluster), gpus);
+    question.part_of_a_node = true;
+  }
+  return question;
+}
+
+FewestGpus fewest_gpus(const PlanQuestion& question, const SearchOptions& search,
+                       const InverseOptions& options) {
+  FewestGpus found;
+  const bool limited = question.workload.phase == Phase::decode && question.max_ttft_ms;
+  for (const int gpus : gpu_counts(question)) {
+    if (stopped(options.stop)) break;
+    if (options.trying) options.trying(gpus);
+    const PlanQuestion on = at_gpus(question, gpus);
     try {
-      if (feasible(question)) return nodes;
+      if (!feasible(on)) continue;
+      if (limited) search_layouts(on, search);
+      found.gpus = gpus;
+      return found;
+    } catch (const Infeasible&) {
+      found.too_slow.push_back(gpus);
     } catch (const InvalidInput&) {  // what is fixed does not fit so many GPUs
     }
   }
-  return std::nullopt;
+  return found;
 }
 
 }  // namespace cp::sim

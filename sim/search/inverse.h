@@ -39,7 +39,7 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question);
 
 struct InverseOptions {
   const std::atomic<bool>* stop = nullptr;   // when it becomes true there is no answer
-  std::function<void(std::int64_t)> trying;  // called with each length, or number of nodes
+  std::function<void(std::int64_t)> trying;  // called with each length, or number of GPUs
 };
 
 // The same question at another length; in decode the cache grows with it.
@@ -54,7 +54,20 @@ std::optional<std::int64_t> longest_seq_len(const PlanQuestion& question, std::i
                                             std::int64_t limit = std::int64_t{1} << 26,
                                             const InverseOptions& options = {});
 
-// The fewest nodes, up to the question's, for which something fits: all are tried, since degrees must divide.
-std::optional<int> fewest_nodes(PlanQuestion question, const InverseOptions& options = {});
+// ---- how few GPUs ----
+
+// Counts up to the question's GPUs, ascending: parts of a node that divide it, then whole nodes.
+std::vector<int> gpu_counts(const PlanQuestion& question);
+// The same question on one of these counts.
+PlanQuestion at_gpus(PlanQuestion question, int gpus);
+
+// The fewest GPUs with which something fits and, in decode, reads its prompt within the question's limit: all counts are tried, since
+// degrees must divide and larger counts read faster.
+struct FewestGpus {
+  std::optional<int> gpus;
+  std::vector<int> too_slow;  // fewer ones on which something fits, but reads too slowly
+};
+FewestGpus fewest_gpus(const PlanQuestion& question, const SearchOptions& search = {},
+                       const InverseOptions& options = {});
 
 }  // namespace cp::sim

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "sim/timeline/estimate.h"
@@ -38,7 +39,32 @@ std::vector<std::string> axes_of(const ParallelLayout& layout) {
 LayoutSpace::LayoutSpace(const PlanQuestion& question)
     : question_(question), training_(question.workload.phase == Phase::training) {}
 
-std::vector<ParallelLayout> LayoutSpace::families() const {
+bool LayoutSpace::can_be_said(const ParallelLayout& layout, RulePart part) const {
+  return std::all_of(question_.frameworks.begin(), question_.frameworks.end(), [&](Framework framework) {
+    return can_say(framework, part, {question_.model, question_.workload, layout, fp8_products(question_)});
+  });
+}
+
+void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
+  ParallelLayout layout = family;
+  // Of what there is a choice of, what can be said.
+  const auto first_of = [](const auto& said, const auto& all) {
+    return said.empty() ? all.front() : said.front();
+  };
+  layout.strategy = first_of(strategies(family), all_strategies(family));
+  layout.recompute = first_of(recomputes(family), all_recomputes(family));
+  layout.loss_chunks = first_of(loss_chunks(family), all_loss_chunks(family));
+  std::vector<std::string> lost, names;
+  for (const Framework framework : question_.frameworks) {
+    names.emplace_back(name(framework));
+    FrameworkCase said{question_.model, question_.workload, layout, fp8_products(question_)};
+    for (std::string& what : express(framework, std::move(said)).lost) lost.push_back(std::move(what));
+  }
+  throw InvalidInput(str("what is fixed of the layout cannot be said to ", join(names, " and "), ": ",
+                         join(lost, "; "), "; fix fewer keys"));
+}
+
+std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const {
   const Fixed& fixed = question_.fixed;
   const int world = question_.cluster.num_gpus();
   std::vector<ParallelLayout> families;
@@ -59,12 +85,26 @@ std::vector<ParallelLayout> LayoutSpace::families() const {
       }
     }
   }
+  if (fixed.ulysses_degree || fixed.inner_ring)
+    std::erase_if(families, [&](const ParallelLayout& family) { return all_strategies(family).empty(); });
   if (families.empty()) {
     throw InvalidInput(str("what is fixed of the layout does not fit ", world,
                            " GPUs: its degrees must divide them",
                            training_ ? "" : ", and serving has no dp_shard",
                            "; fix fewer of tp, cp, pp, dp_shard and dp_replicate, or use other --nodes"));
   }
+  if (question_.frameworks.empty()) return families;
+  ParallelLayout nearest = families.front();
+  std::erase_if(families, [&](const ParallelLayout& family) {
+    const auto all = static_cast<std::int64_t>(all_strategies(family).size() * all_recomputes(family).size() *
+                                               all_loss_chunks(family).size());
+    const bool degrees = can_be_said(family, RulePart::degrees);
+    const std::int64_t said = degrees ? num_members(family) : 0;
+    if (degrees) nearest = family;
+    if (left_out != nullptr) *left_out += all - said;
+    return said == 0;
+  });
+  if (families.empty()) throw_cannot_be_said(nearest);
   return families;
 }
 
@@ -104,6 +144,37 @@ void LayoutSpace::add_orders(ParallelLayout layout, std::vector<ParallelLayout>&
 }
 
 std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) const {
+  std::vector<Strategy> all = all_strategies(family);
+  if (question_.frameworks.empty()) return all;
+  std::erase_if(all, [&](const Strategy& strategy) {
+    ParallelLayout layout = family;
+    layout.strategy = strategy;
+    return !can_be_said(layout, RulePart::strategy);
+  });
+  return all;
+}
+
+std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) const {
+  std::vector<Recompute> all = all_recomputes(family);
+  std::erase_if(all, [&](const Recompute& recompute) {
+    ParallelLayout layout = family;
+    layout.recompute = recompute;
+    return !can_be_said(layout, RulePart::recompute);
+  });
+  return all;
+}
+
+std::vector<int> LayoutSpace::loss_chunks(const ParallelLayout& family) const {
+  std::vector<int> all = all_loss_chunks(family);
+  std::erase_if(all, [&](int chunks) {
+    ParallelLayout layout = family;
+    layout.loss_chunks = chunks;
+    return !can_be_said(layout, RulePart::loss);
+  });
+  return all;
+}
+
+std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) const {
   const Fixed& fixed = question_.fixed;
   if (family.cp == 1) return {Strategy{}};
   std::vector<Strategy> all;
@@ -117,7 +188,9 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
     AttentionProblem problem = attention_problem(question_.model, question_.workload, family);
     Strategy strategy =
         named_strategy({*fixed.strategy, fixed.ulysses_degree, fixed.inner_ring}, problem, family.cp);
-    for (const Balance::Kind kind : {Balance::Kind::head_tail, Balance::Kind::contiguous}) {
+    for (const Balance::Kind kind :
+         {Balance::Kind::head_tail, Balance::Kind::contiguous, Balance::Kind::striped}) {
+      if (kind == Balance::Kind::striped && strategy.core != Core::ring) continue;
       strategy.balance.kind = kind;
       all.push_back(as_run_by(strategy, question_.software));
     }
@@ -150,6 +223,15 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
   if (fixed.balance) {
     for (Strategy& strategy : all) strategy.balance = *fixed.balance;
   }
+  // Where these mean something.
+  for (Strategy& strategy : all) {
+    const bool hybrid = strategy.ulysses_degree > 1 && strategy.ulysses_degree < family.cp;
+    if (fixed.ulysses_inner && hybrid) strategy.ulysses_inner = *fixed.ulysses_inner;
+    if (fixed.rotation && strategy.core == Core::ring) strategy.rotation = *fixed.rotation;
+  }
+  if (fixed.inner_ring) {
+    std::erase_if(all, [&](const Strategy& strategy) { return strategy.inner_ring != *fixed.inner_ring; });
+  }
   std::vector<Strategy> different;
   for (const Strategy& strategy : all) {
     if (std::find(different.begin(), different.end(), strategy) == different.end())
@@ -158,7 +240,7 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
   return different;
 }
 
-std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) const {
+std::vector<Recompute> LayoutSpace::all_recomputes(const ParallelLayout& family) const {
   if (question_.fixed.recompute) return {*question_.fixed.recompute};
   if (!training_) return {Recompute{}};
   std::vector<Recompute> all{
@@ -170,7 +252,7 @@ std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) con
   return all;
 }
 
-std::vector<int> LayoutSpace::loss_chunks(const ParallelLayout& family) const {
+std::vector<int> LayoutSpace::all_loss_chunks(const ParallelLayout& family) const {
   if (question_.fixed.loss_chunks) return {*question_.fixed.loss_chunks};
   std::vector<int> chunks{1};
   for (const int more : {4, 16}) {

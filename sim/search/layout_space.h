@@ -5,6 +5,8 @@
 //   strategy      Ulysses of every degree with ring and all-gather; rings in rings; need_only, pass_q; with the balances that suit them
 //   micro_batch   1, 2, 4, 8, 16 where they divide; virtual_stages 1, 2, 4; loss_chunks 1, 4, 16; every:2 and every:4
 //
+// What a framework of the question has no word for is left out (sim/frameworks).
+//
 // Orders and shardings that put the same ranks into the same groups count once. Of standard_strategies() one is left out, need_only
 // with the balance cost: it serves documents of several lengths, which no question has. Where all rows see what lies before them (or a
 // window of it) head_tail and striped are as even, in few runs of rows, and a plan of q_len / 64 blocks takes over ten times as
@@ -24,7 +26,8 @@ class LayoutSpace {
   explicit LayoutSpace(const PlanQuestion& question);  // which must outlive this
 
   // The first member of each family, legal or not. Throws InvalidInput where what is fixed leaves none: it names what does not fit.
-  std::vector<ParallelLayout> families() const;
+  // `left_out`: adds the layouts that a framework has no word for, in families of their own or beside members that it has.
+  std::vector<ParallelLayout> families(std::int64_t* left_out = nullptr) const;
   std::int64_t num_members(const ParallelLayout& family) const;
   // All legal where one is. In a fixed order: those that differ in loss chunks alone after each other, the fewest first.
   std::vector<ParallelLayout> members(const ParallelLayout& family) const;
@@ -32,9 +35,16 @@ class LayoutSpace {
   ParallelLayout leanest_member(ParallelLayout family) const;
 
  private:
+  // With what the frameworks have no word for, and without.
+  std::vector<Strategy> all_strategies(const ParallelLayout& family) const;
+  std::vector<Recompute> all_recomputes(const ParallelLayout& family) const;
+  std::vector<int> all_loss_chunks(const ParallelLayout& family) const;
   std::vector<Strategy> strategies(const ParallelLayout& family) const;
   std::vector<Recompute> recomputes(const ParallelLayout& family) const;
   std::vector<int> loss_chunks(const ParallelLayout& family) const;
+  bool can_be_said(const ParallelLayout& layout, RulePart part) const;
+  // Of families that what is fixed leaves, none of which can be said.
+  [[noreturn]] void throw_cannot_be_said(const ParallelLayout& family) const;
   void add_orders(ParallelLayout layout, std::vector<ParallelLayout>& families) const;
 
   const PlanQuestion& question_;

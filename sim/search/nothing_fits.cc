@@ -8,6 +8,8 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
+#include "sim/search/completion.h"
+#include "sim/search/inverse.h"
 
 namespace cp::sim {
 namespace {
@@ -16,7 +18,7 @@ namespace {
   const double enough_ms = std::ceil(misses.fastest_prompt_us / 1e3);
   throw Infeasible(str("no layout that fits reads the prompt of ", question.workload.cached, " tokens in ",
                        *question.max_ttft_ms, " ms; the fastest, ", to_string(*misses.fastest_prompt),
-                       ", takes ", enough_ms, " ms: use --ttft-max ", enough_ms, ", or more --nodes"));
+                       ", takes ", enough_ms, " ms: use --ttft-max ", enough_ms));
 }
 
 [[noreturn]] void throw_none_legal(const PlanQuestion& question, const SearchCounts& counts,
@@ -25,21 +27,66 @@ namespace {
   for (const auto& [reason, number] : counts.rejected) reasons.push_back(str(reason, ": ", number));
   const auto refusal =
       misses.refused ? refuse(question.model, question.workload, *misses.refused) : std::nullopt;
-  throw InvalidInput(str("none of ", counts.enumerated, " layouts is legal (", join(reasons, "; "),
-                         "). The first one, ", misses.refused ? to_string(*misses.refused) : "", ": ",
-                         refusal ? refusal->reason : ""));
+  const auto nearest = nearest_key(question, question.fixed);
+  throw InvalidInput(
+      str("none of ", counts.enumerated, " layouts is legal (", join(reasons, "; "), "). The first one, ",
+          misses.refused ? to_string(*misses.refused) : "", ": ", refusal ? refusal->reason : "",
+          nearest ? str("; use ", nearest->key, "=", nearest->value)
+          : refusal && !refusal->advice.empty() && question.fixed == Fixed{} ? str("; ", refusal->advice)
+                                                                             : ""));
 }
 
-// What would make a layout fit that needs so many times the memory.
+bool something_fits(const PlanQuestion& question) {
+  try {
+    return feasible(question).has_value();
+  } catch (const InvalidInput&) {  // the degrees that are fixed do not divide the GPUs
+    return false;
+  }
+}
+
+// More GPUs with which something fits, as a flag: a few counts from where memory would be enough are tried.
+std::string more_gpus(PlanQuestion question, double ratio) {
+  constexpr int kTries = 6;
+  const std::int64_t of_node = question.cluster.node.gpus;
+  std::int64_t nodes = question.cluster.nodes;
+  if (!question.part_of_a_node)
+    nodes = std::max<std::int64_t>(
+        nodes, static_cast<std::int64_t>(std::ceil(static_cast<double>(nodes) * ratio)) - 1);
+  for (int i = 0; i < kTries; ++i) {
+    nodes = question.part_of_a_node || i >= kTries / 2 ? 2 * nodes : nodes + 1;
+    if (nodes * of_node > Mesh::kMaxRanks) break;
+    question.cluster.nodes = static_cast<int>(nodes);
+    if (something_fits(question))
+      return question.part_of_a_node ? str("--gpus ", nodes * of_node) : str("--nodes ", nodes);
+  }
+  return "";
+}
+
+std::string shorter(const PlanQuestion& question, double ratio) {
+  constexpr std::int64_t kGrain = 1024;
+  auto length =
+      static_cast<std::int64_t>(static_cast<double>(question.workload.seq_len) / ratio) / kGrain * kGrain;
+  for (; length >= kGrain; length = length / 2 / kGrain * kGrain) {
+    if (question.workload.phase == Phase::decode && length <= question.workload.new_tokens) break;
+    if (something_fits(at_seq_len(question, length))) return str("--seq-len ", length);
+  }
+  return "";
+}
+
+std::string offloaded(PlanQuestion question) {
+  Optimizer& optimizer = question.workload.optimizer;
+  if (question.workload.phase != Phase::training || optimizer.offload) return "";
+  optimizer.offload = true;
+  return something_fits(question) ? str("--optimizer ", to_string(optimizer)) : "";
+}
+
+// What would make something fit where the nearest layout needs so many times the memory: each was tried.
 std::string remedy(const PlanQuestion& question, double ratio) {
-  const double nodes =
-      std::max<double>(std::ceil(question.cluster.nodes * ratio), question.cluster.nodes + 1);
-  const bool could_grow = nodes * question.cluster.node.gpus <= Mesh::kMaxRanks;
-  const auto length = static_cast<std::int64_t>(static_cast<double>(question.workload.seq_len) / ratio);
-  const bool could_offload =
-      question.workload.phase == Phase::training && !question.workload.optimizer.offload;
-  return str("; try ", could_grow ? str("--nodes ", static_cast<std::int64_t>(nodes), ", ") : "",
-             "--seq-len ", length / 1024 * 1024, could_offload ? ", or --optimizer adamw:offload" : "");
+  std::vector<std::string> works;
+  for (std::string flag : {more_gpus(question, ratio), shorter(question, ratio), offloaded(question)}) {
+    if (!flag.empty()) works.push_back(std::move(flag));
+  }
+  return works.empty() ? "" : str("; try ", join(works, ", or "));
 }
 
 [[noreturn]] void throw_too_large(const PlanQuestion& question, const SearchCounts& counts,

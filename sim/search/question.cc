@@ -20,14 +20,23 @@ std::int64_t usable_bytes(const PlanQuestion& question) {
   return std::llround(gib * kGiB);
 }
 
+std::int64_t counted_bytes(const Memory& memory) { return memory.used() - memory.context; }
+
+bool fp8_products(const PlanQuestion& question) {
+  return question.software.linear_precision == LinearPrecision::fp8 && question.cluster.gpu.tflops_fp8 > 0;
+}
+
+std::string_view linear_dtype_name(const PlanQuestion& question) {
+  return fp8_products(question) ? "fp8" : name(question.workload.dtype);
+}
+
 MemoryRules memory_rules(const PlanQuestion& question) {
   const Gpu& gpu = question.cluster.gpu;
   MemoryRules rules;
   rules.context_bytes = std::llround((gpu.memory_gib - gpu.usable_memory_gib) * kGiB);
   rules.communicator_bytes = kCommunicatorBytes;
   rules.loss_f32_copies = question.software.loss_f32_copies;
-  const bool fp8 = question.software.linear_precision == LinearPrecision::fp8;
-  rules.served_layer_bytes = fp8 ? 1 : size_bytes(question.workload.dtype);
+  rules.served_layer_bytes = fp8_products(question) ? 1 : size_bytes(question.workload.dtype);
   rules.slack = question.software.allocator_slack;
   return rules;
 }

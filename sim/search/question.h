@@ -12,6 +12,7 @@
 #include "shared/transformer/workload.h"
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/software.h"
+#include "sim/frameworks/framework.h"
 
 namespace cp::sim {
 
@@ -21,10 +22,27 @@ struct Fixed {
   std::optional<std::int64_t> micro_batch;
   std::optional<std::string> strategy;  // a name of named_strategy
   std::optional<int> ulysses_degree, inner_ring;
+  std::optional<bool> ulysses_inner;
+  std::optional<Strategy::Rotation> rotation;
   std::optional<Balance> balance;
   std::optional<Recompute> recompute;
   std::optional<ShardingGroup> sharding;
   std::optional<AxisOrder> order;
+  bool operator==(const Fixed&) const = default;
+};
+
+// A layout of which some keys are given: the search chooses the others.
+struct PartialLayout {
+  std::string text;  // as it was typed: "tp=4,cp=8"
+  Fixed given;
+  // With the defaults for the other keys; none where these leave GPUs without work.
+  std::optional<ParallelLayout> as_written;
+};
+
+// How far the memory of runs lies from its prediction, as factors of the prediction: what was measured of `rows` of them lies between.
+struct MemoryWidth {
+  double low = 1, high = 1;
+  int rows = 0;  // 0: nobody measured
 };
 
 struct PlanQuestion {
@@ -32,12 +50,17 @@ struct PlanQuestion {
   std::string model_source;              // file or preset
   std::vector<std::string> assumptions;  // of the model and of all else, one sentence each
   Workload workload;
-  Cluster cluster;  // with its number of nodes
+  Cluster cluster;              // with its number of nodes
+  bool part_of_a_node = false;  // the cluster's one node has fewer GPUs than the preset's
   SoftwareProfile software;
+  std::vector<Framework> frameworks;  // the search keeps to what each of them can say
+  std::vector<std::string>
+      unsaid;  // what they cannot say of the workload that was asked for; `workload` is what they run
   Fixed fixed;
+  MemoryWidth memory_width;
   std::optional<double> max_memory_gib;  // of a GPU; unset: the cluster's usable memory
   std::optional<double> max_ttft_ms;     // decode: layouts whose prompt takes longer are left out
-  std::optional<ParallelLayout> baseline;
+  std::optional<PartialLayout> baseline;
   int top = 5;
 };
 
@@ -45,5 +68,11 @@ struct PlanQuestion {
 std::int64_t usable_bytes(const PlanQuestion& question);
 // What the cluster and the software add to a layout's memory.
 MemoryRules memory_rules(const PlanQuestion& question);
+// What usable_bytes() limits.
+std::int64_t counted_bytes(const Memory& memory);
+// Whether products of linear layers are in FP8: asked for, and the GPU has them.
+bool fp8_products(const PlanQuestion& question);
+// Of linear layers' products: "fp8", or the workload's.
+std::string_view linear_dtype_name(const PlanQuestion& question);
 
 }  // namespace cp::sim

@@ -42,8 +42,22 @@ std::string class_of(const ParallelLayout& layout) {
   return layout.tp > 1 ? "TP + CP" : "pure CP";
 }
 
+std::int64_t memory_step(const Memory& memory, std::int64_t usable_bytes) {
+  constexpr std::int64_t kSteps = 20;
+  return usable_bytes <= 0 ? 0 : (memory.used() - memory.context) * kSteps / usable_bytes;
+}
+
 void rank_candidates(std::vector<Candidate>& candidates) {
   std::sort(candidates.begin(), candidates.end(), faster);
+  for (auto first = candidates.begin(); first != candidates.end();) {
+    const double most = first->step_us * (1 + kTie);
+    const auto last =
+        std::find_if(first, candidates.end(), [&](const Candidate& c) { return c.step_us > most; });
+    std::stable_sort(first, last, [](const Candidate& a, const Candidate& b) {
+      return memory_step(a.memory, a.usable_bytes) < memory_step(b.memory, b.usable_bytes);
+    });
+    first = last;
+  }
   double high = -1;
   int rank = 0, place = 0;
   for (Candidate& candidate : candidates) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -17,7 +18,13 @@ LayoutKind kind_of(const ParallelLayout& layout);
 // "pure CP", "TP + CP", "with PP", "without CP": the class that a layout counts for.
 std::string class_of(const ParallelLayout& layout);
 
-// Sorts them, the fastest first, and sets their ranks: those whose intervals meet that of the first of a rank share it.
+// Times that differ by less are ties: no measurement of a step tells them apart, and the freer one comes first.
+constexpr double kTie = 0.005;
+// Memory in twentieths of what can be used: of ties, what takes a twentieth less comes first, then the faster one.
+std::int64_t memory_step(const Memory& memory, std::int64_t usable_bytes);
+
+// Sorts them, the fastest first, ties by their memory, and sets their ranks: those whose intervals meet that of the first of a rank
+// share it.
 void rank_candidates(std::vector<Candidate>& candidates);
 
 // Of ranked ones: the fastest of each kind, `most` of them at most.

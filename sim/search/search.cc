@@ -13,6 +13,7 @@
 #include "sim/base/parallel_for.h"
 #include "sim/base/stop.h"
 #include "sim/search/bound.h"
+#include "sim/search/completion.h"
 #include "sim/search/evaluate.h"
 #include "sim/search/layout_space.h"
 #include "sim/search/nothing_fits.h"
@@ -104,7 +105,10 @@ class Search {
   // ---- families ----
 
   void bound_families() {
-    families_ = space_.families();
+    std::int64_t left_out = 0;
+    families_ = space_.families(&left_out);
+    if (left_out > 0) rejected_[str(name(question_.frameworks.front()), " cannot say it")] += left_out;
+    counts_.enumerated += left_out;
     std::vector<FamilyState> states(families_.size());
     parallel_for(families_.size(), threads_,
                  [&](std::size_t i, std::size_t) { states[i] = look_at(families_[i]); });
@@ -152,7 +156,7 @@ class Search {
   double limit_ns(const ParallelLayout& layout) const {
     if (options_.exhaustive) return kNever;
     const auto of_class = class_mark_ns_.find(class_of(layout));
-    return of_class == class_mark_ns_.end() ? kNever : std::max(mark_ns_, of_class->second);
+    return of_class == class_mark_ns_.end() ? kNever : std::max(mark_ns_, of_class->second) * (1 + kTie);
   }
   bool needed(double bound_ns, const ParallelLayout& layout) const { return bound_ns <= limit_ns(layout); }
 
@@ -211,21 +215,22 @@ class Search {
   }
 
   // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for the others, which
-  // take less memory and no less time.
+  // take less memory and no less time, but for those whose memory would count between ties.
   Opened look_into(std::size_t family) const {
     Opened opened;
     std::optional<ParallelLayout> chosen;
+    std::int64_t chosen_step = 0;
     FamilyBound bound(bound_);
     for (const ParallelLayout& layout : space_.members(families_[family])) {
       look_at_stop();
-      if (chosen) {
+      const Memory memory = memory_of(question_.model, question_.workload, layout, rules_);
+      if (chosen && fits(memory)) {
         chosen->loss_chunks = layout.loss_chunks;
-        if (*chosen == layout) {
+        if (*chosen == layout && memory_step(memory, usable_) == chosen_step) {
           ++opened.dominated;
           continue;
         }
       }
-      const Memory memory = memory_of(question_.model, question_.workload, layout, rules_);
       if (!fits(memory)) {
         ++opened.out_of_memory;
         if (!opened.leanest || memory.used() < opened.leanest_used)
@@ -233,6 +238,7 @@ class Search {
         continue;
       }
       chosen = layout;
+      chosen_step = memory_step(memory, usable_);
       const double bound_ns = bound.ns(layout);
       if (needed(bound_ns, layout)) {
         opened.nodes.push_back({bound_ns, 0, family, layout});
@@ -328,7 +334,10 @@ class Search {
     answer.counts.rejected.assign(rejected_.begin(), rejected_.end());
     std::stable_sort(answer.counts.rejected.begin(), answer.counts.rejected.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
-    if (all_.empty() && !stopped()) throw_nothing_fits(question_, answer.counts, misses_);
+    if (all_.empty() && !stopped()) {
+      if (options_.misses != nullptr) *options_.misses = misses_;
+      throw_nothing_fits(question_, answer.counts, misses_);
+    }
     rank_candidates(all_);
     answer.best = best_of_kinds(all_, wanted_kinds());
     answer.classes = best_of_classes(all_);
@@ -338,19 +347,14 @@ class Search {
     return answer;
   }
 
-  ClassBest baseline(const ParallelLayout& layout) {
-    ClassBest baseline{"baseline", std::nullopt, ""};
-    if (const auto refusal = refuse(question_.model, question_.workload, layout)) {
-      baseline.why = refusal->reason;
-      return baseline;
-    }
-    baseline.candidate = evaluators_.front().evaluate(layout);
+  ClassBest baseline(const PartialLayout& asked) {
+    SearchOptions options;
+    options.threads = options_.threads, options.stop = options_.stop;
+    Completion completion = complete(question_, asked, options);
+    ClassBest baseline{"baseline", std::move(completion.candidate), completion.reason, completion.found};
+    if (completion.kind == Completion::Kind::rejected) return baseline;
     baseline.why = all_.empty() ? "" : difference(*baseline.candidate, all_.front());
-    const Memory& memory = baseline.candidate->memory;
-    if (!fits(memory)) {
-      baseline.why += str("; does not fit: ", human_bytes(memory.used() - memory.context), " of ",
-                          human_bytes(usable_), " a GPU");
-    }
+    if (completion.kind == Completion::Kind::too_large) baseline.why += str("; ", completion.reason);
     return baseline;
   }
 

@@ -1,6 +1,7 @@
 // The search: every layout of a question bounded from below, those that may be among the best replayed, all others counted.
 //
-// Best first: families and then layouts leave a queue in order of their bounds; what is replayed sets the mark that the rest must beat.
+// Best first: families and then layouts leave a queue in order of their bounds; what is replayed sets the mark that the rest must beat,
+// or tie with (ranking.h).
 // Nothing that could be among the answer's best, or the best of a class, is left out.
 #pragma once
 
@@ -8,6 +9,7 @@
 #include <functional>
 
 #include "sim/search/answer.h"
+#include "sim/search/nothing_fits.h"
 #include "sim/search/question.h"
 
 namespace cp::sim {
@@ -23,6 +25,7 @@ struct SearchOptions {
   const std::atomic<bool>* stop =
       nullptr;              // when it becomes true the answer is what was found so far, with a warning
   bool exhaustive = false;  // replays everything that fits: for tests
+  NearestMisses* misses = nullptr;  // where nothing fits: what came nearest
 };
 
 // Without `timeline`, `nearest` and `published`. Throws Infeasible (exit code 20) where nothing fits, with the layout that lacks least

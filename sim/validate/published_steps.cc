@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "sim/cluster/read_cluster.h"
@@ -92,7 +93,22 @@ double distance(const PlanQuestion& a, const PlanQuestion& b) {
 }
 
 NearestMeasurement measurement_of(const PublishedStep& step) {
-  return {step.source, step.what, unit_of(step.metric), step.measured, predict(step)};
+  NearestMeasurement of{step.source, step.what, unit_of(step.metric), step.measured, predict(step)};
+  of.is_rate = step.metric == Metric::tokens_per_s_per_gpu;
+  of.in_sample = step.in_sample, of.unscored = step.oddity;
+  return of;
+}
+
+// Whether ranks have as much of a causal mask to compute: all that Ulysses leaves of it, or rows from both ends.
+bool is_even(const ParallelLayout& layout) {
+  return layout.cp == layout.strategy.ulysses_degree ||
+         layout.strategy.balance.kind != Balance::Kind::contiguous;
+}
+
+// "+19.9 %", of the time.
+std::string signed_error(const NearestMeasurement& of) {
+  const double percent = std::round(of.error() * 1e3) / 10;
+  return str(percent < 0 ? "" : "+", percent, " %");
 }
 
 }  // namespace
@@ -131,7 +147,13 @@ std::vector<PublishedStep> published_steps() {
 }
 
 double predict(const PublishedStep& step) {
-  Evaluator evaluator(step.question);
+  const PlanQuestion& question = step.question;
+  if (step.metric == Metric::peak_memory_gib) {
+    return static_cast<double>(
+               memory_of(question.model, question.workload, step.layout, memory_rules(question)).used()) /
+           kGiB;
+  }
+  Evaluator evaluator(question);
   const Candidate candidate = evaluator.evaluate(step.layout);
   switch (step.metric) {
     case Metric::tokens_per_s_per_gpu:
@@ -139,7 +161,7 @@ double predict(const PublishedStep& step) {
     case Metric::milliseconds:
       return candidate.step_us / 1e3;
     case Metric::peak_memory_gib:
-      return static_cast<double>(candidate.memory.used()) / kGiB;
+      break;
   }
   return 0;
 }
@@ -164,17 +186,26 @@ std::vector<NearestMeasurement> published_measurements() {
   return measurements;
 }
 
-std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question) {
+std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question,
+                                                      const ParallelLayout* layout) {
   std::vector<PublishedStep> steps = published_steps();
   std::erase_if(steps, [&](const PublishedStep& step) {
-    return step.metric == Metric::peak_memory_gib || !step.oddity.empty() ||
-           step.question.workload.phase != question.workload.phase;
+    return step.metric == Metric::peak_memory_gib || step.question.workload.phase != question.workload.phase;
   });
   if (steps.empty()) return std::nullopt;
-  const auto nearest = std::min_element(steps.begin(), steps.end(), [&](const auto& a, const auto& b) {
-    return distance(a.question, question) < distance(b.question, question);
-  });
-  return measurement_of(*nearest);
+  const auto key = [&](const PublishedStep& step) {
+    const bool as_even = layout == nullptr || is_even(*layout) == is_even(step.layout);
+    return std::pair(distance(step.question, question), as_even ? 0 : 1);
+  };
+  const auto nearest = std::min_element(steps.begin(), steps.end(),
+                                        [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  NearestMeasurement found = measurement_of(*nearest);
+  for (const PublishedStep& other : steps) {
+    if (other.where != nearest->where || other.what == nearest->what) continue;
+    found.unscored += str("; read as ", to_string(other.layout.strategy.balance), ": ",
+                          signed_error(measurement_of(other)));
+  }
+  return found;
 }
 
 }  // namespace cp::sim

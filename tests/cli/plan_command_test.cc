@@ -48,6 +48,11 @@ json answer_of(const Finished& finished) {
   return answer;
 }
 
+json answer_of_two(const Finished& finished) {
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  return json::parse(finished.out);
+}
+
 TEST(PlanCommand, TheFirstScreenAnswers) {
   const Finished finished = cpsim({"plan", "--model", "llama-3.1-8b", "--nodes", "1", "--seq-len", "32K",
                                    "--global-batch", "8", "--recompute", "selective", "--baseline", "tp=8"});
@@ -60,7 +65,7 @@ TEST(PlanCommand, TheFirstScreenAnswers) {
         "  TP + CP ", "  with PP ", "  baseline ", "not runnable by cprun", " layouts: ", " replayed, in ",
         "\nnext        cpsim plan --model llama-3.1-8b --nodes 1 --seq-len 32768 --global-batch 8"})
     EXPECT_THAT(finished.out, HasSubstr(part));
-  EXPECT_LE(std::count(finished.out.begin(), finished.out.end(), '\n'), 45);
+  EXPECT_LE(std::count(finished.out.begin(), finished.out.end(), '\n'), 47);
 }
 
 TEST(PlanCommand, TheAnswerIsTheSameForAnyNumberOfThreads) {
@@ -110,12 +115,13 @@ TEST(PlanCommand, ExplainsWhyNotAnother) {
     return finished.out;
   };
   EXPECT_THAT(explain("tp=8,micro_batch=3"), HasSubstr("is rejected: global_batch=8 is not a multiple"));
-  EXPECT_THAT(explain("dp_shard=8,recompute=none"),
-              AllOf(HasSubstr("does not fit"), HasSubstr("activations")));
+  EXPECT_THAT(explain("dp_shard=8,cp=1,recompute=none"),
+              AllOf(HasSubstr("does not fit"), HasSubstr("activations"), HasSubstr("it would take "),
+                    HasSubstr(" than the best, ")));
   EXPECT_THAT(explain("tp=8,loss_chunks=4"), AllOf(HasSubstr("slower than the best"), HasSubstr("difference"),
-                                                   HasSubstr("whole"), HasSubstr("memory: ")));
+                                                   HasSubstr("whole"), HasSubstr("\nmemory ")));
   // What it says of a layout holds for the layout that its text means, whatever the software adds to it.
-  for (const Words& more : {Words{}, Words{"--software", "megatron", "--fix", "cp=8,strategy=ring"},
+  for (const Words& more : {Words{}, Words{"--software", "usp", "--fix", "cp=8,strategy=ring"},
                             Words{"--fix", "cp=8,strategy=ulysses"}}) {
     const json best = answer_of(cpsim(with(with(kTraining, more), {"--json"})))["best"][0];
     EXPECT_THAT(explain(best["layout"], more), HasSubstr("nothing is faster")) << best["layout"];
@@ -140,7 +146,9 @@ TEST(PlanCommand, WritesTablesAndAReport) {
 }
 
 TEST(PlanCommand, HandsTheBestLayoutOver) {
-  const Finished megatron = cpsim(with(kTraining, {"--emit", "megatron", "--explain", "tp=8,loss_chunks=4"}));
+  const Words any = {"plan",           "--model", "llama-3.1-8b", "--nodes", "1", "--seq-len", "32K",
+                     "--global-batch", "8",       "--recompute",  "full"};
+  const Finished megatron = cpsim(with(any, {"--emit", "megatron", "--explain", "tp=8,loss_chunks=4"}));
   EXPECT_EQ(megatron.exit_code, 0) << megatron.err;
   EXPECT_THAT(megatron.out, HasSubstr("--tensor-model-parallel-size 8"));
   EXPECT_THAT(megatron.err, HasSubstr("cpsim plan: --emit: "));  // Megatron has no chunked loss
@@ -153,6 +161,84 @@ TEST(PlanCommand, HandsTheBestLayoutOver) {
   const Finished run = cpsim({"run", "--scenario", folder.file("attention.txtpb"), "--seq-len", "64",
                               "--head-dim", "8", "--dtype", "f32"});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
+
+// The best layout that the framework can say, not the best of all with its loss chunks lost.
+TEST(PlanCommand, WhatIsHandedOverFits) {
+  const Words question = {"plan",
+                          "--model",
+                          "qwen2.5-7b",
+                          "--gpus",
+                          "64",
+                          "--seq-len",
+                          "256K",
+                          "--global-batch",
+                          "64",
+                          "--fix",
+                          "pp=1,micro_batch=1,order=tp-cp-dp-pp"};
+  for (const char* framework : {"torchtitan", "megatron", "deepspeed"}) {
+    const Finished finished = cpsim(with(question, {"--emit", framework}));
+    EXPECT_EQ(finished.exit_code, 0) << framework << finished.err;
+    EXPECT_THAT(finished.out, HasSubstr("numbers: bf16, products in bf16, gradients f32, adamw"))
+        << framework;
+    EXPECT_THAT(finished.err, Not(HasSubstr("does not fit"))) << framework;
+    for (const char* lost : {"logits of all rows", "balance ", "ulysses_degree=", "strategy "})
+      EXPECT_THAT(finished.err, Not(HasSubstr(lost))) << framework;
+  }
+  // Asked to, it writes what does not fit, says so in the file, and ends with the code of what does not fit.
+  const TemporaryFolder folder;
+  const Finished large = cpsim(with(
+      question, {"--emit", "torchtitan", "--output", folder.file("t.toml"), "--explain",
+                 "cp=16,dp_shard=4,strategy=all_gather,balance=head_tail,recompute=none,loss_chunks=4"}));
+  EXPECT_EQ(large.exit_code, 20) << large.out << large.err;
+  EXPECT_THAT(large.err, AllOf(HasSubstr("what it says needs 87."), HasSubstr("78 GiB can be used")));
+  EXPECT_THAT(read(folder.file("t.toml")),
+              AllOf(HasSubstr("IT DOES NOT FIT"), HasSubstr("#   the loss in 4 chunks: "),
+                    HasSubstr("the biases of q, k and v")));
+}
+
+TEST(PlanCommand, TwoLayoutsCompareWithEachOther) {
+  const Words two = with(kTraining, {"--compare", "tp=8", "tp=2,cp=4"});
+  const Finished finished = cpsim(two);
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, AllOf(StartsWith("A  tp=8"), HasSubstr("\nB  tp=2,cp=4,"), HasSubstr("\nfound "),
+                                  HasSubstr("\nA is "), HasSubstr("\nwhole "), HasSubstr("\nat once ")));
+  const json both = answer_of_two(cpsim(with(two, {"--json"})));
+  EXPECT_EQ(both["schema"], "cpsim.plan.compare/1");
+  ASSERT_EQ(both["layouts"].size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(both["layouts"][i]["verdict"], "fits");
+    double sum = 0;
+    for (const json& part : both["parts"]) sum += part["us"][i].get<double>();
+    EXPECT_NEAR(sum, both["layouts"][i]["step_us"].get<double>(), 1e-6 * sum);
+  }
+  // Each is what --explain finds for it.
+  const json alone = answer_of_two(cpsim(with(kTraining, {"--explain", "tp=2,cp=4", "--json"})));
+  EXPECT_EQ(both["layouts"][1]["layout"], alone["layout"]);
+  EXPECT_EQ(both["layouts"][1]["step_us"], alone["step_us"]);
+}
+
+// Keys that are not given are searched, and named.
+TEST(PlanCommand, ABaselineIsNoStrawMan) {
+  const json searched = answer_of(cpsim(with(kTraining, {"--json", "--baseline", "tp=2,cp=4"})));
+  const json fixed = answer_of(cpsim(with(kTraining, {"--json", "--fix", "tp=2,cp=4"})));
+  const json& baseline = searched["classes"].back();
+  EXPECT_EQ(baseline["name"], "baseline");
+  EXPECT_EQ(baseline["candidate"]["layout"], fixed["best"][0]["layout"]);
+  EXPECT_THAT(baseline["found"].get<std::string>(), AllOf(HasSubstr("strategy="), HasSubstr("balance=")));
+}
+
+TEST(PlanCommand, NumberFormatsAreSaid) {
+  const Words torchtitan = {"plan",      "--model", "llama-3.1-8b",        "--nodes",    "1",
+                            "--seq-len", "32K",     "--global-batch",      "8",          "--recompute",
+                            "full",      "--fix",   "pp=1,dp_replicate=1", "--software", "torchtitan"};
+  const json b16 = answer_of(cpsim(with(torchtitan, {"--json"})));
+  const json fp8 = answer_of(cpsim(with(torchtitan, {"--json", "--linear-dtype", "fp8"})));
+  EXPECT_EQ(b16["question"]["workload"]["linear_dtype"], "bf16");
+  EXPECT_EQ(fp8["question"]["workload"]["linear_dtype"], "fp8");
+  EXPECT_LT(fp8["best"][0]["step_us"], b16["best"][0]["step_us"]);
+  EXPECT_THAT(cpsim(torchtitan).out, AllOf(HasSubstr("bf16, products bf16, adamw"),
+                                           HasSubstr("layouts that torchtitan 0.2 (2025)")));
 }
 
 TEST(PlanCommand, AScenarioSaysTheSame) {
@@ -177,6 +263,8 @@ TEST(PlanCommand, AScenarioSaysTheSame) {
                        "1",
                        "--dtype",
                        "bf16",
+                       "--linear-dtype",
+                       "fp8",
                        "--gradient-dtype",
                        "bf16",
                        "--optimizer",
@@ -237,6 +325,11 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
   EXPECT_THAT(changed({"--emit", "jax"}), AllOf(HasSubstr("--emit jax"), HasSubstr("megatron")));
   EXPECT_THAT(changed({"--emit", "vllm"}), HasSubstr("--emit vllm"));
   EXPECT_THAT(changed({"--explain", "tp=8", "--report", "x.html"}), HasSubstr("--report"));
+  EXPECT_THAT(changed({"--explain", "tp=8", "--baseline", "tp=4"}), HasSubstr("use --compare tp=8 tp=4"));
+  EXPECT_THAT(changed({"--compare", "tp=8", "cp=8", "--emit", "cprun"}),
+              HasSubstr("--emit is not of --compare"));
+  EXPECT_THAT(changed({"--compare", "tp=8", "tp=3"}), HasSubstr("--compare tp=3"));
+  EXPECT_THAT(changed({"--fix", "loss_chunks=4", "--emit", "torchtitan"}), HasSubstr("the loss in 4 chunks"));
   EXPECT_THAT(changed({"--report", folder.file("none/plan.html")}), HasSubstr("there is no folder"));
   const Words whole = {"plan", "--model", "llama-3.1-8b", "--seq-len", "32K", "--global-batch", "8"};
   EXPECT_THAT(error(with(whole, {"--nodes", "268435456"})),

@@ -10,6 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "cli/plan_fixed.h"
+#include "sim/search/question.h"
 #include "tests/support/messages.h"
 
 namespace cp::cli {
@@ -111,10 +112,10 @@ TEST(PlanRequest, LimitsAndFixedPartsAreTaken) {
 
 // Every key of a layout's text can be fixed.
 TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
-  for (const char* text :
-       {"dp_replicate=2", "dp_shard=2", "cp=2", "tp=2", "pp=2", "ep=2", "virtual_stages=2", "strategy=ring",
-        "ulysses_degree=2", "inner_ring=2", "balance=head_tail", "sharding=dp_shard_cp", "order=tp-cp-pp-dp",
-        "micro_batch=2", "recompute=full", "loss_chunks=2"}) {
+  for (const char* text : {"dp_replicate=2", "dp_shard=2", "cp=2", "tp=2", "pp=2", "ep=2", "virtual_stages=2",
+                           "strategy=ring", "ulysses_degree=2", "inner_ring=2", "axis_order=ring_inner",
+                           "rotation=all_gather", "balance=head_tail", "sharding=dp_shard_cp",
+                           "order=tp-cp-pp-dp", "micro_batch=2", "recompute=full", "loss_chunks=2"}) {
     EXPECT_EQ(fixed_text(parse_fixed({text})), text);
   }
 }
@@ -192,6 +193,78 @@ TEST(PlanRequest, ALayoutHasTheMicroBatchAndRecomputationThatAreFixed) {
             "tp=8,dp_shard=2");
 }
 
+TEST(PlanRequest, ALayoutOfWhichKeysAreMissingKeepsTheGivenOnes) {
+  const sim::PlanQuestion question = make_plan_question(training());
+  const sim::PartialLayout some = parse_partial_layout(question, "--explain", "tp=4,balance=head_tail");
+  EXPECT_EQ(some.text, "tp=4,balance=head_tail");
+  EXPECT_EQ(fixed_text(some.given), "tp=4,balance=head_tail");
+  ASSERT_TRUE(some.as_written);
+  EXPECT_EQ(to_string(*some.as_written), "tp=4,dp_shard=4");
+  // Degrees that leave GPUs to others are the search's to complete.
+  const sim::PartialLayout less = parse_partial_layout(question, "--explain", "tp=4,dp_shard=2");
+  EXPECT_EQ(less.given.dp_shard, 2);
+  EXPECT_FALSE(less.as_written);
+  EXPECT_THAT(
+      message_of([&] { parse_partial_layout(question, "--explain", "tp=4,dp_shard=8"); }),
+      HasSubstr(
+          "--explain tp=4,dp_shard=8: it takes 32 of the 16 GPUs; use degrees whose product divides 16"));
+  EXPECT_THAT(message_of([&] { parse_partial_layout(question, "--explain", "tpp=4"); }),
+              HasSubstr("no key=value of a layout"));
+}
+
+// Number formats are the question's: no profile hides them.
+TEST(PlanRequest, ProductsAreInTheDtypeUnlessFp8IsAskedFor) {
+  Job job = training();
+  for (const char* software : {"cprun", "torchtitan", "megatron"}) {
+    job.set_software(software);
+    job.set_linear_dtype("");
+    EXPECT_FALSE(sim::fp8_products(make_plan_question(job))) << software;
+    job.set_linear_dtype("fp8");
+    EXPECT_TRUE(sim::fp8_products(make_plan_question(job))) << software;
+    EXPECT_EQ(sim::linear_dtype_name(make_plan_question(job)), "fp8");
+    job.set_linear_dtype("bf16");
+    EXPECT_EQ(sim::linear_dtype_name(make_plan_question(job)), "bf16");
+  }
+  EXPECT_THAT(
+      error_after(training(), [](Job& j) { j.set_linear_dtype("f16"); }),
+      HasSubstr("--linear-dtype f16: products of linear layers are in that of --dtype, bf16, or in fp8"));
+  EXPECT_THAT(error_after(training(),
+                          [](Job& j) {
+                            j.set_linear_dtype("fp8");
+                            j.set_cluster("dgx-a100");
+                          }),
+              AllOf(HasSubstr("has no FP8 products"), HasSubstr("use --linear-dtype bf16")));
+  EXPECT_THAT(error_after(training(),
+                          [](Job& j) {
+                            j.set_linear_dtype("fp8");
+                            j.set_dtype(proto::f32);
+                          }),
+              HasSubstr("use --dtype bf16"));
+}
+
+// A framework that is named, and one that the software's profile names, bound the search; what they run of the workload instead is planned.
+TEST(PlanRequest, FrameworksBoundTheQuestion) {
+  Job job = training();
+  const auto frameworks = [&](std::optional<sim::Framework> emitted = std::nullopt) {
+    return make_plan_question(job, emitted).frameworks;
+  };
+  EXPECT_EQ(frameworks(), std::vector{sim::Framework::cprun});
+  job.set_software("torchtitan");
+  EXPECT_EQ(frameworks(), std::vector{sim::Framework::torchtitan});
+  EXPECT_EQ(frameworks(sim::Framework::torchtitan), std::vector{sim::Framework::torchtitan});
+  EXPECT_EQ(frameworks(sim::Framework::megatron),
+            (std::vector{sim::Framework::torchtitan, sim::Framework::megatron}));
+  job.set_software("usp");
+  EXPECT_TRUE(frameworks().empty());
+  job.set_optimizer("adamw_16");
+  const sim::PlanQuestion question = make_plan_question(job, sim::Framework::torchtitan);
+  EXPECT_EQ(question.workload.optimizer.state_dtype, DType::f32);
+  EXPECT_THAT(question.unsaid, ::testing::ElementsAre("states in bf16: they are in f32"));
+  EXPECT_THAT(question.assumptions, Contains("of torchtitan, states in bf16: they are in f32"));
+  EXPECT_THAT(message_of([&] { make_plan_question(job, sim::Framework::vllm); }),
+              HasSubstr("does not train"));
+}
+
 TEST(PlanRequest, BadInputNamesTheFlagAndWhatWorks) {
   const auto error = [](const auto& change) { return error_after(training(), change); };
   EXPECT_THAT(error([](Job& job) { job.clear_model(); }), HasSubstr("--model is missing; add such as"));
@@ -228,7 +301,7 @@ TEST(PlanRequest, BadInputNamesTheFlagAndWhatWorks) {
               AllOf(HasSubstr("--optimizer adam:"), HasSubstr("adamw")));
   EXPECT_THAT(error([](Job& job) { job.set_recompute("some"); }), HasSubstr("--recompute some"));
   EXPECT_THAT(error([](Job& job) { job.set_baseline("tp=8,cp=3"); }),
-              AllOf(HasSubstr("--baseline tp=8,cp=3"), HasSubstr("24 ranks")));
+              AllOf(HasSubstr("--baseline tp=8,cp=3"), HasSubstr("it takes 24 of the 16 GPUs")));
   EXPECT_THAT(error([](Job& job) { job.set_baseline("tp=8,dp_shard=4"); }),
               HasSubstr("it takes 32 of the 16 GPUs"));
   EXPECT_THAT(error([](Job& job) { job.set_expert_imbalance(1.2); }), HasSubstr("has no experts"));

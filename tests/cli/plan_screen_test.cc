@@ -2,6 +2,7 @@
 #include "cli/plan_screen.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -16,6 +17,7 @@ namespace cp::cli {
 namespace {
 
 using ::cp::testing::compare_with_golden;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -72,7 +74,7 @@ std::size_t num_lines(const std::string& text) {
 TEST(PlanScreen, OfTraining) {
   const std::string screen = plan_screen(training_answer());
   EXPECT_EQ(compare_with_golden("plan_screen/training.txt", screen), "");
-  EXPECT_LE(num_lines(screen), 45U);
+  EXPECT_LE(num_lines(screen), 47U);
 }
 
 TEST(PlanScreen, OfPrefill) {
@@ -120,38 +122,88 @@ TEST(PlanScreen, OriginsOfNumbersFollowTheirSources) {
   EXPECT_EQ(origin_of({"x", "DGX H100 data sheet", false}), "published");
 }
 
+// ---- what is left of the memory ----
+
+TEST(PlanScreen, MemoryThatRunsTookMoreOfIsMarked) {
+  sim::PlanAnswer answer = training_answer();
+  sim::Candidate& best = answer.best.front();
+  EXPECT_EQ(memory_left(best, answer.question.memory_width),
+            "15.6 GiB of 78.0; 57.4 to 66.1 GiB needed, as far off as 7 measured runs: likely to fit");
+  EXPECT_THAT(plan_screen(answer), Not(HasSubstr("62.4?")));
+  best.memory_high_bytes = best.usable_bytes + 1;
+  EXPECT_THAT(memory_left(best, answer.question.memory_width), HasSubstr("runs: unlikely to fit"));
+  EXPECT_THAT(plan_screen(answer), AllOf(HasSubstr(" 62.4? "), HasSubstr("? unlikely to fit: ")));
+}
+
+TEST(PlanScreen, TheNearestMeasurementSaysWhyItDoesNotCount) {
+  sim::PlanAnswer answer = training_answer();
+  answer.nearest->unscored = "nobody says how";
+  EXPECT_THAT(plan_screen(answer), HasSubstr("2,042 predicted: +6.7 % in time; not scored, nobody says how"));
+  answer.nearest.reset();
+  answer.question.workload.phase = Phase::decode;
+  EXPECT_THAT(plan_screen(answer),
+              HasSubstr("nearest     none: no step of decode was ever compared with a measurement"));
+}
+
 // ---- why not another ----
+
+sim::Completion completion_of(const sim::Candidate& candidate) {
+  sim::Completion completion;
+  completion.kind = sim::Completion::Kind::fits;
+  completion.candidate = candidate;
+  return completion;
+}
 
 TEST(PlanExplanation, ASlowerLayoutStandsBesideTheBest) {
   const sim::PlanAnswer answer = training_answer();
-  const LayoutVerdict verdict = judge(answer, answer.all[12]);
+  sim::Completion completion = completion_of(answer.all[12]);
+  completion.found = "strategy=ring,balance=head_tail";
+  completion.as_written = answer.all[22];
+  completion.lost = {"the loss in 4 chunks: logits of all rows exist at once"};
+  const LayoutVerdict verdict = judge("tp=4,cp=4,recompute=full", completion, answer.best.front());
   EXPECT_EQ(verdict.kind, LayoutVerdict::Kind::slower);
   EXPECT_EQ(compare_with_golden("plan_screen/slower.txt", explanation_text(answer.question, verdict)), "");
 }
 
 TEST(PlanExplanation, OverlappingIntervalsAndTheBestItselfSaySo) {
   const sim::PlanAnswer answer = training_answer();
-  const LayoutVerdict equal = judge(answer, answer.all[1]), best = judge(answer, answer.all[0]);
+  const auto judged = [&](std::size_t i) {
+    return judge("tp=2", completion_of(answer.all[i]), answer.best.front());
+  };
+  const LayoutVerdict equal = judged(1), best = judged(0);
   EXPECT_EQ(equal.kind, LayoutVerdict::Kind::equal);
   EXPECT_THAT(explanation_text(answer.question, equal), HasSubstr("their intervals meet"));
   EXPECT_EQ(best.kind, LayoutVerdict::Kind::best);
   EXPECT_THAT(explanation_text(answer.question, best), HasSubstr("nothing is faster"));
+  sim::Completion tied = completion_of(answer.all[1]);
+  tied.candidate->step_us = 1.004 * answer.best.front().step_us;
+  const LayoutVerdict tie = judge("tp=2", tied, answer.best.front());
+  EXPECT_EQ(tie.kind, LayoutVerdict::Kind::best);
+  EXPECT_THAT(explanation_text(answer.question, tie), HasSubstr("as fast as the best, tp=2,cp=8"));
 }
 
-TEST(PlanExplanation, WhatIsIllegalOrTooLargeNeedsNoSearch) {
-  const sim::PlanQuestion question = training_answer().question;
-  const auto illegal = judge_without_search(question, parse_parallel_layout("dp_shard=16,micro_batch=3"));
-  ASSERT_TRUE(illegal);
-  EXPECT_EQ(illegal->kind, LayoutVerdict::Kind::rejected);
-  EXPECT_THAT(explanation_text(question, *illegal),
-              HasSubstr("is rejected: global_batch=16 is not a multiple"));
-  const auto large = judge_without_search(question, parse_parallel_layout("dp_shard=16"));
-  ASSERT_TRUE(large);
-  EXPECT_EQ(large->kind, LayoutVerdict::Kind::too_large);
-  EXPECT_THAT(explanation_text(question, *large),
-              AllOf(HasSubstr("dp_shard=16 does not fit"), HasSubstr("activations")));
-  EXPECT_FALSE(judge_without_search(
-      question, parse_parallel_layout("tp=8,cp=2,strategy=ring,balance=head_tail,recompute=full")));
+TEST(PlanExplanation, WhatIsRejectedOrTooLargeSaysWhatWorks) {
+  const sim::PlanAnswer answer = training_answer();
+  sim::Completion completion;
+  completion.reason = "28 heads", completion.works = "tp=4";
+  const LayoutVerdict rejected = judge("tp=8", completion, answer.best.front());
+  EXPECT_EQ(rejected.kind, LayoutVerdict::Kind::rejected);
+  EXPECT_EQ(explanation_text(answer.question, rejected), "tp=8 is rejected: 28 heads; tp=4 works\n");
+  completion = completion_of(answer.all[12]);
+  completion.kind = sim::Completion::Kind::too_large;
+  completion.candidate->usable_bytes = std::int64_t{30} << 30;
+  const LayoutVerdict large = judge("tp=4", completion, answer.best.front());
+  EXPECT_EQ(large.kind, LayoutVerdict::Kind::too_large);
+  EXPECT_THAT(explanation_text(answer.question, large),
+              AllOf(HasSubstr("does not fit: 4.2"), HasSubstr("it would take 4.22 s"),
+                    HasSubstr("31.5 % slower than the best"), HasSubstr("\nwhole ")));
+}
+
+TEST(PlanComparison, TwoLayoutsStandBesideEachOther) {
+  const sim::PlanAnswer answer = training_answer();
+  const std::array<LayoutVerdict, 2> both = {judge("tp=2", completion_of(answer.all[0]), std::nullopt),
+                                             judge("tp=8,cp=2", completion_of(answer.all[5]), std::nullopt)};
+  EXPECT_EQ(compare_with_golden("plan_screen/compare.txt", comparison_text(answer.question, both)), "");
 }
 
 }  // namespace

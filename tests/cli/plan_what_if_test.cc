@@ -107,7 +107,26 @@ TEST(PlanWhatIf, TheFewestNodesAreFound) {
   const std::string text = screen(minimize);
   EXPECT_THAT(text,
               AllOf(StartsWith("llama-3.1-70b, 8,192 tokens: "), HasSubstr(" are enough, "),
-                    HasSubstr("\nfewer       none of "), HasSubstr("--nodes " + std::to_string(nodes))));
+                    HasSubstr("\nfewer       none of "), HasSubstr("--gpus " + std::to_string(8 * nodes))));
+}
+
+// Also parts of a node, and counts that read the prompt in time where fewer do not.
+TEST(PlanWhatIf, TheFewestGpusMayBeAPartOfANodeOrMoreThanFit) {
+  const json part =
+      answer({"plan", "--model", "llama-3.1-8b", "--gpus", "8", "--seq-len", "8K", "--global-batch", "8",
+              "--recompute", "full", "--fix", "pp=1", "--minimize", "gpus"});
+  const int gpus = part["rows"][0]["gpus"];
+  EXPECT_LT(gpus, 8);
+  EXPECT_EQ(part["rows"][1]["gpus"], 8);
+  const Words decode = {"plan",         "--model", "llama-3.1-70b", "--phase", "decode", "--cached", "128K",
+                        "--concurrent", "2",       "--ttft-max",    "15000"};
+  const json found = answer(with(decode, {"--minimize", "gpus"}));
+  const int enough = found["rows"][0]["gpus"];
+  EXPECT_GT(enough, 8);
+  EXPECT_EQ(cpsim(with(decode, {"--gpus", std::to_string(enough)})).exit_code, 0);
+  EXPECT_THAT(found["notes"][0].get<std::string>(), HasSubstr("reads the prompt"));
+  for (int fewer = 1; fewer < enough; fewer *= 2)
+    EXPECT_EQ(cpsim(with(decode, {"--gpus", std::to_string(fewer)})).exit_code, 20) << fewer;
 }
 
 TEST(PlanWhatIf, ServingIsAskedTheSame) {
@@ -143,8 +162,15 @@ TEST(PlanWhatIf, ExperimentsAreAtMostThree) {
   const json found = answer(words);
   EXPECT_EQ(found["schema"], "cpsim.plan.next_experiment/1");
   EXPECT_LE(found["experiments"].size(), 3U);
+  EXPECT_EQ(found["robust"].get<bool>(), found["measurements"].empty());
+  const std::string text = screen(words);
   if (found["robust"]) {
-    EXPECT_THAT(screen(words), HasSubstr("no run would change that"));
+    EXPECT_THAT(text, HasSubstr("no measurement would change that"));
+  } else {
+    // What to type, and what to do with its answer.
+    EXPECT_THAT(text, AllOf(HasSubstr("cprun profile "), HasSubstr("slower than assumed: run "),
+                            HasSubstr("\nelse        stay with "), HasSubstr("\nthen        cpsim plan "),
+                            HasSubstr(" --cluster mine.txtpb ")));
   }
   for (const json& run : found["experiments"]) {
     EXPECT_GT(run["separates"], 0);
@@ -168,10 +194,6 @@ TEST(PlanWhatIf, BadInputIsRefused) {
   EXPECT_THAT(error({"--sensitivity", "--sweep", "seq_len=8K"}), HasSubstr("one at a time"));
   EXPECT_THAT(error({"--sensitivity", "--report", "x.html"}), HasSubstr("--report is of a plan"));
   EXPECT_THAT(error({"--sensitivity"}), HasSubstr("--seq-len is missing"));
-  EXPECT_THAT(cpsim({"plan", "--model", "llama-3.1-8b", "--gpus", "4", "--seq-len", "8K", "--global-batch",
-                     "8", "--minimize", "gpus"})
-                  .err,
-              HasSubstr("tries whole nodes"));
   EXPECT_THAT(
       cpsim({"plan", "--model", "llama-3.1-8b", "--global-batch-tokens", "1M", "--maximize", "seq_len"}).err,
       HasSubstr("--global-batch such as 16"));

@@ -78,7 +78,7 @@ TEST(AnswerJson, HoldsTheCandidates) {
   EXPECT_TRUE(text["classes"][3]["candidate"].is_null());
   EXPECT_EQ(text["counts"]["rejected"][1], (json{{"reason", "world is not the GPUs"}, {"count", 9216}}));
   EXPECT_EQ(text["nearest"]["measured"], 2179);
-  EXPECT_NEAR(text["nearest"]["error"].get<double>(), 2042.0 / 2179 - 1, 1e-12);
+  EXPECT_NEAR(text["nearest"]["error"].get<double>(), 2179.0 / 2042 - 1, 1e-12);
   EXPECT_EQ(text["warnings"][1], testing::kAwkward);
 }
 

@@ -143,31 +143,68 @@ TEST(LongestSeqLen, SaysWhatItTriesAndStops) {
   EXPECT_THAT(tried, ElementsAre(1024, 2048, 4096));
 }
 
-TEST(FewestNodes, OneLessDoesNotFit) {
+TEST(FewestGpus, FewerDoNotFit) {
   PlanQuestion question = training_question("llama-3.1-70b", 8, 8192, 64);
   question.fixed.order = AxisOrder::tp_cp_dp_pp;
-  const auto fewest = fewest_nodes(question);
+  const auto fewest = fewest_gpus(question).gpus;
   ASSERT_TRUE(fewest.has_value());
   // 70 G parameters with 16 bytes each are 1,052 GiB: of 624 GiB a node, two.
-  EXPECT_GE(*fewest, 2);
-  EXPECT_LE(*fewest, 8);
-  question.cluster.nodes = *fewest;
-  EXPECT_TRUE(feasible(question).has_value());
-  for (int nodes = 1; nodes < *fewest; ++nodes) {
-    question.cluster.nodes = nodes;
-    EXPECT_FALSE(feasible(question).has_value()) << nodes;
+  EXPECT_GE(*fewest, 16);
+  EXPECT_LE(*fewest, 64);
+  EXPECT_TRUE(feasible(at_gpus(question, *fewest)).has_value());
+  for (const int gpus : gpu_counts(question)) {
+    if (gpus == *fewest) break;
+    EXPECT_FALSE(feasible(at_gpus(question, gpus)).has_value()) << gpus;
   }
-  question.cluster.nodes = *fewest - 1;
-  EXPECT_EQ(fewest_nodes(question), std::nullopt);
+  question.cluster.nodes = *fewest / 8 - 1;
+  EXPECT_EQ(fewest_gpus(question).gpus, std::nullopt);
 }
 
-TEST(FewestNodes, OneIsEnoughForASmallModel) { EXPECT_EQ(fewest_nodes(small_question(16)), 1); }
+TEST(FewestGpus, CountsArePartsOfANodeAndWholeOnes) {
+  EXPECT_THAT(gpu_counts(training_question("llama-3.1-8b", 3, 8192, 8)), ElementsAre(1, 2, 4, 8, 16, 24));
+  const PlanQuestion part = at_gpus(training_question("llama-3.1-8b", 3, 8192, 8), 2);
+  EXPECT_EQ(part.cluster.num_gpus(), 2);
+  EXPECT_TRUE(part.part_of_a_node);
+  EXPECT_EQ(at_gpus(training_question("llama-3.1-8b", 3, 8192, 8), 16).cluster.nodes, 2);
+}
+
+TEST(FewestGpus, OneIsEnoughForASmallModel) { EXPECT_EQ(fewest_gpus(small_question(16)).gpus, 1); }
 
 // Three ranks of a degree need nodes in threes.
-TEST(FewestNodes, NodesThatDegreesDoNotDivideAreLeftOut) {
+TEST(FewestGpus, CountsThatDegreesDoNotDivideAreLeftOut) {
   PlanQuestion question = small_question(16, 4096, 24);
   question.fixed.dp_replicate = 3;
-  EXPECT_EQ(fewest_nodes(question), 3);
+  EXPECT_EQ(fewest_gpus(question).gpus, 12);
+}
+
+// What fits on few GPUs may read its prompt too slowly there, and not on more.
+TEST(FewestGpus, ThePromptIsReadInTime) {
+  PlanQuestion question = training_question("llama-3.1-8b", 4, 131072, 2);
+  question.workload.phase = Phase::decode;
+  question.workload.cached = 131071, question.workload.new_tokens = 1;
+  const auto fewest = fewest_gpus(question).gpus;
+  ASSERT_TRUE(fewest.has_value());
+  const auto prompt_ms = [&](int gpus) {
+    PlanQuestion strict = at_gpus(question, gpus);
+    strict.max_ttft_ms = 1;
+    std::string error;
+    try {
+      search_layouts(strict);
+    } catch (const Infeasible& slow) {
+      error = slow.what();
+    }
+    return std::stod(error.substr(error.find("use --ttft-max ") + 15));
+  };
+  const double least = prompt_ms(*fewest), more = prompt_ms(4 * *fewest);
+  ASSERT_LT(more, least);
+  question.max_ttft_ms = (least + more) / 2;
+  const FewestGpus found = fewest_gpus(question);
+  ASSERT_TRUE(found.gpus.has_value());
+  EXPECT_GT(*found.gpus, *fewest);
+  EXPECT_THAT(found.too_slow, ::testing::Contains(*fewest));
+  EXPECT_NO_THROW(search_layouts(at_gpus(question, *found.gpus)));
+  question.max_ttft_ms = 1;
+  EXPECT_EQ(fewest_gpus(question).gpus, std::nullopt);
 }
 
 }  // namespace

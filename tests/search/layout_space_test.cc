@@ -123,6 +123,30 @@ TEST(LayoutSpace, WhatIsLeftOutCanBeAskedFor) {
   }
 }
 
+// A degree that no number of ranks has leaves those without context parallelism.
+TEST(LayoutSpace, DegreesThatNoRanksHaveLeaveNoFamilyWithoutMembers) {
+  PlanQuestion question = testing::small_question(8);
+  question.fixed.ulysses_degree = 3;
+  for (const ParallelLayout& layout : all_of(question)) EXPECT_EQ(layout.cp, 1);
+  question.fixed = {};
+  question.fixed.inner_ring = 2;
+  for (const ParallelLayout& layout : all_of(question)) {
+    if (layout.cp > 1) {
+      EXPECT_EQ(layout.strategy.inner_ring, 2) << to_string(layout);
+    }
+  }
+}
+
+TEST(LayoutSpace, AFixedAxisOrderAndRotationAreKept) {
+  PlanQuestion question = testing::small_question(8);
+  question.fixed.cp = 8, question.fixed.strategy = "ulysses_ring";
+  question.fixed.ulysses_inner = false, question.fixed.rotation = Strategy::Rotation::all_gather;
+  for (const ParallelLayout& layout : all_of(question)) {
+    EXPECT_FALSE(layout.strategy.ulysses_inner) << to_string(layout);
+    EXPECT_EQ(layout.strategy.rotation, Strategy::Rotation::all_gather) << to_string(layout);
+  }
+}
+
 TEST(LayoutSpace, StrategiesRunAsTheSoftwareRunsThem) {
   PlanQuestion question = testing::small_question(8);
   question.fixed.cp = 8;

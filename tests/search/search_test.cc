@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "sim/search/inverse.h"
 #include "tests/search/questions.h"
 #include "tests/support/messages.h"
 
@@ -120,6 +121,42 @@ TEST(Search, NothingFitsNamesTheNearestAndWhatWould) {
   }
 }
 
+// What an error tells people to type was tried.
+TEST(Search, WhatIsSuggestedWhereNothingFitsDoes) {
+  for (const char* model : {"llama-3.1-405b", "llama-3.1-70b"}) {
+    PlanQuestion question = training_question(model, 1, 131072, 64);
+    std::string error;
+    try {
+      search_layouts(question);
+    } catch (const Infeasible& large) {
+      error = large.what();
+    }
+    const auto number_behind = [&](const std::string& flag) {
+      const std::size_t at = error.find(flag + " ");
+      return at == std::string::npos ? 0 : std::stoll(error.substr(at + flag.size() + 1));
+    };
+    PlanQuestion more = question, shorter = question;
+    more.cluster.nodes = static_cast<int>(number_behind("--nodes"));
+    ASSERT_GT(more.cluster.nodes, 1) << error;
+    EXPECT_TRUE(feasible(more)) << error;
+    if (const std::int64_t length = number_behind("--seq-len"); length > 0) {
+      shorter.workload.seq_len = length;
+      EXPECT_TRUE(feasible(shorter)) << error;
+    }
+    if (error.find("adamw:offload") == std::string::npos) continue;
+    question.workload.optimizer.offload = true;
+    EXPECT_TRUE(feasible(question)) << error;
+  }
+}
+
+// tp=7 would share the heads, and cannot share the GPUs.
+TEST(Search, WhatIsSuggestedForAFixedKeyWorks) {
+  PlanQuestion question = training_question("qwen2.5-7b", 8, 65536, 64);
+  question.fixed.tp = 8;
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }),
+              ::testing::EndsWith("num_attention_heads=28 is not divisible by tp=8; use tp=4"));
+}
+
 TEST(Search, NothingLegalSaysWhy) {
   PlanQuestion question = small_question(8, 4096, 3);
   question.fixed.cp = 1, question.fixed.tp = 1, question.fixed.pp = 1;
@@ -140,14 +177,19 @@ TEST(Search, StopsWithWhatItHas) {
 TEST(Search, TheBaselineIsComparedPartByPart) {
   PlanQuestion question = small_question(8);
   question.fixed.tp = 1, question.fixed.micro_batch = 1;
-  question.baseline = parse_parallel_layout("cp=8,strategy=ring,recompute=full", 8);
+  question.baseline = PartialLayout{"cp=8,strategy=ring,recompute=full", {}, std::nullopt};
+  Fixed& given = question.baseline->given;
+  given.cp = 8, given.strategy = "ring", given.recompute = Recompute{Recompute::Kind::full, 1};
   const ClassBest baseline = search_layouts(question).classes.back();
   EXPECT_EQ(baseline.name, "baseline");
   ASSERT_TRUE(baseline.candidate.has_value());
   EXPECT_THAT(baseline.why, HasSubstr(" ms "));
-  question.baseline = parse_parallel_layout("tp=8,dp_shard=1", 8);
-  question.baseline->tp = 16;
-  EXPECT_THAT(search_layouts(question).classes.back().why, HasSubstr("not divisible by tp=16"));
+  EXPECT_THAT(baseline.found, HasSubstr("balance="));
+  EXPECT_EQ(baseline.candidate->layout.recompute.kind, Recompute::Kind::full);
+  question.model.q_heads = 6, question.model.kv_heads = 2;  // on eight ranks
+  given = {};
+  given.tp = 8;
+  EXPECT_THAT(search_layouts(question).classes.back().why, HasSubstr("not divisible by tp=8"));
 }
 
 TEST(Search, DecodingKeepsTheLimitOfItsPrompt) {

@@ -43,8 +43,8 @@ TEST(Software, EveryFieldHasASourceAndAtMostFiveAreFree) {
       ++free;
     });
     EXPECT_LE(free, 5);
-    for (const char* field : {"send_empty", "dkv_f32", "strategy", "balance", "sharding_group",
-                              "linear_precision", "attention_kernel", "loss_f32_copies", "allocator_slack"}) {
+    for (const char* field : {"send_empty", "dkv_f32", "strategy", "balance", "sharding_group", "framework",
+                              "attention_kernel", "loss_f32_copies", "allocator_slack"}) {
       EXPECT_NE(find_source(software.sources, field), nullptr) << name << " " << field;
     }
     EXPECT_EQ(software.sources.size(), 14U) << name;
@@ -65,7 +65,11 @@ TEST(Software, PresetsKnowWhatTheirImplementationsDo) {
   EXPECT_TRUE(find_software("ring-flash-attention").dkv_f32);
   EXPECT_TRUE(find_software("ring-flash-attention").send_empty);
   EXPECT_FALSE(find_software("cprun").send_empty);
-  EXPECT_EQ(find_software("meta-serving").linear_precision, LinearPrecision::fp8);
+  EXPECT_EQ(find_software("torchtitan").framework, "torchtitan");
+  EXPECT_EQ(find_software("usp").framework, "none");
+  // Number formats are no property of software.
+  for (const std::string& name : software_names())
+    EXPECT_EQ(find_software(name).linear_precision, LinearPrecision::b16) << name;
   EXPECT_EQ(find_software("torchtitan").sharding_group, ShardingGroup::dp_shard_cp);
 }
 
@@ -93,8 +97,14 @@ TEST(Software, ErrorsStandAtTheirPlace) {
        "\"estimate: why\""},
       {"  sharding_group { value: \"dp\" source: \"x\" }",
        "a.txtpb:3:3: sharding_group: unknown sharding_group 'dp'; use one of dp_shard, dp_shard_cp"},
-      {"linear_precision { value: \"fp4\" source: \"x\" }",
-       "a.txtpb:3:1: linear_precision: unknown linear_precision 'fp4'; use one of 16, fp8"},
+      {"linear_precision { value: \"fp8\" source: \"x\" }",
+       "a.txtpb:3:1: linear_precision: number formats are no property of software; leave it out, and ask "
+       "with "
+       "--linear-dtype fp8"},
+      {"framework { value: \"torchtian\" source: \"x\" }",
+       "a.txtpb:3:1: framework: unknown framework 'torchtian'; the nearest one is 'torchtitan'; use one of "
+       "none, "
+       "megatron, torchtitan, deepspeed, vllm, cprun"},
       {"strategy { value: \"rings\" source: \"x\" }",
        "a.txtpb:3:1: strategy: unknown strategy 'rings'; the nearest one is 'ring'; use one of ulysses, "
        "all_gather, "

@@ -101,6 +101,8 @@ Candidate candidate_of(const Row& row, double best_s) {
   c.bound = c.layout.tp >= 8 ? "tensor-parallel transfers" : "attention kernels";
   c.memory = memory_of_size(row.memory_gib, c.layout);
   c.usable_bytes = static_cast<std::int64_t>(78.0 * kGiB);
+  c.memory_low_bytes = static_cast<std::int64_t>(0.92 * row.memory_gib * kGiB);
+  c.memory_high_bytes = static_cast<std::int64_t>(1.06 * row.memory_gib * kGiB);
   c.nvlink_utilisation = row.nvlink;
   c.nic_utilisation = row.nic;
   c.runnable = c.layout.pp == 1;
@@ -126,8 +128,9 @@ PlanQuestion example_question() {
   q.workload.global_batch = 16;
   q.cluster = find_cluster("dgx-h100", 2);
   q.software = find_software("torchtitan");
+  q.memory_width = {0.92, 1.06, 7};
   q.fixed.micro_batch = 1;
-  q.baseline = parse_parallel_layout("tp=8,cp=2,strategy=ring,balance=head_tail");
+  q.baseline = PartialLayout{"tp=8,cp=2,strategy=ring,balance=head_tail", {}, std::nullopt};
   return q;
 }
 
@@ -218,11 +221,11 @@ PlanAnswer example_answer() {
   answer.counts.seconds = 0.62;
   answer.published = {
       {"torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens", "tokens/s/GPU",
-       2860, 3011},
+       2860, 3011, true},
       {"torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 4, 131,072 tokens", "tokens/s/GPU",
-       2179, 2042},
+       2179, 2042, true},
       {"torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 8, 262,144 tokens", "tokens/s/GPU",
-       1471, 1397},
+       1471, 1397, true},
       {"Meta 2024-11 table 5", "Llama-3-405B, 16 GPUs, cp 2, 131,072 tokens", "prefill, s", 21.4, 20.6},
       {"Meta 2024-11 table 5", "Llama-3-405B, 32 GPUs, cp 4, 131,072 tokens", "prefill, s", 10.9, 11.7},
   };

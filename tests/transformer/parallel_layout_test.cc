@@ -34,7 +34,7 @@ ParallelLayout parsed(const char* text, int world = 0) { return parse_parallel_l
 
 std::string refusal_of(const Transformer& model, const Workload& workload, const char* layout) {
   const auto refusal = refuse(model, workload, parsed(layout));
-  return refusal ? refusal->kind + ": " + refusal->reason : "";
+  return refusal ? refusal->kind + ": " + refusal->text() : "";
 }
 
 RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {

@@ -1,0 +1,63 @@
+#include "sim/search/measurements.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr const char* kProfile = "cprun profile --nproc-per-node ";
+constexpr const char* kOut = " --out mine.txtpb";
+
+// Where the order of two layouts turns, between a rate as it is and one that is changed: their times are close to straight lines there.
+double turning_factor(double factor, double ahead_us, double behind_us) {
+  return 1 + (factor - 1) * ahead_us / (ahead_us + behind_us);
+}
+
+}  // namespace
+
+MeasurementCommand measurement_command(const PlanQuestion& question, const std::string& rate) {
+  const Cluster& cluster = question.cluster;
+  const int of_node = cluster.node.gpus;
+  if (rate == "NVLink") {
+    return {str(kProfile, of_node, kOut), str("all_gather_perf -b 1M -e 1G -f 2 -g ", of_node)};
+  }
+  if (rate == "network") {
+    return {str(kProfile, of_node, " --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:PORT", kOut,
+                ", and the same with --node-rank 1 on the other"),
+            str("mpirun -np ", 2 * of_node, " -N ", of_node, " all_gather_perf -b 1M -e 1G -f 2 -g 1")};
+  }
+  // Kernels, and their launches: of one GPU.
+  return {str(kProfile, 1, kOut), ""};
+}
+
+std::vector<RateMeasurement> measurements(const PlanQuestion& question, const Sensitivity& sensitivity) {
+  std::map<std::string, RateMeasurement> by_rate;
+  double all_us = 0;
+  for (const Changed& changed : sensitivity.changes) {
+    const auto best = static_cast<std::size_t>(changed.best);
+    const double regret_us = changed.step_us[0] - changed.step_us[best];
+    if (changed.best == 0 || regret_us <= 0) continue;
+    RateMeasurement& of = by_rate[changed.rate];
+    of.rate = changed.rate;
+    of.regret_us += regret_us / 2;
+    all_us += regret_us / 2;
+    const double ahead_us = sensitivity.step_us[best] - sensitivity.step_us[0];
+    of.turns.push_back({turning_factor(changed.factor, std::max(0.0, ahead_us), regret_us), changed.best,
+                        regret_us / changed.step_us[0]});
+  }
+  std::vector<RateMeasurement> found;
+  for (auto& [rate, of] : by_rate) {
+    of.settles = of.regret_us / all_us;
+    of.command = measurement_command(question, rate);
+    found.push_back(std::move(of));
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.regret_us > b.regret_us; });
+  return found;
+}
+
+}  // namespace cp::sim
