@@ -149,6 +149,27 @@ TEST(Search, WhatIsSuggestedWhereNothingFitsDoes) {
   }
 }
 
+// One more node would have the memory, and three replicas do not divide its GPUs.
+TEST(Search, NodesThatDegreesDoNotDivideAreNotSuggested) {
+  PlanQuestion question = small_question(12, 65536, 24);
+  question.fixed.dp_replicate = 3;
+  const auto fits = [&](int nodes, double gib) {
+    PlanQuestion on = question;
+    on.cluster.nodes = nodes, on.max_memory_gib = gib;
+    return feasible(on).has_value();
+  };
+  double gib = 16;
+  while (fits(3, gib)) gib -= 0.125;
+  ASSERT_TRUE(fits(6, gib)) << gib;
+  question.max_memory_gib = gib;
+  try {
+    search_layouts(question);
+    FAIL() << gib << " GiB";
+  } catch (const Infeasible& error) {
+    EXPECT_THAT(error.what(), HasSubstr("; try --nodes 6"));
+  }
+}
+
 // tp=7 would share the heads, and cannot share the GPUs.
 TEST(Search, WhatIsSuggestedForAFixedKeyWorks) {
   PlanQuestion question = training_question("qwen2.5-7b", 8, 65536, 64);
