@@ -20,6 +20,11 @@ bool faster(const Candidate& a, const Candidate& b) {
          std::tuple(b.step_us, b.memory.used(), to_string(b.layout));
 }
 
+// Steps of a tie's width from the fastest on: what a candidate ties with does not depend on which others were replayed.
+std::int64_t tie_of(const Candidate& candidate, double least_us) {
+  return static_cast<std::int64_t>(std::log(candidate.step_us / least_us) / std::log1p(kTie));
+}
+
 // "+12.1 ms exposed cp": three digits, two decimals at most.
 std::string signed_part(const std::string& name, double us) {
   const double size = std::abs(us), unit = size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
@@ -49,14 +54,12 @@ std::int64_t memory_step(const Memory& memory, std::int64_t usable_bytes) {
 
 void rank_candidates(std::vector<Candidate>& candidates) {
   std::sort(candidates.begin(), candidates.end(), faster);
-  for (auto first = candidates.begin(); first != candidates.end();) {
-    const double most = first->step_us * (1 + kTie);
-    const auto last =
-        std::find_if(first, candidates.end(), [&](const Candidate& c) { return c.step_us > most; });
-    std::stable_sort(first, last, [](const Candidate& a, const Candidate& b) {
-      return memory_step(a.memory, a.usable_bytes) < memory_step(b.memory, b.usable_bytes);
+  if (!candidates.empty() && candidates.front().step_us > 0) {
+    const double least_us = candidates.front().step_us;
+    std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
+      return std::pair(tie_of(a, least_us), memory_step(a.memory, a.usable_bytes)) <
+             std::pair(tie_of(b, least_us), memory_step(b.memory, b.usable_bytes));
     });
-    first = last;
   }
   double high = -1;
   int rank = 0, place = 0;

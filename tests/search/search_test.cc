@@ -5,6 +5,7 @@
 
 #include "shared/base/error.h"
 #include "sim/search/inverse.h"
+#include "sim/search/ranking.h"
 #include "tests/search/questions.h"
 #include "tests/support/messages.h"
 
@@ -69,6 +70,34 @@ TEST(Search, FindsWhatAnExhaustiveOneFinds) {
     recomputed |= candidate.layout.recompute.kind != Recompute::Kind::none;
   }
   EXPECT_TRUE(pipelined && several && recomputed);
+}
+
+// Of layouts that tie the freer comes first: what a little slower one needs must not be left out, neither for its time nor because
+// fewer chunks of the loss fit, too.
+TEST(Search, FindsTheFreerOfTies) {
+  PlanQuestion question = small_question(4, 65536);
+  question.fixed.pp = 1, question.fixed.micro_batch = 1;
+  bool later = false;  // some best one is not the fastest
+  for (const double gib : {2.5, 4.0}) {
+    question.max_memory_gib = gib;
+    std::vector<Candidate> all;
+    for (const int chunks : {1, 4, 16}) {
+      PlanQuestion with_chunks = question;
+      with_chunks.fixed.loss_chunks = chunks;
+      try {
+        const PlanAnswer answer = exhaustive(with_chunks);
+        all.insert(all.end(), answer.all.begin(), answer.all.end());
+      } catch (const Infeasible&) {
+      }
+    }
+    rank_candidates(all);
+    PlanAnswer expected;
+    expected.best = best_of_kinds(all, 8);
+    EXPECT_EQ(best_of(search_layouts(question)), best_of(expected)) << gib;
+    for (std::size_t i = 1; i < expected.best.size(); ++i)
+      later = later || expected.best[i].step_us < expected.best[i - 1].step_us;
+  }
+  EXPECT_TRUE(later);
 }
 
 TEST(Search, IsTheSameForAnyNumberOfThreads) {
