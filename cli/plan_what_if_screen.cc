@@ -104,13 +104,14 @@ std::string summary_of(const sim::PlanAnswer& answer, const sim::Sensitivity& se
   return str(asked, ": ", best, " is the best, but not with ", join(when, ", or "));
 }
 
-// "if it is more than 4.1 % slower than assumed: tp=8,..., up to 1.3 % faster".
+// "if network turns out more than 4.1 % slower than assumed: tp=8,..., which is 1.3 % faster at 10 %".
 std::string what_to_do(const sim::RateMeasurement& of, const sim::Turn& turn,
                        const sim::Sensitivity& sensitivity) {
   const ParallelLayout& layout = sensitivity.layouts[static_cast<std::size_t>(turn.layout)];
-  return fmt::format("if {} is more than {:.1f} % {} than assumed: run {}, {:.1f} % faster where it is 10 %",
-                     of.rate, 100 * std::fabs(turn.factor - 1), turn.factor < 1 ? "slower" : "faster",
-                     to_string(layout), 100 * turn.gain_share);
+  return fmt::format(
+      "if {} turns out more than {:.1f} % {} than assumed: {}, which is {:.1f} % faster at 10 %", of.rate,
+      100 * std::fabs(turn.factor - 1), turn.factor < 1 ? "slower" : "faster", to_string(layout),
+      100 * turn.gain_share);
 }
 
 // How far the others are behind: what a change must outweigh.
@@ -209,25 +210,27 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
   }
   text += str(": measure ", measured.front().rate, " first");
   Table table({{"measure"}, {"settles", Align::right}, {"not knowing it costs", Align::right}});
-  Lines notes;
+  std::string todo;
   for (const sim::RateMeasurement& of : measured) {
     table.add_row({of.rate, fmt::format("{:.0f} %", 100 * of.settles), human_us(of.regret_us)});
-    std::string todo = of.command.profile;
-    if (!of.command.quick.empty()) todo += str("; for a first look, of nccl-tests: ", of.command.quick);
-    notes.emplace_back(of.rate, todo);
-    for (const sim::Turn& turn : of.turns) notes.emplace_back("", what_to_do(of, turn, sensitivity));
+    // Commands are in one line each, to be copied.
+    const auto command = [&](std::string_view title, const std::string& line) {
+      if (!line.empty())
+        todo += str(title, std::string(kIndent > title.size() ? kIndent - title.size() : 2, ' '), line, "\n");
+    };
+    command(of.rate, of.command.profile);
+    command("  2nd node", of.command.other);
+    command("  nccl test", of.command.quick);
+    for (const sim::Turn& turn : of.turns) todo += lines({{"", what_to_do(of, turn, sensitivity)}});
   }
-  notes.emplace_back("else", str("stay with ", to_string(sensitivity.layouts.front())));
-  notes.emplace_back("then", then);
-  text = str(wrapped(text, kWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", table.text(), "\n",
-             lines(notes));
-  const std::vector<sim::Experiment> runs = sim::next_experiments(sensitivity);
-  Lines told;
-  for (const sim::Experiment& run : runs) {
-    told.emplace_back("or a run", str("a step of ", to_string(run.layout), ", expected to take ",
-                                      human_us(run.expected_us), ", tells ", run.settles));
+  todo += lines({{"else", str("stay with ", to_string(sensitivity.layouts.front()))}});
+  todo += str("then        ", then, "\n");
+  for (const sim::Experiment& run : sim::next_experiments(sensitivity)) {
+    todo += lines({{"or a run", str("a step of ", to_string(run.layout), ", expected to take ",
+                                    human_us(run.expected_us), ", tells ", run.settles)}});
   }
-  return text + lines(told);
+  return str(wrapped(text, kWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", table.text(), "\n",
+             todo);
 }
 
 std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
@@ -249,6 +252,7 @@ std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivi
                                     {"settles", of.settles},
                                     {"regret_us", of.regret_us},
                                     {"profile", of.command.profile},
+                                    {"other", of.command.other},
                                     {"quick", of.command.quick},
                                     {"turns", std::move(turns)}});
   }

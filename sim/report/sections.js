@@ -7,7 +7,8 @@ const tableOf = (titles, rows) => h("div", { class: "scroll" }, h("table", {},
 
 function drawFigures() {
   const { model, workload, cluster, software } = question;
-  byId("kicker").textContent = `cpsim plan: ${workload.phase} of ${model.name} on ${cluster.name}, software profile ${software.name}`;
+  byId("kicker").textContent = `cpsim plan: ${workload.phase} of ${model.name} on ${cluster.name}, software profile ${software.name}, `
+    + `products in ${workload.linear_dtype}`;
   const best = answer.best[0];
   if (!best) return byId("figures").remove();
   const figure = (name, value, detail) => h("div", { class: "figure" }, h("div", { class: "name" }, name),
@@ -17,6 +18,8 @@ function drawFigures() {
     figure("Tokens/s/GPU", count(Math.round(best.tokens_per_s_per_gpu)), `${count(best.layout_fields.gpus)} of ${count(cluster.gpus)} GPUs`),
     figure("MFU", percent(best.mfu), "of the peak of all GPUs"),
     figure("Memory", `${gib(best.memory_bytes.counted)} GiB`, `of ${gib(best.usable_bytes)} GiB usable`),
+    figure("Memory left", `${gib(best.left_bytes)} GiB`,
+      `${gib(best.memory_low_bytes)} to ${gib(best.memory_high_bytes)} GiB needed: ${best.fits} to fit`),
     figure("Exposed transfers", time(best.exposed_us), `${percent(best.exposed_us / best.step_us)} of the time`),
     figure("Bound by", best.bound, best.runnable ? "cprun can run it" : "not runnable by cprun"));
 }

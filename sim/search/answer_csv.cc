@@ -82,8 +82,8 @@ void add_header(std::string& out, const std::vector<std::string>& parts) {
   }
   for (const std::string& part : parts) line.add(column("part_", part, "_us"));
   for (const auto& [term, bytes] : terms(Memory{})) line.add(column("memory_", term, "_bytes"));
-  for (const char* name :
-       {"counted_bytes", "usable_bytes", "nvlink_utilisation", "nic_utilisation", "runnable"}) {
+  for (const char* name : {"counted_bytes", "usable_bytes", "memory_low_bytes", "memory_high_bytes",
+                           "nvlink_utilisation", "nic_utilisation", "runnable"}) {
     line.add(name);
   }
   line.end();
@@ -105,6 +105,8 @@ void add_candidate(std::string& out, const Candidate& c, const std::vector<std::
   for (const auto& [term, bytes] : terms(c.memory)) line.add(bytes);
   line.add(c.memory.used() - c.memory.context)
       .add(c.usable_bytes)
+      .add(c.memory_low_bytes)
+      .add(c.memory_high_bytes)
       .add(c.nvlink_utilisation)
       .add(c.nic_utilisation);
   line.add(c.runnable ? 1 : 0);

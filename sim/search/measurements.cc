@@ -5,6 +5,7 @@
 #include <map>
 
 #include "shared/base/text.h"
+#include "sim/search/ranking.h"
 
 namespace cp::sim {
 namespace {
@@ -12,9 +13,14 @@ namespace {
 constexpr const char* kProfile = "cprun profile --nproc-per-node ";
 constexpr const char* kOut = " --out mine.txtpb";
 
-// Where the order of two layouts turns, between a rate as it is and one that is changed: their times are close to straight lines there.
-double turning_factor(double factor, double ahead_us, double behind_us) {
-  return 1 + (factor - 1) * ahead_us / (ahead_us + behind_us);
+// From where on the best layout takes a tie's width more than another one, between a rate as it is and one that is changed, where it does:
+// times are close to straight lines in between.
+double turning_factor(double factor, double best_us, double other_us, double changed_best_us,
+                      double changed_other_us) {
+  const auto beyond = [](double best, double other) { return best - (1 + kTie) * other; };
+  const double before = std::min(0.0, beyond(best_us, other_us));
+  const double after = std::max(0.0, beyond(changed_best_us, changed_other_us));
+  return after > before ? 1 + (factor - 1) * before / (before - after) : factor;
 }
 
 }  // namespace
@@ -23,15 +29,17 @@ MeasurementCommand measurement_command(const PlanQuestion& question, const std::
   const Cluster& cluster = question.cluster;
   const int of_node = cluster.node.gpus;
   if (rate == "NVLink") {
-    return {str(kProfile, of_node, kOut), str("all_gather_perf -b 1M -e 1G -f 2 -g ", of_node)};
+    return {str(kProfile, of_node, kOut), "", str("all_gather_perf -b 1M -e 1G -f 2 -g ", of_node)};
   }
   if (rate == "network") {
-    return {str(kProfile, of_node, " --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:PORT", kOut,
-                ", and the same with --node-rank 1 on the other"),
+    const auto on = [&](int machine) {
+      return str(kProfile, of_node, " --nnodes 2 --node-rank ", machine, " --rdzv-endpoint HOST:PORT", kOut);
+    };
+    return {on(0), on(1),
             str("mpirun -np ", 2 * of_node, " -N ", of_node, " all_gather_perf -b 1M -e 1G -f 2 -g 1")};
   }
   // Kernels, and their launches: of one GPU.
-  return {str(kProfile, 1, kOut), ""};
+  return {str(kProfile, 1, kOut), "", ""};
 }
 
 std::vector<RateMeasurement> measurements(const PlanQuestion& question, const Sensitivity& sensitivity) {
@@ -45,9 +53,9 @@ std::vector<RateMeasurement> measurements(const PlanQuestion& question, const Se
     of.rate = changed.rate;
     of.regret_us += regret_us / 2;
     all_us += regret_us / 2;
-    const double ahead_us = sensitivity.step_us[best] - sensitivity.step_us[0];
-    of.turns.push_back({turning_factor(changed.factor, std::max(0.0, ahead_us), regret_us), changed.best,
-                        regret_us / changed.step_us[0]});
+    const double turn = turning_factor(changed.factor, sensitivity.step_us[0], sensitivity.step_us[best],
+                                       changed.step_us[0], changed.step_us[best]);
+    of.turns.push_back({turn, changed.best, regret_us / changed.step_us[0]});
   }
   std::vector<RateMeasurement> found;
   for (auto& [rate, of] : by_rate) {

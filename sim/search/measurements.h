@@ -12,6 +12,7 @@ namespace cp::sim {
 // What measures a rate, as it is typed on the machines themselves.
 struct MeasurementCommand {
   std::string profile;  // cprun profile: writes a cluster that cpsim plans with
+  std::string other;    // what is typed on a second machine; else empty
   std::string quick;    // an nccl-tests line for a first look at the links; else empty
 };
 // Of a rate of Changed: "attention", "network", ...

@@ -9,6 +9,7 @@
 
 #include "shared/base/text.h"
 #include "sim/search/evaluate.h"
+#include "sim/search/ranking.h"
 
 namespace cp::sim {
 namespace {
@@ -80,8 +81,11 @@ std::vector<double> times_of(const PlanQuestion& question, const std::vector<Par
   return times;
 }
 
+// The first in the answer's order that is as fast as the fastest, but for a tie.
 int fastest_of(const std::vector<double>& times) {
-  return static_cast<int>(std::min_element(times.begin(), times.end()) - times.begin());
+  const double most = *std::min_element(times.begin(), times.end()) * (1 + kTie);
+  return static_cast<int>(std::find_if(times.begin(), times.end(), [&](double us) { return us <= most; }) -
+                          times.begin());
 }
 
 // Four digits: runs differ by a few in a hundred.

@@ -10,6 +10,7 @@
 
 #include "cli/plan_explain.h"
 #include "cli/plan_inputs.h"
+#include "cli/plan_what_if_screen.h"
 #include "tests/support/example_answer.h"
 #include "tests/support/golden.h"
 
@@ -204,6 +205,19 @@ TEST(PlanComparison, TwoLayoutsStandBesideEachOther) {
   const std::array<LayoutVerdict, 2> both = {judge("tp=2", completion_of(answer.all[0]), std::nullopt),
                                              judge("tp=8,cp=2", completion_of(answer.all[5]), std::nullopt)};
   EXPECT_EQ(compare_with_golden("plan_screen/compare.txt", comparison_text(answer.question, both)), "");
+}
+
+// ---- what to measure ----
+
+// The command, from which answer on what is to be done, and what is done with it then.
+TEST(PlanExperiments, SayWhatToTypeAndWhatToDoWithTheAnswer) {
+  const sim::PlanAnswer answer = training_answer();
+  sim::Sensitivity sensitivity;
+  sensitivity.layouts = {answer.all[0].layout, answer.all[5].layout};
+  sensitivity.step_us = {3.21e6, 3.25e6};
+  sensitivity.changes = {{"attention", 0.9, {3.5e6, 3.4e6}, 1}, {"network", 1.1, {3.2e6, 3.1e6}, 1}};
+  const std::string text = experiments_text(answer, sensitivity, "cpsim plan --cluster mine.txtpb");
+  EXPECT_EQ(compare_with_golden("plan_screen/experiments.txt", text), "");
 }
 
 }  // namespace

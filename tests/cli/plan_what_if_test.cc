@@ -168,7 +168,7 @@ TEST(PlanWhatIf, ExperimentsAreAtMostThree) {
     EXPECT_THAT(text, HasSubstr("no measurement would change that"));
   } else {
     // What to type, and what to do with its answer.
-    EXPECT_THAT(text, AllOf(HasSubstr("cprun profile "), HasSubstr("slower than assumed: run "),
+    EXPECT_THAT(text, AllOf(HasSubstr("cprun profile "), HasSubstr(" than assumed: "),
                             HasSubstr("\nelse        stay with "), HasSubstr("\nthen        cpsim plan "),
                             HasSubstr(" --cluster mine.txtpb ")));
   }

@@ -32,12 +32,12 @@ TEST(Measurements, TheRateThatCostsMostNotToKnowComesFirst) {
   EXPECT_DOUBLE_EQ(found[0].settles, 0.75);
   EXPECT_EQ(found[1].rate, "network");
   EXPECT_DOUBLE_EQ(found[1].settles, 0.25);
-  // 1 us ahead as it is, 3 us behind at a tenth: the order turns at a quarter of the way.
+  // 1.505 us before a tie's width behind as it is, 2.47 us beyond it at a tenth: it turns that part of the way.
   ASSERT_EQ(found[0].turns.size(), 1U);
-  EXPECT_DOUBLE_EQ(found[0].turns[0].factor, 0.975);
+  EXPECT_NEAR(found[0].turns[0].factor, 1 - 0.1 * 1.505 / (1.505 + 2.47), 1e-9);
   EXPECT_EQ(found[0].turns[0].layout, 1);
   EXPECT_DOUBLE_EQ(found[0].turns[0].gain_share, 3.0 / 109);
-  EXPECT_DOUBLE_EQ(found[1].turns[0].factor, 1.05);
+  EXPECT_NEAR(found[1].turns[0].factor, 1 + 0.1 * 1.505 / (1.505 + 0.51), 1e-9);
 }
 
 TEST(Measurements, EachHasTheCommandThatMeasuresIt) {
@@ -47,7 +47,8 @@ TEST(Measurements, EachHasTheCommandThatMeasuresIt) {
   EXPECT_THAT(measurement_command(question, "attention").quick, IsEmpty());
   EXPECT_THAT(measurement_command(question, "NVLink").profile, HasSubstr("--nproc-per-node 8 "));
   const MeasurementCommand network = measurement_command(question, "network");
-  EXPECT_THAT(network.profile, AllOf(HasSubstr("--nnodes 2"), HasSubstr("--rdzv-endpoint")));
+  EXPECT_THAT(network.profile, AllOf(HasSubstr("--nnodes 2 --node-rank 0"), HasSubstr("--rdzv-endpoint")));
+  EXPECT_THAT(network.other, HasSubstr("--nnodes 2 --node-rank 1"));
   EXPECT_THAT(network.quick, AllOf(HasSubstr("mpirun -np 16 "), HasSubstr("all_gather_perf")));
 }
 

@@ -114,6 +114,15 @@ TEST(Sensitivity, OfTheFirstOnes) {
   EXPECT_EQ(sensitivity_of(answer).layouts.size(), 3U);
 }
 
+// What is a tie's width behind in the answer's order is no other choice, whatever rate changes.
+TEST(Sensitivity, TheFirstOfATieStaysTheBest) {
+  const Sensitivity tied = sensitivity_of(
+      answer_of(testing::small_question(8, 65536), {"dp_shard=8,loss_chunks=4", "dp_shard=8"}));
+  ASSERT_LT(tied.step_us[1], tied.step_us[0]);
+  ASSERT_LT(tied.step_us[0], 1.005 * tied.step_us[1]);
+  EXPECT_TRUE(tied.robust());
+}
+
 // ---- experiments ----
 
 // Two layouts; slower attention makes the second one the best, and a slower network the third.
