@@ -15,6 +15,7 @@
 #include "cli/table.h"
 #include "cli/units.h"
 #include "shared/base/text.h"
+#include "sim/search/doubt.h"
 #include "sim/search/ranking.h"
 
 namespace cp::cli {
@@ -25,6 +26,7 @@ using nlohmann::ordered_json;
 using sim::Candidate;
 
 constexpr std::size_t kWidth = 110, kIndent = 12;
+constexpr double kSure = 0.9;  // that one layout takes longer than another
 
 const char* name(Kind kind) {
   switch (kind) {
@@ -34,8 +36,8 @@ const char* name(Kind kind) {
       return "too large";
     case Kind::slower:
       return "slower";
-    case Kind::equal:
-      return "equal";
+    case Kind::undecided:
+      return "undecided";
     case Kind::best:
       return "best";
   }
@@ -111,6 +113,15 @@ std::string interval(const Candidate& candidate) {
 std::string apart(const Candidate& candidate, const Candidate& other) {
   const double more = 100 * (candidate.step_us / other.step_us - 1);
   return fmt::format("{:.1f} % {} than", std::fabs(more), more < 0 ? "faster" : "slower");
+}
+
+// What one rate does to both is in neither figure.
+std::string sureness(const sim::Comparison& beside, const char* first, const char* second) {
+  const std::string sure =
+      beside.slower > 0.995 ? "more than 99 %" : fmt::format("{:.0f} %", 100 * beside.slower);
+  return fmt::format(
+      "it is {} sure that {} is slower: eight times in ten it takes {:.3g} to {:.3g} times as long as {}\n",
+      sure, first, beside.low, beside.high, second);
 }
 
 // What the search chose, and what the defaults would take.
@@ -200,8 +211,10 @@ ordered_json json_of(const LayoutVerdict& verdict) {
 
 }  // namespace
 
-LayoutVerdict judge(std::string asked, sim::Completion completion, std::optional<Candidate> best) {
-  LayoutVerdict verdict{Kind::rejected, std::move(asked), std::move(completion), std::move(best)};
+LayoutVerdict judge(const sim::PlanQuestion& question, std::string asked, sim::Completion completion,
+                    std::optional<Candidate> best) {
+  LayoutVerdict verdict{Kind::rejected, std::move(asked), std::move(completion), std::move(best),
+                        std::nullopt};
   if (!verdict.completion.candidate) return verdict;
   verdict.kind = Kind::too_large;
   if (verdict.completion.kind != sim::Completion::Kind::fits) return verdict;
@@ -209,8 +222,10 @@ LayoutVerdict judge(std::string asked, sim::Completion completion, std::optional
   if (!verdict.best) return verdict;
   const Candidate& candidate = *verdict.completion.candidate;
   const bool same = to_string(verdict.best->layout) == to_string(candidate.layout);
-  if (!same && candidate.step_us > verdict.best->step_us * (1 + sim::kTie))
-    verdict.kind = candidate.low_us > verdict.best->high_us ? Kind::slower : Kind::equal;
+  if (!same && candidate.step_us > verdict.best->step_us * (1 + sim::kTie)) {
+    verdict.beside = sim::compare(candidate, *verdict.best, question);
+    verdict.kind = verdict.beside->slower >= kSure ? Kind::slower : Kind::undecided;
+  }
   return verdict;
 }
 
@@ -229,8 +244,7 @@ std::string explanation_text(const sim::PlanQuestion& question, const LayoutVerd
     const Candidate& best = *verdict.best;
     text +=
         fmt::format("{} the best, {}: {}\n", apart(candidate, best), to_string(best.layout), interval(best));
-    if (verdict.kind == Kind::equal)
-      text += "their intervals meet: what is known of the cluster does not tell them apart\n";
+    if (verdict.beside) text += sureness(*verdict.beside, "this", "the best");
     text += str("\n", times_beside(candidate, "this", best, "best"), "\n");
   } else {
     text += line("time", time_parts(candidate));
@@ -243,6 +257,11 @@ std::string explanation_json(const sim::PlanQuestion&, const LayoutVerdict& verd
   json.update(json_of(verdict));
   if (!verdict.completion.candidate || !verdict.best) return json.dump(2);
   json["best"] = timed(*verdict.best);
+  if (verdict.beside) {
+    json["beside_best"] = {{"slower", verdict.beside->slower},
+                           {"ratio_low", verdict.beside->low},
+                           {"ratio_high", verdict.beside->high}};
+  }
   for (const PartPair& pair : pairs_of(*verdict.completion.candidate, *verdict.best))
     json["parts"].push_back({{"name", pair.name}, {"us", pair.us}, {"best_us", pair.other_us}});
   return json.dump(2);
@@ -265,11 +284,17 @@ std::string comparison_text(const sim::PlanQuestion& question, const std::array<
   if (to_string(a.layout) == to_string(b.layout)) return text + "A and B are the same layout\n";
   const bool tie = std::fabs(a.step_us / b.step_us - 1) <= sim::kTie;
   text += tie ? "A is as fast as B" : str("A is ", apart(a, b), " B");
-  text += str("\n\n", times_beside(a, "A", b, "B"), "\n", memory_beside(a, b));
+  text += "\n";
+  if (!tie) {
+    const bool a_is_slower = a.step_us > b.step_us;
+    text += a_is_slower ? sureness(sim::compare(a, b, question), "A", "B")
+                        : sureness(sim::compare(b, a, question), "B", "A");
+  }
+  text += str("\n", times_beside(a, "A", b, "B"), "\n", memory_beside(a, b));
   return text;
 }
 
-std::string comparison_json(const sim::PlanQuestion&, const std::array<LayoutVerdict, 2>& verdicts) {
+std::string comparison_json(const sim::PlanQuestion& question, const std::array<LayoutVerdict, 2>& verdicts) {
   ordered_json json = {{"schema", "cpsim.plan.compare/1"},
                        {"layouts", {json_of(verdicts[0]), json_of(verdicts[1])}}};
   for (ordered_json& layout : json["layouts"]) {
@@ -277,6 +302,8 @@ std::string comparison_json(const sim::PlanQuestion&, const std::array<LayoutVer
   }
   if (verdicts[0].kind == Kind::rejected || verdicts[1].kind == Kind::rejected) return json.dump(2);
   const Candidate &a = *verdicts[0].completion.candidate, &b = *verdicts[1].completion.candidate;
+  const sim::Comparison beside = sim::compare(a, b, question);
+  json["a_beside_b"] = {{"slower", beside.slower}, {"ratio_low", beside.low}, {"ratio_high", beside.high}};
   for (const PartPair& pair : pairs_of(a, b))
     json["parts"].push_back({{"name", pair.name}, {"us", {pair.us, pair.other_us}}});
   const auto of_a = terms(a.memory), of_b = terms(b.memory);

@@ -16,20 +16,23 @@
 
 #include "sim/search/answer.h"
 #include "sim/search/completion.h"
+#include "sim/search/decision.h"
 
 namespace cp::cli {
 
 struct LayoutVerdict {
-  // equal: its interval meets the best's; best: nothing is faster, or it ties with what is.
-  enum class Kind { rejected, too_large, slower, equal, best };
+  // undecided: slower as the rates are believed to be, but not in nine of ten cases; best: nothing is faster, or it ties with what is.
+  enum class Kind { rejected, too_large, slower, undecided, best };
   Kind kind = Kind::rejected;
   std::string asked;
   sim::Completion completion;
-  std::optional<sim::Candidate> best;  // none where the search found nothing
+  std::optional<sim::Candidate> best;     // none where the search found nothing
+  std::optional<sim::Comparison> beside;  // slower, undecided: with the best
 };
 
 // Of a layout beside the best of a search, where there is one.
-LayoutVerdict judge(std::string asked, sim::Completion completion, std::optional<sim::Candidate> best);
+LayoutVerdict judge(const sim::PlanQuestion& question, std::string asked, sim::Completion completion,
+                    std::optional<sim::Candidate> best);
 
 std::string explanation_text(const sim::PlanQuestion& question, const LayoutVerdict& verdict);
 std::string explanation_json(const sim::PlanQuestion& question, const LayoutVerdict& verdict);

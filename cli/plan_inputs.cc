@@ -112,7 +112,7 @@ std::string software_text(const PlanQuestion& question) {
   const sim::SoftwareProfile& software = question.software;
   std::int64_t known = 0;
   const std::vector<std::string> free = {"forward_progress", "backward_progress", "merge_passes",
-                                         "pack_passes", "host_overhead_us"};
+                                         "pack_passes", "kernel_issue_us"};
   for (const sim::Source& source : software.sources) {
     if (std::find(free.begin(), free.end(), source.field) == free.end()) continue;
     const std::string how = origin_of(source);

@@ -15,12 +15,14 @@
 #include "cli/units.h"
 #include "shared/base/text.h"
 #include "sim/search/headline.h"
+#include "sim/search/measurements.h"
 
 namespace cp::cli {
 namespace {
 
 using sim::Candidate;
 using sim::PlanAnswer;
+using sim::Rate;
 
 constexpr std::size_t kWidth = 110, kIndent = 12;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
@@ -115,7 +117,7 @@ std::string own_text(const Items& items, const Items& common, Phase phase) {
 // Layouts come last: they differ in length, and what stands before them stays aligned in a narrow window.
 std::vector<Column> columns_of(const PlanAnswer& answer, const TimeUnit& unit) {
   const Phase phase = answer.question.workload.phase;
-  std::vector<Column> columns = {{"rank", Align::right},
+  std::vector<Column> columns = {{"fastest", Align::right},
                                  {str(time_title(phase), ", ", unit.name), Align::right},
                                  {"interval", Align::right},
                                  {"tokens/s/GPU", Align::right}};
@@ -135,18 +137,11 @@ std::string best_table(const PlanAnswer& answer) {
   for (std::size_t i = 0; i < shown; ++i) layouts.push_back(items_of(answer.best[i].layout));
   const Items common = common_items(layouts);
   Table table(columns_of(answer, unit));
-  int rank = 0;
-  bool shared = false, doubtful = false, reordered = false;
+  bool doubtful = false, reordered = false;
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& candidate = answer.best[i];
-    // Ranks count all layouts, of which these are the best of their kinds.
-    if (i == 0 || candidate.rank != answer.best[i - 1].rank) {
-      rank = static_cast<int>(i) + 1;
-    } else {
-      shared = true;
-    }
     if (i > 0) reordered = reordered || candidate.step_us < answer.best[i - 1].step_us;
-    std::vector<std::string> cells = {str(rank), unit.of(candidate.step_us),
+    std::vector<std::string> cells = {percent(candidate.chance), unit.of(candidate.step_us),
                                       str(unit.of(candidate.low_us), "-", unit.of(candidate.high_us)),
                                       rate(candidate.tokens_per_s_per_gpu)};
     if (phase != Phase::decode) cells.push_back(percent(candidate.mfu));
@@ -158,7 +153,7 @@ std::string best_table(const PlanAnswer& answer) {
     table.add_row(cells);
   }
   std::string text = table.text();
-  if (shared) text += "      a rank is shared where intervals meet\n";
+  text += "      fastest: how likely it is, or one of its degrees and strategy\n";
   if (reordered) text += "      times within 0.5 % are ties: what takes less memory comes first\n";
   if (doubtful)
     text += "      ? unlikely to fit: measured runs took more than predicted by more than is left\n";
@@ -206,6 +201,62 @@ bool any_marked(const PlanAnswer& answer) {
   return std::any_of(answer.best.begin(), shown, marked) ||
          std::any_of(answer.classes.begin(), answer.classes.end(),
                      [&](const sim::ClassBest& best) { return best.candidate && marked(*best.candidate); });
+}
+
+// ---- how sure ----
+
+// "cp=8,dp_shard=2,strategy=ring": without what a trial keeps.
+std::string degrees_text(ParallelLayout layout) {
+  layout.recompute = {}, layout.loss_chunks = 1, layout.micro_batch = 1, layout.order = {};
+  return to_string(layout);
+}
+
+// As sim/search/measurements.h names it.
+std::string measured_name(Rate rate) {
+  switch (rate) {
+    case Rate::attention_forward:
+    case Rate::attention_backward:
+      return "attention";
+    case Rate::launch:
+      return "latency";
+    default:
+      return std::string(sim::name(rate));
+  }
+}
+
+std::string sure_text(const PlanAnswer& answer) {
+  constexpr std::size_t kShown = 2;
+  const Candidate& best = answer.best.front();
+  std::string text =
+      fmt::format("{} that it is the fastest; on average it takes {} ({:.1f} %) longer than the fastest",
+                  percent(best.chance), human_us(best.regret_us), 100 * best.regret_us / best.step_us);
+  // Those that are shown above need no long names.
+  std::vector<std::string> others;
+  for (const ParallelLayout& layout : answer.worth_trying) {
+    if (to_string(layout) != to_string(best.layout)) others.push_back(degrees_text(layout));
+  }
+  if (others.empty()) return text;
+  const std::size_t hidden = others.size() - std::min(others.size(), kShown);
+  others.resize(others.size() - hidden);
+  return text + str("; worth trying: ", join(others, "; "), hidden == 0 ? "" : str("; ", hidden, " more"));
+}
+
+std::string settles_text(const PlanAnswer& answer) {
+  constexpr double kWorthIt = 0.001;  // of the step
+  const double step_us = answer.best.front().step_us;
+  const auto saves = [&](double us) {
+    return fmt::format("saves {} a step ({:.1f} %)", human_us(us), 100 * us / step_us);
+  };
+  const double rate_us = answer.worths.empty() ? 0 : answer.worths.front().us;
+  if (std::max(rate_us, answer.strategies_worth_us) < kWorthIt * step_us)
+    return "no measurement: any would save less than 0.1 % of the step";
+  if (answer.strategies_worth_us > rate_us) {
+    return str("to time attention by each strategy ", saves(answer.strategies_worth_us),
+               ": --emit cprun, then cprun");
+  }
+  const std::string rate = measured_name(answer.worths.front().rate);
+  return str("to measure ", rate, " ", saves(rate_us), ": ",
+             sim::measurement_command(answer.question, rate).profile);
 }
 
 std::string rejected_text(const sim::SearchCounts& counts) {
@@ -325,6 +376,8 @@ std::string plan_screen(const PlanAnswer& answer) {
     const Candidate& best = answer.best.front();
     text += str(best_table(answer), "\n");
     text += line("best", to_string(best.layout));
+    text += line("how sure", sure_text(answer));
+    text += line("settles it", settles_text(answer));
     text += line("its time", time_parts(best));
     text += line("its memory", str("GiB: ", memory_terms(best.memory)));
     text += line("left", memory_left(best, answer.question.memory_width));

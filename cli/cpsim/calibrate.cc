@@ -306,7 +306,7 @@ Command add_calibrate(CLI::App& cpsim) {
       ->type_name("FILE.csv");
   app->add_option(
          "--fit", flags->fit,
-         "To --rows: forward_progress, backward_progress, merge_passes, pack_passes, host_overhead_us")
+         "To --rows: forward_progress, backward_progress, merge_passes, pack_passes, kernel_issue_us")
       ->type_name("NAME,...");
   app->add_option("--software", flags->software, "Whose parameters these are")->type_name("NAME|FILE.txtpb");
   app->add_option("--software-out", flags->software_out, "Write the profile")->type_name("FILE.txtpb");

@@ -183,7 +183,7 @@ int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& questio
     sim::Completion completion = sim::complete(question, asked, quiet(flags.threads));
     const bool beside_best = completion.candidate && !flags.prints_emitted();
     auto best = beside_best ? best_of(question, flags.threads) : std::nullopt;
-    return judge(asked.text, std::move(completion), std::move(best));
+    return judge(question, asked.text, std::move(completion), std::move(best));
   });
   const auto& candidate = verdict.completion.candidate;
   if (!flags.prints_emitted()) {
@@ -202,7 +202,7 @@ int compare(const Flags& flags, const sim::PlanQuestion& question) {
   const auto verdicts = unless_interrupted([&] {
     std::array<LayoutVerdict, 2> both;
     for (std::size_t i = 0; i < 2; ++i)
-      both[i] = judge(asked[i].text, sim::complete(question, asked[i], quiet(flags.threads)), std::nullopt);
+      both[i] = judge(question, asked[i].text, sim::complete(question, asked[i], quiet(flags.threads)), std::nullopt);
     return both;
   });
   fmt::print("{}", flags.json ? str(comparison_json(question, verdicts), "\n")

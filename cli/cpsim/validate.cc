@@ -82,8 +82,7 @@ std::string worst_text(const sim::ValidationTable& table) {
   }
   for (const sim::ValidationRow& row : table.rows) {
     // Whole lengths that are not scored are many: --rows prints them.
-    const bool many =
-        row.oddity.starts_with("hops") || row.oddity == "noisy" || row.oddity == "waits for the host";
+    const bool many = row.oddity.starts_with("hops") || row.oddity == "noisy";
     if (row.oddity.empty() || many) continue;
     text += fmt::format("  not scored, {:+.1f} %: {}: {}\n", 100 * row.error(), row.what, row.oddity);
   }

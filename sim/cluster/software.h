@@ -22,9 +22,12 @@ struct SoftwareProfile {
   double forward_progress = 1, backward_progress = 1;
   double merge_passes = 1;  // how often a merge of partial outputs moves its bytes, >= 0; 1: one fused kernel
   double pack_passes = 1;   // the same of packing for a transfer, >= 0; 0: none is needed
-  double host_overhead_us = 0;  // of an issued operation that the GPU waits for, >= 0
+  double kernel_issue_us = 0;  // of the host, for a kernel: a call of a framework, a launch, >= 0
 
   // ---- facts
+  // Of the host, for a collective; and for each send and receive of an exchange, >= 0.
+  double collective_issue_us = 0, transfer_issue_us = 0;
+  bool captured_graphs = false;       // the host issues a whole graph: none of its steps waits for it
   bool send_empty = false;            // sends blocks that nobody needs
   bool dkv_f32 = true;                // partial dK and dV travel in f32; else in the dtype of the inputs
   std::string strategy = "ring";      // a name that named_strategy knows

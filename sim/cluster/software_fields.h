@@ -15,12 +15,13 @@ void for_each_parameter(AnySoftware& software, Visit&& visit) {
   visit("backward_progress", software.backward_progress, Range{0, 1});
   visit("merge_passes", software.merge_passes, Range{0, 100});
   visit("pack_passes", software.pack_passes, Range{0, 100});
-  visit("host_overhead_us", software.host_overhead_us, Range{0, 1e4});
+  visit("kernel_issue_us", software.kernel_issue_us, Range{0, 1e4});
 }
 
 // visit(name, fact), for those that are a flag or a name.
 template <class AnySoftware, class Visit>
 void for_each_fact(AnySoftware& software, Visit&& visit) {
+  visit("captured_graphs", software.captured_graphs);
   visit("send_empty", software.send_empty);
   visit("dkv_f32", software.dkv_f32);
   visit("strategy", software.strategy);
@@ -32,6 +33,8 @@ void for_each_fact(AnySoftware& software, Visit&& visit) {
 // visit(name, number, range), for the facts that are a number.
 template <class AnySoftware, class Visit>
 void for_each_number_of_facts(AnySoftware& software, Visit&& visit) {
+  visit("collective_issue_us", software.collective_issue_us, Range{0, 1e4});
+  visit("transfer_issue_us", software.transfer_issue_us, Range{0, 1e4});
   visit("loss_f32_copies", software.loss_f32_copies, Range{0, 16});
   visit("allocator_slack", software.allocator_slack, Range{0, 1});
 }

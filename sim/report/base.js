@@ -108,6 +108,7 @@ function layoutClass(candidate) {
 const classColours = { "pure CP": "attention", "TP + CP": "cp", "with PP": "pp", "TP alone": "tp", "DP alone": "fsdp" };
 const candidateRows = (c) => [
   [timeName, `${time(c.step_us)} (${interval(c.low_us, c.high_us)})`], ["Rank", c.rank],
+  ["Likely the fastest", percent(c.chance, 0)], ["Expected beyond the fastest", time(c.regret_us)],
   ["Tokens/s/GPU", count(Math.round(c.tokens_per_s_per_gpu))], ["MFU", percent(c.mfu)],
   ["Memory", `${gib(c.memory_bytes.counted)} of ${gib(c.usable_bytes)} GiB, ${c.fits} to fit`], ["Exposed communication", time(c.exposed_us)],
   ["Bound by", c.bound],

@@ -1,6 +1,7 @@
 // The ranking: sorted by a click on a header, filtered by words and by fields.
 const columns = [
-  { title: "Rank", value: (c) => c.rank, cell: (c) => String(c.rank), number: true },
+  { title: "Rank", value: (c) => c.rank, number: true,  // beneath it: how likely it is the fastest
+    cell: (c) => [String(c.rank), h("span", { class: "sub" }, percent(c.chance, 0))] },
   { title: "Layout", value: (c) => c.layout, cell: (c) => layoutText(c.layout) },
   { title: timeName, value: (c) => c.step_us, number: true,
     cell: (c) => [time(c.step_us), h("span", { class: "sub" }, interval(c.low_us, c.high_us))] },

@@ -11,7 +11,9 @@
 
 #include "shared/transformer/memory.h"
 #include "shared/transformer/parallel_layout.h"
+#include "sim/search/decision.h"
 #include "sim/search/question.h"
+#include "sim/timeline/rate_times.h"
 #include "sim/timeline/timeline.h"
 
 namespace cp::sim {
@@ -25,16 +27,23 @@ struct TimePart {
 
 struct Candidate {
   ParallelLayout layout;
-  int rank = 0;  // 1: the best and all whose intervals meet its own, then likewise
+  int rank = 0;  // 1: the fastest
   double step_us =
       0;  // training: the step of the global batch; prefill: time to the first token; decode: time between tokens
+  // By what is known of the rates (doubt.h): one time in ten is below, one above; what is common to all layouts is in it.
   double low_us = 0, high_us = 0;
+  double chance =
+      0;  // that one of its kind (kind_of() of ranking.h) is the fastest of all that were replayed, in [0, 1]
+  double regret_us = 0;  // what it is expected to take beyond the fastest
   double tokens_per_s_per_gpu = 0;
   double mfu =
       0;  // model flops (no recomputation; attention: allowed pairs) over the peak of all GPUs, in [0, 1]
   double exposed_us = 0;  // communication that nothing hides
   std::string bound;      // the largest part, in words: "attention kernels", "tensor-parallel transfers", ...
   std::vector<TimePart> parts;
+  // Chains of operations that may take the whole step, in us as the rates are believed to be: first the longest one, then those that
+  // are the longest where rates are other than believed. Of a pipeline: the busiest rank's, stretched to the whole step.
+  std::vector<RateTimes> chains;
   Memory memory;
   std::int64_t usable_bytes = 0;
   // Of what usable_bytes limits, as far as runs were from their predictions.
@@ -94,6 +103,10 @@ struct PlanAnswer {
   std::vector<ClassBest> classes;  // the baseline last, when there is one
   std::vector<Candidate> all;      // every layout that was replayed, in order of time: for the scatter
   SearchCounts counts;
+  std::vector<ParallelLayout>
+      worth_trying;  // of the fewest kinds of which one has the fastest nine times in ten, likeliest first
+  std::vector<Worth> worths;       // of knowing a rate, the largest first
+  double strategies_worth_us = 0;  // of timing a layer's attention by each strategy
   std::optional<NearestMeasurement> nearest;
   std::vector<NearestMeasurement> published;  // all rows that can be predicted, for the report
   std::vector<ReportSpan> timeline;           // of the best

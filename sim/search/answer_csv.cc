@@ -73,11 +73,12 @@ std::string column(std::string_view prefix, std::string_view name, std::string_v
 
 void add_header(std::string& out, const std::vector<std::string>& parts) {
   Line line(out);
-  for (const char* name : {"rank",        "layout",     "gpus",   "dp_replicate", "dp_shard",
-                           "cp",          "tp",         "pp",     "ep",           "virtual_stages",
-                           "strategy",    "sharding",   "order",  "micro_batch",  "recompute",
-                           "loss_chunks", "step_us",    "low_us", "high_us",      "tokens_per_s_per_gpu",
-                           "mfu",         "exposed_us", "bound"}) {
+  for (const char* name :
+       {"rank",    "layout",      "gpus",      "dp_replicate",         "dp_shard", "cp",
+        "tp",      "pp",          "ep",        "virtual_stages",       "strategy", "sharding",
+        "order",   "micro_batch", "recompute", "loss_chunks",          "step_us",  "low_us",
+        "high_us", "chance",      "regret_us", "tokens_per_s_per_gpu", "mfu",      "exposed_us",
+        "bound"}) {
     line.add(name);
   }
   for (const std::string& part : parts) line.add(column("part_", part, "_us"));
@@ -95,7 +96,14 @@ void add_candidate(std::string& out, const Candidate& c, const std::vector<std::
   line.add(c.rank).add(to_string(l)).add(l.world()).add(l.dp_replicate).add(l.dp_shard).add(l.cp).add(l.tp);
   line.add(l.pp).add(l.ep).add(l.virtual_stages).add(l.cp > 1 ? to_string(l.strategy, l.cp) : "");
   line.add(to_string(l.sharding)).add(to_string(l.order)).add(l.micro_batch).add(to_string(l.recompute));
-  line.add(l.loss_chunks).add(c.step_us).add(c.low_us).add(c.high_us).add(c.tokens_per_s_per_gpu).add(c.mfu);
+  line.add(l.loss_chunks)
+      .add(c.step_us)
+      .add(c.low_us)
+      .add(c.high_us)
+      .add(c.chance)
+      .add(c.regret_us)
+      .add(c.tokens_per_s_per_gpu)
+      .add(c.mfu);
   line.add(c.exposed_us).add(c.bound);
   for (const std::string& name : parts) {
     double us = 0;

@@ -201,6 +201,8 @@ ordered_json candidate_json(const Candidate& c) {
           {"step_us", c.step_us},
           {"low_us", c.low_us},
           {"high_us", c.high_us},
+          {"chance", c.chance},
+          {"regret_us", c.regret_us},
           {"tokens_per_s_per_gpu", c.tokens_per_s_per_gpu},
           {"mfu", c.mfu},
           {"exposed_us", c.exposed_us},
@@ -246,6 +248,19 @@ ordered_json counts_json(const SearchCounts& counts) {
   return {{"enumerated", counts.enumerated},       {"rejected", std::move(rejected)},
           {"out_of_memory", counts.out_of_memory}, {"pruned", counts.pruned},
           {"replayed", counts.replayed},           {"seconds", counts.seconds}};
+}
+
+ordered_json layouts_json(const std::vector<ParallelLayout>& layouts) {
+  ordered_json out = ordered_json::array();
+  for (const ParallelLayout& layout : layouts) out.push_back(to_string(layout));
+  return out;
+}
+
+ordered_json worths_json(const std::vector<Worth>& worths) {
+  ordered_json out = ordered_json::array();
+  for (const Worth& worth : worths)
+    out.push_back({{"rate", std::string(name(worth.rate))}, {"us", worth.us}});
+  return out;
 }
 
 ordered_json measurement_json(const NearestMeasurement& row) {
@@ -308,6 +323,9 @@ std::string to_json(const PlanAnswer& answer, int indent) {
       {"best", candidates_json(answer.best)},
       {"classes", classes_json(answer.classes)},
       {"all", candidates_json(answer.all)},
+      {"worth_trying", layouts_json(answer.worth_trying)},
+      {"worths", worths_json(answer.worths)},
+      {"strategies_worth_us", answer.strategies_worth_us},
       {"counts", counts_json(answer.counts)},
       {"nearest", answer.nearest ? measurement_json(*answer.nearest) : ordered_json()},
       {"published", std::move(published)},

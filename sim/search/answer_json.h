@@ -20,13 +20,17 @@
 //     value:       field ("gpu.hbm_gbps"), value (number, flag, text; a curve: its [x, y] points), source (text), borrowed
 //   best, all      [candidate], in order of time
 //   classes        [{name, candidate or null, why, found}]; found: what the search chose for keys that a baseline does not give
-//     candidate:   layout (text, as --baseline takes it), layout_fields, rank, step_us, low_us, high_us, tokens_per_s_per_gpu, mfu,
+//     candidate:   layout (text, as --baseline takes it), layout_fields, rank, step_us, low_us, high_us, chance, regret_us,
+//                  tokens_per_s_per_gpu, mfu,
 //                  exposed_us, bound, parts_us {name: number}, memory_bytes {each term, allocated, reserved, used,
 //                  counted: used without the context, which is what usable_bytes limits}, usable_bytes, left_bytes,
 //                  memory_low_bytes, memory_high_bytes (of counted), fits ("likely", "unlikely": measured runs took more; "no"),
 //                  nvlink_utilisation, nic_utilisation, runnable
 //     layout_fields: gpus, dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy ("ring head_tail"; null without cp),
 //                  core, balance, ulysses_degree, inner_ring, sharding, order, micro_batch, recompute, loss_chunks
+//   worth_trying   [layout (text)]
+//   worths         [{rate, us}], of knowing a rate: what a step is expected to take less; the largest first
+//   strategies_worth_us  the same of timing a layer's attention by each strategy
 //   counts         enumerated, rejected [{reason, count}], out_of_memory, pruned, replayed, seconds
 //   nearest        a published row; null: no step of this phase was ever compared with a measurement
 //   published      [{source, what, metric, measured, predicted, error, in_sample, unscored}]; error: of the time, whatever the

@@ -35,8 +35,7 @@ AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, Atte
   attention.ranks = RankGroups(layout, self).cp_group();
   if (layout.cp > 1) attention.strategy = layout.strategy;
   attention.options.lse = LsePlace::computed;
-  const StepClock clock =
-      replay_rank(attention_plan(attention, pass, self), question_.cluster, question_.software);
+  const StepClock clock = replay_rank(attention_plan(attention, pass, self), question_.cluster, software_);
   return {clock.time_ns - clock.exposed_ns(), clock.exposed_ns()};
 }
 

@@ -7,6 +7,7 @@
 
 #include "shared/transformer/step_plan.h"
 #include "sim/search/question.h"
+#include "sim/timeline/issue_time.h"
 
 namespace cp::sim {
 
@@ -27,7 +28,8 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
 // For any thread; the question must outlive it.
 class AttentionTimer {
  public:
-  explicit AttentionTimer(const PlanQuestion& question) : question_(question) {}
+  explicit AttentionTimer(const PlanQuestion& question)
+      : question_(question), software_(without_host(question.software)) {}
 
   // Of the rank that has most pairs, in training.
   const AttentionTimes& of(const ParallelLayout& layout);
@@ -36,7 +38,8 @@ class AttentionTimer {
   AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass) const;
 
   const PlanQuestion& question_;
-  std::mutex mutex_;  // of what follows
+  const SoftwareProfile software_;  // alone, attention would wait for a host that is ahead in a whole step
+  std::mutex mutex_;                // of what follows
   std::map<AttentionKey, AttentionTimes> known_;
 };
 

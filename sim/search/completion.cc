@@ -8,7 +8,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/base/stop.h"
-#include "sim/search/evaluate.h"
+#include "sim/search/doubt.h"
 #include "sim/search/inverse.h"
 
 namespace cp::sim {
@@ -165,7 +165,6 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
   SearchOptions search = options;
   search.misses = &misses, search.progress = nullptr;
   Completion completion;
-  Evaluator evaluator(question);
   const auto ask = [&] {
     misses = {};
     try {
@@ -177,7 +176,7 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
       completion.reason = error.what();
       if (misses.fastest_prompt) return;
       completion.kind = Kind::too_large;
-      completion.candidate = evaluator.evaluate(*misses.leanest);
+      completion.candidate = weighed(question, *misses.leanest);
       completion.reason = too_large(question, completion.candidate->memory);
     } catch (const InvalidInput& error) {
       completion.reason = error.what();
@@ -211,7 +210,7 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
     completion.as_written_fails = refusal->reason;
     return completion;
   }
-  completion.as_written = evaluator.evaluate(*asked.as_written);
+  completion.as_written = weighed(question, *asked.as_written);
   if (!completion.as_written->fits())
     completion.as_written_fails = too_large(question, completion.as_written->memory);
   return completion;

@@ -10,7 +10,6 @@
 
 #include "shared/base/error.h"
 #include "shared/transformer/flops.h"
-#include "sim/timeline/estimate.h"
 
 namespace cp::sim {
 namespace {
@@ -19,19 +18,12 @@ constexpr double kNsPerUs = 1e3;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::string_view kAxes[] = {"tp", "cp", "ep", "fsdp", "dp", "pp"};
 
-// How wrong each part may be: by what the cluster's numbers for it rest on.
-double uncertainty_of(std::string_view part, const Cluster& cluster) {
-  if (part == "attention") return uncertainty(cluster, true, false);
-  if (part == "products") return product_uncertainty(cluster);
-  if (part.starts_with("exposed ")) return uncertainty(cluster, false, true);
-  return uncertainty(cluster, false, false);
-}
-
 std::string bound_of(std::string_view part) {
   if (part == "attention") return "attention kernels";
   if (part == "products") return "matrix products";
   if (part == "other kernels") return "memory-bound kernels";
   if (part == "bubble") return "pipeline bubble";
+  if (part == "host") return "the host, which issues kernels";
   if (part == "exposed tp") return "tensor-parallel transfers";
   if (part == "exposed cp") return "context-parallel transfers";
   if (part == "exposed fsdp") return "transfers of parameters and gradients";
@@ -55,6 +47,7 @@ std::string axis_of_group(const std::string& group) {
 struct Evaluator::Parts {
   std::vector<std::pair<std::string, double>> ns;
   double nvlink_bytes = 0, nic_bytes = 0;
+  RateTimes path;
 
   void add(std::string_view name, double value) {
     for (auto& [known, sum] : ns) {
@@ -69,9 +62,11 @@ struct Evaluator::Parts {
     add("attention", times * clock.attention_ns);
     add("products", times * clock.product_ns);
     add("other kernels", times * clock.other_kernel_ns);
+    add("host", times * clock.host_ns);
     for (const StepClock::Exposed& exposed : clock.exposed)
       add("exposed " + axis_of_group(exposed.group), times * exposed.ns);
     nvlink_bytes += times * clock.nvlink_bytes, nic_bytes += times * clock.nic_bytes;
+    path.add(clock.path, times);
   }
   double time_ns() const {
     return std::accumulate(ns.begin(), ns.end(), 0.0,
@@ -79,11 +74,12 @@ struct Evaluator::Parts {
   }
 };
 
-Evaluator::Evaluator(const PlanQuestion& question) : question_(question) {}
+Evaluator::Evaluator(const PlanQuestion& question, const RateFactors& factors)
+    : question_(question), factors_(factors) {}
 
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage) {
   const Plan plan = step_plan(request, part, stage, busiest_rank(request, stage), &attention_plans_);
-  return replay_rank(plan, question_.cluster, question_.software);
+  return replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_});
 }
 
 Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {
@@ -198,6 +194,12 @@ std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request,
     }
   }
   parts.add("bubble", run.time_ns - parts.time_ns());
+  // A pipeline is filled and drained by passes like those of its busiest rank.
+  if (const double busy_ns = parts.path.sum(); busy_ns > 0) {
+    RateTimes whole;
+    whole.add(parts.path, run.time_ns / busy_ns);
+    parts.path = whole;
+  }
   // The rank that has the head.
   for (int stage = stages.size() - 1; stage >= 0; stage -= ranks) parts.add(stages.update(stage), 1);
   if (times != nullptr) *times = run;
@@ -227,12 +229,13 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
   Candidate candidate;
   candidate.layout = layout;
   candidate.parts = list(parts);
+  RateTimes& chain = candidate.chains.emplace_back();
+  for (std::size_t rate = 0; rate < kNumRates; ++rate)
+    chain.of[rate] = parts.path.of[rate] / factors_.of[rate] / kNsPerUs;
   const Cluster& cluster = question_.cluster;
   double largest = 0;
   for (const TimePart& part : candidate.parts) {
-    const double share = uncertainty_of(part.name, cluster);
-    candidate.step_us += part.us, candidate.low_us += part.us * (1 - share),
-        candidate.high_us += part.us * (1 + share);
+    candidate.step_us += part.us;
     if (part.name.starts_with("exposed ")) candidate.exposed_us += part.us;
     if (part.us > largest) largest = part.us, candidate.bound = bound_of(part.name);
   }

@@ -15,7 +15,8 @@ namespace cp::sim {
 // For one thread; keeps what layouts share.
 class Evaluator {
  public:
-  explicit Evaluator(const PlanQuestion& question);  // which must outlive this
+  // The question must outlive this. `factors`: how much slower than the question's cluster all is.
+  explicit Evaluator(const PlanQuestion& question, const RateFactors& factors = {});
 
   // The layout must not be refused. Candidate::rank is left at 0.
   Candidate evaluate(const ParallelLayout& layout);
@@ -38,6 +39,7 @@ class Evaluator {
   std::vector<TimePart> list(const Parts& parts) const;
 
   const PlanQuestion& question_;
+  const RateFactors factors_;
   AttentionPlanCache attention_plans_;
 };
 

@@ -61,13 +61,8 @@ void rank_candidates(std::vector<Candidate>& candidates) {
              std::pair(tie_of(b, least_us), memory_step(b.memory, b.usable_bytes));
     });
   }
-  double high = -1;
-  int rank = 0, place = 0;
-  for (Candidate& candidate : candidates) {
-    ++place;
-    if (candidate.low_us > high) rank = place, high = candidate.high_us;
-    candidate.rank = rank;
-  }
+  int place = 0;
+  for (Candidate& candidate : candidates) candidate.rank = ++place;
 }
 
 std::vector<Candidate> best_of_kinds(const std::vector<Candidate>& ranked, std::size_t most) {

@@ -23,8 +23,7 @@ constexpr double kTie = 0.005;
 // Memory in twentieths of what can be used: of ties, what takes a twentieth less comes first, then the faster one.
 std::int64_t memory_step(const Memory& memory, std::int64_t usable_bytes);
 
-// Sorts them, the fastest first, ties by their memory, and sets their ranks: those whose intervals meet that of the first of a rank
-// share it.
+// Sorts them, the fastest first, ties by their memory, and sets their ranks.
 void rank_candidates(std::vector<Candidate>& candidates);
 
 // Of ranked ones: the fastest of each kind, `most` of them at most.

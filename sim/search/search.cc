@@ -14,6 +14,7 @@
 #include "sim/base/stop.h"
 #include "sim/search/bound.h"
 #include "sim/search/completion.h"
+#include "sim/search/doubt.h"
 #include "sim/search/evaluate.h"
 #include "sim/search/layout_space.h"
 #include "sim/search/nothing_fits.h"
@@ -341,19 +342,22 @@ class Search {
     rank_candidates(all_);
     answer.best = best_of_kinds(all_, wanted_kinds());
     answer.classes = best_of_classes(all_);
-    if (question_.baseline) unless_stopped([&] { answer.classes.push_back(baseline(*question_.baseline)); });
-    if (stopped()) answer.warnings.push_back("interrupted: the best of what was replayed so far, not of all");
     answer.all = std::move(all_);
+    weigh(answer, threads_);
+    if (question_.baseline) {
+      unless_stopped([&] { answer.classes.push_back(baseline(*question_.baseline, answer.all)); });
+    }
+    if (stopped()) answer.warnings.push_back("interrupted: the best of what was replayed so far, not of all");
     return answer;
   }
 
-  ClassBest baseline(const PartialLayout& asked) {
+  ClassBest baseline(const PartialLayout& asked, const std::vector<Candidate>& all) {
     SearchOptions options;
     options.threads = options_.threads, options.stop = options_.stop;
     Completion completion = complete(question_, asked, options);
     ClassBest baseline{"baseline", std::move(completion.candidate), completion.reason, completion.found};
     if (completion.kind == Completion::Kind::rejected) return baseline;
-    baseline.why = all_.empty() ? "" : difference(*baseline.candidate, all_.front());
+    baseline.why = all.empty() ? "" : difference(*baseline.candidate, all.front());
     if (completion.kind == Completion::Kind::too_large) baseline.why += str("; ", completion.reason);
     return baseline;
   }

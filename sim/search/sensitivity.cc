@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iomanip>
 #include <sstream>
 #include <utility>
@@ -14,68 +13,28 @@
 namespace cp::sim {
 namespace {
 
-void scale(Curve& curve, double factor, double most = 1e300) {
-  if (curve.empty()) return;
-  std::vector<CurvePoint> points = curve.points();
-  for (CurvePoint& point : points) point.y = std::min(point.y * factor, most);
-  curve = Curve(std::move(points));
-}
-
-// Measured ones, of a node or of several.
-void scale_collectives(Cluster& cluster, bool across_nodes, double factor) {
-  for (CollectiveCurve& curve : cluster.collectives) {
-    if ((curve.nodes > 1) == across_nodes) scale(curve.time_us, 1 / factor);
-  }
-}
-
-struct Rate {
+// What people call a rate, and what it is made of.
+struct NamedRates {
   const char* name;
-  std::function<void(Cluster&, double)> change;
+  std::vector<Rate> rates;
 };
 
-// Where nothing was measured, kernels run at a share of the peak.
-void change_attention(Cluster& cluster, double factor) {
-  constexpr double kShare = 0.5;
-  if (cluster.attention.empty()) {
-    for (const bool backward : {false, true})
-      cluster.attention.push_back({backward, true, 128, Curve({{1, kShare * cluster.gpu.tflops_16}}), "any"});
-  }
-  for (AttentionCurve& curve : cluster.attention) scale(curve.tflops, factor, cluster.gpu.tflops_16);
-}
-
-void change_products(Cluster& cluster, double factor) {
-  if (cluster.matmul_efficiency.empty()) cluster.gpu.sustained_clock *= factor;
-  scale(cluster.matmul_efficiency, factor, 1), scale(cluster.fp8_efficiency, factor, 1);
-}
-
-const std::vector<Rate>& rates() {
-  static const std::vector<Rate> all{
-      {"attention", change_attention},
-      {"products", change_products},
-      {"memory", [](Cluster& cluster, double factor) { cluster.gpu.hbm_gbps *= factor; }},
-      {"NVLink",
-       [](Cluster& cluster, double factor) {
-         cluster.node.nvlink_gbps *= factor, cluster.node.pcie_gbps *= factor;
-         scale(cluster.transfer.intra_node, factor);
-         scale_collectives(cluster, false, factor);
-       }},
-      {"network",
-       [](Cluster& cluster, double factor) {
-         cluster.network.nic_gbps *= factor;
-         scale(cluster.transfer.inter_node, factor);
-         scale_collectives(cluster, true, factor);
-       }},
-      {"latency",
-       [](Cluster& cluster, double factor) {
-         cluster.network.latency_us /= factor, cluster.transfer.intra_node_latency_us /= factor;
-         cluster.gpu.kernel_launch_us /= factor;
-       }},
+const std::vector<NamedRates>& rates() {
+  static const std::vector<NamedRates> all{
+      {"attention", {Rate::attention_forward, Rate::attention_backward}},
+      {"products", {Rate::products}},
+      {"memory", {Rate::memory}},
+      {"NVLink", {Rate::inside}},
+      {"network", {Rate::network}},
+      {"latency", {Rate::latency, Rate::launch}},
+      {"host", {Rate::host}},
   };
   return all;
 }
 
-std::vector<double> times_of(const PlanQuestion& question, const std::vector<ParallelLayout>& layouts) {
-  Evaluator evaluator(question);
+std::vector<double> times_of(const PlanQuestion& question, const std::vector<ParallelLayout>& layouts,
+                             const RateFactors& factors = {}) {
+  Evaluator evaluator(question, factors);
   std::vector<double> times;
   for (const ParallelLayout& layout : layouts) times.push_back(evaluator.evaluate(layout).step_us);
   return times;
@@ -117,11 +76,11 @@ Sensitivity sensitivity_of(const PlanAnswer& answer, int top) {
     result.layouts.push_back(candidate.layout);
   }
   result.step_us = times_of(answer.question, result.layouts);
-  for (const Rate& rate : rates()) {
+  for (const NamedRates& named : rates()) {
     for (const double factor : {0.9, 1.1}) {
-      PlanQuestion question = answer.question;
-      rate.change(question.cluster, factor);
-      Changed changed{rate.name, factor, times_of(question, result.layouts), 0};
+      RateFactors factors;
+      for (const Rate rate : named.rates) factors[rate] = 1 / factor;
+      Changed changed{named.name, factor, times_of(answer.question, result.layouts, factors), 0};
       changed.best = fastest_of(changed.step_us);
       result.changes.push_back(std::move(changed));
     }

@@ -22,12 +22,10 @@ double bytes_of(const View& view, const Plan& plan) {
 
 }  // namespace
 
-PortLoads::PortLoads(const Plan& plan, const Cluster& cluster, const SoftwareProfile& software,
-                     const CollectiveSettings& settings)
+PortLoads::PortLoads(const Plan& plan, const Cluster& cluster, const CollectiveSettings& settings)
     : plan_(plan),
       cluster_(cluster),
       settings_(settings),
-      overhead_ns_(software.host_overhead_us * kNsPerUs),
       nvlink_(cluster.node.nvlink_domain > 1 && cluster.node.nvlink_gbps > 0),
       inside_gbps_(nvlink_ ? cluster.node.nvlink_gbps : cluster.node.pcie_gbps),
       known_(plan.groups.size()) {
@@ -76,7 +74,6 @@ PortLoad PortLoads::of(const Collective& collective) {
 
 PortLoad PortLoads::together(const Collective& collective, const World& world) const {
   PortLoad load;
-  load.inside.delay_ns = load.network.delay_ns = overhead_ns_;
   load.transfers_at_once = true;
   const double alone_ns = collective_ns(collective, plan_, world.spread, cluster_, settings_);
   if (world.spread.gpus < 2 || alone_ns == 0) return load;
@@ -238,10 +235,8 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
     }
   }
 
-  const double near_latency_ns =
-      overhead_ns_ + (curves.intra_node.empty() ? curves.intra_node_latency_us * kNsPerUs : 0);
-  const double far_latency_ns =
-      overhead_ns_ + (curves.inter_node.empty() ? network.latency_us * kNsPerUs : 0);
+  const double near_latency_ns = curves.intra_node.empty() ? curves.intra_node_latency_us * kNsPerUs : 0;
+  const double far_latency_ns = curves.inter_node.empty() ? network.latency_us * kNsPerUs : 0;
   // GPUs behind one link that are in other groups do the same thing.
   const auto shared_ns = [](const Members::Shared& link, int behind, double gbps) {
     const double others = std::max(1.0, behind / link.members);

@@ -12,7 +12,6 @@
 
 #include "shared/plan/plan.h"
 #include "sim/cluster/cluster.h"
-#include "sim/cluster/software.h"
 #include "sim/timeline/nccl_model.h"
 
 namespace cp::sim {
@@ -34,8 +33,7 @@ struct PortLoad {
 class PortLoads {
  public:
   // All must outlive this. Throws InvalidInput where a rank of the plan's groups has no GPU on the cluster.
-  PortLoads(const Plan& plan, const Cluster& cluster, const SoftwareProfile& software,
-            const CollectiveSettings& settings);
+  PortLoads(const Plan& plan, const Cluster& cluster, const CollectiveSettings& settings);
 
   double inside_gbps() const { return inside_gbps_; }
   double network_gbps() const { return cluster_.network.nic_gbps; }
@@ -73,7 +71,6 @@ class PortLoads {
   const Plan& plan_;
   const Cluster& cluster_;
   const CollectiveSettings& settings_;
-  const double overhead_ns_;
   const bool nvlink_;
   const double inside_gbps_;
   std::vector<World> worlds_;  // by group

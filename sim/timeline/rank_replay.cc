@@ -11,12 +11,14 @@
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
 #include "sim/base/stop.h"
+#include "sim/timeline/issue_time.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/port_loads.h"
 
 namespace cp::sim {
 namespace {
 
+constexpr double kNsPerUs = 1e3;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-12;       // what is left of a step when it should have ended, over its time
 constexpr double kSame = 1e-11;           // between two iterations, over the time of one
@@ -25,7 +27,7 @@ constexpr std::size_t kLongestCycle = 4;  // of iterations that take turns
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Where the time of a rank goes, and what it sends: places in a list of sums. The groups follow.
-enum Sum : std::size_t { kAttention, kProduct, kOther, kHidden, kInside, kNetwork, kFixedSums };
+enum Sum : std::size_t { kAttention, kProduct, kOther, kHidden, kHost, kInside, kNetwork, kFixedSums };
 
 struct Need {  // what a step waits for
   StepId step = -1;
@@ -37,9 +39,17 @@ struct Task {
   StepId step = -1;
   bool collective = false;
   std::size_t sum = kOther;  // where its time goes when it is a kernel; of a collective: its group's
-  double ns = 0, beside_transfers = 1;        // of a kernel: alone; share of its speed beside transfers
-  PortLoad load;                              // of a collective
+  Rate rate = Rate::memory;  // of a kernel
+  double ns = 0, beside_transfers = 1;  // of a kernel: alone; share of its speed beside transfers
+  PortLoad load;                        // of a collective
+  double issued_ns = 0;                 // after the segment's, or the iteration's, first step is begun with
   std::size_t first_need = 0, num_needs = 0;  // in the list of all
+};
+
+// Something that ended, and the chain of operations that led there: its times add up to the end.
+struct Ended {
+  double ns = 0;
+  RateTimes path;
 };
 
 // The steps of a segment on one stream.
@@ -68,6 +78,9 @@ struct Stream {
   std::uint64_t begun = 0;  // in the order of all beginnings
   double ready_ns = -1, begin_ns = 0;
   std::array<Running, 2> work;  // kernel: the first; collective: inside, network
+  std::size_t longer = 0;       // of the two: what ended last
+  RateTimes before;             // of what runs: the chain up to its beginning
+  Ended last;                   // task
 
   bool ended() const { return part == parts.size(); }
   const Task& task() const { return tasks[at]; }
@@ -80,6 +93,10 @@ struct Moment {
   std::vector<std::int64_t> places;  // where streams are, by iterations from here
   std::vector<double> left_ns;
   std::vector<double> sums;
+  double host_lead_ns = 0;              // how much earlier than now the host begins with the next iteration
+  std::int64_t host_waits = 0;          // so far
+  std::vector<RateTimes> before, last;  // by stream
+  std::vector<Ended> ended;             // by step
 };
 
 class RankReplay {
@@ -90,9 +107,12 @@ class RankReplay {
         cluster_(cluster),
         software_(software),
         keep_spans_(options.keep_spans),
-        loads_(plan, cluster, software, options.collectives),
+        factors_(options.factors),
+        launch_ns_(cluster.gpu.kernel_launch_us * kNsPerUs),
+        loads_(plan, cluster, options.collectives),
         steps_(steps_of(plan)),
         done_(steps_.size(), 0),
+        last_ends_(steps_.size()),
         streams_(plan.streams.size()) {
     if (plan.self >= cluster.num_gpus()) {
       throw InvalidInput(str("rank ", plan.self, " has no GPU on ", cluster.name, ", which has ",
@@ -104,7 +124,7 @@ class RankReplay {
 
   StepClock run() {
     begin_ready();
-    while (set_speeds()) {
+    while (set_speeds() || waits_for_host()) {
       look_at_stop();
       advance();
       begin_ready();
@@ -123,6 +143,7 @@ class RankReplay {
     const KernelCost kernels(cluster_, software_);
     sums_.assign(kFixedSums, 0);
     for (const StepRef& ref : steps_) {
+      Host& host = host_of(ref.segment);
       look_at_stop();
       Stream& stream = streams_[idx(ref.step->stream)];
       if (stream.parts.empty() || stream.parts.back().segment != ref.segment) {
@@ -131,19 +152,25 @@ class RankReplay {
       ++stream.parts.back().end;
       Task& task = stream.tasks.emplace_back();
       task.step = ref.id;
+      host.iteration_ns += issue_ns(*ref.step, software_) * factors_[Rate::host];
+      task.issued_ns = host.iteration_ns;
       if (const auto* kernel = std::get_if<Kernel>(&ref.step->work)) {
         task.ns = kernels.ns(*kernel, plan_);
         if (std::holds_alternative<AttentionForward>(*kernel)) {
           task.sum = kAttention, task.beside_transfers = software_.forward_progress;
+          task.rate = Rate::attention_forward;
         } else if (std::holds_alternative<AttentionBackward>(*kernel)) {
           task.sum = kAttention, task.beside_transfers = software_.backward_progress;
+          task.rate = Rate::attention_backward;
         } else if (std::holds_alternative<MatMul>(*kernel)) {
-          task.sum = kProduct;
+          task.sum = kProduct, task.rate = Rate::products;
         }
+        const double launch_ns = std::min(launch_ns_, task.ns);
+        task.ns = launch_ns * factors_[Rate::launch] + (task.ns - launch_ns) * factors_[task.rate];
       } else {
         const Collective& collective = std::get<Collective>(ref.step->work);
         task.collective = true;
-        task.load = loads_.of(collective);
+        task.load = slower(loads_.of(collective));
         task.sum = sum_of(plan_.groups[idx(group_of(collective))].name);
       }
       task.first_need = needs_.size();
@@ -157,6 +184,34 @@ class RankReplay {
       }
       task.num_needs = needs_.size() - task.first_need;
     }
+    if (!plan_.segments.empty()) host_of(static_cast<std::int32_t>(plan_.segments.size()) - 1);
+  }
+
+  // Of a segment: when the host begins with it, and how long it takes for one iteration. Segments come in their order.
+  struct Host {
+    double begin_ns = 0, iteration_ns = 0;
+  };
+  Host& host_of(std::int32_t segment) {
+    while (hosts_.size() <= idx(segment)) {
+      const auto last = static_cast<std::int32_t>(hosts_.size()) - 1;
+      const double begin = last < 0 ? 0
+                                    : hosts_.back().begin_ns + static_cast<double>(iterations_of(last)) *
+                                                                   hosts_.back().iteration_ns;
+      hosts_.push_back({begin, 0});
+    }
+    return hosts_[idx(segment)];
+  }
+  std::int64_t iterations_of(std::int32_t segment) const {
+    const auto* repeat = std::get_if<Repeat>(&plan_.segments[idx(segment)]);
+    return repeat == nullptr ? 1 : repeat->count;
+  }
+
+  PortLoad slower(PortLoad load) const {
+    for (const auto& [flow, rate] :
+         {std::pair(&load.inside, Rate::inside), std::pair(&load.network, Rate::network)}) {
+      flow->delay_ns *= factors_[Rate::latency], flow->gbps /= factors_[rate];
+    }
+    return load;
   }
 
   std::size_t sum_of(const std::string& group) {
@@ -165,6 +220,22 @@ class RankReplay {
     group_names_.push_back(group);
     sums_.push_back(0);
     return sums_.size() - 1;
+  }
+
+  // ---- the host ----
+
+  double issued_ns(const Stream& stream) const {
+    const Host& host = hosts_[idx(stream.parts[stream.part].segment)];
+    return host.begin_ns + static_cast<double>(stream.iteration) * host.iteration_ns +
+           stream.task().issued_ns;
+  }
+  // All else that it needs is there.
+  bool waits_for_host(const Stream& stream) const {
+    return !stream.runs && !stream.ended() && issued_ns(stream) > now_ && is_ready(stream);
+  }
+  bool waits_for_host() const {
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [&](const Stream& stream) { return waits_for_host(stream); });
   }
 
   // ---- beginning and ending ----
@@ -182,7 +253,7 @@ class RankReplay {
     for (bool more = true; more;) {
       more = false;
       for (Stream& stream : streams_) {
-        while (!stream.runs && !stream.ended() && is_ready(stream)) {
+        while (!stream.runs && !stream.ended() && issued_ns(stream) <= now_ && is_ready(stream)) {
           begin(stream);
           if (std::any_of(stream.work.begin(), stream.work.end(),
                           [](const Running& r) { return r.active(); }))
@@ -199,7 +270,8 @@ class RankReplay {
     stream.runs = true;
     stream.begun = begun_++;
     stream.begin_ns = now_;
-    stream.work = {};
+    stream.before = path_to(stream);
+    stream.work = {}, stream.longer = 0;
     if (!task.collective) {
       stream.work[0].left = task.ns;
       ++kernels_[task.sum];
@@ -221,6 +293,8 @@ class RankReplay {
       --kernels_[task.sum];
     }
     if (keep_spans_) spans_.push_back({task.step, stream.iteration, stream.begin_ns, stream.begin_ns, now_});
+    stream.last = {now_, path_through(stream)};
+    last_ends_[idx(task.step)] = stream.last;
     ++done_[idx(task.step)];
     const Part& part = stream.parts[stream.part];
     if (++stream.at < part.end) return;
@@ -228,6 +302,45 @@ class RankReplay {
     if (++stream.iteration < part.count) return;
     stream.iteration = 0;
     if (++stream.part < stream.parts.size()) stream.at = stream.parts[stream.part].begin;
+  }
+
+  // ---- the longest chain ----
+
+  // It begins now because something that it waits for has just ended. That may be an earlier iteration's end of a step that has ended
+  // again since; then both did so now, and either chain takes the whole time.
+  RateTimes path_to(const Stream& stream) {
+    const Ended* latest = &stream.last;
+    const Task& task = stream.task();
+    for (std::size_t n = task.first_need; n < task.first_need + task.num_needs; ++n) {
+      const Ended& need = last_ends_[idx(needs_[n].step)];
+      if (need.ns > latest->ns) latest = &need;
+    }
+    if (const double issued = issued_ns(stream); issued > latest->ns) {
+      ++host_waits_;
+      RateTimes of_host;
+      of_host[Rate::host] = issued;
+      return of_host;
+    }
+    return latest->path;
+  }
+
+  // With the task that ends now.
+  RateTimes path_through(const Stream& stream) const {
+    const Task& task = stream.task();
+    RateTimes path = stream.before;
+    const double ns = now_ - stream.begin_ns;
+    const auto add = [&](Rate first, double first_ns, Rate rest) {
+      first_ns = std::min(first_ns, ns);
+      path[first] += first_ns, path[rest] += ns - first_ns;
+    };
+    if (!task.collective) {
+      add(Rate::launch, launch_ns_ * factors_[Rate::launch], task.rate);
+    } else if (stream.longer == 0) {
+      add(Rate::latency, task.load.inside.delay_ns, Rate::inside);
+    } else {
+      add(Rate::latency, task.load.network.delay_ns, Rate::network);
+    }
+    return path;
   }
 
   // ---- speeds ----
@@ -254,8 +367,8 @@ class RankReplay {
         stream.work[0].speed = disturbed ? stream.task().beside_transfers : 1;
     }
     if (disturbed) {
-      share_port(0, loads_.inside_gbps(), &PortLoad::inside);
-      share_port(1, loads_.network_gbps(), &PortLoad::network);
+      share_port(0, loads_.inside_gbps() / factors_[Rate::inside], &PortLoad::inside);
+      share_port(1, loads_.network_gbps() / factors_[Rate::network], &PortLoad::network);
     }
     return true;
   }
@@ -298,15 +411,23 @@ class RankReplay {
       if (!stream.runs) continue;
       for (const Running& work : stream.work) step = std::min(step, work.end_ns());
     }
+    double issue = kNever;
+    for (const Stream& stream : streams_) {
+      if (waits_for_host(stream)) issue = std::min(issue, issued_ns(stream));
+    }
+    const bool is_issued = issue - now_ <= step;
+    if (is_issued) step = issue - now_;
     CP_INVARIANT(step < kNever, "a kernel of rank ", plan_.self, " stands still for ever");
     count_time(step);
-    now_ += step;
+    now_ = is_issued ? issue : now_ + step;
     for (Stream& stream : streams_) {
       if (!stream.runs) continue;
       // Of the step where time is too long for it to show: what ends now ends, however far the clock has come.
       const double rounding = kRounding * std::max(now_ - stream.begin_ns, step);
       bool active = false;
-      for (Running& work : stream.work) {
+      for (std::size_t which = 0; which < stream.work.size(); ++which) {
+        Running& work = stream.work[which];
+        if (work.active()) stream.longer = which;
         if (work.delay_ns > 0) {
           work.delay_ns = work.delay_ns - step <= rounding ? 0 : work.delay_ns - step;
         } else if (work.left > 0) {
@@ -331,7 +452,7 @@ class RankReplay {
     for (const Stream& stream : streams_) {
       if (stream.runs && (first == nullptr || stream.begun < first->begun)) first = &stream;
     }
-    sums_[first->task().sum] += step;
+    sums_[first == nullptr ? kHost : first->task().sum] += step;
   }
 
   // ---- iterations that are like those before ----
@@ -388,8 +509,10 @@ class RankReplay {
   }
 
   Moment this_moment() const {
-    Moment moment{now_, ended_, {}, {}, sums_};
+    Moment moment{now_,        ended_, {}, {},        sums_, now_ - host_begins_with(ended_),
+                  host_waits_, {},     {}, last_ends_};
     for (const Stream& stream : streams_) {
+      moment.before.push_back(stream.before), moment.last.push_back(stream.last.path);
       const std::int64_t from = is_in_repeat(stream) ? ended_ : 0;
       moment.places.insert(moment.places.end(),
                            {static_cast<std::int64_t>(stream.part), static_cast<std::int64_t>(stream.at),
@@ -409,9 +532,17 @@ class RankReplay {
     return moment;
   }
 
+  double host_begins_with(std::int64_t iteration) const {
+    const Host& host = hosts_[idx(repeat_)];
+    return host.begin_ns + static_cast<double>(iteration) * host.iteration_ns;
+  }
+
+  // A host that comes ever further ahead, and that nobody has waited for meanwhile, is not waited for later.
   static bool alike(const Moment& a, const Moment& b) {
     if (a.places != b.places) return false;
     const double most = kSame * (b.now_ns - a.now_ns);
+    const bool host_is_ahead = b.host_lead_ns >= a.host_lead_ns && b.host_waits == a.host_waits;
+    if (!host_is_ahead && std::abs(b.host_lead_ns - a.host_lead_ns) > most) return false;
     return std::equal(a.left_ns.begin(), a.left_ns.end(), b.left_ns.begin(), b.left_ns.end(),
                       [&](double x, double y) { return std::abs(x - y) <= most; });
   }
@@ -428,15 +559,38 @@ class RankReplay {
     const double passed = factor * (now.now_ns - before.now_ns);
     now_ += passed;
     for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += factor * (now.sums[i] - before.sums[i]);
-    for (Stream& stream : streams_) {
-      if (is_in_repeat(stream)) stream.iteration += times * cycle;
-      if (stream.runs) stream.begin_ns += passed;
+    for (std::size_t s = 0; s < streams_.size(); ++s) {
+      Stream& stream = streams_[s];
+      if (stream.runs) {
+        stream.begin_ns += passed;
+        lengthen(stream.before, before.before[s], factor);
+      }
+      if (!is_in_repeat(stream)) continue;
+      stream.iteration += times * cycle;
+      stream.last.ns += passed;
+      lengthen(stream.last.path, before.last[s], factor);
     }
     for (const StepRef& ref : steps_) {
-      if (ref.segment == repeat_) done_[idx(ref.id)] += times * cycle;
+      if (ref.segment != repeat_) continue;
+      done_[idx(ref.id)] += times * cycle;
+      Ended& ended = last_ends_[idx(ref.id)];
+      ended.ns += passed;
+      lengthen(ended.path, before.ended[idx(ref.id)].path, factor);
     }
     ended_ += times * cycle;
     moments_.clear();
+  }
+  // By what the chain grew since then, so many times more. It may have become another chain of the same length: what that has less of
+  // is not taken away more than once.
+  static void lengthen(RateTimes& path, const RateTimes& then, double factor) {
+    RateTimes grown;
+    double all = 0, more = 0;
+    for (std::size_t i = 0; i < kNumRates; ++i) {
+      const double by = path.of[i] - then.of[i];
+      all += by, more += std::max(by, 0.0);
+      grown.of[i] = std::max(by, 0.0);
+    }
+    if (more > 0) path.add(grown, factor * all / more);
   }
   // For the limit: a stream that has nothing in this Repeat sets none.
   std::int64_t ended_by_or_none(const Stream& stream) const {
@@ -452,9 +606,14 @@ class RankReplay {
     clock.time_ns = now_;
     clock.attention_ns = sums_[kAttention], clock.product_ns = sums_[kProduct];
     clock.other_kernel_ns = sums_[kOther], clock.hidden_ns = sums_[kHidden];
+    clock.host_ns = sums_[kHost];
     clock.nvlink_bytes = sums_[kInside], clock.nic_bytes = sums_[kNetwork];
     for (std::size_t g = 0; g < group_names_.size(); ++g)
       clock.exposed.push_back({group_names_[g], sums_[kFixedSums + g]});
+    const auto longest =
+        std::max_element(streams_.begin(), streams_.end(),
+                         [](const Stream& a, const Stream& b) { return a.last.ns < b.last.ns; });
+    if (longest != streams_.end()) clock.path = longest->last.path;
     clock.spans = std::move(spans_);
     return clock;
   }
@@ -463,15 +622,20 @@ class RankReplay {
   const Cluster& cluster_;
   const SoftwareProfile& software_;
   const bool keep_spans_;
+  const RateFactors factors_;
+  const double launch_ns_;
   PortLoads loads_;
   const std::vector<StepRef> steps_;
   std::vector<Need> needs_;
   std::vector<std::int64_t> done_;  // ends of each step
+  std::vector<Ended> last_ends_;    // of each step
   std::vector<Stream> streams_;
+  std::vector<Host> hosts_;  // by segment
   std::vector<std::string> group_names_;
 
   double now_ = 0;
   std::uint64_t begun_ = 0;
+  std::int64_t host_waits_ = 0;   // steps that began later because they were not issued before
   std::array<int, 3> kernels_{};  // that run, by Sum
   int collectives_ = 0;           // under way
   std::vector<double> sums_;

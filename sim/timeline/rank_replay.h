@@ -19,6 +19,7 @@
 #include "shared/plan/plan.h"
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/software.h"
+#include "sim/timeline/rate_times.h"
 #include "sim/timeline/timeline.h"
 
 namespace cp::sim {
@@ -36,7 +37,10 @@ struct StepClock {
   // appearance in the plan.
   std::vector<Exposed> exposed;
   double exposed_ns() const;
-  double hidden_ns = 0;                    // a collective is under way and a kernel runs; part of the above
+  double host_ns = 0;    // nothing runs: the next step is not issued yet
+  double hidden_ns = 0;  // a collective is under way and a kernel runs; part of the above
+  RateTimes
+      path;  // ns of the chain of operations, each waiting for the one before, that takes the whole time: they add up to it
   double nvlink_bytes = 0, nic_bytes = 0;  // sent by this GPU: inside of its node or NVLink domain; to others
   std::vector<Span> spans;                 // with keep_spans: of all iterations
 };
@@ -44,6 +48,7 @@ struct StepClock {
 struct RankReplayOptions {
   bool keep_spans = false;
   CollectiveSettings collectives;
+  RateFactors factors;  // of kernels' and transfers' times
 };
 
 // Throws InvalidInput where a rank of the plan's groups has no GPU on the cluster.

@@ -15,6 +15,7 @@
 #include "sim/timeline/collective_flows.h"
 #include "sim/timeline/critical_path.h"
 #include "sim/timeline/fold.h"
+#include "sim/timeline/issue_time.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/rank_clock.h"
 #include "sim/timeline/running_kernels.h"
@@ -23,7 +24,6 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kNsPerUs = 1e3;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
@@ -51,13 +51,14 @@ class Replay {
       }
       ranks_.emplace_back(program,
                           options.gpu_slowdown.empty() ? 1 : options.gpu_slowdown.at(idx(plan.self)));
+      ranks_.back().issued_ns = issued_ns(program);
     }
   }
 
   Timeline run() {
     for (std::size_t p = 0; p < programs_.size(); ++p) {
       for (NodeId node = 0; node < programs_[p].size(); ++node) {
-        if (programs_[p].waits_for(node) == 0) ready_.push_back({p, node});
+        if (programs_[p].waits_for(node) == 0) ready({p, node});
       }
     }
     begin_ready();
@@ -91,6 +92,7 @@ class Replay {
       for (NodeId node = 0; node < program.size(); ++node) left[idx(node)] = program.waits_for(node);
     }
     std::vector<std::int32_t> left;  // by node: what it still waits for
+    std::vector<double> issued_ns;   // the same: when the host has issued it; empty: it is always ahead
     double slowdown;
     int transfers = 0;          // under way, in or out
     std::vector<FlowId> flows;  // from or to it, where kernels slow transfers down
@@ -98,7 +100,7 @@ class Replay {
     RankClock clock;
     RankTimeline result;
   };
-  enum class EventKind : std::uint8_t { kernel_end, flow_start, step_end, call_end };
+  enum class EventKind : std::uint8_t { issued, kernel_end, flow_start, step_end, call_end };
   struct Event {
     double at_ns;
     std::uint64_t number;  // events of one time in the order of their making
@@ -125,6 +127,24 @@ class Replay {
 
   // ---- steps ----
 
+  std::vector<double> issued_ns(const Program& program) const {
+    std::vector<double> issued;
+    double now = 0;
+    for (NodeId node = 0; node < program.size(); ++node) {
+      now += issue_ns(program.step(node), software_);
+      issued.push_back(now);
+    }
+    if (now == 0) issued.clear();
+    return issued;
+  }
+
+  // As soon as it is issued.
+  void ready(At at) {
+    const std::vector<double>& issued = state(at.position).issued_ns;
+    if (issued.empty() || issued[idx(at.node)] <= now_) return ready_.push_back(at);
+    push(issued[idx(at.node)], EventKind::issued, at);
+  }
+
   void begin_ready() {
     while (!ready_.empty()) {
       const At at = ready_.back();
@@ -150,12 +170,14 @@ class Replay {
     for (const NodeId next : program.followers(at.node)) {
       if (--rank.left[idx(next)] > 0) continue;
       path_.after(at.position, next, at.node);
-      ready_.push_back({at.position, next});
+      ready({at.position, next});
     }
   }
 
   void handle(const Event& event) {
     switch (event.kind) {
+      case EventKind::issued:
+        return ready_.push_back(event.at);
       case EventKind::kernel_end:
         return end_kernel(event.at);
       case EventKind::flow_start:
@@ -267,10 +289,9 @@ class Replay {
                             flow.bytes / alone_ns});
     }
     call.open = static_cast<std::int32_t>(transfers_.size() - first);
-    const double begin_ns = now_ + software_.host_overhead_us * kNsPerUs;
-    if (call.open == 0) return push(begin_ns, EventKind::call_end, last, static_cast<std::uint32_t>(id));
+    if (call.open == 0) return push(now_, EventKind::call_end, last, static_cast<std::uint32_t>(id));
     for (auto number = first; number < transfers_.size(); ++number)
-      push(begin_ns, EventKind::flow_start, last, number);
+      push(now_, EventKind::flow_start, last, number);
     for (const std::int32_t position : world.positions) add_transfers(idx(position), 1);
   }
 
@@ -327,7 +348,7 @@ class Replay {
                           measured.empty() ? kNever : measured.at(size)});
     // What was measured has the latency in it.
     const double latency = measured.empty() ? topology_.latency_ns(source, target) : 0;
-    push(now_ + software_.host_overhead_us * kNsPerUs + latency, EventKind::flow_start, late, number);
+    push(now_ + latency, EventKind::flow_start, late, number);
   }
 
   const Curve& curve(Rank source, Rank target) const {

@@ -1,7 +1,7 @@
 // The timeline: plans replayed on the model of a cluster, without threads and without data.
 //
 // Each rank runs on the GPU of its number. A stream is a FIFO; a step begins when the one before it on its stream and those
-// that its edges name have ended. A kernel takes what KernelCost says, longer while a transfer of its GPU is under way (as the
+// that its edges name have ended, and the host has issued it (issue_time.h). A kernel takes what KernelCost says, longer while a transfer of its GPU is under way (as the
 // software profile says). The transfers of an Exchange are flows that begin when both sides have arrived, and share the
 // links of the topology. Other collectives begin when the last member arrives, as flows too (collective_flows.h): alone they
 // take what collective_ns() says.

@@ -9,7 +9,9 @@ namespace cp::sim::detail {
 // `software`: what replaces the table's own profile; null for none.
 ValidationTable ring_attention(bool backward, const SoftwareProfile* software);
 ValidationTable ring_flash_attention(const SoftwareProfile* software);
-ValidationTable usp(const SoftwareProfile* software);  // scores its rows of 131,072 tokens
+ValidationTable usp(const SoftwareProfile* software);  // its rows of 131,072 tokens
+ValidationTable usp_short(
+    const SoftwareProfile* software);  // those of 512 and 8,192, which wait for the host
 
 // Steps of whole models, and the memory they take.
 ValidationTable end_to_end();

@@ -22,6 +22,7 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
       {"ring_attention_backward", [](const SoftwareProfile* s) { return detail::ring_attention(true, s); }},
       {"ring_flash_attention", [](const SoftwareProfile* s) { return detail::ring_flash_attention(s); }},
       {"usp", [](const SoftwareProfile* s) { return detail::usp(s); }},
+      {"usp_short", [](const SoftwareProfile* s) { return detail::usp_short(s); }},
       {"end_to_end", [](const SoftwareProfile*) { return detail::end_to_end(); }},
       {"end_to_end_memory", [](const SoftwareProfile*) { return detail::end_to_end_memory(); }},
       {"nccl_tests_large", [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::large); }},

@@ -72,7 +72,7 @@ TEST(CalibrateCommand, FitsASoftwareProfile) {
         "A800,32,128,1,causal,fwd,16,65536,zigzag,40\n");
   const Finished finished = cpsim({"calibrate", "--cluster", "h800", "--gpu", "H800", "--rows", in, "--where",
                                    "cp=16", "--software", "ring-flash-attention", "--fit",
-                                   "forward_progress,host_overhead_us", "--software-out", out, "--json"});
+                                   "forward_progress,kernel_issue_us", "--software-out", out, "--json"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   const auto json = nlohmann::json::parse(finished.out);
   ASSERT_EQ(json["parameters"].size(), 2U);

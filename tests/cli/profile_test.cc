@@ -311,7 +311,7 @@ TEST(SoftwareProfile, IsWhatCprunAssumesWithWhatWasMeasured) {
   EXPECT_DOUBLE_EQ(profile->software.backward_progress, 0.5);
   EXPECT_DOUBLE_EQ(profile->software.merge_passes, 2.5);
   EXPECT_DOUBLE_EQ(profile->software.pack_passes, 1.5);
-  EXPECT_EQ(profile->software.host_overhead_us, expected.host_overhead_us);
+  EXPECT_EQ(profile->software.kernel_issue_us, expected.kernel_issue_us);
   EXPECT_EQ(sim::read_software(profile->text, "mine.software.txtpb"), profile->software);
   EXPECT_THAT(
       profile->text,

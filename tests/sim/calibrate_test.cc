@@ -320,9 +320,9 @@ TEST(FitSoftware, FindsParametersWithoutAnUpperEndInSight) {
   EXPECT_DOUBLE_EQ(fit(synthetic_table(planted, cluster), start, {"merge_passes"}).software.merge_passes,
                    3.5);
   planted = start;
-  planted.host_overhead_us = 120;
+  planted.kernel_issue_us = 120;
   EXPECT_DOUBLE_EQ(
-      fit(synthetic_table(planted, cluster), start, {"host_overhead_us"}).software.host_overhead_us, 120);
+      fit(synthetic_table(planted, cluster), start, {"kernel_issue_us"}).software.kernel_issue_us, 120);
 }
 
 TEST(FitSoftware, TakesTheRowsThatItIsTold) {

@@ -47,7 +47,7 @@ TEST(Software, EveryFieldHasASourceAndAtMostFiveAreFree) {
                               "attention_kernel", "loss_f32_copies", "allocator_slack"}) {
       EXPECT_NE(find_source(software.sources, field), nullptr) << name << " " << field;
     }
-    EXPECT_EQ(software.sources.size(), 14U) << name;
+    EXPECT_EQ(software.sources.size(), 17U) << name;
     for (const Source& source : software.sources)
       EXPECT_FALSE(source.text.empty()) << name << " " << source.field;
   }

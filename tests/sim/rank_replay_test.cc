@@ -28,7 +28,8 @@
 namespace cp::sim {
 
 void showValue(const SoftwareProfile& software, std::ostream& out) {
-  out << "host overhead " << software.host_overhead_us << " us";
+  out << "issues kernels in " << software.kernel_issue_us << ", collectives in "
+      << software.collective_issue_us << ", transfers in " << software.transfer_issue_us << " us";
 }
 namespace {
 
@@ -39,7 +40,7 @@ using testing::round_cluster;
 constexpr double kExact = 1e-9;
 
 double parts_ns(const StepClock& clock) {
-  return clock.attention_ns + clock.product_ns + clock.other_kernel_ns + clock.exposed_ns();
+  return clock.attention_ns + clock.product_ns + clock.other_kernel_ns + clock.exposed_ns() + clock.host_ns;
 }
 
 // ---- by hand ----
@@ -154,16 +155,14 @@ TEST(RankReplay, OnOneStreamOneAfterTheOther) {
   Hand hand;
   hand.copy("s", 10000);
   hand.gather("s", {0, 1}, 4000);
-  SoftwareProfile slow_host;
-  slow_host.host_overhead_us = 2;
-  const StepClock clock = hand.run(with_gathers(), slow_host, true);
-  EXPECT_NEAR(clock.time_ns, 20 + 2000 + 80, kExact);
-  EXPECT_NEAR(clock.exposed_ns(), 2080, kExact);
+  const StepClock clock = hand.run(with_gathers(), {}, true);
+  EXPECT_NEAR(clock.time_ns, 20 + 80, kExact);
+  EXPECT_NEAR(clock.exposed_ns(), 80, kExact);
   EXPECT_EQ(clock.hidden_ns, 0);
   ASSERT_EQ(clock.spans.size(), 2U);
   EXPECT_EQ(clock.spans[1].step, 1);
   EXPECT_NEAR(clock.spans[1].begin_ns, 20, kExact);
-  EXPECT_NEAR(clock.spans[1].end_ns, 2100, kExact);
+  EXPECT_NEAR(clock.spans[1].end_ns, 100, kExact);
 }
 
 // Each uses half of the port: alone 80 ns; three get a third.
@@ -218,9 +217,7 @@ TEST(RankReplay, AnExchangeTakesWhatItsSlowestMemberDoes) {
 TEST(RankReplay, AnExchangeWithoutTransfersTakesNoTime) {
   Hand hand;
   hand.exchange("cp", {0, 1}, {}, {}, 4);
-  SoftwareProfile slow_host;
-  slow_host.host_overhead_us = 2;
-  EXPECT_EQ(hand.run(round_cluster(), slow_host).time_ns, 0);
+  EXPECT_EQ(hand.run(round_cluster()).time_ns, 0);
 }
 
 TEST(RankReplay, KernelsSlowDownBesideTransfersAndTransfersBesideKernels) {
@@ -302,6 +299,7 @@ double slowest_ns(const std::vector<Plan>& plans, const Cluster& cluster, const 
   for (const Plan& plan : plans) {
     const StepClock clock = replay_rank(plan, cluster, software);
     EXPECT_NEAR(parts_ns(clock), clock.time_ns, kExact * clock.time_ns);
+    EXPECT_NEAR(clock.path.sum(), clock.time_ns, kExact * clock.time_ns);
     most = std::max(most, clock.time_ns);
   }
   return most;
@@ -315,7 +313,8 @@ void expect_equal(const std::vector<Plan>& plans, const Cluster& cluster, const 
 
 TEST_P(Attention, TakesTheTimeOfAllRanks) {
   SoftwareProfile costly;
-  costly.forward_progress = 0.7, costly.backward_progress = 0.8, costly.host_overhead_us = 5;
+  costly.forward_progress = 0.7, costly.backward_progress = 0.8, costly.kernel_issue_us = 5;
+  costly.collective_issue_us = 20, costly.transfer_issue_us = 3;
   for (const char* preset : {"dgx-h100", "h800"}) {
     for (const int cp : {2, 4, 8, 16}) {
       const Cluster cluster = find_cluster(preset, cp > 8 ? 2 : 1);
@@ -427,7 +426,9 @@ Plan plan_of(Rank self, const std::vector<AnySegment>& segments) {
 SoftwareProfile any_software() {
   return pick_case("software", [] {
     SoftwareProfile software;
-    software.host_overhead_us = *rc::gen::element(0.0, 3.0);
+    software.kernel_issue_us = *rc::gen::element(0.0, 3.0, 3000.0);
+    software.collective_issue_us = *rc::gen::element(0.0, 5.0);
+    software.transfer_issue_us = *rc::gen::element(0.0, 2.0, 400.0);
     return software;
   });
 }
@@ -457,6 +458,7 @@ RC_GTEST_PROP(RankReplayProperty, EqualsAllRanksWhereTheyAreAlike, ()) {
   RC_ASSERT(std::abs(one.hidden_ns - all.ranks[1].hidden_comm_ns) <= kExact * all.time_ns);
   RC_ASSERT(std::abs(one.exposed_ns() - all.ranks[1].exposed_comm_ns) <= kExact * all.time_ns);
   RC_ASSERT(std::abs(parts_ns(one) - one.time_ns) <= kExact * one.time_ns);
+  RC_ASSERT(std::abs(one.path.sum() - one.time_ns) <= kExact * one.time_ns);
 }
 
 // With spans nothing is skipped.
@@ -471,6 +473,7 @@ RC_GTEST_PROP(RankReplayProperty, SkippedIterationsAreLikeTheOthers, ()) {
   RC_ASSERT(near(fast.time_ns, slow.time_ns));
   RC_ASSERT(near(fast.other_kernel_ns, slow.other_kernel_ns));
   RC_ASSERT(near(fast.hidden_ns, slow.hidden_ns));
+  RC_ASSERT(near(fast.path.sum(), slow.time_ns));
   RC_ASSERT(fast.exposed.size() == slow.exposed.size());
   for (std::size_t g = 0; g < fast.exposed.size(); ++g)
     RC_ASSERT(near(fast.exposed[g].ns, slow.exposed[g].ns));
@@ -506,6 +509,120 @@ TEST(RankReplay, LongRepeatsAreSkipped) {
   EXPECT_NEAR(clock.other_kernel_ns, 24.0 * (1 << 20), kExact * clock.time_ns);
   EXPECT_NEAR(clock.hidden_ns, 24.0 * (1 << 20), kExact * clock.time_ns);
   EXPECT_NEAR(clock.nvlink_bytes, 4000.0 * ((1 << 20) + 1), 1);
+  EXPECT_NEAR(clock.path[Rate::inside], clock.time_ns, kExact * clock.time_ns);
+}
+
+// ---- the host ----
+
+TEST(RankReplay, AStepWaitsUntilItIsIssued) {
+  const auto run = [](bool graphs) {
+    Hand hand;
+    hand.copy("s", 10000);
+    hand.gather("s", {0, 1}, 4000);
+    SoftwareProfile slow_host;
+    slow_host.kernel_issue_us = 1, slow_host.collective_issue_us = 2, slow_host.captured_graphs = graphs;
+    return hand.run(with_gathers(), slow_host);
+  };
+  const StepClock clock = run(false);
+  EXPECT_NEAR(clock.time_ns, 3000 + 80, kExact);
+  EXPECT_NEAR(clock.host_ns, 1000 + 1980, kExact);
+  EXPECT_NEAR(clock.path[Rate::host], 3000, kExact);
+  EXPECT_NEAR(parts_ns(clock), clock.time_ns, kExact);
+  EXPECT_NEAR(run(true).time_ns, 100, kExact) << "captured";
+}
+
+// One copy in 20 us, then many that take 0.02 us each and are issued in 1 us each: the first hides the issuing of 20.
+TEST(RankReplay, AHostThatIsAheadCostsNothing) {
+  const auto run = [](std::int64_t first_bytes, int more) {
+    Hand hand;
+    hand.copy("s", first_bytes);
+    for (int i = 0; i < more; ++i) hand.copy("s", 10000);
+    SoftwareProfile host;
+    host.kernel_issue_us = 1;
+    return hand.run(with_gathers(), host);
+  };
+  EXPECT_NEAR(run(10000000, 10).time_ns, 1000 + 20000 + 10 * 20, 1e-6);
+  EXPECT_NEAR(run(10000000, 10).host_ns, 1000, 1e-6) << "the first one is waited for";
+  EXPECT_NEAR(run(10000000, 30).time_ns, 31000 + 20, 1e-6);
+}
+
+// A repeat whose iterations the host issues more slowly than the GPU runs them, and one where it comes ahead.
+TEST(RankReplay, IterationsWaitForTheHostInStep) {
+  const auto run = [](double issue_us) {
+    PlanBuilder builder(0, host_target());
+    const BufferId x = builder.inout("x", DType::f32, 2500), y = builder.inout("y", DType::f32, 2500);
+    builder.begin_repeat(1 << 20);
+    builder.add(builder.stream("s"), Copy{flat_view(x, 0, 2500), flat_view(y, 0, 2500)});
+    builder.end_repeat();
+    SoftwareProfile host;
+    host.kernel_issue_us = issue_us;
+    return replay_rank(std::move(builder).build({}), round_cluster(), host);
+  };
+  const StepClock slow = run(0.05), fast = run(0.01);
+  EXPECT_NEAR(slow.time_ns, 50.0 * (1 << 20) + 20, kExact * slow.time_ns);
+  EXPECT_NEAR(slow.path[Rate::host], 50.0 * (1 << 20), kExact * slow.time_ns);
+  EXPECT_NEAR(fast.time_ns, 10 + 20.0 * (1 << 20), kExact * fast.time_ns);
+  EXPECT_NEAR(fast.host_ns, 10, 1e-3);
+}
+
+// ---- the longest chain ----
+
+// A gather and a kernel at once, and a kernel that waits for both: whichever takes longer is of the chain, and the last kernel.
+TEST(RankReplay, ThePathIsOfWhatTakesLonger) {
+  const auto path = [](std::int64_t copied, const RateFactors& factors = {}) {
+    PlanBuilder builder(0, host_target());
+    const BufferId in = builder.input("in", DType::f32, 1000), all = builder.output("all", DType::f32, 2000),
+                   x = builder.inout("x", DType::f32, copied / 4),
+                   y = builder.inout("y", DType::f32, copied / 4);
+    const GroupId group = builder.group("tp", {0, 1});
+    builder.add(builder.stream("tp"), AllGather{group, flat_view(in, 0, 1000), flat_view(all, 0, 2000)});
+    builder.add(builder.stream("compute"), Copy{flat_view(x, 0, copied / 4), flat_view(y, 0, copied / 4)});
+    // Reads what the gather wrote.
+    builder.add(builder.stream("compute"),
+                Accumulate{ReduceOp::sum, flat_view(all, 0, 1000), flat_view(y, 0, 1000)});
+    const Plan plan = std::move(builder).build({});
+    RankReplayOptions options;
+    options.factors = factors;
+    return replay_rank(plan, with_gathers(), {}, options).path;
+  };
+  const RateTimes waits = path(20000);  // the copy takes 40 ns, the gather 80
+  EXPECT_NEAR(waits[Rate::inside], 80, kExact);
+  EXPECT_NEAR(waits[Rate::memory], 12, kExact);
+  const RateTimes computes = path(80000);  // 160 ns
+  EXPECT_NEAR(computes[Rate::inside], 0, kExact);
+  EXPECT_NEAR(computes[Rate::memory], 172, kExact);
+  RateFactors slow_memory;
+  slow_memory[Rate::memory] = 3;
+  EXPECT_NEAR(path(20000, slow_memory)[Rate::memory], 3 * (40 + 12), kExact);
+}
+
+// Without anything that slows something else down the time is the longest of all chains: the one that was found is among them, and
+// where all rates change alike it stays the longest.
+TEST_P(Attention, NoChainTakesLongerThanTheWhole) {
+  const Cluster cluster = find_cluster("h800", 2);
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    for (const std::int64_t seq_len : {8192, 131072}) {
+      const Plan plan = attention_plan(request_of(GetParam(), 16, seq_len), pass, 0);
+      const StepClock clock = replay_rank(plan, cluster, {});
+      RankReplayOptions options;
+      options.factors.of.fill(1.25);
+      EXPECT_NEAR(replay_rank(plan, cluster, {}, options).time_ns, 1.25 * clock.time_ns,
+                  kExact * clock.time_ns);
+      double most_named = 0;
+      for (std::size_t rate = 0; rate < kNumRates; ++rate) {
+        for (const double factor : {0.5, 1.0001, 2.0}) {
+          options.factors = {};
+          options.factors.of[rate] = factor;
+          const StepClock other = replay_rank(plan, cluster, {}, options);
+          EXPECT_GE(other.time_ns, options.factors.of_chain(clock.path) * (1 - kExact))
+              << name(static_cast<Rate>(rate)) << " " << factor << ", " << seq_len << " tokens";
+          EXPECT_NEAR(other.path.sum(), other.time_ns, kExact * other.time_ns);
+        }
+        most_named = std::max(most_named, clock.path.of[rate]);
+      }
+      EXPECT_LT(most_named, clock.time_ns) << "several rates matter";
+    }
+  }
 }
 
 }  // namespace

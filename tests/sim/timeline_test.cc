@@ -92,7 +92,7 @@ TEST(Timeline, TransfersTakeTheirLinks) {
   cluster.transfer.inter_node = Curve({{4000, 5}});  // measured: half of the link, its latency included
   EXPECT_NEAR(time_ns(swap(1, 2), cluster), 800, kExact);
   SoftwareProfile slow_host;
-  slow_host.host_overhead_us = 2;
+  slow_host.transfer_issue_us = 1;
   EXPECT_NEAR(time_ns(swap(0, 1), round_cluster(), {}, slow_host), 2040, kExact);
 }
 

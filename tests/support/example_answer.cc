@@ -91,12 +91,22 @@ Candidate candidate_of(const Row& row, double best_s) {
   c.step_us = row.step_s * 1e6;
   c.low_us = 0.94 * c.step_us;
   c.high_us = 1.08 * c.step_us;
-  c.rank = row.step_s < 3.3 ? 1 : row.step_s < 3.9 ? 3 : row.step_s < 5 ? 8 : 19;
+  c.chance = row.step_s < 3.3 ? 0.4 : row.step_s < 3.6 ? 0.05 : 0;
+  c.regret_us = c.step_us - best_s * 1e6;
   c.tokens_per_s_per_gpu = 16 * 131072 / row.step_s / 16;
   c.mfu = 0.47 * best_s / row.step_s;
   c.parts = parts_of(c.layout, c.step_us, best_s * 1e6);
   for (const TimePart& part : c.parts) {
     if (part.name.starts_with("exposed")) c.exposed_us += part.us;
+  }
+  RateTimes& chain = c.chains.emplace_back();
+  for (const TimePart& part : c.parts) {
+    Rate rate = Rate::memory;
+    if (part.name == "attention") rate = Rate::attention_backward;
+    if (part.name == "products") rate = Rate::products;
+    if (part.name == "exposed tp") rate = Rate::inside;
+    if (part.name == "exposed cp" || part.name == "exposed fsdp") rate = Rate::network;
+    chain[rate] += part.us;
   }
   c.bound = c.layout.tp >= 8 ? "tensor-parallel transfers" : "attention kernels";
   c.memory = memory_of_size(row.memory_gib, c.layout);
@@ -205,7 +215,10 @@ std::vector<ReportSpan> example_timeline() {
 PlanAnswer example_answer() {
   PlanAnswer answer;
   answer.question = example_question();
-  for (const Row& row : kRows) answer.all.push_back(candidate_of(row, kRows[0].step_s));
+  for (const Row& row : kRows) {
+    answer.all.push_back(candidate_of(row, kRows[0].step_s));
+    answer.all.back().rank = static_cast<int>(answer.all.size());
+  }
   answer.best.assign(answer.all.begin(), answer.all.begin() + 8);
   answer.classes = {{"pure CP", answer.all[2], "+212 ms exposed cp, +95 ms exposed fsdp, -38 ms exposed tp"},
                     {"TP + CP", answer.all[0], "the best"},
