@@ -37,6 +37,32 @@ Curve Points::curve() const {
   return Curve(std::move(points));
 }
 
+Curve without_falls(const Curve& curve, bool rates) {
+  struct Pool {
+    double log_sum = 0;
+    std::size_t points = 0;
+    double log_time() const { return log_sum / static_cast<double>(points); }
+  };
+  std::vector<Pool> pools;
+  for (const CurvePoint& point : curve.points()) {
+    pools.push_back({std::log(rates ? point.x / point.y : point.y), 1});
+    while (pools.size() > 1 && pools.back().log_time() < pools[pools.size() - 2].log_time()) {
+      const Pool last = pools.back();
+      pools.pop_back();
+      pools.back().log_sum += last.log_sum, pools.back().points += last.points;
+    }
+  }
+  std::vector<CurvePoint> points = curve.points();
+  std::size_t at = 0;
+  for (const Pool& pool : pools) {
+    const double time = std::exp(pool.log_time());
+    for (std::size_t i = 0; i < pool.points; ++i, ++at) {
+      if (pool.points > 1) points[at].y = rates ? points[at].x / time : time;
+    }
+  }
+  return Curve(std::move(points));
+}
+
 double above_0(const CsvRow& row, std::string_view column) {
   const double value = row.number(column);
   if (value > 0) return value;

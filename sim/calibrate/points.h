@@ -31,6 +31,10 @@ class Points {
   std::map<double, std::vector<double>> values_;
 };
 
+// The same curve where its times do not fall as bytes grow. Elsewhere neighbours that fall are given their mean time, as ratios: what
+// clusters refuse is mostly noise of a few measurements. `rates`: the curve is of bytes over time.
+Curve without_falls(const Curve& curve, bool rates);
+
 // A cell above 0, and one that is also whole; throw InvalidInput at the row.
 double above_0(const CsvRow& row, std::string_view column);
 std::int64_t whole_above_0(const CsvRow& row, std::string_view column);

@@ -132,7 +132,7 @@ std::string pair_text(bool across) {
 
 MeasuredCurve transfer_curve(bool across, std::string_view file, const Points& points,
                              std::vector<MeasuredTime> rows) {
-  return {pair_text(across), std::string(file), points.curve(), std::move(rows),
+  return {pair_text(across), std::string(file), detail::without_falls(points.curve(), true), std::move(rows),
           [across](Cluster& cluster, const Curve& curve) { return put_transfer(cluster, across, curve); }};
 }
 
@@ -162,7 +162,7 @@ std::vector<MeasuredCurve> nccl_curves(std::string_view name, const NcclOutput& 
   if (!operation.kind) curves.push_back(transfer_curve(across, file, rates, rows));
   curves.push_back({str(operation.name, ", ", extent.gpus, " GPUs of ", extent.nodes,
                         extent.nodes == 1 ? " node" : " nodes"),
-                    std::string(file), times.curve(), std::move(rows),
+                    std::string(file), detail::without_falls(times.curve(), false), std::move(rows),
                     [curve_name = operation.curve, extent](Cluster& to, const Curve& curve) {
                       return put_collective(to, curve_name, extent, curve);
                     }});

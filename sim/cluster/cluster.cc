@@ -1,6 +1,7 @@
 #include "sim/cluster/cluster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -67,6 +68,46 @@ void check_peak(const std::string& field, const Curve& curve, double peak, const
     errors.push_back(
         {field, str("the point (", point.x, ", ", point.y, ") is above ", peak_name, ", ", peak)});
     return;
+  }
+}
+
+// 67108864 rather than 6.71089e+07.
+std::string text_of(double number) {
+  const bool whole = number == std::floor(number) && number < 1e15;
+  return whole ? str(static_cast<std::int64_t>(number)) : str(number);
+}
+
+// No point that is over sooner than one of fewer bytes. `us`: of a point.
+template <class Us>
+void check_time(const std::string& field, const Curve& curve, const Us& us, Errors& errors) {
+  constexpr double kRounding = 1e-9;  // of rates that were worked out from times
+  const std::vector<CurvePoint>& points = curve.points();
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    const double before = us(points[i - 1]), now = us(points[i]);
+    if (now >= before * (1 - kRounding)) continue;
+    errors.push_back(
+        {field, str("the point (", text_of(points[i].x), ", ", text_of(points[i].y), ") takes ", now,
+                    " us, less than the ", before, " us of (", text_of(points[i - 1].x), ", ",
+                    text_of(points[i - 1].y),
+                    ") before it, and time does not fall as bytes grow; leave one of the two out")});
+    return;
+  }
+}
+
+void check_times(const Cluster& cluster, Errors& errors) {
+  const auto of_rate = [](const CurvePoint& point) { return point.x / point.y * 1e-3; };
+  const auto of_time = [](const CurvePoint& point) { return point.y; };
+  check_time("transfer.intra_node", cluster.transfer.intra_node, of_rate, errors);
+  check_time("transfer.inter_node", cluster.transfer.inter_node, of_rate, errors);
+  const double hbm = cluster.gpu.hbm_gbps;
+  check_time(
+      "memory_efficiency", cluster.memory_efficiency,
+      [&](const CurvePoint& point) {
+        return of_rate({point.x, point.y * hbm});
+      },
+      errors);
+  for (std::size_t i = 0; i < cluster.collectives.size(); ++i) {
+    check_time(str("collectives[", i, "].time_us"), cluster.collectives[i].time_us, of_time, errors);
   }
 }
 
@@ -143,6 +184,7 @@ std::vector<FieldError> cluster_errors(const Cluster& cluster) {
   check_node(cluster.node, errors);
   check_network(cluster, errors);
   check_curves(cluster, errors);
+  check_times(cluster, errors);
   check_collectives(cluster, errors);
   return errors;
 }

@@ -137,14 +137,34 @@ TEST(Calibrate, ErrorsOfCollectivesSayWhatIsWrong) {
               HasSubstr("is measured by t.txt and by t.txt; give one of them"));
 }
 
+// 4 KiB and 16 KiB took 20 and 18 us: both get 18.97, and what is written can be read.
+TEST(Calibrate, TimesThatFallByNoiseAreAveraged) {
+  const Cluster old = find_cluster("h800");
+  const NcclOutput output = output_of("", 8, 1, 0.875, {{1024, 15}, {4096, 20}, {16384, 18}, {65536, 30}});
+  const Calibration calibration = calibrate(old, nccl_curves("all_gather", output, "t.txt", 0, 0, old));
+  const Curve& curve = calibration.cluster.collectives.at(0).time_us;
+  ASSERT_EQ(curve.points().size(), 4U);
+  EXPECT_EQ(curve.at(1024), 15);
+  EXPECT_NEAR(curve.at(4096), 18.9737, 1e-4);
+  EXPECT_EQ(curve.at(4096), curve.at(16384));
+  EXPECT_EQ(curve.at(65536), 30);
+  EXPECT_EQ(reread(calibration.cluster), calibration.cluster);
+  const auto pairs =
+      nccl_curves("send_recv", output_of("", 2, 1, 1, {{1 << 20, 40}, {1 << 21, 30}}), "t.txt", 0, 0, old);
+  EXPECT_NO_THROW(reread(calibrate(old, {pairs[0]}).cluster));
+}
+
 RC_GTEST_PROP(CalibrateProperty, EveryMeasuredSizeIsPredictedAsMeasured, ()) {
   const Cluster old = find_cluster("h800", 4);
   const int nodes = pick("nodes", rc::gen::inRange(1, 5)),
             gpus = nodes * pick("gpus", rc::gen::inRange(2, 9));
   std::vector<std::pair<double, double>> times;
   const int sizes = pick("sizes", rc::gen::inRange(1, 8));
-  for (int i = 0; i < sizes; ++i)
-    times.emplace_back(1024 << (3 * i), pick("microseconds", rc::gen::inRange(1, 1000000)));
+  double time_us = 0;
+  for (int i = 0; i < sizes; ++i) {
+    time_us += pick("microseconds", rc::gen::inRange(1, 1000000));
+    times.emplace_back(1024 << (3 * i), time_us);
+  }
   const NcclOutput output = output_of("", gpus, nodes, 2 * (1 - 1.0 / gpus), times);
   const Calibration calibration = calibrate(old, nccl_curves("all_reduce", output, "t.txt", 0, 0, old));
   RC_ASSERT(calibration.fits.at(0).after.worst <= 1e-9);
