@@ -35,10 +35,11 @@ std::string both(const sim::ErrorSummary& summary) {
 }
 
 std::string target_of(const sim::ValidationTable& table) {
-  const std::string target = table.target_median > 0
-                                 ? str(percent(table.target_median), " / ", percent(table.target_p90))
-                             : table.target_worst > 0 ? str(percent(table.target_worst), " each")
-                                                      : "";
+  const std::string target =
+      table.target_median > 0
+          ? str(percent(table.target_median), " / ", table.target_p90 > 0 ? percent(table.target_p90) : "-")
+      : table.target_worst > 0 ? str(percent(table.target_worst), " each")
+                               : "";
   if (target.empty()) return "-";
   return target + (table.within_target() ? "  met" : "  MISSED");
 }

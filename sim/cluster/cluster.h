@@ -38,8 +38,12 @@ struct Node {
   double pcie_gbps = 0;    // of a GPU into its PCIe switch, or its root port
   int gpus_per_pcie_switch = 1;
   double pcie_root_gbps = 0;  // of a PCIe switch towards the others; shared by its GPUs
-  int nvlink_links = 0;       // of a GPU; nvlink_gbps is of all together. 0: unknown, or none
-  int nvlink_switches = 0;    // that a domain's links are spread over; 0: unknown, or none
+  bool pcie_peers = true;     // GPUs of one PCIe switch send to each other; else by way of the host's memory
+  // What the host moves, of all transfers of a node together that go from one PCIe switch to another, or by way of its memory;
+  // 0: as much as the switches send.
+  double pcie_host_gbps = 0;
+  int nvlink_links = 0;     // of a GPU; nvlink_gbps is of all together. 0: unknown, or none
+  int nvlink_switches = 0;  // that a domain's links are spread over; 0: unknown, or none
   bool operator==(const Node&) const = default;
 };
 
@@ -54,8 +58,9 @@ struct Network {
   bool operator==(const Network&) const = default;
 };
 
-// Rate of one transfer between two GPUs, over its bytes, in GB/s, as bytes over the time of the whole: latency is included.
-// Empty: the link's rate, after the latency.
+// Rate of one transfer between two GPUs, over its bytes, in GB/s, as bytes over the time of the whole: latency is included, and
+// the time does not fall as bytes grow; transfer_gbps() says what holds below the first point. Empty: the link's rate, after the
+// latency.
 struct TransferCurves {
   Curve intra_node, inter_node;
   double intra_node_latency_us = 0;
@@ -64,7 +69,7 @@ struct TransferCurves {
   bool operator==(const TransferCurves&) const = default;
 };
 
-// Time of a collective of all GPUs of a system, measured as nccl-tests does.
+// Time of a collective of all GPUs of a system, measured as nccl-tests does; it does not fall as bytes grow.
 struct CollectiveCurve {
   std::string
       operation;  // all_gather, reduce_scatter, all_reduce, all_to_all, exchange (nccl-tests: sendrecv)

@@ -26,12 +26,14 @@ Topology::Topology(const Cluster& cluster, const LinkFactors& factors, RouteOpti
     : kinds_{{{"gpu", "nvlink out", "nvlink in"},
               {"gpu", "pcie up", "pcie down"},
               {"pcie switch", "up", "down"},
+              {"host", "in", "out"},
               {"nic", "tx", "rx"},
               {"leaf", "up", "down"}}},
       gpus_per_nic_(cluster.network.gpus_per_nic),
       gpus_per_node_(cluster.node.gpus),
       nics_per_node_(ceil_div(cluster.node.gpus, cluster.network.gpus_per_nic)),
       nvlink_(cluster.node.nvlink_domain > 1 && cluster.node.nvlink_gbps > 0),
+      pcie_peers_(cluster.node.pcie_peers),
       nic_beyond_switch_(cluster.network.gpus_per_nic > cluster.node.gpus_per_pcie_switch),
       cross_rails_by_nvlink_(options.cross_rails_by_nvlink && cluster.network.rails && nvlink_),
       inside_ns_(cluster.transfer.intra_node_latency_us * kNsPerUs),
@@ -91,6 +93,8 @@ void Topology::add_links(const Cluster& cluster) {
   add(kPcie, pcie ? num_gpus() : 0, [&](int) { return node.pcie_gbps; });
   add(kSwitch, pcie && node.pcie_root_gbps > 0 ? last.pcie_switch + 1 : 0,
       [&](int) { return node.pcie_root_gbps; });
+  add(kHost, kinds_[kSwitch].count > 0 && node.pcie_host_gbps > 0 ? last.node + 1 : 0,
+      [&](int) { return node.pcie_host_gbps; });
   add(kNic, network.nic_gbps > 0 ? last.nic + 1 : 0, [&](int) { return network.nic_gbps; });
   std::vector<int> nics(static_cast<std::size_t>(last.leaf) + 1, 0);
   for (int gpu = 0; gpu < num_gpus(); ++gpu) {
@@ -168,10 +172,14 @@ Route Topology::route(int source, int target) const {
     route.add(kinds_[kNvlink].into(sender));
   }
   const bool pcie = local || pcie_to_nic_;
-  const bool switches =
-      pcie && kinds_[kSwitch].count > 0 && (local ? from.pcie_switch != to.pcie_switch : nic_beyond_switch_);
+  const bool apart = from.pcie_switch != to.pcie_switch || !pcie_peers_;
+  const bool switches = pcie && kinds_[kSwitch].count > 0 && (local ? apart : nic_beyond_switch_);
   if (pcie) route.add(kinds_[kPcie].out_of(sender));
   if (switches) route.add(kinds_[kSwitch].out_of(from.pcie_switch));
+  if (switches && local && kinds_[kHost].count > 0) {
+    route.add(kinds_[kHost].out_of(from.node));
+    route.add(kinds_[kHost].into(from.node));
+  }
   if (!local) {
     route.add(kinds_[kNic].out_of(from.nic));
     if (from.leaf != to.leaf) {

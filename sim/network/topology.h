@@ -1,10 +1,11 @@
 // The links of a cluster, and which of them a transfer between two GPUs crosses.
 //
 //   in an NVLink domain    nvlink out, nvlink in
-//   in a node without it   pcie up, [pcie switch up, pcie switch down,] pcie down
+//   in a node without it   pcie up, [pcie switch up, [host in, host out,] pcie switch down,] pcie down
 //   between nodes          [pcie up, ... ,] nic tx, [leaf up, leaf down,] nic rx [, ... , pcie down]
 //
-// A PCIe switch's links to the others are crossed when the other end, GPU or NIC, hangs on another switch;
+// A PCIe switch's links to the others are crossed when the other end, GPU or NIC, hangs on another switch, and between GPUs of one
+// switch too where peers do not see each other; the host's are there where what it moves is bounded (Node::pcie_host_gbps);
 // leaf links when the NICs hang on different leaves. The spine above the leaves blocks nobody. Between nodes,
 // PCIe is left out where it carries nothing else and is no slower than the NIC.
 #pragma once
@@ -70,9 +71,8 @@ class Topology {
   Route route(int source, int target) const;
   // Whether that route stays among GPUs, off the network between nodes.
   bool inside(int source, int target) const;
-  double latency_ns(int source, int target) const {
-    return inside(source, target) ? inside_ns_ : between_ns_;
-  }
+  double latency_ns(int source, int target) const { return latency_ns(inside(source, target)); }
+  double latency_ns(bool inside) const { return inside ? inside_ns_ : between_ns_; }
 
   // "gpu 13 nvlink out", "gpu 2 pcie up", "pcie switch 1 down", "nic 3 tx", "leaf 0 up": GPUs, switches, NICs
   // and leaves are numbered through the cluster; with rails, leaf l holds the NICs number l of the nodes of
@@ -98,7 +98,7 @@ class Topology {
     LinkId out_of(int index) const { return first + index; }
     LinkId into(int index) const { return first + count + index; }
   };
-  enum KindId : std::uint8_t { kNvlink, kPcie, kSwitch, kNic, kLeaf, kKinds };
+  enum KindId : std::uint8_t { kNvlink, kPcie, kSwitch, kHost, kNic, kLeaf, kKinds };
 
   void place_gpus(const Cluster& cluster);
   void add_links(const Cluster& cluster);
@@ -111,7 +111,7 @@ class Topology {
   std::vector<Place> places_;  // by GPU
   std::vector<double> capacities_;
   int gpus_per_nic_, gpus_per_node_, nics_per_node_, leaf_groups_ = 1;
-  bool nvlink_, pcie_to_nic_, nic_beyond_switch_, cross_rails_by_nvlink_;
+  bool nvlink_, pcie_peers_, pcie_to_nic_, nic_beyond_switch_, cross_rails_by_nvlink_;
   double inside_ns_, between_ns_;
 };
 

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "sim/cluster/transfer_rate.h"
+
 namespace cp::sim {
 
 double MessageBounds::cap(bool inside, double bytes) {
   const Curve& curve = inside ? curves_.intra_node : curves_.inter_node;
   Known& last = last_[inside ? 1 : 0];
-  if (!curve.empty() && last.bytes != bytes) last = {bytes, curve.at(bytes)};
+  const double latency_us = topology_.latency_ns(inside) / 1e3;
+  if (!curve.empty() && last.bytes != bytes) last = {bytes, transfer_gbps(curve, latency_us, bytes)};
   return last.cap;
 }
 

@@ -2,7 +2,7 @@
 //
 // A message takes the links of its route at the rate that FlowNetwork gives it, and arrives the route's
 // latency after its last byte left; its sender is free before that. Where a curve was measured, the rate is
-// at most what the curve says for that size, and the latency is in it already.
+// at most what transfer_gbps() says for that size, and the latency is in it already.
 #pragma once
 
 #include <array>

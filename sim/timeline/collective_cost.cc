@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "shared/base/error.h"
+#include "sim/cluster/transfer_rate.h"
 
 namespace cp::sim {
 namespace {
@@ -48,6 +49,43 @@ double collective_ns(CollectiveKind kind, double bytes, const Spread& spread, co
   if (const CollectiveCurve* curve = measured(kind, spread, cluster, settings))
     return along_us(curve->time_us, bytes) * kNsPerUs;
   return fastest(collective_choices(kind, spread, cluster, settings), bytes).us(bytes) * kNsPerUs;
+}
+
+namespace {
+
+// Of the estimate. Rows out of sample that `cpsim validate` prints, their 80th percentiles, rounded up.
+double width(bool measured, bool across, bool nvlink, double bytes) {
+  const double mib = bytes / (1 << 20);
+  const std::size_t size = mib >= 64 ? 0 : mib >= 1 ? 1 : 2;
+  constexpr double kMeasured[] = {0.05, 0.20, 0.25};
+  constexpr double kInside[] = {0.12, 0.18, 0.18}, kPcie[] = {0.40, 0.40, 0.40};
+  // Fitted to one system: twice as wide as inside of a node.
+  constexpr double kAcross[] = {0.24, 0.36, 0.36};
+  return measured ? kMeasured[size] : across ? kAcross[size] : nvlink ? kInside[size] : kPcie[size];
+}
+
+}  // namespace
+
+CollectiveEstimate collective_estimate(CollectiveKind kind, double bytes, std::span<const Rank> gpus,
+                                       const Cluster& cluster, const CollectiveSettings& settings) {
+  const Spread spread = spread_of(gpus, cluster);
+  const bool across = spread.islands > 1;
+  const Curve& pairs = across ? cluster.transfer.inter_node : cluster.transfer.intra_node;
+  CollectiveEstimate estimate;
+  estimate.measured = measured(kind, spread, cluster, settings) != nullptr;
+  if (!estimate.measured && kind == CollectiveKind::send_recv && !pairs.empty()) {
+    const double latency_us = across ? cluster.network.latency_us : cluster.transfer.intra_node_latency_us;
+    const Source* source = cluster.source_of(across ? "transfer.inter_node" : "transfer.intra_node");
+    estimate.measured = source != nullptr && !source->borrowed;
+    estimate.us = bytes / transfer_gbps(pairs, latency_us, bytes) / kNsPerUs;
+  } else {
+    estimate.us = collective_ns(kind, bytes, spread, cluster, settings) / kNsPerUs;
+    if (!estimate.measured)
+      estimate.choice = fastest(collective_choices(kind, spread, cluster, settings), bytes);
+  }
+  const double share = width(estimate.measured, across, cluster.node.nvlink_gbps > 0 && spread.nvlink, bytes);
+  estimate.low_us = estimate.us / (1 + share), estimate.high_us = estimate.us * (1 + share);
+  return estimate;
 }
 
 double collective_ns(const Collective& collective, const Plan& plan, const Cluster& cluster,

@@ -14,6 +14,17 @@ namespace cp::sim {
 // The whole buffer in bytes, as nccl-tests counts: all blocks of an all-gather, reduce-scatter or all-to-all.
 double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gpus, const Cluster& cluster,
                      const CollectiveSettings& settings = {});
+// How it is known, and how far it may be off: four fifths of the scored rows of nccl_tests (measured at other sizes) and of
+// nccl_algebra (not measured at all) lie within.
+struct CollectiveEstimate {
+  double us = 0, low_us = 0, high_us = 0;
+  bool measured = false;         // a curve of the cluster
+  CollectiveChoice choice = {};  // what the library does there; where it was not measured
+};
+// Of at least two GPUs. A send_recv, each GPU to the next one, goes along transfer curves where the cluster has no curve of its own
+// for it, as the exchange of a plan does.
+CollectiveEstimate collective_estimate(CollectiveKind kind, double bytes, std::span<const Rank> gpus,
+                                       const Cluster& cluster, const CollectiveSettings& settings = {});
 // Time over size along measured points: a latency and a rate between neighbours, which go on beyond the last two; below the
 // first point latency is all there is.
 double along_us(const Curve& time_us, double bytes);

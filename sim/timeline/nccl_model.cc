@@ -6,188 +6,214 @@
 #include <map>
 
 #include "shared/base/error.h"
+#include "sim/timeline/nccl_constants.h"
+#include "sim/timeline/pcie_paths.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr std::array kProtocols = {Protocol::ll, Protocol::ll128, Protocol::simple};
+using namespace nccl;
 
-// In us, by protocol: before the first step, and of each step over NVLink, PCIe and a network.
-struct Latencies {
-  std::array<double, 3> base, nvlink, pcie, network;
-};
-constexpr Latencies kRing = {{6.6, 14.0, 8.4}, {0.6, 1.9, 3.4}, {1.0, 2.5, 5.7}, {2.7, 4.0, 14.0}};
-constexpr Latencies kTree = {{6.8, 14.0, 8.4}, {0.6, 1.25, 4.0}, {1.0, 1.9, 4.0}, {5.0, 8.5, 14.0}};
-constexpr double kNvlsUs = 25, kNvlsNetworkUs = 18;
-constexpr double kNvlsShare = 0.85;  // of the links' rate
-
-// Of a transfer's bytes on the link, what is data: half of LL's words are flags, and 8 of LL128's 128 bytes; LL is also bound
-// by the copying cores, to about 0.31 of an NVLink (87.7 of 300, 141 of 450, 282 of 900 GB/s).
-constexpr double kLl = 0.5, kLl128 = 0.92, kLlMost = 0.31;
-constexpr double kTreeShare = 0.92 * 0.85;
-
-// nccl_tests.csv, hgx-b200 on two nodes: send/recv of 2 channels 19.6 GB/s, of 4 channels 35.8.
-constexpr double kChannelGbps = 9.8;
-// Of the links' rate in long transfers: nccl_tests.csv, hgx-b200, 8 GPUs: 672 of 900 GB/s in all-gather, all-to-all and
-// send/recv alike; 308 of 400 across two nodes.
-constexpr double kLinkShare = 0.75;
-
-struct Rates {
-  double inside = 0;  // of a GPU to others of its node
-  double across = 0;  // of a GPU to other nodes, if all of its node send at once; 0: there is one node
-};
-
-bool one_domain(const Spread& spread, const Cluster& cluster) {
-  return spread.nodes == 1 || cluster.node.nvlink_domain >= cluster.num_gpus();
+// Of several nodes, or one.
+int nodes_of_island(const Cluster& cluster) {
+  return std::max(1, cluster.node.nvlink_domain / cluster.node.gpus);
 }
 
-Rates rates_of(const Spread& spread, const Cluster& cluster) {
-  const double inside = cluster.node.nvlink_gbps > 0 ? cluster.node.nvlink_gbps : cluster.node.pcie_gbps;
-  if (one_domain(spread, cluster)) return {kLinkShare * inside, 0};
-  return {kLinkShare * inside, kLinkShare * cluster.network.nic_gbps / cluster.network.gpus_per_nic};
-}
-
-// A ring that comes through every GPU of a node in turn, so that the NICs of all are at work: what it gives each GPU.
-double ring_gbps(const Spread& spread, const Rates& rates) {
-  if (rates.across == 0) return rates.inside;
-  const double across = rates.across * spread.fewest_on_a_node;
-  return spread.fewest_on_a_node == 1 ? across : std::min(rates.inside, across);
-}
-
-double of_protocol(double gbps, Protocol protocol, const Cluster& cluster) {
-  const double link = cluster.node.nvlink_gbps > 0 ? cluster.node.nvlink_gbps : cluster.node.pcie_gbps;
-  switch (protocol) {
-    case Protocol::ll:
-      return std::min(kLl * gbps, kLlMost * link);
-    case Protocol::ll128:
-      return kLl128 * gbps;
-    case Protocol::simple:
-      return gbps;
-  }
-  return gbps;
-}
-
-double at(const std::array<double, 3>& by_protocol, Protocol protocol) {
-  return by_protocol[static_cast<std::size_t>(protocol)];
-}
-
-double inside_step_us(const Latencies& latencies, Protocol protocol, const Cluster& cluster) {
-  return at(cluster.node.nvlink_gbps > 0 ? latencies.nvlink : latencies.pcie, protocol);
+Spread with_islands(Spread spread, const Cluster& cluster) {
+  if (spread.islands > 0) return spread;
+  const int nodes = nodes_of_island(cluster);
+  spread.islands = (spread.nodes + nodes - 1) / nodes;
+  spread.fewest_on_an_island = std::min(spread.gpus, spread.fewest_on_a_node * nodes);
+  return spread;
 }
 
 class Model {
  public:
   Model(CollectiveKind kind, const Spread& spread, const Cluster& cluster, const CollectiveSettings& settings)
       : kind_(kind),
-        spread_(spread),
+        spread_(with_islands(spread, cluster)),
         cluster_(cluster),
         settings_(settings),
-        rates_(rates_of(spread, cluster)) {}
+        alone_(spread_.islands == 1),
+        nvlink_(cluster.node.nvlink_gbps > 0 && spread.nvlink),
+        near_us_(cluster.transfer.intra_node_latency_us),
+        far_us_(cluster.network.latency_us) {
+    const int members = alone_ ? spread_.gpus : spread_.fewest_on_an_island;
+    paths_ = {cluster.node.nvlink_gbps, cluster.node.nvlink_gbps};
+    if (!nvlink_ && members > 1) paths_ = pcie_paths(spread_, members, cluster.node);
+    if (!alone_) nic_gbps_ = cluster.network.nic_gbps / cluster.network.gpus_per_nic;
+  }
 
   std::vector<CollectiveChoice> choices() {
     if (kind_ == CollectiveKind::all_to_all || kind_ == CollectiveKind::send_recv) {
-      add_pairwise();
+      if (alone_) {
+        add_pairs();
+      } else {
+        add_pairs_across();
+      }
       return choices_;
     }
-    for (const Protocol protocol : kProtocols) {
-      add_ring(protocol);
-      if (kind_ == CollectiveKind::all_reduce) add_tree(protocol);
+    if (alone_) {
+      add_rings();
+    } else {
+      add_rings_across();
     }
-    if (settings_.nvls && cluster_.node.nvls && kind_ != CollectiveKind::broadcast) add_nvls();
-    if (kind_ == CollectiveKind::all_reduce && rates_.across > 0 && spread_.fewest_on_a_node > 1)
-      add_hierarchical();
+    if (kind_ == CollectiveKind::all_reduce && spread_.nodes > 1) add_tree();
+    if (settings_.nvls && cluster_.node.nvls) add_nvls();
+    if (kind_ == CollectiveKind::all_reduce && !alone_ && spread_.fewest_on_an_island > 1) add_hierarchical();
     return choices_;
   }
 
  private:
   double n() const { return spread_.gpus; }
-  double nodes() const { return rates_.across == 0 ? 1 : spread_.nodes; }
+  double islands() const { return spread_.islands; }
+  double passes() const { return kind_ == CollectiveKind::all_reduce ? 2 : 1; }
+  double steps() const { return passes() * (n() - 1); }
 
   // What a GPU sends in all, over the size that nccl-tests counts.
-  double ring_share() const {
-    switch (kind_) {
-      case CollectiveKind::all_reduce:
-        return 2 * (n() - 1) / n();
-      case CollectiveKind::all_gather:
-      case CollectiveKind::reduce_scatter:
-        return (n() - 1) / n();
-      default:
-        return 1;
-    }
+  double ring_share() const { return kind_ == CollectiveKind::broadcast ? 1 : passes() * (n() - 1) / n(); }
+
+  void add(Algorithm algorithm, Protocol protocol, double latency_us, double ns_per_byte, double fill_us = 0,
+           double fill_bytes = 1) {
+    choices_.push_back({algorithm, protocol, latency_us, 1 / ns_per_byte, fill_us, fill_bytes});
   }
 
-  void add(Algorithm algorithm, Protocol protocol, double latency_us, double gbps) {
-    choices_.push_back({algorithm, protocol, latency_us, gbps});
+  double ll_us(const Latency& latency, double inside_steps) const {
+    return near_us_ * (latency.base + latency.step * inside_steps);
   }
 
-  void add_ring(Protocol protocol) {
-    const double passes = kind_ == CollectiveKind::all_reduce ? 2 : 1;
-    const double steps = passes * (n() - 1), across = passes * (nodes() - 1);
-    const double latency = at(kRing.base, protocol) +
-                           (steps - across) * inside_step_us(kRing, protocol, cluster_) +
-                           across * (at(kRing.network, protocol) + cluster_.network.latency_us);
-    add(Algorithm::ring, protocol, latency,
-        of_protocol(ring_gbps(spread_, rates_), protocol, cluster_) / ring_share());
+  void add_rings() {
+    const double link_ns = 1 / paths_.ring_gbps, carried = ring_share() * link_ns;
+    const Latency& ll = nvlink_ ? kLl : kPcieLl;
+    const Latency& simple = nvlink_ ? kSimple : kPcieSimple;
+    add(Algorithm::ring, Protocol::ll, ll_us(ll, steps()), (nvlink_ ? kLlTime : kPcieLlTime) * carried,
+        near_us_ * kLlFill, n() * kLlFillBytes);
+    if (!nvlink_) return add(Algorithm::ring, Protocol::simple, ll_us(simple, steps()), kPcieTime * carried);
+    add(Algorithm::ring, Protocol::ll128, ll_us(kLl128, steps()), kLl128Time * carried);
+    const bool copies = kind_ == CollectiveKind::all_gather || kind_ == CollectiveKind::reduce_scatter;
+    add(Algorithm::ring, Protocol::simple, ll_us(simple, steps()),
+        kSimpleTime * carried + (copies ? kOwnBlock / n() * link_ns : 0), fill_us(kSimpleFillUs),
+        kSimpleFillBytes);
   }
 
-  void add_tree(Protocol protocol) {
-    const double per_node = n() / nodes();
-    const double latency =
-        at(kTree.base, protocol) +
-        2 * ((per_node - 1) * inside_step_us(kTree, protocol, cluster_) +
-             std::ceil(std::log2(nodes())) * (at(kTree.network, protocol) + cluster_.network.latency_us));
-    add(Algorithm::tree, protocol, latency,
-        kTreeShare * of_protocol(ring_gbps(spread_, rates_), protocol, cluster_) / 2);
+  // A filled pipeline is a matter of the GPU, not of the machine: but where nothing else takes time, this does not either.
+  double fill_us(double us) const { return near_us_ > 0 ? us : 0; }
+
+  // Of channels, whatever the links' rate.
+  double most_gbps(double gbps) const {
+    return gbps * std::pow(cluster_.node.nvlink_gbps / kMostAtGbps, kMostGrowth);
   }
 
-  // The switch gives a GPU's data to all, or adds up what all have: once each way through its link.
+  // A ring comes through every GPU of a node in turn, so that the NICs of all are at work.
+  double across_ns() const {
+    const double across = 1 / (kRingShare * nic_gbps_ * spread_.fewest_on_an_island);
+    if (spread_.fewest_on_an_island == 1) return across;
+    return std::max(across, (nvlink_ ? kSimpleTime : kPcieTime) / paths_.ring_gbps);
+  }
+
+  void add_rings_across() {
+    const double hops = passes() * (islands() - 1), inside = steps() - hops;
+    const double ns = across_ns() * ring_share();
+    add(Algorithm::ring, Protocol::ll, ll_us(nvlink_ ? kLl : kPcieLl, inside) + hops * kLlHop * far_us_,
+        kNetworkLlTime * ns, near_us_ * kLlFill, n() * kLlFillBytes);
+    add(Algorithm::ring, Protocol::simple,
+        ll_us(nvlink_ ? kSimple : kPcieSimple, inside) + hops * kSimpleHop * far_us_, ns,
+        kNetworkFillHops * far_us_, kNetworkFillBytes);
+  }
+
+  // Along the GPUs of each node, and up and down a tree of the nodes, which may be trays of one NVLink domain.
+  void add_tree() {
+    const double per_node = n() / spread_.nodes, depth = std::ceil(std::log2(spread_.nodes));
+    const double far_steps = alone_ ? 0 : depth, near_steps = per_node - 1 + (alone_ ? depth : 0);
+    const double ns = 2 / kTreeShare * (alone_ ? kSimpleTime / paths_.ring_gbps : across_ns());
+    const Latency& ll = nvlink_ ? kLl : kPcieLl;
+    const Latency& simple = nvlink_ ? kSimple : kPcieSimple;
+    add(Algorithm::tree, Protocol::ll, ll_us(ll, 2 * near_steps) + 2 * far_steps * kLlHop * far_us_,
+        (alone_ ? kLlTime : kNetworkLlTime) * ns, near_us_ * kLlFill, n() * kLlFillBytes);
+    add(Algorithm::tree, Protocol::simple,
+        ll_us(simple, 2 * near_steps) + 2 * far_steps * kSimpleHop * far_us_, ns,
+        alone_ ? fill_us(kSimpleFillUs) : kNetworkFillHops * far_us_,
+        alone_ ? kSimpleFillBytes : kNetworkFillBytes);
+  }
+
+  // The switch adds up what all have and gives it to all: once each way through a GPU's link. NCCL has it for all-reduces of more
+  // than two GPUs, and for the others only where the network's switches reduce too.
   void add_nvls() {
-    const bool alone = rates_.across == 0;
-    if (!alone && !cluster_.network.sharp && kind_ != CollectiveKind::all_reduce) return;
-    double share = 1;
-    if (kind_ != CollectiveKind::all_reduce) share = (n() - 1) / n();
-    const double inside = kNvlsShare * cluster_.node.nvlink_gbps * kLinkShare;
-    const double gbps = alone ? inside : std::min(inside, rates_.across * spread_.fewest_on_a_node);
-    const double latency = kNvlsUs + (alone ? 0 : kNvlsNetworkUs + cluster_.network.latency_us) *
-                                         (alone ? 1 : std::max(1.0, std::ceil(std::log2(nodes()))));
-    add(Algorithm::nvls, Protocol::simple, latency, gbps / share);
+    if (kind_ == CollectiveKind::broadcast || n() < 3) return;
+    const bool all_reduce = kind_ == CollectiveKind::all_reduce;
+    if (!all_reduce && (alone_ || !cluster_.network.sharp)) return;
+    const double share = all_reduce ? 1 : (n() - 1) / n();
+    const double inside = std::max(kNvlsTime / cluster_.node.nvlink_gbps, 1 / most_gbps(kNvlsMostGbps));
+    if (alone_) {
+      return add(Algorithm::nvls, Protocol::simple, near_us_ * kNvls, share * inside, fill_us(kNvlsFillUs),
+                 kNvlsFillBytes);
+    }
+    const double across = 1 / (kNvlsShare * nic_gbps_ * spread_.fewest_on_an_island);
+    const double depth = cluster_.network.sharp ? 1 : std::max(1.0, std::ceil(std::log2(islands())));
+    add(Algorithm::nvls, Protocol::simple, near_us_ * kNvls + depth * kSimpleHop * far_us_,
+        share * std::max(inside, across), fill_us(2 * kNvlsFillUs), kNvlsFillBytes);
   }
 
   // Reduce-scatter inside of each node, all-reduce of each part across, all-gather inside.
   void add_hierarchical() {
-    const double inside = spread_.fewest_on_a_node, outside = nodes();
-    const double ns_per_byte =
-        2 * (inside - 1) / inside / rates_.inside + 2 * (outside - 1) / outside / inside / rates_.across;
-    const double latency =
-        at(kRing.base, Protocol::simple) +
-        2 * (inside - 1) * inside_step_us(kRing, Protocol::simple, cluster_) +
-        2 * (outside - 1) * (at(kRing.network, Protocol::simple) + cluster_.network.latency_us);
-    add(Algorithm::hierarchical, Protocol::simple, latency, 1 / ns_per_byte);
+    const double inside = spread_.fewest_on_an_island, outside = islands();
+    const double near = (nvlink_ ? kSimpleTime : kPcieTime) / paths_.ring_gbps;
+    const double far = 1 / (kRingShare * nic_gbps_);
+    const double ns = 2 * (inside - 1) / inside * near + 2 * (outside - 1) / outside / inside * far;
+    add(Algorithm::hierarchical, Protocol::simple,
+        ll_us(nvlink_ ? kSimple : kPcieSimple, 2 * (inside - 1)) + 2 * (outside - 1) * kSimpleHop * far_us_,
+        ns, kNetworkFillHops * far_us_, kNetworkFillBytes);
   }
 
-  void add_pairwise() {
-    const bool alone = rates_.across == 0;
-    const double hop_us = alone ? cluster_.transfer.intra_node_latency_us : cluster_.network.latency_us;
-    const double step_us = inside_step_us(kRing, Protocol::simple, cluster_);
-    const double latency = at(kRing.base, Protocol::simple) + (hop_us > 0 ? hop_us : step_us);
-    // Channels bound each pair that crosses nodes; the NIC bounds all of a GPU's pairs together.
-    const double pair = std::min(kChannelGbps * settings_.channels_per_net_peer, rates_.across);
-    if (kind_ == CollectiveKind::send_recv) {
-      add(Algorithm::pairwise, Protocol::simple, latency, alone ? rates_.inside : pair);
-      return;
+  // Inside of a node or a domain. Send/recv is that of a chain: each to the next one.
+  void add_pairs() {
+    const bool all = kind_ == CollectiveKind::all_to_all;
+    const double peers = all ? n() - 1 : 1, of_peer = all ? 1 / n() : 1;  // a message, of the size
+    const double more = (nvlink_ ? kPairPeer : kPciePairPeer) * (peers - 1);
+    const double ll_ns = of_peer / (nvlink_ ? kPairLlGbps : kPciePairLlGbps);
+    double ns = 0;
+    if (!nvlink_) {
+      ns = kPciePairTime / (all ? paths_.all_to_all_gbps : paths_.ring_gbps);
+      // Other than over NVLink, all peers' bytes meet on a link that LL could fill.
+      add(Algorithm::pairwise, Protocol::ll, near_us_ * (1 + more), ll_ns + ns);
+      return add(Algorithm::pairwise, Protocol::simple, near_us_ * (kPciePairSimple + more), ns);
     }
-    const double inside = spread_.fewest_on_a_node - 1, outside = alone ? 0 : n() - 1 - inside;
-    const double inside_ns = (alone ? n() - 1 : inside) / n() / rates_.inside;
-    const double outside_ns =
-        alone ? 0 : outside / n() / std::min(rates_.across, pair * std::max(1.0, outside));
-    add(Algorithm::pairwise, Protocol::simple, latency, 1 / std::max(inside_ns, outside_ns));
+    const double link_ns = 1 / cluster_.node.nvlink_gbps;
+    ns = std::max((kPairTime * peers * of_peer + (all ? kPairOwn / n() : 0)) * link_ns,
+                  1 / most_gbps(kPairMostGbps));
+    add(Algorithm::pairwise, Protocol::ll, near_us_ * (kPairLl + more), std::max(ll_ns, ns));
+    add(Algorithm::pairwise, Protocol::simple, near_us_ * (kPairSimple + more), ns, fill_us(kPairFillUs),
+        kPairFillBytes);
+  }
+
+  void add_pairs_across() {
+    const int channels = settings_.channels_per_net_peer;
+    const double pair = kChannelGbps * channels;
+    if (kind_ == CollectiveKind::send_recv) {
+      const double ns = 1 / std::min(kPairShare * nic_gbps_, pair);
+      add(Algorithm::pairwise, Protocol::ll, far_us_, std::max(ns, 1 / kPairLlGbps));
+      return add(Algorithm::pairwise, Protocol::simple, kSimpleHop * far_us_, ns);
+    }
+    const double inside = spread_.fewest_on_an_island - 1, outside = n() - 1 - inside;
+    const double nic = std::min(kPairShare, kPairShareOfChannel * channels) * nic_gbps_;
+    const double far = outside / n() / std::min(nic, pair * std::max(1.0, outside));
+    double near = 0;
+    if (inside > 0) {
+      near = nvlink_ ? kPairTime * inside / n() / cluster_.node.nvlink_gbps
+                     : kPciePairTime * (inside + 1) / n() / paths_.all_to_all_gbps;
+    }
+    add(Algorithm::pairwise, Protocol::simple, near_us_ * kPairBase + far_us_, std::max(near, far),
+        kPairFillHops * far_us_, kPairNetworkFillBytes);
   }
 
   const CollectiveKind kind_;
-  const Spread& spread_;
+  const Spread spread_;
   const Cluster& cluster_;
   const CollectiveSettings& settings_;
-  const Rates rates_;
+  const bool alone_, nvlink_;      // nothing goes through the network; nothing inside goes over PCIe
+  const double near_us_, far_us_;  // the smallest send/recv inside of a node, between nodes
+  PciePaths paths_;                // inside; of NVLink just its rate
+  double nic_gbps_ = 0;            // of a GPU, if all of its node send at once
   std::vector<CollectiveChoice> choices_;
 };
 
@@ -197,6 +223,17 @@ std::string_view name(CollectiveKind kind) {
   constexpr std::array<std::string_view, 6> kNames = {"all_gather", "reduce_scatter", "all_reduce",
                                                       "all_to_all", "broadcast",      "send_recv"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+CollectiveKind collective_kind(std::string_view operation) {
+  if (operation == "exchange") return CollectiveKind::send_recv;
+  for (const CollectiveKind kind :
+       {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce,
+        CollectiveKind::all_to_all, CollectiveKind::broadcast, CollectiveKind::send_recv}) {
+    if (name(kind) == operation) return kind;
+  }
+  CP_INVARIANT(false, "unknown collective ", operation);
+  return CollectiveKind::send_recv;
 }
 
 std::string_view name(Algorithm algorithm) {
@@ -210,12 +247,30 @@ std::string_view name(Protocol protocol) {
 }
 
 Spread spread_of(std::span<const Rank> gpus, const Cluster& cluster) {
-  std::map<int, int> on_node;
-  for (const Rank gpu : gpus) ++on_node[cluster.node_of(gpu)];
-  Spread spread{static_cast<int>(gpus.size()), static_cast<int>(on_node.size()),
-                static_cast<int>(gpus.size())};
-  for (const auto& [node, count] : on_node)
-    spread.fewest_on_a_node = std::min(spread.fewest_on_a_node, count);
+  const Node& node = cluster.node;
+  std::map<int, std::map<int, int>> on_nodes;  // members of each switch
+  std::map<int, int> on_islands;
+  std::map<int, int> domains;  // of the first member of each node
+  Spread spread;
+  spread.gpus = spread.fewest_on_a_node = spread.fewest_on_an_island = static_cast<int>(gpus.size());
+  for (const Rank gpu : gpus) {
+    const int host = cluster.node_of(gpu), domain = gpu / node.nvlink_domain;
+    ++on_nodes[host][gpu % node.gpus / node.gpus_per_pcie_switch];
+    ++on_islands[host / nodes_of_island(cluster)];
+    const auto seen = domains.emplace(host, domain);
+    spread.nvlink = spread.nvlink && seen.first->second == domain;
+  }
+  spread.nodes = static_cast<int>(on_nodes.size()), spread.islands = static_cast<int>(on_islands.size());
+  for (const auto& [host, switches] : on_nodes) {
+    int members = 0;
+    for (const auto& [pcie_switch, count] : switches) {
+      members += count, spread.most_on_a_switch = std::max(spread.most_on_a_switch, count);
+    }
+    spread.fewest_on_a_node = std::min(spread.fewest_on_a_node, members);
+    spread.switches = std::max(spread.switches, static_cast<int>(switches.size()));
+  }
+  for (const auto& [island, members] : on_islands)
+    spread.fewest_on_an_island = std::min(spread.fewest_on_an_island, members);
   return spread;
 }
 

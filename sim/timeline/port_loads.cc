@@ -7,7 +7,9 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/base/stop.h"
+#include "sim/cluster/transfer_rate.h"
 #include "sim/timeline/collective_cost.h"
+#include "sim/timeline/pair_rate.h"
 
 namespace cp::sim {
 namespace {
@@ -35,7 +37,8 @@ PortLoads::PortLoads(const Plan& plan, const Cluster& cluster, const CollectiveS
 
 PortLoads::World PortLoads::world_of(const Group& group) const {
   World world;
-  world.spread = {static_cast<int>(group.ranks.size()), 0, std::numeric_limits<int>::max()};
+  world.spread.gpus = static_cast<int>(group.ranks.size());
+  world.spread.fewest_on_a_node = std::numeric_limits<int>::max();
   world.one_domain = true;
   // Neighbours in the group are mostly neighbours in the cluster.
   bool ascending = true;
@@ -60,7 +63,8 @@ PortLoads::World PortLoads::world_of(const Group& group) const {
                                             domain_of(rank) == domain_of(group.ranks[0]));
   }
   world.spread.fewest_on_a_node = std::min(world.spread.fewest_on_a_node, on_node);
-  if (!ascending) world.spread = spread_of(group.ranks, cluster_);
+  const bool all_by_nvlink = nvlink_ && cluster_.node.nvlink_domain == cluster_.node.gpus;
+  if (!ascending || !all_by_nvlink) world.spread = spread_of(group.ranks, cluster_);
   return world;
 }
 
@@ -158,7 +162,7 @@ std::vector<PortLoads::Offset> PortLoads::offsets_of(const Exchange& exchange, s
 struct PortLoads::Members {
   struct Member {
     int domain = 0, node = 0;
-    std::size_t nic = 0, pcie_switch = 0;
+    std::size_t nic = 0, pcie_switch = 0, host = 0;
     // By direction, out and in:
     std::array<double, 2> near{}, far{};              // bytes by its ports
     std::array<double, 2> near_flows{}, far_flows{};  // their numbers
@@ -171,7 +175,7 @@ struct PortLoads::Members {
     double members = 0;  // of the group
     std::array<double, 2> bytes{};
   };
-  std::vector<Shared> nics, switches;
+  std::vector<Shared> nics, switches, hosts;
 
   static std::size_t number_of(std::vector<Shared>& all, std::int64_t id) {
     std::size_t i = all.size();
@@ -201,17 +205,20 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
     member.nic = Members::number_of(all.nics, host * node.gpus + in_node / network.gpus_per_nic);
     member.pcie_switch =
         Members::number_of(all.switches, host * node.gpus + in_node / node.gpus_per_pcie_switch);
+    member.host = Members::number_of(all.hosts, host);
   }
 
   PortLoad load;
   for (const Offset& offset : offsets) {
     look_at_stop();
     const double bytes = offset.bytes();
-    const double near_gbps =
-        curves.intra_node.empty() ? std::numeric_limits<double>::infinity() : curves.intra_node.at(bytes);
-    const double far_gbps = curves.inter_node.empty()
-                                ? network.nic_gbps
-                                : std::min(network.nic_gbps, curves.inter_node.at(bytes));
+    const double near_gbps = curves.intra_node.empty()
+                                 ? std::numeric_limits<double>::infinity()
+                                 : transfer_gbps(curves.intra_node, curves.intra_node_latency_us, bytes);
+    const double far_gbps =
+        curves.inter_node.empty()
+            ? network.nic_gbps
+            : std::min(network.nic_gbps, transfer_gbps(curves.inter_node, network.latency_us, bytes));
     for (std::size_t i = 0; i < n; ++i) {
       const std::size_t j = (i + idx(offset.places)) % n;
       const std::array<Members::Member*, 2> ends = {&all.members[i], &all.members[j]};
@@ -220,7 +227,9 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
       const double link = by_nvlink ? node.nvlink_gbps : node.pcie_gbps;
       const double ns = bytes / (near ? std::min(near_gbps, link) : far_gbps);
       const bool pcie = !by_nvlink && (near || pcie_to_nic);
-      const bool switches = pcie && (near ? ends[0]->pcie_switch != ends[1]->pcie_switch : switch_to_nic);
+      const bool apart = ends[0]->pcie_switch != ends[1]->pcie_switch || !node.pcie_peers;
+      const bool switches = pcie && (near ? apart : switch_to_nic);
+      if (switches && near) all.hosts[ends[0]->host].bytes[0] += bytes;
       for (std::size_t way = 0; way < 2; ++way) {
         Members::Member& end = *ends[way];
         (near ? end.near : end.far)[way] += bytes;
@@ -243,10 +252,13 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
     return std::max(link.bytes[0], link.bytes[1]) * others / gbps;
   };
   double slowest_ns = -1;
-  for (const Members::Member& member : all.members) {
+  const double together = together_gbps(cluster_);
+  for (Members::Member& member : all.members) {
     const double near = std::max(member.near[0], member.near[1]),
                  far = std::max(member.far[0], member.far[1]);
     double near_ns = near / inside_gbps_, far_ns = 0;
+    if (std::max(member.near_flows[0], member.near_flows[1]) > 1)
+      member.near_ns = std::max(member.near_ns, near / together);
     if (far > 0)
       far_ns = shared_ns(all.nics[member.nic], std::min(network.gpus_per_nic, node.gpus), network.nic_gbps);
     const double pcie = std::max(member.pcie[0], member.pcie[1]);
@@ -256,6 +268,8 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
         pcie_ns =
             std::max(pcie_ns, shared_ns(all.switches[member.pcie_switch],
                                         std::min(node.gpus_per_pcie_switch, node.gpus), node.pcie_root_gbps));
+        if (node.pcie_host_gbps > 0)
+          pcie_ns = std::max(pcie_ns, shared_ns(all.hosts[member.host], node.gpus, node.pcie_host_gbps));
       }
       if (near > 0 && !nvlink_) near_ns = std::max(near_ns, pcie_ns);
       if (far > 0 && pcie_to_nic) far_ns = std::max(far_ns, pcie_ns);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <queue>
 #include <tuple>
 
@@ -8,6 +9,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
 #include "sim/base/stop.h"
+#include "sim/cluster/transfer_rate.h"
 #include "sim/network/flow_network.h"
 #include "sim/network/topology.h"
 #include "sim/timeline/calls.h"
@@ -17,6 +19,7 @@
 #include "sim/timeline/fold.h"
 #include "sim/timeline/issue_time.h"
 #include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/pair_rate.h"
 #include "sim/timeline/rank_clock.h"
 #include "sim/timeline/running_kernels.h"
 #include "sim/timeline/timeline.h"
@@ -24,6 +27,7 @@
 namespace cp::sim {
 namespace {
 
+constexpr double kNsPerUs = 1e3;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
@@ -42,6 +46,8 @@ class Replay {
         programs_(plans.begin(), plans.end()),
         calls_(programs_, fold),
         path_(programs_),
+        together_gbps_(together_gbps(cluster)),
+        near_bytes_(programs_.size()),
         kernel_ns_(programs_.size()) {
     for (const Program& program : programs_) {
       const Plan& plan = program.plan();
@@ -343,12 +349,36 @@ class Replay {
     const auto number = static_cast<std::uint32_t>(transfers_.size());
     const Curve& measured = curve(source, target);
     const auto size = static_cast<double>(bytes);
-    transfers_.push_back({id, static_cast<std::int32_t>(calls_.position(source)),
-                          static_cast<std::int32_t>(calls_.position(target)), source, target, size,
-                          measured.empty() ? kNever : measured.at(size)});
+    const double latency_ns = topology_.latency_ns(source, target);
+    const std::array ends = {calls_.position(source), calls_.position(target)};
+    double cap = kNever;
+    if (!measured.empty()) cap = transfer_gbps(measured, latency_ns / kNsPerUs, size);
+    if (!measured.empty() && topology_.inside(source, target)) {
+      for (const std::size_t way : {0, 1}) {
+        const double all = near_bytes({ends[way], call.members[idx(world.member_of[ends[way]])].node})[way];
+        if (all > size) cap = std::min(cap, together_gbps_ * size / all);
+      }
+    }
+    transfers_.push_back({id, static_cast<std::int32_t>(ends[0]), static_cast<std::int32_t>(ends[1]), source,
+                          target, size, cap});
     // What was measured has the latency in it.
-    const double latency = measured.empty() ? topology_.latency_ns(source, target) : 0;
+    const double latency = measured.empty() ? latency_ns : 0;
     push(now_ + latency, EventKind::flow_start, late, number);
+  }
+
+  // What a step of a rank sends, and what it receives, inside of its node.
+  const std::array<double, 2>& near_bytes(At at) {
+    const StepId step = programs_[at.position].step_id(at.node);
+    const auto [known, added] = near_bytes_[at.position].try_emplace(step);
+    if (added) {
+      const Rank self = programs_[at.position].plan().self;
+      const Calls::Traffic& traffic = calls_.traffic(at.position, step);
+      for (const PeerBytes& send : traffic.sends)
+        known->second[0] += topology_.inside(self, send.peer) ? static_cast<double>(send.bytes) : 0;
+      for (const PeerBytes& recv : traffic.recvs)
+        known->second[1] += topology_.inside(self, recv.peer) ? static_cast<double>(recv.bytes) : 0;
+    }
+    return known->second;
   }
 
   const Curve& curve(Rank source, Rank target) const {
@@ -470,7 +500,9 @@ class Replay {
   Calls calls_;
   CriticalPath path_;
   std::vector<RankState> ranks_;
-  std::vector<std::vector<double>> kernel_ns_;  // by position, step; -1: not known yet
+  const double together_gbps_;  // of a GPU's transfers inside of its node
+  std::vector<std::map<StepId, std::array<double, 2>>> near_bytes_;  // by position; only of exchanges
+  std::vector<std::vector<double>> kernel_ns_;                       // by position, step; -1: not known yet
 
   double now_ = 0;
   std::vector<At> ready_;

@@ -1,4 +1,4 @@
-// nccl-tests, each size predicted from the others.
+// nccl-tests: each size predicted from the others, and all of them by algebra.
 #include <cmath>
 #include <map>
 #include <string>
@@ -11,6 +11,7 @@
 #include "sim/cluster/read_cluster.h"
 #include "sim/presets/csv.h"
 #include "sim/timeline/collective_cost.h"
+#include "sim/validate/nccl_systems.h"
 #include "sim/validate/tables.h"
 
 namespace cp::sim::detail {
@@ -24,47 +25,79 @@ bool quirk(const std::string& system, int nodes, const std::string& collective, 
          bytes <= 256 * kMib;
 }
 
-CollectiveKind kind_of(const std::string& operation) {
-  for (const CollectiveKind kind :
-       {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce,
-        CollectiveKind::all_to_all, CollectiveKind::broadcast}) {
-    if (name(kind) == operation) return kind;
-  }
-  return CollectiveKind::send_recv;
+Sizes sizes_of(double bytes) {
+  return bytes < kMib ? Sizes::small : bytes < 64 * kMib ? Sizes::medium : Sizes::large;
 }
 
-}  // namespace
+// nccl-tests calls an exchange send_recv.
+CollectiveKind kind_of(const std::string& operation) {
+  return collective_kind(operation == "send_recv" ? "exchange" : operation);
+}
 
-ValidationTable nccl_algebra() {
-  ValidationTable table{.cluster = "hgx-b200, dgx-h100", .software = "NCCL"};
-  table.in_sample_rule =
-      "long transfers of B200 set the share of a link's rate; H100 is scored, and shorter ones";
+ValidationRow algebra_row(const std::string& what, const std::string& operation, double bytes,
+                          const Spread& spread, const Cluster& cluster,
+                          const CollectiveSettings& settings = {}) {
+  const CollectiveChoice choice =
+      fastest(collective_choices(kind_of(operation), spread, cluster, settings), bytes);
+  ValidationRow row;
+  row.what = str(what, " ", human_bytes(static_cast<std::int64_t>(bytes)), " by ", name(choice.algorithm),
+                 " ", name(choice.protocol));
+  row.predicted = choice.us(bytes);
+  return row;
+}
+
+// Two nodes of B200 set what is between nodes; on one node the constants are those of nccl_gpus.csv.
+void add_nccl_tests(Sizes sizes, ValidationTable& table) {
   for (const CsvRow& csv : validation_table("nccl_tests")) {
     const double bytes = csv.number("total_bytes");
-    if (bytes < kMib) continue;
+    if (sizes_of(bytes) != sizes) continue;
     const std::string& system = csv.text("system");
-    const int nodes = static_cast<int>(csv.number("nodes"));
-    const Cluster cluster = find_cluster(system == "B200" ? "hgx-b200" : "dgx-h100", nodes);
+    const int nodes = static_cast<int>(csv.number("nodes")), gpus = static_cast<int>(csv.number("gpus"));
     std::string operation = csv.text("collective");
     CollectiveSettings settings;
     if (const std::size_t colon = operation.find(':'); colon != std::string::npos) {
       settings.channels_per_net_peer = operation.back() - '0';
       operation.resize(colon);
     }
-    const Spread spread{static_cast<int>(csv.number("gpus")), nodes,
-                        static_cast<int>(csv.number("gpus")) / nodes};
-    ValidationRow row{.where = csv.where()};
-    row.what = str(system, " x ", csv.text("gpus"), " ", csv.text("collective"), " ",
-                   human_bytes(static_cast<std::int64_t>(bytes)));
+    ValidationRow row = algebra_row(
+        str(system, " x ", gpus, " ", csv.text("collective")), operation, bytes, {gpus, nodes, gpus / nodes},
+        find_cluster(system == "B200" ? "hgx-b200" : "dgx-h100", nodes), settings);
+    row.where = csv.where();
     row.measured = csv.number("microseconds");
-    const CollectiveChoice choice =
-        fastest(collective_choices(kind_of(operation), spread, cluster, settings), bytes);
-    row.what += str(" by ", name(choice.algorithm), " ", name(choice.protocol));
-    row.predicted = choice.us(bytes);
-    row.in_sample = system == "B200" && bytes > 4096 * kMib;
+    row.in_sample = nodes > 1;
     if (quirk(system, nodes, operation, bytes)) row.oddity = "one machine's quirk";
     table.rows.push_back(std::move(row));
   }
+}
+
+void add_nccl_gpus(Sizes sizes, ValidationTable& table) {
+  std::map<std::string, NcclSystem> systems;
+  for (const CsvRow& csv : validation_table("nccl_gpus")) {
+    const double bytes = csv.number("total_bytes");
+    if (sizes_of(bytes) != sizes) continue;
+    const std::string &name = csv.text("system"), &operation = csv.text("collective");
+    if (systems.find(name) == systems.end()) systems[name] = nccl_system(name);
+    const NcclSystem& system = systems[name];
+    const int gpus = static_cast<int>(csv.number("gpus"));
+    ValidationRow row = algebra_row(str(name, " x ", gpus, " ", operation), operation, bytes, {gpus, 1, gpus},
+                                    system.cluster);
+    row.where = csv.where();
+    row.measured = csv.number("microseconds");
+    row.in_sample = system.fitted || (name == "L40S" && operation == "all_to_all" && gpus > 2);
+    table.rows.push_back(std::move(row));
+  }
+}
+
+}  // namespace
+
+ValidationTable nccl_algebra(Sizes sizes) {
+  ValidationTable table{.cluster = "one node of nine systems, two of B200", .software = "NCCL"};
+  table.in_sample_rule =
+      "A100, H100, B200, RTX PRO 6000 of nccl_gpus.csv and two nodes of B200 set the shares; other GPUs and "
+      "machines are scored";
+  table.target_median = sizes == Sizes::small ? 0.30 : sizes == Sizes::medium ? 0.15 : 0.12;
+  add_nccl_gpus(sizes, table);
+  add_nccl_tests(sizes, table);
   return table;
 }
 
@@ -82,8 +115,7 @@ ValidationTable nccl_tests(Sizes sizes) {
     const int nodes = static_cast<int>(rows.front().number("nodes"));
     for (std::size_t left_out = 0; left_out < rows.size(); ++left_out) {
       const double bytes = rows[left_out].number("total_bytes");
-      const Sizes its = bytes < kMib ? Sizes::small : bytes < 64 * kMib ? Sizes::medium : Sizes::large;
-      if (its != sizes) continue;
+      if (sizes_of(bytes) != sizes) continue;
       std::vector<CurvePoint> points;
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const double other = rows[i].number("total_bytes");

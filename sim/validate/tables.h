@@ -22,7 +22,7 @@ ValidationTable flash_attention();
 ValidationTable point_to_point();
 enum class Sizes { small, medium, large };  // below 1 MiB; from there to 64 MiB; from there on
 ValidationTable nccl_tests(Sizes sizes);
-// The same rows by sim/timeline/nccl_model.h, as if no size had been measured.
-ValidationTable nccl_algebra();
+// The same rows and those of nccl_gpus.csv by sim/timeline/nccl_model.h, as if nobody had measured them.
+ValidationTable nccl_algebra(Sizes sizes);
 
 }  // namespace cp::sim::detail

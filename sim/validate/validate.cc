@@ -30,7 +30,12 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
       {"nccl_tests_small", [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::small); }},
       {"flash_attention", [](const SoftwareProfile*) { return detail::flash_attention(); }},
       {"point_to_point", [](const SoftwareProfile*) { return detail::point_to_point(); }},
-      {"nccl_algebra", [](const SoftwareProfile*) { return detail::nccl_algebra(); }},
+      {"nccl_algebra_large",
+       [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::large); }},
+      {"nccl_algebra_medium",
+       [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::medium); }},
+      {"nccl_algebra_small",
+       [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::small); }},
   };
   return tables;
 }

@@ -36,21 +36,59 @@ TEST(Spread, CountsNodesAndTheFewestOnOne) {
   EXPECT_EQ(spread.fewest_on_a_node, 1);
 }
 
-// Over two GPUs of one node: each sends half of an all-gather's bytes, at 0.75 of 100 GB/s, after NCCL's latencies.
+// Trays of an NVLink domain are one island; two racks are two.
+TEST(Spread, TraysOfADomainAreOneIsland) {
+  const Cluster cluster = find_cluster("gb200-nvl72", 36);  // two racks
+  EXPECT_EQ(spread_of(first(8), cluster).nodes, 2);
+  EXPECT_EQ(spread_of(first(8), cluster).islands, 1);
+  EXPECT_EQ(spread_of(first(144), cluster).islands, 2);
+  EXPECT_EQ(spread_of(first(144), cluster).fewest_on_an_island, 72);
+  // As fast as if there were no other rack; over two racks the NICs bound it.
+  const double gather = 1 << 28;
+  EXPECT_EQ(collective_ns(CollectiveKind::all_gather, gather, first(8), cluster),
+            collective_ns(CollectiveKind::all_gather, gather, first(8), find_cluster("gb200-nvl72", 18)));
+  const std::vector<Rank> racks = {0, 1, 2, 3, 72, 73, 74, 75};
+  EXPECT_GT(collective_ns(CollectiveKind::all_gather, gather, racks, cluster),
+            2 * collective_ns(CollectiveKind::all_gather, gather, first(8), cluster));
+}
+
+// Over two GPUs of one node, whose smallest send/recv takes 10 us: each sends half of an all-gather's bytes over 100 GB/s.
 TEST(CollectiveModel, TwoGpusByHand) {
-  const auto choices = collective_choices(CollectiveKind::all_gather, {2, 1, 2}, round_cluster());
+  Cluster cluster = round_cluster();
+  cluster.transfer.intra_node_latency_us = 10;
+  const auto choices = collective_choices(CollectiveKind::all_gather, {2, 1, 2}, cluster);
   ASSERT_EQ(choices.size(), 3U) << "a ring by LL, LL128 and Simple";
-  EXPECT_NEAR(choices[2].us(1e6), 8.4 + 3.4 + 0.5e6 / 75e3, 1e-9);
-  EXPECT_NEAR(choices[1].us(1e6), 14.0 + 1.9 + 0.5e6 / (0.92 * 75e3), 1e-9);
-  EXPECT_NEAR(choices[0].us(1e6), 6.6 + 0.6 + 0.5e6 / 31e3, 1e-9);
+  EXPECT_NEAR(choices[0].us(1e6), 7.21 + 1.22 + 2.47 * 1e6 / (1e6 + 2 * 2610) + 3.38 * 0.5e6 / 100e3, 1e-9);
+  EXPECT_NEAR(choices[1].us(1e6), 16.2 + 3.59 + 2.17 * 0.5e6 / 100e3, 1e-9);
+  EXPECT_NEAR(choices[2].us(1e6),
+              25.9 + 1.03 + 16.3 * 1e6 / (1e6 + 17.7e6) + (1.37 * 0.5e6 + 0.378 * 0.5e6) / 100e3, 1e-9);
   EXPECT_EQ(fastest(choices, 1024).protocol, Protocol::ll);
   EXPECT_EQ(fastest(choices, 1e9).protocol, Protocol::simple);
 }
 
 TEST(CollectiveModel, NodesAreCrossedByAllNics) {
-  // Two nodes of two GPUs: 2 x 7.5 GB/s leave each node, and bound the ring.
+  // Two nodes of two GPUs: 2 x 8.07 GB/s leave each node, and bound the ring.
   const auto choices = collective_choices(CollectiveKind::reduce_scatter, {4, 2, 2}, round_cluster());
-  EXPECT_NEAR(choices[2].us(1e9), 8.4 + 2 * 3.4 + 14 + 0.75e9 / 15e3, 1e-6);
+  EXPECT_NEAR(fastest(choices, 1e9).us(1e9), 0.75e9 / 16.14e3, 1e-6);
+}
+
+// Latencies go with the machine's own, whatever the links.
+TEST(CollectiveModel, SmallMessagesTakeTheMachinesLatency) {
+  Cluster cluster = round_cluster();
+  cluster.node.gpus = cluster.node.nvlink_domain = 8;
+  cluster.transfer.intra_node_latency_us = 8;
+  const Spread eight{8, 1, 8};
+  for (const CollectiveKind kind : kKinds) {
+    const auto us = [&](double bytes) {
+      return fastest(collective_choices(kind, eight, cluster), bytes).us(bytes);
+    };
+    const double once = us(256);
+    EXPECT_GT(once, 0.8 * 8) << name(kind);
+    EXPECT_LT(once, 4 * 8) << name(kind);
+    cluster.transfer.intra_node_latency_us *= 2;
+    EXPECT_NEAR(us(256), 2 * once, 0.1) << name(kind);
+    cluster.transfer.intra_node_latency_us /= 2;
+  }
 }
 
 TEST(CollectiveModel, ReductionsInTheSwitchHalveWhatGpusSend) {
@@ -80,7 +118,7 @@ TEST(CollectiveModel, OnePairAcrossNodesHasOneNicsRateAndItsChannels) {
   };
   EXPECT_NEAR(gbps(2), 19.6, 1e-9);
   EXPECT_NEAR(gbps(4), 39.2, 1e-9);
-  EXPECT_NEAR(gbps(100), 75, 1e-9);
+  EXPECT_NEAR(gbps(100), 71.8, 1e-9);
 }
 
 TEST(CollectiveCost, MeasuredCurvesComeFirst) {
@@ -104,6 +142,7 @@ RC_GTEST_PROP(CollectiveModel, TimesGrowWithBytesAndShrinkWithRates, ()) {
   Cluster cluster = round_cluster(8);
   cluster.node.nvls = pick("cluster.node.nvls", rc::gen::arbitrary<bool>());
   cluster.network.latency_us = pick("cluster.network.latency_us", rc::gen::inRange(0, 20));
+  cluster.transfer.intra_node_latency_us = pick("intra_node_latency_us", rc::gen::inRange(0, 20));
   const int nodes = pick("nodes", rc::gen::inRange(1, 9)), each = pick("each", rc::gen::inRange(1, 3));
   RC_PRE(nodes * each > 1);
   const Spread spread{nodes * each, nodes, each};
@@ -121,6 +160,36 @@ RC_GTEST_PROP(CollectiveModel, TimesGrowWithBytesAndShrinkWithRates, ()) {
   const double near = us(bytes);
   cluster.network.latency_us += 5;
   RC_ASSERT(us(bytes) >= near);
+  cluster.transfer.intra_node_latency_us += 5;
+  RC_ASSERT(us(bytes) >= near);
+}
+
+TEST(CollectiveEstimate, SaysHowItIsKnown) {
+  const Cluster b200 = find_cluster("hgx-b200", 2), h100 = find_cluster("dgx-h100", 2);
+  const auto of = [](CollectiveKind kind, const Cluster& cluster, int gpus, double bytes) {
+    return collective_estimate(kind, bytes, first(gpus), cluster);
+  };
+  const CollectiveEstimate measured = of(CollectiveKind::all_gather, b200, 8, 1 << 30);
+  EXPECT_TRUE(measured.measured);
+  EXPECT_NEAR(measured.us, 1486.06, 1);
+  const CollectiveEstimate algebra = of(CollectiveKind::all_gather, h100, 8, 1 << 30);
+  EXPECT_FALSE(algebra.measured);
+  EXPECT_EQ(algebra.choice.algorithm, Algorithm::ring);
+  // Wider where nobody measured, where messages are small, and between nodes.
+  const auto width = [](const CollectiveEstimate& e) { return e.high_us / e.low_us; };
+  EXPECT_LT(width(measured), width(algebra));
+  EXPECT_LT(width(algebra), width(of(CollectiveKind::all_gather, h100, 16, 1 << 30)));
+  EXPECT_LT(width(measured), width(of(CollectiveKind::all_gather, b200, 8, 1 << 10)));
+}
+
+// As the exchange of a plan.
+TEST(CollectiveEstimate, SendRecvGoesAlongTheTransferCurves) {
+  const Cluster cluster = find_cluster("a800", 2);
+  const double bytes = 1 << 20;
+  EXPECT_NEAR(collective_estimate(CollectiveKind::send_recv, bytes, first(8), cluster).us, bytes / 46.5e3,
+              1e-6);
+  EXPECT_NEAR(collective_estimate(CollectiveKind::send_recv, bytes, first(16), cluster).us, bytes / 11.27e3,
+              1e-6);
 }
 
 }  // namespace

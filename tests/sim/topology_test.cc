@@ -67,6 +67,24 @@ TEST(TopologyTest, ADomainOfSeveralNodes) {
   EXPECT_FALSE(topology.inside(7, 8));
 }
 
+TEST(TopologyTest, PcieGoesThroughTheHostWhereThatIsBounded) {
+  Cluster cluster = pcie_cluster();
+  const std::vector<std::string> apart = names(Topology(cluster), 0, 2);
+  EXPECT_THAT(apart,
+              ElementsAre("gpu 0 pcie up", "pcie switch 0 up", "pcie switch 1 down", "gpu 2 pcie down"));
+  cluster.node.pcie_host_gbps = 15;
+  const Topology bounded(cluster);
+  EXPECT_THAT(names(bounded, 4, 6), ElementsAre("gpu 4 pcie up", "pcie switch 2 up", "host 1 in",
+                                                "host 1 out", "pcie switch 3 down", "gpu 6 pcie down"));
+  EXPECT_EQ(capacity(bounded, "host 1 out"), 15);
+  EXPECT_THAT(names(bounded, 0, 1), ElementsAre("gpu 0 pcie up", "gpu 1 pcie down"));
+  // Without peers those of one switch, too.
+  cluster.node.pcie_peers = false;
+  EXPECT_THAT(names(Topology(cluster), 0, 1),
+              ElementsAre("gpu 0 pcie up", "pcie switch 0 up", "host 0 in", "host 0 out",
+                          "pcie switch 0 down", "gpu 1 pcie down"));
+}
+
 TEST(TopologyTest, RailsMeetOnALeafOrAboveIt) {
   const Topology topology(nvlink_cluster());
   EXPECT_THAT(names(topology, 1, 5), ElementsAre("nic 1 tx", "nic 5 rx"));  // same rail, same group of nodes
