@@ -9,6 +9,7 @@
 
 #include "shared/base/error.h"
 #include "sim/cluster/cluster_fields.h"
+#include "sim/cluster/inherit.h"
 #include "sim/presets/embedded.h"
 #include "traces/cluster.pb.h"
 
@@ -60,23 +61,12 @@ void borrow_attention(const Cluster& from, const proto::Borrowed& borrowed, Clus
   }
 }
 
-// Bytes per ns over bytes; the time beyond that of the smallest transfer is the links'.
-Curve with_faster_links(const Curve& rates, double factor) {
-  std::vector<CurvePoint> points = rates.points();
-  const double first_ns = points.front().x / points.front().y;
-  for (CurvePoint& point : points) {
-    const double ns = point.x / point.y;
-    point.y = point.x / (first_ns + std::max(ns - first_ns, 0.0) / factor);
-  }
-  return Curve(std::move(points));
-}
-
 void borrow_transfer(const Cluster& from, const proto::Borrowed& borrowed, Cluster& cluster) {
   const std::string& source = borrowed.source();
   const auto borrow = [&](const char* field, const Curve& theirs, Curve& ours, double their_link,
                           double our_link) {
     if (!ours.empty() || theirs.empty() || their_link == 0 || our_link == 0) return;
-    ours = with_faster_links(theirs, our_link / their_link);
+    ours = with_faster_links(theirs, our_link / their_link, our_link);
     set_source(
         cluster.sources,
         {field, str(source, " (", from.name, "'s with links ", our_link / their_link, " times as fast)"),
@@ -100,6 +90,7 @@ class ClusterReader {
     take_numbers();
     take_lists();
     for_each_curve(cluster_, [&](const std::string& field, Curve& curve) { fields_.read(field, curve); });
+    if (errors_.empty() && !message_.like().empty()) take_inherited();
     if (errors_.empty()) {
       take_borrowed("attention_of", &proto::Cluster::attention_of, borrow_attention);
       take_borrowed("transfer_of", &proto::Cluster::transfer_of, borrow_transfer);
@@ -115,10 +106,30 @@ class ClusterReader {
   void take_base() {
     if (message_.like().empty()) return;
     try {
-      cluster_ = find_cluster(message_.like());
+      cluster_ = base_ = find_cluster(message_.like());
     } catch (const InvalidInput& error) {
       fields_.fail("like", error.what());
     }
+  }
+
+  // Curves that the file takes from another preset instead are not those of `like`.
+  void take_inherited() {
+    if (fields_.has("attention_of") && message_.attention_size() == 0) {
+      cluster_.attention.clear();
+      drop_sources(cluster_.sources, "attention[");
+    }
+    for (const auto& [field, curve] : {std::pair("transfer.intra_node", &cluster_.transfer.intra_node),
+                                       std::pair("transfer.inter_node", &cluster_.transfer.inter_node)}) {
+      if (!fields_.has("transfer_of") || fields_.has(field)) continue;
+      *curve = {};
+      drop_sources(cluster_.sources, field);
+    }
+    const auto given = [&](const std::string& field) {
+      if (field == "collectives[0]") return message_.collectives_size() > 0;
+      if (field == "attention[0]") return message_.attention_size() > 0;
+      return fields_.has(field);
+    };
+    rescale_inherited(base_, given, cluster_);
   }
 
   void take_names() {
@@ -184,6 +195,7 @@ class ClusterReader {
 
   const proto::Cluster& message_;
   TextErrors& errors_;
+  Cluster base_;  // that the file is like
   Cluster cluster_;
   SourcedReader fields_;
 };
