@@ -77,11 +77,9 @@ sim::CollectiveSettings settings_of(const Flags& flags) {
 // ---- a collective ----
 
 const std::vector<std::pair<std::string, sim::CollectiveKind>> kCollectives = {
-    {"all_gather", sim::CollectiveKind::all_gather},
-    {"reduce_scatter", sim::CollectiveKind::reduce_scatter},
-    {"all_reduce", sim::CollectiveKind::all_reduce},
-    {"all_to_all", sim::CollectiveKind::all_to_all},
-    {"broadcast", sim::CollectiveKind::broadcast}};
+    {"all_gather", sim::CollectiveKind::all_gather}, {"reduce_scatter", sim::CollectiveKind::reduce_scatter},
+    {"all_reduce", sim::CollectiveKind::all_reduce}, {"all_to_all", sim::CollectiveKind::all_to_all},
+    {"broadcast", sim::CollectiveKind::broadcast},   {"send_recv", sim::CollectiveKind::send_recv}};
 
 sim::CollectiveKind collective_kind(const std::string& text) {
   std::vector<std::string> names;
@@ -89,7 +87,40 @@ sim::CollectiveKind collective_kind(const std::string& text) {
     if (name == text) return kind;
     names.push_back(name);
   }
-  throw InvalidInput(str("--collective ", text, " is unknown; use one of ", join(names, ", ")));
+  const std::string near = nearest(text, names);
+  throw InvalidInput(str("--collective ", text, " is unknown; ",
+                         near.empty() ? "" : str("the nearest one is ", near, "; "), "use one of ",
+                         join(names, ", ")));
+}
+
+std::string origin_text(const sim::CollectiveEstimate& estimate) {
+  if (estimate.measured) return "along a measured curve";
+  if (estimate.choice.algorithm_gbps == 0) return "along a curve of another system";
+  return str("not measured, by ", sim::name(estimate.choice.algorithm), " ",
+             sim::name(estimate.choice.protocol));
+}
+
+void print_collective(const Flags& flags, sim::CollectiveKind kind, std::int64_t bytes, int gpus,
+                      const sim::Cluster& cluster, const sim::CollectiveEstimate& estimate) {
+  const bool moves = estimate.us > 0;
+  const double algorithm_gbps = moves ? static_cast<double>(bytes) / (estimate.us * 1e3) : 0;
+  if (flags.json) {
+    ordered_json json = {{"cluster", cluster.name},
+                         {"collective", sim::name(kind)},
+                         {"bytes", bytes},
+                         {"gpus", gpus},
+                         {"time_us", estimate.us},
+                         {"interval_us", {estimate.low_us, estimate.high_us}},
+                         {"algorithm_gbps", moves ? ordered_json(algorithm_gbps) : ordered_json()}};
+    if (moves) json["origin"] = origin_text(estimate);
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print("{} of {} over {} GPU{} of {}: {} ({})\n", sim::name(kind), human_bytes(bytes), gpus,
+             gpus == 1 ? "" : "s", cluster.name, human_us(estimate.us),
+             moves ? fmt::format("{} to {}, {:.1f} GB/s, {}", human_us(estimate.low_us),
+                                 human_us(estimate.high_us), algorithm_gbps, origin_text(estimate))
+                   : "nothing moves");
 }
 
 int estimate_collective(const Flags& flags) {
@@ -110,20 +141,12 @@ int estimate_collective(const Flags& flags) {
   std::iota(ranks.begin(), ranks.end(), 0);
   Progress progress;
   progress.show(str("replaying ", gpus, " GPUs"));
-  const double time_us =
-      sim::collective_ns(kind, static_cast<double>(bytes), ranks, cluster, settings_of(flags)) / 1e3;
-  const double algorithm_gbps = static_cast<double>(bytes) / (time_us * 1e3);
-  if (flags.json) {
-    const ordered_json json = {{"cluster", cluster.name}, {"collective", flags.collective},
-                               {"bytes", bytes},          {"gpus", gpus},
-                               {"time_us", time_us},      {"algorithm_gbps", algorithm_gbps}};
-    fmt::print("{}\n", json.dump(2));
-  } else {
-    // One GPU alone sends nothing to anybody, which takes no time and has no rate.
-    const std::string rate = time_us > 0 ? fmt::format("{:.1f} GB/s", algorithm_gbps) : "nothing moves";
-    fmt::print("{} of {} over {} GPU{} of {}: {} ({})\n", flags.collective, human_bytes(bytes), gpus,
-               gpus == 1 ? "" : "s", cluster.name, human_us(time_us), rate);
+  // One GPU alone sends nothing to anybody, which takes no time and has no rate.
+  sim::CollectiveEstimate estimate;
+  if (gpus > 1) {
+    estimate = sim::collective_estimate(kind, static_cast<double>(bytes), ranks, cluster, settings_of(flags));
   }
+  print_collective(flags, kind, bytes, gpus, cluster, estimate);
   return 0;
 }
 
@@ -255,10 +278,13 @@ Command add_estimate(CLI::App& cpsim) {
   add_problem_flags(*app, flags->job);
   add_strategy_flags(*app, flags->job);
   add_switch(*app, flags->job, "--backward", "Both passes", [](Job& job) { job.set_backward(true); });
-  app->add_option("--collective", flags->collective,
-                  "Instead: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast")
+  app->add_option(
+         "--collective", flags->collective,
+         "Instead: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast or send_recv, each GPU to "
+         "the next one")
       ->type_name("NAME");
-  app->add_option("--bytes", flags->bytes, "Of the collective, as nccl-tests counts: 1GiB")
+  app->add_option("--bytes", flags->bytes,
+                  "Of the collective, as nccl-tests counts: 1GiB; of send_recv the message of one GPU")
       ->type_name("SIZE");
   add_value(*app, "--gpus", "N", "Of the collective [one node's]", [flags](const std::string& text) {
     flags->gpus = static_cast<int>(parse_whole("--gpus", text, 1, Mesh::kMaxRanks));

@@ -80,6 +80,8 @@ TEST(EstimateCommand, BadInputNamesTheFlagAndWhatWorks) {
               HasSubstr("use --nodes 2"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "gather", "--bytes", "1MiB"}),
               HasSubstr("--collective gather is unknown; use one of all_gather"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "sendrecv", "--bytes", "1MiB"}),
+              HasSubstr("--collective sendrecv is unknown; the nearest one is send_recv; use one of"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "all_gather", "--bytes", "x"}),
               HasSubstr("--bytes x"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "all_gather", "--bytes", "1", "--gpus", "16",
@@ -124,6 +126,20 @@ TEST(EstimateCommand, AClusterBeyondAllNumbersOfGpusIsRefused) {
   EXPECT_EQ(cpsim(with({"estimate"}, with(gather, {"--nodes", "2097152"}))).exit_code, 0);
 }
 
+TEST(EstimateCommand, SendRecvAndEveryCollectiveHaveAnInterval) {
+  for (const char* kind :
+       {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv"}) {
+    const Finished finished =
+        cpsim({"estimate", "--cluster", "dgx-h100", "--collective", kind, "--bytes", "64MiB", "--json"});
+    ASSERT_EQ(finished.exit_code, 0) << finished.err;
+    const auto json = nlohmann::json::parse(finished.out);
+    const double us = json.at("time_us");
+    EXPECT_LT(json.at("interval_us").at(0).get<double>(), us) << kind;
+    EXPECT_GT(json.at("interval_us").at(1).get<double>(), us) << kind;
+    EXPECT_FALSE(json.at("origin").get<std::string>().empty()) << kind;
+  }
+}
+
 TEST(EstimateCommand, OneGpuAloneMovesNothing) {
   const Finished finished = cpsim(
       {"estimate", "--cluster", "dgx-h100", "--collective", "all_to_all", "--bytes", "1GiB", "--gpus", "1"});
@@ -132,7 +148,8 @@ TEST(EstimateCommand, OneGpuAloneMovesNothing) {
 
 TEST(ValidateCommand, MeetsItsTargets) {
   const Finished finished =
-      cpsim({"validate", "ring_flash_attention", "nccl_tests_large", "nccl_tests_medium"});
+      cpsim({"validate", "ring_flash_attention", "nccl_tests_large", "nccl_tests_medium",
+             "nccl_algebra_large", "nccl_algebra_medium", "nccl_algebra_small"});
   EXPECT_EQ(finished.exit_code, 0) << finished.out;
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("MISSED")));
   EXPECT_THAT(finished.out, HasSubstr("not scored"));
