@@ -238,6 +238,7 @@ std::string report_text(const Explanation& e) {
   } else {
     text += steps_text(e);
   }
+  if (!e.cluster.empty()) text += fmt::format("times on {}\n", e.cluster);
   text += memory_text(e);
   if (!e.pareto.empty()) return text + pareto_text(e);
   return text + alternatives_text(e);
@@ -253,6 +254,7 @@ ordered_json report_json(const Explanation& e) {
                        {"from", placements_to_string(r.source)},
                        {"to", placements_to_string(r.target)},
                        {"objective", e.objective == Objective::time ? "time" : "bytes"}};
+  if (!e.cluster.empty()) json["cluster"] = e.cluster;
   if (!e.gradient_of.empty()) json["gradient"] = {{"of", e.gradient_of}, {"scale", e.scale}};
   json["steps"] = steps_json(e, r);
   json["totals"] = totals_json(e, r);

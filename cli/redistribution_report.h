@@ -21,6 +21,7 @@ struct Explanation {
   // The Scale that every plan ends with: of gradients; 1: none.
   double scale = 1;
   double scale_time_us = 0;
+  std::string cluster = {};  // where times are of; empty: of the cost model
   // Other plans, where they differ from the chosen one.
   std::optional<Redistribution> direct = {};
   std::optional<Redistribution> leanest = {};

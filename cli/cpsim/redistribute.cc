@@ -1,4 +1,6 @@
 // cpsim redistribute: plans a placement change, explains it, and on request runs and verifies it.
+#include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -28,6 +30,7 @@
 #include "sim/run/free_memory.h"
 #include "sim/run/redistribute_run.h"
 #include "sim/scenario/redistribute_request.h"
+#include "sim/timeline/redistribute_times.h"
 #include "traces/trace_proto.h"
 
 namespace cp::cli {
@@ -78,6 +81,14 @@ void add_planning_flags(CLI::App& app, Flags& flags) {
             "R [none]",
             [](Job& job, Text text) { job.set_gradient_scale(sim::parse_gradient_scale(text)); });
   app.add_flag("--pareto", flags.pareto, "List all plans that no other beats in both time and peak memory");
+  add_field(app, flags.job, "--cluster", "NAME|FILE.txtpb",
+            "Times on this cluster, by replaying the plans; without it by the cost model below",
+            [](Job& job, Text text) { job.set_cluster(text); });
+  add_field(app, flags.job, "--nodes", "N", "Of the cluster [as many as the ranks need]",
+            [](Job& job, Text text) {
+              constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+              job.set_nodes(static_cast<std::int32_t>(parse_whole("--nodes", text, 1, kMost)));
+            });
   add_cost_flags(app, flags.cost);
 }
 
@@ -176,6 +187,34 @@ void add_alternatives(Planned& planned, bool pareto) {
   e.leanest = std::move(all.back());
 }
 
+// Times where the ranks are, and the fastest there: what the closed form found second may be.
+void time_on_cluster(const sim::RedistributeRequest& request, Planned& planned) {
+  if (!request.cluster) return;
+  Explanation& e = planned.explanation;
+  const auto time = [&](Redistribution& r) { sim::replay_times(*request.cluster, request.device_target, r); };
+  time(e.chosen);
+  for (std::optional<Redistribution>* other : {&e.direct, &e.leanest}) {
+    if (*other) time(**other);
+  }
+  for (Redistribution& other : e.pareto) time(other);
+  std::stable_sort(e.pareto.begin(), e.pareto.end(),
+                   [](const Redistribution& a, const Redistribution& b) { return a.time_us < b.time_us; });
+  const auto is_better = [&](const Redistribution& other) {
+    return e.objective == Objective::time && other.time_us < e.chosen.time_us &&
+           other.peak_bytes <= e.chosen.bound_bytes;
+  };
+  for (const Redistribution& other : e.pareto) {
+    if (is_better(other)) e.chosen = other;
+  }
+  for (std::optional<Redistribution>* other : {&e.direct, &e.leanest}) {
+    if (*other && is_better(**other)) std::swap(e.chosen, **other);
+  }
+  e.scale_time_us = sim::replayed_scale_us(*request.cluster, request.device_target, e.chosen, e.scale);
+  e.cluster = str(request.cluster->name, ", ", request.cluster->nodes,
+                  request.cluster->nodes == 1 ? " node" : " nodes",
+                  sim::is_replayed(e.chosen) ? "" : ", in closed form");
+}
+
 std::string plan_text(const Explanation& e, const sim::RedistributeRequest& request,
                       const std::optional<std::string>& rank) {
   const Redistribution& redistribution = e.chosen;
@@ -255,6 +294,8 @@ int redistribute(const Flags& flags) {
       progress.show("planning alternatives");
       add_alternatives(planned, flags.pareto);
     }
+    progress.show("replaying");
+    time_on_cluster(request, planned);
     const auto make = flags.json ? json_output : text_output;
     output = make(flags, request, planned.explanation, progress);
   }
@@ -277,6 +318,9 @@ Command add_redistribute(CLI::App& cpsim) {
       "Example: from shards of the first dimension to shards of the second, over eight ranks\n"
       "  cpsim redistribute --mesh dp=2,cp=2,tp=2 --shape 1024x1024x256 --dtype f32 \\\n"
       "    --from 'S(0)[0],S(0)[1],S(0)[2]' --to 'S(1)[0],S(1)[1],S(1)[2]' --run\n"
+      "Example: what a gather takes on two nodes of a cluster\n"
+      "  cpsim redistribute --cluster dgx-h100 --mesh dp=2,tp=8 --shape 8192x8192 --dtype bf16 \\\n"
+      "    --from 'R,S(0)' --to R,R\n"
       "Example: the backward of a gather, whose gradient is multiplied by the ranks of the group\n"
       "  cpsim redistribute --mesh cp=4 --shape 4096x1024 --from 'S(0,head_tail)' --to R \\\n"
       "    --gradient replicated --gradient-scale up --run");

@@ -7,8 +7,10 @@
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
+#include "sim/cluster/read_cluster.h"
 #include "sim/scenario/cost_fields.h"
 #include "sim/scenario/values.h"
+#include "sim/timeline/redistribute_times.h"
 #include "traces/types_proto.h"
 
 namespace cp::sim {
@@ -80,6 +82,37 @@ void add_gradient(const proto::Redistribute& job, RedistributeRequest& request) 
 
 }  // namespace
 
+namespace {
+
+// The cluster that the ranks of both meshes are on, and what moves cost there.
+void add_cluster(const proto::Redistribute& job, RedistributeRequest& request) {
+  if (job.cluster().empty()) {
+    if (job.nodes() != 0)
+      throw InvalidInput(str("--nodes ", job.nodes(), " is of a cluster; add such as --cluster dgx-h100"));
+    return;
+  }
+  if (job.has_cost()) {
+    throw InvalidInput(
+        str("--cluster ", job.cluster(),
+            " says what moves cost, and so do the flags of the cost model; leave one of the two "
+            "out, or write a cluster file with like: \"",
+            job.cluster(), "\" and the figures that differ"));
+  }
+  Rank last = 0;
+  for (const Mesh* mesh : {&request.source.mesh, &request.target.mesh}) {
+    for (const Rank rank : mesh->ranks()) last = std::max(last, rank);
+  }
+  const int of_node = find_cluster(job.cluster(), 1).node.gpus, needed = last / of_node + 1;
+  if (job.nodes() != 0 && job.nodes() < needed) {
+    throw InvalidInput(str("--nodes ", job.nodes(), " of ", of_node, " GPUs have no GPU for rank ", last,
+                           "; use --nodes ", needed));
+  }
+  request.cluster = find_cluster(job.cluster(), job.nodes() != 0 ? job.nodes() : needed);
+  request.options.cost = cost_model_of(*request.cluster);
+}
+
+}  // namespace
+
 RedistributeRequest make_request(const proto::Redistribute& job, const Target& device) {
   require(job.mesh(), "--mesh", "dp=2,cp=4");
   require(job.shape(), "--shape", "1024x1024x256");
@@ -101,6 +134,7 @@ RedistributeRequest make_request(const proto::Redistribute& job, const Target& d
                               .seed = job.seed(),
                               .device_target = target_of(job.target(), device)};
   request.options.cost = cost_model(job.cost());
+  add_cluster(job, request);
   require_axes(request.options.cost, mesh, to_mesh);
   request.options.objective =
       job.objective() == proto::Redistribute::bytes ? Objective::bytes : Objective::time;

@@ -9,6 +9,7 @@
 #include "shared/placement/layout.h"
 #include "shared/redistribute/gradient.h"
 #include "shared/redistribute/redistribution.h"
+#include "sim/cluster/cluster.h"
 #include "sim/fabric/fabric.h"
 #include "traces/scenario.pb.h"
 
@@ -22,6 +23,7 @@ struct RedistributeRequest {
   Target device_target = host_target();       // what the plans are made for
   std::optional<GradientRule> gradient = {};  // the backward of source -> target is asked for
   double gradient_scale = 1;                  // what --gradient-scale multiplies it with
+  std::optional<Cluster> cluster = {};        // where it is timed; the cost of `options` is made of it
 };
 
 // The options with which the chain that is asked for is planned: of the backward where the request is for a gradient.

@@ -150,6 +150,47 @@ TEST(RedistributeCommand, CostModelFlagsChangeTheTime) {
             json_of(redistribute(tp))["totals"]["time_us"]);
 }
 
+// A sum inside of a node takes what `estimate` says of it.
+TEST(RedistributeCommand, OnAClusterMovesTakeWhatEstimateSays) {
+  const Words sum = redistribute({"--cluster", "dgx-h100", "--mesh", "tp=8", "--shape", "8192x16384",
+                                  "--dtype", "bf16", "--from", "P(sum)", "--to", "R", "--json"});
+  const json report = json_of(sum);
+  EXPECT_EQ(report["cluster"], "dgx-h100, 1 node");
+  ASSERT_EQ(report["steps"].size(), 1U);
+  EXPECT_EQ(report["steps"][0]["kind"], "all_reduce");
+  const double estimated = json_of({"estimate", "--cluster", "dgx-h100", "--collective", "all_reduce",
+                                    "--bytes", "256MiB", "--json"})["time_us"];
+  EXPECT_NEAR(report["steps"][0]["time_us"].get<double>(), estimated, 1e-6 * estimated);
+  // What an all-reduce that is not in place copies comes before it.
+  EXPECT_GE(report["totals"]["time_us"].get<double>(), estimated * (1 - 1e-6));
+  EXPECT_LT(report["totals"]["time_us"].get<double>(), 1.5 * estimated);
+}
+
+TEST(RedistributeCommand, ClustersDifferAndSoDoNodes) {
+  const auto us = [](const std::string& cluster, const std::string& mesh) {
+    return json_of(redistribute({"--cluster", cluster, "--mesh", mesh, "--shape", "8192x16384", "--dtype",
+                                 "bf16", "--from", "S(0)", "--to", "S(1)", "--json"}))["totals"]["time_us"]
+        .get<double>();
+  };
+  EXPECT_LT(us("hgx-b200", "tp=8"), us("dgx-a100", "tp=8"));
+  EXPECT_LT(us("dgx-a100", "tp=8"), us("l20-pcie", "tp=8"));
+  EXPECT_LT(us("dgx-h100", "tp=8"), us("dgx-h100", "tp=8@0/1/2/3/8/9/10/11"));
+}
+
+TEST(RedistributeCommand, AClusterAndACostModelAreTwoAnswersToOneQuestion) {
+  const auto error = [](const Words& more) {
+    const Finished finished = cpsim(example(more));
+    EXPECT_EQ(finished.exit_code, 2) << finished.out;
+    return finished.err;
+  };
+  EXPECT_THAT(
+      error({"--cluster", "dgx-h100", "--node-gbps", "300"}),
+      HasSubstr("--cluster dgx-h100 says what moves cost, and so do the flags of the cost model; leave one"));
+  EXPECT_THAT(error({"--cluster", "dgx-h10"}), HasSubstr("dgx-h100"));
+  EXPECT_THAT(error({"--nodes", "2"}), HasSubstr("add such as --cluster dgx-h100"));
+  EXPECT_THAT(error({"--cluster", "a100-pcie", "--nodes", "1"}), HasSubstr("use --nodes 2"));
+}
+
 TEST(RedistributeCommand, ThePlanOfARankIsThatOfTheLibrary) {
   const Finished finished = cpsim(example({"--plan", "--rank", "3"}));
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
