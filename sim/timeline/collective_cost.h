@@ -18,8 +18,8 @@ double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gp
 // nccl_algebra (not measured at all) lie within.
 struct CollectiveEstimate {
   double us = 0, low_us = 0, high_us = 0;
-  bool measured = false;         // a curve of the cluster
-  CollectiveChoice choice = {};  // what the library does there; where it was not measured
+  bool measured = false;         // along a curve of the cluster, and not one of another
+  CollectiveChoice choice = {};  // what the library does there; where there is no curve
 };
 // Of at least two GPUs. A send_recv, each GPU to the next one, goes along transfer curves where the cluster has no curve of its own
 // for it, as the exchange of a plan does.

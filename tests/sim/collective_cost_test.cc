@@ -164,6 +164,31 @@ RC_GTEST_PROP(CollectiveModel, TimesGrowWithBytesAndShrinkWithRates, ()) {
   RC_ASSERT(us(bytes) >= near);
 }
 
+// On every preset, measured or not; and no faster than what one GPU receives allows at the full rate of its links.
+TEST(CollectiveCost, TimesOfPresetsNeverFallAndKeepToTheLinks) {
+  for (const std::string& preset : cluster_names()) {
+    const Cluster cluster = find_cluster(preset, 8);
+    const double link = std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
+    for (const int gpus : {2, 3, 4, 7, 8, 16, 32}) {
+      const std::vector<Rank> ranks = first(gpus);
+      for (const CollectiveKind kind : kKinds) {
+        double before = 0;
+        for (double bytes = 1; bytes < 1e11; bytes *= 1.7) {
+          const double ns = collective_ns(kind, bytes, ranks, cluster);
+          ASSERT_GE(ns, before) << preset << ", " << name(kind) << " of " << bytes << " over " << gpus;
+          before = ns;
+          // With reductions in the switch a GPU receives the buffer once.
+          const double share = kind == CollectiveKind::broadcast || kind == CollectiveKind::send_recv ||
+                                       kind == CollectiveKind::all_reduce
+                                   ? 1
+                                   : 1 - 1.0 / gpus;
+          ASSERT_GE(ns, share * bytes / link) << preset << ", " << name(kind) << " of " << bytes;
+        }
+      }
+    }
+  }
+}
+
 TEST(CollectiveEstimate, SaysHowItIsKnown) {
   const Cluster b200 = find_cluster("hgx-b200", 2), h100 = find_cluster("dgx-h100", 2);
   const auto of = [](CollectiveKind kind, const Cluster& cluster, int gpus, double bytes) {
@@ -172,6 +197,10 @@ TEST(CollectiveEstimate, SaysHowItIsKnown) {
   const CollectiveEstimate measured = of(CollectiveKind::all_gather, b200, 8, 1 << 30);
   EXPECT_TRUE(measured.measured);
   EXPECT_NEAR(measured.us, 1486.06, 1);
+  // What is like it is measured no more.
+  const Cluster like = read_cluster(
+      "name: \"mine\" like: \"hgx-b200\" node { nvlink_gbps { value: 450 source: \"x\" } }", "mine.txtpb");
+  EXPECT_FALSE(of(CollectiveKind::all_gather, like, 8, 1 << 30).measured);
   const CollectiveEstimate algebra = of(CollectiveKind::all_gather, h100, 8, 1 << 30);
   EXPECT_FALSE(algebra.measured);
   EXPECT_EQ(algebra.choice.algorithm, Algorithm::ring);
