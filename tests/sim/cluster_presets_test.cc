@@ -146,6 +146,25 @@ TEST(ClusterPresets, TransferCurvesAreTheMeasuredRates) {
   }
 }
 
+// Two L40S send each other half of an all-to-all.
+TEST(ClusterPresets, PcieTransfersAreThoseOfTwoCards) {
+  for (const char* preset : {"l20-pcie", "a100-pcie"}) {
+    const Cluster cluster = find_cluster(preset);
+    std::size_t found = 0;
+    for (const CsvRow& row : validation_table("nccl_gpus")) {
+      if (row.text("system") != "L40S" || row.number("gpus") != 2 || row.text("collective") != "all_to_all")
+        continue;
+      const double sent = row.number("total_bytes") / 2;
+      for (const CurvePoint& point : cluster.transfer.intra_node.points()) {
+        if (point.x != sent) continue;
+        ++found;
+        EXPECT_NEAR(sent / row.number("microseconds") / 1e3 / point.y, 1, kSixDigits) << row.where();
+      }
+    }
+    EXPECT_EQ(found, cluster.transfer.intra_node.points().size()) << preset;
+  }
+}
+
 bool is_odd(const CsvRow& row) {
   return row.text("system") == "B200" && row.number("nodes") == 1 && row.text("collective") == "send_recv" &&
          row.number("total_bytes") >= (16 << 20) && row.number("total_bytes") <= (256 << 20);

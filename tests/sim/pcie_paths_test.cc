@@ -92,6 +92,7 @@ RC_GTEST_PROP(PciePaths, NoCollectiveIsFasterThanItsMessagesAtFullRate, ()) {
   cluster.node.pcie_peers = pick("pcie_peers", rc::gen::arbitrary<bool>());
   cluster.node.pcie_root_gbps = pick("pcie_root_gbps", rc::gen::element(6, 26, 50));
   cluster.node.pcie_host_gbps = pick("pcie_host_gbps", rc::gen::element(0, 10, 30));
+  cluster.transfer.intra_node = {};
   cluster.transfer.intra_node_latency_us = 0;
   const int gpus = pick("gpus", rc::gen::inRange(2, 9));
   const double bytes = pick("bytes", rc::gen::inRange(1 << 10, 1 << 30));
