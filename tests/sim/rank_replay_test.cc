@@ -439,7 +439,9 @@ Cluster any_cluster() {
     cluster.network.nic_gbps = *rc::gen::element(10.0, 70.0);
     cluster.transfer.beside_kernels = *rc::gen::element(1.0, 0.6);
     cluster.network.latency_us = *rc::gen::element(0.0, 10.0);
+    cluster.transfer.intra_node_latency_us = *rc::gen::element(0.0, 0.05, 10.0);
     if (*rc::gen::arbitrary<bool>()) cluster.transfer.inter_node = Curve({{1000, 1}, {10000000, 8}});
+    if (*rc::gen::arbitrary<bool>()) cluster.transfer.intra_node = Curve({{3000, 20}, {10000000, 80}});
     return cluster;
   });
 }
