@@ -553,7 +553,13 @@ class RankReplay {
     std::int64_t most = all_iterations();
     for (const Stream& stream : streams_)
       most = std::min(most, all_iterations() - 2 - ended_by_or_none(stream));
-    const std::int64_t times = most / cycle;
+    std::int64_t times = most / cycle;
+    // What comes behind the Repeat on another stream begins as soon as the host has issued it, wherever the Repeat is then.
+    for (const Stream& stream : streams_) {
+      if (is_in_repeat(stream) || !waits_for_host(stream)) continue;
+      const double until = (issued_ns(stream) - now_) / (now.now_ns - before.now_ns);
+      times = std::min(times, static_cast<std::int64_t>(std::min(until, 1e15)));
+    }
     if (times <= 0) return;
     const auto factor = static_cast<double>(times);
     const double passed = factor * (now.now_ns - before.now_ns);

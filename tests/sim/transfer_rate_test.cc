@@ -80,7 +80,7 @@ TEST(TransferRate, HoldsForMessagesExchangesAndLoads) {
   }
   EXPECT_NEAR(replay(plans, cluster, {}).time_ns / 1e3, arrived_us, 1e-6 * arrived_us);
 
-  PortLoads loads(plans[0], cluster, SoftwareProfile{}, {});
+  PortLoads loads(plans[0], cluster, {});
   for (const StepRef& step : steps_of(plans[0])) {
     const auto* collective = std::get_if<Collective>(&step.step->work);
     if (collective == nullptr) continue;
@@ -119,7 +119,7 @@ TEST(PairRate, ManyPeersShareWhatTheLibraryGetsOutOfTheLinks) {
   const double ns = replay(plans, cluster, {}).time_ns;
   EXPECT_NEAR(ns, bytes / together_gbps(cluster), 1e-6 * ns);
   EXPECT_LT(together_gbps(cluster), cluster.node.nvlink_gbps / 1.2);
-  PortLoads loads(plans[0], cluster, SoftwareProfile{}, {});
+  PortLoads loads(plans[0], cluster, {});
   for (const StepRef& step : steps_of(plans[0])) {
     const auto* collective = std::get_if<Collective>(&step.step->work);
     if (collective == nullptr) continue;
