@@ -120,8 +120,7 @@ std::string software_text(const PlanQuestion& question) {
   }
   std::vector<std::string> frameworks;
   for (const sim::Framework framework : question.frameworks) {
-    if (!sim::rules(framework).empty())
-      frameworks.push_back(str(sim::facts(framework).title, " ", sim::facts(framework).version));
+    frameworks.push_back(str(sim::facts(framework).title, " ", sim::facts(framework).version));
   }
   return str(software.name,
              known == 0 ? ": overlap and overheads are assumed"

@@ -54,13 +54,12 @@ void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
   layout.strategy = first_of(strategies(family), all_strategies(family));
   layout.recompute = first_of(recomputes(family), all_recomputes(family));
   layout.loss_chunks = first_of(loss_chunks(family), all_loss_chunks(family));
-  std::vector<std::string> lost, names;
+  std::vector<std::string> lost;
   for (const Framework framework : question_.frameworks) {
-    names.emplace_back(name(framework));
     FrameworkCase said{question_.model, question_.workload, layout, fp8_products(question_)};
     for (std::string& what : express(framework, std::move(said)).lost) lost.push_back(std::move(what));
   }
-  throw InvalidInput(str("what is fixed of the layout cannot be said to ", join(names, " and "), ": ",
+  throw InvalidInput(str("what is fixed of the layout cannot be said to ", framework_names(question_), ": ",
                          join(lost, "; "), "; fix fewer keys"));
 }
 

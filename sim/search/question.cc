@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shared/base/text.h"
+
 namespace cp::sim {
 namespace {
 
@@ -28,6 +30,12 @@ bool fp8_products(const PlanQuestion& question) {
 
 std::string_view linear_dtype_name(const PlanQuestion& question) {
   return fp8_products(question) ? "fp8" : name(question.workload.dtype);
+}
+
+std::string framework_names(const PlanQuestion& question) {
+  std::vector<std::string_view> names;
+  for (const Framework framework : question.frameworks) names.push_back(name(framework));
+  return join(names, " and ");
 }
 
 MemoryRules memory_rules(const PlanQuestion& question) {

@@ -53,7 +53,8 @@ struct PlanQuestion {
   Cluster cluster;              // with its number of nodes
   bool part_of_a_node = false;  // the cluster's one node has fewer GPUs than the preset's
   SoftwareProfile software;
-  std::vector<Framework> frameworks;  // the search keeps to what each of them can say
+  std::vector<Framework>
+      frameworks;  // the search keeps to what each of them can say; those that say all are left out
   std::vector<std::string>
       unsaid;  // what they cannot say of the workload that was asked for; `workload` is what they run
   Fixed fixed;
@@ -72,6 +73,8 @@ MemoryRules memory_rules(const PlanQuestion& question);
 std::int64_t counted_bytes(const Memory& memory);
 // Whether products of linear layers are in FP8: asked for, and the GPU has them.
 bool fp8_products(const PlanQuestion& question);
+// "torchtitan and megatron": whose words the search keeps to.
+std::string framework_names(const PlanQuestion& question);
 // Of linear layers' products: "fp8", or the workload's.
 std::string_view linear_dtype_name(const PlanQuestion& question);
 

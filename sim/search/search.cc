@@ -108,7 +108,7 @@ class Search {
   void bound_families() {
     std::int64_t left_out = 0;
     families_ = space_.families(&left_out);
-    if (left_out > 0) rejected_[str(name(question_.frameworks.front()), " cannot say it")] += left_out;
+    if (left_out > 0) rejected_[str(framework_names(question_), " cannot say it")] += left_out;
     counts_.enumerated += left_out;
     std::vector<FamilyState> states(families_.size());
     parallel_for(families_.size(), threads_,

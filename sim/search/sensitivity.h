@@ -13,7 +13,7 @@ struct Changed {
   std::string rate;             // "attention", "products", "memory", "NVLink", "network", "latency", "host"
   double factor = 1;            // 0.9 or 1.1
   std::vector<double> step_us;  // of the layouts, in their order
-  int best = 0;                 // index of the first that is as fast as the fastest, but for a tie (ranking.h)
+  int best = 0;  // index of the first that is as fast as the fastest, but for a tie (ranking.h)
 };
 
 struct Sensitivity {
