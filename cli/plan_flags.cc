@@ -40,6 +40,10 @@ void add_where(CLI::App& app, Flags& flags) {
   add_field(app, flags, "--software", "NAME|FILE.txtpb", "Whose implementation [cprun]",
             [](Job& job, Text text) { job.set_software(text); })
       ->group(group);
+  add_field(app, flags, "--kernels", "NAME",
+            "Attention kernel, such as fa2, fa3, cudnn or trtllm [the software's]",
+            [](Job& job, Text text) { job.set_kernels(text); })
+      ->group(group);
 }
 
 void add_step(CLI::App& app, Flags& flags) {

@@ -84,8 +84,8 @@ std::string origin(const Cluster& cluster, const std::vector<std::string>& field
 // Rates that are known alike stand together.
 std::string rates_text(const Cluster& cluster) {
   std::vector<std::pair<std::string, std::string>> rates = {
-      {"attention", origin(cluster, {"attention[0].tflops"})},
-      {"products", origin(cluster, {"matmul_efficiency"})},
+      {"attention", origin(cluster, {"attention[0].tflops", "rates"})},
+      {"products", origin(cluster, {"matmul_efficiency", "rates"})},
       {"memory", origin(cluster, {"memory_efficiency"})}};
   if (!cluster.collectives.empty())
     rates.emplace_back("collectives", origin(cluster, {"collectives[0].time_us"}));

@@ -15,6 +15,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
+#include "sim/cluster/attention_kernels.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/cluster/used_part.h"
@@ -94,6 +95,10 @@ void take_software(const Job& job, sim::PlanQuestion& question) {
   const std::string name = job.software().empty() ? "cprun" : job.software();
   if (job.software().empty()) question.assumptions.push_back(str("software ", name));
   question.software = value_of("--software", name, [&] { return sim::find_software(name); });
+  if (job.kernels().empty()) return;
+  question.software = value_of("--kernels", job.kernels(), [&] {
+    return sim::with_attention_kernel(question.software, question.cluster, job.kernels());
+  });
 }
 
 // Number formats are the question's choice, whoever's implementation runs it.

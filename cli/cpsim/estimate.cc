@@ -22,6 +22,7 @@
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
+#include "sim/cluster/attention_kernels.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/cluster/used_part.h"
@@ -39,7 +40,7 @@ using Job = proto::Attention;
 
 struct Flags {
   ScenarioFlags<Job> job;
-  std::string cluster, software = "cprun", pass = "forward";
+  std::string cluster, software = "cprun", kernels, pass = "forward";
   std::string collective, bytes;
   std::string trace;
   int nodes = 0, gpus = 0;
@@ -214,7 +215,8 @@ int estimate_attention(const Flags& flags) {
     throw InvalidInput(refusal->reason);
   const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
   const sim::Cluster cluster = cluster_for(flags, last + 1), used = sim::used_part(cluster, last + 1);
-  const sim::SoftwareProfile software = sim::find_software(flags.software);
+  sim::SoftwareProfile software = sim::find_software(flags.software);
+  if (!flags.kernels.empty()) software = sim::with_attention_kernel(software, cluster, flags.kernels);
   ordered_json json = {{"problem", to_string(job.problem)},
                        {"mesh", job.where},
                        {"strategy", to_string(job.strategies.front(), cp)},
@@ -274,6 +276,9 @@ Command add_estimate(CLI::App& cpsim) {
   });
   app->add_option("--software", flags->software, "Whose implementation [cprun]")
       ->type_name("NAME|FILE.txtpb");
+  app->add_option("--kernels", flags->kernels,
+                  "Attention kernel, such as fa2, fa3, cudnn or trtllm [the software's]")
+      ->type_name("NAME");
   app->add_option("--pass", flags->pass, "forward, backward or both [forward]")->type_name("PASS");
   add_problem_flags(*app, flags->job);
   add_strategy_flags(*app, flags->job);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/cluster/curve.h"
+#include "sim/cluster/rates.h"
 #include "sim/cluster/source.h"
 
 namespace cp::sim {
@@ -98,8 +99,11 @@ struct Cluster {
   TransferCurves transfer;
   std::vector<CollectiveCurve> collectives;
   std::vector<AttentionCurve> attention;
-  Curve matmul_efficiency;  // of the peak, over the flops of the product
-  Curve fp8_efficiency;     // of tflops_fp8, with its casts; empty: as matmul_efficiency
+  // What its kernels reach, fitted to tables; where the cluster has a curve of its own for a kernel, that counts. They scale with
+  // tflops_16 over that of the GPU that was measured, and with sustained_clock. Their source is that of "rates".
+  Rates rates;
+  Curve matmul_efficiency;  // of the peak, over the flops of the product; empty: the rates
+  Curve fp8_efficiency;     // of tflops_fp8, with its casts; empty: the rates, else as matmul_efficiency
   Curve memory_efficiency;  // of hbm_gbps, over the bytes that a kernel moves
 
   using Source = sim::Source;

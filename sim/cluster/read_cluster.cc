@@ -10,6 +10,7 @@
 #include "shared/base/error.h"
 #include "sim/cluster/cluster_fields.h"
 #include "sim/cluster/inherit.h"
+#include "sim/cluster/read_rates.h"
 #include "sim/presets/embedded.h"
 #include "traces/cluster.pb.h"
 
@@ -39,7 +40,20 @@ Cluster lender(const std::string& name, const proto::Borrowed& (proto::Cluster::
   return find_cluster(name);
 }
 
+std::vector<std::string> presets_with_attention() {
+  std::vector<std::string> names;
+  for (const std::string& name : cluster_names()) {
+    if (parse_preset(name).attention_size() > 0) names.push_back(name);
+  }
+  return names;
+}
+
 void borrow_attention(const Cluster& from, const proto::Borrowed& borrowed, Cluster& cluster) {
+  if (from.attention.empty()) {
+    throw InvalidInput(str("'", from.name, "' has no attention curves to lend; use one of ",
+                           join(presets_with_attention(), ", "),
+                           ", or take its rates: rates { preset: ... }"));
+  }
   const double ratio = cluster.gpu.tflops_16 / from.gpu.tflops_16,
                times = borrowed.times() == 0 ? 1 : borrowed.times();
   if (!(times > 0 && times <= 10)) throw InvalidInput(str("times: ", times, "; use a factor in (0, 10]"));
@@ -91,6 +105,7 @@ class ClusterReader {
     take_lists();
     for_each_curve(cluster_, [&](const std::string& field, Curve& curve) { fields_.read(field, curve); });
     if (errors_.empty() && !message_.like().empty()) take_inherited();
+    take_rates();
     if (errors_.empty()) {
       take_borrowed("attention_of", &proto::Cluster::attention_of, borrow_attention);
       take_borrowed("transfer_of", &proto::Cluster::transfer_of, borrow_transfer);
@@ -176,6 +191,26 @@ class ClusterReader {
                                     {},
                                     curve.kernel().empty() ? "fa2" : curve.kernel()});
     }
+  }
+
+  void take_rates() {
+    if (!fields_.has("rates")) return;
+    const proto::ClusterRates& rates = message_.rates();
+    if (trim(rates.source()).empty())
+      fields_.fail("rates", "has no source; add such as source: \"the same GPU\"");
+    if (rates.preset().empty() == !rates.has_own())
+      return fields_.fail("rates", "needs either a preset, such as preset: \"h100-sxm\", or own { ... }");
+    try {
+      cluster_.rates = rates.has_own() ? rates_of(rates.own()) : find_rates(rates.preset());
+    } catch (const InvalidInput& error) {
+      return fields_.fail("rates", error.what());
+    }
+    if (rates.sms() != 0) cluster_.rates.sms = rates.sms();
+    for (const FieldError& error : rates_errors(cluster_.rates))
+      fields_.fail(str("rates.own.", error.field), error.message);
+    set_source(cluster_.sources,
+               {"rates", rates.has_own() ? rates.source() : str(rates.source(), ": preset ", rates.preset()),
+                rates.borrowed()});
   }
 
   template <class Borrow>
@@ -266,6 +301,13 @@ std::string write_cluster(const Cluster& cluster) {
   for_each_curve(cluster, [&](const std::string& field, const Curve& curve) {
     if (!curve.empty()) fields.write(field, curve);
   });
+  if (!cluster.rates.empty()) {
+    const Source* source = cluster.source_of("rates");
+    if (source == nullptr) throw InvalidInput("rates has no source; a preset says how each number is known");
+    *message.mutable_rates()->mutable_own() = message_of(cluster.rates);
+    message.mutable_rates()->set_source(source->text);
+    message.mutable_rates()->set_borrowed(source->borrowed);
+  }
   std::string text;
   google::protobuf::TextFormat::Printer printer;
   CP_INVARIANT(printer.PrintToString(message, &text), "a cluster of ", message.ByteSizeLong(), " bytes");

@@ -122,6 +122,7 @@ PlanQuestion slowed(PlanQuestion question) {
   const Curve whole({{1, 1}}), peak({{1, kTflops}});
   cluster.matmul_efficiency = whole, cluster.fp8_efficiency = {};
   cluster.attention.clear();
+  cluster.rates = {};
   for (const bool backward : {false, true}) {
     for (const bool causal : {false, true}) cluster.attention.push_back({backward, causal, 128, peak});
   }

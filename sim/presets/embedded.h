@@ -15,6 +15,7 @@ struct EmbeddedText {
 
 std::span<const EmbeddedText> embedded_clusters();    // clusters/*.txtpb
 std::span<const EmbeddedText> embedded_models();      // models/*.json
+std::span<const EmbeddedText> embedded_rates();       // rates/*.txtpb
 std::span<const EmbeddedText> embedded_software();    // software/*.txtpb
 std::span<const EmbeddedText> embedded_validation();  // validation/*.csv
 

@@ -1,6 +1,7 @@
 #include "sim/search/bound.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "shared/context_parallel/pair_counts.h"
@@ -45,26 +46,6 @@ double recomputed_share(const ParallelLayout& layout, std::int64_t layers) {
   return std::min(share(fewest), share(fewest + 1));
 }
 
-// The best rate of any curve of the pass at that many pairs or fewer.
-Curve best_of(const std::vector<AttentionCurve>& curves, bool backward, double peak) {
-  std::vector<double> sizes;
-  for (const AttentionCurve& curve : curves) {
-    if (curve.backward != backward) continue;
-    for (const CurvePoint& point : curve.tflops.points()) sizes.push_back(point.x);
-  }
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  std::vector<CurvePoint> points;
-  double best = 0;
-  for (const double pairs : sizes) {
-    for (const AttentionCurve& curve : curves) {
-      if (curve.backward == backward) best = std::max(best, std::min(curve.tflops.at(pairs), peak));
-    }
-    points.push_back({pairs, best});
-  }
-  return Curve(std::move(points));
-}
-
 }  // namespace
 
 StepBound::StepBound(const PlanQuestion& question)
@@ -72,22 +53,23 @@ StepBound::StepBound(const PlanQuestion& question)
       kernels_(question_.cluster, question_.software),
       pairs_(allowed_pairs(question.model, question.workload)) {
   const Cluster& cluster = question.cluster;
-  forward_tflops_ = best_of(cluster.attention, false, cluster.gpu.tflops_16);
-  backward_tflops_ = best_of(cluster.attention, true, cluster.gpu.tflops_16);
   best_hbm_ = cluster.gpu.hbm_gbps;
   launch_ns_ = cluster.gpu.kernel_launch_us * 1e3;
-  for (double flops = 1e6; flops < 1e17; flops *= 1.05) {
-    KernelWork work;
-    work.flops = flops;
+  // Curves have their best at some size, rates at none: cubes far beyond all that is computed come close to it.
+  for (double flops = 1e6; flops < 1e26; flops *= flops < 1e17 ? 1.05 : 10) {
+    const double side = std::cbrt(flops / 2);
+    const KernelWork work = product_work(side, side, side);
     best_product_ = std::max(best_product_, flops / kernels_.product_ns(work, question.workload.dtype));
   }
 }
 
 double StepBound::product(std::int64_t m, std::int64_t k, std::int64_t n) const {
   if (m == 0 || k == 0 || n == 0) return 0;
-  KernelWork work;
-  work.flops = 2 * real(m) * real(k) * real(n);
-  return kernels_.product_ns(work, question_.workload.dtype);
+  return kernels_.product_ns(product_work(real(m), real(n), real(k)), question_.workload.dtype);
+}
+
+StepBound::Products StepBound::products(std::int64_t m, std::int64_t k, std::int64_t n) const {
+  return {product(m, k, n), product(m, n, k), product(k, m, n)};
 }
 
 double StepBound::collective(CollectiveKind kind, double bytes, std::int64_t stride,
@@ -96,11 +78,6 @@ double StepBound::collective(CollectiveKind kind, double bytes, std::int64_t str
   std::vector<Rank> ranks;
   for (std::int64_t i = 0; i < size; ++i) ranks.push_back(static_cast<Rank>(i * stride));
   return collective_ns(kind, bytes, ranks, question_.cluster);
-}
-
-double StepBound::attention_tflops(bool backward, double pairs) const {
-  const Curve& curve = backward ? backward_tflops_ : forward_tflops_;
-  return curve.empty() ? question_.cluster.gpu.tflops_16 : curve.at(pairs);
 }
 
 std::int64_t StepBound::on_a_node(const Ranks& ranks) const {
@@ -141,16 +118,21 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const std::int64_t rows =
       sizes.rows * (layout.cp > 1 ? layout.strategy.ulysses_degree : 1) * model.q_heads / model.kv_heads;
   const bool few = rows <= 512 || question_.workload.phase != Phase::training;
-  const auto kernels = [&](double pairs, double at_once) {
-    if (few) at_once = 1e300;
-    const double flops = pairs * real(model.head_dim);
-    return Pass{4 * flops / attention_tflops(false, at_once) * 1e-3,
-                10 * flops / attention_tflops(true, at_once) * 1e-3};
+  const auto kernels = [&](AttentionSum sum) {
+    sum.few_rows = few;
+    const double d = real(model.head_dim);
+    sum.flops_per_pair = 4 * d;
+    const double forward = kernels_.attention().least_ns(sum, model.head_dim, false);
+    sum.flops_per_pair = 10 * d;
+    return Pass{forward, kernels_.attention().least_ns(sum, model.head_dim, true)};
   };
+  // Of a head: each row of queries is computed once at least.
+  const double rows_of_all = kSlack * real(question_.workload.seq_len) * real(layout.micro_batch);
   Attention result;
   if (whole_family || layout.cp == 1) {
-    const double pairs = of_all * real(heads) / layout.cp;
-    result.kernels = kernels(pairs, 2 * pairs / kSlack);
+    const double share = real(heads) / layout.cp, pairs = of_all * share;
+    result.kernels =
+        kernels({.pairs = pairs, .rows = rows_of_all * share, .pairs_at_once = 2 * pairs / kSlack});
     return result;
   }
   const Strategy& strategy = layout.strategy;
@@ -164,8 +146,11 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const double of_heads = of_all * real(ceil_div(heads, ulysses));
   const bool in_turn = strategy.core == Core::ring || strategy.core == Core::pass_q;
   // A block of queries meets one of keys, or all.
-  result.kernels =
-      kernels(of_heads * share, of_heads / kSlack * (in_turn ? std::min(share, 2.1 / ring / ring) : share));
+  AttentionSum sum{.pairs = of_heads * share};
+  sum.rows = rows_of_all * real(ceil_div(heads, ulysses)) / ring;
+  if (in_turn) sum.most_keys = real(question_.workload.seq_len) / ring + 2;  // rounding of halves
+  sum.pairs_at_once = of_heads / kSlack * (in_turn ? std::min(share, 2.1 / ring / ring) : share);
+  result.kernels = kernels(sum);
   if (!whole_triangle) return result;
 
   const double width = real(size_bytes(question_.workload.dtype)), tokens = real(sizes.tokens);
@@ -199,11 +184,15 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   // Of a dense MLP, or of each expert of the rank.
   const std::int64_t parts = std::max<std::int64_t>(1, sizes.experts),
                      mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
-  const double up = real(parts) * product(mlp_tokens / parts, hidden, 2 * columns),
-               down = real(parts) * product(mlp_tokens / parts, columns, hidden);
-  shared.last_product_ns = kSlack * down;
-  shared.products_ns = kSlack * (product(tokens, hidden, sizes.q_width + 2 * sizes.kv_width) +
-                                 product(tokens, sizes.q_width, hidden) + up + down);
+  const Products up = products(mlp_tokens / parts, hidden, 2 * columns),
+                 down = products(mlp_tokens / parts, columns, hidden),
+                 qkv = products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width),
+                 out = products(tokens, sizes.q_width, hidden);
+  shared.last_product_ns = kSlack * real(parts) * down.forward_ns;
+  const auto sum = [&](double Products::*ns) {
+    return kSlack * (qkv.*ns + out.*ns + real(parts) * (up.*ns + down.*ns));
+  };
+  shared.products = {sum(&Products::forward_ns), sum(&Products::input_ns), sum(&Products::weight_ns)};
 
   // Norms and the sums behind them, positions, and the activation function: read and written once, and backward at least as much.
   const double between = width * real(sizes.tokens_tp * hidden),
@@ -239,16 +228,17 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   }
   const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
   Pass pass;
-  pass.forward_ns = shared.products_ns + shared.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
+  const Products& of_layer = shared.products;
+  pass.forward_ns = of_layer.forward_ns + shared.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
                     shared.regions_ns + kForwardKernels * launch_ns_;
-  const double work =
-      2 * shared.products_ns + kernels.backward_ns + shared.backward_rows_ns + kBackwardKernels * launch_ns_;
-  const double chain = shared.products_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns;
+  const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + shared.backward_rows_ns +
+                      kBackwardKernels * launch_ns_;
+  const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns;
   double again = 0;
   const Recompute::Kind recompute = layout.recompute.kind;
   if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
     again = recomputed_share(layout, question_.model.layers) *
-            (shared.products_ns - shared.last_product_ns + kernels.forward_ns);
+            (of_layer.forward_ns - shared.last_product_ns + kernels.forward_ns);
   }
   // Inputs are gathered again for the gradients of weights.
   pass.backward_ns = std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again;
@@ -265,9 +255,9 @@ StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& 
     return {ns * 0.98, 2 * ns * 0.98};
   }
   const std::int64_t tokens = training ? sizes.tokens / layout.loss_chunks : layout.micro_batch;
-  const double ns =
-      kSlack * real(training ? layout.loss_chunks : 1) * product(tokens, question_.model.hidden, sizes.vocab);
-  return {ns, 2 * ns};
+  const Products once = products(tokens, question_.model.hidden, sizes.vocab);
+  const double times = kSlack * real(training ? layout.loss_chunks : 1);
+  return {times * once.forward_ns, times * (once.input_ns + once.weight_ns)};
 }
 
 // How the ranks i * first.stride + j * second.stride lie on the nodes.

@@ -54,10 +54,15 @@ class StepBound {
     double gather_ns = 0, scatter_ns = 0, port_gather_ns = 0, port_scatter_ns = 0;
     double ns(std::int64_t gathers, std::int64_t scatters) const;  // of so many
   };
+  // Of a product forward, and of those for the gradients of its input and of its weights: the same flops in other shapes.
+  struct Products {
+    double forward_ns = 0, input_ns = 0, weight_ns = 0;
+  };
   // What members of a family with as many rows share. Times of one layer, where nothing else is said.
   struct Shared {
     LocalSizes sizes;
-    double products_ns = 0, last_product_ns = 0;
+    Products products;
+    double last_product_ns = 0;
     double positions_ns = 0, forward_rows_ns = 0, backward_rows_ns = 0;
     double gather_ns = 0, regions_ns = 0;  // between tensor-parallel regions, in one direction
     Sharding shards;
@@ -84,17 +89,16 @@ class StepBound {
   Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
 
   double product(std::int64_t m, std::int64_t k, std::int64_t n) const;
+  Products products(std::int64_t m, std::int64_t k, std::int64_t n) const;
   double memory(double bytes) const { return bytes / best_hbm_; }
-  double attention_tflops(bool backward, double pairs) const;
   double collective(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const;
 
   const PlanQuestion& question_;
   const KernelCost kernels_;
-  const double pairs_;                      // of a sequence and head
-  Curve forward_tflops_, backward_tflops_;  // of attention, at best up to that many pairs; may be empty
-  double best_hbm_ = 0;                     // bytes a ns
-  double best_product_ = 0;                 // flops a ns
-  double launch_ns_ = 0;                    // of each kernel
+  const double pairs_;       // of a sequence and head
+  double best_hbm_ = 0;      // bytes a ns
+  double best_product_ = 0;  // flops a ns
+  double launch_ns_ = 0;     // of each kernel
 };
 
 // Bounds of the members of one family, one after the other.

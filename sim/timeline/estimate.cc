@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "sim/timeline/attention_cost.h"
+
 namespace cp::sim {
 namespace {
 
@@ -26,7 +28,11 @@ double of_curves(const Cluster& cluster, bool present, std::string_view prefix) 
 
 double uncertainty(const Cluster& cluster, bool attention, bool transfers) {
   double share = kMeasured;
-  if (attention) share = std::max(share, of_curves(cluster, !cluster.attention.empty(), "attention"));
+  if (attention) {
+    const bool rates = !cluster.rates.attention.empty();
+    share = std::max(share,
+                     of_curves(cluster, rates || !cluster.attention.empty(), rates ? "rates" : "attention"));
+  }
   if (transfers) {
     const bool curves =
         !cluster.transfer.intra_node.empty() && (cluster.nodes == 1 || !cluster.transfer.inter_node.empty());
@@ -35,7 +41,18 @@ double uncertainty(const Cluster& cluster, bool attention, bool transfers) {
   return share;
 }
 
+double attention_uncertainty(const Cluster& cluster, const SoftwareProfile& software, std::int64_t head_dim,
+                             bool backward) {
+  const AttentionCost cost(cluster, software);
+  return std::max(cost.width(head_dim, false), backward ? cost.width(head_dim, true) : 0);
+}
+
 double product_uncertainty(const Cluster& cluster) {
+  if (cluster.matmul_efficiency.empty() && !cluster.rates.product.empty()) {
+    double share = of_curves(cluster, true, "rates");
+    for (const ProductRate& rate : cluster.rates.product) share = std::max(share, rate.left_out.p90);
+    return share;
+  }
   const Source* source = cluster.source_of("matmul_efficiency");
   if (cluster.matmul_efficiency.empty() || source == nullptr) return kUnmeasured;
   return source->borrowed || source->text.starts_with("estimate") ? kBorrowed : kMeasured;
@@ -56,7 +73,9 @@ AttentionEstimate estimate_attention(AttentionRequest request, AttentionPass pas
   estimate.timeline = replay(plans, cluster, software, options);
   estimate.ranks = static_cast<int>(plans.size());
   estimate.time_us = estimate.timeline.time_ns / kNsPerUs;
-  const double share = uncertainty(cluster, true, plans.size() > 1);
+  const double kernels =
+      attention_uncertainty(cluster, software, request.problem.head_dim, pass != AttentionPass::forward);
+  const double share = std::max(kernels, uncertainty(cluster, false, plans.size() > 1));
   estimate.low_us = estimate.time_us * (1 - share), estimate.high_us = estimate.time_us * (1 + share);
   for (const RankTimeline& rank : estimate.timeline.ranks) {
     estimate.exposed_comm_us = std::max(estimate.exposed_comm_us, rank.exposed_comm_ns / kNsPerUs);

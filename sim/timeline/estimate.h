@@ -12,7 +12,10 @@ namespace cp::sim {
 
 // How far the truth may lie from an estimate, as a factor each way: by what the cluster's numbers rest on.
 double uncertainty(const Cluster& cluster, bool attention, bool transfers);
-// The same of matrix products: of an efficiency that its source calls an estimate as of one that was taken over.
+// The same of attention as the software runs it there, of a head size; `backward`: of both passes.
+double attention_uncertainty(const Cluster& cluster, const SoftwareProfile& software, std::int64_t head_dim,
+                             bool backward);
+// The same of matrix products: by the rates' own errors on rows that were left out of their fit; of an efficiency that its source calls an estimate as of one that was taken over.
 double product_uncertainty(const Cluster& cluster);
 
 struct AttentionEstimate {

@@ -1,6 +1,6 @@
-// How long a kernel takes on a GPU that does nothing else: attention by the pairs that its mask allows, products by their
-// flops, all else by the bytes it moves. No kernel is faster than the GPU's peak. Where
-// the software's linear layers are in FP8, products of 16-bit operands are.
+// How long a kernel takes on a GPU that does nothing else: attention by its shape, products by theirs, all else by the bytes it moves.
+// No kernel is faster than the GPU's peak. Where the software's linear layers are in FP8, products of 16-bit operands are: their
+// operands are read in 8 bits, and casting them is part of the time.
 #pragma once
 
 #include <cstdint>
@@ -8,39 +8,34 @@
 #include "shared/plan/plan.h"
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/software.h"
+#include "sim/timeline/attention_cost.h"
+#include "sim/timeline/kernel_work.h"
 
 namespace cp::sim {
-
-// What a kernel does, counted from its views and slices.
-struct KernelWork {
-  double flops = 0;  // of products; attention: of allowed pairs alone
-  double bytes = 0;  // read and written
-  // Attention alone, over batches and query heads: pairs in slices without a diagonal, and in those with one.
-  double full_pairs = 0, diagonal_pairs = 0;
-  double rows = 0;  // query rows that share a kv head: heads of a group x queries
-};
-KernelWork work_of(const Kernel& kernel, const Plan& plan);
 
 class KernelCost {
  public:
   // Both must outlive this.
   KernelCost(const Cluster& cluster, const SoftwareProfile& software)
-      : cluster_(cluster), software_(software) {}
+      : cluster_(cluster), software_(software), attention_(cluster, software) {}
 
-  // With the launch. Attention of few rows (decoding) splits its keys over the GPU, and is as fast as that of the largest kernels
-  // where memory lets it. Without a curve for it attention reaches half of the peak, and other kernels four fifths of theirs.
+  // With the launch. Of kernels that nothing was measured of, attention reaches half of the peak, and others four fifths of theirs.
   double ns(const Kernel& kernel, const Plan& plan) const;
 
-  // The parts of it, without the launch.
+  // The parts of it, without the launch. A curve of the cluster counts before its rates. Attention of few rows (decoding) splits its
+  // keys over the GPU, and is as fast as the memory lets it, or as the largest kernels.
   double attention_ns(const KernelWork& work, std::int64_t head_dim, bool backward) const;
   double product_ns(const KernelWork& work, DType dtype) const;
   double memory_ns(double bytes) const;
 
+  const AttentionCost& attention() const { return attention_; }
+
  private:
-  const AttentionCurve* attention_curve(bool backward, bool causal, std::int64_t head_dim) const;
+  const ProductRate* product_rate(int bits) const;
 
   const Cluster& cluster_;
   const SoftwareProfile& software_;
+  const AttentionCost attention_;
 };
 
 }  // namespace cp::sim

@@ -59,6 +59,8 @@ void speed_up(Cluster& cluster, double forward_factor, double backward_factor) {
     for (CurvePoint& point : points) point.y *= curve.backward ? backward_factor : forward_factor;
     curve.tflops = Curve(std::move(points));
   }
+  for (AttentionRate& rate : cluster.rates.attention)
+    rate.tflops *= rate.backward ? backward_factor : forward_factor;
 }
 
 }  // namespace

@@ -120,18 +120,10 @@ std::vector<PublishedStep> published_steps() {
     const CsvRow& row = rows[i];
     if (row.text("phase").empty() || row.text("cp").empty()) continue;  // of a kernel alone
     const std::string notes = notes_of(rows, i);
-    PublishedStep step{row.where(),
-                       row.text("source"),
-                       "",
-                       question_of(row, notes),
-                       {},
-                       metric_of(row),
-                       row.number("value"),
-                       false,
-                       ""};
+    PublishedStep step{row.where(),    row.text("source"),  "", question_of(row, notes), {},
+                       metric_of(row), row.number("value"), ""};
     step.layout = layout_of(row, step.question, notes);
     const bool memory = step.metric == Metric::peak_memory_gib, torchtitan = says(step.source, "torchtitan");
-    step.in_sample = !memory && step.layout.cp == 1;
     if (!memory && torchtitan && says(step.source, "table 1") && !says(notes, "compile"))
       step.oddity = "without torch.compile: kernels that are not fused";
     step.what = words_of(step);

@@ -15,9 +15,8 @@ struct PublishedStep {
   PlanQuestion question;
   ParallelLayout layout;
   enum class Metric { tokens_per_s_per_gpu, milliseconds, peak_memory_gib } metric = Metric::milliseconds;
-  double measured = 0;     // in the metric
-  bool in_sample = false;  // it set a number of the cluster's preset
-  std::string oddity;      // why it is not scored; else empty
+  double measured = 0;  // in the metric
+  std::string oddity;   // why it is not scored; else empty
 };
 std::vector<PublishedStep> published_steps();
 

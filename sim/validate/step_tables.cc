@@ -20,7 +20,7 @@ ValidationRow row_of(const PublishedStep& step) {
   const bool memory = step.metric == Metric::peak_memory_gib;
   row.measured = memory ? step.measured : step_us(step, step.measured);
   row.predicted = memory ? predicted : step_us(step, predicted);
-  row.in_sample = step.in_sample, row.oddity = step.oddity;
+  row.oddity = step.oddity;
   return row;
 }
 
@@ -37,8 +37,8 @@ ValidationTable table_of(bool memory) {
 
 ValidationTable end_to_end() {
   ValidationTable table = table_of(false);
-  table.in_sample_rule =
-      "rows without context parallelism set the rates of products and attention; those with it are scored";
+  table.in_sample_rule = "nothing is set by a row; the attention kernel alone set the clock at 500 W";
+  table.target_worst = 0.18;
   return table;
 }
 

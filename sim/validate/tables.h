@@ -1,6 +1,8 @@
 // The tables, each predicting its rows. For validate.cc alone.
 #pragma once
 
+#include <string>
+
 #include "sim/cluster/software.h"
 #include "sim/validate/validate.h"
 
@@ -16,6 +18,12 @@ ValidationTable usp_short(
 // Steps of whole models, and the memory they take.
 ValidationTable end_to_end();
 ValidationTable end_to_end_memory();
+
+// Rows that were left out of the fits of sim/presets/rates: attention, forward, of one of its GPUs; of all GPUs the others.
+ValidationTable attention_of_gpu(const std::string& gpu);
+ValidationTable attention_without_mask();
+ValidationTable decode_attention();
+ValidationTable products(int bits);
 
 // Each size predicted from the others.
 ValidationTable flash_attention();

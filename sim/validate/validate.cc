@@ -8,35 +8,53 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/cluster/read_rates.h"
 #include "sim/cluster/read_software.h"
 #include "sim/validate/tables.h"
 
 namespace cp::sim {
 namespace {
 
+// "attention_h100_sxm"
+std::string table_of(std::string gpu) {
+  std::replace(gpu.begin(), gpu.end(), '-', '_');
+  return "attention_" + gpu;
+}
+
 using Predict = std::function<ValidationTable(const SoftwareProfile*)>;
 
 const std::vector<std::pair<std::string, Predict>>& tables() {
-  static const std::vector<std::pair<std::string, Predict>> tables = {
-      {"ring_attention_forward", [](const SoftwareProfile* s) { return detail::ring_attention(false, s); }},
-      {"ring_attention_backward", [](const SoftwareProfile* s) { return detail::ring_attention(true, s); }},
-      {"ring_flash_attention", [](const SoftwareProfile* s) { return detail::ring_flash_attention(s); }},
-      {"usp", [](const SoftwareProfile* s) { return detail::usp(s); }},
-      {"usp_short", [](const SoftwareProfile* s) { return detail::usp_short(s); }},
-      {"end_to_end", [](const SoftwareProfile*) { return detail::end_to_end(); }},
-      {"end_to_end_memory", [](const SoftwareProfile*) { return detail::end_to_end_memory(); }},
-      {"nccl_tests_large", [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::large); }},
-      {"nccl_tests_medium", [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::medium); }},
-      {"nccl_tests_small", [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::small); }},
-      {"flash_attention", [](const SoftwareProfile*) { return detail::flash_attention(); }},
-      {"point_to_point", [](const SoftwareProfile*) { return detail::point_to_point(); }},
-      {"nccl_algebra_large",
-       [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::large); }},
-      {"nccl_algebra_medium",
-       [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::medium); }},
-      {"nccl_algebra_small",
-       [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::small); }},
-  };
+  static const std::vector<std::pair<std::string, Predict>> tables = [] {
+    std::vector<std::pair<std::string, Predict>> all = {
+        {"ring_attention_forward", [](const SoftwareProfile* s) { return detail::ring_attention(false, s); }},
+        {"ring_attention_backward", [](const SoftwareProfile* s) { return detail::ring_attention(true, s); }},
+        {"ring_flash_attention", [](const SoftwareProfile* s) { return detail::ring_flash_attention(s); }},
+        {"usp", [](const SoftwareProfile* s) { return detail::usp(s); }},
+        {"usp_short", [](const SoftwareProfile* s) { return detail::usp_short(s); }},
+        {"end_to_end", [](const SoftwareProfile*) { return detail::end_to_end(); }},
+        {"end_to_end_memory", [](const SoftwareProfile*) { return detail::end_to_end_memory(); }},
+        {"nccl_tests_large", [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::large); }},
+        {"nccl_tests_medium",
+         [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::medium); }},
+        {"nccl_tests_small", [](const SoftwareProfile*) { return detail::nccl_tests(detail::Sizes::small); }},
+        {"flash_attention", [](const SoftwareProfile*) { return detail::flash_attention(); }},
+        {"point_to_point", [](const SoftwareProfile*) { return detail::point_to_point(); }},
+        {"nccl_algebra_large",
+         [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::large); }},
+        {"nccl_algebra_medium",
+         [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::medium); }},
+        {"nccl_algebra_small",
+         [](const SoftwareProfile*) { return detail::nccl_algebra(detail::Sizes::small); }},
+        {"products_16", [](const SoftwareProfile*) { return detail::products(16); }},
+        {"products_8", [](const SoftwareProfile*) { return detail::products(8); }},
+        {"attention_no_mask", [](const SoftwareProfile*) { return detail::attention_without_mask(); }},
+        {"decode_attention", [](const SoftwareProfile*) { return detail::decode_attention(); }},
+    };
+    for (const std::string& gpu : rates_names())
+      all.emplace_back(table_of(gpu),
+                       [gpu](const SoftwareProfile*) { return detail::attention_of_gpu(gpu); });
+    return all;
+  }();
   return tables;
 }
 

@@ -47,7 +47,7 @@ TEST(AnswerJson, HoldsTheQuestionWithItsSources) {
       EXPECT_EQ(value["source"], "H100 SXM data sheet, dense");
     }
   }
-  EXPECT_TRUE(fields.contains("gpu.tflops_16") && fields.contains("matmul_efficiency"));
+  EXPECT_TRUE(fields.contains("gpu.tflops_16") && fields.contains("rates"));
   EXPECT_FALSE(question["software"]["values"].empty());
 }
 

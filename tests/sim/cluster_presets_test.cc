@@ -55,6 +55,10 @@ TEST(ClusterPresets, EveryNumberAndCurveHasASource) {
       known.insert(field);
       EXPECT_NE(cluster.source_of(field), nullptr) << name << " " << field;
     });
+    if (!cluster.rates.empty()) {
+      known.insert("rates");
+      EXPECT_NE(cluster.source_of("rates"), nullptr) << name;
+    }
     // And no source without its number.
     std::set<std::string> sourced;
     for (const Source& source : cluster.sources) {
@@ -208,31 +212,34 @@ TEST(ClusterPresets, CollectiveCurvesAreTheMeasuredTimes) {
 }
 
 TEST(ClusterPresets, BorrowedAttentionIsTheSameShareOfThePeak) {
-  const struct {
-    const char *name, *from;
-    double times = 1;  // that share, where it was calibrated
-  } rows[] = {{"dgx-a100", "a800"},    {"a100-pcie", "a800"},
-              {"l20-pcie", "a800"},    {"dgx-h100", "h800"},
-              {"hgx-h200", "h800"},    {"hgx-b200", "h800"},
-              {"gb200-nvl72", "h800"}, {"h100-96gb-500w", "h800", 0.613}};
-  for (const auto& row : rows) {
-    const Cluster ours = find_cluster(row.name), theirs = find_cluster(row.from);
-    std::size_t borrowed = 0;
-    for (std::size_t i = 0; i < ours.attention.size(); ++i) {
-      const Source* source = ours.source_of(str("attention[", i, "].tflops"));
-      ASSERT_NE(source, nullptr);
-      if (!source->borrowed) continue;  // measured on this GPU
-      EXPECT_THAT(source->text, HasSubstr(row.from));
-      ASSERT_LT(borrowed, theirs.attention.size()) << row.name;
-      const AttentionCurve& measured = theirs.attention[borrowed++];
-      EXPECT_EQ(ours.attention[i].causal, measured.causal) << row.name;
-      for (const CurvePoint& point : measured.tflops.points()) {
-        EXPECT_NEAR(ours.attention[i].tflops.at(point.x) / ours.gpu.tflops_16,
-                    row.times * point.y / theirs.gpu.tflops_16, 1e-15)
-            << row.name;
-      }
-    }
-    EXPECT_EQ(borrowed, theirs.attention.size()) << row.name;
+  const Cluster theirs = find_cluster("h800");
+  const Cluster ours = read_cluster(
+      "name: \"mine\"\nlike: \"dgx-h100\"\ngpu { tflops_16 { value: 494.5 source: \"half\" } }\n"
+      "attention_of { preset: \"h800\" source: \"the same die\" }\n",
+      "mine.txtpb");
+  ASSERT_EQ(ours.attention.size(), theirs.attention.size());
+  for (std::size_t i = 0; i < ours.attention.size(); ++i) {
+    const Source* source = ours.source_of(str("attention[", i, "].tflops"));
+    ASSERT_NE(source, nullptr);
+    EXPECT_TRUE(source->borrowed);
+    EXPECT_THAT(source->text, HasSubstr("h800"));
+    EXPECT_EQ(ours.attention[i].causal, theirs.attention[i].causal);
+    for (const CurvePoint& point : theirs.attention[i].tflops.points())
+      EXPECT_NEAR(ours.attention[i].tflops.at(point.x), 0.5 * point.y, 1e-12);
+  }
+}
+
+// What a GPU is known to reach is of that GPU, or marked as taken over.
+TEST(ClusterPresets, RatesAreOfTheGpuOrMarkedAsBorrowed) {
+  for (const std::string& name : cluster_names()) {
+    const Cluster cluster = find_cluster(name);
+    if (name == "generic") continue;
+    const Source* source = cluster.source_of("rates");
+    ASSERT_NE(source, nullptr) << name;
+    EXPECT_EQ(source->borrowed, cluster.rates.gpu != cluster.gpu.name) << name << ": " << cluster.rates.gpu;
+    const bool fp8 = std::any_of(cluster.rates.product.begin(), cluster.rates.product.end(),
+                                 [](const ProductRate& rate) { return rate.bits == 8; });
+    EXPECT_EQ(fp8, cluster.gpu.tflops_fp8 > 0) << name;
   }
 }
 

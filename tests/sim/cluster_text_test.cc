@@ -139,7 +139,9 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
       {"attention_of { preset: \"h800\" }",
        "a.txtpb:3:1: attention_of: has no source; add such as source: \"same die\""},
       {"attention_of { preset: \"dgx-h100\" source: \"x\" }",
-       "a.txtpb:3:1: attention_of: 'dgx-h100' borrowed it too; use 'h800'"},
+       "a.txtpb:3:1: attention_of: 'dgx-h100' has no attention curves to lend; use one of a800, h800, or "
+       "take its "
+       "rates: rates { preset: ... }"},
   };
   for (const auto& row : rows) {
     if (row.message.ends_with("takes ")) {

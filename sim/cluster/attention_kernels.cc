@@ -1,0 +1,64 @@
+#include "sim/cluster/attention_kernels.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "sim/cluster/sourced_text.h"
+#include "traces/text_errors.h"
+
+namespace cp::sim {
+namespace {
+
+void add(const std::string& name, std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+}
+
+}  // namespace
+
+std::vector<std::string> attention_kernels(const Cluster& cluster) {
+  std::vector<std::string> names;
+  const auto add_curves = [&](bool borrowed) {
+    for (std::size_t i = 0; i < cluster.attention.size(); ++i) {
+      const Source* source = cluster.source_of(str("attention[", i, "].tflops"));
+      if ((source != nullptr && source->borrowed) == borrowed) add(cluster.attention[i].kernel, names);
+    }
+  };
+  add_curves(false);
+  for (const AttentionRate& rate : cluster.rates.attention) add(rate.kernel, names);
+  add_curves(true);
+  return names;
+}
+
+std::string chosen_kernel(const Cluster& cluster, std::string_view names) {
+  const std::vector<std::string> known = attention_kernels(cluster);
+  if (known.empty()) return "";
+  while (!names.empty()) {
+    const std::string_view name = trim(names.substr(0, names.find(',')));
+    if (name == "any") break;
+    if (std::find(known.begin(), known.end(), name) != known.end()) return std::string(name);
+    names.remove_prefix(std::min(names.find(','), names.size() - 1) + 1);
+  }
+  return known.front();
+}
+
+SoftwareProfile with_attention_kernel(SoftwareProfile software, const Cluster& cluster,
+                                      const std::string& kernel) {
+  const std::vector<std::string> known = attention_kernels(cluster);
+  if (known.empty()) {
+    throw InvalidInput(
+        str("attention kernel '", kernel, "': ", cluster.name,
+            " has neither a curve nor a rate of any; leave it out, and attention takes a share of the peak"));
+  }
+  if (std::find(known.begin(), known.end(), kernel) == known.end()) {
+    const std::vector<std::string_view> views(known.begin(), known.end());
+    throw InvalidInput(str("attention kernel '", kernel, "': ", cluster.name, " (", cluster.gpu.name,
+                           ") has no curve and no rate of it; the nearest one is '",
+                           nearest_name(kernel, views), "'; use one of ", join(known, ", ")));
+  }
+  software.attention_kernel = kernel;
+  set_source(software.sources, {"attention_kernel", "the user's choice"});
+  return software;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,196 @@
+#include "sim/timeline/attention_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "shared/base/text.h"
+#include "sim/cluster/attention_kernels.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr double kFewRows = 64;        // one tile of a kernel: its keys are split instead
+constexpr double kKeysOfDecoding = 4;  // of a query, at least: else keys are not split
+constexpr double kNsPerUs = 1e3;
+
+// Intervals where rows that were left out say nothing: assumed, as those of sim/timeline/estimate.cc.
+constexpr double kBorrowed = 0.30, kOtherPass = 0.30, kUnknown = 0.50;
+constexpr double kWidest = 0.9;
+constexpr double kBetweenSizes = 1.5, kBeyondSizes = 2;  // times the rate's own
+
+std::int64_t apart(int a, std::int64_t b) { return std::abs(a - b); }
+
+double startup_free_us(const AttentionRate& rate, double pairs, double flops_per_pair, double speed) {
+  return least_attention_us(rate, pairs, 0, 0, flops_per_pair, speed);
+}
+
+}  // namespace
+
+AttentionCost::AttentionCost(const Cluster& cluster, const SoftwareProfile& software)
+    : cluster_(cluster),
+      kernel_(chosen_kernel(cluster, software.attention_kernel)),
+      launch_us_(cluster.gpu.kernel_launch_us),
+      forward_(pass_of(false)),
+      backward_(pass_of(true)) {}
+
+AttentionCost::Pass AttentionCost::pass_of(bool backward) const {
+  const auto of_kernel = [&](bool any, bool of_backward) {
+    Pass pass;
+    for (const AttentionCurve& curve : cluster_.attention) {
+      if (curve.backward == of_backward && (any || curve.kernel == kernel_)) pass.curves.push_back(&curve);
+    }
+    for (const AttentionRate& rate : cluster_.rates.attention) {
+      const std::string& kernel = pass.rates.empty() ? rate.kernel : pass.rates.front()->kernel;
+      if (rate.backward == of_backward && rate.kernel == (any ? kernel : kernel_))
+        pass.rates.push_back(&rate);
+    }
+    std::sort(pass.rates.begin(), pass.rates.end(),
+              [](const auto* a, const auto* b) { return a->head_dim < b->head_dim; });
+    pass.speed = cluster_.gpu.sustained_clock;
+    if (cluster_.rates.tflops_16 > 0) pass.speed *= cluster_.gpu.tflops_16 / cluster_.rates.tflops_16;
+    return pass;
+  };
+  const auto empty = [](const Pass& pass) { return pass.rates.empty() && pass.curves.empty(); };
+  Pass pass = of_kernel(false, backward);
+  if (empty(pass) && backward) {
+    pass = of_kernel(false, false);
+    if (pass.rates.empty()) pass = {};
+    pass.of_forward = true;
+    pass.curves.clear();
+    pass.speed *= kBackwardShare;
+  }
+  return empty(pass) ? of_kernel(true, backward) : pass;
+}
+
+// A curve of just this head size was measured on what it stands for; else rates, which know several sizes.
+bool AttentionCost::by_curve(const Pass& pass, std::int64_t head_dim) const {
+  if (pass.rates.empty()) return true;
+  return std::any_of(pass.curves.begin(), pass.curves.end(),
+                     [&](const auto* curve) { return curve->head_dim == head_dim; });
+}
+
+const AttentionCurve& AttentionCost::nearest_curve(const Pass& pass, std::int64_t head_dim, bool causal) {
+  const auto distance = [&](const AttentionCurve* curve) {
+    return apart(curve->head_dim, head_dim) * 2 + (curve->causal == causal ? 0 : 1);
+  };
+  return **std::min_element(pass.curves.begin(), pass.curves.end(),
+                            [&](const auto* a, const auto* b) { return distance(a) < distance(b); });
+}
+
+// A kernel with both kinds of slices does one after the other, each as fast as a kernel of all these pairs.
+double AttentionCost::curve_ns(const Pass& pass, const KernelWork& work, std::int64_t head_dim) const {
+  const double pairs = work.full_pairs + work.diagonal_pairs, peak = cluster_.gpu.tflops_16;
+  double ns = 0;
+  for (const bool causal : {false, true}) {
+    const double share = causal ? work.diagonal_pairs : work.full_pairs;
+    if (share == 0) continue;
+    double tflops = kAttentionShare * peak;
+    if (!pass.curves.empty()) {
+      const Curve& curve = nearest_curve(pass, head_dim, causal).tflops;
+      tflops = std::min(curve.at(work.rows <= kFewRows ? curve.points().back().x : pairs), peak);
+    }
+    ns += share / pairs * work.flops / tflops * 1e-3;
+  }
+  return ns;
+}
+
+template <class Us>
+double AttentionCost::between(const Pass& pass, std::int64_t head_dim, Us&& us) const {
+  const auto right = std::find_if(pass.rates.begin(), pass.rates.end(),
+                                  [&](const auto* rate) { return rate->head_dim >= head_dim; });
+  if (right == pass.rates.end()) return us(*pass.rates.back());
+  if ((*right)->head_dim == head_dim || right == pass.rates.begin()) return us(**right);
+  const AttentionRate &small = **(right - 1), &large = **right;
+  const double low = us(small), high = us(large);
+  if (low <= 0 || high <= 0) return 0;
+  const double share = std::log(static_cast<double>(head_dim) / small.head_dim) /
+                       std::log(double{1} * large.head_dim / small.head_dim);
+  return low * std::pow(high / low, share);
+}
+
+const DecodeRate* AttentionCost::decode_rate(std::int64_t head_dim) const {
+  const DecodeRate* best = nullptr;
+  for (const DecodeRate& rate : cluster_.rates.decode) {
+    if (rate.kernel != kernel_) continue;
+    if (best == nullptr || apart(rate.head_dim, head_dim) < apart(best->head_dim, head_dim)) best = &rate;
+  }
+  return best;
+}
+
+double AttentionCost::ns(const KernelWork& work, std::int64_t head_dim, bool backward) const {
+  const double pairs = work.full_pairs + work.diagonal_pairs;
+  if (pairs == 0) return 0;
+  const Pass& of = pass(backward);
+  if (by_curve(of, head_dim)) return curve_ns(of, work, head_dim);
+  const double flops_per_pair = work.flops / pairs;
+  const AttentionCall& call = work.attention;
+  const double queries = call.full.rows + call.causal.rows + call.window.rows,
+               most_keys = std::max({call.full.most_keys, call.causal.most_keys, call.window.most_keys});
+  const bool few = work.rows <= kFewRows && queries * kKeysOfDecoding <= most_keys;
+  const DecodeRate* decode = !backward && few ? decode_rate(head_dim) : nullptr;
+  if (decode != nullptr) {
+    const double keys = most_keys + decode->startup_keys;
+    const double memory_us = keys * work.bytes_per_key / (cluster_.gpu.hbm_gbps * 1e3 * decode->memory_share);
+    const double flops_us = between(of, head_dim, [&](const AttentionRate& rate) {
+      return startup_free_us(rate, pairs, flops_per_pair, of.speed);
+    });
+    const double floor_us = decode->floor_us - std::min(launch_us_, decode->floor_us);
+    return kNsPerUs * (floor_us + std::max(memory_us, flops_us));
+  }
+  const double us = between(of, head_dim, [&](const AttentionRate& rate) {
+    return attention_us(rate, work.attention, flops_per_pair, cluster_.rates.sms, of.speed) -
+           std::min(launch_us_, rate.floor_us);
+  });
+  return kNsPerUs * us;
+}
+
+double AttentionCost::least_ns(const AttentionSum& sum, std::int64_t head_dim, bool backward) const {
+  if (sum.pairs == 0) return 0;
+  const Pass& of = pass(backward);
+  const double flops = sum.pairs * sum.flops_per_pair, peak = cluster_.gpu.tflops_16;
+  if (by_curve(of, head_dim)) {
+    double tflops = of.curves.empty() ? kAttentionShare * peak : 0;
+    for (const bool causal : {false, true}) {
+      if (of.curves.empty()) break;
+      const Curve& curve = nearest_curve(of, head_dim, causal).tflops;
+      const double most = sum.few_rows ? std::numeric_limits<double>::infinity() : sum.pairs_at_once;
+      tflops = std::max(tflops, curve.at(std::min(most, curve.points().back().x)));
+      for (const CurvePoint& point : curve.points()) {
+        if (point.x <= most) tflops = std::max(tflops, point.y);
+      }
+    }
+    return flops / std::min(tflops, peak) * 1e-3;
+  }
+  const double us = between(of, head_dim, [&](const AttentionRate& rate) {
+    if (sum.few_rows) return startup_free_us(rate, sum.pairs, sum.flops_per_pair, of.speed);
+    return least_attention_us(rate, sum.pairs, sum.rows, sum.most_keys, sum.flops_per_pair, of.speed);
+  });
+  return kNsPerUs * us;
+}
+
+double AttentionCost::width(std::int64_t head_dim, bool backward) const {
+  const Pass& of = pass(backward);
+  if (of.rates.empty() && of.curves.empty()) return kUnknown;
+  if (by_curve(of, head_dim)) {
+    const AttentionCurve& curve = nearest_curve(of, head_dim, true);
+    const Source* source =
+        cluster_.source_of(str("attention[", &curve - cluster_.attention.data(), "].tflops"));
+    const double own = source != nullptr && source->borrowed ? kBorrowed : 0.15;
+    return curve.head_dim == head_dim ? own : std::max(own, kBorrowed);
+  }
+  double width = between(of, head_dim, [](const AttentionRate& rate) {
+    return rate.left_out.p90 > 0 ? rate.left_out.p90 : kUnknown;
+  });
+  const auto same = [&](const AttentionRate* rate) { return rate->head_dim == head_dim; };
+  const bool exact = std::any_of(of.rates.begin(), of.rates.end(), same);
+  const bool inside = head_dim > of.rates.front()->head_dim && head_dim < of.rates.back()->head_dim;
+  if (!exact) width *= inside ? kBetweenSizes : kBeyondSizes;
+  if (of.of_forward) width = std::max(width, kOtherPass);
+  const Source* source = cluster_.source_of("rates");
+  if (source != nullptr && source->borrowed) width = std::max(width, kBorrowed);
+  return std::min(width, kWidest);
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,72 @@
+// How long attention takes on a GPU: by the curve or the rates of the kernel that the software runs there
+// (sim/cluster/attention_kernels.h), of the wanted head size.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/cluster/cluster.h"
+#include "sim/cluster/software.h"
+#include "sim/timeline/kernel_work.h"
+
+namespace cp::sim {
+
+// Attention of a rank, of which only sums are known.
+struct AttentionSum {
+  double pairs = 0;  // of all heads
+  double flops_per_pair = 0;
+  double rows = 0;           // query rows of all heads, each computed at least once; 0: unknown
+  double most_keys = 0;      // that a row meets in one kernel; 0: unknown
+  double pairs_at_once = 0;  // in one kernel, at most
+  bool few_rows = false;     // kernels may be of few rows (decoding)
+};
+
+class AttentionCost {
+ public:
+  // `cluster` must outlive this.
+  AttentionCost(const Cluster& cluster, const SoftwareProfile& software);
+
+  // Beyond the launch, and without what memory takes. A head size between two that have rates lies between their times; below the
+  // least and above the largest the rate of the nearest counts. Backward without a rate is kBackwardShare of the forward rate. With
+  // neither a curve nor a rate it is kAttentionShare of the peak.
+  double ns(const KernelWork& work, std::int64_t head_dim, bool backward) const;
+
+  // No kernels that compute it take less.
+  double least_ns(const AttentionSum& sum, std::int64_t head_dim, bool backward) const;
+
+  // How far the truth may lie from ns(), as a factor each way: the ninetieth percentile of the rate's own errors on rows that were left
+  // out of its fit, and more where the rate is of another head size, another GPU or the other pass.
+  double width(std::int64_t head_dim, bool backward) const;
+
+  const std::string& kernel() const { return kernel_; }  // empty: of none
+
+  static constexpr double kAttentionShare = 0.5;
+  // FlashAttention 3 and cuDNN on the H100, head_dim 128, 16,384 tokens: 561 of 648 and 516 of 595 TFLOP/s (arXiv:2407.08608).
+  static constexpr double kBackwardShare = 0.866;
+
+ private:
+  // What is known of one pass: rates by ascending head size, or curves, or nothing.
+  struct Pass {
+    std::vector<const AttentionRate*> rates;
+    std::vector<const AttentionCurve*> curves;
+    double speed = 1;  // of the GPU over that of the rates, and of the pass
+    bool of_forward = false;
+  };
+  Pass pass_of(bool backward) const;
+  const Pass& pass(bool backward) const { return backward ? backward_ : forward_; }
+  bool by_curve(const Pass& pass, std::int64_t head_dim) const;
+  static const AttentionCurve& nearest_curve(const Pass& pass, std::int64_t head_dim, bool causal);
+  double curve_ns(const Pass& pass, const KernelWork& work, std::int64_t head_dim) const;
+  // Between the two rates that the head size lies between: us(rate) of both.
+  template <class Us>
+  double between(const Pass& pass, std::int64_t head_dim, Us&& us) const;
+  const DecodeRate* decode_rate(std::int64_t head_dim) const;
+
+  const Cluster& cluster_;
+  std::string kernel_;
+  double launch_us_ = 0;
+  Pass forward_, backward_;
+};
+
+}  // namespace cp::sim

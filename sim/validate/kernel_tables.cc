@@ -1,0 +1,167 @@
+// Kernels of GPUs that no cluster is needed for: rows that were left out of the fits of sim/presets/rates, predicted by those rates.
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/builder.h"
+#include "sim/cluster/read_rates.h"
+#include "sim/presets/csv.h"
+#include "sim/timeline/kernel_cost.h"
+#include "sim/validate/tables.h"
+
+namespace cp::sim::detail {
+namespace {
+
+constexpr const char* kTable = "kernels";
+constexpr double kUsPerNs = 1e-3;
+
+std::int64_t whole(const CsvRow& row, std::string_view column) {
+  return static_cast<std::int64_t>(std::llround(row.number(column)));
+}
+
+// One GPU with these rates and nothing else: the floors hold the launches.
+Cluster cluster_of(Rates rates) {
+  Cluster cluster;
+  cluster.gpu.tflops_16 = rates.tflops_16, cluster.gpu.tflops_fp8 = 2 * rates.tflops_16;
+  cluster.gpu.hbm_gbps = rates.hbm_gbps;
+  cluster.rates = std::move(rates);
+  return cluster;
+}
+
+// The rates of each GPU, read once.
+class Gpus {
+ public:
+  const Cluster& of(const CsvRow& row) {
+    const std::string& name = row.text("gpu");
+    const auto known = clusters_.find(name);
+    if (known != clusters_.end()) return known->second;
+    try {
+      return clusters_.emplace(name, cluster_of(find_rates(name))).first->second;
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(str(row.where(), ": gpu: ", error.what()));
+    }
+  }
+
+ private:
+  std::map<std::string, Cluster> clusters_;
+};
+
+MaskSlice slice_of(const CsvRow& row) {
+  MaskSlice slice;
+  slice.q_len = whole(row, "rows"), slice.k_len = whole(row, "keys");
+  const std::string& kind = row.text("kind");
+  if (kind == "prefill") slice.kind = MaskSlice::Kind::causal;
+  if (kind == "window") slice.kind = MaskSlice::Kind::window, slice.window = whole(row, "window");
+  return slice;
+}
+
+double attention_us(const CsvRow& row, const Cluster& cluster) {
+  const std::int64_t batch = whole(row, "batch"), q_heads = whole(row, "q_heads"),
+                     kv_heads = whole(row, "kv_heads"), head_dim = whole(row, "head_dim");
+  PlanBuilder builder(0, host_target());
+  const auto view = [&](BufferId buffer, std::int64_t length, std::int64_t heads) {
+    return dense_view(buffer, 0, {batch, length, heads, head_dim});
+  };
+  const std::int64_t rows = whole(row, "rows"), keys = whole(row, "keys");
+  const auto input = [&](const char* name, std::int64_t length, std::int64_t heads) {
+    return view(builder.input(name, DType::bf16, batch * length * heads * head_dim), length, heads);
+  };
+  AttentionForward op;
+  op.q = input("q", rows, q_heads), op.k = input("k", keys, kv_heads), op.v = input("v", keys, kv_heads);
+  op.out = view(builder.output("out", DType::bf16, op.q.numel()), rows, q_heads);
+  op.lse = dense_view(builder.output("lse", DType::f32, batch * q_heads * rows), 0, {batch, q_heads, rows});
+  op.slices = {slice_of(row)};
+  builder.add(builder.stream("compute"), op);
+  const Plan plan = std::move(builder).build({});
+  SoftwareProfile software;
+  software.attention_kernel = row.text("kernel");
+  double cache_us = 0;
+  for (const AttentionRate& rate : cluster.rates.attention) {
+    const bool causal = row.text("kind") == "prefill" || row.text("kind") == "window";
+    if (!causal || rate.backward || rate.kernel != software.attention_kernel || rate.head_dim != head_dim)
+      continue;
+    const double bytes = 4.0 * static_cast<double>(batch * keys * kv_heads * head_dim);
+    cache_us = rate.cache_passes * bytes / (cluster.gpu.hbm_gbps * 1e3);
+  }
+  return KernelCost(cluster, software).ns(op, plan) * kUsPerNs + cache_us;
+}
+
+double product_us(const CsvRow& row, const Cluster& cluster) {
+  SoftwareProfile software;
+  software.linear_precision = row.text("kernel") == "8" ? LinearPrecision::fp8 : LinearPrecision::b16;
+  const KernelWork work = product_work(row.number("m"), row.number("n"), row.number("k"));
+  return KernelCost(cluster, software).product_ns(work, DType::bf16) * kUsPerNs;
+}
+
+std::string words_of(const CsvRow& row) {
+  const std::string& kind = row.text("kind");
+  if (kind == "product") {
+    return str(row.text("gpu"), " ", row.text("kernel"), " bits ", row.text("m"), " x ", row.text("n"), " x ",
+               row.text("k"));
+  }
+  const std::string window = kind == "window" ? str(" window ", row.text("window")) : "";
+  return str(row.text("gpu"), " ", row.text("kernel"), " d=", row.text("head_dim"), " ", kind, window, " ",
+             row.text("batch"), " x ", row.text("keys"), ", ", row.text("q_heads"), "/", row.text("kv_heads"),
+             " heads");
+}
+
+template <class Wanted>
+ValidationTable table_of(Wanted&& wanted) {
+  ValidationTable table{.software = "each row's kernel"};
+  table.in_sample_rule = "configurations that a fifth of all hashes to were left out of the rates' fits";
+  Gpus gpus;
+  for (const CsvRow& csv : validation_table(kTable)) {
+    if (!wanted(csv)) continue;
+    const Cluster& cluster = gpus.of(csv);
+    ValidationRow row{.where = csv.where(), .what = words_of(csv)};
+    row.measured = csv.number("microseconds");
+    row.predicted = csv.text("kind") == "product" ? product_us(csv, cluster) : attention_us(csv, cluster);
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace
+
+ValidationTable attention_of_gpu(const std::string& gpu) {
+  ValidationTable table = table_of([&](const CsvRow& row) {
+    const std::string& kind = row.text("kind");
+    return row.text("gpu") == gpu && (kind == "prefill" || kind == "window");
+  });
+  table.cluster = gpu;
+  if (gpu == "l40s") {
+    table.in_sample_rule +=
+        "; no target: what its memory brings slowly stays in its cache of 96 MB from call to call";
+    return table;
+  }
+  table.target_median = 0.08, table.target_p90 = 0.20;
+  return table;
+}
+
+ValidationTable attention_without_mask() {
+  ValidationTable table = table_of([](const CsvRow& row) { return row.text("kind") == "full"; });
+  table.in_sample_rule += "; the floor of a call is that of causal ones, which write a cache beside";
+  table.cluster = "each row's GPU";
+  return table;
+}
+
+ValidationTable decode_attention() {
+  ValidationTable table = table_of([](const CsvRow& row) { return row.text("kind") == "decode"; });
+  table.cluster = "each row's GPU";
+  return table;
+}
+
+ValidationTable products(int bits) {
+  ValidationTable table = table_of([&](const CsvRow& row) {
+    return row.text("kind") == "product" && row.text("kernel") == std::to_string(bits);
+  });
+  table.cluster = "each row's GPU";
+  return table;
+}
+
+}  // namespace cp::sim::detail
