@@ -92,6 +92,8 @@ ordered_json cluster_json(const Cluster& cluster) {
   for_each_curve(cluster, [&](std::string_view field, const Curve& curve) {
     if (!curve.empty()) values.push_back(value_json(field, points_json(curve), cluster.source_of(field)));
   });
+  if (!cluster.rates.empty())
+    values.push_back(value_json("rates", cluster.rates.gpu, cluster.source_of("rates")));
   return {{"name", cluster.name},
           {"nodes", cluster.nodes},
           {"gpus", cluster.num_gpus()},
