@@ -125,8 +125,9 @@ RateOrigins origins_of(const PlanQuestion& question) {
     of.origins[static_cast<std::size_t>(rate)] =
         str("nine in ten are within ", std::lround(100 * nine_in_ten), " %");
   };
-  const double attention = uncertainty(cluster, true, false), transfers = uncertainty(cluster, false, true);
-  set(Rate::attention_forward, attention), set(Rate::attention_backward, attention);
+  const double transfers = uncertainty(cluster, false, true);
+  for (const auto& [rate, backward] : {std::pair(Rate::attention_forward, false), std::pair(Rate::attention_backward, true)})
+    set(rate, attention_uncertainty(cluster, question.software, question.model.head_dim, backward));
   set(Rate::products, product_uncertainty(cluster));
   set(Rate::memory, uncertainty(cluster, false, false));
   set(Rate::inside, transfers), set(Rate::network, transfers);
