@@ -1,9 +1,9 @@
-// The numbers of nccl_model.cc, for it alone.
+// The numbers of nccl_model.cc, for it and pair_rate.cc alone.
 //
-// Inside of an NVLink domain they were fitted (least sum of relative errors, 756 rows) to nccl_gpus.csv's source, the tables of
-// aiconfigurator-core 0.12.0: A100 with NCCL 2.27.3, H100 and B200 with 2.29.2; two, four and eight GPUs, 512 B to 512 MiB, f16. Over
-// PCIe to those of RTX PRO 6000 with 2.29.2. Between nodes to nccl_tests.csv, two nodes of eight B200. The tables nccl_algebra_* of
-// cpsim validate score the GPUs that were left out (H200, B300, GB200, GB300, L40S).
+// Inside of an NVLink domain scripts/nccl_fit.py fitted them to the tables that nccl_gpus.csv is of: A100 with NCCL 2.27.3, H100 and
+// B200 with 2.29.2; two, four and eight GPUs, 512 B to 512 MiB, f16, 756 rows. Over PCIe the same search found them for RTX PRO 6000
+// with 2.29.2, between nodes for nccl_tests.csv, two nodes of eight B200. The tables nccl_algebra_* of cpsim validate score the GPUs
+// that were left out (H200, B300, GB200, GB300, L40S). Larger groups than eight were not measured.
 //
 // Units: a latency is a multiple of the smallest send/recv's time inside of a node (`_hop` of the one between nodes); a time for each
 // byte is a multiple of the link's (1 / its rate); bytes are bytes.
@@ -15,7 +15,7 @@ struct Latency {
   double base = 0, step = 0;  // before the first step, and of each
 };
 
-// Rings. In LL the first kilobytes of each member cost `ll_fill` more: NCCL takes more threads and channels as blocks grow.
+// Rings. In LL the first kilobytes of each member cost kLlFill more: NCCL takes more threads and channels as blocks grow.
 constexpr Latency kLl = {0.721, 0.122}, kLl128 = {1.62, 0.359}, kSimple = {2.59, 0.103};
 constexpr double kLlFill = 0.247, kLlFillBytes = 2610;
 constexpr double kLlTime = 3.38, kLl128Time = 2.17, kSimpleTime = 1.37;
