@@ -95,7 +95,7 @@ double distance(const PlanQuestion& a, const PlanQuestion& b) {
 NearestMeasurement measurement_of(const PublishedStep& step) {
   NearestMeasurement of{step.source, step.what, unit_of(step.metric), step.measured, predict(step)};
   of.is_rate = step.metric == Metric::tokens_per_s_per_gpu;
-  of.in_sample = step.in_sample, of.unscored = step.oddity;
+  of.unscored = step.oddity;
   return of;
 }
 
