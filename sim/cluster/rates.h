@@ -35,8 +35,9 @@ struct AttentionRate {
   double tile_rows = 0;
   bool shared_tiles = false;  // query heads of a kv head share tiles
   double blend = 1;           // >= 1; 1: the times add up, more: the longer one hides the other
-  // Passes over the keys and values that the measured calls spend on their cache beside the kernel; for predictions of those rows.
-  double cache_passes = 0;
+  // What the measured calls spend on their cache of keys and values beside the kernel, as passes over these and as a time whatever
+  // their size: for predictions of those rows.
+  double cache_passes = 0, cache_us = 0;
   std::string source;
   LeftOut left_out;
   bool operator==(const AttentionRate&) const = default;

@@ -25,6 +25,7 @@ void for_each_number(const AttentionRate& rate, Visit&& visit) {
   visit("tile_rows", rate.tile_rows, Range{1, 1 << 16});
   visit("blend", rate.blend, kBlend);
   visit("cache_passes", rate.cache_passes, kPasses);
+  visit("cache_us", rate.cache_us, kPasses);
 }
 template <class Visit>
 void for_each_number(const DecodeRate& rate, Visit&& visit) {
@@ -112,10 +113,11 @@ Rates rates_of(const proto::Rates& message) {
   rates.gpu = message.gpu(), rates.tflops_16 = message.tflops_16(), rates.hbm_gbps = message.hbm_gbps(),
   rates.sms = message.sms();
   for (const proto::AttentionRate& rate : message.attention()) {
-    rates.attention.push_back(
-        {rate.kernel(), rate.backward(), rate.head_dim(), rate.floor_us(), rate.tflops(), rate.startup_keys(),
-         rate.full_startup_keys(), rate.window_startup_keys(), rate.tile_rows(), rate.shared_tiles(),
-         blend_of(rate.blend()), rate.cache_passes(), rate.source(), left_out_of(rate.left_out())});
+    rates.attention.push_back({rate.kernel(), rate.backward(), rate.head_dim(), rate.floor_us(),
+                               rate.tflops(), rate.startup_keys(), rate.full_startup_keys(),
+                               rate.window_startup_keys(), rate.tile_rows(), rate.shared_tiles(),
+                               blend_of(rate.blend()), rate.cache_passes(), rate.cache_us(), rate.source(),
+                               left_out_of(rate.left_out())});
   }
   for (const proto::DecodeRate& rate : message.decode()) {
     rates.decode.push_back({rate.kernel(), rate.head_dim(), rate.floor_us(), rate.startup_keys(),
@@ -139,7 +141,7 @@ proto::Rates message_of(const Rates& rates) {
     out.set_floor_us(rate.floor_us), out.set_tflops(rate.tflops), out.set_startup_keys(rate.startup_keys);
     out.set_full_startup_keys(rate.full_startup_keys), out.set_window_startup_keys(rate.window_startup_keys);
     out.set_tile_rows(rate.tile_rows), out.set_shared_tiles(rate.shared_tiles), out.set_blend(rate.blend);
-    out.set_cache_passes(rate.cache_passes), out.set_source(rate.source);
+    out.set_cache_passes(rate.cache_passes), out.set_cache_us(rate.cache_us), out.set_source(rate.source);
     write(rate.left_out, *out.mutable_left_out());
   }
   for (const DecodeRate& rate : rates.decode) {

@@ -17,6 +17,8 @@ constexpr double kNsPerUs = 1e3;
 
 // Intervals where rows that were left out say nothing: assumed, as those of sim/timeline/estimate.cc.
 constexpr double kBorrowed = 0.30, kOtherPass = 0.30, kUnknown = 0.50;
+constexpr int kManyRows = 50;  // fewer say little of other shapes than their own
+constexpr double kFewPoints = 0.15;
 constexpr double kWidest = 0.9;
 constexpr double kBetweenSizes = 1.5, kBeyondSizes = 2;  // times the rate's own
 
@@ -181,7 +183,8 @@ double AttentionCost::width(std::int64_t head_dim, bool backward) const {
     return curve.head_dim == head_dim ? own : std::max(own, kBorrowed);
   }
   double width = between(of, head_dim, [](const AttentionRate& rate) {
-    return rate.left_out.p90 > 0 ? rate.left_out.p90 : kUnknown;
+    const double own = rate.left_out.p90 > 0 ? rate.left_out.p90 : kUnknown;
+    return rate.left_out.rows < kManyRows ? std::max(own, kFewPoints) : own;
   });
   const auto same = [&](const AttentionRate* rate) { return rate->head_dim == head_dim; };
   const bool exact = std::any_of(of.rates.begin(), of.rates.end(), same);
