@@ -287,9 +287,7 @@ std::string nearest_text(const sim::NearestMeasurement& nearest) {
   return fmt::format("{} ({}): {} {} measured, {} predicted: {:+.1f} % in time{}", nearest.what,
                      nearest.source, number(nearest.measured), nearest.metric, number(nearest.predicted),
                      100 * nearest.error(),
-                     !nearest.unscored.empty() ? str("; not scored, ", nearest.unscored)
-                     : nearest.in_sample       ? "; it set a number of the preset"
-                                               : "");
+                     !nearest.unscored.empty() ? str("; not scored, ", nearest.unscored) : "");
 }
 
 }  // namespace

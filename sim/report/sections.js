@@ -67,7 +67,7 @@ function drawPublished() {
   if (nearest) {
     box.append(h("p", {}, "Nearest to this question: ", h("strong", {}, nearest.what), ` (${nearest.source}): ${nearest.metric} `,
       `measured ${plain(nearest.measured)}, predicted ${plain(nearest.predicted)}, `, h("strong", {}, signed(nearest.error)), " in time",
-      nearest.unscored ? `; not scored: ${nearest.unscored}.` : nearest.in_sample ? "; it set a number of the preset." : "."));
+      nearest.unscored ? `; not scored: ${nearest.unscored}.` : "."));
   } else {
     box.append(h("p", {}, `No step of ${answer.question.workload.phase} was ever compared with a measurement.`));
   }
@@ -81,7 +81,7 @@ function drawPublished() {
     tableOf(["Source", "What", "Metric", { title: "Measured", number: true }, { title: "Predicted", number: true },
       { title: "Error", number: true }, "", "Scored"],
     published.map((row) => [row.source, row.what, row.metric, plain(row.measured), plain(row.predicted), signed(row.error),
-      errorBar(row.error, most), row.unscored ? `no: ${row.unscored}` : row.in_sample ? "no: it set a number of the preset" : "yes"])));
+      errorBar(row.error, most), row.unscored ? `no: ${row.unscored}` : "yes"])));
 }
 
 function drawCounts() {

@@ -83,7 +83,6 @@ struct NearestMeasurement {
   std::string metric;  // with its unit
   double measured = 0, predicted = 0;
   bool is_rate = false;       // tokens a second rather than a time
-  bool in_sample = false;     // it set a number of the cluster's preset
   std::string unscored = {};  // why it does not count; else empty
   // Of the time, whatever the metric: positive where the prediction is slower than what was measured.
   double error() const { return (is_rate ? measured / predicted : predicted / measured) - 1; }

@@ -266,9 +266,9 @@ ordered_json worths_json(const std::vector<Worth>& worths) {
 }
 
 ordered_json measurement_json(const NearestMeasurement& row) {
-  return {{"source", row.source},       {"what", row.what},           {"metric", row.metric},
-          {"measured", row.measured},   {"predicted", row.predicted}, {"error", row.error()},
-          {"in_sample", row.in_sample}, {"unscored", row.unscored}};
+  return {{"source", row.source},     {"what", row.what},           {"metric", row.metric},
+          {"measured", row.measured}, {"predicted", row.predicted}, {"error", row.error()},
+          {"unscored", row.unscored}};
 }
 
 // Texts by their number, each kept once.

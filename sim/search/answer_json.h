@@ -33,7 +33,7 @@
 //   strategies_worth_us  the same of timing a layer's attention by each strategy
 //   counts         enumerated, rejected [{reason, count}], out_of_memory, pruned, replayed, seconds
 //   nearest        a published row; null: no step of this phase was ever compared with a measurement
-//   published      [{source, what, metric, measured, predicted, error, in_sample, unscored}]; error: of the time, whatever the
+//   published      [{source, what, metric, measured, predicted, error, unscored}]; error: of the time, whatever the
 //                  metric, positive where the prediction is slower; unscored: why a row does not count, or empty
 //   timeline       of the best: labels [text], kinds [text], tracks [{rank, stream, spans [[begin_us, end_us, label, kind]]}], where
 //                  label and kind are indices and spans are in order of their begin; times are rounded to nanoseconds

@@ -126,7 +126,8 @@ RateOrigins origins_of(const PlanQuestion& question) {
         str("nine in ten are within ", std::lround(100 * nine_in_ten), " %");
   };
   const double transfers = uncertainty(cluster, false, true);
-  for (const auto& [rate, backward] : {std::pair(Rate::attention_forward, false), std::pair(Rate::attention_backward, true)})
+  for (const auto& [rate, backward] :
+       {std::pair(Rate::attention_forward, false), std::pair(Rate::attention_backward, true)})
     set(rate, attention_uncertainty(cluster, question.software, question.model.head_dim, backward));
   set(Rate::products, product_uncertainty(cluster));
   set(Rate::memory, uncertainty(cluster, false, false));

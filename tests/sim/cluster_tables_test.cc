@@ -65,11 +65,16 @@ TEST(Csv, ErrorsNameTheLine) {
 }
 
 TEST(ValidationTables, AreAllThere) {
-  const std::map<std::string, std::size_t> rows = {
-      {"end_to_end", 19},        {"flash_attention_3", 24},       {"flash_attention_a800_h800", 40},
-      {"kernels", 3460},         {"nccl_gpus", 1100},             {"nccl_tests", 152},
-      {"point_to_point_a800_h800", 7}, {"ring_attention_a800_h800", 168}, {"ring_flash_attention", 16},
-      {"usp_8xa100_nvlink", 167}};
+  const std::map<std::string, std::size_t> rows = {{"end_to_end", 19},
+                                                   {"flash_attention_3", 24},
+                                                   {"flash_attention_a800_h800", 40},
+                                                   {"kernels", 3460},
+                                                   {"nccl_gpus", 1100},
+                                                   {"nccl_tests", 152},
+                                                   {"point_to_point_a800_h800", 7},
+                                                   {"ring_attention_a800_h800", 168},
+                                                   {"ring_flash_attention", 16},
+                                                   {"usp_8xa100_nvlink", 167}};
   for (const auto& [name, count] : rows) EXPECT_EQ(validation_table(name).size(), count) << name;
   EXPECT_EQ(names_of(embedded_validation()).size(), rows.size());
 }
