@@ -233,7 +233,7 @@ std::string sure_text(const PlanAnswer& answer) {
   // Those that are shown above need no long names.
   std::vector<std::string> others;
   for (const ParallelLayout& layout : answer.worth_trying) {
-    if (to_string(layout) != to_string(best.layout)) others.push_back(degrees_text(layout));
+    if (degrees_text(layout) != degrees_text(best.layout)) others.push_back(degrees_text(layout));
   }
   if (others.empty()) return text;
   const std::size_t hidden = others.size() - std::min(others.size(), kShown);

@@ -202,7 +202,8 @@ int compare(const Flags& flags, const sim::PlanQuestion& question) {
   const auto verdicts = unless_interrupted([&] {
     std::array<LayoutVerdict, 2> both;
     for (std::size_t i = 0; i < 2; ++i)
-      both[i] = judge(question, asked[i].text, sim::complete(question, asked[i], quiet(flags.threads)), std::nullopt);
+      both[i] = judge(question, asked[i].text, sim::complete(question, asked[i], quiet(flags.threads)),
+                      std::nullopt);
     return both;
   });
   fmt::print("{}", flags.json ? str(comparison_json(question, verdicts), "\n")

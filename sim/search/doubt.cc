@@ -32,7 +32,7 @@ constexpr double kOfKind = 0.01;
 // Of the software as a whole. The worst of the end-to-end rows with curves of their own is 13.3 % off: taken as what nine in ten are
 // below.
 constexpr double kOfAll = 0.08;
-// The gap between kernels and a transfer's latency are estimates in every preset.
+// The gap between kernels, a transfer's latency and the host's times are estimates in every preset.
 constexpr double kOfLatency = 0.3;
 
 constexpr std::size_t kMostReplayed = 64;  // layouts that more chains are looked for of
@@ -132,7 +132,7 @@ RateOrigins origins_of(const PlanQuestion& question) {
   set(Rate::products, product_uncertainty(cluster));
   set(Rate::memory, uncertainty(cluster, false, false));
   set(Rate::inside, transfers), set(Rate::network, transfers);
-  set(Rate::launch, kOfLatency), set(Rate::latency, kOfLatency);
+  set(Rate::launch, kOfLatency), set(Rate::latency, kOfLatency), set(Rate::host, kOfLatency);
   of.doubt.of_all = kOfAll, of.doubt.of_strategy = kOfStrategy, of.doubt.of_kind = kOfKind;
   return of;
 }

@@ -105,6 +105,8 @@ constexpr std::string_view kPlan = R"txtpb(plan {
   max_memory: 72.5
   baseline: "tp=8,cp=2"
   top: 3
+  linear_dtype: "fp8"
+  kernels: "fa3"
 }
 )txtpb";
 
