@@ -211,19 +211,6 @@ std::string degrees_text(ParallelLayout layout) {
   return to_string(layout);
 }
 
-// As sim/search/measurements.h names it.
-std::string measured_name(Rate rate) {
-  switch (rate) {
-    case Rate::attention_forward:
-    case Rate::attention_backward:
-      return "attention";
-    case Rate::launch:
-      return "latency";
-    default:
-      return std::string(sim::name(rate));
-  }
-}
-
 std::string sure_text(const PlanAnswer& answer) {
   constexpr std::size_t kShown = 2;
   const Candidate& best = answer.best.front();
@@ -254,8 +241,8 @@ std::string settles_text(const PlanAnswer& answer) {
     return str("to time attention by each strategy ", saves(answer.strategies_worth_us),
                ": --emit cprun, then cprun");
   }
-  const std::string rate = measured_name(answer.worths.front().rate);
-  return str("to measure ", rate, " ", saves(rate_us), ": ",
+  const Rate rate = answer.worths.front().rate;
+  return str("to measure ", sim::name(rate), " ", saves(rate_us), ": ",
              sim::measurement_command(answer.question, rate).profile);
 }
 

@@ -1,22 +1,14 @@
 // What is not known of the rates that a question's layouts are timed with, and what of it tells them apart.
 #pragma once
 
-#include <array>
-#include <string>
-#include <vector>
-
 #include "sim/search/answer.h"
 #include "sim/search/decision.h"
 #include "sim/search/question.h"
 
 namespace cp::sim {
 
-// Why a rate is believed to be so unsure, in words: "measured", "taken over from another GPU", "nobody measured it".
-struct RateOrigins {
-  Doubt doubt;
-  std::array<std::string, kNumRates> origins;
-};
-RateOrigins origins_of(const PlanQuestion& question);
+// Of a question's rates by what the cluster's and the software's numbers rest on, and of the model itself.
+Doubt doubt_of(const PlanQuestion& question);
 
 // Sets the intervals, chances and regrets of all candidates, and what the answer says of all of them. Of those that may be the fastest
 // chains are added that are the longest where transfers are slower and kernels faster than believed, and the other way round; each

@@ -25,21 +25,19 @@ double turning_factor(double factor, double best_us, double other_us, double cha
 
 }  // namespace
 
-MeasurementCommand measurement_command(const PlanQuestion& question, const std::string& rate) {
+MeasurementCommand measurement_command(const PlanQuestion& question, Rate rate) {
   const Cluster& cluster = question.cluster;
   const int of_node = cluster.node.gpus;
-  if (rate == "NVLink") {
+  const bool of_links = rate == Rate::inside || rate == Rate::network || rate == Rate::latency;
+  if (!of_links) return {str(kProfile, 1, kOut), "", ""};
+  if (rate == Rate::inside || cluster.nodes == 1) {
     return {str(kProfile, of_node, kOut), "", str("all_gather_perf -b 1M -e 1G -f 2 -g ", of_node)};
   }
-  if (rate == "network") {
-    const auto on = [&](int machine) {
-      return str(kProfile, of_node, " --nnodes 2 --node-rank ", machine, " --rdzv-endpoint HOST:PORT", kOut);
-    };
-    return {on(0), on(1),
-            str("mpirun -np ", 2 * of_node, " -N ", of_node, " all_gather_perf -b 1M -e 1G -f 2 -g 1")};
-  }
-  // Kernels, and their launches: of one GPU.
-  return {str(kProfile, 1, kOut), "", ""};
+  const auto on = [&](int machine) {
+    return str(kProfile, of_node, " --nnodes 2 --node-rank ", machine, " --rdzv-endpoint HOST:PORT", kOut);
+  };
+  return {on(0), on(1),
+          str("mpirun -np ", 2 * of_node, " -N ", of_node, " all_gather_perf -b 1M -e 1G -f 2 -g 1")};
 }
 
 std::vector<RateMeasurement> measurements(const PlanQuestion& question, const Sensitivity& sensitivity) {
@@ -51,6 +49,7 @@ std::vector<RateMeasurement> measurements(const PlanQuestion& question, const Se
     if (changed.best == 0 || regret_us <= 0) continue;
     RateMeasurement& of = by_rate[changed.rate];
     of.rate = changed.rate;
+    of.command = measurement_command(question, changed.measured);
     of.regret_us += regret_us / 2;
     all_us += regret_us / 2;
     const double turn = turning_factor(changed.factor, sensitivity.step_us[0], sensitivity.step_us[best],
@@ -60,7 +59,6 @@ std::vector<RateMeasurement> measurements(const PlanQuestion& question, const Se
   std::vector<RateMeasurement> found;
   for (auto& [rate, of] : by_rate) {
     of.settles = of.regret_us / all_us;
-    of.command = measurement_command(question, rate);
     found.push_back(std::move(of));
   }
   std::stable_sort(found.begin(), found.end(),

@@ -15,8 +15,8 @@ struct MeasurementCommand {
   std::string other;    // what is typed on a second machine; else empty
   std::string quick;    // an nccl-tests line for a first look at the links; else empty
 };
-// Of a rate of Changed: "attention", "network", ...
-MeasurementCommand measurement_command(const PlanQuestion& question, const std::string& rate);
+// Links and their latencies are measured between GPUs, all else on one.
+MeasurementCommand measurement_command(const PlanQuestion& question, Rate rate);
 
 // From where on a rate calls for another layout than the best.
 struct Turn {

@@ -80,7 +80,8 @@ Sensitivity sensitivity_of(const PlanAnswer& answer, int top) {
     for (const double factor : {0.9, 1.1}) {
       RateFactors factors;
       for (const Rate rate : named.rates) factors[rate] = 1 / factor;
-      Changed changed{named.name, factor, times_of(answer.question, result.layouts, factors), 0};
+      Changed changed{named.name, factor, times_of(answer.question, result.layouts, factors), 0,
+                      named.rates.front()};
       changed.best = fastest_of(changed.step_us);
       result.changes.push_back(std::move(changed));
     }

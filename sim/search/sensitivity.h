@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/search/answer.h"
+#include "sim/timeline/rate_times.h"
 
 namespace cp::sim {
 
@@ -14,6 +15,7 @@ struct Changed {
   double factor = 1;            // 0.9 or 1.1
   std::vector<double> step_us;  // of the layouts, in their order
   int best = 0;  // index of the first that is as fast as the fastest, but for a tie (ranking.h)
+  Rate measured = Rate::products;  // of those that the name stands for, the one whose measurement tells it
 };
 
 struct Sensitivity {

@@ -42,13 +42,18 @@ TEST(Measurements, TheRateThatCostsMostNotToKnowComesFirst) {
 
 TEST(Measurements, EachHasTheCommandThatMeasuresIt) {
   const PlanQuestion question = testing::training_question("llama-3.1-8b", 2, 8192, 16);
-  EXPECT_EQ(measurement_command(question, "attention").profile,
+  EXPECT_EQ(measurement_command(question, Rate::attention_backward).profile,
             "cprun profile --nproc-per-node 1 --out mine.txtpb");
-  EXPECT_THAT(measurement_command(question, "attention").quick, IsEmpty());
-  EXPECT_THAT(measurement_command(question, "NVLink").profile, HasSubstr("--nproc-per-node 8 "));
-  const MeasurementCommand network = measurement_command(question, "network");
+  EXPECT_THAT(measurement_command(question, Rate::attention_backward).quick, IsEmpty());
+  EXPECT_THAT(measurement_command(question, Rate::inside).profile, HasSubstr("--nproc-per-node 8 "));
+  const MeasurementCommand network = measurement_command(question, Rate::network);
   EXPECT_THAT(network.profile, AllOf(HasSubstr("--nnodes 2 --node-rank 0"), HasSubstr("--rdzv-endpoint")));
   EXPECT_THAT(network.other, HasSubstr("--nnodes 2 --node-rank 1"));
+  EXPECT_EQ(measurement_command(question, Rate::latency).profile, network.profile)
+      << "of a message, not of a kernel";
+  const PlanQuestion one_node = testing::training_question("llama-3.1-8b", 1, 8192, 16);
+  EXPECT_EQ(measurement_command(one_node, Rate::latency).profile,
+            measurement_command(question, Rate::inside).profile);
   EXPECT_THAT(network.quick, AllOf(HasSubstr("mpirun -np 16 "), HasSubstr("all_gather_perf")));
 }
 
