@@ -234,7 +234,8 @@ TEST(PlanExperiments, SayWhatToTypeAndWhatToDoWithTheAnswer) {
   sim::Sensitivity sensitivity;
   sensitivity.layouts = {answer.all[0].layout, answer.all[5].layout};
   sensitivity.step_us = {3.21e6, 3.25e6};
-  sensitivity.changes = {{"attention", 0.9, {3.5e6, 3.4e6}, 1}, {"network", 1.1, {3.2e6, 3.1e6}, 1}};
+  sensitivity.changes = {{"attention", 0.9, {3.5e6, 3.4e6}, 1},
+                         {"network", 1.1, {3.2e6, 3.1e6}, 1, sim::Rate::network}};
   const std::string text = experiments_text(answer, sensitivity, "cpsim plan --cluster mine.txtpb");
   EXPECT_EQ(compare_with_golden("plan_screen/experiments.txt", text), "");
 }

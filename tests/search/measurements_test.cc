@@ -17,9 +17,12 @@ Sensitivity two_layouts() {
   Sensitivity of;
   of.layouts = {parse_parallel_layout("cp=8"), parse_parallel_layout("tp=8")};
   of.step_us = {100, 101};
-  of.changes = {{"attention", 0.9, {109, 106}, 1}, {"attention", 1.1, {91, 95}, 0},
-                {"network", 0.9, {102, 105}, 0},   {"network", 1.1, {99, 98}, 1},
-                {"products", 0.9, {103, 104}, 0},  {"products", 1.1, {97, 98}, 0}};
+  of.changes = {{"attention", 0.9, {109, 106}, 1},
+                {"attention", 1.1, {91, 95}, 0},
+                {"network", 0.9, {102, 105}, 0, Rate::network},
+                {"network", 1.1, {99, 98}, 1, Rate::network},
+                {"products", 0.9, {103, 104}, 0},
+                {"products", 1.1, {97, 98}, 0}};
   return of;
 }
 
