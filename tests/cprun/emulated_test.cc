@@ -54,9 +54,11 @@ TEST_F(CprunEmulated, TwoRanksOfOneGpuAreTheFabrics) {
 
 // Beyond the timeout: it lives, as the server knows, and the other's watchdog asks.
 TEST_F(CprunEmulated, ARankThatComesLateIsWaitedFor) {
-  const ProgramEnd end = run(command({"--backend", "nccl", "--timeout", "2", "--grace", "0.5",
-                                      "--nproc-per-node", "2", "--", built("late_rank_emulated")}),
-                             {"CP_EMULATED_GPUS=2", "LATE=7"});
+  const TemporaryFolder folder;
+  const ProgramEnd end = run_with_cue(command({"--backend", "nccl", "--timeout", "2", "--grace", "0.5",
+                                               "--nproc-per-node", "2", "--", built("late_rank_emulated")}),
+                                      {"CP_EMULATED_GPUS=2", "LATE_UNTIL=" + folder.file("noted")},
+                                      "cprun: note: rank", folder.file("noted"));
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_THAT(end.err, AllOf(HasSubstr("cprun: note: rank 0 waits in "),
                              HasSubstr("for rank 1, which computes since ")));

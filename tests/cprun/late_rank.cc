@@ -1,6 +1,6 @@
 // A rank that lives, and says so, but comes late to a collective: rank 1 computes for as many seconds as LATE says before its second
-// plan, and as END_LATE says after its last, with the file NOTE as the end. Other ranks say when their Job ended before that. Run by
-// cprun in the tests.
+// plan, or until the file LATE_UNTIL exists; and as many as END_LATE says after its last, with the file NOTE as the end. Other ranks say
+// when their Job ended before that. Run by cprun in the tests.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +23,12 @@ namespace {
 void sleep_for(const char* variable) {
   if (const char* seconds = std::getenv(variable))
     std::this_thread::sleep_for(std::chrono::seconds(cp::parse_int(seconds, variable)));
+}
+
+void wait_for_file(const char* variable) {
+  const char* path = std::getenv(variable);
+  while (path != nullptr && !std::filesystem::exists(path))
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 // Two buffers of 64 elements in the memory that the job's lie in.
@@ -57,7 +63,10 @@ cp::Rank run() {
   const cp::Layout whole = cp::parse_layout("R", mesh, {64}, cp::DType::f32);
   buffers.emplace(job.host_memory());
   for (int i = 0; i < 2; ++i) {
-    if (i == 1 && job.rank() == 1) sleep_for("LATE");
+    if (i == 1 && job.rank() == 1) {
+      sleep_for("LATE");
+      wait_for_file("LATE_UNTIL");
+    }
     job.redistribute(cp::from_local(parts, job.rank(), buffers->in, 256),
                      cp::from_local(whole, job.rank(), buffers->out, 256));
   }

@@ -160,6 +160,14 @@ ProgramEnd cprun(std::vector<std::string> arguments, const std::vector<std::stri
   return run(std::move(arguments), environment);
 }
 
+ProgramEnd run_with_cue(std::vector<std::string> argv, const std::vector<std::string>& environment,
+                        const std::string& text, const std::string& file) {
+  Program program(std::move(argv), environment);
+  if (within(std::chrono::seconds(60), [&] { return program.read("err").find(text) != std::string::npos; }))
+    std::ofstream{file};
+  return program.finish();
+}
+
 void sleep_for(std::chrono::milliseconds duration) { std::this_thread::sleep_for(duration); }
 
 bool is_free(std::uint16_t port) {

@@ -47,6 +47,10 @@ std::string built(const std::string& program);  // its path
 ProgramEnd run(std::vector<std::string> argv, const std::vector<std::string>& environment = {});
 ProgramEnd cprun(std::vector<std::string> arguments, const std::vector<std::string>& environment = {});
 
+// Creates the file once standard error holds the text: for a program that waits for a file until something has been said.
+ProgramEnd run_with_cue(std::vector<std::string> argv, const std::vector<std::string>& environment,
+                        const std::string& text, const std::string& file);
+
 // Whether the condition holds within the time; asked again and again.
 template <class Condition>
 bool within(std::chrono::milliseconds limit, const Condition& condition);
