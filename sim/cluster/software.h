@@ -27,6 +27,12 @@ struct SoftwareProfile {
   // ---- facts
   // Of the host, for a collective; and for each send and receive of an exchange, >= 0.
   double collective_issue_us = 0, transfer_issue_us = 0;
+  // How many bytes these kernels move over those of one fused kernel that reads and writes in the plan's formats, >= 1: separate
+  // operations of a framework, copies in f32. The optimizer's with the clipping of gradients.
+  double rotary_passes = 1, loss_passes = 1, optimizer_passes = 1;
+  bool fp8_head = true;  // where linear layers are in fp8, the head over the vocabulary is, too
+  bool fp8_casts_both =
+      false;  // both operands of an fp8 product lie in 16 bits and are cast for it; else the left one
   bool captured_graphs = false;       // the host issues a whole graph: none of its steps waits for it
   bool send_empty = false;            // sends blocks that nobody needs
   bool dkv_f32 = true;                // partial dK and dV travel in f32; else in the dtype of the inputs

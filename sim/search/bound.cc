@@ -198,7 +198,7 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   const double between = width * real(sizes.tokens_tp * hidden),
                heads = width * real(tokens * (sizes.q_width + sizes.kv_width)),
                inside = width * real(mlp_tokens * columns);
-  shared.positions_ns = kernels_.memory_ns(2 * heads);
+  shared.positions_ns = kernels_.memory_ns(2 * heads * question_.software.rotary_passes);
   const double norms_ns =
       2 * kernels_.memory_ns(2 * between) + 2 * kernels_.memory_ns(3 * between) + shared.positions_ns;
   shared.forward_rows_ns = norms_ns + kernels_.memory_ns(3 * inside);

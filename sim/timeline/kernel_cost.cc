@@ -1,6 +1,7 @@
 #include "sim/timeline/kernel_cost.h"
 
 #include <algorithm>
+#include <string_view>
 #include <type_traits>
 
 #include "shared/plan/operations.h"
@@ -10,6 +11,15 @@ namespace {
 
 constexpr double kOtherShare = 0.8;  // of the peak, where nothing was measured
 constexpr double kNsPerUs = 1e3;
+
+// The table over the vocabulary or its gradients: "parameters/head", "unsharded/head gradients". A tied one lies in the embedding,
+// which has no products of its own.
+bool is_of_head(std::string_view name) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return false;
+  const std::string_view unit = name.substr(slash + 1, name.find(' ', slash) - slash - 1);
+  return unit == "head" || unit == "embedding";
+}
 
 }  // namespace
 
@@ -23,11 +33,13 @@ double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
                if constexpr (std::is_same_v<T, AttentionForward> || std::is_same_v<T, AttentionBackward>) {
                  return attention_ns(work, op.q.shape[3], std::is_same_v<T, AttentionBackward>);
                } else if constexpr (std::is_same_v<T, MatMul>) {
-                 return product_ns(work, plan.buffers[static_cast<std::size_t>(op.a.buffer)].dtype);
+                 return product_ns(op, work, plan);
                } else if constexpr (std::is_same_v<T, AttentionMerge>) {
                  return memory_ns(work.bytes * (is_absent(op.lse) ? 1 : software_.merge_passes));
                } else if constexpr (std::is_same_v<T, Copy>) {
                  return memory_ns(work.bytes * software_.pack_passes);
+               } else if constexpr (std::is_same_v<T, RowKernel>) {
+                 return memory_ns(work.bytes * passes(op.operation));
                } else {
                  return memory_ns(work.bytes);
                }
@@ -46,10 +58,43 @@ const ProductRate* KernelCost::product_rate(int bits) const {
   return found == rates.end() ? nullptr : &*found;
 }
 
-double KernelCost::product_ns(const KernelWork& work, DType dtype) const {
+double KernelCost::passes(RowOperation operation) const {
+  switch (operation) {
+    case RowOperation::rotary:
+    case RowOperation::rotary_backward:
+      return software_.rotary_passes;
+    case RowOperation::cross_entropy:
+    case RowOperation::cross_entropy_backward:
+      return software_.loss_passes;
+    case RowOperation::optimizer:
+      return software_.optimizer_passes;
+    default:
+      return 1;
+  }
+}
+
+bool KernelCost::is_fp8(DType dtype) const {
+  return software_.linear_precision == LinearPrecision::fp8 && dtype != DType::f32 &&
+         cluster_.gpu.tflops_fp8 > 0;
+}
+
+double KernelCost::product_ns(const MatMul& product, const KernelWork& work, const Plan& plan) const {
+  const auto buffer = [&](const View& view) -> const Buffer& {
+    return plan.buffers[static_cast<std::size_t>(view.buffer)];
+  };
+  const DType dtype = buffer(product.a).dtype;
+  const auto of_head = [&](const View& view) { return is_of_head(buffer(view).name); };
+  const bool in_16_bits =
+      !software_.fp8_head && (of_head(product.a) || of_head(product.b) || of_head(product.out));
+  const bool fp8 = is_fp8(dtype) && !in_16_bits;
+  double ns = product_ns(work, dtype, fp8);
+  // Read in 16 bits and written in 8, as the left one is in the rates.
+  if (fp8 && software_.fp8_casts_both) ns += memory_ns(3 * work.n * work.k);
+  return ns;
+}
+
+double KernelCost::product_ns(const KernelWork& work, DType dtype, bool fp8) const {
   const Gpu& gpu = cluster_.gpu;
-  const bool fp8 =
-      software_.linear_precision == LinearPrecision::fp8 && dtype != DType::f32 && gpu.tflops_fp8 > 0;
   const Curve& own = fp8 ? cluster_.fp8_efficiency : cluster_.matmul_efficiency;
   const ProductRate* rate = dtype == DType::f32 || !own.empty() ? nullptr : product_rate(fp8 ? 8 : 16);
   if (rate != nullptr) {

@@ -25,12 +25,18 @@ class KernelCost {
   // The parts of it, without the launch. A curve of the cluster counts before its rates. Attention of few rows (decoding) splits its
   // keys over the GPU, and is as fast as the memory lets it, or as the largest kernels.
   double attention_ns(const KernelWork& work, std::int64_t head_dim, bool backward) const;
-  double product_ns(const KernelWork& work, DType dtype) const;
+  double product_ns(const KernelWork& work, DType dtype) const {
+    return product_ns(work, dtype, is_fp8(dtype));
+  }
   double memory_ns(double bytes) const;
 
   const AttentionCost& attention() const { return attention_; }
 
  private:
+  bool is_fp8(DType dtype) const;
+  double product_ns(const MatMul& product, const KernelWork& work, const Plan& plan) const;
+  double product_ns(const KernelWork& work, DType dtype, bool fp8) const;
+  double passes(RowOperation operation) const;
   const ProductRate* product_rate(int bits) const;
 
   const Cluster& cluster_;

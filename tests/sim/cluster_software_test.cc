@@ -44,10 +44,11 @@ TEST(Software, EveryFieldHasASourceAndAtMostFiveAreFree) {
     });
     EXPECT_LE(free, 5);
     for (const char* field : {"send_empty", "dkv_f32", "strategy", "balance", "sharding_group", "framework",
-                              "attention_kernel", "loss_f32_copies", "allocator_slack"}) {
+                              "attention_kernel", "loss_f32_copies", "allocator_slack", "rotary_passes",
+                              "loss_passes", "optimizer_passes", "fp8_head", "fp8_casts_both"}) {
       EXPECT_NE(find_source(software.sources, field), nullptr) << name << " " << field;
     }
-    EXPECT_EQ(software.sources.size(), 17U) << name;
+    EXPECT_EQ(software.sources.size(), 22U) << name;
     for (const Source& source : software.sources)
       EXPECT_FALSE(source.text.empty()) << name << " " << source.field;
   }

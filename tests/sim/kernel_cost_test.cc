@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/plan/builder.h"
+#include "shared/transformer/step_writer.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/presets/csv.h"
 #include "tests/sim/timeline_cluster.h"
@@ -157,6 +158,90 @@ TEST(KernelCost, NoKernelExceedsItsPeak) {
   const Attention attention(64, 64, 1, 64, {{0, 64, 0, 64, MaskSlice::Kind::full, 0, 0}});
   EXPECT_NEAR(KernelCost(cluster, software).ns(attention.forward, attention.plan), 64 * 64 * 4 * 64 * 1e-3,
               1e-6);
+}
+
+// ---- what a framework does beyond one fused kernel ----
+
+double without_launch(const Cluster& cluster, const SoftwareProfile& software, const Kernel& kernel,
+                      const Plan& plan) {
+  return KernelCost(cluster, software).ns(kernel, plan) - cluster.gpu.kernel_launch_us * 1e3;
+}
+
+TEST(KernelCost, RowKernelsMoveTheirBytesAsOftenAsTheSoftwareSays) {
+  Cluster cluster = round_cluster();
+  cluster.memory_efficiency = {};  // as fast whatever the bytes
+  PlanBuilder builder(0, shape_target());
+  const View x = flat_view(builder.input("x", DType::bf16, 1 << 20), 0, 1 << 20),
+             y = flat_view(builder.output("y", DType::bf16, 1 << 20), 0, 1 << 20);
+  builder.add(builder.stream("s"), RowKernel{RowOperation::rotary, {x}, {y}, {}});
+  const Plan plan = std::move(builder).build({});
+  SoftwareProfile fused, separate;
+  separate.rotary_passes = 5, separate.loss_passes = 6, separate.optimizer_passes = 3;
+  const auto ratio = [&](RowOperation operation) {
+    const RowKernel kernel{operation, {x}, {y}, {}};
+    return without_launch(cluster, separate, kernel, plan) / without_launch(cluster, fused, kernel, plan);
+  };
+  EXPECT_DOUBLE_EQ(ratio(RowOperation::rotary), 5);
+  EXPECT_DOUBLE_EQ(ratio(RowOperation::rotary_backward), 5);
+  EXPECT_DOUBLE_EQ(ratio(RowOperation::cross_entropy), 6);
+  EXPECT_DOUBLE_EQ(ratio(RowOperation::cross_entropy_backward), 6);
+  EXPECT_DOUBLE_EQ(ratio(RowOperation::optimizer), 3);
+  EXPECT_DOUBLE_EQ(ratio(RowOperation::rms_norm), 1);
+}
+
+// Products forward, for the input and for the weight, of a table of this name.
+std::vector<double> products_of(const std::string& table, const std::string& gradients,
+                                const SoftwareProfile& software) {
+  constexpr std::int64_t kTokens = 4096, kHidden = 2048, kColumns = 8192;
+  const Cluster cluster = find_cluster("dgx-h100", 1);
+  PlanBuilder builder(0, host_target());
+  const auto matrix = [&](BufferId buffer, std::int64_t rows, std::int64_t columns) {
+    return dense_view(buffer, 0, {rows, columns});
+  };
+  const View x = matrix(builder.input("working/x", DType::bf16, kTokens * kHidden), kTokens, kHidden),
+             w = matrix(builder.input(table, DType::bf16, kColumns * kHidden), kColumns, kHidden),
+             y = matrix(builder.output("working/y", DType::bf16, kTokens * kColumns), kTokens, kColumns),
+             dx = matrix(builder.output("working/dx", DType::bf16, kTokens * kHidden), kTokens, kHidden),
+             dw = matrix(builder.output(gradients, DType::bf16, kColumns * kHidden), kColumns, kHidden);
+  const std::vector<MatMul> all = {{x, transposed(w), y}, {y, w, dx}, {transposed(y), x, dw}};
+  const StreamId stream = builder.stream("s");
+  for (const MatMul& product : all) builder.add(stream, product);
+  const Plan plan = std::move(builder).build({});
+  std::vector<double> ns;
+  for (const MatMul& product : all) ns.push_back(without_launch(cluster, software, product, plan));
+  return ns;
+}
+
+TEST(KernelCost, TheHeadIsIn16BitsWhereTheSoftwareLeavesItThere) {
+  SoftwareProfile b16, fp8, fp8_but_head;
+  fp8.linear_precision = fp8_but_head.linear_precision = LinearPrecision::fp8;
+  fp8_but_head.fp8_head = false;
+  const char* layers = "unsharded/layers";
+  EXPECT_EQ(products_of(layers, "unsharded/layers gradients", fp8_but_head),
+            products_of(layers, "unsharded/layers gradients", fp8));
+  for (const auto& [table, gradients] :
+       {std::pair("unsharded/head", "unsharded/head gradients"),
+        std::pair("parameters/head", "gradients/head"),
+        std::pair("parameters/embedding", "unsharded/embedding gradients")}) {
+    EXPECT_EQ(products_of(table, gradients, fp8_but_head), products_of(table, gradients, b16)) << table;
+    EXPECT_EQ(products_of(table, gradients, fp8), products_of(layers, gradients, fp8)) << table;
+  }
+  EXPECT_LT(products_of(layers, "g", fp8)[0], products_of(layers, "g", b16)[0]);
+}
+
+TEST(KernelCost, ACastOfTheRightOperandReads16BitsAndWrites8) {
+  SoftwareProfile kept, cast;
+  kept.linear_precision = cast.linear_precision = LinearPrecision::fp8;
+  cast.fp8_casts_both = true;
+  const std::vector<double> before = products_of("w", "g", kept), after = products_of("w", "g", cast);
+  const Cluster cluster = find_cluster("dgx-h100", 1);
+  const KernelCost cost(cluster, cast);
+  EXPECT_DOUBLE_EQ(after[0] - before[0], cost.memory_ns(3.0 * 2048 * 8192));
+  EXPECT_DOUBLE_EQ(after[1] - before[1], cost.memory_ns(3.0 * 8192 * 2048));
+  EXPECT_DOUBLE_EQ(after[2] - before[2], cost.memory_ns(3.0 * 4096 * 2048));
+  cast.linear_precision = LinearPrecision::b16;
+  SoftwareProfile b16;
+  EXPECT_EQ(products_of("w", "g", cast), products_of("w", "g", b16));
 }
 
 }  // namespace
