@@ -10,6 +10,7 @@
 #include "sim/models/read_model.h"
 #include "sim/presets/csv.h"
 #include "sim/search/evaluate.h"
+#include "sim/validate/training_steps.h"
 
 namespace cp::sim {
 namespace {
@@ -58,16 +59,6 @@ ParallelLayout layout_of(const CsvRow& row, const PlanQuestion& question, const 
   return layout;
 }
 
-std::string words_of(const PublishedStep& step) {
-  const ParallelLayout& layout = step.layout;
-  std::string text = str(step.question.model.name, ", ", layout.world(), " GPUs, ",
-                         step.question.workload.seq_len, " tokens, ", name(step.question.workload.phase));
-  if (layout.tp > 1) text += str(", tp ", layout.tp);
-  if (layout.cp > 1) text += str(", cp ", layout.cp, " ", to_string(layout.strategy.balance));
-  if (step.question.software.linear_precision == LinearPrecision::fp8) text += ", FP8 products";
-  return text;
-}
-
 // What the rows of the same run say in their notes stands in the first of them.
 std::string notes_of(const std::vector<CsvRow>& rows, std::size_t at) {
   const auto same = [&](const CsvRow& a, const CsvRow& b) {
@@ -89,7 +80,8 @@ double distance(const PlanQuestion& a, const PlanQuestion& b) {
   const bool as_precise = a.software.linear_precision == b.software.linear_precision;
   return (as_precise ? 0 : kOtherPrecision) + ratio(parameters(a), parameters(b)) +
          ratio(static_cast<double>(a.workload.seq_len), static_cast<double>(b.workload.seq_len)) +
-         ratio(a.cluster.num_gpus(), b.cluster.num_gpus());
+         ratio(a.cluster.num_gpus(), b.cluster.num_gpus()) +
+         ratio(a.cluster.gpu.tflops_16, b.cluster.gpu.tflops_16);
 }
 
 NearestMeasurement measurement_of(const PublishedStep& step) {
@@ -112,6 +104,16 @@ std::string signed_error(const NearestMeasurement& of) {
 }
 
 }  // namespace
+
+std::string words_of(const PublishedStep& step) {
+  const ParallelLayout& layout = step.layout;
+  std::string text = str(step.question.model.name, ", ", layout.world(), " GPUs, ",
+                         step.question.workload.seq_len, " tokens, ", name(step.question.workload.phase));
+  if (layout.tp > 1) text += str(", tp ", layout.tp);
+  if (layout.cp > 1) text += str(", cp ", layout.cp, " ", to_string(layout.strategy.balance));
+  if (step.question.software.linear_precision == LinearPrecision::fp8) text += ", FP8 products";
+  return text;
+}
 
 std::vector<PublishedStep> published_steps() {
   const std::vector<CsvRow> rows = validation_table("end_to_end");
@@ -181,6 +183,7 @@ std::vector<NearestMeasurement> published_measurements() {
 std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question,
                                                       const ParallelLayout* layout) {
   std::vector<PublishedStep> steps = published_steps();
+  for (PublishedStep& step : training_steps()) steps.push_back(std::move(step));
   std::erase_if(steps, [&](const PublishedStep& step) {
     return step.metric == Metric::peak_memory_gib || step.question.workload.phase != question.workload.phase;
   });

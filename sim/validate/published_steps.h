@@ -20,6 +20,9 @@ struct PublishedStep {
 };
 std::vector<PublishedStep> published_steps();
 
+// "llama-3.1-8b, 8 GPUs, 65536 tokens, training, cp 2 head_tail, FP8 products"
+std::string words_of(const PublishedStep& step);
+
 // In the step's metric.
 double predict(const PublishedStep& step);
 std::string unit_of(PublishedStep::Metric metric);

@@ -15,9 +15,16 @@ ValidationTable usp(const SoftwareProfile* software);  // its rows of 131,072 to
 ValidationTable usp_short(
     const SoftwareProfile* software);  // those of 512 and 8,192, which wait for the host
 
+// Attention of training, measured on one GPU with cuDNN; and of a split sequence on "H100" or "B200".
+ValidationTable attention_backward_hopper();
+ValidationTable attention_backward_blackwell();
+ValidationTable attention_forward_cudnn();
+ValidationTable context_parallel(const std::string& gpu);
+
 // Steps of whole models, and the memory they take.
 ValidationTable end_to_end();
 ValidationTable end_to_end_memory();
+ValidationTable training_cp_h100();  // steps whose attention kernels are older than all rates
 
 // Rows that were left out of the fits of sim/presets/rates: attention, forward, of one of its GPUs; of all GPUs the others.
 ValidationTable attention_of_gpu(const std::string& gpu);

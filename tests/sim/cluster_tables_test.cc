@@ -65,7 +65,9 @@ TEST(Csv, ErrorsNameTheLine) {
 }
 
 TEST(ValidationTables, AreAllThere) {
-  const std::map<std::string, std::size_t> rows = {{"end_to_end", 19},
+  const std::map<std::string, std::size_t> rows = {{"attention_cudnn", 100},
+                                                   {"context_parallel_hopper_blackwell", 160},
+                                                   {"end_to_end", 19},
                                                    {"flash_attention_3", 24},
                                                    {"flash_attention_a800_h800", 40},
                                                    {"kernels", 3460},
@@ -74,18 +76,23 @@ TEST(ValidationTables, AreAllThere) {
                                                    {"point_to_point_a800_h800", 7},
                                                    {"ring_attention_a800_h800", 168},
                                                    {"ring_flash_attention", 16},
+                                                   {"training_steps", 47},
                                                    {"usp_8xa100_nvlink", 167}};
   for (const auto& [name, count] : rows) EXPECT_EQ(validation_table(name).size(), count) << name;
   EXPECT_EQ(names_of(embedded_validation()).size(), rows.size());
 }
 
 TEST(ValidationTables, NumbersAreNumbers) {
-  const std::map<std::string, std::string> measured = {{"end_to_end", "value"},
-                                                       {"ring_attention_a800_h800", "milliseconds"},
-                                                       {"ring_flash_attention", "iterations_per_second"},
-                                                       {"usp_8xa100_nvlink", "iterations_per_second"},
-                                                       {"nccl_gpus", "microseconds"},
-                                                       {"nccl_tests", "microseconds"}};
+  const std::map<std::string, std::string> measured = {
+      {"attention_cudnn", "milliseconds"},
+      {"context_parallel_hopper_blackwell", "tflops_per_gpu"},
+      {"training_steps", "value"},
+      {"end_to_end", "value"},
+      {"ring_attention_a800_h800", "milliseconds"},
+      {"ring_flash_attention", "iterations_per_second"},
+      {"usp_8xa100_nvlink", "iterations_per_second"},
+      {"nccl_gpus", "microseconds"},
+      {"nccl_tests", "microseconds"}};
   for (const auto& [name, column] : measured) {
     for (const CsvRow& row : validation_table(name)) EXPECT_GT(row.number(column), 0) << row.where();
   }

@@ -103,7 +103,7 @@ TEST(NearestMeasurement, ErrorsAreOfTheTime) {
 TEST(NearestMeasurement, IsTheNearestScoredOrNot) {
   PlanQuestion question;
   question.model = load_model("qwen2.5-7b").model;
-  question.cluster = find_cluster("dgx-h100", 8);
+  question.cluster = find_cluster("dgx-h100", 1);
   question.workload.seq_len = 262144;
   const auto nearest = nearest_measurement(question);
   ASSERT_TRUE(nearest);
@@ -112,7 +112,7 @@ TEST(NearestMeasurement, IsTheNearestScoredOrNot) {
                 "the source does not say how the sequence is balanced; read as contiguous: ", 0),
             0U)
       << nearest->unscored;
-  const ParallelLayout contiguous = parse_parallel_layout("cp=64,strategy=ring,balance=contiguous");
+  const ParallelLayout contiguous = parse_parallel_layout("cp=8,strategy=ring,balance=contiguous");
   EXPECT_EQ(nearest_measurement(question, &contiguous)->what,
             "llama-3.1-8b, 8 GPUs, 262144 tokens, training, cp 8 contiguous, FP8 products");
 }
@@ -128,9 +128,16 @@ TEST(NearestMeasurement, IsMostAlikeInSizeLengthAndGpusOfItsPhase) {
   };
   EXPECT_EQ(nearest("qwen2.5-7b", 1, 8192), "llama-3.1-8b, 8 GPUs, 8192 tokens, training");
   EXPECT_EQ(nearest("llama-2-7b", 1, 40000), "llama-3.1-8b, 8 GPUs, 32768 tokens, training, FP8 products");
-  // However far away: the longest training.
+  // However far away: the longest training of that model.
   EXPECT_EQ(nearest("llama-3.1-405b", 4, 1 << 20),
-            "llama-3.1-8b, 8 GPUs, 262144 tokens, training, cp 8 head_tail, FP8 products");
+            "h100-96gb-500w: llama-3.1-405b, 512 GPUs, 262144 tokens, training, tp 8, cp 8 head_tail, FP8 "
+            "products");
+  // GPUs count as the other sizes do: by how much faster they are.
+  question.cluster = find_cluster("hgx-b200", 8);
+  question.model = load_model("llama-3.1-8b").model;
+  question.workload.seq_len = 262144;
+  EXPECT_EQ(nearest_measurement(question)->what,
+            "hgx-b200: llama-3.1-8b, 64 GPUs, 262144 tokens, training, tp 4, cp 4 head_tail, FP8 products");
   question.workload.phase = Phase::prefill;
   EXPECT_EQ(nearest("llama-3.1-70b", 4, 131072),
             "llama-3.1-405b, 32 GPUs, 131072 tokens, prefill, tp 8, cp 4 head_tail, FP8 products");

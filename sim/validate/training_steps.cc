@@ -1,0 +1,111 @@
+#include "sim/validate/training_steps.h"
+
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cluster/read_cluster.h"
+#include "sim/cluster/read_software.h"
+#include "sim/cluster/used_part.h"
+#include "sim/models/read_model.h"
+#include "sim/presets/csv.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr std::string_view kOlder = "NeMo long sequence 24.03.01";
+
+int small(const CsvRow& row, std::string_view column) {
+  return static_cast<int>(std::lround(row.number(column)));
+}
+std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
+
+Cluster cluster_of(const CsvRow& row) {
+  const int gpus = small(row, "gpus");
+  Cluster cluster = find_cluster(row.text("cluster"), 1);
+  return gpus < cluster.node.gpus ? part_of_node(std::move(cluster), gpus)
+                                  : find_cluster(row.text("cluster"), gpus / cluster.node.gpus);
+}
+
+PlanQuestion question_of(const CsvRow& row) {
+  PlanQuestion question;
+  question.model = load_model(row.text("model")).model;
+  question.cluster = cluster_of(row);
+  question.software = find_software(row.text("software"));
+  const bool fp8 = row.text("products") == "fp8";
+  question.software.linear_precision = fp8 ? LinearPrecision::fp8 : LinearPrecision::b16;
+  question.workload.phase = Phase::training;
+  question.workload.dtype = DType::bf16;
+  question.workload.seq_len = whole(row, "seq_len");
+  question.workload.global_batch = whole(row, "global_batch");
+  return question;
+}
+
+// torchtitan's "op" keeps every other product of a layer and its attention; as many products are computed again in every other layer.
+Recompute recompute_of(const CsvRow& row) {
+  return row.text("recompute") == "op" ? Recompute{Recompute::Kind::every, 2}
+                                       : parse_recompute(row.text("recompute"));
+}
+
+ParallelLayout layout_of(const CsvRow& row, const SoftwareProfile& software) {
+  ParallelLayout layout;
+  layout.dp_shard = small(row, "dp"), layout.tp = small(row, "tp"), layout.cp = small(row, "cp");
+  layout.pp = small(row, "pp"), layout.virtual_stages = small(row, "virtual_stages");
+  layout.micro_batch = whole(row, "micro_batch");
+  layout.recompute = recompute_of(row);
+  layout.strategy.balance = parse_balance(software.balance);
+  layout.strategy.send_empty = software.send_empty;
+  layout.strategy.input_dtype_gradients = !software.dkv_f32;
+  return layout;
+}
+
+double tokens_per_s_per_gpu(const CsvRow& row, const PlanQuestion& question) {
+  const std::string& metric = row.text("metric");
+  if (metric == "tokens_per_second_per_gpu") return row.number("value");
+  if (metric == "model_tflops_per_gpu") return row.number("value") * 1e12 / flops_counted_by_nemo(question);
+  throw InvalidInput(str(row.where(), ": unknown metric '", metric,
+                         "'; use tokens_per_second_per_gpu or model_tflops_per_gpu"));
+}
+
+std::string oddity_of(const CsvRow& row) {
+  const std::string& notes = row.text("notes");
+  if (notes == "not compiled") return "without torch.compile: kernels that are not fused";
+  if (notes.starts_with("the source does not")) return notes;
+  return row.text("balance") == "unstated" ? "the source does not say how the sequence is balanced" : "";
+}
+
+}  // namespace
+
+double flops_counted_by_nemo(const PlanQuestion& question) {
+  const Transformer& model = question.model;
+  const auto real = [](std::int64_t number) { return static_cast<double>(number); };
+  const double hidden = real(model.hidden), kv = real(model.kv_heads) / real(model.q_heads);
+  const double of_layer =
+      12 + 12 * kv + 18 * real(model.intermediate) / hidden + 12 * real(question.workload.seq_len) / hidden;
+  return hidden * (real(model.layers) * hidden * of_layer + 6 * real(model.vocab));
+}
+
+std::vector<PublishedStep> training_steps() {
+  std::vector<PublishedStep> steps;
+  for (const CsvRow& row : validation_table("training_steps")) {
+    PublishedStep step{row.where(), row.text("source"), "", question_of(row), {}, {}, 0, oddity_of(row)};
+    step.metric = PublishedStep::Metric::tokens_per_s_per_gpu;
+    step.measured = tokens_per_s_per_gpu(row, step.question);
+    step.layout = layout_of(row, step.question.software);
+    const auto add = [&] {
+      step.what = str(row.text("cluster"), ": ", words_of(step));
+      steps.push_back(step);
+    };
+    add();
+    if (row.text("balance") != "unstated") continue;
+    step.layout.strategy.balance.kind = Balance::Kind::contiguous;
+    add();
+  }
+  return steps;
+}
+
+bool is_of_older_kernels(const PublishedStep& step) { return step.source == kOlder; }
+
+}  // namespace cp::sim
