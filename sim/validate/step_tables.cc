@@ -39,21 +39,9 @@ ValidationTable table_of(bool memory) {
 ValidationTable end_to_end() {
   ValidationTable table = table_of(false);
   table.cluster = "each row's", table.software = "torchtitan, meta-serving, megatron";
-  for (const PublishedStep& step : training_steps()) {
-    if (!is_of_older_kernels(step)) table.rows.push_back(row_of(step));
-  }
+  for (const PublishedStep& step : training_steps()) table.rows.push_back(row_of(step));
   table.in_sample_rule = "nothing is set by a row; the attention kernel alone set the clock at 500 W";
   table.target_median = 0.10, table.target_worst = 0.18;
-  return table;
-}
-
-ValidationTable training_cp_h100() {
-  ValidationTable table{.cluster = "dgx-h100", .software = "megatron"};
-  table.in_sample_rule =
-      "nothing is set by a row; Transformer Engine and cuDNN of March 2024, whose kernels no rate is of";
-  for (const PublishedStep& step : training_steps()) {
-    if (is_of_older_kernels(step)) table.rows.push_back(row_of(step));
-  }
   return table;
 }
 

@@ -24,7 +24,6 @@ ValidationTable context_parallel(const std::string& gpu);
 // Steps of whole models, and the memory they take.
 ValidationTable end_to_end();
 ValidationTable end_to_end_memory();
-ValidationTable training_cp_h100();  // steps whose attention kernels are older than all rates
 
 // Rows that were left out of the fits of sim/presets/rates: attention, forward, of one of its GPUs; of all GPUs the others.
 ValidationTable attention_of_gpu(const std::string& gpu);

@@ -1,11 +1,13 @@
 #include "sim/validate/training_steps.h"
 
 #include <cmath>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/cluster/attention_kernels.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/cluster/used_part.h"
@@ -14,8 +16,6 @@
 
 namespace cp::sim {
 namespace {
-
-constexpr std::string_view kOlder = "NeMo long sequence 24.03.01";
 
 int small(const CsvRow& row, std::string_view column) {
   return static_cast<int>(std::lround(row.number(column)));
@@ -29,11 +29,18 @@ Cluster cluster_of(const CsvRow& row) {
                                   : find_cluster(row.text("cluster"), gpus / cluster.node.gpus);
 }
 
+// With the attention kernels of its source's own settings, where these are not the implementation's choice of today.
+SoftwareProfile software_of(const CsvRow& row, const Cluster& cluster) {
+  SoftwareProfile software = find_software(row.text("software"));
+  const std::string& kernel = row.text("kernels");
+  return kernel.empty() ? software : with_attention_kernel(std::move(software), cluster, kernel);
+}
+
 PlanQuestion question_of(const CsvRow& row) {
   PlanQuestion question;
   question.model = load_model(row.text("model")).model;
   question.cluster = cluster_of(row);
-  question.software = find_software(row.text("software"));
+  question.software = software_of(row, question.cluster);
   const bool fp8 = row.text("products") == "fp8";
   question.software.linear_precision = fp8 ? LinearPrecision::fp8 : LinearPrecision::b16;
   question.workload.phase = Phase::training;
@@ -105,7 +112,5 @@ std::vector<PublishedStep> training_steps() {
   }
   return steps;
 }
-
-bool is_of_older_kernels(const PublishedStep& step) { return step.source == kOlder; }
 
 }  // namespace cp::sim

@@ -14,7 +14,4 @@ std::vector<PublishedStep> training_steps();
 // Of a token, as NeMo counted until August 2025: three times a forward pass, all pairs of a sequence, allowed or not.
 double flops_counted_by_nemo(const PlanQuestion& question);
 
-// Of software that is older than all kernels whose rates are known: NeMo of March 2024.
-bool is_of_older_kernels(const PublishedStep& step);
-
 }  // namespace cp::sim

@@ -33,7 +33,6 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
         {"usp_short", [](const SoftwareProfile* s) { return detail::usp_short(s); }},
         {"end_to_end", [](const SoftwareProfile*) { return detail::end_to_end(); }},
         {"end_to_end_memory", [](const SoftwareProfile*) { return detail::end_to_end_memory(); }},
-        {"training_cp_h100", [](const SoftwareProfile*) { return detail::training_cp_h100(); }},
         {"context_parallel_h100", [](const SoftwareProfile*) { return detail::context_parallel("H100"); }},
         {"context_parallel_b200", [](const SoftwareProfile*) { return detail::context_parallel("B200"); }},
         {"attention_forward_cudnn", [](const SoftwareProfile*) { return detail::attention_forward_cudnn(); }},
