@@ -133,11 +133,15 @@ TEST(NearestMeasurement, IsMostAlikeInSizeLengthAndGpusOfItsPhase) {
             "h100-96gb-500w: llama-3.1-405b, 512 GPUs, 262144 tokens, training, tp 8, cp 8 head_tail, FP8 "
             "products");
   // GPUs count as the other sizes do: by how much faster they are.
-  question.cluster = find_cluster("hgx-b200", 8);
+  question.software.linear_precision = LinearPrecision::fp8;
   question.model = load_model("llama-3.1-8b").model;
-  question.workload.seq_len = 262144;
+  question.workload.seq_len = 8192;
+  question.cluster = find_cluster("hgx-b200", 1);
   EXPECT_EQ(nearest_measurement(question)->what,
-            "hgx-b200: llama-3.1-8b, 64 GPUs, 262144 tokens, training, tp 4, cp 4 head_tail, FP8 products");
+            "hgx-b200: llama-3.1-8b, 8 GPUs, 8192 tokens, training, FP8 products");
+  question.cluster = find_cluster("dgx-h100", 1);
+  EXPECT_EQ(nearest_measurement(question)->what, "llama-3.1-8b, 8 GPUs, 8192 tokens, training, FP8 products");
+  question.software.linear_precision = LinearPrecision::b16;
   question.workload.phase = Phase::prefill;
   EXPECT_EQ(nearest("llama-3.1-70b", 4, 131072),
             "llama-3.1-405b, 32 GPUs, 131072 tokens, prefill, tp 8, cp 4 head_tail, FP8 products");
