@@ -1,6 +1,7 @@
 #include "sim/validate/training_steps.h"
 
 #include <cmath>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,25 +23,46 @@ int small(const CsvRow& row, std::string_view column) {
 }
 std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
 
-Cluster cluster_of(const CsvRow& row) {
-  const int gpus = small(row, "gpus");
-  Cluster cluster = find_cluster(row.text("cluster"), 1);
-  return gpus < cluster.node.gpus ? part_of_node(std::move(cluster), gpus)
-                                  : find_cluster(row.text("cluster"), gpus / cluster.node.gpus);
-}
+// Each preset is read once for all rows.
+class Presets {
+ public:
+  Cluster cluster(const CsvRow& row) {
+    const std::string& name = row.text("cluster");
+    Cluster cluster = read(clusters_, name, [&] { return find_cluster(name, 1); });
+    const int gpus = small(row, "gpus");
+    if (gpus < cluster.node.gpus) return part_of_node(std::move(cluster), gpus);
+    cluster.nodes = gpus / cluster.node.gpus;
+    validate_cluster(cluster);
+    return cluster;
+  }
+  const Transformer& model(const std::string& name) {
+    return read(models_, name, [&] { return load_model(name).model; });
+  }
+  const SoftwareProfile& software(const std::string& name) {
+    return read(software_, name, [&] { return find_software(name); });
+  }
 
-// With the attention kernels of its source's own settings, where these are not the implementation's choice of today.
-SoftwareProfile software_of(const CsvRow& row, const Cluster& cluster) {
-  SoftwareProfile software = find_software(row.text("software"));
-  const std::string& kernel = row.text("kernels");
-  return kernel.empty() ? software : with_attention_kernel(std::move(software), cluster, kernel);
-}
+ private:
+  template <class Value, class Read>
+  static const Value& read(std::map<std::string, Value>& known, const std::string& name, Read&& read) {
+    const auto found = known.find(name);
+    return found != known.end() ? found->second : known.emplace(name, read()).first->second;
+  }
 
-PlanQuestion question_of(const CsvRow& row) {
+  std::map<std::string, Cluster> clusters_;
+  std::map<std::string, Transformer> models_;
+  std::map<std::string, SoftwareProfile> software_;
+};
+
+PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   PlanQuestion question;
-  question.model = load_model(row.text("model")).model;
-  question.cluster = cluster_of(row);
-  question.software = software_of(row, question.cluster);
+  question.model = presets.model(row.text("model"));
+  question.cluster = presets.cluster(row);
+  question.software = presets.software(row.text("software"));
+  // The attention kernels of its source's own settings, where these are not the implementation's choice of today.
+  const std::string& kernel = row.text("kernels");
+  if (!kernel.empty())
+    question.software = with_attention_kernel(std::move(question.software), question.cluster, kernel);
   const bool fp8 = row.text("products") == "fp8";
   question.software.linear_precision = fp8 ? LinearPrecision::fp8 : LinearPrecision::b16;
   question.workload.phase = Phase::training;
@@ -96,8 +118,10 @@ double flops_counted_by_nemo(const PlanQuestion& question) {
 
 std::vector<PublishedStep> training_steps() {
   std::vector<PublishedStep> steps;
+  Presets presets;
   for (const CsvRow& row : validation_table("training_steps")) {
-    PublishedStep step{row.where(), row.text("source"), "", question_of(row), {}, {}, 0, oddity_of(row)};
+    PublishedStep step{row.where(), row.text("source"), "", question_of(row, presets), {}, {},
+                       0,           oddity_of(row)};
     step.metric = PublishedStep::Metric::tokens_per_s_per_gpu;
     step.measured = tokens_per_s_per_gpu(row, step.question);
     step.layout = layout_of(row, step.question.software);
