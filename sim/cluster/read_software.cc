@@ -33,6 +33,12 @@ class SoftwareReader {
     for_each_parameter(software_, take_number);
     for_each_number_of_facts(software_, take_number);
     for_each_fact(software_, [&](const char* field, auto& fact) { take(field, fact); });
+    for_each_pass_number(software_, [&](const char* field, double& value, const Range& range) {
+      fields_.read(field, range, value);
+    });
+    for_each_fp8_fact(software_, [&](const char* field, bool& fact) {
+      fields_.read(field, Range{0, 1}, fact);
+    });
     take_enumerator("sharding_group", kGroups, software_.sharding_group);
     if (fields_.has("linear_precision")) {
       fields_.fail(
@@ -132,6 +138,13 @@ std::string write_software(const SoftwareProfile& software) {
   for_each_number_of_facts(software, write_number);
   for_each_fact(software, [&](const char* field, const auto& fact) { fields.write(field, fact); });
   fields.write("sharding_group", to_string(software.sharding_group));
+  // What has no source was left at its default.
+  const auto write_stated = [&](const char* field, const auto& value) {
+    if (find_source(software.sources, field) != nullptr) fields.write(field, value);
+  };
+  for_each_pass_number(software,
+                       [&](const char* field, double value, const Range&) { write_stated(field, value); });
+  for_each_fp8_fact(software, write_stated);
   std::string text;
   google::protobuf::TextFormat::Printer printer;
   CP_INVARIANT(printer.PrintToString(message, &text), "a profile of ", message.ByteSizeLong(), " bytes");
