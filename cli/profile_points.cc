@@ -19,6 +19,8 @@ constexpr std::int64_t kWindow = 4096;    // of AttentionPoint::Mask::window
 constexpr std::int64_t kMergeHead = 128;  // head_dim of what is merged
 constexpr std::int64_t kPacked = 1024;    // neighbours of what is packed
 constexpr std::int64_t kMostOverSockets = 64 * kMib;
+constexpr std::int64_t kIssuedBytes =
+    kKib;  // of a step whose issue is measured: it shall end before the next one is issued
 constexpr DType kType = DType::bf16;
 
 // ---- the grid ----
@@ -84,6 +86,7 @@ void add_kernels(const Sizes& sizes, std::vector<ProfilePoint>& points) {
     for (const std::int64_t bytes : sizes.memory) points.push_back(MemoryPoint{kernel, bytes});
   }
   for (const std::int64_t n : sizes.products) points.push_back(ProductPoint{n, n, n});
+  points.push_back(IssuePoint{IssuePoint::Step::kernel});
 }
 
 void add_collectives(const Sizes& sizes, const ProfileWorld& world, std::vector<ProfilePoint>& points) {
@@ -94,6 +97,8 @@ void add_collectives(const Sizes& sizes, const ProfileWorld& world, std::vector<
       if (!world.shared_gpu || bytes <= kMostOverSockets) points.push_back(CollectivePoint{operation, bytes});
     }
   }
+  for (const auto step : {IssuePoint::Step::collective, IssuePoint::Step::transfer})
+    points.push_back(IssuePoint{step});
   if (world.shared_gpu) return;
   for (const int pairs : {1, 4, 8}) {
     if (world.machines < 2 || pairs > world.ranks / world.machines) continue;
@@ -233,6 +238,12 @@ class PointPlan {
     collective(std::move(exchange));
   }
 
+  void add(const IssuePoint& point) {
+    using Step = IssuePoint::Step;
+    if (point.step == Step::kernel) return add(MemoryPoint{MemoryPoint::Kernel::copy, kIssuedBytes});
+    add(CollectivePoint{point.step == Step::transfer ? "exchange" : "all_gather", kIssuedBytes});
+  }
+
   void add(const BesidePoint& point) {
     using Part = ProfilePlanOptions::Part;
     for (std::int64_t i = 0; options_.part != Part::collective && i < options_.kernels; ++i)
@@ -301,6 +312,7 @@ class PointPlan {
 };
 
 bool is_of_all_ranks(const ProfilePoint& point) {
+  if (const auto* issue = std::get_if<IssuePoint>(&point)) return issue->step != IssuePoint::Step::kernel;
   return std::holds_alternative<CollectivePoint>(point) || std::holds_alternative<BesidePoint>(point);
 }
 
@@ -327,6 +339,7 @@ std::string text(const BesidePoint& point) {
              std::visit([](const auto& kernel) { return text(kernel); }, point.kernel),
              point.channels == 0 ? "" : str(", ", point.channels, " channels"));
 }
+std::string text(const IssuePoint& point) { return str("issue of a ", name(point.step)); }
 
 }  // namespace
 
@@ -338,6 +351,11 @@ std::string_view name(AttentionPoint::Mask mask) {
 std::string_view name(MemoryPoint::Kernel kernel) {
   constexpr std::string_view kNames[] = {"copy", "pack", "cast", "merge"};
   return kNames[static_cast<std::size_t>(kernel)];
+}
+
+std::string_view name(IssuePoint::Step step) {
+  constexpr std::string_view kNames[] = {"kernel", "collective", "transfer"};
+  return kNames[static_cast<std::size_t>(step)];
 }
 
 std::string name(const ProfilePoint& point) {
@@ -356,8 +374,8 @@ Plan profile_plan(const ProfilePoint& point, Rank self, const ProfileWorld& worl
                   const ProfilePlanOptions& options) {
   PlanBuilder builder(self, target);
   builder.stream("compute");
-  const bool alone =
-      std::holds_alternative<CollectivePoint>(point) || std::holds_alternative<PairsPoint>(point);
+  const bool beside = std::holds_alternative<BesidePoint>(point);
+  const bool alone = std::holds_alternative<PairsPoint>(point) || (is_of_all_ranks(point) && !beside);
   const StreamId first = builder.stream(alone ? "comm" : "compute");
   if (has_part(point, self, world)) {
     const std::int64_t numel = std::max<std::int64_t>(1, options.head_bytes / 4);

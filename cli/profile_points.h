@@ -43,13 +43,20 @@ struct BesidePoint {
   std::variant<AttentionPoint, ProductPoint> kernel;
   int channels = 0;  // that the communicator may have; 0: NCCL's choice
 };
-using ProfilePoint =
-    std::variant<AttentionPoint, MemoryPoint, ProductPoint, CollectivePoint, PairsPoint, BesidePoint>;
+// The host's work to issue small steps one after the other, while the device is busy with what came before. An exchange has two transfers:
+// what is sent to the next rank and what is received from the one before.
+struct IssuePoint {
+  enum class Step : std::uint8_t { kernel, collective, transfer };
+  Step step = Step::kernel;
+};
+using ProfilePoint = std::variant<AttentionPoint, MemoryPoint, ProductPoint, CollectivePoint, PairsPoint,
+                                  BesidePoint, IssuePoint>;
 
 // "attention forward causal 8192 x 32 heads (8 kv) x 128", "all_gather 1048576 B", ...: one line, the same on all ranks.
 std::string name(const ProfilePoint& point);
 std::string_view name(AttentionPoint::Mask mask);  // "full", "causal", "window"
 std::string_view name(MemoryPoint::Kernel kernel);
+std::string_view name(IssuePoint::Step step);  // "kernel", "collective", "transfer"
 
 // The ranks of a profile, as many on each machine.
 struct ProfileWorld {
@@ -59,7 +66,8 @@ struct ProfileWorld {
 };
 
 struct ProfileGrid {
-  std::vector<ProfilePoint> points;  // kernels, then collectives, then pairs, then what runs beside
+  std::vector<ProfilePoint>
+      points;  // kernels, then collectives, then pairs, then what runs beside; what is issued behind its kind
 };
 enum class ProfileSize : std::uint8_t { tiny, quick, whole };  // seconds on a CPU; minutes; about an hour
 // Memory: no buffer above 2 GiB. Where ranks share a GPU nothing runs beside, and no collective is above 64 MiB.

@@ -113,6 +113,13 @@ std::map<int, KeptSpeeds> kept_by_channels(const std::vector<ProfileRow>& rows) 
   return kept;
 }
 
+Spread issue_times(const std::vector<double>& with_us, const std::vector<double>& without_us, double steps) {
+  const double without = spread_of(without_us).median_us;
+  std::vector<double> each;
+  for (const double with : with_us) each.push_back(std::max(0.0, with - without) / steps);
+  return spread_of(std::move(each));
+}
+
 Summary summary_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return {values.size(), values.front(), quantile(values, 0.5), values.back()};
@@ -128,7 +135,8 @@ std::string profile_csv(const std::vector<ProfileRow>& rows) {
                            const char* unit) {
     if (time.samples == 0) return;
     text += fmt::format("\"{}\",{},{},{:.6g},{:.6g},{:.6g},{:.5g},{}\n", what, figure, time.samples,
-                        time.median_us, time.low_us, time.high_us, rate / time.median_us, unit);
+                        time.median_us, time.low_us, time.high_us,
+                        time.median_us == 0 ? 0 : rate / time.median_us, unit);
   };
   for (const ProfileRow& row : rows) {
     const std::string what = name(row.point);
@@ -145,6 +153,8 @@ std::string profile_csv(const std::vector<ProfileRow>& rows) {
       add(what, "collective", row.time, static_cast<double>(collective->bytes) * 1e-3, "GB/s");
     } else if (const auto* pairs = std::get_if<PairsPoint>(&row.point)) {
       add(what, "collective", row.time, static_cast<double>(pairs->bytes) * 1e-3, "GB/s of a pair");
+    } else if (std::holds_alternative<IssuePoint>(row.point)) {
+      add(what, "host", row.time, 1, "a us");
     } else {
       // The rate is what is kept of the one alone.
       add(what, "kernel alone", row.kernel_alone, row.kernel_alone.median_us, "of itself");

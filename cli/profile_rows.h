@@ -19,7 +19,7 @@ namespace cp::cli {
 struct Spread {
   int samples = 0;
   double median_us = 0, low_us = 0, high_us = 0;
-  double relative() const { return (high_us - low_us) / median_us; }
+  double relative() const { return median_us == 0 ? 0 : (high_us - low_us) / median_us; }
 };
 // Throws InvalidInput for none.
 Spread spread_of(std::vector<double> times_us);
@@ -47,7 +47,7 @@ Spread slowest(const std::vector<Spread>& ranks);
 
 struct ProfileRow {
   ProfilePoint point;
-  Spread time;  // of a BesidePoint: of its kernel beside the collective
+  Spread time;  // of a BesidePoint: of its kernel beside the collective; of an IssuePoint: the host's
   // Of a BesidePoint: the kernel alone, the collective alone and beside.
   Spread kernel_alone = {}, collective_alone = {}, collective_beside = {};
 };
@@ -74,6 +74,8 @@ struct Summary {
   double least = 0, median = 0, greatest = 0;
 };
 Summary summary_of(std::vector<double> values);
+// What the host took for each of `steps` that were issued when so many times, over the time of issuing none of them; at least 0.
+Spread issue_times(const std::vector<double>& with_us, const std::vector<double>& without_us, double steps);
 std::string to_text(const Summary& summary);  // "median of 12, from 0.81 to 0.97"
 
 // One line a figure: kind, what, its sizes, median, low, high, samples.

@@ -50,6 +50,16 @@ std::vector<double> passes_of(const std::vector<ProfileRow>& rows, MemoryPoint::
   return passes;
 }
 
+constexpr double kMostIssueUs = 1e4;  // that a profile may say (software_fields.h)
+
+std::vector<double> issue_of(const std::vector<ProfileRow>& rows, IssuePoint::Step step) {
+  std::vector<double> times_us;
+  for (const auto& [point, row] : rows_of<IssuePoint>(rows)) {
+    if (point->step == step) times_us.push_back(row->time.median_us);
+  }
+  return times_us;
+}
+
 class Software {
  public:
   Software(const std::string& name, const ProfileMachine& machine) : machine_(machine) {
@@ -99,6 +109,13 @@ std::optional<MeasuredSoftware> measured_software(const std::string& name,
                100, "a merge over a copy of as many bytes");
   software.set("pack_passes", &SoftwareProfile::pack_passes, passes_of(rows, MemoryPoint::Kernel::pack), 100,
                "a pack over a copy of as many bytes");
+  const auto issue = [&](const char* field, double SoftwareProfile::*member, IssuePoint::Step step) {
+    software.set(field, member, issue_of(rows, step), kMostIssueUs,
+                 "the host's time to issue a small one, in us");
+  };
+  issue("kernel_issue_us", &SoftwareProfile::kernel_issue_us, IssuePoint::Step::kernel);
+  issue("collective_issue_us", &SoftwareProfile::collective_issue_us, IssuePoint::Step::collective);
+  issue("transfer_issue_us", &SoftwareProfile::transfer_issue_us, IssuePoint::Step::transfer);
   return software.result(comments_of(kept));
 }
 

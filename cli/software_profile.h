@@ -20,6 +20,8 @@ struct MeasuredSoftware {
 //   forward_progress, backward_progress   medians of what attention keeps of its speed beside collectives of the library's own
 //                                         number of channels; the comments of the text have the other numbers
 //   merge_passes, pack_passes             medians of their times over that of a copy that moves as many bytes
+//   kernel_issue_us, collective_issue_us, transfer_issue_us
+//                                         medians of the host's time to issue a small one
 // Nothing where no row says anything of these.
 std::optional<MeasuredSoftware> measured_software(const std::string& name,
                                                   const std::vector<ProfileRow>& rows,

@@ -1,6 +1,7 @@
 #include "cli/cprun/profile_measure.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -14,6 +15,9 @@ namespace {
 
 constexpr std::size_t kWarmUp = 2;  // iterations that do not count
 constexpr std::int64_t kPilot = 3, kLeast = 7, kMost = 200;
+// Steps whose issue is measured. The many are less than a device takes before the host has to wait: NCCL's network has slots for 64
+// collectives of 16 channels (nccl_launch.h).
+constexpr std::int64_t kFewIssued = 8, kManyIssued = 40;
 constexpr std::int64_t kMostBeside = 16;  // of one, to an iteration of the other
 constexpr double kPointUs = 200e3;        // a part of a point, about
 
@@ -52,6 +56,7 @@ void prepare_with_data(runtime::JoinedDevice& device, const Plan& plan) {
 
 std::optional<ProfileRow> ProfileMeasure::row(const ProfilePoint& point) {
   if (std::holds_alternative<BesidePoint>(point)) return beside(point);
+  if (const auto* issued = std::get_if<IssuePoint>(&point)) return issue(*issued);
   const std::vector<TimedOp> steps = run(point, Part::all);
   const bool kernel =
       !std::holds_alternative<CollectivePoint>(point) && !std::holds_alternative<PairsPoint>(point);
@@ -77,6 +82,43 @@ std::optional<ProfileRow> ProfileMeasure::beside(const ProfilePoint& point) {
   row.time = of_slowest(both.a_us), row.collective_beside = of_slowest(both.b_us);
   if (row.time.samples == 0 || row.collective_beside.samples == 0) return std::nullopt;
   return row;
+}
+
+// Two runs behind the same head, of few steps and of many: their difference is free of what the head and the loop cost. The head is as long
+// as the host needs for the many, so that nothing of the device is waited for.
+std::optional<ProfileRow> ProfileMeasure::issue(const IssuePoint& point) {
+  ProfilePlanOptions options = first_options();
+  const std::vector<TimedOp> pilot = run(point, options);
+  options.head_repeats = head_repeats(pilot, kPilot, kManyIssued);
+  options.iterations = kFewIssued;
+  const std::vector<double> few = issued_us(point, options);
+  options.iterations = kManyIssued;
+  const std::vector<double> many = issued_us(point, options);
+  const double steps_each = point.step == IssuePoint::Step::transfer ? 2 : 1;
+  const bool has_part =
+      !times_of(pilot, point.step == IssuePoint::Step::kernel ? kKernelLabel : kCollectiveLabel, 0).empty();
+  Spread own;
+  if (has_part) own = issue_times(many, few, static_cast<double>(kManyIssued - kFewIssued) * steps_each);
+  const Spread time = of_slowest(own);
+  if (time.samples == 0) return std::nullopt;
+  return ProfileRow{point, time};
+}
+
+std::vector<double> ProfileMeasure::issued_us(const IssuePoint& point, const ProfilePlanOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  const Plan plan = profile_plan(point, device_.rank(), world_, device_.target(), options);
+  prepare_with_data(device_, plan);
+  std::vector<double> times_us;
+  for (std::int64_t i = 0; i < kLeast; ++i) {
+    all_gather_("");  // begin together
+    const Clock::time_point begin = Clock::now();
+    enqueue_steps(plan, device_);
+    const Clock::time_point end = Clock::now();
+    device_.synchronize();
+    device_.take_times();
+    times_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+  }
+  return times_us;
 }
 
 ProfilePlanOptions ProfileMeasure::first_options() const {
@@ -120,9 +162,12 @@ std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, const Profil
 }
 
 Spread ProfileMeasure::of_slowest(const std::vector<double>& own_us) {
+  return of_slowest(own_us.empty() ? Spread{} : spread_of(own_us));
+}
+
+Spread ProfileMeasure::of_slowest(const Spread& own) {
   std::vector<Spread> ranks;
-  for (const std::string& text : all_gather_(to_text(own_us.empty() ? Spread{} : spread_of(own_us))))
-    ranks.push_back(spread_from_text(text));
+  for (const std::string& text : all_gather_(to_text(own))) ranks.push_back(spread_from_text(text));
   return slowest(ranks);
 }
 

@@ -36,7 +36,11 @@ class ProfileMeasure {
   ProfilePlanOptions first_options() const;
   std::int64_t iterations_for(double iteration_us) const;
   Spread of_slowest(const std::vector<double>& own_us);
+  Spread of_slowest(const Spread& own);
   std::optional<ProfileRow> beside(const ProfilePoint& point);
+  std::optional<ProfileRow> issue(const IssuePoint& point);
+  // What the host took for each of several times to issue the plan's steps.
+  std::vector<double> issued_us(const IssuePoint& point, const ProfilePlanOptions& options);
 
   runtime::JoinedDevice& device_;
   const ProfileWorld world_;

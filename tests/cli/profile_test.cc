@@ -99,6 +99,15 @@ TEST(ProfileTimes, TheHeadIsAsLongAsTheHostNeeds) {
   EXPECT_EQ(head_repeats({}, 3, 100), 1) << "of a rank without a part";
 }
 
+// Of 32 steps: 320 us more than without them, and never less than nothing.
+TEST(ProfileTimes, OfIssuingAreWhatTheStepsAdd) {
+  const Spread each = issue_times({420, 400, 440}, {90, 110, 100}, 32);
+  EXPECT_EQ(each.samples, 3);
+  EXPECT_DOUBLE_EQ(each.median_us, 10);
+  EXPECT_EQ(issue_times({80, 90, 70}, {100, 100, 100}, 32).median_us, 0);
+  EXPECT_EQ(issue_times({80}, {100}, 32).relative(), 0);
+}
+
 // ---- the grid and its plans ----
 
 TEST(ProfileGrid, HasNamesThatDifferAndCollectivesOfSeveralRanksAlone) {
@@ -154,7 +163,9 @@ TEST(ProfilePlan, OfAKernelIsEmptyButForOneRankOfASharedGpu) {
       return steps_of(profile_plan(point, rank, world, gpu_target("sm90"), {})).size();
     };
     EXPECT_GT(steps(0), 0U);
-    EXPECT_EQ(steps(1) > 0, collective != nullptr);
+    const auto* issue = std::get_if<IssuePoint>(&point);
+    EXPECT_EQ(steps(1) > 0,
+              collective != nullptr || (issue != nullptr && issue->step != IssuePoint::Step::kernel));
   }
 }
 
@@ -304,14 +315,21 @@ TEST(SoftwareProfile, IsWhatCprunAssumesWithWhatWasMeasured) {
   }
   const auto profile = measured_software("mine", rows, some_machine());
   ASSERT_TRUE(profile);
-  sim::SoftwareProfile expected = sim::find_software("cprun");
   EXPECT_THAT(profile->measured,
-              ElementsAre("backward_progress", "forward_progress", "merge_passes", "pack_passes"));
+              ElementsAre("backward_progress", "collective_issue_us", "forward_progress", "kernel_issue_us",
+                          "merge_passes", "pack_passes", "transfer_issue_us"));
   EXPECT_DOUBLE_EQ(profile->software.forward_progress, 0.5);
   EXPECT_DOUBLE_EQ(profile->software.backward_progress, 0.5);
   EXPECT_DOUBLE_EQ(profile->software.merge_passes, 2.5);
   EXPECT_DOUBLE_EQ(profile->software.pack_passes, 1.5);
-  EXPECT_EQ(profile->software.kernel_issue_us, expected.kernel_issue_us);
+  for (const auto& [point, row] : rows_of<IssuePoint>(rows)) {
+    using Step = IssuePoint::Step;
+    EXPECT_DOUBLE_EQ(point->step == Step::kernel       ? profile->software.kernel_issue_us
+                     : point->step == Step::collective ? profile->software.collective_issue_us
+                                                       : profile->software.transfer_issue_us,
+                     row->time.median_us)
+        << name(*point);
+  }
   EXPECT_EQ(sim::read_software(profile->text, "mine.software.txtpb"), profile->software);
   EXPECT_THAT(
       profile->text,
@@ -337,7 +355,8 @@ TEST(SoftwareProfile, OfRanksOfOneGpuSaysNothingOfWhatOverlaps) {
   machine.world.shared_gpu = true;
   const auto profile = measured_software("mine", some_rows(), machine);
   ASSERT_TRUE(profile);
-  EXPECT_THAT(profile->measured, ElementsAre("merge_passes", "pack_passes"));
+  EXPECT_THAT(profile->measured, ElementsAre("collective_issue_us", "kernel_issue_us", "merge_passes",
+                                             "pack_passes", "transfer_issue_us"));
 }
 
 TEST(SoftwareProfile, OfNothingIsNone) {

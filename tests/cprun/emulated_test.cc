@@ -340,8 +340,9 @@ TEST_F(CprunEmulated, AProfileOfASharedGpuHasItsKernels) {
                                      "--allow-shared-gpu", "--cluster", "dgx-h100", "--out", out});
   ASSERT_EQ(end.exit_code, 0) << end.err;
   EXPECT_THAT(end.out, AllOf(HasSubstr("ranks share a GPU: their collectives are in the table alone"),
-                             HasSubstr("(6 curves)"), HasSubstr("(25 points)"),
-                             HasSubstr("mine.software.txtpb (merge_passes, pack_passes)")));
+                             HasSubstr("(6 curves)"), HasSubstr("(28 points)"),
+                             HasSubstr("mine.software.txtpb (collective_issue_us, kernel_issue_us, "
+                                       "merge_passes, pack_passes, transfer_issue_us)")));
 }
 
 TEST_F(CprunEmulated, AProfileOfUnknownGpusAsksForACluster) {

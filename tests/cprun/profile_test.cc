@@ -33,9 +33,9 @@ TEST(CprunProfile, OfOneRankIsAClusterAndSoftwareThatCpsimReads) {
   const TemporaryFolder folder;
   const ProgramEnd end = cprun(profile(folder, "1"));
   ASSERT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_THAT(end.out, AllOf(HasSubstr("1 of 13: attention forward full 32 x 2 heads (1 kv) x 16: "),
-                             HasSubstr("(6 curves)"), HasSubstr("(13 points)"),
-                             HasSubstr("mine.software.txtpb (merge_passes, pack_passes)")));
+  EXPECT_THAT(end.out, AllOf(HasSubstr("1 of 14: attention forward full 32 x 2 heads (1 kv) x 16: "),
+                             HasSubstr("(6 curves)"), HasSubstr("(14 points)"),
+                             HasSubstr("mine.software.txtpb (kernel_issue_us, merge_passes, pack_passes)")));
   EXPECT_TRUE(std::filesystem::exists(folder.file("mine.csv")));
   const cli::Finished estimate =
       cli::cpsim({"estimate", "--cluster", folder.file("mine.txtpb"), "--software",
@@ -49,12 +49,12 @@ TEST(CprunProfile, InterruptedKeepsWhatItHas) {
   argv.insert(argv.begin(), built("cprun"));
   Program program(argv);
   ASSERT_TRUE(within(std::chrono::seconds(30),
-                     [&] { return program.read("out").find("1 of 61") != std::string::npos; }));
+                     [&] { return program.read("out").find("1 of 64") != std::string::npos; }));
   program.signal(SIGINT);
   const ProgramEnd end = program.finish();
   EXPECT_EQ(end.exit_code, 128 + SIGINT) << end.err;
   EXPECT_THAT(end.out,
-              AllOf(HasSubstr("wrote " + folder.file("mine.txtpb")), ::testing::Not(HasSubstr("61 of 61"))));
+              AllOf(HasSubstr("wrote " + folder.file("mine.txtpb")), ::testing::Not(HasSubstr("64 of 64"))));
   EXPECT_TRUE(std::filesystem::exists(folder.file("mine.csv")));
 }
 
