@@ -35,6 +35,29 @@ double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
              kernel);
 }
 
+double KernelCost::ns(StepId step, const Kernel& kernel, const Plan& plan,
+                      const GroupedProducts& grouped) const {
+  if (is_launched_before(step, grouped)) return 0;
+  const GroupedCall* call = grouped.begun_by(step);
+  if (call == nullptr || !experts_.groups(call->dtype)) return ns(kernel, plan);
+  return cluster_.gpu.kernel_launch_us * kNsPerUs + experts_.ns(*call);
+}
+
+bool KernelCost::is_launched_before(StepId step, const GroupedProducts& grouped) const {
+  return grouped.is_within(step) && experts_.groups(grouped.dtype_of(step));
+}
+
+double KernelCost::grouped_ns(const GroupedCall& call) const {
+  if (experts_.groups(call.dtype)) return experts_.ns(call);
+  const KernelWork one = product_work(call.rows / call.products, call.n, call.k);
+  return call.products * (cluster_.gpu.kernel_launch_us * kNsPerUs + product_ns(one, call.dtype));
+}
+
+bool KernelCost::is_fp8(DType dtype) const {
+  return software_.linear_precision == LinearPrecision::fp8 && dtype != DType::f32 &&
+         cluster_.gpu.tflops_fp8 > 0;
+}
+
 double KernelCost::attention_ns(const KernelWork& work, std::int64_t head_dim, bool backward) const {
   return std::max(attention_.ns(work, head_dim, backward), memory_ns(work.bytes));
 }
@@ -48,8 +71,7 @@ const ProductRate* KernelCost::product_rate(int bits) const {
 
 double KernelCost::product_ns(const KernelWork& work, DType dtype) const {
   const Gpu& gpu = cluster_.gpu;
-  const bool fp8 =
-      software_.linear_precision == LinearPrecision::fp8 && dtype != DType::f32 && gpu.tflops_fp8 > 0;
+  const bool fp8 = is_fp8(dtype);
   const Curve& own = fp8 ? cluster_.fp8_efficiency : cluster_.matmul_efficiency;
   const ProductRate* rate = dtype == DType::f32 || !own.empty() ? nullptr : product_rate(fp8 ? 8 : 16);
   if (rate != nullptr) {
