@@ -7,6 +7,8 @@
 namespace cp::sim {
 namespace {
 
+constexpr std::int32_t kNoLoop = -1;
+
 struct Member {
   StepId step = -1;
   const MatMul* product = nullptr;
@@ -43,7 +45,7 @@ GroupedCall call_of(const Members& members, const Plan& plan) {
 GroupedProducts::GroupedProducts(const Plan& plan) {
   const std::vector<StepRef> steps = steps_of(plan);
   struct Stream {
-    std::int32_t segment = -1;
+    std::int32_t loop = kNoLoop;
     std::map<Buffers, Members> open;  // what products with these buffers may go on with
   };
   std::vector<Stream> streams(plan.streams.size());
@@ -66,8 +68,10 @@ GroupedProducts::GroupedProducts(const Plan& plan) {
     Stream& stream = streams[static_cast<std::size_t>(ref.step->stream)];
     const auto* kernel = std::get_if<Kernel>(&ref.step->work);
     const auto* product = kernel != nullptr ? std::get_if<MatMul>(kernel) : nullptr;
-    if (product == nullptr || stream.segment != ref.segment) close_all(stream);
-    stream.segment = ref.segment;
+    const bool repeats = std::holds_alternative<Repeat>(plan.segments[at(ref.segment)]);
+    const std::int32_t loop = repeats ? ref.segment : kNoLoop;
+    if (product == nullptr || stream.loop != loop) close_all(stream);
+    stream.loop = loop;
     if (product == nullptr) continue;
     Members& members = stream.open[{product->a.buffer, product->b.buffer, product->out.buffer}];
     if (!members.empty() && !follows(*product, *members.back().product)) close(members);

@@ -2,11 +2,13 @@
 #include "sim/cluster/layer_rates.h"
 
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/plan/builder.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cluster/attention_kernels.h"
 #include "sim/cluster/read_cluster.h"
@@ -268,6 +270,31 @@ TEST(GroupedProducts, ADenseModelHasNone) {
           << layout << ref.step->label;
     }
   }
+}
+
+// Blocks of rows that all meet one matrix are products of their own, and so are those between which something else runs.
+TEST(GroupedProducts, HaveMatricesOfTheirOwnAndNothingBetweenThem) {
+  const auto grouped = [](std::int64_t matrix_stride, bool fill_between) {
+    PlanBuilder builder(0, host_target());
+    const StreamId stream = builder.stream("compute");
+    const BufferId rows = builder.input("rows", DType::bf16, 2 * 4 * 8),
+                   matrices = builder.input("matrices", DType::bf16, 2 * 8 * 8),
+                   out = builder.output("out", DType::bf16, 2 * 4 * 8),
+                   other = builder.output("other", DType::bf16, 8);
+    for (std::int64_t i = 0; i < 2; ++i) {
+      builder.add(stream,
+                  MatMul{dense_view(rows, i * 32, {4, 8}), dense_view(matrices, i * matrix_stride, {8, 8}),
+                         dense_view(out, i * 32, {4, 8})});
+      if (fill_between && i == 0) builder.add(stream, Fill{flat_view(other, 0, 8), 0});
+    }
+    const Plan plan = std::move(builder).build({});
+    const GroupedProducts products(plan);
+    const GroupedCall* call = products.begun_by(0);
+    return call == nullptr ? 0.0 : call->products;
+  };
+  EXPECT_EQ(grouped(64, false), 2);
+  EXPECT_EQ(grouped(0, false), 0);
+  EXPECT_EQ(grouped(64, true), 0);
 }
 
 TEST(KernelCost, ExpertsAreOneCallWhereTheSoftwareMakesThemOne) {
