@@ -92,6 +92,10 @@ void add_numbers(CLI::App& app, Flags& flags) {
             "Of linear layers' products: fp8, where the GPU has it [that of --dtype]",
             [](Job& job, Text text) { job.set_linear_dtype(text); })
       ->group(group);
+  add_field(app, flags, "--attention-dtype", "DTYPE",
+            "Prefill: of attention's operands: fp8, where its kernel was measured so [that of --dtype]",
+            [](Job& job, Text text) { job.set_attention_dtype(text); })
+      ->group(group);
   add_field(app, flags, "--kv-dtype", "DTYPE", "Serving: of the cache [that of --dtype]",
             [](Job& job, Text text) { job.set_kv_dtype(sim::parse_proto_dtype("--kv-dtype", text)); })
       ->group(group);

@@ -51,7 +51,8 @@ std::string workload_text(const PlanQuestion& question) {
   }
   const std::string requests = str(plural(w.global_batch, "request"), " at once");
   const std::string dtypes =
-      str(name(w.dtype), ", products ", linear_dtype_name(question), ", KV cache ", name(w.kv_dtype));
+      str(name(w.dtype), ", products ", linear_dtype_name(question),
+          fp8_attention(question) ? ", attention fp8" : "", ", KV cache ", name(w.kv_dtype));
   if (w.phase == Phase::prefill) {
     const std::string of = w.cached > 0 ? str(" of ", human_count(w.seq_len)) : "";
     return fmt::format("prefill: {}, {}{} tokens to read, {}", requests, human_count(w.seq_len - w.cached),

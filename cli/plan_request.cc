@@ -122,6 +122,29 @@ void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
   question.software.linear_precision = sim::LinearPrecision::fp8;
 }
 
+// The same of attention, forward alone; a kernel that nobody measured in 8 bits is refused, never timed as one of 16.
+void take_attention_dtype(const Job& job, sim::PlanQuestion& question) {
+  const std::string& text = job.attention_dtype();
+  const std::string_view dtype = name(question.workload.dtype);
+  if (text.empty() || text == dtype) return;
+  const std::string flag = str("--attention-dtype ", text);
+  if (text != "fp8")
+    throw InvalidInput(str(flag, ": operands of attention are in that of --dtype, ", dtype, ", or in fp8"));
+  if (question.workload.dtype == DType::f32) {
+    throw InvalidInput(str(flag, ": operands in FP8 come from 16-bit ones; use --dtype bf16"));
+  }
+  if (question.workload.phase != Phase::prefill) {
+    const char* why = question.workload.phase == Phase::training
+                          ? "no backward attention was measured in 8 bits"
+                          : "attention reads the cache as it is stored, in that of --kv-dtype";
+    throw InvalidInput(str(flag, " with --phase ", name(question.workload.phase), ": ", why,
+                           "; use --attention-dtype ", dtype, ", or --phase prefill"));
+  }
+  question.software = value_of("--attention-dtype", text,
+                               [&] { return sim::with_attention_8(question.software, question.cluster); });
+  question.assumptions.emplace_back("attention in fp8: no file that --emit writes says so");
+}
+
 void keep_to(sim::Framework framework, sim::PlanQuestion& question) {
   if (sim::rules(framework).empty()) return;  // it can say everything
   if (std::find(question.frameworks.begin(), question.frameworks.end(), framework) !=
@@ -235,6 +258,7 @@ sim::PlanQuestion make_plan_question(const Job& job, std::optional<sim::Framewor
   take_software(job, question);
   take_workload(job, stored, question);
   take_linear_dtype(job, question);
+  take_attention_dtype(job, question);
   take_memory(job, question);
   take_fixed(job, question);
   if (const auto framework = sim::find_framework(question.software.framework);

@@ -16,7 +16,7 @@ void add(const std::string& name, std::vector<std::string>& names) {
 
 }  // namespace
 
-std::vector<std::string> attention_kernels(const Cluster& cluster) {
+std::vector<std::string> attention_kernels(const Cluster& cluster, int bits) {
   std::vector<std::string> names;
   const auto add_curves = [&](bool borrowed) {
     for (std::size_t i = 0; i < cluster.attention.size(); ++i) {
@@ -24,14 +24,16 @@ std::vector<std::string> attention_kernels(const Cluster& cluster) {
       if ((source != nullptr && source->borrowed) == borrowed) add(cluster.attention[i].kernel, names);
     }
   };
-  add_curves(false);
-  for (const AttentionRate& rate : cluster.rates.attention) add(rate.kernel, names);
-  add_curves(true);
+  if (bits == 16) add_curves(false);
+  for (const AttentionRate& rate : cluster.rates.attention) {
+    if (rate.bits == bits) add(rate.kernel, names);
+  }
+  if (bits == 16) add_curves(true);
   return names;
 }
 
-std::string chosen_kernel(const Cluster& cluster, std::string_view names) {
-  const std::vector<std::string> known = attention_kernels(cluster);
+std::string chosen_kernel(const Cluster& cluster, std::string_view names, int bits) {
+  const std::vector<std::string> known = attention_kernels(cluster, bits);
   if (known.empty()) return "";
   while (!names.empty()) {
     const std::string_view name = trim(names.substr(0, names.find(',')));
@@ -58,6 +60,25 @@ SoftwareProfile with_attention_kernel(SoftwareProfile software, const Cluster& c
   }
   software.attention_kernel = kernel;
   set_source(software.sources, {"attention_kernel", "the user's choice"});
+  return software;
+}
+
+bool has_attention_8(const Cluster& cluster) { return !attention_kernels(cluster, 8).empty(); }
+
+SoftwareProfile with_attention_8(SoftwareProfile software, const Cluster& cluster) {
+  const std::vector<std::string> known = attention_kernels(cluster, 8);
+  const std::string wanted = chosen_kernel(cluster, software.attention_kernel);
+  if (known.empty()) {
+    throw InvalidInput(str(cluster.name, " (", cluster.gpu.name, ") has no rate of attention in 8 bits",
+                           wanted.empty() ? "" : str(", only of ", wanted, " in 16"), "; use 16 bits"));
+  }
+  if (std::find(known.begin(), known.end(), wanted) == known.end()) {
+    throw InvalidInput(str(cluster.name, " (", cluster.gpu.name, ") has no rate of ", wanted, ", which ",
+                           software.name, " runs, in 8 bits; it has them of ", join(known, ", "),
+                           ": use --kernels ", known.front(), ", or 16 bits"));
+  }
+  software.attention_kernel = wanted;
+  software.attention_precision = LinearPrecision::fp8;
   return software;
 }
 

@@ -1,17 +1,11 @@
 #include "sim/cluster/rates.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "sim/cluster/blended.h"
 
 namespace cp::sim {
 namespace {
-
-// (a^blend + b^blend)^(1 / blend), of numbers whose powers a double may not hold.
-double blended(double a, double b, double blend) {
-  const double most = std::max(a, b), least = std::min(a, b);
-  if (least <= 0 || blend == 1) return blend == 1 ? most + least : most;
-  return most * std::pow(1 + std::pow(least / most, blend), 1 / blend);
-}
 
 double or_else(double own, double otherwise) { return own > 0 ? own : otherwise; }
 
@@ -48,7 +42,9 @@ double least_attention_us(const AttentionRate& rate, double pairs, double rows, 
 
 double product_us(const ProductRate& rate, double m, double n, double k, double hbm_gbps, double speed) {
   const double rows = std::max(m, ProductRate::kLeastSide), columns = std::max(n, ProductRate::kLeastSide);
-  const double work = 2 * rows * columns * (k + rate.startup_k) / (rate.tflops * speed * 1e6);
+  const double cool = 2 * rows * columns * (k + rate.startup_k) / (rate.tflops * speed * 1e6);
+  const double heated = rate.sustained_us > 0 ? cool / (cool + rate.sustained_us) : 0;
+  const double work = cool * (1 + heated * (1 / rate.sustained_share - 1));
   const double bytes_per_us = hbm_gbps * 1e3 * rate.memory_share, operand = rate.bits / 8.0;
   constexpr double kResult = 2, kCast = 3;  // bytes of an element
   const double memory = ((m + n) * k * operand + m * n * kResult) / bytes_per_us;

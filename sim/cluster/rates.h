@@ -14,19 +14,16 @@
 #include <string_view>
 #include <vector>
 
-namespace cp::sim {
+#include "sim/cluster/layer_rates.h"
+#include "sim/cluster/measured.h"
 
-// Absolute relative errors on rows of the table that did not take part in the fit: the rate's interval.
-struct LeftOut {
-  int rows = 0;  // 0: nothing was left out
-  double median = 0, p90 = 0;
-  bool operator==(const LeftOut&) const = default;
-};
+namespace cp::sim {
 
 struct AttentionRate {
   std::string kernel;  // "fa2", "fa3", "cudnn", "trtllm", ...
   bool backward = false;
   int head_dim = 0;
+  int bits = 16;        // of queries, keys and values: 16 or 8
   double floor_us = 0;  // of a call, its launch included
   // That long rows approach, of the pairs that the mask allows: 4 flops for each pair and head dimension, backward 10.
   double tflops = 0;
@@ -38,6 +35,7 @@ struct AttentionRate {
   // What the measured calls spend on their cache of keys and values beside the kernel, as passes over these and as a time whatever
   // their size: for predictions of those rows.
   double cache_passes = 0, cache_us = 0;
+  Resident resident;  // of these passes
   std::string source;
   LeftOut left_out;
   bool operator==(const AttentionRate&) const = default;
@@ -49,6 +47,11 @@ struct DecodeRate {
   std::string kernel;
   int head_dim = 0;
   double floor_us = 0, startup_keys = 0, memory_share = 0;
+  // More query heads of a kv head than that, and another kernel takes over, which passes so often over the keys. 0: none does.
+  int widest_group = 0;
+  double wide_passes = 0;
+  Resident resident;  // of keys and values
+  double passes(double group) const { return widest_group > 0 && group > widest_group ? wide_passes : 1; }
   std::string source;
   LeftOut left_out;
   bool operator==(const DecodeRate&) const = default;
@@ -61,6 +64,8 @@ struct ProductRate {
   static constexpr double kLeastSide = 64;
   int bits = 16;
   double floor_us = 0, tflops = 0, startup_k = 0, blend = 1, memory_share = 0;
+  // Under the power limit: calls whose work is much longer than sustained_us reach sustained_share of tflops. 0: all reach it.
+  double sustained_share = 1, sustained_us = 0;
   std::string source;
   LeftOut left_out;
   bool operator==(const ProductRate&) const = default;
@@ -73,6 +78,10 @@ struct Rates {
   std::vector<AttentionRate> attention;  // the first kernel is the one of software that names none
   std::vector<DecodeRate> decode;
   std::vector<ProductRate> product;
+  std::vector<ExpertRate>
+      experts;  // of each precision, the first kernel is the one of software that names none
+  std::vector<LatentRate> latent;
+  std::vector<LinearRate> linear;
   bool empty() const { return attention.empty() && decode.empty() && product.empty(); }
   bool operator==(const Rates&) const = default;
 };

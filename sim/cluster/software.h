@@ -41,16 +41,20 @@ struct SoftwareProfile {
   ShardingGroup sharding_group = ShardingGroup::dp_shard_cp;
   std::string framework = "cprun";  // whose layouts can be said: a name that find_framework knows, or "none"
   std::string attention_kernel =
-      "any";                   // whose curves of the cluster count, where it has them: "fa2", "fa3", ...
+      "any";  // whose curves of the cluster count, where it has them: "fa2", "fa3", ...
+  // Which kernel computes a rank's experts in one call, as attention_kernel; "none": their products are calls of their own.
+  std::string expert_kernel = "any";
   double loss_f32_copies = 1;  // of a chunk's logits, beside those in 16 bits, in [0, 16]
   double allocator_slack =
       0.02;  // share of what is allocated that the allocator reserves beyond it, in [0, 1]
 
   std::vector<Source> sources;  // of each of the above, by its name
 
-  // ---- the question's choice, which no profile makes
+  // ---- the question's choices, which no profile makes
   LinearPrecision linear_precision =
       LinearPrecision::b16;  // of linear layers' products; b16: of their operands
+  LinearPrecision attention_precision =
+      LinearPrecision::b16;  // of queries, keys and values; b16: of their views
 
   bool operator==(const SoftwareProfile&) const = default;
 };

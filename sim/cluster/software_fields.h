@@ -28,6 +28,7 @@ void for_each_fact(AnySoftware& software, Visit&& visit) {
   visit("balance", software.balance);
   visit("framework", software.framework);
   visit("attention_kernel", software.attention_kernel);
+  visit("expert_kernel", software.expert_kernel);
 }
 
 // visit(name, number, range), for the facts that are a number.

@@ -65,6 +65,7 @@ ordered_json workload_json(const PlanQuestion& question) {
           {"new_tokens", w.new_tokens},
           {"dtype", name(w.dtype)},
           {"linear_dtype", linear_dtype_name(question)},
+          {"attention_dtype", fp8_attention(question) ? "fp8" : name(w.dtype)},
           {"kv_dtype", name(w.kv_dtype)},
           {"gradient_dtype", name(w.gradient_dtype)},
           {"optimizer", to_string(w.optimizer)},

@@ -8,7 +8,7 @@
 //   question
 //     model        name, source, hidden, layers, q_heads, kv_heads, head_dim, intermediate, vocab, max_seq_len (0: unknown),
 //                  tied_embeddings, qkv_bias, qk_norm, window, experts {count, top_k, intermediate}, parameters, active_parameters
-//     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, kv_dtype, gradient_dtype,
+//     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype, kv_dtype, gradient_dtype,
 //                  optimizer, expert_imbalance
 //     cluster      name, nodes, gpus, gpu, values [value]
 //     software     name, values [value]

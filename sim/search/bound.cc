@@ -68,6 +68,22 @@ double StepBound::product(std::int64_t m, std::int64_t k, std::int64_t n) const 
   return kernels_.product_ns(product_work(real(m), real(n), real(k)), question_.workload.dtype);
 }
 
+// Of all experts of a rank, whose rows are dealt to them as a plan does: all have as many, but the last ones.
+StepBound::Products StepBound::experts(std::int64_t rows, std::int64_t number, std::int64_t k,
+                                       std::int64_t n) const {
+  const std::int64_t with_rows = rows == 0 ? 0 : ceil_div(rows, ceil_div(rows, number));
+  const DType dtype = question_.workload.dtype;
+  if (with_rows < 2 || !kernels_.groups(dtype)) {
+    Products all = products(rows / number, k, n);
+    for (double* ns : {&all.forward_ns, &all.input_ns, &all.weight_ns}) *ns *= real(number);
+    return all;
+  }
+  const auto ns = [&](std::int64_t columns, std::int64_t inner) {
+    return kernels_.grouped_ns({real(with_rows), real(rows), real(columns), real(inner), dtype});
+  };
+  return {ns(n, k), ns(k, n), ns(k, n)};
+}
+
 StepBound::Products StepBound::products(std::int64_t m, std::int64_t k, std::int64_t n) const {
   return {product(m, k, n), product(m, n, k), product(k, m, n)};
 }
@@ -181,17 +197,16 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   const LocalSizes& sizes = shared.sizes;
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns;
   const double width = real(size_bytes(question_.workload.dtype));
-  // Of a dense MLP, or of each expert of the rank.
-  const std::int64_t parts = std::max<std::int64_t>(1, sizes.experts),
-                     mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
-  const Products up = products(mlp_tokens / parts, hidden, 2 * columns),
-                 down = products(mlp_tokens / parts, columns, hidden),
+  // Of a dense MLP, or of the rank's experts.
+  const std::int64_t mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
+  const auto mlp = [&](std::int64_t k, std::int64_t n) {
+    return sizes.experts > 0 ? experts(mlp_tokens, sizes.experts, k, n) : products(mlp_tokens, k, n);
+  };
+  const Products up = mlp(hidden, 2 * columns), down = mlp(columns, hidden),
                  qkv = products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width),
                  out = products(tokens, sizes.q_width, hidden);
-  shared.last_product_ns = kSlack * real(parts) * down.forward_ns;
-  const auto sum = [&](double Products::*ns) {
-    return kSlack * (qkv.*ns + out.*ns + real(parts) * (up.*ns + down.*ns));
-  };
+  shared.last_product_ns = kSlack * down.forward_ns;
+  const auto sum = [&](double Products::*ns) { return kSlack * (qkv.*ns + out.*ns + up.*ns + down.*ns); };
   shared.products = {sum(&Products::forward_ns), sum(&Products::input_ns), sum(&Products::weight_ns)};
 
   // Norms and the sums behind them, positions, and the activation function: read and written once, and backward at least as much.

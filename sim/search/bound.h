@@ -88,6 +88,7 @@ class StepBound {
   Sharding sharding(const ParallelLayout& layout, const LocalSizes& sizes) const;
   Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
 
+  Products experts(std::int64_t rows, std::int64_t number, std::int64_t k, std::int64_t n) const;
   double product(std::int64_t m, std::int64_t k, std::int64_t n) const;
   Products products(std::int64_t m, std::int64_t k, std::int64_t n) const;
   double memory(double bytes) const { return bytes / best_hbm_; }

@@ -28,6 +28,10 @@ bool fp8_products(const PlanQuestion& question) {
   return question.software.linear_precision == LinearPrecision::fp8 && question.cluster.gpu.tflops_fp8 > 0;
 }
 
+bool fp8_attention(const PlanQuestion& question) {
+  return question.software.attention_precision == LinearPrecision::fp8;
+}
+
 std::string_view linear_dtype_name(const PlanQuestion& question) {
   return fp8_products(question) ? "fp8" : name(question.workload.dtype);
 }

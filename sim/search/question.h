@@ -73,6 +73,8 @@ MemoryRules memory_rules(const PlanQuestion& question);
 std::int64_t counted_bytes(const Memory& memory);
 // Whether products of linear layers are in FP8: asked for, and the GPU has them.
 bool fp8_products(const PlanQuestion& question);
+// Whether attention's operands are.
+bool fp8_attention(const PlanQuestion& question);
 // "torchtitan and megatron": whose words the search keeps to.
 std::string framework_names(const PlanQuestion& question);
 // Of linear layers' products: "fp8", or the workload's.

@@ -32,7 +32,9 @@ double startup_free_us(const AttentionRate& rate, double pairs, double flops_per
 
 AttentionCost::AttentionCost(const Cluster& cluster, const SoftwareProfile& software)
     : cluster_(cluster),
-      kernel_(chosen_kernel(cluster, software.attention_kernel)),
+      bits_(software.attention_precision == LinearPrecision::fp8 && has_attention_8(cluster) ? 8 : 16),
+      unknown_precision_(software.attention_precision == LinearPrecision::fp8 && bits_ == 16),
+      kernel_(chosen_kernel(cluster, software.attention_kernel, bits_)),
       launch_us_(cluster.gpu.kernel_launch_us),
       forward_(pass_of(false)),
       backward_(pass_of(true)) {}
@@ -41,11 +43,12 @@ AttentionCost::Pass AttentionCost::pass_of(bool backward) const {
   const auto of_kernel = [&](bool any, bool of_backward) {
     Pass pass;
     for (const AttentionCurve& curve : cluster_.attention) {
-      if (curve.backward == of_backward && (any || curve.kernel == kernel_)) pass.curves.push_back(&curve);
+      if (bits_ == 16 && curve.backward == of_backward && (any || curve.kernel == kernel_))
+        pass.curves.push_back(&curve);
     }
     for (const AttentionRate& rate : cluster_.rates.attention) {
       const std::string& kernel = pass.rates.empty() ? rate.kernel : pass.rates.front()->kernel;
-      if (rate.backward == of_backward && rate.kernel == (any ? kernel : kernel_))
+      if (rate.bits == bits_ && rate.backward == of_backward && rate.kernel == (any ? kernel : kernel_))
         pass.rates.push_back(&rate);
     }
     std::sort(pass.rates.begin(), pass.rates.end(),
@@ -134,7 +137,8 @@ double AttentionCost::ns(const KernelWork& work, std::int64_t head_dim, bool bac
   const DecodeRate* decode = !backward && few ? decode_rate(head_dim) : nullptr;
   if (decode != nullptr) {
     const double keys = most_keys + decode->startup_keys;
-    const double memory_us = keys * work.bytes_per_key / (cluster_.gpu.hbm_gbps * 1e3 * decode->memory_share);
+    const double memory_us = decode->passes(call.group) * keys * work.bytes_per_key /
+                             (cluster_.gpu.hbm_gbps * 1e3 * decode->memory_share);
     const double flops_us = between(of, head_dim, [&](const AttentionRate& rate) {
       return startup_free_us(rate, pairs, flops_per_pair, of.speed);
     });
@@ -174,7 +178,7 @@ double AttentionCost::least_ns(const AttentionSum& sum, std::int64_t head_dim, b
 
 double AttentionCost::width(std::int64_t head_dim, bool backward) const {
   const Pass& of = pass(backward);
-  if (of.rates.empty() && of.curves.empty()) return kUnknown;
+  if (unknown_precision_ || (of.rates.empty() && of.curves.empty())) return kUnknown;
   if (by_curve(of, head_dim)) {
     const AttentionCurve& curve = nearest_curve(of, head_dim, true);
     const Source* source =

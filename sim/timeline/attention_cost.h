@@ -27,6 +27,8 @@ class AttentionCost {
   // `cluster` must outlive this.
   AttentionCost(const Cluster& cluster, const SoftwareProfile& software);
 
+  // Queries, keys and values in 8 bits have rates of their own, forward; a cluster that lacks these has those of 16 bits, which are no
+  // more than a guess then (width()): questions refuse them (with_attention_precision).
   // Beyond the launch, and without what memory takes. A head size between two that have rates lies between their times; below the
   // least and above the largest the rate of the nearest counts. Backward without a rate is kBackwardShare of the forward rate. With
   // neither a curve nor a rate it is kAttentionShare of the peak.
@@ -64,6 +66,8 @@ class AttentionCost {
   const DecodeRate* decode_rate(std::int64_t head_dim) const;
 
   const Cluster& cluster_;
+  int bits_ = 16;                   // of the rates that count
+  bool unknown_precision_ = false;  // 8 bits are asked for, which the cluster has no rate of
   std::string kernel_;
   double launch_us_ = 0;
   Pass forward_, backward_;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "sim/timeline/attention_cost.h"
+#include "sim/timeline/expert_cost.h"
 
 namespace cp::sim {
 namespace {
@@ -56,6 +57,10 @@ double product_uncertainty(const Cluster& cluster) {
   const Source* source = cluster.source_of("matmul_efficiency");
   if (cluster.matmul_efficiency.empty() || source == nullptr) return kUnmeasured;
   return source->borrowed || source->text.starts_with("estimate") ? kBorrowed : kMeasured;
+}
+
+double expert_uncertainty(const Cluster& cluster, const SoftwareProfile& software) {
+  return ExpertCost(cluster, software).width();
 }
 
 Strategy as_run_by(Strategy strategy, const SoftwareProfile& software) {

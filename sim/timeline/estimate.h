@@ -17,6 +17,8 @@ double attention_uncertainty(const Cluster& cluster, const SoftwareProfile& soft
                              bool backward);
 // The same of matrix products: by the rates' own errors on rows that were left out of their fit; of an efficiency that its source calls an estimate as of one that was taken over.
 double product_uncertainty(const Cluster& cluster);
+// Of the products of experts in one call; 0 where nothing computes them so.
+double expert_uncertainty(const Cluster& cluster, const SoftwareProfile& software);
 
 struct AttentionEstimate {
   double time_us = 0, low_us = 0, high_us = 0;

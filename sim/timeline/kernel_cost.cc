@@ -47,6 +47,24 @@ double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
              kernel);
 }
 
+double KernelCost::ns(StepId step, const Kernel& kernel, const Plan& plan,
+                      const GroupedProducts& grouped) const {
+  if (is_launched_before(step, grouped)) return 0;
+  const GroupedCall* call = grouped.begun_by(step);
+  if (call == nullptr || !experts_.groups(call->dtype)) return ns(kernel, plan);
+  return cluster_.gpu.kernel_launch_us * kNsPerUs + experts_.ns(*call);
+}
+
+bool KernelCost::is_launched_before(StepId step, const GroupedProducts& grouped) const {
+  return grouped.is_within(step) && experts_.groups(grouped.dtype_of(step));
+}
+
+double KernelCost::grouped_ns(const GroupedCall& call) const {
+  if (experts_.groups(call.dtype)) return experts_.ns(call);
+  const KernelWork one = product_work(call.rows / call.products, call.n, call.k);
+  return call.products * (cluster_.gpu.kernel_launch_us * kNsPerUs + product_ns(one, call.dtype));
+}
+
 double KernelCost::attention_ns(const KernelWork& work, std::int64_t head_dim, bool backward) const {
   return std::max(attention_.ns(work, head_dim, backward), memory_ns(work.bytes));
 }

@@ -9,6 +9,8 @@
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/software.h"
 #include "sim/timeline/attention_cost.h"
+#include "sim/timeline/expert_cost.h"
+#include "sim/timeline/grouped_products.h"
 #include "sim/timeline/kernel_work.h"
 
 namespace cp::sim {
@@ -17,10 +19,15 @@ class KernelCost {
  public:
   // Both must outlive this.
   KernelCost(const Cluster& cluster, const SoftwareProfile& software)
-      : cluster_(cluster), software_(software), attention_(cluster, software) {}
+      : cluster_(cluster), software_(software), attention_(cluster, software), experts_(cluster, software) {}
 
   // With the launch. Of kernels that nothing was measured of, attention reaches half of the peak, and others four fifths of theirs.
   double ns(const Kernel& kernel, const Plan& plan) const;
+  // The same of a step of the plan that `grouped` was made of: where the products of experts are one call, the first of them takes the
+  // time of all, and the others none.
+  double ns(StepId step, const Kernel& kernel, const Plan& plan, const GroupedProducts& grouped) const;
+  // Whether nothing is launched for this step, since it is part of such a call.
+  bool is_launched_before(StepId step, const GroupedProducts& grouped) const;
 
   // The parts of it, without the launch. A curve of the cluster counts before its rates. Attention of few rows (decoding) splits its
   // keys over the GPU, and is as fast as the memory lets it, or as the largest kernels.
@@ -29,6 +36,9 @@ class KernelCost {
     return product_ns(work, dtype, is_fp8(dtype));
   }
   double memory_ns(double bytes) const;
+  // The products of experts, without the launch. Where nothing computes them in one call, as many products apart, each launched.
+  double grouped_ns(const GroupedCall& call) const;
+  bool groups(DType dtype) const { return experts_.groups(dtype); }
 
   const AttentionCost& attention() const { return attention_; }
 
@@ -42,6 +52,7 @@ class KernelCost {
   const Cluster& cluster_;
   const SoftwareProfile& software_;
   const AttentionCost attention_;
+  const ExpertCost experts_;
 };
 
 }  // namespace cp::sim

@@ -141,6 +141,7 @@ class RankReplay {
 
   void add_tasks() {
     const KernelCost kernels(cluster_, software_);
+    const GroupedProducts grouped(plan_);
     sums_.assign(kFixedSums, 0);
     for (const StepRef& ref : steps_) {
       Host& host = host_of(ref.segment);
@@ -152,10 +153,11 @@ class RankReplay {
       ++stream.parts.back().end;
       Task& task = stream.tasks.emplace_back();
       task.step = ref.id;
-      host.iteration_ns += issue_ns(*ref.step, software_) * factors_[Rate::host];
+      if (!kernels.is_launched_before(ref.id, grouped))
+        host.iteration_ns += issue_ns(*ref.step, software_) * factors_[Rate::host];
       task.issued_ns = host.iteration_ns;
       if (const auto* kernel = std::get_if<Kernel>(&ref.step->work)) {
-        task.ns = kernels.ns(*kernel, plan_);
+        task.ns = kernels.ns(ref.id, *kernel, plan_, grouped);
         if (std::holds_alternative<AttentionForward>(*kernel)) {
           task.sum = kAttention, task.beside_transfers = software_.forward_progress;
           task.rate = Rate::attention_forward;

@@ -136,8 +136,10 @@ class Replay {
   std::vector<double> issued_ns(const Program& program) const {
     std::vector<double> issued;
     double now = 0;
+    const GroupedProducts grouped(program.plan());
     for (NodeId node = 0; node < program.size(); ++node) {
-      now += issue_ns(program.step(node), software_);
+      if (!kernels_.is_launched_before(program.step_id(node), grouped))
+        now += issue_ns(program.step(node), software_);
       issued.push_back(now);
     }
     if (now == 0) issued.clear();
@@ -220,9 +222,13 @@ class Replay {
   double kernel_ns(At at, const Kernel& kernel) {
     auto& known = kernel_ns_[at.position];
     const Program& program = programs_[at.position];
-    if (known.empty()) known.assign(idx(program.num_steps()), -1);
-    double& ns = known[idx(program.step_id(at.node))];
-    if (ns < 0) ns = kernels_.ns(kernel, program.plan());
+    if (known.empty()) {
+      known.assign(idx(program.num_steps()), -1);
+      grouped_.try_emplace(at.position, program.plan());
+    }
+    const StepId step = program.step_id(at.node);
+    double& ns = known[idx(step)];
+    if (ns < 0) ns = kernels_.ns(step, kernel, program.plan(), grouped_.at(at.position));
     return ns;
   }
 
@@ -502,6 +508,7 @@ class Replay {
   std::vector<RankState> ranks_;
   const double together_gbps_;  // of a GPU's transfers inside of its node
   std::vector<std::map<StepId, std::array<double, 2>>> near_bytes_;  // by position; only of exchanges
+  std::map<std::size_t, GroupedProducts> grouped_;                   // by position
   std::vector<std::vector<double>> kernel_ns_;                       // by position, step; -1: not known yet
 
   double now_ = 0;

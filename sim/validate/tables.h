@@ -30,6 +30,10 @@ ValidationTable attention_of_gpu(const std::string& gpu);
 ValidationTable attention_without_mask();
 ValidationTable decode_attention();
 ValidationTable products(int bits);
+ValidationTable attention_8();  // with queries, keys and values in 8 bits
+ValidationTable experts(int bits);
+ValidationTable latent_attention();
+ValidationTable linear_attention();
 
 // Each size predicted from the others.
 ValidationTable flash_attention();

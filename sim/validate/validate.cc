@@ -56,6 +56,11 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
         {"products_8", [](const SoftwareProfile*) { return detail::products(8); }},
         {"attention_no_mask", [](const SoftwareProfile*) { return detail::attention_without_mask(); }},
         {"decode_attention", [](const SoftwareProfile*) { return detail::decode_attention(); }},
+        {"attention_8", [](const SoftwareProfile*) { return detail::attention_8(); }},
+        {"experts_16", [](const SoftwareProfile*) { return detail::experts(16); }},
+        {"experts_8", [](const SoftwareProfile*) { return detail::experts(8); }},
+        {"latent_attention", [](const SoftwareProfile*) { return detail::latent_attention(); }},
+        {"linear_attention", [](const SoftwareProfile*) { return detail::linear_attention(); }},
     };
     for (const std::string& gpu : rates_names())
       all.emplace_back(table_of(gpu),

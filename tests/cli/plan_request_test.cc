@@ -242,6 +242,33 @@ TEST(PlanRequest, ProductsAreInTheDtypeUnlessFp8IsAskedFor) {
               HasSubstr("use --dtype bf16"));
 }
 
+// Never the time of 16 bits under the name of 8.
+TEST(PlanRequest, AttentionIsInTheDtypeUnlessItsKernelWasMeasuredInFp8) {
+  Job prefill = serving(Job::prefill);
+  prefill.set_attention_dtype("fp8");
+  EXPECT_TRUE(sim::fp8_attention(make_plan_question(prefill)));
+  prefill.set_attention_dtype("bf16");
+  EXPECT_FALSE(sim::fp8_attention(make_plan_question(prefill)));
+  const auto refused = [&](auto&& change) {
+    return error_after(prefill, [&](Job& job) {
+      job.set_attention_dtype("fp8");
+      change(job);
+    });
+  };
+  EXPECT_THAT(
+      refused([](Job& job) { job.set_attention_dtype("f16"); }),
+      HasSubstr("--attention-dtype f16: operands of attention are in that of --dtype, bf16, or in fp8"));
+  EXPECT_THAT(refused([](Job& job) { job.set_dtype(proto::f32); }), HasSubstr("use --dtype bf16"));
+  EXPECT_THAT(refused([](Job& job) { job.set_cluster("dgx-a100"); }),
+              AllOf(HasSubstr("--attention-dtype fp8: dgx-a100"), HasSubstr("no rate of attention in 8 bits"),
+                    HasSubstr("use 16 bits")));
+  EXPECT_THAT(refused([](Job& job) { job.set_kernels("cudnn"); }),
+              AllOf(HasSubstr("no rate of cudnn"), HasSubstr("it has them of trtllm, fa3")));
+  EXPECT_THAT(error_after(training(), [](Job& job) { job.set_attention_dtype("fp8"); }),
+              AllOf(HasSubstr("with --phase training: no backward attention was measured in 8 bits"),
+                    HasSubstr("--phase prefill")));
+}
+
 // A framework that is named, and one that the software's profile names, bound the search; what they run of the workload instead is planned.
 TEST(PlanRequest, FrameworksBoundTheQuestion) {
   Job job = training();

@@ -65,12 +65,16 @@ TEST(Csv, ErrorsNameTheLine) {
 }
 
 TEST(ValidationTables, AreAllThere) {
-  const std::map<std::string, std::size_t> rows = {{"attention_cudnn", 100},
+  const std::map<std::string, std::size_t> rows = {{"attention_8", 420},
+                                                   {"attention_cudnn", 100},
                                                    {"context_parallel_hopper_blackwell", 160},
                                                    {"end_to_end", 19},
+                                                   {"experts", 750},
                                                    {"flash_attention_3", 24},
                                                    {"flash_attention_a800_h800", 40},
                                                    {"kernels", 3460},
+                                                   {"latent_attention", 320},
+                                                   {"linear_attention", 296},
                                                    {"nccl_gpus", 1100},
                                                    {"nccl_tests", 152},
                                                    {"point_to_point_a800_h800", 7},

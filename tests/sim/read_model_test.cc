@@ -48,9 +48,11 @@ std::string error_of(const std::map<std::string, std::string>& changes) {
 
 TEST(ModelPresets, HaveAsManyParametersAsPublished) {
   const std::map<std::string, std::int64_t> published = {
-      {"llama-2-7b", 6'738'415'616},   {"llama-3.1-405b", 405'853'388'800}, {"llama-3.1-70b", 70'553'706'496},
-      {"llama-3.1-8b", 8'030'261'248}, {"mistral-7b", 7'248'023'552},       {"mixtral-8x7b", 46'702'792'704},
-      {"qwen2.5-72b", 72'706'203'648}, {"qwen2.5-7b", 7'615'616'512},       {"qwen3-32b", 32'762'123'264}};
+      {"llama-2-7b", 6'738'415'616},     {"llama-3.1-405b", 405'853'388'800},
+      {"llama-3.1-70b", 70'553'706'496}, {"llama-3.1-8b", 8'030'261'248},
+      {"mistral-7b", 7'248'023'552},     {"mixtral-8x7b", 46'702'792'704},
+      {"qwen2.5-72b", 72'706'203'648},   {"qwen2.5-7b", 7'615'616'512},
+      {"qwen3-32b", 32'762'123'264},     {"qwen3-235b-a22b", 235'093'634'560}};
   std::vector<std::string> names;
   for (const auto& [name, parameters] : published) {
     names.push_back(name);
@@ -74,6 +76,7 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
   EXPECT_TRUE(find_model("qwen2.5-7b").model.qkv_bias);
   EXPECT_TRUE(find_model("qwen3-32b").model.qk_norm);
   EXPECT_EQ(find_model("mixtral-8x7b").model.experts, (Experts{8, 2, 14336}));
+  EXPECT_EQ(find_model("qwen3-235b-a22b").model.experts, (Experts{128, 8, 1536}));
   EXPECT_THAT(find_model("llama-3.1-8b").rope_scaling, HasSubstr("llama3"));
 }
 

@@ -1,0 +1,78 @@
+#include "sim/timeline/expert_cost.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr double kNsPerUs = 1e3;
+// Of a layer's floor the plan's own kernels that sort rows, activate and add up take three launches, half of them beside each call.
+constexpr double kBeside = 1.5;
+constexpr double kBorrowed = 0.30;  // assumed, as that of attention taken over
+
+// f(name), until it says that it is enough.
+template <class F>
+void for_each_name(std::string_view names, const F& f) {
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(','), names.size());
+    if (f(trim(names.substr(0, end)))) return;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+}
+
+}  // namespace
+
+const ExpertRate* chosen_expert_rate(const Cluster& cluster, std::string_view names, int bits) {
+  const std::vector<ExpertRate>& rates = cluster.rates.experts;
+  const ExpertRate* chosen = nullptr;
+  const auto first = [&](auto&& wanted) {
+    const auto found = std::find_if(rates.begin(), rates.end(), [&](const ExpertRate& rate) {
+      return rate.bits == bits && wanted(rate);
+    });
+    return found == rates.end() ? nullptr : &*found;
+  };
+  bool none = false;
+  for_each_name(names, [&](std::string_view name) {
+    none = name == "none";
+    if (!none) chosen = first([&](const ExpertRate& rate) { return name == "any" || rate.kernel == name; });
+    return none || chosen != nullptr;
+  });
+  if (none || chosen != nullptr) return chosen;
+  return first([](const ExpertRate&) { return true; });
+}
+
+ExpertCost::ExpertCost(const Cluster& cluster, const SoftwareProfile& software)
+    : cluster_(cluster),
+      rate_16_(chosen_expert_rate(cluster, software.expert_kernel, 16)),
+      rate_8_(chosen_expert_rate(cluster, software.expert_kernel, 8)),
+      fp8_(software.linear_precision == LinearPrecision::fp8 && cluster.gpu.tflops_fp8 > 0) {
+  if (rate_16_ != nullptr) kernel_ = rate_16_->kernel;
+  const ExpertRate* used = fp8_ ? rate_8_ : rate_16_;
+  for_each_name(software.expert_kernel, [&](std::string_view name) {
+    named_ = named_ || name == "any" || (used != nullptr && name == used->kernel);
+    return named_;
+  });
+}
+
+double ExpertCost::ns(const GroupedCall& call) const {
+  const ExpertRate& rate = *rate_of(call.dtype);
+  const double speed = cluster_.gpu.sustained_clock * cluster_.gpu.tflops_16 / cluster_.rates.tflops_16;
+  const double us =
+      expert_products_us(rate, {call.rows, call.products, call.n, call.k}, cluster_.gpu.hbm_gbps, speed);
+  const double launch = cluster_.gpu.kernel_launch_us;
+  const double floor = std::max(launch, expert_floor_us(rate) - kBeside * launch);
+  return kNsPerUs * (floor - launch + us);
+}
+
+double ExpertCost::width() const {
+  const ExpertRate* rate = rate_of(DType::bf16);
+  if (rate == nullptr) return 0;
+  const Source* source = cluster_.source_of("rates");
+  const bool borrowed = !named_ || (source != nullptr && source->borrowed);
+  return borrowed ? std::max(rate->left_out.p90, kBorrowed) : rate->left_out.p90;
+}
+
+}  // namespace cp::sim
