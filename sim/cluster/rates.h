@@ -14,14 +14,9 @@
 #include <string_view>
 #include <vector>
 
-namespace cp::sim {
+#include "sim/cluster/serving_rates.h"
 
-// Absolute relative errors on rows of the table that did not take part in the fit: the rate's interval.
-struct LeftOut {
-  int rows = 0;  // 0: nothing was left out
-  double median = 0, p90 = 0;
-  bool operator==(const LeftOut&) const = default;
-};
+namespace cp::sim {
 
 struct AttentionRate {
   std::string kernel;  // "fa2", "fa3", "cudnn", "trtllm", ...
@@ -51,6 +46,7 @@ struct DecodeRate {
   double floor_us = 0, startup_keys = 0, memory_share = 0;
   std::string source;
   LeftOut left_out;
+  int cache_bits = 16;  // of a cached element: 16 or 8
   bool operator==(const DecodeRate&) const = default;
 };
 
@@ -73,6 +69,8 @@ struct Rates {
   std::vector<AttentionRate> attention;  // the first kernel is the one of software that names none
   std::vector<DecodeRate> decode;
   std::vector<ProductRate> product;
+  std::vector<StoredProductRate> stored_product;  // of software that serves (serving_rates.h)
+  std::vector<AllReduceRate> all_reduce;
   bool empty() const { return attention.empty() && decode.empty() && product.empty(); }
   bool operator==(const Rates&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "shared/base/error.h"
+#include "sim/cluster/read_serving_rates.h"
 #include "sim/presets/embedded.h"
 
 namespace cp::sim {
@@ -47,7 +48,9 @@ void for_each_number(const ProductRate& rate, Visit&& visit) {
 std::string key_of(const AttentionRate& rate) {
   return str(rate.kernel, rate.backward ? " backward" : " forward", " of head_dim ", rate.head_dim);
 }
-std::string key_of(const DecodeRate& rate) { return str(rate.kernel, " of head_dim ", rate.head_dim); }
+std::string key_of(const DecodeRate& rate) {
+  return str(rate.kernel, " of head_dim ", rate.head_dim, " and ", rate.cache_bits, " bits");
+}
 std::string key_of(const ProductRate& rate) { return str(rate.bits, " bits"); }
 
 template <class Rate>
@@ -95,6 +98,7 @@ std::vector<FieldError> rates_errors(const Rates& rates) {
   check_all(rates.attention, "attention", errors);
   check_all(rates.decode, "decode", errors);
   check_all(rates.product, "product", errors);
+  add_serving_errors(rates, errors);
   for (std::size_t i = 0; i < rates.product.size(); ++i) {
     const int bits = rates.product[i].bits;
     if (bits != 16 && bits != 8)
@@ -121,8 +125,10 @@ Rates rates_of(const proto::Rates& message) {
   }
   for (const proto::DecodeRate& rate : message.decode()) {
     rates.decode.push_back({rate.kernel(), rate.head_dim(), rate.floor_us(), rate.startup_keys(),
-                            rate.memory_share(), rate.source(), left_out_of(rate.left_out())});
+                            rate.memory_share(), rate.source(), left_out_of(rate.left_out()),
+                            rate.cache_bits() == 0 ? 16 : rate.cache_bits()});
   }
+  take_serving_rates(message, rates);
   for (const proto::ProductRate& rate : message.product()) {
     rates.product.push_back({rate.bits(), rate.floor_us(), rate.tflops(), rate.startup_k(),
                              blend_of(rate.blend()), rate.memory_share(), rate.source(),
@@ -149,6 +155,7 @@ proto::Rates message_of(const Rates& rates) {
     out.set_kernel(rate.kernel), out.set_head_dim(rate.head_dim), out.set_floor_us(rate.floor_us);
     out.set_startup_keys(rate.startup_keys), out.set_memory_share(rate.memory_share);
     out.set_source(rate.source);
+    if (rate.cache_bits != 16) out.set_cache_bits(rate.cache_bits);
     write(rate.left_out, *out.mutable_left_out());
   }
   for (const ProductRate& rate : rates.product) {
@@ -158,6 +165,7 @@ proto::Rates message_of(const Rates& rates) {
     out.set_source(rate.source);
     write(rate.left_out, *out.mutable_left_out());
   }
+  write_serving_rates(rates, message);
   return message;
 }
 
