@@ -39,6 +39,21 @@ void for_each_number_of_facts(AnySoftware& software, Visit&& visit) {
   visit("allocator_slack", software.allocator_slack, Range{0, 1});
 }
 
+// visit(name, fact) and visit(name, number, range), for what only software that serves has to say.
+template <class AnySoftware, class Visit>
+void for_each_serving_fact(AnySoftware& software, Visit&& visit) {
+  visit("all_reduce", software.all_reduce);
+  visit("stored_products", software.stored_products);
+  visit("fused_rows", software.fused_rows);
+  visit("prompts_apart", software.prompts_apart);
+  visit("host_ahead", software.host_ahead);
+}
+template <class AnySoftware, class Visit>
+void for_each_serving_number(AnySoftware& software, Visit&& visit) {
+  visit("step_host_us", software.step_host_us, Range{0, 1e6});
+  visit("request_host_us", software.request_host_us, Range{0, 1e6});
+}
+
 // What validate_software throws.
 std::vector<FieldError> software_errors(const SoftwareProfile& software);
 

@@ -127,7 +127,7 @@ Doubt doubt_of(const PlanQuestion& question) {
     doubt[rate] =
         deviation(attention_uncertainty(cluster, question.software, question.model.head_dim, backward));
   }
-  doubt[Rate::products] = deviation(product_uncertainty(cluster));
+  doubt[Rate::products] = deviation(product_uncertainty(cluster, question.software));
   doubt[Rate::memory] = deviation(uncertainty(cluster, false, false));
   doubt[Rate::inside] = doubt[Rate::network] = deviation(uncertainty(cluster, false, true));
   doubt[Rate::launch] = doubt[Rate::latency] = doubt[Rate::host] = deviation(kOfEstimates);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "shared/base/text.h"
 #include "sim/cluster/attention_kernels.h"
@@ -32,6 +33,7 @@ double startup_free_us(const AttentionRate& rate, double pairs, double flops_per
 
 AttentionCost::AttentionCost(const Cluster& cluster, const SoftwareProfile& software)
     : cluster_(cluster),
+      cache_bits_(software.fp8_cache ? 8 : 16),
       kernel_(chosen_kernel(cluster, software.attention_kernel)),
       launch_us_(cluster.gpu.kernel_launch_us),
       forward_(pass_of(false)),
@@ -116,7 +118,10 @@ const DecodeRate* AttentionCost::decode_rate(std::int64_t head_dim) const {
   const DecodeRate* best = nullptr;
   for (const DecodeRate& rate : cluster_.rates.decode) {
     if (rate.kernel != kernel_) continue;
-    if (best == nullptr || apart(rate.head_dim, head_dim) < apart(best->head_dim, head_dim)) best = &rate;
+    const auto distance = [&](const DecodeRate& other) {
+      return std::pair(other.cache_bits == cache_bits_ ? 0 : 1, apart(other.head_dim, head_dim));
+    };
+    if (best == nullptr || distance(rate) < distance(*best)) best = &rate;
   }
   return best;
 }

@@ -1,6 +1,7 @@
 // How long a kernel takes on a GPU that does nothing else: attention by its shape, products by theirs, all else by the bytes it moves.
 // No kernel is faster than the GPU's peak. Where the software's linear layers are in FP8, products of 16-bit operands are: their
-// operands are read in 8 bits, and casting them is part of the time.
+// operands are read in 8 bits, and casting them is part of the time. Software that serves (SoftwareProfile::stored_products) has weights
+// and activations in the format of the products: there the rates of stored operands count, where the cluster has them.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,8 @@
 #include "sim/timeline/kernel_work.h"
 
 namespace cp::sim {
+
+int bits_of(LinearPrecision precision);  // of an operand: 16, 8 or 4
 
 class KernelCost {
  public:
@@ -27,6 +30,8 @@ class KernelCost {
   double attention_ns(const KernelWork& work, std::int64_t head_dim, bool backward) const;
   double product_ns(const KernelWork& work, DType dtype) const;
   double memory_ns(double bytes) const;
+  // Of bytes that another kernel moves beside its own: as fast as the largest ones, without a launch.
+  double riding_ns(double bytes) const;
 
   const AttentionCost& attention() const { return attention_; }
 
