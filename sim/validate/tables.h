@@ -25,6 +25,10 @@ ValidationTable attention_without_mask();
 ValidationTable decode_attention();
 ValidationTable products(int bits);
 
+// Servers under load: time between tokens, and to the first one.
+ValidationTable served_tokens();
+ValidationTable served_prompts();
+
 // Each size predicted from the others.
 ValidationTable flash_attention();
 ValidationTable point_to_point();
