@@ -10,6 +10,7 @@
 #include "sim/models/read_model.h"
 #include "sim/presets/csv.h"
 #include "sim/search/evaluate.h"
+#include "sim/validate/served_rows.h"
 
 namespace cp::sim {
 namespace {
@@ -180,6 +181,7 @@ std::vector<NearestMeasurement> published_measurements() {
 
 std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question,
                                                       const ParallelLayout* layout) {
+  if (question.workload.phase == Phase::decode) return nearest_served(question, layout);
   std::vector<PublishedStep> steps = published_steps();
   std::erase_if(steps, [&](const PublishedStep& step) {
     return step.metric == Metric::peak_memory_gib || step.question.workload.phase != question.workload.phase;

@@ -1,10 +1,11 @@
 // Servers under load: time between tokens and to the first one, as `cpsim plan --phase decode --aggregated` answers them.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -15,12 +16,14 @@
 #include "sim/presets/csv.h"
 #include "sim/search/evaluate.h"
 #include "sim/validate/memory_width.h"
+#include "sim/validate/served_rows.h"
 #include "sim/validate/tables.h"
 
 namespace cp::sim::detail {
 namespace {
 
 constexpr const char* kTable = "served_tokens";
+constexpr const char* kWaits = "more requests than the memory is likely to hold: some wait";
 
 std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
 
@@ -121,11 +124,40 @@ ValidationTable table_of(Fill&& fill) {
     row.in_sample = csv.text("sample") == "in";
     row.oddity = csv.text("oddity");
     const Served of_row = served(csv, presets);
-    if (row.oddity.empty() && !of_row.fits)
-      row.oddity = "more requests than the memory is likely to hold: some wait";
+    if (row.oddity.empty() && !of_row.fits) row.oddity = kWaits;
     if (fill(csv, of_row, row)) table.rows.push_back(std::move(row));
   }
   return table;
+}
+
+constexpr double kOtherGpu = 1, kOtherSoftware = 1, kOtherFormat = 0.5;  // in doublings of a size
+
+double doublings(double a, double b) { return std::abs(std::log2(a / b)); }
+
+double distance(const CsvRow& row, Presets& presets, const PlanQuestion& question,
+                const ParallelLayout* layout) {
+  const Transformer& model =
+      presets.models.of(row.text("model"), [](const std::string& name) { return load_model(name).model; });
+  const Cluster& cluster =
+      presets.clusters.of(row.text("cluster"), [](const std::string& name) { return find_cluster(name, 1); });
+  const auto parameters = [](const Transformer& of) {
+    return static_cast<double>(parameter_counts(of).total);
+  };
+  const auto above_0 = [](std::int64_t count) {
+    return static_cast<double>(std::max<std::int64_t>(1, count));
+  };
+  const Workload& asked = question.workload;
+  const double share = row.number("length_share");
+  double sum = doublings(parameters(model), parameters(question.model)) +
+               doublings(share * row.number("prompt_tokens"), above_0(asked.cached)) +
+               doublings(share * row.number("new_tokens"), above_0(asked.new_tokens));
+  sum += cluster.gpu.name == question.cluster.gpu.name ? 0 : kOtherGpu;
+  sum += row.text("software") == question.software.name ? 0 : kOtherSoftware;
+  sum += precision_of(row) == question.software.linear_precision ? 0 : kOtherFormat;
+  sum += (row.text("kv_dtype") == "fp8") == question.software.fp8_cache ? 0 : kOtherFormat;
+  const std::int64_t replicas = layout == nullptr ? 1 : layout->dp();
+  sum += doublings(row.number("requests"), above_0(asked.global_batch / replicas));
+  return layout == nullptr ? sum : sum + doublings(row.number("tp"), layout->tp);
 }
 
 }  // namespace
@@ -160,3 +192,27 @@ ValidationTable served_prompts() {
 }
 
 }  // namespace cp::sim::detail
+
+namespace cp::sim {
+
+std::optional<NearestMeasurement> nearest_served(const PlanQuestion& question, const ParallelLayout* layout) {
+  using namespace detail;
+  Presets presets;
+  const std::vector<CsvRow> rows = validation_table(kTable);
+  const CsvRow* nearest = nullptr;
+  double least = 0;
+  for (const CsvRow& row : rows) {
+    const double apart = distance(row, presets, question, layout);
+    if (nearest == nullptr || apart < least) nearest = &row, least = apart;
+  }
+  if (nearest == nullptr) return std::nullopt;
+  const Served of_row = served(*nearest, presets);
+  NearestMeasurement found{str("aiconfigurator-core 0.12.0, silicon_sample.csv: ", nearest->text("version")),
+                           words_of(*nearest), "ms between tokens", nearest->number("tpot_ms"),
+                           of_row.tpot_us / 1e3};
+  found.unscored = nearest->text("oddity");
+  if (found.unscored.empty() && !of_row.fits) found.unscored = kWaits;
+  return found;
+}
+
+}  // namespace cp::sim
