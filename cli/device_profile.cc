@@ -192,6 +192,7 @@ class Profile {
 std::string preset_of_gpu(const std::string& gpu) {
   // Longer names first; what nvidia-smi calls them.
   constexpr std::pair<std::string_view, std::string_view> kPresets[] = {
+      {"GB300", "gb300-nvl72"},   {"B300", "hgx-b300"}, {"L40S", "l40s-pcie"},
       {"GB200", "gb200-nvl72"},   {"B200", "hgx-b200"}, {"H200", "hgx-h200"},
       {"H800", "h800"},           {"H100", "dgx-h100"}, {"A100 80GB PCIe", "a100-pcie"},
       {"A100-PCIE", "a100-pcie"}, {"A100", "dgx-a100"}, {"A800", "a800"},

@@ -78,6 +78,10 @@ void add_step(CLI::App& app, Flags& flags) {
   add_field(app, flags, "--new-tokens", "TOKENS", "Decode: what is written after that [128]",
             [](Job& job, Text text) { job.set_new_tokens(parse_tokens("--new-tokens", text)); })
       ->group(group);
+  add_field(app, flags, "--aggregated", "ARRIVALS",
+            "Decode: prompts are read on the same GPUs, of requests that come spread or together",
+            [](Job& job, Text text) { job.set_aggregated(text); })
+      ->group(group);
   add_field(app, flags, "--ttft-max", "MS", "Decode: only layouts whose prompt takes no longer",
             [](Job& job, Text text) { job.set_ttft_max(parse_real("--ttft-max", text)); })
       ->group(group);
@@ -89,15 +93,18 @@ void add_numbers(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); })
       ->group(group);
   add_field(app, flags, "--linear-dtype", "DTYPE",
-            "Of linear layers' products: fp8, where the GPU has it [that of --dtype]",
+            "Of linear layers' products: fp8 or nvfp4, where the GPU has it [that of --dtype]",
             [](Job& job, Text text) { job.set_linear_dtype(text); })
       ->group(group);
   add_field(app, flags, "--attention-dtype", "DTYPE",
             "Prefill: of attention's operands: fp8, where its kernel was measured so [that of --dtype]",
             [](Job& job, Text text) { job.set_attention_dtype(text); })
       ->group(group);
-  add_field(app, flags, "--kv-dtype", "DTYPE", "Serving: of the cache [that of --dtype]",
-            [](Job& job, Text text) { job.set_kv_dtype(sim::parse_proto_dtype("--kv-dtype", text)); })
+  add_field(app, flags, "--kv-dtype", "DTYPE", "Serving: of the cache, also fp8 [that of --dtype]",
+            [](Job& job, Text text) {
+              job.set_fp8_cache(text == "fp8");
+              if (!job.fp8_cache()) job.set_kv_dtype(sim::parse_proto_dtype("--kv-dtype", text));
+            })
       ->group(group);
   add_field(
       app, flags, "--gradient-dtype", "DTYPE", "Training: of added and reduced gradients [f32]",

@@ -52,7 +52,7 @@ std::string workload_text(const PlanQuestion& question) {
   const std::string requests = str(plural(w.global_batch, "request"), " at once");
   const std::string dtypes =
       str(name(w.dtype), ", products ", linear_dtype_name(question),
-          fp8_attention(question) ? ", attention fp8" : "", ", KV cache ", name(w.kv_dtype));
+          fp8_attention(question) ? ", attention fp8" : "", ", KV cache ", cache_dtype_name(question));
   if (w.phase == Phase::prefill) {
     const std::string of = w.cached > 0 ? str(" of ", human_count(w.seq_len)) : "";
     return fmt::format("prefill: {}, {}{} tokens to read, {}", requests, human_count(w.seq_len - w.cached),
@@ -60,6 +60,9 @@ std::string workload_text(const PlanQuestion& question) {
   }
   std::string text = fmt::format("decode: {}, {} after {} cached, {}", requests,
                                  plural(w.new_tokens, "new token"), human_count(w.cached), dtypes);
+  if (question.aggregated)
+    text += str(", prompts are read on the same GPUs, of requests that come ",
+                *question.aggregated == sim::Arrivals::spread ? "spread" : "together");
   if (question.max_ttft_ms)
     text += fmt::format(", first token within {}", human_us(1e3 * *question.max_ttft_ms));
   return text;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
@@ -22,6 +24,7 @@
 #include "sim/models/read_model.h"
 #include "sim/timeline/estimate.h"
 #include "sim/validate/memory_width.h"
+#include "traces/text_errors.h"
 
 namespace cp::cli {
 namespace {
@@ -91,14 +94,65 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
   }
 }
 
+// A kernel that the GPU's rates do not have is a slip; GPUs without any have NCCL's.
+void check_all_reduce(std::string_view software, sim::PlanQuestion& question) {
+  const std::string& wanted = question.software.all_reduce;
+  if (wanted == "nccl") return;
+  std::vector<std::string_view> known;
+  for (const sim::AllReduceRate& rate : question.cluster.rates.all_reduce) {
+    if (std::find(known.begin(), known.end(), rate.kernel) == known.end()) known.push_back(rate.kernel);
+  }
+  if (known.empty()) {
+    question.assumptions.push_back(
+        str("all-reduces of NCCL: ", question.cluster.name, " has no rate of ", wanted, "'s"));
+  } else if (std::find(known.begin(), known.end(), wanted) == known.end()) {
+    throw InvalidInput(str("--software ", software, ": all_reduce '", wanted,
+                           "': ", question.cluster.gpu.name, " has no rate of it; the nearest one is '",
+                           nearest_name(wanted, known), "'; use one of nccl, ", join(known, ", ")));
+  }
+}
+
 void take_software(const Job& job, sim::PlanQuestion& question) {
   const std::string name = job.software().empty() ? "cprun" : job.software();
   if (job.software().empty()) question.assumptions.push_back(str("software ", name));
   question.software = value_of("--software", name, [&] { return sim::find_software(name); });
+  check_all_reduce(name, question);
   if (job.kernels().empty()) return;
   question.software = value_of("--kernels", job.kernels(), [&] {
     return sim::with_attention_kernel(question.software, question.cluster, job.kernels());
   });
+}
+
+// Four bits are what software that serves has stored, and what was measured of it.
+void take_nvfp4(sim::PlanQuestion& question) {
+  constexpr const char* kInstead = "; use --linear-dtype fp8";
+  if (!question.software.stored_products) {
+    throw InvalidInput(str("--linear-dtype nvfp4: software ", question.software.name,
+                           " does not say that it serves stored weights (stored_products)", kInstead,
+                           ", or --software trtllm, vllm or sglang"));
+  }
+  if (sim::find_stored_product(question.cluster.rates.stored_product, 4, 1) == nullptr) {
+    throw InvalidInput(str("--linear-dtype nvfp4: ", question.cluster.gpu.name, " of ", question.cluster.name,
+                           " has no rate of products in 4 bits", kInstead));
+  }
+  question.software.linear_precision = sim::LinearPrecision::nvfp4;
+}
+
+void take_serving(const Job& job, sim::PlanQuestion& question) {
+  const Phase phase = question.workload.phase;
+  if (job.fp8_cache() && phase == Phase::training)
+    throw InvalidInput("--kv-dtype fp8: training keeps no cache; leave it out, or add --phase decode");
+  question.software.fp8_cache = job.fp8_cache();
+  const std::string& arrivals = job.aggregated();
+  if (arrivals.empty()) return;
+  if (phase != Phase::decode)
+    throw InvalidInput(str("--aggregated ", arrivals, " means nothing in ", name(phase),
+                           ": it is of tokens that are written; use --phase decode"));
+  if (arrivals != "spread" && arrivals != "together")
+    throw InvalidInput(str("--aggregated ", arrivals, ": requests come spread or together"));
+  if (question.workload.cached < 1)
+    throw InvalidInput("--aggregated: prompts of --cached 0 tokens; use 1 or more");
+  question.aggregated = arrivals == "spread" ? sim::Arrivals::spread : sim::Arrivals::together;
 }
 
 // Number formats are the question's choice, whoever's implementation runs it.
@@ -107,18 +161,19 @@ void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
   const std::string_view dtype = name(question.workload.dtype);
   question.software.linear_precision = sim::LinearPrecision::b16;
   if (text.empty() || text == dtype) return;
-  if (text != "fp8") {
+  if (text != "fp8" && text != "nvfp4") {
     throw InvalidInput(str("--linear-dtype ", text, ": products of linear layers are in that of --dtype, ",
-                           dtype, ", or in fp8"));
+                           dtype, ", or in fp8 or nvfp4"));
   }
   if (question.workload.dtype == DType::f32) {
     throw InvalidInput(
-        "--linear-dtype fp8: operands of FP8 products come from 16-bit ones; use --dtype bf16");
+        str("--linear-dtype ", text, ": its operands come from 16-bit ones; use --dtype bf16"));
   }
   if (question.cluster.gpu.tflops_fp8 <= 0) {
-    throw InvalidInput(str("--linear-dtype fp8: ", question.cluster.gpu.name, " of ", question.cluster.name,
-                           " has no FP8 products; use --linear-dtype ", dtype));
+    throw InvalidInput(str("--linear-dtype ", text, ": ", question.cluster.gpu.name, " of ",
+                           question.cluster.name, " has no FP8 products; use --linear-dtype ", dtype));
   }
+  if (text == "nvfp4") return take_nvfp4(question);
   question.software.linear_precision = sim::LinearPrecision::fp8;
 }
 
@@ -259,6 +314,7 @@ sim::PlanQuestion make_plan_question(const Job& job, std::optional<sim::Framewor
   take_workload(job, stored, question);
   take_linear_dtype(job, question);
   take_attention_dtype(job, question);
+  take_serving(job, question);
   take_memory(job, question);
   take_fixed(job, question);
   if (const auto framework = sim::find_framework(question.software.framework);
@@ -333,6 +389,10 @@ std::string plan_command(const Job& job) {
   job.GetReflection()->ListFields(job, &fields);
   std::string command = "cpsim plan";
   for (const FieldDescriptor* field : fields) {
+    if (field->name() == "fp8_cache") {
+      command += " --kv-dtype fp8";
+      continue;
+    }
     const int values = field->is_repeated() ? job.GetReflection()->FieldSize(job, field) : 1;
     for (int i = 0; i < values; ++i)
       command += str(" ", flag_of(field->name()), " ", quoted(value_text(job, field, i)));

@@ -96,7 +96,8 @@ const char* mark(const Candidate& candidate) { return candidate.runnable ? "" : 
 
 // ---- the best ----
 
-const char* time_title(Phase phase) {
+const char* time_title(Phase phase, bool aggregated) {
+  if (aggregated) return "TPOT";
   return phase == Phase::training ? "step" : phase == Phase::prefill ? "TTFT" : "TTIT";
 }
 
@@ -117,11 +118,13 @@ std::string own_text(const Items& items, const Items& common, Phase phase) {
 // Layouts come last: they differ in length, and what stands before them stays aligned in a narrow window.
 std::vector<Column> columns_of(const PlanAnswer& answer, const TimeUnit& unit) {
   const Phase phase = answer.question.workload.phase;
-  std::vector<Column> columns = {{"fastest", Align::right},
-                                 {str(time_title(phase), ", ", unit.name), Align::right},
-                                 {"interval", Align::right},
-                                 {"tokens/s/GPU", Align::right}};
+  std::vector<Column> columns = {
+      {"fastest", Align::right},
+      {str(time_title(phase, answer.question.aggregated.has_value()), ", ", unit.name), Align::right},
+      {"interval", Align::right},
+      {"tokens/s/GPU", Align::right}};
   if (phase != Phase::decode) columns.push_back({"MFU", Align::right});
+  if (answer.question.aggregated) columns.push_back({"TTFT", Align::right});
   columns.push_back({str("GiB of ", gib(answer.best.front().usable_bytes)), Align::right});
   columns.push_back({"exposed", Align::right});
   columns.push_back({"bound by"});
@@ -145,6 +148,7 @@ std::string best_table(const PlanAnswer& answer) {
                                       str(unit.of(candidate.low_us), "-", unit.of(candidate.high_us)),
                                       rate(candidate.tokens_per_s_per_gpu)};
     if (phase != Phase::decode) cells.push_back(percent(candidate.mfu));
+    if (answer.question.aggregated) cells.push_back(human_us(candidate.ttft_us.value_or(0)));
     doubtful = doubtful || !candidate.likely_fits();
     cells.push_back(str(gib(sim::counted_bytes(candidate.memory)), candidate.likely_fits() ? "" : "?"));
     cells.push_back(percent(candidate.exposed_us / candidate.step_us));

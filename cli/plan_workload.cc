@@ -66,7 +66,8 @@ class WorkloadReader {
       assume(str("dtype ", name(workload_.dtype), half ? ", as the config stores it" : ""));
     const bool serving = workload_.phase != Phase::training;
     workload_.kv_dtype = dtype(job_.kv_dtype(), "kv_dtype", workload_.dtype);
-    if (serving && job_.kv_dtype() == 0) assume(str("kv_dtype ", name(workload_.kv_dtype)));
+    if (serving && job_.kv_dtype() == 0 && !job_.fp8_cache())
+      assume(str("kv_dtype ", name(workload_.kv_dtype)));
     if (!serving) {
       workload_.gradient_dtype = dtype(job_.gradient_dtype(), "gradient_dtype", DType::f32);
       if (job_.gradient_dtype() == 0) assume("gradient_dtype f32");
@@ -80,7 +81,8 @@ class WorkloadReader {
     require_missing(job_.has_cached(), "--cached", phase, ", or add --phase prefill");
     require_missing(job_.has_new_tokens(), "--new-tokens", phase, ", or add --phase decode");
     require_missing(job_.has_ttft_max(), "--ttft-max", phase, ", or add --phase decode");
-    require_missing(job_.kv_dtype() != 0, "--kv-dtype", phase, ", or add --phase prefill");
+    require_missing(job_.kv_dtype() != 0 || job_.fp8_cache(), "--kv-dtype", phase,
+                    ", or add --phase prefill");
     if (job_.seq_len() == 0) missing("--seq-len", "128K");
     workload_.seq_len = job_.seq_len();
     workload_.global_batch = global_batch();

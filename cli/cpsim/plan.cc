@@ -113,7 +113,9 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
                                  sim::fp8_products(question),
                                  question.unsaid,
                                  sim::memory_rules(question),
-                                 sim::usable_bytes(question)};
+                                 sim::usable_bytes(question),
+                                 question.software.linear_precision == sim::LinearPrecision::nvfp4,
+                                 question.software.fp8_cache};
   const sim::Emitted emitted = value_of("--emit", flags.emit, [&] {
     return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, layout, context);
   });

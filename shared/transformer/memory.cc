@@ -66,7 +66,9 @@ class MemoryModel {
                               (last ? sizes_.final_norm : 0);
     const std::int64_t dense = layers * sizes_.dense_layer + ends, experts = layers * sizes_.expert_layer;
     if (!training_) {
-      memory.parameters = (dense + experts - ends) * rules_.served_layer_bytes + ends * width_;
+      memory.parameters =
+          std::llround(static_cast<double>(dense + experts - ends) * rules_.served_layer_bytes) +
+          ends * width_;
       return;
     }
     const std::int64_t ranks = layout_.sharding_size();
@@ -187,7 +189,8 @@ class MemoryModel {
 
   std::int64_t cache_of_layer() const {
     const std::int64_t rows = ceil_div(workload_.seq_len, layout_.cp);
-    return layout_.micro_batch * rows * 2 * sizes_.kv_width * size_bytes(workload_.kv_dtype);
+    return layout_.micro_batch * rows * 2 * sizes_.kv_width *
+           (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
   }
 
   // What attention plans allocate beyond what is kept; a property holds it against their arenas.

@@ -17,7 +17,8 @@ struct MemoryRules {
   std::int64_t context_bytes = 0;       // of CUDA, its libraries and kernels
   std::int64_t communicator_bytes = 0;  // of each group that a rank is a member of
   double loss_f32_copies = 1;           // of the logits of a chunk, beside those in the workload's dtype
-  std::int64_t served_layer_bytes = 2;  // of a parameter of a layer, when serving
+  double served_layer_bytes = 2;        // of a parameter of a layer, when serving
+  std::int64_t cached_bytes = 0;        // of a cached element; 0: those of the workload's kv_dtype
   double slack = 0;                     // share of what is allocated that the allocator reserves beyond it
 };
 

@@ -16,6 +16,7 @@
 
 #include "sim/cluster/layer_rates.h"
 #include "sim/cluster/measured.h"
+#include "sim/cluster/serving_rates.h"
 
 namespace cp::sim {
 
@@ -54,6 +55,7 @@ struct DecodeRate {
   double passes(double group) const { return widest_group > 0 && group > widest_group ? wide_passes : 1; }
   std::string source;
   LeftOut left_out;
+  int cache_bits = 16;  // of a cached element: 16 or 8
   bool operator==(const DecodeRate&) const = default;
 };
 
@@ -82,6 +84,8 @@ struct Rates {
       experts;  // of each precision, the first kernel is the one of software that names none
   std::vector<LatentRate> latent;
   std::vector<LinearRate> linear;
+  std::vector<StoredProductRate> stored_product;  // of software that serves (serving_rates.h)
+  std::vector<AllReduceRate> all_reduce;
   bool empty() const { return attention.empty() && decode.empty() && product.empty(); }
   bool operator==(const Rates&) const = default;
 };

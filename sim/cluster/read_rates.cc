@@ -4,6 +4,7 @@
 #include <set>
 
 #include "shared/base/error.h"
+#include "sim/cluster/read_serving_rates.h"
 #include "sim/presets/embedded.h"
 
 namespace cp::sim {
@@ -94,7 +95,9 @@ std::string key_of(const AttentionRate& rate) {
   return str(rate.kernel, rate.backward ? " backward" : " forward", " of head_dim ", rate.head_dim,
              rate.bits == 16 ? "" : " in 8 bits");
 }
-std::string key_of(const DecodeRate& rate) { return str(rate.kernel, " of head_dim ", rate.head_dim); }
+std::string key_of(const DecodeRate& rate) {
+  return str(rate.kernel, " of head_dim ", rate.head_dim, " and ", rate.cache_bits, " bits");
+}
 std::string key_of(const ProductRate& rate) { return str(rate.bits, " bits"); }
 std::string key_of(const ExpertRate& rate) { return str(rate.kernel, " in ", rate.bits, " bits"); }
 std::string key_of(const LatentRate& rate) {
@@ -173,6 +176,7 @@ std::vector<FieldError> rates_errors(const Rates& rates) {
   check_all(rates.attention, "attention", errors);
   check_all(rates.decode, "decode", errors);
   check_all(rates.product, "product", errors);
+  add_serving_errors(rates, errors);
   check_all(rates.experts, "experts", errors);
   check_all(rates.latent, "latent", errors);
   check_all(rates.linear, "linear", errors);
@@ -213,8 +217,9 @@ Rates rates_of(const proto::Rates& message) {
     rates.decode.push_back({rate.kernel(), rate.head_dim(), rate.floor_us(), rate.startup_keys(),
                             rate.memory_share(), rate.widest_group(), rate.wide_passes(),
                             Resident{rate.resident_mib(), rate.resident_speed()}, rate.source(),
-                            left_out_of(rate.left_out())});
+                            left_out_of(rate.left_out()), rate.cache_bits() == 0 ? 16 : rate.cache_bits()});
   }
+  take_serving_rates(message, rates);
   for (const proto::ProductRate& rate : message.product()) {
     rates.product.push_back({rate.bits(), rate.floor_us(), rate.tflops(), rate.startup_k(),
                              blend_of(rate.blend()), rate.memory_share(), blend_of(rate.sustained_share()),
@@ -264,6 +269,7 @@ proto::Rates message_of(const Rates& rates) {
     if (rate.widest_group != 0)
       out.set_widest_group(rate.widest_group), out.set_wide_passes(rate.wide_passes);
     out.set_source(rate.source);
+    if (rate.cache_bits != 16) out.set_cache_bits(rate.cache_bits);
     write(rate.left_out, *out.mutable_left_out());
   }
   for (const ProductRate& rate : rates.product) {
@@ -301,6 +307,7 @@ proto::Rates message_of(const Rates& rates) {
     write(rate.resident, out);
     write(rate.left_out, *out.mutable_left_out());
   }
+  write_serving_rates(rates, message);
   return message;
 }
 

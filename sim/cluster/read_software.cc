@@ -39,6 +39,10 @@ class SoftwareReader {
     for_each_fp8_fact(software_, [&](const char* field, bool& fact) {
       fields_.read(field, Range{0, 1}, fact);
     });
+    for_each_serving_number(software_, [&](const char* field, double& value, const Range& range) {
+      fields_.read(field, range, value);
+    });
+    for_each_serving_fact(software_, [&](const char* field, auto& fact) { take_serving(field, fact); });
     take_enumerator("sharding_group", kGroups, software_.sharding_group);
     if (fields_.has("linear_precision")) {
       fields_.fail(
@@ -79,6 +83,9 @@ class SoftwareReader {
     require(field);
     fields_.read(field, fact);
   }
+
+  void take_serving(const char* field, bool& fact) { fields_.read(field, Range{0, 1}, fact); }
+  void take_serving(const char* field, std::string& fact) { fields_.read(field, fact); }
 
   template <class Enum, std::size_t kSize>
   void take_enumerator(const char* field, const Enum (&all)[kSize], Enum& out) {
@@ -137,6 +144,13 @@ std::string write_software(const SoftwareProfile& software) {
   for_each_parameter(software, write_number);
   for_each_number_of_facts(software, write_number);
   for_each_fact(software, [&](const char* field, const auto& fact) { fields.write(field, fact); });
+  // What has no source was left at its default.
+  const auto write_said = [&](const char* field, const auto& value) {
+    if (find_source(software.sources, field) != nullptr) fields.write(field, value);
+  };
+  for_each_serving_number(software,
+                          [&](const char* field, double value, const Range&) { write_said(field, value); });
+  for_each_serving_fact(software, write_said);
   fields.write("sharding_group", to_string(software.sharding_group));
   // What has no source was left at its default.
   const auto write_stated = [&](const char* field, const auto& value) {

@@ -11,7 +11,7 @@
 
 namespace cp::sim {
 
-enum class LinearPrecision : std::uint8_t { b16, fp8 };
+enum class LinearPrecision : std::uint8_t { b16, fp8, nvfp4 };
 
 struct SoftwareProfile {
   std::string name = "cprun";
@@ -48,6 +48,20 @@ struct SoftwareProfile {
   double allocator_slack =
       0.02;  // share of what is allocated that the allocator reserves beyond it, in [0, 1]
 
+  // ---- facts and free parameters of software that serves; a profile may leave them out
+  // Whose all-reduce joins tensor-parallel ranks of one NVLink domain, where the cluster's rates have it; "nccl": the library's. With
+  // another one, a reduce-scatter and the gather behind it are one all-reduce.
+  std::string all_reduce = "nccl";
+  // Weights lie in the format of the products, and scales of activations are known beforehand: products take the rates of
+  // stored operands.
+  bool stored_products = false;
+  bool fused_rows = false;  // sums and fills ride with the kernel beside them
+  bool prompts_apart =
+      false;  // prompts are read in steps of their own, before anything is written on; else beside
+  bool host_ahead = false;     // the host prepares the next step while the GPU computes this one
+  double step_host_us = 0;     // of the host, for each step of a batch: scheduling, sampling, answers
+  double request_host_us = 0;  // and for each request in it
+
   std::vector<Source> sources;  // of each of the above, by its name
 
   // ---- the question's choices, which no profile makes
@@ -55,6 +69,7 @@ struct SoftwareProfile {
       LinearPrecision::b16;  // of linear layers' products; b16: of their operands
   LinearPrecision attention_precision =
       LinearPrecision::b16;  // of queries, keys and values; b16: of their views
+  bool fp8_cache = false;    // serving: keys and values are kept in 8 bits, whatever the workload's kv_dtype
 
   bool operator==(const SoftwareProfile&) const = default;
 };

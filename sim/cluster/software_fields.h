@@ -51,6 +51,19 @@ template <class AnySoftware, class Visit>
 void for_each_fp8_fact(AnySoftware& software, Visit&& visit) {
   visit("fp8_head", software.fp8_head);
   visit("fp8_casts_both", software.fp8_casts_both);
+// visit(name, fact) and visit(name, number, range), for what only software that serves has to say.
+template <class AnySoftware, class Visit>
+void for_each_serving_fact(AnySoftware& software, Visit&& visit) {
+  visit("all_reduce", software.all_reduce);
+  visit("stored_products", software.stored_products);
+  visit("fused_rows", software.fused_rows);
+  visit("prompts_apart", software.prompts_apart);
+  visit("host_ahead", software.host_ahead);
+}
+template <class AnySoftware, class Visit>
+void for_each_serving_number(AnySoftware& software, Visit&& visit) {
+  visit("step_host_us", software.step_host_us, Range{0, 1e6});
+  visit("request_host_us", software.request_host_us, Range{0, 1e6});
 }
 
 // What validate_software throws.

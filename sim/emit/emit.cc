@@ -38,11 +38,13 @@ std::string headline(const EmitRequest& request) {
 
 std::string numbers(const EmitRequest& request) {
   const Workload& w = request.workload;
-  const std::string text =
-      str("numbers: ", name(w.dtype), ", products in ", request.context.fp8_products ? "fp8" : name(w.dtype));
+  const std::string text = str("numbers: ", name(w.dtype), ", products in ",
+                               request.context.nvfp4_products ? "nvfp4"
+                               : request.context.fp8_products ? "fp8"
+                                                              : name(w.dtype));
   return w.phase == Phase::training
              ? str(text, ", gradients ", name(w.gradient_dtype), ", ", to_string(w.optimizer))
-             : str(text, ", KV cache ", name(w.kv_dtype));
+             : str(text, ", KV cache ", request.context.fp8_cache ? "fp8" : name(w.kv_dtype));
 }
 
 std::vector<std::string> comments(Framework framework, const EmitRequest& request, const Emitted& emitted) {

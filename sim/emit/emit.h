@@ -23,6 +23,8 @@ struct EmitContext {
   // Where they are given the text says how much memory a GPU needs, and whether it fits.
   std::optional<MemoryRules> memory = {};
   std::int64_t usable_bytes = 0;  // of a GPU, for all but the context
+  bool nvfp4_products = false;    // of the FP8 ones: in 4 bits
+  bool fp8_cache = false;         // keys and values are kept in 8 bits, whatever the workload says
 };
 
 struct Emitted {

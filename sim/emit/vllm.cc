@@ -77,7 +77,8 @@ class VllmCommand {
       return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
     };
     flag("dtype", word(workload_.dtype));
-    if (r_.context.fp8_products) flag("quantization", "fp8");
+    if (r_.context.fp8_products) flag("quantization", r_.context.nvfp4_products ? "modelopt_fp4" : "fp8");
+    if (r_.context.fp8_cache) return flag("kv-cache-dtype", "fp8");
     if (workload_.kv_dtype == workload_.dtype) return flag("kv-cache-dtype", "auto");
     if (workload_.kv_dtype == DType::bf16) return flag("kv-cache-dtype", "bfloat16");
     flag("kv-cache-dtype", "auto");

@@ -34,7 +34,8 @@ struct Candidate {
   double low_us = 0, high_us = 0;
   double chance =
       0;  // that one of its kind (kind_of() of ranking.h) is the fastest of all that were replayed, in [0, 1]
-  double regret_us = 0;  // what it is expected to take beyond the fastest
+  double regret_us = 0;           // what it is expected to take beyond the fastest
+  std::optional<double> ttft_us;  // aggregated serving: from a request's arrival to its first token
   double tokens_per_s_per_gpu = 0;
   double mfu =
       0;  // model flops (no recomputation; attention: allowed pairs) over the peak of all GPUs, in [0, 1]

@@ -66,7 +66,10 @@ ordered_json workload_json(const PlanQuestion& question) {
           {"dtype", name(w.dtype)},
           {"linear_dtype", linear_dtype_name(question)},
           {"attention_dtype", fp8_attention(question) ? "fp8" : name(w.dtype)},
-          {"kv_dtype", name(w.kv_dtype)},
+          {"kv_dtype", cache_dtype_name(question)},
+          {"aggregated", !question.aggregated                       ? ordered_json()
+                         : *question.aggregated == Arrivals::spread ? ordered_json("spread")
+                                                                    : ordered_json("together")},
           {"gradient_dtype", name(w.gradient_dtype)},
           {"optimizer", to_string(w.optimizer)},
           {"expert_imbalance", w.expert_imbalance}};
@@ -110,6 +113,9 @@ ordered_json software_json(const SoftwareProfile& software) {
   for_each_parameter(software,
                      [&](std::string_view field, double value, const Range&) { add(field, value); });
   for_each_fact(software, [&](std::string_view field, const auto& value) { add(field, value); });
+  for_each_serving_number(software,
+                          [&](std::string_view field, double value, const auto&) { add(field, value); });
+  for_each_serving_fact(software, [&](std::string_view field, const auto& value) { add(field, value); });
   add("sharding_group", to_string(software.sharding_group));
   return {{"name", software.name}, {"values", std::move(values)}};
 }
@@ -206,6 +212,7 @@ ordered_json candidate_json(const Candidate& c) {
           {"high_us", c.high_us},
           {"chance", c.chance},
           {"regret_us", c.regret_us},
+          {"ttft_us", or_null(c.ttft_us)},
           {"tokens_per_s_per_gpu", c.tokens_per_s_per_gpu},
           {"mfu", c.mfu},
           {"exposed_us", c.exposed_us},

@@ -8,8 +8,8 @@
 //   question
 //     model        name, source, hidden, layers, q_heads, kv_heads, head_dim, intermediate, vocab, max_seq_len (0: unknown),
 //                  tied_embeddings, qkv_bias, qk_norm, window, experts {count, top_k, intermediate}, parameters, active_parameters
-//     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype, kv_dtype, gradient_dtype,
-//                  optimizer, expert_imbalance
+//     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype, kv_dtype,
+//                  aggregated ("spread", "together", null), gradient_dtype, optimizer, expert_imbalance
 //     cluster      name, nodes, gpus, gpu, values [value]
 //     software     name, values [value]
 //     frameworks   whose words the search keeps to
@@ -21,7 +21,7 @@
 //   best, all      [candidate], in order of time
 //   classes        [{name, candidate or null, why, found}]; found: what the search chose for keys that a baseline does not give
 //     candidate:   layout (text, as --baseline takes it), layout_fields, rank, step_us, low_us, high_us, chance, regret_us,
-//                  tokens_per_s_per_gpu, mfu,
+//                  ttft_us (aggregated; else null), tokens_per_s_per_gpu, mfu,
 //                  exposed_us, bound, parts_us {name: number}, memory_bytes {each term, allocated, reserved, used,
 //                  counted: used without the context, which is what usable_bytes limits}, usable_bytes, left_bytes,
 //                  memory_low_bytes, memory_high_bytes (of counted), fits ("likely", "unlikely": measured runs took more; "no"),

@@ -15,7 +15,7 @@ namespace {
 constexpr double kSlack = 0.999;
 
 // Of a layer, at least.
-constexpr double kForwardKernels = 10, kBackwardKernels = 16;
+constexpr double kForwardKernels = 10, kBackwardKernels = 16, kSums = 2;
 
 double real(std::int64_t number) { return static_cast<double>(number); }
 
@@ -88,12 +88,13 @@ StepBound::Products StepBound::products(std::int64_t m, std::int64_t k, std::int
   return {product(m, k, n), product(m, n, k), product(k, m, n)};
 }
 
-double StepBound::collective(CollectiveKind kind, double bytes, std::int64_t stride,
-                             std::int64_t size) const {
+double StepBound::region(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const {
   if (size == 1) return 0;
   std::vector<Rank> ranks;
   for (std::int64_t i = 0; i < size; ++i) ranks.push_back(static_cast<Rank>(i * stride));
-  return collective_ns(kind, bytes, ranks, question_.cluster);
+  const Cluster& cluster = question_.cluster;
+  return region_ns(kind, bytes, cp::sim::spread_of(ranks, cluster), cluster,
+                   settings_of({}, question_.software));
 }
 
 std::int64_t StepBound::on_a_node(const Ranks& ranks) const {
@@ -214,16 +215,17 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
                heads = width * real(tokens * (sizes.q_width + sizes.kv_width)),
                inside = width * real(mlp_tokens * columns);
   shared.positions_ns = kernels_.memory_ns(2 * heads * question_.software.rotary_passes);
-  const double norms_ns =
-      2 * kernels_.memory_ns(2 * between) + 2 * kernels_.memory_ns(3 * between) + shared.positions_ns;
+  const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
+                                                      : kernels_.memory_ns(3 * between),
+               norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * sum_ns + shared.positions_ns;
   shared.forward_rows_ns = norms_ns + kernels_.memory_ns(3 * inside);
   shared.backward_rows_ns = norms_ns + kernels_.memory_ns(5 * inside);
 
   const std::int64_t stride = strides_of(layout).tp;
   const double gathered = width * real(sizes.tokens_tp) * layout.tp * real(hidden);
-  shared.gather_ns = collective(CollectiveKind::all_gather, gathered, stride, layout.tp);
+  shared.gather_ns = region(CollectiveKind::all_gather, gathered, stride, layout.tp);
   shared.regions_ns =
-      2 * (shared.gather_ns + collective(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+      2 * (shared.gather_ns + region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
   if (question_.workload.phase != Phase::training) return shared;
   shared.shards = sharding(layout, sizes);
   shared.update_ns = update_ns(layout, sizes, question_.model.layers / layout.pp);
@@ -245,7 +247,8 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   Pass pass;
   const Products& of_layer = shared.products;
   pass.forward_ns = of_layer.forward_ns + shared.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
-                    shared.regions_ns + kForwardKernels * launch_ns_;
+                    shared.regions_ns +
+                    (kForwardKernels - (question_.software.fused_rows ? kSums : 0)) * launch_ns_;
   const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + shared.backward_rows_ns +
                       kBackwardKernels * launch_ns_;
   const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns;

@@ -92,7 +92,8 @@ class StepBound {
   double product(std::int64_t m, std::int64_t k, std::int64_t n) const;
   Products products(std::int64_t m, std::int64_t k, std::int64_t n) const;
   double memory(double bytes) const { return bytes / best_hbm_; }
-  double collective(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const;
+  // Between tensor-parallel regions.
+  double region(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const;
 
   const PlanQuestion& question_;
   const KernelCost kernels_;

@@ -129,8 +129,9 @@ Doubt doubt_of(const PlanQuestion& question) {
   }
   doubt[Rate::products] =
       deviation(question.model.experts
-                    ? std::max(product_uncertainty(cluster), expert_uncertainty(cluster, question.software))
-                    : product_uncertainty(cluster));
+                    ? std::max(product_uncertainty(cluster, question.software),
+                               expert_uncertainty(cluster, question.software))
+                    : product_uncertainty(cluster, question.software));
   doubt[Rate::memory] = deviation(uncertainty(cluster, false, false));
   doubt[Rate::inside] = doubt[Rate::network] = deviation(uncertainty(cluster, false, true));
   doubt[Rate::launch] = doubt[Rate::latency] = doubt[Rate::host] = deviation(kOfEstimates);

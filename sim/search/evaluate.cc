@@ -10,6 +10,7 @@
 
 #include "shared/base/error.h"
 #include "shared/transformer/flops.h"
+#include "sim/serving/steady_state.h"
 
 namespace cp::sim {
 namespace {
@@ -24,6 +25,8 @@ std::string bound_of(std::string_view part) {
   if (part == "other kernels") return "memory-bound kernels";
   if (part == "bubble") return "pipeline bubble";
   if (part == "host") return "the host, which issues kernels";
+  if (part == "host between steps") return "the host, between two steps";
+  if (part == "prompts of others") return "prompts that are read between";
   if (part == "exposed tp") return "tensor-parallel transfers";
   if (part == "exposed cp") return "context-parallel transfers";
   if (part == "exposed fsdp") return "transfers of parameters and gradients";
@@ -48,6 +51,7 @@ struct Evaluator::Parts {
   std::vector<std::pair<std::string, double>> ns;
   double nvlink_bytes = 0, nic_bytes = 0;
   RateTimes path;
+  std::optional<double> ttft_us;
 
   void add(std::string_view name, double value) {
     for (auto& [known, sum] : ns) {
@@ -101,7 +105,40 @@ Evaluator::Parts Evaluator::whole_step(const StepRequest& request) {
   return parts;
 }
 
+// A step that writes, in the middle of what each request writes; and one prompt alone on the same GPUs.
+Evaluator::Parts Evaluator::aggregated(StepRequest request) {
+  ServingLoad load{request.layout.micro_batch, std::max<std::int64_t>(1, request.workload.cached),
+                   std::max<std::int64_t>(1, request.workload.new_tokens), *question_.aggregated};
+  // A step that writes reads all seq_len keys.
+  request.workload.new_tokens = std::max<std::int64_t>(1, load.new_tokens / 2);
+  request.workload.seq_len = load.prompt_tokens + request.workload.new_tokens;
+  request.workload.cached = load.prompt_tokens;
+  Parts parts, prompt;
+  for (int stage = 0; stage < request.layout.pp; ++stage)
+    parts.add(clock_of(request, StepPart::decode, stage), 1);
+  ServingStep step;
+  step.decode_us = parts.time_ns() / kNsPerUs;
+  for (const auto& [name, ns] : parts.ns) step.decode_attention_us += name == "attention" ? ns / kNsPerUs : 0;
+  request.workload.phase = Phase::prefill;
+  request.workload.seq_len = load.prompt_tokens;
+  request.workload.cached = request.workload.new_tokens = 0;
+  request.layout.micro_batch = 1;
+  request.workload.global_batch = request.layout.dp();
+  for (int stage = 0; stage < request.layout.pp; ++stage)
+    prompt.add(clock_of(request, StepPart::prefill, stage), 1);
+  step.prompt_us = prompt.time_ns() / kNsPerUs;
+  const ServingTimes times = steady_state(load, step, question_.software);
+  const double host_ns = times.host_us * kNsPerUs, prompts_ns = times.prompts_us * kNsPerUs;
+  parts.add("host between steps", host_ns);
+  parts.path[Rate::host] += host_ns;
+  parts.add("prompts of others", prompts_ns);
+  parts.path.add(prompt.path, prompts_ns / prompt.path.sum());
+  parts.ttft_us = times.ttft_us;
+  return parts;
+}
+
 Evaluator::Parts Evaluator::served(const StepRequest& request) {
+  if (question_.aggregated && request.workload.phase == Phase::decode) return aggregated(request);
   Parts parts;
   const StepPart part = request.workload.phase == Phase::prefill ? StepPart::prefill : StepPart::decode;
   for (int stage = 0; stage < request.layout.pp; ++stage) parts.add(clock_of(request, part, stage), 1);
@@ -229,6 +266,7 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
   Candidate candidate;
   candidate.layout = layout;
   candidate.parts = list(parts);
+  candidate.ttft_us = parts.ttft_us;
   RateTimes& chain = candidate.chains.emplace_back();
   for (std::size_t rate = 0; rate < kNumRates; ++rate)
     chain.of[rate] = parts.path.of[rate] / factors_.of[rate] / kNsPerUs;

@@ -35,6 +35,7 @@ class Evaluator {
   Parts whole_step(const StepRequest& request);
   std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, PipelineTimes* times = nullptr);
   Parts served(const StepRequest& request);
+  Parts aggregated(StepRequest request);
   Candidate summary(const ParallelLayout& layout, const Parts& parts) const;
   std::vector<TimePart> list(const Parts& parts) const;
 

@@ -14,6 +14,9 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 // nodes (a few hundred).
 constexpr std::int64_t kCommunicatorBytes = std::int64_t{128} << 20;
 
+// Four bits, and a scale of eight bits for 16 elements.
+constexpr double kNvfp4Bytes = 0.5 + 1.0 / 16;
+
 }  // namespace
 
 std::int64_t usable_bytes(const PlanQuestion& question) {
@@ -25,7 +28,7 @@ std::int64_t usable_bytes(const PlanQuestion& question) {
 std::int64_t counted_bytes(const Memory& memory) { return memory.used() - memory.context; }
 
 bool fp8_products(const PlanQuestion& question) {
-  return question.software.linear_precision == LinearPrecision::fp8 && question.cluster.gpu.tflops_fp8 > 0;
+  return question.software.linear_precision != LinearPrecision::b16 && question.cluster.gpu.tflops_fp8 > 0;
 }
 
 bool fp8_attention(const PlanQuestion& question) {
@@ -33,7 +36,12 @@ bool fp8_attention(const PlanQuestion& question) {
 }
 
 std::string_view linear_dtype_name(const PlanQuestion& question) {
-  return fp8_products(question) ? "fp8" : name(question.workload.dtype);
+  if (!fp8_products(question)) return name(question.workload.dtype);
+  return question.software.linear_precision == LinearPrecision::nvfp4 ? "nvfp4" : "fp8";
+}
+
+std::string_view cache_dtype_name(const PlanQuestion& question) {
+  return question.software.fp8_cache ? "fp8" : name(question.workload.kv_dtype);
 }
 
 std::string framework_names(const PlanQuestion& question) {
@@ -48,7 +56,10 @@ MemoryRules memory_rules(const PlanQuestion& question) {
   rules.context_bytes = std::llround((gpu.memory_gib - gpu.usable_memory_gib) * kGiB);
   rules.communicator_bytes = kCommunicatorBytes;
   rules.loss_f32_copies = question.software.loss_f32_copies;
-  rules.served_layer_bytes = fp8_products(question) ? 1 : size_bytes(question.workload.dtype);
+  rules.served_layer_bytes = static_cast<double>(size_bytes(question.workload.dtype));
+  if (fp8_products(question))
+    rules.served_layer_bytes = question.software.linear_precision == LinearPrecision::nvfp4 ? kNvfp4Bytes : 1;
+  if (question.software.fp8_cache) rules.cached_bytes = 1;
   rules.slack = question.software.allocator_slack;
   return rules;
 }

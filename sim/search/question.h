@@ -13,6 +13,7 @@
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/software.h"
 #include "sim/frameworks/framework.h"
+#include "sim/serving/steady_state.h"
 
 namespace cp::sim {
 
@@ -53,6 +54,8 @@ struct PlanQuestion {
   Cluster cluster;              // with its number of nodes
   bool part_of_a_node = false;  // the cluster's one node has fewer GPUs than the preset's
   SoftwareProfile software;
+  // Decode: the same GPUs also read the prompts of requests that come as others are answered (sim/serving/steady_state.h).
+  std::optional<Arrivals> aggregated;
   std::vector<Framework>
       frameworks;  // the search keeps to what each of them can say; those that say all are left out
   std::vector<std::string>
@@ -71,13 +74,15 @@ std::int64_t usable_bytes(const PlanQuestion& question);
 MemoryRules memory_rules(const PlanQuestion& question);
 // What usable_bytes() limits.
 std::int64_t counted_bytes(const Memory& memory);
-// Whether products of linear layers are in FP8: asked for, and the GPU has them.
+// Whether products of linear layers are in FP8, or in fewer bits: asked for, and the GPU has them.
 bool fp8_products(const PlanQuestion& question);
 // Whether attention's operands are.
 bool fp8_attention(const PlanQuestion& question);
 // "torchtitan and megatron": whose words the search keeps to.
 std::string framework_names(const PlanQuestion& question);
-// Of linear layers' products: "fp8", or the workload's.
+// Of linear layers' products: "fp8", "nvfp4", or the workload's.
 std::string_view linear_dtype_name(const PlanQuestion& question);
+// Of a cached element: "fp8", or the workload's.
+std::string_view cache_dtype_name(const PlanQuestion& question);
 
 }  // namespace cp::sim

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "shared/base/text.h"
 #include "sim/cluster/attention_kernels.h"
@@ -34,6 +35,7 @@ AttentionCost::AttentionCost(const Cluster& cluster, const SoftwareProfile& soft
     : cluster_(cluster),
       bits_(software.attention_precision == LinearPrecision::fp8 && has_attention_8(cluster) ? 8 : 16),
       unknown_precision_(software.attention_precision == LinearPrecision::fp8 && bits_ == 16),
+      cache_bits_(software.fp8_cache ? 8 : 16),
       kernel_(chosen_kernel(cluster, software.attention_kernel, bits_)),
       launch_us_(cluster.gpu.kernel_launch_us),
       forward_(pass_of(false)),
@@ -119,7 +121,10 @@ const DecodeRate* AttentionCost::decode_rate(std::int64_t head_dim) const {
   const DecodeRate* best = nullptr;
   for (const DecodeRate& rate : cluster_.rates.decode) {
     if (rate.kernel != kernel_) continue;
-    if (best == nullptr || apart(rate.head_dim, head_dim) < apart(best->head_dim, head_dim)) best = &rate;
+    const auto distance = [&](const DecodeRate& other) {
+      return std::pair(other.cache_bits == cache_bits_ ? 0 : 1, apart(other.head_dim, head_dim));
+    };
+    if (best == nullptr || distance(rate) < distance(*best)) best = &rate;
   }
   return best;
 }

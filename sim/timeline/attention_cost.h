@@ -63,11 +63,13 @@ class AttentionCost {
   // Between the two rates that the head size lies between: us(rate) of both.
   template <class Us>
   double between(const Pass& pass, std::int64_t head_dim, Us&& us) const;
+  // Of the cache's bits where the kernel has such a rate; else of the other ones.
   const DecodeRate* decode_rate(std::int64_t head_dim) const;
 
   const Cluster& cluster_;
   int bits_ = 16;                   // of the rates that count
   bool unknown_precision_ = false;  // 8 bits are asked for, which the cluster has no rate of
+  int cache_bits_;
   std::string kernel_;
   double launch_us_ = 0;
   Pass forward_, backward_;

@@ -29,6 +29,11 @@ const CollectiveCurve* measured(CollectiveKind kind, const Spread& spread, const
 
 }  // namespace
 
+CollectiveSettings settings_of(CollectiveSettings settings, const SoftwareProfile& software) {
+  if (settings.all_reduce.empty()) settings.all_reduce = software.all_reduce;
+  return settings;
+}
+
 double along_us(const Curve& time_us, double bytes) {
   const std::vector<CurvePoint>& points = time_us.points();
   if (bytes <= points.front().x) return points.front().y;
@@ -50,6 +55,20 @@ double collective_ns(CollectiveKind kind, double bytes, const Spread& spread, co
   if (const CollectiveCurve* curve = measured(kind, spread, cluster, settings))
     return along_us(curve->time_us, bytes) * kNsPerUs;
   return fastest(collective_choices(kind, spread, cluster, settings), bytes).us(bytes) * kNsPerUs;
+}
+
+double region_ns(CollectiveKind kind, double bytes, const Spread& spread, const Cluster& cluster,
+                 const CollectiveSettings& settings) {
+  const bool one_domain = spread.nvlink && cluster.node.nvlink_gbps > 0 && spread.islands <= 1 &&
+                          (spread.nodes <= 1 || spread.islands == 1);
+  const AllReduceRate* rate =
+      one_domain ? find_all_reduce(cluster.rates.all_reduce, settings.all_reduce, spread.gpus) : nullptr;
+  if (rate == nullptr || spread.gpus < 2 || bytes == 0)
+    return collective_ns(kind, bytes, spread, cluster, settings);
+  const double ns = all_reduce_us(*rate, bytes) * kNsPerUs;
+  if (kind == CollectiveKind::all_reduce) return ns;
+  if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_gather) return ns / 2;
+  return collective_ns(kind, bytes, spread, cluster, settings);
 }
 
 namespace {
@@ -110,15 +129,20 @@ double collective_ns(const Collective& collective, const Plan& plan, const Sprea
     return static_cast<double>(view.numel() *
                                size_bytes(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype));
   };
+  const bool region = plan.groups[static_cast<std::size_t>(group_of(collective))].name == "tp";
+  const auto reduced = [&](CollectiveKind kind, double size) {
+    return region ? region_ns(kind, size, spread, cluster, settings)
+                  : collective_ns(kind, size, spread, cluster, settings);
+  };
   return std::visit(
       [&](const auto& op) -> double {
         using T = std::remove_cvref_t<decltype(op)>;
         if constexpr (std::is_same_v<T, AllGather>) {
-          return collective_ns(CollectiveKind::all_gather, bytes(op.out), spread, cluster, settings);
+          return reduced(CollectiveKind::all_gather, bytes(op.out));
         } else if constexpr (std::is_same_v<T, ReduceScatter>) {
-          return collective_ns(CollectiveKind::reduce_scatter, bytes(op.in), spread, cluster, settings);
+          return reduced(CollectiveKind::reduce_scatter, bytes(op.in));
         } else if constexpr (std::is_same_v<T, AllReduce>) {
-          return collective_ns(CollectiveKind::all_reduce, bytes(op.in), spread, cluster, settings);
+          return reduced(CollectiveKind::all_reduce, bytes(op.in));
         } else if constexpr (std::is_same_v<T, AllToAll>) {
           return collective_ns(CollectiveKind::all_to_all, bytes(op.in), spread, cluster, settings);
         } else if constexpr (std::is_same_v<T, Broadcast>) {

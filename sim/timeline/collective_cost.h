@@ -7,13 +7,21 @@
 
 #include "shared/plan/plan.h"
 #include "sim/cluster/cluster.h"
+#include "sim/cluster/software.h"
 #include "sim/timeline/nccl_model.h"
 
 namespace cp::sim {
 
+// What the library is told, and which all-reduce the software has in its place.
+CollectiveSettings settings_of(CollectiveSettings settings, const SoftwareProfile& software);
+
 // The whole buffer in bytes, as nccl-tests counts: all blocks of an all-gather, reduce-scatter or all-to-all.
 double collective_ns(CollectiveKind kind, double bytes, std::span<const Rank> gpus, const Cluster& cluster,
                      const CollectiveSettings& settings = {});
+// Of tensor-parallel ranks: the all-reduce of the software's own (CollectiveSettings::all_reduce) where the cluster has a rate of it for
+// as many GPUs in one NVLink domain, and half of it for a reduce-scatter or the gather behind it; else as above.
+double region_ns(CollectiveKind kind, double bytes, const Spread& spread, const Cluster& cluster,
+                 const CollectiveSettings& settings);
 // How it is known, and how far it may be off: four fifths of the scored rows of nccl_tests (measured at other sizes) and of
 // nccl_algebra (not measured at all) lie within.
 struct CollectiveEstimate {

@@ -5,6 +5,7 @@
 
 #include "sim/timeline/attention_cost.h"
 #include "sim/timeline/expert_cost.h"
+#include "sim/timeline/kernel_cost.h"
 
 namespace cp::sim {
 namespace {
@@ -48,7 +49,14 @@ double attention_uncertainty(const Cluster& cluster, const SoftwareProfile& soft
   return std::max(cost.width(head_dim, false), backward ? cost.width(head_dim, true) : 0);
 }
 
-double product_uncertainty(const Cluster& cluster) {
+double product_uncertainty(const Cluster& cluster, const SoftwareProfile& software) {
+  if (software.stored_products) {
+    double share = 0;
+    for (const StoredProductRate& rate : cluster.rates.stored_product) {
+      if (rate.bits == bits_of(software.linear_precision)) share = std::max(share, rate.left_out.p90);
+    }
+    if (share > 0) return std::max(share, of_curves(cluster, true, "rates"));
+  }
   if (cluster.matmul_efficiency.empty() && !cluster.rates.product.empty()) {
     double share = of_curves(cluster, true, "rates");
     for (const ProductRate& rate : cluster.rates.product) share = std::max(share, rate.left_out.p90);

@@ -16,7 +16,8 @@ double uncertainty(const Cluster& cluster, bool attention, bool transfers);
 double attention_uncertainty(const Cluster& cluster, const SoftwareProfile& software, std::int64_t head_dim,
                              bool backward);
 // The same of matrix products: by the rates' own errors on rows that were left out of their fit; of an efficiency that its source calls an estimate as of one that was taken over.
-double product_uncertainty(const Cluster& cluster);
+// Software that serves stored operands has their rates' errors.
+double product_uncertainty(const Cluster& cluster, const SoftwareProfile& software);
 // Of the products of experts in one call; 0 where nothing computes them so.
 double expert_uncertainty(const Cluster& cluster, const SoftwareProfile& software);
 

@@ -21,10 +21,37 @@ bool is_of_head(std::string_view name) {
   return unit == "head" || unit == "embedding";
 }
 
+// How many times an element of the view is as large as one of 8 bits.
+double in_bytes(const View& view, const Plan& plan) {
+  return static_cast<double>(size_bytes(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype));
+}
+
 }  // namespace
 
+int bits_of(LinearPrecision precision) {
+  switch (precision) {
+    case LinearPrecision::b16:
+      return 16;
+    case LinearPrecision::fp8:
+      return 8;
+    case LinearPrecision::nvfp4:
+      return 4;
+  }
+  return 16;
+}
+
 double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
-  const KernelWork work = work_of(kernel, plan);
+  KernelWork work = work_of(kernel, plan);
+  if (software_.fused_rows &&
+      (std::holds_alternative<Accumulate>(kernel) || std::holds_alternative<Fill>(kernel)))
+    return riding_ns(std::holds_alternative<Fill>(kernel) ? 0 : work.bytes);
+  if (const auto* attention = std::get_if<AttentionForward>(&kernel);
+      attention != nullptr && software_.fp8_cache) {
+    // The plan has keys and values in the dtype of attention; the software reads what the cache holds.
+    const double kept = in_bytes(attention->k, plan);
+    const double cache = work.bytes_per_key * static_cast<double>(attention->k.shape[1]);
+    work.bytes -= cache * (1 - 1 / kept), work.bytes_per_key /= kept;
+  }
   const double launch = cluster_.gpu.kernel_launch_us * kNsPerUs;
   return launch +
          std::visit(
@@ -92,7 +119,7 @@ double KernelCost::passes(RowOperation operation) const {
 }
 
 bool KernelCost::is_fp8(DType dtype) const {
-  return software_.linear_precision == LinearPrecision::fp8 && dtype != DType::f32 &&
+  return software_.linear_precision != LinearPrecision::b16 && dtype != DType::f32 &&
          cluster_.gpu.tflops_fp8 > 0;
 }
 
@@ -113,6 +140,14 @@ double KernelCost::product_ns(const MatMul& product, const KernelWork& work, con
 
 double KernelCost::product_ns(const KernelWork& work, DType dtype, bool fp8) const {
   const Gpu& gpu = cluster_.gpu;
+  if (software_.stored_products && dtype != DType::f32) {
+    const int bits = fp8 ? bits_of(software_.linear_precision) : 16;
+    if (const auto* stored = find_stored_product(cluster_.rates.stored_product, bits, work.m)) {
+      const double speed = gpu.sustained_clock * gpu.tflops_16 / cluster_.rates.tflops_16;
+      return kNsPerUs * (stored_product_us(*stored, work.m, work.n, work.k, gpu.hbm_gbps, speed) -
+                         std::min(stored->floor_us, gpu.kernel_launch_us));
+    }
+  }
   const Curve& own = fp8 ? cluster_.fp8_efficiency : cluster_.matmul_efficiency;
   const ProductRate* rate = dtype == DType::f32 || !own.empty() ? nullptr : product_rate(fp8 ? 8 : 16);
   if (rate != nullptr) {
@@ -129,6 +164,13 @@ double KernelCost::product_ns(const KernelWork& work, DType dtype, bool fp8) con
   // Operands in 8 bits are half of those in 16; the result is in 16.
   const double bytes = fp8 ? (work.m + work.n) * work.k + 2 * work.m * work.n : work.bytes;
   return std::max(work.flops / (peak * share) * 1e-3, memory_ns(bytes));
+}
+
+double KernelCost::riding_ns(double bytes) const {
+  double share = kOtherShare;
+  for (const CurvePoint& point : cluster_.memory_efficiency.points())
+    share = std::max(share, std::min(point.y, 1.0));
+  return bytes / (cluster_.gpu.hbm_gbps * share);
 }
 
 double KernelCost::memory_ns(double bytes) const {

@@ -1,6 +1,7 @@
 // How long a kernel takes on a GPU that does nothing else: attention by its shape, products by theirs, all else by the bytes it moves.
 // No kernel is faster than the GPU's peak. Where the software's linear layers are in FP8, products of 16-bit operands are: their
-// operands are read in 8 bits, and casting them is part of the time.
+// operands are read in 8 bits, and casting them is part of the time. Software that serves (SoftwareProfile::stored_products) has weights
+// and activations in the format of the products: there the rates of stored operands count, where the cluster has them.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 #include "sim/timeline/kernel_work.h"
 
 namespace cp::sim {
+
+int bits_of(LinearPrecision precision);  // of an operand: 16, 8 or 4
 
 class KernelCost {
  public:
@@ -39,6 +42,8 @@ class KernelCost {
   // The products of experts, without the launch. Where nothing computes them in one call, as many products apart, each launched.
   double grouped_ns(const GroupedCall& call) const;
   bool groups(DType dtype) const { return experts_.groups(dtype); }
+  // Of bytes that another kernel moves beside its own: as fast as the largest ones, without a launch.
+  double riding_ns(double bytes) const;
 
   const AttentionCost& attention() const { return attention_; }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +39,8 @@ std::string_view name(Protocol protocol);
 struct CollectiveSettings {
   bool nvls = true;               // use the switches' reductions where the cluster has them
   int channels_per_net_peer = 2;  // of send/recv and all-to-all across nodes (NCCL_NCHANNELS_PER_NET_PEER)
+  // Of tensor-parallel ranks: SoftwareProfile::all_reduce. Empty or "nccl": the library's.
+  std::string all_reduce = {};
 };
 
 // How the members of a group lie on the nodes.

@@ -11,6 +11,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
 #include "sim/base/stop.h"
+#include "sim/timeline/collective_cost.h"
 #include "sim/timeline/issue_time.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/port_loads.h"
@@ -109,7 +110,8 @@ class RankReplay {
         keep_spans_(options.keep_spans),
         factors_(options.factors),
         launch_ns_(cluster.gpu.kernel_launch_us * kNsPerUs),
-        loads_(plan, cluster, options.collectives),
+        settings_(settings_of(options.collectives, software)),
+        loads_(plan, cluster, settings_),
         steps_(steps_of(plan)),
         done_(steps_.size(), 0),
         last_ends_(steps_.size()),
@@ -632,6 +634,7 @@ class RankReplay {
   const bool keep_spans_;
   const RateFactors factors_;
   const double launch_ns_;
+  const CollectiveSettings settings_;
   PortLoads loads_;
   const std::vector<StepRef> steps_;
   std::vector<Need> needs_;

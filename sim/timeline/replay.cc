@@ -288,7 +288,8 @@ class Replay {
       }
     }
     const Plan& plan = programs_[last.position].plan();
-    const double alone_ns = collective_ns(collective, plan, cluster_, options_.collectives);
+    const double alone_ns =
+        collective_ns(collective, plan, cluster_, settings_of(options_.collectives, software_));
     const auto first = static_cast<std::uint32_t>(transfers_.size());
     // Of the flows that a shift makes of one another, those of the first blocks that the group has.
     const int blocks = period(world.ranks, fold_);

@@ -11,6 +11,7 @@
 #include "sim/presets/csv.h"
 #include "sim/search/evaluate.h"
 #include "sim/validate/training_steps.h"
+#include "sim/validate/served_rows.h"
 
 namespace cp::sim {
 namespace {
@@ -182,6 +183,7 @@ std::vector<NearestMeasurement> published_measurements() {
 
 std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question,
                                                       const ParallelLayout* layout) {
+  if (question.workload.phase == Phase::decode) return nearest_served(question, layout);
   std::vector<PublishedStep> steps = published_steps();
   for (PublishedStep& step : training_steps()) steps.push_back(std::move(step));
   std::erase_if(steps, [&](const PublishedStep& step) {

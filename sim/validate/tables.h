@@ -35,6 +35,10 @@ ValidationTable experts(int bits);
 ValidationTable latent_attention();
 ValidationTable linear_attention();
 
+// Servers under load: time between tokens, and to the first one.
+ValidationTable served_tokens();
+ValidationTable served_prompts();
+
 // Each size predicted from the others.
 ValidationTable flash_attention();
 ValidationTable point_to_point();

@@ -62,6 +62,8 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
         {"latent_attention", [](const SoftwareProfile*) { return detail::latent_attention(); }},
         {"linear_attention", [](const SoftwareProfile*) { return detail::linear_attention(); }},
     };
+    all.emplace_back("served_tokens", [](const SoftwareProfile*) { return detail::served_tokens(); });
+    all.emplace_back("served_prompts", [](const SoftwareProfile*) { return detail::served_prompts(); });
     for (const std::string& gpu : rates_names())
       all.emplace_back(table_of(gpu),
                        [gpu](const SoftwareProfile*) { return detail::attention_of_gpu(gpu); });

@@ -24,9 +24,9 @@ using testing::HasSubstr;
 constexpr double kSixDigits = 5e-6;
 
 TEST(ClusterPresets, AreTheseAndRead) {
-  EXPECT_THAT(cluster_names(),
-              ElementsAre("a100-pcie", "a800", "dgx-a100", "dgx-h100", "gb200-nvl72", "generic",
-                          "h100-96gb-500w", "h800", "hgx-b200", "hgx-h200", "l20-pcie"));
+  EXPECT_THAT(cluster_names(), ElementsAre("a100-pcie", "a800", "dgx-a100", "dgx-h100", "gb200-nvl72",
+                                           "gb300-nvl72", "generic", "h100-96gb-500w", "h800", "hgx-b200",
+                                           "hgx-b300", "hgx-h200", "l20-pcie", "l40s-pcie"));
   for (const std::string& name : cluster_names()) {
     const Cluster cluster = find_cluster(name);
     EXPECT_EQ(cluster.name, name);
@@ -93,7 +93,9 @@ TEST(ClusterPresets, HaveTheDataSheetsNumbers) {
       {"dgx-h100", 989, 67, 3352, 450, 8},   {"h800", 989, 67, 3352, 200, 8},
       {"hgx-h200", 989, 67, 4800, 450, 8},   {"h100-96gb-500w", 989, 67, 2400, 450, 8},
       {"hgx-b200", 2250, 75, 8000, 900, 8},  {"gb200-nvl72", 2500, 80, 8000, 900, 4},
+      {"hgx-b300", 2250, 75, 8000, 900, 8},  {"gb300-nvl72", 2500, 80, 8000, 900, 4},
       {"l20-pcie", 119.5, 59.8, 864, 0, 8},  {"a100-pcie", 312, 19.5, 1935, 0, 4},
+      {"l40s-pcie", 362, 91.6, 864, 0, 8},
   };
   for (const auto& row : rows) {
     const Cluster cluster = find_cluster(row.name);
@@ -152,7 +154,7 @@ TEST(ClusterPresets, TransferCurvesAreTheMeasuredRates) {
 
 // Two L40S send each other half of an all-to-all.
 TEST(ClusterPresets, PcieTransfersAreThoseOfTwoCards) {
-  for (const char* preset : {"l20-pcie", "a100-pcie"}) {
+  for (const char* preset : {"l20-pcie", "l40s-pcie", "a100-pcie"}) {
     const Cluster cluster = find_cluster(preset);
     std::size_t found = 0;
     for (const CsvRow& row : validation_table("nccl_gpus")) {
@@ -273,7 +275,8 @@ TEST(ClusterPresets, AnUnknownNameIsAnsweredWithThePresets) {
     EXPECT_STREQ(
         error.what(),
         "unknown cluster 'dgx-h10'; the nearest one is 'dgx-h100'; use one of a100-pcie, a800, dgx-a100, "
-        "dgx-h100, gb200-nvl72, generic, h100-96gb-500w, h800, hgx-b200, hgx-h200, l20-pcie, or a file that "
+        "dgx-h100, gb200-nvl72, gb300-nvl72, generic, h100-96gb-500w, h800, hgx-b200, hgx-b300, hgx-h200, "
+        "l20-pcie, l40s-pcie, or a file that "
         "ends in .txtpb");
   }
   EXPECT_THROW(find_cluster("/nowhere/mine.txtpb"), InvalidInput);

@@ -226,6 +226,22 @@ TEST(EmitCannot, IsEmptyWhereEverythingIsSaid) {
 
 // ---- flags ----
 
+TEST(EmitVllm, FormatsOfWeightsAndCacheAreFlags) {
+  const Transformer model = find_model("llama-3.1-8b").model;
+  const Case c{"llama-3.1-8b", "tp=8", serving(Phase::decode, 8192, 8000)};
+  const auto text = [&](const EmitContext& context) {
+    return emit(Framework::vllm, model, c.workload, layout_of(c), context).text;
+  };
+  EXPECT_THAT(text({c.model, 1, 8}),
+              AllOf(HasSubstr("--kv-cache-dtype auto"), Not(HasSubstr("--quantization"))));
+  EmitContext context{c.model, 1, 8, true};
+  context.fp8_cache = true;
+  EXPECT_THAT(text(context), AllOf(HasSubstr("--quantization fp8"), HasSubstr("--kv-cache-dtype fp8"),
+                                   HasSubstr("products in fp8, KV cache fp8")));
+  context.nvfp4_products = true;
+  EXPECT_THAT(text(context), AllOf(HasSubstr("--quantization modelopt_fp4"), HasSubstr("products in nvfp4")));
+}
+
 TEST(EmitMegatron, StrategiesAreItsTypesOfCommunication) {
   const auto text = [](const char* layout) { return text_of(Framework::megatron, {"llama-3.1-8b", layout}); };
   EXPECT_THAT(text("cp=4,strategy=ring,balance=head_tail"), HasSubstr("--cp-comm-type p2p\n"));

@@ -145,9 +145,9 @@ TEST(NearestMeasurement, IsMostAlikeInSizeLengthAndGpusOfItsPhase) {
   question.workload.phase = Phase::prefill;
   EXPECT_EQ(nearest("llama-3.1-70b", 4, 131072),
             "llama-3.1-405b, 32 GPUs, 131072 tokens, prefill, tp 8, cp 4 head_tail, FP8 products");
-  // Nobody published one.
+  // Of decode there are rows of servers under load.
   question.workload.phase = Phase::decode;
-  EXPECT_EQ(nearest("llama-3.1-405b", 4, 131072), "none");
+  EXPECT_NE(nearest("llama-3.1-405b", 4, 131072), "none");
 }
 
 }  // namespace

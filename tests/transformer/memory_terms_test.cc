@@ -316,7 +316,7 @@ TEST(MemoryTerms, ParametersOfServingHaveBytesOfTheirOwn) {
                          ends = 2 * 4096 * 512 + 512;
   for (const std::int64_t bytes : {1, 2}) {
     MemoryRules rules;
-    rules.served_layer_bytes = bytes;
+    rules.served_layer_bytes = static_cast<double>(bytes);
     EXPECT_EQ(memory_of(request, rules).parameters, 4 * layer * bytes + ends * k16);
   }
 }
