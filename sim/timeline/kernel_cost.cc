@@ -16,6 +16,14 @@ constexpr double kNsPerUs = 1e3;
 double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
   const KernelWork work = work_of(kernel, plan);
   const double launch = cluster_.gpu.kernel_launch_us * kNsPerUs;
+  switch (place_of(kernel, plan)) {
+    case KernelPlace::host:
+      return work.bytes / host_.memory_gbps;
+    case KernelPlace::host_copy:  // of what it reads and writes, half goes each way
+      return launch + work.bytes / 2 / host_.copy_gbps;
+    case KernelPlace::gpu:
+      break;
+  }
   return launch +
          std::visit(
              [&](const auto& op) {

@@ -1,5 +1,5 @@
 // How long a kernel takes on a GPU that does nothing else: attention by its shape, products by theirs, all else by the bytes it moves.
-// No kernel is faster than the GPU's peak. Where the software's linear layers are in FP8, products of 16-bit operands are: their
+// No kernel is faster than the GPU's peak. What the host does with its memory takes as long as host_cost.h says. Where the software's linear layers are in FP8, products of 16-bit operands are: their
 // operands are read in 8 bits, and casting them is part of the time.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/software.h"
 #include "sim/timeline/attention_cost.h"
+#include "sim/timeline/host_cost.h"
 #include "sim/timeline/kernel_work.h"
 
 namespace cp::sim {
@@ -17,7 +18,10 @@ class KernelCost {
  public:
   // Both must outlive this.
   KernelCost(const Cluster& cluster, const SoftwareProfile& software)
-      : cluster_(cluster), software_(software), attention_(cluster, software) {}
+      : cluster_(cluster),
+        software_(software),
+        attention_(cluster, software),
+        host_(host_rates(cluster.node)) {}
 
   // With the launch. Of kernels that nothing was measured of, attention reaches half of the peak, and others four fifths of theirs.
   double ns(const Kernel& kernel, const Plan& plan) const;
@@ -36,6 +40,7 @@ class KernelCost {
   const Cluster& cluster_;
   const SoftwareProfile& software_;
   const AttentionCost attention_;
+  const HostRates host_;
 };
 
 }  // namespace cp::sim
