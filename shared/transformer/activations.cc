@@ -1,5 +1,6 @@
 #include "shared/transformer/activations.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -144,6 +145,13 @@ View Activations::attention_operand(std::string_view name, const LayerPlace& pla
   }
   CP_INVARIANT(false, "attention has a buffer ", name);
   return {};
+}
+
+View Activations::positions() {
+  const StepContext& context = writer_.context();
+  const std::int64_t rows = context.workload.seq_len, width = context.model.head_dim;
+  if (positions_ < 0) positions_ = writer_.builder().input("activations/positions", DType::f32, rows * width);
+  return dense_view(positions_, 0, {std::min(rows, context.tokens), width});
 }
 
 View Activations::x(StackIndex layer) {

@@ -52,6 +52,10 @@ class Activations {
   // Whether it lies in a stack.
   bool keeps(Activation what, const LayerPlace& place) const;
 
+  // Sines and cosines of all positions of a sequence, f32, [seq_len, head_dim], of which rotary kernels read those of the rank's rows:
+  // every rank has the whole table, however many share the sequence.
+  View positions();
+
   // The input of a layer, or of what follows the last one: [tokens_tp, hidden]. Without a backward pass two slots take turns.
   View x(StackIndex layer);
 
@@ -80,6 +84,7 @@ class Activations {
   BufferKind kind_;
   std::array<Stack, kActivations> stacks_{};
   Stack x_;
+  BufferId positions_ = -1;
   bool fetches_ = false;
 };
 

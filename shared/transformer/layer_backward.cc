@@ -1,5 +1,7 @@
 #include "shared/transformer/layer_backward.h"
 
+#include <utility>
+
 namespace cp {
 
 void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
@@ -122,14 +124,18 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
              dk = writer_.working_rows("d k", tokens, kv_width),
              dv = writer_.working_rows("d v", tokens, kv_width),
              d_qkv = writer_.working_rows("d qkv", tokens, qk_width + kv_width);
+  std::vector<View> rotated{dq, dk, dv};
+  if (tokens > 0) rotated.push_back(activations_.positions());
   if (!context_.model.qk_norm) {
-    writer_.kernel({RowOperation::rotary_backward, {dq, dk, dv}, {d_qkv}, {}}, "rotary backward");
+    writer_.kernel({RowOperation::rotary_backward, std::move(rotated), {d_qkv}, {}}, "rotary backward");
     return d_qkv;
   }
   const View d_normed = writer_.working_rows("d normed qk", tokens, qk_width);
-  writer_.kernel(
-      {RowOperation::rotary_backward, {dq, dk, dv}, {d_normed, columns_of(d_qkv, qk_width, kv_width)}, {}},
-      "rotary backward");
+  writer_.kernel({RowOperation::rotary_backward,
+                  std::move(rotated),
+                  {d_normed, columns_of(d_qkv, qk_width, kv_width)},
+                  {}},
+                 "rotary backward");
   const View qk = activations_.rows(A::qk, place, tokens, qk_width);
   writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
                                  {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed},

@@ -1,6 +1,7 @@
 #include "shared/transformer/layer_forward.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cp {
 
@@ -62,7 +63,7 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
     writer_.kernel({RowOperation::add_bias, {context_.layer.qkv_bias.flat(weights)}, {}, {qkv}}, "qkv bias");
   }
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  writer_.kernel({RowOperation::rotary, {qkv}, {q, k_rows(place), v_rows(place)}, {}}, "rotary");
+  rotate(place, {qkv}, q);
 }
 
 // The norms' backward pass needs q and k as they were before.
@@ -87,7 +88,14 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
       {RowOperation::rms_norm, {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)}, {normed}, {}},
       "qk norms");
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  writer_.kernel({RowOperation::rotary, {normed, v}, {q, k_rows(place), v_rows(place)}, {}}, "rotary");
+  rotate(place, {normed, v}, q);
+}
+
+// Serving has its positions' sines and cosines in the bytes that an implementation adds to a model.
+void LayerForward::rotate(const LayerPlace& place, std::vector<View> products, const View& q) {
+  if (context_.training && context_.tokens > 0) products.push_back(activations_.positions());
+  writer_.kernel({RowOperation::rotary, std::move(products), {q, k_rows(place), v_rows(place)}, {}},
+                 "rotary");
 }
 
 void LayerForward::attend(const LayerPlace& place) {

@@ -43,6 +43,8 @@ class LayerForward {
   // q, k and v as attention takes them, from the gathered rows of the norm.
   void project(const LayerPlace& place, const Window& weights, const View& rows);
   void project_with_norms(const LayerPlace& place, const Window& weights, const View& rows);
+  // q, k and v as attention takes them, from what the products or the norms of q and k gave.
+  void rotate(const LayerPlace& place, std::vector<View> products, const View& q);
   void attend(const LayerPlace& place);
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);

@@ -36,6 +36,7 @@ class MemoryModel {
           layout_.host_activations
               ? slots_of_activations(layers, kept)
               : stages * activations_of(layers_of_flight(layers, most_layers_of_a_stage), kept);
+      memory.activations += positions();
     } else {
       memory.kv_cache = layers * cache_of_layer();
     }
@@ -207,6 +208,9 @@ class MemoryModel {
     }
     return backward;
   }
+
+  // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
+  std::int64_t positions() const { return workload_.seq_len * model_.head_dim * kF32; }
 
   std::int64_t cache_of_layer() const {
     const std::int64_t rows = ceil_div(workload_.seq_len, layout_.cp);

@@ -206,6 +206,21 @@ TEST(StepChoices, StagesExchangeWholeRows) {
   EXPECT_EQ(sent_by(step_plan(request, StepPart::forward, 0, 0)).at("pp exchange"), 4096 * 512 * k16);
 }
 
+// ---- what grows with cp ----
+
+// Of a sequence that is as many times as long on as many ranks, each rank has the same rows, and a longer table of positions.
+TEST(StepChoices, ALongerSequenceOnMoreRanksTakesItsTableOfPositions) {
+  const StepRequest one = request_of("dp_shard=8");
+  StepRequest eight = request_of("cp=8,strategy=ring,balance=head_tail");
+  eight.workload.seq_len *= 8;
+  EXPECT_EQ(memory_of(eight).activations - memory_of(one).activations, 7 * 4096 * 64 * kF32);
+  const Plan plan = step_plan(eight, StepPart::micro_batch, 0, 3);
+  std::int64_t table = 0;
+  for (const Buffer& buffer : plan.buffers)
+    table += buffer.name == "activations/positions" ? buffer.bytes() : 0;
+  EXPECT_EQ(table, 8 * 4096 * 64 * kF32);
+}
+
 // ---- pieces of an MLP ----
 
 TEST(StepChoices, ChunksOfAnMlpAreNotKept) {
@@ -258,9 +273,10 @@ TEST(StepChoices, WhatLayersKeepGoesToTheHostAndComesBack) {
     // As much as without, but for the last layer's output, there and back.
     StepRequest stays = request;
     stays.layout.host_activations = false;
-    EXPECT_EQ(moved_on(plan, "to_host"), memory_of(stays).activations) << layout;
-    EXPECT_EQ(moved_on(plan, "from_host"), memory_of(stays).activations) << layout;
-    EXPECT_EQ(bytes_of(plan, "host/activations"), memory_of(stays).activations) << layout;
+    const std::int64_t positions = 4096 * 64 * kF32, kept = memory_of(stays).activations - positions;
+    EXPECT_EQ(moved_on(plan, "to_host"), kept) << layout;
+    EXPECT_EQ(moved_on(plan, "from_host"), kept) << layout;
+    EXPECT_EQ(bytes_of(plan, "host/activations"), kept) << layout;
     for (const Buffer& buffer : plan.buffers)
       EXPECT_FALSE(lies_on_host(buffer) && buffer.kind == BufferKind::temporary) << buffer.name;
   }
