@@ -22,7 +22,6 @@
 //                 instead of them, out, lse, x between attention and MLP, gate and up, the activation's output; with qk_norm q and
 //                 k before it; of experts the router's logits and choice, and the rows and weights that arrived
 //   selective     the same without the norms' and the activation's outputs
-// Beside them lies a table of sines and cosines for all positions of a sequence, "activations/positions", an input.
 // With mlp_chunks nothing of what a dense MLP makes on its way.
 //
 // Kernels that no host version exists of are RowKernels: plans are complete but run nowhere yet (shape_target()).
