@@ -257,6 +257,31 @@ TEST(EmitMegatron, StrategiesAreItsTypesOfCommunication) {
   EXPECT_THAT(text("tp=8"), Not(HasSubstr("--cp-comm-type")));
 }
 
+TEST(EmitMegatron, WhatIsShardedIsTheDistributedOptimizersStrategy) {
+  const auto text = [](const char* layout) { return text_of(Framework::megatron, {"llama-3.1-8b", layout}); };
+  const char *optimizer = "--use-distributed-optimizer\n", *fsdp = "--use-megatron-fsdp\n";
+  for (const char* states : {"dp_shard=4,zero=1", "dp_shard=4,pp=2"})
+    EXPECT_THAT(text(states), AllOf(HasSubstr(optimizer), Not(HasSubstr(fsdp)))) << states;
+  EXPECT_THAT(text("dp_shard=4,zero=2"),
+              AllOf(HasSubstr(fsdp), HasSubstr("--data-parallel-sharding-strategy optim_grads\n")));
+  EXPECT_THAT(text("dp_shard=4"), HasSubstr("--data-parallel-sharding-strategy optim_grads_params\n"));
+  EXPECT_THAT(text("tp=2"), HasSubstr("--sequence-parallel\n"));
+  EXPECT_THAT(text("tp=2,sequence_parallel=no"), Not(HasSubstr("--sequence-parallel\n")));
+  EXPECT_THAT(text("dp_shard=4,activations=host"), HasSubstr("--cpu-offloading-num-layers 31\n"));
+}
+
+TEST(EmitDeepspeed, WhatIsShardedIsAStage) {
+  const auto text = [](const char* layout) {
+    return text_of(Framework::deepspeed, {"llama-3.1-8b", layout});
+  };
+  EXPECT_THAT(text("dp_shard=4,zero=1"), HasSubstr("\"stage\": 1"));
+  EXPECT_THAT(text("dp_shard=4,zero=2"), HasSubstr("\"stage\": 2"));
+  EXPECT_THAT(text("dp_shard=4"), HasSubstr("\"stage\": 3"));
+  EXPECT_THAT(text("dp_shard=4,pp=2"), HasSubstr("\"stage\": 1"));
+  EXPECT_THAT(text("dp_replicate=4"), HasSubstr("\"stage\": 0"));
+  EXPECT_THAT(text("dp_shard=4,recompute=full,activations=host"), HasSubstr("\"cpu_checkpointing\": true"));
+}
+
 TEST(EmitMegatron, EvenVirtualStagesAreCountedInLayers) {
   EXPECT_THAT(text_of(Framework::megatron, {"llama-3.1-8b", "pp=4,virtual_stages=2,tp=2"}),
               HasSubstr("--num-layers-per-virtual-pipeline-stage 4\n"));
