@@ -76,6 +76,12 @@ const std::vector<std::pair<std::string, FixedSetter>>& fixed_keys() {
        [](Fixed& fixed, Text text) { fixed.micro_batch = parse_whole("--fix micro_batch", text, 1); }},
       {"recompute", [](Fixed& fixed, Text text) { fixed.recompute = parse_recompute(text); }},
       {"loss_chunks", number(&Fixed::loss_chunks, "loss_chunks")},
+      {"mlp_chunks", number(&Fixed::mlp_chunks, "mlp_chunks")},
+      {"zero", [](Fixed& fixed, Text text) { fixed.zero = parse_zero(text); }},
+      {"sequence_parallel",
+       [](Fixed& fixed, Text text) { fixed.sequence_parallel = one_of(text, "yes", true, "no", false); }},
+      {"activations",
+       [](Fixed& fixed, Text text) { fixed.host_activations = one_of(text, "gpu", false, "host", true); }},
   };
   return keys;
 }
@@ -139,7 +145,10 @@ std::string fixed_text(const sim::Fixed& fixed) {
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);
   add_text("recompute", fixed.recompute);
-  add("loss_chunks", fixed.loss_chunks);
+  add("loss_chunks", fixed.loss_chunks), add("mlp_chunks", fixed.mlp_chunks), add("zero", fixed.zero);
+  if (fixed.sequence_parallel)
+    words.push_back(str("sequence_parallel=", *fixed.sequence_parallel ? "yes" : "no"));
+  if (fixed.host_activations) words.push_back(str("activations=", *fixed.host_activations ? "host" : "gpu"));
   return join(words);
 }
 

@@ -211,7 +211,9 @@ bool any_marked(const PlanAnswer& answer) {
 
 // "cp=8,dp_shard=2,strategy=ring": without what a trial keeps.
 std::string degrees_text(ParallelLayout layout) {
-  layout.recompute = {}, layout.loss_chunks = 1, layout.micro_batch = 1, layout.order = {};
+  layout.recompute = {}, layout.loss_chunks = layout.mlp_chunks = 1, layout.micro_batch = 1,
+  layout.order = {};
+  layout.host_activations = false;
   return to_string(layout);
 }
 

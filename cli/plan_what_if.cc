@@ -117,7 +117,8 @@ std::vector<std::int64_t> lengths_of(const std::string& sweep) {
 
 // The degrees and the strategy: what people call another layout.
 ParallelLayout in_short(ParallelLayout layout) {
-  layout.recompute = {}, layout.loss_chunks = 1, layout.micro_batch = 1;
+  layout.recompute = {}, layout.loss_chunks = layout.mlp_chunks = 1, layout.micro_batch = 1;
+  layout.host_activations = false;
   return layout;
 }
 

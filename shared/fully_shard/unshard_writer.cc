@@ -9,7 +9,7 @@ namespace cp {
 
 UnshardWriter::UnshardWriter(PlanBuilder& builder, Rank self, ShardedUnit unit)
     : builder_(builder), unit_(std::move(unit)) {
-  if (unit_.whole()) return;
+  if (unit_.ranks.size() == 1) return;
   index_ = std::find(unit_.ranks.begin(), unit_.ranks.end(), self) - unit_.ranks.begin();
 }
 
@@ -18,9 +18,10 @@ std::int64_t UnshardWriter::own_block() const { return index_ * unit_.shard_nume
 BufferId UnshardWriter::once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype,
                              std::int64_t numel) {
   if (buffer >= 0) return buffer;
-  buffer = kind == BufferKind::input   ? builder_.input(name, dtype, numel)
-           : kind == BufferKind::inout ? builder_.inout(name, dtype, numel)
-                                       : builder_.temporary(name, dtype, numel);
+  buffer = kind == BufferKind::input    ? builder_.input(name, dtype, numel)
+           : kind == BufferKind::inout  ? builder_.inout(name, dtype, numel)
+           : kind == BufferKind::output ? builder_.output(name, dtype, numel)
+                                        : builder_.temporary(name, dtype, numel);
   return buffer;
 }
 
@@ -29,8 +30,8 @@ BufferId UnshardWriter::once(BufferId& buffer, BufferKind kind, const std::strin
 Window UnshardWriter::unshard(StackIndex piece, StackIndex turn) {
   if (unit_.whole()) {
     const std::string name = str(unit_.resident ? unit_.resident_parameters : "parameters", "/", unit_.name);
-    return in_stack(once(parameters_, BufferKind::input, name, unit_.dtype, unit_.whole_numel()), unit_.numel,
-                    piece);
+    return in_stack(once(parameters_, BufferKind::input, name, unit_.dtype, unit_.whole_numel()),
+                    unit_.whole_stride(), piece);
   }
   const std::int64_t shard = unit_.shard_numel(), padded = unit_.padded_numel();
   if (gather_group_ < 0) gather_group_ = builder_.group(unit_.group, unit_.ranks);
@@ -53,7 +54,7 @@ Window UnshardWriter::unshard(StackIndex piece, StackIndex turn) {
 // ---- gradients ----
 
 Window UnshardWriter::whole_gradients(StackIndex piece) {
-  const std::string name = str(unit_.resident ? unit_.resident_gradients : "gradients", "/", unit_.name);
+  const std::string name = str(unit_.resident_sums ? unit_.resident_gradients : "gradients", "/", unit_.name);
   return in_stack(once(gradients_, BufferKind::inout, name, unit_.gradient_dtype, unit_.whole_numel()),
                   unit_.numel, piece);
 }
@@ -61,17 +62,23 @@ Window UnshardWriter::whole_gradients(StackIndex piece) {
 GradientPlace UnshardWriter::gradient(StackIndex piece, StackIndex turn) {
   if (unit_.adds_gradients()) return {whole_gradients(piece), true};
   // The cast copy is what travels; without it the next layer needs another slot.
-  const int count = unit_.whole() || casts_gradients() ? 1 : slots();
-  const std::int64_t padded = unit_.whole() ? unit_.numel : unit_.padded_numel();
+  const bool whole = unit_.has_whole_gradients();
+  const int count = whole || casts_gradients() ? 1 : slots();
+  const std::int64_t padded = whole ? unit_.numel : unit_.padded_numel();
   const BufferId buffer = once(gradient_slots_, BufferKind::temporary,
                                str("unsharded/", unit_.name, " gradients"), unit_.dtype, count * padded);
   return {in_slot(buffer, padded, turn, count), false};
 }
 
 void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
-  if (unit_.adds_gradients()) return;
-  const Window gradient = this->gradient(piece, turn).window;
-  if (unit_.whole()) return add_to_whole(piece, gradient);
+  if (!unit_.adds_gradients()) {
+    const Window gradient = this->gradient(piece, turn).window;
+    unit_.has_whole_gradients() ? add_to_whole(piece, gradient) : reduce_and_scatter(piece, gradient);
+  }
+  if (unit_.sends_gradients) send_to_host(piece);
+}
+
+void UnshardWriter::reduce_and_scatter(StackIndex piece, const Window& gradient) {
   const StreamId stream = builder_.stream("fsdp_reduce");
   if (reduce_group_ < 0) reduce_group_ = builder_.group(unit_.group + "_reduce", unit_.ranks);
   const std::int64_t shard = unit_.shard_numel(), padded = unit_.padded_numel();
@@ -93,6 +100,17 @@ void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
                             unit_.gradient_dtype, unit_.pieces * shard);
   builder_.add(stream, Accumulate{ReduceOp::sum, block, in_stack(sum, shard, piece).flat(0, shard)},
                "add gradients");
+}
+
+void UnshardWriter::send_to_host(StackIndex piece) {
+  const std::int64_t numel = unit_.has_whole_gradients() ? unit_.numel : unit_.shard_numel(),
+                     all = unit_.has_whole_gradients() ? unit_.whole_numel() : unit_.pieces * numel;
+  const BufferId host = once(host_gradients_, BufferKind::output, str("host/gradients/", unit_.name),
+                             unit_.gradient_dtype, all);
+  builder_.add(
+      builder_.stream("to_host"),
+      Copy{in_stack(gradients_, numel, piece).flat(0, numel), in_stack(host, numel, piece).flat(0, numel)},
+      "gradients to the host");
 }
 
 // Of a dtype that products cannot have.

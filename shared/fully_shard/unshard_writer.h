@@ -3,11 +3,13 @@
 // A unit is a flat piece for each layer. Sharded (FSDP, ZeRO-3; Zhao et al. 2023), a rank keeps ceil(numel / ranks) elements of each
 // piece: they are cast to `dtype` and gathered before a layer computes, and its gradients are reduced and scattered behind it. Two
 // slots take turns, so that the next layer's are gathered meanwhile: the stream "fsdp" runs ahead by itself, and "fsdp_reduce", with
-// a communicator of its own, does not hold it up. Resident, whole pieces stay, and the products of the backward pass add to whole
-// gradients.
+// a communicator of its own, does not hold it up. Resident, whole pieces stay (ZeRO-2; Rajbhandari et al. 2020); where gradients
+// are, too, the products of the backward pass add to whole ones (ZeRO-1).
+//
+// Gradients may go to the host as soon as they are those of all ranks: behind a piece's backward pass, on the stream "to_host".
 //
 // Buffers, all pieces of a unit in one: parameters/<name> (shards in `shard_dtype`; resident: `dtype`), gradients/<name> in
-// `gradient_dtype`, and temporaries unsharded/<name>....
+// `gradient_dtype`, host/gradients/<name>, and temporaries unsharded/<name>....
 #pragma once
 
 #include <cstdint>
@@ -29,18 +31,25 @@ struct ShardedUnit {
   DType shard_dtype = DType::f32;
   DType gradient_dtype = DType::f32;
   // Whole pieces in buffers of these names, whoever gathers them: "unsharded" instead of "parameters" and "gradients".
-  bool resident = false;
+  bool resident = false;       // parameters
+  bool resident_sums = false;  // gradients
   const char* resident_parameters = "parameters";
   const char* resident_gradients = "gradients";
+  bool sends_gradients = false;  // to the host
 
   std::int64_t num_ranks() const { return static_cast<std::int64_t>(ranks.size()); }
   std::int64_t shard_numel() const { return ceil_div(numel, num_ranks()); }
   std::int64_t padded_numel() const { return shard_numel() * num_ranks(); }
+  // Where whole parameters are gathered piece by piece, since their gradients were scattered so, each piece has room for its padding.
+  std::int64_t whole_stride() const { return resident && !has_whole_gradients() ? padded_numel() : numel; }
   // Of a buffer with all pieces whole, which ranks can share evenly.
-  std::int64_t whole_numel() const { return align_up(pieces * numel, num_ranks()); }
+  std::int64_t whole_numel() const { return align_up(pieces * whole_stride(), num_ranks()); }
   bool whole() const { return resident || ranks.size() == 1; }
+  bool has_whole_gradients() const { return resident_sums || ranks.size() == 1; }
   // Whether the products of the backward pass are added to the gradients of the step themselves, unrounded.
-  bool adds_gradients() const { return whole() && (gradient_dtype == dtype || gradient_dtype == DType::f32); }
+  bool adds_gradients() const {
+    return has_whole_gradients() && (gradient_dtype == dtype || gradient_dtype == DType::f32);
+  }
 };
 
 // Where the backward pass writes the gradients of a piece: to elements that it writes first, or adds to.
@@ -57,7 +66,7 @@ class UnshardWriter {
   Window unshard(StackIndex piece, StackIndex turn);
   // Where the backward pass writes all gradients of a piece: in `dtype`, or in `gradient_dtype` where it adds them.
   GradientPlace gradient(StackIndex piece, StackIndex turn);
-  // Adds them to those of the step, where that is still to be done.
+  // Adds them to those of the step, where that is still to be done, and sends these to the host where that is asked for.
   void reduce(StackIndex piece, StackIndex turn);
 
   const ShardedUnit& unit() const { return unit_; }
@@ -70,12 +79,15 @@ class UnshardWriter {
   BufferId once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype, std::int64_t numel);
   Window whole_gradients(StackIndex piece);
   void add_to_whole(StackIndex piece, const Window& gradient);
+  void reduce_and_scatter(StackIndex piece, const Window& gradient);
+  void send_to_host(StackIndex piece);
 
   PlanBuilder& builder_;
   ShardedUnit unit_;
   GroupId gather_group_ = -1, reduce_group_ = -1;
   std::int64_t index_ = 0;  // among the ranks
-  BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, gradient_slots_ = -1, cast_ = -1;
+  BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, gradient_slots_ = -1, cast_ = -1,
+           host_gradients_ = -1;
 };
 
 }  // namespace cp

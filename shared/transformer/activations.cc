@@ -1,5 +1,6 @@
 #include "shared/transformer/activations.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -19,12 +20,16 @@ bool is_cheap(Activation what) {
   return what == Activation::norm1 || what == Activation::norm2 || what == Activation::activated;
 }
 
+// What a chunk of rows after the other makes in the same place.
+bool is_inside_mlp(Activation what) { return what == Activation::gate_up || what == Activation::activated; }
+
 }  // namespace
 
 bool Activations::keeps(Activation what, const LayerPlace& place) const {
   const StepContext& context = writer_.context();
   if (!context.training || place.recomputed) return false;
   if (context.layout.recompute.kind == Recompute::Kind::selective && is_cheap(what)) return false;
+  if (context.layout.mlp_chunks > 1 && is_inside_mlp(what)) return false;
   // Where attention computes on other parts than those at home, its backward pass reads these instead.
   const bool ulysses = context.attention.strategy.ulysses_degree > 1,
              moves_q =
@@ -49,13 +54,78 @@ BufferId Activations::stack(std::string_view name, DType dtype, std::int64_t num
 
 Window Activations::at(Activation what, const LayerPlace& place, DType dtype, std::int64_t numel) {
   if (!keeps(what, place)) return writer_.working(kNames[index_of(what)], dtype, numel);
-  BufferId& buffer = stacks_[index_of(what)];
-  if (buffer < 0) {
-    const StepContext& context = writer_.context();
-    const std::int64_t pieces = layers_that_keep(context.layers, context.layout.recompute);
-    buffer = stack(kNames[index_of(what)], dtype, pieces * numel);
+  Stack& stack = stacks_[index_of(what)];
+  const StepContext& context = writer_.context();
+  const std::int64_t pieces = layers_that_keep(context.layers, context.layout.recompute);
+  if (on_host()) {
+    const Window window = slot(stack, kNames[index_of(what)], dtype, numel, pieces, place.kept);
+    if (fetches_) fetch(stack, place.kept);
+    stack.made = true;
+    return window;
   }
-  return in_stack(buffer, numel, place.kept);
+  if (stack.buffer < 0) stack.buffer = this->stack(kNames[index_of(what)], dtype, pieces * numel);
+  return in_stack(stack.buffer, numel, place.kept);
+}
+
+// ---- in host memory ----
+
+namespace {
+
+constexpr int kSlots = 2;
+
+}  // namespace
+
+BufferId Activations::host_stack(std::string_view name, DType dtype, std::int64_t numel) {
+  std::string full = str("host/activations/", name);
+  return kind_ == BufferKind::input ? writer_.builder().input(std::move(full), dtype, numel)
+                                    : writer_.builder().output(std::move(full), dtype, numel);
+}
+
+Window Activations::slot(Stack& stack, std::string_view name, DType dtype, std::int64_t piece,
+                         std::int64_t pieces, StackIndex index) {
+  if (stack.buffer < 0) {
+    stack.buffer = writer_.builder().temporary(str("activations/", name), dtype, kSlots * piece);
+    stack.host = host_stack(name, dtype, pieces * piece);
+    stack.piece = piece;
+  }
+  return in_slot(stack.buffer, piece, index, kSlots);
+}
+
+void Activations::send(const Stack& stack, StackIndex index) {
+  if (stack.piece == 0) return;
+  PlanBuilder& builder = writer_.builder();
+  builder.add(builder.stream("to_host"),
+              Copy{in_slot(stack.buffer, stack.piece, index, kSlots).flat(0, stack.piece),
+                   in_stack(stack.host, stack.piece, index).flat(0, stack.piece)},
+              "activations to the host");
+}
+
+void Activations::fetch(Stack& stack, StackIndex index) {
+  if (stack.fetched || stack.piece == 0) return;
+  stack.fetched = true;
+  PlanBuilder& builder = writer_.builder();
+  builder.add(builder.stream("from_host"),
+              Copy{in_stack(stack.host, stack.piece, index).flat(0, stack.piece),
+                   in_slot(stack.buffer, stack.piece, index, kSlots).flat(0, stack.piece)},
+              "activations from the host");
+}
+
+void Activations::send(const LayerPlace& place) {
+  if (!on_host()) return;
+  send(x_, place.layer);
+  for (Stack& stack : stacks_) {
+    if (stack.made) send(stack, place.kept);
+    stack.made = false;
+  }
+}
+
+void Activations::begin_fetching(const LayerPlace& place) {
+  if (!on_host()) return;
+  fetches_ = true;
+  for (Stack& stack : stacks_) stack.fetched = false;
+  x(place.layer);  // the slots
+  x_.fetched = false;
+  fetch(x_, place.layer);
 }
 
 View Activations::attention_operand(std::string_view name, const LayerPlace& place, std::int64_t numel) {
@@ -77,15 +147,26 @@ View Activations::attention_operand(std::string_view name, const LayerPlace& pla
   return {};
 }
 
+View Activations::positions() {
+  const StepContext& context = writer_.context();
+  const std::int64_t rows = context.workload.seq_len, width = context.model.head_dim;
+  if (positions_ < 0) positions_ = writer_.builder().input("activations/positions", DType::f32, rows * width);
+  return dense_view(positions_, 0, {std::min(rows, context.tokens), width});
+}
+
 View Activations::x(StackIndex layer) {
   const StepContext& context = writer_.context();
   const std::int64_t piece = context.tokens_tp * context.hidden;
+  const Shape shape{context.tokens_tp, context.hidden};
+  BufferId& buffer = x_.buffer;
   if (!context.training) {
-    if (x_ < 0) x_ = writer_.builder().temporary("working/x", writer_.dtype(), 2 * piece);
-    return in_slot(x_, piece, layer, 2).dense(0, {context.tokens_tp, context.hidden});
+    if (buffer < 0) buffer = writer_.builder().temporary("working/x", writer_.dtype(), kSlots * piece);
+    return in_slot(buffer, piece, layer, kSlots).dense(0, shape);
   }
-  if (x_ < 0) x_ = stack("x", writer_.dtype(), (context.layers + 1) * piece);
-  return in_stack(x_, piece, layer).dense(0, {context.tokens_tp, context.hidden});
+  // What the last layer makes is the loss's, and is not sent.
+  if (on_host()) return slot(x_, "x", writer_.dtype(), piece, context.layers, layer).dense(0, shape);
+  if (buffer < 0) buffer = stack("x", writer_.dtype(), (context.layers + 1) * piece);
+  return in_stack(buffer, piece, layer).dense(0, shape);
 }
 
 }  // namespace cp

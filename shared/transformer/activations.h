@@ -1,4 +1,8 @@
 // Activations: where what a layer makes lies: in stacks over the layers where the backward pass needs it, else in working buffers.
+//
+// With host_activations the stacks are in host memory, host/activations/..., and on the GPU two slots take turns: the stream "to_host"
+// empties a slot behind its layer, and "from_host" fills one ahead of its layer's backward pass; each waits for the other layer that
+// has the slot, and for nothing else.
 #pragma once
 
 #include <array>
@@ -35,8 +39,8 @@ inline constexpr std::size_t kActivations = 19;
 
 class Activations {
  public:
-  // `kind`: of the stacks: temporaries, or the caller's.
-  Activations(StepWriter& writer, BufferKind kind) : writer_(writer), kind_(kind) { stacks_.fill(-1); }
+  // `kind`: of the stacks: temporaries, or the caller's. Those in host memory are always the caller's.
+  Activations(StepWriter& writer, BufferKind kind) : writer_(writer), kind_(kind) {}
 
   // A piece of that many elements for each layer.
   Window at(Activation what, const LayerPlace& place, DType dtype, std::int64_t numel);
@@ -48,16 +52,40 @@ class Activations {
   // Whether it lies in a stack.
   bool keeps(Activation what, const LayerPlace& place) const;
 
+  // Sines and cosines of all positions of a sequence, f32, [seq_len, head_dim], of which rotary kernels read those of the rank's rows:
+  // every rank has the whole table, however many share the sequence.
+  View positions();
+
   // The input of a layer, or of what follows the last one: [tokens_tp, hidden]. Without a backward pass two slots take turns.
   View x(StackIndex layer);
 
+  // In host memory. Behind a layer's forward pass: sends what it keeps.
+  void send(const LayerPlace& place);
+  // Before a layer's backward pass: whatever it asks for from now on is fetched first.
+  void begin_fetching(const LayerPlace& place);
+
  private:
+  // All pieces; or two slots, and all pieces in host memory.
+  struct Stack {
+    BufferId buffer = -1, host = -1;
+    std::int64_t piece = 0;              // elements
+    bool made = false, fetched = false;  // by the layer at work
+  };
+
+  bool on_host() const { return writer_.context().layout.host_activations && writer_.context().training; }
   BufferId stack(std::string_view name, DType dtype, std::int64_t numel);
+  BufferId host_stack(std::string_view name, DType dtype, std::int64_t numel);
+  Window slot(Stack& stack, std::string_view name, DType dtype, std::int64_t piece, std::int64_t pieces,
+              StackIndex index);
+  void send(const Stack& stack, StackIndex index);
+  void fetch(Stack& stack, StackIndex index);
 
   StepWriter& writer_;
   BufferKind kind_;
-  std::array<BufferId, kActivations> stacks_{};
-  BufferId x_ = -1;
+  std::array<Stack, kActivations> stacks_{};
+  Stack x_;
+  BufferId positions_ = -1;
+  bool fetches_ = false;
 };
 
 }  // namespace cp

@@ -1,5 +1,7 @@
 #include "shared/transformer/layer_backward.h"
 
+#include <utility>
+
 namespace cp {
 
 void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
@@ -53,20 +55,31 @@ void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, con
 void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                               const View& rows, const View& d_out, const View& d_rows) {
   const LayerWeights& layer = context_.layer;
-  const std::int64_t tokens = context_.tokens, columns = context_.sizes.columns;
-  const View gate_up = activations_.rows(A::gate_up, place, tokens, 2 * columns),
-             activated = activations_.rows(A::activated, place, tokens, columns),
-             d_activated = writer_.working_rows("d activated", tokens, columns),
-             d_gate_up = writer_.working_rows("d gate_up", tokens, 2 * columns);
-  if (!place.recomputed && !activations_.keeps(A::activated, place)) {
-    writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation again");
+  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns;
+  const View gate_ups = activations_.rows(A::gate_up, place, at_once, 2 * columns),
+             activateds = activations_.rows(A::activated, place, at_once, columns),
+             d_activateds = writer_.working_rows("d activated", at_once, columns),
+             d_gate_ups = writer_.working_rows("d gate_up", at_once, 2 * columns);
+  // Where the layer was computed again, that of the last chunk alone is still there.
+  const bool chunks = context_.layout.mlp_chunks > 1;
+  const bool activates = chunks || (!place.recomputed && !activations_.keeps(A::activated, place));
+  GradientPlace sums = gradients;
+  for (const RowChunk& chunk : mlp_chunks(context_)) {
+    const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk),
+               d_activated = of_chunk(d_activateds, chunk), d_gate_up = of_chunk(d_gate_ups, chunk),
+               in = rows_of(rows, chunk.first, chunk.count), d = rows_of(d_out, chunk.first, chunk.count);
+    if (chunks) writer_.matmul(in, layer.gate_up.transposed(weights), gate_up, "gate, up again");
+    if (activates)
+      writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation again");
+    writer_.matmul(d, layer.down.matrix(weights), d_activated, "down, dgrad");
+    writer_.weight_gradient(transposed(d), activated, layer.down, sums, "down, wgrad");
+    writer_.kernel({RowOperation::gated_activation_backward, {gate_up, d_activated}, {d_gate_up}, {}},
+                   "activation backward");
+    writer_.matmul(d_gate_up, layer.gate_up.matrix(weights), rows_of(d_rows, chunk.first, chunk.count),
+                   "gate, up, dgrad");
+    writer_.weight_gradient(transposed(d_gate_up), in, layer.gate_up, sums, "gate, up, wgrad");
+    sums.adds = true;  // to what the first chunk wrote
   }
-  writer_.matmul(d_out, layer.down.matrix(weights), d_activated, "down, dgrad");
-  writer_.weight_gradient(transposed(d_out), activated, layer.down, gradients, "down, wgrad");
-  writer_.kernel({RowOperation::gated_activation_backward, {gate_up, d_activated}, {d_gate_up}, {}},
-                 "activation backward");
-  writer_.matmul(d_gate_up, layer.gate_up.matrix(weights), d_rows, "gate, up, dgrad");
-  writer_.weight_gradient(transposed(d_gate_up), rows, layer.gate_up, gradients, "gate, up, wgrad");
 }
 
 // ---- attention ----
@@ -111,14 +124,18 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
              dk = writer_.working_rows("d k", tokens, kv_width),
              dv = writer_.working_rows("d v", tokens, kv_width),
              d_qkv = writer_.working_rows("d qkv", tokens, qk_width + kv_width);
+  std::vector<View> rotated{dq, dk, dv};
+  if (tokens > 0) rotated.push_back(activations_.positions());
   if (!context_.model.qk_norm) {
-    writer_.kernel({RowOperation::rotary_backward, {dq, dk, dv}, {d_qkv}, {}}, "rotary backward");
+    writer_.kernel({RowOperation::rotary_backward, std::move(rotated), {d_qkv}, {}}, "rotary backward");
     return d_qkv;
   }
   const View d_normed = writer_.working_rows("d normed qk", tokens, qk_width);
-  writer_.kernel(
-      {RowOperation::rotary_backward, {dq, dk, dv}, {d_normed, columns_of(d_qkv, qk_width, kv_width)}, {}},
-      "rotary backward");
+  writer_.kernel({RowOperation::rotary_backward,
+                  std::move(rotated),
+                  {d_normed, columns_of(d_qkv, qk_width, kv_width)},
+                  {}},
+                 "rotary backward");
   const View qk = activations_.rows(A::qk, place, tokens, qk_width);
   writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
                                  {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed},
@@ -135,7 +152,8 @@ void LayerBackward::add_up_replicated(const GradientPlace& place) {
   const Window& gradients = place.window;
   const LayerWeights& layer = context_.layer;
   const std::vector<Rank> tp = context_.groups.tp_group();
-  writer_.all_reduce("tp", tp, ReduceOp::sum, gradients.flat(0, layer.replicated), "tp", "add up d norms");
+  writer_.all_reduce("tp", tp, ReduceOp::sum, context_.summed_over_tp().flat(gradients), "tp",
+                     "add up d norms");
   if (context_.model.kv_heads >= context_.layout.tp) return;
   const std::vector<Rank> sharing = context_.groups.tp_group_of_kv_head(context_.model.kv_heads);
   const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;

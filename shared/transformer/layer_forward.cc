@@ -1,6 +1,20 @@
 #include "shared/transformer/layer_forward.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace cp {
+
+// A rank may have no rows: then one chunk of none.
+std::vector<RowChunk> mlp_chunks(const StepContext& context) {
+  std::vector<RowChunk> chunks;
+  const std::int64_t tokens = context.tokens, each = std::max<std::int64_t>(1, context.mlp_rows());
+  for (std::int64_t first = 0; first == 0 || first < tokens; first += each)
+    chunks.push_back({first, std::min(each, tokens - first)});
+  return chunks;
+}
+
+View of_chunk(const View& rows, const RowChunk& chunk) { return rows_of(rows, 0, chunk.count); }
 
 void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, const View& x,
                          const View& x_next) {
@@ -49,7 +63,7 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
     writer_.kernel({RowOperation::add_bias, {context_.layer.qkv_bias.flat(weights)}, {}, {qkv}}, "qkv bias");
   }
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  writer_.kernel({RowOperation::rotary, {qkv}, {q, k_rows(place), v_rows(place)}, {}}, "rotary");
+  rotate(place, {qkv}, q);
 }
 
 // The norms' backward pass needs q and k as they were before.
@@ -74,7 +88,14 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
       {RowOperation::rms_norm, {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)}, {normed}, {}},
       "qk norms");
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  writer_.kernel({RowOperation::rotary, {normed, v}, {q, k_rows(place), v_rows(place)}, {}}, "rotary");
+  rotate(place, {normed, v}, q);
+}
+
+// Serving has its positions' sines and cosines in the bytes that an implementation adds to a model.
+void LayerForward::rotate(const LayerPlace& place, std::vector<View> products, const View& q) {
+  if (context_.training && context_.tokens > 0) products.push_back(activations_.positions());
+  writer_.kernel({RowOperation::rotary, std::move(products), {q, k_rows(place), v_rows(place)}, {}},
+                 "rotary");
 }
 
 void LayerForward::attend(const LayerPlace& place) {
@@ -97,14 +118,25 @@ void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, cons
   if (context_.model.experts) {
     experts_.forward(place, weights.layer, weights.experts, rows, partial);
   } else {
-    const std::int64_t tokens = context_.tokens, columns = context_.sizes.columns;
-    const View gate_up = activations_.rows(A::gate_up, place, tokens, 2 * columns),
-               activated = activations_.rows(A::activated, place, tokens, columns);
-    writer_.matmul(rows, layer.gate_up.transposed(weights.layer), gate_up, "gate, up");
-    writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation");
-    writer_.matmul(activated, layer.down.transposed(weights.layer), partial, "down");
+    dense_mlp(place, weights.layer, rows, partial);
   }
   close_region(partial, x, next, "scatter mlp");
+}
+
+void LayerForward::dense_mlp(const LayerPlace& place, const Window& weights, const View& rows,
+                             const View& partial) {
+  const LayerWeights& layer = context_.layer;
+  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns;
+  const View gate_ups = activations_.rows(A::gate_up, place, at_once, 2 * columns),
+             activateds = activations_.rows(A::activated, place, at_once, columns);
+  for (const RowChunk& chunk : mlp_chunks(context_)) {
+    const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk);
+    writer_.matmul(rows_of(rows, chunk.first, chunk.count), layer.gate_up.transposed(weights), gate_up,
+                   "gate, up");
+    writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation");
+    writer_.matmul(activated, layer.down.transposed(weights), rows_of(partial, chunk.first, chunk.count),
+                   "down");
+  }
 }
 
 }  // namespace cp

@@ -9,6 +9,9 @@
 namespace cp {
 namespace {
 
+// All of them stand in the body of the layers' loop.
+constexpr std::int64_t kMostMlpChunks = 64;
+
 // The number at most `value` that divides both best: the nearest degree that works.
 std::int64_t nearest_divisor(std::int64_t number, std::int64_t value) {
   for (std::int64_t degree = std::min(value, number); degree > 1; --degree) {
@@ -115,10 +118,10 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
                                              const ParallelLayout& layout) {
   const std::int64_t rows =
       workload.phase == Phase::decode ? workload.seq_len : workload.seq_len - workload.cached;
-  if (rows < std::int64_t{layout.cp} * layout.tp) {
+  if (rows < std::int64_t{layout.cp} * layout.row_ranks()) {
     return LayoutRefusal{
         "sequence too short",
-        str(rows, " tokens over cp * tp = ", layout.cp, " * ", layout.tp, " ranks: some have none"),
+        str(rows, " tokens over cp * tp = ", layout.cp, " * ", layout.row_ranks(), " ranks: some have none"),
         str("use at most ", rows, " ranks")};
   }
   if (layout.loss_chunks > std::max<std::int64_t>(1, rows / layout.cp)) {
@@ -132,13 +135,51 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
   return std::nullopt;
 }
 
+// What is kept, where, and in how many pieces.
+std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, const Workload& workload,
+                                                   const ParallelLayout& layout) {
+  if (layout.zero != 0 && layout.sharding_size() == 1) {
+    return LayoutRefusal{"zero without sharding",
+                         str("zero=", layout.zero, " of parameters that one rank has alone"),
+                         "use dp_shard above 1, or leave zero out"};
+  }
+  if (layout.zero > 1 && layout.pp > 1) {
+    return LayoutRefusal{"zero with stages",
+                         str("zero=", layout.zero, " with pp=", layout.pp,
+                             ": stages keep whole parameters and gradients for the step"),
+                         "use zero=1"};
+  }
+  if (!layout.sequence_parallel && layout.tp == 1) {
+    return LayoutRefusal{"the same layout twice", "sequence_parallel=no and yes mean the same with tp=1",
+                         "use sequence_parallel=yes"};
+  }
+  if (layout.mlp_chunks == 1) return std::nullopt;
+  if (model.experts) {
+    return LayoutRefusal{"mlp chunks of experts",
+                         str("mlp_chunks=", layout.mlp_chunks, " of ", model.experts->count,
+                             " experts, which compute the rows that they are sent at once"),
+                         "use mlp_chunks=1"};
+  }
+  const std::int64_t rows = std::max<std::int64_t>(1, workload.seq_len / layout.cp),
+                     most = std::min(rows, kMostMlpChunks);
+  if (layout.mlp_chunks > most) {
+    return LayoutRefusal{"too many mlp chunks",
+                         str("mlp_chunks=", layout.mlp_chunks, " of ", rows, " rows; a plan has at most ",
+                             kMostMlpChunks, " of a layer"),
+                         str("use mlp_chunks=", most)};
+  }
+  return std::nullopt;
+}
+
 std::optional<LayoutRefusal> refuse_serving(const Workload& workload, const ParallelLayout& layout) {
   if (workload.phase == Phase::training) return std::nullopt;
-  if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1) {
+  if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1 ||
+      layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations) {
     return LayoutRefusal{"a choice of training",
                          str(name(workload.phase), " has no backward pass, loss or sharded parameters (",
                              to_string(layout), ")"),
-                         "use recompute=none, loss_chunks=1, dp_shard=1, and dp_replicate for replicas"};
+                         "use recompute=none, loss_chunks=1, mlp_chunks=1, activations=gpu, dp_shard=1, no "
+                         "zero, and dp_replicate for replicas"};
   }
   return std::nullopt;
 }
@@ -156,6 +197,7 @@ std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& wo
   if (auto refusal = refuse_batch(workload, layout)) return refusal;
   if (auto refusal = refuse_experts(model, layout)) return refusal;
   if (auto refusal = refuse_stages(model, workload, layout)) return refusal;
+  if (auto refusal = refuse_memory_choices(model, workload, layout)) return refusal;
   return refuse_sequence(model, workload, layout);
 }
 

@@ -16,7 +16,8 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 constexpr std::string_view kKeys =
     "dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy, ulysses_degree, inner_ring, "
     "axis_order, rotation, "
-    "balance, sharding, order, micro_batch, recompute, loss_chunks";
+    "balance, sharding, zero, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
+    "activations";
 
 int parse_degree(std::string_view text, std::string_view key) {
   const std::int64_t value = parse_int(text, key);
@@ -125,6 +126,14 @@ Recompute parse_recompute(std::string_view text) {
       str("recompute '", text, "'; use none, selective, full, or every:K with K from 2 to 1024"));
 }
 
+int parse_zero(std::string_view text) {
+  for (const int stage : {1, 2, 3}) {
+    if (text == str(stage)) return stage;
+  }
+  throw InvalidInput(str(
+      "zero=", text, " of a layout; use 1 (states are sharded), 2 (gradients, too) or 3 (parameters, too)"));
+}
+
 std::string to_string(AxisOrder order) { return std::string(kOrders[static_cast<std::size_t>(order)]); }
 
 AxisOrder parse_axis_order(std::string_view text) {
@@ -151,10 +160,13 @@ std::string to_string(const ParallelLayout& layout) {
   add("virtual_stages", layout.virtual_stages);
   if (layout.cp > 1) text += strategy_text(layout);
   if (layout.sharding == ShardingGroup::dp_shard) text += ",sharding=dp_shard";
+  if (layout.zero != 0) text += str(",zero=", layout.zero);
+  if (!layout.sequence_parallel) text += ",sequence_parallel=no";
   if (layout.order != AxisOrder::tp_cp_dp_pp) text += str(",order=", to_string(layout.order));
   add("micro_batch", layout.micro_batch);
   if (layout.recompute.kind != Recompute::Kind::none) text += str(",recompute=", to_string(layout.recompute));
-  add("loss_chunks", layout.loss_chunks);
+  add("loss_chunks", layout.loss_chunks), add("mlp_chunks", layout.mlp_chunks);
+  if (layout.host_activations) text += ",activations=host";
   return text.empty() ? "tp=1" : text.substr(1);
 }
 
@@ -164,7 +176,7 @@ ParallelLayout parse_parallel_layout(std::string_view text, int world) {
   values.degree("dp_replicate", layout.dp_replicate), values.degree("dp_shard", layout.dp_shard);
   values.degree("cp", layout.cp), values.degree("tp", layout.tp), values.degree("pp", layout.pp);
   values.degree("ep", layout.ep), values.degree("virtual_stages", layout.virtual_stages);
-  values.degree("loss_chunks", layout.loss_chunks);
+  values.degree("loss_chunks", layout.loss_chunks), values.degree("mlp_chunks", layout.mlp_chunks);
   if (!values.find("dp_shard") && world > 0) {
     const std::int64_t rest = std::int64_t{layout.dp_replicate} * layout.cp * layout.tp * layout.pp;
     if (world % rest != 0) {
@@ -178,6 +190,9 @@ ParallelLayout parse_parallel_layout(std::string_view text, int world) {
   if (const auto value = values.find("order")) layout.order = parse_axis_order(*value);
   values.word("sharding", "dp_shard", ShardingGroup::dp_shard, "dp_shard_cp", ShardingGroup::dp_shard_cp,
               layout.sharding);
+  if (const auto value = values.find("zero")) layout.zero = parse_zero(*value);
+  values.word("sequence_parallel", "no", false, "yes", true, layout.sequence_parallel);
+  values.word("activations", "gpu", false, "host", true, layout.host_activations);
   if (layout.cp > 1) read_strategy(values, layout);
   return layout;
 }

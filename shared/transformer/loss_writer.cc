@@ -68,7 +68,8 @@ void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients
   writer_.kernel_with_gradients(
       {RowOperation::rms_norm_backward, {x, weights.norm.flat(0, hidden), d_norm}, {dx}, {}}, {norm_weight},
       gradients.norm, "final norm backward");
-  if (gradients.norm.adds) return;  // the sums of all micro-batches are added up in the update
+  if (gradients.norm.adds || !writer_.splits_rows())
+    return;  // the sums of all micro-batches are added up in the update
   writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, norm_weight.flat(gradients.norm.window),
                      "tp", "add up d final norm");
 }
@@ -110,7 +111,7 @@ void LossWriter::last_logits(const HeadPieces& weights, const View& x) {
   const std::int64_t hidden = context_.hidden, vocab = context_.sizes.vocab;
   // Each tp rank offers as many rows as there are sequences; those that end one are taken.
   const std::int64_t offered = std::min(context_.layout.micro_batch, context_.tokens_tp),
-                     count = std::min(context_.layout.micro_batch, offered * context_.layout.tp);
+                     count = std::min(context_.layout.micro_batch, offered * context_.layout.row_ranks());
   if (count == 0) return;
   const View last = rows_of(x, context_.tokens_tp - offered, offered),
              norm = writer_.working_rows("final norm", offered, hidden);

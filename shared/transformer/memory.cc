@@ -32,7 +32,11 @@ class MemoryModel {
       const std::int64_t stages = layout_.pp == 1 ? 1
                                                   : in_flight(rank, layout_.pp, layout_.virtual_stages,
                                                               accumulation(workload_, layout_));
-      memory.activations = stages * activations_of(layers_of_flight(layers, most_layers_of_a_stage), kept);
+      memory.activations =
+          layout_.host_activations
+              ? slots_of_activations(layers, kept)
+              : stages * activations_of(layers_of_flight(layers, most_layers_of_a_stage), kept);
+      memory.activations += positions();
     } else {
       memory.kv_cache = layers * cache_of_layer();
     }
@@ -84,8 +88,9 @@ class MemoryModel {
     const Optimizer& optimizer = workload_.optimizer;
     const std::int64_t f32 = optimizer.offload ? 0 : kF32 * shard;
     // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their master copies.
-    const bool whole = ranks == 1;
-    memory.parameters += whole || optimizer.offload ? width_ * shard : f32;
+    const bool whole = ranks == 1, keeps_gradients = whole || layout_.keeps_whole_gradients();
+    const bool whole_ones = !whole && layout_.keeps_whole_parameters();  // counted as gathered
+    memory.parameters += !optimizer.offload && !whole ? f32 : whole_ones ? 0 : width_ * shard;
     memory.master += whole && workload_.dtype != DType::f32 ? f32 : 0;
     memory.gradients += gradient * shard;
     memory.optimizer += optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
@@ -93,21 +98,27 @@ class MemoryModel {
     // then added.
     const bool rounded =
         workload_.gradient_dtype != workload_.dtype && workload_.gradient_dtype != DType::f32;
-    if ((whole || layout_.pp > 1) && rounded) memory.unsharded += of_layer * (width_ + gradient);
+    if (keeps_gradients && rounded) memory.unsharded += of_layer * (width_ + gradient);
     if (whole) return;
-    if (layout_.pp > 1) {
-      memory.gathered += numel * (width_ + gradient);
-      return;
-    }
     // Two layers' parameters; the gradients of one as they come, and those of the layer before it as they are reduced.
-    memory.unsharded += of_layer * (2 * width_ + width_ + gradient);
+    if (layout_.keeps_whole_parameters()) {
+      memory.gathered += numel * width_;
+    } else {
+      memory.unsharded += of_layer * 2 * width_;
+    }
+    if (layout_.keeps_whole_gradients()) {
+      memory.gathered += numel * gradient;
+    } else {
+      memory.unsharded += of_layer * (width_ + gradient);
+    }
   }
 
-  // Of the head's weights while the loss is at work.
+  // Of the head's weights and their gradients while the loss is at work.
   std::int64_t unsharded_head() const {
-    if (layout_.pp > 1 || layout_.sharding_size() == 1) return 0;
+    if (layout_.sharding_size() == 1) return 0;
     const std::int64_t table = model_.tied_embeddings ? sizes_.embedding : sizes_.head;
-    return table * 2 * width_;
+    return table * width_ *
+           ((layout_.keeps_whole_parameters() ? 0 : 1) + (layout_.keeps_whole_gradients() ? 0 : 1));
   }
 
   LayerKept kept_of_layer() const {
@@ -129,7 +140,7 @@ class MemoryModel {
       kept.rest += sizes_.expert_tokens * ((2 * sizes_.columns + model_.hidden) * width_ + kF32);
       // What the router said, and which experts were chosen.
       kept.rest += tokens * (model_.experts->count * width_ + model_.experts->top_k * kF32);
-    } else {
+    } else if (layout_.mlp_chunks == 1) {
       kept.cheap += tokens * sizes_.columns * width_;
       kept.rest += tokens * 2 * sizes_.columns * width_;
     }
@@ -160,18 +171,31 @@ class MemoryModel {
     return 0;
   }
 
+  // In host memory: of two layers, which take turns.
+  std::int64_t slots_of_activations(std::int64_t layers, const LayerKept& kept) const {
+    constexpr std::int64_t kSlots = 2;
+    const Recompute& recompute = layout_.recompute;
+    const bool keeps_more = recompute.kind != Recompute::Kind::full &&
+                            (recompute.kind != Recompute::Kind::every || layers > layers / recompute.every);
+    const std::int64_t more =
+        recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
+    return kSlots * (kept.input + (keeps_more ? more : 0));
+  }
+
   // The layer at work: what it computes again, and the gradients on their way; forward, what it makes.
   std::int64_t working_of_layer(const LayerKept& kept) const {
     const std::int64_t tokens = sizes_.tokens, hidden = model_.hidden;
     const std::int64_t mlp_tokens = model_.experts ? sizes_.expert_tokens : tokens;
     // Whole rows on both sides of a region, and their gradients.
-    const std::int64_t gathered = layout_.tp > 1 ? (training_ ? 3 : 1) * tokens * hidden : 0;
+    const std::int64_t gathered = layout_.row_ranks() > 1 ? (training_ ? 3 : 1) * tokens * hidden : 0;
     if (!training_) {
       const std::int64_t mlp = mlp_tokens * 3 * sizes_.columns,
                          attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
       return (std::max(mlp, attention) + 2 * sizes_.tokens_tp * hidden + gathered) * width_;
     }
-    const std::int64_t mlp = mlp_tokens * 3 * sizes_.columns + (model_.experts ? 2 * mlp_tokens * hidden : 0),
+    // Chunks make gate, up and their product again, beside the gradients of these.
+    const std::int64_t at_once = layout_.mlp_chunks > 1 ? 2 * sizes_.mlp_tokens : mlp_tokens;
+    const std::int64_t mlp = at_once * 3 * sizes_.columns + (model_.experts ? 2 * mlp_tokens * hidden : 0),
                        attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
     const std::int64_t backward =
         (std::max(mlp, attention) + tokens * hidden + gathered + 2 * sizes_.tokens_tp * hidden) * width_;
@@ -186,6 +210,9 @@ class MemoryModel {
     }
     return backward;
   }
+
+  // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
+  std::int64_t positions() const { return workload_.seq_len * model_.head_dim * kF32; }
 
   std::int64_t cache_of_layer() const {
     const std::int64_t rows = ceil_div(workload_.seq_len, layout_.cp);

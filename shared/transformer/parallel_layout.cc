@@ -77,7 +77,9 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
       .add(static_cast<int>(layout.sharding))
       .add(static_cast<int>(layout.order));
   hasher.add(layout.micro_batch).add(static_cast<int>(layout.recompute.kind)).add(layout.recompute.every);
-  return hash(hasher.add(layout.loss_chunks), layout.strategy);
+  hasher.add(layout.loss_chunks).add(layout.zero).add(layout.sequence_parallel ? 1 : 0);
+  hasher.add(layout.mlp_chunks).add(layout.host_activations ? 1 : 0);
+  return hash(hasher, layout.strategy);
 }
 
 }  // namespace cp

@@ -1,8 +1,10 @@
 // ParallelLayout: how a model is laid out over GPUs: degrees, strategy of attention, and the choices that go with them.
 //
-//   tp   tensor parallel with sequence parallelism: heads and MLP columns are split, and between them rows are
+//   tp   tensor parallel: heads and MLP columns are split, and between them rows are, with sequence parallelism (Korthikanti et al.
+//        2022); without it every tp rank has all rows there, and sums are all-reduced (Shoeybi et al. 2019)
 //   cp   context parallel: the sequence is split, attention by `strategy`
-//   dp   replicas of the batch: dp_replicate x dp_shard; parameters are sharded over dp_shard, or over dp_shard x cp
+//   dp   replicas of the batch: dp_replicate x dp_shard; parameters are sharded over dp_shard, or over dp_shard x cp, or their
+//        gradients or optimizer's states alone are (ZeRO; Rajbhandari et al. 2020)
 //   ep   experts are split over ep neighbours among dp_shard x cp (torchtitan's rule: it does not multiply the world)
 //   pp   pipeline stages of consecutive layers, virtual_stages of them on each rank, 1F1B or interleaved
 #pragma once
@@ -35,6 +37,8 @@ struct Recompute {
 };
 std::string to_string(const Recompute& recompute);  // "none", "selective", "full", "every:2"
 Recompute parse_recompute(std::string_view text);   // throws InvalidInput that lists them
+int parse_zero(
+    std::string_view text);  // of ParallelLayout::zero: 1, 2 or 3; throws InvalidInput that lists them
 
 // Which ranks are neighbours: the first axis varies fastest.
 enum class AxisOrder : std::uint8_t { tp_cp_dp_pp, cp_tp_dp_pp, tp_dp_cp_pp, tp_cp_pp_dp };
@@ -51,12 +55,27 @@ struct ParallelLayout {
   std::int64_t micro_batch = 1;  // sequences of a replica at once
   Recompute recompute;
   int loss_chunks = 1;  // head and loss are computed for this many pieces of the rows, one after the other
+  // What is sharded: 3 parameters, 2 gradients and states, 1 states alone; whole 16-bit parameters are gathered once a step then.
+  // 0: 3 without stages, and 1 with them, which keep whole parameters and gradients.
+  int zero = 0;
+  bool sequence_parallel = true;  // meaningless when tp is 1
+  // A dense MLP is computed for this many pieces of the rows, one after the other; backward, each piece computes its gate and up again
+  // (TiledMLP of Arctic Long Sequence Training, 2025).
+  int mlp_chunks = 1;
+  // What layers keep for the backward pass lies in host memory: sent there behind each layer, and fetched ahead of its backward pass.
+  bool host_activations = false;
   bool operator==(const ParallelLayout&) const = default;
 
   int dp() const { return dp_replicate * dp_shard; }
   int world() const { return dp() * cp * tp * pp; }
   // Ranks over which the parameters of a dense layer are sharded; those of experts over 1/ep of them.
   int sharding_size() const { return dp_shard * (sharding == ShardingGroup::dp_shard_cp ? cp : 1); }
+  int zero_stage() const { return zero != 0 ? zero : pp > 1 ? 1 : 3; }
+  // Of parameters that are shared: whether whole ones, and whole gradients, stay for the step.
+  bool keeps_whole_parameters() const { return zero_stage() < 3; }
+  bool keeps_whole_gradients() const { return zero_stage() < 2; }
+  // The tp ranks that rows between tensor-parallel regions are split over.
+  int row_ranks() const { return sequence_parallel ? tp : 1; }
 };
 
 // "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full": the degrees above 1, and what differs from the defaults.

@@ -41,8 +41,9 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   const int tp = layout.tp;
   sizes.rows = most_home_rows(attention_problem(model, workload, layout), layout.cp, layout.strategy);
   sizes.tokens = layout.micro_batch * sizes.rows;
-  sizes.tokens_tp = ceil_div(sizes.tokens, tp);
+  sizes.tokens_tp = ceil_div(sizes.tokens, layout.row_ranks());
   sizes.chunk_tokens = ceil_div(sizes.tokens, layout.loss_chunks);
+  sizes.mlp_tokens = ceil_div(sizes.tokens, layout.mlp_chunks);
 
   const std::int64_t hidden = model.hidden;
   sizes.q_width = model.q_width() / tp;

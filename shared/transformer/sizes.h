@@ -9,10 +9,12 @@ namespace cp {
 
 struct LocalSizes {
   // Rows of activations; tokens = micro_batch x rows.
-  std::int64_t rows = 0;       // of a sequence, on the cp rank that has most
-  std::int64_t tokens = 0;     // of a micro-batch, on such a rank
-  std::int64_t tokens_tp = 0;  // of them, on one tp rank between tensor-parallel regions: ceil(tokens / tp)
+  std::int64_t rows = 0;    // of a sequence, on the cp rank that has most
+  std::int64_t tokens = 0;  // of a micro-batch, on such a rank
+  std::int64_t tokens_tp =
+      0;  // of them, on one tp rank between tensor-parallel regions: ceil(tokens / row_ranks())
   std::int64_t chunk_tokens = 0;  // at once under the head and the loss
+  std::int64_t mlp_tokens = 0;    // at once in a dense MLP
 
   std::int64_t q_width = 0, kv_width = 0;  // heads of a tp rank x head_dim
   std::int64_t columns = 0;                // of a tp rank's (dense or expert's) MLP

@@ -137,6 +137,7 @@ class PartWriter {
     for_each_layer(forward_loops(context_.layers, context_.layout.recompute), [&](const LayerPlace& place) {
       const LayerPieces weights = unshard(place);
       forward.write(place, weights, activations.x(place.layer), activations.x(place.next_layer()));
+      activations.send(place);
     });
   }
 
@@ -146,6 +147,7 @@ class PartWriter {
       const LayerPieces weights = unshard(place);
       LayerGradients gradients{layers_->gradient(place.layer, place.turn), {}};
       if (experts_) gradients.experts = experts_->gradient(place.layer, place.turn);
+      activations.begin_fetching(place);
       backward.write(place, weights, gradients, activations.x(place.layer), dx);
       layers_->reduce(place.layer, place.turn);
       if (experts_) experts_->reduce(place.layer, place.turn);

@@ -5,14 +5,15 @@
 // tensor-parallel regions its tp-th part of them, padded to the same number on all tp ranks.
 //
 // Streams: "compute"; "tp", "ep", "pp", "fsdp" for the collectives of these axes, "fsdp_reduce" for gradients that are reduced and
-// scattered, so that they do not hold up the next gather, "replicas" and "norm" in the update; attention's own as attention_plan()
-// names them. Groups are called like their streams, or more closely: "fsdp_experts", "fsdp_experts_reduce" of experts that are sharded
+// scattered, so that they do not hold up the next gather, "replicas" and "norm" in the update; "to_host" and "from_host" for copies
+// between the GPU's memory and the host's, and "host" for what the host itself computes; attention's own as attention_plan() names
+// them. Groups are called like their streams, or more closely: "fsdp_experts", "fsdp_experts_reduce" of experts that are sharded
 // over other ranks, "replicas_experts", "tp_kv" of tp ranks that hold one kv head, "tied" of the stages that share a table.
 //
 // Parameters. Without pipeline stages each layer, the experts of each layer, the embedding and the head with the final norm are units
-// of their own (shared/fully_shard/unshard_writer.h), gathered when they are needed, forward and backward. With stages a rank keeps
-// whole parameters in `dtype` and whole gradients in `gradient_dtype`; they are gathered and reduced once a step, in the update. The
-// same holds where a unit is not shared, without the gathers. Products add to whole gradients themselves, in f32. Serving keeps whole
+// of their own (shared/fully_shard/unshard_writer.h), gathered when they are needed, forward and backward. With zero=1, and with stages,
+// a rank keeps whole parameters in `dtype` and whole gradients in `gradient_dtype`; they are gathered and reduced once a step, in the
+// update. With zero=2 gradients are reduced and scattered behind each layer. The same holds where a unit is not shared, without the gathers. Products add to whole gradients themselves, in f32. Serving keeps whole
 // parameters, whatever the layout shards. Gradients are added to those that the caller hands over, zero before the first micro-batch.
 //
 // Kept for the backward pass, by Recompute, stacked over the layers that keep it:
@@ -21,11 +22,12 @@
 //                 instead of them, out, lse, x between attention and MLP, gate and up, the activation's output; with qk_norm q and
 //                 k before it; of experts the router's logits and choice, and the rows and weights that arrived
 //   selective     the same without the norms' and the activation's outputs
+// With mlp_chunks nothing of what a dense MLP makes on its way.
 //
 // Kernels that no host version exists of are RowKernels: plans are complete but run nowhere yet (shape_target()).
 //
 // A buffer's name begins with the memory term that it counts for, as in shared/transformer/memory.h: "parameters/...", "master/...",
-// "gradients/...", "optimizer/...", "unsharded/...", "activations/...", "working/...", "logits/...", "attention/...", "kv_cache/...".
+// "gradients/...", "optimizer/...", "unsharded/...", "activations/...", "working/...", "logits/...", "attention/...", "kv_cache/..."; that of one in host memory with "host/" (shared/plan/host_place.h).
 #pragma once
 
 #include <cstdint>

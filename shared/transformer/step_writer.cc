@@ -52,8 +52,8 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
   new_rows = sharding.home_q(groups.cp()).num_rows();
   cache_rows = sharding.home_kv(groups.cp()).num_rows();
   tokens = layout.micro_batch * new_rows;
-  tokens_tp = ceil_div(tokens, layout.tp);
-  padded_tokens = tokens_tp * layout.tp;
+  tokens_tp = ceil_div(tokens, layout.row_ranks());
+  padded_tokens = tokens_tp * layout.row_ranks();
 }
 
 // ---- views ----
@@ -174,7 +174,10 @@ View StepWriter::partial_rows(const View& local, std::string_view name) {
 }
 
 void StepWriter::scatter_rows(const View& partial, const View& local, const std::string& label) {
-  if (!splits_rows() || context_.tokens == 0) return;
+  if (context_.tokens == 0) return;
+  if (!splits_rows()) {
+    return all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, local, "tp", label);
+  }
   if (tp_ < 0) tp_ = builder_.group("tp", context_.groups.tp_group());
   const View all = rows_of(partial, 0, context_.padded_tokens);
   if (context_.padded_tokens > context_.tokens) {

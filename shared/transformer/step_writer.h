@@ -2,9 +2,10 @@
 // collectives between the tensor-parallel regions.
 //
 // Rows of activations are [batch, rows of the sequence]: a rank's `tokens`. Between the regions a tp rank holds `tokens_tp` of them;
-// gathered they are `padded_tokens`, of which those behind `tokens` are zero.
+// gathered they are `padded_tokens`, of which those behind `tokens` are zero. Without sequence parallelism each holds all of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -43,6 +44,17 @@ struct StepContext {
   std::int64_t tokens = 0, tokens_tp = 0, padded_tokens = 0;  // of this rank
   std::int64_t new_rows = 0, cache_rows = 0;                  // serving: of a sequence's queries; of its keys
 
+  // That a dense MLP computes at once, of this rank: all of them where there are no chunks.
+  std::int64_t mlp_rows() const {
+    return layout.mlp_chunks == 1 ? tokens : std::max<std::int64_t>(1, ceil_div(tokens, layout.mlp_chunks));
+  }
+  // Of the weights that all tp ranks hold alike, those whose gradients are sums over them, at the end of LayerWeights::replicated:
+  // each rank's norms see all rows without sequence parallelism, but norms of q and k, and routers, a rank's own columns alone.
+  Weight summed_over_tp() const {
+    const std::int64_t begin = layout.row_ranks() > 1 ? 0 : layer.norm2.end();
+    return {begin, 1, layer.replicated - begin};
+  }
+
   LayerWeights layer;
   ExpertWeights experts;
   HeadWeights head;
@@ -57,7 +69,7 @@ class StepWriter {
   PlanBuilder& builder() { return builder_; }
   StreamId compute() const { return compute_; }
   DType dtype() const { return context_.workload.dtype; }
-  bool splits_rows() const { return context_.layout.tp > 1; }
+  bool splits_rows() const { return context_.layout.row_ranks() > 1; }
 
   // ---- memory ----
   // The working buffer of that name of this pass, made on first use. The next pass gets buffers of its own.
@@ -84,11 +96,11 @@ class StepWriter {
                   std::string_view stream, std::string label);
 
   // ---- between the tensor-parallel regions ----
-  // [rows, width] of each tp rank as [tp x rows, width]; itself with one tp rank.
+  // [rows, width] of each tp rank as [tp x rows, width]; itself where rows are not split.
   View gather(const View& local, std::string_view name, const std::string& label);
-  // [tokens_tp, width] of all tp ranks as [tokens, width]; itself with one tp rank.
+  // [tokens_tp, width] of all tp ranks as [tokens, width]; itself where rows are not split.
   View gather_rows(const View& local, std::string_view name, const std::string& label);
-  // Where a region writes its partial sums of [tokens, width] that scatter_rows() adds up: `local` itself with one tp rank.
+  // Where a region writes its partial sums of [tokens, width] that scatter_rows() adds up: `local` itself where rows are not split.
   View partial_rows(const View& local, std::string_view name);
   void scatter_rows(const View& partial, const View& local, const std::string& label);
 

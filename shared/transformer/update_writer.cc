@@ -19,12 +19,14 @@ StepUnits::StepUnits(const StepContext& context) {
     sharded.dtype = workload.dtype, sharded.gradient_dtype = workload.gradient_dtype;
     sharded.shard_dtype = workload.optimizer.offload ? workload.dtype : DType::f32;
     if (!context.training) sharded.resident = true;
-    if (context.training && layout.pp > 1 && sharded.ranks.size() > 1) {
-      sharded.resident = true;
+    if (!context.training) sharded.resident_sums = true;
+    if (context.training && layout.keeps_whole_parameters() && sharded.ranks.size() > 1) {
+      sharded.resident = true, sharded.resident_sums = layout.keeps_whole_gradients();
       sharded.resident_parameters = "unsharded", sharded.resident_gradients = "unsharded/gradients";
     }
     made.replicas = split ? context.groups.expert_replicas() : context.groups.replicas();
     made.replica_group = split ? "replicas_experts" : "replicas";
+    sharded.sends_gradients = workload.optimizer.offload && completes_gradients(context, made);
     return made;
   };
   const bool table = context.first_stage || (context.last_stage && layout.pp == 1);
@@ -32,6 +34,13 @@ StepUnits::StepUnits(const StepContext& context) {
   experts = unit("experts", context.model.experts ? context.experts.numel : 0, context.layers, true);
   embedding = unit("embedding", table ? context.embedding.numel() : 0, 1, false);
   head = unit("head", context.last_stage ? context.head.numel : 0, 1, false);
+}
+
+bool StepUnits::completes_gradients(const StepContext& context, const StepUnit& unit) {
+  const bool sums_of_tp = unit.sharded.adds_gradients() && context.layout.tp > 1;
+  const bool tied_stages = context.model.tied_embeddings && context.layout.pp > 1;
+  return context.training && unit.replicas.size() == 1 && !sums_of_tp && !tied_stages &&
+         !unit.sharded.resident_sums;
 }
 
 std::vector<const StepUnit*> StepUnits::present() const {
@@ -59,8 +68,9 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
     if (known == &unit) return buffer;
   }
   const ShardedUnit& u = unit.sharded;
-  const BufferId buffer = writer_.builder().inout(
-      str(u.resident ? u.resident_gradients : "gradients", "/", u.name), u.gradient_dtype, u.whole_numel());
+  const BufferId buffer =
+      writer_.builder().inout(str(u.resident_sums ? u.resident_gradients : "gradients", "/", u.name),
+                              u.gradient_dtype, u.whole_numel());
   whole_.emplace_back(&unit, buffer);
   return buffer;
 }
@@ -68,8 +78,10 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
 void UpdateWriter::add_up_replicated() {
   if (!units_.layers.sharded.adds_gradients() || context_.layout.tp == 1) return;
   const LayerWeights& layer = context_.layer;
-  add_up_pieces("tp", context_.groups.tp_group(), 0, layer.replicated, "norms");
-  if (context_.last_stage) {
+  const Weight summed = context_.summed_over_tp();
+  if (summed.numel() > 0)
+    add_up_pieces("tp", context_.groups.tp_group(), summed.begin, summed.numel(), "norms");
+  if (context_.last_stage && writer_.splits_rows()) {
     writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum,
                        context_.head.norm.flat({whole_gradients(units_.head), 0, {}}), "tp",
                        "add up d final norm");
@@ -115,7 +127,7 @@ View UpdateWriter::reduced_gradients(const StepUnit& unit) {
   View gradients;
   if (u.ranks.size() == 1) {
     gradients = flat_view(whole_gradients(unit), 0, u.pieces * u.numel);
-  } else if (!u.resident) {
+  } else if (!u.resident_sums) {
     const std::int64_t numel = u.pieces * u.shard_numel();
     gradients =
         flat_view(writer_.builder().inout(str("gradients/", u.name), u.gradient_dtype, numel), 0, numel);
@@ -145,6 +157,9 @@ void UpdateWriter::take_norm(const std::vector<View>& gradients) {
   add_up("norm_shards", context_.groups.shard_group());
   add_up("norm_tp", context_.groups.tp_group());
   add_up("norm_pp", context_.groups.pp_group());
+  if (!context_.workload.optimizer.offload) return;
+  host_norm_ = flat_view(writer_.builder().output("host/norm", DType::f32, 1), 0, 1);
+  writer_.builder().add(writer_.builder().stream("to_host"), Copy{norm_, host_norm_}, "norm to the host");
 }
 
 void UpdateWriter::optimize(const StepUnit& unit, const View& gradients) {
@@ -153,16 +168,6 @@ void UpdateWriter::optimize(const StepUnit& unit, const View& gradients) {
   const std::int64_t numel = gradients.numel();
   PlanBuilder& builder = writer_.builder();
   const bool whole = u.ranks.size() == 1, gathers = u.resident && !whole;
-  RowKernel kernel{RowOperation::optimizer, {gradients, norm_}, {}, {}};
-  if (!optimizer.offload) {
-    const char* term = whole && u.dtype != DType::f32 ? "master/" : "parameters/";
-    kernel.updates.push_back(flat_view(builder.inout(str(term, u.name), DType::f32, numel), 0, numel));
-    if (optimizer.states > 0) {
-      const std::int64_t states = optimizer.states * numel;
-      kernel.updates.push_back(
-          flat_view(builder.inout(str("optimizer/", u.name), optimizer.state_dtype, states), 0, states));
-    }
-  }
   // What computes is written here, unless it is the f32 parameters, or cast from them when they are gathered.
   View computes;
   if (gathers) {
@@ -170,13 +175,84 @@ void UpdateWriter::optimize(const StepUnit& unit, const View& gradients) {
   } else if (optimizer.offload || (whole && u.dtype != DType::f32)) {
     computes = flat_view(builder.output(str("parameters/", u.name), u.dtype, numel), 0, numel);
   }
-  if (computes.buffer >= 0) kernel.writes.push_back(computes);
-  writer_.kernel(std::move(kernel), str("optimizer, ", u.name));
-  if (!gathers) return;
+  if (optimizer.offload) {
+    optimize_on_host(unit, gradients, computes);
+  } else {
+    RowKernel kernel{RowOperation::optimizer, {gradients, norm_}, {}, {}};
+    const char* term = whole && u.dtype != DType::f32 ? "master/" : "parameters/";
+    kernel.updates.push_back(flat_view(builder.inout(str(term, u.name), DType::f32, numel), 0, numel));
+    if (optimizer.states > 0) {
+      const std::int64_t states = optimizer.states * numel;
+      kernel.updates.push_back(
+          flat_view(builder.inout(str("optimizer/", u.name), optimizer.state_dtype, states), 0, states));
+    }
+    if (computes.buffer >= 0) kernel.writes.push_back(computes);
+    writer_.kernel(std::move(kernel), str("optimizer, ", u.name));
+  }
+  if (gathers) gather(unit, computes);
+}
+
+void UpdateWriter::optimize_on_host(const StepUnit& unit, const View& gradients, const View& computes) {
+  constexpr std::int64_t kPieces = 16;  // so that what computes is on its way while the host goes on
+  const ShardedUnit& u = unit.sharded;
+  const Optimizer& optimizer = context_.workload.optimizer;
+  PlanBuilder& builder = writer_.builder();
+  const std::int64_t numel = gradients.numel();
+  const auto name = [&](const char* what) { return str("host/", what, "/", u.name); };
+  HostUnit host;
+  if (u.sends_gradients) {
+    host.gradients = builder.input(name("gradients"), u.gradient_dtype, numel);
+  } else {
+    host.gradients = builder.output(name("gradients"), u.gradient_dtype, numel);
+    builder.add(builder.stream("to_host"), Copy{gradients, flat_view(host.gradients, 0, numel)},
+                "gradients to the host");
+  }
+  host.master = builder.inout(name("master"), DType::f32, numel);
+  if (optimizer.states > 0)
+    host.states = builder.inout(name("optimizer"), optimizer.state_dtype, optimizer.states * numel);
+  host.parameters = builder.output(name("parameters"), u.dtype, numel);
+  const std::int64_t each = ceil_div(numel, kPieces), pieces = numel / each;
+  if (pieces > 1) builder.begin_repeat(pieces);
+  optimize_piece_on_host(host, computes, 0, pieces > 1 ? each : 0, each);
+  if (pieces > 1) builder.end_repeat();
+  if (numel > pieces * each) optimize_piece_on_host(host, computes, pieces * each, 0, numel - pieces * each);
+}
+
+void UpdateWriter::optimize_piece_on_host(const HostUnit& host, const View& computes, std::int64_t first,
+                                          std::int64_t step, std::int64_t count) {
+  PlanBuilder& builder = writer_.builder();
+  const std::int64_t numel = computes.numel();
+  const Advance advance = step == 0 ? Advance{} : Advance{step, 0, 0};
+  const auto piece = [&](BufferId buffer) { return flat_view(buffer, first, count, advance); };
+  RowKernel kernel{RowOperation::optimizer,
+                   {piece(host.gradients), host_norm_},
+                   {piece(host.parameters)},
+                   {piece(host.master)}};
+  if (host.states >= 0) {
+    const int states = context_.workload.optimizer.states;
+    kernel.updates.push_back({host.states, first, {states, count}, {numel, 1}, advance});
+  }
+  builder.add(builder.stream("host"), std::move(kernel), "optimizer on the host");
+  View arrived = computes;
+  arrived.offset += first, arrived.shape = {count}, arrived.strides = {1}, arrived.advance = advance;
+  builder.add(builder.stream("from_host"), Copy{piece(host.parameters), arrived}, "parameters from the host");
+}
+
+// Whole pieces that were scattered one by one are gathered one by one.
+void UpdateWriter::gather(const StepUnit& unit, const View& shard) {
+  const ShardedUnit& u = unit.sharded;
+  PlanBuilder& builder = writer_.builder();
   const BufferId all = builder.output(str("unsharded/", u.name), u.dtype, u.whole_numel());
+  const GroupId group = builder.group(u.group, u.ranks);
+  const std::int64_t pieces = u.resident_sums ? 1 : u.pieces, each = shard.numel() / pieces;
+  const Advance shards = pieces > 1 ? Advance{each, 0, 0} : Advance{},
+                wholes = pieces > 1 ? Advance{u.whole_numel() / pieces, 0, 0} : Advance{};
+  if (pieces > 1) builder.begin_repeat(pieces);
   builder.add(builder.stream("fsdp"),
-              AllGather{builder.group(u.group, u.ranks), computes, flat_view(all, 0, u.whole_numel())},
+              AllGather{group, flat_view(shard.buffer, shard.offset, each, shards),
+                        flat_view(all, 0, u.whole_numel() / pieces, wholes)},
               "gather parameters");
+  if (pieces > 1) builder.end_repeat();
 }
 
 }  // namespace cp

@@ -1,12 +1,16 @@
 // UpdateWriter: the steps behind the last backward pass: gradients are added up among replicas, their norm is taken, and the
 // optimizer changes the parameters.
 //
-// Where pipeline stages keep whole pieces although parameters are sharded, gradients are reduced and scattered here, and the new
-// parameters gathered, once a step (ZeRO-1; Rajbhandari et al. 2020).
+// Where ranks keep whole pieces although states are sharded, the new parameters are gathered here, once a step, and gradients are
+// reduced and scattered, unless the backward pass has done so (ZeRO-1 and -2; Rajbhandari et al. 2020).
 //
 // Buffers of a unit: gradients/<name>, parameters/<name> or master/<name> (f32), optimizer/<name> (all states); unsharded/<name> and
-// unsharded/gradients/<name> where whole pieces stay. Offloaded f32 parameters and states lie elsewhere: the optimizer reads
-// gradients and writes what computes.
+// unsharded/gradients/<name> where whole pieces stay.
+//
+// Offloaded f32 parameters and states lie in host memory, where the host runs the optimizer (ZeRO-Offload; Ren et al. 2021): buffers
+// host/gradients/<name>, host/master/<name>, host/optimizer/<name> and host/parameters/<name>, in `dtype`. Gradients that only the
+// update completes go there in it, on the stream "to_host"; the optimizer runs piece by piece on "host", and what computes comes back
+// behind each piece on "from_host".
 #pragma once
 
 #include <string>
@@ -28,6 +32,8 @@ struct StepUnits {
   StepUnit layers, experts, embedding, head;
 
   explicit StepUnits(const StepContext& context);
+  // Whether the backward pass itself leaves the gradients of the step behind, and can send them to the host.
+  static bool completes_gradients(const StepContext& context, const StepUnit& unit);
   std::vector<const StepUnit*> present() const;
 };
 
@@ -49,6 +55,14 @@ class UpdateWriter {
   void add_up_tied_tables();
   void take_norm(const std::vector<View>& gradients);
   void optimize(const StepUnit& unit, const View& gradients);
+  // In host memory; what computes comes to `computes`.
+  void optimize_on_host(const StepUnit& unit, const View& gradients, const View& computes);
+  struct HostUnit {
+    BufferId gradients = -1, master = -1, states = -1, parameters = -1;
+  };
+  void optimize_piece_on_host(const HostUnit& host, const View& computes, std::int64_t first,
+                              std::int64_t step, std::int64_t count);
+  void gather(const StepUnit& unit, const View& shard);
 
   BufferId whole_gradients(const StepUnit& unit);
 
@@ -56,7 +70,7 @@ class UpdateWriter {
   const StepContext& context_;
   const StepUnits& units_;
   std::vector<std::pair<const StepUnit*, BufferId>> whole_;
-  View norm_;
+  View norm_, host_norm_;
 };
 
 }  // namespace cp

@@ -43,6 +43,10 @@ struct Node {
   // What the host moves, of all transfers of a node together that go from one PCIe switch to another, or by way of its memory;
   // 0: as much as the switches send.
   double pcie_host_gbps = 0;
+  // Of a GPU to the host's memory, and as much back, where that way is not PCIe; 0: PCIe.
+  double host_link_gbps = 0;
+  // What the host's processors read and write of their memory together, as its optimizer does; 0: as much as the GPUs' links to it.
+  double host_memory_gbps = 0;
   int nvlink_links = 0;     // of a GPU; nvlink_gbps is of all together. 0: unknown, or none
   int nvlink_switches = 0;  // that a domain's links are spread over; 0: unknown, or none
   bool operator==(const Node&) const = default;

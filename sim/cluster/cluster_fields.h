@@ -49,6 +49,8 @@ void for_each_number(AnyCluster& cluster, Visit&& visit) {
   visit("node.pcie_root_gbps", node.pcie_root_gbps, some(1e5), required);
   visit("node.pcie_peers", node.pcie_peers, flag, optional);
   visit("node.pcie_host_gbps", node.pcie_host_gbps, none_or(1e5), optional);
+  visit("node.host_link_gbps", node.host_link_gbps, none_or(1e5), optional);
+  visit("node.host_memory_gbps", node.host_memory_gbps, none_or(1e5), optional);
 
   auto& network = cluster.network;
   visit("network.nic_gbps", network.nic_gbps, some(1e5), required);

@@ -34,19 +34,25 @@ class DeepspeedConfig {
   void zero() {
     ordered_json& zero = json_["zero_optimization"];
     const bool offload = workload_.optimizer.offload;
-    zero["stage"] = r_.shards_parameters() ? 3 : offload ? 1 : 0;
+    zero["stage"] = r_.shards_parameters() ? layout_.zero_stage() : offload ? 1 : 0;
     if (offload && !r_.shards_parameters() && layout_.dp() > 1) {
       note(
           "states of every replica in host memory: stage 1, which offloads them, splits them among replicas");
     }
     if (offload) zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
-    if (!r_.shards_parameters()) return;
+    if (!r_.shards_parameters() || layout_.keeps_whole_parameters()) return replicas();
     if (layout_.dp_replicate > 1) {
       zero["mics_shard_size"] = layout_.sharding_size();
       note(
           "replicas of sharded parameters: mics_shard_size takes effect in a model made under "
           "deepspeed.zero.MiCS_Init");
     }
+  }
+
+  void replicas() {
+    if (!r_.shards_parameters() || layout_.dp_replicate == 1) return;
+    note(str("replicas of shards: stage ", layout_.zero_stage(), " shares over all ", layout_.dp(),
+             " data-parallel ranks"));
   }
 
   void dtypes() {
@@ -83,6 +89,16 @@ class DeepspeedConfig {
     if (layout_.recompute.kind == Recompute::Kind::full) {
       note(str("recompute=", to_string(layout_.recompute),
                ": the program calls gradient_checkpointing_enable() or deepspeed.checkpointing"));
+    }
+    if (layout_.mlp_chunks > 1) {
+      note(str("the MLP in ", layout_.mlp_chunks, " chunks: TiledMLP of ALST, in the program"));
+    }
+    if (layout_.host_activations) {
+      json_["activation_checkpointing"]["cpu_checkpointing"] = true;
+      note(
+          "activations in host memory: cpu_checkpointing is that of deepspeed.checkpointing; of "
+          "transformers, "
+          "ALST's checkpoint offload");
     }
     if (layout_.loss_chunks > 1) {
       note(str("the loss in ", layout_.loss_chunks, " chunks: TiledFusedLogitsLoss of ALST, in the program"));

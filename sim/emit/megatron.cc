@@ -21,6 +21,7 @@ class MegatronFlags {
     sharding();
     pipeline();
     recompute();
+    offloading();
     batch();
     optimizer();
     order();
@@ -69,7 +70,7 @@ class MegatronFlags {
 
   void degrees() {
     flag("tensor-model-parallel-size", layout_.tp);
-    if (layout_.tp > 1) flag("sequence-parallel");
+    if (layout_.tp > 1 && layout_.sequence_parallel) flag("sequence-parallel");
     flag("context-parallel-size", layout_.cp);
     flag("pipeline-model-parallel-size", layout_.pp);
     if (layout_.ep > 1) {
@@ -90,8 +91,13 @@ class MegatronFlags {
   void sharding() {
     if (!r_.shards_parameters()) return;
     flag("use-distributed-optimizer");
+    if (layout_.keeps_whole_gradients()) {
+      if (layout_.dp_replicate > 1) flag("num-distributed-optimizer-instances", layout_.dp_replicate);
+      return;
+    }
     flag("use-megatron-fsdp");
-    flag("data-parallel-sharding-strategy", "optim_grads_params");
+    flag("data-parallel-sharding-strategy",
+         layout_.keeps_whole_parameters() ? "optim_grads" : "optim_grads_params");
     flag("no-gradient-accumulation-fusion");
     flag("ckpt-format", "fsdp_dtensor");
     if (layout_.dp_replicate > 1) flag("num-distributed-optimizer-instances", layout_.dp_replicate);
@@ -135,6 +141,14 @@ class MegatronFlags {
         return;
       }
     }
+  }
+
+  void offloading() {
+    if (!layout_.host_activations) return;
+    const std::int64_t layers = model_.layers;
+    flag("cpu-offloading-num-layers", layers - 1);
+    note(str("activations of all ", layers, " layers in host memory: it is ", layers - 1,
+             ", the last one's are needed at once"));
   }
 
   void batch() {

@@ -45,6 +45,9 @@ class VllmCommand {
     if (workload_.phase == Phase::prefill) {
       flag("max-num-batched-tokens", (workload_.seq_len - workload_.cached) * layout_.micro_batch);
     }
+    if (workload_.phase == Phase::prefill && layout_.tp > 1 && layout_.sequence_parallel) {
+      flag("compilation-config", R"('{"pass_config": {"enable_sequence_parallelism": true}}')");
+    }
     dtypes();
     nodes(tensor_parallel);
     out_.text = str(text_, "\n");

@@ -8,22 +8,20 @@ namespace cp::sim {
 namespace {
 
 constexpr FrameworkRule kRules[] = {
-    {RulePart::degrees, "tp", "1 where parameters are sharded", "AutoTP training: ZeRO stages 0 to 2",
+    {RulePart::degrees, "tp", "1 where parameters are sharded (zero=3)",
+     "AutoTP training: ZeRO stages 0 to 2",
      [](FrameworkCase& said) {
        const ParallelLayout& layout = said.layout;
-       return layout.tp == 1 || layout.sharding_size() == 1
+       return layout.tp == 1 || layout.sharding_size() == 1 || layout.keeps_whole_parameters()
                   ? std::string()
                   : str("tp=", layout.tp,
                         " beside sharded parameters: AutoTP trains with ZeRO stages 0 to 2, not 3");
      }},
-    {RulePart::degrees, "pp", "1 where parameters are sharded",
-     "deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are refused",
+    {RulePart::degrees, "sequence_parallel", "no", "deepspeed/module_inject/layers.py: LinearAllreduce",
      [](FrameworkCase& said) {
-       const ParallelLayout& layout = said.layout;
-       return layout.pp == 1 || layout.sharding_size() == 1
-                  ? std::string()
-                  : str("pp=", layout.pp,
-                        " beside sharded parameters: a PipelineModule runs with ZeRO stages 0 and 1, not 3");
+       const bool asked = said.layout.tp > 1 && std::exchange(said.layout.sequence_parallel, false);
+       return std::string(asked ? "rows split over tp ranks: AutoTP all-reduces them, and each rank has all"
+                                : "");
      }},
     {RulePart::degrees, "virtual_stages", "1", "deepspeed/runtime/pipe/schedule.py: TrainSchedule",
      [](FrameworkCase& said) {
@@ -59,6 +57,12 @@ constexpr FrameworkRule kRules[] = {
        said.layout.recompute = {Recompute::Kind::full, 1};
        return str("recompute=", to_string(asked),
                   ": gradient_checkpointing_enable() computes every layer again");
+     }},
+    {RulePart::savings, "activations", "gpu; host with recompute=full",
+     "activation_checkpointing.cpu_checkpointing; ALST: checkpoints of transformers to the CPU",
+     [](FrameworkCase& said) {
+       const bool full = said.layout.recompute.kind == Recompute::Kind::full;
+       return full ? std::string() : lost_savings(said, "", "checkpoints alone go to host memory");
      }},
     {RulePart::workload, "--optimizer",
      "adamw, sgd, sgd_momentum, with :offload where replicas may share states",

@@ -97,6 +97,17 @@ std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead) {
   return chunks == 1 ? "" : str("the loss in ", chunks, " chunks: ", instead);
 }
 
+std::string lost_savings(FrameworkCase& said, std::string_view chunks, std::string_view host) {
+  std::vector<std::string> lost;
+  if (!chunks.empty()) {
+    const int number = std::exchange(said.layout.mlp_chunks, 1);
+    if (number > 1) lost.push_back(str("the MLP in ", number, " chunks: ", chunks));
+  }
+  if (!host.empty() && std::exchange(said.layout.host_activations, false))
+    lost.push_back(str("activations=host: ", host));
+  return join(lost, "; ");
+}
+
 std::string lost_sharding(FrameworkCase& said, std::string_view ranks) {
   ParallelLayout& layout = said.layout;
   if (layout.sharding == ShardingGroup::dp_shard_cp || layout.cp == 1) return "";

@@ -50,7 +50,7 @@ struct FrameworkCase {
 };
 
 // Which part of a layout a rule is about: a search looks at each where it makes its choice.
-enum class RulePart : std::uint8_t { degrees, strategy, recompute, loss, workload };
+enum class RulePart : std::uint8_t { degrees, strategy, recompute, loss, savings, workload };
 
 struct FrameworkRule {
   RulePart part;

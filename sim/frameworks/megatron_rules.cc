@@ -20,6 +20,15 @@ constexpr FrameworkRule kRules[] = {
                                                    " shared by tensor-model-parallel-size=", said.layout.tp,
                                                    " ranks: use a size that divides ", kv_heads);
      }},
+    {RulePart::degrees, "sequence_parallel", "either; yes where experts are split beside tp",
+     "megatron/core/transformer/transformer_config.py",
+     [](FrameworkCase& said) {
+       ParallelLayout& layout = said.layout;
+       if (layout.tp == 1 || layout.ep == 1 || layout.sequence_parallel) return std::string();
+       layout.sequence_parallel = true;
+       return str("sequence_parallel=no with tp=", layout.tp, " and ep=", layout.ep,
+                  ": experts beside tensor parallelism need --sequence-parallel");
+     }},
     {RulePart::degrees, "sharding", "dp_shard_cp",
      "the distributed optimizer counts context-parallel ranks as data-parallel ones",
      [](FrameworkCase& said) {
@@ -118,6 +127,15 @@ constexpr FrameworkRule kRules[] = {
      [](FrameworkCase& said) {
        return lost_loss_chunks(
            said, "logits of all rows exist at once; --cross-entropy-loss-fusion saves a copy of them");
+     }},
+    {RulePart::savings, "mlp_chunks", "1", kArguments,
+     [](FrameworkCase& said) { return lost_savings(said, "an MLP computes all rows at once", ""); }},
+    {RulePart::savings, "activations", "gpu; host with recompute=none and pp=1",
+     "--cpu-offloading-num-layers: not with recomputation, not with a pipeline",
+     [](FrameworkCase& said) {
+       const bool plain = said.layout.recompute.kind == Recompute::Kind::none && said.layout.pp == 1;
+       return plain ? std::string()
+                    : lost_savings(said, "", "not with recomputation, and not with pipeline stages");
      }},
     {RulePart::workload, "--gradient-dtype", "f32, bf16", "--grad-reduce-in-bf16",
      [](FrameworkCase& said) -> std::string {

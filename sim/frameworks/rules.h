@@ -17,6 +17,8 @@ std::span<const FrameworkRule> vllm_rules();
 
 // The loss in chunks: no word for it.
 std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead);
+// Chunks of an MLP, and activations in host memory: no word for them.
+std::string lost_savings(FrameworkCase& said, std::string_view chunks, std::string_view host);
 // Parameters are sharded over cp ranks, too.
 std::string lost_sharding(FrameworkCase& said, std::string_view ranks);
 

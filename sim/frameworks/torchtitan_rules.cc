@@ -41,6 +41,19 @@ constexpr FrameworkRule kRules[] = {
      }},
     {RulePart::degrees, "sharding", "dp_shard_cp", "torchtitan/distributed/parallel_dims.py: dp_shard_cp",
      [](FrameworkCase& said) { return lost_sharding(said, "context-parallel"); }},
+    {RulePart::degrees, "zero", "3; with pp 1, the nearest to what it runs there",
+     "torchtitan/distributed/fsdp: reshard_after_forward",
+     [](FrameworkCase& said) {
+       ParallelLayout& layout = said.layout;
+       if (layout.pp > 1 || layout.zero_stage() == 3) return std::string();
+       return str("zero=", std::exchange(layout.zero, 0),
+                  ": fully_shard gathers parameters for each micro-batch");
+     }},
+    {RulePart::degrees, "sequence_parallel", "yes", "torchtitan/models/llama3/infra/parallelize.py",
+     [](FrameworkCase& said) {
+       const bool asked = said.layout.tp > 1 && !std::exchange(said.layout.sequence_parallel, true);
+       return std::string(asked ? "whole rows on all tp ranks: norms are always sequence-parallel" : "");
+     }},
     {RulePart::degrees, "order", "tp-cp-dp-pp", "torchtitan/distributed/parallel_dims.py",
      [](FrameworkCase& said) {
        const AxisOrder order = std::exchange(said.layout.order, AxisOrder::tp_cp_dp_pp);
@@ -95,6 +108,10 @@ constexpr FrameworkRule kRules[] = {
      }},
     {RulePart::loss, "loss_chunks", "1", kConfig,
      [](FrameworkCase& said) { return lost_loss_chunks(said, "logits of all rows exist at once"); }},
+    {RulePart::savings, "mlp_chunks", "1", kConfig,
+     [](FrameworkCase& said) { return lost_savings(said, "an MLP computes all rows at once", ""); }},
+    {RulePart::savings, "activations", "gpu", kConfig,
+     [](FrameworkCase& said) { return lost_savings(said, "", "they stay on the GPU"); }},
     {RulePart::workload, "--dtype", "bf16, f32", "mixed_precision_param",
      [](FrameworkCase& said) -> std::string {
        if (said.workload.dtype != DType::f16) return "";

@@ -22,6 +22,15 @@ constexpr FrameworkRule kRules[] = {
        return str("cp=", cp, " beside tp=", tp, ": weights are split over all ", layout.tp,
                   " ranks, and the cache by kv heads, and over those that hold the same ones");
      }},
+    {RulePart::degrees, "sequence_parallel", "prefill: either; decode: no",
+     "vllm/config/compilation.py: PassConfig, for graphs of many tokens",
+     [](FrameworkCase& said) {
+       ParallelLayout& layout = said.layout;
+       if (said.workload.phase != Phase::decode || layout.tp == 1 || !layout.sequence_parallel)
+         return std::string();
+       layout.sequence_parallel = false;
+       return std::string("rows split over tp ranks: with a token of each request they are all-reduced");
+     }},
     {RulePart::degrees, "ep", "1, or all ranks of a stage", "--enable-expert-parallel",
      [](FrameworkCase& said) {
        const ParallelLayout& layout = said.layout;

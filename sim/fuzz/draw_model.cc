@@ -52,8 +52,14 @@ class Draw {
     if (step_.experts() > 0) layout_.ep = numbers_.of({1, 2, 4});
     layout_.micro_batch = numbers_.of({1, 2});
     layout_.loss_chunks = numbers_.of({1, 1, 2, 3});
+    if (swarm_.take(numbers_, "whole_rows")) layout_.sequence_parallel = layout_.tp == 1;
+    if (step_.experts() == 0 && swarm_.take(numbers_, "mlp_chunks"))
+      layout_.mlp_chunks = numbers_.of({2, 3, 4});
+    layout_.host_activations = swarm_.take(numbers_, "host_activations");
     layout_.order = numbers_.of(axis_orders());
     if (layout_.cp > 1 && numbers_.one_in(2)) layout_.sharding = ShardingGroup::dp_shard;
+    if (layout_.sharding_size() > 1 && swarm_.take(numbers_, "zero"))
+      layout_.zero = layout_.pp > 1 ? 1 : numbers_.of({1, 2, 3});
     layout_.recompute =
         swarm_.choose<Recompute>(numbers_, {{"recompute.none", Recompute{}},
                                             {"recompute.selective", {Recompute::Kind::selective, 1}},
@@ -78,7 +84,8 @@ class Draw {
     if (step_.phase() != proto::PlanLayouts::training) {
       layout_.recompute = {};
       layout_.dp_replicate = layout_.dp_shard = layout_.loss_chunks = 1;
-      layout_.ep = layout_.virtual_stages = 1;
+      layout_.ep = layout_.virtual_stages = layout_.mlp_chunks = 1;
+      layout_.zero = 0, layout_.host_activations = false;
       step_.set_cached(step_.phase() == proto::PlanLayouts::decode ? step_.seq_len() - 1
                                                                    : numbers_.in(0, step_.seq_len() - 1));
       if (step_.phase() == proto::PlanLayouts::decode) step_.set_new_tokens(1);

@@ -69,12 +69,19 @@ void memory(const StepRequest& request, const Trial& trial) {
   };
   // With stages the one that needs most need not be the first.
   if (has_stages) return;
-  require("parameters", memory.parameters, bytes_of(step, "parameters"));
-  require("gradients", memory.gradients, bytes_of(step, "gradients"));
+  // What whole parameters are gathered from, and what whole gradients are scattered to, are the update's.
+  const ParallelLayout& layout = request.layout;
+  const Plan& of_parameters = layout.keeps_whole_parameters() ? update : step;
+  require("parameters", memory.parameters, bytes_of(of_parameters, "parameters"));
+  require("gradients", memory.gradients,
+          bytes_of(layout.keeps_whole_gradients() ? update : step, "gradients"));
   require("master", memory.master, bytes_of(update, "master"));
   require("optimizer", memory.optimizer, bytes_of(update, "optimizer"));
-  const std::int64_t x = request.layout.micro_batch * request.workload.seq_len / request.layout.cp /
-                         request.layout.tp * request.model.hidden * size_bytes(request.workload.dtype);
+  // The last layer's output is the loss's; in slots it has the place of an input.
+  const std::int64_t x = layout.host_activations ? 0
+                                                 : layout.micro_batch * request.workload.seq_len / layout.cp /
+                                                       layout.row_ranks() * request.model.hidden *
+                                                       size_bytes(request.workload.dtype);
   require("activations", memory.activations, bytes_of(step, "activations") - x);
   check_unsharded(request, step, trial);
 }
@@ -134,7 +141,7 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   const Workload& workload = request.workload;
   const std::int64_t rows = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
   const bool all_have_rows =
-      request.layout.cp == 1 || rows >= std::int64_t{2} * request.layout.cp * request.layout.tp;
+      request.layout.cp == 1 || rows >= std::int64_t{2} * request.layout.cp * request.layout.row_ranks();
   if (trial.asks("bound") && all_have_rows) bound(request, job.cluster(), trial);
   if (trial.asks("operations")) check_slow_machine(request, job.cluster(), trial);
 }

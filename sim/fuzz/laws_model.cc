@@ -43,10 +43,16 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
     with([&](ParallelLayout& next) { next.virtual_stages = n; });
     with([&](ParallelLayout& next) { next.micro_batch = n; });
     with([&](ParallelLayout& next) { next.loss_chunks = n; });
+    with([&](ParallelLayout& next) { next.mlp_chunks = n; });
+    if (n < 4) with([&](ParallelLayout& next) { next.zero = n; });
     if (n > 1) with([&](ParallelLayout& next) { next.recompute = {Recompute::Kind::every, n}; });
   }
   for (const auto kind : {Recompute::Kind::none, Recompute::Kind::selective, Recompute::Kind::full})
     with([&](ParallelLayout& next) { next.recompute = {kind, 1}; });
+  for (const bool yes : {false, true}) {
+    with([&](ParallelLayout& next) { next.sequence_parallel = yes; });
+    with([&](ParallelLayout& next) { next.host_activations = yes; });
+  }
   for (const auto group : {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp})
     with([&](ParallelLayout& next) { next.sharding = group; });
   for (const AxisOrder order : axis_orders()) with([&](ParallelLayout& next) { next.order = order; });
@@ -233,7 +239,9 @@ void check_unsharded(const StepRequest& request, const Plan& micro_batch, const 
   if (request.model.layers < 2) return;  // no next one
   std::int64_t declared = 0;
   for (const Buffer& buffer : micro_batch.buffers) {
-    if (buffer.name.starts_with("unsharded/layers") || buffer.name.starts_with("unsharded/experts"))
+    // Whole pieces that stay are the caller's, and counted as gathered.
+    if (buffer.kind == BufferKind::temporary &&
+        (buffer.name.starts_with("unsharded/layers") || buffer.name.starts_with("unsharded/experts")))
       declared += buffer.bytes();
   }
   const Memory memory = memory_of(request.model, request.workload, request.layout, {});

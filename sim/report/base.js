@@ -58,6 +58,7 @@ function ticks(low, high, wanted) {
 const partColours = {
   attention: "attention", products: "product", "other kernels": "kernel", update: "update", bubble: "bubble",
   "exposed tp": "tp", "exposed cp": "cp", "exposed fsdp": "fsdp", "exposed ep": "ep", "exposed pp": "pp",
+  "exposed offload": "rest-1",
 };
 const memoryColours = {
   parameters: "state-1", master: "state-2", gradients: "state-3", optimizer: "state-4", gathered: "gathered", unsharded: "gathered",
@@ -66,7 +67,7 @@ const memoryColours = {
 };
 const kindColours = {
   attention: "attention", product: "product", kernel: "kernel", tp: "tp", cp: "cp", fsdp: "fsdp", pp: "pp", ep: "ep",
-  forward: "product", backward: "attention",
+  offload: "rest-1", forward: "product", backward: "attention",
 };
 const colour = (table, name) => `var(--${table[name] || "other"})`;
 const swatch = (table, name) =>

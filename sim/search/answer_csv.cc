@@ -73,12 +73,35 @@ std::string column(std::string_view prefix, std::string_view name, std::string_v
 
 void add_header(std::string& out, const std::vector<std::string>& parts) {
   Line line(out);
-  for (const char* name :
-       {"rank",    "layout",      "gpus",      "dp_replicate",         "dp_shard", "cp",
-        "tp",      "pp",          "ep",        "virtual_stages",       "strategy", "sharding",
-        "order",   "micro_batch", "recompute", "loss_chunks",          "step_us",  "low_us",
-        "high_us", "chance",      "regret_us", "tokens_per_s_per_gpu", "mfu",      "exposed_us",
-        "bound"}) {
+  for (const char* name : {"rank",
+                           "layout",
+                           "gpus",
+                           "dp_replicate",
+                           "dp_shard",
+                           "cp",
+                           "tp",
+                           "pp",
+                           "ep",
+                           "virtual_stages",
+                           "strategy",
+                           "sharding",
+                           "order",
+                           "micro_batch",
+                           "recompute",
+                           "loss_chunks",
+                           "mlp_chunks",
+                           "zero",
+                           "sequence_parallel",
+                           "activations",
+                           "step_us",
+                           "low_us",
+                           "high_us",
+                           "chance",
+                           "regret_us",
+                           "tokens_per_s_per_gpu",
+                           "mfu",
+                           "exposed_us",
+                           "bound"}) {
     line.add(name);
   }
   for (const std::string& part : parts) line.add(column("part_", part, "_us"));
@@ -97,6 +120,10 @@ void add_candidate(std::string& out, const Candidate& c, const std::vector<std::
   line.add(l.pp).add(l.ep).add(l.virtual_stages).add(l.cp > 1 ? to_string(l.strategy, l.cp) : "");
   line.add(to_string(l.sharding)).add(to_string(l.order)).add(l.micro_batch).add(to_string(l.recompute));
   line.add(l.loss_chunks)
+      .add(l.mlp_chunks)
+      .add(l.zero_stage())
+      .add(l.sequence_parallel ? "yes" : "no")
+      .add(l.host_activations ? "host" : "gpu")
       .add(c.step_us)
       .add(c.low_us)
       .add(c.high_us)

@@ -147,6 +147,10 @@ ordered_json fixed_json(const Fixed& fixed) {
   add("micro_batch", fixed.micro_batch);
   add_text("recompute", fixed.recompute);
   add("loss_chunks", fixed.loss_chunks);
+  add("mlp_chunks", fixed.mlp_chunks);
+  add("zero", fixed.zero);
+  if (fixed.sequence_parallel) out["sequence_parallel"] = *fixed.sequence_parallel ? "yes" : "no";
+  if (fixed.host_activations) out["activations"] = *fixed.host_activations ? "host" : "gpu";
   return out;
 }
 
@@ -193,7 +197,11 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"order", to_string(l.order)},
           {"micro_batch", l.micro_batch},
           {"recompute", to_string(l.recompute)},
-          {"loss_chunks", l.loss_chunks}};
+          {"loss_chunks", l.loss_chunks},
+          {"mlp_chunks", l.mlp_chunks},
+          {"zero", l.zero_stage()},
+          {"sequence_parallel", l.sequence_parallel},
+          {"activations", l.host_activations ? "host" : "gpu"}};
 }
 
 ordered_json candidate_json(const Candidate& c) {

@@ -27,7 +27,8 @@
 //                  memory_low_bytes, memory_high_bytes (of counted), fits ("likely", "unlikely": measured runs took more; "no"),
 //                  nvlink_utilisation, nic_utilisation, runnable
 //     layout_fields: gpus, dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy ("ring head_tail"; null without cp),
-//                  core, balance, ulysses_degree, inner_ring, sharding, order, micro_batch, recompute, loss_chunks
+//                  core, balance, ulysses_degree, inner_ring, sharding, order, micro_batch, recompute, loss_chunks, mlp_chunks, zero,
+//                  sequence_parallel, activations
 //   worth_trying   [layout (text)]
 //   worths         [{rate, us}], of knowing a rate: what a step is expected to take less; the largest first
 //   strategies_worth_us  the same of timing a layer's attention by each strategy

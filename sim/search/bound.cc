@@ -7,6 +7,7 @@
 #include "shared/context_parallel/pair_counts.h"
 #include "shared/transformer/flops.h"
 #include "sim/schedule/pipeline.h"
+#include "sim/timeline/host_cost.h"
 
 namespace cp::sim {
 namespace {
@@ -198,16 +199,20 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   const LocalSizes& sizes = shared.sizes;
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns;
   const double width = real(size_bytes(question_.workload.dtype));
-  // Of a dense MLP, or of the rank's experts.
-  const std::int64_t mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
+  // Of a dense MLP, in pieces of its rows; or of the rank's experts.
+  const std::int64_t parts = sizes.experts > 0 ? 1 : layout.mlp_chunks;
   const auto mlp = [&](std::int64_t k, std::int64_t n) {
-    return sizes.experts > 0 ? experts(mlp_tokens, sizes.experts, k, n) : products(mlp_tokens, k, n);
+    return sizes.experts > 0 ? experts(sizes.expert_tokens, sizes.experts, k, n)
+                             : products(tokens / parts, k, n);
   };
   const Products up = mlp(hidden, 2 * columns), down = mlp(columns, hidden),
                  qkv = products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width),
                  out = products(tokens, sizes.q_width, hidden);
-  shared.last_product_ns = kSlack * down.forward_ns;
-  const auto sum = [&](double Products::*ns) { return kSlack * (qkv.*ns + out.*ns + up.*ns + down.*ns); };
+  shared.last_product_ns = kSlack * real(parts) * down.forward_ns;
+  if (layout.mlp_chunks > 1) shared.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
+  const auto sum = [&](double Products::*ns) {
+    return kSlack * (qkv.*ns + out.*ns + real(parts) * (up.*ns + down.*ns));
+  };
   shared.products = {sum(&Products::forward_ns), sum(&Products::input_ns), sum(&Products::weight_ns)};
 
   // Norms and the sums behind them, positions, and the activation function: read and written once, and backward at least as much.
@@ -222,13 +227,22 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   shared.backward_rows_ns = norms_ns + kernels_.memory_ns(5 * inside);
 
   const std::int64_t stride = strides_of(layout).tp;
-  const double gathered = width * real(sizes.tokens_tp) * layout.tp * real(hidden);
-  shared.gather_ns = region(CollectiveKind::all_gather, gathered, stride, layout.tp);
-  shared.regions_ns =
-      2 * (shared.gather_ns + region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+  const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(hidden);
+  if (layout.sequence_parallel) {
+    shared.gather_ns = region(CollectiveKind::all_gather, gathered, stride, layout.tp);
+    shared.regions_ns =
+        2 * (shared.gather_ns + region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+  } else {
+    shared.regions_ns = 2 * region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
+  }
   if (question_.workload.phase != Phase::training) return shared;
-  shared.shards = sharding(layout, sizes);
-  shared.update_ns = update_ns(layout, sizes, question_.model.layers / layout.pp);
+  const std::int64_t of_rank = question_.model.layers / layout.pp;
+  shared.shards = sharding(layout, sizes.dense_layer);
+  if (layout.pp == 1 && layout.keeps_whole_parameters()) {
+    const Sharding whole = sharding(layout, of_rank * sizes.dense_layer);
+    shared.shards_once_ns = layout.keeps_whole_gradients() ? whole.ns(1, 1) : shared.shards.ns(of_rank, 0);
+  }
+  shared.update_ns = update_ns(layout, sizes, of_rank);
   if (layout.pp > 1) shared.stages = stage_layers(question_.model, layout);
   return shared;
 }
@@ -259,7 +273,8 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
             (of_layer.forward_ns - shared.last_product_ns + kernels.forward_ns);
   }
   // Inputs are gathered again for the gradients of weights.
-  pass.backward_ns = std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again;
+  pass.backward_ns =
+      std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again + shared.mlp_again_ns;
   return pass;
 }
 
@@ -294,13 +309,13 @@ double StepBound::Sharding::ns(std::int64_t gathers, std::int64_t scatters) cons
   return std::max({g * gather_ns, s * scatter_ns, g * port_gather_ns + s * port_scatter_ns});
 }
 
-StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, const LocalSizes& sizes) const {
+StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64_t parameters) const {
   if (layout.sharding_size() == 1) return {};
   const Strides strides = strides_of(layout);
   const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
   const Spread spread = spread_of_ranks({strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1});
   const Cluster& cluster = question_.cluster;
-  const double numel = real(sizes.dense_layer);
+  const double numel = real(parameters);
   const double gathered = numel * real(size_bytes(question_.workload.dtype)),
                scattered = numel * real(size_bytes(question_.workload.gradient_dtype));
   // Through the network a ring enters a node at each of its members.
@@ -319,6 +334,7 @@ double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& size
                              layers * sizes.expert_layer / std::max(1, layout.sharding_size() / layout.ep);
   const std::int64_t state = workload.optimizer.states * size_bytes(workload.optimizer.state_dtype);
   const double bytes = real(shard) * real(8 + 2 * state + size_bytes(workload.gradient_dtype));
+  if (workload.optimizer.offload) return kSlack * bytes / host_rates(question_.cluster.node).memory_gbps;
   return kSlack * memory(bytes);
 }
 
@@ -333,12 +349,14 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
   const Sharding& shards = shared.shards;
   if (layout.pp == 1) {
     // The first two layers of a pass may have been gathered before it began.
+    const std::int64_t gathers = layout.keeps_whole_parameters() ? 0 : layers - 2,
+                       scatters = layout.keeps_whole_gradients() ? 0 : layers;
     const double forward =
-        std::max(real(layers) * of_layer.forward_ns, shards.ns(layers - 2, 0)) + of_head.forward_ns;
+        std::max(real(layers) * of_layer.forward_ns, shards.ns(gathers, 0)) + of_head.forward_ns;
     const double backward =
         of_head.backward_ns +
-        std::max(real(layers) * of_layer.backward_ns, shards.ns(layers - 2, layers) - of_head.backward_ns);
-    return real(times) * (forward + backward) + shared.update_ns;
+        std::max(real(layers) * of_layer.backward_ns, shards.ns(gathers, scatters) - of_head.backward_ns);
+    return real(times) * (forward + backward) + std::max(shared.update_ns, shared.shards_once_ns);
   }
   std::vector<StageTimes> stages;
   stages.reserve(shared.stages.size());
@@ -352,7 +370,8 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
 
 double FamilyBound::ns(const ParallelLayout& member) {
   const PlanQuestion& question = bound_.question_;
-  if (!shared_ || local_sizes(question.model, question.workload, member).tokens != shared_->sizes.tokens)
+  const LocalSizes sizes = local_sizes(question.model, question.workload, member);
+  if (!shared_ || sizes.tokens != shared_->sizes.tokens || sizes.mlp_tokens != shared_->sizes.mlp_tokens)
     shared_ = bound_.shared(member);
   return bound_.step_ns(member, *shared_, false, nullptr);
 }

@@ -64,8 +64,10 @@ class StepBound {
     Products products;
     double last_product_ns = 0;
     double positions_ns = 0, forward_rows_ns = 0, backward_rows_ns = 0;
+    double mlp_again_ns = 0;               // products of chunks that the backward pass makes again
     double gather_ns = 0, regions_ns = 0;  // between tensor-parallel regions, in one direction
     Sharding shards;
+    double shards_once_ns = 0;         // of whole parameters and gradients, in the update
     double update_ns = 0;              // of the step
     std::vector<std::int64_t> stages;  // their layers
   };
@@ -85,7 +87,8 @@ class StepBound {
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   double update_ns(const ParallelLayout& layout, const LocalSizes& sizes, std::int64_t layers) const;
-  Sharding sharding(const ParallelLayout& layout, const LocalSizes& sizes) const;
+  // Of that many parameters of a layer, or more.
+  Sharding sharding(const ParallelLayout& layout, std::int64_t parameters) const;
   Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
 
   Products experts(std::int64_t rows, std::int64_t number, std::int64_t k, std::int64_t n) const;

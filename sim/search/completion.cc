@@ -78,6 +78,7 @@ constexpr NumberKey kNumbers[] = {
     {"ulysses_degree", &Fixed::ulysses_degree},
     {"inner_ring", &Fixed::inner_ring},
     {"loss_chunks", &Fixed::loss_chunks},
+    {"mlp_chunks", &Fixed::mlp_chunks},
 };
 
 std::optional<ParallelLayout> any_feasible(PlanQuestion question, const Fixed& fixed) {
@@ -118,6 +119,8 @@ Fixed merged(const Fixed& question, const Fixed& given) {
     if (from) into = from;
   };
   take(all.loss_chunks, given.loss_chunks), take(all.micro_batch, given.micro_batch);
+  take(all.zero, given.zero), take(all.sequence_parallel, given.sequence_parallel);
+  take(all.mlp_chunks, given.mlp_chunks), take(all.host_activations, given.host_activations);
   take(all.recompute, given.recompute), take(all.sharding, given.sharding), take(all.order, given.order);
   return all;
 }

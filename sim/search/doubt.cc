@@ -33,7 +33,7 @@ constexpr double kOfStrategy = 0.05;
 constexpr double kOfKind = 0.01;
 // Of the software as a whole. The worst of the end-to-end rows, which set no number, is 15.9 % off: taken as what nine in ten are below.
 constexpr double kOfAll = 0.09;
-// What nine in ten are below, of the gap between kernels, a transfer's latency and the host's times, which are estimates in every preset.
+// What nine in ten are below, of the gap between kernels, a transfer's latency, the host's times and its memory, which are estimates in every preset.
 // Assumed: as wide as what was taken over from another GPU (estimate.cc).
 constexpr double kOfEstimates = 0.30;
 
@@ -134,7 +134,8 @@ Doubt doubt_of(const PlanQuestion& question) {
                     : product_uncertainty(cluster, question.software));
   doubt[Rate::memory] = deviation(uncertainty(cluster, false, false));
   doubt[Rate::inside] = doubt[Rate::network] = deviation(uncertainty(cluster, false, true));
-  doubt[Rate::launch] = doubt[Rate::latency] = doubt[Rate::host] = deviation(kOfEstimates);
+  for (const Rate rate : {Rate::launch, Rate::latency, Rate::host, Rate::offload})
+    doubt[rate] = deviation(kOfEstimates);
   doubt.of_all = kOfAll, doubt.of_strategy = kOfStrategy, doubt.of_kind = kOfKind;
   return doubt;
 }

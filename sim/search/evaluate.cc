@@ -32,6 +32,7 @@ std::string bound_of(std::string_view part) {
   if (part == "exposed fsdp") return "transfers of parameters and gradients";
   if (part == "exposed ep") return "expert-parallel transfers";
   if (part == "exposed pp") return "transfers between stages";
+  if (part == "exposed offload") return "the host's memory";
   return std::string(part);
 }
 
@@ -67,6 +68,7 @@ struct Evaluator::Parts {
     add("products", times * clock.product_ns);
     add("other kernels", times * clock.other_kernel_ns);
     add("host", times * clock.host_ns);
+    add("exposed offload", times * clock.offload_ns);
     for (const StepClock::Exposed& exposed : clock.exposed)
       add("exposed " + axis_of_group(exposed.group), times * exposed.ns);
     nvlink_bytes += times * clock.nvlink_bytes, nic_bytes += times * clock.nic_bytes;

@@ -36,8 +36,10 @@ std::vector<std::string> axes_of(const ParallelLayout& layout) {
 
 }  // namespace
 
-LayoutSpace::LayoutSpace(const PlanQuestion& question)
-    : question_(question), training_(question.workload.phase == Phase::training) {}
+LayoutSpace::LayoutSpace(const PlanQuestion& question, bool every_choice)
+    : question_(question),
+      training_(question.workload.phase == Phase::training),
+      every_choice_(every_choice) {}
 
 bool LayoutSpace::can_be_said(const ParallelLayout& layout, RulePart part) const {
   return std::all_of(question_.frameworks.begin(), question_.frameworks.end(), [&](Framework framework) {
@@ -54,6 +56,8 @@ void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
   layout.strategy = first_of(strategies(family), all_strategies(family));
   layout.recompute = first_of(recomputes(family), all_recomputes(family));
   layout.loss_chunks = first_of(loss_chunks(family), all_loss_chunks(family));
+  const Savings saved = first_of(savings(family, layout.recompute), all_savings(family));
+  layout.mlp_chunks = saved.mlp_chunks, layout.host_activations = saved.host_activations;
   std::vector<std::string> lost;
   for (const Framework framework : question_.frameworks) {
     FrameworkCase said{question_.model, question_.workload, layout, fp8_products(question_)};
@@ -96,7 +100,7 @@ std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const 
   ParallelLayout nearest = families.front();
   std::erase_if(families, [&](const ParallelLayout& family) {
     const auto all = static_cast<std::int64_t>(all_strategies(family).size() * all_recomputes(family).size() *
-                                               all_loss_chunks(family).size());
+                                               all_loss_chunks(family).size() * all_savings(family).size());
     const bool degrees = can_be_said(family, RulePart::degrees);
     const std::int64_t said = degrees ? num_members(family) : 0;
     if (degrees) nearest = family;
@@ -134,10 +138,30 @@ void LayoutSpace::add_orders(ParallelLayout layout, std::vector<ParallelLayout>&
           layout.virtual_stages = stages;
           for (const std::int64_t micro_batch : chosen(fixed.micro_batch, micro_batches)) {
             layout.micro_batch = micro_batch;
-            families.push_back(layout);
+            add_variants(layout, families);
           }
         }
       }
+    }
+  }
+}
+
+// What is sharded, and how tp ranks share rows; what means the same for a layout counts once.
+void LayoutSpace::add_variants(ParallelLayout layout, std::vector<ParallelLayout>& families) const {
+  const Fixed& fixed = question_.fixed;
+  const bool shares = training_ && layout.sharding_size() > 1;
+  const int as_usual = layout.zero_stage();
+  std::vector<int> stages{as_usual};
+  if (shares && layout.pp == 1) stages = {3, 2, 1};
+  for (const int zero : stages) {
+    if (shares ? zero != fixed.zero.value_or(every_choice_ ? zero : as_usual) : zero != as_usual) continue;
+    layout.zero = zero == as_usual ? 0 : zero;
+    for (const bool sequence_parallel : {true, false}) {
+      const bool wanted =
+          layout.tp == 1 || fixed.sequence_parallel.value_or(every_choice_ ? sequence_parallel : true);
+      if (sequence_parallel != wanted) continue;
+      layout.sequence_parallel = sequence_parallel;
+      families.push_back(layout);
     }
   }
 }
@@ -260,9 +284,42 @@ std::vector<int> LayoutSpace::all_loss_chunks(const ParallelLayout& family) cons
   return chunks;
 }
 
+std::vector<LayoutSpace::Savings> LayoutSpace::all_savings(const ParallelLayout& family) const {
+  const Fixed& fixed = question_.fixed;
+  std::vector<int> chunks{1};
+  for (const int more : {4, 16}) {
+    if (every_choice_ && training_ && !question_.model.experts &&
+        more <= question_.workload.seq_len / family.cp)
+      chunks.push_back(more);
+  }
+  std::vector<Savings> all;
+  // Two layers are always on the GPU.
+  const bool may_leave = training_ && question_.model.layers / (family.pp * family.virtual_stages) > 2;
+  for (const bool host : {false, true}) {
+    if (host != fixed.host_activations.value_or(host && every_choice_ && may_leave)) continue;
+    for (const int number : chosen(fixed.mlp_chunks, chunks)) all.push_back({number, host});
+  }
+  return all;
+}
+
+std::vector<LayoutSpace::Savings> LayoutSpace::savings(const ParallelLayout& family,
+                                                       const Recompute& recompute) const {
+  std::vector<Savings> all = all_savings(family);
+  if (question_.frameworks.empty()) return all;
+  std::erase_if(all, [&](const Savings& of) {
+    ParallelLayout layout = family;
+    layout.recompute = recompute, layout.mlp_chunks = of.mlp_chunks,
+    layout.host_activations = of.host_activations;
+    return !can_be_said(layout, RulePart::savings);
+  });
+  return all;
+}
+
 std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
-  return static_cast<std::int64_t>(strategies(family).size() * recomputes(family).size() *
-                                   loss_chunks(family).size());
+  std::int64_t ways = 0;
+  for (const Recompute& recompute : recomputes(family))
+    ways += static_cast<std::int64_t>(savings(family, recompute).size());
+  return ways * static_cast<std::int64_t>(strategies(family).size() * loss_chunks(family).size());
 }
 
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
@@ -272,6 +329,8 @@ ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
   family.recompute = full == all.end() ? all.front() : *full;
   const std::vector<int> chunks = loss_chunks(family);
   family.loss_chunks = *std::max_element(chunks.begin(), chunks.end());
+  if (const std::vector<Savings> most = savings(family, family.recompute); !most.empty())
+    family.mlp_chunks = most.back().mlp_chunks, family.host_activations = most.back().host_activations;
   return family;
 }
 
@@ -279,12 +338,19 @@ std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) c
   std::vector<ParallelLayout> members;
   const std::vector<Recompute> recomputed = recomputes(family);
   const std::vector<int> chunks = loss_chunks(family);
+  std::vector<std::vector<Savings>> saved;
+  for (const Recompute& recompute : recomputed) saved.push_back(savings(family, recompute));
+  ParallelLayout member = family;
   for (const Strategy& strategy : strategies(family)) {
-    for (const Recompute& recompute : recomputed) {
-      for (const int chunk : chunks) {
-        members.push_back(family);
-        members.back().strategy = strategy, members.back().recompute = recompute;
-        members.back().loss_chunks = chunk;
+    member.strategy = strategy;
+    for (std::size_t i = 0; i < recomputed.size(); ++i) {
+      member.recompute = recomputed[i];
+      for (const Savings& of : saved[i]) {
+        member.mlp_chunks = of.mlp_chunks, member.host_activations = of.host_activations;
+        for (const int chunk : chunks) {
+          member.loss_chunks = chunk;
+          members.push_back(member);
+        }
       }
     }
   }

@@ -6,6 +6,7 @@
 
 #include "shared/base/text.h"
 #include "sim/search/evaluate.h"
+#include "sim/timeline/host_cost.h"
 
 namespace cp::sim {
 namespace {
@@ -19,6 +20,7 @@ std::string kind_of(const Step& step, const Plan& plan) {
   const Kernel& kernel = std::get<Kernel>(step.work);
   if (std::holds_alternative<AttentionForward>(kernel) || std::holds_alternative<AttentionBackward>(kernel))
     return "attention";
+  if (place_of(kernel, plan) != KernelPlace::gpu) return "offload";
   return std::holds_alternative<MatMul>(kernel) ? "product" : "kernel";
 }
 

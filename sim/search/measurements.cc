@@ -28,6 +28,7 @@ double turning_factor(double factor, double best_us, double other_us, double cha
 MeasurementCommand measurement_command(const PlanQuestion& question, Rate rate) {
   const Cluster& cluster = question.cluster;
   const int of_node = cluster.node.gpus;
+  if (rate == Rate::offload) return {"nvbandwidth -t host_to_device_memcpy_ce", "", ""};
   const bool of_links = rate == Rate::inside || rate == Rate::network || rate == Rate::latency;
   if (!of_links) return {str(kProfile, 1, kOut), "", ""};
   if (rate == Rate::inside || cluster.nodes == 1) {

@@ -80,10 +80,23 @@ std::string offloaded(PlanQuestion question) {
   return something_fits(question) ? str("--optimizer ", to_string(optimizer)) : "";
 }
 
+// Pieces of an MLP and activations in host memory, where they are not looked at anyway.
+std::string saved(PlanQuestion question) {
+  Fixed& fixed = question.fixed;
+  if (question.workload.phase != Phase::training || !question.frameworks.empty()) return "";
+  if (fixed.host_activations || fixed.mlp_chunks) return "";
+  fixed.host_activations = true;
+  if (something_fits(question)) return "--fix activations=host";
+  if (question.model.experts) return "";
+  fixed.mlp_chunks = 16;
+  return something_fits(question) ? "--fix activations=host,mlp_chunks=16" : "";
+}
+
 // What would make something fit where the nearest layout needs so many times the memory: each was tried.
 std::string remedy(const PlanQuestion& question, double ratio) {
   std::vector<std::string> works;
-  for (std::string flag : {more_gpus(question, ratio), shorter(question, ratio), offloaded(question)}) {
+  for (std::string flag :
+       {more_gpus(question, ratio), shorter(question, ratio), offloaded(question), saved(question)}) {
     if (!flag.empty()) works.push_back(std::move(flag));
   }
   return works.empty() ? "" : str("; try ", join(works, ", or "));

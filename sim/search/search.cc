@@ -199,7 +199,7 @@ class Search {
   // What becomes of a family's members.
   struct Opened {
     std::vector<Node> nodes;
-    std::int64_t dominated = 0, out_of_memory = 0, pruned = 0, leanest_used = 0;
+    std::int64_t dominated = 0, unneeded = 0, out_of_memory = 0, pruned = 0, leanest_used = 0;
     std::optional<ParallelLayout> leanest;
   };
 
@@ -209,11 +209,35 @@ class Search {
                  [&](std::size_t i, std::size_t) { opened[i] = look_into(families[i]); });
     for (Opened& of : opened) {
       if (of.dominated > 0) rejected_["fewer loss chunks fit"] += of.dominated;
+      if (of.unneeded > 0) rejected_["fits without host memory, or in fewer pieces"] += of.unneeded;
       counts_.out_of_memory += of.out_of_memory, counts_.pruned += of.pruned;
       if (of.leanest) misses_.too_large(*of.leanest, of.leanest_used);
       for (Node& node : of.nodes) push(std::move(node));
     }
   }
+
+  // What fits of members that differ in loss chunks, mlp_chunks and activations alone: where one does, no other that takes more pieces of
+  // the MLP, or host memory where that one has none, is faster.
+  class LeastSavings {
+   public:
+    bool is_unneeded(const ParallelLayout& layout) {
+      if (!first_ || !(first_->strategy == layout.strategy) || !(first_->recompute == layout.recompute)) {
+        first_ = layout;
+        fitting_.clear();
+      }
+      return std::any_of(fitting_.begin(), fitting_.end(), [&](const auto& one) {
+        const bool same = one.first == layout.mlp_chunks && one.second == layout.host_activations;
+        return !same && one.first <= layout.mlp_chunks && one.second <= layout.host_activations;
+      });
+    }
+    void fits(const ParallelLayout& layout) {
+      fitting_.emplace_back(layout.mlp_chunks, layout.host_activations);
+    }
+
+   private:
+    std::optional<ParallelLayout> first_;
+    std::vector<std::pair<int, bool>> fitting_;
+  };
 
   // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for the others, which
   // take less memory and no less time, but for those whose memory would count between ties.
@@ -222,8 +246,13 @@ class Search {
     std::optional<ParallelLayout> chosen;
     std::int64_t chosen_step = 0;
     FamilyBound bound(bound_);
+    LeastSavings least;
     for (const ParallelLayout& layout : space_.members(families_[family])) {
       look_at_stop();
+      if (least.is_unneeded(layout)) {
+        ++opened.unneeded;
+        continue;
+      }
       const Memory memory = memory_of(question_.model, question_.workload, layout, rules_);
       if (chosen && fits(memory)) {
         chosen->loss_chunks = layout.loss_chunks;
@@ -239,6 +268,7 @@ class Search {
         continue;
       }
       chosen = layout;
+      least.fits(layout);
       chosen_step = memory_step(memory, usable_);
       const double bound_ns = bound.ns(layout);
       if (needed(bound_ns, layout)) {

@@ -28,6 +28,7 @@ const std::vector<NamedRates>& rates() {
       {"network", {Rate::network}},
       {"latency", {Rate::latency, Rate::launch}},
       {"host", {Rate::host}},
+      {"host memory", {Rate::offload}},
   };
   return all;
 }

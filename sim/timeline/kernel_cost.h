@@ -1,7 +1,8 @@
 // How long a kernel takes on a GPU that does nothing else: attention by its shape, products by theirs, all else by the bytes it moves.
 // No kernel is faster than the GPU's peak. Where the software's linear layers are in FP8, products of 16-bit operands are: their
 // operands are read in 8 bits, and casting them is part of the time. Software that serves (SoftwareProfile::stored_products) has weights
-// and activations in the format of the products: there the rates of stored operands count, where the cluster has them.
+// and activations in the format of the products: there the rates of stored operands count, where the cluster has them. What the host does with its memory
+// takes as long as host_cost.h says.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "sim/timeline/attention_cost.h"
 #include "sim/timeline/expert_cost.h"
 #include "sim/timeline/grouped_products.h"
+#include "sim/timeline/host_cost.h"
 #include "sim/timeline/kernel_work.h"
 
 namespace cp::sim {
@@ -22,7 +24,11 @@ class KernelCost {
  public:
   // Both must outlive this.
   KernelCost(const Cluster& cluster, const SoftwareProfile& software)
-      : cluster_(cluster), software_(software), attention_(cluster, software), experts_(cluster, software) {}
+      : cluster_(cluster),
+        software_(software),
+        attention_(cluster, software),
+        experts_(cluster, software),
+        host_(host_rates(cluster.node)) {}
 
   // With the launch. Of kernels that nothing was measured of, attention reaches half of the peak, and others four fifths of theirs.
   double ns(const Kernel& kernel, const Plan& plan) const;
@@ -58,6 +64,7 @@ class KernelCost {
   const SoftwareProfile& software_;
   const AttentionCost attention_;
   const ExpertCost experts_;
+  const HostRates host_;
 };
 
 }  // namespace cp::sim

@@ -28,7 +28,17 @@ constexpr std::size_t kLongestCycle = 4;  // of iterations that take turns
 std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Where the time of a rank goes, and what it sends: places in a list of sums. The groups follow.
-enum Sum : std::size_t { kAttention, kProduct, kOther, kHidden, kHost, kInside, kNetwork, kFixedSums };
+enum Sum : std::size_t {
+  kAttention,
+  kProduct,
+  kOther,
+  kHidden,
+  kHost,
+  kOffload,
+  kInside,
+  kNetwork,
+  kFixedSums
+};
 
 struct Need {  // what a step waits for
   StepId step = -1;
@@ -39,6 +49,7 @@ struct Need {  // what a step waits for
 struct Task {
   StepId step = -1;
   bool collective = false;
+  bool of_host = false;      // copies from and to its memory, and its own kernels: none of the GPU's
   std::size_t sum = kOther;  // where its time goes when it is a kernel; of a collective: its group's
   Rate rate = Rate::memory;  // of a kernel
   double ns = 0, beside_transfers = 1;  // of a kernel: alone; share of its speed beside transfers
@@ -160,6 +171,7 @@ class RankReplay {
       task.issued_ns = host.iteration_ns;
       if (const auto* kernel = std::get_if<Kernel>(&ref.step->work)) {
         task.ns = kernels.ns(ref.id, *kernel, plan_, grouped);
+        task.of_host = place_of(*kernel, plan_) != KernelPlace::gpu;
         if (std::holds_alternative<AttentionForward>(*kernel)) {
           task.sum = kAttention, task.beside_transfers = software_.forward_progress;
           task.rate = Rate::attention_forward;
@@ -168,6 +180,8 @@ class RankReplay {
           task.rate = Rate::attention_backward;
         } else if (std::holds_alternative<MatMul>(*kernel)) {
           task.sum = kProduct, task.rate = Rate::products;
+        } else if (task.of_host) {
+          task.sum = kOffload, task.rate = Rate::offload;
         }
         const double launch_ns = std::min(launch_ns_, task.ns);
         task.ns = launch_ns * factors_[Rate::launch] + (task.ns - launch_ns) * factors_[task.rate];
@@ -278,7 +292,7 @@ class RankReplay {
     stream.work = {}, stream.longer = 0;
     if (!task.collective) {
       stream.work[0].left = task.ns;
-      ++kernels_[task.sum];
+      if (!task.of_host) ++kernels_[task.sum];
       return;
     }
     ++collectives_;
@@ -293,7 +307,7 @@ class RankReplay {
     stream.runs = false;
     if (task.collective) {
       --collectives_;
-    } else {
+    } else if (!task.of_host) {
       --kernels_[task.sum];
     }
     if (keep_spans_) spans_.push_back({task.step, stream.iteration, stream.begin_ns, stream.begin_ns, now_});
@@ -616,7 +630,7 @@ class RankReplay {
     clock.time_ns = now_;
     clock.attention_ns = sums_[kAttention], clock.product_ns = sums_[kProduct];
     clock.other_kernel_ns = sums_[kOther], clock.hidden_ns = sums_[kHidden];
-    clock.host_ns = sums_[kHost];
+    clock.host_ns = sums_[kHost], clock.offload_ns = sums_[kOffload];
     clock.nvlink_bytes = sums_[kInside], clock.nic_bytes = sums_[kNetwork];
     for (std::size_t g = 0; g < group_names_.size(); ++g)
       clock.exposed.push_back({group_names_[g], sums_[kFixedSums + g]});

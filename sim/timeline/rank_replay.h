@@ -37,6 +37,8 @@ struct StepClock {
   // appearance in the plan.
   std::vector<Exposed> exposed;
   double exposed_ns() const;
+  double offload_ns =
+      0;  // no kernel runs on the GPU: something is copied from or to the host's memory, or the host computes
   double host_ns = 0;    // nothing runs: the next step is not issued yet
   double hidden_ns = 0;  // a collective is under way and a kernel runs; part of the above
   RateTimes

@@ -11,7 +11,8 @@ std::string_view name(Rate rate) {
                                                               "NVLink",
                                                               "network",
                                                               "latency",
-                                                              "host"};
+                                                              "host",
+                                                              "host memory"};
   return kNames[static_cast<std::size_t>(rate)];
 }
 

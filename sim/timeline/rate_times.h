@@ -22,8 +22,9 @@ enum class Rate : std::uint8_t {
   network,  // between nodes
   latency,  // of transfers, before their first byte
   host,     // issuing steps
+  offload,  // copies to and from the host's memory, and what the host computes there
 };
-inline constexpr std::size_t kNumRates = 9;
+inline constexpr std::size_t kNumRates = 10;
 std::string_view name(Rate rate);  // "attention forward"
 
 // In ns, or of whatever unit the owner says; all of one unit.

@@ -112,10 +112,28 @@ TEST(PlanRequest, LimitsAndFixedPartsAreTaken) {
 
 // Every key of a layout's text can be fixed.
 TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
-  for (const char* text : {"dp_replicate=2", "dp_shard=2", "cp=2", "tp=2", "pp=2", "ep=2", "virtual_stages=2",
-                           "strategy=ring", "ulysses_degree=2", "inner_ring=2", "axis_order=ring_inner",
-                           "rotation=all_gather", "balance=head_tail", "sharding=dp_shard_cp",
-                           "order=tp-cp-pp-dp", "micro_batch=2", "recompute=full", "loss_chunks=2"}) {
+  for (const char* text : {"dp_replicate=2",
+                           "dp_shard=2",
+                           "cp=2",
+                           "tp=2",
+                           "pp=2",
+                           "ep=2",
+                           "virtual_stages=2",
+                           "strategy=ring",
+                           "ulysses_degree=2",
+                           "inner_ring=2",
+                           "axis_order=ring_inner",
+                           "rotation=all_gather",
+                           "balance=head_tail",
+                           "sharding=dp_shard_cp",
+                           "order=tp-cp-pp-dp",
+                           "micro_batch=2",
+                           "recompute=full",
+                           "loss_chunks=2",
+                           "mlp_chunks=4",
+                           "zero=1",
+                           "sequence_parallel=no",
+                           "activations=host"}) {
     EXPECT_EQ(fixed_text(parse_fixed({text})), text);
   }
 }

@@ -150,7 +150,7 @@ TEST(PlanWhatIf, SensitivityHasARowForEachChange) {
     EXPECT_THAT(text, HasSubstr(part));
   const json found = answer(words);
   EXPECT_EQ(found["schema"], "cpsim.plan.sensitivity/1");
-  EXPECT_EQ(found["changes"].size(), 14U);
+  EXPECT_EQ(found["changes"].size(), 16U);
   EXPECT_EQ(found["changes"][0]["step_us"].size(), found["layouts"].size());
   EXPECT_EQ(found["changes"][0]["order"].size(), found["layouts"].size());
   const bool stays = found["changes"][0]["order"][0] == 1;

@@ -42,7 +42,7 @@ TEST(Frameworks, EachHasAVersionASourceAndRulesWithSourcesOfTheirOwn) {
 }
 
 std::vector<ParallelLayout> all_of(const PlanQuestion& question, std::int64_t* left_out = nullptr) {
-  const LayoutSpace space(question);
+  const LayoutSpace space(question, true);
   std::vector<ParallelLayout> layouts;
   for (const ParallelLayout& family : space.families(left_out)) {
     const std::vector<ParallelLayout> members = space.members(family);
@@ -96,7 +96,7 @@ TEST(Frameworks, TheBestOfASearchIsSaidWithoutLoss) {
     const PlanAnswer answer = search_layouts(question);
     PlanQuestion any = question;
     any.frameworks.clear();
-    EXPECT_EQ(answer.counts.enumerated, search_layouts(any).counts.enumerated) << name(framework);
+    EXPECT_EQ(answer.counts.enumerated, static_cast<std::int64_t>(all_of(any).size())) << name(framework);
     EXPECT_NE(std::find_if(answer.counts.rejected.begin(), answer.counts.rejected.end(),
                            [](const auto& reason) { return reason.first.ends_with(" cannot say it"); }),
               answer.counts.rejected.end())

@@ -52,6 +52,8 @@ TEST(LayoutSpace, OrdersThatChangeNoGroupCountOnce) {
   PlanQuestion question = testing::small_question(8);
   question.fixed.cp = 8;
   EXPECT_EQ(LayoutSpace(question).families().size(), 2u * 4);  // two shardings, four micro-batches
+  // Over dp_shard x cp parameters are sharded, or gradients, or states; over dp_shard alone nothing is.
+  EXPECT_EQ(LayoutSpace(question, true).families().size(), (3u + 1) * 4);
 }
 
 TEST(LayoutSpace, TheStrategiesOfTheProjectAreAllThere) {

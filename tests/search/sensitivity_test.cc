@@ -54,7 +54,7 @@ TEST(Sensitivity, LongSequencesReactToAttention) {
 }
 
 void expect_monotone(const Sensitivity& sensitivity, std::set<std::string>& reacted) {
-  ASSERT_EQ(sensitivity.changes.size(), 14U);
+  ASSERT_EQ(sensitivity.changes.size(), 16U);
   for (const Changed& changed : sensitivity.changes) {
     for (std::size_t i = 0; i < sensitivity.layouts.size(); ++i) {
       const double ratio = changed.step_us[i] / sensitivity.step_us[i];
@@ -76,7 +76,11 @@ TEST(Sensitivity, NothingIsFasterWhenARateIsSlower) {
       sensitivity_of(answer_of(testing::small_question(8),
                                {"tp=4,dp_shard=2", "cp=8,strategy=ring", "dp_shard=8", "pp=2,tp=4"})),
       reacted);
-  EXPECT_EQ(reacted.size(), 6U) << "the host of cprun costs nothing";
+  EXPECT_EQ(reacted.size(), 6U) << "the host of cprun costs nothing, and nothing is in its memory";
+  PlanQuestion offloads = testing::small_question(8);
+  offloads.workload.optimizer = parse_optimizer("adamw:offload");
+  expect_monotone(sensitivity_of(answer_of(offloads, {"dp_shard=8", "tp=4,dp_shard=2"})), reacted);
+  EXPECT_TRUE(reacted.contains("host memory"));
   // Nodes whose collectives were measured.
   for (const int nodes : {1, 2}) {
     const PlanQuestion question = testing::training_question("llama-3.1-8b", nodes, 8192, 16);

@@ -190,7 +190,25 @@ TEST(EmitCannot, SaysEachChoiceThatIsLost) {
        {"mixtral-8x7b", "cp=4,ep=2,dp_shard=2,strategy=ring,balance=head_tail"},
        "ep=2 of cp=4: experts are split over all cp ranks at least"},
       {deepspeed, layout("tp=2,dp_shard=4"), "tp=2 beside sharded parameters"},
-      {deepspeed, layout("pp=2,dp_shard=4"), "pp=2 beside sharded parameters"},
+      {deepspeed, layout("tp=2"), "rows split over tp ranks: AutoTP all-reduces them"},
+      {deepspeed, layout("dp_shard=2,mlp_chunks=4"), "TiledMLP"},
+      {deepspeed, layout("dp_shard=2,recompute=full,activations=host"), "cpu_checkpointing"},
+      {deepspeed, layout("dp_shard=2,activations=host"), "checkpoints alone go to host memory"},
+      {deepspeed, layout("dp_shard=2,dp_replicate=2,zero=1"),
+       "stage 1 shares over all 4 data-parallel ranks"},
+      {megatron, layout("dp_shard=2,mlp_chunks=4"), "the MLP in 4 chunks"},
+      {megatron, layout("dp_shard=2,activations=host,recompute=full"), "not with recomputation"},
+      {megatron, layout("dp_shard=2,activations=host"), "of all 32 layers in host memory: it is 31"},
+      {megatron,
+       {"mixtral-8x7b", "tp=2,dp_shard=4,ep=4,sequence_parallel=no"},
+       "experts beside tensor parallelism need --sequence-parallel"},
+      {torchtitan, layout("dp_shard=2,zero=1"), "zero=1: fully_shard gathers parameters"},
+      {torchtitan, layout("tp=2,sequence_parallel=no"), "whole rows on all tp ranks"},
+      {torchtitan, layout("tp=2,mlp_chunks=4"), "the MLP in 4 chunks"},
+      {torchtitan, layout("tp=2,activations=host"), "they stay on the GPU"},
+      {vllm,
+       {"llama-3.1-8b", "tp=8", serving(Phase::decode, 8192, 8000)},
+       "rows split over tp ranks: with a token of each request they are all-reduced"},
       {deepspeed, layout("dp_shard=8,recompute=every:2"), "computes every layer again"},
       {vllm,
        {"llama-3.1-8b", "tp=4,cp=2,strategy=ring", serving(Phase::prefill, 8192, 0)},
@@ -217,8 +235,11 @@ TEST(EmitCannot, IsEmptyWhereEverythingIsSaid) {
                 {"llama-3.1-8b", "tp=2,cp=4,dp_shard=2,strategy=ring,balance=head_tail,recompute=full"}),
       IsEmpty());
   EXPECT_THAT(cannot_of(Framework::deepspeed, {"llama-3.1-8b", "dp_shard=8"}), IsEmpty());
-  EXPECT_THAT(cannot_of(Framework::vllm, {"llama-3.1-8b", "tp=8", serving(Phase::decode, 8192, 8000)}),
+  EXPECT_THAT(cannot_of(Framework::vllm,
+                        {"llama-3.1-8b", "tp=8,sequence_parallel=no", serving(Phase::decode, 8192, 8000)}),
               IsEmpty());
+  EXPECT_THAT(cannot_of(Framework::deepspeed, {"llama-3.1-8b", "pp=2,dp_shard=4,zero=1"}),
+              ::testing::ElementsAre(HasSubstr("stages are those of a PipelineModule")));
   // What a layout cannot say to Megatron either.
   EXPECT_THAT(cannot_of(Framework::megatron, {"llama-3.1-8b", "tp=8"}),
               ::testing::ElementsAre(HasSubstr("rotary base")));
@@ -250,6 +271,31 @@ TEST(EmitMegatron, StrategiesAreItsTypesOfCommunication) {
   EXPECT_THAT(text("cp=8,strategy=ulysses_ring,ulysses_degree=2,balance=head_tail"),
               HasSubstr("--cp-comm-type a2a+p2p\n--hierarchical-context-parallel-sizes 2 4\n"));
   EXPECT_THAT(text("tp=8"), Not(HasSubstr("--cp-comm-type")));
+}
+
+TEST(EmitMegatron, WhatIsShardedIsTheDistributedOptimizersStrategy) {
+  const auto text = [](const char* layout) { return text_of(Framework::megatron, {"llama-3.1-8b", layout}); };
+  const char *optimizer = "--use-distributed-optimizer\n", *fsdp = "--use-megatron-fsdp\n";
+  for (const char* states : {"dp_shard=4,zero=1", "dp_shard=4,pp=2"})
+    EXPECT_THAT(text(states), AllOf(HasSubstr(optimizer), Not(HasSubstr(fsdp)))) << states;
+  EXPECT_THAT(text("dp_shard=4,zero=2"),
+              AllOf(HasSubstr(fsdp), HasSubstr("--data-parallel-sharding-strategy optim_grads\n")));
+  EXPECT_THAT(text("dp_shard=4"), HasSubstr("--data-parallel-sharding-strategy optim_grads_params\n"));
+  EXPECT_THAT(text("tp=2"), HasSubstr("--sequence-parallel\n"));
+  EXPECT_THAT(text("tp=2,sequence_parallel=no"), Not(HasSubstr("--sequence-parallel\n")));
+  EXPECT_THAT(text("dp_shard=4,activations=host"), HasSubstr("--cpu-offloading-num-layers 31\n"));
+}
+
+TEST(EmitDeepspeed, WhatIsShardedIsAStage) {
+  const auto text = [](const char* layout) {
+    return text_of(Framework::deepspeed, {"llama-3.1-8b", layout});
+  };
+  EXPECT_THAT(text("dp_shard=4,zero=1"), HasSubstr("\"stage\": 1"));
+  EXPECT_THAT(text("dp_shard=4,zero=2"), HasSubstr("\"stage\": 2"));
+  EXPECT_THAT(text("dp_shard=4"), HasSubstr("\"stage\": 3"));
+  EXPECT_THAT(text("dp_shard=4,pp=2"), HasSubstr("\"stage\": 1"));
+  EXPECT_THAT(text("dp_replicate=4"), HasSubstr("\"stage\": 0"));
+  EXPECT_THAT(text("dp_shard=4,recompute=full,activations=host"), HasSubstr("\"cpu_checkpointing\": true"));
 }
 
 TEST(EmitMegatron, EvenVirtualStagesAreCountedInLayers) {

@@ -39,7 +39,7 @@ TEST(Memory, OfAnEightBillionModelByHand) {
   EXPECT_NEAR(static_cast<double>(it.parameters), 8030261248.0 / 8 * 4, 1e4);  // padding of 34 pieces
   EXPECT_NEAR(static_cast<double>(it.gradients), 8030261248.0 / 8 * 4, 1e4);
   EXPECT_NEAR(static_cast<double>(it.optimizer), 8030261248.0 / 8 * 8, 2e4);
-  EXPECT_EQ(it.activations, 32LL * 32768 * 4096 * 2);
+  EXPECT_EQ(it.activations, 32LL * 32768 * 4096 * 2 + 32768 * 128 * 4);
   EXPECT_EQ(it.logits, 32768LL * 128256 * (2 + 12) + 32768LL * 4096 * 2 + 128256LL * 4096 * 2 * 2);
   EXPECT_EQ(it.master, 0);
   EXPECT_EQ(it.kv_cache, 0);
@@ -48,9 +48,15 @@ TEST(Memory, OfAnEightBillionModelByHand) {
 }
 
 // A token of a layer keeps, in elements: the input 4,096, two norms 2 x 4,096, q and out 2 x 4,096, k and v 2 x 1,024, x between 4,096,
-// gate and up 2 x 14,336, their product 14,336; and 32 f32 of lse.
+// gate and up 2 x 14,336, their product 14,336; and 32 f32 of lse. A position of the sequence has 128 f32 of sines and cosines, on every
+// rank.
 TEST(Memory, OfActivationsByHand) {
-  const std::int64_t tokens = 8192, layers = 32;
+  const std::int64_t tokens = 8192, layers = 32, positions = tokens * 128 * 4;
+  const auto memory = [&](const char* layout, std::int64_t seq_len, std::int64_t batch) {
+    Memory of = cp::memory(layout, seq_len, batch);
+    of.activations -= positions;
+    return of;
+  };
   const std::int64_t input = 4096 * 2, cheap = (2 * 4096 + 14336) * 2,
                      rest = (3 * 4096 + 2 * 1024 + 2 * 14336) * 2 + 32 * 4;
   EXPECT_EQ(memory("recompute=none", tokens, 1).activations, layers * tokens * (input + cheap + rest));
@@ -257,8 +263,10 @@ TEST(MemoryOfModels, HasActivationsOfAllMicroBatchesInFlight) {
         request.workload.seq_len = 4096, request.workload.global_batch = row.batch;
         request.layout.recompute = parse_recompute(recompute), request.layout.loss_chunks = 16;
         const Plan plan = step_plan(request, StepPart::forward, 0, busiest_rank(request, 0));
-        EXPECT_EQ(memory_of(request.model, request.workload, request.layout, {}).activations,
-                  row.in_flight * (bytes_of(plan, "activations") - bytes_of_x(request)))
+        const std::int64_t positions = 4096 * 64 * 4;
+        EXPECT_EQ(
+            memory_of(request.model, request.workload, request.layout, {}).activations,
+            positions + row.in_flight * (bytes_of(plan, "activations") - positions - bytes_of_x(request)))
             << kind << " " << to_string(request.layout);
       }
     }

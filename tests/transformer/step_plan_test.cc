@@ -53,7 +53,16 @@ TEST(StepPlans, AreProvedByTheChecker) {
                              "pp=2",
                              "pp=3,tp=2,recompute=full",
                              "pp=2,dp_shard=2,cp=2,dp_replicate=2",
-                             "micro_batch=2,tp=2,cp=2,recompute=selective"}) {
+                             "micro_batch=2,tp=2,cp=2,recompute=selective",
+                             "dp_shard=2,zero=1",
+                             "dp_shard=2,tp=2,zero=2,recompute=every:2",
+                             "tp=2,sequence_parallel=no",
+                             "tp=2,pp=2,dp_shard=2,sequence_parallel=no,recompute=full",
+                             "mlp_chunks=3,tp=2",
+                             "mlp_chunks=5,dp_shard=2,recompute=full",
+                             "activations=host",
+                             "activations=host,recompute=every:2,tp=2",
+                             "activations=host,recompute=full,pp=2,cp=2"}) {
     SCOPED_TRACE(layout);
     check_all_parts(small_request(layout));
   }

@@ -73,9 +73,13 @@ inline ParallelLayout any_layout(const Transformer& model) {
   layout.tp = any_of(1, 1, 2, 4), layout.cp = any_of(1, 2, 3, 4), layout.pp = any_of(1, 1, 2);
   if (model.experts) layout.ep = any_of(1, 2, 4);
   layout.micro_batch = any_of(1, 2), layout.loss_chunks = any_of(1, 1, 2, 3, 4);
+  layout.sequence_parallel = layout.tp == 1 || any_of(true, false);
+  if (!model.experts) layout.mlp_chunks = any_of(1, 1, 2, 3);
+  layout.host_activations = any_of(false, false, true);
   layout.order = *rc::gen::elementOf(axis_orders());
   layout.sharding =
       layout.cp > 1 && any_of(true, false) ? ShardingGroup::dp_shard : ShardingGroup::dp_shard_cp;
+  layout.zero = layout.sharding_size() == 1 ? 0 : layout.pp > 1 ? any_of(0, 1) : any_of(0, 0, 1, 2);
   layout.recompute =
       any_of(Recompute{}, Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::full, 1},
              Recompute{Recompute::Kind::every, 2}, Recompute{Recompute::Kind::every, 3});
@@ -97,6 +101,7 @@ inline StepRequest any_request() {
     if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
     if (workload.phase != Phase::training) {
       request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
+      request.layout.zero = 0, request.layout.mlp_chunks = 1, request.layout.host_activations = false;
       workload.kv_dtype = any_of(DType::bf16, DType::bf16, DType::f16);
     }
     workload.global_batch = request.layout.dp() * request.layout.micro_batch;

@@ -96,8 +96,12 @@ Work work_by_formula(const StepRequest& request) {
     for (const LayerPlace& place : loop.body) again += place.recomputed ? loop.count : 0;
   }
   const std::int64_t padded_vocab = ceil_div(model.vocab, tp) * tp;
+  // Chunks of an MLP make gate and up again, whatever else is computed again.
+  const std::int64_t of_chunks =
+      layout.mlp_chunks > 1 ? 2 * model.layers * tokens * 2 * model.hidden * model.intermediate : 0;
   Work work;
   work.product_flops = (6 * model.layers + 2 * again) * of_a_layer + 6 * tokens * model.hidden * padded_vocab;
+  work.product_flops += of_chunks;
   std::int64_t pairs = 0;
   for (std::int64_t row = 0; row < seq_len; ++row) pairs += std::min(row + 1, model.window.value_or(seq_len));
   work.backward_pairs = model.layers * sequences * model.q_heads * pairs;

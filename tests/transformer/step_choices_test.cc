@@ -1,0 +1,327 @@
+// What is sharded, where rows are split, pieces of an MLP, and host memory: plans, memory and texts of these choices agree.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/text.h"
+#include "shared/plan/host_place.h"
+#include "shared/transformer/memory.h"
+#include "shared/transformer/step_plan.h"
+#include "tests/support/messages.h"
+#include "tests/transformer/step_requests.h"
+
+namespace cp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+constexpr std::int64_t k16 = 2, kF32 = 4;
+
+// Nothing needs padding: all sizes divide by all degrees below.
+StepRequest request_of(const char* layout, const char* optimizer = "adamw") {
+  StepRequest request{{}, {}, parse_parallel_layout(layout)};
+  Transformer& model = request.model;
+  model.name = "even", model.hidden = 512, model.layers = 8, model.q_heads = 16, model.kv_heads = 8;
+  model.head_dim = 64, model.intermediate = 1280, model.vocab = 4096;
+  request.workload.seq_len = 4096, request.workload.global_batch = 8;
+  request.workload.optimizer = parse_optimizer(optimizer);
+  return request;
+}
+
+Memory memory_of(const StepRequest& request) {
+  return cp::memory_of(request.model, request.workload, request.layout, {});
+}
+
+std::int64_t bytes_of(const Plan& plan, const std::string& term, bool temporaries = true) {
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.name.starts_with(term + "/") && (temporaries || buffer.kind != BufferKind::temporary))
+      bytes += buffer.bytes();
+  }
+  return bytes;
+}
+
+// Sent by a rank on each group, by operation.
+std::map<std::string, std::int64_t> sent_by(const Plan& plan) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const StepRef& ref : steps_of(plan)) {
+    if (!is_collective(*ref.step)) continue;
+    const Collective& collective = std::get<Collective>(ref.step->work);
+    const std::string& group = plan.groups[static_cast<std::size_t>(group_of(collective))].name;
+    std::int64_t& sum = bytes[str(group, " ", operation_name(ref.step->work))];
+    for (const std::int64_t sent : volume(collective, plan).sent) sum += ref.count * sent;
+  }
+  return bytes;
+}
+
+// Copied on a stream, in bytes, with what the stream's other kernels write.
+std::int64_t moved_on(const Plan& plan, const std::string& stream) {
+  std::int64_t bytes = 0;
+  for (const StepRef& ref : steps_of(plan)) {
+    if (plan.streams[static_cast<std::size_t>(ref.step->stream)] != stream) continue;
+    for (const Access& access : accesses(ref.step->work)) {
+      const Buffer& buffer = plan.buffers[static_cast<std::size_t>(access.view->buffer)];
+      if (access.writes) bytes += ref.count * access.view->numel() * size_bytes(buffer.dtype);
+    }
+  }
+  return bytes;
+}
+
+// ---- texts ----
+
+TEST(StepChoices, HaveTextsAndRefusals) {
+  for (const char* text : {"dp_shard=8,zero=1", "dp_shard=8,zero=2", "tp=2,sequence_parallel=no",
+                           "tp=1,mlp_chunks=4", "dp_shard=8,recompute=full,mlp_chunks=4,activations=host"}) {
+    const ParallelLayout layout = parse_parallel_layout(text);
+    EXPECT_EQ(parse_parallel_layout(to_string(layout)), layout) << text;
+    EXPECT_THAT(to_string(layout), HasSubstr(std::string(text).substr(std::string(text).find(',') + 1)));
+    EXPECT_FALSE(to_string(layout) == to_string(parse_parallel_layout("dp_shard=8"))) << text;
+  }
+  EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,zero=4"); }),
+              HasSubstr("zero=4 of a layout; use 1 (states are sharded), 2"));
+  EXPECT_THAT(message_of([] { parse_parallel_layout("tp=2,sequence_parallel=maybe"); }),
+              HasSubstr("use no or yes"));
+  EXPECT_THAT(message_of([] { parse_parallel_layout("activations=disk"); }), HasSubstr("use gpu or host"));
+  const auto refusal = [](const char* layout) {
+    const StepRequest request = request_of(layout);
+    const auto refused = refuse(request.model, request.workload, request.layout);
+    return refused ? refused->text() : "legal";
+  };
+  EXPECT_EQ(refusal("dp_shard=2,pp=2,zero=1"), "legal");
+  EXPECT_THAT(refusal("dp_shard=2,pp=2,zero=2"), HasSubstr("stages keep whole parameters and gradients"));
+  EXPECT_THAT(refusal("zero=1"), HasSubstr("parameters that one rank has alone"));
+  EXPECT_THAT(refusal("sequence_parallel=no"), HasSubstr("mean the same with tp=1"));
+  EXPECT_THAT(refusal("mlp_chunks=65"), HasSubstr("has at most 64 of a layer; use mlp_chunks=64"));
+  StepRequest experts = request_of("mlp_chunks=4");
+  experts.model.experts = Experts{8, 2, 768};
+  EXPECT_THAT(refuse(experts.model, experts.workload, experts.layout)->text(),
+              HasSubstr("mlp_chunks=4 of 8 experts"));
+  StepRequest serving = request_of("activations=host");
+  serving.workload.phase = Phase::prefill, serving.layout.micro_batch = 8;
+  EXPECT_THAT(refuse(serving.model, serving.workload, serving.layout)->text(), HasSubstr("activations=gpu"));
+}
+
+// ---- what is sharded ----
+
+TEST(StepChoices, ShardedStatesAreGatheredOnceAStep) {
+  // Parameters of a layer, and of the ends; four ranks, each sends a quarter to three others.
+  const StepRequest three = request_of("dp_shard=4"), two = request_of("dp_shard=4,zero=2"),
+                    one = request_of("dp_shard=4,zero=1");
+  const std::int64_t layer = 512 * (2 * 1024 + 2 * 512) + 3 * 512 * 1280 + 2 * 512,
+                     ends = 2 * 4096 * 512 + 512, all = 8 * layer + ends;
+  const std::int64_t gathered = 3 * k16 * all / 4, scattered = 3 * kF32 * all / 4,
+                     again = 3 * k16 * 8 * layer / 4;
+  const auto micro_batch = [](const StepRequest& r) {
+    return sent_by(step_plan(r, StepPart::micro_batch, 0, 1));
+  };
+  const auto update = [](const StepRequest& r) { return sent_by(step_plan(r, StepPart::update, 0, 1)); };
+  EXPECT_THAT(micro_batch(three), UnorderedElementsAre(Pair("fsdp all_gather", gathered + again),
+                                                       Pair("fsdp_reduce reduce_scatter", scattered)));
+  EXPECT_THAT(micro_batch(two), UnorderedElementsAre(Pair("fsdp_reduce reduce_scatter", scattered)));
+  EXPECT_THAT(micro_batch(one), UnorderedElementsAre());
+  EXPECT_EQ(update(three).count("fsdp all_gather"), 0u);
+  EXPECT_EQ(update(two).at("fsdp all_gather"), gathered);
+  EXPECT_EQ(update(two).count("fsdp_reduce reduce_scatter"), 0u);
+  EXPECT_EQ(update(one).at("fsdp all_gather"), gathered);
+  EXPECT_EQ(update(one).at("fsdp_reduce reduce_scatter"), scattered);
+}
+
+TEST(StepChoices, WhatIsShardedIsTheMemoryThatPlansDeclare) {
+  for (const char* layout : {"dp_shard=4,zero=1", "dp_shard=4,zero=2", "tp=2,dp_shard=4,zero=1",
+                             "cp=4,strategy=ring,zero=2", "dp_replicate=2,dp_shard=4,zero=1"}) {
+    for (const char* optimizer : {"adamw", "adamw:offload", "sgd"}) {
+      for (const DType gradients : {DType::f32, DType::bf16}) {
+        StepRequest request = request_of(layout, optimizer);
+        request.workload.gradient_dtype = gradients;
+        const Memory memory = memory_of(request);
+        const Plan step = step_plan(request, StepPart::micro_batch, 0, 0),
+                   update = step_plan(request, StepPart::update, 0, 0);
+        const auto where = str(to_string(request.layout), " ", optimizer, " ", name(gradients));
+        EXPECT_EQ(memory.parameters, bytes_of(update, "parameters")) << where;
+        EXPECT_EQ(memory.optimizer, bytes_of(update, "optimizer")) << where;
+        EXPECT_EQ(memory.gradients, bytes_of(request.layout.zero == 1 ? update : step, "gradients")) << where;
+        // Parameters, and with zero=1 gradients.
+        EXPECT_EQ(memory.gathered, bytes_of(step, "unsharded", false)) << where;
+        std::int64_t on_the_way = 0;  // of layers
+        for (const Buffer& buffer : step.buffers) {
+          if (buffer.kind == BufferKind::temporary && buffer.name.starts_with("unsharded/layers"))
+            on_the_way += buffer.bytes();
+        }
+        EXPECT_EQ(memory.unsharded, on_the_way) << where;
+      }
+    }
+  }
+  // Of the ends while the loss is at work: gradients of the head with zero=2, and nothing with zero=1.
+  const std::int64_t head = 4096 * 512 * k16;
+  const auto logits = [](const char* layout) { return memory_of(request_of(layout)).logits; };
+  EXPECT_EQ(logits("dp_shard=4") - logits("dp_shard=4,zero=2"), head);
+  EXPECT_EQ(logits("dp_shard=4,zero=2") - logits("dp_shard=4,zero=1"), head);
+}
+
+// With zero=2 pieces are padded one by one.
+TEST(StepChoices, UnevenPiecesAreGatheredEach) {
+  for (const char* layout : {"dp_shard=2,cp=3,strategy=ring,zero=2", "cp=3,strategy=ring,zero=1"}) {
+    const StepRequest request = small_request(layout);
+    for (const StepPart part : parts_of(request))
+      EXPECT_NO_THROW(plans_of_all_ranks(request, part)) << layout;
+  }
+}
+
+// ---- rows between tensor-parallel regions ----
+
+TEST(StepChoices, WholeRowsAreAllReduced) {
+  // All rows of 512 in bf16 to the other of two ranks, half of them there and half of the sums back: twice a layer in each direction,
+  // for the embedding and for the head.
+  const std::int64_t rows = 4096 * 512 * k16, layers = 8, statistics = 4096 * 3 * kF32;
+  const StepRequest whole = request_of("tp=2,sequence_parallel=no");
+  EXPECT_THAT(sent_by(step_plan(whole, StepPart::micro_batch, 0, 1)),
+              UnorderedElementsAre(Pair("tp all_reduce", (4 * layers + 2) * rows + statistics)));
+  // Every rank's norms have seen all rows: there is nothing to add up.
+  EXPECT_EQ(sent_by(step_plan(whole, StepPart::update, 0, 1)).count("tp all_reduce"), 0u);
+  // But norms of q and k have seen a rank's own heads, and routers what came of its own columns.
+  StepRequest norms = whole;
+  norms.model.qk_norm = true;
+  EXPECT_EQ(sent_by(step_plan(norms, StepPart::update, 0, 1)).at("tp all_reduce"), layers * 2 * 64 * kF32);
+  StepRequest experts = whole;
+  experts.model.experts = Experts{8, 2, 768};
+  EXPECT_EQ(sent_by(step_plan(experts, StepPart::update, 0, 1)).at("tp all_reduce"), layers * 8 * 512 * kF32);
+  // A layer's input, its norms' outputs and the residual are there twice as long.
+  const Memory split = memory_of(request_of("tp=2")), all = memory_of(whole);
+  EXPECT_EQ(all.activations - split.activations, layers * 4 * rows / 2);
+  EXPECT_EQ(all.working, split.working - 3 * rows + rows);  // gathered rows and their gradients are not there
+  const Plan plan = step_plan(whole, StepPart::micro_batch, 0, 0);
+  EXPECT_EQ(all.activations, bytes_of(plan, "activations") - rows);
+}
+
+TEST(StepChoices, StagesExchangeWholeRows) {
+  const StepRequest request = request_of("tp=2,pp=2,sequence_parallel=no");
+  EXPECT_EQ(sent_by(step_plan(request, StepPart::forward, 0, 0)).at("pp exchange"), 4096 * 512 * k16);
+}
+
+// ---- what grows with cp ----
+
+// Of a sequence that is as many times as long on as many ranks, each rank has the same rows, and a longer table of positions.
+TEST(StepChoices, ALongerSequenceOnMoreRanksTakesItsTableOfPositions) {
+  const StepRequest one = request_of("dp_shard=8");
+  StepRequest eight = request_of("cp=8,strategy=ring,balance=head_tail");
+  eight.workload.seq_len *= 8;
+  EXPECT_EQ(memory_of(eight).activations - memory_of(one).activations, 7 * 4096 * 64 * kF32);
+  const Plan plan = step_plan(eight, StepPart::micro_batch, 0, 3);
+  std::int64_t table = 0;
+  for (const Buffer& buffer : plan.buffers)
+    table += buffer.name == "activations/positions" ? buffer.bytes() : 0;
+  EXPECT_EQ(table, 8 * 4096 * 64 * kF32);
+}
+
+// ---- pieces of an MLP ----
+
+TEST(StepChoices, ChunksOfAnMlpAreNotKept) {
+  const std::int64_t tokens = 4096, columns = 1280, hidden = 512;
+  const Memory whole = memory_of(request_of("tp=1")), chunks = memory_of(request_of("mlp_chunks=4"));
+  EXPECT_EQ(whole.activations - chunks.activations, 8 * tokens * 3 * columns * k16);
+  const Plan plan = step_plan(request_of("mlp_chunks=4"), StepPart::micro_batch, 0, 0);
+  EXPECT_EQ(chunks.activations, bytes_of(plan, "activations") - tokens * hidden * k16);
+  // Gate, up and their product, and the gradients of these, of a quarter of the rows; or q, out, k and v.
+  const std::int64_t attention = 2 * 1024 + 2 * 512, mlp = 6 * columns / 4;
+  EXPECT_EQ(chunks.working, tokens * (std::max(attention, mlp) + 3 * hidden) * k16);
+  std::int64_t inside = 0;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.name.ends_with("gate_up") || buffer.name.ends_with("activated")) inside += buffer.bytes();
+  }
+  // Forward and backward have buffers of their own; the backward pass has two of each.
+  EXPECT_EQ(inside, (1 + 2) * tokens / 4 * 3 * columns * k16);
+}
+
+// Gradients of weights are sums over the chunks: the first one writes them where they are a layer's alone, the others add.
+TEST(StepChoices, ChunksAddUpTheirGradients) {
+  for (const auto& [layout, adds] : {std::pair{"mlp_chunks=3", 3}, std::pair{"dp_shard=4,mlp_chunks=3", 2}}) {
+    const Plan plan = step_plan(request_of(layout), StepPart::micro_batch, 0, 0);
+    for (const char* label : {"gate, up, wgrad", "down, wgrad"}) {
+      std::vector<bool> accumulates;
+      std::int64_t rows = 0;
+      for (const StepRef& ref : steps_of(plan)) {
+        if (ref.step->label != label) continue;
+        const MatMul& product = std::get<MatMul>(std::get<Kernel>(ref.step->work));
+        accumulates.push_back(product.accumulate);
+        rows += product.a.shape[1];
+      }
+      EXPECT_EQ(accumulates.size(), 3u) << layout;
+      EXPECT_EQ(std::count(accumulates.begin(), accumulates.end(), true), adds) << layout << " " << label;
+      EXPECT_EQ(accumulates.front(), adds == 3) << layout << " " << label;
+      EXPECT_EQ(rows, 4096) << layout;
+    }
+  }
+}
+
+// ---- host memory ----
+
+TEST(StepChoices, WhatLayersKeepGoesToTheHostAndComesBack) {
+  for (const char* layout :
+       {"activations=host", "activations=host,recompute=full", "tp=2,activations=host,recompute=every:2",
+        "activations=host,recompute=selective,mlp_chunks=4", "activations=host,cp=4,strategy=ulysses"}) {
+    StepRequest request = request_of(layout);
+    const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
+    EXPECT_EQ(memory_of(request).activations, bytes_of(plan, "activations")) << layout;
+    // As much as without, but for the last layer's output, there and back.
+    StepRequest stays = request;
+    stays.layout.host_activations = false;
+    const std::int64_t positions = 4096 * 64 * kF32, kept = memory_of(stays).activations - positions;
+    EXPECT_EQ(moved_on(plan, "to_host"), kept) << layout;
+    EXPECT_EQ(moved_on(plan, "from_host"), kept) << layout;
+    EXPECT_EQ(bytes_of(plan, "host/activations"), kept) << layout;
+    for (const Buffer& buffer : plan.buffers)
+      EXPECT_FALSE(lies_on_host(buffer) && buffer.kind == BufferKind::temporary) << buffer.name;
+  }
+  // Of stages: as little, however many micro-batches are in flight.
+  StepRequest stages = request_of("pp=2,activations=host");
+  EXPECT_EQ(memory_of(stages).activations, memory_of(request_of("activations=host")).activations);
+  EXPECT_GT(moved_on(step_plan(stages, StepPart::backward, 0, 0), "from_host"), 0);
+  EXPECT_EQ(moved_on(step_plan(stages, StepPart::backward, 0, 0), "to_host"), 0);
+}
+
+// The next layer's forward pass does not wait until what a layer keeps has been sent, but the one behind that does.
+TEST(StepChoices, SlotsOfActivationsTakeTurns) {
+  const StepRequest request = request_of("activations=host,recompute=full");
+  const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
+  std::set<std::int64_t> periods;
+  for (const StepRef& ref : steps_of(plan)) {
+    if (ref.step->label != "activations to the host") continue;
+    periods.insert(std::get<Copy>(std::get<Kernel>(ref.step->work)).in.advance.period);
+  }
+  EXPECT_THAT(periods, ::testing::ElementsAre(2));
+}
+
+TEST(StepChoices, GradientsGoToTheHostAsSoonAsTheyAreComplete) {
+  const std::int64_t layer = 512 * (2 * 1024 + 2 * 512) + 3 * 512 * 1280 + 2 * 512,
+                     ends = 2 * 4096 * 512 + 512, all = 8 * layer + ends;
+  struct Case {
+    const char* layout;
+    std::int64_t ranks, while_backward;  // shares of gradients that go in the backward pass
+  };
+  for (const Case& of : {Case{"tp=1", 1, 1}, Case{"dp_shard=4", 4, 1}, Case{"dp_shard=4,zero=2", 4, 1},
+                         Case{"dp_shard=4,zero=1", 4, 0}, Case{"dp_replicate=2,dp_shard=4", 4, 0}}) {
+    const StepRequest request = request_of(of.layout, "adamw:offload");
+    const Plan step = step_plan(request, StepPart::micro_batch, 0, 0),
+               update = step_plan(request, StepPart::update, 0, 0);
+    const std::int64_t gradients = all / of.ranks * kF32;
+    EXPECT_EQ(moved_on(step, "to_host"), of.while_backward * gradients) << of.layout;
+    EXPECT_EQ(moved_on(update, "to_host"), (1 - of.while_backward) * gradients + kF32)
+        << of.layout;  // the norm
+    EXPECT_EQ(moved_on(update, "from_host"), all / of.ranks * k16) << of.layout;
+    // f32 parameters, two states, and parameters in bf16.
+    EXPECT_EQ(moved_on(update, "host"), all / of.ranks * (3 * kF32 + k16)) << of.layout;
+    EXPECT_EQ(bytes_of(update, "host/optimizer"), all / of.ranks * 2 * kF32) << of.layout;
+    EXPECT_EQ(bytes_of(update, "optimizer") + bytes_of(update, "master"), 0) << of.layout;
+  }
+}
+
+}  // namespace
+}  // namespace cp::testing
