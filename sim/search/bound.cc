@@ -200,10 +200,10 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns;
   const double width = real(size_bytes(question_.workload.dtype));
   // Of a dense MLP, in pieces of its rows; or of the rank's experts.
-  const std::int64_t parts = sizes.experts > 0 ? 1 : layout.mlp_chunks;
+  const std::int64_t parts = sizes.experts > 0 ? 1 : layout.mlp_chunks,
+                     mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
   const auto mlp = [&](std::int64_t k, std::int64_t n) {
-    return sizes.experts > 0 ? experts(sizes.expert_tokens, sizes.experts, k, n)
-                             : products(tokens / parts, k, n);
+    return sizes.experts > 0 ? experts(mlp_tokens, sizes.experts, k, n) : products(mlp_tokens / parts, k, n);
   };
   const Products up = mlp(hidden, 2 * columns), down = mlp(columns, hidden),
                  qkv = products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width),
