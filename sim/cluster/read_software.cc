@@ -151,14 +151,10 @@ std::string write_software(const SoftwareProfile& software) {
   for_each_serving_number(software,
                           [&](const char* field, double value, const Range&) { write_said(field, value); });
   for_each_serving_fact(software, write_said);
-  fields.write("sharding_group", to_string(software.sharding_group));
-  // What has no source was left at its default.
-  const auto write_stated = [&](const char* field, const auto& value) {
-    if (find_source(software.sources, field) != nullptr) fields.write(field, value);
-  };
   for_each_pass_number(software,
-                       [&](const char* field, double value, const Range&) { write_stated(field, value); });
-  for_each_fp8_fact(software, write_stated);
+                       [&](const char* field, double value, const Range&) { write_said(field, value); });
+  for_each_fp8_fact(software, write_said);
+  fields.write("sharding_group", to_string(software.sharding_group));
   std::string text;
   google::protobuf::TextFormat::Printer printer;
   CP_INVARIANT(printer.PrintToString(message, &text), "a profile of ", message.ByteSizeLong(), " bytes");

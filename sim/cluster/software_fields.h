@@ -51,6 +51,8 @@ template <class AnySoftware, class Visit>
 void for_each_fp8_fact(AnySoftware& software, Visit&& visit) {
   visit("fp8_head", software.fp8_head);
   visit("fp8_casts_both", software.fp8_casts_both);
+}
+
 // visit(name, fact) and visit(name, number, range), for what only software that serves has to say.
 template <class AnySoftware, class Visit>
 void for_each_serving_fact(AnySoftware& software, Visit&& visit) {
