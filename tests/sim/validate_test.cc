@@ -127,9 +127,10 @@ void targets_are_met_or_the_miss_is_explained(const Accuracy& found) {
     EXPECT_GT(table.summary(false).rows, 0) << table.name;
     EXPECT_TRUE(table.within_target() || !table.miss_reason.empty())
         << table.name << ": " << table.summary(false).median << " " << table.summary(false).p90;
-    EXPECT_FALSE(table.target_origin.empty()) << table.name;
+    EXPECT_TRUE(table.target_median > 0 || table.target_p90 > 0 || table.target_worst > 0) << table.name;
     for (const ValidationRow& each : table.rows) {
       EXPECT_TRUE(std::isfinite(each.predicted) && each.predicted > 0) << table.name << ": " << each.what;
+      if (!each.has_interval()) continue;
       EXPECT_TRUE(each.low < each.predicted && each.predicted < each.high) << table.name << ": " << each.what;
     }
   }
