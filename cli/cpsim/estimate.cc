@@ -163,6 +163,7 @@ std::vector<AttentionPass> passes_of(const Flags& flags, bool backward) {
 ordered_json estimate_json(const sim::AttentionEstimate& estimate) {
   return {{"time_us", estimate.time_us},
           {"interval_us", {estimate.low_us, estimate.high_us}},
+          {"host_us", estimate.host_us},
           {"exposed_comm_us", estimate.exposed_comm_us},
           {"bytes_received", estimate.bytes_received},
           {"peak_bytes", estimate.peak_bytes}};
@@ -247,6 +248,10 @@ int estimate_attention(const Flags& flags) {
                           human_us(estimate.high_us), human_us(estimate.exposed_comm_us),
                           human_bytes(estimate.bytes_received), human_bytes(estimate.peak_bytes));
       text += fmt::format("          critical path: {}\n", bounds_text(estimate.timeline));
+      if (estimate.host_us >= estimate.time_us) {
+        text += fmt::format("          the GPUs need {} and wait for the host, which issues a call in {}\n",
+                            human_us(estimate.timeline.time_ns / 1e3), human_us(estimate.host_us));
+      }
     }
     if (!flags.trace.empty())
       replayed.push_back({name, attention_plans(request, pass, job.target), std::move(estimate.timeline)});
@@ -307,7 +312,9 @@ Command add_estimate(CLI::App& cpsim) {
   add_scenario_files(*app, flags->job);
   app->add_flag("--json", flags->json, "Print JSON");
   app->footer(
-      "Example:\n"
+      "Attention: one call of many in a row, so that the host is ahead of the GPUs unless it needs longer "
+      "than "
+      "they do.\nExample:\n"
       "  cpsim estimate --cluster a800 --mesh cp=16 --strategy ring --seq-len 65536 --q-heads 32 \\\n"
       "    --head-dim 128 --dtype bf16 --causal --pass backward --software ring-flash-attention\n"
       "  cpsim estimate --cluster hgx-b200 --collective all_gather --bytes 1GiB --gpus 16");

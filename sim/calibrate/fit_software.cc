@@ -9,7 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/cluster/software_fields.h"
-#include "sim/timeline/timeline.h"
+#include "sim/timeline/estimate.h"
 #include "traces/text_errors.h"
 
 namespace cp::sim {
@@ -18,7 +18,7 @@ namespace {
 using Rows = std::vector<const AttentionTime*>;
 
 double time_us(const AttentionTime& row, const SoftwareProfile& software) {
-  return replay(row.plans, *row.cluster, software).time_ns / 1e3;
+  return repeated_calls(row.plans, *row.cluster, software).time_us;
 }
 
 ErrorSummary errors_of(const Rows& rows, const SoftwareProfile& software) {

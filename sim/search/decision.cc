@@ -1,101 +1,25 @@
 #include "sim/search/decision.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <random>
 #include <utility>
-
-#include <boost/math/distributions/normal.hpp>
-
-#include "shared/base/error.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr double kTail = 0.1;          // below the interval, and above
-constexpr double kSureEnough = 0.9;    // that one of those worth trying is the fastest
-constexpr std::uint64_t kSeed = 2718;  // any: answers must not change from one call to the next
-
-// Of the standard normal distribution, one from each of so many equally likely ranges, in random order: their mean and spread are
-// those of the distribution however few there are (Latin hypercube sampling, McKay, Beckman and Conover 1979).
-class Draws {
- public:
-  explicit Draws(std::size_t count) : quantiles_(count) {
-    const boost::math::normal normal;
-    for (std::size_t i = 0; i < count; ++i) {
-      quantiles_[i] =
-          boost::math::quantile(normal, (static_cast<double>(i) + 0.5) / static_cast<double>(count));
-    }
-  }
-
-  std::vector<double> next() {
-    std::vector<double> values = quantiles_;
-    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_() % i]);
-    return values;
-  }
-
- private:
-  std::vector<double> quantiles_;
-  std::mt19937_64 random_{kSeed};
-};
-
-double quantile(std::vector<double> values, double share) {
-  const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
-}
+constexpr double kSureEnough = 0.9;  // that one of those worth trying is the fastest
 
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// Of all options, with each draw of the rates.
-struct Times {
-  std::array<std::vector<double>, kNumRates> errors;  // standard normal, by draw
-  std::vector<std::vector<double>> us;                // by option, draw
-  std::vector<std::vector<double>> of_strategy;       // the same: what its strategy's error is of its time
-};
-
-Times times_of(std::span<const Option> options, const Doubt& doubt, std::size_t count) {
-  Draws draws(count);
-  Times times;
-  for (auto& errors : times.errors) errors = draws.next();
-  const std::vector<double> of_all = draws.next();
-  std::vector<RateFactors> factors(count);
-  for (std::size_t draw = 0; draw < count; ++draw) {
-    for (std::size_t rate = 0; rate < kNumRates; ++rate)
-      factors[draw].of[rate] = std::exp(doubt.of_rate[rate] * times.errors[rate][draw]);
-  }
-  std::map<int, std::vector<double>> of_kind, of_strategy;
-  const auto errors_of = [&](std::map<int, std::vector<double>>& all,
-                             int number) -> const std::vector<double>& {
-    std::vector<double>& errors = all[number];
-    if (errors.empty()) errors = draws.next();
-    return errors;
-  };
-  for (const Option& option : options) {
-    CP_INVARIANT(!option.chains.empty(), "an option without a chain has no time");
-    const std::vector<double>& kind = errors_of(of_kind, option.kind);
-    const std::vector<double>& strategy = errors_of(of_strategy, option.strategy);
-    const double of_strategy_share = doubt.of_strategy * option.attention_share;
-    std::vector<double>&us = times.us.emplace_back(count), &wrong = times.of_strategy.emplace_back(count);
-    for (std::size_t draw = 0; draw < count; ++draw) {
-      double longest = 0;
-      for (const RateTimes& chain : option.chains) longest = std::max(longest, factors[draw].of_chain(chain));
-      wrong[draw] = of_strategy_share * strategy[draw];
-      us[draw] = longest * std::exp(doubt.of_all * of_all[draw] + wrong[draw] + doubt.of_kind * kind[draw]);
-    }
-  }
-  return times;
-}
-
 // The mean of what is beyond the fastest as it would be when the rate were known: each option's expected lead over the best is fitted
 // by a parabola over the rate's error (the first Hermite polynomials, so that each coefficient is a mean).
-double regret_taken_away(const Times& times, const std::vector<Choice>& choices, std::size_t best,
+double regret_taken_away(const DrawnTimes& times, const std::vector<Choice>& choices, std::size_t best,
                          const std::vector<double>& error) {
   const std::size_t draws = error.size();
   std::vector<double> most(draws, 0);
@@ -117,7 +41,7 @@ double regret_taken_away(const Times& times, const std::vector<Choice>& choices,
 }
 
 // The same when the strategies' errors were known: the expected lead is fitted by a line over the difference of two options' errors.
-double regret_taken_away_by_strategies(const Times& times, const std::vector<Choice>& choices,
+double regret_taken_away_by_strategies(const DrawnTimes& times, const std::vector<Choice>& choices,
                                        std::size_t best) {
   const std::size_t draws = times.us[best].size();
   std::vector<double> most(draws, 0);
@@ -146,7 +70,7 @@ double regret_taken_away_by_strategies(const Times& times, const std::vector<Cho
 Decision decide(std::span<const Option> options, const Doubt& doubt, std::size_t draws) {
   Decision decision;
   if (options.empty()) return decision;
-  const Times times = times_of(options, doubt, draws);
+  const DrawnTimes times = draw_times(options, doubt, draws);
   decision.choices.resize(options.size());
   std::vector<double> fastest_us(draws, std::numeric_limits<double>::infinity());
   for (std::size_t draw = 0; draw < draws; ++draw) {
@@ -159,8 +83,8 @@ Decision decide(std::span<const Option> options, const Doubt& doubt, std::size_t
   }
   for (std::size_t option = 0; option < options.size(); ++option) {
     Choice& choice = decision.choices[option];
-    choice.low_us = quantile(times.us[option], kTail);
-    choice.high_us = quantile(times.us[option], 1 - kTail);
+    const Interval interval = interval_of(times.us[option]);
+    choice.low_us = interval.low, choice.high_us = interval.high;
     choice.regret_us = mean(times.us[option]) - mean(fastest_us);
     if (choice.regret_us < decision.choices[decision.best].regret_us) decision.best = option;
   }
@@ -201,14 +125,15 @@ Decision decide(std::span<const Option> options, const Doubt& doubt, std::size_t
 
 Comparison compare(const Option& a, const Option& b, const Doubt& doubt, std::size_t draws) {
   const std::array<Option, 2> both = {a, b};
-  const Times times = times_of(both, doubt, draws);
+  const DrawnTimes times = draw_times(both, doubt, draws);
   std::vector<double> ratios(draws);
   Comparison comparison;
   for (std::size_t draw = 0; draw < draws; ++draw) {
     ratios[draw] = times.us[0][draw] / times.us[1][draw];
     comparison.slower += ratios[draw] > 1 ? 1 / static_cast<double>(draws) : 0;
   }
-  comparison.low = quantile(ratios, kTail), comparison.high = quantile(ratios, 1 - kTail);
+  const Interval interval = interval_of(ratios);
+  comparison.low = interval.low, comparison.high = interval.high;
   return comparison;
 }
 

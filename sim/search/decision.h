@@ -6,33 +6,13 @@
 // counts. Nothing is replayed for it.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "sim/timeline/rate_times.h"
+#include "sim/timeline/drawn_times.h"
 
 namespace cp::sim {
-
-// How far the truth lies from what is believed: standard deviations of the logarithm of times. 0.1: two in three are within 10 %.
-struct Doubt {
-  std::array<double, kNumRates> of_rate{};  // one error for all layouts
-  double of_all = 0;       // of the software as a whole: the same for all, so that it tells none apart
-  double of_strategy = 0;  // of the time of attention, what the model gets wrong of one strategy
-  double of_kind = 0;      // and of the whole time of one kind of layouts
-
-  double& operator[](Rate rate) { return of_rate[static_cast<std::size_t>(rate)]; }
-  double operator[](Rate rate) const { return of_rate[static_cast<std::size_t>(rate)]; }
-};
-
-struct Option {
-  std::vector<RateTimes> chains;  // us, as the rates are believed to be; at least one
-  int kind = 0;      // those of one kind share the error of their kind, and its chance is that of all of them
-  int strategy = 0;  // the same of a strategy
-  double attention_share = 0;  // of the time, in [0, 1]: the strategy's error is one of that part
-};
 
 struct Choice {
   double low_us = 0, high_us = 0;  // one time in ten is below, one above

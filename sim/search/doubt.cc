@@ -15,27 +15,10 @@
 #include "sim/base/stop.h"
 #include "sim/search/evaluate.h"
 #include "sim/search/ranking.h"
-#include "sim/timeline/estimate.h"
+#include "sim/timeline/rate_doubt.h"
 
 namespace cp::sim {
 namespace {
-
-// Widths are told as what nine errors in ten are below; of a normal distribution that is 1.645 standard deviations each way.
-constexpr double kNineInTen = 1.645;
-double deviation(double nine_in_ten) { return std::log1p(nine_in_ten) / kNineInTen; }
-
-// What the model gets wrong of one strategy of attention and not of another: of 766 pairs of published rows of one system and size by
-// two strategies, the predicted ratio of their times is off by 1.8 % (ring_attention_backward), 3.1 % (forward), 5.7 % (usp) and 6.9 %
-// (ring_flash_attention) in the median. A median of 5 % is a standard deviation of 7 % of the ratio (1.48 times), and 5 % of each of
-// the two.
-constexpr double kOfStrategy = 0.05;
-// Of layouts of one kind: the same degrees and core of the strategy. Assumed: a fifth of that.
-constexpr double kOfKind = 0.01;
-// Of the software as a whole. The worst of the end-to-end rows, which set no number, is 15.9 % off: taken as what nine in ten are below.
-constexpr double kOfAll = 0.09;
-// What nine in ten are below, of the gap between kernels, a transfer's latency, the host's times and its memory, which are estimates in every preset.
-// Assumed: as wide as what was taken over from another GPU (estimate.cc).
-constexpr double kOfEstimates = 0.30;
 
 constexpr std::size_t kMostReplayed = 64;  // layouts that more chains are looked for of
 constexpr double kFarFromBest = 1.5;       // times the best: no rate makes up for that where others share it
@@ -120,24 +103,9 @@ void take_over(const std::map<std::string, const Candidate*>& all, Candidate& ca
 }  // namespace
 
 Doubt doubt_of(const PlanQuestion& question) {
-  const Cluster& cluster = question.cluster;
-  Doubt doubt;
-  for (const auto& [rate, backward] :
-       {std::pair(Rate::attention_forward, false), std::pair(Rate::attention_backward, true)}) {
-    doubt[rate] =
-        deviation(attention_uncertainty(cluster, question.software, question.model.head_dim, backward));
-  }
-  doubt[Rate::products] =
-      deviation(question.model.experts
-                    ? std::max(product_uncertainty(cluster, question.software),
-                               expert_uncertainty(cluster, question.software))
-                    : product_uncertainty(cluster, question.software));
-  doubt[Rate::memory] = deviation(uncertainty(cluster, false, false));
-  doubt[Rate::inside] = doubt[Rate::network] = deviation(uncertainty(cluster, false, true));
-  for (const Rate rate : {Rate::launch, Rate::latency, Rate::host, Rate::offload})
-    doubt[rate] = deviation(kOfEstimates);
-  doubt.of_all = kOfAll, doubt.of_strategy = kOfStrategy, doubt.of_kind = kOfKind;
-  return doubt;
+  return doubt_of(
+      question.cluster, question.software, question.model.head_dim,
+      {.decode = question.workload.phase == Phase::decode, .experts = question.model.experts.has_value()});
 }
 
 void weigh(PlanAnswer& answer, int threads) {

@@ -8,6 +8,7 @@
 
 #include "shared/base/text.h"
 #include "sim/cluster/attention_kernels.h"
+#include "sim/timeline/widths.h"
 
 namespace cp::sim {
 namespace {
@@ -16,12 +17,8 @@ constexpr double kFewRows = 64;        // one tile of a kernel: its keys are spl
 constexpr double kKeysOfDecoding = 4;  // of a query, at least: else keys are not split
 constexpr double kNsPerUs = 1e3;
 
-// Intervals where rows that were left out say nothing: assumed, as those of sim/timeline/estimate.cc.
-constexpr double kBorrowed = 0.30, kOtherPass = 0.30, kUnknown = 0.50;
 constexpr int kManyRows = 50;  // fewer say little of other shapes than their own
-constexpr double kFewPoints = 0.15;
 constexpr double kWidest = 0.9;
-constexpr double kBetweenSizes = 1.5, kBeyondSizes = 2;  // times the rate's own
 
 std::int64_t apart(int a, std::int64_t b) { return std::abs(a - b); }
 
@@ -104,17 +101,32 @@ double AttentionCost::curve_ns(const Pass& pass, const KernelWork& work, std::in
 }
 
 template <class Us>
-double AttentionCost::between(const Pass& pass, std::int64_t head_dim, Us&& us) const {
+double AttentionCost::of_size(const Pass& pass, std::int64_t head_dim, double flops_per_pair, bool least,
+                              Us&& us) const {
+  // Of a pair of the rate's own size.
+  const auto own_us = [&](const AttentionRate& rate) {
+    return us(rate, flops_per_pair * rate.head_dim / static_cast<double>(head_dim));
+  };
   const auto right = std::find_if(pass.rates.begin(), pass.rates.end(),
                                   [&](const auto* rate) { return rate->head_dim >= head_dim; });
-  if (right == pass.rates.end()) return us(*pass.rates.back());
-  if ((*right)->head_dim == head_dim || right == pass.rates.begin()) return us(**right);
-  const AttentionRate &small = **(right - 1), &large = **right;
-  const double low = us(small), high = us(large);
-  if (low <= 0 || high <= 0) return 0;
-  const double share = std::log(static_cast<double>(head_dim) / small.head_dim) /
-                       std::log(double{1} * large.head_dim / small.head_dim);
-  return low * std::pow(high / low, share);
+  if (right != pass.rates.end() && (*right)->head_dim == head_dim) return own_us(**right);
+  const bool below = right == pass.rates.begin(), above = right == pass.rates.end();
+  const AttentionRate& nearest = below ? **right : **(right - 1);
+  const double size_us = own_us(nearest), as_fast_us = us(nearest, flops_per_pair);
+  if (pass.rates.size() == 1) return as_fast_us;
+  const AttentionRate& other = below ? **(right + 1) : above ? **(right - 2) : **right;
+  // A line through two lower bounds is none where it goes on beyond them.
+  if (least && (below || above)) return std::min(size_us, as_fast_us);
+  const double share = static_cast<double>(head_dim - nearest.head_dim) / (other.head_dim - nearest.head_dim);
+  const double us_on_line = size_us + (own_us(other) - size_us) * share;
+  if (below) return std::clamp(us_on_line, as_fast_us, size_us);
+  return above ? std::clamp(us_on_line, size_us, as_fast_us) : us_on_line;
+}
+
+const AttentionRate& AttentionCost::nearest_rate(const Pass& pass, std::int64_t head_dim) {
+  return **std::min_element(pass.rates.begin(), pass.rates.end(), [&](const auto* a, const auto* b) {
+    return apart(a->head_dim, head_dim) < apart(b->head_dim, head_dim);
+  });
 }
 
 const DecodeRate* AttentionCost::decode_rate(std::int64_t head_dim) const {
@@ -144,16 +156,18 @@ double AttentionCost::ns(const KernelWork& work, std::int64_t head_dim, bool bac
     const double keys = most_keys + decode->startup_keys;
     const double memory_us = decode->passes(call.group) * keys * work.bytes_per_key /
                              (cluster_.gpu.hbm_gbps * 1e3 * decode->memory_share);
-    const double flops_us = between(of, head_dim, [&](const AttentionRate& rate) {
-      return startup_free_us(rate, pairs, flops_per_pair, of.speed);
-    });
+    const double flops_us =
+        of_size(of, head_dim, flops_per_pair, false, [&](const AttentionRate& rate, double flops) {
+          return startup_free_us(rate, pairs, flops, of.speed);
+        });
     const double floor_us = decode->floor_us - std::min(launch_us_, decode->floor_us);
     return kNsPerUs * (floor_us + std::max(memory_us, flops_us));
   }
-  const double us = between(of, head_dim, [&](const AttentionRate& rate) {
-    return attention_us(rate, work.attention, flops_per_pair, cluster_.rates.sms, of.speed) -
-           std::min(launch_us_, rate.floor_us);
-  });
+  const double us =
+      of_size(of, head_dim, flops_per_pair, false, [&](const AttentionRate& rate, double flops) {
+        return attention_us(rate, work.attention, flops, cluster_.rates.sms, of.speed) -
+               std::min(launch_us_, rate.floor_us);
+      });
   return kNsPerUs * us;
 }
 
@@ -174,34 +188,49 @@ double AttentionCost::least_ns(const AttentionSum& sum, std::int64_t head_dim, b
     }
     return flops / std::min(tflops, peak) * 1e-3;
   }
-  const double us = between(of, head_dim, [&](const AttentionRate& rate) {
-    if (sum.few_rows) return startup_free_us(rate, sum.pairs, sum.flops_per_pair, of.speed);
-    return least_attention_us(rate, sum.pairs, sum.rows, sum.most_keys, sum.flops_per_pair, of.speed);
-  });
+  const double us =
+      of_size(of, head_dim, sum.flops_per_pair, true, [&](const AttentionRate& rate, double flops) {
+        if (sum.few_rows) return startup_free_us(rate, sum.pairs, flops, of.speed);
+        return least_attention_us(rate, sum.pairs, sum.rows, sum.most_keys, flops, of.speed);
+      });
   return kNsPerUs * us;
+}
+
+double AttentionCost::decode_width(std::int64_t head_dim) const {
+  const DecodeRate* rate = by_curve(forward_, head_dim) ? nullptr : decode_rate(head_dim);
+  if (rate == nullptr) return width(head_dim, false);
+  const Source* source = cluster_.source_of("rates");
+  double of = rate->left_out.p90 > 0 ? widths::eight_in_ten(rate->left_out.median, rate->left_out.p90)
+                                     : widths::kUnmeasured;
+  if (rate->head_dim != head_dim) of = widths::both(of, widths::kBetweenSizes);
+  if (source != nullptr && source->borrowed) of = std::max(of, widths::kBorrowed);
+  return std::min(of, kWidest);
 }
 
 double AttentionCost::width(std::int64_t head_dim, bool backward) const {
   const Pass& of = pass(backward);
-  if (unknown_precision_ || (of.rates.empty() && of.curves.empty())) return kUnknown;
+  if (unknown_precision_ || (of.rates.empty() && of.curves.empty())) return widths::kUnmeasured;
   if (by_curve(of, head_dim)) {
     const AttentionCurve& curve = nearest_curve(of, head_dim, true);
     const Source* source =
         cluster_.source_of(str("attention[", &curve - cluster_.attention.data(), "].tflops"));
-    const double own = source != nullptr && source->borrowed ? kBorrowed : 0.15;
-    return curve.head_dim == head_dim ? own : std::max(own, kBorrowed);
+    const double own = source != nullptr && source->borrowed ? widths::kBorrowed : widths::kKernelElsewhere;
+    return curve.head_dim == head_dim ? own : std::min(widths::both(own, widths::kUnmeasured), kWidest);
   }
-  double width = between(of, head_dim, [](const AttentionRate& rate) {
-    const double own = rate.left_out.p90 > 0 ? rate.left_out.p90 : kUnknown;
-    return rate.left_out.rows < kManyRows ? std::max(own, kFewPoints) : own;
-  });
-  const auto same = [&](const AttentionRate* rate) { return rate->head_dim == head_dim; };
-  const bool exact = std::any_of(of.rates.begin(), of.rates.end(), same);
-  const bool inside = head_dim > of.rates.front()->head_dim && head_dim < of.rates.back()->head_dim;
-  if (!exact) width *= inside ? kBetweenSizes : kBeyondSizes;
-  if (of.of_forward) width = std::max(width, kOtherPass);
+  const AttentionRate& rate = nearest_rate(of, head_dim);
+  double width = rate.left_out.p90 > 0 ? widths::eight_in_ten(rate.left_out.median, rate.left_out.p90)
+                                       : widths::kUnmeasured;
+  if (rate.left_out.rows < kManyRows) width = std::max(width, widths::kKernelElsewhere);
+  const auto [least, most] = std::pair(of.rates.front()->head_dim, of.rates.back()->head_dim);
+  if (head_dim > least && head_dim < most && rate.head_dim != head_dim)
+    width = widths::both(width, widths::kBetweenSizes);
+  if (head_dim < least || head_dim > most) {
+    const double doublings = std::abs(std::log2(static_cast<double>(head_dim) / rate.head_dim));
+    width = widths::both(width, widths::kBeyondSizes * doublings);
+  }
+  if (of.of_forward) width = std::max(width, widths::kBorrowed);
   const Source* source = cluster_.source_of("rates");
-  if (source != nullptr && source->borrowed) width = std::max(width, kBorrowed);
+  if (source != nullptr && source->borrowed) width = std::max(width, widths::kBorrowed);
   return std::min(width, kWidest);
 }
 

@@ -73,10 +73,12 @@ double region_ns(CollectiveKind kind, double bytes, const Spread& spread, const 
 
 namespace {
 
-constexpr double kBorrowed = 0.30;  // along another system's curve, as of attention (estimate.cc); assumed
+constexpr double kBorrowed = 0.30;  // along another system's curve; assumed
 
-// Of the estimate. Rows out of sample that `cpsim validate` prints, their 80th percentiles, rounded up.
-double width(bool measured, bool across, bool nvlink, double bytes) {
+}  // namespace
+
+// Rows out of sample that `cpsim validate` prints, their 80th percentiles, rounded up.
+double collective_width(bool measured, bool across, bool nvlink, double bytes) {
   const double mib = bytes / (1 << 20);
   const std::size_t size = mib >= 64 ? 0 : mib >= 1 ? 1 : 2;
   constexpr double kMeasured[] = {0.05, 0.21, 0.24};
@@ -86,8 +88,6 @@ double width(bool measured, bool across, bool nvlink, double bytes) {
   constexpr double kAcross[] = {0.20, 0.30, 0.35};
   return measured ? kMeasured[size] : across ? kAcross[size] : nvlink ? kInside[size] : kPcie[size];
 }
-
-}  // namespace
 
 CollectiveEstimate collective_estimate(CollectiveKind kind, double bytes, std::span<const Rank> gpus,
                                        const Cluster& cluster, const CollectiveSettings& settings) {
@@ -111,7 +111,8 @@ CollectiveEstimate collective_estimate(CollectiveKind kind, double bytes, std::s
       estimate.choice = fastest(collective_choices(kind, spread, cluster, settings), bytes);
   }
   estimate.measured = source != nullptr && !source->borrowed;
-  double share = width(estimate.measured, across, cluster.node.nvlink_gbps > 0 && spread.nvlink, bytes);
+  double share =
+      collective_width(estimate.measured, across, cluster.node.nvlink_gbps > 0 && spread.nvlink, bytes);
   if (source != nullptr && source->borrowed) share = std::max(share, kBorrowed);
   estimate.low_us = estimate.us / (1 + share), estimate.high_us = estimate.us * (1 + share);
   return estimate;

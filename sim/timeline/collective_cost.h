@@ -29,6 +29,8 @@ struct CollectiveEstimate {
   bool measured = false;         // along a curve of the cluster, and not one of another
   CollectiveChoice choice = {};  // what the library does there; where there is no curve
 };
+// How wide it is, as widths.h counts: of a curve at another size than measured; of what nobody measured, inside of a node or across.
+double collective_width(bool measured, bool across, bool nvlink, double bytes);
 // Of at least two GPUs. A send_recv, each GPU to the next one, goes along transfer curves where the cluster has no curve of its own
 // for it, as the exchange of a plan does.
 CollectiveEstimate collective_estimate(CollectiveKind kind, double bytes, std::span<const Rank> gpus,

@@ -1,70 +1,41 @@
 #include "sim/timeline/estimate.h"
 
 #include <algorithm>
-#include <string_view>
+#include <utility>
 
-#include "sim/timeline/attention_cost.h"
-#include "sim/timeline/expert_cost.h"
-#include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/issue_time.h"
+#include "sim/timeline/path_chains.h"
+#include "sim/timeline/rate_doubt.h"
 
 namespace cp::sim {
 namespace {
 
 constexpr double kNsPerUs = 1e3;
 
-// Of numbers that were measured, taken over from another GPU, or that nobody measured. The first is a round number among the
-// ninetieth percentiles of `cpsim validate` for attention on systems with curves of their own (5 to 17 %); the others are
-// assumed, two and three times as wide.
-constexpr double kMeasured = 0.15, kBorrowed = 0.30, kUnmeasured = 0.50;
-
-double of_curves(const Cluster& cluster, bool present, std::string_view prefix) {
-  if (!present) return kUnmeasured;
-  const bool borrowed =
-      std::any_of(cluster.sources.begin(), cluster.sources.end(), [&](const Source& source) {
-        return source.borrowed && std::string_view(source.field).starts_with(prefix);
-      });
-  return borrowed ? kBorrowed : kMeasured;
+double host_us(const std::vector<Plan>& plans, const SoftwareProfile& software) {
+  double most_ns = 0;
+  for (const Plan& plan : plans) {
+    double ns = 0;
+    for (const StepRef& step : steps_of(plan))
+      ns += static_cast<double>(step.count) * issue_ns(*step.step, software);
+    most_ns = std::max(most_ns, ns);
+  }
+  return most_ns / kNsPerUs;
 }
 
 }  // namespace
 
-double uncertainty(const Cluster& cluster, bool attention, bool transfers) {
-  double share = kMeasured;
-  if (attention) {
-    const bool rates = !cluster.rates.attention.empty();
-    share = std::max(share,
-                     of_curves(cluster, rates || !cluster.attention.empty(), rates ? "rates" : "attention"));
-  }
-  if (transfers) {
-    const bool curves =
-        !cluster.transfer.intra_node.empty() && (cluster.nodes == 1 || !cluster.transfer.inter_node.empty());
-    share = std::max(share, of_curves(cluster, curves, "transfer"));
-  }
-  return share;
+Option option_of(const AttentionEstimate& estimate) {
+  Option option{.chains = estimate.chains};
+  option.attention_share = estimate.ranks > 1 ? 1 : 0;
+  return option;
 }
 
-double attention_uncertainty(const Cluster& cluster, const SoftwareProfile& software, std::int64_t head_dim,
-                             bool backward) {
-  const AttentionCost cost(cluster, software);
-  return std::max(cost.width(head_dim, false), backward ? cost.width(head_dim, true) : 0);
-}
-
-double product_uncertainty(const Cluster& cluster, const SoftwareProfile& software) {
-  if (software.stored_products) {
-    double share = 0;
-    for (const StoredProductRate& rate : cluster.rates.stored_product) {
-      if (rate.bits == bits_of(software.linear_precision)) share = std::max(share, rate.left_out.p90);
-    }
-    if (share > 0) return std::max(share, of_curves(cluster, true, "rates"));
-  }
-  if (cluster.matmul_efficiency.empty() && !cluster.rates.product.empty()) {
-    double share = of_curves(cluster, true, "rates");
-    for (const ProductRate& rate : cluster.rates.product) share = std::max(share, rate.left_out.p90);
-    return share;
-  }
-  const Source* source = cluster.source_of("matmul_efficiency");
-  if (cluster.matmul_efficiency.empty() || source == nullptr) return kUnmeasured;
-  return source->borrowed || source->text.starts_with("estimate") ? kBorrowed : kMeasured;
+Doubt doubt_of(const AttentionEstimate& estimate, const Cluster& cluster, const SoftwareProfile& software,
+               std::int64_t head_dim) {
+  Doubt doubt = doubt_of(cluster, software, head_dim);
+  if (estimate.ranks == 1) doubt.of_all = doubt.of_kind = 0;
+  return doubt;
 }
 
 double expert_uncertainty(const Cluster& cluster, const SoftwareProfile& software) {
@@ -77,19 +48,30 @@ Strategy as_run_by(Strategy strategy, const SoftwareProfile& software) {
   return strategy;
 }
 
+RepeatedCalls repeated_calls(const std::vector<Plan>& plans, const Cluster& cluster,
+                             const SoftwareProfile& software, const TimelineOptions& options) {
+  RepeatedCalls calls;
+  calls.timeline = replay(plans, cluster, without_host(software), options);
+  calls.host_us = host_us(plans, software);
+  calls.time_us = std::max(calls.timeline.time_ns / kNsPerUs, calls.host_us);
+  return calls;
+}
+
 AttentionEstimate estimate_attention(AttentionRequest request, AttentionPass pass, const Cluster& cluster,
                                      const SoftwareProfile& software, const TimelineOptions& options,
                                      const Target& target) {
   request.strategy = as_run_by(request.strategy, software);
   const std::vector<Plan> plans = attention_plans(request, pass, target);
   AttentionEstimate estimate;
-  estimate.timeline = replay(plans, cluster, software, options);
+  RepeatedCalls calls = repeated_calls(plans, cluster, software, options);
+  estimate.timeline = std::move(calls.timeline);
   estimate.ranks = static_cast<int>(plans.size());
-  estimate.time_us = estimate.timeline.time_ns / kNsPerUs;
-  const double kernels =
-      attention_uncertainty(cluster, software, request.problem.head_dim, pass != AttentionPass::forward);
-  const double share = std::max(kernels, uncertainty(cluster, false, plans.size() > 1));
-  estimate.low_us = estimate.time_us * (1 - share), estimate.high_us = estimate.time_us * (1 + share);
+  estimate.host_us = calls.host_us, estimate.time_us = calls.time_us;
+  estimate.chains = path_chains(estimate.timeline, plans, cluster, software);
+  estimate.chains.emplace_back()[Rate::host] = estimate.host_us;
+  const Interval interval =
+      interval_of(option_of(estimate), doubt_of(estimate, cluster, software, request.problem.head_dim));
+  estimate.low_us = interval.low, estimate.high_us = interval.high;
   for (const RankTimeline& rank : estimate.timeline.ranks) {
     estimate.exposed_comm_us = std::max(estimate.exposed_comm_us, rank.exposed_comm_ns / kNsPerUs);
     estimate.bytes_received = std::max(estimate.bytes_received, rank.bytes_received);

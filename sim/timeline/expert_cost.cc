@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "shared/base/text.h"
+#include "sim/timeline/widths.h"
 
 namespace cp::sim {
 namespace {
@@ -11,7 +12,6 @@ namespace {
 constexpr double kNsPerUs = 1e3;
 // Of a layer's floor the plan's own kernels that sort rows, activate and add up take three launches, half of them beside each call.
 constexpr double kBeside = 1.5;
-constexpr double kBorrowed = 0.30;  // assumed, as that of attention taken over
 
 // f(name), until it says that it is enough.
 template <class F>
@@ -72,7 +72,8 @@ double ExpertCost::width() const {
   if (rate == nullptr) return 0;
   const Source* source = cluster_.source_of("rates");
   const bool borrowed = !named_ || (source != nullptr && source->borrowed);
-  return borrowed ? std::max(rate->left_out.p90, kBorrowed) : rate->left_out.p90;
+  const double width = widths::eight_in_ten(rate->left_out.median, rate->left_out.p90);
+  return borrowed ? std::max(width, widths::kBorrowed) : width;
 }
 
 }  // namespace cp::sim

@@ -22,14 +22,17 @@ Cluster cluster_of(Rates rates) {
 }  // namespace
 
 const Cluster& GpusOfTables::of(const CsvRow& row) {
-  const std::string& name = row.text("gpu");
-  const auto known = clusters_.find(name);
-  if (known != clusters_.end()) return known->second;
   try {
-    return clusters_.emplace(name, cluster_of(find_rates(name))).first->second;
+    return named(row.text("gpu"));
   } catch (const InvalidInput& error) {
     throw InvalidInput(str(row.where(), ": gpu: ", error.what()));
   }
+}
+
+const Cluster& GpusOfTables::named(const std::string& gpu) {
+  const auto known = clusters_.find(gpu);
+  if (known != clusters_.end()) return known->second;
+  return clusters_.emplace(gpu, cluster_of(find_rates(gpu))).first->second;
 }
 
 }  // namespace cp::sim::detail

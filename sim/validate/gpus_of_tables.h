@@ -16,6 +16,7 @@ class GpusOfTables {
  public:
   // Of the column `gpu`, read once. Throws InvalidInput at the row where there are no rates of that name.
   const Cluster& of(const CsvRow& row);
+  const Cluster& named(const std::string& gpu);  // throws what find_rates throws
 
  private:
   std::map<std::string, Cluster> clusters_;

@@ -1,4 +1,5 @@
 // Kernels of GPUs that no cluster is needed for: rows that were left out of the fits of sim/presets/rates, predicted by those rates.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -11,6 +12,7 @@
 #include "sim/cluster/attention_kernels.h"
 #include "sim/presets/csv.h"
 #include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/rate_doubt.h"
 #include "sim/validate/gpus_of_tables.h"
 #include "sim/validate/tables.h"
 
@@ -99,6 +101,40 @@ double product_us(const CsvRow& row, const Cluster& cluster) {
   return KernelCost(cluster, software).product_ns(work, DType::bf16) * kUsPerNs;
 }
 
+// What eight in ten of the rate's own errors on rows left out are below.
+double width_of(const CsvRow& row, const Cluster& cluster) {
+  const std::string& kind = row.text("kind");
+  if (kind == "product") {
+    return product_width(cluster, row.text("kernel") == "8" ? LinearPrecision::fp8 : LinearPrecision::b16);
+  }
+  const SoftwareProfile software = with_kernel_of(row, cluster, 16);
+  const AttentionCost cost(cluster, software);
+  const std::int64_t head_dim = whole(row, "head_dim");
+  return kind == "decode" ? cost.decode_width(head_dim) : cost.width(head_dim, false);
+}
+
+// Of the other GPUs whose rates have the kernel: the median of their widths; 0 where there is none.
+double width_elsewhere(const CsvRow& row, GpusOfTables& gpus) {
+  const std::string& kind = row.text("kind");
+  const int head_dim = static_cast<int>(row.text("head_dim").empty() ? 0 : whole(row, "head_dim"));
+  const auto knows = [&](const Rates& rates) {
+    const auto same = [&](const auto& rate) {
+      return rate.kernel == row.text("kernel") && rate.head_dim == head_dim;
+    };
+    if (kind == "product") return !rates.product.empty();
+    if (kind == "decode") return std::any_of(rates.decode.begin(), rates.decode.end(), same);
+    return std::any_of(rates.attention.begin(), rates.attention.end(), same);
+  };
+  std::vector<double> widths;
+  for (const std::string& gpu : rates_names()) {
+    if (gpu == row.text("gpu")) continue;
+    const Cluster& cluster = gpus.named(gpu);
+    if (knows(cluster.rates)) widths.push_back(width_of(row, cluster));
+  }
+  std::sort(widths.begin(), widths.end());
+  return widths.empty() ? 0 : percentile(widths, 0.5);
+}
+
 std::string words_of(const CsvRow& row) {
   const std::string& kind = row.text("kind");
   if (kind == "product") {
@@ -116,15 +152,36 @@ ValidationTable table_of(Wanted&& wanted) {
   ValidationTable table{.software = "each row's kernel"};
   table.in_sample_rule = kLeftOutRule;
   GpusOfTables gpus;
+  CoverageSummary elsewhere;
   for (const CsvRow& csv : validation_table(kTable)) {
     if (!wanted(csv)) continue;
     const Cluster& cluster = gpus.of(csv);
     ValidationRow row{.where = csv.where(), .what = words_of(csv)};
     row.measured = csv.number("microseconds");
     row.predicted = csv.text("kind") == "product" ? product_us(csv, cluster) : attention_us(csv, cluster);
+    const double width = width_of(csv, cluster);
+    row.low = row.predicted / (1 + width), row.high = row.predicted * (1 + width);
+    if (const double theirs = width_elsewhere(csv, gpus); theirs > 0) {
+      ++elsewhere.rows;
+      const double ratio = row.measured / row.predicted;
+      elsewhere.inside += ratio <= 1 + theirs && ratio * (1 + theirs) >= 1 ? 1 : 0;
+    }
     table.rows.push_back(std::move(row));
   }
+  table.interval_origin = "the rate's errors on all rows left out, of which these are a sample";
+  if (elsewhere.rows > 0) {
+    table.interval_origin +=
+        str("; with the widths of the other GPUs' rates ", std::lround(100 * elsewhere.share()), " % of ",
+            elsewhere.rows, " rows would be inside");
+  }
   return table;
+}
+
+constexpr const char* kStated = "stated beforehand for attention on rows that were left out: 8 % and 20 %";
+
+void expect_of_attention(ValidationTable& table) {
+  table.target_median = 0.08, table.target_p90 = 0.20;
+  table.target_origin = kStated;
 }
 
 }  // namespace
@@ -135,26 +192,31 @@ ValidationTable attention_of_gpu(const std::string& gpu) {
     return row.text("gpu") == gpu && (kind == "prefill" || kind == "window");
   });
   table.cluster = gpu;
+  expect_of_attention(table);
   if (gpu == "l40s") {
-    table.in_sample_rule +=
-        "; no target at the ninetieth percentile: small calls find in its cache of 96 MB what calls before "
-        "them left";
-    table.target_median = 0.08;
-    return table;
+    table.target_p90 = 0;
+    table.target_origin =
+        "stated beforehand for attention on rows that were left out: 8 %; none at the 90th percentile, since "
+        "small calls find in the L40S' cache of 96 MB what calls before them left";
   }
-  table.target_median = 0.08, table.target_p90 = 0.20;
   return table;
 }
 
 ValidationTable attention_without_mask() {
   ValidationTable table = table_of([](const CsvRow& row) { return row.text("kind") == "full"; });
   table.cluster = "each row's GPU";
+  expect_of_attention(table);
+  table.miss_reason =
+      "the rows of the L40S, whose keys stay in its cache of 96 MB (attention_l40s); those of the other GPUs "
+      "meet it";
   return table;
 }
 
 ValidationTable decode_attention() {
   ValidationTable table = table_of([](const CsvRow& row) { return row.text("kind") == "decode"; });
   table.cluster = "each row's GPU";
+  table.target_median = 0.15;
+  table.target_origin = "stated beforehand for the time between tokens: 15 % in the median";
   return table;
 }
 
@@ -176,6 +238,10 @@ ValidationTable products(int bits) {
     return row.text("kind") == "product" && row.text("kernel") == std::to_string(bits);
   });
   table.cluster = "each row's GPU";
+  table.target_median = 0.08, table.target_p90 = 0.25;
+  table.target_origin =
+      "the source's own scatter: the same products of one GPU, measured with three frameworks, are 3 to 6 % "
+      "apart in the median and up to 25 % at the 90th percentile";
   return table;
 }
 

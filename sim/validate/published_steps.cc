@@ -10,8 +10,8 @@
 #include "sim/models/read_model.h"
 #include "sim/presets/csv.h"
 #include "sim/search/evaluate.h"
-#include "sim/validate/training_steps.h"
 #include "sim/validate/served_rows.h"
+#include "sim/validate/training_steps.h"
 
 namespace cp::sim {
 namespace {

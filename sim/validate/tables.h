@@ -2,16 +2,25 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "sim/cluster/software.h"
 #include "sim/validate/validate.h"
 
 namespace cp::sim::detail {
 
+// Between the values, as numpy does it.
+double percentile(const std::vector<double>& ascending, double share);
+
+// Attention kernels as the cluster's presets know them; or made as fast as rows of the table say, which is no answer of a command and
+// shows what is left when the kernels are known.
+enum class Kernels { as_known, rescaled };
+
 // `software`: what replaces the table's own profile; null for none.
-ValidationTable ring_attention(bool backward, const SoftwareProfile* software);
-ValidationTable ring_flash_attention(const SoftwareProfile* software);
-ValidationTable usp(const SoftwareProfile* software);  // its rows of 131,072 tokens
+ValidationTable ring_attention(bool backward, const SoftwareProfile* software);  // blocks of 8 MB and more
+ValidationTable ring_attention_short(const SoftwareProfile* software);           // smaller ones, both passes
+ValidationTable ring_flash_attention(const SoftwareProfile* software, Kernels kernels);
+ValidationTable usp(const SoftwareProfile* software, Kernels kernels);  // its rows of 131,072 tokens
 ValidationTable usp_short(
     const SoftwareProfile* software);  // those of 512 and 8,192, which wait for the host
 

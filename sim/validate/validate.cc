@@ -3,16 +3,26 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/base/parallel_for.h"
 #include "sim/cluster/read_rates.h"
 #include "sim/cluster/read_software.h"
 #include "sim/validate/tables.h"
 
 namespace cp::sim {
+
+double detail::percentile(const std::vector<double>& ascending, double share) {
+  const double place = share * static_cast<double>(ascending.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, ascending.size() - 1);
+  return ascending[below] + (place - static_cast<double>(below)) * (ascending[above] - ascending[below]);
+}
+
 namespace {
 
 // "attention_h100_sxm"
@@ -28,8 +38,13 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
     std::vector<std::pair<std::string, Predict>> all = {
         {"ring_attention_forward", [](const SoftwareProfile* s) { return detail::ring_attention(false, s); }},
         {"ring_attention_backward", [](const SoftwareProfile* s) { return detail::ring_attention(true, s); }},
-        {"ring_flash_attention", [](const SoftwareProfile* s) { return detail::ring_flash_attention(s); }},
-        {"usp", [](const SoftwareProfile* s) { return detail::usp(s); }},
+        {"ring_attention_short", [](const SoftwareProfile* s) { return detail::ring_attention_short(s); }},
+        {"ring_flash_attention",
+         [](const SoftwareProfile* s) { return detail::ring_flash_attention(s, detail::Kernels::as_known); }},
+        {"ring_flash_attention_rescaled",
+         [](const SoftwareProfile* s) { return detail::ring_flash_attention(s, detail::Kernels::rescaled); }},
+        {"usp", [](const SoftwareProfile* s) { return detail::usp(s, detail::Kernels::as_known); }},
+        {"usp_rescaled", [](const SoftwareProfile* s) { return detail::usp(s, detail::Kernels::rescaled); }},
         {"usp_short", [](const SoftwareProfile* s) { return detail::usp_short(s); }},
         {"end_to_end", [](const SoftwareProfile*) { return detail::end_to_end(); }},
         {"end_to_end_memory", [](const SoftwareProfile*) { return detail::end_to_end_memory(); }},
@@ -72,12 +87,59 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
   return tables;
 }
 
-// Between the values, as numpy does it.
-double percentile(const std::vector<double>& ascending, double share) {
-  const double place = share * static_cast<double>(ascending.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, ascending.size() - 1);
-  return ascending[below] + (place - static_cast<double>(below)) * (ascending[above] - ascending[below]);
+// Of a grid, or of all rows.
+template <class Row>
+const ValidationRow& least(const std::vector<Row>& rows, double ValidationRow::*time) {
+  return **std::min_element(rows.begin(), rows.end(),
+                            [&](const auto* a, const auto* b) { return a->*time < b->*time; });
+}
+
+using Grid = std::vector<const ValidationRow*>;
+
+// Of two alternatives or more.
+std::vector<Grid> grids_of(const ValidationTable& table) {
+  std::map<std::string, Grid> by_name;
+  for (const ValidationRow& row : table.rows) {
+    if (!row.grid.empty() && row.oddity.empty()) by_name[row.grid].push_back(&row);
+  }
+  std::vector<Grid> grids;
+  for (auto& [name, grid] : by_name) {
+    if (grid.size() > 1) grids.push_back(std::move(grid));
+  }
+  return grids;
+}
+
+double regret(const Grid& grid, const ValidationRow& chosen) {
+  return chosen.measured / least(grid, &ValidationRow::measured).measured - 1;
+}
+
+OrderingSummary ordering_of(std::vector<double> regrets) {
+  constexpr double kNearEnough = 0.05;
+  OrderingSummary summary;
+  summary.grids = static_cast<int>(regrets.size());
+  for (const double each : regrets) {
+    summary.right += each <= kNearEnough ? 1 : 0;
+    summary.mean_regret += each / static_cast<double>(regrets.size());
+  }
+  const ErrorSummary of = summarize(std::move(regrets));
+  summary.median_regret = of.median, summary.worst_regret = of.worst;
+  return summary;
+}
+
+std::vector<double> regrets_of(const ValidationTable& table) {
+  std::vector<double> regrets;
+  for (const Grid& grid : grids_of(table))
+    regrets.push_back(regret(grid, least(grid, &ValidationRow::predicted)));
+  return regrets;
+}
+
+ErrorSummary summarize_rows(const std::vector<const ValidationRow*>& rows) {
+  std::vector<double> errors, with_sign;
+  for (const ValidationRow* row : rows)
+    errors.push_back(std::abs(row->error())), with_sign.push_back(row->error());
+  ErrorSummary summary = summarize(std::move(errors));
+  summary.signed_median = summarize(std::move(with_sign)).median;
+  return summary;
 }
 
 }  // namespace
@@ -85,37 +147,59 @@ double percentile(const std::vector<double>& ascending, double share) {
 ErrorSummary summarize(std::vector<double> errors) {
   if (errors.empty()) return {};
   std::sort(errors.begin(), errors.end());
-  return {static_cast<int>(errors.size()), percentile(errors, 0.5), percentile(errors, 0.9), errors.back()};
+  return {static_cast<int>(errors.size()), detail::percentile(errors, 0.5), detail::percentile(errors, 0.9),
+          errors.back()};
 }
 
 ErrorSummary ValidationTable::summary(bool in_sample) const {
-  std::vector<double> errors;
+  std::vector<const ValidationRow*> of;
   for (const ValidationRow& row : rows) {
-    if (row.in_sample == in_sample && row.oddity.empty()) errors.push_back(std::abs(row.error()));
+    if (row.in_sample == in_sample && row.oddity.empty()) of.push_back(&row);
   }
-  return summarize(std::move(errors));
+  return summarize_rows(of);
 }
 
-OrderingSummary ValidationTable::orderings() const {
-  constexpr double kNearEnough = 1.05;
-  std::map<std::string, std::vector<const ValidationRow*>> grids;
+CoverageSummary ValidationTable::coverage() const {
+  CoverageSummary summary;
   for (const ValidationRow& row : rows) {
-    if (!row.grid.empty() && row.oddity.empty()) grids[row.grid].push_back(&row);
-  }
-  OrderingSummary summary;
-  for (const auto& grid : grids) {
-    const std::vector<const ValidationRow*>& alternatives = grid.second;
-    if (alternatives.size() < 2) continue;
-    const auto by = [&](double ValidationRow::*time) {
-      return *std::min_element(
-          alternatives.begin(), alternatives.end(),
-          [&](const ValidationRow* a, const ValidationRow* b) { return a->*time < b->*time; });
-    };
-    ++summary.grids;
-    const double chosen = by(&ValidationRow::predicted)->measured;
-    if (chosen <= kNearEnough * by(&ValidationRow::measured)->measured) ++summary.right;
+    if (!row.scored() || !row.has_interval()) continue;
+    ++summary.rows;
+    summary.inside += row.inside() ? 1 : 0;
   }
   return summary;
+}
+
+OrderingSummary ValidationTable::orderings() const { return ordering_of(regrets_of(*this)); }
+
+OrderingSummary ValidationTable::orderings_of_rule(std::size_t rule) const {
+  std::vector<double> regrets;
+  for (const Grid& grid : grids_of(*this)) {
+    Grid chosen;
+    std::copy_if(grid.begin(), grid.end(), std::back_inserter(chosen),
+                 [&](const ValidationRow* row) { return (row->rules >> rule & 1U) != 0; });
+    // Of several the rule knows no better one: the first.
+    if (!chosen.empty()) regrets.push_back(regret(grid, *chosen.front()));
+  }
+  return ordering_of(std::move(regrets));
+}
+
+std::vector<Exclusion> ValidationTable::exclusions() const {
+  std::vector<const ValidationRow*> scored;
+  for (const ValidationRow& row : rows) {
+    if (row.scored()) scored.push_back(&row);
+  }
+  std::vector<Exclusion> all;
+  for (const ValidationRow& first : rows) {
+    const auto same = [&](const Exclusion& exclusion) { return exclusion.reason == first.oddity; };
+    if (first.oddity.empty() || std::any_of(all.begin(), all.end(), same)) continue;
+    std::vector<const ValidationRow*> excluded, with = scored;
+    for (const ValidationRow& row : rows) {
+      if (row.oddity == first.oddity) excluded.push_back(&row), with.push_back(&row);
+    }
+    all.push_back({first.oddity, static_cast<int>(excluded.size()), summarize_rows(excluded).signed_median,
+                   summarize_rows(with)});
+  }
+  return all;
 }
 
 bool ValidationTable::within_target() const {
@@ -143,7 +227,34 @@ ValidationTable validate_table(std::string_view name) {
       str("there is no validation table '", name, "'; use one of ", join(validation_names(), ", ")));
 }
 
-std::vector<FreeParameter> free_parameters() {
+std::vector<ValidationTable> validate_tables(const std::vector<std::string>& names, int threads) {
+  const std::vector<std::string> all = names.empty() ? validation_names() : names;
+  std::vector<ValidationTable> tables(all.size());
+  parallel_for(all.size(), threads, [&](std::size_t i, std::size_t) { tables[i] = validate_table(all[i]); });
+  return tables;
+}
+
+OrderingSummary orderings_of(const std::vector<ValidationTable>& tables) {
+  std::vector<double> regrets;
+  for (const ValidationTable& table : tables) {
+    if (table.rescaled) continue;
+    const std::vector<double> of_table = regrets_of(table);
+    regrets.insert(regrets.end(), of_table.begin(), of_table.end());
+  }
+  return ordering_of(std::move(regrets));
+}
+
+CoverageSummary coverage_of(const std::vector<ValidationTable>& tables) {
+  CoverageSummary all;
+  for (const ValidationTable& table : tables) {
+    if (table.rescaled) continue;
+    const CoverageSummary of = table.coverage();
+    all.rows += of.rows, all.inside += of.inside;
+  }
+  return all;
+}
+
+std::vector<FreeParameter> free_parameters(int threads) {
   struct Field {
     const char* software;
     const char* name;
@@ -160,8 +271,9 @@ std::vector<FreeParameter> free_parameters() {
       {"usp", "forward_progress", &SoftwareProfile::forward_progress, 1, "usp"},
       {"usp", "merge_passes", &SoftwareProfile::merge_passes, 1, "usp"},
   };
-  std::vector<FreeParameter> parameters;
-  for (const Field& field : kFields) {
+  std::vector<FreeParameter> parameters(std::size(kFields));
+  parallel_for(parameters.size(), threads, [&](std::size_t i, std::size_t) {
+    const Field& field = kFields[i];
     SoftwareProfile software = find_software(field.software);
     FreeParameter parameter{field.software, field.name,  "", software.*field.value,
                             field.neutral,  field.table, {}, {}};
@@ -173,8 +285,8 @@ std::vector<FreeParameter> free_parameters() {
     parameter.with = predict->second(nullptr).summary(false);
     software.*field.value = field.neutral;
     parameter.without = predict->second(&software).summary(false);
-    parameters.push_back(std::move(parameter));
-  }
+    parameters[i] = std::move(parameter);
+  });
   return parameters;
 }
 

@@ -155,6 +155,40 @@ TEST(ValidateCommand, MeetsItsTargets) {
   EXPECT_THAT(finished.out, HasSubstr("not scored"));
 }
 
+TEST(ValidateCommand, JsonHasIntervalsChoicesAndExclusions) {
+  const Finished finished = cpsim({"validate", "usp", "--json"});
+  ASSERT_EQ(finished.exit_code, 0) << finished.out;
+  const auto json = nlohmann::json::parse(finished.out);
+  const auto& table = json.at("tables").at(0);
+  EXPECT_EQ(table.at("table"), "usp");
+  EXPECT_TRUE(table.at("is_an_answer").get<bool>());
+  EXPECT_LT(table.at("out_of_sample").at("signed_median").get<double>(), 0);
+  EXPECT_GT(table.at("coverage").at("rows").get<int>(), 100);
+  EXPECT_EQ(table.at("rules").size(), 2U);
+  EXPECT_EQ(table.at("exclusions").size(), 2U);
+  EXPECT_EQ(table.at("choices").at("groups"), 11);
+  for (const auto& row : table.at("rows")) EXPECT_EQ(row.at("interval").size(), 2U);
+  EXPECT_GT(json.at("widths").at(0).at("residuals").get<int>(), 100) << "pairs of rows by two strategies";
+  EXPECT_EQ(json.at("coverage").at("rows"), table.at("coverage").at("rows"));
+}
+
+TEST(ValidateCommand, ThePageIsOfAllTables) {
+  const Finished finished = cpsim({"validate", "usp", "--markdown", "page.md"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("--markdown writes a page of all tables; leave out usp"));
+  const Finished nowhere = cpsim({"validate", "--markdown", "/no/such/folder/page.md"});
+  EXPECT_EQ(nowhere.exit_code, 2);
+  EXPECT_THAT(nowhere.err, HasSubstr("cannot be written"));
+}
+
+TEST(EstimateCommand, SaysThatGpusWaitForTheHost) {
+  const Finished finished =
+      cpsim({"estimate", "--cluster", "dgx-a100", "--mesh", "cp=8", "--strategy", "ring", "--seq-len", "1024",
+             "--q-heads", "8", "--head-dim", "128", "--dtype", "bf16", "--software", "ring-flash-attention"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("wait for the host, which issues a call in"));
+}
+
 TEST(ValidateCommand, AnUnknownTableNamesThoseThereAre) {
   const Finished finished = cpsim({"validate", "usq"});
   EXPECT_EQ(finished.exit_code, 2);

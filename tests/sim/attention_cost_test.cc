@@ -6,6 +6,7 @@
 
 #include "sim/cluster/read_cluster.h"
 #include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/widths.h"
 #include "tests/support/any_case.h"
 
 namespace cp::sim {
@@ -58,10 +59,38 @@ TEST(AttentionCost, HeadSizesBetweenTwoLieBetweenThemAndAreLessSure) {
   };
   EXPECT_GT(tflops(96), tflops(64));
   EXPECT_LT(tflops(96), tflops(128));
-  EXPECT_GT(cost.width(96, false), std::min(cost.width(64, false), cost.width(128, false)));
+  EXPECT_GT(cost.width(96, false), std::max(cost.width(64, false), cost.width(128, false)));
   EXPECT_GT(cost.width(512, false), 1.9 * cost.width(256, false));
+  EXPECT_GT(cost.width(32, false), cost.width(64, false) + 0.1);
+  EXPECT_GT(cost.width(16, false), cost.width(32, false) + 0.1) << "two doublings below";
   // Six points of a picture lie within 1 % of their curve, and say nothing of other shapes.
-  EXPECT_EQ(AttentionCost(cluster, with_kernels("cudnn")).width(64, false), 0.15);
+  EXPECT_EQ(AttentionCost(cluster, with_kernels("cudnn")).width(64, false), widths::kKernelElsewhere);
+}
+
+// The products of a pair take as long as its head is large; its softmax takes as long in all. From 64 and 128 columns follows 32.
+TEST(AttentionCost, SmallerHeadsReachLessOfThePeak) {
+  const Cluster cluster = find_cluster("dgx-a100");
+  const AttentionCost cost(cluster, with_kernels("fa2"));
+  const auto us_of_pairs = [&](int d) {
+    const KernelWork work = prefill(1 << 20, 32, 1, d);
+    return cost.ns(work, d, false) / work.diagonal_pairs;
+  };
+  EXPECT_NEAR(us_of_pairs(32), us_of_pairs(64) - (us_of_pairs(128) - us_of_pairs(64)) / 2,
+              1e-3 * us_of_pairs(32));
+  EXPECT_NEAR(us_of_pairs(96), (us_of_pairs(64) + us_of_pairs(128)) / 2, 1e-3 * us_of_pairs(96));
+  const KernelWork work = prefill(1 << 20, 32, 1, 32);
+  const double tflops = work.flops / cost.ns(work, 32, false) / 1e3;
+  EXPECT_LT(tflops, 0.9 * 213) << "what heads of 64 columns approach";
+  EXPECT_GT(tflops, 0.5 * 213) << "no head takes longer than a larger one";
+}
+
+// flash_attention_a800_h800.csv has all lengths: the last tiles of a few heads are hidden by nothing.
+TEST(AttentionCost, FlashAttention2OfOneLongHeadWaitsForItsLastTiles) {
+  const Cluster cluster = find_cluster("dgx-a100");
+  const AttentionCost cost(cluster, with_kernels("fa2"));
+  const double two = cost.ns(prefill(131072, 2, 1, 128), 128, false),
+               many = cost.ns(prefill(131072, 64, 1, 128), 128, false);
+  EXPECT_NEAR(two / (many / 32), 1 + 2.0 * 128 * 108 / (2 * 131072), 0.01);
 }
 
 TEST(AttentionCost, BackwardHasItsOwnRateOrAShareOfForward) {
@@ -74,7 +103,7 @@ TEST(AttentionCost, BackwardHasItsOwnRateOrAShareOfForward) {
   EXPECT_NEAR(ratio(b200, "trtllm"), AttentionCost::kBackwardShare, 0.01);
   EXPECT_NEAR(ratio(h100, "fa3"), 593.0 / 689, 0.02) << "what the two rates approach";
   const AttentionCost of_b200(b200, with_kernels("trtllm"));
-  EXPECT_GE(of_b200.width(128, true), 0.3);
+  EXPECT_GE(of_b200.width(128, true), widths::kBorrowed);
   EXPECT_LT(of_b200.width(128, false), 0.2);
 }
 
@@ -85,7 +114,7 @@ TEST(AttentionCost, ALowerClockAndABorrowedRateScale) {
   EXPECT_NEAR(fast.ns(work, 128, false) / limited.ns(work, 128, false), slow.gpu.sustained_clock, 1e-3);
   // end_to_end.csv: FlashAttention 3 alone, causal, a million tokens, 540 TFLOP/s.
   EXPECT_NEAR(work.flops / limited.ns(work, 128, false) / 1e3, 540, 0.06 * 540);
-  EXPECT_GE(limited.width(128, false), 0.3);
+  EXPECT_GE(limited.width(128, false), widths::kBorrowed);
 }
 
 // The bound of the search stands on it.
