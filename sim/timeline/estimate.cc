@@ -38,10 +38,6 @@ Doubt doubt_of(const AttentionEstimate& estimate, const Cluster& cluster, const 
   return doubt;
 }
 
-double expert_uncertainty(const Cluster& cluster, const SoftwareProfile& software) {
-  return ExpertCost(cluster, software).width();
-}
-
 Strategy as_run_by(Strategy strategy, const SoftwareProfile& software) {
   strategy.send_empty = strategy.send_empty || software.send_empty;
   strategy.input_dtype_gradients = strategy.input_dtype_gradients || !software.dkv_f32;

@@ -10,6 +10,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/builder.h"
 #include "sim/cluster/attention_kernels.h"
+#include "sim/cluster/read_rates.h"
 #include "sim/presets/csv.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/rate_doubt.h"

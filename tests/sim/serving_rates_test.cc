@@ -18,8 +18,9 @@
 #include "sim/cluster/read_software.h"
 #include "sim/cluster/sourced_text.h"
 #include "sim/timeline/collective_cost.h"
-#include "sim/timeline/estimate.h"
 #include "sim/timeline/kernel_cost.h"
+#include "sim/timeline/rate_doubt.h"
+#include "sim/timeline/widths.h"
 
 namespace cp::sim {
 namespace {
@@ -211,11 +212,13 @@ TEST(ServingCost, ProductsAreAsUncertainAsTheRatesThatCount) {
   const Cluster h200 = find_cluster("hgx-h200");
   double few = 0, cast = 0;
   for (const StoredProductRate& rate : h200.rates.stored_product) {
-    if (rate.bits == 8) few = std::max(few, rate.left_out.p90);
+    if (rate.bits == 8) few = std::max(few, widths::eight_in_ten(rate.left_out.median, rate.left_out.p90));
   }
-  for (const ProductRate& rate : h200.rates.product) cast = std::max(cast, rate.left_out.p90);
-  EXPECT_EQ(product_uncertainty(h200, serving(LinearPrecision::fp8)), few);
-  EXPECT_EQ(product_uncertainty(h200, find_software("cprun")), cast);
+  for (const ProductRate& rate : h200.rates.product) {
+    if (rate.bits == 16) cast = widths::eight_in_ten(rate.left_out.median, rate.left_out.p90);
+  }
+  EXPECT_EQ(product_width(h200, serving(LinearPrecision::fp8)), few);
+  EXPECT_EQ(product_width(h200, find_software("cprun")), cast);
   EXPECT_NE(few, cast);
 }
 
