@@ -1,8 +1,8 @@
 # Precompiles headers of others for the libraries and the front ends. To parse the standard library is four tenths of what their units
 # take, and CLI11 and fmt are more.
 #
-# A precompiled header comes before a unit's own includes and hides that one is missing. So the dev preset goes without, and its build is
-# the proof that each file includes what it uses.
+# A precompiled header comes before a unit's own includes and hides that one is missing. scripts/includes builds without: the proof that
+# each file includes what it uses.
 set(cp_std_headers <algorithm> <array> <atomic> <cerrno> <chrono> <cmath> <cstdint> <cstring> <functional> <limits> <map> <memory>
   <mutex> <numeric> <optional> <set> <span> <string> <string_view> <tuple> <utility> <variant> <vector>)
 
