@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "cli/flags.h"
 #include "cli/kernel_option_flags.h"
 #include "sim/scenario/redistribute_request.h"
 
@@ -15,13 +16,12 @@ using Text = const std::string&;
 
 // A flag for a whole number.
 template <class Set>
-void add_number(CLI::App& app, Flags& flags, const char* flag, const char* help, std::int64_t least,
-                Set set) {
+void add_number(FlagSet app, Flags& flags, const char* flag, const char* help, std::int64_t least, Set set) {
   add_field(app, flags, flag, "N", help,
             [flag, least, set](Job& job, Text text) { set(job, parse_whole(flag, text, least)); });
 }
 
-void add_shape_flags(CLI::App& app, Flags& flags) {
+void add_shape_flags(FlagSet app, Flags& flags) {
   add_field(app, flags, "--mesh", "MESH", "The cp ranks: cp=8, or co=2,ds=4",
             [](Job& job, Text text) { job.set_mesh(text); });
   add_number(app, flags, "--seq-len", "Queries", 1, [](Job& job, std::int64_t n) { job.set_seq_len(n); });
@@ -42,7 +42,7 @@ void add_shape_flags(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_softmax_scale(parse_real("--softmax-scale", text)); });
 }
 
-void add_mask_flags(CLI::App& app, Flags& flags) {
+void add_mask_flags(FlagSet app, Flags& flags) {
   add_switch(app, flags, "--causal", "A query sees no later key", [](Job& job) { job.set_causal(true); });
   add_number(app, flags, "--window", "A query sees keys less than N away", 1,
              [](Job& job, std::int64_t n) { job.set_window(n); });
@@ -55,13 +55,13 @@ void add_mask_flags(CLI::App& app, Flags& flags) {
 
 }  // namespace
 
-void add_problem_flags(CLI::App& app, Flags& flags) {
+void add_problem_flags(FlagSet app, Flags& flags) {
   add_shape_flags(app, flags);
   add_mask_flags(app, flags);
   add_kernel_option_flags(app, flags);
 }
 
-void add_strategy_flags(CLI::App& app, Flags& flags) {
+void add_strategy_flags(FlagSet app, Flags& flags) {
   add_field(app, flags, "--strategy", "NAME",
             "One of: ulysses, all_gather, ring, double_ring, need_only, pass_q, "
             "ulysses_all_gather, ulysses_ring [ring]",

@@ -20,7 +20,7 @@ std::string flag_name(std::string field) {
 
 }  // namespace
 
-void add_cost_flags(CLI::App& app, proto::CostModel& cost) {
+void add_cost_flags(FlagSet app, proto::CostModel& cost) {
   const CostModel defaults;
   const std::string group = "Cost model";
   for (const sim::CostField& field : sim::cost_fields()) {
@@ -30,7 +30,7 @@ void add_cost_flags(CLI::App& app, proto::CostModel& cost) {
               [&cost, descriptor, name](const std::string& text) {
                 cost.GetReflection()->SetDouble(&cost, descriptor, parse_real(name, text));
               })
-        ->group(group);
+        .group(group);
   }
   add_value(
       app, "--ranks-per-node", "N",
@@ -38,11 +38,11 @@ void add_cost_flags(CLI::App& app, proto::CostModel& cost) {
       [&cost](const std::string& text) {
         cost.set_ranks_per_node(static_cast<int>(parse_whole("--ranks-per-node", text, 1, Mesh::kMaxRanks)));
       })
-      ->group(group);
+      .group(group);
   add_value(app, "--axis-gbps", "AXIS=GBPS,...",
             "GB/s of single mesh axes, such as dp=45,tp=300; overrides node and network",
             [&cost](const std::string& text) { sim::parse_axis_gbps(text, cost); })
-      ->group(group);
+      .group(group);
 }
 
 }  // namespace cp::cli

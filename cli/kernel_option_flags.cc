@@ -34,7 +34,7 @@ void set(proto::Attention& job, const FieldDescriptor& field, std::string_view f
 
 }  // namespace
 
-void add_kernel_option_flags(CLI::App& app, ScenarioFlags<proto::Attention>& flags) {
+void add_kernel_option_flags(FlagSet app, ScenarioFlags<proto::Attention>& flags) {
   for (const KernelOptionInfo& option : kernel_options()) {
     const FieldDescriptor& field = sim::field_of(option);
     std::string flag = str("--", option.name);
@@ -44,11 +44,11 @@ void add_kernel_option_flags(CLI::App& app, ScenarioFlags<proto::Attention>& fla
           [&field, flag, text](proto::Attention& job) { set(job, field, flag, text); });
     };
     const std::string help(option.aliases);
-    CLI::Option* added = field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL
-                             ? app.add_flag_callback(
-                                   flag, [change] { change(""); }, help)
-                             : add_value(app, flag.c_str(), std::string(option.type).c_str(), help, change);
-    added->group(kGroup);
+    Flag added = field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL
+                     ? app.add_flag(
+                           flag, [change] { change(""); }, help)
+                     : add_value(app, flag.c_str(), std::string(option.type).c_str(), help, change);
+    added.group(kGroup);
   }
 }
 

@@ -7,8 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/flags.h"
 #include "traces/scenario.pb.h"
 
@@ -27,8 +25,8 @@ struct ScenarioFlags {
 
 // A flag with a value for a field: set(job, text).
 template <class Job, class Set>
-CLI::Option* add_field(CLI::App& app, ScenarioFlags<Job>& flags, const char* flag, const char* type,
-                       const char* help, Set set) {
+Flag add_field(FlagSet app, ScenarioFlags<Job>& flags, const char* flag, const char* type, const char* help,
+               Set set) {
   return add_value(app, flag, type, help, [&flags, set](const std::string& text) {
     flags.changes.emplace_back([set, text](Job& job) { set(job, text); });
   });
@@ -36,18 +34,16 @@ CLI::Option* add_field(CLI::App& app, ScenarioFlags<Job>& flags, const char* fla
 
 // A flag without one: set(job).
 template <class Job, class Set>
-CLI::Option* add_switch(CLI::App& app, ScenarioFlags<Job>& flags, const char* flag, const char* help,
-                        Set set) {
-  return app.add_flag_callback(
+Flag add_switch(FlagSet app, ScenarioFlags<Job>& flags, const char* flag, const char* help, Set set) {
+  return app.add_flag(
       flag, [&flags, set] { flags.changes.emplace_back(set); }, help);
 }
 
 template <class Job>
-void add_scenario_files(CLI::App& app, ScenarioFlags<Job>& flags) {
+void add_scenario_files(FlagSet app, ScenarioFlags<Job>& flags) {
   app.add_option("--scenario", flags.scenario, "Take what other flags do not say from here")
-      ->type_name("FILE.txtpb");
-  app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean")
-      ->type_name("FILE.txtpb");
+      .type_name("FILE.txtpb");
+  app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean").type_name("FILE.txtpb");
 }
 
 // A scenario that holds the job of the command "run", "redistribute" or "plan". Throws InvalidInput as read_scenario_file does, and for

@@ -1,5 +1,5 @@
 # Precompiles headers of others for the libraries and the front ends. To parse the standard library is four tenths of what their units
-# take, and CLI11 and fmt are more.
+# take, and fmt and json are more.
 #
 # A precompiled header comes before a unit's own includes and hides that one is missing. scripts/includes builds without: the proof that
 # each file includes what it uses.
@@ -27,5 +27,5 @@ endfunction()
 
 cp_precompile(cp_std_headers cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime)
 cp_precompile(cp_std_headers cp_emulated_runtime)  # with flags of its own
-set(cp_front_end_headers ${cp_std_headers} <CLI/CLI.hpp> <fmt/format.h>)
+set(cp_front_end_headers ${cp_std_headers} <fmt/format.h> <nlohmann/json.hpp>)
 cp_precompile(cp_front_end_headers cp_cli cpsim cprun)

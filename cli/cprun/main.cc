@@ -47,7 +47,7 @@ std::chrono::milliseconds parse_seconds(const char* flag, const std::string& tex
 }
 
 // Of the processes, whatever they run.
-void add_job_flags(CLI::App& app, LaunchRequest& launch) {
+void add_job_flags(FlagSet app, LaunchRequest& launch) {
   const auto count = [&](const char* name, const char* help, int& value, int least) {
     add_value(app, name, "N", help, [&value, name, least](const std::string& text) {
       value = static_cast<int>(parse_whole(name, text, least, 1 << 20));
@@ -68,18 +68,18 @@ void add_job_flags(CLI::App& app, LaunchRequest& launch) {
                "speed. Takes 33 MiB of /dev/shm for each rank and group");
   app.add_option("--rdzv-endpoint", launch.endpoint,
                  "Where all ranks find one another: an address of machine 0 [127.0.0.1, any port]")
-      ->type_name("HOST:PORT");
-  app.add_option("--rdzv-id", launch.job_id, "Tells jobs on one endpoint apart [cprun]")->type_name("NAME");
+      .type_name("HOST:PORT");
+  app.add_option("--rdzv-id", launch.job_id, "Tells jobs on one endpoint apart [cprun]").type_name("NAME");
   app.add_option("--token-file", launch.token_file,
                  "The same secret on all machines; one machine makes its own")
-      ->type_name("FILE");
+      .type_name("FILE");
   app.add_option("--interface", launch.interface,
                  "Address or name that peers of this machine's ranks connect to, and with nccl that NCCL's "
                  "sockets are on (NCCL_SOCKET_IFNAME)")
-      ->type_name("NAME");
+      .type_name("NAME");
   app.add_option("--log-dir", launch.log_dir,
                  "Also write each rank's output to rank-N.out and rank-N.err there")
-      ->type_name("DIR");
+      .type_name("DIR");
   add_value(app, "--timeout", "SECONDS", "Until a rank that is silent counts as lost [30]",
             [&launch](const std::string& text) { launch.timeout = parse_seconds("--timeout", text); });
   add_value(app, "--compute-timeout", "SECONDS",
@@ -92,14 +92,14 @@ void add_job_flags(CLI::App& app, LaunchRequest& launch) {
             [&launch](const std::string& text) { launch.grace = parse_seconds("--grace", text); });
 }
 
-void add_flags(CLI::App& app, Flags& flags) {
+void add_flags(FlagSet app, Flags& flags) {
   LaunchRequest& launch = flags.launch;
   app.add_option("scenario", launch.scenario, "What to run (.txtpb): cpsim run --save-scenario writes one")
-      ->type_name("SCENARIO");
+      .type_name("SCENARIO");
   add_job_flags(app, launch);
-  app.add_option("--trace", launch.trace, "Write what the ranks did")->type_name("FILE");
+  app.add_option("--trace", launch.trace, "Write what the ranks did").type_name("FILE");
   app.add_flag("--hash-hosts", launch.hash_host, "Leave the hosts' names out of the trace");
-  app.add_flag_callback(
+  app.add_flag(
       "--no-warm-up", [&launch] { launch.warm_up = false; },
       "With nccl: run each plan once. Otherwise it runs twice, and the second run counts, whose times hold "
       "no "
@@ -110,10 +110,10 @@ void add_flags(CLI::App& app, Flags& flags) {
                "and the two ranks named: end, "
                "when a plan has ended, over the control plane; each, at each collective, which stops there. "
                "With gloo; nccl has none")
-      ->type_name("[=end|each]");
+      .type_name("[=end|each]");
   // What the launcher gives to its ranks.
-  app.add_flag("--as-rank", flags.is_rank)->group("");
-  app.add_option("--trace-folder", flags.rank.trace_folder)->group("");
+  app.add_flag("--as-rank", flags.is_rank).group("");
+  app.add_option("--trace-folder", flags.rank.trace_folder).group("");
   app.footer(
       "Is the network to be trusted? cprun --checksums=each scenario.txtpb\n"
       "A program of your own: cprun --nproc-per-node 4 -- ./program arguments\n"
@@ -126,29 +126,29 @@ void add_flags(CLI::App& app, Flags& flags) {
       "  cprun --nproc-per-node 4 --verify ring.txtpb");
 }
 
-CLI::App* add_profile(CLI::App& cprun, Flags& flags) {
-  CLI::App* app = cprun.add_subcommand(
+FlagSet add_profile(FlagSet cprun, Flags& flags) {
+  const FlagSet app = cprun.add_subcommand(
       "profile", "Measure kernels and collectives here, and write a cluster that cpsim plans with");
   ProfileOptions& profile = flags.profile;
   LaunchRequest& launch = flags.profile_launch;
   launch.backend = runtime::Backend::nccl;
   launch.grace = std::chrono::seconds(60);  // the point that is being measured
-  app->add_option(
+  app.add_option(
          "--out", profile.out,
          "The cluster that is written; beside it a .csv of all figures and a .software.txtpb [profile.txtpb]")
-      ->type_name("FILE.txtpb");
-  app->add_option("--cluster", profile.cluster,
-                  "Where that comes from which is not measured [the preset that has the GPU]")
-      ->type_name("NAME|FILE.txtpb");
-  add_value(*app, "--grid", "SIZE",
+      .type_name("FILE.txtpb");
+  app.add_option("--cluster", profile.cluster,
+                 "Where that comes from which is not measured [the preset that has the GPU]")
+      .type_name("NAME|FILE.txtpb");
+  add_value(app, "--grid", "SIZE",
             "How much: quick takes minutes, whole up to an hour; tiny is a test [whole]",
             [&profile](const std::string& text) { profile.grid = parse_profile_size(text); });
   add_value(
-      *app, "--clock-seconds", "SECONDS", "Products before the sustained clock is read [30]",
+      app, "--clock-seconds", "SECONDS", "Products before the sustained clock is read [30]",
       [&profile](const std::string& text) { profile.clock_seconds = parse_real("--clock-seconds", text); });
-  add_job_flags(*app, launch);
-  app->add_flag("--as-rank", flags.is_rank)->group("");
-  app->footer(
+  add_job_flags(app, launch);
+  app.add_flag("--as-rank", flags.is_rank).group("");
+  app.footer(
       "With several ranks: their collectives too, and what kernels and collectives cost one another; with "
       "several\n"
       "machines also pairs across them. Ctrl-C ends it after the point in hand; what was measured is "
@@ -226,11 +226,11 @@ int main(int argc, char** argv) {
                "cprun");
   app.set_version_flag("--version", "cprun " CP_VERSION);
   add_flags(app, flags);
-  const CLI::App* profile = add_profile(app, flags);
+  const FlagSet profile = add_profile(app, flags);
   if (dashes != end) flags.launch.program.assign(dashes + 1, end);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
-    return profile->parsed() ? run_profile(flags) : run(flags);
+    return profile.parsed() ? run_profile(flags) : run(flags);
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ParseError& error) {

@@ -270,52 +270,52 @@ int run(const Flags& flags) {
 }
 
 // A flag that may come several times, with one value each.
-void add_list(CLI::App& app, const char* flag, std::vector<std::string>& values, const char* type,
+void add_list(FlagSet app, const char* flag, std::vector<std::string>& values, const char* type,
               const char* help) {
-  app.add_option(flag, values, help)->type_name(type)->allow_extra_args(false);
+  app.add_option(flag, values, help).type_name(type).one_value_each_time();
 }
 
 }  // namespace
 
-Command add_calibrate(CLI::App& cpsim) {
-  CLI::App* app = cpsim.add_subcommand("calibrate", "A cluster, or a software profile, from measurements");
+Command add_calibrate(FlagSet cpsim) {
+  const FlagSet app =
+      cpsim.add_subcommand("calibrate", "A cluster, or a software profile, from measurements");
   const auto flags = std::make_shared<Flags>();
-  app->add_option("--cluster", flags->cluster, "What is calibrated: a preset's name, or a file")
-      ->type_name("NAME|FILE.txtpb");
-  app->add_option("--name", flags->name, "Of what is written [the file's]")->type_name("NAME");
-  app->add_option("--out", flags->out, "Write the cluster; else only print")->type_name("FILE.txtpb");
-  add_list(*app, "--nccl-tests", flags->nccl_tests, "OPERATION=FILE",
+  app.add_option("--cluster", flags->cluster, "What is calibrated: a preset's name, or a file")
+      .type_name("NAME|FILE.txtpb");
+  app.add_option("--name", flags->name, "Of what is written [the file's]").type_name("NAME");
+  app.add_option("--out", flags->out, "Write the cluster; else only print").type_name("FILE.txtpb");
+  add_list(app, "--nccl-tests", flags->nccl_tests, "OPERATION=FILE",
            "What nccl-tests printed: all_gather, reduce_scatter, all_reduce, all_to_all, send_recv");
   const auto positive = [&](const char* flag, int& value, const char* help) {
-    app->add_option(flag, value, help)->type_name("N")->check(CLI::PositiveNumber);
+    app.add_option(flag, value, help).type_name("N").positive();
   };
   positive("--gpus", flags->gpus, "Of nccl-tests whose output does not say");
   positive("--nodes", flags->nodes, "The same [1]");
-  add_list(*app, "--point-to-point", flags->point_to_point, "FILE.csv",
+  add_list(app, "--point-to-point", flags->point_to_point, "FILE.csv",
            "payload_bytes,intra_node_gbps,inter_node_gbps");
-  add_list(*app, "--attention", flags->attention, "FILE.csv",
+  add_list(app, "--attention", flags->attention, "FILE.csv",
            "seq_len,mask,forward_milliseconds,backward_milliseconds: a kernel, with the three flags below");
   positive("--q-heads", flags->shape.q_heads, "Of --attention; as many key heads");
   positive("--head-dim", flags->shape.head_dim, "Of --attention");
   positive("--batch", flags->shape.batch, "Of --attention [1]");
-  add_list(*app, "--matmul", flags->matmul, "FILE.csv", "m,n,k,milliseconds: 16-bit products");
-  add_list(*app, "--memory", flags->memory, "FILE.csv", "bytes,milliseconds: read and written together");
-  add_list(*app, "--gpu", flags->gpu, "NAME[=CLUSTER]",
+  add_list(app, "--matmul", flags->matmul, "FILE.csv", "m,n,k,milliseconds: 16-bit products");
+  add_list(app, "--memory", flags->memory, "FILE.csv", "bytes,milliseconds: read and written together");
+  add_list(app, "--gpu", flags->gpu, "NAME[=CLUSTER]",
            "Rows of this GPU alone, by the column gpu; for --rows also those of others on their clusters");
-  app->add_option("--rows", flags->rows, "Whole attentions, in the columns of ring_attention_a800_h800.csv")
-      ->type_name("FILE.csv");
-  app->add_option(
-         "--fit", flags->fit,
-         "To --rows: forward_progress, backward_progress, merge_passes, pack_passes, kernel_issue_us")
-      ->type_name("NAME,...");
-  app->add_option("--software", flags->software, "Whose parameters these are")->type_name("NAME|FILE.txtpb");
-  app->add_option("--software-out", flags->software_out, "Write the profile")->type_name("FILE.txtpb");
-  add_list(*app, "--where", flags->where, "COLUMN=CELL,...", "Of --rows, those with these cells");
-  add_list(*app, "--except", flags->except, "COLUMN=CELL,...", "Of --rows, not those with all these cells");
-  app->add_option("--min-hop", flags->min_hop, "Of --rows, those whose ranks pass on at least so much: 8MiB")
-      ->type_name("SIZE");
-  app->add_flag("--json", flags->json, "Print JSON");
-  app->footer(
+  app.add_option("--rows", flags->rows, "Whole attentions, in the columns of ring_attention_a800_h800.csv")
+      .type_name("FILE.csv");
+  app.add_option("--fit", flags->fit,
+                 "To --rows: forward_progress, backward_progress, merge_passes, pack_passes, kernel_issue_us")
+      .type_name("NAME,...");
+  app.add_option("--software", flags->software, "Whose parameters these are").type_name("NAME|FILE.txtpb");
+  app.add_option("--software-out", flags->software_out, "Write the profile").type_name("FILE.txtpb");
+  add_list(app, "--where", flags->where, "COLUMN=CELL,...", "Of --rows, those with these cells");
+  add_list(app, "--except", flags->except, "COLUMN=CELL,...", "Of --rows, not those with all these cells");
+  app.add_option("--min-hop", flags->min_hop, "Of --rows, those whose ranks pass on at least so much: 8MiB")
+      .type_name("SIZE");
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
       "Example:\n"
       "  cpsim calibrate --cluster h800 --nccl-tests all_gather=all_gather.txt --out mine.txtpb\n"
       "  cpsim calibrate --cluster h800 --gpu H800 --rows ring_attention_a800_h800.csv --where cp=16 \\\n"

@@ -4,25 +4,25 @@
 #include <functional>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include "cli/flags.h"
 
 namespace cp::cli {
 
 struct Command {
-  CLI::App* app = nullptr;   // parsed() when this is the command that was given
+  FlagSet app;               // parsed() when this is the command that was given
   std::function<int()> run;  // after parsing; returns the exit code, throws cp::Error
 };
 
-Command add_plan(CLI::App& cpsim);                  // plan.cc
-Command add_redistribute(CLI::App& cpsim);          // redistribute.cc
-Command add_run(CLI::App& cpsim);                   // run.cc
-Command add_mutate(CLI::App& cpsim);                // mutate.cc
-Command add_estimate(CLI::App& cpsim);              // estimate.cc
-Command add_validate(CLI::App& cpsim);              // validate.cc
-Command add_calibrate(CLI::App& cpsim);             // calibrate.cc
-Command add_verify_redistribute(CLI::App& verify);  // verify.cc
-Command add_fuzz(CLI::App& cpsim);                  // fuzz.cc
-Command add_replay(CLI::App& cpsim);                // fuzz.cc
-std::vector<Command> add_trace(CLI::App& cpsim);    // trace.cc; one for each of its own commands
+Command add_plan(FlagSet cpsim);                  // plan.cc
+Command add_redistribute(FlagSet cpsim);          // redistribute.cc
+Command add_run(FlagSet cpsim);                   // run.cc
+Command add_mutate(FlagSet cpsim);                // mutate.cc
+Command add_estimate(FlagSet cpsim);              // estimate.cc
+Command add_validate(FlagSet cpsim);              // validate.cc
+Command add_calibrate(FlagSet cpsim);             // calibrate.cc
+Command add_verify_redistribute(FlagSet verify);  // verify.cc
+Command add_fuzz(FlagSet cpsim);                  // fuzz.cc
+Command add_replay(FlagSet cpsim);                // fuzz.cc
+std::vector<Command> add_trace(FlagSet cpsim);    // trace.cc; one for each of its own commands
 
 }  // namespace cp::cli

@@ -271,47 +271,46 @@ int estimate_attention(const Flags& flags) {
 
 }  // namespace
 
-Command add_estimate(CLI::App& cpsim) {
-  CLI::App* app =
+Command add_estimate(FlagSet cpsim) {
+  const FlagSet app =
       cpsim.add_subcommand("estimate", "The time of one attention, or of one collective, on a cluster");
   const auto flags = std::make_shared<Flags>();
-  app->add_option("--cluster", flags->cluster, "A preset's name, or a file")->type_name("NAME|FILE.txtpb");
-  add_value(*app, "--nodes", "N", "[as many as the ranks need]", [flags](const std::string& text) {
+  app.add_option("--cluster", flags->cluster, "A preset's name, or a file").type_name("NAME|FILE.txtpb");
+  add_value(app, "--nodes", "N", "[as many as the ranks need]", [flags](const std::string& text) {
     flags->nodes = static_cast<int>(parse_whole("--nodes", text, 1, kMostNodes));
   });
-  app->add_option("--software", flags->software, "Whose implementation [cprun]")
-      ->type_name("NAME|FILE.txtpb");
-  app->add_option("--kernels", flags->kernels,
-                  "Attention kernel, such as fa2, fa3, cudnn or trtllm [the software's]")
-      ->type_name("NAME");
-  app->add_option("--pass", flags->pass, "forward, backward or both [forward]")->type_name("PASS");
-  add_problem_flags(*app, flags->job);
-  add_strategy_flags(*app, flags->job);
-  add_switch(*app, flags->job, "--backward", "Both passes", [](Job& job) { job.set_backward(true); });
-  app->add_option(
+  app.add_option("--software", flags->software, "Whose implementation [cprun]").type_name("NAME|FILE.txtpb");
+  app.add_option("--kernels", flags->kernels,
+                 "Attention kernel, such as fa2, fa3, cudnn or trtllm [the software's]")
+      .type_name("NAME");
+  app.add_option("--pass", flags->pass, "forward, backward or both [forward]").type_name("PASS");
+  add_problem_flags(app, flags->job);
+  add_strategy_flags(app, flags->job);
+  add_switch(app, flags->job, "--backward", "Both passes", [](Job& job) { job.set_backward(true); });
+  app.add_option(
          "--collective", flags->collective,
          "Instead: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast or send_recv, each GPU to "
          "the next one")
-      ->type_name("NAME");
-  app->add_option("--bytes", flags->bytes,
-                  "Of the collective, as nccl-tests counts: 1GiB; of send_recv the message of one GPU")
-      ->type_name("SIZE");
-  add_value(*app, "--gpus", "N", "Of the collective [one node's]", [flags](const std::string& text) {
+      .type_name("NAME");
+  app.add_option("--bytes", flags->bytes,
+                 "Of the collective, as nccl-tests counts: 1GiB; of send_recv the message of one GPU")
+      .type_name("SIZE");
+  add_value(app, "--gpus", "N", "Of the collective [one node's]", [flags](const std::string& text) {
     flags->gpus = static_cast<int>(parse_whole("--gpus", text, 1, Mesh::kMaxRanks));
   });
-  app->add_option(
+  app.add_option(
          "--trace", flags->trace,
          "Write the timeline: .json for Chrome, .pftrace for Perfetto, a folder for a file of each rank")
-      ->type_name("FILE|DIR/");
-  app->add_option("--nvls", flags->nvls, "Reductions in the switches, where there are such: on or off [on]")
-      ->type_name("on|off");
-  app->add_option("--channels-per-net-peer", flags->channels_per_net_peer,
-                  "NCCL's, of send/recv and all-to-all across nodes [2]")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  add_scenario_files(*app, flags->job);
-  app->add_flag("--json", flags->json, "Print JSON");
-  app->footer(
+      .type_name("FILE|DIR/");
+  app.add_option("--nvls", flags->nvls, "Reductions in the switches, where there are such: on or off [on]")
+      .type_name("on|off");
+  app.add_option("--channels-per-net-peer", flags->channels_per_net_peer,
+                 "NCCL's, of send/recv and all-to-all across nodes [2]")
+      .type_name("N")
+      .positive();
+  add_scenario_files(app, flags->job);
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
       "Attention: one call of many in a row, so that the host is ahead of the GPUs unless it needs longer "
       "than "
       "they do.\nExample:\n"

@@ -94,10 +94,10 @@ const CLI::App* find_command(const CLI::App& cpsim, const std::vector<std::strin
 }
 
 Command add_help(CLI::App& cpsim) {
-  CLI::App* app = cpsim.add_subcommand("help", "Show the help of a command");
+  const FlagSet app = FlagSet(cpsim).add_subcommand("help", "Show the help of a command");
   const auto words = std::make_shared<std::vector<std::string>>();
-  app->add_option("command", *words, "Such as: redistribute")->type_name("COMMAND");
-  app->footer("Example:\n  cpsim help redistribute");
+  app.add_option("command", *words, "Such as: redistribute").type_name("COMMAND");
+  app.footer("Example:\n  cpsim help redistribute");
   return {app, [&cpsim, words] {
             const CLI::App* command = find_command(cpsim, *words);
             if (command == nullptr) {
@@ -113,7 +113,7 @@ Command add_help(CLI::App& cpsim) {
 
 int run(const CLI::App& cpsim, const std::vector<Command>& commands) {
   for (const Command& command : commands) {
-    if (command.app->parsed()) return command.run();
+    if (command.app.parsed()) return command.run();
   }
   return fail_usage(cpsim, "no command");
 }
@@ -137,10 +137,10 @@ int main(int argc, char** argv) {
       "cpsim COMMAND --help says more, with an example.");
   std::vector<Command> commands = {add_plan(cpsim),     add_run(cpsim),      add_redistribute(cpsim),
                                    add_estimate(cpsim), add_validate(cpsim), add_calibrate(cpsim)};
-  CLI::App* verify = cpsim.add_subcommand("verify", "Exhaustive checks at small scale");
-  verify->require_subcommand(1);
-  verify->footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
-  commands.push_back(add_verify_redistribute(*verify));
+  const FlagSet verify = FlagSet(cpsim).add_subcommand("verify", "Exhaustive checks at small scale");
+  verify.require_subcommand();
+  verify.footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
+  commands.push_back(add_verify_redistribute(verify));
   commands.push_back(add_fuzz(cpsim));
   commands.push_back(add_replay(cpsim));
   commands.push_back(add_mutate(cpsim));

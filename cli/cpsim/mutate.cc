@@ -208,30 +208,30 @@ int run(Flags& flags) {
 
 }  // namespace
 
-Command add_mutate(CLI::App& cpsim) {
-  CLI::App* app = cpsim.add_subcommand("mutate", "Plant bugs in right plans, and count who catches them");
+Command add_mutate(FlagSet cpsim) {
+  const FlagSet app = cpsim.add_subcommand("mutate", "Plant bugs in right plans, and count who catches them");
   const auto flags = std::make_shared<Flags>();
   flags->options.jobs = sim::num_cores();
-  add_value(*app, "--cases", "N", fmt::format("Mutants [{}]", flags->options.cases),
+  add_value(app, "--cases", "N", fmt::format("Mutants [{}]", flags->options.cases),
             [flags](const std::string& text) {
               flags->options.cases = parse_whole("--cases", text, 1, 1'000'000'000);
             });
-  add_value(*app, "--seed", "S", fmt::format("Of the plans and of the damage [{}]", flags->options.seed),
+  add_value(app, "--seed", "S", fmt::format("Of the plans and of the damage [{}]", flags->options.seed),
             [flags](const std::string& text) {
               flags->options.seed = static_cast<std::uint64_t>(
                   parse_whole("--seed", text, 0, std::numeric_limits<std::int64_t>::max()));
             });
-  add_value(*app, "--jobs", "J", "Threads; what is found does not depend on them [one a core]",
+  add_value(app, "--jobs", "J", "Threads; what is found does not depend on them [one a core]",
             [flags](const std::string& text) {
               flags->options.jobs = static_cast<int>(parse_whole("--jobs", text, 1, 1024));
             });
-  add_value(*app, "--survivors", "DIR", "Write a case file for each mutant that nobody caught",
+  add_value(app, "--survivors", "DIR", "Write a case file for each mutant that nobody caught",
             [flags](const std::string& text) { flags->survivors = text; });
-  add_value(*app, "--list", "OUTCOMES",
+  add_value(app, "--list", "OUTCOMES",
             "Also print each mutant that ended so: such as equivalent, or check,result",
             [flags](const std::string& text) { flags->options.listed = outcomes_of(text); });
-  app->add_flag("--json", flags->json, "Print JSON");
-  app->footer(
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
       "Right plans of small jobs (attention by every strategy, forward and backward, and redistributions, "
       "for\n"
       "the host and for GPUs) are damaged in one place. The first that objects has caught the mutant: the "

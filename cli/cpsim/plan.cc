@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "cli/cpsim/commands.h"
+#include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/plan_explain.h"
 #include "cli/plan_files.h"
@@ -304,51 +305,51 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Command add_plan(CLI::App& cpsim) {
-  CLI::App* app = cpsim.add_subcommand("plan", "Which layout a model should run with on a cluster");
+Command add_plan(FlagSet cpsim) {
+  const FlagSet app = cpsim.add_subcommand("plan", "Which layout a model should run with on a cluster");
   const auto flags = std::make_shared<Flags>();
-  add_plan_flags(*app, flags->job);
-  add_scenario_files(*app, flags->job);
-  app->add_option("--explain", flags->explain,
-                  "Instead: why this layout is rejected, too large or slower; keys that it does not give are "
-                  "searched")
-      ->type_name("LAYOUT");
-  app->add_option("--compare", flags->compare, "Instead: two layouts beside each other, part by part")
-      ->type_name("LAYOUT LAYOUT")
-      ->expected(2);
-  add_value(*app, "--threads", "N", "[all cores]", [flags](const std::string& text) {
+  add_plan_flags(app, flags->job);
+  add_scenario_files(app, flags->job);
+  app.add_option("--explain", flags->explain,
+                 "Instead: why this layout is rejected, too large or slower; keys that it does not give are "
+                 "searched")
+      .type_name("LAYOUT");
+  app.add_option("--compare", flags->compare, "Instead: two layouts beside each other, part by part")
+      .type_name("LAYOUT LAYOUT")
+      .expected(2);
+  add_value(app, "--threads", "N", "[all cores]", [flags](const std::string& text) {
     flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
   });
-  app->add_flag("--json", flags->json, "Print JSON");
-  app->add_option("--csv", flags->csv, "Write all layouts that were replayed; - prints them instead")
-      ->type_name("FILE|-");
-  app->add_option("--report", flags->report, "Write a page with charts that needs nothing else")
-      ->type_name("FILE.html");
-  app->add_option(
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.add_option("--csv", flags->csv, "Write all layouts that were replayed; - prints them instead")
+      .type_name("FILE|-");
+  app.add_option("--report", flags->report, "Write a page with charts that needs nothing else")
+      .type_name("FILE.html");
+  app.add_option(
          "--emit", flags->emit,
          "Write the best layout that megatron, torchtitan, deepspeed, vllm or cprun can say, or --explain's; "
          "exit code 20 where what is written does not fit")
-      ->type_name("FRAMEWORK");
-  app->add_option("--output", flags->output, "Where --emit writes to [it prints instead of the answer]")
-      ->type_name("FILE");
+      .type_name("FRAMEWORK");
+  app.add_option("--output", flags->output, "Where --emit writes to [it prints instead of the answer]")
+      .type_name("FILE");
   const char* what_if = "Other questions (one at a time)";
-  app->add_option("--sweep", flags->what_if.sweep, "The best at each of these lengths")
-      ->type_name("seq_len=32K..1M|8K,12K")
-      ->group(what_if);
-  app->add_option("--maximize", flags->what_if.maximize, "How long a sequence can be")
-      ->type_name("seq_len")
-      ->group(what_if);
-  app->add_option("--minimize", flags->what_if.minimize,
-                  "How few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
-      ->type_name("gpus")
-      ->group(what_if);
-  app->add_flag("--sensitivity", flags->what_if.sensitivity,
-                "What becomes of the best with each rate 10 % slower and faster")
-      ->group(what_if);
-  app->add_flag("--next-experiment", flags->what_if.next_experiment,
-                "Which measurement would change the choice most, and what to do with its answer")
-      ->group(what_if);
-  app->footer(
+  app.add_option("--sweep", flags->what_if.sweep, "The best at each of these lengths")
+      .type_name("seq_len=32K..1M|8K,12K")
+      .group(what_if);
+  app.add_option("--maximize", flags->what_if.maximize, "How long a sequence can be")
+      .type_name("seq_len")
+      .group(what_if);
+  app.add_option("--minimize", flags->what_if.minimize,
+                 "How few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
+      .type_name("gpus")
+      .group(what_if);
+  app.add_flag("--sensitivity", flags->what_if.sensitivity,
+               "What becomes of the best with each rate 10 % slower and faster")
+      .group(what_if);
+  app.add_flag("--next-experiment", flags->what_if.next_experiment,
+               "Which measurement would change the choice most, and what to do with its answer")
+      .group(what_if);
+  app.footer(
       "Example: train at 131,072 tokens on two nodes; why not another layout; serve\n"
       "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 --report plan.html\n"
       "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 \\\n"

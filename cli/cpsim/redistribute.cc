@@ -47,7 +47,7 @@ struct Flags {
 using Job = proto::Redistribute;
 using Text = const std::string&;
 
-void add_problem_flags(CLI::App& app, Flags& flags) {
+void add_problem_flags(FlagSet app, Flags& flags) {
   add_field(app, flags.job, "--mesh", "MESH",
             "Named axes over the ranks: dp=2,cp=4; in another order a=2,b=2@0/2/1/3",
             [](Job& job, Text text) { job.set_mesh(text); });
@@ -64,7 +64,7 @@ void add_problem_flags(CLI::App& app, Flags& flags) {
             [](Job& job, Text text) { job.set_to(text); });
 }
 
-void add_planning_flags(CLI::App& app, Flags& flags) {
+void add_planning_flags(FlagSet app, Flags& flags) {
   add_field(app, flags.job, "--objective", "OBJECTIVE", "What to minimise: time or bytes [time]",
             [](Job& job, Text text) { job.set_objective(sim::parse_objective(text)); });
   add_field(app, flags.job, "--max-memory-factor", "F",
@@ -92,8 +92,8 @@ void add_planning_flags(CLI::App& app, Flags& flags) {
   add_cost_flags(app, flags.cost);
 }
 
-void add_run_flags(CLI::App& app, Flags& flags) {
-  auto* run =
+void add_run_flags(FlagSet app, Flags& flags) {
+  const Flag run =
       app.add_flag("--run", flags.run, "Execute on the simulated fabric with data, and verify every element");
   add_field(app, flags.job, "--schedule", "SCHEDULE",
             "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
@@ -104,12 +104,12 @@ void add_run_flags(CLI::App& app, Flags& flags) {
   add_field(app, flags.job, "--target", "NAME",
             "What the plans that run are made for: host, sm80, sm90, sm100 or sm120 [host]",
             [](Job& job, Text text) { job.set_target(text); });
-  app.add_option("--trace", flags.trace, "Write what the ranks did")->type_name("FILE")->needs(run);
+  app.add_option("--trace", flags.trace, "Write what the ranks did").type_name("FILE").needs(run);
 }
 
-void add_output_flags(CLI::App& app, Flags& flags) {
-  auto* plan = app.add_flag("--plan", flags.plan, "Print one rank's plan instead of the report");
-  app.add_option("--rank", flags.rank, "Whose plan [the first of the mesh]")->type_name("R")->needs(plan);
+void add_output_flags(FlagSet app, Flags& flags) {
+  const Flag plan = app.add_flag("--plan", flags.plan, "Print one rank's plan instead of the report");
+  app.add_option("--rank", flags.rank, "Whose plan [the first of the mesh]").type_name("R").needs(plan);
   add_scenario_files(app, flags.job);
   app.add_flag("--json", flags.json, "Print JSON");
 }
@@ -307,14 +307,15 @@ int redistribute(const Flags& flags) {
 
 }  // namespace
 
-Command add_redistribute(CLI::App& cpsim) {
-  CLI::App* app = cpsim.add_subcommand("redistribute", "Plan, explain, run and verify a placement change");
+Command add_redistribute(FlagSet cpsim) {
+  const FlagSet app =
+      cpsim.add_subcommand("redistribute", "Plan, explain, run and verify a placement change");
   const auto flags = std::make_shared<Flags>();
-  add_problem_flags(*app, *flags);
-  add_planning_flags(*app, *flags);
-  add_run_flags(*app, *flags);
-  add_output_flags(*app, *flags);
-  app->footer(
+  add_problem_flags(app, *flags);
+  add_planning_flags(app, *flags);
+  add_run_flags(app, *flags);
+  add_output_flags(app, *flags);
+  app.footer(
       "Example: from shards of the first dimension to shards of the second, over eight ranks\n"
       "  cpsim redistribute --mesh dp=2,cp=2,tp=2 --shape 1024x1024x256 --dtype f32 \\\n"
       "    --from 'S(0)[0],S(0)[1],S(0)[2]' --to 'S(1)[0],S(1)[1],S(1)[2]' --run\n"

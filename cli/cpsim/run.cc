@@ -37,7 +37,7 @@ struct Flags {
   bool json = false;
 };
 
-void add_run_flags(CLI::App& app, Flags& flags) {
+void add_run_flags(FlagSet app, Flags& flags) {
   add_switch(app, flags.job, "--backward", "Also the gradients", [](Job& job) { job.set_backward(true); });
   add_field(app, flags.job, "--schedule", "SCHEDULE",
             "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
@@ -45,7 +45,7 @@ void add_run_flags(CLI::App& app, Flags& flags) {
   add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
     job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
   });
-  app.add_option("--trace", flags.trace, "Write what the ranks did; of one strategy")->type_name("FILE");
+  app.add_option("--trace", flags.trace, "Write what the ranks did; of one strategy").type_name("FILE");
   add_scenario_files(app, flags.job);
   app.add_flag("--json", flags.json, "Print JSON");
 }
@@ -140,16 +140,16 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Command add_run(CLI::App& cpsim) {
-  CLI::App* app =
+Command add_run(FlagSet cpsim) {
+  const FlagSet app =
       cpsim.add_subcommand("run", "Run attention over a split sequence with data, and check everything");
   const auto flags = std::make_shared<Flags>();
-  add_problem_flags(*app, flags->job);
-  add_strategy_flags(*app, flags->job);
-  add_field(*app, flags->job, "--strategies", "NAMES", "Several, to compare them: all, or ring,ulysses",
+  add_problem_flags(app, flags->job);
+  add_strategy_flags(app, flags->job);
+  add_field(app, flags->job, "--strategies", "NAMES", "Several, to compare them: all, or ring,ulysses",
             [](Job& job, Text text) { job.set_strategies(text); });
-  add_run_flags(*app, *flags);
-  app->footer(
+  add_run_flags(app, *flags);
+  app.footer(
       "Example: a ring of eight ranks, and all strategies on an odd length\n"
       "  cpsim run --mesh cp=8 --strategy ring --balance head_tail --seq-len 4096 --q-heads 8 --kv-heads 2 "
       "\\\n"

@@ -41,16 +41,16 @@ int compare(const CompareFlags& flags) {
   return static_cast<int>(holds ? ExitCode::success : ExitCode::check_failed);
 }
 
-Command add_compare(CLI::App& trace) {
-  CLI::App* app =
+Command add_compare(FlagSet trace) {
+  const FlagSet app =
       trace.add_subcommand("compare", "Whether two runs did the same thing, and how long each took");
   const auto flags = std::make_shared<CompareFlags>();
-  app->add_option("a", flags->a, "A trace, or a folder of rank-N.cptrace")->type_name(kTraceType)->required();
-  app->add_option("b", flags->b, "The other")->type_name(kTraceType)->required();
-  app->add_flag("--allow-truncated", flags->allow_truncated,
-                "Exit 0 too where traces that were cut off agree so far");
-  app->add_flag("--json", flags->json, "Print JSON");
-  app->footer(
+  app.add_option("a", flags->a, "A trace, or a folder of rank-N.cptrace").type_name(kTraceType).required();
+  app.add_option("b", flags->b, "The other").type_name(kTraceType).required();
+  app.add_flag("--allow-truncated", flags->allow_truncated,
+               "Exit 0 too where traces that were cut off agree so far");
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
       "Exits 0 when they are identical in all but time, 1 when they differ or were cut off, 17 for what is "
       "no trace.\n"
       "Example:\n"
@@ -67,25 +67,25 @@ struct ShowFlags {
   bool json = false;
 };
 
-Command add_show(CLI::App& trace) {
-  CLI::App* app = trace.add_subcommand("show", "The operations of each rank as a table");
+Command add_show(FlagSet trace) {
+  const FlagSet app = trace.add_subcommand("show", "The operations of each rank as a table");
   const auto flags = std::make_shared<ShowFlags>();
-  app->add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
-      ->type_name(kTraceType)
-      ->required();
-  add_value(*app, "--rank", "N", "Of this rank alone", [flags](const std::string& text) {
+  app.add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
+      .type_name(kTraceType)
+      .required();
+  add_value(app, "--rank", "N", "Of this rank alone", [flags](const std::string& text) {
     flags->options.rank = static_cast<Rank>(parse_whole("--rank", text, 0, std::numeric_limits<Rank>::max()));
   });
-  add_value(*app, "--stream", "N", "On this stream alone", [flags](const std::string& text) {
+  add_value(app, "--stream", "N", "On this stream alone", [flags](const std::string& text) {
     flags->options.stream =
         static_cast<StreamId>(parse_whole("--stream", text, 0, std::numeric_limits<StreamId>::max()));
   });
-  add_value(*app, "--limit", "N", "At most so many operations",
+  add_value(app, "--limit", "N", "At most so many operations",
             [flags](const std::string& text) { flags->options.limit = parse_whole("--limit", text, 0); });
-  app->add_flag("--observed", flags->options.observed,
-                "The calls that were made, instead of the steps that were issued");
-  app->add_flag("--json", flags->json, "Print a line of JSON for each rank, operation and digest");
-  app->footer("Example:\n  cpsim trace show a.cptrace --rank 0 --limit 20");
+  app.add_flag("--observed", flags->options.observed,
+               "The calls that were made, instead of the steps that were issued");
+  app.add_flag("--json", flags->json, "Print a line of JSON for each rank, operation and digest");
+  app.footer("Example:\n  cpsim trace show a.cptrace --rank 0 --limit 20");
   return {app, [flags] {
             const TraceFile file = read_trace_path(flags->path);
             fmt::print("{}", flags->json ? show_json_lines(file, flags->options)
@@ -118,21 +118,21 @@ int export_to_file(const ExportFlags& flags) {
   return static_cast<int>(ExitCode::success);
 }
 
-Command add_export(CLI::App& trace) {
-  CLI::App* app = trace.add_subcommand("export", "A measured trace for Chrome's or Perfetto's viewer");
+Command add_export(FlagSet trace) {
+  const FlagSet app = trace.add_subcommand("export", "A measured trace for Chrome's or Perfetto's viewer");
   const auto flags = std::make_shared<ExportFlags>();
-  app->add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
-      ->type_name(kTraceType)
-      ->required();
-  app->add_option("--format", flags->format, "chrome or perfetto [by the name of the file]")
-      ->type_name("FORMAT");
-  app->add_option("-o,--out", flags->out, "NAME.json for Chrome, NAME.pftrace for Perfetto")
-      ->type_name("FILE")
-      ->required();
-  app->add_option("--merge", flags->merge,
-                  "Beside this one: what cpsim estimate --trace wrote, or another .cptrace")
-      ->type_name("FILE");
-  app->footer(
+  app.add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
+      .type_name(kTraceType)
+      .required();
+  app.add_option("--format", flags->format, "chrome or perfetto [by the name of the file]")
+      .type_name("FORMAT");
+  app.add_option("-o,--out", flags->out, "NAME.json for Chrome, NAME.pftrace for Perfetto")
+      .type_name("FILE")
+      .required();
+  app.add_option("--merge", flags->merge,
+                 "Beside this one: what cpsim estimate --trace wrote, or another .cptrace")
+      .type_name("FILE");
+  app.footer(
       "Example: prediction and measurement in one view\n"
       "  cpsim estimate --cluster a800 --mesh cp=4 --strategy ring --seq-len 8192 --q-heads 8 --trace "
       "p.pftrace\n"
@@ -155,24 +155,24 @@ int merge(const MergeFlags& flags) {
   return static_cast<int>(ExitCode::success);
 }
 
-Command add_merge(CLI::App& trace) {
-  CLI::App* app = trace.add_subcommand("merge", "One file of the files of several ranks");
+Command add_merge(FlagSet trace) {
+  const FlagSet app = trace.add_subcommand("merge", "One file of the files of several ranks");
   const auto flags = std::make_shared<MergeFlags>();
-  app->add_option("traces", flags->paths, "Traces, or folders of rank-N.cptrace")
-      ->type_name(kTraceType)
-      ->required();
-  app->add_option("-o,--out", flags->out, "Where to write it")->type_name("FILE.cptrace")->required();
-  app->footer("Example:\n  cpsim trace merge logs/ -o run.cptrace");
+  app.add_option("traces", flags->paths, "Traces, or folders of rank-N.cptrace")
+      .type_name(kTraceType)
+      .required();
+  app.add_option("-o,--out", flags->out, "Where to write it").type_name("FILE.cptrace").required();
+  app.footer("Example:\n  cpsim trace merge logs/ -o run.cptrace");
   return {app, [flags] { return merge(*flags); }};
 }
 
 }  // namespace
 
-std::vector<Command> add_trace(CLI::App& cpsim) {
-  CLI::App* trace = cpsim.add_subcommand("trace", "What traces of runs hold, and where two of them part");
-  trace->require_subcommand(1);
-  trace->footer("Example:\n  cpsim trace compare a.cptrace b.cptrace");
-  return {add_compare(*trace), add_show(*trace), add_export(*trace), add_merge(*trace)};
+std::vector<Command> add_trace(FlagSet cpsim) {
+  const FlagSet trace = cpsim.add_subcommand("trace", "What traces of runs hold, and where two of them part");
+  trace.require_subcommand();
+  trace.footer("Example:\n  cpsim trace compare a.cptrace b.cptrace");
+  return {add_compare(trace), add_show(trace), add_export(trace), add_merge(trace)};
 }
 
 }  // namespace cp::cli

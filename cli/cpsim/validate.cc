@@ -338,19 +338,19 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Command add_validate(CLI::App& cpsim) {
-  CLI::App* app = cpsim.add_subcommand("validate", "Predicted against published measurements");
+Command add_validate(FlagSet cpsim) {
+  const FlagSet app = cpsim.add_subcommand("validate", "Predicted against published measurements");
   const auto flags = std::make_shared<Flags>();
-  app->add_option("tables", flags->tables, "Some of the tables [all]")->type_name("TABLE");
-  app->add_flag("--rows", flags->rows, "Print every row, with its interval");
-  app->add_flag("--json", flags->json, "Print JSON");
-  app->add_option("--markdown", flags->markdown, "Write the page of all tables: docs/accuracy.md")
-      ->type_name("FILE");
-  add_value(*app, "--jobs", "N", "Threads; what is found does not depend on them [one a core]",
+  app.add_option("tables", flags->tables, "Some of the tables [all]").type_name("TABLE");
+  app.add_flag("--rows", flags->rows, "Print every row, with its interval");
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.add_option("--markdown", flags->markdown, "Write the page of all tables: docs/accuracy.md")
+      .type_name("FILE");
+  add_value(app, "--jobs", "N", "Threads; what is found does not depend on them [one a core]",
             [flags](const std::string& text) {
               flags->jobs = static_cast<int>(parse_whole("--jobs", text, 1, 1024));
             });
-  app->footer(
+  app.footer(
       "Exit code 1 when a table misses its target, and no measurement explains why.\n"
       "Example:\n"
       "  cpsim validate\n"

@@ -30,7 +30,7 @@ static_assert(std::size(kFaults) == sim::kNumFaults);
 struct Flags {
   VerifyRedistributeOptions options;
   bool cross_mesh = false, json = false;
-  CLI::Option* cross_mesh_given = nullptr;
+  Flag cross_mesh_given;
 };
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -76,7 +76,7 @@ std::string json_of(const Flags& flags, const VerifyRedistributeResult& result, 
 
 int verify(Flags& flags) {
   VerifyRedistributeOptions& options = flags.options;
-  if (flags.cross_mesh_given->count() > 0) options.cross_mesh = flags.cross_mesh;
+  if (flags.cross_mesh_given.count() > 0) options.cross_mesh = flags.cross_mesh;
   const auto begin = std::chrono::steady_clock::now();
   VerifyRedistributeResult result;
   {
@@ -98,36 +98,36 @@ int verify(Flags& flags) {
 
 }  // namespace
 
-Command add_verify_redistribute(CLI::App& verify_command) {
-  CLI::App* app = verify_command.add_subcommand(
+Command add_verify_redistribute(FlagSet verify_command) {
+  const FlagSet app = verify_command.add_subcommand(
       "redistribute",
       "All pairs of layouts on all meshes of a few ranks: planned, searched, run and compared");
   const auto flags = std::make_shared<Flags>();
   VerifyRedistributeOptions& options = flags->options;
   options.num_threads = sim::num_cores();
-  add_value(*app, "--ranks", "N",
+  add_value(app, "--ranks", "N",
             fmt::format("Of each mesh: 1 to {} [{}]", options.kMaxRanks, options.num_ranks),
             [flags](const std::string& text) {
               flags->options.num_ranks =
                   static_cast<int>(parse_whole("--ranks", text, 1, flags->options.kMaxRanks));
             });
-  add_value(*app, "--tensor-dims", "D",
+  add_value(app, "--tensor-dims", "D",
             fmt::format("Of the tensor: 1 to {} [{}]", options.kMaxTensorDims, options.tensor_dims),
             [flags](const std::string& text) {
               flags->options.tensor_dims =
                   static_cast<int>(parse_whole("--tensor-dims", text, 1, flags->options.kMaxTensorDims));
             });
-  flags->cross_mesh_given = app->add_flag("--cross-mesh,!--no-cross-mesh", flags->cross_mesh,
-                                          "Also from mesh to mesh [up to four ranks]");
-  add_value(*app, "--max-memory-factor", "F", "Temporaries stay within F x 2 x the largest shard [1]",
+  flags->cross_mesh_given = app.add_flag("--cross-mesh,!--no-cross-mesh", flags->cross_mesh,
+                                         "Also from mesh to mesh [up to four ranks]");
+  add_value(app, "--max-memory-factor", "F", "Temporaries stay within F x 2 x the largest shard [1]",
             [flags](const std::string& text) {
               flags->options.max_memory_factor = parse_real("--max-memory-factor", text);
             });
-  add_value(*app, "--threads", "N", "That check pairs [one a core]", [flags](const std::string& text) {
+  add_value(app, "--threads", "N", "That check pairs [one a core]", [flags](const std::string& text) {
     flags->options.num_threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
   });
-  app->add_flag("--json", flags->json, "Print JSON");
-  app->footer(
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
       "Prints how many pairs there are, and of how many the data are wrong, the memory bound is broken, a "
       "cheaper\n"
       "chain of moves exists, the exhaustive search knows no chain as cheap, or the declared figures are "
