@@ -1,4 +1,4 @@
-// The README's first program: four ranks turn a tensor sharded by rows into one sharded by columns.
+// The first program of docs/embedding.md: four ranks turn a tensor sharded by rows into one sharded by columns.
 #include <vector>
 
 #include "shared/redistribute/dtensor.h"

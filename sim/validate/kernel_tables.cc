@@ -230,7 +230,7 @@ ValidationTable attention_8() {
     row.measured = csv.number("microseconds"), row.predicted = attention_us(csv, gpus.of(csv), 8);
     table.rows.push_back(std::move(row));
   }
-  table.target_median = 0.08, table.target_p90 = 0.20;
+  expect_of_attention(table);
   return table;
 }
 

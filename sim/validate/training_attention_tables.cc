@@ -40,13 +40,18 @@ AttentionProblem square(std::int64_t seq_len, std::int64_t q_heads, std::int64_t
   return problem;
 }
 
-double predicted_us(const AttentionProblem& problem, int cp, const Strategy& strategy, const CsvRow& row,
-                    const Cluster& cluster, const SoftwareProfile& software) {
+void predict(ValidationRow& row, const AttentionProblem& problem, int cp, const Strategy& strategy,
+             const CsvRow& csv, const Cluster& cluster, const SoftwareProfile& software) {
   AttentionRequest request{problem, {}, strategy, false, {.gradients = {}, .lse = LsePlace::computed}};
   request.ranks.resize(static_cast<std::size_t>(cp));
   std::iota(request.ranks.begin(), request.ranks.end(), 0);
-  return estimate_attention(request, pass_of(row), cluster, software).time_us;
+  const AttentionEstimate estimate = estimate_attention(request, pass_of(csv), cluster, software);
+  row.predicted = estimate.time_us, row.low = estimate.low_us, row.high = estimate.high_us;
 }
+
+constexpr const char* kInterval =
+    "the doubt of each rate, of the strategy and of the software, as cpsim estimate prints it";
+constexpr const char* kAsLeftOut = "as of attention on rows that were left out of a rate: 8 % and 20 %";
 
 // ---- one GPU ----
 
@@ -69,6 +74,8 @@ ValidationTable one_gpu_table(bool blackwell, bool backward) {
   ValidationTable table{.cluster = "each row's GPU", .software = "megatron"};
   table.in_sample_rule =
       "2,048, 8,192 and 32,768 tokens at head_dim 128 set the rates; the others are scored";
+  table.target_median = 0.08, table.target_p90 = 0.20, table.target_origin = kAsLeftOut;
+  table.interval_origin = kInterval;
   const SoftwareProfile software = find_software("megatron");
   for (const CsvRow& csv : validation_table("attention_cudnn")) {
     if (is_blackwell(csv) != blackwell || (pass_of(csv) == AttentionPass::backward) != backward) continue;
@@ -85,7 +92,7 @@ ValidationTable one_gpu_table(bool blackwell, bool backward) {
     const std::int64_t length = whole(csv, "seq_len");
     row.in_sample = whole(csv, "head_dim") == 128 && (length == 2048 || length == 8192 || length == 32768);
     row.measured = csv.number("milliseconds") * 1e3;
-    row.predicted = predicted_us(problem, 1, {}, csv, one_gpu(csv), software);
+    predict(row, problem, 1, {}, csv, one_gpu(csv), software);
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -118,15 +125,21 @@ Strategy strategy_of(const CsvRow& row, int cp) {
 
 }  // namespace
 
-ValidationTable attention_backward_hopper() {
-  ValidationTable table = one_gpu_table(false, true);
-  table.target_median = 0.08, table.target_p90 = 0.20;  // as of forward rows that were left out of a rate
+ValidationTable attention_backward_hopper() { return one_gpu_table(false, true); }
+ValidationTable attention_backward_blackwell() {
+  ValidationTable table = one_gpu_table(true, true);
+  table.miss_reason =
+      "rows of head_dim 64 with a window of 128 are 13 to 19 % too slow: their rate is that of 128 times "
+      "what trtllm "
+      "reaches forward; rows of head_dim 128 are 2 to 12 % off";
   return table;
 }
-ValidationTable attention_backward_blackwell() { return one_gpu_table(true, true); }
 ValidationTable attention_forward_cudnn() {
   ValidationTable table = one_gpu_table(true, false), hopper = one_gpu_table(false, false);
   table.rows.insert(table.rows.end(), hopper.rows.begin(), hopper.rows.end());
+  table.miss_reason =
+      "rows of head_dim 64 with a window of 128 are 20 to 65 % too fast: cuDNN computes tiles that the "
+      "window leaves empty";
   return table;
 }
 
@@ -136,7 +149,9 @@ ValidationTable context_parallel(const std::string& gpu) {
   table.in_sample_rule =
       hopper ? "nothing is set by a row; kernel fa3; bars of a figure, read to 1 TFLOP/s"
              : "Ulysses on 8 GPUs sets the rate of cuDNN of early 2026; bars of a figure, read to 2 TFLOP/s";
-  table.target_median = 0.15, table.target_p90 = 0.30;  // as of usp
+  table.target_median = 0.15, table.target_p90 = 0.30;
+  table.target_origin = "as of usp: 15 % and 30 %";
+  table.interval_origin = kInterval;
   for (const CsvRow& csv : validation_table("context_parallel_hopper_blackwell")) {
     if (csv.text("gpu") != gpu) continue;
     const int cp = static_cast<int>(whole(csv, "cp"));
@@ -153,7 +168,7 @@ ValidationTable context_parallel(const std::string& gpu) {
     row.what = str(gpu, " cp=", cp, " S=", problem.kv_len, " ", csv.text("mask"), " ", csv.text("pass"), " ",
                    csv.text("strategy"));
     row.measured = flops / (csv.number("tflops_per_gpu") * cp) * 1e-6;
-    row.predicted = predicted_us(problem, cp, strategy_of(csv, cp), csv, cluster, software);
+    predict(row, problem, cp, strategy_of(csv, cp), csv, cluster, software);
     row.in_sample = !hopper && cp == kOfNode && csv.text("strategy") == "ulysses";
     row.grid = str(gpu, " ", csv.text("mask"), " ", csv.text("pass"), " ", cp);
     table.rows.push_back(std::move(row));

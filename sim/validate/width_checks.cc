@@ -120,9 +120,12 @@ struct OfSizes {
 OfSizes of_head_sizes() {
   OfSizes residuals;
   for (const std::string& gpu : rates_names()) {
+    // Of 16 bits, from which the width is taken for 8 as well; without sizes that were derived from others.
     std::map<std::pair<std::string, bool>, std::vector<AttentionRate>> by_kernel;
-    for (const AttentionRate& rate : find_rates(gpu).attention)
-      by_kernel[{rate.kernel, rate.backward}].push_back(rate);
+    for (const AttentionRate& rate : find_rates(gpu).attention) {
+      if (rate.bits == 16 && !rate.source.starts_with("estimate"))
+        by_kernel[{rate.kernel, rate.backward}].push_back(rate);
+    }
     for (auto& [kernel, rates] : by_kernel) {
       std::sort(rates.begin(), rates.end(),
                 [](const auto& a, const auto& b) { return a.head_dim < b.head_dim; });

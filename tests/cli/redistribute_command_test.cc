@@ -31,7 +31,7 @@ Words redistribute(const Words& more) {
   return words;
 }
 
-// The example of the README, for a tensor of 64 KiB.
+// The example of docs/redistribution.md, for a tensor of 64 KiB.
 Words example(const Words& more = {}) {
   Words words = redistribute({"--mesh", "dp=2,cp=2,tp=2", "--shape", "32x32x16", "--dtype", "f32", "--from",
                               "S(0)[0],S(0)[1],S(0)[2]", "--to", "S(1)[0],S(1)[1],S(1)[2]"});

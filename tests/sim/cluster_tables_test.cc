@@ -80,6 +80,7 @@ TEST(ValidationTables, AreAllThere) {
                                                    {"point_to_point_a800_h800", 7},
                                                    {"ring_attention_a800_h800", 168},
                                                    {"ring_flash_attention", 16},
+                                                   {"served_tokens", 1063},
                                                    {"training_steps", 47},
                                                    {"usp_8xa100_nvlink", 167}};
   for (const auto& [name, count] : rows) EXPECT_EQ(validation_table(name).size(), count) << name;

@@ -16,7 +16,7 @@ using Metric = PublishedStep::Metric;
 
 bool is_time(const PublishedStep& step) { return step.metric != Metric::peak_memory_gib; }
 
-// As many of each kind as `cpsim validate` counts, in the README too.
+// As many of each kind as `cpsim validate` counts, in docs/accuracy.md too.
 TEST(PublishedSteps, AreTheRowsOfTheTable) {
   int scored = 0, memory = 0, odd = 0;
   std::map<std::string, int> rows;  // by where they stand

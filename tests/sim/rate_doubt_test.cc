@@ -46,7 +46,7 @@ TEST(RateDoubt, HangsOnWhatTheNumbersRestOn) {
   EXPECT_EQ(transfer_width(a100, true), widths::kBorrowed) << "taken over from the A800";
   EXPECT_EQ(transfer_width(Cluster{}, true), widths::kUnmeasured);
   const Cluster h100 = find_cluster("dgx-h100");
-  const Doubt prefill = doubt_of(h100, {}, 128), decode = doubt_of(h100, {}, 128, true);
+  const Doubt prefill = doubt_of(h100, {}, 128), decode = doubt_of(h100, {}, 128, {.decode = true});
   EXPECT_NE(prefill[Rate::attention_forward], decode[Rate::attention_forward]) << "decoding has its own rate";
   EXPECT_EQ(prefill[Rate::network], decode[Rate::network]);
   for (const double deviation : prefill.of_rate) EXPECT_GT(deviation, 0);

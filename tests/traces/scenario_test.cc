@@ -107,6 +107,9 @@ constexpr std::string_view kPlan = R"txtpb(plan {
   top: 3
   linear_dtype: "fp8"
   kernels: "fa3"
+  fp8_cache: true
+  aggregated: "spread"
+  attention_dtype: "fp8"
 }
 )txtpb";
 

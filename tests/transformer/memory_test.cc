@@ -105,7 +105,8 @@ TEST(Memory, OfTheCacheByHand) {
 }
 
 TEST(Memory, TermsAddUp) {
-  MemoryRules rules{std::int64_t{1} << 30, std::int64_t{1} << 27, 1, 2, 0.1};
+  MemoryRules rules{.context_bytes = std::int64_t{1} << 30, .communicator_bytes = std::int64_t{1} << 27};
+  rules.slack = 0.1;
   const Memory it = memory("tp=2,cp=2,dp_shard=2,strategy=ring", 8192, 2, rules);
   EXPECT_EQ(it.communicators, 3LL << 27);
   EXPECT_EQ(it.context, 1LL << 30);
