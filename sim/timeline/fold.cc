@@ -31,6 +31,18 @@ std::map<Rank, std::int64_t> bytes_by_rank(const std::vector<Transfer>& transfer
   return bytes;
 }
 
+// All that a kernel's time may hang on: as many pairs in other slices take another time.
+auto all_of(const KernelWork& it) {
+  const auto part = [](const MaskPart& mask) {
+    return std::tuple(mask.pairs, mask.rows, mask.slices, mask.most_keys);
+  };
+  const AttentionCall& call = it.attention;
+  return std::tuple_cat(
+      std::tuple(it.flops, it.bytes, it.full_pairs, it.diagonal_pairs, it.rows, it.bytes_per_key),
+      std::tuple(it.m, it.n, it.k, call.heads, call.group), part(call.full), part(call.causal),
+      part(call.window));
+}
+
 // Whether `there`, a rank `by` ranks further, does what `here` does.
 class Alike {
  public:
@@ -69,9 +81,7 @@ class Alike {
   }
 
   bool kernels(const Kernel& mine, const Kernel& theirs) const {
-    const KernelWork a = work_of(mine, here_), b = work_of(theirs, there_);
-    return std::tie(a.flops, a.bytes, a.full_pairs, a.diagonal_pairs) ==
-           std::tie(b.flops, b.bytes, b.full_pairs, b.diagonal_pairs);
+    return all_of(work_of(mine, here_)) == all_of(work_of(theirs, there_));
   }
 
   bool exchanges(const Exchange& mine, const Exchange& theirs) const {
