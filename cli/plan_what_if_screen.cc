@@ -105,7 +105,7 @@ std::string summary_of(const sim::PlanAnswer& answer, const sim::Sensitivity& se
 }
 
 // "if network turns out more than 4.1 % slower than assumed: tp=8,..., which is 1.3 % faster at 10 %".
-std::string what_to_do(const sim::RateMeasurement& of, const sim::Turn& turn,
+std::string what_to_do(const sim::RateMeasurement& of, const sim::TurningPoint& turn,
                        const sim::Sensitivity& sensitivity) {
   const ParallelLayout& layout = sensitivity.layouts[static_cast<std::size_t>(turn.layout)];
   return fmt::format(
@@ -221,7 +221,7 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
     command(of.rate, of.command.profile);
     command("  2nd node", of.command.other);
     command("  nccl test", of.command.quick);
-    for (const sim::Turn& turn : of.turns) todo += lines({{"", what_to_do(of, turn, sensitivity)}});
+    for (const sim::TurningPoint& turn : of.turns) todo += lines({{"", what_to_do(of, turn, sensitivity)}});
   }
   todo += lines({{"else", str("stay with ", to_string(sensitivity.layouts.front()))}});
   todo += str("then        ", then, "\n");
@@ -243,7 +243,7 @@ std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivi
                     {"experiments", ordered_json::array()}};
   for (const sim::RateMeasurement& of : sim::measurements(answer.question, sensitivity)) {
     ordered_json turns = ordered_json::array();
-    for (const sim::Turn& turn : of.turns) {
+    for (const sim::TurningPoint& turn : of.turns) {
       const ParallelLayout& layout = sensitivity.layouts[static_cast<std::size_t>(turn.layout)];
       turns.push_back(
           {{"factor", turn.factor}, {"layout", to_string(layout)}, {"gain_share", turn.gain_share}});

@@ -57,9 +57,9 @@ FabricDevice::Membership FabricDevice::membership_of(const Group& group) {
   return membership;
 }
 
-std::shared_ptr<const Program> FabricDevice::program_of(const Plan& plan) const {
-  auto program = std::make_shared<Program>();
-  const auto add = [&](const Step& step, Program::Part& part) {
+std::shared_ptr<const RankProgram> FabricDevice::program_of(const Plan& plan) const {
+  auto program = std::make_shared<RankProgram>();
+  const auto add = [&](const Step& step, RankProgram::Part& part) {
     const auto* collective = std::get_if<Collective>(&step.work);
     if (collective == nullptr) return;
     const Communicator* communicator =
@@ -72,7 +72,7 @@ std::shared_ptr<const Program> FabricDevice::program_of(const Plan& plan) const 
       add(*step, program->parts.back());
     } else {
       const Repeat& repeat = std::get<Repeat>(segment);
-      Program::Part& part = program->parts.emplace_back();
+      RankProgram::Part& part = program->parts.emplace_back();
       part.count = repeat.count;
       for (const Step& body_step : repeat.steps) add(body_step, part);
     }

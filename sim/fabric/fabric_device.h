@@ -97,7 +97,7 @@ class FabricDevice final : public Device {
   void require_idle(const char* what) const;
 
   Membership membership_of(const Group& group);
-  std::shared_ptr<const Program> program_of(const Plan& plan) const;
+  std::shared_ptr<const RankProgram> program_of(const Plan& plan) const;
   void check_target(const Plan& plan) const;
   void check_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
 

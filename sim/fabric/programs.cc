@@ -11,14 +11,14 @@ namespace {
 
 constexpr std::size_t kMostEntries = std::size_t{1} << 20;  // of a program that are looked at
 
-using Entries = std::vector<const Program::Entry*>;
+using Entries = std::vector<const RankProgram::Entry*>;
 
 Entries unrolled(const KnownProgram& known) {
   Entries entries;
   if (known.program == nullptr) return entries;
-  for (const Program::Part& part : known.program->parts) {
+  for (const RankProgram::Part& part : known.program->parts) {
     for (std::int64_t iteration = 0; iteration < part.count && entries.size() < kMostEntries; ++iteration) {
-      for (const Program::Entry& entry : part.entries) entries.push_back(&entry);
+      for (const RankProgram::Entry& entry : part.entries) entries.push_back(&entry);
     }
   }
   return entries;
@@ -26,7 +26,7 @@ Entries unrolled(const KnownProgram& known) {
 
 Entries on(const Communicator& communicator, const Entries& entries) {
   Entries found;
-  for (const Program::Entry* entry : entries) {
+  for (const RankProgram::Entry* entry : entries) {
     if (entry->communicator == &communicator) found.push_back(entry);
   }
   return found;
@@ -72,7 +72,7 @@ std::optional<Diagnosis> compare_group(const Communicator& communicator,
   }
   for (std::size_t at = 0; at < longest; ++at) {
     const auto entry = [&](const Entries& entries) { return at < entries.size() ? entries[at] : nullptr; };
-    const Program::Entry* first = entry(members.front());
+    const RankProgram::Entry* first = entry(members.front());
     const bool agree =
         first != nullptr && std::all_of(members.begin(), members.end(), [&](const Entries& one) {
           return entry(one) != nullptr && entry(one)->arguments == first->arguments;
@@ -80,11 +80,11 @@ std::optional<Diagnosis> compare_group(const Communicator& communicator,
     if (agree) continue;
     std::map<std::string, std::vector<Rank>> parties;
     for (std::size_t index = 0; index < members.size(); ++index) {
-      const Program::Entry* own = entry(members[index]);
+      const RankProgram::Entry* own = entry(members[index]);
       parties[own == nullptr ? "no more collective" : to_string(own->arguments)].push_back(
           communicator.group().ranks[index]);
     }
-    const Program::Entry* any = nullptr;
+    const RankProgram::Entry* any = nullptr;
     for (const Entries& one : members) any = any == nullptr ? entry(one) : any;
     Diagnosis diagnosis{.dissent = dissent_of(parties),
                         .text = str("collective #", at, " on ", canonical_name(communicator.group()), ": ",
@@ -201,7 +201,7 @@ std::optional<Diagnosis> diagnose_order(std::span<const Communicator* const> com
       if (std::find(others.begin(), others.end(), rank) == others.end()) continue;
       if (!known_of(rank, by_rank).is_known) continue;
       std::string order;
-      for (const Program::Entry* entry : unrolled(known_of(rank, by_rank))) {
+      for (const RankProgram::Entry* entry : unrolled(known_of(rank, by_rank))) {
         if (entry->communicator == &a) order += 'a';
         if (entry->communicator == &b) order += 'b';
       }

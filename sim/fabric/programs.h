@@ -35,7 +35,7 @@ CallArguments arguments_of(const Plan& plan, const Collective& collective, std::
 std::string to_string(const CallArguments& arguments);  // "all_reduce of 8 f32 by sum"
 
 // The collectives of one plan in the order in which they are launched.
-struct Program {
+struct RankProgram {
   struct Entry {
     const Communicator* communicator = nullptr;
     CallArguments arguments;
@@ -50,8 +50,8 @@ struct Program {
 // A rank's program, as far as it is known. Nobody: its body has not come to a plan yet.
 struct KnownProgram {
   bool is_known = false;
-  int prepared = 0;                        // plans in this run
-  std::shared_ptr<const Program> program;  // of the latest; null: the rank has issued nothing
+  int prepared = 0;                            // plans in this run
+  std::shared_ptr<const RankProgram> program;  // of the latest; null: the rank has issued nothing
 };
 
 struct Diagnosis {

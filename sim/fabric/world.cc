@@ -218,7 +218,7 @@ void World::die(Rank rank, const std::string& before) {
   deaths_.insert(rank);
 }
 
-void World::publish(Rank rank, std::shared_ptr<const Program> program) {
+void World::publish(Rank rank, std::shared_ptr<const RankProgram> program) {
   const std::lock_guard lock(mutex_);
   KnownProgram& known = programs_[static_cast<std::size_t>(rank)];
   known = {.is_known = true, .prepared = known.prepared + 1, .program = std::move(program)};

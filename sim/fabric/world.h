@@ -64,7 +64,7 @@ class World final : private RankInspector {
   void die(Rank rank, const std::string& before);
 
   // What the rank is about to launch: for the blame of errors.
-  void publish(Rank rank, std::shared_ptr<const Program> program);
+  void publish(Rank rank, std::shared_ptr<const RankProgram> program);
 
   // ---- faults ----
 

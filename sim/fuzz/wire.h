@@ -15,7 +15,7 @@ enum class MessageKind : std::uint8_t {
   new_cells,  // the case of that number is the first in some cell of the table, as far as the sender knows
 };
 
-struct Message {
+struct WireMessage {
   MessageKind kind = MessageKind::judged;
   std::uint64_t number = 0;
   Judgement judgement = {};
@@ -23,8 +23,8 @@ struct Message {
 };
 
 // Blocks until all is written. Nothing happens where nobody reads any more.
-void write_message(int pipe, const Message& message);
+void write_message(int pipe, const WireMessage& message);
 // Takes the first whole message off what was read; nothing where there is none yet.
-std::optional<Message> take_message(std::string& bytes);
+std::optional<WireMessage> take_message(std::string& bytes);
 
 }  // namespace cp::sim

@@ -158,7 +158,7 @@ class Work {
     }
   }
 
-  void hear(const Message& message) {
+  void hear(const WireMessage& message) {
     if (message.kind == MessageKind::new_cells) {
       options_.on_new_cells(message.number);
     } else if (message.kind == MessageKind::no_case) {

@@ -48,12 +48,12 @@ std::vector<int> ring_order(const Topology& topology, std::span<const int> gpus,
 
 namespace {
 
-// Each runs one pattern over Transfers: begin() sends what can go at once, left() and arrived() take the
+// Each runs one pattern over FlowTransfers: begin() sends what can go at once, left() and arrived() take the
 // events by the tag that send() gave, and finish what a rank's last event is.
 
 class Rings {
  public:
-  Rings(const Topology& topology, std::span<const int> gpus, const Pattern& pattern, Transfers& transfers)
+  Rings(const Topology& topology, std::span<const int> gpus, const Pattern& pattern, FlowTransfers& transfers)
       : transfers_(transfers),
         n_(static_cast<int>(gpus.size())),
         steps_(internal::num_steps(pattern, n_)),
@@ -103,7 +103,7 @@ class Rings {
     finish_[idx(member.position)] = std::max(finish_[idx(member.position)], now);
   }
 
-  Transfers& transfers_;
+  FlowTransfers& transfers_;
   const int n_, steps_;
   const double bytes_;
   std::vector<Member> members_;  // channel after channel, each along its ring
@@ -112,7 +112,7 @@ class Rings {
 
 class Pairwise {
  public:
-  Pairwise(std::span<const int> gpus, const Pattern& pattern, Transfers& transfers)
+  Pairwise(std::span<const int> gpus, const Pattern& pattern, FlowTransfers& transfers)
       : transfers_(transfers),
         gpus_(gpus),
         n_(static_cast<int>(gpus.size())),
@@ -167,7 +167,7 @@ class Pairwise {
     }
   }
 
-  Transfers& transfers_;
+  FlowTransfers& transfers_;
   const std::span<const int> gpus_;
   const int n_, window_;
   const double bytes_;
@@ -176,10 +176,10 @@ class Pairwise {
 };
 
 template <class Algorithm>
-std::vector<double> simulate(Algorithm algorithm, Transfers& transfers) {
+std::vector<double> simulate(Algorithm algorithm, FlowTransfers& transfers) {
   algorithm.begin();
   while (!transfers.idle()) {
-    const Transfers::Event event = transfers.next();
+    const FlowTransfers::Event event = transfers.next();
     if (event.arrived) {
       algorithm.arrived(event.at_ns, event.tag);
     } else {
@@ -205,7 +205,7 @@ PatternResult run_pattern(const Topology& topology, const TransferCurves& curves
       return result;
     }
   }
-  Transfers transfers(topology, curves);
+  FlowTransfers transfers(topology, curves);
   result.finish_ns = internal::is_ring(pattern)
                          ? simulate(Rings(topology, gpus, pattern, transfers), transfers)
                          : simulate(Pairwise(gpus, pattern, transfers), transfers);
@@ -214,13 +214,13 @@ PatternResult run_pattern(const Topology& topology, const TransferCurves& curves
 
 std::vector<double> run_messages(const Topology& topology, const TransferCurves& curves,
                                  std::span<const Message> messages) {
-  Transfers transfers(topology, curves);
+  FlowTransfers transfers(topology, curves);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     transfers.send(0, messages[i].source, messages[i].target, messages[i].bytes, i);
   }
   std::vector<double> arrived(messages.size(), 0);
   while (!transfers.idle()) {
-    const Transfers::Event event = transfers.next();
+    const FlowTransfers::Event event = transfers.next();
     if (event.arrived) arrived[event.tag] = event.at_ns;
   }
   return arrived;

@@ -27,10 +27,10 @@ double MessageBounds::limit(const Route& route, bool inside, double bytes) {
   return limit;
 }
 
-Transfers::Transfers(const Topology& topology, const TransferCurves& curves)
+FlowTransfers::FlowTransfers(const Topology& topology, const TransferCurves& curves)
     : topology_(topology), bounds_(topology, curves), network_(topology.capacities()) {}
 
-void Transfers::send(double now_ns, int source, int target, double bytes, std::uint64_t tag) {
+void FlowTransfers::send(double now_ns, int source, int target, double bytes, std::uint64_t tag) {
   const bool inside = topology_.inside(source, target);
   const Route route = topology_.route(source, target);
   const auto flow =
@@ -39,7 +39,7 @@ void Transfers::send(double now_ns, int source, int target, double bytes, std::u
   sent_[flow] = {tag, bounds_.latency_ns(source, target), inside};
 }
 
-const Transfers::Arrival* Transfers::next_arrival() const {
+const FlowTransfers::Arrival* FlowTransfers::next_arrival() const {
   const Arrival* first = nullptr;
   for (const ArrivalQueue& queue : arrivals_) {
     if (!queue.empty() && (first == nullptr || queue.front().at_ns < first->at_ns)) first = &queue.front();
@@ -47,7 +47,7 @@ const Transfers::Arrival* Transfers::next_arrival() const {
   return first;
 }
 
-double Transfers::next_ns() {
+double FlowTransfers::next_ns() {
   const Arrival* arrival = next_arrival();
   // What arrives now may start flows that change all rates: they are not asked for before that.
   if (arrival != nullptr && (network_.idle() || arrival->at_ns <= network_.now_ns())) return arrival->at_ns;
@@ -55,7 +55,7 @@ double Transfers::next_ns() {
   return arrival != nullptr ? std::min(end, arrival->at_ns) : end;
 }
 
-Transfers::Event Transfers::next() {
+FlowTransfers::Event FlowTransfers::next() {
   const double now = next_ns();
   for (ArrivalQueue& queue : arrivals_) {
     if (queue.empty() || queue.front().at_ns > now) continue;
@@ -68,7 +68,7 @@ Transfers::Event Transfers::next() {
   return {now, false, sent.tag};
 }
 
-void Transfers::ArrivalQueue::push(const Arrival& arrival) {
+void FlowTransfers::ArrivalQueue::push(const Arrival& arrival) {
   if (empty()) {
     items_.clear();
     head_ = 0;

@@ -37,7 +37,7 @@ class MessageBounds {
   std::array<Known, 2> last_;  // by inside
 };
 
-class Transfers {
+class FlowTransfers {
  public:
   struct Event {
     double at_ns;
@@ -46,7 +46,7 @@ class Transfers {
   };
 
   // Both outlive this.
-  Transfers(const Topology& topology, const TransferCurves& curves);
+  FlowTransfers(const Topology& topology, const TransferCurves& curves);
 
   // The GPUs differ, bytes > 0. now: no earlier than the last event and no later than next_ns(). Each message
   // makes two events with its tag: it left, it arrived.

@@ -19,7 +19,7 @@ struct MeasurementCommand {
 MeasurementCommand measurement_command(const PlanQuestion& question, Rate rate);
 
 // From where on a rate calls for another layout than the best.
-struct Turn {
+struct TurningPoint {
   double factor = 1;      // of the rate: 0.96 is 4 % slower than assumed
   int layout = 0;         // index into Sensitivity::layouts
   double gain_share = 0;  // of the best layout's time that it saves with the rate a tenth off
@@ -28,7 +28,7 @@ struct RateMeasurement {
   std::string rate;
   double regret_us = 0;  // what staying costs on average, with the rate a tenth slower and faster
   double settles = 0;    // share of the regret of all rates, in [0, 1]
-  std::vector<Turn> turns;
+  std::vector<TurningPoint> turns;
   MeasurementCommand command;
 };
 // The rates that could change the choice, the one that costs most if it is not known first. Empty where none could.

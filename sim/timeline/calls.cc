@@ -80,7 +80,8 @@ Calls::Calls(const std::vector<Program>& programs, const Fold& fold)
       if (sequence == calls.size()) {
         const auto members = worlds_[idx(world)].positions.size();
         calls.push_back(static_cast<CallId>(calls_.size()));
-        calls_.push_back({world, 0, static_cast<std::int32_t>(members), std::vector<Call::Member>(members)});
+        calls_.push_back(
+            {world, 0, static_cast<std::int32_t>(members), std::vector<TimedCall::Member>(members)});
       }
       const CallId id = calls[sequence];
       const std::int32_t member = worlds_[idx(world)].member_of[p];

@@ -21,7 +21,7 @@ struct PeerBytes {
   std::int64_t bytes = 0;
 };
 
-struct Call {
+struct TimedCall {
   struct Member {
     NodeId node = -1;
     bool arrived = false;
@@ -54,12 +54,12 @@ class Calls {
   Part part(std::size_t position, NodeId node) const {
     return parts_[position][static_cast<std::size_t>(node)];
   }
-  Call& call(CallId id) { return calls_[static_cast<std::size_t>(id)]; }
+  TimedCall& call(CallId id) { return calls_[static_cast<std::size_t>(id)]; }
   // The position of the program that stands for a rank.
   std::size_t position(Rank rank) const {
     return static_cast<std::size_t>(position_of_.at(fold_.representative(rank)));
   }
-  const World& world(const Call& call) const { return worlds_[static_cast<std::size_t>(call.group)]; }
+  const World& world(const TimedCall& call) const { return worlds_[static_cast<std::size_t>(call.group)]; }
 
   // What an Exchange moves, seen from one rank.
   struct Traffic {
@@ -74,7 +74,7 @@ class Calls {
   const Fold fold_;
   std::map<Rank, std::int32_t> position_of_;
   std::vector<World> worlds_;
-  std::vector<Call> calls_;
+  std::vector<TimedCall> calls_;
   std::vector<std::vector<Part>> parts_;            // by position, node
   std::vector<std::map<StepId, Traffic>> traffic_;  // by position
 };

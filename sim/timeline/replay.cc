@@ -263,8 +263,8 @@ class Replay {
 
   void begin_collective(At at, const Collective& collective) {
     const Calls::Part part = calls_.part(at.position, at.node);
-    Call& call = calls_.call(part.call);
-    Call::Member& member = call.members[idx(part.member)];
+    TimedCall& call = calls_.call(part.call);
+    TimedCall::Member& member = call.members[idx(part.member)];
     member.arrived = true, member.arrived_ns = now_;
     --call.missing;
     state(at.position).clock.comm(now_, 1);
@@ -276,7 +276,7 @@ class Replay {
   }
 
   void run_together(CallId id, const Collective& collective, At last) {
-    Call& call = calls_.call(id);
+    TimedCall& call = calls_.call(id);
     const Calls::World& world = calls_.world(call);
     for (std::size_t i = 0; i < call.members.size(); ++i) {
       const At at{idx(world.positions[i]), call.members[i].node};
@@ -309,7 +309,7 @@ class Replay {
   }
 
   void end_call(CallId id) {
-    const Call& call = calls_.call(id);
+    const TimedCall& call = calls_.call(id);
     const Calls::World& world = calls_.world(call);
     for (std::size_t i = 0; i < call.members.size(); ++i) {
       const At at{idx(world.positions[i]), call.members[i].node};
@@ -323,10 +323,10 @@ class Replay {
   }
 
   // Its transfers with whoever is there begin; the others begin when these arrive.
-  void join_exchange(At at, Calls::Part part, Call& call) {
+  void join_exchange(At at, Calls::Part part, TimedCall& call) {
     const Calls::Traffic& traffic = calls_.traffic(at.position, programs_[at.position].step_id(at.node));
     const Rank self = programs_[at.position].plan().self;
-    Call::Member& member = call.members[idx(part.member)];
+    TimedCall::Member& member = call.members[idx(part.member)];
     member.open = static_cast<std::int32_t>(traffic.sends.size() + traffic.recvs.size());
     if (member.open == 0) {
       push(now_, EventKind::step_end, at);
@@ -345,10 +345,10 @@ class Replay {
   // `late` has just arrived; its transfer with `peer` begins if that is there, from `source` to `target` as seen from the
   // rank that stands for the source.
   void meet(CallId id, At late, Rank peer, Rank source, Rank target, std::int64_t bytes) {
-    const Call& call = calls_.call(id);
+    const TimedCall& call = calls_.call(id);
     const Calls::World& world = calls_.world(call);
     const std::size_t position = calls_.position(peer);
-    const Call::Member& other = call.members[idx(world.member_of[position])];
+    const TimedCall::Member& other = call.members[idx(world.member_of[position])];
     if (!other.arrived) return;
     if (position != late.position) path_.met(position, other.node, late.position, late.node);
     path_.began(late.position, late.node, now_);
@@ -451,7 +451,7 @@ class Replay {
   void end_flow(FlowId flow) {
     const Transfer& transfer = transfers_[of_flow_[idx(flow)]];
     if (slows_transfers()) forget(flow, transfer);
-    Call& call = calls_.call(transfer.call);
+    TimedCall& call = calls_.call(transfer.call);
     const Calls::World& world = calls_.world(call);
     if (transfer.from < 0) {
       if (--call.open > 0) return;
@@ -460,7 +460,7 @@ class Replay {
     }
     for (const std::int32_t end : {transfer.from, transfer.to}) {
       const std::size_t position = idx(end);
-      Call::Member& member = call.members[idx(world.member_of[position])];
+      TimedCall::Member& member = call.members[idx(world.member_of[position])];
       add_transfers(position, -1);
       if (--member.open > 0) continue;
       state(position).clock.comm(now_, -1);

@@ -182,7 +182,7 @@ TEST(FuzzIsolated, SaysWhatACaseIs) {
 TEST(FuzzWire, MessagesComeBackWhole) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  Message sent{MessageKind::judged, 7, {}, "words"};
+  WireMessage sent{MessageKind::judged, 7, {}, "words"};
   sent.judgement.digest = {3, 4};
   sent.judgement.finding.emplace();
   sent.judgement.finding->set_property("data");

@@ -267,7 +267,7 @@ RC_GTEST_PROP(FlowPatternPropertyTest, LinksCarryWhatCrossesThem, ()) {
   const Cluster cluster = random_cluster();
   const Topology topology(cluster, random_factors(cluster));
   RC_PRE(topology.num_gpus() > 1);
-  Transfers transfers(topology, cluster.transfer);
+  FlowTransfers transfers(topology, cluster.transfer);
   std::vector<double> crossed(topology.num_links(), 0);
   double at = 0;
   std::size_t events = 0, sent = 0;

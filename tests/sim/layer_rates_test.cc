@@ -315,7 +315,8 @@ TEST(KernelCost, ExpertsAreOneCallWhereTheSoftwareMakesThemOne) {
   // 48 tiny products each: what is launched is what they take.
   EXPECT_LT(sum(h100, {}), 0.5 * sum(h100, apart));
   EXPECT_DOUBLE_EQ(sum(generic, {}), sum(generic, apart)) << "nothing was measured of it";
-  const KernelCost one(h100, {});
+  const SoftwareProfile software;
+  const KernelCost one(h100, software);
   for (const StepRef& ref : steps_of(plan)) {
     const auto* kernel = std::get_if<Kernel>(&ref.step->work);
     if (kernel == nullptr || ref.step->label.starts_with("expert ")) continue;

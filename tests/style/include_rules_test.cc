@@ -343,6 +343,47 @@ TEST(IncludeRules, OwnHeadersAreQuotedAndNamedFromTheRoot) {
   EXPECT_EQ(breaches_of("sim/a.cc", "#include HEADER\n").size(), 1U);
 }
 
+// ---- names ----
+
+// Types that headers define, by namespace and name: where. Two of one name would share their templates' instances without a word from
+// the compiler: a std::vector of the one would allocate for the other.
+std::map<std::string, std::set<std::string>> types_of_headers(const std::vector<Source>& sources) {
+  static const std::regex type(R"((?:struct|class) (\w+)(?: final)?(?: *:[^:].*)? \{)"),
+      space(R"(namespace ([\w:]+) \{)");
+  std::map<std::string, std::set<std::string>> found;
+  for (const Source& source : sources) {
+    if (!source.path.ends_with(".h")) continue;
+    std::istringstream in(source.text);
+    std::string line, inside;
+    std::smatch match;
+    while (std::getline(in, line)) {
+      if (std::regex_match(line, match, space)) inside = match[1];
+      if (std::regex_match(line, match, type)) found[inside + "::" + match[1].str()].insert(source.path);
+    }
+  }
+  return found;
+}
+
+TEST(NameRules, NoTwoHeadersDefineATypeOfOneName) {
+  std::vector<Source> sources = project_sources();
+  std::erase_if(sources, [](const Source& source) {
+    return source.path.starts_with("tests/") ||
+           source.path.starts_with("benchmarks/");  // programs of their own
+  });
+  for (const auto& [name, paths] : types_of_headers(sources))
+    EXPECT_EQ(paths.size(), 1U) << name << ": " << *paths.begin() << ", " << *paths.rbegin();
+}
+
+TEST(NameRules, FindTypesOutsideOfOthersAlone) {
+  const auto found = types_of_headers(
+      {{"sim/a.h", "namespace cp::sim {\nstruct A {\n  struct B {\n  };\n};\nclass C : public A {\n};\n"},
+       {"sim/b.h", "namespace cp::sim {\nstruct A {\n};\n"},
+       {"sim/b.cc", "namespace cp::sim {\nstruct A {\n};\n"}});
+  EXPECT_EQ(found.at("cp::sim::A").size(), 2U);
+  EXPECT_EQ(found.at("cp::sim::C").size(), 1U);
+  EXPECT_EQ(found.size(), 2U);
+}
+
 // ---- counterexamples ----
 
 // The bodies of properties that draw without saying what: "path:line".
