@@ -7,6 +7,7 @@
 #include <iterator>
 #include <poll.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include "shared/base/error.h"
@@ -25,6 +26,16 @@ struct Child {
 std::ptrdiff_t number_of_threads() {
   const std::filesystem::directory_iterator threads("/proc/self/task");
   return std::distance(begin(threads), end(threads));
+}
+
+// The number of threads when it has come to one, or the last one counted. A thread that was joined stands in the list until the
+// kernel has taken it down, which on a busy machine is some time after the join.
+std::ptrdiff_t threads_left(std::chrono::seconds patience) {
+  const Clock::time_point deadline = Clock::now() + patience;
+  std::ptrdiff_t threads = number_of_threads();
+  for (; threads > 1 && Clock::now() < deadline; threads = number_of_threads())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return threads;
 }
 
 [[noreturn]] void run_child(int pipe, const std::function<std::string(Rank)>& body, Rank rank) {
@@ -84,8 +95,8 @@ std::string finish(Child& child, Clock::time_point deadline) {
 
 std::vector<std::string> run_processes(int count, const std::function<std::string(Rank)>& body,
                                        std::chrono::seconds timeout) {
-  CP_INVARIANT(number_of_threads() == 1, number_of_threads(),
-               " threads at a fork; with OpenBLAS loaded, set OPENBLAS_NUM_THREADS=1");
+  const std::ptrdiff_t threads = threads_left(std::chrono::seconds(10));
+  CP_INVARIANT(threads == 1, threads, " threads at a fork; with OpenBLAS loaded, set OPENBLAS_NUM_THREADS=1");
   const Clock::time_point deadline = Clock::now() + timeout;
   std::vector<Child> children;
   for (Rank rank = 0; rank < count; ++rank) children.push_back(start(body, rank));
