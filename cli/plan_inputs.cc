@@ -80,7 +80,7 @@ std::string cluster_text(const PlanQuestion& question) {
 // How the field that counts is known: the first of those that the cluster has.
 std::string origin(const Cluster& cluster, const std::vector<std::string>& fields) {
   for (const std::string& field : fields) {
-    if (const sim::Source* source = cluster.source_of(field)) return origin_of(*source);
+    if (const sim::Source* source = cluster.source_of(field)) return to_string(sim::origin_of(*source));
   }
   return "unknown";
 }
@@ -119,8 +119,7 @@ std::string software_text(const PlanQuestion& question) {
                                          "pack_passes", "kernel_issue_us"};
   for (const sim::Source& source : software.sources) {
     if (std::find(free.begin(), free.end(), source.field) == free.end()) continue;
-    const std::string how = origin_of(source);
-    if (how == "measured" || how == "published") ++known;
+    if (was_measured(origin_of(source))) ++known;
   }
   std::vector<std::string> frameworks;
   for (const sim::Framework framework : question.frameworks) {
@@ -133,12 +132,6 @@ std::string software_text(const PlanQuestion& question) {
 }
 
 }  // namespace
-
-std::string origin_of(const sim::Source& source) {
-  if (source.borrowed) return "borrowed";
-  if (source.text.starts_with("estimate") || source.text.starts_with("assumed")) return "estimated";
-  return source.text.find(".csv") != std::string::npos ? "measured" : "published";
-}
 
 std::vector<std::pair<std::string, std::string>> plan_inputs(const PlanQuestion& question) {
   std::vector<std::pair<std::string, std::string>> lines = {{"model", model_text(question)},

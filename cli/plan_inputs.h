@@ -12,7 +12,4 @@ namespace cp::cli {
 // Titles and texts, in order: model, workload, cluster, rates, software, fixed, assumed; those that say nothing are left out.
 std::vector<std::pair<std::string, std::string>> plan_inputs(const sim::PlanQuestion& question);
 
-// "measured", "published", "estimated" or "borrowed": how a number of a preset is known.
-std::string origin_of(const sim::Source& source);
-
 }  // namespace cp::cli

@@ -17,10 +17,6 @@ bool is_borrowed(const Cluster& cluster, std::string_view prefix) {
   });
 }
 
-bool is_estimate(const Source& source) {
-  return source.borrowed || source.text.starts_with("estimate") || source.text.starts_with("assumed");
-}
-
 }  // namespace
 
 double transfer_width(const Cluster& cluster, bool across_nodes) {
@@ -42,7 +38,7 @@ double product_width(const Cluster& cluster, LinearPrecision precision) {
   }
   const Source* source = cluster.source_of(own.empty() || !fp8 ? "matmul_efficiency" : "fp8_efficiency");
   if ((own.empty() && cluster.matmul_efficiency.empty()) || source == nullptr) return widths::kUnmeasured;
-  return is_estimate(*source) ? widths::kBorrowed : widths::kKernelElsewhere;
+  return was_measured(origin_of(*source)) ? widths::kKernelElsewhere : widths::kBorrowed;
 }
 
 double product_width(const Cluster& cluster, const SoftwareProfile& software) {
@@ -66,7 +62,8 @@ Doubt doubt_of(const Cluster& cluster, const SoftwareProfile& software, std::int
   const double of_experts = kinds.experts ? ExpertCost(cluster, software).width() : 0;
   set(Rate::products, std::max(product_width(cluster, software), of_experts));
   const Source* memory = cluster.source_of("memory_efficiency");
-  const bool measured = memory != nullptr && !cluster.memory_efficiency.empty() && !is_estimate(*memory);
+  const bool measured =
+      memory != nullptr && !cluster.memory_efficiency.empty() && was_measured(origin_of(*memory));
   set(Rate::memory, measured ? widths::kKernelElsewhere : widths::kBorrowed);
   set(Rate::inside, transfer_width(cluster, false));
   set(Rate::network, transfer_width(cluster, true));

@@ -125,14 +125,6 @@ TEST(PlanScreen, OfNothing) {
               AllOf(::testing::StartsWith("no layout was replayed yet"), HasSubstr("interrupted")));
 }
 
-TEST(PlanScreen, OriginsOfNumbersFollowTheirSources) {
-  EXPECT_EQ(origin_of({"x", "as the h800 preset has it", true}), "borrowed");
-  EXPECT_EQ(origin_of({"x", "estimate: half of the peak", false}), "estimated");
-  EXPECT_EQ(origin_of({"x", "assumed: none", false}), "estimated");
-  EXPECT_EQ(origin_of({"x", "nccl-tests on B200: nccl_tests.csv", false}), "measured");
-  EXPECT_EQ(origin_of({"x", "DGX H100 data sheet", false}), "published");
-}
-
 // ---- what is left of the memory ----
 
 TEST(PlanScreen, MemoryThatRunsTookMoreOfIsMarked) {

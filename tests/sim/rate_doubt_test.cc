@@ -28,6 +28,14 @@ AttentionRequest ring(int cp, std::int64_t seq_len) {
   return request;
 }
 
+TEST(Origins, FollowTheSources) {
+  EXPECT_EQ(origin_of(Source{"x", "as the h800 preset has it", true}), Origin::borrowed);
+  EXPECT_EQ(origin_of(Source{"x", "estimate: half of the peak", false}), Origin::estimated);
+  EXPECT_EQ(origin_of(Source{"x", "assumed: none", false}), Origin::estimated);
+  EXPECT_EQ(origin_of(Source{"x", "nccl-tests on B200: nccl_tests.csv", false}), Origin::measured);
+  EXPECT_EQ(origin_of("DGX H100 data sheet"), Origin::published);
+}
+
 TEST(Widths, EightInTenLieBetweenTheMedianAndTheNinetiethPercentile) {
   // Of an exponential distribution, a Weibull one, the quantiles are -log(1 - share).
   EXPECT_NEAR(widths::eight_in_ten(-std::log(0.5), -std::log(0.1)), -std::log(0.2), 1e-12);
