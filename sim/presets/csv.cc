@@ -86,6 +86,17 @@ double CsvRow::number(std::string_view column) const {
   return value;
 }
 
+std::int64_t CsvRow::whole(std::string_view column) const {
+  constexpr double kExact = 1LL << 53;
+  const double value = number(column);
+  if (value != std::trunc(value) || std::abs(value) > kExact) {
+    throw InvalidInput(str(where_, ": ", column, " '", text(column),
+                           "' is no whole number below 2^53; write such as ",
+                           std::abs(value) > kExact ? "9007199254740992" : str(std::llround(value))));
+  }
+  return static_cast<std::int64_t>(value);
+}
+
 std::vector<CsvRow> read_csv(std::string_view text, std::string_view filename) {
   std::vector<CsvRow> rows;
   std::vector<std::string> columns;

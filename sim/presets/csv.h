@@ -1,6 +1,7 @@
 // Tables as comma-separated values, the first line naming the columns: the validation tables and what users bring.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@ class CsvRow {
   const std::string& text(std::string_view column) const;
   // Also throws when the cell is no number: finite, decimal, nothing around it.
   double number(std::string_view column) const;
+  // Also throws when the number has a fraction, or is beyond 2^53, where doubles have gaps.
+  std::int64_t whole(std::string_view column) const;
   const std::map<std::string, std::string, std::less<>>& cells() const { return cells_; }
 
  private:

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,14 +12,11 @@
 #include "sim/cluster/read_software.h"
 #include "sim/presets/csv.h"
 #include "sim/timeline/estimate.h"
+#include "sim/validate/attention_shapes.h"
 #include "sim/validate/tables.h"
 
 namespace cp::sim::detail {
 namespace {
-
-std::int64_t whole(const CsvRow& row, std::string_view column) {
-  return static_cast<std::int64_t>(std::llround(row.number(column)));
-}
 
 // The names of the tables' authors for how the sequence is split.
 Balance balance_of(const CsvRow& row, std::string_view column) {
@@ -31,28 +27,6 @@ Balance balance_of(const CsvRow& row, std::string_view column) {
   throw InvalidInput(
       str(row.where(), ": unknown ", column, " '", name, "'; use ring, basic, zigzag or stripe"));
 }
-
-AttentionRequest request_of(const AttentionProblem& problem, int cp, const Strategy& strategy) {
-  AttentionRequest request{problem, {}, strategy, false, {.gradients = {}, .lse = LsePlace::computed}};
-  request.ranks.resize(static_cast<std::size_t>(cp));
-  std::iota(request.ranks.begin(), request.ranks.end(), 0);
-  return request;
-}
-
-AttentionProblem square(std::int64_t seq_len, std::int64_t q_heads, std::int64_t kv_heads,
-                        std::int64_t head_dim, std::int64_t batch, bool causal) {
-  AttentionProblem problem;
-  problem.batch = batch;
-  problem.q_len = problem.kv_len = seq_len;
-  problem.q_heads = q_heads, problem.kv_heads = kv_heads;
-  problem.head_dim = problem.v_head_dim = head_dim;
-  problem.dtype = DType::bf16;
-  problem.causal = causal;
-  return problem;
-}
-
-constexpr const char* kOfEstimates =
-    "the doubt of each rate, of the strategy and of the software, as cpsim estimate prints it";
 
 struct Predicted {
   double us = 0;
@@ -108,22 +82,22 @@ RingRow ring_row(const CsvRow& csv, const SoftwareProfile& software) {
   RingRow ring;
   ring.backward = csv.text("pass") == "bwd";
   const std::string& gpu = csv.text("gpu");
-  const int cp = static_cast<int>(whole(csv, "cp"));
-  const std::int64_t seq_len = whole(csv, "seq_len"), heads = whole(csv, "heads"),
-                     head_dim = whole(csv, "head_dim");
+  const int cp = static_cast<int>(csv.whole("cp"));
+  const std::int64_t seq_len = csv.whole("seq_len"), heads = csv.whole("heads"),
+                     head_dim = csv.whole("head_dim");
   const bool causal = csv.text("mask") == "causal";
   ring.is_short = seq_len / cp * heads * head_dim * 2 * 2 < kShortHop;
   Strategy strategy;
   strategy.balance = balance_of(csv, "strategy");
   const Cluster cluster = find_cluster(gpu == "A800" ? "a800" : "h800", std::max(1, cp / 8));
-  const AttentionRequest request =
-      request_of(square(seq_len, heads, heads, head_dim, whole(csv, "batch"), causal), cp, strategy);
+  AttentionProblem problem = self_attention(seq_len, heads, heads, head_dim);
+  problem.batch = csv.whole("batch"), problem.causal = causal;
   ValidationRow& row = ring.row;
   row.where = csv.where();
   row.what = str(gpu, " cp=", cp, " S=", seq_len, " ", csv.text("mask"), " ", csv.text("strategy"));
   row.measured = csv.number("milliseconds") * 1e3;
-  set(row, predict(request, {ring.backward ? AttentionPass::backward : AttentionPass::forward}, cluster,
-                   software));
+  set(row, predict(over_ranks(problem, cp, strategy),
+                   {ring.backward ? AttentionPass::backward : AttentionPass::forward}, cluster, software));
   row.in_sample = cp == 16 && !ring.is_short;
   row.grid = causal ? str(gpu, " ", cp, " ", seq_len, " ", csv.text("pass")) : "";
   row.strategy = csv.text("strategy");
@@ -140,10 +114,10 @@ ValidationTable ring_table(const SoftwareProfile* replaced, Wanted&& wanted) {
   const SoftwareProfile software = replaced != nullptr ? *replaced : find_software("ring-flash-attention");
   ValidationTable table{.cluster = "a800, h800", .software = software.name};
   table.rules = {"always zigzag"};
-  table.interval_origin = kOfEstimates;
+  table.interval_origin = kIntervalOfEstimates;
   for (const CsvRow& csv : validation_table("ring_attention_a800_h800")) {
     const std::int64_t hop =
-        whole(csv, "seq_len") / whole(csv, "cp") * whole(csv, "heads") * whole(csv, "head_dim") * 2 * 2;
+        csv.whole("seq_len") / csv.whole("cp") * csv.whole("heads") * csv.whole("head_dim") * 2 * 2;
     if (!wanted(csv.text("pass") == "bwd", hop < kShortHop)) continue;
     RingRow ring = ring_row(csv, software);
     if (ring.is_short) ring.row.what += ring.backward ? " backward" : " forward";
@@ -189,7 +163,7 @@ ValidationTable ring_flash_attention(const SoftwareProfile* replaced, Kernels ke
                             ? "two thirds of the one as answers are: the kernels are known"
                             : "stated beforehand for attention of other people's software: 15 % and 30 %";
   table.rules = {"always zigzag"};
-  table.interval_origin = kOfEstimates;
+  table.interval_origin = kIntervalOfEstimates;
   const std::vector<CsvRow> rows = validation_table("ring_flash_attention");
   const auto seconds = [](const CsvRow& row) { return 1 / row.number("iterations_per_second"); };
   const auto passes = [](const CsvRow& row) {
@@ -197,14 +171,13 @@ ValidationTable ring_flash_attention(const SoftwareProfile* replaced, Kernels ke
                                          : std::vector{AttentionPass::forward};
   };
   const auto of_row = [&](const CsvRow& row, const Cluster& cluster) {
-    const int gpus = static_cast<int>(whole(row, "gpus"));
+    const int gpus = static_cast<int>(row.whole("gpus"));
     Strategy strategy;
     if (gpus > 1) strategy.balance = balance_of(row, "strategy");
-    const AttentionRequest request =
-        request_of(square(whole(row, "tokens_per_gpu") * gpus, whole(row, "q_heads"), whole(row, "kv_heads"),
-                          whole(row, "head_dim"), 1, row.text("mask") == "causal"),
-                   gpus, strategy);
-    return predict(request, passes(row), cluster, software);
+    AttentionProblem problem = self_attention(row.whole("tokens_per_gpu") * gpus, row.whole("q_heads"),
+                                              row.whole("kv_heads"), row.whole("head_dim"));
+    problem.causal = row.text("mask") == "causal";
+    return predict(over_ranks(problem, gpus, strategy), passes(row), cluster, software);
   };
   for (const std::string gpu : {"H800", "A100"}) {
     Cluster cluster = find_cluster(gpu == "H800" ? "h800" : "dgx-a100", 1);
@@ -212,7 +185,7 @@ ValidationTable ring_flash_attention(const SoftwareProfile* replaced, Kernels ke
       // One factor for each pass makes the kernels as fast as they were on one GPU.
       double forward_s = 0, both_s = 0, forward_us = 0, both_us = 0;
       for (const CsvRow& row : rows) {
-        if (row.text("gpu") != gpu || whole(row, "gpus") != 1) continue;
+        if (row.text("gpu") != gpu || row.whole("gpus") != 1) continue;
         const bool both = passes(row).size() == 2;
         (both ? both_s : forward_s) = seconds(row);
         (both ? both_us : forward_us) = of_row(row, cluster).us;
@@ -227,7 +200,7 @@ ValidationTable ring_flash_attention(const SoftwareProfile* replaced, Kernels ke
       row.what = str(gpu, " x ", csv.text("gpus"), " ", csv.text("pass"), " ", csv.text("strategy"));
       row.measured = seconds(csv) * 1e6;
       set(row, of_row(csv, cluster));
-      row.in_sample = whole(csv, "gpus") == 1;
+      row.in_sample = csv.whole("gpus") == 1;
       if (!row.in_sample) {
         row.grid = str(gpu, " ", csv.text("pass"));
         row.strategy = csv.text("strategy");
@@ -246,14 +219,13 @@ constexpr std::int64_t kUspLong = 131072, kUspHostBound = 8192;
 
 Predicted predict_usp(const CsvRow& row, const Cluster& cluster, const SoftwareProfile& software) {
   Strategy strategy;
-  strategy.ulysses_degree = static_cast<int>(whole(row, "ulysses_degree"));
+  strategy.ulysses_degree = static_cast<int>(row.whole("ulysses_degree"));
   strategy.balance = balance_of(row, "ring_kind");
-  const std::int64_t heads = whole(row, "q_heads");
-  const AttentionRequest request =
-      request_of(square(whole(row, "seq_len"), heads, heads / whole(row, "gqa_group"), whole(row, "head_dim"),
-                        whole(row, "batch"), true),
-                 kUspGpus, strategy);
-  return predict(request, {AttentionPass::forward}, cluster, software);
+  const std::int64_t heads = row.whole("q_heads");
+  AttentionProblem problem =
+      self_attention(row.whole("seq_len"), heads, heads / row.whole("gqa_group"), row.whole("head_dim"));
+  problem.batch = row.whole("batch"), problem.causal = true;
+  return predict(over_ranks(problem, kUspGpus, strategy), {AttentionPass::forward}, cluster, software);
 }
 
 ValidationRow usp_row(const CsvRow& csv, const Predicted& predicted) {
@@ -266,7 +238,7 @@ ValidationRow usp_row(const CsvRow& csv, const Predicted& predicted) {
   set(row, predicted);
   row.grid = str(csv.text("seq_len"), " ", shape, " ", csv.text("packed_qkv"));
   // All heads on one GPU: no ring is left that could be cut in one way or another.
-  const bool no_ring = whole(csv, "ulysses_degree") == kUspGpus;
+  const bool no_ring = csv.whole("ulysses_degree") == kUspGpus;
   row.strategy = no_ring ? "no ring" : str("u=", degree, " ", kind);
   return row;
 }
@@ -277,11 +249,11 @@ void mark_rules(const std::vector<CsvRow>& rows, ValidationTable& table) {
   std::map<std::string, std::int64_t> most;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     std::int64_t& degree = most[table.rows[i].grid];
-    degree = std::max(degree, whole(rows[i], "ulysses_degree"));
+    degree = std::max(degree, rows[i].whole("ulysses_degree"));
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].text("ring_kind") != "zigzag") continue;
-    const std::int64_t degree = whole(rows[i], "ulysses_degree");
+    const std::int64_t degree = rows[i].whole("ulysses_degree");
     table.rows[i].rules = (degree == most[table.rows[i].grid] ? 1U : 0U) | (degree == 1 ? 2U : 0U);
   }
 }
@@ -292,8 +264,8 @@ double usp_factor(const std::vector<CsvRow>& rows, std::int64_t head_dim, const 
   double log_ratio = 0;
   int calibrating = 0;
   for (const CsvRow& row : rows) {
-    if (whole(row, "head_dim") != head_dim || whole(row, "ulysses_degree") != kUspGpus ||
-        whole(row, "seq_len") != kUspLong)
+    if (row.whole("head_dim") != head_dim || row.whole("ulysses_degree") != kUspGpus ||
+        row.whole("seq_len") != kUspLong)
       continue;
     log_ratio +=
         std::log(predict_usp(row, cluster, software).us * row.number("iterations_per_second") * 1e-6);
@@ -315,12 +287,12 @@ ValidationTable usp(const SoftwareProfile* replaced, Kernels kernels) {
   table.target_origin = rescaled
                             ? "two thirds of the one as answers are: the kernels are known"
                             : "stated beforehand for attention of other people's software: 15 % and 30 %";
-  table.interval_origin = kOfEstimates;
+  table.interval_origin = kIntervalOfEstimates;
   std::vector<CsvRow> rows = validation_table("usp_8xa100_nvlink");
-  std::erase_if(rows, [](const CsvRow& row) { return whole(row, "seq_len") <= kUspHostBound; });
+  std::erase_if(rows, [](const CsvRow& row) { return row.whole("seq_len") <= kUspHostBound; });
   std::map<std::int64_t, Cluster> clusters;  // by head size
   for (const CsvRow& csv : rows) {
-    const std::int64_t head_dim = whole(csv, "head_dim");
+    const std::int64_t head_dim = csv.whole("head_dim");
     const auto [known, added] = clusters.try_emplace(head_dim);
     if (added) {
       known->second = find_cluster("dgx-a100", 1);
@@ -330,11 +302,11 @@ ValidationTable usp(const SoftwareProfile* replaced, Kernels kernels) {
       }
     }
     ValidationRow row = usp_row(csv, predict_usp(csv, known->second, software));
-    row.in_sample = rescaled && whole(csv, "ulysses_degree") == kUspGpus;
+    row.in_sample = rescaled && csv.whole("ulysses_degree") == kUspGpus;
     const std::string& rate = csv.text("iterations_per_second");
     if (rate == "8.722" || rate == "8.994" || rate == "7.769")
       row.oddity = "packed, and slower than its unpacked twin by a fifth and more";
-    if (whole(csv, "seq_len") != kUspLong) {
+    if (csv.whole("seq_len") != kUspLong) {
       row.what = str("S=", csv.text("seq_len"), " ", row.what);
       row.in_sample = false;
       row.oddity =
@@ -362,11 +334,11 @@ ValidationTable usp_short(const SoftwareProfile* replaced) {
       "the doubt of the host's time, which these rows set, and of the software, as cpsim estimate prints it";
   const Cluster cluster = find_cluster("dgx-a100", 1);
   for (const CsvRow& csv : validation_table("usp_8xa100_nvlink")) {
-    const std::int64_t seq_len = whole(csv, "seq_len");
+    const std::int64_t seq_len = csv.whole("seq_len");
     if (seq_len > kUspHostBound) continue;
     ValidationRow row = usp_row(csv, predict_usp(csv, cluster, software));
     row.what = str("S=", seq_len, " ", row.what);
-    row.in_sample = whole(csv, "ulysses_degree") == kUspGpus && seq_len == kUspHostBound;
+    row.in_sample = csv.whole("ulysses_degree") == kUspGpus && seq_len == kUspHostBound;
     row.grid = "";  // the host takes as long, whatever the strategy
     table.rows.push_back(std::move(row));
   }

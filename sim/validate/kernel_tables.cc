@@ -23,10 +23,6 @@ namespace {
 constexpr const char* kTable = "kernels";
 constexpr double kUsPerNs = 1e-3;
 
-std::int64_t whole(const CsvRow& row, std::string_view column) {
-  return static_cast<std::int64_t>(std::llround(row.number(column)));
-}
-
 SoftwareProfile with_kernel_of(const CsvRow& row, const Cluster& cluster, int bits) {
   try {
     SoftwareProfile software = with_attention_kernel({}, cluster, row.text("kernel"));
@@ -38,14 +34,14 @@ SoftwareProfile with_kernel_of(const CsvRow& row, const Cluster& cluster, int bi
 
 MaskSlice slice_of(const CsvRow& row) {
   MaskSlice slice;
-  slice.q_len = whole(row, "rows"), slice.k_len = whole(row, "keys");
+  slice.q_len = row.whole("rows"), slice.k_len = row.whole("keys");
   const std::string& kind = row.text("kind");
   if (kind != "prefill" && kind != "window" && kind != "full" && kind != "decode") {
     throw InvalidInput(
         str(row.where(), ": unknown kind '", kind, "'; use prefill, window, full, decode or product"));
   }
   if (kind == "prefill") slice.kind = MaskSlice::Kind::causal;
-  if (kind == "window") slice.kind = MaskSlice::Kind::window, slice.window = whole(row, "window");
+  if (kind == "window") slice.kind = MaskSlice::Kind::window, slice.window = row.whole("window");
   return slice;
 }
 
@@ -64,13 +60,13 @@ double found_in_cache_us(const CsvRow& row, const Cluster& cluster, const Softwa
 }
 
 double attention_us(const CsvRow& row, const Cluster& cluster, int bits = 16) {
-  const std::int64_t batch = whole(row, "batch"), q_heads = whole(row, "q_heads"),
-                     kv_heads = whole(row, "kv_heads"), head_dim = whole(row, "head_dim");
+  const std::int64_t batch = row.whole("batch"), q_heads = row.whole("q_heads"),
+                     kv_heads = row.whole("kv_heads"), head_dim = row.whole("head_dim");
   PlanBuilder builder(0, host_target());
   const auto view = [&](BufferId buffer, std::int64_t length, std::int64_t heads) {
     return dense_view(buffer, 0, {batch, length, heads, head_dim});
   };
-  const std::int64_t rows = whole(row, "rows"), keys = whole(row, "keys");
+  const std::int64_t rows = row.whole("rows"), keys = row.whole("keys");
   const auto input = [&](const char* name, std::int64_t length, std::int64_t heads) {
     return view(builder.input(name, DType::bf16, batch * length * heads * head_dim), length, heads);
   };
@@ -110,14 +106,14 @@ double width_of(const CsvRow& row, const Cluster& cluster) {
   }
   const SoftwareProfile software = with_kernel_of(row, cluster, 16);
   const AttentionCost cost(cluster, software);
-  const std::int64_t head_dim = whole(row, "head_dim");
+  const std::int64_t head_dim = row.whole("head_dim");
   return kind == "decode" ? cost.decode_width(head_dim) : cost.width(head_dim, false);
 }
 
 // Of the other GPUs whose rates have the kernel: the median of their widths; 0 where there is none.
 double width_elsewhere(const CsvRow& row, GpusOfTables& gpus) {
   const std::string& kind = row.text("kind");
-  const int head_dim = static_cast<int>(row.text("head_dim").empty() ? 0 : whole(row, "head_dim"));
+  const int head_dim = static_cast<int>(row.text("head_dim").empty() ? 0 : row.whole("head_dim"));
   const auto knows = [&](const Rates& rates) {
     const auto same = [&](const auto& rate) {
       return rate.kernel == row.text("kernel") && rate.head_dim == head_dim;

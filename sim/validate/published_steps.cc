@@ -21,8 +21,6 @@ using Metric = PublishedStep::Metric;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kOtherPrecision = 0.5;  // of products, in doublings of a size
 
-std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
-
 bool says(const std::string& text, std::string_view words) { return text.find(words) != std::string::npos; }
 
 Metric metric_of(const CsvRow& row) {
@@ -37,21 +35,21 @@ PlanQuestion question_of(const CsvRow& row, const std::string& notes) {
   const bool training = row.text("phase") == "training";
   question.model =
       load_model(row.text("model") == "Llama-3-405B" ? "llama-3.1-405b" : row.text("model")).model;
-  question.cluster = find_cluster("h100-96gb-500w", static_cast<int>(whole(row, "gpus") + 7) / 8);
+  question.cluster = find_cluster("h100-96gb-500w", static_cast<int>(row.whole("gpus") + 7) / 8);
   question.software = find_software(training ? "torchtitan" : "meta-serving");
   const bool fp8 = says(notes, "loat8") || says(notes, "FP8");
   question.software.linear_precision = fp8 ? LinearPrecision::fp8 : LinearPrecision::b16;
   question.workload.phase = training ? Phase::training : Phase::prefill;
-  question.workload.seq_len = whole(row, "seq_len");
-  question.workload.global_batch = whole(row, "batch_per_replica") * whole(row, "dp_shard");
+  question.workload.seq_len = row.whole("seq_len");
+  question.workload.global_batch = row.whole("batch_per_replica") * row.whole("dp_shard");
   return question;
 }
 
 ParallelLayout layout_of(const CsvRow& row, const PlanQuestion& question, const std::string& notes) {
   ParallelLayout layout;
-  layout.dp_shard = static_cast<int>(whole(row, "dp_shard")), layout.tp = static_cast<int>(whole(row, "tp"));
-  layout.cp = static_cast<int>(whole(row, "cp")), layout.pp = static_cast<int>(whole(row, "pp"));
-  layout.micro_batch = whole(row, "batch_per_replica");
+  layout.dp_shard = static_cast<int>(row.whole("dp_shard")), layout.tp = static_cast<int>(row.whole("tp"));
+  layout.cp = static_cast<int>(row.whole("cp")), layout.pp = static_cast<int>(row.whole("pp"));
+  layout.micro_batch = row.whole("batch_per_replica");
   layout.strategy.balance = parse_balance(question.software.balance);
   layout.strategy.send_empty = question.software.send_empty;
   // TorchTitan's selective mode keeps every other product: half of the layers' worth of them is computed again.

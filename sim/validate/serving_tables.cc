@@ -25,8 +25,6 @@ namespace {
 constexpr const char* kTable = "served_tokens";
 constexpr const char* kWaits = "more requests than the memory is likely to hold: some wait";
 
-std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
-
 // Models, clusters and profiles by name, read once.
 template <class Value>
 class Known {
@@ -60,7 +58,7 @@ PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   PlanQuestion question;
   question.model =
       presets.models.of(row.text("model"), [](const std::string& name) { return load_model(name).model; });
-  const int tp = static_cast<int>(whole(row, "tp"));
+  const int tp = static_cast<int>(row.whole("tp"));
   question.cluster = presets.clusters.of(str(row.text("cluster"), " ", tp), [&](const std::string&) {
     const Cluster cluster = find_cluster(row.text("cluster"), 1);
     return tp < cluster.node.gpus ? part_of_node(cluster, tp) : cluster;
@@ -75,7 +73,7 @@ PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   workload.cached = std::llround(share * row.number("prompt_tokens"));
   workload.new_tokens = std::llround(share * row.number("new_tokens"));
   workload.seq_len = workload.cached + workload.new_tokens;
-  workload.global_batch = whole(row, "requests");
+  workload.global_batch = row.whole("requests");
   question.memory_width = measured_memory_width();
   question.aggregated = row.text("arrivals") == "together" ? Arrivals::together : Arrivals::spread;
   return question;
@@ -83,8 +81,8 @@ PlanQuestion question_of(const CsvRow& row, Presets& presets) {
 
 ParallelLayout layout_of(const CsvRow& row) {
   ParallelLayout layout;
-  layout.tp = static_cast<int>(whole(row, "tp"));
-  layout.micro_batch = whole(row, "requests");
+  layout.tp = static_cast<int>(row.whole("tp"));
+  layout.micro_batch = row.whole("requests");
   return layout;
 }
 

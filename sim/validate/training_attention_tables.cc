@@ -1,7 +1,6 @@
 // Attention of training on Hopper and Blackwell, forward and backward: one GPU, and a split sequence by five strategies.
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <string>
 
 #include "shared/base/error.h"
@@ -12,6 +11,7 @@
 #include "sim/cluster/read_software.h"
 #include "sim/presets/csv.h"
 #include "sim/timeline/estimate.h"
+#include "sim/validate/attention_shapes.h"
 #include "sim/validate/tables.h"
 
 namespace cp::sim::detail {
@@ -21,8 +21,6 @@ constexpr std::int64_t kHeads = 64, kKvHeads = 8,
                        kHeadDim = 128;  // of all rows of context_parallel_hopper_blackwell.csv
 constexpr int kOfNode = 8;
 
-std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
-
 AttentionPass pass_of(const CsvRow& row) {
   const std::string& pass = row.text("pass");
   if (pass == "forward") return AttentionPass::forward;
@@ -30,27 +28,13 @@ AttentionPass pass_of(const CsvRow& row) {
   throw InvalidInput(str(row.where(), ": unknown pass '", pass, "'; use forward or backward"));
 }
 
-AttentionProblem square(std::int64_t seq_len, std::int64_t q_heads, std::int64_t kv_heads,
-                        std::int64_t head_dim) {
-  AttentionProblem problem;
-  problem.q_len = problem.kv_len = seq_len;
-  problem.q_heads = q_heads, problem.kv_heads = kv_heads;
-  problem.head_dim = problem.v_head_dim = head_dim;
-  problem.dtype = DType::bf16;
-  return problem;
-}
-
 void predict(ValidationRow& row, const AttentionProblem& problem, int cp, const Strategy& strategy,
              const CsvRow& csv, const Cluster& cluster, const SoftwareProfile& software) {
-  AttentionRequest request{problem, {}, strategy, false, {.gradients = {}, .lse = LsePlace::computed}};
-  request.ranks.resize(static_cast<std::size_t>(cp));
-  std::iota(request.ranks.begin(), request.ranks.end(), 0);
-  const AttentionEstimate estimate = estimate_attention(request, pass_of(csv), cluster, software);
+  const AttentionEstimate estimate =
+      estimate_attention(over_ranks(problem, cp, strategy), pass_of(csv), cluster, software);
   row.predicted = estimate.time_us, row.low = estimate.low_us, row.high = estimate.high_us;
 }
 
-constexpr const char* kInterval =
-    "the doubt of each rate, of the strategy and of the software, as cpsim estimate prints it";
 constexpr const char* kAsLeftOut = "as of attention on rows that were left out of a rate: 8 % and 20 %";
 
 // ---- one GPU ----
@@ -75,22 +59,22 @@ ValidationTable one_gpu_table(bool blackwell, bool backward) {
   table.in_sample_rule =
       "2,048, 8,192 and 32,768 tokens at head_dim 128 set the rates; the others are scored";
   table.target_median = 0.08, table.target_p90 = 0.20, table.target_origin = kAsLeftOut;
-  table.interval_origin = kInterval;
+  table.interval_origin = kIntervalOfEstimates;
   const SoftwareProfile software = find_software("megatron");
   for (const CsvRow& csv : validation_table("attention_cudnn")) {
     if (is_blackwell(csv) != blackwell || (pass_of(csv) == AttentionPass::backward) != backward) continue;
-    AttentionProblem problem =
-        square(whole(csv, "seq_len"), whole(csv, "q_heads"), whole(csv, "kv_heads"), whole(csv, "head_dim"));
-    problem.v_head_dim = whole(csv, "v_head_dim");
-    problem.batch = whole(csv, "batch");
+    AttentionProblem problem = self_attention(csv.whole("seq_len"), csv.whole("q_heads"),
+                                              csv.whole("kv_heads"), csv.whole("head_dim"));
+    problem.v_head_dim = csv.whole("v_head_dim");
+    problem.batch = csv.whole("batch");
     problem.causal = csv.text("mask") == "causal";
-    if (whole(csv, "window") > 0) problem.window = whole(csv, "window");
+    if (csv.whole("window") > 0) problem.window = csv.whole("window");
     ValidationRow row{.where = csv.where()};
     row.what = str(csv.text("gpu"), " d=", csv.text("head_dim"), " ", csv.text("mask"),
                    problem.window ? str(" window ", *problem.window) : "", " ", csv.text("batch"), " x ",
                    csv.text("seq_len"), ", ", csv.text("q_heads"), "/", csv.text("kv_heads"), " heads");
-    const std::int64_t length = whole(csv, "seq_len");
-    row.in_sample = whole(csv, "head_dim") == 128 && (length == 2048 || length == 8192 || length == 32768);
+    const std::int64_t length = csv.whole("seq_len");
+    row.in_sample = csv.whole("head_dim") == 128 && (length == 2048 || length == 8192 || length == 32768);
     row.measured = csv.number("milliseconds") * 1e3;
     predict(row, problem, 1, {}, csv, one_gpu(csv), software);
     table.rows.push_back(std::move(row));
@@ -151,14 +135,14 @@ ValidationTable context_parallel(const std::string& gpu) {
              : "Ulysses on 8 GPUs sets the rate of cuDNN of early 2026; bars of a figure, read to 2 TFLOP/s";
   table.target_median = 0.15, table.target_p90 = 0.30;
   table.target_origin = "as of usp: 15 % and 30 %";
-  table.interval_origin = kInterval;
+  table.interval_origin = kIntervalOfEstimates;
   for (const CsvRow& csv : validation_table("context_parallel_hopper_blackwell")) {
     if (csv.text("gpu") != gpu) continue;
-    const int cp = static_cast<int>(whole(csv, "cp"));
+    const int cp = static_cast<int>(csv.whole("cp"));
     const Cluster cluster = find_cluster(table.cluster, cp / kOfNode);
     SoftwareProfile software = find_software("megatron");
     if (hopper) software = with_attention_kernel(std::move(software), cluster, "fa3");
-    AttentionProblem problem = square(cp * whole(csv, "tokens_per_gpu"), kHeads, kKvHeads, kHeadDim);
+    AttentionProblem problem = self_attention(cp * csv.whole("tokens_per_gpu"), kHeads, kKvHeads, kHeadDim);
     problem.causal = csv.text("mask") == "causal";
     const auto keys = static_cast<double>(problem.kv_len);
     const double pairs = problem.causal ? keys * (keys + 1) / 2 : keys * keys;

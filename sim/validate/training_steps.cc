@@ -21,8 +21,6 @@ namespace {
 int small(const CsvRow& row, std::string_view column) {
   return static_cast<int>(std::lround(row.number(column)));
 }
-std::int64_t whole(const CsvRow& row, std::string_view column) { return std::llround(row.number(column)); }
-
 // Each preset is read once for all rows.
 class Presets {
  public:
@@ -67,8 +65,8 @@ PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   question.software.linear_precision = fp8 ? LinearPrecision::fp8 : LinearPrecision::b16;
   question.workload.phase = Phase::training;
   question.workload.dtype = DType::bf16;
-  question.workload.seq_len = whole(row, "seq_len");
-  question.workload.global_batch = whole(row, "global_batch");
+  question.workload.seq_len = row.whole("seq_len");
+  question.workload.global_batch = row.whole("global_batch");
   return question;
 }
 
@@ -82,7 +80,7 @@ ParallelLayout layout_of(const CsvRow& row, const SoftwareProfile& software) {
   ParallelLayout layout;
   layout.dp_shard = small(row, "dp"), layout.tp = small(row, "tp"), layout.cp = small(row, "cp");
   layout.pp = small(row, "pp"), layout.virtual_stages = small(row, "virtual_stages");
-  layout.micro_batch = whole(row, "micro_batch");
+  layout.micro_batch = row.whole("micro_batch");
   layout.recompute = recompute_of(row);
   layout.strategy.balance = parse_balance(software.balance);
   layout.strategy.send_empty = software.send_empty;

@@ -1,4 +1,5 @@
 // Tables: reading comma-separated values, and the validation tables that are compiled in.
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -62,6 +63,17 @@ TEST(Csv, ErrorsNameTheLine) {
     const auto rows = read_csv(str("a,b\n\"", cell, "\",1\n"), "t.csv");
     EXPECT_THROW(rows.at(0).number("a"), InvalidInput) << cell;
   }
+}
+
+TEST(Csv, WholeNumbersHaveNoFraction) {
+  const auto whole = [](const char* cell) { return read_csv(str("a\n", cell, "\n"), "t.csv")[0].whole("a"); };
+  EXPECT_EQ(whole("-3"), -3);
+  EXPECT_EQ(whole("1e6"), 1'000'000);
+  EXPECT_EQ(whole("9007199254740992"), std::int64_t{1} << 53);
+  EXPECT_EQ(error_of([&] { whole("2.5"); }),
+            "t.csv:2: a '2.5' is no whole number below 2^53; write such as 3");
+  EXPECT_EQ(error_of([&] { whole("1e16"); }),
+            "t.csv:2: a '1e16' is no whole number below 2^53; write such as 9007199254740992");
 }
 
 TEST(ValidationTables, AreAllThere) {
