@@ -35,11 +35,10 @@ std::vector<std::string> attention_kernels(const Cluster& cluster, int bits) {
 std::string chosen_kernel(const Cluster& cluster, std::string_view names, int bits) {
   const std::vector<std::string> known = attention_kernels(cluster, bits);
   if (known.empty()) return "";
-  while (!names.empty()) {
-    const std::string_view name = trim(names.substr(0, names.find(',')));
+  for (const std::string_view each : split(names, ',')) {
+    const std::string_view name = trim(each);
     if (name == "any") break;
     if (std::find(known.begin(), known.end(), name) != known.end()) return std::string(name);
-    names.remove_prefix(std::min(names.find(','), names.size() - 1) + 1);
   }
   return known.front();
 }

@@ -217,7 +217,7 @@ Rates rates_of(const proto::Rates& message) {
     rates.decode.push_back({rate.kernel(), rate.head_dim(), rate.floor_us(), rate.startup_keys(),
                             rate.memory_share(), rate.widest_group(), rate.wide_passes(),
                             Resident{rate.resident_mib(), rate.resident_speed()}, rate.source(),
-                            left_out_of(rate.left_out()), rate.cache_bits() == 0 ? 16 : rate.cache_bits()});
+                            left_out_of(rate.left_out()), bits_of(rate.cache_bits())});
   }
   take_serving_rates(message, rates);
   for (const proto::ProductRate& rate : message.product()) {

@@ -27,22 +27,16 @@ class SoftwareReader {
     take_base();
     if (!message_.name().empty()) software_.name = message_.name();
     const auto take_number = [&](const char* field, double& value, const Range& range) {
-      require(field);
+      require(field, str(value));
       fields_.read(field, range, value);
     };
     for_each_parameter(software_, take_number);
     for_each_number_of_facts(software_, take_number);
     for_each_fact(software_, [&](const char* field, auto& fact) { take(field, fact); });
-    for_each_pass_number(software_, [&](const char* field, double& value, const Range& range) {
+    for_each_optional_number(software_, [&](const char* field, double& value, const Range& range) {
       fields_.read(field, range, value);
     });
-    for_each_fp8_fact(software_, [&](const char* field, bool& fact) {
-      fields_.read(field, Range{0, 1}, fact);
-    });
-    for_each_serving_number(software_, [&](const char* field, double& value, const Range& range) {
-      fields_.read(field, range, value);
-    });
-    for_each_serving_fact(software_, [&](const char* field, auto& fact) { take_serving(field, fact); });
+    for_each_optional_fact(software_, [&](const char* field, auto& fact) { take_optional(field, fact); });
     take_enumerator("sharding_group", kGroups, software_.sharding_group);
     if (fields_.has("linear_precision")) {
       fields_.fail(
@@ -50,8 +44,9 @@ class SoftwareReader {
           "number formats are no property of software; leave it out, and ask with --linear-dtype fp8");
     }
     if (errors_.empty() && !missing_.empty()) {
-      errors_.add({}, str("the profile lacks ", join(missing_, ", "), "; add each such as ", missing_.front(),
-                          " { value: 1 source: \"assumed\" }, or all of a preset's: like: \"cprun\""));
+      errors_.add(
+          {}, str("the profile lacks ", join(missing_, ", "), "; add each such as ", missing_.front(),
+                  " { value: ", example_, " source: \"assumed\" }, or all of a preset's: like: \"cprun\""));
     }
     if (errors_.empty()) {
       for (const FieldError& error : software_errors(software_)) fields_.fail(error.field, error.message);
@@ -70,22 +65,25 @@ class SoftwareReader {
     }
   }
 
-  void require(const char* field) {
-    if (message_.like().empty() && !fields_.has(field)) missing_.emplace_back(field);
+  // `example` is a value as it would be written in the text.
+  void require(const char* field, std::string example) {
+    if (!message_.like().empty() || fields_.has(field)) return;
+    if (missing_.empty()) example_ = std::move(example);
+    missing_.emplace_back(field);
   }
 
   void take(const char* field, bool& fact) {
-    require(field);
+    require(field, fact ? "true" : "false");
     fields_.read(field, Range{0, 1}, fact);
   }
 
   void take(const char* field, std::string& fact) {
-    require(field);
+    require(field, str('"', fact, '"'));
     fields_.read(field, fact);
   }
 
-  void take_serving(const char* field, bool& fact) { fields_.read(field, Range{0, 1}, fact); }
-  void take_serving(const char* field, std::string& fact) { fields_.read(field, fact); }
+  void take_optional(const char* field, bool& fact) { fields_.read(field, Range{0, 1}, fact); }
+  void take_optional(const char* field, std::string& fact) { fields_.read(field, fact); }
 
   template <class Enum, std::size_t kSize>
   void take_enumerator(const char* field, const Enum (&all)[kSize], Enum& out) {
@@ -107,6 +105,7 @@ class SoftwareReader {
   SoftwareProfile software_;
   SourcedReader fields_;
   std::vector<std::string> missing_;
+  std::string example_;  // of the first that is missing
 };
 
 }  // namespace
@@ -148,12 +147,9 @@ std::string write_software(const SoftwareProfile& software) {
   const auto write_said = [&](const char* field, const auto& value) {
     if (find_source(software.sources, field) != nullptr) fields.write(field, value);
   };
-  for_each_serving_number(software,
-                          [&](const char* field, double value, const Range&) { write_said(field, value); });
-  for_each_serving_fact(software, write_said);
-  for_each_pass_number(software,
-                       [&](const char* field, double value, const Range&) { write_said(field, value); });
-  for_each_fp8_fact(software, write_said);
+  for_each_optional_number(software,
+                           [&](const char* field, double value, const Range&) { write_said(field, value); });
+  for_each_optional_fact(software, write_said);
   fields.write("sharding_group", to_string(software.sharding_group));
   std::string text;
   google::protobuf::TextFormat::Printer printer;

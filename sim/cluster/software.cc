@@ -19,8 +19,7 @@ std::vector<FieldError> software_errors(const SoftwareProfile& software) {
   };
   for_each_parameter(software, check);
   for_each_number_of_facts(software, check);
-  for_each_pass_number(software, check);
-  for_each_serving_number(software, check);
+  for_each_optional_number(software, check);
   const std::vector<std::string>& names = strategy_names();
   if (std::find(names.begin(), names.end(), software.strategy) == names.end()) {
     const std::vector<std::string_view> views(names.begin(), names.end());

@@ -40,32 +40,25 @@ void for_each_number_of_facts(AnySoftware& software, Visit&& visit) {
   visit("allocator_slack", software.allocator_slack, Range{0, 1});
 }
 
-// visit(name, number, range) and visit(name, fact), for what is as one fused kernel does it where nobody says otherwise.
+// visit(name, number, range) and visit(name, fact), for what a profile may leave out: passes are one where a fused kernel does
+// the work, and the rest matters to software that serves or computes in fp8.
 template <class AnySoftware, class Visit>
-void for_each_pass_number(AnySoftware& software, Visit&& visit) {
+void for_each_optional_number(AnySoftware& software, Visit&& visit) {
   visit("rotary_passes", software.rotary_passes, Range{1, 100});
   visit("loss_passes", software.loss_passes, Range{1, 100});
   visit("optimizer_passes", software.optimizer_passes, Range{1, 100});
+  visit("step_host_us", software.step_host_us, Range{0, 1e6});
+  visit("request_host_us", software.request_host_us, Range{0, 1e6});
 }
 template <class AnySoftware, class Visit>
-void for_each_fp8_fact(AnySoftware& software, Visit&& visit) {
+void for_each_optional_fact(AnySoftware& software, Visit&& visit) {
   visit("fp8_head", software.fp8_head);
   visit("fp8_casts_both", software.fp8_casts_both);
-}
-
-// visit(name, fact) and visit(name, number, range), for what only software that serves has to say.
-template <class AnySoftware, class Visit>
-void for_each_serving_fact(AnySoftware& software, Visit&& visit) {
   visit("all_reduce", software.all_reduce);
   visit("stored_products", software.stored_products);
   visit("fused_rows", software.fused_rows);
   visit("prompts_apart", software.prompts_apart);
   visit("host_ahead", software.host_ahead);
-}
-template <class AnySoftware, class Visit>
-void for_each_serving_number(AnySoftware& software, Visit&& visit) {
-  visit("step_host_us", software.step_host_us, Range{0, 1e6});
-  visit("request_host_us", software.request_host_us, Range{0, 1e6});
 }
 
 // What validate_software throws.

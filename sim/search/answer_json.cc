@@ -110,12 +110,12 @@ ordered_json software_json(const SoftwareProfile& software) {
   const auto add = [&](std::string_view field, ordered_json value) {
     values.push_back(value_json(field, std::move(value), find_source(software.sources, field)));
   };
-  for_each_parameter(software,
-                     [&](std::string_view field, double value, const Range&) { add(field, value); });
+  const auto add_number = [&](std::string_view field, double value, const Range&) { add(field, value); };
+  for_each_parameter(software, add_number);
+  for_each_number_of_facts(software, add_number);
   for_each_fact(software, [&](std::string_view field, const auto& value) { add(field, value); });
-  for_each_serving_number(software,
-                          [&](std::string_view field, double value, const auto&) { add(field, value); });
-  for_each_serving_fact(software, [&](std::string_view field, const auto& value) { add(field, value); });
+  for_each_optional_number(software, add_number);
+  for_each_optional_fact(software, [&](std::string_view field, const auto& value) { add(field, value); });
   add("sharding_group", to_string(software.sharding_group));
   return {{"name", software.name}, {"values", std::move(values)}};
 }

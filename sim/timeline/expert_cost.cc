@@ -1,7 +1,6 @@
 #include "sim/timeline/expert_cost.h"
 
 #include <algorithm>
-#include <cstddef>
 
 #include "shared/base/text.h"
 #include "sim/timeline/widths.h"
@@ -13,34 +12,24 @@ constexpr double kNsPerUs = 1e3;
 // Of a layer's floor the plan's own kernels that sort rows, activate and add up take three launches, half of them beside each call.
 constexpr double kBeside = 1.5;
 
-// f(name), until it says that it is enough.
-template <class F>
-void for_each_name(std::string_view names, const F& f) {
-  while (!names.empty()) {
-    const std::size_t end = std::min(names.find(','), names.size());
-    if (f(trim(names.substr(0, end)))) return;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-}
-
 }  // namespace
 
 const ExpertRate* chosen_expert_rate(const Cluster& cluster, std::string_view names, int bits) {
   const std::vector<ExpertRate>& rates = cluster.rates.experts;
-  const ExpertRate* chosen = nullptr;
   const auto first = [&](auto&& wanted) {
     const auto found = std::find_if(rates.begin(), rates.end(), [&](const ExpertRate& rate) {
       return rate.bits == bits && wanted(rate);
     });
     return found == rates.end() ? nullptr : &*found;
   };
-  bool none = false;
-  for_each_name(names, [&](std::string_view name) {
-    none = name == "none";
-    if (!none) chosen = first([&](const ExpertRate& rate) { return name == "any" || rate.kernel == name; });
-    return none || chosen != nullptr;
-  });
-  if (none || chosen != nullptr) return chosen;
+  for (const std::string_view each : split(names, ',')) {
+    const std::string_view name = trim(each);
+    if (name == "none") return nullptr;
+    if (const ExpertRate* rate =
+            first([&](const ExpertRate& of) { return name == "any" || of.kernel == name; })) {
+      return rate;
+    }
+  }
   return first([](const ExpertRate&) { return true; });
 }
 
@@ -51,10 +40,10 @@ ExpertCost::ExpertCost(const Cluster& cluster, const SoftwareProfile& software)
       fp8_(software.linear_precision == LinearPrecision::fp8 && cluster.gpu.tflops_fp8 > 0) {
   if (rate_16_ != nullptr) kernel_ = rate_16_->kernel;
   const ExpertRate* used = fp8_ ? rate_8_ : rate_16_;
-  for_each_name(software.expert_kernel, [&](std::string_view name) {
+  for (const std::string_view each : split(software.expert_kernel, ',')) {
+    const std::string_view name = trim(each);
     named_ = named_ || name == "any" || (used != nullptr && name == used->kernel);
-    return named_;
-  });
+  }
 }
 
 double ExpertCost::ns(const GroupedCall& call) const {

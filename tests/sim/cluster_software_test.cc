@@ -148,6 +148,13 @@ TEST(Software, ErrorsStandAtTheirPlace) {
               StartsWith("a.txtpb:2:1: like: unknown software profile 'cpran'; the nearest one is 'cprun'"));
   EXPECT_THAT(error_of("name: \"mine\"\n"),
               StartsWith("a.txtpb:1:1: the profile lacks forward_progress, backward_progress, "));
+  // The example is a value of the field's own kind.
+  std::string lacks_strategy = write_software(find_software("cprun"));
+  const std::size_t at = lacks_strategy.find("strategy {"), end = lacks_strategy.find("}\n", at);
+  EXPECT_THAT(
+      error_of(lacks_strategy.erase(at, end + 2 - at)),
+      testing::HasSubstr(
+          "the profile lacks strategy; add each such as strategy { value: \"ring\" source: \"assumed\" }"));
 }
 
 TEST(Software, AnUnknownNameIsAnsweredWithThePresets) {
