@@ -57,7 +57,7 @@ void replay_ranks(benchmark::State& state, const Case& c, bool full) {
   const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
   const Cluster cluster = find_cluster("dgx-h100", c.nodes);
   StepClock clock;
-  for (auto _ : state) clock = replay_rank(plan, cluster, {}, {full, {}});
+  for (auto _ : state) clock = replay_rank(plan, cluster, {}, {.keep_spans = full});
   std::int64_t executions = 0, steps = 0;
   for (const StepRef& ref : steps_of(plan)) executions += ref.count, ++steps;
   state.SetItemsProcessed(state.iterations() * executions);

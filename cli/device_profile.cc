@@ -9,12 +9,11 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/cluster/read_cluster.h"
 
 namespace cp::cli {
 namespace {
-
-constexpr double kNsPerUs = 1e3, kUsPerMs = 1e3;
 
 using Cells = std::map<std::string, std::string, std::less<>>;
 

@@ -8,11 +8,10 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 
 namespace cp::cli {
 namespace {
-
-constexpr double kNsPerUs = 1e3;
 
 std::vector<const TimedOp*> labelled(const std::vector<TimedOp>& steps, std::string_view label,
                                      std::size_t skip) {

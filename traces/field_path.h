@@ -36,6 +36,10 @@ class FieldPath {
     fail("is ", value, ", but there are ", count, " ", what, "; use 0 to ", count - 1);
   }
 
+  void require_not_negative(std::int64_t value) const {
+    if (value < 0) fail("is ", value, "; use 0 or more");
+  }
+
   void require_range(std::int64_t value, std::int64_t least, std::int64_t most) const {
     if (value < least || value > most) fail("is ", value, "; use ", least, " to ", most);
   }

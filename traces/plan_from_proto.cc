@@ -23,7 +23,6 @@ using traces::kMaskKinds;
 
 // Of elements in a buffer, and of steps between them: 2^60 elements of 8 bytes are 2^63 bytes.
 constexpr std::int64_t kMaxElements = (std::int64_t{1} << 60) - 1;
-constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 
 // Calls read(element, path of the element) for each one and collects what it returns.
 template <class List, class Read>
@@ -111,7 +110,7 @@ class PlanReader {
     const FieldPath root("plan");
     count_steps();
     FieldPath(root, "self").require_range(message_.self(), 0, std::numeric_limits<Rank>::max());
-    FieldPath(root, "arena_bytes").require_range(message_.arena_bytes(), 0, kMaxInt64);
+    FieldPath(root, "arena_bytes").require_not_negative(message_.arena_bytes());
     plan_.self = message_.self();
     plan_.arena_bytes = message_.arena_bytes();
     plan_.target = read_target(message_.target(), FieldPath(root, "target"));
@@ -138,7 +137,8 @@ class PlanReader {
     plan_.buffers =
         read_all(message_.buffers(), root, "buffers",
                  [&](const proto::Buffer& buffer, const FieldPath& path) { return read(buffer, path); });
-    std::int64_t room = kMaxInt64 - plan_.arena_bytes;  // so that peak_bytes() does not overflow
+    std::int64_t room = std::numeric_limits<std::int64_t>::max() -
+                        plan_.arena_bytes;  // so that peak_bytes() does not overflow
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       if (plan_.buffers[i].kind == BufferKind::temporary) continue;
       if (plan_.buffers[i].bytes() > room) {
@@ -157,7 +157,7 @@ class PlanReader {
                   .first_use = message.first_use(),
                   .last_use = message.last_use()};
     FieldPath(path, "numel").require_range(buffer.numel, 0, kMaxElements);
-    FieldPath(path, "offset_bytes").require_range(buffer.offset_bytes, 0, kMaxInt64);
+    FieldPath(path, "offset_bytes").require_not_negative(buffer.offset_bytes);
     for (const auto& [name, step] :
          {std::pair("first_use", buffer.first_use), std::pair("last_use", buffer.last_use)}) {
       if (step != -1) FieldPath(path, name).require_index(step, num_steps_, "steps (-1: none)");
@@ -173,7 +173,7 @@ class PlanReader {
     if (message.has_step()) return read(message.step(), FieldPath(path, "step"));
     const FieldPath at(path, "repeat");
     if (!message.has_repeat()) path.fail("is neither a step nor a repeat that this version knows");
-    FieldPath(at, "count").require_range(message.repeat().count(), 0, kMaxInt64);
+    FieldPath(at, "count").require_not_negative(message.repeat().count());
     return Repeat{message.repeat().count(), read_all(message.repeat().steps(), at, "steps",
                                                      [&](const proto::Step& step, const FieldPath& where) {
                                                        return read(step, where);

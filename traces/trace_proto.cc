@@ -17,7 +17,6 @@ namespace cp {
 namespace {
 
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 
 // A record is closed when it exceeds this: far below the limit, and small enough that a crash loses little.
 constexpr std::size_t kRecordBytes = std::size_t{1} << 20;
@@ -108,12 +107,12 @@ PayloadChecksums read_checksums(const proto::PayloadChecksums& message, const Gr
 OpRecord read_op(const proto::OpRecord& message, const std::vector<Group>& groups, const FieldPath& path) {
   FieldPath(path, "stream").require_range(message.stream(), 0, kMaxInt32);
   FieldPath(path, "group").require_index(message.group(), groups.size(), "groups");
-  FieldPath(path, "sequence").require_range(message.sequence(), -1, kMaxInt64);
+  FieldPath(path, "sequence").require_range(message.sequence(), -1, std::numeric_limits<std::int64_t>::max());
   FieldPath(path, "root").require_range(message.root(), -1, kMaxInt32);
   for (int i = 0; i < message.sent_size(); ++i)
-    FieldPath(path, "sent", i).require_range(message.sent(i), 0, kMaxInt64);
+    FieldPath(path, "sent", i).require_not_negative(message.sent(i));
   for (int i = 0; i < message.received_size(); ++i) {
-    FieldPath(path, "received", i).require_range(message.received(i), 0, kMaxInt64);
+    FieldPath(path, "received", i).require_not_negative(message.received(i));
   }
   OpRecord record{.stream = message.stream(),
                   .operation = message.operation(),

@@ -10,6 +10,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include "shared/base/checksum.h"
+#include "shared/base/index.h"
 #include "shared/kernels/elements.h"
 
 namespace cp::runtime {
@@ -21,8 +22,6 @@ using Function = GlooCall::Function;
 constexpr std::uint64_t kSlotPrefix = std::uint64_t{0x80} << 56;
 
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // of a transfer
-
-std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 }  // namespace
 
@@ -36,7 +35,7 @@ GlooCommunicator::GlooCommunicator(Group group, std::int32_t index, std::shared_
       reduction_(context_, index_, size()) {}
 
 void GlooCommunicator::reserve(const Plan& plan, const Collective& collective) {
-  const auto dtype = [&](const View& view) { return plan.buffers.at(to_size(view.buffer)).dtype; };
+  const auto dtype = [&](const View& view) { return plan.buffers.at(idx(view.buffer)).dtype; };
   if (const auto* scatter = std::get_if<ReduceScatter>(&collective))
     reduction_.reserve(scatter->out.numel() * size_bytes(dtype(scatter->out)));
   if (const auto* reduce = std::get_if<AllReduce>(&collective))
@@ -107,14 +106,14 @@ PayloadChecksums GlooCommunicator::take_checksums(const Collective& collective) 
   PayloadChecksums checksums;
   const bool is_all_reduce = std::holds_alternative<AllReduce>(collective);
   for (std::int32_t peer = 0; peer < size(); ++peer) {
-    const PassedPayloads::Connection& passed = passed_->of(to_size(peer));
+    const PassedPayloads::Connection& passed = passed_->of(idx(peer));
     for (const auto& [direction, sums] :
          {std::pair(&passed.sent, &checksums.sent), std::pair(&passed.received, &checksums.received)}) {
       sums->push_back(direction->odd == 0 ? direction->even : fold_checksum(direction->even, direction->odd));
     }
     if (!is_all_reduce) continue;
     const std::uint64_t made_by_peer =
-        peer == index_ ? passed_->of(to_size((index_ + 1) % size())).sent.odd : passed.received.odd;
+        peer == index_ ? passed_->of(idx((index_ + 1) % size())).sent.odd : passed.received.odd;
     checksums.result = fold_checksum(checksums.result, made_by_peer);
   }
   passed_->clear();
@@ -131,20 +130,17 @@ void GlooCommunicator::compare_at_once(const OpRecord& record, std::int64_t sequ
   constexpr std::int64_t kWords = sizeof(Told) / sizeof(std::int64_t);
   for (std::int32_t peer = 0; peer < size(); ++peer) {
     if (peer == index_) continue;
-    telling[to_size(peer)] = {own.sent[to_size(peer)], own.result};
-    sends.push_back({peer, reinterpret_cast<std::byte*>(&telling[to_size(peer)]), kWords, DType::i64});
-    recvs.push_back({peer, reinterpret_cast<std::byte*>(&told[to_size(peer)]), kWords, DType::i64});
+    telling[idx(peer)] = {own.sent[idx(peer)], own.result};
+    sends.push_back({peer, reinterpret_cast<std::byte*>(&telling[idx(peer)]), kWords, DType::i64});
+    recvs.push_back({peer, reinterpret_cast<std::byte*>(&told[idx(peer)]), kWords, DType::i64});
   }
   transfer(sends, recvs);
   passed_->clear();
-  TransferPlace place{.operation = record.operation,
-                      .group = &group_,
-                      .sequence = sequence,
-                      .from = 0,
-                      .to = to_size(index_)};
-  std::map<Rank, std::uint64_t> results{{group_.ranks[to_size(index_)], own.result}};
+  TransferPlace place{
+      .operation = record.operation, .group = &group_, .sequence = sequence, .from = 0, .to = idx(index_)};
+  std::map<Rank, std::uint64_t> results{{group_.ranks[idx(index_)], own.result}};
   for (; place.from < told.size(); ++place.from) {
-    if (place.from == to_size(index_)) continue;
+    if (place.from == idx(index_)) continue;
     if (told[place.from].sent != own.received[place.from])
       throw changed_payload(place, told[place.from].sent, own.received[place.from]);
     results.emplace(group_.ranks[place.from], told[place.from].result);
@@ -180,7 +176,7 @@ void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
   }
   transfer(sends, recvs);
   std::byte* own = out + index_ * block_bytes;
-  if (in(index_) != own && count > 0) std::memcpy(own, in(index_), to_size(block_bytes));
+  if (in(index_) != own && count > 0) std::memcpy(own, in(index_), idx(block_bytes));
 }
 
 // Gloo has no reduce-scatter of this kind, and its all_reduce allocates at each call and adds up in another order on each member.
@@ -209,8 +205,8 @@ void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, 
   if (count == 0) return;
   with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
     gloo::BroadcastOptions options(context_);
-    if (index_ == root && in != out) options.setInput(reinterpret_cast<T*>(in), to_size(count));
-    options.setOutput(reinterpret_cast<T*>(out), to_size(count));
+    if (index_ == root && in != out) options.setInput(reinterpret_cast<T*>(in), idx(count));
+    options.setOutput(reinterpret_cast<T*>(out), idx(count));
     options.setRoot(root);
     options.setTag(tag_);
     gloo::broadcast(options);
@@ -246,8 +242,8 @@ void GlooCommunicator::transfer(const std::vector<Block>& sends, const std::vect
   const auto add = [&](bool is_send, const Block& block, std::uint64_t number) {
     const std::int64_t bytes = block.count * size_bytes(block.dtype);
     if (bytes == 0) return;
-    flows.push_back({is_send, block.peer, slot() + number,
-                     context_->createUnboundBuffer(block.data, to_size(bytes)), bytes});
+    flows.push_back(
+        {is_send, block.peer, slot() + number, context_->createUnboundBuffer(block.data, idx(bytes)), bytes});
     pieces = std::max(pieces, (bytes + kPieceBytes - 1) / kPieceBytes);
   };
   for (std::size_t i = 0; i < std::max(sends.size(), recvs.size()); ++i) {
@@ -258,11 +254,11 @@ void GlooCommunicator::transfer(const std::vector<Block>& sends, const std::vect
     for (const Flow& flow : flows) {
       const std::int64_t begin = piece * kPieceBytes;
       if (begin >= flow.bytes) continue;
-      const std::size_t bytes = to_size(std::min(kPieceBytes, flow.bytes - begin));
+      const std::size_t bytes = idx(std::min(kPieceBytes, flow.bytes - begin));
       if (flow.sends) {
-        flow.buffer->send(flow.peer, flow.slot, to_size(begin), bytes);
+        flow.buffer->send(flow.peer, flow.slot, idx(begin), bytes);
       } else {
-        flow.buffer->recv(flow.peer, flow.slot, to_size(begin), bytes);
+        flow.buffer->recv(flow.peer, flow.slot, idx(begin), bytes);
       }
     }
     for (const Flow& flow : flows) {

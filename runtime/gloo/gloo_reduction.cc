@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/kernels/host_kernels.h"
 
@@ -17,8 +18,6 @@ constexpr std::int64_t kRoomAlignment = 64;
 struct Span {
   std::int64_t begin = 0, count = 0;  // elements
 };
-
-std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 }  // namespace
 
@@ -51,7 +50,7 @@ struct GlooReduction::Call {
 };
 
 GlooReduction::GlooReduction(std::shared_ptr<gloo::Context> context, std::int32_t index, std::int32_t size)
-    : context_(std::move(context)), index_(index), size_(size), addends_(to_size(size)) {}
+    : context_(std::move(context)), index_(index), size_(size), addends_(idx(size)) {}
 
 std::int64_t GlooReduction::part_bytes(DType dtype, std::int64_t count) const {
   return (count + size_ - 1) / size_ * size_bytes(dtype);
@@ -68,7 +67,7 @@ void GlooReduction::reserve(std::int64_t part_bytes) {
                " are declared");
   staging_.reset();
   staging_ =
-      std::make_unique<std::byte[]>(to_size(staging_bytes()));  // filled, so that running faults no page in
+      std::make_unique<std::byte[]>(idx(staging_bytes()));  // filled, so that running faults no page in
   for (std::size_t i = 0; i < arriving_.size(); ++i)
     arriving_[i] =
         unbound(staging_.get() + static_cast<std::int64_t>(i) * (staging_bytes() / 2), staging_bytes() / 2);
@@ -76,7 +75,7 @@ void GlooReduction::reserve(std::int64_t part_bytes) {
 
 std::unique_ptr<gloo::transport::UnboundBuffer> GlooReduction::unbound(std::byte* data,
                                                                        std::int64_t size_bytes) const {
-  return context_->createUnboundBuffer(data, to_size(size_bytes));
+  return context_->createUnboundBuffer(data, idx(size_bytes));
 }
 
 void GlooReduction::reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
@@ -118,26 +117,24 @@ void GlooReduction::post(Call& call, std::int64_t number) {
   const Span own = Call::piece_of(call.part(index_, size_), number, most);
   CP_INVARIANT(size_ == 1 || own.count * element_bytes <= room_bytes_, own.count * element_bytes,
                " bytes of each member, reserved are ", room_bytes_);
-  UnboundBuffer* arriving = arriving_[to_size(number % 2)].get();
+  UnboundBuffer* arriving = arriving_[idx(number % 2)].get();
   for (std::int32_t step = 1; step < size_; ++step) {
     const std::int32_t to = (index_ + step) % size_, from = (index_ - step + size_) % size_;
     if (own.count > 0) {
       if (call.on_transfer != nullptr) (*call.on_transfer)(false, from, own.count);
-      arriving->recv(from, call.slot, to_size(room_of(from) * room_bytes_),
-                     to_size(own.count * element_bytes));
+      arriving->recv(from, call.slot, idx(room_of(from) * room_bytes_), idx(own.count * element_bytes));
     }
     const Span theirs = Call::piece_of(call.part(to, size_), number, most);
     if (theirs.count > 0) {
       if (call.on_transfer != nullptr) (*call.on_transfer)(true, to, theirs.count);
-      call.values->send(to, call.slot, to_size(theirs.begin * element_bytes),
-                        to_size(theirs.count * element_bytes));
+      call.values->send(to, call.slot, idx(theirs.begin * element_bytes), idx(theirs.count * element_bytes));
       ++call.sent;
     }
     if (call.results == nullptr) continue;
     const Span result = Call::piece_of(call.part(from, size_), number, most);
     if (result.count == 0) continue;
-    call.results->recv(from, call.slot + 1, to_size(result.begin * element_bytes),
-                       to_size(result.count * element_bytes));
+    call.results->recv(from, call.slot + 1, idx(result.begin * element_bytes),
+                       idx(result.count * element_bytes));
     ++call.results_wanted;
     call.results_here += result.count;
   }
@@ -148,19 +145,19 @@ void GlooReduction::finish(Call& call, std::int64_t number) {
   const Span part = call.part(index_, size_);
   const Span own = Call::piece_of(part, number, reduced_piece_bytes(size_) / element_bytes);
   if (own.count == 0) return;
-  UnboundBuffer* arriving = arriving_[to_size(number % 2)].get();
+  UnboundBuffer* arriving = arriving_[idx(number % 2)].get();
   for (std::int32_t i = 1; i < size_; ++i) arriving->waitRecv();
   for (std::int32_t member = 0; member < size_; ++member) {
-    addends_[to_size(member)] = member == index_
-                                    ? call.in + own.begin * element_bytes
-                                    : static_cast<std::byte*>(arriving->ptr) + room_of(member) * room_bytes_;
+    addends_[idx(member)] = member == index_
+                                ? call.in + own.begin * element_bytes
+                                : static_cast<std::byte*>(arriving->ptr) + room_of(member) * room_bytes_;
   }
   reduce(call.op, call.dtype, addends_, call.out + (own.begin - part.begin) * element_bytes, own.count);
   call.results_here += own.count;
   if (call.results == nullptr) return;
   for (std::int32_t step = 1; step < size_; ++step) {
-    call.results->send((index_ + step) % size_, call.slot + 1, to_size(own.begin * element_bytes),
-                       to_size(own.count * element_bytes));
+    call.results->send((index_ + step) % size_, call.slot + 1, idx(own.begin * element_bytes),
+                       idx(own.count * element_bytes));
     ++call.results_sent;
   }
 }

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kFirstRetry{5}, kLastRetry{250};
-constexpr Milliseconds kLastWords{2'000};  // to be heard, when there is nobody left to ask
+constexpr Milliseconds kToBeHeard{2'000};  // to be heard, when there is nobody left to ask
 
 void refuse_long(const std::string& key, std::string_view value) {
   if (key.size() > kMaxKeyBytes)
@@ -94,7 +94,7 @@ class RendezvousClient::Impl {
     Call& waiting = calls_[id];
     send(std::move(request));
     // The server keeps the time and knows who is missing; only a server that is gone does not answer.
-    const Clock::time_point latest = Clock::now() + patience + heartbeat_timeout_ + kLastWords;
+    const Clock::time_point latest = Clock::now() + patience + heartbeat_timeout_ + kToBeHeard;
     changed_.wait_until(lock, latest, [&] { return waiting.answer || failure_; });
     const auto answer = std::move(waiting.answer);
     calls_.erase(id);
@@ -134,7 +134,7 @@ class RendezvousClient::Impl {
     Call& waiting = calls_[id];
     send(std::move(request));
     if (std::this_thread::get_id() != thread_.get_id())
-      changed_.wait_for(lock, kLastWords, [&] { return waiting.answer || lost_server_; });
+      changed_.wait_for(lock, kToBeHeard, [&] { return waiting.answer || lost_server_; });
     calls_.erase(id);
   }
 

@@ -10,12 +10,12 @@ namespace {
 
 // Of each group, the newest; ranks are at most the collectives in flight apart.
 constexpr std::size_t kMostPoints = 512;
-constexpr std::size_t kMostGroups = 4096;
+constexpr std::size_t kMostGroupsOfJob = 4096;
 
 }  // namespace
 
 void DivergenceCheck::add(Rank rank, const Progress& point, Clock::time_point now) {
-  if (point.sequence < 0 || (groups_.size() >= kMostGroups && !groups_.contains(point.group))) return;
+  if (point.sequence < 0 || (groups_.size() >= kMostGroupsOfJob && !groups_.contains(point.group))) return;
   const auto [position, is_new] = groups_.try_emplace(point.group);
   Group& group = position->second;
   if (is_new) group.members = members_of(point.group).size();

@@ -9,7 +9,7 @@ namespace cp::runtime {
 namespace {
 
 constexpr std::chrono::milliseconds kSettleTime{300};  // for a cause to arrive after its consequence
-constexpr std::size_t kMostGroups = 1024;              // of a rank, that are remembered
+constexpr std::size_t kMostGroupsOfRank = 1024;        // of a rank, that are remembered
 // For the launcher of a lost rank to say how it ended. It sees the end at once, and waits a tenth of this for a better cause.
 constexpr std::chrono::milliseconds kLaunchersWord{1'000};
 constexpr std::size_t kMostRefusals = 8;  // that are told
@@ -61,7 +61,7 @@ void Roster::progress(Rank rank, const Progress& progress) {
   Member& known = member(rank);
   known.latest = progress;
   known.told = known.heard;
-  if (known.groups.size() < kMostGroups || known.groups.contains(progress.group))
+  if (known.groups.size() < kMostGroupsOfRank || known.groups.contains(progress.group))
     known.groups[progress.group] = progress;
 }
 

@@ -10,7 +10,6 @@ namespace cp::detail {
 namespace {
 
 constexpr std::size_t kMostWithoutSum = kMostMerged + 1, kMostBesideSum = 2;
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 std::int64_t end(Range range) { return range.begin + range.len; }
 bool meet(Range a, Range b) { return a.begin < end(b) && b.begin < end(a); }
@@ -223,7 +222,7 @@ void PartialSum::finish(Group& group, Range rows, const std::string& label) {
   narrow.erase(first_wide, narrow.end());
   if (narrow.empty() && wide.empty()) {
     writer_.fill(result.values, 0, label);
-    if (!is_absent(result.lse)) writer_.fill(result.lse, kNothing, label);
+    if (!is_absent(result.lse)) writer_.fill(result.lse, kLseOfNothing, label);
     return;
   }
   // One step rounds to the result: what it cannot take is added in f32 before.

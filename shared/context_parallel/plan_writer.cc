@@ -12,8 +12,6 @@
 namespace cp::detail {
 namespace {
 
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
-
 int index_of(const std::vector<Rank>& ranks, Rank self) {
   const auto at = std::find(ranks.begin(), ranks.end(), self);
   if (at == ranks.end()) {
@@ -207,7 +205,7 @@ void PlanWriter::attend(const ForwardOperands& operands, const Masks& masks, con
   if (out.rows == 0) return;
   if (!has_pairs(masks)) {
     fill(out, 0, label);
-    fill(lse.flat(), kNothing, label);
+    fill(lse.flat(), kLseOfNothing, label);
     return;
   }
   if (is_fused_) return FusedWriter(*this).attend(operands, masks, label);
@@ -220,7 +218,7 @@ void PlanWriter::attend_entries(const ForwardOperands& operands, const EntryMask
   const Range& batches = mask.batches;
   if (mask.slices.empty()) {
     fill(out.view(out.all_rows(), out.all_heads(), batches), 0, label);
-    fill(lse.view({0, lse.rows}, {0, lse.heads}, batches), kNothing, label);
+    fill(lse.view({0, lse.rows}, {0, lse.heads}, batches), kLseOfNothing, label);
     return;
   }
   for (const HeadGroup& heads : head_groups_) {

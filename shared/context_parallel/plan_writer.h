@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -57,6 +58,9 @@ class AttentionContext {
 };
 
 // Operands of attention, cut to the rows of the step.
+// The log-sum-exp of a row that no key reaches.
+inline constexpr double kLseOfNothing = -std::numeric_limits<double>::infinity();
+
 struct ForwardOperands {
   Tensor q, k, v, out;
   RowStatistic lse;

@@ -10,7 +10,7 @@ namespace cp {
 namespace {
 
 // Far beyond every position, and far from overflowing when positions are added to it.
-constexpr std::int64_t kFar = std::int64_t{1} << 60;
+constexpr std::int64_t kLongest = std::int64_t{1} << 58;
 
 void require_at_least(std::int64_t value, std::int64_t least, const char* what) {
   if (value < least) throw InvalidInput(str(what, "=", value, "; use at least ", least));
@@ -108,7 +108,7 @@ void validate_problem(const AttentionProblem& problem) {
   if (problem.window) require_at_least(*problem.window, 1, "window");
   for (const std::int64_t length : {problem.q_len, problem.kv_len, problem.window.value_or(0),
                                     std::abs(problem.query_offset.value_or(0))}) {
-    if (length > kFar / 4) throw InvalidInput(str("a length of ", length, " is beyond ", kFar / 4));
+    if (length > kLongest) throw InvalidInput(str("a length of ", length, " is beyond ", kLongest));
   }
   require_countable("q", problem.q_heads, problem.q_len, "head_dim", problem.head_dim, problem.batch);
   require_countable("k", problem.kv_heads, problem.kv_len, "head_dim", problem.head_dim, problem.batch);

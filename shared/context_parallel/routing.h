@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/context_parallel/plan_writer.h"
 
 namespace cp::detail {
@@ -87,8 +88,6 @@ class Routing {
   void unpack(const Transport& transport, int user, const View& from, bool add, const std::string& label);
 
   std::size_t size() const { return members_.size(); }
-  static std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
   PlanWriter& writer_;
   GroupId group_;
   int self_;

@@ -7,13 +7,12 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/sharding.h"
 
 namespace cp {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // `dim` counted from the front; `what` names it in the message.
 int dim_of(const Shape& shape, int dim, std::string_view what) {

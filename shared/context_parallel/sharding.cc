@@ -6,13 +6,12 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/context_parallel/mask_slices.h"
 #include "shared/placement/runs.h"
 
 namespace cp {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Blocks of queries for ranks so that all have about as many allowed cells, and equally many blocks up to one:
 // the heaviest block left goes to the rank with the least work that still may take one.

@@ -6,13 +6,12 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/plan/builder.h"
 #include "shared/redistribute/lower.h"
 
 namespace cp {
 namespace {
-
-std::size_t idx(int value) { return static_cast<std::size_t>(value); }
 
 Layout with_dtype(Layout layout, DType dtype) {
   layout.dtype = dtype;

@@ -18,7 +18,7 @@ namespace cp {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::int64_t kTileKeys = 128;  // p and ds of 48 queries are 48 KiB
+constexpr std::int64_t kBackwardTileKeys = 128;  // p and ds of 48 queries are 48 KiB
 
 // The rows of one panel, twice: as rows, padded to whole vectors, and as columns, or as columns of pairs (multiply_pairs()).
 struct PanelRows {
@@ -120,17 +120,17 @@ class BackwardPart {
         delta_(kernel, memory, iteration, batch_, kv_head_ * heads_, heads_),
         score_pairs_(multiplies_pairs(tiles, memory, kernel.q, kernel.k)),
         value_pairs_(multiplies_pairs(tiles, memory, kernel.dout, kernel.v)),
-        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::both,
-           score_pairs_),
-        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::dim_sums,
-           value_pairs_),
+        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kBackwardTileKeys,
+           PackedRows::For::both, score_pairs_),
+        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kBackwardTileKeys,
+           PackedRows::For::dim_sums, value_pairs_),
         padded_dim_(round_up(q_.dim(), tiles.panel_rows)),
         dq_tile_(width_ * padded_dim_),
         dq_rows_(width_ * padded_dim_),
-        scores_(width_ * std::min(kTileKeys, padded_keys_)),
-        products_(width_ * std::min(kTileKeys, padded_keys_)),
-        dk_sums_(padded_keys_, kTileKeys, round_up(q_.dim(), tiles.lanes)),
-        dv_sums_(padded_keys_, kTileKeys, round_up(dout_.dim(), tiles.lanes)) {
+        scores_(width_ * std::min(kBackwardTileKeys, padded_keys_)),
+        products_(width_ * std::min(kBackwardTileKeys, padded_keys_)),
+        dk_sums_(padded_keys_, kBackwardTileKeys, round_up(q_.dim(), tiles.lanes)),
+        dv_sums_(padded_keys_, kBackwardTileKeys, round_up(dout_.dim(), tiles.lanes)) {
     if (!is_absent(kernel.dq)) dq_.emplace(kernel.dq, memory, iteration, batch_, kv_head_ * heads_, heads_);
     if (!is_absent(kernel.dk)) dk_.emplace(kernel.dk, memory, iteration, batch_, kv_head_, 1);
     if (!is_absent(kernel.dv)) dv_.emplace(kernel.dv, memory, iteration, batch_, kv_head_, 1);
@@ -196,7 +196,7 @@ class BackwardPart {
   // What the first `count` panels of the group add, over the keys of one tile that any of them sees.
   void add_tile(std::int64_t tile, std::int64_t count) {
     k_.pack(tile), v_.pack(tile);
-    tile_begin_ = tile * kTileKeys;
+    tile_begin_ = tile * kBackwardTileKeys;
     std::int64_t begin = padded_keys_, end = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       Panel& panel = group_[static_cast<std::size_t>(i)];
@@ -317,7 +317,8 @@ void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t
          const TileKernels& tiles) {
   if (parts.begin == parts.end) return;
   const PanelMask mask(
-      kernel.slices, {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kTileKeys},
+      kernel.slices,
+      {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kBackwardTileKeys},
       tiles);
   std::vector<PanelMask> masks(static_cast<std::size_t>(std::min(kGroupPanels, mask.panels())), mask);
   for (std::int64_t part = parts.begin; part < parts.end; ++part) {

@@ -12,7 +12,7 @@ namespace cp {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr std::int64_t kTileKeys =
+constexpr std::int64_t kForwardTileKeys =
     256;  // the scores of 48 queries are 48 KiB: they stay in the second-level cache
 // How far a score may lie above the one that the weights are relative to. Beyond it the sums are scaled down: seldom, so that the
 // roundings of scaling do not add up either. The weights of 2^60 keys stay far from overflow.
@@ -33,17 +33,17 @@ class ForwardPart {
         out_(kernel.out, memory, iteration, batch_, kv_head_ * heads_, heads_),
         lse_(as_rows(kernel.lse), memory, iteration, batch_, kv_head_ * heads_, heads_),
         pairs_(multiplies_pairs(tiles, memory, kernel.q, kernel.k)),
-        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::dim_sums,
-           pairs_),
-        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kTileKeys, PackedRows::For::row_sums,
-           false),
+        k_({kernel.k, memory, iteration, batch_, kv_head_, 1}, tiles, kForwardTileKeys,
+           PackedRows::For::dim_sums, pairs_),
+        v_({kernel.v, memory, iteration, batch_, kv_head_, 1}, tiles, kForwardTileKeys,
+           PackedRows::For::row_sums, false),
         padded_v_dim_(round_up(out_.dim(), tiles.panel_rows)),
         rows_(width_ * std::max(q_.dim(), padded_v_dim_)),
         queries_(width_ * q_.dim()),
         sums_(width_ * padded_v_dim_),
         sums_low_(width_ * padded_v_dim_),
         tile_sums_(width_ * padded_v_dim_),
-        scores_(width_ * std::min(kTileKeys, round_up(kernel.k.shape[1], tiles.panel_rows))),
+        scores_(width_ * std::min(kForwardTileKeys, round_up(kernel.k.shape[1], tiles.panel_rows))),
         greatest_(width_),
         base_(width_),
         weights_(width_),
@@ -77,7 +77,7 @@ class ForwardPart {
 
   void attend(std::int64_t tile) {
     k_.pack(tile), v_.pack(tile);
-    const std::int64_t first_key = tile * kTileKeys;
+    const std::int64_t first_key = tile * kForwardTileKeys;
     const std::vector<MaskRun>& runs = mask_.runs(tile);
     for (const MaskRun& run : runs) {
       const std::int64_t column = run.first_vector * tiles_.lanes;
@@ -191,9 +191,9 @@ class ForwardPart {
 void run(const AttentionForward& kernel, const HostMemory& memory, std::int64_t iteration, Parts parts,
          const TileKernels& tiles) {
   if (parts.begin == parts.end) return;
-  PanelMask mask(kernel.slices,
-                 {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kTileKeys},
-                 tiles);
+  PanelMask mask(
+      kernel.slices,
+      {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kForwardTileKeys}, tiles);
   for (std::int64_t part = parts.begin; part < parts.end; ++part) {
     ForwardPart(kernel, memory, iteration, part, tiles, mask).run();
   }

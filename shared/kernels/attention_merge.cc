@@ -12,13 +12,14 @@
 namespace cp {
 namespace {
 
-constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr std::int64_t kRows = 32;  // at a time
+constexpr float kNoKeys = -std::numeric_limits<float>::infinity();  // of a row that no key reaches
+constexpr std::int64_t kRowsAtOnce = 32;
 
 // Calls f(begin, count) for some rows at a time.
 template <class F>
 void for_each_rows(std::int64_t rows, F&& f) {
-  for (std::int64_t begin = 0; begin < rows; begin += kRows) f(begin, std::min(kRows, rows - begin));
+  for (std::int64_t begin = 0; begin < rows; begin += kRowsAtOnce)
+    f(begin, std::min(kRowsAtOnce, rows - begin));
 }
 
 // Some rows of a result, with their lse where there is any.
@@ -27,7 +28,7 @@ class Rows {
   Rows(const View& values, const View& lse, const HostMemory& memory, std::int64_t iteration,
        std::int64_t batch)
       : dim_(values.shape[3]),
-        rows_(kRows * dim_),
+        rows_(kRowsAtOnce * dim_),
         at_(values, memory, iteration, batch, 0, values.shape[2]) {
     if (!is_absent(lse)) lse_at_.emplace(as_rows(lse), memory, iteration, batch, 0, values.shape[2]);
   }
@@ -47,7 +48,7 @@ class Rows {
  private:
   std::int64_t dim_;
   Floats rows_;
-  std::array<float, kRows> lse_{};
+  std::array<float, kRowsAtOnce> lse_{};
   HeadRows at_;
   std::optional<HeadRows> lse_at_;
 };
@@ -55,7 +56,7 @@ class Rows {
 // Row i of `out` = its merge with that of the parts, each times its share of the weights. In double, but for what is stored: a rounded
 // share would be an error of all values of the row alike, and a merge for each part of a long sequence would add them up.
 void merge_row(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t dim, double* sums) {
-  const auto has_keys = [i](Rows& part) { return part.lse(i) != kNegativeInfinity; };
+  const auto has_keys = [i](Rows& part) { return part.lse(i) != kNoKeys; };
   float greatest = out.lse(i);
   for (Rows& part : parts) greatest = std::max(greatest, part.lse(i));
   // Nothing to add; also keeps inf - inf away.
@@ -111,8 +112,8 @@ void run(const AttentionMerge& kernel, const HostMemory& memory, std::int64_t it
 
 void run(const AttentionDelta& kernel, const HostMemory& memory, std::int64_t iteration) {
   const std::int64_t heads = kernel.out.shape[2], dim = kernel.out.shape[3];
-  Floats out_values(kRows * dim), dout_values(kRows * dim);
-  std::array<float, kRows> sums;
+  Floats out_values(kRowsAtOnce * dim), dout_values(kRowsAtOnce * dim);
+  std::array<float, kRowsAtOnce> sums;
   for (std::int64_t batch = 0; batch < kernel.out.shape[0] && heads > 0; ++batch) {
     const HeadRows out(kernel.out, memory, iteration, batch, 0, heads),
         dout(kernel.dout, memory, iteration, batch, 0, heads);

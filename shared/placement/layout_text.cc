@@ -12,7 +12,7 @@
 namespace cp {
 namespace {
 
-[[noreturn]] void reject(std::string_view text, std::string_view reason) {
+[[noreturn]] void reject_placement(std::string_view text, std::string_view reason) {
   throw InvalidInput(
       str("cannot read the placement '", text, "': ", reason,
           "; write S(DIM), S(DIM,SPLIT), R or P(OP), and S(DIM)[N] for the N-th axis that splits a "
@@ -28,7 +28,7 @@ struct ParsedPlacement {
 Shard parse_shard(std::string_view arguments, std::string_view text, int num_dims) {
   const std::size_t comma = std::min(arguments.find(','), arguments.size());
   const std::string_view dim = trim(arguments.substr(0, comma));
-  if (dim.empty()) reject(text, "the dimension is missing");
+  if (dim.empty()) reject_placement(text, "the dimension is missing");
   const std::string_view split = comma < arguments.size() ? arguments.substr(comma + 1) : "";
   return {resolve_dim(parse_int(dim, str("dimension in '", text, "'")), num_dims), parse_split(split)};
 }
@@ -38,21 +38,21 @@ ParsedPlacement parse_placement(std::string_view text, int num_dims) {
   std::optional<std::int64_t> position;
   if (body.ends_with(']')) {
     const std::size_t bracket = body.rfind('[');
-    if (bracket == std::string_view::npos) reject(text, "']' without '['");
+    if (bracket == std::string_view::npos) reject_placement(text, "']' without '['");
     position =
         parse_int(body.substr(bracket + 1, body.size() - bracket - 2), str("position in '", text, "'"));
     body = trim(body.substr(0, bracket));
-    if (!body.starts_with('S')) reject(text, "only a shard has a position");
+    if (!body.starts_with('S')) reject_placement(text, "only a shard has a position");
   }
   if (body == "R") return {Replicate{}, std::nullopt};
-  if (body == "P") reject(text, "the reduction is missing");
+  if (body == "P") reject_placement(text, "the reduction is missing");
   if (body.starts_with("P(") && body.ends_with(')')) {
     return {Partial{parse_reduce_op(trim(body.substr(2, body.size() - 3)))}, std::nullopt};
   }
   if (body.starts_with("S(") && body.ends_with(')')) {
     return {parse_shard(body.substr(2, body.size() - 3), text, num_dims), position};
   }
-  reject(text, "there is no such placement");
+  reject_placement(text, "there is no such placement");
 }
 
 // Sorts the axes of one dimension by their positions, if they have any.

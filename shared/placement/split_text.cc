@@ -23,12 +23,12 @@ std::pair<std::string_view, std::optional<std::string_view>> cut_at_colon(std::s
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
-[[noreturn]] void reject(std::string_view text, std::string_view reason) {
+[[noreturn]] void reject_split(std::string_view text, std::string_view reason) {
   throw InvalidInput(str("cannot read the split '", text, "': ", reason, "; known: ", kKnownSplits));
 }
 
 std::vector<std::int64_t> parse_list(std::string_view list, std::string_view text) {
-  if (trim(list).empty()) reject(text, "it needs a list of numbers");
+  if (trim(list).empty()) reject_split(text, "it needs a list of numbers");
   return parse_ints(list, '/', str("number in the split '", text, "'"));
 }
 
@@ -49,7 +49,7 @@ PerSequence parse_per_sequence(std::string_view argument, std::string_view text)
     if constexpr (std::is_constructible_v<InnerSplit, decltype(rule)>) {
       return rule;
     } else {
-      reject(text, str("'", within, "' cannot act within a document"));
+      reject_split(text, str("'", within, "' cannot act within a document"));
     }
   };
   return {parse_list(cu_seqlens, text), std::visit(as_inner, parse_split(within))};
@@ -57,7 +57,7 @@ PerSequence parse_per_sequence(std::string_view argument, std::string_view text)
 
 Dealt parse_dealt(std::string_view argument, std::string_view text) {
   const auto [block, owners] = cut_at_colon(argument);
-  if (!owners) reject(text, "it needs a block and a list of owners, as dealt:64:0/1/1/0");
+  if (!owners) reject_split(text, "it needs a block and a list of owners, as dealt:64:0/1/1/0");
   const std::int64_t size = parse_int(block, str("block of the split '", text, "'"));
   return {size, owners->empty() ? std::vector<std::int64_t>{} : parse_list(*owners, text)};
 }
@@ -87,15 +87,15 @@ std::string to_string(const Split& split) {
 Split parse_split(std::string_view text) {
   const auto [name, argument] = cut_at_colon(trim(text));
   if (name == "striped" || name == "sizes" || name == "dealt" || name == "per_sequence") {
-    if (!argument) reject(text, str("'", name, "' needs an argument"));
+    if (!argument) reject_split(text, str("'", name, "' needs an argument"));
     if (name == "striped") return Striped{parse_int(*argument, str("block of the split '", text, "'"))};
     if (name == "sizes") return Sized{parse_list(*argument, text)};
     if (name == "dealt") return parse_dealt(*argument, text);
     return parse_per_sequence(*argument, text);
   }
   const bool is_chunked = name.empty() || name == "chunked";
-  if (!is_chunked && name != "balanced" && name != "head_tail") reject(text, "there is no such split");
-  if (argument) reject(text, str("'", name, "' has no argument"));
+  if (!is_chunked && name != "balanced" && name != "head_tail") reject_split(text, "there is no such split");
+  if (argument) reject_split(text, str("'", name, "' has no argument"));
   if (name == "balanced") return Balanced{};
   if (name == "head_tail") return HeadTail{};
   return Chunked{};

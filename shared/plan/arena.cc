@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "shared/plan/operations.h"
 
 namespace cp {
@@ -308,7 +309,7 @@ namespace {
 class Lives {
  public:
   Lives(const Plan& plan, const Order& order)
-      : order_(order), num_streams_(to_size(order.num_streams())), blocks_(plan.buffers.size()) {
+      : order_(order), num_streams_(idx(order.num_streams())), blocks_(plan.buffers.size()) {
     for (Block& block : blocks_) block.first = kNoPosition;
     if (order_.one_stream()) return;
     last_on_.assign(blocks_.size() * num_streams_, kNoPosition);
@@ -317,28 +318,28 @@ class Lives {
 
   void use(BufferId buffer, StepId step) {
     const Order::Place& place = order_.place(step);
-    Block& block = blocks_[to_size(buffer)];
+    Block& block = blocks_[idx(buffer)];
     if (block.first == kNoPosition) block.first = place.segment_first;
     block.last = place.segment_last;
     if (order_.one_stream()) return;
-    const std::size_t row = to_size(buffer) * num_streams_;
-    Position& last = last_on_[row + to_size(place.stream)];
+    const std::size_t row = idx(buffer) * num_streams_;
+    Position& last = last_on_[row + idx(place.stream)];
     if (last == kNoPosition) {  // the first use on this stream
       for (StreamId stream = 0; stream < order_.num_streams(); ++stream) {
-        Position& known = known_[row + to_size(stream)];
+        Position& known = known_[row + idx(stream)];
         known = std::min(known, order_.clock(place.first, stream));
       }
     }
     last = place.last;
   }
 
-  bool used(BufferId buffer) const { return blocks_[to_size(buffer)].first != kNoPosition; }
+  bool used(BufferId buffer) const { return blocks_[idx(buffer)].first != kNoPosition; }
 
   Block block(BufferId buffer) const {
-    Block block = blocks_[to_size(buffer)];
+    Block block = blocks_[idx(buffer)];
     block.horizon = block.first;
     for (StreamId stream = 0; !order_.one_stream() && stream < order_.num_streams(); ++stream) {
-      const Position known = known_[to_size(buffer) * num_streams_ + to_size(stream)];
+      const Position known = known_[idx(buffer) * num_streams_ + idx(stream)];
       block.horizon = std::min(block.horizon, order_.next_on(stream, known));
     }
     return block;
@@ -346,15 +347,13 @@ class Lives {
 
   bool ordered(BufferId earlier, BufferId later) const {
     for (std::size_t stream = 0; stream < num_streams_; ++stream) {
-      if (last_on_[to_size(earlier) * num_streams_ + stream] > known_[to_size(later) * num_streams_ + stream])
+      if (last_on_[idx(earlier) * num_streams_ + stream] > known_[idx(later) * num_streams_ + stream])
         return false;
     }
     return true;
   }
 
  private:
-  static std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
   const Order& order_;
   std::size_t num_streams_;
   std::vector<Block> blocks_;      // by buffer; only first and last

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "shared/base/index.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp::checker {
@@ -23,8 +24,8 @@ bool before(const Declaration& a, const Declaration& b) {
   if (const auto& ranks = declared.group->ranks; std::count(ranks.begin(), ranks.end(), absent) > 1) {
     throw CheckFailure(str("group ", text(*declared.group), " holds rank ", absent, " twice"));
   }
-  const std::string who = str("rank ", world.ranks[to_size(declared.member.plan)].plan->self, " has group ",
-                              text(*declared.group));
+  const std::string who =
+      str("rank ", world.ranks[idx(declared.member.plan)].plan->self, " has group ", text(*declared.group));
   for (const RankPlan& rank : world.ranks) {
     if (rank.plan->self != absent) continue;
     std::vector<std::string> groups;
@@ -53,9 +54,9 @@ void find_communicators(World& world) {
     const Group& group = *all[begin].group;
     Communicator communicator{&group, std::vector<Communicator::Member>(group.ranks.size())};
     for (end = begin; end < all.size() && same_group(all[begin], all[end]); ++end) {
-      RankPlan& rank = world.ranks[to_size(all[end].member.plan)];
-      const std::size_t group_id = to_size(all[end].member.group);
-      Communicator::Member& member = communicator.members[to_size(rank.index_in_group[group_id])];
+      RankPlan& rank = world.ranks[idx(all[end].member.plan)];
+      const std::size_t group_id = idx(all[end].member.group);
+      Communicator::Member& member = communicator.members[idx(rank.index_in_group[group_id])];
       if (member.plan >= 0) {
         throw CheckFailure(str("rank ", rank.plan->self, ": declares group ", text(group),
                                " twice; a communicator has one number in a plan"));

@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/plan/check.h"
 #include "shared/plan/plan.h"
 
 namespace cp::checker {
-
-inline std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // A collective step as the rank's groups see it; the body of a Repeat counts once.
 struct CollectiveRef {
@@ -36,11 +35,11 @@ struct RankPlan {
   // The collectives of group g are collectives[by_group[i]] for i of [group_begin[g], group_begin[g+1]), in order.
   std::vector<std::int32_t> by_group, group_begin;
 
-  const Buffer& buffer(const View& view) const { return plan->buffers[to_size(view.buffer)]; }
+  const Buffer& buffer(const View& view) const { return plan->buffers[idx(view.buffer)]; }
   // The rank's index in the group of a collective; 0 for a kernel.
   std::int32_t index_for(const Work& work) const {
     const Collective* collective = std::get_if<Collective>(&work);
-    return collective == nullptr ? 0 : index_in_group[to_size(group_of(*collective))];
+    return collective == nullptr ? 0 : index_in_group[idx(group_of(*collective))];
   }
 };
 

@@ -2,6 +2,7 @@
 #include <map>
 #include <optional>
 
+#include "shared/base/index.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp::checker {
@@ -67,17 +68,17 @@ class Matching {
 
   std::size_t size() const { return communicator_->members.size(); }
   const RankPlan& member(std::size_t index) const {
-    return world_.ranks[to_size(communicator_->members[index].plan)];
+    return world_.ranks[idx(communicator_->members[index].plan)];
   }
   Rank rank(std::size_t index) const { return member(index).plan->self; }
   std::size_t calls(std::size_t index) const {
-    const std::size_t group = to_size(communicator_->members[index].group);
-    return to_size(member(index).group_begin[group + 1] - member(index).group_begin[group]);
+    const std::size_t group = idx(communicator_->members[index].group);
+    return idx(member(index).group_begin[group + 1] - member(index).group_begin[group]);
   }
   const CollectiveRef& call(std::size_t index, std::size_t k) const {
     const RankPlan& plan = member(index);
-    const std::size_t begin = to_size(plan.group_begin[to_size(communicator_->members[index].group)]);
-    return plan.collectives[to_size(plan.by_group[begin + k])];
+    const std::size_t begin = idx(plan.group_begin[idx(communicator_->members[index].group)]);
+    return plan.collectives[idx(plan.by_group[begin + k])];
   }
   std::string call_text(std::size_t k) const { return collective_text(member(0), call(0, k)); }
   std::string step_of(std::size_t index, std::size_t k) const {
@@ -189,10 +190,9 @@ class Matching {
     const auto words = [](const Message* message) {
       return message == nullptr ? std::string("none") : str(message->numel, " ", name(message->dtype));
     };
-    throw CollectiveMismatch(str(call_text(k), ": transfer ", number, " from rank ", rank(to_size(at.from)),
-                                 " to rank ", rank(to_size(at.to)), ": ", step_of(to_size(at.from), k),
-                                 " sends ", words(sent), ", ", step_of(to_size(at.to), k), " expects ",
-                                 words(received)));
+    throw CollectiveMismatch(str(call_text(k), ": transfer ", number, " from rank ", rank(idx(at.from)),
+                                 " to rank ", rank(idx(at.to)), ": ", step_of(idx(at.from), k), " sends ",
+                                 words(sent), ", ", step_of(idx(at.to), k), " expects ", words(received)));
   }
 
   const World& world_;

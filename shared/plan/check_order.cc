@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "shared/base/index.h"
 #include "shared/plan/byte_map.h"
 #include "shared/plan/check_internal.h"
 #include "shared/plan/check_unroll.h"
@@ -81,7 +82,7 @@ class OrderAndContents {
 
   // The bytes of a view in its space; none of an input.
   const Place& locate(Node node, const View& view) {
-    const Place& place = places_[to_size(view.buffer)];
+    const Place& place = places_[idx(view.buffer)];
     ranges_.clear();
     if (place.space == kNone) return place;
     const std::int64_t element_bytes = size_bytes(rank_->buffer(view).dtype);
@@ -113,8 +114,8 @@ class OrderAndContents {
       if (state.writer >= 0 && !unrolled_.before_or_same(state.writer, node)) {
         fail_unordered(node, "writes", view, range, state.writer, "writes");
       }
-      for (std::int32_t r = state.readers; r >= 0; r = readers_[to_size(r)].next) {
-        const Node reader = readers_[to_size(r)].node;
+      for (std::int32_t r = state.readers; r >= 0; r = readers_[idx(r)].next) {
+        const Node reader = readers_[idx(r)].node;
         if (!unrolled_.before_or_same(reader, node))
           fail_unordered(node, "writes", view, range, reader, "reads");
       }
@@ -138,8 +139,8 @@ class OrderAndContents {
 
   std::int32_t with_reader(std::int32_t set, Node node) {
     std::int32_t result = -1;
-    for (std::int32_t r = set; r >= 0; r = readers_[to_size(r)].next) {
-      const Node other = readers_[to_size(r)].node;
+    for (std::int32_t r = set; r >= 0; r = readers_[idx(r)].next) {
+      const Node other = readers_[idx(r)].node;
       if (!unrolled_.before_or_same(other, node)) result = add_reader(other, result);
     }
     return add_reader(node, result);
@@ -172,9 +173,9 @@ class OrderAndContents {
   [[noreturn]] void fail_unordered(Node node, std::string_view does, const View& view, const ByteRange& range,
                                    Node other, std::string_view did) const {
     const std::vector<std::string>& streams = rank_->plan->streams;
-    fail(node_text(node), " on stream ", streams[to_size(unrolled_.ref(node).step->stream)], " ", does, " ",
+    fail(node_text(node), " on stream ", streams[idx(unrolled_.ref(node).step->stream)], " ", does, " ",
          elements_text(view.buffer, range), ", which ", node_text(other), " on stream ",
-         streams[to_size(unrolled_.ref(other).step->stream)], " ", did, "; no edge orders the two");
+         streams[idx(unrolled_.ref(other).step->stream)], " ", did, "; no edge orders the two");
   }
 
   std::string node_text(Node node) const {
@@ -185,8 +186,8 @@ class OrderAndContents {
 
   // "x[4, 8)", in elements, of which parts may lie outside of the range.
   std::string elements_text(BufferId id, const ByteRange& range) const {
-    const Buffer& buffer = rank_->plan->buffers[to_size(id)];
-    const std::int64_t begin = places_[to_size(id)].begin_bytes, size = size_bytes(buffer.dtype);
+    const Buffer& buffer = rank_->plan->buffers[idx(id)];
+    const std::int64_t begin = places_[idx(id)].begin_bytes, size = size_bytes(buffer.dtype);
     const std::int64_t first = std::max<std::int64_t>(range.begin - begin, 0) / size;
     const std::int64_t last = std::min(ceil_div(range.end - begin, size), buffer.numel);
     return str(buffer.name, "[", first, ", ", last, ")");

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "shared/base/index.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp::checker {
@@ -27,8 +28,8 @@ class Progress {
       complete_.pop_back();
       arrived_[communicator] = 0;
       for (const Communicator::Member& member : world_.communicators[communicator].members) {
-        advance(to_size(member.plan));
-        arrive(to_size(member.plan));
+        advance(idx(member.plan));
+        arrive(idx(member.plan));
       }
     }
     for (std::size_t i = 0; i < cursors_.size(); ++i) {
@@ -49,7 +50,7 @@ class Progress {
     return world_.ranks[rank].collectives[cursors_[rank].at];
   }
   std::size_t communicator_of(std::size_t rank) const {
-    return to_size(world_.ranks[rank].communicator[to_size(waits_in(rank).group)]);
+    return idx(world_.ranks[rank].communicator[idx(waits_in(rank).group)]);
   }
 
   void arrive(std::size_t rank) {
@@ -64,9 +65,9 @@ class Progress {
     const RankPlan& plan = world_.ranks[rank];
     Cursor& cursor = cursors_[rank];
     const CollectiveRef& last = plan.collectives[cursor.at++];
-    const std::int32_t segment = plan.steps[to_size(last.step)].segment;
+    const std::int32_t segment = plan.steps[idx(last.step)].segment;
     const bool body_goes_on =
-        !finished(rank) && plan.steps[to_size(plan.collectives[cursor.at].step)].segment == segment;
+        !finished(rank) && plan.steps[idx(plan.collectives[cursor.at].step)].segment == segment;
     if (body_goes_on) return;
     if (++cursor.iteration < std::min(last.count, most_iterations_)) {
       cursor.at = cursor.begin;
@@ -101,7 +102,7 @@ class Progress {
       const std::size_t here = queue.front();
       queue.pop_front();
       for (const Communicator::Member& member : world_.communicators[here].members) {
-        const std::size_t rank = to_size(member.plan);
+        const std::size_t rank = idx(member.plan);
         if (finished(rank)) continue;
         const std::size_t next = communicator_of(rank);
         if (next == here || visits[next].seen) continue;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "shared/base/index.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/check_internal.h"
 
@@ -48,13 +49,13 @@ class Structure {
   // Edges point backward in issue order. Hence issue order is one legal order of the rank's steps, and no rank can wait
   // for itself.
   void check_edge(const StepRef& ref, const Edge& edge) const {
-    if (edge.step < 0 || to_size(edge.step) >= rank_.steps.size()) {
+    if (edge.step < 0 || idx(edge.step) >= rank_.steps.size()) {
       fail(step_text(plan_, ref.id), " waits for step ", edge.step, ", but the plan's steps are 0 to ",
            rank_.steps.size() - 1);
     }
-    const StepRef& before = rank_.steps[to_size(edge.step)];
+    const StepRef& before = rank_.steps[idx(edge.step)];
     const bool same_repeat =
-        before.segment == ref.segment && std::holds_alternative<Repeat>(plan_.segments[to_size(ref.segment)]);
+        before.segment == ref.segment && std::holds_alternative<Repeat>(plan_.segments[idx(ref.segment)]);
     if (edge.iterations_back < 0 || (edge.iterations_back > 0 && !same_repeat)) {
       fail(step_text(plan_, ref.id), " waits for ", step_text(plan_, edge.step), " ", edge.iterations_back,
            " iterations back; only steps of one Repeat can, by 0 or more");
@@ -79,10 +80,10 @@ class Structure {
     std::size_t segment_begin = 0;
     const auto close_segment = [&] {
       for (std::size_t i = segment_begin; i < all.size(); ++i) {
-        all[i].per_iteration = tallies[to_size(all[i].group)].in_segment;
+        all[i].per_iteration = tallies[idx(all[i].group)].in_segment;
       }
       for (std::size_t i = segment_begin; i < all.size(); ++i) {
-        Tally& tally = tallies[to_size(all[i].group)];
+        Tally& tally = tallies[idx(all[i].group)];
         tally.before += tally.in_segment * all[i].count;
         tally.repeats += tally.in_segment > 0 && all[i].count > 1 ? 1 : 0;
         tally.in_segment = 0;
@@ -96,10 +97,10 @@ class Structure {
       const Collective* work = std::get_if<Collective>(&ref.step->work);
       if (work == nullptr) continue;
       const GroupId group = group_of(*work);
-      Tally& tally = tallies[to_size(group)];
+      Tally& tally = tallies[idx(group)];
       if (tally.stream < 0) tally.stream = ref.step->stream, tally.first = ref.id;
       if (tally.stream != ref.step->stream) {
-        fail(step_text(plan_, ref.id), " issues group ", text(plan_.groups[to_size(group)]), " on stream ",
+        fail(step_text(plan_, ref.id), " issues group ", text(plan_.groups[idx(group)]), " on stream ",
              ref.step->stream, ", ", step_text(plan_, tally.first), " on stream ", tally.stream,
              "; a group has one stream: make a second group for the other");
       }
@@ -111,13 +112,13 @@ class Structure {
 
   void sort_by_group() {
     rank_.group_begin.assign(plan_.groups.size() + 1, 0);
-    for (const CollectiveRef& ref : rank_.collectives) ++rank_.group_begin[to_size(ref.group) + 1];
+    for (const CollectiveRef& ref : rank_.collectives) ++rank_.group_begin[idx(ref.group) + 1];
     for (std::size_t g = 0; g < plan_.groups.size(); ++g) rank_.group_begin[g + 1] += rank_.group_begin[g];
     rank_.by_group.resize(rank_.collectives.size());
     for (std::size_t i = rank_.collectives.size(); i-- > 0;) {
       // Filled from each group's end, so that group_begin is right again afterwards.
-      std::int32_t& end = rank_.group_begin[to_size(rank_.collectives[i].group) + 1];
-      rank_.by_group[to_size(--end)] = static_cast<std::int32_t>(i);
+      std::int32_t& end = rank_.group_begin[idx(rank_.collectives[i].group) + 1];
+      rank_.by_group[idx(--end)] = static_cast<std::int32_t>(i);
     }
     for (std::size_t g = 0; g + 1 < rank_.group_begin.size(); ++g)
       rank_.group_begin[g] = rank_.group_begin[g + 1];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "shared/base/index.h"
 #include "shared/plan/operations.h"
 
 namespace cp::checker {
@@ -75,18 +76,18 @@ void Unrolled::run_clocks(const RankPlan& rank) {
       const std::int32_t* theirs = clock(earlier);
       for (std::size_t s = 0; s < streams_; ++s) mine[s] = std::max(mine[s], theirs[s]);
     };
-    Node& last = last_on_stream_[to_size(step.stream)];
+    Node& last = last_on_stream_[idx(step.stream)];
     join_with(last);
     for (const Edge& edge : step.after) join_with(named(rank, edge, node));
-    ++mine[to_size(step.stream)];
+    ++mine[idx(step.stream)];
     last = node;
   }
 }
 
 // The execution that an edge means, -1 for none.
 Node Unrolled::named(const RankPlan& rank, const Edge& edge, Node from) const {
-  const Place& place = places_[to_size(edge.step)];
-  const bool same_repeat = rank.steps[to_size(edge.step)].segment == ref(from).segment;
+  const Place& place = places_[idx(edge.step)];
+  const bool same_repeat = rank.steps[idx(edge.step)].segment == ref(from).segment;
   const std::int64_t turn = same_repeat ? iteration(from) - edge.iterations_back : place.iterations - 1;
   return turn < 0 ? -1 : static_cast<Node>(place.first + turn * place.body);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp::checker {
@@ -19,13 +20,13 @@ class Unrolled {
   void assign(const RankPlan& rank);
 
   Node size() const { return static_cast<Node>(refs_.size()); }
-  const StepRef& ref(Node node) const { return *refs_[to_size(node)]; }
+  const StepRef& ref(Node node) const { return *refs_[idx(node)]; }
   std::int64_t iteration(Node node) const {
-    const Place& place = places_[to_size(ref(node).id)];
+    const Place& place = places_[idx(ref(node).id)];
     return (node - place.first) / place.body;
   }
   bool before_or_same(Node a, Node b) const {
-    const std::size_t stream = to_size(ref(a).step->stream);
+    const std::size_t stream = idx(ref(a).step->stream);
     return clock(a)[stream] <= clock(b)[stream];
   }
 
@@ -44,8 +45,8 @@ class Unrolled {
   Node named(const RankPlan& rank, const Edge& edge, Node from) const;
 
   // By stream: how many of its nodes happen before this one, itself included.
-  std::int32_t* clock(Node node) { return clocks_.data() + to_size(node) * streams_; }
-  const std::int32_t* clock(Node node) const { return clocks_.data() + to_size(node) * streams_; }
+  std::int32_t* clock(Node node) { return clocks_.data() + idx(node) * streams_; }
+  const std::int32_t* clock(Node node) const { return clocks_.data() + idx(node) * streams_; }
 
   std::size_t streams_ = 0;
   std::vector<Place> places_;         // by StepId

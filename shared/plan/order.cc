@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "shared/base/index.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/overlap.h"
 
@@ -63,9 +64,8 @@ class EdgeDeriver {
     Position lag = 0;  // iterations
   };
 
-  static std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-  Order::Place& place(StepId step) { return order_.places_[to_size(step)]; }
-  StreamId stream_of(StepId step) const { return steps_[to_size(step)].step->stream; }
+  Order::Place& place(StepId step) { return order_.places_[idx(step)]; }
+  StreamId stream_of(StepId step) const { return steps_[idx(step)].step->stream; }
 
   void list_steps() {
     StepId id = 0;
@@ -131,10 +131,10 @@ class EdgeDeriver {
   // Iteration 0 is straight-line code: it finds the edges to steps before the Repeat and inside the iteration. Both hold
   // in all later iterations too; those to before the Repeat by the streams' order alone.
   void first_instance(const Item& item, Position at) {
-    Clock clock = heads_[to_size(item.step->stream)];
+    Clock clock = heads_[idx(item.step->stream)];
     candidates_.clear();
     const auto lag_of = [&](const View& view, const Use& use) -> std::optional<std::int64_t> {
-      const Item& other = steps_[to_size(use.step)];
+      const Item& other = steps_[idx(use.step)];
       const bool conflict = other.segment == item.segment
                                 ? overlaps_at_lag(view, *use.view, 0, item.count)
                                 : ever_overlaps(view, item.count, *use.view, other.count);
@@ -152,7 +152,7 @@ class EdgeDeriver {
   // Iteration i > 0: the edges so far, then those that reach back to iteration 0. Edges with a smaller reach were found in
   // earlier iterations. An order that other edges imply is implied here as well: all instances on the way exist.
   void later_instance(const Item& item, StepId begin, Position length, Position iteration) {
-    Clock clock = heads_[to_size(item.step->stream)];
+    Clock clock = heads_[idx(item.step->stream)];
     for (const Edge& edge : item.step->after) {
       if (edge.step < begin) continue;
       merge(clock, place(edge.step).first + (iteration - edge.iterations_back) * length,
@@ -179,7 +179,7 @@ class EdgeDeriver {
   // ---- conflicts ----
 
   Uses& uses_of(BufferId buffer, StreamId stream) {
-    return uses_[to_size(buffer) * plan_.streams.size() + to_size(stream)];
+    return uses_[idx(buffer) * plan_.streams.size() + idx(stream)];
   }
 
   // On each other stream, the latest conflicting use that the clock does not cover becomes a candidate. `lag_of` tells how many
@@ -190,8 +190,8 @@ class EdgeDeriver {
       for (StreamId stream = 0; stream < order_.num_streams_; ++stream) {
         if (stream == item.step->stream) continue;
         const Uses& uses = uses_of(access.view->buffer, stream);
-        find_latest(uses.writes, *access.view, clock[to_size(stream)], begin, lag_of);
-        if (access.writes) find_latest(uses.reads, *access.view, clock[to_size(stream)], begin, lag_of);
+        find_latest(uses.writes, *access.view, clock[idx(stream)], begin, lag_of);
+        if (access.writes) find_latest(uses.reads, *access.view, clock[idx(stream)], begin, lag_of);
       }
     });
   }
@@ -215,7 +215,7 @@ class EdgeDeriver {
               [](const Candidate& a, const Candidate& b) { return a.position > b.position; });
     for (const Candidate& candidate : candidates_) {
       const StreamId stream = stream_of(candidate.step);
-      if (clock[to_size(stream)] >= candidate.position) continue;
+      if (clock[idx(stream)] >= candidate.position) continue;
       item.step->after.push_back({candidate.step, candidate.iterations_back});
       merge(clock, candidate.position, stream);
     }
@@ -223,17 +223,17 @@ class EdgeDeriver {
 
   void merge(Clock& clock, Position position, StreamId stream) const {
     for (StreamId other = 0; other < order_.num_streams_; ++other) {
-      clock[to_size(other)] = std::max(clock[to_size(other)], order_.clock(position, other));
+      clock[idx(other)] = std::max(clock[idx(other)], order_.clock(position, other));
     }
-    clock[to_size(stream)] = std::max(clock[to_size(stream)], position);
+    clock[idx(stream)] = std::max(clock[idx(stream)], position);
   }
 
   void finish(const Item& item, Position position, Clock clock) {
     order_.clocks_.insert(order_.clocks_.end(), clock.begin(), clock.end());
     order_.num_positions_ = position + 1;
-    order_.on_stream_[to_size(item.step->stream)].push_back(position);
-    clock[to_size(item.step->stream)] = position;
-    heads_[to_size(item.step->stream)] = std::move(clock);
+    order_.on_stream_[idx(item.step->stream)].push_back(position);
+    clock[idx(item.step->stream)] = position;
+    heads_[idx(item.step->stream)] = std::move(clock);
   }
 
   Plan& plan_;

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/fused_attention.h"
 #include "shared/plan/view_rules.h"
@@ -18,7 +19,7 @@ class StepRules : ViewRules {
   using ViewRules::ViewRules;
 
   void check() {
-    require(step_.stream >= 0 && to_size(step_.stream) < plan_.streams.size(), "stream ", step_.stream,
+    require(step_.stream >= 0 && idx(step_.stream) < plan_.streams.size(), "stream ", step_.stream,
             " is not one of the plan's ", plan_.streams.size());
     require(count_ >= 1 && count_ <= kMaxIterations, "a Repeat of ", count_, " iterations; use 1 to 2^31");
     if (const Kernel* kernel = std::get_if<Kernel>(&step_.work)) {
@@ -30,7 +31,7 @@ class StepRules : ViewRules {
       const Collective& collective = std::get<Collective>(step_.work);
       check_target("collective", plan_.target.collectives);
       index_ = index_in_group(plan_, group_of(collective));
-      group_size_ = static_cast<std::int64_t>(plan_.groups[to_size(group_of(collective))].ranks.size());
+      group_size_ = static_cast<std::int64_t>(plan_.groups[idx(group_of(collective))].ranks.size());
       check_views();
       std::visit([&](const auto& op) { check_collective(op); }, collective);
     }

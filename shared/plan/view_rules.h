@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/overlap.h"
 #include "shared/plan/plan.h"
@@ -90,10 +91,8 @@ class ViewRules {
   void four_dims(const View& view) const {
     require(view.shape.size() == 4, text(view), " is not [batch, seq, heads, head_dim]");
   }
-  const Buffer& buffer_of(const View& view) const { return plan_.buffers[to_size(view.buffer)]; }
+  const Buffer& buffer_of(const View& view) const { return plan_.buffers[idx(view.buffer)]; }
   DType dtype_of(const View& view) const { return buffer_of(view).dtype; }
-  static std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
   const Plan& plan_;
   const Step& step_;
   const std::int64_t count_;  // iterations of the step

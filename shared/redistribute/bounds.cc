@@ -5,16 +5,15 @@
 #include <set>
 #include <utility>
 
+#include "shared/base/index.h"
+#include "shared/base/units.h"
+
 namespace cp::detail {
 namespace {
 
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-constexpr double kPicosecondsPerMicrosecond = 1e6;
-
 // Beyond this number of ranks, areas of kSampledAreas of them are looked at alone, and none larger than kLargestArea:
 // what is looked at once for each layout then takes some thousand look-ups, however many ranks there are.
-constexpr std::int32_t kManyRanks = 256;
+constexpr std::int32_t kAllPairs = 256;
 constexpr std::int32_t kSampledAreas = 16;
 constexpr std::size_t kLargestArea = 64;
 
@@ -99,7 +98,7 @@ Bounds::Area Bounds::area_of(std::vector<std::int32_t> ranks, const Level* befor
 
 void Bounds::split_areas() {
   const std::int32_t n = space_.num_ranks();
-  complete_ = n <= kManyRanks;
+  complete_ = n <= kAllPairs;
   std::set<double> gaps;
   for (int side = 0; side < space_.num_sides(); ++side) {
     for (const std::int8_t axis : space_.axes(side)) gaps.insert(coster_.axis_gap(side, axis));
@@ -225,7 +224,7 @@ Bounds::Left Bounds::find(const State& state) {
   most_us = std::max(most_us, mean_us);
   // Sums of doubles differ from those of the moves by their rounding; bytes of a mean are rounded up to whole ones.
   constexpr double kRounding = 1 - 1e-9;
-  return {static_cast<std::int64_t>(most_us * kPicosecondsPerMicrosecond * kRounding),
+  return {static_cast<std::int64_t>(most_us * kPsPerUs * kRounding),
           static_cast<std::int64_t>(std::max(mean_bytes, largest_bytes) * kRounding)};
 }
 

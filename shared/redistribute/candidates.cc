@@ -4,10 +4,10 @@
 #include <array>
 #include <span>
 
+#include "shared/base/index.h"
+
 namespace cp::detail {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 bool has(AxisMask mask, std::int8_t axis) { return (mask >> axis & 1U) != 0; }
 

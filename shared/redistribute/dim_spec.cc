@@ -2,18 +2,18 @@
 
 #include <algorithm>
 
+#include "shared/base/index.h"
+
 namespace cp::detail {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Blocks of periodic index sets that are looked through one by one to find which parts meet, at most.
 constexpr std::int64_t kListedBlocks = 1 << 22;
 
 Shared share_ranges(std::int64_t from_begin, std::int64_t from_size, std::int64_t to_begin,
-                    std::int64_t to_size) {
+                    std::int64_t idx) {
   const std::int64_t begin = std::max(from_begin, to_begin);
-  const std::int64_t end = std::min(from_begin + from_size, to_begin + to_size);
+  const std::int64_t end = std::min(from_begin + from_size, to_begin + idx);
   if (begin >= end) return {};
   return {end - begin, begin - from_begin, begin - to_begin, true};
 }

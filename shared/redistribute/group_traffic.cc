@@ -3,12 +3,11 @@
 #include <array>
 #include <optional>
 
+#include "shared/base/index.h"
 #include "shared/redistribute/traffic.h"
 
 namespace cp::detail {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // One group of a collective with equal counts. Its members' old boxes differ in the dimensions that the group's axes
 // leave, their new ones in those that they come to; all else is the same for all of them. So the piece of members i

@@ -3,13 +3,10 @@
 #include <algorithm>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 
 namespace cp::detail {
-namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-}  // namespace
+namespace {}  // namespace
 
 std::int32_t LayoutGraph::node_of(const State& state) {
   const auto [place, added] = index_.try_emplace(state, static_cast<std::int32_t>(nodes_.size()));

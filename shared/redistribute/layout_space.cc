@@ -4,11 +4,10 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 
 namespace cp::detail {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // What two parts share is remembered for at most this many pairs of parts (32 MiB in all); beyond it is found each time.
 constexpr std::int64_t kKeptPairs = 1 << 20;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/redistribute/piece_views.h"
 #include "shared/redistribute/rounds.h"
 #include "shared/redistribute/traffic.h"
@@ -21,8 +22,6 @@ using detail::PieceViews;
 using detail::RankTraffic;
 using detail::StateMove;
 using detail::Traffic;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 Box box_or_empty(const Layout& layout, Rank rank) {
   return layout.mesh.contains(rank) ? box(layout, rank) : Box(layout.shape.size());

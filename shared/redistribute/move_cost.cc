@@ -6,19 +6,18 @@
 #include <limits>
 #include <utility>
 
+#include "shared/base/index.h"
+#include "shared/base/units.h"
 #include "shared/redistribute/rounds.h"
 
 namespace cp::detail {
 namespace {
 
 constexpr double kMicrosecondsPerByteAtOneGbps = 1e-3;
-constexpr double kPicosecondsPerMicrosecond = 1e6;
 // Ranks that a bound looks at, spread over all of them, where there are more.
 constexpr std::int32_t kSampledRanks = 64;
 
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-std::int64_t picoseconds(double time_us) { return std::llround(time_us * kPicosecondsPerMicrosecond); }
+std::int64_t picoseconds(double time_us) { return std::llround(time_us * kPsPerUs); }
 
 }  // namespace
 
@@ -389,7 +388,7 @@ MoveCoster::AtLeast MoveCoster::at_least(const StateMove& move) {
   constexpr double kRounding = 1 - 1e-9;
   const double time_us = model_.step_latency_us * (in_rounds ? receives : 1) +
                          model_.peer_latency_us * peers + bytes * us_per_byte;
-  return {static_cast<std::int64_t>(time_us * kPicosecondsPerMicrosecond * kRounding),
+  return {static_cast<std::int64_t>(time_us * kPsPerUs * kRounding),
           static_cast<std::int64_t>(bytes * kRounding)};
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/redistribute/search.h"
 
 namespace cp {
@@ -20,8 +21,6 @@ using detail::MoveCoster;
 using detail::Search;
 using detail::State;
 using detail::StateMove;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // All moves are tried over at most this many ranks: costing an uneven move takes time in proportion to them.
 constexpr int kTriedRanks = 256;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "shared/base/index.h"
+
 namespace cp::detail {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Ranks and pieces that a pass looks at: each takes some tens of nanoseconds, so that a pass ends in a fraction of a
 // second. A candidate counts kCandidateEffort for being listed, one that is bounded or costed also its own ranks and

@@ -4,10 +4,10 @@
 #include <span>
 #include <utility>
 
+#include "shared/base/index.h"
+
 namespace cp::detail {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Which ranks hold the same values of the same box before a move, so that any one of them can be the source: looked up by the
 // number of the box and the coordinates along the partial axes.

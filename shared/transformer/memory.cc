@@ -173,13 +173,13 @@ class MemoryModel {
 
   // In host memory: of two layers, which take turns.
   std::int64_t slots_of_activations(std::int64_t layers, const LayerKept& kept) const {
-    constexpr std::int64_t kSlots = 2;
+    constexpr std::int64_t kHeld = 2;  // in turn
     const Recompute& recompute = layout_.recompute;
     const bool keeps_more = recompute.kind != Recompute::Kind::full &&
                             (recompute.kind != Recompute::Kind::every || layers > layers / recompute.every);
     const std::int64_t more =
         recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
-    return kSlots * (kept.input + (keeps_more ? more : 0));
+    return kHeld * (kept.input + (keeps_more ? more : 0));
   }
 
   // The layer at work: what it computes again, and the gradients on their way; forward, what it makes.

@@ -6,6 +6,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/transformer/faults.h"
 
 namespace cp {
 namespace {
@@ -23,31 +24,17 @@ std::string divisors_text(std::int64_t value) {
   return str("{", join(divisors, ", "), "}");
 }
 
-class Faults {
- public:
-  void size(std::string_view field, std::int64_t value, std::int64_t low = 1) {
-    in_range(field, value, low, kMaxSize);
-  }
-  bool count(std::string_view field, std::int64_t value) { return in_range(field, value, 1, kMaxCount); }
-  void add(std::string fault) { faults_.push_back(std::move(fault)); }
-  bool empty() const { return faults_.empty(); }
-  void raise(const std::string& of) const {
-    if (!faults_.empty()) throw InvalidInput(str(of, ": ", join(faults_, "; ")));
-  }
+bool require_size(std::string_view field, std::int64_t value, detail::Faults& faults,
+                  std::int64_t least = 1) {
+  return faults.require_range(field, value, least, kMaxSize);
+}
+bool require_count(std::string_view field, std::int64_t value, detail::Faults& faults) {
+  return faults.require_range(field, value, 1, kMaxCount);
+}
 
- private:
-  bool in_range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
-    if (value >= low && value <= high) return true;
-    add(str(field, "=", value, " must be at least ", low, " and at most ", high));
-    return false;
-  }
-
-  std::vector<std::string> faults_;
-};
-
-void check_experts(const Experts& experts, Faults& faults) {
-  faults.size("experts.intermediate", experts.intermediate);
-  if (!faults.count("experts.count", experts.count)) return;
+void check_experts(const Experts& experts, detail::Faults& faults) {
+  require_size("experts.intermediate", experts.intermediate, faults);
+  if (!require_count("experts.count", experts.count, faults)) return;
   if (experts.top_k < 1 || experts.top_k > experts.count) {
     faults.add(str("experts.top_k=", experts.top_k,
                    " must be at least 1 and at most experts.count=", experts.count));
@@ -67,19 +54,19 @@ double estimated_parameters(const Transformer& model) {
 }  // namespace
 
 void validate_model(const Transformer& model) {
-  Faults faults;
-  faults.size("hidden", model.hidden);
-  faults.count("layers", model.layers);
-  const bool q_heads = faults.count("q_heads", model.q_heads);
-  if (faults.count("kv_heads", model.kv_heads) && q_heads && model.q_heads % model.kv_heads != 0) {
+  detail::Faults faults;
+  require_size("hidden", model.hidden, faults);
+  require_count("layers", model.layers, faults);
+  const bool q_heads = require_count("q_heads", model.q_heads, faults);
+  if (require_count("kv_heads", model.kv_heads, faults) && q_heads && model.q_heads % model.kv_heads != 0) {
     faults.add(str("kv_heads=", model.kv_heads, " does not divide q_heads=", model.q_heads,
                    "; use kv_heads in ", divisors_text(model.q_heads)));
   }
-  faults.size("head_dim", model.head_dim);
-  if (!model.experts) faults.size("intermediate", model.intermediate);
-  faults.size("vocab", model.vocab);
-  faults.size("max_seq_len", model.max_seq_len, 0);
-  if (model.window) faults.size("window", *model.window);
+  require_size("head_dim", model.head_dim, faults);
+  if (!model.experts) require_size("intermediate", model.intermediate, faults);
+  require_size("vocab", model.vocab, faults);
+  require_size("max_seq_len", model.max_seq_len, faults, 0);
+  if (model.window) require_size("window", *model.window, faults);
   if (model.experts) check_experts(*model.experts, faults);
   if (faults.empty() && estimated_parameters(model) > kMaxParameters) {
     faults.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,

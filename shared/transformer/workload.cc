@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/transformer/faults.h"
 
 namespace cp {
 namespace {
@@ -23,23 +24,12 @@ std::vector<Optimizer> optimizers() {
           {"sgd_momentum", 1, DType::f32, false}};
 }
 
-class Faults {
- public:
-  void require(bool holds, std::string fault) {
-    if (!holds) faults_.push_back(std::move(fault));
-  }
-  void floating(std::string_view field, DType dtype) {
-    require(is_floating(dtype), str(field, "=", name(dtype), " is no floating type; use f32, f16 or bf16"));
-  }
-  void raise() const {
-    if (!faults_.empty()) throw InvalidInput(str("workload: ", join(faults_, "; ")));
-  }
+void require_floating(std::string_view field, DType dtype, detail::Faults& faults) {
+  faults.require(is_floating(dtype),
+                 str(field, "=", name(dtype), " is no floating type; use f32, f16 or bf16"));
+}
 
- private:
-  std::vector<std::string> faults_;
-};
-
-void check_cache(const Workload& w, Faults& faults) {
+void check_cache(const Workload& w, detail::Faults& faults) {
   switch (w.phase) {
     case Phase::training:
       faults.require(w.cached == 0, str("cached=", w.cached, " must be 0 in training, which has no cache"));
@@ -102,23 +92,23 @@ std::string to_string(const Optimizer& optimizer) {
 }
 
 void validate_workload(const Workload& w) {
-  Faults faults;
+  detail::Faults faults;
   faults.require(w.seq_len >= 1, str("seq_len=", w.seq_len, " must be at least 1"));
   faults.require(w.global_batch >= 1, str("global_batch=", w.global_batch, " must be at least 1"));
   faults.require(w.seq_len < 1 || w.global_batch < 1 || w.global_batch <= kMaxTokens / w.seq_len,
                  str("seq_len=", w.seq_len, " times global_batch=", w.global_batch, " must be at most ",
                      kMaxTokens, " tokens"));
   check_cache(w, faults);
-  faults.floating("dtype", w.dtype);
-  faults.floating("kv_dtype", w.kv_dtype);
-  faults.floating("gradient_dtype", w.gradient_dtype);
-  faults.floating("optimizer.state_dtype", w.optimizer.state_dtype);
+  require_floating("dtype", w.dtype, faults);
+  require_floating("kv_dtype", w.kv_dtype, faults);
+  require_floating("gradient_dtype", w.gradient_dtype, faults);
+  require_floating("optimizer.state_dtype", w.optimizer.state_dtype, faults);
   faults.require(w.optimizer.states >= 0 && w.optimizer.states <= 8,
                  str("optimizer.states=", w.optimizer.states, " must be at least 0 and at most 8"));
   faults.require(std::isfinite(w.expert_imbalance) && w.expert_imbalance >= 1,
                  str("expert_imbalance=", w.expert_imbalance,
                      " must be at least 1: the busiest expert has the mean or more"));
-  faults.raise();
+  faults.raise("workload");
 }
 
 Hasher& hash(Hasher& hasher, const Workload& w) {

@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/builder.h"
 #include "sim/calibrate/calibrate.h"
@@ -19,8 +20,6 @@ namespace {
 using detail::above_0;
 using detail::Points;
 using detail::whole_above_0;
-
-constexpr double kUsPerMs = 1e3;
 
 bool causal_of(const CsvRow& row) {
   const std::string& mask = row.text("mask");

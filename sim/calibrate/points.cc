@@ -7,16 +7,13 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "shared/plan/builder.h"
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/timeline.h"
 
 namespace cp::sim::detail {
-namespace {
-
-constexpr double kNsPerUs = 1e3;
-
-}  // namespace
+namespace {}  // namespace
 
 void check_rate(const std::string& where, double rate, const Peak& peak, const Cluster& cluster) {
   if (rate <= peak.value) return;

@@ -17,16 +17,16 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::string_view kKind = "cluster";
+constexpr std::string_view kClusterKind = "cluster";
 
 void drop_sources(std::vector<Source>& sources, std::string_view prefix) {
   std::erase_if(sources, [&](const Source& source) { return source.field.starts_with(prefix); });
 }
 
 proto::Cluster parse_preset(std::string_view name) {
-  const EmbeddedText& preset = find_embedded(embedded_clusters(), name, kKind);
+  const EmbeddedText& preset = find_embedded(embedded_clusters(), name, kClusterKind);
   proto::Cluster message;
-  read_text(preset.text, str(preset.name, ".txtpb"), kKind, message);
+  read_text(preset.text, str(preset.name, ".txtpb"), kClusterKind, message);
   return message;
 }
 
@@ -240,7 +240,7 @@ class ClusterReader {
 Cluster read_cluster(std::string_view text, std::string_view filename) {
   proto::Cluster message;
   Cluster cluster;
-  read_text(text, filename, kKind, message, [&](const TextLocations& locations, TextErrors& errors) {
+  read_text(text, filename, kClusterKind, message, [&](const TextLocations& locations, TextErrors& errors) {
     cluster = ClusterReader(message, locations, errors).read();
   });
   return cluster;
@@ -249,10 +249,10 @@ Cluster read_cluster(std::string_view text, std::string_view filename) {
 Cluster find_cluster(const std::string& name_or_path, int nodes) {
   Cluster cluster;
   if (name_or_path.ends_with(".txtpb")) {
-    cluster = read_cluster(read_text_file(name_or_path, kKind), name_or_path);
+    cluster = read_cluster(read_text_file(name_or_path, kClusterKind), name_or_path);
   } else {
     const EmbeddedText& preset =
-        find_embedded(embedded_clusters(), name_or_path, kKind, ", or a file that ends in .txtpb");
+        find_embedded(embedded_clusters(), name_or_path, kClusterKind, ", or a file that ends in .txtpb");
     cluster = read_cluster(preset.text, str(preset.name, ".txtpb"));
   }
   if (nodes != 0) {

@@ -4,15 +4,15 @@
 #include <set>
 
 #include "shared/base/error.h"
+#include "sim/cluster/rate_ranges.h"
 #include "sim/cluster/read_serving_rates.h"
 #include "sim/presets/embedded.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr std::string_view kKind = "preset of rates";
-constexpr Range kShare{1e-6, 1}, kMicroseconds{1e-3, 1e6}, kKeys{1e-3, 1e7}, kKeysOrNone{1e-3, 1e7, true},
-    kTflops{1e-6, 1e6}, kBlend{1, 100}, kPasses{0, 1e3}, kNone{0, 1e7}, kError{0, 1e3};
+constexpr std::string_view kRatesKind = "preset of rates";
+constexpr Range kKeys{1e-3, 1e7}, kKeysOrNone{1e-3, 1e7, true}, kPasses{0, 1e3}, kNone{0, 1e7};
 
 template <class Visit>
 void visit_resident(const Resident& resident, Visit&& visit) {
@@ -314,7 +314,7 @@ proto::Rates message_of(const Rates& rates) {
 Rates read_rates(std::string_view text, std::string_view filename) {
   proto::Rates message;
   Rates rates;
-  read_text(text, filename, kKind, message, [&](const TextLocations& locations, TextErrors& errors) {
+  read_text(text, filename, kRatesKind, message, [&](const TextLocations& locations, TextErrors& errors) {
     rates = rates_of(message);
     std::vector<Source> sources;
     SourcedReader fields(message, locations, errors, sources);
@@ -324,7 +324,7 @@ Rates read_rates(std::string_view text, std::string_view filename) {
 }
 
 Rates find_rates(std::string_view name) {
-  const EmbeddedText& preset = find_embedded(embedded_rates(), name, kKind);
+  const EmbeddedText& preset = find_embedded(embedded_rates(), name, kRatesKind);
   return read_rates(preset.text, str(preset.name, ".txtpb"));
 }
 

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "shared/base/text.h"
+#include "sim/cluster/rate_ranges.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr Range kShare{1e-6, 1}, kMicroseconds{1e-3, 1e6}, kPerK{1e-9, 1e3, true}, kTflops{1e-6, 1e6},
-    kBlend{1, 100}, kError{0, 1e3}, kBytes{1, 1e15}, kTime{1e-3, 1e9};
+constexpr Range kPerK{1e-9, 1e3, true}, kBytes{1, 1e15}, kTime{1e-3, 1e9};
 
 void add_source_error(const std::string& field, const std::string& source, std::vector<FieldError>& errors) {
   if (source.empty())

@@ -14,7 +14,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::string_view kKind = "software profile";
+constexpr std::string_view kSoftwareKind = "software profile";
 constexpr ShardingGroup kGroups[] = {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp};
 
 class SoftwareReader {
@@ -117,7 +117,7 @@ std::string to_string(ShardingGroup group) {
 SoftwareProfile read_software(std::string_view text, std::string_view filename) {
   proto::Software message;
   SoftwareProfile software;
-  read_text(text, filename, kKind, message, [&](const TextLocations& locations, TextErrors& errors) {
+  read_text(text, filename, kSoftwareKind, message, [&](const TextLocations& locations, TextErrors& errors) {
     software = SoftwareReader(message, locations, errors).read();
   });
   return software;
@@ -125,9 +125,9 @@ SoftwareProfile read_software(std::string_view text, std::string_view filename) 
 
 SoftwareProfile find_software(const std::string& name_or_path) {
   if (name_or_path.ends_with(".txtpb"))
-    return read_software(read_text_file(name_or_path, kKind), name_or_path);
+    return read_software(read_text_file(name_or_path, kSoftwareKind), name_or_path);
   const EmbeddedText& preset =
-      find_embedded(embedded_software(), name_or_path, kKind, ", or a file that ends in .txtpb");
+      find_embedded(embedded_software(), name_or_path, kSoftwareKind, ", or a file that ends in .txtpb");
   return read_software(preset.text, str(preset.name, ".txtpb"));
 }
 

@@ -18,7 +18,7 @@ struct GivenUp : std::exception {
 
 // By thread, a stream of a rank: how many of its turns come before.
 using Clock = std::vector<std::int32_t>;
-void join(Clock& clock, const Clock& other) {
+void join_clocks(Clock& clock, const Clock& other) {
   if (clock.size() < other.size()) clock.resize(other.size(), 0);
   for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
@@ -64,7 +64,7 @@ class Explorer final : public TurnChooser {
 
   // All that came before has ended.
   void begin_run() override {
-    for (const Executed& turn : executed_) join(host_, turn.clock);
+    for (const Executed& turn : executed_) join_clocks(host_, turn.clock);
     items_.clear();
     arrivals_.clear();
     first_of_run_ = executed_.size();
@@ -172,22 +172,22 @@ class Explorer final : public TurnChooser {
     const std::size_t thread = thread_of(turn);
     for (std::size_t i = executed_.size(); i-- > 0;) {
       if (executed_[i].thread != thread) continue;
-      join(clock, executed_[i].clock);
+      join_clocks(clock, executed_[i].clock);
       break;
     }
     // The work of earlier synchronize() calls of the rank.
     for (std::size_t i = first_of_run_; i < executed_.size(); ++i) {
       if (executed_[i].turn.rank == turn.rank && executed_[i].details.batch < details.batch)
-        join(clock, executed_[i].clock);
+        join_clocks(clock, executed_[i].clock);
     }
     if (details.kind == TurnDetails::Kind::event) {
       const auto awaited =
           items_.find({thread_of({turn.rank, details.awaited_stream}), details.awaited_items - 1});
-      if (awaited != items_.end()) join(clock, awaited->second);
+      if (awaited != items_.end()) join_clocks(clock, awaited->second);
     }
     if (details.kind == TurnDetails::Kind::leaving || (details.completes && !limits_.arrivals_matter)) {
       const auto arrived = arrivals_.find({details.communicator, details.round});
-      if (arrived != arrivals_.end()) join(clock, arrived->second);
+      if (arrived != arrivals_.end()) join_clocks(clock, arrived->second);
     }
     return clock;
   }
@@ -204,7 +204,7 @@ class Explorer final : public TurnChooser {
       const bool is_before =
           earlier.thread < clock.size() && clock[earlier.thread] >= earlier.clock[earlier.thread];
       if (!is_before) want_at(nodes_[i], i, turn, clock);
-      join(clock, earlier.clock);
+      join_clocks(clock, earlier.clock);
     }
   }
 
@@ -233,14 +233,14 @@ class Explorer final : public TurnChooser {
     Executed done{.turn = turn, .thread = thread_of(turn), .details = node.details[index], .clock = {}};
     done.clock = before(turn, done.details);
     for (std::size_t i = first_of_run_; i < executed_.size(); ++i) {
-      if (depend(executed_[i].details, done.details)) join(done.clock, executed_[i].clock);
+      if (depend(executed_[i].details, done.details)) join_clocks(done.clock, executed_[i].clock);
     }
     if (done.clock.size() <= done.thread) done.clock.resize(done.thread + 1, 0);
     ++done.clock[done.thread];
     items_[{done.thread, done.details.item}] = done.clock;
     if (is_arrival(done.details)) {
       const std::uint32_t round = done.details.round + (done.details.leaves_to_next_round ? 1 : 0);
-      join(arrivals_[{done.details.communicator, round}], done.clock);
+      join_clocks(arrivals_[{done.details.communicator, round}], done.clock);
     }
     executed_.push_back(std::move(done));
   }
@@ -274,7 +274,7 @@ std::string result_of(const std::function<std::string(const BatonOrder&)>& run, 
 std::string turns_text(const std::vector<Turn>& turns) {
   std::vector<std::string> words;
   for (const Turn& turn : turns) words.push_back(str(turn.rank, ".", turn.stream));
-  return cp::join(words, " ");
+  return join(words, " ");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "shared/base/checksum.h"
+#include "shared/base/index.h"
 #include "shared/kernels/host_kernels.h"
 #include "sim/base/numbers.h"
 
@@ -15,12 +16,6 @@ constexpr std::int64_t kMostTurns = 1'000;  // that a transfer is delayed: each 
 // What lies where an addend should have arrived: as in memory that nobody has written (HostMemory).
 constexpr std::byte kNeverWritten{0xFB};
 
-std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-const Call& call_of(const Communicator& communicator, std::int32_t index) {
-  return communicator.slot(index).call;
-}
-
 std::uint64_t mix(std::uint64_t z) { return Numbers(z).next(); }
 
 }  // namespace
@@ -28,16 +23,16 @@ std::uint64_t mix(std::uint64_t z) { return Numbers(z).next(); }
 Transfers::Transfers(std::int32_t size, bool checksums)
     : size_(size),
       checksums_(checksums),
-      entries_(to_size(size) * to_size(size)),
-      results_(to_size(size)),
-      late_(to_size(size)) {}
+      entries_(idx(size) * idx(size)),
+      results_(idx(size)),
+      late_(idx(size)) {}
 
 std::vector<bool> Transfers::move(Communicator& communicator, std::span<const TransferFaultPlace> faults) {
   std::fill(entries_.begin(), entries_.end(), Entry{});
   std::fill(results_.begin(), results_.end(), 0);
   faults_ = faults;
   took_place_.assign(faults.size(), false);
-  const Operation operation = call_of(communicator, 0).operation;
+  const Operation operation = communicator.slot(0).call.operation;
   if (operation == Operation::reduce_scatter) {
     reduce_scatter(communicator);
   } else if (operation == Operation::all_reduce) {
@@ -65,16 +60,16 @@ std::vector<Transfers::Transfer> Transfers::copies_of(const Communicator& commun
     }
   };
   const auto block_bytes = [&](std::int32_t from) {
-    const Call& call = call_of(communicator, from);
+    const Call& call = communicator.slot(from).call;
     return call.count * size_bytes(call.dtype);
   };
-  const auto out_of = [&](std::int32_t to) { return call_of(communicator, to).out; };
-  const Call& first = call_of(communicator, 0);
+  const auto out_of = [&](std::int32_t to) { return communicator.slot(to).call.out; };
+  const Call& first = communicator.slot(0).call;
   switch (first.operation) {
     case Operation::all_gather:
       add_all(
           [&](std::int32_t from, std::int32_t to) {
-            return Transfer{from, to, call_of(communicator, from).in, out_of(to) + from * block_bytes(from),
+            return Transfer{from, to, communicator.slot(from).call.in, out_of(to) + from * block_bytes(from),
                             block_bytes(from)};
           },
           0, size_);
@@ -82,7 +77,7 @@ std::vector<Transfers::Transfer> Transfers::copies_of(const Communicator& commun
     case Operation::all_to_all:
       add_all(
           [&](std::int32_t from, std::int32_t to) {
-            return Transfer{from, to, call_of(communicator, from).in + to * block_bytes(from),
+            return Transfer{from, to, communicator.slot(from).call.in + to * block_bytes(from),
                             out_of(to) + from * block_bytes(from), block_bytes(from)};
           },
           0, size_);
@@ -90,13 +85,13 @@ std::vector<Transfers::Transfer> Transfers::copies_of(const Communicator& commun
     case Operation::broadcast:
       add_all(
           [&](std::int32_t from, std::int32_t to) {
-            return Transfer{from, to, call_of(communicator, from).in, out_of(to), block_bytes(from)};
+            return Transfer{from, to, communicator.slot(from).call.in, out_of(to), block_bytes(from)};
           },
           first.root, first.root + 1);
       break;
     case Operation::exchange:
       for (std::int32_t to = 0; to < size_; ++to) {
-        for (const TransferCall& recv : call_of(communicator, to).exchange->recvs) {
+        for (const TransferCall& recv : communicator.slot(to).call.exchange->recvs) {
           transfers.push_back(
               {recv.peer, to, recv.partner->data, recv.data, recv.numel * size_bytes(recv.dtype)});
         }
@@ -122,12 +117,12 @@ void Transfers::reorder(std::vector<Transfer>& transfers, std::int64_t seed) con
 void Transfers::copy(const Transfer& transfer) {
   if (transfer.from == transfer.to) {  // in place there is nothing to move
     if (transfer.bytes > 0 && transfer.in != transfer.out)
-      std::memcpy(transfer.out, transfer.in, to_size(transfer.bytes));
+      std::memcpy(transfer.out, transfer.in, idx(transfer.bytes));
     return;
   }
   note_sent(transfer);
   const Arrival arrival = arrive(transfer);
-  std::vector<Late>& late = late_[to_size(transfer.to)];
+  std::vector<Late>& late = late_[idx(transfer.to)];
   std::int64_t turns = arrival.turns;
   for (const Late& earlier : late) {  // those of a pair do not overtake each other
     if (earlier.transfer.from == transfer.from) turns = std::max(turns, earlier.turns);
@@ -137,11 +132,11 @@ void Transfers::copy(const Transfer& transfer) {
     return;
   }
   std::copy(arrival.bytes.begin(), arrival.bytes.end(), transfer.out);
-  note_received(transfer, {transfer.out, to_size(transfer.bytes)}, arrival.counted);
+  note_received(transfer, {transfer.out, idx(transfer.bytes)}, arrival.counted);
 }
 
 bool Transfers::arrived(std::int32_t member) {
-  std::vector<Late>& late = late_[to_size(member)];
+  std::vector<Late>& late = late_[idx(member)];
   bool all = true;
   for (Late& one : late) {
     if (--one.turns > 0) {
@@ -150,7 +145,7 @@ bool Transfers::arrived(std::int32_t member) {
     }
     if (one.turns < 0) continue;
     std::copy(one.bytes.begin(), one.bytes.end(), one.transfer.out);
-    note_received(one.transfer, {one.transfer.out, to_size(one.transfer.bytes)}, one.counted);
+    note_received(one.transfer, {one.transfer.out, idx(one.transfer.bytes)}, one.counted);
   }
   if (all) late.clear();
   return all;
@@ -165,26 +160,26 @@ const std::byte* Transfers::addend(const Transfer& transfer, std::vector<std::by
   note_sent(transfer);
   const Arrival arrival = arrive(transfer);
   const std::byte* found = transfer.in;
-  if (arrival.bytes.data() != transfer.in || to_size(transfer.bytes) != arrival.bytes.size()) {
-    room.assign(to_size(transfer.bytes), kNeverWritten);
+  if (arrival.bytes.data() != transfer.in || idx(transfer.bytes) != arrival.bytes.size()) {
+    room.assign(idx(transfer.bytes), kNeverWritten);
     std::copy(arrival.bytes.begin(), arrival.bytes.end(), room.begin());
     found = room.data();
   }
-  if (arrival.turns > 0) late_[to_size(transfer.to)].push_back({{}, {}, arrival.turns, 0});
-  note_received(transfer, {found, to_size(transfer.bytes)}, arrival.counted);
+  if (arrival.turns > 0) late_[idx(transfer.to)].push_back({{}, {}, arrival.turns, 0});
+  note_received(transfer, {found, idx(transfer.bytes)}, arrival.counted);
   return found;
 }
 
 void Transfers::reduce_scatter(const Communicator& communicator) {
-  std::vector<std::vector<std::byte>> rooms(to_size(size_));
-  std::vector<const std::byte*> addends(to_size(size_));
+  std::vector<std::vector<std::byte>> rooms(idx(size_));
+  std::vector<const std::byte*> addends(idx(size_));
   for (std::int32_t to = 0; to < size_; ++to) {
-    const Call& call = call_of(communicator, to);
+    const Call& call = communicator.slot(to).call;
     const std::int64_t bytes = call.count * size_bytes(call.dtype);
     if (bytes == 0) continue;
     for (std::int32_t from = 0; from < size_; ++from) {
-      addends[to_size(from)] = addend({from, to, call_of(communicator, from).in + to * bytes, nullptr, bytes},
-                                      rooms[to_size(from)]);
+      addends[idx(from)] =
+          addend({from, to, communicator.slot(from).call.in + to * bytes, nullptr, bytes}, rooms[idx(from)]);
     }
     reduce(*call.reduction, call.dtype, addends, call.out, call.count);
   }
@@ -192,28 +187,28 @@ void Transfers::reduce_scatter(const Communicator& communicator) {
 
 // Outputs may be the inputs: they are written when all have been read.
 void Transfers::all_reduce(const Communicator& communicator) {
-  const Call& first = call_of(communicator, 0);
+  const Call& first = communicator.slot(0).call;
   const std::int64_t bytes = first.count * size_bytes(first.dtype);
   if (bytes == 0) return;
-  std::vector<const std::byte*> right(to_size(size_)), addends(to_size(size_));
-  for (std::int32_t from = 0; from < size_; ++from) right[to_size(from)] = call_of(communicator, from).in;
-  std::vector<std::byte> right_result(to_size(bytes));
+  std::vector<const std::byte*> right(idx(size_)), addends(idx(size_));
+  for (std::int32_t from = 0; from < size_; ++from) right[idx(from)] = communicator.slot(from).call.in;
+  std::vector<std::byte> right_result(idx(bytes));
   reduce(*first.reduction, first.dtype, right, right_result.data(), first.count);
 
-  std::vector<std::vector<std::byte>> rooms(to_size(size_)), wrong_results(to_size(size_));
+  std::vector<std::vector<std::byte>> rooms(idx(size_)), wrong_results(idx(size_));
   for (std::int32_t to = 0; to < size_; ++to) {
     for (std::int32_t from = 0; from < size_; ++from)
-      addends[to_size(from)] = addend({from, to, right[to_size(from)], nullptr, bytes}, rooms[to_size(from)]);
+      addends[idx(from)] = addend({from, to, right[idx(from)], nullptr, bytes}, rooms[idx(from)]);
     if (addends == right) continue;
-    std::vector<std::byte>& result = wrong_results[to_size(to)];
-    result.resize(to_size(bytes));
+    std::vector<std::byte>& result = wrong_results[idx(to)];
+    result.resize(idx(bytes));
     reduce(*first.reduction, first.dtype, addends, result.data(), first.count);
   }
   for (std::int32_t to = 0; to < size_; ++to) {
-    const std::vector<std::byte>& wrong = wrong_results[to_size(to)];
+    const std::vector<std::byte>& wrong = wrong_results[idx(to)];
     const std::vector<std::byte>& result = wrong.empty() ? right_result : wrong;
-    std::copy(result.begin(), result.end(), call_of(communicator, to).out);
-    if (checksums_) results_[to_size(to)] = checksum(result);
+    std::copy(result.begin(), result.end(), communicator.slot(to).call.out);
+    if (checksums_) results_[idx(to)] = checksum(result);
   }
 }
 
@@ -223,7 +218,7 @@ void Transfers::note_sent(const Transfer& transfer) {
   Entry& noted = entry(transfer.from, transfer.to);
   noted.sent_bytes += transfer.bytes;
   if (checksums_ && transfer.bytes > 0)
-    noted.sent = fold_checksum(noted.sent, checksum({transfer.in, to_size(transfer.bytes)}));
+    noted.sent = fold_checksum(noted.sent, checksum({transfer.in, idx(transfer.bytes)}));
 }
 
 void Transfers::note_received(const Transfer& transfer, std::span<const std::byte> found,
@@ -246,7 +241,7 @@ const TransferFaultPlace* Transfers::take_fault(const Transfer& transfer) {
 }
 
 Transfers::Arrival Transfers::arrive(const Transfer& transfer) {
-  const std::size_t size = to_size(transfer.bytes);
+  const std::size_t size = idx(transfer.bytes);
   Arrival arrival{.bytes = {transfer.in, size}, .counted = transfer.bytes};
   if (size == 0) return arrival;
   const auto behind = behind_.find({transfer.from, transfer.to});
@@ -275,10 +270,10 @@ Transfers::Arrival Transfers::arrive(const Transfer& transfer) {
       keep(0);
       break;
     case FaultKind::truncate:
-      keep(size - to_size(std::clamp<std::int64_t>(fault->amount, 1, transfer.bytes)));
+      keep(size - idx(std::clamp<std::int64_t>(fault->amount, 1, transfer.bytes)));
       break;
     case FaultKind::corrupt: {
-      const std::size_t amount = to_size(std::max<std::int64_t>(fault->amount, 0));
+      const std::size_t amount = idx(std::max<std::int64_t>(fault->amount, 0));
       std::vector<std::byte> bytes(arrival.bytes.begin(), arrival.bytes.end());
       bytes[amount % bytes.size()] ^= std::byte{1} << (amount / bytes.size() % 8);
       damaged_ = std::move(bytes);
@@ -308,7 +303,7 @@ std::vector<std::int64_t> Transfers::received_bytes(std::int32_t member) const {
 std::optional<TransferFault> Transfers::find_fault(std::int32_t member, TransferPlace place) const {
   for (std::int32_t from = 0; from < size_; ++from) {
     const Entry& noted = entry(from, member);
-    place.from = to_size(from);
+    place.from = idx(from);
     if (noted.received_bytes != noted.sent_bytes)
       return wrong_bytes(place, noted.received_bytes, noted.sent_bytes);
     if (noted.received != noted.sent) return changed_payload(place, noted.sent, noted.received);
@@ -318,7 +313,7 @@ std::optional<TransferFault> Transfers::find_fault(std::int32_t member, Transfer
 
 std::optional<PayloadChecksums> Transfers::checksums(std::int32_t member) const {
   if (!checksums_) return std::nullopt;
-  PayloadChecksums checksums{.sent = {}, .received = {}, .result = results_[to_size(member)]};
+  PayloadChecksums checksums{.sent = {}, .received = {}, .result = results_[idx(member)]};
   for (std::int32_t peer = 0; peer < size_; ++peer) {
     checksums.sent.push_back(entry(member, peer).sent);
     checksums.received.push_back(entry(peer, member).received);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/plan/builder.h"
 #include "sim/base/rebuild_plan.h"
 #include "sim/fabric/programs.h"
@@ -15,11 +16,9 @@
 namespace cp::sim {
 namespace {
 
-std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 const Collective& collective_of(const Step& step) { return std::get<Collective>(step.work); }
 const Group& group_in(const Plan& plan, const Collective& collective) {
-  return plan.groups[to_size(group_of(collective))];
+  return plan.groups[idx(group_of(collective))];
 }
 std::int32_t group_size(const Plan& plan, const Collective& collective) {
   return static_cast<std::int32_t>(group_in(plan, collective).ranks.size());
@@ -79,7 +78,7 @@ bool depend(const Plan& plan, const Step& a, const Step& b) {
 std::optional<Plan> swap_with_next(const Plan& plan, const StepRef& first) {
   const std::vector<StepRef> steps = steps_of(plan);
   const auto is_inside = [&](const StepRef& ref) {
-    return std::holds_alternative<Repeat>(plan.segments[to_size(ref.segment)]);
+    return std::holds_alternative<Repeat>(plan.segments[idx(ref.segment)]);
   };
   const StepRef* next = nullptr;
   bool is_independent = true;
@@ -210,7 +209,7 @@ std::optional<std::vector<Count>> counts_of(std::span<const Plan> plans, const G
 // One element of the first send goes to another member.
 bool set_other_peers(PlanBuilder& builder, std::span<const Plan> plans, const Plan& plan,
                      std::int64_t sequence, Exchange& exchange) {
-  const Group& group = plan.groups[to_size(exchange.group)];
+  const Group& group = plan.groups[idx(exchange.group)];
   const std::int32_t self = index_in_group(plan, exchange.group),
                      members = static_cast<std::int32_t>(group.ranks.size());
   std::optional<std::vector<Count>> counts = counts_of(plans, group, sequence);
@@ -246,19 +245,19 @@ bool set_other_peers(PlanBuilder& builder, std::span<const Plan> plans, const Pl
 bool set_other_group(PlanBuilder& builder, const Plan& plan, Step& step) {
   Collective& collective = std::get<Collective>(step.work);
   const GroupId now = group_of(collective);
-  const std::size_t members = plan.groups[to_size(now)].ranks.size();
+  const std::size_t members = plan.groups[idx(now)].ranks.size();
   GroupId other = -1;
   for (GroupId id = 0; id < static_cast<GroupId>(plan.groups.size()) && other < 0; ++id) {
-    const std::vector<Rank>& ranks = plan.groups[to_size(id)].ranks;
+    const std::vector<Rank>& ranks = plan.groups[idx(id)].ranks;
     const auto place = [&](const std::vector<Rank>& all) {
       return std::find(all.begin(), all.end(), plan.self) - all.begin();
     };
     // The rank has the same index, so that peers, blocks in place and the root mean what they did.
-    if (id != now && ranks.size() == members && place(ranks) == place(plan.groups[to_size(now)].ranks))
+    if (id != now && ranks.size() == members && place(ranks) == place(plan.groups[idx(now)].ranks))
       other = id;
   }
   if (other < 0) {
-    other = builder.group(plan.groups[to_size(now)].name + "_other", plan.groups[to_size(now)].ranks);
+    other = builder.group(plan.groups[idx(now)].name + "_other", plan.groups[idx(now)].ranks);
   } else {
     for (const StepRef& ref : steps_of(plan)) {
       if (is_collective(*ref.step) && group_of(collective_of(*ref.step)) == other)

@@ -7,7 +7,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr FrameworkRule kRules[] = {
+constexpr FrameworkRule kDeepspeedRules[] = {
     {RulePart::degrees, "tp", "1 where parameters are sharded (zero=3)",
      "AutoTP training: ZeRO stages 0 to 2",
      [](FrameworkCase& said) {
@@ -83,6 +83,6 @@ constexpr FrameworkRule kRules[] = {
 
 }  // namespace
 
-std::span<const FrameworkRule> deepspeed_rules() { return kRules; }
+std::span<const FrameworkRule> deepspeed_rules() { return kDeepspeedRules; }
 
 }  // namespace cp::sim

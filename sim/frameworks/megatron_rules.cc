@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kArguments = "megatron/training/arguments.py";
 constexpr std::string_view kContextParallel = "--cp-comm-type: p2p, a2a, allgather, a2a+p2p";
 
-constexpr FrameworkRule kRules[] = {
+constexpr FrameworkRule kMegatronRules[] = {
     {RulePart::degrees, "tp", "a divisor of the kv heads", kArguments,
      [](FrameworkCase& said) {
        const std::int64_t kv_heads = said.model.kv_heads;
@@ -147,6 +147,6 @@ constexpr FrameworkRule kRules[] = {
 
 }  // namespace
 
-std::span<const FrameworkRule> megatron_rules() { return kRules; }
+std::span<const FrameworkRule> megatron_rules() { return kMegatronRules; }
 
 }  // namespace cp::sim

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kConfig = "torchtitan/config/job_config.py";
 constexpr std::string_view kRotate = "context_parallel_rotate_method: allgather, alltoall";
 
-constexpr FrameworkRule kRules[] = {
+constexpr FrameworkRule kTorchtitanRules[] = {
     {RulePart::degrees, "tp", "a divisor of the kv heads", "attention views its kv heads by tp ranks",
      [](FrameworkCase& said) {
        const std::int64_t kv_heads = said.model.kv_heads;
@@ -142,6 +142,6 @@ constexpr FrameworkRule kRules[] = {
 
 }  // namespace
 
-std::span<const FrameworkRule> torchtitan_rules() { return kRules; }
+std::span<const FrameworkRule> torchtitan_rules() { return kTorchtitanRules; }
 
 }  // namespace cp::sim

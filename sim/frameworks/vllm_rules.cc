@@ -7,9 +7,9 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::string_view kArguments = "vllm/engine/arg_utils.py";
+constexpr std::string_view kEngineArguments = "vllm/engine/arg_utils.py";
 
-constexpr FrameworkRule kRules[] = {
+constexpr FrameworkRule kVllmRules[] = {
     {RulePart::degrees, "cp",
      "prefill: any, by the attention backend's own strategy; decode: 1, since the ranks that share a cache "
      "are tensor-parallel ones",
@@ -47,7 +47,7 @@ constexpr FrameworkRule kRules[] = {
                   : str("order ", to_string(order),
                         ": tensor-parallel ranks are neighbours, then those of pipelines");
      }},
-    {RulePart::workload, "--kv-dtype", "that of --dtype, bf16", kArguments,
+    {RulePart::workload, "--kv-dtype", "that of --dtype, bf16", kEngineArguments,
      [](FrameworkCase& said) {
        Workload& workload = said.workload;
        if (workload.kv_dtype == workload.dtype || workload.kv_dtype == DType::bf16) return std::string();
@@ -58,6 +58,6 @@ constexpr FrameworkRule kRules[] = {
 
 }  // namespace
 
-std::span<const FrameworkRule> vllm_rules() { return kRules; }
+std::span<const FrameworkRule> vllm_rules() { return kVllmRules; }
 
 }  // namespace cp::sim

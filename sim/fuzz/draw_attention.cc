@@ -13,9 +13,9 @@
 namespace cp::sim {
 namespace {
 
-class Draw {
+class AttentionDraw {
  public:
-  Draw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
+  AttentionDraw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
 
   proto::Attention job() {
     choose_ranks();
@@ -239,6 +239,8 @@ class Draw {
 
 }  // namespace
 
-proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm) { return Draw(numbers, swarm).job(); }
+proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm) {
+  return AttentionDraw(numbers, swarm).job();
+}
 
 }  // namespace cp::sim

@@ -9,9 +9,9 @@
 namespace cp::sim {
 namespace {
 
-class Draw {
+class ModelDraw {
  public:
-  Draw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
+  ModelDraw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
 
   proto::ModelStep step() {
     choose_model();
@@ -110,17 +110,17 @@ class Draw {
 };
 
 // The rules of layouts refuse some of what is drawn; a bounded number of tries, then the plainest layout.
-constexpr int kTries = 50;
-constexpr int kMostRanks = 64;
+constexpr int kTriesOfStep = 50;
+constexpr int kMostDrawnRanks = 64;
 
 }  // namespace
 
 proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm) {
   proto::ModelStep step;
-  for (int i = 0; i < kTries; ++i) {
-    step = Draw(numbers, swarm).step();
+  for (int i = 0; i < kTriesOfStep; ++i) {
+    step = ModelDraw(numbers, swarm).step();
     const StepRequest request = make_step_request(step);
-    if (request.layout.world() <= kMostRanks && !refuse(request.model, request.workload, request.layout))
+    if (request.layout.world() <= kMostDrawnRanks && !refuse(request.model, request.workload, request.layout))
       return step;
   }
   step.set_layout("");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/operations.h"
 #include "sim/base/numbers.h"
@@ -18,22 +19,21 @@
 namespace cp::sim {
 namespace {
 
-constexpr int kMostRanks = 3, kMostStreams = 3, kMostBuffers = 8, kMostItems = 16, kMostIterations = 12;
-constexpr int kTries = 6;  // of a step that fits
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
+constexpr int kMostProgramRanks = 3, kMostStreams = 3, kMostBuffers = 8, kMostItems = 16,
+              kMostIterations = 12;
+constexpr int kTriesToFit = 6;  // of a step that fits
 
 void require_counts(const proto::Program& job) {
   const auto require = [](const char* what, std::int64_t value, std::int64_t least, std::int64_t most) {
     if (value < least || value > most)
       throw InvalidInput(str("program: ", what, ": ", value, " is out of range; use ", least, " to ", most));
   };
-  require("ranks", job.ranks(), 1, kMostRanks);
+  require("ranks", job.ranks(), 1, kMostProgramRanks);
   require("streams", job.streams(), 1, kMostStreams);
   require("buffers", job.buffers(), 1, kMostBuffers);
   require("items", job.items(), 0, kMostItems);
   require("iterations", job.iterations(), 0, kMostIterations);
-  require("first_rank", job.first_rank(), 0, kMostRanks);
+  require("first_rank", job.first_rank(), 0, kMostProgramRanks);
 }
 
 // ---- steps ----
@@ -139,7 +139,7 @@ class Maker {
     for (Plan& draft : drawn_.drafts) {
       Numbers own = source(5, item, draft.self);
       if (own.one_in(8)) continue;
-      for (int i = 0; i < kTries; ++i) {
+      for (int i = 0; i < kTriesToFit; ++i) {
         Step step{static_cast<StreamId>(own.below(draft.streams.size())), kernel(draft, own), {}, {}};
         if (!fits(draft, step)) continue;
         add(draft, item, std::move(step));
@@ -313,7 +313,7 @@ class Maker {
       const auto stream =
           static_cast<StreamId>(source(6, id_of(draft, group), draft.self).below(draft.streams.size()));
       std::optional<Step> step;
-      for (int i = 0; i < kTries && !step; ++i) {
+      for (int i = 0; i < kTriesToFit && !step; ++i) {
         const auto work = part(draft, wanted, id, static_cast<std::int32_t>(index), own);
         if (work) step = Step{stream, *work, {}, {}};
         if (step && !fits(draft, *step)) step.reset();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/placement/layout.h"
 #include "sim/fuzz/draw.h"
@@ -15,14 +16,12 @@
 namespace cp::sim {
 namespace {
 
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 // Elements of a tensor that is moved with data; of one that is planned alone there is no such limit.
 constexpr std::int64_t kMaxElements = 4000;
 
-class Draw {
+class RedistributionDraw {
  public:
-  Draw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
+  RedistributionDraw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
 
   proto::Redistribute job() {
     const Mesh mesh = any_mesh();
@@ -437,7 +436,7 @@ proto::Redistribute draw_searched_redistribution(Numbers& numbers) {
 }
 
 proto::Redistribute draw_redistribution(Numbers& numbers, const Swarm& swarm) {
-  return Draw(numbers, swarm).job();
+  return RedistributionDraw(numbers, swarm).job();
 }
 
 }  // namespace cp::sim

@@ -11,9 +11,9 @@ namespace {
 
 using Groups = std::vector<FeatureGroup>;
 
-const FeatureGroup kOrders = {"order", {"parallel", "round_robin", "random", "pct", "exhaustive"}};
+const FeatureGroup kOrderGroup = {"order", {"parallel", "round_robin", "random", "pct", "exhaustive"}};
 const FeatureGroup kDTypes = {"dtype", {"f32", "f16", "bf16", "i32", "i64"}};
-const FeatureGroup kTargets = {"target", {"host", "sm80", "sm90", "sm100", "sm120"}};
+const FeatureGroup kTargetGroup = {"target", {"host", "sm80", "sm90", "sm100", "sm120"}};
 const FeatureGroup kFaults = {"fault", {"none", "transfer", "rank", "program"}};
 
 const Groups kRedistribution = {
@@ -34,8 +34,8 @@ const Groups kRedistribution = {
     {"memory", {"ample", "tight"}},
     {"gradient", {"no", "adjoint", "replicated", "scaled"}},
     kDTypes,
-    kTargets,
-    kOrders,
+    kTargetGroup,
+    kOrderGroup,
     kFaults};
 
 const Groups kAttention = {
@@ -62,8 +62,8 @@ const Groups kAttention = {
     {"numbering", {"from 0", "any"}},
     {"dims of v", {"as of q", "others"}},
     kDTypes,
-    kTargets,
-    kOrders,
+    kTargetGroup,
+    kOrderGroup,
     kFaults};
 
 const Groups kModel = {{"phase", {"training", "prefill", "decode"}},

@@ -18,15 +18,16 @@ namespace {
 
 // What a case may take: the reference is quadratic in the length, and every rank is a thread.
 constexpr std::int64_t kMostCells = std::int64_t{1} << 23;
-constexpr int kMostRanks = 64;
+constexpr int kMostAttentionRanks = 64;
 
 void require_small(const AttentionJob& job) {
   const AttentionProblem& problem = job.problem;
   const double cells = static_cast<double>(problem.batch) * static_cast<double>(problem.q_heads) *
                        static_cast<double>(problem.q_len) * static_cast<double>(problem.kv_len);
-  if (cells <= static_cast<double>(kMostCells) && static_cast<int>(job.ranks.size()) <= kMostRanks) return;
+  if (cells <= static_cast<double>(kMostCells) && static_cast<int>(job.ranks.size()) <= kMostAttentionRanks)
+    return;
   throw InvalidInput(str("the case has ", cells, " pairs of queries and keys on ", job.ranks.size(),
-                         " ranks, of ", kMostCells, " on ", kMostRanks,
+                         " ranks, of ", kMostCells, " on ", kMostAttentionRanks,
                          " at most; run larger ones with cpsim run"));
 }
 

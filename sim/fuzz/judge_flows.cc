@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "shared/base/units.h"
 #include "sim/fuzz/fair_rates.h"
 #include "sim/fuzz/judge.h"
 #include "sim/network/flow_network.h"
@@ -13,9 +14,8 @@ namespace cp::sim {
 namespace {
 
 constexpr int kMostLinks = 64, kMostFlows = 256;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // The network decides which links are short in parts of 2^-42 of their capacity, rounded for each flow: 256 * 2^-42 is 6e-11 of it.
-constexpr double kRounding = 1e-9;
+constexpr double kFlowRounding = 1e-9;
 
 struct Running {
   int number = 0;  // of the case
@@ -84,9 +84,9 @@ class FlowsJudge {
       const Running ended = running_.at(id);
       running_.erase(id);
       const double bytes = flow_of(ended).bytes();
-      trial_.require(std::abs(ended.passed - bytes) <= kRounding * (bytes + most_rate() * now_ns_), "flows",
-                     "flow ", ended.number, " ends at ", now_ns_, " ns, when ", ended.passed, " of its ",
-                     bytes, " bytes have passed");
+      trial_.require(std::abs(ended.passed - bytes) <= kFlowRounding * (bytes + most_rate() * now_ns_),
+                     "flows", "flow ", ended.number, " ends at ", now_ns_, " ns, when ", ended.passed,
+                     " of its ", bytes, " bytes have passed");
       check_rates();
     }
   }
@@ -115,12 +115,12 @@ class FlowsJudge {
     std::size_t i = 0;
     for (const auto& [id, running] : running_) {
       const double rate = network_.rate(id);
-      trial_.require(rate <= running.limit * (1 + kRounding), "flows", "at ", now_ns_, " ns flow ",
+      trial_.require(rate <= running.limit * (1 + kFlowRounding), "flows", "at ", now_ns_, " ns flow ",
                      running.number, " has ", rate, " GB/s, above its own limit of ", running.limit);
       double widest = fair[i];
       for (const std::int32_t link : flow_of(running).links())
         widest = std::max(widest, capacities_[static_cast<std::size_t>(link)]);
-      trial_.require(std::abs(rate - fair[i]) <= kRounding * widest, "flows", "at ", now_ns_, " ns flow ",
+      trial_.require(std::abs(rate - fair[i]) <= kFlowRounding * widest, "flows", "at ", now_ns_, " ns flow ",
                      running.number, " has ", rate, " GB/s, where its fair share is ", fair[i]);
       ++i;
     }
@@ -135,7 +135,7 @@ class FlowsJudge {
           bytes += flow.bytes();
       }
       const double carried = network_.carried(static_cast<LinkId>(link));
-      trial_.require(std::abs(carried - bytes) <= kRounding * bytes, "flows", "link ", link, " carried ",
+      trial_.require(std::abs(carried - bytes) <= kFlowRounding * bytes, "flows", "link ", link, " carried ",
                      carried, " bytes of flows that have ", bytes);
     }
   }

@@ -22,10 +22,10 @@
 namespace cp::sim {
 namespace {
 
-constexpr int kMostRanks = 64;
+constexpr int kMostModelRanks = 64;
 constexpr std::int64_t kMostTokens = 1 << 16;
 // Bounds add up in another order than the timeline does.
-constexpr double kRounding = 1e-9;
+constexpr double kBoundRounding = 1e-9;
 
 // Whatever the kind of a buffer.
 std::int64_t bytes_of(const Plan& plan, std::string_view term) {
@@ -98,7 +98,7 @@ void bound(const StepRequest& request, const std::string& cluster, const Trial& 
     Evaluator evaluator(question);
     const double step_ns = evaluator.evaluate(request.layout).step_us * 1e3;
     const double bound_ns = StepBound(question).ns(request.layout);
-    trial.require(bound_ns <= step_ns * (1 + kRounding), "bound", to_string(request.layout), " takes ",
+    trial.require(bound_ns <= step_ns * (1 + kBoundRounding), "bound", to_string(request.layout), " takes ",
                   step_ns, " ns on the timeline, less than its bound of ", bound_ns);
     trial.require(evaluator.evaluate(request.layout).step_us * 1e3 == step_ns, "bound",
                   "the second time it takes another time");
@@ -115,9 +115,9 @@ void timeline(std::vector<Plan> plans, const std::string& cluster, const Trial& 
 
 void judge_model(const proto::ModelStep& job, Trial& trial) {
   const StepRequest request = make_step_request(job);
-  if (request.layout.world() > kMostRanks || request.workload.tokens() > kMostTokens) {
+  if (request.layout.world() > kMostModelRanks || request.workload.tokens() > kMostTokens) {
     throw InvalidInput(str("the case has ", request.workload.tokens(), " tokens on ", request.layout.world(),
-                           " ranks, of ", kMostTokens, " on ", kMostRanks, " at most"));
+                           " ranks, of ", kMostTokens, " on ", kMostModelRanks, " at most"));
   }
   if (const auto refusal = refuse(request.model, request.workload, request.layout))
     throw InvalidInput(refusal->text());

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/kernels/elements.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/check.h"
@@ -23,8 +24,6 @@ namespace cp::sim {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 template <class E, class F>
 std::optional<std::string> refusal_of(const F& f) {

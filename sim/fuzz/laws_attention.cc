@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/plan/check.h"
 #include "shared/plan/plan_text.h"
@@ -20,8 +21,6 @@
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 using Values = std::vector<double>;
 

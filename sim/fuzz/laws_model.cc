@@ -21,7 +21,7 @@ namespace cp::sim {
 namespace {
 
 // Times are sums of at most a few thousand doubles, added up in two orders: below 1e4 * 2^-53 each way.
-constexpr double kRounding = 1e-11;
+constexpr double kSumRounding = 1e-11;
 
 // ---- texts ----
 
@@ -180,7 +180,7 @@ class PipelineLaw {
       }
     }
     const double idle = times_.idle_ns[static_cast<std::size_t>(rank)];
-    require(std::abs(busy + idle - times_.time_ns) <= kRounding * times_.time_ns, "rank ", rank, " works ",
+    require(std::abs(busy + idle - times_.time_ns) <= kSumRounding * times_.time_ns, "rank ", rank, " works ",
             busy, " ns and waits ", idle, " of ", times_.time_ns);
   }
 
@@ -276,7 +276,7 @@ void check_slow_machine(const StepRequest& request, const std::string& cluster, 
   const int cp = request.layout.cp;
   if (cp > 1 && most_home_rows(problem, cp, request.layout.strategy) * cp != problem.q_len) return;
   const SlowTimes times = trial.property("operations", [&] { return slow_times(request, cluster); });
-  trial.require(times.bound_ns <= times.step_ns * (1 + kRounding), "operations", to_string(request.layout),
+  trial.require(times.bound_ns <= times.step_ns * (1 + kSumRounding), "operations", to_string(request.layout),
                 " takes ", times.step_ns, " ns where multiplying is slow, less than its bound of ",
                 times.bound_ns);
 }

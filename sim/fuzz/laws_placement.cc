@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/placement/index_set.h"
 #include "shared/placement/layout.h"
 #include "sim/base/numbers.h"
@@ -14,8 +15,6 @@
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Listed one by one.
 constexpr std::int64_t kMostIndices = 8192;

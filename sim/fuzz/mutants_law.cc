@@ -12,7 +12,7 @@ namespace {
 
 // Damages of one case: most are refused, which takes no run.
 constexpr int kMutants = 24;
-constexpr int kOrders = 3;
+constexpr int kOrdersOfMutant = 3;
 
 bool is_refused(const std::vector<Plan>& plans) {
   try {
@@ -41,7 +41,7 @@ void check_mutants(const std::vector<Plan>& plans, std::uint64_t seed,
     trial.require(progress.ends == Ends::in_all_orders || progress.ends == Ends::unknown, "mutants",
                   "check() passes ", mutation->text, ", and ", to_string(progress));
     std::optional<std::string> first;
-    for (int order = 0; order < kOrders; ++order) {
+    for (int order = 0; order < kOrdersOfMutant; ++order) {
       BatonOrder how;
       how.kind = order == 0 ? BatonOrder::Kind::round_robin : BatonOrder::Kind::pct;
       how.depth = 3;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "shared/base/index.h"
 #include "shared/redistribute/gradient.h"
 #include "sim/fuzz/judge.h"
 #include "sim/scenario/redistribute_request.h"
@@ -18,8 +19,6 @@ struct RedistributionSubject {
 
   RedistributionSubject(const RedistributeRequest& request, const Gradient& gradient, const Trial& trial)
       : request_(request), gradient_(gradient), planned_(gradient.redistribution), trial_(trial) {}
-
-  static std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
   int ranks() const { return std::max(request_.source.mesh.size(), request_.target.mesh.size()); }
   Redistribution plan(const Layout& source, const Layout& target, const RedistributeOptions& options) const {

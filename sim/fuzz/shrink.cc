@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
 #include "sim/fuzz/judge.h"
@@ -13,8 +14,6 @@ namespace cp::sim {
 namespace {
 
 using google::protobuf::FieldDescriptor;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 std::vector<std::string> words(std::string_view text, char separator) {
   std::vector<std::string> result;

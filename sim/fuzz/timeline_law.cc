@@ -10,7 +10,7 @@ namespace cp::sim {
 namespace {
 
 // Rates are shared by divisions and times added up in doubles: errors of a few units in the last place for each of the events.
-constexpr double kRounding = 1e-6;
+constexpr double kTimelineRounding = 1e-6;
 constexpr int kMostRanksOfSmallNodes = 16;
 
 }  // namespace
@@ -38,27 +38,29 @@ void check_on(std::span<const Plan> plans, const Cluster& cluster, const Trial& 
     return trial.property("timeline", [&] { return replay(plans, cluster, {}, options); });
   };
   const Timeline folded = timed(Fidelity::folded), simulated = timed(Fidelity::simulated);
-  trial.require(std::abs(folded.time_ns - simulated.time_ns) <= kRounding * std::max(1.0, simulated.time_ns),
-                "timeline", "folded it takes ", folded.time_ns, " ns, simulated ", simulated.time_ns, ", on ",
-                cluster.nodes, " nodes of ", cluster.node.gpus, " GPUs");
+  trial.require(
+      std::abs(folded.time_ns - simulated.time_ns) <= kTimelineRounding * std::max(1.0, simulated.time_ns),
+      "timeline", "folded it takes ", folded.time_ns, " ns, simulated ", simulated.time_ns, ", on ",
+      cluster.nodes, " nodes of ", cluster.node.gpus, " GPUs");
   trial.require(std::isfinite(simulated.time_ns) && simulated.time_ns >= 0, "timeline", "it takes ",
                 simulated.time_ns, " ns");
   for (const LinkUse& link : simulated.links) {
-    trial.require(link.utilisation <= 1 + kRounding, "timeline", "link ", link.name, " carries ",
+    trial.require(link.utilisation <= 1 + kTimelineRounding, "timeline", "link ", link.name, " carries ",
                   link.utilisation, " of what it can");
   }
   for (const RankTimeline& rank : simulated.ranks) {
-    trial.require(rank.end_ns <= simulated.time_ns * (1 + kRounding), "timeline", "rank ", rank.rank,
+    trial.require(rank.end_ns <= simulated.time_ns * (1 + kTimelineRounding), "timeline", "rank ", rank.rank,
                   " ends at ", rank.end_ns, " ns, after all has ended at ", simulated.time_ns);
     const double accounted = rank.compute_ns + rank.exposed_comm_ns;
-    trial.require(accounted <= rank.end_ns * (1 + kRounding) + kRounding, "timeline", "rank ", rank.rank,
-                  " computes ", rank.compute_ns, " ns and waits ", rank.exposed_comm_ns, " of ", rank.end_ns);
+    trial.require(accounted <= rank.end_ns * (1 + kTimelineRounding) + kTimelineRounding, "timeline", "rank ",
+                  rank.rank, " computes ", rank.compute_ns, " ns and waits ", rank.exposed_comm_ns, " of ",
+                  rank.end_ns);
   }
   if (simulated.time_ns > 0) {
     double path = 0;
     for (const PathStep& step : simulated.critical_path) path += step.end_ns - step.begin_ns;
-    trial.require(path <= simulated.time_ns * (1 + kRounding), "timeline", "the critical path takes ", path,
-                  " of ", simulated.time_ns, " ns");
+    trial.require(path <= simulated.time_ns * (1 + kTimelineRounding), "timeline", "the critical path takes ",
+                  path, " of ", simulated.time_ns, " ns");
   }
 }
 

@@ -4,14 +4,13 @@
 #include <optional>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "sim/ledger/buffer_roles.h"
 #include "sim/ledger/expected_traffic.h"
 #include "sim/ledger/part_pairs.h"
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 bool is_result(Tensor tensor) {
   return tensor == Tensor::out || tensor == Tensor::lse || tensor == Tensor::dq || tensor == Tensor::dk ||

@@ -4,13 +4,12 @@
 #include <map>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "sim/ledger/key_runs.h"
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Sizes and strides of a view as [batch, head, row], and from one element of a row to the next.
 struct RowView {

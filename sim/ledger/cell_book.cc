@@ -5,13 +5,12 @@
 #include <optional>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "sim/ledger/mask_rule.h"
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // A set of the keys 0 .. size-1.
 class KeyBits {

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <functional>
 
+#include "shared/base/index.h"
 #include "sim/ledger/part_pairs.h"
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // A trip of a block round a ring of `size`: receivers at distances 1 .. last; partial results of it start at
 // distance `first` and come home from distance `last`; 0 where there are none.

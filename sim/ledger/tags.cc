@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "sim/ledger/mask_rule.h"
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 std::uint32_t random_weight(std::uint64_t x) {  // splitmix64
   x = (x + 1) * 0x9e3779b97f4a7c15;

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 
+#include "shared/base/index.h"
 #include "sim/mutate/mutation_sites.h"
 
 namespace cp::sim {
@@ -46,7 +47,7 @@ void overwrite_sum(Sites& sites, const Spot& spot) {
   if (sum == nullptr || sum->in.numel() == 0) return;
   sites.offer(spot, true, [spot, sum](Numbers&) {
     const View in = sum->in, out = sum->out;
-    const auto dtype = [&](const View& view) { return spot.plan->buffers[to_size(view.buffer)].dtype; };
+    const auto dtype = [&](const View& view) { return spot.plan->buffers[idx(view.buffer)].dtype; };
     spot.step->work = dtype(in) == dtype(out) ? Kernel{Copy{in, out}} : Kernel{Cast{in, out}};
     return str("accumulate -> ", operation_name(spot.step->work));
   });
@@ -97,7 +98,7 @@ void change_scale(Sites& sites, const Spot& spot) {
 
 // ---- masks ----
 
-std::string text(const MaskSlice& slice) {
+std::string slice_text(const MaskSlice& slice) {
   const char* kind = slice.kind == MaskSlice::Kind::full     ? "full"
                      : slice.kind == MaskSlice::Kind::causal ? "causal"
                                                              : "window";
@@ -145,9 +146,9 @@ void change_rule(MaskSlice& slice, Numbers& draws) {
 void change_slices(Sites& sites, void (*change)(MaskSlice&, Numbers&)) {
   each_slice(sites, [&](const Spot& spot, std::vector<MaskSlice>& slices, std::size_t i) {
     sites.offer(spot, true, [change, &slices, i](Numbers& draws) {
-      const std::string before = text(slices[i]);
+      const std::string before = slice_text(slices[i]);
       change(slices[i], draws);
-      return str("slice ", i, ": ", before, " -> ", text(slices[i]));
+      return str("slice ", i, ": ", before, " -> ", slice_text(slices[i]));
     });
   });
 }
@@ -155,7 +156,7 @@ void change_slices(Sites& sites, void (*change)(MaskSlice&, Numbers&)) {
 void drop_slice(Sites& sites) {
   each_slice(sites, [&](const Spot& spot, std::vector<MaskSlice>& slices, std::size_t i) {
     sites.offer(spot, true, [&slices, i](Numbers&) {
-      const std::string before = text(slices[i]);
+      const std::string before = slice_text(slices[i]);
       slices.erase(slices.begin() + static_cast<std::ptrdiff_t>(i));
       return str("slice ", i, ", ", before, ": dropped");
     });
@@ -166,7 +167,7 @@ void repeat_slice(Sites& sites) {
   each_slice(sites, [&](const Spot& spot, std::vector<MaskSlice>& slices, std::size_t i) {
     sites.offer(spot, true, [&slices, i](Numbers&) {
       slices.push_back(MaskSlice(slices[i]));
-      return str("slice ", i, ", ", text(slices[i]), ": taken twice");
+      return str("slice ", i, ", ", slice_text(slices[i]), ": taken twice");
     });
   });
 }

@@ -1,12 +1,13 @@
 // Which memory a step touches: buffers, offsets, extents, strides and types.
 #include <algorithm>
 
+#include "shared/base/index.h"
 #include "sim/mutate/mutation_sites.h"
 
 namespace cp::sim {
 namespace {
 
-DType dtype_of(const Plan& plan, const View& view) { return plan.buffers[to_size(view.buffer)].dtype; }
+DType dtype_of(const Plan& plan, const View& view) { return plan.buffers[idx(view.buffer)].dtype; }
 
 // Elements from the view's first to behind its last one.
 std::int64_t reach(const View& view) {

@@ -1,6 +1,7 @@
 // Peers, transfers, roots and groups, on one rank or on all of a collective.
 #include <algorithm>
 
+#include "shared/base/index.h"
 #include "sim/mutate/mutation_sites.h"
 
 namespace cp::sim {
@@ -63,7 +64,7 @@ Exchange* exchange_of(const Meeting& meeting, std::size_t member) {
 Transfer* receive_of(const Meeting& meeting, std::size_t sender, std::size_t number) {
   const std::vector<Transfer>& sends = exchange_of(meeting, sender)->sends;
   const std::int32_t peer = sends[number].peer;
-  Exchange* receiver = exchange_of(meeting, to_size(peer));
+  Exchange* receiver = exchange_of(meeting, idx(peer));
   if (receiver == nullptr) return nullptr;
   const auto earlier = std::count_if(sends.begin(), sends.begin() + static_cast<std::ptrdiff_t>(number),
                                      [peer](const Transfer& send) { return send.peer == peer; });
@@ -91,7 +92,7 @@ void drop_transfers(Sites& sites) {
     sites.offer(meeting.members[member], true, [meeting, member, i](Numbers&) {
       std::vector<Transfer>& sends = exchange_of(meeting, member)->sends;
       const std::int32_t peer = sends[i].peer;
-      std::vector<Transfer>& recvs = exchange_of(meeting, to_size(peer))->recvs;
+      std::vector<Transfer>& recvs = exchange_of(meeting, idx(peer))->recvs;
       recvs.erase(recvs.begin() + (receive_of(meeting, member, i) - recvs.data()));
       sends.erase(sends.begin() + static_cast<std::ptrdiff_t>(i));
       count_again(meeting);
@@ -123,7 +124,7 @@ void shorten_transfers(Sites& sites) {
 bool sends_to_either(const Meeting& meeting, std::int32_t a, std::int32_t b) {
   for (std::size_t i = 0; i < meeting.members.size(); ++i) {
     const Exchange* exchange = exchange_of(meeting, i);
-    if (exchange == nullptr || i == to_size(a) || i == to_size(b)) continue;
+    if (exchange == nullptr || i == idx(a) || i == idx(b)) continue;
     for (const Transfer& send : exchange->sends) {
       if (send.peer == a || send.peer == b) return true;
     }
@@ -137,20 +138,20 @@ void swap_receivers(Sites& sites) {
     const auto members = static_cast<std::int32_t>(meeting.members.size());
     for (std::int32_t a = 0; a < members; ++a) {
       for (std::int32_t b = a + 1; b < members; ++b) {
-        const Exchange *first = exchange_of(meeting, to_size(a)), *second = exchange_of(meeting, to_size(b));
+        const Exchange *first = exchange_of(meeting, idx(a)), *second = exchange_of(meeting, idx(b));
         if (first == nullptr || second == nullptr || first->recvs.size() != second->recvs.size() ||
             !sends_to_either(meeting, a, b))
           continue;
-        sites.offer(meeting.members[to_size(a)], true, [meeting, members, a, b](Numbers&) {
+        sites.offer(meeting.members[idx(a)], true, [meeting, members, a, b](Numbers&) {
           for (std::int32_t i = 0; i < members; ++i) {
-            Exchange* exchange = exchange_of(meeting, to_size(i));
+            Exchange* exchange = exchange_of(meeting, idx(i));
             if (exchange == nullptr || i == a || i == b) continue;
             for (Transfer& send : exchange->sends)
               send.peer = send.peer == a ? b : send.peer == b ? a : send.peer;
           }
           // Between a and b themselves all stays as it is.
-          std::vector<Transfer>&x = exchange_of(meeting, to_size(a))->recvs,
-          &y = exchange_of(meeting, to_size(b))->recvs;
+          std::vector<Transfer>&x = exchange_of(meeting, idx(a))->recvs,
+          &y = exchange_of(meeting, idx(b))->recvs;
           for (std::size_t i = 0; i < x.size(); ++i) {
             if (x[i].peer != b && y[i].peer != a) std::swap(x[i].peer, y[i].peer);
           }
@@ -202,7 +203,7 @@ void change_group(Sites& sites, const Spot& spot) {
     sites.offer(spot, false, [plan = spot.plan, collective, group](Numbers&) {
       const GroupId before = group_of(*collective);
       std::visit([group](auto& op) { op.group = group; }, *collective);
-      return str("group: ", plan->groups[to_size(before)].name, " -> ", plan->groups[to_size(group)].name);
+      return str("group: ", plan->groups[idx(before)].name, " -> ", plan->groups[idx(group)].name);
     });
   }
 }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 
 namespace cp::sim {
 namespace {
@@ -18,7 +19,7 @@ Place place_of(const Plan& plan, StepId id) {
   for (std::size_t i = 0; i < plan.segments.size(); ++i) {
     const Repeat* repeat = std::get_if<Repeat>(&plan.segments[i]);
     const StepId count = repeat == nullptr ? 1 : static_cast<StepId>(repeat->steps.size());
-    if (id < next + count) return {i, to_size(id - next)};
+    if (id < next + count) return {i, idx(id - next)};
     next += count;
   }
   CP_INVARIANT(false, "step ", id, " of a plan with ", next);
@@ -49,8 +50,8 @@ std::string Spot::text() const {
 
 std::string text(const Plan& plan, const View& view) {
   const std::string phase = view.advance.stride == 0 ? "" : str(", phase ", view.advance.phase);
-  return str(plan.buffers[to_size(view.buffer)].name, "[offset ", view.offset, ", ", join(view.shape, "x"),
-             phase, "]");
+  return str(plan.buffers[idx(view.buffer)].name, "[offset ", view.offset, ", ", join(view.shape, "x"), phase,
+             "]");
 }
 
 bool has_work(Step& step) {
@@ -60,7 +61,7 @@ bool has_work(Step& step) {
 }
 
 const Group& group_of(const Spot& spot) {
-  return spot.plan->groups[to_size(group_of(std::get<Collective>(spot.step->work)))];
+  return spot.plan->groups[idx(group_of(std::get<Collective>(spot.step->work)))];
 }
 std::int32_t group_size(const Spot& spot) { return static_cast<std::int32_t>(group_of(spot).ranks.size()); }
 std::int32_t own_index(const Spot& spot) {
@@ -85,7 +86,7 @@ std::vector<Meeting> meetings(std::vector<Plan>& plans) {
       known.push_back(all.size());
       all.emplace_back().members.resize(group.ranks.size());
     }
-    all[known[number]].members[to_size(own_index(spot))] = spot;
+    all[known[number]].members[idx(own_index(spot))] = spot;
   });
   return all;
 }
@@ -118,7 +119,7 @@ void refit_uses(Plan& plan) {
     while (end < steps.size() && steps[end].segment == steps[begin].segment) ++end;
     for (std::size_t i = begin; i < end; ++i) {
       for_each_access(plan, steps[i].step->work, [&](const Access& access) {
-        Buffer& buffer = plan.buffers[to_size(access.view->buffer)];
+        Buffer& buffer = plan.buffers[idx(access.view->buffer)];
         if (buffer.kind != BufferKind::temporary) return;
         if (buffer.first_use < 0) buffer.first_use = static_cast<StepId>(begin);
         buffer.last_use = static_cast<StepId>(end) - 1;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/plan.h"
@@ -18,8 +19,6 @@
 #include "sim/mutate/plan_mutations.h"
 
 namespace cp::sim {
-
-inline std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // A step of a plan, or (no step) the plan itself.
 struct Spot {

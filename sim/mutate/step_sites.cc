@@ -1,4 +1,5 @@
 // Steps left out, doubled, moved; edges and streams.
+#include "shared/base/index.h"
 #include "sim/mutate/mutation_sites.h"
 
 namespace cp::sim {
@@ -10,11 +11,11 @@ constexpr std::size_t kFarthestPartner = 4;
 std::vector<StepId> partners(const Spot& spot) {
   const std::vector<StepRef> steps = steps_of(*spot.plan);
   const auto in_repeat = [&](const StepRef& ref) {
-    return std::holds_alternative<Repeat>(spot.plan->segments[to_size(ref.segment)]);
+    return std::holds_alternative<Repeat>(spot.plan->segments[idx(ref.segment)]);
   };
-  const StepRef& self = steps[to_size(spot.id)];
+  const StepRef& self = steps[idx(spot.id)];
   std::vector<StepId> found;
-  for (std::size_t i = to_size(spot.id) + 1; i < steps.size() && found.size() < kFarthestPartner; ++i) {
+  for (std::size_t i = idx(spot.id) + 1; i < steps.size() && found.size() < kFarthestPartner; ++i) {
     if (in_repeat(self) ? steps[i].segment != self.segment : in_repeat(steps[i])) break;
     if (steps[i].step->stream == self.step->stream && steps[i].step->work != self.step->work &&
         has_work(step_at(*spot.plan, steps[i].id)))

@@ -10,8 +10,6 @@
 
 namespace cp::sim {
 
-using internal::idx;
-
 namespace internal {
 
 void check(const Topology& topology, std::span<const int> gpus, const Pattern& pattern) {

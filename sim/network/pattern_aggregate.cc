@@ -11,8 +11,6 @@
 namespace cp::sim {
 namespace {
 
-using internal::idx;
-
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 // Of so many of the slowest hops the waits are followed; further ones matter when latency is most of the time
 // alone.

@@ -6,12 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "sim/network/pattern.h"
 #include "sim/network/topology.h"
 
 namespace cp::sim::internal {
-
-inline std::size_t idx(int value) { return static_cast<std::size_t>(value); }
 
 inline bool is_ring(const Pattern& pattern) { return pattern.kind != PatternKind::pairwise_all_to_all; }
 

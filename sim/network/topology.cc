@@ -4,11 +4,10 @@
 #include <cmath>
 
 #include "shared/base/error.h"
+#include "shared/base/units.h"
 
 namespace cp::sim {
 namespace {
-
-constexpr double kNsPerUs = 1e3;
 
 // The same on every machine, unlike std::uniform_real_distribution: in [0, 1).
 double draw(std::uint64_t seed, std::uint64_t index) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "sim/progress/model.h"
 
 namespace cp::sim::progress {
@@ -95,7 +96,7 @@ class Explainer {
 
   std::vector<Hop> hops(OpId id) const {
     const Op& op = model_.op(id);
-    const Rank self = model_.plans[to_size(op.rank)].self;
+    const Rank self = model_.plans[idx(op.rank)].self;
     std::vector<Hop> found;
     const OpId head = state_.head(op.queue);
     if (head != id) {
@@ -107,7 +108,7 @@ class Explainer {
       if (!state_.finished(earlier)) found.push_back({earlier, self, "by an edge"});
     }
     if (op.kind == Kind::kernel || state_.may_launch(op, true)) return found;
-    for (const OpId other : model_.launches[to_size(op.rank)]) {
+    for (const OpId other : model_.launches[idx(op.rank)]) {
       const bool holds_up = model_.rules.launch == Launch::begin_in_order ? !state_.begun(other)
                             : model_.rules.launch == Launch::one_in_order
                                 ? !state_.finished(other)
@@ -123,25 +124,24 @@ class Explainer {
 
   // Of an operation that is under way: for whom of other ranks.
   std::vector<Hop> meetings(const Op& op) const {
-    const Communicator& communicator = model_.communicators[to_size(op.communicator)];
+    const Communicator& communicator = model_.communicators[idx(op.communicator)];
     std::vector<Hop> found;
     if (op.kind == Kind::collective) {
       for (std::size_t member = 0; member < communicator.meetings.size(); ++member) {
         const std::vector<OpId>& ops = communicator.meetings[member];
-        const OpId theirs =
-            op.meeting < static_cast<std::int64_t>(ops.size()) ? ops[to_size(op.meeting)] : kNone;
+        const OpId theirs = op.meeting < static_cast<std::int64_t>(ops.size()) ? ops[idx(op.meeting)] : kNone;
         if (theirs == kNone || !state_.begun(theirs))
           found.push_back({theirs, communicator.group.ranks[member], ""});
       }
       return found;
     }
     for (const Messages& messages : op.messages) {
-      const Channel& channel = model_.channels[to_size(messages.channel)];
+      const Channel& channel = model_.channels[idx(messages.channel)];
       const Channel::End& others = messages.sends ? channel.receives : channel.sends;
-      const Rank rank = communicator.group.ranks[to_size(messages.sends ? channel.to : channel.from)];
+      const Rank rank = communicator.group.ranks[idx(messages.sends ? channel.to : channel.from)];
       if (state_.phase(op.queue) == Phase::begun) {
         const OpId theirs = messages.last < static_cast<std::int64_t>(others.ops.size())
-                                ? others.ops[to_size(messages.last)]
+                                ? others.ops[idx(messages.last)]
                                 : kNone;
         if (!state_.is_awaited(messages)) found.push_back({theirs, rank, ""});
       } else if (!state_.has_room(messages)) {
@@ -155,9 +155,9 @@ class Explainer {
   OpId awaited_message(const Messages& messages, const Channel& channel, const Channel::End& others) const {
     const Channel::End& mine = messages.sends ? channel.sends : channel.receives;
     const std::int64_t buffer = messages.sends ? model_.rules.buffer_bytes.value_or(0) : 0;
-    const std::int64_t needed = mine.up_to[to_size(messages.last)] - buffer;
+    const std::int64_t needed = mine.up_to[idx(messages.last)] - buffer;
     const auto enough = std::lower_bound(others.up_to.begin(), others.up_to.end(), needed);
-    return enough == others.up_to.end() ? kNone : others.ops[to_size(enough - others.up_to.begin())];
+    return enough == others.up_to.end() ? kNone : others.ops[idx(enough - others.up_to.begin())];
   }
 
   const Model& model_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/plan/canonical.h"
 
 namespace cp::sim::progress {
@@ -64,10 +65,10 @@ class Maker {
   }
 
   void add_plan(std::int32_t index) {
-    const Plan& plan = model_.plans[to_size(index)];
+    const Plan& plan = model_.plans[idx(index)];
     first_queue_ = static_cast<std::int32_t>(model_.queues.size());
     for (std::size_t i = 0; i < plan.streams.size(); ++i) {
-      model_.queues_of[to_size(index)].push_back(static_cast<std::int32_t>(model_.queues.size()));
+      model_.queues_of[idx(index)].push_back(static_cast<std::int32_t>(model_.queues.size()));
       model_.queues.emplace_back();
     }
     const std::vector<StepRef> steps = steps_of(plan);
@@ -84,9 +85,9 @@ class Maker {
   }
 
   void add_step(std::int32_t rank, const StepRef& ref, std::int64_t iteration) {
-    const Plan& plan = model_.plans[to_size(rank)];
+    const Plan& plan = model_.plans[idx(rank)];
     const Step& step = *ref.step;
-    if (step.stream < 0 || to_size(step.stream) >= plan.streams.size()) {
+    if (step.stream < 0 || idx(step.stream) >= plan.streams.size()) {
       throw InvalidInput(str("rank ", plan.self, " step ", ref.id, " is on stream ", step.stream,
                              "; the plan has ", plan.streams.size()));
     }
@@ -113,12 +114,12 @@ class Maker {
 
   // An edge to an iteration that never was is none.
   void add_edge(const Plan& plan, const StepRef& ref, const Edge& edge, Op& op) {
-    if (edge.step < 0 || to_size(edge.step) >= steps_->size()) {
+    if (edge.step < 0 || idx(edge.step) >= steps_->size()) {
       throw InvalidInput(str("rank ", plan.self, " step ", ref.id, " comes after step ", edge.step,
                              "; the plan has ", steps_->size()));
     }
-    const std::vector<OpId>& targets = ops_of_[to_size(edge.step)];
-    const StepRef& target = (*steps_)[to_size(edge.step)];
+    const std::vector<OpId>& targets = ops_of_[idx(edge.step)];
+    const StepRef& target = (*steps_)[idx(edge.step)];
     const bool inside = target.segment == ref.segment;
     const std::int64_t iteration = inside ? op.iteration - edge.iterations_back : target.count - 1;
     if (iteration < 0) return;
@@ -126,30 +127,30 @@ class Maker {
       throw InvalidInput(str("rank ", plan.self, " step ", ref.id, " comes after step ", edge.step,
                              ", which is issued later; edges go back in issue order"));
     }
-    op.after.push_back(targets[to_size(iteration)]);
+    op.after.push_back(targets[idx(iteration)]);
   }
 
   void join(const Plan& plan, const StepRef& ref, const Collective& collective, Op& op) {
     const GroupId group = group_of(collective);
-    if (group < 0 || to_size(group) >= plan.groups.size()) {
+    if (group < 0 || idx(group) >= plan.groups.size()) {
       throw InvalidInput(str("rank ", plan.self, " step ", ref.id, " is on group ", group, "; the plan has ",
                              plan.groups.size()));
     }
-    op.communicator = communicator_of_[to_size(op.rank)][to_size(group)];
+    op.communicator = communicator_of_[idx(op.rank)][idx(group)];
     member_ = index_in_group(plan, group);
-    StreamId& stream = stream_of_[to_size(op.communicator)][to_size(member_)];
+    StreamId& stream = stream_of_[idx(op.communicator)][idx(member_)];
     if (stream >= 0 && stream != ref.step->stream) {
       throw InvalidInput(str("rank ", plan.self, " issues collectives of group ",
-                             canonical_name(plan.groups[to_size(group)]), " on streams ", stream, " and ",
+                             canonical_name(plan.groups[idx(group)]), " on streams ", stream, " and ",
                              ref.step->stream, "; a group has one stream on each rank"));
     }
     stream = ref.step->stream;
-    op.sequence = sequences_[to_size(op.communicator)][to_size(member_)]++;
+    op.sequence = sequences_[idx(op.communicator)][idx(member_)]++;
   }
 
   void add_meeting(Op op) {
     op.kind = Kind::collective;
-    std::vector<OpId>& meetings = model_.communicators[to_size(op.communicator)].meetings[to_size(member_)];
+    std::vector<OpId>& meetings = model_.communicators[idx(op.communicator)].meetings[idx(member_)];
     op.meeting = static_cast<std::int64_t>(meetings.size());
     meetings.push_back(static_cast<OpId>(model_.ops.size()));
     add(std::move(op));
@@ -157,7 +158,7 @@ class Maker {
 
   void add_exchange(const Plan& plan, const Exchange& exchange, const Op& op) {
     const auto size =
-        static_cast<std::int32_t>(model_.communicators[to_size(op.communicator)].group.ranks.size());
+        static_cast<std::int32_t>(model_.communicators[idx(op.communicator)].group.ranks.size());
     std::vector<FullTransfer> transfers;
     const auto collect = [&](const std::vector<Transfer>& list, bool sends) {
       for (const Transfer& transfer : list) {
@@ -165,7 +166,7 @@ class Maker {
           throw InvalidInput(str("rank ", plan.self, " step ", op.id, " has a transfer with member ",
                                  transfer.peer, " of a group of ", size));
         }
-        const Buffer& buffer = plan.buffers.at(to_size(transfer.view.buffer));
+        const Buffer& buffer = plan.buffers.at(idx(transfer.view.buffer));
         const std::int32_t distance = sends ? transfer.peer - member_ : member_ - transfer.peer;
         transfers.push_back({(distance + size) % size, transfer.peer, sends,
                              transfer.view.numel() * size_bytes(buffer.dtype)});
@@ -185,7 +186,7 @@ class Maker {
       while (end < all && (end == begin || end_of_distance(transfers, end) - begin <= most)) {
         end = end_of_distance(transfers, end);
       }
-      add_launch(op, std::span(transfers).subspan(to_size(begin), to_size(end - begin)));
+      add_launch(op, std::span(transfers).subspan(idx(begin), idx(end - begin)));
       begin = end;
     } while (begin < all);
   }
@@ -193,7 +194,7 @@ class Maker {
   static std::int64_t end_of_distance(const std::vector<FullTransfer>& transfers, std::int64_t begin) {
     std::int64_t end = begin;
     while (end < static_cast<std::int64_t>(transfers.size()) &&
-           transfers[to_size(end)].distance == transfers[to_size(begin)].distance) {
+           transfers[idx(end)].distance == transfers[idx(begin)].distance) {
       ++end;
     }
     return end;
@@ -206,8 +207,8 @@ class Maker {
       const auto [from, to] =
           transfer.sends ? std::pair(member_, transfer.peer) : std::pair(transfer.peer, member_);
       const std::int32_t channel = channel_of(op.communicator, from, to);
-      Channel::End& end = transfer.sends ? model_.channels[to_size(channel)].sends
-                                         : model_.channels[to_size(channel)].receives;
+      Channel::End& end =
+          transfer.sends ? model_.channels[idx(channel)].sends : model_.channels[idx(channel)].receives;
       const auto message = static_cast<std::int64_t>(end.ops.size());
       end.up_to.push_back((end.up_to.empty() ? 0 : end.up_to.back()) + transfer.bytes);
       end.ops.push_back(id);
@@ -232,16 +233,16 @@ class Maker {
 
   void add(Op op) {
     const auto id = static_cast<OpId>(model_.ops.size());
-    std::vector<OpId>& queue = model_.queues[to_size(op.queue)];
+    std::vector<OpId>& queue = model_.queues[idx(op.queue)];
     op.position = static_cast<std::int64_t>(queue.size());
     queue.push_back(id);
     if (op.kind != Kind::kernel) {
-      std::vector<OpId>& launches = model_.launches[to_size(op.rank)];
+      std::vector<OpId>& launches = model_.launches[idx(op.rank)];
       op.launch = static_cast<std::int64_t>(launches.size());
       launches.push_back(id);
     }
     // Of an exchange in several launches the last one is the step's.
-    std::vector<OpId>& of_step = ops_of_[to_size(op.id)];
+    std::vector<OpId>& of_step = ops_of_[idx(op.id)];
     if (static_cast<std::int64_t>(of_step.size()) == op.iteration) {
       of_step.push_back(id);
     } else {
@@ -316,15 +317,15 @@ Model make_model(std::span<const Plan> plans, const ProgressRules& rules) {
 }
 
 ProgressStep step_of(const Model& model, const Op& op) {
-  const Plan& plan = model.plans[to_size(op.rank)];
+  const Plan& plan = model.plans[idx(op.rank)];
   ProgressStep step{.rank = plan.self,
                     .step = op.id,
                     .iteration = op.iteration,
                     .operation = std::string(operation_name(op.step->work)),
-                    .stream = plan.streams[to_size(op.step->stream)],
+                    .stream = plan.streams[idx(op.step->stream)],
                     .group = {},
                     .sequence = op.sequence};
-  if (op.communicator >= 0) step.group = model.communicators[to_size(op.communicator)].group;
+  if (op.communicator >= 0) step.group = model.communicators[idx(op.communicator)].group;
   return step;
 }
 

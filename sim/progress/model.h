@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/plan/plan.h"
 #include "sim/progress/progress.h"
 
@@ -14,8 +15,6 @@ namespace cp::sim::progress {
 
 using OpId = std::int32_t;
 inline constexpr OpId kNone = -1;
-inline std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 enum class Kind : std::uint8_t { kernel, collective, exchange };
 
 // What one operation has on one channel: its messages [first, last].
@@ -69,7 +68,7 @@ struct Model {
   std::vector<Channel> channels;
   std::string mismatch;
 
-  const Op& op(OpId id) const { return ops[to_size(id)]; }
+  const Op& op(OpId id) const { return ops[idx(id)]; }
 };
 
 // Operations of the plans, iterations counted each.
@@ -93,7 +92,7 @@ class State {
 
   bool ended() const { return unfinished_ == 0; }
   OpId head(std::int32_t queue) const;
-  Phase phase(std::int32_t queue) const { return phase_[to_size(queue)]; }
+  Phase phase(std::int32_t queue) const { return phase_[idx(queue)]; }
   bool finished(OpId op) const;
   bool begun(OpId op) const;
   // Of what is under way: what the rules let it wait for.
@@ -103,8 +102,8 @@ class State {
   bool is_awaited(const Messages& messages) const;
   bool may_launch(const Op& op, bool choices) const;
   bool after_is_done(const Op& op) const;
-  std::int64_t launches_begun(std::int32_t rank) const { return launches_begun_[to_size(rank)]; }
-  std::int64_t launches_finished(std::int32_t rank) const { return launches_finished_[to_size(rank)]; }
+  std::int64_t launches_begun(std::int32_t rank) const { return launches_begun_[idx(rank)]; }
+  std::int64_t launches_finished(std::int32_t rank) const { return launches_finished_[idx(rank)]; }
 
   // Equal for states that go on equally.
   std::string key() const;

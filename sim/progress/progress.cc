@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/plan/canonical.h"
 #include "sim/base/numbers.h"
 #include "sim/progress/model.h"
@@ -32,11 +33,11 @@ class Walk {
     if (priorities_.empty()) return queues[numbers_.below(queues.size())];
     const auto highest = [&] {
       return *std::max_element(queues.begin(), queues.end(), [&](std::int32_t a, std::int32_t b) {
-        return priorities_[to_size(a)] < priorities_[to_size(b)];
+        return priorities_[idx(a)] < priorities_[idx(b)];
       });
     };
     for (const std::size_t change : changes_) {
-      if (change == choices_) priorities_[to_size(highest())] = --lowest_;
+      if (change == choices_) priorities_[idx(highest())] = --lowest_;
     }
     ++choices_;
     return highest();

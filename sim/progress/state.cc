@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "sim/progress/model.h"
 
 namespace cp::sim::progress {
@@ -22,18 +23,18 @@ State::State(const Model& model)
 }
 
 OpId State::head(std::int32_t queue) const {
-  const std::vector<OpId>& ops = model_->queues[to_size(queue)];
-  const std::size_t at = to_size(at_[to_size(queue)]);
+  const std::vector<OpId>& ops = model_->queues[idx(queue)];
+  const std::size_t at = idx(at_[idx(queue)]);
   return at < ops.size() ? ops[at] : kNone;
 }
 
 bool State::finished(OpId id) const {
   const Op& op = model_->op(id);
-  return at_[to_size(op.queue)] > op.position;
+  return at_[idx(op.queue)] > op.position;
 }
 bool State::begun(OpId id) const {
   const Op& op = model_->op(id);
-  return finished(id) || (at_[to_size(op.queue)] == op.position && phase(op.queue) != Phase::waits);
+  return finished(id) || (at_[idx(op.queue)] == op.position && phase(op.queue) != Phase::waits);
 }
 
 bool State::after_is_done(const Op& op) const {
@@ -42,7 +43,7 @@ bool State::after_is_done(const Op& op) const {
 
 bool State::may_launch(const Op& op, bool choices) const {
   if (op.kind == Kind::kernel) return true;
-  const std::size_t rank = to_size(op.rank);
+  const std::size_t rank = idx(op.rank);
   switch (model_->rules.launch) {
     case Launch::any:
       return true;
@@ -57,31 +58,30 @@ bool State::may_launch(const Op& op, bool choices) const {
 }
 
 bool State::has_met(const Op& op) const {
-  const Communicator& communicator = model_->communicators[to_size(op.communicator)];
-  return arrived_[to_size(op.communicator)][to_size(op.meeting)] ==
+  const Communicator& communicator = model_->communicators[idx(op.communicator)];
+  return arrived_[idx(op.communicator)][idx(op.meeting)] ==
          static_cast<std::int32_t>(communicator.group.ranks.size());
 }
 
 // Messages of a channel open in order at both ends, so that the last one tells of all.
 bool State::is_awaited(const Messages& messages) const {
-  const Channel& channel = model_->channels[to_size(messages.channel)];
+  const Channel& channel = model_->channels[idx(messages.channel)];
   const std::vector<OpId>& others = messages.sends ? channel.receives.ops : channel.sends.ops;
   return (messages.sends && has_room(messages)) ||
-         (messages.last < static_cast<std::int64_t>(others.size()) && begun(others[to_size(messages.last)]));
+         (messages.last < static_cast<std::int64_t>(others.size()) && begun(others[idx(messages.last)]));
 }
 
 bool State::has_room(const Messages& messages) const {
-  const Channel& channel = model_->channels[to_size(messages.channel)];
+  const Channel& channel = model_->channels[idx(messages.channel)];
   const auto bytes = [](const Channel::End& end, std::int64_t count) {
-    return count == 0 ? 0 : end.up_to[to_size(count - 1)];
+    return count == 0 ? 0 : end.up_to[idx(count - 1)];
   };
   if (!messages.sends) {
-    return bytes(channel.receives, messages.last + 1) <=
-           bytes(channel.sends, sent_[to_size(messages.channel)]);
+    return bytes(channel.receives, messages.last + 1) <= bytes(channel.sends, sent_[idx(messages.channel)]);
   }
   if (!model_->rules.buffer_bytes.has_value()) return true;
   return bytes(channel.sends, messages.last + 1) <=
-         bytes(channel.receives, received_[to_size(messages.channel)]) + *model_->rules.buffer_bytes;
+         bytes(channel.receives, received_[idx(messages.channel)]) + *model_->rules.buffer_bytes;
 }
 
 bool State::can_move(std::int32_t queue, bool choices) const {
@@ -105,41 +105,40 @@ bool State::can_move(std::int32_t queue, bool choices) const {
 
 void State::move(std::int32_t queue, std::vector<std::int32_t>* woken) {
   const Op& op = model_->op(head(queue));
-  Phase& phase = phase_[to_size(queue)];
+  Phase& phase = phase_[idx(queue)];
   const auto wake = [&](std::int32_t plan) {
     if (woken != nullptr && plan >= 0) woken->push_back(plan);
   };
   const auto wake_peers = [&] {
     for (const Messages& messages : op.messages) {
-      const Channel& channel = model_->channels[to_size(messages.channel)];
-      wake(model_->communicators[to_size(op.communicator)]
-               .plans[to_size(messages.sends ? channel.to : channel.from)]);
+      const Channel& channel = model_->channels[idx(messages.channel)];
+      wake(
+          model_->communicators[idx(op.communicator)].plans[idx(messages.sends ? channel.to : channel.from)]);
     }
   };
   const auto open = [&] {
     phase = Phase::open;
     for (const Messages& messages : op.messages) {
-      (messages.sends ? sent_ : received_)[to_size(messages.channel)] = messages.last + 1;
+      (messages.sends ? sent_ : received_)[idx(messages.channel)] = messages.last + 1;
     }
     wake_peers();
   };
   const auto finish = [&] {
     phase = Phase::waits;
-    if (++at_[to_size(queue)] == static_cast<std::int32_t>(model_->queues[to_size(queue)].size()))
-      --unfinished_;
-    if (op.kind != Kind::kernel) ++launches_finished_[to_size(op.rank)];
+    if (++at_[idx(queue)] == static_cast<std::int32_t>(model_->queues[idx(queue)].size())) --unfinished_;
+    if (op.kind != Kind::kernel) ++launches_finished_[idx(op.rank)];
     wake(op.rank);
   };
   if (phase == Phase::open || (phase == Phase::begun && op.kind == Kind::collective)) return finish();
   if (phase == Phase::begun) return open();
   if (op.kind == Kind::kernel) return finish();
-  ++launches_begun_[to_size(op.rank)];
+  ++launches_begun_[idx(op.rank)];
   phase = Phase::begun;
   wake(op.rank);
   if (op.kind == Kind::exchange) return model_->rules.meeting == Meeting::transfers ? open() : wake_peers();
-  ++arrived_[to_size(op.communicator)][to_size(op.meeting)];
+  ++arrived_[idx(op.communicator)][idx(op.meeting)];
   if (has_met(op)) {
-    for (const std::int32_t plan : model_->communicators[to_size(op.communicator)].plans) wake(plan);
+    for (const std::int32_t plan : model_->communicators[idx(op.communicator)].plans) wake(plan);
   }
 }
 
@@ -154,7 +153,7 @@ void State::settle(std::int32_t from) {
   while (!woken.empty()) {
     const std::int32_t rank = woken.back();
     woken.pop_back();
-    for (const std::int32_t queue : model_->queues_of[to_size(rank)]) {
+    for (const std::int32_t queue : model_->queues_of[idx(rank)]) {
       while (can_move(queue, false)) move(queue, &woken);
     }
   }

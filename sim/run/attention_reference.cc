@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 
+#include "shared/base/index.h"
 #include "sim/base/parallel_for.h"
 #include "sim/ledger/mask_rule.h"
 #include "sim/run/host_blas.h"
@@ -15,8 +16,6 @@ namespace {
 
 constexpr std::int64_t kTileRows = 128;
 constexpr std::int64_t kTileCells = std::int64_t{1} << 19;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // [rows, columns] of doubles that lie row after row.
 struct Matrix {

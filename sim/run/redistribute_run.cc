@@ -36,10 +36,10 @@ std::int64_t wire_bytes_of(const OpRecord& record) {
   return record.operation == "all_reduce" && n > 1 ? 2 * bytes / n : bytes;
 }
 
-class Run {
+class RedistributeRunner {
  public:
-  Run(const Redistribution& redistribution, std::span<const Plan> plans,
-      const RedistributeRunOptions& options)
+  RedistributeRunner(const Redistribution& redistribution, std::span<const Plan> plans,
+                     const RedistributeRunOptions& options)
       : redistribution_(redistribution),
         source_(redistribution.source),
         target_(redistribution.target),
@@ -265,7 +265,7 @@ RedistributeRun run_redistribution(const Redistribution& redistribution,
 RedistributeRun run_redistribution(const Redistribution& redistribution, std::span<const Plan> plans,
                                    const RedistributeRunOptions& options) {
   require_resources(redistribution, options);
-  return Run(redistribution, plans, options).run();
+  return RedistributeRunner(redistribution, plans, options).run();
 }
 
 }  // namespace cp::sim

@@ -32,7 +32,7 @@ int exact_bits(DType dtype) {
 // many bits less than a type holds where the result is rounded to that type.
 constexpr int kRoundedBits = 12, kBitsOfRoundedResults = 2;
 
-std::uint64_t mix(std::uint64_t x) {
+std::uint64_t scramble(std::uint64_t x) {
   x *= 0x9e3779b97f4a7c15;
   x ^= x >> 32;
   x *= 0xd6e8feb86659fd93;
@@ -58,7 +58,7 @@ std::int64_t odd_part(std::int64_t value) {
 }  // namespace
 
 TestValues::TestValues(const Redistribution& redistribution, std::uint64_t seed, double scale)
-    : source_(redistribution.source), offset_(mix(seed + 1)) {
+    : source_(redistribution.source), offset_(scramble(seed + 1)) {
   const Layout& target = redistribution.target;
   int rounding_axes = 0;
   std::int64_t averaged = 1;
@@ -134,7 +134,7 @@ std::int64_t TestValues::contribution_of(Rank rank) const {
 template <class Value>
 void TestValues::generate(std::int64_t global, std::span<std::int64_t> values, const Value& value) const {
   const std::uint64_t first = offset_ + static_cast<std::uint64_t>(global);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(mix(first + i));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(scramble(first + i));
 }
 
 void TestValues::fill(std::int64_t global, std::int64_t contribution, std::span<std::int64_t> values) const {
@@ -145,7 +145,7 @@ void TestValues::fill(std::int64_t global, std::int64_t contribution, std::span<
       return generate(global, values, [&](std::uint64_t x) { return unit * signed_draw(x, bits_); });
     case Rule::sum:
       return generate(global, values, [&](std::uint64_t x) {
-        const std::uint64_t y = mix(x);
+        const std::uint64_t y = scramble(x);
         const bool chosen = choose(y, n) == contribution;
         return unit * (common(x) + (chosen ? 1 + draw(y, half) : 0));
       });
@@ -154,14 +154,14 @@ void TestValues::fill(std::int64_t global, std::int64_t contribution, std::span<
       const std::int64_t sign = rule_ == Rule::min ? unit : -unit;
       const auto salt = static_cast<std::uint64_t>(contribution);
       return generate(global, values, [&](std::uint64_t x) {
-        const std::uint64_t y = mix(x);
+        const std::uint64_t y = scramble(x);
         const bool chosen = choose(y, n) == contribution;
-        return unit * signed_draw(x, half) + sign * (chosen ? -1 - draw(y, 3) : draw(mix(y + salt), 3));
+        return unit * signed_draw(x, half) + sign * (chosen ? -1 - draw(y, 3) : draw(scramble(y + salt), 3));
       });
     }
     case Rule::product:
       return generate(global, values, [&](std::uint64_t x) -> std::int64_t {
-        const std::uint64_t y = mix(x);
+        const std::uint64_t y = scramble(x);
         const std::int64_t chosen = choose(y, n);
         if (chosen == contribution) return unit * factor(x, y);
         return n > 1 && (chosen + 1) % n == contribution ? 2 : 1;
@@ -177,17 +177,17 @@ void TestValues::fill_reduced(std::int64_t global, std::span<std::int64_t> value
       return generate(global, values, [&](std::uint64_t x) { return unit * signed_draw(x, bits_); });
     case Rule::sum:
       return generate(global, values,
-                      [&](std::uint64_t x) { return unit * (n * common(x) + 1 + draw(mix(x), half)); });
+                      [&](std::uint64_t x) { return unit * (n * common(x) + 1 + draw(scramble(x), half)); });
     case Rule::min:
     case Rule::max: {
       const std::int64_t sign = rule_ == Rule::min ? unit : -unit;
       return generate(global, values, [&](std::uint64_t x) {
-        return unit * signed_draw(x, half) - sign * (1 + draw(mix(x), 3));
+        return unit * signed_draw(x, half) - sign * (1 + draw(scramble(x), 3));
       });
     }
     case Rule::product:
       return generate(global, values,
-                      [&](std::uint64_t x) { return unit * (n > 1 ? 2 : 1) * factor(x, mix(x)); });
+                      [&](std::uint64_t x) { return unit * (n > 1 ? 2 : 1) * factor(x, scramble(x)); });
   }
 }
 

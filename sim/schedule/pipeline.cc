@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/transformer/parallel_layout.h"
 
@@ -11,8 +12,6 @@ namespace cp::sim {
 namespace {
 
 constexpr double kNotYet = -1;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // What each rank does, in order: the k-th forward pass and the k-th backward pass of its chunks.
 class Schedule {

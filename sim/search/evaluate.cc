@@ -9,14 +9,13 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/units.h"
 #include "shared/transformer/flops.h"
 #include "sim/serving/steady_state.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr double kNsPerUs = 1e3;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::string_view kAxes[] = {"tp", "cp", "ep", "fsdp", "dp", "pp"};
 
 std::string bound_of(std::string_view part) {

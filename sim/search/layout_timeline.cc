@@ -5,15 +5,14 @@
 #include <string>
 
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/search/evaluate.h"
 #include "sim/timeline/host_cost.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr double kNsPerUs = 1e3;
-
-std::string kind_of(const Step& step, const Plan& plan) {
+std::string step_kind(const Step& step, const Plan& plan) {
   if (const auto* collective = std::get_if<Collective>(&step.work)) {
     return axis_of_group(plan.groups[static_cast<std::size_t>(group_of(*collective))].name);
   }
@@ -37,7 +36,7 @@ double add_spans(const Plan& plan, const PlanQuestion& question, int stage, doub
         ref.step->label.empty() ? std::string(operation_name(ref.step->work)) : ref.step->label;
     if (ref.count > 1) label += str(" [", span.iteration + 1, " of ", ref.count, "]");
     spans.push_back({stage, plan.streams[static_cast<std::size_t>(ref.step->stream)], std::move(label),
-                     kind_of(*ref.step, plan), begin_us + span.begin_ns / kNsPerUs,
+                     step_kind(*ref.step, plan), begin_us + span.begin_ns / kNsPerUs,
                      begin_us + span.end_ns / kNsPerUs});
   }
   return begin_us + clock.time_ns / kNsPerUs;

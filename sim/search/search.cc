@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/base/parallel_for.h"
 #include "sim/base/stop.h"
 #include "sim/search/bound.h"
@@ -23,7 +24,6 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // Layouts replayed before the mark is moved: the same for any number of threads.
 constexpr std::int64_t kFirstRound = 32, kLastRound = 512;
 constexpr std::size_t kOpenedAtOnce = 64;  // families

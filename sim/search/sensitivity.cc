@@ -49,7 +49,7 @@ int fastest_of(const std::vector<double>& times) {
 }
 
 // Four digits: runs differ by a few in a hundred.
-std::string short_time(double us) {
+std::string four_digits(double us) {
   const double unit = us >= 1e6 ? 1e6 : us >= 1e3 ? 1e3 : 1;
   std::ostringstream out;
   out << std::setprecision(4) << us / unit << (us >= 1e6 ? " s" : us >= 1e3 ? " ms" : " us");
@@ -60,7 +60,7 @@ std::string words(const Changed& changed, double us) {
   const std::string what = changed.factor == 1
                                ? "rates as they are"
                                : str(changed.rate, " 10 % ", changed.factor > 1 ? "faster" : "slower");
-  return str(what, " (", short_time(us), ")");
+  return str(what, " (", four_digits(us), ")");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/cluster/attention_kernels.h"
 #include "sim/timeline/widths.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 constexpr double kFewRows = 64;        // one tile of a kernel: its keys are split instead
 constexpr double kKeysOfDecoding = 4;  // of a query, at least: else keys are not split
-constexpr double kNsPerUs = 1e3;
 
 constexpr int kManyRows = 50;  // fewer say little of other shapes than their own
 constexpr double kWidest = 0.9;
@@ -174,8 +174,8 @@ double AttentionCost::ns(const KernelWork& work, std::int64_t head_dim, bool bac
 double AttentionCost::least_ns(const AttentionSum& sum, std::int64_t head_dim, bool backward) const {
   if (sum.pairs == 0) return 0;
   const Pass& of = pass(backward);
-  const double flops = sum.pairs * sum.flops_per_pair, peak = cluster_.gpu.tflops_16;
   if (by_curve(of, head_dim)) {
+    const double peak = cluster_.gpu.tflops_16;
     double tflops = of.curves.empty() ? kAttentionShare * peak : 0;
     for (const bool causal : {false, true}) {
       if (of.curves.empty()) break;
@@ -186,7 +186,7 @@ double AttentionCost::least_ns(const AttentionSum& sum, std::int64_t head_dim, b
         if (point.x <= most) tflops = std::max(tflops, point.y);
       }
     }
-    return flops / std::min(tflops, peak) * 1e-3;
+    return sum.pairs * sum.flops_per_pair / std::min(tflops, peak) * 1e-3;
   }
   const double us =
       of_size(of, head_dim, sum.flops_per_pair, true, [&](const AttentionRate& rate, double flops) {

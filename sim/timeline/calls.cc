@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 std::vector<PeerBytes> by_peer(const std::vector<Transfer>& transfers, const Plan& plan,
                                const std::vector<Rank>& ranks) {

@@ -74,10 +74,10 @@ struct Event {
   std::size_t rank, item;  // of slices.ranks; pass, slice or flow
 };
 
-class Writer {
+class ChromeWriter {
  public:
-  Writer(std::ostream& out, const TraceSlices& slices, const Cluster& cluster, std::size_t begin,
-         std::size_t end)
+  ChromeWriter(std::ostream& out, const TraceSlices& slices, const Cluster& cluster, std::size_t begin,
+               std::size_t end)
       : out_(out), slices_(slices), cluster_(cluster), begin_(begin), end_(end) {}
 
   void write() {
@@ -225,12 +225,12 @@ class Writer {
 }  // namespace
 
 void write_chrome_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster) {
-  Writer(out, slices, cluster, 0, slices.ranks.size()).write();
+  ChromeWriter(out, slices, cluster, 0, slices.ranks.size()).write();
 }
 
 void write_chrome_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster,
                         std::size_t rank) {
-  Writer(out, slices, cluster, rank, rank + 1).write();
+  ChromeWriter(out, slices, cluster, rank, rank + 1).write();
 }
 
 }  // namespace cp::sim

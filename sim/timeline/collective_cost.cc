@@ -7,12 +7,11 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/cluster/transfer_rate.h"
 
 namespace cp::sim {
 namespace {
-
-constexpr double kNsPerUs = 1e3;
 
 // nccl-tests' send/recv is what plans call an exchange.
 const CollectiveCurve* measured(CollectiveKind kind, const Spread& spread, const Cluster& cluster,

@@ -5,14 +5,10 @@
 #include <type_traits>
 
 #include "shared/base/error.h"
+#include "sim/timeline/view_bytes.h"
 
 namespace cp::sim {
 namespace {
-
-double bytes_of(const View& view, const Plan& plan) {
-  return static_cast<double>(view.numel() *
-                             size_bytes(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype));
-}
 
 // What each link of one ring carries, over all rings.
 double ring_bytes(const Collective& collective, const Plan& plan, double n) {

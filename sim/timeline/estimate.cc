@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "shared/base/units.h"
 #include "sim/timeline/issue_time.h"
 #include "sim/timeline/path_chains.h"
 #include "sim/timeline/rate_doubt.h"
 
 namespace cp::sim {
 namespace {
-
-constexpr double kNsPerUs = 1e3;
 
 double host_us(const std::vector<Plan>& plans, const SoftwareProfile& software) {
   double most_ns = 0;

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/timeline/widths.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr double kNsPerUs = 1e3;
 // Of a layer's floor the plan's own kernels that sort rows, activate and add up take three launches, half of them beside each call.
 constexpr double kBeside = 1.5;
 

@@ -2,12 +2,10 @@
 
 #include <variant>
 
+#include "shared/base/units.h"
+
 namespace cp::sim {
-namespace {
-
-constexpr double kNsPerUs = 1e3;
-
-}  // namespace
+namespace {}  // namespace
 
 double issue_ns(const Step& step, const SoftwareProfile& software) {
   if (software.captured_graphs) return 0;

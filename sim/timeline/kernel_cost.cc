@@ -4,6 +4,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "shared/base/units.h"
 #include "shared/plan/operations.h"
 
 namespace cp::sim {
@@ -14,7 +15,6 @@ constexpr double kOtherShare = 0.8;  // of the peak, where nothing was measured
 // 1.58 (H100), 1.63 (H200), 1.61 (B200) and 1.63 (L40S) times as fast in the median of 675 products of 4,096 and more rows, columns
 // and channels, with twice the peak (tables of aiconfigurator-core 0.12.0).
 constexpr double kFp8Share = 0.8;
-constexpr double kNsPerUs = 1e3;
 
 // The table over the vocabulary or its gradients: "parameters/head", "unsharded/head gradients". A tied one lies in the embedding,
 // which has no products of its own.

@@ -4,15 +4,12 @@
 #include <type_traits>
 
 #include "shared/plan/operations.h"
+#include "sim/timeline/view_bytes.h"
 
 namespace cp::sim {
 namespace {
 
 double count(std::int64_t number) { return static_cast<double>(number); }
-
-double bytes_of(const View& view, const Plan& plan) {
-  return count(view.numel() * size_bytes(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype));
-}
 
 // Pairs of one head that a slice allows, and the most keys of one of its rows.
 MaskPart part_of(const MaskSlice& slice) {

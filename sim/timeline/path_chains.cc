@@ -7,13 +7,12 @@
 #include <variant>
 
 #include "shared/base/error.h"
+#include "shared/base/units.h"
 #include "shared/plan/operations.h"
 #include "sim/timeline/kernel_cost.h"
 
 namespace cp::sim {
 namespace {
-
-constexpr double kNsPerUs = 1e3;
 
 Rate rate_of(const Kernel& kernel) {
   if (std::holds_alternative<AttentionForward>(kernel)) return Rate::attention_forward;

@@ -19,9 +19,9 @@ constexpr std::uint32_t kSequence = 1, kStateCleared = 1;
 
 const std::string& utf8(const std::string& text) { return require_utf8(text, FieldPath("trace")); }
 
-class Writer {
+class PerfettoWriter {
  public:
-  Writer(std::ostream& out, const TraceSlices& slices) : out_(out), slices_(slices) {}
+  PerfettoWriter(std::ostream& out, const TraceSlices& slices) : out_(out), slices_(slices) {}
 
   void write() {
     for (std::size_t rank = 0; rank < slices_.ranks.size(); ++rank) describe(rank);
@@ -121,6 +121,8 @@ class Writer {
 
 }  // namespace
 
-void write_perfetto_trace(std::ostream& out, const TraceSlices& slices) { Writer(out, slices).write(); }
+void write_perfetto_trace(std::ostream& out, const TraceSlices& slices) {
+  PerfettoWriter(out, slices).write();
+}
 
 }  // namespace cp::sim

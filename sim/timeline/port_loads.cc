@@ -5,24 +5,17 @@
 #include <type_traits>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/base/stop.h"
 #include "sim/cluster/transfer_rate.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/pair_rate.h"
+#include "sim/timeline/view_bytes.h"
 
 namespace cp::sim {
-namespace {
-
-constexpr double kNsPerUs = 1e3;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-double bytes_of(const View& view, const Plan& plan) {
-  return static_cast<double>(view.numel() * size_bytes(plan.buffers[idx(view.buffer)].dtype));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 PortLoads::PortLoads(const Plan& plan, const Cluster& cluster, const CollectiveSettings& settings)
     : plan_(plan),

@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 
 namespace cp::sim {
 namespace {
 
 constexpr std::int64_t kMaxNodes = std::int64_t{1} << 27;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 }  // namespace
 

@@ -8,7 +8,9 @@
 #include <string_view>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "shared/plan/operations.h"
 #include "sim/base/stop.h"
 #include "sim/timeline/collective_cost.h"
@@ -19,13 +21,9 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kNsPerUs = 1e3;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-12;       // what is left of a step when it should have ended, over its time
 constexpr double kSame = 1e-11;           // between two iterations, over the time of one
 constexpr std::size_t kLongestCycle = 4;  // of iterations that take turns
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // Where the time of a rank goes, and what it sends: places in a list of sums. The groups follow.
 enum Sum : std::size_t {

@@ -49,8 +49,8 @@ struct StepClock {
 
 struct RankReplayOptions {
   bool keep_spans = false;
-  CollectiveSettings collectives;
-  RateFactors factors;  // of kernels' and transfers' times
+  CollectiveSettings collectives = {};
+  RateFactors factors = {};  // of kernels' and transfers' times
 };
 
 // Throws InvalidInput where a rank of the plan's groups has no GPU on the cluster.

@@ -6,7 +6,9 @@
 #include <tuple>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "shared/plan/operations.h"
 #include "sim/base/stop.h"
 #include "sim/cluster/transfer_rate.h"
@@ -26,11 +28,6 @@
 
 namespace cp::sim {
 namespace {
-
-constexpr double kNsPerUs = 1e3;
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 class Replay {
  public:

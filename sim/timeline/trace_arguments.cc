@@ -6,12 +6,11 @@
 #include <string_view>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 
 namespace cp::sim {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // NCCL has a kernel for each type of element, without a sign, that serves all reductions (src/device/generate.py).
 std::string reduction_kernel(std::string_view operation, DType dtype) {

@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 
 namespace cp::sim {
 namespace {
 
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-constexpr std::int64_t kNsPerUs = 1000;
+constexpr std::int64_t kAlignNs = 1000;
 
 // Times that a trace can hold, with room for what comes before: 146 years.
 constexpr double kMostNs = 0x1p62;
@@ -181,7 +180,7 @@ TraceSlices trace_slices(std::span<const TracedPass> passes) {
       const RankTimeline& drawn = timeline->ranks[rank % timeline->ranks.size()];
       add_slices(all.ranks[rank], pass, plans[rank], drawn.spans, all.begin_ns.back(), correlation);
     }
-    all.begin_ns.push_back(align_up(all.begin_ns.back() + whole_ns(timeline->time_ns), kNsPerUs));
+    all.begin_ns.push_back(align_up(all.begin_ns.back() + whole_ns(timeline->time_ns), kAlignNs));
     add_flows(all, pass);
   }
   return all;

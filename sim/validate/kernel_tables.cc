@@ -8,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "shared/plan/builder.h"
 #include "sim/cluster/attention_kernels.h"
 #include "sim/cluster/read_rates.h"
@@ -20,8 +21,7 @@
 namespace cp::sim::detail {
 namespace {
 
-constexpr const char* kTable = "kernels";
-constexpr double kUsPerNs = 1e-3;
+constexpr const char* kKernels = "kernels";
 
 SoftwareProfile with_kernel_of(const CsvRow& row, const Cluster& cluster, int bits) {
   try {
@@ -87,7 +87,7 @@ double attention_us(const CsvRow& row, const Cluster& cluster, int bits = 16) {
     const double bytes = 4.0 * static_cast<double>(batch * keys * kv_heads * head_dim);
     cache_us = rate.cache_us + rate.resident.us(rate.cache_passes * bytes, cluster.gpu.hbm_gbps * 1e3);
   }
-  return KernelCost(cluster, software).ns(op, plan) * kUsPerNs + cache_us -
+  return KernelCost(cluster, software).ns(op, plan) / kNsPerUs + cache_us -
          found_in_cache_us(row, cluster, software);
 }
 
@@ -95,7 +95,7 @@ double product_us(const CsvRow& row, const Cluster& cluster) {
   SoftwareProfile software;
   software.linear_precision = row.text("kernel") == "8" ? LinearPrecision::fp8 : LinearPrecision::b16;
   const KernelWork work = product_work(row.number("m"), row.number("n"), row.number("k"));
-  return KernelCost(cluster, software).product_ns(work, DType::bf16) * kUsPerNs;
+  return KernelCost(cluster, software).product_ns(work, DType::bf16) / kNsPerUs;
 }
 
 // What eight in ten of the rate's own errors on rows left out are below.
@@ -132,7 +132,7 @@ double width_elsewhere(const CsvRow& row, GpusOfTables& gpus) {
   return widths.empty() ? 0 : percentile(widths, 0.5);
 }
 
-std::string words_of(const CsvRow& row) {
+std::string kernel_words(const CsvRow& row) {
   const std::string& kind = row.text("kind");
   if (kind == "product") {
     return str(row.text("gpu"), " ", row.text("kernel"), " bits ", row.text("m"), " x ", row.text("n"), " x ",
@@ -145,15 +145,15 @@ std::string words_of(const CsvRow& row) {
 }
 
 template <class Wanted>
-ValidationTable table_of(Wanted&& wanted) {
+ValidationTable kernel_table(Wanted&& wanted) {
   ValidationTable table{.software = "each row's kernel"};
   table.in_sample_rule = kLeftOutRule;
   GpusOfTables gpus;
   CoverageSummary elsewhere;
-  for (const CsvRow& csv : validation_table(kTable)) {
+  for (const CsvRow& csv : validation_table(kKernels)) {
     if (!wanted(csv)) continue;
     const Cluster& cluster = gpus.of(csv);
-    ValidationRow row{.where = csv.where(), .what = words_of(csv)};
+    ValidationRow row{.where = csv.where(), .what = kernel_words(csv)};
     row.measured = csv.number("microseconds");
     row.predicted = csv.text("kind") == "product" ? product_us(csv, cluster) : attention_us(csv, cluster);
     const double width = width_of(csv, cluster);
@@ -174,17 +174,18 @@ ValidationTable table_of(Wanted&& wanted) {
   return table;
 }
 
-constexpr const char* kStated = "stated beforehand for attention on rows that were left out: 8 % and 20 %";
+constexpr const char* kStatedForKernels =
+    "stated beforehand for attention on rows that were left out: 8 % and 20 %";
 
 void expect_of_attention(ValidationTable& table) {
   table.target_median = 0.08, table.target_p90 = 0.20;
-  table.target_origin = kStated;
+  table.target_origin = kStatedForKernels;
 }
 
 }  // namespace
 
 ValidationTable attention_of_gpu(const std::string& gpu) {
-  ValidationTable table = table_of([&](const CsvRow& row) {
+  ValidationTable table = kernel_table([&](const CsvRow& row) {
     const std::string& kind = row.text("kind");
     return row.text("gpu") == gpu && (kind == "prefill" || kind == "window");
   });
@@ -200,7 +201,7 @@ ValidationTable attention_of_gpu(const std::string& gpu) {
 }
 
 ValidationTable attention_without_mask() {
-  ValidationTable table = table_of([](const CsvRow& row) { return row.text("kind") == "full"; });
+  ValidationTable table = kernel_table([](const CsvRow& row) { return row.text("kind") == "full"; });
   table.cluster = "each row's GPU";
   expect_of_attention(table);
   table.miss_reason =
@@ -210,7 +211,7 @@ ValidationTable attention_without_mask() {
 }
 
 ValidationTable decode_attention() {
-  ValidationTable table = table_of([](const CsvRow& row) { return row.text("kind") == "decode"; });
+  ValidationTable table = kernel_table([](const CsvRow& row) { return row.text("kind") == "decode"; });
   table.cluster = "each row's GPU";
   table.target_median = 0.15;
   table.target_origin = "stated beforehand for the time between tokens: 15 % in the median";
@@ -222,7 +223,7 @@ ValidationTable attention_8() {
   table.in_sample_rule = kLeftOutRule;
   GpusOfTables gpus;
   for (const CsvRow& csv : validation_table("attention_8")) {
-    ValidationRow row{.where = csv.where(), .what = words_of(csv) + ", in 8 bits"};
+    ValidationRow row{.where = csv.where(), .what = kernel_words(csv) + ", in 8 bits"};
     row.measured = csv.number("microseconds"), row.predicted = attention_us(csv, gpus.of(csv), 8);
     table.rows.push_back(std::move(row));
   }
@@ -231,7 +232,7 @@ ValidationTable attention_8() {
 }
 
 ValidationTable products(int bits) {
-  ValidationTable table = table_of([&](const CsvRow& row) {
+  ValidationTable table = kernel_table([&](const CsvRow& row) {
     return row.text("kind") == "product" && row.text("kernel") == std::to_string(bits);
   });
   table.cluster = "each row's GPU";

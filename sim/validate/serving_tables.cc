@@ -9,6 +9,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
 #include "sim/cluster/used_part.h"
@@ -22,12 +23,12 @@
 namespace cp::sim::detail {
 namespace {
 
-constexpr const char* kTable = "served_tokens";
+constexpr const char* kServedTokens = "served_tokens";
 constexpr const char* kWaits = "more requests than the memory is likely to hold: some wait";
 
 // Models, clusters and profiles by name, read once.
 template <class Value>
-class Known {
+class ReadOnce {
  public:
   template <class Read>
   const Value& of(const std::string& name, Read&& read) {
@@ -40,9 +41,9 @@ class Known {
 };
 
 struct Presets {
-  Known<Transformer> models;
-  Known<Cluster> clusters;
-  Known<SoftwareProfile> software;
+  ReadOnce<Transformer> models;
+  ReadOnce<Cluster> clusters;
+  ReadOnce<SoftwareProfile> software;
 };
 
 LinearPrecision precision_of(const CsvRow& row) {
@@ -86,7 +87,7 @@ ParallelLayout layout_of(const CsvRow& row) {
   return layout;
 }
 
-std::string words_of(const CsvRow& row) {
+std::string served_words(const CsvRow& row) {
   return str(row.text("model"), " ", row.text("cluster"), " ", row.text("software"), " ",
              row.text("linear_dtype"), " tp ", row.text("tp"), ", ", row.text("prompt_tokens"), " + ",
              row.text("new_tokens"), " tokens, ", row.text("requests"), " at once");
@@ -114,11 +115,11 @@ Served served(const CsvRow& row, Presets& presets) {
 }
 
 template <class Fill>
-ValidationTable table_of(Fill&& fill) {
+ValidationTable served_table(Fill&& fill) {
   ValidationTable table{.cluster = "each row's cluster", .software = "trtllm, vllm, sglang"};
   Presets presets;
-  for (const CsvRow& csv : validation_table(kTable)) {
-    ValidationRow row{.where = csv.where(), .what = words_of(csv)};
+  for (const CsvRow& csv : validation_table(kServedTokens)) {
+    ValidationRow row{.where = csv.where(), .what = served_words(csv)};
     row.in_sample = csv.text("sample") == "in";
     row.oddity = csv.text("oddity");
     const Served of_row = served(csv, presets);
@@ -161,8 +162,7 @@ double distance(const CsvRow& row, Presets& presets, const PlanQuestion& questio
 }  // namespace
 
 ValidationTable served_tokens() {
-  ValidationTable table = table_of([](const CsvRow& csv, const Served& predicted, ValidationRow& row) {
-    constexpr double kUsPerMs = 1e3;
+  ValidationTable table = served_table([](const CsvRow& csv, const Served& predicted, ValidationRow& row) {
     row.measured = csv.number("tpot_ms") * kUsPerMs, row.predicted = predicted.tpot_us;
     row.grid = group_of(csv);
     return true;
@@ -178,8 +178,7 @@ ValidationTable served_tokens() {
 // Where requests come together, and are answered together, the time to the first token follows; else it hangs on how close after one
 // another they come, which a client does not say.
 ValidationTable served_prompts() {
-  ValidationTable table = table_of([](const CsvRow& csv, const Served& predicted, ValidationRow& row) {
-    constexpr double kUsPerMs = 1e3;
+  ValidationTable table = served_table([](const CsvRow& csv, const Served& predicted, ValidationRow& row) {
     if (csv.text("arrivals") != "together") return false;
     row.measured = csv.number("ttft_ms") * kUsPerMs, row.predicted = predicted.ttft_us;
     row.in_sample = false;
@@ -203,7 +202,7 @@ namespace cp::sim {
 std::optional<NearestMeasurement> nearest_served(const PlanQuestion& question, const ParallelLayout* layout) {
   using namespace detail;
   Presets presets;
-  const std::vector<CsvRow> rows = validation_table(kTable);
+  const std::vector<CsvRow> rows = validation_table(kServedTokens);
   const CsvRow* nearest = nullptr;
   double least = 0;
   for (const CsvRow& row : rows) {
@@ -213,7 +212,7 @@ std::optional<NearestMeasurement> nearest_served(const PlanQuestion& question, c
   if (nearest == nullptr) return std::nullopt;
   const Served of_row = served(*nearest, presets);
   NearestMeasurement found{str("aiconfigurator-core 0.12.0, silicon_sample.csv: ", nearest->text("version")),
-                           words_of(*nearest), "ms between tokens", nearest->number("tpot_ms"),
+                           served_words(*nearest), "ms between tokens", nearest->number("tpot_ms"),
                            of_row.tpot_us / 1e3};
   found.unscored = nearest->text("oddity");
   if (found.unscored.empty() && !of_row.fits) found.unscored = kWaits;

@@ -13,7 +13,7 @@ namespace cp::sim {
 
 namespace {
 
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kNoTime = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kNoLabel = std::numeric_limits<std::size_t>::max();
 
 // Two layouts with equal keys need no move between them: every rank holds the same elements in the same
@@ -120,7 +120,7 @@ class ExhaustiveSearch::Run {
 
   std::optional<Chain> chain_to(std::size_t target) const {
     const Answer& answer = answers_.at(search_.class_of_[target]);
-    if (answer.time_ps == kNever) return std::nullopt;
+    if (answer.time_ps == kNoTime) return std::nullopt;
     Chain chain;
     chain.time_ps = answer.time_ps;
     if (answer.last)
@@ -135,7 +135,7 @@ class ExhaustiveSearch::Run {
 
  private:
   struct Answer {
-    std::int64_t time_ps = kNever;
+    std::int64_t time_ps = kNoTime;
     std::size_t label = 0;                                 // before the last step
     std::optional<std::pair<MoveKind, std::size_t>> last;  // and the layout it leads to
   };

@@ -4,12 +4,13 @@
 #include <cmath>
 #include <limits>
 
+#include "shared/base/units.h"
+
 namespace cp::sim {
 
 namespace {
 
 constexpr double kBytesPerUs = 1e3;  // of 1 GB/s
-constexpr double kPsPerUs = 1e6;
 
 // Bandwidth of a pair: that of the slowest axis in which their coordinates differ, in the old mesh or,
 // where it does not hold both, in the new one. A pair that no mesh holds counts as far as any axis, and as

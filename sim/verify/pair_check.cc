@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/units.h"
 #include "shared/plan/check.h"
 #include "shared/redistribute/lower.h"
 #include "sim/verify/audit.h"
@@ -27,12 +28,10 @@ std::optional<Redistribution> plan(const Layout& source, const Layout& target,
   }
 }
 
-constexpr double kUsPerPs = 1e-6;
-
 void compare_with_search(const std::optional<Redistribution>& redistribution, const ExhaustiveSearch& search,
                          const std::optional<ExhaustiveSearch::Chain>& cheapest, CheckedPair& pair) {
   const auto found = [&] {
-    return str(search.to_string(*cheapest), ", ", static_cast<double>(cheapest->time_ps) * kUsPerPs, " us");
+    return str(search.to_string(*cheapest), ", ", static_cast<double>(cheapest->time_ps) / kPsPerUs, " us");
   };
   if (!cheapest) {
     pair.infeasible = !redistribution;
@@ -47,7 +46,7 @@ void compare_with_search(const std::optional<Redistribution>& redistribution, co
   const Audit audit = sim::audit(*redistribution, search, *cheapest);
   if (!audit.misdeclared.empty()) pair.findings.push_back({Fault::misdeclared, audit.misdeclared});
   if (audit.excess_ps == 0) return;
-  const double excess_us = static_cast<double>(std::abs(audit.excess_ps)) * kUsPerPs;
+  const double excess_us = static_cast<double>(std::abs(audit.excess_ps)) / kPsPerUs;
   if (audit.excess_ps > 0) {
     pair.findings.push_back(
         {Fault::costlier, str(excess_us, " us more than the search, which found ", found())});

@@ -8,13 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/plan/plan.h"
 
 namespace cp::sim::program {
 
 using Numbers = std::vector<std::int64_t>;
-
-inline std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 struct Touch {
   const View* view = nullptr;

@@ -9,18 +9,18 @@ namespace cp::sim {
 namespace {
 
 // What an old box and a new one share.
-struct Piece {
+struct OldPart {
   std::int64_t size = 0;
   std::int32_t last_in_old = -1, last_in_new = -1;
   bool contiguous_in_old = true, contiguous_in_new = true;
 };
 
 // The pieces that make up one new box, by old box.
-std::map<std::int32_t, Piece> pieces_of(const std::vector<std::int32_t>& new_box, const Holdings& from) {
-  std::map<std::int32_t, Piece> pieces;
+std::map<std::int32_t, OldPart> pieces_of(const std::vector<std::int32_t>& new_box, const Holdings& from) {
+  std::map<std::int32_t, OldPart> pieces;
   for (std::size_t place = 0; place < new_box.size(); ++place) {
     const std::size_t element = static_cast<std::size_t>(new_box[place]);
-    Piece& piece = pieces[from.box_of_element[element]];
+    OldPart& piece = pieces[from.box_of_element[element]];
     const std::int32_t in_old = from.place_of_element[element], in_new = static_cast<std::int32_t>(place);
     if (piece.size > 0) {
       piece.contiguous_in_old &= in_old == piece.last_in_old + 1;
@@ -88,7 +88,7 @@ Deliveries deliveries(const Written& from, const Written& to, const MeshPair& wo
       if (std::find(group.begin(), group.end(), axis) == group.end()) fixed.push_back(axis);
     }
   }
-  std::vector<std::map<std::int32_t, Piece>> pieces;  // by new box
+  std::vector<std::map<std::int32_t, OldPart>> pieces;  // by new box
   for (const std::vector<std::int32_t>& box : to.holdings.boxes)
     pieces.push_back(pieces_of(box, from.holdings));
 

@@ -82,7 +82,7 @@ const TooLarge kTooLarge[] = {
      {"pass forward ends after ", "a trace counts nanoseconds up to ", "draw a shorter sequence"}},
 };
 INSTANTIATE_TEST_SUITE_P(Of, Limits, testing::ValuesIn(kTooLarge),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& row) { return row.param.name; });
 
 // Two million nodes that nobody uses change nothing.
 TEST(Limits, NodesThatNobodyUsesDoNotCount) {

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "shared/base/index.h"
 #include "shared/context_parallel/sequence.h"
 #include "sim/run/redistribute_run.h"
 #include "tests/context_parallel/sequence_reference.h"
@@ -15,8 +16,6 @@
 
 namespace cp::testing {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 // ---- the plans, run ----
 

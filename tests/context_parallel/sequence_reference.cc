@@ -3,13 +3,12 @@
 #include <cstddef>
 #include <ostream>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "tests/support/shard_data.h"
 
 namespace cp::testing {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 Tensor narrow(const Tensor& tensor, int dim, std::int64_t begin, std::int64_t length) {
   Tensor part{tensor.shape, {}};

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/plan/check.h"
 #include "sim/run/redistribute_run.h"
@@ -21,8 +22,6 @@
 
 namespace cp::testing {
 namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 Layout layout_on(const char* mesh, const char* placements, const Shape& shape, DType dtype = DType::f32) {
   return parse_layout(placements, Mesh::parse(mesh), shape, dtype);

@@ -10,7 +10,7 @@
 namespace cp::emulated {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{20};
+constexpr std::chrono::milliseconds kOrderPoll{20};
 
 bool is_set(const char* name) {
   const char* value = std::getenv(name);
@@ -47,7 +47,7 @@ void NcclLaunchOrder::run(std::uint64_t turn, const std::function<bool()>& given
   std::unique_lock lock(mutex_);
   bool dropped = false;
   while (!may_run(turn) && !dropped) {
-    changed_.wait_for(lock, kPoll);
+    changed_.wait_for(lock, kOrderPoll);
     lock.unlock();
     dropped = given_up();
     lock.lock();

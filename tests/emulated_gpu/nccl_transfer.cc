@@ -16,7 +16,7 @@
 namespace cp::emulated {
 namespace {
 
-constexpr int kPollMs = 50;
+constexpr int kTransferPollMs = 50;
 constexpr std::uint32_t kMagic = 0x4e43434c;
 
 enum class Kind : std::uint32_t { collective, send, acknowledged, goodbye };
@@ -276,7 +276,7 @@ class NcclTransfers::Run {
       const int events = POLLIN | (links_[i].outgoing.empty() ? 0 : POLLOUT);
       polled.push_back({peers_[i].gone ? -1 : peers_[i].fd, static_cast<short>(events), 0});
     }
-    if (::poll(polled.data(), polled.size(), kPollMs) <= 0) return;
+    if (::poll(polled.data(), polled.size(), kTransferPollMs) <= 0) return;
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       if ((polled[i].revents & POLLOUT) != 0) send_to(peers_[i], links_[i]);
       if ((polled[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0) receive_from(peers_[i]);

@@ -6,12 +6,11 @@
 #include <optional>
 #include <string>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 
 namespace cp::testing {
 namespace {
-
-std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 double combine(ReduceOp op, double a, double b) {
   switch (op) {
@@ -53,13 +52,13 @@ class Machine {
     bool done = false;
   };
 
-  Machine(const Plan& of, std::mt19937_64& random) : plan(of), arena_(to_size(of.arena_bytes)) {
+  Machine(const Plan& of, std::mt19937_64& random) : plan(of), arena_(idx(of.arena_bytes)) {
     fill_random(arena_, random);
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const Buffer& buffer = plan.buffers[i];
       std::vector<std::byte>& bytes = owned_.emplace_back();
       if (buffer.kind == BufferKind::temporary) continue;
-      bytes.resize(to_size(buffer.bytes()));
+      bytes.resize(idx(buffer.bytes()));
       fill_random(bytes, random);
       if (buffer.kind == BufferKind::output) continue;
       for (std::int64_t k = 0; k < buffer.numel; ++k) {
@@ -123,7 +122,7 @@ class Machine {
     } else if (const Cast* cast = std::get_if<Cast>(&kernel)) {
       write(cast->out, turn, read(cast->in, turn));
     } else if (const Fill* fill = std::get_if<Fill>(&kernel)) {
-      write(fill->out, turn, std::vector<double>(to_size(fill->out.numel()), fill->value));
+      write(fill->out, turn, std::vector<double>(idx(fill->out.numel()), fill->value));
     } else if (const Scale* scale = std::get_if<Scale>(&kernel)) {
       update(scale->data, [&](double value, std::size_t) { return value * scale->factor; });
     } else if (const Accumulate* add = std::get_if<Accumulate>(&kernel)) {
@@ -145,7 +144,7 @@ class Machine {
   }
 
   bool is_last(const Task& task) const {
-    const Repeat* repeat = std::get_if<Repeat>(&plan.segments[to_size(task.segment)]);
+    const Repeat* repeat = std::get_if<Repeat>(&plan.segments[idx(task.segment)]);
     return repeat == nullptr || task.iteration == repeat->count - 1;
   }
 
@@ -168,17 +167,17 @@ class Machine {
   }
 
   std::byte* at(BufferId id, std::int64_t element) {
-    const Buffer& buffer = plan.buffers.at(to_size(id));
+    const Buffer& buffer = plan.buffers.at(idx(id));
     const bool in_arena = buffer.kind == BufferKind::temporary;
-    std::vector<std::byte>& bytes = in_arena ? arena_ : owned_[to_size(id)];
+    std::vector<std::byte>& bytes = in_arena ? arena_ : owned_[idx(id)];
     const std::int64_t begin = element * size_bytes(buffer.dtype) + (in_arena ? buffer.offset_bytes : 0);
-    if (begin < 0 || to_size(begin + size_bytes(buffer.dtype)) > bytes.size())
+    if (begin < 0 || idx(begin + size_bytes(buffer.dtype)) > bytes.size())
       throw RunFault("outside of memory");
     return bytes.data() + begin;
   }
   double load(BufferId id, std::int64_t element) const {
     const std::byte* place = const_cast<Machine*>(this)->at(id, element);
-    switch (plan.buffers[to_size(id)].dtype) {
+    switch (plan.buffers[idx(id)].dtype) {
       case DType::f32:
         return load_as<float>(place);
       case DType::i32:
@@ -191,7 +190,7 @@ class Machine {
   }
   void store(BufferId id, std::int64_t element, double value) {
     std::byte* place = at(id, element);
-    switch (plan.buffers[to_size(id)].dtype) {
+    switch (plan.buffers[idx(id)].dtype) {
       case DType::f32:
         return store_as<float>(place, value);
       case DType::i32:
@@ -242,7 +241,7 @@ class World {
     const Step& step() const { return *machine->tasks[task].step; }
     std::int64_t turn() const { return machine->tasks[task].iteration; }
     const Collective& collective() const { return std::get<Collective>(step().work); }
-    const Group& group() const { return machine->plan.groups.at(to_size(group_of(collective()))); }
+    const Group& group() const { return machine->plan.groups.at(idx(group_of(collective()))); }
   };
   using Move = std::vector<Part>;  // a kernel, or a collective's parts by index in the group
 
@@ -306,7 +305,7 @@ class World {
   template <class Op>
   static void output(const Part& part, std::span<const double> values) {
     const View& view = op_of<Op>(part).out;
-    if (to_size(view.numel()) != values.size()) throw RunFault("a member expects another count");
+    if (idx(view.numel()) != values.size()) throw RunFault("a member expects another count");
     part.machine->write(view, part.turn(), values);
   }
   static std::vector<double> reduce(ReduceOp op, const std::vector<std::vector<double>>& all) {
@@ -360,7 +359,7 @@ class World {
     for (const Part& part : move) {
       if (op_of<Broadcast>(part).root != op.root) throw RunFault("different roots meet");
     }
-    const Part& root = move.at(to_size(op.root));
+    const Part& root = move.at(idx(op.root));
     const std::vector<double> values = root.machine->read(op_of<Broadcast>(root).in, root.turn());
     for (const Part& part : move) output<Broadcast>(part, values);
   }
@@ -369,17 +368,16 @@ class World {
     std::vector<std::vector<std::vector<double>>> sent(move.size() * move.size());
     for (std::size_t i = 0; i < move.size(); ++i) {
       for (const Transfer& send : op_of<Exchange>(move[i]).sends) {
-        sent.at(i * move.size() + to_size(send.peer))
-            .push_back(move[i].machine->read(send.view, move[i].turn()));
+        sent.at(i * move.size() + idx(send.peer)).push_back(move[i].machine->read(send.view, move[i].turn()));
       }
     }
     std::vector<std::size_t> taken(sent.size());
     for (std::size_t j = 0; j < move.size(); ++j) {
       for (const Transfer& recv : op_of<Exchange>(move[j]).recvs) {
-        const std::size_t pair = to_size(recv.peer) * move.size() + j;
+        const std::size_t pair = idx(recv.peer) * move.size() + j;
         if (taken.at(pair) == sent[pair].size()) throw RunFault("a receive without a send");
         const std::vector<double>& message = sent[pair][taken[pair]++];
-        if (message.size() != to_size(recv.view.numel())) throw RunFault("a receive expects another count");
+        if (message.size() != idx(recv.view.numel())) throw RunFault("a receive expects another count");
         move[j].machine->write(recv.view, move[j].turn(), message);
       }
     }

@@ -4,13 +4,10 @@
 #include <set>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 
 namespace cp::testing {
-namespace {
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
-
-}  // namespace
+namespace {}  // namespace
 
 Layout layout_by_axes(const Mesh& mesh, std::string_view text, const Shape& shape, DType dtype) {
   std::vector<Placement> placements(idx(mesh.num_axes()), Replicate{});

@@ -161,7 +161,9 @@ TEST_F(Page, IsWholeAfterAnyDeath) {
     EXPECT_EQ(last.operation, str("g", letter));
     EXPECT_EQ(last.group, std::string(kPageGroupBytes - 2, letter));
     EXPECT_EQ(last.step, last.sequence);
-    if (last.sequence % 3 == 0) EXPECT_FALSE(report.under_way.empty());
+    if (last.sequence % 3 == 0) {
+      EXPECT_FALSE(report.under_way.empty());
+    }
   }
 }
 

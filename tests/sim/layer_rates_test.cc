@@ -227,15 +227,6 @@ Plan plan_of(std::string_view layout, int experts) {
   return step_plan(request, StepPart::micro_batch, 0, 0);
 }
 
-int products(const Plan& plan) {
-  int number = 0;
-  for (const StepRef& ref : steps_of(plan)) {
-    const auto* kernel = std::get_if<Kernel>(&ref.step->work);
-    number += kernel != nullptr && std::holds_alternative<MatMul>(*kernel);
-  }
-  return number;
-}
-
 TEST(GroupedProducts, AreThoseOfExperts) {
   const Plan plan = plan_of("dp_shard=1", 4);
   const GroupedProducts grouped(plan);

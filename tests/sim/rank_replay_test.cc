@@ -86,7 +86,7 @@ struct Hand {
   }
   StepClock run(const Cluster& cluster, const SoftwareProfile& software = {}, bool spans = false) {
     const Plan plan = std::move(builder).build({});
-    return replay_rank(plan, cluster, software, {spans, {}});
+    return replay_rank(plan, cluster, software, {.keep_spans = spans});
   }
 };
 
@@ -472,7 +472,7 @@ RC_GTEST_PROP(RankReplayProperty, SkippedIterationsAreLikeTheOthers, ()) {
   const SoftwareProfile software = any_software();
   const Plan plan = plan_of(pick("rank", rc::gen::inRange(0, 4)), segments);
   const StepClock fast = replay_rank(plan, cluster, software),
-                  slow = replay_rank(plan, cluster, software, {true, {}});
+                  slow = replay_rank(plan, cluster, software, {.keep_spans = true});
   const auto near = [&](double a, double b) { return std::abs(a - b) <= kExact * slow.time_ns; };
   RC_ASSERT(near(fast.time_ns, slow.time_ns));
   RC_ASSERT(near(fast.other_kernel_ns, slow.other_kernel_ns));

@@ -62,7 +62,9 @@ TEST(VerifyLayouts, EveryPlacementAndEveryOrderComesOnce) {
   for (const Layout& layout : all_layouts(Mesh::parse("a=2,b=2"), {4}, DType::f32, ReduceOp::min)) {
     for (const Placement& placement : layout.placements) {
       const Partial* partial = std::get_if<Partial>(&placement);
-      if (partial != nullptr) EXPECT_EQ(partial->op, ReduceOp::min);
+      if (partial != nullptr) {
+        EXPECT_EQ(partial->op, ReduceOp::min);
+      }
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/placement/layout_generator.h"
 
@@ -15,8 +16,6 @@ namespace cp::testing {
 namespace {
 
 using Partials = CaseKinds::Partials;
-
-std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 bool one_in(int n) { return *any_int(1, n) == 1; }
 

@@ -1,0 +1,11 @@
+// Factors between units of time.
+#pragma once
+
+#include <limits>
+
+namespace cp {
+
+inline constexpr double kNsPerUs = 1e3, kUsPerMs = 1e3, kPsPerUs = 1e6;
+inline constexpr double kNever = std::numeric_limits<double>::infinity();  // the time of what does not happen
+
+}  // namespace cp
