@@ -169,6 +169,9 @@ TEST(AttentionCalls, ManyCallsStayFusedWhereEachIsWorthIt) {
   EXPECT_EQ(fused(most), 1024);
   ASSERT_EQ(most.size(), 1025U);
   EXPECT_EQ(most.back().slices.size(), 76U);
+  // A document's queries see its keys: where rows and keys of the call begin alike, so do those of each of its slices.
+  EXPECT_EQ(most.back().q.begin, most.back().k.begin);
+  for (const MaskSlice& slice : most.back().slices) EXPECT_EQ(slice.q_begin, slice.k_begin);
 }
 
 // Whatever the rows: each allowed pair in one call, no other pair in any; calls are forms that the library takes, and trimmed.

@@ -118,6 +118,18 @@ TEST(AttentionStrategies, EveryChoiceOfGradientsEqualsOneDevice) {
   }
 }
 
+// Which rank stands where in the group is the request's choice.
+TEST(AttentionStrategies, GroupsOfAnyRanksInAnyOrderEqualOneDevice) {
+  const sim::AttentionTestData data(uneven_problem(), 1);
+  for_each_strategy(data.problem(), 6, [&](Strategy strategy) {
+    if (strategy.inner_ring > 1) strategy.inner_ring = 2;
+    EXPECT_EQ(findings(sim::run_attention(data, {data.problem(), {5, 2, 7, 3, 1, 4}, strategy, true, {}},
+                                          with_backward())),
+              "")
+        << to_string(strategy);
+  });
+}
+
 // Documents of their own, one entry's padding where another has rows, and two entries that share theirs.
 TEST(AttentionStrategies, BatchEntriesWithDocumentsOfTheirOwnEqualOneDevice) {
   AttentionProblem problem = uneven_problem();

@@ -2,11 +2,14 @@
 #include "shared/context_parallel/strategy.h"
 
 #include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shared/base/digest.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "tests/support/messages.h"
@@ -22,6 +25,37 @@ AttentionProblem small_problem() {
   problem.q_len = problem.kv_len = 64;
   problem.q_heads = 8, problem.kv_heads = 2;
   return problem;
+}
+
+// Whatever two problems differ in, plans of one must not be taken for plans of the other.
+TEST(Problem, EveryFieldCountsInItsDigest) {
+  std::vector<AttentionProblem> problems = {small_problem()};
+  const auto with = [&](auto&& change) {
+    problems.push_back(small_problem());
+    change(problems.back());
+  };
+  with([](AttentionProblem& p) { p.batch = 2; });
+  with([](AttentionProblem& p) { p.q_len = 63; });
+  with([](AttentionProblem& p) { p.kv_len = 63; });
+  with([](AttentionProblem& p) { p.q_heads = 4; });
+  with([](AttentionProblem& p) { p.kv_heads = 4; });
+  with([](AttentionProblem& p) { p.head_dim = 32; });
+  with([](AttentionProblem& p) { p.v_head_dim = 32; });
+  with([](AttentionProblem& p) { p.dtype = DType::bf16; });
+  with([](AttentionProblem& p) { p.format = TensorFormat::sbhd; });
+  with([](AttentionProblem& p) { p.softmax_scale = 0.5; });
+  with([](AttentionProblem& p) { p.causal = true; });
+  with([](AttentionProblem& p) { p.window = 5; });
+  with([](AttentionProblem& p) { p.cu_seqlens = {0, 64}; });
+  with([](AttentionProblem& p) { p.cu_seqlens = {0, 32}; });
+  with([](AttentionProblem& p) { p.cu_seqlens_of_entry = {{0, 64}}; });
+  with([](AttentionProblem& p) { p.query_offset = 1; });
+  std::set<std::string> digests;
+  for (const AttentionProblem& problem : problems) {
+    Hasher hasher;
+    digests.insert(to_string(hash(hasher, problem).digest()));
+  }
+  EXPECT_EQ(digests.size(), problems.size());
 }
 
 TEST(Strategy, BalancesComeBackFromTheirText) {

@@ -68,6 +68,7 @@ TEST(FabricSize, LargeCollectivesAreSplitAmongTheMembers) {
                    all = b.output("all", DType::i64, kRanks * kNumel);
     const BufferId turned = b.output("turned", DType::i64, kRanks * kNumel),
                    copy = b.output("copy", DType::i64, kNumel);
+    const BufferId odd = b.output("odd", DType::i64, kNumel);  // elements that no three ranks share evenly
     const GroupId group = b.group("g", ranks_up_to(kRanks));
     const StreamId s = b.stream("s");
     const auto whole = [&](BufferId id) { return flat_view(id, 0, kRanks * kNumel); };
@@ -77,6 +78,7 @@ TEST(FabricSize, LargeCollectivesAreSplitAmongTheMembers) {
     b.add(s, AllGather{group, one(in), whole(all)});
     b.add(s, AllToAll{group, whole(in), whole(turned)});
     b.add(s, Broadcast{group, 1, one(in), one(copy)});
+    b.add(s, AllReduce{group, ReduceOp::max, one(in), one(odd)});
   });
   Fabric fabric(kRanks);
   fabric.run([&](Rank rank, Device& device) {
@@ -102,6 +104,7 @@ TEST(FabricSize, LargeCollectivesAreSplitAmongTheMembers) {
     expect(4, kRanks * kNumel,
            [&](std::int64_t i) { return value(static_cast<Rank>(i / kNumel), rank * kNumel + i % kNumel); });
     expect(5, kNumel, [&](std::int64_t i) { return value(1, i); });
+    expect(6, kNumel, [&](std::int64_t i) { return value(2, i); });
   });
 }
 

@@ -122,6 +122,9 @@ TEST(CheckStructure, EdgesPointBackward) {
   expect_error<CheckFailure>(
       plans,
       {"rank 0: step 0 copy \"pack\" waits for step 1 all_gather \"gather\", which is issued no earlier"});
+  step_at(plans[0], 0).after = {{0, 0}};
+  expect_error<CheckFailure>(
+      plans, {"rank 0: step 0 copy \"pack\" waits for step 0 copy \"pack\", which is issued no earlier"});
 }
 
 TEST(CheckStructure, OnlyARepeatHasEarlierIterations) {

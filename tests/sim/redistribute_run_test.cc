@@ -104,6 +104,12 @@ const Request kRequests[] = {
     {"a=8", "3x2", "f32", "S(0)", "S(1)", ""},
     {"a=1,b=2", "4x4", "f32", "P(sum),S(0)", "S(0),S(1)", ""},
     {"a=2,b=2", "8x8", "f32", "S(0),R", "S(0),R", ""},
+    // More ranks than elements, where one of two reductions is of an average, and where one axis stays partial.
+    {"a=2,b=2", "1", "f32", "P(avg),P(sum)", "R", "c=1"},
+    {"a=2,b=2", "1", "f32", "P(product),S(0)", "P(product),R", ""},
+    // A list of parts that was written for the outer axis stays one.
+    {"a=3,b=2", "23x3", "f32", "S(0,dealt:1:0/1/1/0/1/2/2/2/0/0/0/1/0/1/0/1/0/1/2/1/0/2/2),S(0)", "S(1),R",
+     ""},
 };
 INSTANTIATE_TEST_SUITE_P(RedistributeRun, RunOf, testing::ValuesIn(kRequests));
 
