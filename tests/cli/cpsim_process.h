@@ -25,7 +25,7 @@ class CpsimProcess {
 
   void signal(int number) const;
   // Reads standard error until it holds the text; false when the process ends or the time is over before.
-  bool wait_for_error_text(const std::string& text, std::chrono::seconds limit = std::chrono::seconds(60));
+  bool wait_for_error_text(const std::string& text, std::chrono::seconds limit = std::chrono::seconds(240));
   Finished finish();
 
  private:

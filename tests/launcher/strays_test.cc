@@ -1,5 +1,7 @@
 // Descendants of ranks that have left their groups and sessions, and what else a launcher may leave.
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sys/wait.h>
@@ -183,6 +185,10 @@ TEST(Marks, AreFoundAnywhere) {
     char byte = 0;
     EXPECT_EQ(read(ready[0], &byte, 1), 0);
     close(ready[0]);
+    // execve() closes the pipe before the kernel has set up the new environment.
+    const std::string environ = "/proc/" + std::to_string(pid) + "/environ";
+    for (int wait = 0; wait < 30'000 && std::ifstream(environ).peek() == EOF; ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     int found = -1;
     runtime::each_marked(mark.c_str(), [&](pid_t one, int index) {
       if (one == pid) found = index;
