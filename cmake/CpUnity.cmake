@@ -2,26 +2,54 @@
 # builds; what it also builds without (the fuzz and tsan presets) shows that each source stands alone.
 #
 # No two sources of a folder may then give different things one name, nor write one thing twice; a reader wants the same.
+#
+# CMake's own UNITY_BUILD includes sources by their absolute paths, so that a clone elsewhere would find nothing in the compiler cache.
+
+# Whether the source is to be compiled with flags of its own.
+function(cp_has_flags_of_its_own source target result)
+  set(${result} OFF PARENT_SCOPE)
+  foreach(property COMPILE_OPTIONS COMPILE_DEFINITIONS INCLUDE_DIRECTORIES)
+    get_source_file_property(value ${source} TARGET_DIRECTORY ${target} ${property})
+    if(value)
+      set(${result} ON PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
 function(cp_unite_folders target)
   if(NOT TARGET ${target})
     return()
   endif()
   get_target_property(sources ${target} SOURCES)
   get_target_property(from ${target} SOURCE_DIR)
+  set(alone)
+  set(groups)
   foreach(source IN LISTS sources)
     get_filename_component(path ${source} ABSOLUTE BASE_DIR ${from})
-    get_filename_component(folder ${path} DIRECTORY)
-    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${folder})
-    if(folder MATCHES "^(shared|traces|sim|runtime|tests)(/|$)")  # not what is generated
-      string(MAKE_C_IDENTIFIER ${folder} group)
-      set_source_files_properties(${path} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${group})
+    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${path})
+    cp_has_flags_of_its_own(${path} ${target} has_flags)
+    # Neither what is generated nor what nvcc compiles.
+    if(has_flags OR NOT name MATCHES "^(shared|traces|sim|runtime|tests)/.*[.]cc$")
+      list(APPEND alone ${source})
+      continue()
     endif()
+    get_filename_component(folder ${name} DIRECTORY)
+    string(MAKE_C_IDENTIFIER ${folder} group)
+    list(APPEND groups ${group})
+    string(APPEND text_of_${group} "#include \"${name}\"\n")
   endforeach()
+  list(REMOVE_DUPLICATES groups)
+  set(united)
+  foreach(group IN LISTS groups)
+    set(file ${CMAKE_BINARY_DIR}/generated/unity/${target}/${group}.cc)
+    file(GENERATE OUTPUT ${file} CONTENT "${text_of_${group}}")
+    list(APPEND united ${file})
+  endforeach()
+  set_property(TARGET ${target} PROPERTY SOURCES ${alone} ${united})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # It takes sources that are included for headers, and finds variants uninitialised that it inlines into more functions.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage;-Wno-maybe-uninitialized>)
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
 foreach(target cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime cp_emulated_runtime)
