@@ -1,4 +1,4 @@
-# Compiles the sources of each folder of the libraries as one: a third of the time from nothing, more after a change of one file. So CI
+# Compiles the sources of each folder of the libraries as one: a third of their time from nothing, more after a change of one file. So CI
 # builds; what it also builds without (the fuzz and tsan presets) shows that each source stands alone.
 #
 # No two sources of a folder may then give different things one name, nor write one thing twice; a reader wants the same.

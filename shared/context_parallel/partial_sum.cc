@@ -1,7 +1,6 @@
 #include "shared/context_parallel/partial_sum.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "shared/base/text.h"

@@ -1,7 +1,6 @@
 #include "shared/context_parallel/plan_writer.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "shared/base/error.h"

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "shared/base/error.h"
 
 namespace cp {
 namespace {
 
-// Far beyond every position, and far from overflowing when positions are added to it.
+// Far beyond every position; four such lengths add up to what mask_slices.cc takes for no limit, which is far from overflowing.
 constexpr std::int64_t kLongest = std::int64_t{1} << 58;
 
 void require_at_least(std::int64_t value, std::int64_t least, const char* what) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/placement/runs.h"
 
 namespace cp::detail {

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "shared/base/index.h"
 #include "shared/context_parallel/plan_writer.h"
 
 namespace cp::detail {

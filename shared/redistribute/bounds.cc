@@ -13,7 +13,7 @@ namespace {
 
 // Beyond this number of ranks, areas of kSampledAreas of them are looked at alone, and none larger than kLargestArea:
 // what is looked at once for each layout then takes some thousand look-ups, however many ranks there are.
-constexpr std::int32_t kAllPairs = 256;
+constexpr std::int32_t kWholeUpTo = 256;
 constexpr std::int32_t kSampledAreas = 16;
 constexpr std::size_t kLargestArea = 64;
 
@@ -98,7 +98,7 @@ Bounds::Area Bounds::area_of(std::vector<std::int32_t> ranks, const Level* befor
 
 void Bounds::split_areas() {
   const std::int32_t n = space_.num_ranks();
-  complete_ = n <= kAllPairs;
+  complete_ = n <= kWholeUpTo;
   std::set<double> gaps;
   for (int side = 0; side < space_.num_sides(); ++side) {
     for (const std::int8_t axis : space_.axes(side)) gaps.insert(coster_.axis_gap(side, axis));

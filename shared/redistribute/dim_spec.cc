@@ -11,9 +11,9 @@ namespace {
 constexpr std::int64_t kListedBlocks = 1 << 22;
 
 Shared share_ranges(std::int64_t from_begin, std::int64_t from_size, std::int64_t to_begin,
-                    std::int64_t idx) {
+                    std::int64_t to_size) {
   const std::int64_t begin = std::max(from_begin, to_begin);
-  const std::int64_t end = std::min(from_begin + from_size, to_begin + idx);
+  const std::int64_t end = std::min(from_begin + from_size, to_begin + to_size);
   if (begin >= end) return {};
   return {end - begin, begin - from_begin, begin - to_begin, true};
 }

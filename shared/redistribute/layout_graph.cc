@@ -6,8 +6,6 @@
 #include "shared/base/index.h"
 
 namespace cp::detail {
-namespace {}  // namespace
-
 std::int32_t LayoutGraph::node_of(const State& state) {
   const auto [place, added] = index_.try_emplace(state, static_cast<std::int32_t>(nodes_.size()));
   if (added) {

@@ -13,8 +13,6 @@
 #include "sim/timeline/timeline.h"
 
 namespace cp::sim::detail {
-namespace {}  // namespace
-
 void check_rate(const std::string& where, double rate, const Peak& peak, const Cluster& cluster) {
   if (rate <= peak.value) return;
   throw InvalidInput(str(where, ": a rate of ", rate, " ", peak.unit, " is above ", peak.name, " of ",

@@ -14,6 +14,9 @@
 
 namespace cp::sim {
 
+// Of a model's layout: no larger one is drawn, and the judge refuses one, since each rank has plans of its own.
+inline constexpr int kMostModelRanks = 64;
+
 enum class FuzzTarget : std::uint8_t { redistribute, attention, model, programs, all };
 std::string_view name(FuzzTarget target);  // "redistribute", "attention", "plan", "programs", "all"
 FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput that lists them

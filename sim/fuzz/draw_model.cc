@@ -111,7 +111,6 @@ class ModelDraw {
 
 // The rules of layouts refuse some of what is drawn; a bounded number of tries, then the plainest layout.
 constexpr int kTriesOfStep = 50;
-constexpr int kMostDrawnRanks = 64;
 
 }  // namespace
 
@@ -120,7 +119,7 @@ proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm) {
   for (int i = 0; i < kTriesOfStep; ++i) {
     step = ModelDraw(numbers, swarm).step();
     const StepRequest request = make_step_request(step);
-    if (request.layout.world() <= kMostDrawnRanks && !refuse(request.model, request.workload, request.layout))
+    if (request.layout.world() <= kMostModelRanks && !refuse(request.model, request.workload, request.layout))
       return step;
   }
   step.set_layout("");

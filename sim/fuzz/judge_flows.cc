@@ -1,7 +1,6 @@
 // Flows over links: at every moment each flow has its max-min fair share (fair_rates.h), and every flow ends when its bytes have passed.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <vector>
 

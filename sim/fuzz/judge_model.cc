@@ -12,6 +12,7 @@
 #include "shared/transformer/step_plan.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_software.h"
+#include "sim/fuzz/draw.h"
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/timeline_law.h"
 #include "sim/scenario/model_step.h"
@@ -22,7 +23,6 @@
 namespace cp::sim {
 namespace {
 
-constexpr int kMostModelRanks = 64;
 constexpr std::int64_t kMostTokens = 1 << 16;
 // Bounds add up in another order than the timeline does.
 constexpr double kBoundRounding = 1e-9;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/plan/check.h"
 #include "shared/plan/plan_text.h"
 #include "shared/redistribute/lower.h"

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/scaled.h"
 #include "sim/fuzz/laws.h"

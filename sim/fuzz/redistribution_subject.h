@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "shared/base/index.h"
 #include "shared/redistribute/gradient.h"
 #include "sim/fuzz/judge.h"
 #include "sim/scenario/redistribute_request.h"

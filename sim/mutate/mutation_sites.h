@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/plan.h"

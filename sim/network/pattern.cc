@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "sim/network/pattern_internal.h"
 #include "sim/network/transfers.h"
 

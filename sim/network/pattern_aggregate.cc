@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "shared/base/index.h"
 #include "sim/network/flow_network.h"
 #include "sim/network/pattern_internal.h"
 #include "sim/network/transfers.h"

@@ -2,6 +2,7 @@
 // follow.
 #include <algorithm>
 
+#include "shared/base/index.h"
 #include "sim/network/pattern_internal.h"
 #include "sim/network/transfers.h"
 

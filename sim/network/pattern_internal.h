@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "shared/base/index.h"
 #include "sim/network/pattern.h"
 #include "sim/network/topology.h"
 

@@ -5,8 +5,6 @@
 #include "shared/base/units.h"
 
 namespace cp::sim {
-namespace {}  // namespace
-
 double issue_ns(const Step& step, const SoftwareProfile& software) {
   if (software.captured_graphs) return 0;
   if (std::holds_alternative<Kernel>(step.work)) return software.kernel_issue_us * kNsPerUs;

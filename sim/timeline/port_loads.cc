@@ -15,8 +15,6 @@
 #include "sim/timeline/view_bytes.h"
 
 namespace cp::sim {
-namespace {}  // namespace
-
 PortLoads::PortLoads(const Plan& plan, const Cluster& cluster, const CollectiveSettings& settings)
     : plan_(plan),
       cluster_(cluster),

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <queue>
 #include <tuple>

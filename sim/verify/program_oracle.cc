@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "sim/verify/program_steps.h"
 
 namespace cp::sim {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 
 namespace cp::sim::program {
 namespace {

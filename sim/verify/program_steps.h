@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "shared/base/index.h"
 #include "shared/plan/plan.h"
 
 namespace cp::sim::program {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "sim/verify/program_oracle.h"
 #include "sim/verify/program_steps.h"
 

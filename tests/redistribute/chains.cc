@@ -7,8 +7,6 @@
 #include "shared/base/index.h"
 
 namespace cp::testing {
-namespace {}  // namespace
-
 Layout layout_by_axes(const Mesh& mesh, std::string_view text, const Shape& shape, DType dtype) {
   std::vector<Placement> placements(idx(mesh.num_axes()), Replicate{});
   std::vector<std::vector<int>> order(shape.size());
