@@ -50,10 +50,10 @@ std::pair<std::string, std::string> pair_of(const char* flag, std::string_view t
   throw InvalidInput(str(flag, " ", text, " is not of the form NAME=VALUE; write such as ", example));
 }
 
-std::vector<sim::Cells> cells_of(const char* flag, const std::vector<std::string>& texts) {
-  std::vector<sim::Cells> all;
+std::vector<sim::CsvCells> cells_of(const char* flag, const std::vector<std::string>& texts) {
+  std::vector<sim::CsvCells> all;
   for (const std::string& text : texts) {
-    sim::Cells& cells = all.emplace_back();
+    sim::CsvCells& cells = all.emplace_back();
     for (const std::string_view part : split(text, ','))
       cells.push_back(pair_of(flag, part, str(flag, " cp=16,pass=fwd").c_str()));
   }

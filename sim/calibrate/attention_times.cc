@@ -15,7 +15,7 @@ namespace {
 
 using detail::whole_above_0;
 
-bool has_all(const CsvRow& row, const Cells& cells) {
+bool has_all(const CsvRow& row, const CsvCells& cells) {
   return std::all_of(cells.begin(), cells.end(),
                      [&](const auto& cell) { return row.text(cell.first) == cell.second; });
 }
@@ -100,7 +100,7 @@ std::vector<AttentionTime> read_attention_times(const std::vector<CsvRow>& table
     const auto cluster = clusters.find(gpu);
     if (cluster == clusters.end()) continue;
     of_some_gpu = true;
-    const auto holds = [&](const Cells& cells) { return has_all(row, cells); };
+    const auto holds = [&](const CsvCells& cells) { return has_all(row, cells); };
     if (!std::all_of(filter.where.begin(), filter.where.end(), holds)) continue;
     if (std::any_of(filter.except.begin(), filter.except.end(), holds)) continue;
     Job job = job_of(row);

@@ -18,12 +18,12 @@
 
 namespace cp::sim {
 
-using Cells = std::vector<std::pair<std::string, std::string>>;  // column, cell
+using CsvCells = std::vector<std::pair<std::string, std::string>>;  // column, cell
 
 // Which rows of a table are taken.
 struct RowFilter {
-  std::vector<Cells> where;        // all cells of each
-  std::vector<Cells> except;       // not those that have all cells of one
+  std::vector<CsvCells> where;     // all cells of each
+  std::vector<CsvCells> except;    // not those that have all cells of one
   std::int64_t min_hop_bytes = 0;  // of the keys and values that a rank passes on
 };
 
