@@ -11,8 +11,8 @@
 namespace cp::cli {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 

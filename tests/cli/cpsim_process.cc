@@ -112,7 +112,12 @@ Finished CpsimProcess::finish() {
   return finished_;
 }
 
-Finished cpsim(const std::vector<std::string>& arguments) { return CpsimProcess(arguments).finish(); }
+Finished cpsim(const Words& arguments) { return CpsimProcess(arguments).finish(); }
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
 
 TemporaryFolder::TemporaryFolder() {
   std::string pattern = (std::filesystem::temp_directory_path() / "cpsim-test-XXXXXX").string();

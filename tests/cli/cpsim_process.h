@@ -36,7 +36,12 @@ class CpsimProcess {
   Finished finished_;
 };
 
-Finished cpsim(const std::vector<std::string>& arguments);
+using Words = std::vector<std::string>;
+
+Finished cpsim(const Words& arguments);
+
+// The words, and `more` behind them.
+Words with(Words words, const Words& more);
 
 // A folder of its own for the files of one test; removed with everything in it.
 class TemporaryFolder {

@@ -13,12 +13,7 @@
 namespace cp::cli {
 namespace {
 
-using testing::HasSubstr;
-
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
+using ::testing::HasSubstr;
 
 const std::vector<std::string> kRing = {"estimate",   "--cluster", "a800",      "--mesh",     "cp=16",
                                         "--strategy", "ring",      "--balance", "none",       "--seq-len",
@@ -151,7 +146,7 @@ TEST(ValidateCommand, MeetsItsTargets) {
       cpsim({"validate", "ring_flash_attention", "nccl_tests_large", "nccl_tests_medium",
              "nccl_algebra_large", "nccl_algebra_medium", "nccl_algebra_small"});
   EXPECT_EQ(finished.exit_code, 0) << finished.out;
-  EXPECT_THAT(finished.out, testing::Not(HasSubstr("MISSED")));
+  EXPECT_THAT(finished.out, ::testing::Not(HasSubstr("MISSED")));
   EXPECT_THAT(finished.out, HasSubstr("not scored"));
 }
 

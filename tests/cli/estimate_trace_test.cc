@@ -8,15 +8,16 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/cpsim_process.h"
+#include "tests/cli/json_file.h"
 #include "traces/perfetto_subset.pb.h"
 
 namespace cp::cli {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Finished traced(const std::string& path, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"estimate",   "--cluster",  "a800",      "--mesh",  "cp=4",
@@ -25,12 +26,6 @@ Finished traced(const std::string& path, const std::vector<std::string>& more = 
                                     "--causal",   "--json",     "--trace",   path};
   words.insert(words.end(), more.begin(), more.end());
   return cpsim(words);
-}
-
-json read_json(const std::string& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file) << path;
-  return json::parse(file);
 }
 
 double end_us(const json& trace, const std::string& name) {

@@ -12,7 +12,7 @@
 namespace cp::cli {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::string kCanary = "tests/corpus/canary/";
 

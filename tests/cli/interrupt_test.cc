@@ -15,8 +15,8 @@
 namespace cp::cli {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Takes minutes when nobody stops it.
 const std::vector<std::string> kLong = {"run",       "--mesh", "cp=4",         "--seq-len", "40000",
@@ -48,13 +48,13 @@ TEST(Interrupt, AStoppedVerificationSaysHowFarItGot) {
   process.signal(SIGINT);
   const Finished finished = process.finish();
   EXPECT_EQ(finished.exit_code, 130);
-  EXPECT_THAT(finished.out, testing::ContainsRegex("^pairs [0-9]+, wrong 0, .*stopped before the end"));
+  EXPECT_THAT(finished.out, ::testing::ContainsRegex("^pairs [0-9]+, wrong 0, .*stopped before the end"));
 }
 
 // A rank's launcher says how it ended.
 TEST(InterruptDeathTest, AQuietProgramDiesOfTheSignal) {
   for (const int signal : {SIGINT, SIGTERM}) {
-    EXPECT_EXIT((handle_interrupts_quietly(), raise(signal)), testing::KilledBySignal(signal), "^$");
+    EXPECT_EXIT((handle_interrupts_quietly(), raise(signal)), ::testing::KilledBySignal(signal), "^$");
     EXPECT_EXIT(
         {
           handle_interrupts_quietly();
@@ -62,7 +62,7 @@ TEST(InterruptDeathTest, AQuietProgramDiesOfTheSignal) {
           raise(signal);
           if (InterruptScope::interrupted()) raise(signal);
         },
-        testing::KilledBySignal(signal), "^$");
+        ::testing::KilledBySignal(signal), "^$");
   }
 }
 
@@ -70,13 +70,13 @@ TEST(InterruptDeathTest, AQuietProgramDiesOfTheSignal) {
 TEST(InterruptDeathTest, EachProgramSaysItsOwnName) {
   for (const char* program : {"cpsim", "cprun"}) {
     const std::string words = std::string("^\n") + program + ": interrupted\n$";
-    EXPECT_EXIT((handle_interrupts(program), raise(SIGINT)), testing::ExitedWithCode(130), words);
+    EXPECT_EXIT((handle_interrupts(program), raise(SIGINT)), ::testing::ExitedWithCode(130), words);
     EXPECT_EXIT(
         {
           handle_interrupts(program);
           raise(SIGTERM);
         },
-        testing::ExitedWithCode(143), words);
+        ::testing::ExitedWithCode(143), words);
     EXPECT_EXIT(
         {
           handle_interrupts(program);
@@ -84,13 +84,13 @@ TEST(InterruptDeathTest, EachProgramSaysItsOwnName) {
           raise(SIGINT);
           if (InterruptScope::interrupted()) raise(SIGINT);
         },
-        testing::ExitedWithCode(130), words);
+        ::testing::ExitedWithCode(130), words);
     EXPECT_EXIT(
         {
           handle_interrupts(program);
           finish([] { raise(SIGINT); });
         },
-        testing::ExitedWithCode(130), words);
+        ::testing::ExitedWithCode(130), words);
   }
 }
 
@@ -101,8 +101,8 @@ TEST(Progress, IsShownOnATerminalAfterASecondAndWiped) {
   process.signal(SIGINT);
   const Finished finished = process.finish();
   EXPECT_THAT(finished.err,
-              testing::ContainsRegex("checked [0-9,]+ of [0-9,]+ pairs, [0-9,]+ a second, .* left"));
-  EXPECT_THAT(finished.err, testing::EndsWith("\r\x1b[K"));
+              ::testing::ContainsRegex("checked [0-9,]+ of [0-9,]+ pairs, [0-9,]+ a second, .* left"));
+  EXPECT_THAT(finished.err, ::testing::EndsWith("\r\x1b[K"));
 }
 
 }  // namespace

@@ -13,12 +13,10 @@
 namespace cp::cli {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using Words = std::vector<std::string>;
-
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 constexpr const char* kMost = "9223372036854775807";
 
 Words estimate(const Words& more) {
@@ -44,7 +42,7 @@ struct TooLarge {
 };
 void PrintTo(const TooLarge& value, std::ostream* out) { *out << value.name; }
 
-class Limits : public testing::TestWithParam<TooLarge> {};
+class Limits : public ::testing::TestWithParam<TooLarge> {};
 
 TEST_P(Limits, AreNamedWithWhatWorks) {
   const Finished finished = cpsim(GetParam().words);
@@ -81,7 +79,7 @@ const TooLarge kTooLarge[] = {
      estimate({"--mesh", "cp=2", "--seq-len", "1099511627776", "--trace", "never_written.json"}),
      {"pass forward ends after ", "a trace counts nanoseconds up to ", "draw a shorter sequence"}},
 };
-INSTANTIATE_TEST_SUITE_P(Of, Limits, testing::ValuesIn(kTooLarge),
+INSTANTIATE_TEST_SUITE_P(Of, Limits, ::testing::ValuesIn(kTooLarge),
                          [](const auto& row) { return row.param.name; });
 
 // Two million nodes that nobody uses change nothing.
@@ -90,9 +88,9 @@ TEST(Limits, NodesThatNobodyUsesDoNotCount) {
     const Finished finished = cpsim(
         estimate({"--mesh", "cp=16", "--seq-len", "65536", "--pass", "both", "--json", "--nodes", nodes}));
     EXPECT_EQ(finished.exit_code, 0) << finished.err;
-    auto json = nlohmann::json::parse(finished.out);
-    json.erase("nodes");
-    return json;
+    auto answer = nlohmann::json::parse(finished.out);
+    answer.erase("nodes");
+    return answer;
   };
   EXPECT_EQ(figures("2097152"), figures("3"));
 }

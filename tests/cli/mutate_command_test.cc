@@ -12,9 +12,9 @@
 namespace cp::cli {
 namespace {
 
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(MutateCommand, PrintsTheTableAndTheTotals) {
   const Finished finished = cpsim({"mutate", "--cases", "300", "--seed", "2"});
@@ -34,9 +34,9 @@ TEST(MutateCommand, PrintsJson) {
     const Finished finished = cpsim({"mutate", "--cases", "200", "--seed", "4", "--jobs", jobs, "--json",
                                      "--survivors", folder.file("survivors"), "--list", "ledger"});
     EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
-    auto json = nlohmann::json::parse(finished.out);
-    json.erase("seconds");
-    return json;
+    auto answer = nlohmann::json::parse(finished.out);
+    answer.erase("seconds");
+    return answer;
   };
   const nlohmann::json one = report("1");
   EXPECT_EQ(one["total"]["tried"], 200);

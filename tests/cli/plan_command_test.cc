@@ -17,22 +17,16 @@ namespace cp::cli {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::StartsWith;
-using Words = std::vector<std::string>;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // A small space.
-const Words kTraining = {"plan",      "--model", "llama-3.1-8b",      "--nodes", "1",
-                         "--seq-len", "32K",     "--global-batch",    "8",       "--recompute",
-                         "selective", "--fix",   "pp=1,loss_chunks=4"};
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
+const Words kShortTraining = {"plan",      "--model", "llama-3.1-8b",      "--nodes", "1",
+                              "--seq-len", "32K",     "--global-batch",    "8",       "--recompute",
+                              "selective", "--fix",   "pp=1,loss_chunks=4"};
 
 std::string read(const std::string& path) {
   std::ifstream file(path);
@@ -70,8 +64,8 @@ TEST(PlanCommand, TheFirstScreenAnswers) {
 }
 
 TEST(PlanCommand, TheAnswerIsTheSameForAnyNumberOfThreads) {
-  const json one = answer_of(cpsim(with(kTraining, {"--json", "--threads", "1"})));
-  const json three = answer_of(cpsim(with(kTraining, {"--json", "--threads", "3"})));
+  const json one = answer_of(cpsim(with(kShortTraining, {"--json", "--threads", "1"})));
+  const json three = answer_of(cpsim(with(kShortTraining, {"--json", "--threads", "3"})));
   EXPECT_EQ(one, three);
   EXPECT_EQ(one["schema"], "cpsim.plan/1");
   EXPECT_EQ(one["best"][0]["rank"], 1);
@@ -86,8 +80,9 @@ TEST(PlanCommand, TheAnswerIsTheSameForAnyNumberOfThreads) {
 }
 
 TEST(PlanCommand, WhatIsFixedStaysFixed) {
-  const json answer = answer_of(cpsim(with(kTraining, {"--json", "--fix", "tp=2,cp=4", "--fix",
-                                                       "strategy=ring,balance=head_tail", "--top", "2"})));
+  const json answer =
+      answer_of(cpsim(with(kShortTraining, {"--json", "--fix", "tp=2,cp=4", "--fix",
+                                            "strategy=ring,balance=head_tail", "--top", "2"})));
   EXPECT_EQ(answer["question"]["top"], 2);
   for (const json& candidate : answer["all"]) {
     EXPECT_EQ(candidate["layout_fields"]["tp"], 2);
@@ -111,7 +106,7 @@ TEST(PlanCommand, PrefillAndDecodeHaveScreensOfTheirOwn) {
 
 TEST(PlanCommand, ExplainsWhyNotAnother) {
   const auto explain = [](const std::string& layout, const Words& more = {}) {
-    const Finished finished = cpsim(with(with(kTraining, {"--explain", layout}), more));
+    const Finished finished = cpsim(with(with(kShortTraining, {"--explain", layout}), more));
     EXPECT_EQ(finished.exit_code, 0) << finished.err;
     return finished.out;
   };
@@ -124,7 +119,7 @@ TEST(PlanCommand, ExplainsWhyNotAnother) {
   // What it says of a layout holds for the layout that its text means, whatever the software adds to it.
   for (const Words& more : {Words{}, Words{"--software", "usp", "--fix", "cp=8,strategy=ring"},
                             Words{"--fix", "cp=8,strategy=ulysses"}}) {
-    const json best = answer_of(cpsim(with(with(kTraining, more), {"--json"})))["best"][0];
+    const json best = answer_of(cpsim(with(with(kShortTraining, more), {"--json"})))["best"][0];
     EXPECT_THAT(explain(best["layout"], more), HasSubstr("nothing is faster")) << best["layout"];
     const json same = json::parse(explain(best["layout"], with(more, {"--json"})));
     EXPECT_EQ(same["step_us"], best["step_us"]) << best["layout"];
@@ -137,12 +132,12 @@ TEST(PlanCommand, ExplainsWhyNotAnother) {
 TEST(PlanCommand, WritesTablesAndAReport) {
   const TemporaryFolder folder;
   const Finished finished =
-      cpsim(with(kTraining, {"--csv", folder.file("all.csv"), "--report", folder.file("plan.html")}));
+      cpsim(with(kShortTraining, {"--csv", folder.file("all.csv"), "--report", folder.file("plan.html")}));
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("\nreport      " + folder.file("plan.html")));
   EXPECT_THAT(read(folder.file("all.csv")), StartsWith("rank,layout,"));
   EXPECT_THAT(read(folder.file("plan.html")), AllOf(HasSubstr("<html"), HasSubstr("llama-3.1-8b")));
-  const Finished printed = cpsim(with(kTraining, {"--csv", "-"}));
+  const Finished printed = cpsim(with(kShortTraining, {"--csv", "-"}));
   EXPECT_EQ(printed.out, read(folder.file("all.csv")));
 }
 
@@ -155,7 +150,7 @@ TEST(PlanCommand, HandsTheBestLayoutOver) {
   EXPECT_THAT(megatron.err, HasSubstr("cpsim plan: --emit: "));  // Megatron has no chunked loss
   const TemporaryFolder folder;
   const Finished cprun = cpsim(
-      with(kTraining, {"--fix", "cp=8", "--emit", "cprun", "--output", folder.file("attention.txtpb")}));
+      with(kShortTraining, {"--fix", "cp=8", "--emit", "cprun", "--output", folder.file("attention.txtpb")}));
   EXPECT_EQ(cprun.exit_code, 0) << cprun.err;
   EXPECT_THAT(cprun.out, AllOf(HasSubstr("\nfastest "), HasSubstr("cpsim run --scenario " + folder.file("")),
                                HasSubstr("\nemitted     ")));
@@ -199,7 +194,7 @@ TEST(PlanCommand, WhatIsHandedOverFits) {
 }
 
 TEST(PlanCommand, TwoLayoutsCompareWithEachOther) {
-  const Words two = with(kTraining, {"--compare", "tp=8", "tp=2,cp=4"});
+  const Words two = with(kShortTraining, {"--compare", "tp=8", "tp=2,cp=4"});
   const Finished finished = cpsim(two);
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, AllOf(StartsWith("A  tp=8"), HasSubstr("\nB  tp=2,cp=4,"), HasSubstr("\nfound "),
@@ -214,15 +209,15 @@ TEST(PlanCommand, TwoLayoutsCompareWithEachOther) {
     EXPECT_NEAR(sum, both["layouts"][i]["step_us"].get<double>(), 1e-6 * sum);
   }
   // Each is what --explain finds for it.
-  const json alone = answer_of_two(cpsim(with(kTraining, {"--explain", "tp=2,cp=4", "--json"})));
+  const json alone = answer_of_two(cpsim(with(kShortTraining, {"--explain", "tp=2,cp=4", "--json"})));
   EXPECT_EQ(both["layouts"][1]["layout"], alone["layout"]);
   EXPECT_EQ(both["layouts"][1]["step_us"], alone["step_us"]);
 }
 
 // Keys that are not given are searched, and named.
 TEST(PlanCommand, ABaselineIsNoStrawMan) {
-  const json searched = answer_of(cpsim(with(kTraining, {"--json", "--baseline", "tp=2,cp=4"})));
-  const json fixed = answer_of(cpsim(with(kTraining, {"--json", "--fix", "tp=2,cp=4"})));
+  const json searched = answer_of(cpsim(with(kShortTraining, {"--json", "--baseline", "tp=2,cp=4"})));
+  const json fixed = answer_of(cpsim(with(kShortTraining, {"--json", "--fix", "tp=2,cp=4"})));
   const json& baseline = searched["classes"].back();
   EXPECT_EQ(baseline["name"], "baseline");
   EXPECT_EQ(baseline["candidate"]["layout"], fixed["best"][0]["layout"]);
@@ -313,7 +308,7 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
     EXPECT_THAT(finished.out, IsEmpty());
     return finished.err;
   };
-  const auto changed = [&](const Words& more) { return error(with(kTraining, more)); };
+  const auto changed = [&](const Words& more) { return error(with(kShortTraining, more)); };
   EXPECT_THAT(error({"plan"}), HasSubstr("--model is missing"));
   EXPECT_THAT(changed({"--fx", "tp=8"}), HasSubstr("did you mean --fix?"));
   EXPECT_THAT(error({"plan", "--seq-len", "many"}), HasSubstr("--seq-len many"));

@@ -13,31 +13,25 @@ namespace cp::cli {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::StartsWith;
-using Words = std::vector<std::string>;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // A small space.
-const Words kTraining = {"plan",
-                         "--model",
-                         "llama-3.1-8b",
-                         "--nodes",
-                         "1",
-                         "--global-batch",
-                         "8",
-                         "--recompute",
-                         "full",
-                         "--fix",
-                         "pp=1,loss_chunks=16,order=tp-cp-dp-pp"};
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
+const Words kAnyTraining = {"plan",
+                            "--model",
+                            "llama-3.1-8b",
+                            "--nodes",
+                            "1",
+                            "--global-batch",
+                            "8",
+                            "--recompute",
+                            "full",
+                            "--fix",
+                            "pp=1,loss_chunks=16,order=tp-cp-dp-pp"};
 
 std::string screen(const Words& words) {
   const Finished finished = cpsim(words);
@@ -48,9 +42,9 @@ std::string screen(const Words& words) {
 json answer(const Words& words) { return json::parse(screen(with(words, {"--json"}))); }
 
 TEST(PlanWhatIf, TheSweepHasARowForEachLength) {
-  const Words sweep = with(kTraining, {"--sweep", "seq_len=32K..64M,48K"});
+  const Words sweep = with(kAnyTraining, {"--sweep", "seq_len=32K..64M,48K"});
   EXPECT_THAT(cpsim(sweep).err, HasSubstr("--sweep seq_len=32K..64M,48K: "));
-  const Words lengths = with(kTraining, {"--sweep", "seq_len=32K,64K,64M"});
+  const Words lengths = with(kAnyTraining, {"--sweep", "seq_len=32K,64K,64M"});
   const std::string text = screen(lengths);
   EXPECT_THAT(text, StartsWith("llama-3.1-8b, 8 GPUs of dgx-h100: 2 of 3 lengths fit, up to 65,536 tokens"));
   for (const char* part :
@@ -61,7 +55,7 @@ TEST(PlanWhatIf, TheSweepHasARowForEachLength) {
   EXPECT_EQ(rows["schema"], "cpsim.plan.sweep/1");
   ASSERT_EQ(rows["rows"].size(), 3U);
   // What the search says of that length.
-  const json alone = answer(with(kTraining, {"--seq-len", "64K"}));
+  const json alone = answer(with(kAnyTraining, {"--seq-len", "64K"}));
   EXPECT_EQ(rows["rows"][1]["best"]["layout"], alone["best"][0]["layout"]);
   EXPECT_EQ(rows["rows"][1]["best"]["step_us"], alone["best"][0]["step_us"]);
   EXPECT_TRUE(rows["rows"][2]["best"].is_null());
@@ -79,14 +73,14 @@ TEST(PlanWhatIf, TheSweepKeepsTheTokensOfABatch) {
 }
 
 TEST(PlanWhatIf, TheLongestLengthFitsAndOneMoreDoesNot) {
-  const Words maximize = with(kTraining, {"--maximize", "seq_len"});
+  const Words maximize = with(kAnyTraining, {"--maximize", "seq_len"});
   const json found = answer(maximize);
   EXPECT_EQ(found["schema"], "cpsim.plan.maximize/1");
   ASSERT_EQ(found["rows"].size(), 1U);
   const std::int64_t longest = found["rows"][0]["seq_len"];
   EXPECT_GT(longest, 131072);
   EXPECT_LE(found["rows"][0]["best"]["counted_bytes"], found["rows"][0]["best"]["usable_bytes"]);
-  EXPECT_EQ(cpsim(with(kTraining, {"--seq-len", std::to_string(longest + 1024)})).exit_code, 20);
+  EXPECT_EQ(cpsim(with(kAnyTraining, {"--seq-len", std::to_string(longest + 1024)})).exit_code, 20);
   const std::string text = screen(with(maximize, {"--seq-len", "32K"}));
   EXPECT_THAT(text,
               AllOf(StartsWith("llama-3.1-8b, 8 GPUs of dgx-h100: at most "), HasSubstr(" tokens fit, "),
@@ -142,7 +136,7 @@ TEST(PlanWhatIf, ServingIsAskedTheSame) {
 }
 
 TEST(PlanWhatIf, SensitivityHasARowForEachChange) {
-  const Words words = with(kTraining, {"--seq-len", "64K", "--sensitivity"});
+  const Words words = with(kAnyTraining, {"--seq-len", "64K", "--sensitivity"});
   const std::string text = screen(words);
   EXPECT_THAT(text, StartsWith("llama-3.1-8b, 65,536 tokens, 8 GPUs of dgx-h100: "));
   for (const char* part :
@@ -158,7 +152,7 @@ TEST(PlanWhatIf, SensitivityHasARowForEachChange) {
 }
 
 TEST(PlanWhatIf, ExperimentsAreAtMostThree) {
-  const Words words = with(kTraining, {"--seq-len", "64K", "--next-experiment"});
+  const Words words = with(kAnyTraining, {"--seq-len", "64K", "--next-experiment"});
   const json found = answer(words);
   EXPECT_EQ(found["schema"], "cpsim.plan.next_experiment/1");
   EXPECT_LE(found["experiments"].size(), 3U);
@@ -180,7 +174,7 @@ TEST(PlanWhatIf, ExperimentsAreAtMostThree) {
 
 TEST(PlanWhatIf, BadInputIsRefused) {
   const auto error = [](const Words& more) {
-    const Finished finished = cpsim(with(kTraining, more));
+    const Finished finished = cpsim(with(kAnyTraining, more));
     EXPECT_EQ(finished.exit_code, 2) << finished.out << finished.err;
     EXPECT_THAT(finished.out, IsEmpty());
     return finished.err;

@@ -17,13 +17,11 @@ namespace cp::cli {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-
-using Words = std::vector<std::string>;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 Words redistribute(const Words& more) {
   Words words = {"redistribute"};

@@ -18,14 +18,9 @@
 namespace cp::cli {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::string temporary(const std::string& name) {
   return (std::filesystem::temp_directory_path() / (std::to_string(getpid()) + name)).string();
@@ -159,7 +154,7 @@ TEST(RunCommand, AllStrategiesTakeWhatIsAskedOfThem) {
 TEST(RunCommand, WhatDoesNotFitIsRefusedWithALengthThatDoes) {
   const Finished finished = cpsim({"run", "--mesh", "cp=4", "--seq-len", "1000000000000", "--causal"});
   EXPECT_EQ(finished.exit_code, 2);
-  EXPECT_THAT(finished.err, testing::ContainsRegex(
+  EXPECT_THAT(finished.err, ::testing::ContainsRegex(
                                 "one device's float64 tensors of .* need .* are free; use --seq-len [0-9]+"));
 }
 

@@ -12,7 +12,7 @@
 namespace cp::cli {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Ended {
   int exit_code = -1;

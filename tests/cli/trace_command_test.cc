@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/cpsim_process.h"
+#include "tests/cli/json_file.h"
 #include "tests/traces/small_traces.h"
 #include "traces/perfetto_subset.pb.h"
 #include "traces/trace_files.h"
@@ -41,12 +42,6 @@ struct Files {
 
   TemporaryFolder folder;
 };
-
-json read_json(const std::string& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file) << path;
-  return json::parse(file);
-}
 
 // ---- compare
 

@@ -13,12 +13,10 @@
 namespace cp::cli {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::StartsWith;
-
-using Words = std::vector<std::string>;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 struct BadInput {
   std::string name;
@@ -29,7 +27,7 @@ struct BadInput {
 
 void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 
-class UsageOf : public testing::TestWithParam<BadInput> {};
+class UsageOf : public ::testing::TestWithParam<BadInput> {};
 
 // One message on standard error, nothing on standard output.
 TEST_P(UsageOf, IsRefusedWithValuesReasonAndWhatWorks) {
@@ -128,7 +126,7 @@ const BadInput kBadInputs[] = {
      {"/nowhere/x.txtpb", "existing folder"}},
     {"UnknownHelp", {"help", "plann"}, 2, {"'plann'", "redistribute"}},
 };
-INSTANTIATE_TEST_SUITE_P(Usage, UsageOf, testing::ValuesIn(kBadInputs),
+INSTANTIATE_TEST_SUITE_P(Usage, UsageOf, ::testing::ValuesIn(kBadInputs),
                          [](const auto& param) { return param.param.name; });
 
 TEST(Usage, EveryCommandHasHelpWithAnExample) {
@@ -149,7 +147,7 @@ TEST(Usage, EveryCommandHasHelpWithAnExample) {
 TEST(Usage, TheVersionIsOneLine) {
   const Finished finished = cpsim({"--version"});
   EXPECT_EQ(finished.exit_code, 0);
-  EXPECT_THAT(finished.out, testing::MatchesRegex("cpsim [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(finished.out, ::testing::MatchesRegex("cpsim [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 
 }  // namespace

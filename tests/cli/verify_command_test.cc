@@ -10,9 +10,9 @@
 namespace cp::cli {
 namespace {
 
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(VerifyRedistributeCommand, PrintsTheCounts) {
   const Finished finished = cpsim({"verify", "redistribute", "--ranks", "4", "--tensor-dims", "1"});

@@ -1,7 +1,7 @@
 // The conformance suite: what every Device promises (shared/plan/device.h), tested the same way on all of them.
 //
 // To put a device under it: write a DeviceFactory and one line in a .cc of this folder,
-//   INSTANTIATE_TEST_SUITE_P(Gloo, DeviceConformance, testing::Values(gloo_factory()), factory_name);
+//   INSTANTIATE_TEST_SUITE_P(Gloo, DeviceConformance, ::testing::Values(gloo_factory()), factory_name);
 //
 // Ranks may be threads of this process (the fabric) or processes (Gloo, process_world.h). With processes the whole test runs in each of
 // them, and `run` calls the body for that process's rank alone: what bodies leave behind is known everywhere only after `share`.
@@ -51,9 +51,11 @@ struct DeviceFactory {
 inline std::ostream& operator<<(std::ostream& out, const DeviceFactory& factory) {
   return out << factory.name;
 }
-inline std::string factory_name(const testing::TestParamInfo<DeviceFactory>& info) { return info.param.name; }
+inline std::string factory_name(const ::testing::TestParamInfo<DeviceFactory>& info) {
+  return info.param.name;
+}
 
-class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
+class DeviceConformance : public ::testing::TestWithParam<DeviceFactory> {
  protected:
   static constexpr int kWorldSize = 4;
   static constexpr DType kDTypes[] = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64};

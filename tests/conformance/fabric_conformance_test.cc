@@ -34,10 +34,10 @@ Target poorer_target() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fabric, DeviceConformance,
-                         testing::Values(fabric_factory("Parallel", {}),
-                                         fabric_factory("Baton",
-                                                        {.schedule = sim::Schedule::baton, .seed = 7}),
-                                         fabric_factory("Poorer", {.target = poorer_target()})),
+                         ::testing::Values(fabric_factory("Parallel", {}),
+                                           fabric_factory("Baton",
+                                                          {.schedule = sim::Schedule::baton, .seed = 7}),
+                                           fabric_factory("Poorer", {.target = poorer_target()})),
                          factory_name);
 
 }  // namespace

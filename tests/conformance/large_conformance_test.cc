@@ -12,7 +12,7 @@
 namespace cp::conformance {
 namespace {
 
-constexpr std::int64_t kNumel = (std::int64_t{1} << 29) + 6;  // of i32: 2^31 + 24 bytes
+constexpr std::int64_t kLargeNumel = (std::int64_t{1} << 29) + 6;  // of i32: 2^31 + 24 bytes
 
 // Different at places that 2^31 bytes lie between, and small: sums of two do not overflow.
 std::int32_t value(std::int64_t index, std::int64_t place) {
@@ -32,43 +32,43 @@ View part(BufferId buffer, std::int64_t block, std::int64_t numel) {
 }
 
 std::vector<LargeCase> large_cases() {
-  constexpr std::int64_t kHalf = kNumel / 2;
+  constexpr std::int64_t kHalf = kLargeNumel / 2;
   const auto sum = [](std::int64_t place) { return value(0, place) + value(1, place); };
-  return {{"all_gather", 2 * kNumel, true,
+  return {{"all_gather", 2 * kLargeNumel, true,
            [](GroupId group, std::int32_t index) {
-             return AllGather{group, part(0, index, kNumel), part(0, 0, 2 * kNumel)};
+             return AllGather{group, part(0, index, kLargeNumel), part(0, 0, 2 * kLargeNumel)};
            },
-           [](std::int64_t, std::int64_t place) { return value(place / kNumel, place); }},
-          {"reduce_scatter", kNumel, true,
+           [](std::int64_t, std::int64_t place) { return value(place / kLargeNumel, place); }},
+          {"reduce_scatter", kLargeNumel, true,
            [](GroupId group, std::int32_t index) {
-             return ReduceScatter{group, ReduceOp::sum, part(0, 0, kNumel), part(0, index, kHalf)};
+             return ReduceScatter{group, ReduceOp::sum, part(0, 0, kLargeNumel), part(0, index, kHalf)};
            },
            [=](std::int64_t index, std::int64_t place) {
              return place / kHalf == index ? sum(place) : value(index, place);
            }},
-          {"all_reduce", kNumel, true,
+          {"all_reduce", kLargeNumel, true,
            [](GroupId group, std::int32_t) {
-             return AllReduce{group, ReduceOp::sum, part(0, 0, kNumel), part(0, 0, kNumel)};
+             return AllReduce{group, ReduceOp::sum, part(0, 0, kLargeNumel), part(0, 0, kLargeNumel)};
            },
            [=](std::int64_t, std::int64_t place) { return sum(place); }},
-          {"broadcast", kNumel, true,
+          {"broadcast", kLargeNumel, true,
            [](GroupId group, std::int32_t) {
-             return Broadcast{group, 1, part(0, 0, kNumel), part(0, 0, kNumel)};
+             return Broadcast{group, 1, part(0, 0, kLargeNumel), part(0, 0, kLargeNumel)};
            },
            [](std::int64_t, std::int64_t place) { return value(1, place); }},
-          {"all_to_all", kNumel, false,
+          {"all_to_all", kLargeNumel, false,
            [](GroupId group, std::int32_t) {
-             return AllToAll{group, part(0, 0, kNumel), part(1, 0, kNumel)};
+             return AllToAll{group, part(0, 0, kLargeNumel), part(1, 0, kLargeNumel)};
            },
            [](std::int64_t index, std::int64_t place) {
              return value(place / kHalf, index * kHalf + place % kHalf);
            }},
-          {"exchange", kNumel, false,
+          {"exchange", kLargeNumel, false,
            [](GroupId group, std::int32_t index) {
              return Exchange{group,
-                             {{1 - index, part(0, 0, kNumel)}},
-                             {{1 - index, part(1, 0, kNumel)}},
-                             counts_digest({{0, 1, kNumel}, {1, 0, kNumel}})};
+                             {{1 - index, part(0, 0, kLargeNumel)}},
+                             {{1 - index, part(1, 0, kLargeNumel)}},
+                             counts_digest({{0, 1, kLargeNumel}, {1, 0, kLargeNumel}})};
            },
            [](std::int64_t index, std::int64_t place) { return value(1 - index, place); }}};
 }

@@ -14,7 +14,7 @@
 namespace cp::conformance {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::vector<Rank> all_ranks() { return {0, 1, 2, 3}; }
 

@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-AttentionProblem problem_of(std::int64_t length) {
+AttentionProblem grouped_problem(std::int64_t length) {
   AttentionProblem problem;
   problem.q_len = problem.kv_len = length;
   problem.q_heads = 4, problem.kv_heads = 2, problem.head_dim = problem.v_head_dim = 8;
@@ -30,12 +30,12 @@ AttentionProblem problem_of(std::int64_t length) {
 
 const std::vector<Rank> kRanks{0, 1, 2};
 
-Strategy strategy_of(const char* name) { return named_strategy({name, {}, {}}, problem_of(1), 3); }
+Strategy strategy_of(const char* name) { return named_strategy({name, {}, {}}, grouped_problem(1), 3); }
 
 // Both passes on all ranks, with one cache for each rank; what is wrong, in words.
 std::vector<std::string> run(sim::Fabric& fabric, const char* strategy, std::int64_t length,
                              std::vector<PlanCache>& caches) {
-  const AttentionRequest request{problem_of(length), kRanks, strategy_of(strategy)};
+  const AttentionRequest request{grouped_problem(length), kRanks, strategy_of(strategy)};
   const sim::AttentionTestData data(request.problem, 7);
   const sim::AttentionShards shards(data, request);
   const sim::AttentionTolerances tolerances = sim::attention_tolerances(data, request, true);
@@ -78,7 +78,7 @@ TEST(ContextParallelAttention, VaryingLengthsEqualOneDeviceAndKeepTheirPlans) {
 // Two ranks of four rows each, by Ulysses: buffers are [seq, batch, heads, dim], lse is that of the rank's own rows with all heads, and
 // dq is all that the backward pass makes. Written out here, and nowhere derived from what plans say of buffers.
 TEST(ContextParallelAttention, TakesMegatronsOrderAndGivesLseAtHomeAndTheGradientThatIsAskedFor) {
-  AttentionProblem problem = problem_of(8);
+  AttentionProblem problem = grouped_problem(8);
   problem.batch = 2, problem.format = TensorFormat::sbhd;
   const std::vector<Rank> ranks{0, 1};
   const AttentionOptions options{{.dq = true, .dk = false, .dv = false}, LsePlace::home};
@@ -151,10 +151,10 @@ TEST(ContextParallelAttention, NamesTheBuffersThatItTakes) {
     std::vector<float> memory(4096);
     NamedBuffers buffers{
         {"q", memory.data()}, {"k", memory.data()}, {"v", memory.data()}, {"out", memory.data()}};
-    EXPECT_THAT(testing::message_of([&] { attention.forward(problem_of(4), buffers); }),
+    EXPECT_THAT(testing::message_of([&] { attention.forward(grouped_problem(4), buffers); }),
                 AllOf(HasSubstr("lacks the buffer lse"), HasSubstr("q (512 bytes)")));
     buffers["lse"] = memory.data(), buffers["dq"] = memory.data();
-    EXPECT_THAT(testing::message_of([&] { attention.forward(problem_of(4), buffers); }),
+    EXPECT_THAT(testing::message_of([&] { attention.forward(grouped_problem(4), buffers); }),
                 HasSubstr("has no use for the buffer dq"));
   });
 }

@@ -11,13 +11,13 @@
 namespace cp::testing {
 namespace {
 
-struct Ring {
+struct RingPass {
   AttentionPass pass;
   const char* balance;
 };
 
 // Rank 3 of 4, as the benchmark of the GPU has it (benchmarks/gpu/ring_suite.cc).
-Plan plan_of(const Ring& ring) {
+Plan plan_of(const RingPass& ring) {
   AttentionRequest request;
   AttentionProblem& problem = request.problem;
   problem.q_len = problem.kv_len = 32'768;

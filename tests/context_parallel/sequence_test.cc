@@ -27,7 +27,7 @@ Layout layout_on(const char* mesh, const char* placements, const Shape& shape, D
   return parse_layout(placements, Mesh::parse(mesh), shape, dtype);
 }
 
-AttentionProblem problem_of(std::int64_t length, std::vector<std::int64_t> cu_seqlens = {}) {
+AttentionProblem problem_of_documents(std::int64_t length, std::vector<std::int64_t> cu_seqlens = {}) {
   AttentionProblem problem;
   problem.q_len = problem.kv_len = length;
   problem.cu_seqlens = std::move(cu_seqlens);
@@ -114,8 +114,8 @@ TEST(SequenceMoves, ThenJoinsTwoMovesAndTheirScales) {
 // ---- balances ----
 
 TEST(SequenceSplitOf, ABalanceIsThatOfTheQueriesHome) {
-  const AttentionProblem whole = problem_of(24);
-  const AttentionProblem packed = problem_of(24, {0, 10, 20});
+  const AttentionProblem whole = problem_of_documents(24);
+  const AttentionProblem packed = problem_of_documents(24, {0, 10, 20});
   const auto split_of = [](const AttentionProblem& problem, const char* balance) {
     return to_string(sequence_split(problem, parse_balance(balance), 3));
   };
@@ -130,7 +130,7 @@ TEST(SequenceSplitOf, ABalanceIsThatOfTheQueriesHome) {
 
 // 10 queries at the end of 24 keys: cuts are positions among the rows that are split.
 TEST(SequenceSplitOf, QueriesAndKeysAreCutWhereTheirDocumentsEnd) {
-  AttentionProblem problem = problem_of(24, {0, 10, 20});
+  AttentionProblem problem = problem_of_documents(24, {0, 10, 20});
   problem.q_len = 10;
   const Balance balance = parse_balance("per_document:contiguous");
   EXPECT_EQ(to_string(sequence_split(problem, balance, 2)), "per_sequence:0/6/10:balanced");
@@ -139,7 +139,7 @@ TEST(SequenceSplitOf, QueriesAndKeysAreCutWhereTheirDocumentsEnd) {
 
 // Token ids lie where attention wants the queries that are made of them, whatever the balance.
 TEST(SequenceSplitOf, BuffersLieWhereTheQueriesDo) {
-  AttentionProblem problem = problem_of(29, {0, 3, 20, 27});
+  AttentionProblem problem = problem_of_documents(29, {0, 3, 20, 27});
   problem.batch = 2;
   problem.q_heads = 4;
   problem.causal = true;
@@ -315,7 +315,7 @@ TEST(SequenceErrors, OfPartialValues) {
 }
 
 TEST(SequenceErrors, OfBalances) {
-  const AttentionProblem problem = problem_of(8);
+  const AttentionProblem problem = problem_of_documents(8);
   Balance balance = parse_balance("cost:4");
   balance.block = 0;
   expect_refused([&] { sequence_split(problem, balance, 2); }, {"block below 1"});
@@ -379,7 +379,7 @@ Balance any_balance() {
 
 Split any_ring_split(const AnySequence& sequence) {
   return pick_case("split", [=] {
-    AttentionProblem problem = problem_of(sequence.length());
+    AttentionProblem problem = problem_of_documents(sequence.length());
     problem.causal = *rc::gen::arbitrary<bool>();
     if (*rc::gen::arbitrary<bool>()) problem.cu_seqlens = random_cuts(problem.q_len, *any_int(0, 5));
     const Mesh& mesh = sequence.whole.mesh;

@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::UnorderedElementsAre;
 using Lengths = std::vector<std::int64_t>;
 
-AttentionProblem causal(std::int64_t seq_len, std::vector<std::int64_t> cu_seqlens = {}) {
+AttentionProblem causal_of_documents(std::int64_t seq_len, std::vector<std::int64_t> cu_seqlens = {}) {
   AttentionProblem problem;
   problem.q_len = problem.kv_len = seq_len;
   problem.q_heads = problem.kv_heads = 16;
@@ -57,41 +57,44 @@ std::pair<Lengths, Lengths> varlen(const AttentionProblem& problem, int cp, cons
 }
 
 TEST(AttentionShardingOracle, J1_HeadTailOfTwoRanks) {
-  const AttentionSharding sharding(causal(32), 2, balanced("head_tail"));
+  const AttentionSharding sharding(causal_of_documents(32), 2, balanced("head_tail"));
   EXPECT_EQ(sharding.home_q(0).rows, (IndexSet{{0, 8, 24, 2}}));  // 0..7 and 24..31
   EXPECT_EQ(sharding.home_q(1).rows, index_range(8, 24));
 }
 
 TEST(AttentionShardingOracle, J2_OneDocument) {
-  EXPECT_EQ(varlen(causal(32, {0, 32}), 2, "contiguous", 0), std::pair(Lengths{16}, Lengths{16}));
-  EXPECT_EQ(varlen(causal(32, {0, 32}), 2, "contiguous", 1), std::pair(Lengths{16}, Lengths{32}));
+  EXPECT_EQ(varlen(causal_of_documents(32, {0, 32}), 2, "contiguous", 0),
+            std::pair(Lengths{16}, Lengths{16}));
+  EXPECT_EQ(varlen(causal_of_documents(32, {0, 32}), 2, "contiguous", 1),
+            std::pair(Lengths{16}, Lengths{32}));
 }
 
 TEST(AttentionShardingOracle, J3_J9_OneDocumentHeadTail) {
-  EXPECT_EQ(varlen(causal(32, {0, 32}), 2, "head_tail", 0), std::pair(Lengths({8, 8}), Lengths({8, 32})));
-  EXPECT_EQ(varlen(causal(32, {0, 32}), 2, "head_tail", 1), std::pair(Lengths{16}, Lengths{24}));
+  EXPECT_EQ(varlen(causal_of_documents(32, {0, 32}), 2, "head_tail", 0),
+            std::pair(Lengths({8, 8}), Lengths({8, 32})));
+  EXPECT_EQ(varlen(causal_of_documents(32, {0, 32}), 2, "head_tail", 1), std::pair(Lengths{16}, Lengths{24}));
 }
 
 TEST(AttentionShardingOracle, J4_ThreeDocuments) {
-  const AttentionProblem problem = causal(64, {0, 10, 50, 64});
+  const AttentionProblem problem = causal_of_documents(64, {0, 10, 50, 64});
   EXPECT_EQ(varlen(problem, 2, "contiguous", 0), std::pair(Lengths({10, 22}), Lengths({10, 22})));
   EXPECT_EQ(varlen(problem, 2, "contiguous", 1), std::pair(Lengths({18, 14}), Lengths({40, 14})));
 }
 
 TEST(AttentionShardingOracle, J5_ThreeDocumentsHeadTail) {
-  const AttentionProblem problem = causal(64, {0, 10, 50, 64});
+  const AttentionProblem problem = causal_of_documents(64, {0, 10, 50, 64});
   EXPECT_EQ(varlen(problem, 2, "head_tail", 0), std::pair(Lengths({10, 6, 2, 14}), Lengths({10, 6, 40, 14})));
   EXPECT_EQ(varlen(problem, 2, "head_tail", 1), std::pair(Lengths{32}, Lengths{38}));
 }
 
 TEST(AttentionShardingOracle, J6_AShortDocument) {
-  const AttentionProblem problem = causal(8, {0, 1, 8});
+  const AttentionProblem problem = causal_of_documents(8, {0, 1, 8});
   EXPECT_EQ(varlen(problem, 2, "contiguous", 0), std::pair(Lengths({1, 3}), Lengths({1, 3})));
   EXPECT_EQ(varlen(problem, 2, "contiguous", 1), std::pair(Lengths{4}, Lengths{7}));
 }
 
 TEST(AttentionShardingOracle, J7_FourRanks) {
-  const AttentionProblem problem = causal(64, {0, 20, 64});
+  const AttentionProblem problem = causal_of_documents(64, {0, 20, 64});
   EXPECT_EQ(varlen(problem, 4, "contiguous", 0), std::pair(Lengths{16}, Lengths{16}));
   EXPECT_EQ(varlen(problem, 4, "contiguous", 1), std::pair(Lengths({4, 12}), Lengths({20, 12})));
   EXPECT_EQ(varlen(problem, 4, "contiguous", 2), std::pair(Lengths{16}, Lengths{28}));
@@ -100,7 +103,7 @@ TEST(AttentionShardingOracle, J7_FourRanks) {
 
 // Both batches have the same documents here: the lengths of one of them, twice.
 TEST(AttentionShardingOracle, J8_TwoBatches) {
-  const AttentionProblem problem = causal(32, {0, 10, 32});
+  const AttentionProblem problem = causal_of_documents(32, {0, 10, 32});
   EXPECT_EQ(varlen(problem, 2, "contiguous", 0), std::pair(Lengths({10, 6}), Lengths({10, 6})));
   EXPECT_EQ(varlen(problem, 2, "contiguous", 1), std::pair(Lengths{16}, Lengths{22}));
 }
@@ -109,8 +112,8 @@ TEST(AttentionShardingOracle, J8_TwoBatches) {
 TEST(AttentionShardingOracle, J10_LengthsThatDoNotDivide) {
   for (const auto& [seq_len, cp, balance] :
        {std::tuple(30, 4, "contiguous"), std::tuple(6, 2, "head_tail")}) {
-    EXPECT_FALSE(refuse(causal(seq_len), cp, balanced(balance)));
-    const AttentionSharding sharding(causal(seq_len), cp, balanced(balance));
+    EXPECT_FALSE(refuse(causal_of_documents(seq_len), cp, balanced(balance)));
+    const AttentionSharding sharding(causal_of_documents(seq_len), cp, balanced(balance));
     for (int index = 0; index < cp; ++index) EXPECT_GT(sharding.home_q(index).num_rows(), 0);
   }
 }
@@ -120,7 +123,7 @@ TEST(AttentionShardingOracle, J10_LengthsThatDoNotDivide) {
 TEST(AttentionShardingOracle, J11_HeadTailExchange) {
   constexpr int kRanks = 4;
   constexpr std::int64_t kChunk = 3;
-  const AttentionProblem problem = causal(2 * kRanks * kChunk);
+  const AttentionProblem problem = causal_of_documents(2 * kRanks * kChunk);
   const AttentionSharding sharding(problem, kRanks, balanced("head_tail_exchange"));
   std::set<std::int64_t> work;
   for (int r = 0; r < kRanks; ++r) {
@@ -141,7 +144,7 @@ TEST(AttentionShardingOracle, J11_HeadTailExchange) {
 TEST(AttentionShardingOracle, J11_HeadTailExchangeOfOddLengthsKeepsEveryRow) {
   for (const std::int64_t seq_len : {1, 2, 7, 20, 21, 22, 23, 25}) {
     for (const int cp : {1, 2, 3, 4, 5}) {
-      const AttentionSharding sharding(causal(seq_len), cp, balanced("head_tail_exchange"));
+      const AttentionSharding sharding(causal_of_documents(seq_len), cp, balanced("head_tail_exchange"));
       std::vector<std::int64_t> all;
       for (int index = 0; index < cp; ++index) {
         for (const std::int64_t row : elements(sharding.compute_q(index).rows)) all.push_back(row);
@@ -154,14 +157,14 @@ TEST(AttentionShardingOracle, J11_HeadTailExchangeOfOddLengthsKeepsEveryRow) {
 }
 
 TEST(AttentionShardingOracle, J12_RingSplitOfTheReference) {
-  const AttentionSharding sharding(causal(24), 3, balanced("head_tail"));
+  const AttentionSharding sharding(causal_of_documents(24), 3, balanced("head_tail"));
   EXPECT_THAT(elements(sharding.home_kv(1).rows), ElementsAre(4, 5, 6, 7, 16, 17, 18, 19));
 }
 
 TEST(AttentionShardingOracle, J13_BalancedIsNotChunked) {
   for (const auto& [seq_len, sizes] :
        {std::pair(5, Lengths{2, 1, 1, 1}), std::pair(6, Lengths{2, 2, 1, 1})}) {
-    const AttentionSharding sharding(causal(seq_len), 4, balanced("contiguous"));
+    const AttentionSharding sharding(causal_of_documents(seq_len), 4, balanced("contiguous"));
     for (int index = 0; index < 4; ++index) {
       EXPECT_EQ(sharding.home_q(index).num_rows(), sizes[static_cast<std::size_t>(index)]);
     }
@@ -172,21 +175,21 @@ TEST(AttentionShardingOracle, J13_BalancedIsNotChunked) {
 TEST(AttentionSharding, RingThenUlysses) {
   Strategy strategy = balanced("head_tail");
   strategy.ulysses_degree = 2;
-  const AttentionSharding inner(causal(16), 4, strategy);
+  const AttentionSharding inner(causal_of_documents(16), 4, strategy);
   EXPECT_THAT(elements(inner.home_q(0).rows), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(elements(inner.home_q(1).rows), ElementsAre(12, 13, 14, 15));
   EXPECT_THAT(elements(inner.home_q(2).rows), ElementsAre(4, 5, 6, 7));
   EXPECT_EQ(inner.compute_q(1).rows, (IndexSet{{0, 4, 12, 2}}));
   EXPECT_EQ(inner.compute_q(1).head_begin, 8);
   strategy.ulysses_inner = false;
-  const AttentionSharding outer(causal(16), 4, strategy);
+  const AttentionSharding outer(causal_of_documents(16), 4, strategy);
   EXPECT_EQ(outer.home_q(2).rows, inner.home_q(1).rows);
   EXPECT_EQ(outer.ring_index(1), 1);
 }
 
 // A rank holds exactly the kv heads that its query heads use.
 TEST(AttentionSharding, KvHeadsAreThoseThatTheQueryHeadsUse) {
-  AttentionProblem problem = causal(16);
+  AttentionProblem problem = causal_of_documents(16);
   problem.q_heads = 12, problem.kv_heads = 3;
   Strategy strategy;
   strategy.ulysses_degree = 5;
@@ -204,7 +207,7 @@ TEST(AttentionSharding, KvHeadsAreThoseThatTheQueryHeadsUse) {
 TEST(AttentionSharding, CostBalancesDocuments) {
   std::vector<std::int64_t> ends = {0, 1000, 1500};
   while (ends.back() < 4000) ends.push_back(ends.back() + 50);
-  const AttentionProblem problem = causal(4000, ends);
+  const AttentionProblem problem = causal_of_documents(4000, ends);
   const auto spread = [&](const char* balance) {
     const AttentionSharding sharding(problem, 8, balanced(balance));
     std::int64_t least = std::int64_t{1} << 60, most = 0;
@@ -247,7 +250,7 @@ RC_GTEST_PROP(AttentionSharding, EveryRowAndHeadIsComputedOnce, ()) {
 
 // Rows of all batch entries are split alike: at the boundaries of all of them, and by what all of them compute together.
 TEST(AttentionSharding, EntriesWithDocumentsOfTheirOwnAreSplitAlike) {
-  AttentionProblem problem = causal(16);
+  AttentionProblem problem = causal_of_documents(16);
   problem.batch = 2;
   problem.cu_seqlens_of_entry = {{0, 8, 16}, {0, 4, 16}};
   Strategy strategy;
@@ -255,7 +258,7 @@ TEST(AttentionSharding, EntriesWithDocumentsOfTheirOwnAreSplitAlike) {
   const auto first_rows = [&] { return elements(AttentionSharding(problem, 2, strategy).home_q(0).rows); };
   EXPECT_THAT(first_rows(), ElementsAre(0, 1, 4, 5, 8, 9, 10, 11));
 
-  problem = causal(4);
+  problem = causal_of_documents(4);
   problem.batch = 2;
   problem.cu_seqlens_of_entry = {{0, 1, 2, 3, 4},
                                  {0, 4}};  // the second entry alone has more to do for later rows

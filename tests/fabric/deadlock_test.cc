@@ -12,10 +12,11 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::AnyOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Kind = BatonOrder::Kind;
 
 // The Deadlock of a run; the fabric works again after it.
 std::string deadlock_of(Fabric& fabric, const std::vector<Plan>& plans) {
@@ -24,7 +25,7 @@ std::string deadlock_of(Fabric& fabric, const std::vector<Plan>& plans) {
   return message;
 }
 
-class DeadlockReport : public testing::TestWithParam<FabricOptions> {};
+class DeadlockReport : public ::testing::TestWithParam<FabricOptions> {};
 
 TEST_P(DeadlockReport, TwoGroupsInOppositeOrderAreACycle) {
   Fabric fabric(2, GetParam());
@@ -165,19 +166,16 @@ TEST_P(DeadlockReport, ARankThatReturnsIsNamed) {
   execute_all(fabric, plans);
 }
 
-FabricOptions baton(std::uint64_t seed, BatonOrder::Kind kind = BatonOrder::Kind::random) {
-  return {.schedule = Schedule::baton, .seed = seed, .order = {.kind = kind}};
-}
-std::string options_name(const testing::TestParamInfo<FabricOptions>& info) {
+std::string options_name(const ::testing::TestParamInfo<FabricOptions>& info) {
   if (info.param.schedule == Schedule::parallel) return "Parallel";
-  const BatonOrder::Kind kind = info.param.order.kind;
-  if (kind == BatonOrder::Kind::random) return str("Baton", info.param.seed);
-  return kind == BatonOrder::Kind::pct ? str("Pct", info.param.seed) : "RoundRobin";
+  const Kind kind = info.param.order.kind;
+  if (kind == Kind::random) return str("Baton", info.param.seed);
+  return kind == Kind::pct ? str("Pct", info.param.seed) : "RoundRobin";
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DeadlockReport,
-                         testing::Values(FabricOptions{}, baton(1), baton(2), baton(3),
-                                         baton(1, BatonOrder::Kind::pct), baton(2, BatonOrder::Kind::pct),
-                                         baton(0, BatonOrder::Kind::round_robin)),
+                         ::testing::Values(FabricOptions{}, baton(Kind::random, 1), baton(Kind::random, 2),
+                                           baton(Kind::random, 3), baton(Kind::pct, 1), baton(Kind::pct, 2),
+                                           baton(Kind::round_robin)),
                          options_name);
 
 TEST(DeadlockReportTime, ARankThatReturnsIsReportedWhileOthersRun) {

@@ -6,11 +6,24 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
 #include "sim/fabric/fabric.h"
 
 namespace cp::sim {
+
+// Ranks of the tests for which any small number will do.
+constexpr int kWorldSize = 4;
+
+inline FabricOptions baton(BatonOrder::Kind kind, std::uint64_t seed = 0) {
+  return {.schedule = Schedule::baton, .seed = seed, .order = {.kind = kind}};
+}
+
+inline std::string schedule_name(const ::testing::TestParamInfo<Schedule>& info) {
+  return info.param == Schedule::parallel ? "Parallel" : "Baton";
+}
 
 using AddSteps = std::function<void(PlanBuilder&, Rank)>;
 

@@ -15,11 +15,10 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-constexpr int kWorldSize = 4;
 constexpr std::int64_t kBlock = 5;  // elements of a rank
 
 const std::vector<std::string> kOperations = {
@@ -114,7 +113,7 @@ struct Setting {
   Schedule schedule = Schedule::parallel;
 };
 
-class Faults : public testing::TestWithParam<Setting> {
+class Faults : public ::testing::TestWithParam<Setting> {
  protected:
   FabricOptions options(std::vector<InjectedFault> faults, Checksums checksums) const {
     return {.schedule = GetParam().schedule, .seed = 7, .faults = std::move(faults), .checksums = checksums};
@@ -252,7 +251,7 @@ std::vector<Setting> settings() {
   }
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Operations, Faults, testing::ValuesIn(settings()), [](const auto& setting) {
+INSTANTIATE_TEST_SUITE_P(Operations, Faults, ::testing::ValuesIn(settings()), [](const auto& setting) {
   std::string text = setting.param.operation + (setting.param.schedule == Schedule::baton ? "_baton" : "");
   std::replace(text.begin(), text.end(), ' ', '_');
   return text;

@@ -16,8 +16,8 @@
 namespace cp::sim {
 namespace {
 
-constexpr int kSlots = 4;           // buffers of a rank
-constexpr std::int64_t kNumel = 3;  // elements of a buffer
+constexpr int kBuffers = 4;               // buffers of a rank
+constexpr std::int64_t kBufferNumel = 3;  // elements of a buffer
 
 using Slot = std::vector<std::int64_t>;
 using State = std::vector<std::vector<Slot>>;  // by rank, by slot
@@ -51,10 +51,10 @@ Program random_program(std::uint64_t seed) {
   for (int i = 0; i < 12; ++i) {
     Operation operation{.kind = static_cast<Operation::Kind>(below(4)),
                         .group = below(3),
-                        .from = below(kSlots),
+                        .from = below(kBuffers),
                         .to = 0,
                         .root = 0};
-    operation.to = (operation.from + 1 + below(kSlots - 1)) % kSlots;
+    operation.to = (operation.from + 1 + below(kBuffers - 1)) % kBuffers;
     if (operation.kind == Operation::add)
       operation.group = below(program.world_size);
     else
@@ -94,7 +94,7 @@ State run_in_order(const Program& program, State state) {
     const auto& ranks = ranks_of(program, operation);
     std::vector<Slot> sources;
     for (const Rank rank : ranks) sources.push_back(slot(rank, operation.from));
-    Slot sum(static_cast<std::size_t>(kNumel));
+    Slot sum(static_cast<std::size_t>(kBufferNumel));
     for (const Slot& source : sources) add_to(sum, source);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       Slot& target = slot(ranks[i], operation.to);
@@ -108,7 +108,7 @@ State run_in_order(const Program& program, State state) {
 }
 
 void add_operation(PlanBuilder& b, const Program& program, const Operation& operation, Rank rank) {
-  const View from = flat_view(operation.from, 0, kNumel), to = flat_view(operation.to, 0, kNumel);
+  const View from = flat_view(operation.from, 0, kBufferNumel), to = flat_view(operation.to, 0, kBufferNumel);
   if (operation.kind == Operation::add) {
     b.add(b.stream("compute"), Accumulate{ReduceOp::sum, from, to});
     return;
@@ -128,7 +128,7 @@ void add_operation(PlanBuilder& b, const Program& program, const Operation& oper
       break;
     case Operation::shift: {
       std::vector<Count> counts;
-      for (std::int32_t i = 0; i < n && n > 1; ++i) counts.push_back({i, (i + 1) % n, kNumel});
+      for (std::int32_t i = 0; i < n && n > 1; ++i) counts.push_back({i, (i + 1) % n, kBufferNumel});
       Exchange exchange{group, {}, {}, counts_digest(counts)};
       if (n > 1) exchange.sends = {{(index + 1) % n, from}}, exchange.recvs = {{(index + n - 1) % n, to}};
       b.add(stream, exchange);
@@ -142,7 +142,7 @@ void add_operation(PlanBuilder& b, const Program& program, const Operation& oper
 // `dropped`: an operation that `dropped_on` leaves out.
 std::vector<Plan> plans_for(const Program& program, std::size_t dropped = SIZE_MAX, Rank dropped_on = -1) {
   return plans_of(program.world_size, [&](PlanBuilder& b, Rank rank) {
-    for (int i = 0; i < kSlots; ++i) b.inout("slot", DType::i64, kNumel);
+    for (int i = 0; i < kBuffers; ++i) b.inout("slot", DType::i64, kBufferNumel);
     for (std::size_t i = 0; i < program.operations.size(); ++i) {
       if (i == dropped && rank == dropped_on) continue;
       if (takes_part(program, program.operations[i], rank))
@@ -153,7 +153,7 @@ std::vector<Plan> plans_for(const Program& program, std::size_t dropped = SIZE_M
 
 State initial_state(const Program& program) {
   State state(static_cast<std::size_t>(program.world_size),
-              std::vector<Slot>(kSlots, Slot(static_cast<std::size_t>(kNumel))));
+              std::vector<Slot>(kBuffers, Slot(static_cast<std::size_t>(kBufferNumel))));
   std::int64_t next = 1;
   for (auto& rank : state) {
     for (Slot& slot : rank) {
@@ -166,10 +166,10 @@ State initial_state(const Program& program) {
 State run_on(Fabric& fabric, const std::vector<Plan>& plans, State state) {
   fabric.run([&](Rank rank, Device& device) {
     Bindings bindings;
-    for (int i = 0; i < kSlots; ++i) {
+    for (int i = 0; i < kBuffers; ++i) {
       bindings.push_back({.buffer = i,
                           .data = state[static_cast<std::size_t>(rank)][static_cast<std::size_t>(i)].data(),
-                          .size_bytes = kNumel * 8});
+                          .size_bytes = kBufferNumel * 8});
     }
     execute(plans[static_cast<std::size_t>(rank)], device, bindings);
   });

@@ -11,11 +11,9 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-
-constexpr int kWorldSize = 4;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Arguments {
   std::string operation = "all_reduce";
@@ -53,7 +51,7 @@ std::string mismatch_of(const std::vector<Arguments>& arguments, Schedule schedu
   return message;
 }
 
-class Mismatch : public testing::TestWithParam<Schedule> {};
+class Mismatch : public ::testing::TestWithParam<Schedule> {};
 
 TEST_P(Mismatch, EachArgumentNamesTheMinorityAndTheField) {
   struct Row {
@@ -254,10 +252,7 @@ TEST_P(Mismatch, ASenderAndAReceiverAreATieWhenNothingTellsWhoIsWrong) {
               AllOf(HasSubstr("tie: rank 1 sends 4 f32 + 3 f32 to rank 2"), Not(HasSubstr("minority"))));
 }
 
-std::string schedule_name(const testing::TestParamInfo<Schedule>& info) {
-  return info.param == Schedule::parallel ? "Parallel" : "Baton";
-}
-INSTANTIATE_TEST_SUITE_P(Schedules, Mismatch, testing::Values(Schedule::parallel, Schedule::baton),
+INSTANTIATE_TEST_SUITE_P(Schedules, Mismatch, ::testing::Values(Schedule::parallel, Schedule::baton),
                          schedule_name);
 
 }  // namespace

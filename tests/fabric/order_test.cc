@@ -19,14 +19,10 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Kind = BatonOrder::Kind;
-
-FabricOptions baton(Kind kind, std::uint64_t seed = 0) {
-  return {.schedule = Schedule::baton, .seed = seed, .order = {.kind = kind}};
-}
 
 // `kernels` fills on each of the streams of every rank; none depends on another.
 std::vector<Plan> independent_fills(int world_size, int kernels,

@@ -16,13 +16,13 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::AnyOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 // ---- errors ---------------------------------------------------------------------------------------------------------
 
-class Runs : public testing::TestWithParam<Schedule> {
+class Runs : public ::testing::TestWithParam<Schedule> {
  protected:
   FabricOptions options() const { return {.schedule = GetParam(), .seed = 3}; }
 };
@@ -201,10 +201,7 @@ TEST(RunsInParallel, ACancelledRankKeepsItsMemoryWhileOthersReadIt) {
   execute_all(fabric, good_plans(4));
 }
 
-std::string schedule_name(const testing::TestParamInfo<Schedule>& info) {
-  return info.param == Schedule::parallel ? "Parallel" : "Baton";
-}
-INSTANTIATE_TEST_SUITE_P(Schedules, Runs, testing::Values(Schedule::parallel, Schedule::baton),
+INSTANTIATE_TEST_SUITE_P(Schedules, Runs, ::testing::Values(Schedule::parallel, Schedule::baton),
                          schedule_name);
 
 }  // namespace

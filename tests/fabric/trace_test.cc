@@ -13,7 +13,7 @@
 namespace cp::sim {
 namespace {
 
-class FabricTraces : public testing::TestWithParam<Schedule> {
+class FabricTraces : public ::testing::TestWithParam<Schedule> {
  protected:
   FabricOptions options() const { return {.schedule = GetParam(), .seed = 3}; }
 };
@@ -128,10 +128,7 @@ TEST(FabricTracesOff, AreNotKeptWhenTurnedOff) {
   EXPECT_TRUE(fabric.traces()[0].observed.empty());
 }
 
-std::string schedule_name(const testing::TestParamInfo<Schedule>& info) {
-  return info.param == Schedule::parallel ? "Parallel" : "Baton";
-}
-INSTANTIATE_TEST_SUITE_P(Schedules, FabricTraces, testing::Values(Schedule::parallel, Schedule::baton),
+INSTANTIATE_TEST_SUITE_P(Schedules, FabricTraces, ::testing::Values(Schedule::parallel, Schedule::baton),
                          schedule_name);
 
 }  // namespace

@@ -19,15 +19,15 @@
 #include "sim/fuzz/shrink.h"
 #include "sim/fuzz/wire.h"
 #include "sim/fuzz/workers.h"
+#include "tests/fuzz_cases/case_of.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::sim {
 namespace {
 
 using std::chrono::seconds;
+using testing::case_of;
 using ::testing::HasSubstr;
-
-proto::FuzzCase case_of(const std::string& text) { return read_case_text(text, "case"); }
 
 // ---- drawing ----
 

@@ -15,15 +15,15 @@
 #include "sim/fuzz/timeline_law.h"
 #include "sim/scenario/model_step.h"
 #include "sim/timeline/fold.h"
+#include "tests/fuzz_cases/case_of.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::sim {
 namespace {
 
+using testing::case_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-proto::FuzzCase case_of(const std::string& text) { return read_case_text(text, "case"); }
 
 StepRequest step(const std::string& layout, const std::string& more = "") {
   return make_step_request(

@@ -12,16 +12,16 @@ using testing::AttentionInputs;
 using testing::AttentionMemory;
 using testing::AttentionShape;
 using testing::expect_near;
+using testing::kInfinity;
 
 using Kind = MaskSlice::Kind;
 using Values = std::vector<double>;
 
-constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
-constexpr double kScale = 0.5;
+constexpr double kOperandScale = 0.5;
 
 AttentionInputs causal_inputs(const AttentionShape& shape) {
   return {shape,
-          kScale,
+          kOperandScale,
           [](std::int64_t q, std::int64_t k) { return k <= q; },
           testing::small_fractions(shape.q_numel(), 1),
           testing::small_fractions(shape.k_numel(), 2),
@@ -43,8 +43,13 @@ TEST_P(AttentionOperands, TheForwardMayBeWiderOrNarrowerThanItsInputs) {
   const auto expected = testing::reference_forward(inputs);
   AttentionMemory attention(inputs, in_dtype);
   const View out = attention.new_out(out_dtype);
-  attention.memory.run(AttentionForward{
-      attention.q, attention.k, attention.v, out, attention.lse, kScale, {{0, 5, 0, 5, Kind::causal, 0, 0}}});
+  attention.memory.run(AttentionForward{attention.q,
+                                        attention.k,
+                                        attention.v,
+                                        out,
+                                        attention.lse,
+                                        kOperandScale,
+                                        {{0, 5, 0, 5, Kind::causal, 0, 0}}});
   expect_near(attention.values(out), expected.out, rounding(out_dtype), "out");
   expect_near(attention.values(attention.lse), expected.lse, 2e-6, "lse");
 }
@@ -75,7 +80,7 @@ TEST_P(AttentionOperands, TheGradientsMayBeWiderOrNarrowerThanTheInputs) {
                                              dq,
                                              dk,
                                              dv,
-                                             kScale,
+                                             kOperandScale,
                                              {{0, 5, 0, 5, Kind::causal, 0, 0}},
                                              accumulate_dq,
                                              accumulate_dkv});
@@ -139,10 +144,10 @@ TEST(AttentionForward, WithoutKeysOrSlicesIsZero) {
   for (const std::int64_t kv_len : {0, 4}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       AttentionMemory attention(causal_inputs({2, 3, kv_len, 4, 2, 3, 6}), dtype);
-      attention.memory.run(
-          AttentionForward{attention.q, attention.k, attention.v, attention.out, attention.lse, kScale, {}});
+      attention.memory.run(AttentionForward{
+          attention.q, attention.k, attention.v, attention.out, attention.lse, kOperandScale, {}});
       EXPECT_EQ(attention.values(attention.out), Values(2 * 3 * 4 * 6, 0)) << kv_len;
-      EXPECT_EQ(attention.values(attention.lse), Values(2 * 3 * 4, kNegativeInfinity)) << kv_len;
+      EXPECT_EQ(attention.values(attention.lse), Values(2 * 3 * 4, -kInfinity)) << kv_len;
     }
   }
 }
@@ -165,7 +170,7 @@ Gradients gradients_without_slices(std::int64_t q_len, std::int64_t kv_len, bool
                                          dq,
                                          dk,
                                          dv,
-                                         kScale,
+                                         kOperandScale,
                                          {},
                                          accumulate,
                                          accumulate});
@@ -191,10 +196,10 @@ TEST(AttentionKernelsWithoutHeads, DoNothing) {
   const View dq = attention.like(attention.q, 0), dk = attention.like(attention.k, 0),
              dv = attention.like(attention.v, 0);
   const std::vector<MaskSlice> slices = {{0, 2, 0, 2, Kind::full, 0, 0}};
-  attention.memory.run(
-      AttentionForward{attention.q, attention.k, attention.v, attention.out, attention.lse, kScale, slices});
+  attention.memory.run(AttentionForward{attention.q, attention.k, attention.v, attention.out, attention.lse,
+                                        kOperandScale, slices});
   attention.memory.run(AttentionBackward{attention.q, attention.k, attention.v, attention.out, attention.lse,
-                                         attention.lse, dq, dk, dv, kScale, slices});
+                                         attention.lse, dq, dk, dv, kOperandScale, slices});
 }
 
 }  // namespace

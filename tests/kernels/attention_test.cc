@@ -13,9 +13,9 @@ namespace {
 
 using testing::AttentionInputs;
 using testing::AttentionShape;
+using testing::expect_near;
 using testing::KernelMemory;
-
-constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
+using testing::kInfinity;
 
 struct Case {
   std::string name;
@@ -90,17 +90,6 @@ struct Attention {
   AttentionShape shape;
   View q, k, v, out, lse;
 };
-
-void expect_near(const std::vector<double>& actual, const std::vector<double>& expected, double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    if (std::isinf(expected[i])) {
-      EXPECT_EQ(actual[i], expected[i]) << i;
-    } else {
-      EXPECT_NEAR(actual[i], expected[i], tolerance) << i;
-    }
-  }
-}
 
 class AttentionKernels : public ::testing::TestWithParam<Case> {};
 
@@ -266,7 +255,7 @@ TEST(AttentionMerge, SeveralResultsAtOnce) {
   };
   const auto [out, lse] = result(DType::f32, 8, 0);
   const auto [in, in_lse] = result(DType::bf16, 16, std::log(2.0));
-  const auto [none, none_lse] = result(DType::f16, std::nan(""), kNegativeInfinity);
+  const auto [none, none_lse] = result(DType::f16, std::nan(""), -kInfinity);
   const auto [last, last_lse] = result(DType::f32, 24, std::log(5.0));
   memory.run(AttentionMerge{in, in_lse, out, lse, {none, last}, {none_lse, last_lse}});
   EXPECT_NEAR(memory.values(out.buffer)[0], 1 + 4 + 15, 1e-5);
@@ -287,8 +276,7 @@ TEST(AttentionMerge, AnEmptySideChangesNothing) {
     KernelMemory memory;
     const auto side = [&](bool empty) {
       const View out = bshd(memory.add(DType::f32, {empty ? 0.0 : 3.0}), 1, 1, 1, 1);
-      return std::pair{out,
-                       dense_view(memory.add(DType::f32, {empty ? kNegativeInfinity : 1.5}), 0, {1, 1, 1})};
+      return std::pair{out, dense_view(memory.add(DType::f32, {empty ? -kInfinity : 1.5}), 0, {1, 1, 1})};
     };
     const auto [in, in_lse] = side(empty_in);
     const auto [out, lse] = side(!empty_in);
@@ -300,7 +288,7 @@ TEST(AttentionMerge, AnEmptySideChangesNothing) {
   }
   KernelMemory memory;
   const View out = bshd(memory.add(DType::f32, {0, 0}), 1, 2, 1, 1);
-  const View lse = dense_view(memory.add(DType::f32, {kNegativeInfinity, kNegativeInfinity}), 0, {1, 1, 2});
+  const View lse = dense_view(memory.add(DType::f32, {-kInfinity, -kInfinity}), 0, {1, 1, 2});
   View in = out, in_lse = lse;
   in.shape[1] = in_lse.shape[2] = 1;
   View rest = out, rest_lse = lse;
@@ -308,7 +296,7 @@ TEST(AttentionMerge, AnEmptySideChangesNothing) {
   rest.shape[1] = rest_lse.shape[2] = 1;
   memory.run(AttentionMerge{in, in_lse, rest, rest_lse});
   EXPECT_EQ(memory.values(out.buffer), (std::vector<double>{0, 0}));
-  EXPECT_EQ(memory.values(lse.buffer), (std::vector<double>{kNegativeInfinity, kNegativeInfinity}));
+  EXPECT_EQ(memory.values(lse.buffer), (std::vector<double>{-kInfinity, -kInfinity}));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ using Kind = MaskSlice::Kind;
 using Values = std::vector<double>;
 
 constexpr double kHalfUlp = 0x1p-24;  // a rounding to f32
-constexpr double kScale = 0.25;       // a power of two: scores are exact
+constexpr double kExactScale = 0.25;  // a power of two: scores are exact
 
 struct Problem {
   AttentionShape shape;
@@ -45,7 +45,7 @@ std::string to_string(const Problem& problem) {
 AttentionInputs inputs_of(const Problem& problem) {
   const AttentionShape& shape = problem.shape;
   return {shape,
-          kScale,
+          kExactScale,
           [slices = problem.slices](std::int64_t q, std::int64_t k) {
             return std::any_of(slices.begin(), slices.end(),
                                [&](const MaskSlice& slice) { return allows(slice, q, k); });
@@ -109,7 +109,7 @@ Expected expected_of(const AttentionInputs& inputs) {
   const double keys = chain(shape.kv_len, kForwardChain), dq_keys = chain(shape.kv_len, kQueryChain),
                rows =
                    chain(shape.q_len * shape.q_heads / std::max<std::int64_t>(1, shape.kv_heads), kKeyChain);
-  const double score = kScale * static_cast<double>(shape.head_dim) + greatest_lse;
+  const double score = kExactScale * static_cast<double>(shape.head_dim) + greatest_lse;
   const double weight = 4 + 6 * std::floor(score / 4) + 8;  // of a weight in the forward pass
   const double p = 4 + score + 2 * greatest_lse + 8;
   const auto scaled = [](Values values, double factor) {
@@ -127,7 +127,7 @@ Expected expected_of(const AttentionInputs& inputs) {
       scaled(testing::reference_backward(magnitudes, absolute(expected.dout)).dv, (rows + p) * kHalfUlp);
 
   // ds = p (dp - delta) scale, and |dp|, |delta| <= v_head_dim, since all values are below 1.
-  const double ds = 2 * static_cast<double>(shape.v_head_dim) * kScale;
+  const double ds = 2 * static_cast<double>(shape.v_head_dim) * kExactScale;
   AttentionInputs of_keys = inputs;
   of_keys.shape.v_head_dim = shape.head_dim;
   of_keys.v = absolute(inputs.k);

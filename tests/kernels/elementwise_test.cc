@@ -17,8 +17,8 @@ namespace cp {
 namespace {
 
 using testing::KernelMemory;
+using testing::kInfinity;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // A view with gaps whose dimensions lie in memory in another order than they are counted.

@@ -8,11 +8,12 @@
 #include <gtest/gtest.h>
 
 #include "shared/kernels/host_kernels.h"
+#include "tests/support/values.h"
 
 namespace cp {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using testing::kInfinity;
 
 // A 16-bit format by its definition: sign, exponent bits, mantissa bits.
 struct Format {

@@ -15,7 +15,7 @@
 namespace cp {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 constexpr float kUntouched = 12345;
 
 class TileKernelsTest : public ::testing::TestWithParam<const TileKernels*> {
@@ -196,7 +196,7 @@ TEST_P(TileKernelsTest, SumsThatOverflowStayInfinite) {
       low(sums.size()), terms = sums;
   tiles().add_to(sums.data(), low.data(), terms.data(), tiles().lanes);
   tiles().round_sums(sums.data(), low.data(), tiles().lanes);
-  EXPECT_EQ(sums, std::vector<float>(sums.size(), kInfinity));
+  EXPECT_EQ(sums, std::vector<float>(sums.size(), kFloatInfinity));
 }
 
 // In units of the last place of the exact value.
@@ -228,9 +228,9 @@ TEST_P(TileKernelsTest, ExponentialIsWithinTwoUlp) {
 
 TEST_P(TileKernelsTest, ExponentialOfSpecialValues) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), most = std::numeric_limits<float>::max();
-  const std::vector<float> in = {0.0f,  -0.0f, -kInfinity, kInfinity, nan,
-                                 -most, most,  -87.0f,     89.0f,     -1e-30f};
-  const std::vector<float> expected = {1, 1, 0, kInfinity, nan, 0, kInfinity, 0, kInfinity, 1};
+  const std::vector<float> in = {0.0f,  -0.0f, -kFloatInfinity, kFloatInfinity, nan,
+                                 -most, most,  -87.0f,          89.0f,          -1e-30f};
+  const std::vector<float> expected = {1, 1, 0, kFloatInfinity, nan, 0, kFloatInfinity, 0, kFloatInfinity, 1};
   for (std::size_t count = 0; count <= in.size(); ++count) {
     std::vector<float> out(in.size(), kUntouched);
     tiles().exponential(in.data(), out.data(), static_cast<std::int64_t>(count));
@@ -248,8 +248,8 @@ TEST_P(TileKernelsTest, SoftmaxOfABlockEqualsTheDefinition) {
     for (const bool masked : {false, true}) {
       const auto size = static_cast<std::size_t>(rows * width);
       std::vector<float> tile(size), weights(size, kUntouched),
-          greatest(static_cast<std::size_t>(width), -kInfinity), sums(static_cast<std::size_t>(width), 1),
-          low(static_cast<std::size_t>(width));
+          greatest(static_cast<std::size_t>(width), -kFloatInfinity),
+          sums(static_cast<std::size_t>(width), 1), low(static_cast<std::size_t>(width));
       for (std::size_t i = 0; i < size; ++i) tile[i] = static_cast<float>(i * 37 % 101) - 50;
       std::vector<std::uint64_t> mask;
       for (std::int64_t row = 0; row < rows; ++row) {
@@ -263,20 +263,20 @@ TEST_P(TileKernelsTest, SoftmaxOfABlockEqualsTheDefinition) {
       tiles().exponentials({weights.data(), nullptr, rows, first, tiles().vectors - first}, greatest.data(),
                            sums.data(), low.data());
       for (std::int64_t column = 0; column < width; ++column) {
-        float most = -kInfinity;
+        float most = -kFloatInfinity;
         double sum = 1;
         for (std::int64_t row = 0; row < rows; ++row) {
           const bool seen = (mask[static_cast<std::size_t>(row)] >> column & 1) != 0;
           const float expected = column < first * tiles().lanes ? before[at(row, column)]
                                  : seen                         ? before[at(row, column)] * 0.5f
-                                                                : -kInfinity;
+                                                                : -kFloatInfinity;
           ASSERT_EQ(tile[at(row, column)], expected);
           if (column >= first * tiles().lanes) most = std::max(most, expected);
         }
         ASSERT_EQ(greatest[static_cast<std::size_t>(column)], most);
         for (std::int64_t row = 0; row < rows && column >= first * tiles().lanes; ++row) {
           const double weight =
-              most == -kInfinity ? 0 : std::exp(static_cast<double>(tile[at(row, column)] - most));
+              most == -kFloatInfinity ? 0 : std::exp(static_cast<double>(tile[at(row, column)] - most));
           ASSERT_NEAR(weights[at(row, column)], weight, 0x1p-22 * weight);
           sum += weight;
         }
@@ -297,7 +297,7 @@ TEST_P(TileKernelsTest, GradientsOfABlockEqualTheDefinition) {
       scores[i] = static_cast<float>(i % 11) - 5, products[i] = static_cast<float>(i % 7) - 3;
     }
     for (std::int64_t column = 0; column < width; ++column) {
-      lse.push_back(column == 1 ? kInfinity : static_cast<float>(column % 3)), delta.push_back(0.5f);
+      lse.push_back(column == 1 ? kFloatInfinity : static_cast<float>(column % 3)), delta.push_back(0.5f);
     }
     const std::vector<std::uint64_t> mask(static_cast<std::size_t>(rows), 0x3333333333333333U);
     const std::vector<float> s = scores, dp = products;

@@ -43,7 +43,7 @@ const std::vector<GroupsCase> kGroups = {
 
 TEST(MeshOracle, GroupsAlongAxesSplitTheWorld) {
   for (const GroupsCase& c : kGroups) {
-    SCOPED_TRACE(testing::Message() << c.row << " " << c.mesh << " " << testing::PrintToString(c.names));
+    SCOPED_TRACE(::testing::Message() << c.row << " " << c.mesh << " " << ::testing::PrintToString(c.names));
     const Mesh mesh = Mesh::parse(c.mesh).flatten(c.names, "flat");
     EXPECT_EQ(mesh.groups("flat"), c.groups);
     for (const auto& group : c.groups) {
@@ -71,7 +71,7 @@ const std::vector<SliceCase> kSlices = {
 
 TEST(MeshOracle, SlicesHoldTheirMembers) {
   for (const SliceCase& c : kSlices) {
-    SCOPED_TRACE(testing::Message() << c.row << " " << c.mesh << " " << testing::PrintToString(c.names));
+    SCOPED_TRACE(::testing::Message() << c.row << " " << c.mesh << " " << ::testing::PrintToString(c.names));
     for (const Rank member : c.members) {
       EXPECT_EQ(Mesh::parse(c.mesh).slice(c.names, member), Mesh::parse(c.slice)) << "member " << member;
     }

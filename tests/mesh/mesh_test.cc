@@ -13,7 +13,7 @@
 namespace cp {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 using Names = std::vector<std::string>;
 
 Mesh cube() { return Mesh({{"dp", 2}, {"pp", 2}, {"cp", 2}}); }

@@ -29,7 +29,7 @@ TEST(RankTable, FindsEveryRankAtItsPosition) {
     const RankTable table(ranks);
     for (int position = 0; position < table.size(); ++position) {
       EXPECT_EQ(table.find(ranks[static_cast<std::size_t>(position)]), position)
-          << testing::PrintToString(ranks);
+          << ::testing::PrintToString(ranks);
     }
   }
 }
@@ -39,8 +39,8 @@ TEST(RankTable, DoesNotFindStrangers) {
     const RankTable table(ranks);
     for (const Rank rank : {-2'147'483'647 - 1, -1, 0, 1, 4, 6, 8, 64, 126, 127, 128, 129, 1'999'999'999,
                             2'147'483'646, 2'147'483'647}) {
-      if (testing::Value(ranks, testing::Contains(rank))) continue;
-      EXPECT_EQ(table.find(rank), RankTable::kAbsent) << rank << " in " << testing::PrintToString(ranks);
+      if (::testing::Value(ranks, ::testing::Contains(rank))) continue;
+      EXPECT_EQ(table.find(rank), RankTable::kAbsent) << rank << " in " << ::testing::PrintToString(ranks);
     }
   }
 }
@@ -58,7 +58,7 @@ TEST(RankTable, NamesBothPositionsOfARepeatedRank) {
     RankTable({4, 9, 5, 9});
     FAIL() << "accepted a repeated rank";
   } catch (const InvalidInput& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("rank 9 comes twice, at positions 1 and 3"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 9 comes twice, at positions 1 and 3"));
   }
 }
 

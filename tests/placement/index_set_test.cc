@@ -13,6 +13,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "tests/placement/huge.h"
 #include "tests/placement/index_set_generator.h"
 #include "tests/support/any_case.h"
 
@@ -22,8 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+using testing::kHuge;
 
 TEST(IndexSet, RangeIsOneRunOrEmpty) {
   EXPECT_EQ(index_range(3, 8), (IndexSet{{3, 5, 5, 1}}));

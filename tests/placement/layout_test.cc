@@ -11,6 +11,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "tests/placement/huge.h"
 #include "tests/placement/layout_generator.h"
 #include "tests/support/any_case.h"
 #include "tests/support/messages.h"
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::kHuge;
 using testing::message_of;
 
 Layout layout_of(const char* mesh, const char* placements, Shape shape, DType dtype = DType::f32) {
@@ -48,7 +50,7 @@ TEST(Layout, ScalarsAndEmptyTensors) {
 }
 
 TEST(Layout, HoldsMoreElementsThan32BitsCount) {
-  constexpr std::int64_t kHuge = std::int64_t{1} << 40, kRows = 1 << 16;
+  constexpr std::int64_t kRows = 1 << 16;
   const Layout layout = layout_of("cp=8,dp=3", "S(1,striped:512),S(0)", {kRows, kHuge}, DType::bf16);
   EXPECT_EQ(local_shape(layout, 23), (Shape{kRows - 2 * 21846, kHuge / 8}));
   EXPECT_EQ(local_bytes(layout, 0), 2 * std::int64_t{21846} * kHuge / 8);

@@ -10,6 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/placement/huge.h"
 #include "tests/placement/index_set_generator.h"
 #include "tests/placement/split_generator.h"
 #include "tests/support/any_case.h"
@@ -20,9 +21,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::kHuge;
 using testing::message_of;
-
-constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 
 std::vector<std::int64_t> sizes_of(const Split& split, std::int64_t length, int parts) {
   std::vector<std::int64_t> sizes;

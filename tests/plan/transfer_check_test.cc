@@ -10,8 +10,8 @@
 namespace cp {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Three ranks, 4, 5 and 6, that exchange 8 bytes with one another, twice.
 std::vector<RankTrace> right_traces() {

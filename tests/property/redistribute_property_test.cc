@@ -530,23 +530,23 @@ RC_GTEST_PROP(RedistributeProperty, EqualInputsGiveEqualPlans, ()) {
 
 // ---- mutations ----
 
-enum class Verdict : std::uint8_t { refused, wrong_data, harmless };
+enum class DamageVerdict : std::uint8_t { refused, wrong_data, harmless };
 
-struct Trial {
-  Verdict verdict = Verdict::harmless;
+struct DamageTrial {
+  DamageVerdict verdict = DamageVerdict::harmless;
   Mutation mutation;
 };
 
 // What becomes of damaged plans. Throws what the fabric throws while plans run that the checker let pass, and CheckFailure when
 // interleavings differ: both would be the checker's fault. That a device refuses to prepare a plan is not.
-Trial judge(const Redistribution& planned, const Mutation& mutation, const std::vector<Plan>& damaged,
-            const Shards& source, const Shards& expected) {
+DamageTrial judge(const Redistribution& planned, const Mutation& mutation, const std::vector<Plan>& damaged,
+                  const Shards& source, const Shards& expected) {
   CheckLimits limits;
   limits.peak_bytes = planned.peak_bytes;
   try {
     check(damaged, limits);
   } catch (const Error&) {
-    return {Verdict::refused, mutation};
+    return {DamageVerdict::refused, mutation};
   }
   std::optional<Shards> result;
   try {
@@ -557,12 +557,12 @@ Trial judge(const Redistribution& planned, const Mutation& mutation, const std::
       result = now;
     }
   } catch (const InvalidInput&) {
-    return {Verdict::refused, mutation};
+    return {DamageVerdict::refused, mutation};
   }
-  return {*result == expected ? Verdict::harmless : Verdict::wrong_data, mutation};
+  return {*result == expected ? DamageVerdict::harmless : DamageVerdict::wrong_data, mutation};
 }
 
-std::optional<Trial> attempt(const RedistributeCase& request, MutationKind kind, std::uint64_t seed) {
+std::optional<DamageTrial> attempt(const RedistributeCase& request, MutationKind kind, std::uint64_t seed) {
   const Redistribution planned = plan_of(request);
   std::vector<Plan> plans = lower_all(planned);
   const Shards source = make_shards(request.source, [&](std::int64_t element, std::int64_t c) {
@@ -594,31 +594,32 @@ RedistributeCase integer_case(RedistributeCase request) {
 RC_GTEST_PROP(RedistributeMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
   const RedistributeCase request = integer_case(*any_case({.max_ranks = 8}));
   const auto kind = pick("kind", rc::gen::inRange<std::size_t>(0, sim::all_mutations().size()));
-  const std::optional<Trial> trial = attempt(request, sim::all_mutations()[kind].kind, seed);
+  const std::optional<DamageTrial> trial = attempt(request, sim::all_mutations()[kind].kind, seed);
   RC_PRE(trial.has_value());
   RC_LOG() << trial->mutation.text << "\n";
-  RC_TAG(trial->verdict == Verdict::refused      ? "refused"
-         : trial->verdict == Verdict::wrong_data ? "wrong data"
-                                                 : "harmless");
-  RC_ASSERT(trial->verdict != Verdict::wrong_data || trial->mutation.may_change_meaning);
+  RC_TAG(trial->verdict == DamageVerdict::refused      ? "refused"
+         : trial->verdict == DamageVerdict::wrong_data ? "wrong data"
+                                                       : "harmless");
+  RC_ASSERT(trial->verdict != DamageVerdict::wrong_data || trial->mutation.may_change_meaning);
 }
 
 // That the property above is about something: each kind of damage that finds a place is refused somewhere, or shows in the data.
 TEST(RedistributeMutation, EachKindIsCaughtSomewhere) {
   for (const sim::MutationInfo& info : sim::all_mutations()) {
-    std::map<Verdict, int> tally;
+    std::map<DamageVerdict, int> tally;
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
       const RedistributeCase request = integer_case(case_of_seed(seed, {.tight = false, .max_ranks = 6}));
-      const std::optional<Trial> trial = attempt(request, info.kind, seed);
+      const std::optional<DamageTrial> trial = attempt(request, info.kind, seed);
       if (!trial) continue;
       ++tally[trial->verdict];
-      EXPECT_TRUE(trial->verdict != Verdict::wrong_data || trial->mutation.may_change_meaning)
+      EXPECT_TRUE(trial->verdict != DamageVerdict::wrong_data || trial->mutation.may_change_meaning)
           << "seed " << seed << ": " << trial->mutation.text;
     }
     if (tally.empty()) continue;  // plans of redistributions have one stream, hence no edges to drop
-    EXPECT_GT(tally[Verdict::refused] + tally[Verdict::wrong_data], 0) << info.name;
+    EXPECT_GT(tally[DamageVerdict::refused] + tally[DamageVerdict::wrong_data], 0) << info.name;
     std::printf("%-28s refused %2d, wrong data %2d, harmless %2d\n", std::string(info.name).c_str(),
-                tally[Verdict::refused], tally[Verdict::wrong_data], tally[Verdict::harmless]);
+                tally[DamageVerdict::refused], tally[DamageVerdict::wrong_data],
+                tally[DamageVerdict::harmless]);
   }
 }
 

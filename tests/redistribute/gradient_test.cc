@@ -34,7 +34,7 @@ GradientOptions by_rule(GradientRule rule) {
   return options;
 }
 
-struct Row {
+struct GradientRow {
   const char* row;
   Shape shape;
   const char *from, *to;
@@ -42,7 +42,7 @@ struct Row {
   const char *grad_out, *grad_in;  // layouts
 };
 
-void expect_row(const Row& row, GradientRule rule) {
+void expect_row(const GradientRow& row, GradientRule rule) {
   const Mesh mesh = Mesh::parse("m=4");
   const auto layout = [&](const char* text) { return layout_by_placements(mesh, text, row.shape); };
   const Redistribution forward = plan_redistribution(layout(row.from), layout(row.to));
@@ -60,39 +60,41 @@ const auto kRowName = [](const auto& row) {
   return std::string(row.param.row) + "_" + std::to_string(row.index);
 };
 
-class ReplicatedGradient : public ::testing::TestWithParam<Row> {};
+class ReplicatedGradient : public ::testing::TestWithParam<GradientRow> {};
 TEST_P(ReplicatedGradient, HasTheCollectivesOfTheTable) { expect_row(GetParam(), GradientRule::replicated); }
 
 INSTANTIATE_TEST_SUITE_P(DTensor, ReplicatedGradient,
-                         ::testing::Values(Row{"B1", {12, 3}, "S0", "R", "all_gather", "", "R", "S0"},
-                                           Row{"B1", {13, 3}, "S0", "R", "all_gather", "", "R", "S0"},
-                                           Row{"B1", {14, 3}, "S0", "R", "all_gather", "", "R", "S0"},
-                                           Row{"B2", {3, 12}, "S1", "R", "all_gather", "", "R", "S1"},
-                                           Row{"B2", {3, 13}, "S1", "R", "all_gather", "", "R", "S1"},
-                                           Row{"B2", {3, 14}, "S1", "R", "all_gather", "", "R", "S1"},
-                                           Row{"B3", {12, 3}, "R", "R", "", "", "R", "R"},
-                                           Row{"B4", {12, 3}, "R", "S0", "", "all_gather", "S0", "R"},
-                                           Row{"B4", {13, 3}, "R", "S0", "", "all_gather", "S0", "R"},
-                                           Row{"B4", {14, 3}, "R", "S0", "", "all_gather", "S0", "R"},
-                                           Row{"B4", {3, 13}, "R", "S1", "", "all_gather", "S1", "R"},
-                                           Row{"B5", {12, 3}, "P", "R", "all_reduce", "", "R", "R"},
-                                           Row{"B6", {12, 3}, "P", "P", "", "", "P", "P"}),
+                         ::testing::Values(GradientRow{"B1", {12, 3}, "S0", "R", "all_gather", "", "R", "S0"},
+                                           GradientRow{"B1", {13, 3}, "S0", "R", "all_gather", "", "R", "S0"},
+                                           GradientRow{"B1", {14, 3}, "S0", "R", "all_gather", "", "R", "S0"},
+                                           GradientRow{"B2", {3, 12}, "S1", "R", "all_gather", "", "R", "S1"},
+                                           GradientRow{"B2", {3, 13}, "S1", "R", "all_gather", "", "R", "S1"},
+                                           GradientRow{"B2", {3, 14}, "S1", "R", "all_gather", "", "R", "S1"},
+                                           GradientRow{"B3", {12, 3}, "R", "R", "", "", "R", "R"},
+                                           GradientRow{"B4", {12, 3}, "R", "S0", "", "all_gather", "S0", "R"},
+                                           GradientRow{"B4", {13, 3}, "R", "S0", "", "all_gather", "S0", "R"},
+                                           GradientRow{"B4", {14, 3}, "R", "S0", "", "all_gather", "S0", "R"},
+                                           GradientRow{"B4", {3, 13}, "R", "S1", "", "all_gather", "S1", "R"},
+                                           GradientRow{"B5", {12, 3}, "P", "R", "all_reduce", "", "R", "R"},
+                                           GradientRow{"B6", {12, 3}, "P", "P", "", "", "P", "P"}),
                          kRowName);
 
 // PyTorch has no such table; the rows follow from the duals.
-class AdjointGradient : public ::testing::TestWithParam<Row> {};
+class AdjointGradient : public ::testing::TestWithParam<GradientRow> {};
 TEST_P(AdjointGradient, LeadsBetweenTheDuals) { expect_row(GetParam(), GradientRule::adjoint); }
 
 INSTANTIATE_TEST_SUITE_P(
     Contract10, AdjointGradient,
     ::testing::Values(
-        Row{"gather_is_scattered_sums", {12, 3}, "S0", "R", "all_gather", "reduce_scatter", "P", "S0"},
-        Row{"slice_is_parts", {12, 3}, "R", "S0", "", "", "S0", "P"},
-        Row{"copies_are_parts", {12, 3}, "R", "R", "", "", "P", "P"},
-        Row{"all_reduce_is_all_reduce", {12, 3}, "P", "R", "all_reduce", "all_reduce", "P", "R"},
-        Row{"scattered_sums_are_gathers", {12, 3}, "P", "S0", "reduce_scatter", "all_gather", "S0", "R"},
-        Row{"parts_are_copies", {12, 3}, "P", "P", "", "", "R", "R"},
-        Row{"transposed_back", {12, 8}, "S0", "S1", "all_to_all", "all_to_all", "S1", "S0"}),
+        GradientRow{
+            "gather_is_scattered_sums", {12, 3}, "S0", "R", "all_gather", "reduce_scatter", "P", "S0"},
+        GradientRow{"slice_is_parts", {12, 3}, "R", "S0", "", "", "S0", "P"},
+        GradientRow{"copies_are_parts", {12, 3}, "R", "R", "", "", "P", "P"},
+        GradientRow{"all_reduce_is_all_reduce", {12, 3}, "P", "R", "all_reduce", "all_reduce", "P", "R"},
+        GradientRow{
+            "scattered_sums_are_gathers", {12, 3}, "P", "S0", "reduce_scatter", "all_gather", "S0", "R"},
+        GradientRow{"parts_are_copies", {12, 3}, "P", "P", "", "", "R", "R"},
+        GradientRow{"transposed_back", {12, 8}, "S0", "S1", "all_to_all", "all_to_all", "S1", "S0"}),
     kRowName);
 
 // ---- duals ----

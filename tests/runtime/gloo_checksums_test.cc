@@ -66,7 +66,7 @@ struct Operation {
 const std::vector<Operation> kOperations = {{"all_gather", 2}, {"reduce_scatter", 2}, {"all_reduce", 4},
                                             {"all_to_all", 2}, {"broadcast", 1},      {"exchange", 2}};
 
-Plan plan_of(const std::string& operation, Rank rank, std::int64_t block) {
+Plan plan_of_blocks(const std::string& operation, Rank rank, std::int64_t block) {
   PlanBuilder b(rank, host_target());
   const GroupId group = b.group("g", {0, 1, 2});
   const StreamId stream = b.stream("s");
@@ -102,7 +102,7 @@ std::vector<std::string> run(const std::string& operation, Checksums checksums, 
   const testing::TemporaryDirectory store;
   return testing::run_processes(kRanks, [&](Rank rank) {
     runtime::GlooDevice device({.rank = rank, .store_directory = store.path(), .checksums = checksums});
-    const Plan plan = plan_of(operation, rank, block);
+    const Plan plan = plan_of_blocks(operation, rank, block);
     std::vector<float> in(kRanks * block), out(kRanks * block);
     for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(rank) + static_cast<float>(i);
     const auto bytes = static_cast<std::int64_t>(in.size() * sizeof(float));

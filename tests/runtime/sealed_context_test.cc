@@ -30,7 +30,7 @@ using runtime::PayloadSizeError;
 
 constexpr std::chrono::milliseconds kForEver = std::chrono::hours(1);
 constexpr std::uint64_t kSlot = 4711;
-constexpr std::size_t kBytes = 100;  // that are received
+constexpr std::size_t kReceivedBytes = 100;  // that are received
 
 // The two ends of a connection over loopback.
 std::array<Descriptor, 2> connection() {
@@ -61,7 +61,7 @@ class GlooPeer : public ::testing::Test {
     sockets[1] = std::move(here);
     context_ = runtime::make_gloo_context(runtime::make_gloo_thread(), 0, std::move(sockets), kForEver,
                                           std::make_shared<std::atomic<std::uint64_t>>(0), passed_);
-    buffer_ = context_->createUnboundBuffer(memory_.data(), kBytes);
+    buffer_ = context_->createUnboundBuffer(memory_.data(), kReceivedBytes);
     buffer_->recv(1, kSlot);
     std::array<std::uint64_t, 6> said{};
     ASSERT_EQ(recv(peer_.get(), said.data(), sizeof said, MSG_WAITALL), ssize_t{sizeof said});
@@ -91,16 +91,16 @@ class GlooPeer : public ::testing::Test {
   Descriptor peer_, here_;
   std::shared_ptr<runtime::PassedPayloads> passed_ = std::make_shared<runtime::PassedPayloads>(2);
   std::shared_ptr<gloo::Context> context_;
-  std::array<char, 2 * kBytes> memory_{};
+  std::array<char, 2 * kReceivedBytes> memory_{};
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
 };
 
 TEST_F(GlooPeer, AMessageOfTheRightSizeArrives) {
-  say(kSendReady, kSlot, kBytes, 0);
-  say(kSend, kSlot, kBytes, kBytes);
+  say(kSendReady, kSlot, kReceivedBytes, 0);
+  say(kSend, kSlot, kReceivedBytes, kReceivedBytes);
   EXPECT_TRUE(buffer_->waitRecv());
-  EXPECT_EQ(memory_[kBytes - 1], char{kBytes - 1});
-  EXPECT_EQ(passed_->of(1).received.odd, checksum_of(kBytes));
+  EXPECT_EQ(memory_[kReceivedBytes - 1], char{kReceivedBytes - 1});
+  EXPECT_EQ(passed_->of(1).received.odd, checksum_of(kReceivedBytes));
   EXPECT_EQ(passed_->of(1).received.even, 0u);
   EXPECT_EQ(passed_->of(1).sent.odd, 0u);
 }
@@ -135,21 +135,21 @@ void expect_other_size(gloo::transport::UnboundBuffer& buffer, std::size_t sent)
   } catch (const PayloadSizeError& error) {
     EXPECT_EQ(error.sender, 1);
     EXPECT_EQ(error.sent_bytes, sent);
-    EXPECT_EQ(error.expected_bytes, kBytes);
+    EXPECT_EQ(error.expected_bytes, kReceivedBytes);
   }
 }
 
 TEST_F(GlooPeer, ALongerMessageIsAnErrorOfWhoReceivesIt) {
-  say(kSendReady, kSlot, kBytes + 1, 0);
-  say(kSend, kSlot, kBytes + 1, kBytes + 1);
-  expect_other_size(*buffer_, kBytes + 1);
+  say(kSendReady, kSlot, kReceivedBytes + 1, 0);
+  say(kSend, kSlot, kReceivedBytes + 1, kReceivedBytes + 1);
+  expect_other_size(*buffer_, kReceivedBytes + 1);
   EXPECT_EQ(memory_[0], 0);  // nothing was written
 }
 
 TEST_F(GlooPeer, AShorterMessageIsOneToo) {
-  say(kSendReady, kSlot, kBytes - 1, 0);
-  say(kSend, kSlot, kBytes - 1, kBytes - 1);
-  expect_other_size(*buffer_, kBytes - 1);
+  say(kSendReady, kSlot, kReceivedBytes - 1, 0);
+  say(kSend, kSlot, kReceivedBytes - 1, kReceivedBytes - 1);
+  expect_other_size(*buffer_, kReceivedBytes - 1);
 }
 
 TEST_F(GlooPeer, AMessageThatNobodyAwaitsIsAnErrorOfAllWhoWait) {
@@ -158,16 +158,16 @@ TEST_F(GlooPeer, AMessageThatNobodyAwaitsIsAnErrorOfAllWhoWait) {
 }
 
 TEST_F(GlooPeer, WhoWaitsForTheRestOfAMessageIsToldThatThePeerIsGone) {
-  say(kSendReady, kSlot, kBytes, 0);
-  say(kSend, kSlot, kBytes, kBytes / 2);
+  say(kSendReady, kSlot, kReceivedBytes, 0);
+  say(kSend, kSlot, kReceivedBytes, kReceivedBytes / 2);
   peer_.reset();
   EXPECT_THROW(buffer_->waitRecv(), gloo::IoException);
 }
 
 // As GlooCommunicator::abort() does it.
 TEST_F(GlooPeer, WhoWaitsForTheRestOfAMessageIsToldOfAnAbort) {
-  say(kSendReady, kSlot, kBytes, 0);
-  say(kSend, kSlot, kBytes, kBytes / 2);
+  say(kSendReady, kSlot, kReceivedBytes, 0);
+  say(kSend, kSlot, kReceivedBytes, kReceivedBytes / 2);
   char other = 0;
   wait_until_all_is_read();
   const auto aborting = context_->createUnboundBuffer(&other, 1);

@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-std::vector<ParallelLayout> all_of(const PlanQuestion& question) {
+std::vector<ParallelLayout> layouts_of(const PlanQuestion& question) {
   const LayoutSpace space(question);
   std::vector<ParallelLayout> all;
   for (const ParallelLayout& family : space.families()) {
@@ -26,7 +26,7 @@ TEST(LayoutSpace, HoldsEveryFactorisationOnce) {
   const PlanQuestion question = testing::small_question(16);
   std::set<std::vector<int>> degrees;
   std::set<std::string> texts;
-  const std::vector<ParallelLayout> all = all_of(question);
+  const std::vector<ParallelLayout> all = layouts_of(question);
   for (const ParallelLayout& layout : all) {
     EXPECT_EQ(layout.world(), 16);
     degrees.insert({layout.dp_replicate, layout.dp_shard, layout.cp, layout.tp, layout.pp});
@@ -60,7 +60,7 @@ TEST(LayoutSpace, TheStrategiesOfTheProjectAreAllThere) {
   PlanQuestion question = testing::small_question(8);
   question.fixed.cp = 8;
   std::set<std::string> strategies;
-  for (const ParallelLayout& layout : all_of(question)) strategies.insert(to_string(layout.strategy, 8));
+  for (const ParallelLayout& layout : layouts_of(question)) strategies.insert(to_string(layout.strategy, 8));
   for (const char* wanted :
        {"ulysses(8) contiguous", "all_gather contiguous", "all_gather head_tail_exchange", "ring head_tail",
         "ring striped:1", "ring contiguous", "ring(gathered) head_tail", "double_ring(2) head_tail",
@@ -80,7 +80,7 @@ Strategy normal(Strategy strategy, int cp) {
 
 std::vector<Strategy> strategies_of(const PlanQuestion& question, int cp) {
   std::vector<Strategy> all;
-  for (const ParallelLayout& layout : all_of(question)) all.push_back(normal(layout.strategy, cp));
+  for (const ParallelLayout& layout : layouts_of(question)) all.push_back(normal(layout.strategy, cp));
   return all;
 }
 
@@ -119,7 +119,7 @@ TEST(LayoutSpace, WhatIsLeftOutCanBeAskedFor) {
   PlanQuestion question = testing::small_question(8);
   question.fixed.cp = 8;
   question.fixed.strategy = "need_only", question.fixed.balance = parse_balance("cost:32");
-  for (const ParallelLayout& layout : all_of(question)) {
+  for (const ParallelLayout& layout : layouts_of(question)) {
     EXPECT_EQ(to_string(layout.strategy, 8), "need_only cost:32");
     EXPECT_EQ(refuse(question.model, question.workload, layout), std::nullopt) << to_string(layout);
   }
@@ -129,10 +129,10 @@ TEST(LayoutSpace, WhatIsLeftOutCanBeAskedFor) {
 TEST(LayoutSpace, DegreesThatNoRanksHaveLeaveNoFamilyWithoutMembers) {
   PlanQuestion question = testing::small_question(8);
   question.fixed.ulysses_degree = 3;
-  for (const ParallelLayout& layout : all_of(question)) EXPECT_EQ(layout.cp, 1);
+  for (const ParallelLayout& layout : layouts_of(question)) EXPECT_EQ(layout.cp, 1);
   question.fixed = {};
   question.fixed.inner_ring = 2;
-  for (const ParallelLayout& layout : all_of(question)) {
+  for (const ParallelLayout& layout : layouts_of(question)) {
     if (layout.cp > 1) {
       EXPECT_EQ(layout.strategy.inner_ring, 2) << to_string(layout);
     }
@@ -143,7 +143,7 @@ TEST(LayoutSpace, AFixedAxisOrderAndRotationAreKept) {
   PlanQuestion question = testing::small_question(8);
   question.fixed.cp = 8, question.fixed.strategy = "ulysses_ring";
   question.fixed.ulysses_inner = false, question.fixed.rotation = Strategy::Rotation::all_gather;
-  for (const ParallelLayout& layout : all_of(question)) {
+  for (const ParallelLayout& layout : layouts_of(question)) {
     EXPECT_FALSE(layout.strategy.ulysses_inner) << to_string(layout);
     EXPECT_EQ(layout.strategy.rotation, Strategy::Rotation::all_gather) << to_string(layout);
   }
@@ -153,7 +153,7 @@ TEST(LayoutSpace, StrategiesRunAsTheSoftwareRunsThem) {
   PlanQuestion question = testing::small_question(8);
   question.fixed.cp = 8;
   question.software.send_empty = true, question.software.dkv_f32 = false;
-  for (const ParallelLayout& layout : all_of(question)) {
+  for (const ParallelLayout& layout : layouts_of(question)) {
     EXPECT_TRUE(layout.strategy.send_empty && layout.strategy.input_dtype_gradients) << to_string(layout);
   }
 }

@@ -17,12 +17,12 @@ using namespace cp::sim;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-struct Row {
+struct AnswerRow {
   const char* layout;
   double step_s, memory_gib, nvlink, nic;
 };
 
-constexpr Row kRows[] = {
+constexpr AnswerRow kRows[] = {
     {"tp=2,cp=8,strategy=ring,balance=head_tail,recompute=selective", 3.21, 62.4, 0.31, 0.22},
     {"tp=2,cp=8,strategy=ring,balance=head_tail,recompute=selective,order=cp-tp-dp-pp", 3.24, 62.4, 0.29,
      0.31},
@@ -85,7 +85,7 @@ Memory memory_of_size(double gib, const ParallelLayout& l) {
   return m;
 }
 
-Candidate candidate_of(const Row& row, double best_s) {
+Candidate candidate_of(const AnswerRow& row, double best_s) {
   Candidate c;
   c.layout = parse_parallel_layout(row.layout);
   c.step_us = row.step_s * 1e6;
@@ -215,7 +215,7 @@ std::vector<ReportSpan> example_timeline() {
 PlanAnswer example_answer() {
   PlanAnswer answer;
   answer.question = example_question();
-  for (const Row& row : kRows) {
+  for (const AnswerRow& row : kRows) {
     answer.all.push_back(candidate_of(row, kRows[0].step_s));
     answer.all.back().rank = static_cast<int>(answer.all.size());
   }

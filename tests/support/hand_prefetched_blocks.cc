@@ -10,7 +10,7 @@
 namespace cp::testing {
 namespace {
 
-constexpr std::int64_t kSize = 8, kNumel = kSize * kSize, kSlots = 3;
+constexpr std::int64_t kSize = 8, kBlockNumel = kSize * kSize, kSlots = 3;
 
 View at_iteration(View view, std::int64_t iteration) {
   view.offset = offset_at(view, iteration);
@@ -29,9 +29,9 @@ class PrefetchedBlocks {
     activation_stream_ = b_.stream("activations");
     weight_group_ = b_.group("fsdp", members);
     activation_group_ = b_.group("cp", members);
-    shards_ = b_.input("weight_shards", DType::f32, 2 * blocks_ * kNumel / n_);
+    shards_ = b_.input("weight_shards", DType::f32, 2 * blocks_ * kBlockNumel / n_);
     x_ = b_.inout("x", DType::f32, rows_ * kSize);
-    weights_ = b_.temporary("weights", DType::f32, kSlots * kNumel);
+    weights_ = b_.temporary("weights", DType::f32, kSlots * kBlockNumel);
     row_product_ = b_.temporary("row_product", DType::f32, rows_ * kSize);
     packed_ = b_.temporary("packed", DType::f32, rows_ * kSize);
     columns_ = b_.temporary("columns", DType::f32, rows_ * kSize);
@@ -54,10 +54,10 @@ class PrefetchedBlocks {
  private:
   // Layer 2t + `layer` in block t. Its slot is (t + 2 * layer) mod 3: 0 and 2 in block 0, 1 and 0 in block 1, 2 and 1, ...
   View shard(std::int64_t layer) const {
-    return flat_view(shards_, layer * kNumel / n_, kNumel / n_, {2 * kNumel / n_, 0, 0});
+    return flat_view(shards_, layer * kBlockNumel / n_, kBlockNumel / n_, {2 * kBlockNumel / n_, 0, 0});
   }
   View weights(std::int64_t layer) const {
-    return dense_view(weights_, 0, {kSize, kSize}, {kNumel, kSlots, 2 * layer % kSlots});
+    return dense_view(weights_, 0, {kSize, kSize}, {kBlockNumel, kSlots, 2 * layer % kSlots});
   }
 
   View rows(BufferId buffer) const { return dense_view(buffer, 0, {rows_, kSize}); }
@@ -96,7 +96,7 @@ class PrefetchedBlocks {
 using Matrix = std::vector<double>;  // kSize x kSize, row-major
 
 Matrix multiply(const Matrix& a, const Matrix& b) {
-  Matrix product(kNumel);
+  Matrix product(kBlockNumel);
   for (std::size_t i = 0; i < kSize; ++i) {
     for (std::size_t j = 0; j < kSize; ++j) {
       for (std::size_t k = 0; k < kSize; ++k) product[i * kSize + j] += a[i * kSize + k] * b[k * kSize + j];
@@ -107,7 +107,7 @@ Matrix multiply(const Matrix& a, const Matrix& b) {
 
 // Two entries of +-1 in each row and column, so that twelve layers stay integers that f32 holds.
 Matrix weights_of_layer(std::int64_t layer) {
-  Matrix weights(kNumel);
+  Matrix weights(kBlockNumel);
   const std::vector<double> signs = small_integers(2 * kSize, static_cast<std::uint64_t>(layer), 1);
   for (std::size_t row = 0; row < kSize; ++row) {
     const auto shift = static_cast<std::size_t>(layer) + 1;
@@ -120,10 +120,10 @@ Matrix weights_of_layer(std::int64_t layer) {
 }  // namespace
 
 PlanCase prefetched_blocks(int ranks, std::int64_t blocks) {
-  const Matrix x = small_integers(kNumel, 99, 3);
+  const Matrix x = small_integers(kBlockNumel, 99, 3);
   Matrix result_x = x;
   std::vector<Matrix> shards(static_cast<std::size_t>(ranks));  // by rank: of all layers
-  const std::int64_t part = kNumel / ranks;
+  const std::int64_t part = kBlockNumel / ranks;
   for (std::int64_t layer = 0; layer < 2 * blocks; ++layer) {
     const Matrix weights = weights_of_layer(layer);
     result_x = layer % 2 == 0 ? multiply(result_x, weights) : multiply(weights, result_x);

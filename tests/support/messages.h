@@ -7,12 +7,12 @@
 
 namespace cp::testing {
 
-// The message of the InvalidInput that f() throws; "no error" when it throws none.
-template <class F>
+// The message of the E that f() throws; "no error" when it throws none.
+template <class E = InvalidInput, class F>
 std::string message_of(const F& f) {
   try {
     f();
-  } catch (const InvalidInput& error) {
+  } catch (const E& error) {
     return error.what();
   }
   return "no error";

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace cp::testing {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Multiples of 1/64 in (-1, 1): exact in every floating type; equal for equal seeds everywhere.
 std::vector<double> small_fractions(std::int64_t numel, std::uint64_t seed);

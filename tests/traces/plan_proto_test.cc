@@ -15,6 +15,7 @@
 #include "shared/plan/operations.h"
 #include "tests/support/any_case.h"
 #include "tests/support/hand_plans.h"
+#include "tests/support/messages.h"
 #include "tests/support/plan_generators.h"
 #include "traces/types_proto.h"
 
@@ -28,6 +29,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 using ::testing::StartsWith;
 
 // One of nearly everything: two ranks, a step, a repeat.
@@ -63,21 +65,12 @@ Plan small_plan() {
   return plan;
 }
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
-
 // What from_proto() says about the small plan after a change. The digest is left out: it would notice every one.
 std::string error_after(const std::function<void(proto::Plan&)>& change) {
   proto::Plan message = to_proto(small_plan());
   message.clear_digest();
   change(message);
-  return error_of([&] { from_proto(message); });
+  return message_of([&] { from_proto(message); });
 }
 
 RC_GTEST_PROP(PlanProto, EveryPlanComesBackAsItWas, ()) {
@@ -281,7 +274,7 @@ TEST(PlanProto, SizesThatOverflowAreRefused) {
 TEST(PlanProto, ADigestOfAnotherPlanIsRefused) {
   proto::Plan message = to_proto(small_plan());
   message.mutable_segments(1)->mutable_repeat()->set_count(4);
-  EXPECT_THAT(error_of([&] { from_proto(message); }),
+  EXPECT_THAT(message_of([&] { from_proto(message); }),
               AllOf(StartsWith("plan.digest is " + to_string(digest(small_plan()))),
                     HasSubstr("the plan was changed")));
 }
@@ -290,7 +283,7 @@ TEST(PlanProto, NamesMustBeUtf8) {
   const std::string bad[] = {
       "\xff", "a\x80", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5", "\xe2\x82"};
   for (const std::string& text : bad) {
-    EXPECT_THAT(error_of([&] { require_utf8(text, FieldPath("x")); }), HasSubstr("not UTF-8"));
+    EXPECT_THAT(message_of([&] { require_utf8(text, FieldPath("x")); }), HasSubstr("not UTF-8"));
   }
   for (const std::string& text : {std::string(), std::string("plain"), std::string("é"), std::string("→"),
                                   std::string("𝛼"), std::string("\0", 1), std::string("\xf4\x8f\xbf\xbf")}) {
@@ -298,16 +291,17 @@ TEST(PlanProto, NamesMustBeUtf8) {
   }
   Plan plan = small_plan();
   plan.buffers[0].name = "x\xff";
-  EXPECT_EQ(error_of([&] { serialize_plan(plan); }), "buffer.name is 'x\\xff', which is not UTF-8 at byte 1");
+  EXPECT_EQ(message_of([&] { serialize_plan(plan); }),
+            "buffer.name is 'x\\xff', which is not UTF-8 at byte 1");
   Plan labelled = small_plan();
   std::get<Step>(labelled.segments[0]).label = "\xc3";
-  EXPECT_THAT(error_of([&] { to_proto(labelled); }), StartsWith("step.label is '\\xc3'"));
+  EXPECT_THAT(message_of([&] { to_proto(labelled); }), StartsWith("step.label is '\\xc3'"));
 }
 
 TEST(PlanProto, BytesThatAreCutOffAreNoPlan) {
   const std::string bytes = serialize_plan(small_plan());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_THAT(error_of([&] { parse_plan_bytes(bytes.substr(0, size)); }),
+    EXPECT_THAT(message_of([&] { parse_plan_bytes(bytes.substr(0, size)); }),
                 HasSubstr("not a plan, or are cut off"))
         << size << " of " << bytes.size();
   }
@@ -336,7 +330,7 @@ TEST(PlanProto, ChangedBytesAreRefused) {
 
 RC_GTEST_PROP(PlanProto, AnyBytesAreAPlanOrAnError, ()) {
   const auto bytes = pick("bytes", rc::gen::container<std::string>(rc::gen::arbitrary<char>()));
-  error_of([&] { parse_plan_bytes(bytes); });
+  message_of([&] { parse_plan_bytes(bytes); });
 }
 
 // Sets one field, anywhere in a message of a plan, to a value at the edge of its type.

@@ -17,7 +17,7 @@ namespace cp {
 namespace {
 
 template <class Message>
-std::string error_of(std::string_view text, const TextCheck& check = {}) {
+std::string error_of_text(std::string_view text, const TextCheck& check = {}) {
   Message message;
   try {
     read_text(text, "a.txtpb", "plan", message, check);
@@ -35,22 +35,22 @@ TEST(ReadText, ReadsAnyMessage) {
 }
 
 TEST(ReadText, NamesEnumeratorsInsideOfRepeatedFields) {
-  EXPECT_EQ(
-      error_of<proto::Plan>("buffers { dtype: f32 }\nbuffers { dtype: bf16 }\nbuffers {\n  dtype: 17\n}\n"),
-      "a.txtpb:4:3: unknown dtype 17; use one of f32, f16, bf16, i32, i64");
-  EXPECT_EQ(error_of<proto::Plan>("target {\n  dtypes: f32\n  dtypes: 17\n}\n"),
+  EXPECT_EQ(error_of_text<proto::Plan>(
+                "buffers { dtype: f32 }\nbuffers { dtype: bf16 }\nbuffers {\n  dtype: 17\n}\n"),
+            "a.txtpb:4:3: unknown dtype 17; use one of f32, f16, bf16, i32, i64");
+  EXPECT_EQ(error_of_text<proto::Plan>("target {\n  dtypes: f32\n  dtypes: 17\n}\n"),
             "a.txtpb:3:3: unknown dtypes 17; use one of f32, f16, bf16, i32, i64");
 }
 
 TEST(ReadText, ChecksRunOnWhatParsesAlone) {
   const TextCheck check = [](const TextLocations&, TextErrors& errors) { errors.add({1, 2}, "no"); };
-  EXPECT_EQ(error_of<proto::CostModel>("node_gbps: 3\n\n", check), "a.txtpb:2:1: no");
-  EXPECT_EQ(error_of<proto::CostModel>("node_gpbs: 3\n\n", check),
+  EXPECT_EQ(error_of_text<proto::CostModel>("node_gbps: 3\n\n", check), "a.txtpb:2:1: no");
+  EXPECT_EQ(error_of_text<proto::CostModel>("node_gpbs: 3\n\n", check),
             "a.txtpb:1:1: unknown field 'node_gpbs' of CostModel; the nearest one is 'node_gbps'");
 }
 
 TEST(ReadText, HugeTextsAreRefused) {
-  EXPECT_EQ(error_of<proto::Plan>(std::string((1 << 24) + 1, ' ')),
+  EXPECT_EQ(error_of_text<proto::Plan>(std::string((1 << 24) + 1, ' ')),
             "a.txtpb: 16777217 bytes are no plan; at most 16777216 are read");
 }
 

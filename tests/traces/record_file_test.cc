@@ -26,7 +26,7 @@ struct Contents {
   std::optional<std::string> truncation;
 };
 
-Contents read(const std::string& bytes) {
+Contents read_records(const std::string& bytes) {
   std::istringstream in(bytes);
   RecordReader reader(in, "t.cptr");
   Contents contents;
@@ -36,9 +36,9 @@ Contents read(const std::string& bytes) {
   return contents;
 }
 
-std::string error_of(const std::string& bytes) {
+std::string error_of_records(const std::string& bytes) {
   try {
-    read(bytes);
+    read_records(bytes);
   } catch (const BadTrace& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_trace);
     return error.what();
@@ -57,7 +57,7 @@ TEST(RecordFile, RecordsComeBackInOrder) {
                                                    {""},
                                                    {"one", "", std::string("\0two", 4)},
                                                    {std::string((3 << 20) + 1, 'x'), "after"}}) {
-    const Contents contents = read(file_of(payloads));
+    const Contents contents = read_records(file_of(payloads));
     EXPECT_EQ(contents.payloads, payloads);
     EXPECT_EQ(contents.truncation, std::nullopt);
   }
@@ -76,7 +76,7 @@ TEST(RecordFile, AFileCutAnywhereKeepsItsWholeRecords) {
   const std::string head = file_of({}), bytes = file_of({"first", "", "third"});
   const std::size_t ends[] = {8 + 16 + 5, 8 + 16 + 5 + 16, 8 + 16 + 5 + 16 + 16 + 5};
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    const Contents contents = read(bytes.substr(0, size));
+    const Contents contents = read_records(bytes.substr(0, size));
     std::vector<std::string> expected;
     if (size >= ends[0]) expected.emplace_back("first");
     if (size >= ends[1]) expected.emplace_back("");
@@ -95,7 +95,8 @@ TEST(RecordFile, EveryChangedBitIsNoticed) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string changed = bytes;
       changed[at] = static_cast<char>(changed[at] ^ (1 << bit));
-      EXPECT_THAT(error_of(changed), HasSubstr("t.cptr, record ")) << "byte " << at << ", bit " << bit;
+      EXPECT_THAT(error_of_records(changed), HasSubstr("t.cptr, record "))
+          << "byte " << at << ", bit " << bit;
     }
   }
 }
@@ -107,20 +108,21 @@ TEST(RecordFile, DamageIsNamedWithItsPlace) {
     copy[at] = static_cast<char>(copy[at] ^ 1);
     return copy;
   };
-  EXPECT_THAT(error_of(changed(0)), HasSubstr("at byte 0: it does not begin with CPTR"));
-  EXPECT_THAT(error_of("hello"), HasSubstr("not a trace file"));
-  EXPECT_THAT(error_of(std::string("CPTR\2\0\0\0", 8)), HasSubstr("version 2; this program reads version 1"));
-  EXPECT_THAT(error_of(changed(8)),
+  EXPECT_THAT(error_of_records(changed(0)), HasSubstr("at byte 0: it does not begin with CPTR"));
+  EXPECT_THAT(error_of_records("hello"), HasSubstr("not a trace file"));
+  EXPECT_THAT(error_of_records(std::string("CPTR\2\0\0\0", 8)),
+              HasSubstr("version 2; this program reads version 1"));
+  EXPECT_THAT(error_of_records(changed(8)),
               HasSubstr("record 0 at byte 8: the checksum of the record's header differs"));
-  EXPECT_THAT(error_of(changed(29 + 12)),
+  EXPECT_THAT(error_of_records(changed(29 + 12)),
               HasSubstr("record 1 at byte 29: the checksum of the record's payload differs"));
-  EXPECT_THAT(error_of(bytes + "x"), HasSubstr("bytes follow the end record"));
+  EXPECT_THAT(error_of_records(bytes + "x"), HasSubstr("bytes follow the end record"));
 }
 
 // Dropping a record leaves every checksum right.
 TEST(RecordFile, ALostRecordIsNoticed) {
   const std::string bytes = file_of({"first", "second"});
-  EXPECT_THAT(error_of(bytes.substr(0, 8) + bytes.substr(29)),
+  EXPECT_THAT(error_of_records(bytes.substr(0, 8) + bytes.substr(29)),
               HasSubstr("the end record counts 2 records, but 1 were read"));
 }
 
@@ -132,10 +134,10 @@ TEST(RecordFile, LengthsAreCheckedBeforeMemoryIsAskedFor) {
     const std::string file = file_of({header});
     return std::string("CPTR\1\0\0\0", 8) + header + file.substr(8 + 12 + 8, 4);
   };
-  EXPECT_THAT(error_of(record_of(0xffffffffU)),
+  EXPECT_THAT(error_of_records(record_of(0xffffffffU)),
               HasSubstr("a record of 4294967295 bytes; at most 268435456 are read"));
-  EXPECT_THAT(error_of(record_of((256U << 20) + 1)), HasSubstr("at most 268435456"));
-  const Contents contents = read(record_of(256U << 20));
+  EXPECT_THAT(error_of_records(record_of((256U << 20) + 1)), HasSubstr("at most 268435456"));
+  const Contents contents = read_records(record_of(256U << 20));
   EXPECT_THAT(contents.truncation.value_or(""), HasSubstr("at byte 20, in the payload"));
 }
 

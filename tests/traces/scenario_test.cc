@@ -38,7 +38,7 @@ seed : 18446744073709551615 schedule : baton gradient : replicated gradient_scal
 }
 )txtpb";
 
-std::string error_of(std::string_view text) {
+std::string error_of_scenario(std::string_view text) {
   try {
     read_scenario_text(text, "a.txtpb");
   } catch (const InvalidInput& error) {
@@ -220,20 +220,20 @@ TEST(Scenario, ErrorsNameTheirPlaceAndTheNearestName) {
       {"\n  redistribute { mesh: \"cp=2\" to: \"R\" }\n",
        "a.txtpb:2:3: redistribute lacks what it moves; add such as shape: \"1024x1024\", from: \"S(0),R\""},
   };
-  for (const auto& row : rows) EXPECT_EQ(error_of(row.text), row.message) << row.text;
+  for (const auto& row : rows) EXPECT_EQ(error_of_scenario(row.text), row.message) << row.text;
 }
 
 TEST(Scenario, AllErrorsAreReportedAtOnce) {
-  EXPECT_EQ(error_of("redistribute {\n"
-                     "  mash: \"cp=2\"\n"
-                     "  shape: 8x8\n"
-                     "  dtype: float\n"
-                     "  travel_dtype: double\n"
-                     "  from: \"S(0)\"  # right\n"
-                     "  tu: \"R\"\n"
-                     "  seed: 1.5\n"
-                     "  cost { ranks: 8 }\n"
-                     "}\n"),
+  EXPECT_EQ(error_of_scenario("redistribute {\n"
+                              "  mash: \"cp=2\"\n"
+                              "  shape: 8x8\n"
+                              "  dtype: float\n"
+                              "  travel_dtype: double\n"
+                              "  from: \"S(0)\"  # right\n"
+                              "  tu: \"R\"\n"
+                              "  seed: 1.5\n"
+                              "  cost { ranks: 8 }\n"
+                              "}\n"),
             "a.txtpb:2:3: unknown field 'mash' of Redistribute; the nearest one is 'mesh'\n"
             "a.txtpb:3:10: Expected string, got: 8\n"
             "a.txtpb:4:10: unknown dtype 'float'; use one of f32, f16, bf16, i32, i64\n"
@@ -245,9 +245,9 @@ TEST(Scenario, AllErrorsAreReportedAtOnce) {
 
 // Where the rest cannot be told from the error, nothing is made up.
 TEST(Scenario, ParsingStopsWhereTheRestIsUnclear) {
-  EXPECT_EQ(error_of("redistribute {\n  mesh:\n  shape: \"8\"\n  from: \"R\"\n  to: \"R\"\n}\n"),
+  EXPECT_EQ(error_of_scenario("redistribute {\n  mesh:\n  shape: \"8\"\n  from: \"R\"\n  to: \"R\"\n}\n"),
             "a.txtpb:3:3: Expected string, got: shape");
-  EXPECT_EQ(error_of("redistribute {\n  cost { node_gbps: fast }\n  seed: x\n}\n"),
+  EXPECT_EQ(error_of_scenario("redistribute {\n  cost { node_gbps: fast }\n  seed: x\n}\n"),
             "a.txtpb:2:21: Expected double, got: fast");
 }
 
@@ -255,8 +255,8 @@ TEST(Scenario, ParsingStopsWhereTheRestIsUnclear) {
 TEST(Scenario, DeepNestingIsRefused) {
   std::string known = "redistribute {", unknown;
   for (int i = 0; i < 100'000; ++i) known += "cost {", unknown += "a {";
-  EXPECT_THAT(error_of(known), StartsWith("a.txtpb:1:"));
-  EXPECT_THAT(error_of(unknown), StartsWith("a.txtpb:1:"));
+  EXPECT_THAT(error_of_scenario(known), StartsWith("a.txtpb:1:"));
+  EXPECT_THAT(error_of_scenario(unknown), StartsWith("a.txtpb:1:"));
 }
 
 RC_GTEST_PROP(Scenario, AnyTextIsAScenarioOrAnError, ()) {
@@ -268,7 +268,7 @@ RC_GTEST_PROP(Scenario, AnyTextIsAScenarioOrAnError, ()) {
                  pick("what takes its place", rc::gen::container<std::string>(rc::gen::arbitrary<char>())));
     if (text.empty()) return;
   }
-  error_of(text);
+  error_of_scenario(text);
 }
 
 TEST(Scenario, FilesAreRead) {

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/messages.h"
 #include "tests/traces/small_traces.h"
 
 namespace cp {
@@ -17,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::sample_traces;
 
 namespace fs = std::filesystem;
@@ -35,16 +37,6 @@ class TraceFiles : public ::testing::Test {
 
   std::string folder_;
 };
-
-template <class Error>
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
 
 std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -75,19 +67,19 @@ TEST_F(TraceFiles, TheStoredFileWithAllSectionsIsWrittenAlike) {
 TEST_F(TraceFiles, AFileIsReadAsItIs) {
   write_trace_file(path("all.cptrace"), sample_traces(2));
   EXPECT_EQ(read_trace_path(path("all.cptrace")).ranks, sample_traces(2));
-  EXPECT_THAT(error_of<BadTrace>([&] { read_trace_path(path("none.cptrace")); }), HasSubstr("cannot open"));
+  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(path("none.cptrace")); }), HasSubstr("cannot open"));
 }
 
 TEST_F(TraceFiles, FoldersThatHoldNoRunAreRefused) {
-  EXPECT_THAT(error_of<BadTrace>([&] { read_trace_path(folder_); }),
+  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(folder_); }),
               AllOf(HasSubstr("holds no trace"), EndsWith("such as " + rank_trace_path(folder_, 0))));
   const RankTrace trace = sample_traces(1)[0];
   write_trace_file(path("rank-0.cptrace"), {&trace, 1});
   write_trace_file(path("rank-1.cptrace"), {&trace, 1});
-  EXPECT_EQ(error_of<BadTrace>([&] { read_trace_path(folder_); }),
+  EXPECT_EQ(message_of<BadTrace>([&] { read_trace_path(folder_); }),
             path("rank-1.cptrace") + " holds rank 0, which " + path("rank-0.cptrace") + " holds too");
   write(path("rank-01.cptrace"), "");
-  EXPECT_THAT(error_of<BadTrace>([&] { read_trace_path(folder_); }), EndsWith("are both of rank 1"));
+  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(folder_); }), EndsWith("are both of rank 1"));
 }
 
 TEST_F(TraceFiles, EveryFileThatWasCutIsNamed) {
@@ -135,14 +127,14 @@ TEST_F(TraceFiles, WhatIsNotWholeIsNotMerged) {
   const std::vector<RankTrace> run = sample_traces(2);
   write_trace_file(path("a.cptrace"), {&run[0], 1});
   write_trace_file(path("b.cptrace"), run);
-  EXPECT_THAT(error_of<BadTrace>([&] {
+  EXPECT_THAT(message_of<BadTrace>([&] {
                 merge_trace_files({path("a.cptrace"), path("b.cptrace")}, path("c.cptrace"));
               }),
               HasSubstr("holds rank 0"));
-  EXPECT_THAT(error_of<InvalidInput>([&] { merge_trace_files({path("a.cptrace")}, path("a.cptrace")); }),
+  EXPECT_THAT(message_of<InvalidInput>([&] { merge_trace_files({path("a.cptrace")}, path("a.cptrace")); }),
               HasSubstr("would overwrite"));
   fs::resize_file(path("a.cptrace"), fs::file_size(path("a.cptrace")) - 1);
-  EXPECT_THAT(error_of<BadTrace>([&] { merge_trace_files({path("a.cptrace")}, path("c.cptrace")); }),
+  EXPECT_THAT(message_of<BadTrace>([&] { merge_trace_files({path("a.cptrace")}, path("c.cptrace")); }),
               HasSubstr("is cut off"));
   EXPECT_FALSE(fs::exists(path("c.cptrace")));
 }

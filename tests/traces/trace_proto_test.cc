@@ -11,6 +11,7 @@
 
 #include "shared/base/error.h"
 #include "tests/support/any_case.h"
+#include "tests/support/messages.h"
 #include "tests/support/plan_generators.h"
 #include "traces/types_proto.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 using ::testing::StartsWith;
 
 Environment any_environment(testing::PlanDraw& draw) {
@@ -106,16 +108,6 @@ std::string bytes_of(const std::vector<RankTrace>& traces) {
 TraceFile read(const std::string& bytes) {
   std::istringstream in(bytes);
   return read_trace(in, "t.cptr");
-}
-
-template <class Error>
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no error)";
 }
 
 OpRecord all_reduce(std::int64_t sequence) {
@@ -211,7 +203,7 @@ TEST(TraceProto, ErrorsNameTheFieldAndItsValue) {
   for (const auto& row : rows) {
     proto::RankTrace message = to_proto(small_run()[0]);
     row.change(message);
-    EXPECT_THAT(error_of<InvalidInput>([&] { from_proto(message); }), StartsWith(row.message));
+    EXPECT_THAT(message_of<InvalidInput>([&] { from_proto(message); }), StartsWith(row.message));
   }
 }
 
@@ -219,11 +211,11 @@ TEST(TraceProto, ErrorsNameTheFieldAndItsValue) {
 TEST(TraceProto, TimesAreCheckedWhenTheyAreWritten) {
   RankTrace trace = small_run()[0];
   trace.issued_times[0].end_ns = 9;
-  EXPECT_EQ(error_of<InvalidInput>([&] { to_proto(trace); }),
+  EXPECT_EQ(message_of<InvalidInput>([&] { to_proto(trace); }),
             "trace.times.end_ns is 9; use 10 to 1000000000000000000");
   trace = small_run()[0];
   trace.clock_offset_ns = -kMaxTraceNs - 1;
-  EXPECT_THAT(error_of<InvalidInput>([&] { to_proto(trace); }),
+  EXPECT_THAT(message_of<InvalidInput>([&] { to_proto(trace); }),
               StartsWith("trace.clock_offset_ns is -10000"));
 }
 
@@ -238,7 +230,7 @@ TEST(TraceProto, EqualityLeavesOutTimesAndEnvironment) {
 TEST(TraceProto, NamesMustBeUtf8) {
   RankTrace trace = small_run()[0];
   trace.issued[0].group.name = "\xff";
-  EXPECT_THAT(error_of<InvalidInput>([&] { to_proto(trace); }), StartsWith("group.name is '\\xff'"));
+  EXPECT_THAT(message_of<InvalidInput>([&] { to_proto(trace); }), StartsWith("group.name is '\\xff'"));
 }
 
 // What is there of a file is a prefix of the whole, and a part is never taken for the whole.
@@ -316,21 +308,21 @@ TEST(TraceProto, BadContentsOfARecordAreABadTrace) {
     writer.finish();
     return out.str();
   };
-  EXPECT_THAT(error_of<BadTrace>([&] { read(file_with({"\xff\xff"})); }),
+  EXPECT_THAT(message_of<BadTrace>([&] { read(file_with({"\xff\xff"})); }),
               HasSubstr("record at byte 8: it is no trace"));
   proto::RankTrace message = to_proto(small_run()[0]);
   const std::string good = message.SerializeAsString();
   message.set_rank(-3);
-  EXPECT_THAT(error_of<BadTrace>([&] { read(file_with({message.SerializeAsString()})); }),
+  EXPECT_THAT(message_of<BadTrace>([&] { read(file_with({message.SerializeAsString()})); }),
               HasSubstr("t.cptr, record at byte 8: trace.rank is -3"));
-  EXPECT_THAT(error_of<BadTrace>([&] {
+  EXPECT_THAT(message_of<BadTrace>([&] {
                 read(file_with({good, good}));
               }),
               HasSubstr("rank 1 has a second digest of buffer 'y'"));
   message = to_proto(small_run()[0]);
   message.clear_digests();
   message.mutable_environment()->set_host("node2");
-  EXPECT_THAT(error_of<BadTrace>([&] {
+  EXPECT_THAT(message_of<BadTrace>([&] {
                 read(file_with({good, message.SerializeAsString()}));
               }),
               HasSubstr("rank 1 has a second environment, which differs: host node2, pid 7"));
@@ -339,7 +331,7 @@ TEST(TraceProto, BadContentsOfARecordAreABadTrace) {
 TEST(TraceProto, ARankComesOnceInAFile) {
   std::ostringstream out;
   const std::vector<RankTrace> twice = {small_run()[0], small_run()[0]};
-  EXPECT_THAT(error_of<InvalidInput>([&] { write_trace(out, twice); }), HasSubstr("two traces of rank 1"));
+  EXPECT_THAT(message_of<InvalidInput>([&] { write_trace(out, twice); }), HasSubstr("two traces of rank 1"));
 }
 
 // Written before times and environments were there.
@@ -366,10 +358,10 @@ TEST(TraceProto, FilesAreWrittenAndRead) {
   write_trace_file(path, small_run());
   EXPECT_TRUE(same(read_trace_file(path).ranks, small_run()));
   std::remove(path.c_str());
-  EXPECT_THAT(error_of<BadTrace>([&] { read_trace_file(path); }), HasSubstr("cannot open " + path));
-  EXPECT_THAT(error_of<BadTrace>([&] { read_trace_file(::testing::TempDir()); }),
+  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_file(path); }), HasSubstr("cannot open " + path));
+  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_file(::testing::TempDir()); }),
               HasSubstr("cannot be read"));
-  EXPECT_THAT(error_of<BadTrace>([&] { write_trace_file(path + "/no/such", small_run()); }),
+  EXPECT_THAT(message_of<BadTrace>([&] { write_trace_file(path + "/no/such", small_run()); }),
               HasSubstr("cannot write"));
 }
 

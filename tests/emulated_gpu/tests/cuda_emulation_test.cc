@@ -19,7 +19,7 @@ namespace cp::emulated {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 class OwnStream {
  public:

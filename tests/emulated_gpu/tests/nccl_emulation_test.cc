@@ -19,9 +19,9 @@ namespace cp::emulated {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Of the rank's GPU, filled with a value.
 class Memory {
