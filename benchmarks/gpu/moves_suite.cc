@@ -20,23 +20,23 @@ struct Move {
   std::function<void(PlanBuilder&, std::int64_t numel)> add;
 };
 
-constexpr std::int64_t kHeads = 16, kHeadDim = 128;
+constexpr std::int64_t kMovedHeads = 16, kMovedHeadDim = 128;
 
 // Of `parts` results into another one: as a ring merges, of 16 bits each, or of f32.
 std::function<void(PlanBuilder&, std::int64_t)> merge(DType in, DType out, int parts) {
   return [=](PlanBuilder& b, std::int64_t numel) {
-    const std::int64_t rows = numel / kHeads / kHeadDim;
-    const auto result = [&](BufferId id) { return dense_view(id, 0, {1, rows, kHeads, kHeadDim}); };
-    const auto statistic = [&](BufferId id) { return dense_view(id, 0, {1, kHeads, rows}); };
+    const std::int64_t rows = numel / kMovedHeads / kMovedHeadDim;
+    const auto result = [&](BufferId id) { return dense_view(id, 0, {1, rows, kMovedHeads, kMovedHeadDim}); };
+    const auto statistic = [&](BufferId id) { return dense_view(id, 0, {1, kMovedHeads, rows}); };
     std::vector<View> results, statistics;
     for (int i = 0; i < parts; ++i) {
       results.push_back(result(b.input(str("in ", i), in, numel)));
-      statistics.push_back(statistic(b.input(str("in_lse ", i), DType::f32, kHeads * rows)));
+      statistics.push_back(statistic(b.input(str("in_lse ", i), DType::f32, kMovedHeads * rows)));
     }
     b.add(b.stream("s"), AttentionMerge{results.front(),
                                         statistics.front(),
                                         result(b.inout("out", out, numel)),
-                                        statistic(b.inout("lse", DType::f32, kHeads * rows)),
+                                        statistic(b.inout("lse", DType::f32, kMovedHeads * rows)),
                                         {results.begin() + 1, results.end()},
                                         {statistics.begin() + 1, statistics.end()}});
   };
@@ -45,10 +45,14 @@ std::function<void(PlanBuilder&, std::int64_t)> merge(DType in, DType out, int p
 // The innermost dimensions swapped.
 std::function<void(PlanBuilder&, std::int64_t)> transpose(DType dtype) {
   return [=](PlanBuilder& b, std::int64_t numel) {
-    const std::int64_t rows = numel / kHeads / kHeadDim;
+    const std::int64_t rows = numel / kMovedHeads / kMovedHeadDim;
     b.add(b.stream("s"),
-          Copy{{b.input("x", dtype, numel), 0, {kHeads, rows, kHeadDim}, {rows * kHeadDim, 1, rows}, {}},
-               dense_view(b.output("y", dtype, numel), 0, {kHeads, rows, kHeadDim})});
+          Copy{{b.input("x", dtype, numel),
+                0,
+                {kMovedHeads, rows, kMovedHeadDim},
+                {rows * kMovedHeadDim, 1, rows},
+                {}},
+               dense_view(b.output("y", dtype, numel), 0, {kMovedHeads, rows, kMovedHeadDim})});
   };
 }
 
@@ -57,11 +61,14 @@ std::vector<Move> moves() {
   static_assert(kMost == 3, "in names below");
   const auto strided = [](BufferId buffer,
                           std::int64_t numel) {  // [heads, rows, dim] of memory [rows, heads, dim]
-    return View{
-        buffer, 0, {kHeads, numel / kHeads / kHeadDim, kHeadDim}, {kHeadDim, kHeads * kHeadDim, 1}, {}};
+    return View{buffer,
+                0,
+                {kMovedHeads, numel / kMovedHeads / kMovedHeadDim, kMovedHeadDim},
+                {kMovedHeadDim, kMovedHeads * kMovedHeadDim, 1},
+                {}};
   };
   const auto dense = [](BufferId buffer, std::int64_t numel) {
-    return dense_view(buffer, 0, {kHeads, numel / kHeads / kHeadDim, kHeadDim});
+    return dense_view(buffer, 0, {kMovedHeads, numel / kMovedHeads / kMovedHeadDim, kMovedHeadDim});
   };
   return {{"pack", DType::bf16,
            [=](PlanBuilder& b, std::int64_t numel) {

@@ -20,6 +20,9 @@ std::string why_no_gpu();
 // What plans for them are made for, known without touching them.
 const Target& target_of_the_gpus();
 
+// What that many ranks say that find nothing wrong.
+inline const std::vector<std::string> kNothing1(1), kNothing2(2);
+
 // For a test's first line.
 #define CP_REQUIRE_GPU() \
   if (const std::string why = ::cp::testing::why_no_gpu(); !why.empty()) GTEST_SKIP() << why

@@ -27,12 +27,12 @@ using testing::AttentionShape;
 using testing::coin;
 using testing::extent_of;
 using testing::KernelRun;
+using testing::kInfinity;
+using testing::kRounding;
 using testing::pick;
 using Kind = MaskSlice::Kind;
 using Values = std::vector<double>;
 
-constexpr double kRounding = 0x1p-24;  // of one operation in f32
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kUnused = 96;  // exact in every dtype
 
 struct Problem {
@@ -162,7 +162,7 @@ double weight_error(const Problem& problem) {
   const double greatest = problem.scale * static_cast<double>(problem.shape.head_dim);
   return 2 * score_error(problem) + 2 * greatest * kRounding + 4 * kRounding;
 }
-double rounding(DType dtype, double value) {
+double stored_error(DType dtype, double value) {
   const double epsilon = dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : kRounding;
   return epsilon * std::abs(value) + (dtype == DType::f16 ? 0x1p-25 : 0);
 }
@@ -171,7 +171,7 @@ void assert_near(const Values& actual, const Values& expected, double error, DTy
   RC_ASSERT(actual.size() == expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (actual[i] == expected[i]) continue;
-    const double tolerance = error + rounding(dtype, std::abs(expected[i]) + error);
+    const double tolerance = error + stored_error(dtype, std::abs(expected[i]) + error);
     if (!(std::abs(actual[i] - expected[i]) <= tolerance)) {
       RC_FAIL(str(what, "[", i, "] is ", actual[i], " where ", expected[i], " +- ", tolerance, " is right"));
     }

@@ -26,6 +26,7 @@ using testing::coin;
 using testing::difference;
 using testing::extent_of;
 using testing::KernelRun;
+using testing::kInfinity;
 using testing::Nans;
 using testing::pick;
 using testing::reshaped;
@@ -45,7 +46,6 @@ std::vector<std::byte> any_bits(DType dtype, std::int64_t count) {
 
 // Values that conversions and sums treat specially, and neighbours of halves.
 std::vector<std::byte> telling_values(DType dtype, std::int64_t count) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::vector<double> special = {
       0,         -0.0,     0.5,      1.5,          -2.5,       65519.9,       65520,
       -65504,    3e9,      -3e9,     0x1p-24,      0x1p-25,    0x1p-14,       0x1.002p0,

@@ -20,13 +20,12 @@ using testing::any_view;
 using testing::coin;
 using testing::extent_of;
 using testing::KernelRun;
+using testing::kInfinity;
+using testing::kRounding;
 using testing::pick;
 
-constexpr double kRounding = 0x1p-24;  // of one operation in f32
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // Half a unit in the last place of a value that is stored.
-double rounding(DType dtype, double value) {
+double half_ulp(DType dtype, double value) {
   switch (dtype) {
     case DType::f16:
       return std::max(0x1p-11 * std::abs(value), 0x1p-25);
@@ -99,12 +98,12 @@ TEST(GpuAttentionMerge, IsTheHostsWithinTheRoundingOfWeights) {
     // each side. Each product and sum adds one more, with a share of the weights, which are 1 together; values are below 1.
     const auto host = run.host_values(2), gpu = run.gpu_values(2);
     for (std::size_t i = 0; i < host.size(); ++i) {
-      RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * (2 * 14 * kRounding) + 2 * rounding(out_dtype, host[i]));
+      RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * (2 * 14 * kRounding) + 2 * half_ulp(out_dtype, host[i]));
     }
     const auto host_lse = run.host_values(3), gpu_lse = run.gpu_values(3);
     for (std::size_t i = 0; i < host_lse.size(); ++i) {
       RC_ASSERT(gpu_lse[i] == host_lse[i] || std::abs(gpu_lse[i] - host_lse[i]) <=
-                                                 2 * (8 * kRounding + rounding(DType::f32, host_lse[i])));
+                                                 2 * (8 * kRounding + half_ulp(DType::f32, host_lse[i])));
     }
   }));
 }

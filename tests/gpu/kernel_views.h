@@ -13,6 +13,8 @@
 
 namespace cp::testing {
 
+constexpr double kRounding = 0x1p-24;  // of one operation in f32
+
 // Equally likely from the first case on, both ends included.
 template <class Int>
 Int pick(Int least, Int most) {

@@ -27,9 +27,9 @@ using runtime::PeerLost;
 using runtime::Timeout;
 using std::chrono::milliseconds;
 using testing::GpuJob;
+using testing::kNothing1;
+using testing::kNothing2;
 using Clock = std::chrono::steady_clock;
-
-const std::vector<std::string> kNothing1(1), kNothing2(2);
 
 // `count` sums of 4 elements on the ranks' group, one after the other.
 Plan sums(Rank self, std::vector<Rank> ranks, int count = 1, std::int64_t numel = 4) {

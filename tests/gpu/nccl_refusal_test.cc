@@ -19,8 +19,7 @@ using runtime::NcclDevice;
 using runtime::NcclOptions;
 using testing::all_reduce_plan;
 using testing::GpuJob;
-
-const std::vector<std::string> kNothing1(1);
+using testing::kNothing1;
 
 TEST(NcclRefusal, RefusesPlansThatAreNotItsOwn) {
   CP_REQUIRE_GPU();

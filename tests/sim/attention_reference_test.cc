@@ -15,11 +15,10 @@
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/support/any_case.h"
 #include "tests/support/attention_reference.h"
+#include "tests/support/values.h"
 
 namespace cp::testing {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // May query i see key j?
 bool sees(const AttentionProblem& problem, std::int64_t i, std::int64_t j) {

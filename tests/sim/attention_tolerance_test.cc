@@ -11,11 +11,10 @@
 #include <gtest/gtest.h>
 
 #include "sim/run/attention_run.h"
+#include "tests/support/values.h"
 
 namespace cp::testing {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(TensorTolerance, HoldsUpToTheBoundAndNotAbove) {
   const sim::TensorTolerance tolerance{{0.25, 0}, 0.5, 0.0625};

@@ -16,23 +16,17 @@
 #include "sim/cluster/read_software.h"
 #include "sim/timeline/collective_cost.h"
 #include "sim/timeline/estimate.h"
+#include "tests/sim/timeline_cluster.h"
 #include "tests/support/any_case.h"
+#include "tests/support/messages.h"
 
 namespace cp::sim {
 namespace {
 
+using testing::first_ranks;
 using ::testing::HasSubstr;
+using testing::message_of;
 using ::testing::StartsWith;
-
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
 
 Cluster reread(const Cluster& cluster) { return read_cluster(write_cluster(cluster), "mine.txtpb"); }
 
@@ -46,12 +40,6 @@ NcclOutput output_of(const std::string& test, int gpus, int nodes, double bus_fa
         {str("t.txt:", output.rows.size() + 1), bytes, time_us, rate, bus_factor * rate, 1e-6, 1e-6});
   }
   return output;
-}
-
-std::vector<Rank> first(int gpus) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
 }
 
 // ---- nccl-tests ----
@@ -74,16 +62,16 @@ TEST(Calibrate, CollectivesTakeWhatWasMeasured) {
   EXPECT_EQ(mine, calibration.cluster);
   ASSERT_NE(mine.source_of(fit.field), nullptr);
   EXPECT_EQ(mine.source_of(fit.field)->text, "measured: t.txt");
-  EXPECT_DOUBLE_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first(16), mine), 700e3);
-  EXPECT_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first(8), mine),
-            collective_ns(CollectiveKind::all_gather, 1 << 26, first(8), old));
+  EXPECT_DOUBLE_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first_ranks(16), mine), 700e3);
+  EXPECT_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first_ranks(8), mine),
+            collective_ns(CollectiveKind::all_gather, 1 << 26, first_ranks(8), old));
 
   // Once more: the curve is replaced.
   const NcclOutput faster = output_of("", 16, 2, 15.0 / 16, {{1 << 26, 600}});
   const Calibration again = calibrate(mine, nccl_curves("all_gather", faster, "u.txt", 0, 0, mine));
   EXPECT_EQ(again.cluster.collectives.size(), mine.collectives.size());
   EXPECT_EQ(again.fits[0].field, fit.field);
-  EXPECT_DOUBLE_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first(16), again.cluster), 600e3);
+  EXPECT_DOUBLE_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first_ranks(16), again.cluster), 600e3);
 }
 
 TEST(Calibrate, SendRecvIsTheCurveOfTransfersToo) {
@@ -108,7 +96,7 @@ TEST(Calibrate, SendRecvIsTheCurveOfTransfersToo) {
 TEST(Calibrate, ErrorsOfCollectivesSayWhatIsWrong) {
   const Cluster h800 = find_cluster("h800");
   const auto error = [&](const char* operation, const NcclOutput& output, int gpus = 0, int nodes = 0) {
-    return error_of([&] { nccl_curves(operation, output, "t.txt", gpus, nodes, h800); });
+    return message_of([&] { nccl_curves(operation, output, "t.txt", gpus, nodes, h800); });
   };
   const std::vector<std::pair<double, double>> times = {{1 << 20, 100}};
   EXPECT_THAT(
@@ -120,18 +108,18 @@ TEST(Calibrate, ErrorsOfCollectivesSayWhatIsWrong) {
               AllOf(StartsWith("t.txt:1: busbw "), HasSubstr("is not 0.875 times algbw 10.4858")));
   EXPECT_THAT(error("all_gather", output_of("", 0, 0, 0.875, times)),
               HasSubstr("add such as --gpus 8 --nodes 1"));
-  EXPECT_THAT(error("all_gather", output_of("", 0, 0, 0.875, times), 8), StartsWith("(no error)"));
+  EXPECT_THAT(error("all_gather", output_of("", 0, 0, 0.875, times), 8), StartsWith("no error"));
   EXPECT_THAT(error("all_gather", output_of("", 16, 1, 15.0 / 16, times)),
               StartsWith("t.txt: 16 GPUs on 1 nodes"));
   EXPECT_THAT(error("all_gather", output_of("", 9, 2, 8.0 / 9, times)),
               StartsWith("t.txt: 9 GPUs on 2 nodes"));
-  EXPECT_THAT(error("send_recv", output_of("", 16, 2, 1, times)), StartsWith("(no error)"));
+  EXPECT_THAT(error("send_recv", output_of("", 16, 2, 1, times)), StartsWith("no error"));
   EXPECT_THAT(
       error("send_recv", output_of("", 16, 2, 1, {{1 << 20, 20}})),
       StartsWith(
           "t.txt:1: a rate of 52.4288 GB/s is above network.nic_gbps of h800, 25; correct the row, or"));
   const auto curves = nccl_curves("all_gather", output_of("", 8, 1, 0.875, times), "t.txt", 0, 0, h800);
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 calibrate(h800, {curves[0], curves[0]});
               }),
               HasSubstr("is measured by t.txt and by t.txt; give one of them"));
@@ -187,14 +175,14 @@ TEST(Calibrate, TransfersFromATable) {
   const auto one = read_csv("payload_bytes,inter_node_gbps\n65536,2\n", "p.csv");
   EXPECT_EQ(calibrate(old, transfer_curves(one, "p.csv", old)).fits.size(), 1U);
   EXPECT_THAT(
-      error_of([&] { transfer_curves(read_csv("payload_bytes,gbps\n1,2\n", "p.csv"), "p.csv", old); }),
+      message_of([&] { transfer_curves(read_csv("payload_bytes,gbps\n1,2\n", "p.csv"), "p.csv", old); }),
       StartsWith(
           "p.csv:1: there is no rate; name the columns payload_bytes,intra_node_gbps,inter_node_gbps"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 transfer_curves(read_csv("payload_bytes,intra_node_gbps\n9,201\n", "p.csv"), "p.csv", old);
               }),
               StartsWith("p.csv:2: a rate of 201 GB/s is above node.nvlink_gbps of h800, 200"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 transfer_curves(read_csv("payload_bytes,intra_node_gbps\n9,-1\n", "p.csv"), "p.csv", old);
               }),
               StartsWith("p.csv:2: intra_node_gbps -1 must be above 0"));
@@ -248,7 +236,7 @@ TEST(Calibrate, AKernelTakesWhatWasMeasuredAndItsLaunch) {
 TEST(Calibrate, ErrorsOfKernelsNameTheRow) {
   const Cluster h800 = find_cluster("h800");
   const auto attention = [&](const std::string& rows) {
-    return error_of([&] {
+    return message_of([&] {
       attention_curves(read_csv("seq_len,mask,forward_milliseconds\n" + rows, "a.csv"), "a.csv", {32, 128, 1},
                        h800);
     });
@@ -260,25 +248,27 @@ TEST(Calibrate, ErrorsOfKernelsNameTheRow) {
   EXPECT_THAT(attention("65536,full,1\n"),
               AllOf(StartsWith("a.csv:2: a rate of "), HasSubstr("above gpu.tflops_16 of h800, 989")));
   EXPECT_THAT(attention("65536,full,\n"), StartsWith("a.csv:2: there is neither a forward_milliseconds"));
+  EXPECT_THAT(message_of([&] {
+                memory_curve(read_csv("bytes,milliseconds\n1000000,1e-6\n", "b.csv"), "b.csv", h800);
+              }),
+              StartsWith("b.csv:2: a rate of 1e+06 GB/s is above gpu.hbm_gbps of h800, 3352"));
   EXPECT_THAT(
-      error_of([&] { memory_curve(read_csv("bytes,milliseconds\n1000000,1e-6\n", "b.csv"), "b.csv", h800); }),
-      StartsWith("b.csv:2: a rate of 1e+06 GB/s is above gpu.hbm_gbps of h800, 3352"));
-  EXPECT_THAT(error_of([&] { matmul_curve(read_csv("m,n,milliseconds\n1,1,1\n", "m.csv"), "m.csv", h800); }),
-              StartsWith("m.csv:2: there is no column 'k'"));
+      message_of([&] { matmul_curve(read_csv("m,n,milliseconds\n1,1,1\n", "m.csv"), "m.csv", h800); }),
+      StartsWith("m.csv:2: there is no column 'k'"));
   const auto both = read_csv("gpu,seq_len\nA800,1\nH800,1\n", "a.csv");
-  EXPECT_EQ(error_of([&] { rows_of_gpu(both, "a.csv", ""); }),
+  EXPECT_EQ(message_of([&] { rows_of_gpu(both, "a.csv", ""); }),
             "a.csv: holds rows of A800, H800; add such as --gpu A800");
-  EXPECT_EQ(error_of([&] { rows_of_gpu(both, "a.csv", "H100"); }),
+  EXPECT_EQ(message_of([&] { rows_of_gpu(both, "a.csv", "H100"); }),
             "a.csv: there is no row of gpu H100; use one of A800, H800");
 }
 
 // ---- free parameters ----
 
-constexpr const char* kColumns = "gpu,heads,head_dim,batch,mask,pass,cp,seq_len,strategy,milliseconds\n";
+constexpr const char* kCsvColumns = "gpu,heads,head_dim,batch,mask,pass,cp,seq_len,strategy,milliseconds\n";
 
 // What the timeline says with the planted profile becomes a table, as if it had been measured.
 std::string synthetic_table(const SoftwareProfile& planted, const Cluster& cluster) {
-  std::string text = kColumns;
+  std::string text = kCsvColumns;
   for (const char* pass : {"fwd", "bwd"}) {
     for (const int seq_len : {16384, 32768, 65536}) {
       for (const char* strategy : {"ring", "zigzag"}) {
@@ -289,7 +279,7 @@ std::string synthetic_table(const SoftwareProfile& planted, const Cluster& clust
         request.problem.head_dim = request.problem.v_head_dim = 128;
         request.problem.dtype = DType::bf16;
         request.problem.causal = true;
-        request.ranks = first(4);
+        request.ranks = first_ranks(4);
         request.strategy.balance =
             parse_balance(std::string(strategy) == "ring" ? "contiguous" : "head_tail");
         const bool backward = std::string(pass) == "bwd";
@@ -363,7 +353,7 @@ TEST(FitSoftware, ErrorsSayWhatWorks) {
   const SoftwareProfile start;
   const auto error = [&](const std::string& row, const std::string& name = "forward_progress",
                          const RowFilter& filter = {}) {
-    return error_of([&] { fit(kColumns + row, start, {name}, filter); });
+    return message_of([&] { fit(kCsvColumns + row, start, {name}, filter); });
   };
   const std::string good = "H800,8,128,1,causal,fwd,2,8192,zigzag,1\n";
   EXPECT_THAT(
@@ -387,8 +377,8 @@ TEST(FitSoftware, ErrorsSayWhatWorks) {
               StartsWith("r.csv:2: milliseconds 0 must be above 0"));
   EXPECT_THAT(error("H800,8,128,1,causal,fwd,99999,8192,ring,1\n"),
               StartsWith("r.csv:2: cp 99999 is out of range"));
-  EXPECT_THAT(error_of([&] {
-                fit(kColumns + good, start, {"merge_passes", "merge_passes"});
+  EXPECT_THAT(message_of([&] {
+                fit(kCsvColumns + good, start, {"merge_passes", "merge_passes"});
               }),
               StartsWith("--fit names merge_passes twice"));
 }

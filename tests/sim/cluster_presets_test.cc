@@ -17,8 +17,8 @@
 namespace cp::sim {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Curves are written with six significant digits.
 constexpr double kSixDigits = 5e-6;
@@ -71,8 +71,8 @@ TEST(ClusterPresets, EveryNumberAndCurveHasASource) {
 
 TEST(ClusterPresets, StandAlone) {
   for (const EmbeddedText& preset : embedded_clusters()) {
-    EXPECT_THAT(preset.text, testing::Not(HasSubstr("\nlike:"))) << preset.name;
-    EXPECT_THAT(preset.text, testing::StartsWith("# proto-file: traces/cluster.proto\n")) << preset.name;
+    EXPECT_THAT(preset.text, ::testing::Not(HasSubstr("\nlike:"))) << preset.name;
+    EXPECT_THAT(preset.text, ::testing::StartsWith("# proto-file: traces/cluster.proto\n")) << preset.name;
   }
 }
 

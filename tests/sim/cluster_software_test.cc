@@ -11,10 +11,10 @@
 namespace cp::sim {
 namespace {
 
-using testing::ElementsAre;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::StartsWith;
 
-std::string error_of(std::string_view text) {
+std::string software_error(std::string_view text) {
   try {
     read_software(text, "a.txtpb");
   } catch (const InvalidInput& error) {
@@ -76,9 +76,9 @@ TEST(Software, WhatIsNotAsOneKernelDoesItHasASource) {
 }
 
 TEST(Software, FewerBytesThanOneKernelAreRefused) {
-  EXPECT_THAT(error_of("like: \"cprun\"\nloss_passes { value: 0.5 source: \"mine\" }\n"),
-              testing::AllOf(testing::HasSubstr(":2:"), testing::HasSubstr("loss_passes"),
-                             testing::HasSubstr("0.5")));
+  EXPECT_THAT(software_error("like: \"cprun\"\nloss_passes { value: 0.5 source: \"mine\" }\n"),
+              ::testing::AllOf(::testing::HasSubstr(":2:"), ::testing::HasSubstr("loss_passes"),
+                               ::testing::HasSubstr("0.5")));
 }
 
 // The struct's defaults are the default profile.
@@ -140,20 +140,21 @@ TEST(Software, ErrorsStandAtTheirPlace) {
       {"strategy { source: \"x\" }", "a.txtpb:3:1: strategy: has no value"},
   };
   for (const auto& row : rows) {
-    EXPECT_EQ(error_of("name: \"mine\"\nlike: \"cprun\"\n" + row.line + "\n"), row.message) << row.line;
+    EXPECT_EQ(software_error("name: \"mine\"\nlike: \"cprun\"\n" + row.line + "\n"), row.message) << row.line;
   }
-  EXPECT_THAT(error_of("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"zigzag\" source: \"x\" }\n"),
-              StartsWith("a.txtpb:3:3: balance: "));
-  EXPECT_THAT(error_of("name: \"mine\"\nlike: \"cpran\"\n"),
+  EXPECT_THAT(
+      software_error("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"zigzag\" source: \"x\" }\n"),
+      StartsWith("a.txtpb:3:3: balance: "));
+  EXPECT_THAT(software_error("name: \"mine\"\nlike: \"cpran\"\n"),
               StartsWith("a.txtpb:2:1: like: unknown software profile 'cpran'; the nearest one is 'cprun'"));
-  EXPECT_THAT(error_of("name: \"mine\"\n"),
+  EXPECT_THAT(software_error("name: \"mine\"\n"),
               StartsWith("a.txtpb:1:1: the profile lacks forward_progress, backward_progress, "));
   // The example is a value of the field's own kind.
   std::string lacks_strategy = write_software(find_software("cprun"));
   const std::size_t at = lacks_strategy.find("strategy {"), end = lacks_strategy.find("}\n", at);
   EXPECT_THAT(
-      error_of(lacks_strategy.erase(at, end + 2 - at)),
-      testing::HasSubstr(
+      software_error(lacks_strategy.erase(at, end + 2 - at)),
+      ::testing::HasSubstr(
           "the profile lacks strategy; add each such as strategy { value: \"ring\" source: \"assumed\" }"));
 }
 

@@ -9,19 +9,12 @@
 #include "shared/base/error.h"
 #include "sim/presets/csv.h"
 #include "sim/presets/embedded.h"
+#include "tests/support/messages.h"
 
 namespace cp::sim {
 namespace {
 
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
+using testing::message_of;
 
 TEST(Csv, ReadsCells) {
   const auto rows = read_csv("a,b,c\r\n1,.5,x\r\n\n\"p, \"\"q\"\"\",,\"two\nlines\"\n3,4,5", "t.csv");
@@ -41,7 +34,7 @@ TEST(Csv, ReadsCells) {
 }
 
 TEST(Csv, ErrorsNameTheLine) {
-  const auto reading = [](std::string text) { return error_of([&] { read_csv(text, "t.csv"); }); };
+  const auto reading = [](std::string text) { return message_of([&] { read_csv(text, "t.csv"); }); };
   EXPECT_EQ(reading("a,b\n1,2\n1\n"),
             "t.csv:3: 1 cells, but the first line names 2 columns; quote a cell that holds a comma");
   EXPECT_EQ(reading("a,b\n1,2,3\n"),
@@ -56,8 +49,8 @@ TEST(Csv, ErrorsNameTheLine) {
 
   const CsvRow row = read_csv("size,time\nbig,1e3\n", "t.csv")[0];
   EXPECT_EQ(row.number("time"), 1000);
-  EXPECT_EQ(error_of([&] { row.number("size"); }), "t.csv:2: size 'big' is no number; write such as 12.5");
-  EXPECT_EQ(error_of([&] { row.number("tim"); }),
+  EXPECT_EQ(message_of([&] { row.number("size"); }), "t.csv:2: size 'big' is no number; write such as 12.5");
+  EXPECT_EQ(message_of([&] { row.number("tim"); }),
             "t.csv:2: there is no column 'tim'; the nearest one is 'time'");
   for (const char* cell : {"", " 1", "1 ", "1,5", "inf", "nan", "0x10", "1e999"}) {
     const auto rows = read_csv(str("a,b\n\"", cell, "\",1\n"), "t.csv");
@@ -70,9 +63,9 @@ TEST(Csv, WholeNumbersHaveNoFraction) {
   EXPECT_EQ(whole("-3"), -3);
   EXPECT_EQ(whole("1e6"), 1'000'000);
   EXPECT_EQ(whole("9007199254740992"), std::int64_t{1} << 53);
-  EXPECT_EQ(error_of([&] { whole("2.5"); }),
+  EXPECT_EQ(message_of([&] { whole("2.5"); }),
             "t.csv:2: a '2.5' is no whole number below 2^53; write such as 3");
-  EXPECT_EQ(error_of([&] { whole("1e16"); }),
+  EXPECT_EQ(message_of([&] { whole("1e16"); }),
             "t.csv:2: a '1e16' is no whole number below 2^53; write such as 9007199254740992");
 }
 
@@ -116,8 +109,8 @@ TEST(ValidationTables, NumbersAreNumbers) {
 }
 
 TEST(ValidationTables, AnUnknownNameIsAnsweredWithTheNearest) {
-  EXPECT_THAT(error_of([] { validation_table("nccl_test"); }),
-              testing::StartsWith("unknown validation table 'nccl_test'; the nearest one is 'nccl_tests'"));
+  EXPECT_THAT(message_of([] { validation_table("nccl_test"); }),
+              ::testing::StartsWith("unknown validation table 'nccl_test'; the nearest one is 'nccl_tests'"));
 }
 
 }  // namespace

@@ -17,9 +17,9 @@
 namespace cp::sim {
 namespace {
 
-using testing::StartsWith;
+using ::testing::StartsWith;
 
-std::string error_of(std::string_view text) {
+std::string cluster_error(std::string_view text) {
   try {
     read_cluster(text, "a.txtpb");
   } catch (const InvalidInput& error) {
@@ -145,23 +145,23 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
   };
   for (const auto& row : rows) {
     if (row.message.ends_with("takes ")) {
-      EXPECT_THAT(error_of(with_line(row.line)), testing::StartsWith(row.message)) << row.line;
+      EXPECT_THAT(cluster_error(with_line(row.line)), ::testing::StartsWith(row.message)) << row.line;
     } else {
-      EXPECT_EQ(error_of(with_line(row.line)), row.message) << row.line;
+      EXPECT_EQ(cluster_error(with_line(row.line)), row.message) << row.line;
     }
   }
 }
 
 TEST(ClusterText, UnknownPresetsAreNamedWithTheNearestOne) {
-  EXPECT_THAT(error_of("name: \"mine\"\n  like: \"generics\"\n"),
+  EXPECT_THAT(cluster_error("name: \"mine\"\n  like: \"generics\"\n"),
               StartsWith("a.txtpb:2:3: like: unknown cluster 'generics'; the nearest one is 'generic'"));
-  EXPECT_THAT(error_of(with_line("transfer_of { preset: \"h80\" source: \"x\" }")),
+  EXPECT_THAT(cluster_error(with_line("transfer_of { preset: \"h80\" source: \"x\" }")),
               StartsWith("a.txtpb:3:1: transfer_of: unknown cluster 'h80'; the nearest one is 'h800'"));
 }
 
 TEST(ClusterText, WithoutAPresetEveryNumberIsRequired) {
   EXPECT_EQ(
-      error_of("name: \"mine\"\n  gpu { tflops_16 { value: 1 source: \"x\" } }\nnode { }\n"),
+      cluster_error("name: \"mine\"\n  gpu { tflops_16 { value: 1 source: \"x\" } }\nnode { }\n"),
       "a.txtpb:1:1: network: lacks nic_gbps, gpus_per_nic, latency_us; add each such as nic_gbps { value: 1 "
       "source: \"data sheet\" }, or all of a preset's: like: \"generic\"\n"
       "a.txtpb:2:3: gpu: lacks tflops_f32, hbm_gbps, memory_gib, usable_memory_gib, power_limit_w, "
@@ -172,17 +172,17 @@ TEST(ClusterText, WithoutAPresetEveryNumberIsRequired) {
       "pcie_root_gbps; add each such as gpus { value: 1 source: \"data sheet\" }, or all of a preset's: "
       "like: "
       "\"generic\"");
-  EXPECT_EQ(error_of("like: \"generic\"\nname: \"\"\n"), "(no error)");
+  EXPECT_EQ(cluster_error("like: \"generic\"\nname: \"\"\n"), "(no error)");
 }
 
 TEST(ClusterText, AllErrorsAreReportedAtOnce) {
   EXPECT_EQ(
-      error_of(with_line("gpu {\n"
-                         "  hbm_gbps { value: -1 source: \"x\" }\n"
-                         "  tflops_16 { value: 1 }\n"
-                         "}\n"
-                         "network { gpus_per_nic { value: 0.5 source: \"x\" } }\n"
-                         "matmul_efficiency { source: \"x\" }\n")),
+      cluster_error(with_line("gpu {\n"
+                              "  hbm_gbps { value: -1 source: \"x\" }\n"
+                              "  tflops_16 { value: 1 }\n"
+                              "}\n"
+                              "network { gpus_per_nic { value: 0.5 source: \"x\" } }\n"
+                              "matmul_efficiency { source: \"x\" }\n")),
       "a.txtpb:4:3: gpu.hbm_gbps: -1 is not in [1e-06, 1e+06]\n"
       "a.txtpb:5:3: gpu.tflops_16: has no source; add such as source: \"data sheet\", \"measured by ...\" or "
       "\"estimate: why\"\n"
@@ -213,7 +213,7 @@ TEST(ClusterText, NothingIsWrittenWithoutASource) {
 }
 
 TEST(ClusterText, FilesAreRead) {
-  const std::string path = testing::TempDir() + "cp_cluster_test.txtpb";
+  const std::string path = ::testing::TempDir() + "cp_cluster_test.txtpb";
   std::ofstream(path) << with_line("nodes: 2");
   EXPECT_EQ(find_cluster(path).num_gpus(), 16);
   EXPECT_EQ(find_cluster(path, 3).num_gpus(), 24);
@@ -258,7 +258,7 @@ RC_GTEST_PROP(ClusterText, AnyTextIsAClusterOrAnError, ()) {
                  pick("what takes its place", rc::gen::container<std::string>(rc::gen::arbitrary<char>())));
     if (text.empty()) return;
   }
-  error_of(text);
+  cluster_error(text);
 }
 
 }  // namespace

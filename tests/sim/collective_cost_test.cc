@@ -15,13 +15,8 @@
 namespace cp::sim {
 namespace {
 
+using testing::first_ranks;
 using testing::round_cluster;
-
-std::vector<Rank> first(int gpus) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 constexpr CollectiveKind kKinds[] = {CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
                                      CollectiveKind::all_reduce, CollectiveKind::all_to_all,
@@ -39,17 +34,18 @@ TEST(Spread, CountsNodesAndTheFewestOnOne) {
 // Trays of an NVLink domain are one island; two racks are two.
 TEST(Spread, TraysOfADomainAreOneIsland) {
   const Cluster cluster = find_cluster("gb200-nvl72", 36);  // two racks
-  EXPECT_EQ(spread_of(first(8), cluster).nodes, 2);
-  EXPECT_EQ(spread_of(first(8), cluster).islands, 1);
-  EXPECT_EQ(spread_of(first(144), cluster).islands, 2);
-  EXPECT_EQ(spread_of(first(144), cluster).fewest_on_an_island, 72);
+  EXPECT_EQ(spread_of(first_ranks(8), cluster).nodes, 2);
+  EXPECT_EQ(spread_of(first_ranks(8), cluster).islands, 1);
+  EXPECT_EQ(spread_of(first_ranks(144), cluster).islands, 2);
+  EXPECT_EQ(spread_of(first_ranks(144), cluster).fewest_on_an_island, 72);
   // As fast as if there were no other rack; over two racks the NICs bound it.
   const double gather = 1 << 28;
-  EXPECT_EQ(collective_ns(CollectiveKind::all_gather, gather, first(8), cluster),
-            collective_ns(CollectiveKind::all_gather, gather, first(8), find_cluster("gb200-nvl72", 18)));
+  EXPECT_EQ(
+      collective_ns(CollectiveKind::all_gather, gather, first_ranks(8), cluster),
+      collective_ns(CollectiveKind::all_gather, gather, first_ranks(8), find_cluster("gb200-nvl72", 18)));
   const std::vector<Rank> racks = {0, 1, 2, 3, 72, 73, 74, 75};
   EXPECT_GT(collective_ns(CollectiveKind::all_gather, gather, racks, cluster),
-            2 * collective_ns(CollectiveKind::all_gather, gather, first(8), cluster));
+            2 * collective_ns(CollectiveKind::all_gather, gather, first_ranks(8), cluster));
 }
 
 // Over two GPUs of one node, whose smallest send/recv takes 10 us: each sends half of an all-gather's bytes over 100 GB/s.
@@ -123,9 +119,9 @@ TEST(CollectiveModel, OnePairAcrossNodesHasOneNicsRateAndItsChannels) {
 
 TEST(CollectiveCost, MeasuredCurvesComeFirst) {
   const Cluster cluster = find_cluster("hgx-b200", 2);
-  EXPECT_NEAR(collective_ns(CollectiveKind::all_gather, 1 << 30, first(16), cluster), 3360.46e3, 1e3);
-  EXPECT_NEAR(collective_ns(CollectiveKind::all_gather, 1 << 30, first(8), cluster), 1486.06e3, 1e3);
-  EXPECT_EQ(collective_ns(CollectiveKind::all_gather, 1 << 30, first(1), cluster), 0);
+  EXPECT_NEAR(collective_ns(CollectiveKind::all_gather, 1 << 30, first_ranks(16), cluster), 3360.46e3, 1e3);
+  EXPECT_NEAR(collective_ns(CollectiveKind::all_gather, 1 << 30, first_ranks(8), cluster), 1486.06e3, 1e3);
+  EXPECT_EQ(collective_ns(CollectiveKind::all_gather, 1 << 30, first_ranks(1), cluster), 0);
 }
 
 TEST(CollectiveCost, BetweenMeasuredSizesALatencyAndARate) {
@@ -170,7 +166,7 @@ TEST(CollectiveCost, TimesOfPresetsNeverFallAndKeepToTheLinks) {
     const Cluster cluster = find_cluster(preset, 8);
     const double link = std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
     for (const int gpus : {2, 3, 4, 7, 8, 16, 32}) {
-      const std::vector<Rank> ranks = first(gpus);
+      const std::vector<Rank> ranks = first_ranks(gpus);
       for (const CollectiveKind kind : kKinds) {
         double before = 0;
         for (double bytes = 1; bytes < 1e11; bytes *= 1.7) {
@@ -192,7 +188,7 @@ TEST(CollectiveCost, TimesOfPresetsNeverFallAndKeepToTheLinks) {
 TEST(CollectiveEstimate, SaysHowItIsKnown) {
   const Cluster b200 = find_cluster("hgx-b200", 2), h100 = find_cluster("dgx-h100", 2);
   const auto of = [](CollectiveKind kind, const Cluster& cluster, int gpus, double bytes) {
-    return collective_estimate(kind, bytes, first(gpus), cluster);
+    return collective_estimate(kind, bytes, first_ranks(gpus), cluster);
   };
   const CollectiveEstimate measured = of(CollectiveKind::all_gather, b200, 8, 1 << 30);
   EXPECT_TRUE(measured.measured);
@@ -215,10 +211,10 @@ TEST(CollectiveEstimate, SaysHowItIsKnown) {
 TEST(CollectiveEstimate, SendRecvGoesAlongTheTransferCurves) {
   const Cluster cluster = find_cluster("a800", 2);
   const double bytes = 1 << 20;
-  EXPECT_NEAR(collective_estimate(CollectiveKind::send_recv, bytes, first(8), cluster).us, bytes / 46.5e3,
-              1e-6);
-  EXPECT_NEAR(collective_estimate(CollectiveKind::send_recv, bytes, first(16), cluster).us, bytes / 11.27e3,
-              1e-6);
+  EXPECT_NEAR(collective_estimate(CollectiveKind::send_recv, bytes, first_ranks(8), cluster).us,
+              bytes / 46.5e3, 1e-6);
+  EXPECT_NEAR(collective_estimate(CollectiveKind::send_recv, bytes, first_ranks(16), cluster).us,
+              bytes / 11.27e3, 1e-6);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace cp::sim {
 namespace {
 
-std::string error_of(std::vector<CurvePoint> points) {
+std::string curve_error(std::vector<CurvePoint> points) {
   try {
     Curve{std::move(points)};
   } catch (const InvalidInput& error) {
@@ -47,13 +47,14 @@ TEST(Curve, IsFlatOutsideOfItsPoints) {
 TEST(Curve, SortsItsPoints) { EXPECT_EQ(Curve({{4, 1}, {1, 2}, {2, 3}}), Curve({{1, 2}, {2, 3}, {4, 1}})); }
 
 TEST(Curve, RefusesWhatHasNoLogarithm) {
-  EXPECT_EQ(error_of({{1, 0}}), "a curve's point (1, 0) must consist of numbers in [1e-12, 1e+30]");
-  EXPECT_EQ(error_of({{1, 1e-13}}), "a curve's point (1, 1e-13) must consist of numbers in [1e-12, 1e+30]");
-  EXPECT_EQ(error_of({{1e31, 1}}), "a curve's point (1e+31, 1) must consist of numbers in [1e-12, 1e+30]");
-  EXPECT_EQ(error_of({{-2, 1}}), "a curve's point (-2, 1) must consist of numbers in [1e-12, 1e+30]");
-  EXPECT_THAT(error_of({{1, std::numeric_limits<double>::infinity()}}), testing::HasSubstr("(1, inf)"));
-  EXPECT_THAT(error_of({{std::nan(""), 1}}), testing::HasSubstr("nan"));
-  EXPECT_EQ(error_of({{2, 1}, {3, 1}, {2, 5}}), "a curve has two points at 2; keep one");
+  EXPECT_EQ(curve_error({{1, 0}}), "a curve's point (1, 0) must consist of numbers in [1e-12, 1e+30]");
+  EXPECT_EQ(curve_error({{1, 1e-13}}),
+            "a curve's point (1, 1e-13) must consist of numbers in [1e-12, 1e+30]");
+  EXPECT_EQ(curve_error({{1e31, 1}}), "a curve's point (1e+31, 1) must consist of numbers in [1e-12, 1e+30]");
+  EXPECT_EQ(curve_error({{-2, 1}}), "a curve's point (-2, 1) must consist of numbers in [1e-12, 1e+30]");
+  EXPECT_THAT(curve_error({{1, std::numeric_limits<double>::infinity()}}), ::testing::HasSubstr("(1, inf)"));
+  EXPECT_THAT(curve_error({{std::nan(""), 1}}), ::testing::HasSubstr("nan"));
+  EXPECT_EQ(curve_error({{2, 1}, {3, 1}, {2, 5}}), "a curve has two points at 2; keep one");
 }
 
 // The value never leaves what its neighbours span, up to the rounding of exp and log of numbers up to 1e6: the exponent is at

@@ -38,27 +38,27 @@ Workload serving(Phase phase, std::int64_t seq_len, std::int64_t cached, std::in
   return workload;
 }
 
-struct Case {
+struct EmitCase {
   std::string model = "llama-3.1-8b";
   std::string layout;
   Workload workload = training();
 };
 
 // Serving, all requests of a replica are one micro-batch.
-ParallelLayout layout_of(const Case& c) {
+ParallelLayout layout_of(const EmitCase& c) {
   ParallelLayout layout = parse_parallel_layout(c.layout);
   if (c.workload.phase != Phase::training) layout.micro_batch = c.workload.global_batch / layout.dp();
   return layout;
 }
 
-Emitted emitted(Framework framework, const Case& c) {
+Emitted emitted(Framework framework, const EmitCase& c) {
   const ParallelLayout layout = layout_of(c);
   const int nodes = (layout.world() + 7) / 8;
   return emit(framework, find_model(c.model).model, c.workload, layout,
               {c.model, nodes, layout.world() / nodes});
 }
-std::string text_of(Framework framework, const Case& c) { return emitted(framework, c).text; }
-std::vector<std::string> cannot_of(Framework framework, const Case& c) {
+std::string text_of(Framework framework, const EmitCase& c) { return emitted(framework, c).text; }
+std::vector<std::string> cannot_of(Framework framework, const EmitCase& c) {
   return emitted(framework, c).cannot;
 }
 
@@ -67,18 +67,19 @@ std::vector<std::string> cannot_of(Framework framework, const Case& c) {
 struct Golden {
   const char* file;
   Framework framework;
-  Case request;
+  EmitCase request;
 };
 
 std::vector<Golden> goldens() {
-  const Case ring = {"llama-3.1-8b", "tp=2,cp=4,dp_shard=2,strategy=ring,balance=head_tail,recompute=full"};
-  const Case stages = {
+  const EmitCase ring = {"llama-3.1-8b",
+                         "tp=2,cp=4,dp_shard=2,strategy=ring,balance=head_tail,recompute=full"};
+  const EmitCase stages = {
       "mixtral-8x7b",
       "tp=2,cp=2,dp_shard=2,dp_replicate=2,pp=3,ep=4,strategy=all_gather,balance=head_tail,recompute=every:2,"
       "order=tp-cp-pp-dp",
       training(32768, 24)};
-  const Case ulysses = {"qwen2.5-7b", "cp=4,dp_shard=2,strategy=ulysses,recompute=selective",
-                        training(65536, 8)};
+  const EmitCase ulysses = {"qwen2.5-7b", "cp=4,dp_shard=2,strategy=ulysses,recompute=selective",
+                            training(65536, 8)};
   return {
       {"megatron_ring", Framework::megatron, ring},
       {"megatron_stages", Framework::megatron, stages},
@@ -110,14 +111,14 @@ TEST(EmitGolden, TextsAreThese) {
 
 struct Lacking {
   Framework framework;
-  Case request;
+  EmitCase request;
   const char* sentence;
 };
 
 TEST(EmitCannot, SaysEachChoiceThatIsLost) {
-  const auto layout = [](const char* text) { return Case{"llama-3.1-8b", text}; };
+  const auto layout = [](const char* text) { return EmitCase{"llama-3.1-8b", text}; };
   const auto changed = [](const char* text, auto change) {
-    Case request = {"llama-3.1-8b", text};
+    EmitCase request = {"llama-3.1-8b", text};
     change(request.workload);
     return request;
   };
@@ -219,7 +220,7 @@ TEST(EmitCannot, SaysEachChoiceThatIsLost) {
       {cprun, layout("tp=2,recompute=full"), "recompute=full"},
   };
   for (const Lacking& lacking : all) {
-    Case request = lacking.request;
+    EmitCase request = lacking.request;
     if (const auto refusal = refuse(find_model(request.model).model, request.workload, layout_of(request))) {
       ADD_FAILURE() << request.layout << ": " << refusal->reason;
       continue;
@@ -249,7 +250,7 @@ TEST(EmitCannot, IsEmptyWhereEverythingIsSaid) {
 
 TEST(EmitVllm, FormatsOfWeightsAndCacheAreFlags) {
   const Transformer model = find_model("llama-3.1-8b").model;
-  const Case c{"llama-3.1-8b", "tp=8", serving(Phase::decode, 8192, 8000)};
+  const EmitCase c{"llama-3.1-8b", "tp=8", serving(Phase::decode, 8192, 8000)};
   const auto text = [&](const EmitContext& context) {
     return emit(Framework::vllm, model, c.workload, layout_of(c), context).text;
   };
@@ -304,7 +305,7 @@ TEST(EmitMegatron, EvenVirtualStagesAreCountedInLayers) {
 }
 
 TEST(EmitMegatron, OptimizersAndDtypes) {
-  Case request = {"llama-3.1-8b", "tp=2,dp_shard=2,dp_replicate=2"};
+  EmitCase request = {"llama-3.1-8b", "tp=2,dp_shard=2,dp_replicate=2"};
   request.workload.optimizer = parse_optimizer("adamw_16:offload");
   request.workload.gradient_dtype = DType::bf16;
   EXPECT_THAT(
@@ -330,7 +331,7 @@ TEST(EmitVllm, ServesRepositoriesAndFolders) {
 }
 
 TEST(EmitVllm, UnevenStagesAreAPartition) {
-  const Case request = {"llama-3.1-8b", "tp=2,pp=3", serving(Phase::decode, 8192, 8000)};
+  const EmitCase request = {"llama-3.1-8b", "tp=2,pp=3", serving(Phase::decode, 8192, 8000)};
   EXPECT_THAT(text_of(Framework::vllm, request), HasSubstr("VLLM_PP_LAYER_PARTITION=11,11,10 vllm serve"));
 }
 
@@ -352,7 +353,7 @@ class EmittedScenario : public ::testing::TestWithParam<const char*> {};
 
 // What is read is the layout's attention, and it runs, reduced, with clean ledgers.
 TEST_P(EmittedScenario, MeansTheSameAttentionAndRuns) {
-  const Case request = {"llama-3.1-8b", str("tp=2,cp=4,dp_shard=2,micro_batch=2,strategy=", GetParam())};
+  const EmitCase request = {"llama-3.1-8b", str("tp=2,cp=4,dp_shard=2,micro_batch=2,strategy=", GetParam())};
   const ParallelLayout layout = layout_of(request);
   AttentionProblem problem = attention_problem(find_model(request.model).model, request.workload, layout);
   const proto::Scenario scenario = read_scenario_text(text_of(Framework::cprun, request), "emitted.txtpb");
@@ -415,7 +416,7 @@ TEST(EmitCprun, WindowsAndTheAbsenceOfContextParallelismAreSaid) {
 // ---- errors ----
 
 TEST(EmitErrors, SayWhatWouldWork) {
-  const auto error = [](Framework framework, const Case& request) {
+  const auto error = [](Framework framework, const EmitCase& request) {
     return message_of([&] { emitted(framework, request); });
   };
   EXPECT_EQ(message_of([] { parse_framework("megatron-lm"); }),

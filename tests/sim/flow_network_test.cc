@@ -8,13 +8,13 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "tests/sim/flow_caps.h"
 
 namespace cp::sim {
 namespace {
 
+using testing::kNoCap;
 using Path = std::vector<LinkId>;
-
-constexpr double kNoCap = std::numeric_limits<double>::infinity();
 
 // Roundings of a handful of operations.
 void expect_close(double actual, double expected) {

@@ -26,14 +26,14 @@ void showValue(const Pattern& pattern, std::ostream& out) {
 }
 namespace {
 
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr double kMiB = 1 << 20;
 // Some thousand roundings of times that are sums of each other.
-constexpr double kClose = 1e-12;
+constexpr double kTimesClose = 1e-12;
 
 // NVLink of 400 GB/s in nodes of 4, a NIC of 50 GB/s for each GPU on rails; 1.5 us and 4 us.
 Cluster some_cluster(int nodes) {
@@ -65,7 +65,7 @@ double simulated(const Cluster& cluster, const Pattern& pattern, const LinkFacto
   return slowest(run(cluster, pattern, Fidelity::simulated, factors));
 }
 
-auto near(double expected) { return testing::DoubleNear(expected, kClose * expected); }
+auto near(double expected) { return ::testing::DoubleNear(expected, kTimesClose * expected); }
 
 TEST(FlowPatternTest, RingsInANodeTakeAStepForEachPart) {
   const double part = 16 * kMiB / 4 / 400 + 1500;
@@ -127,7 +127,7 @@ TEST(FlowPatternTest, AMeasuredCurveBoundsTheRateAndHoldsTheLatency) {
   EXPECT_THAT(run_pattern(topology, cluster.transfer, gpus, pattern, Fidelity::simulated).finish_ns,
               Each(near(kMiB / 25)));
   EXPECT_THAT(run_pattern(topology, cluster.transfer, gpus, pattern).finish_ns, Each(near(kMiB / 25)));
-  EXPECT_NEAR(aggregate_ns(topology, cluster.transfer, gpus, pattern), kMiB / 25, kMiB * kClose);
+  EXPECT_NEAR(aggregate_ns(topology, cluster.transfer, gpus, pattern), kMiB / 25, kMiB * kTimesClose);
 }
 
 TEST(FlowPatternTest, MessagesShareWhatTheyMeetOn) {
@@ -146,7 +146,7 @@ TEST(FlowPatternTest, OneGpuHasNothingToDo) {
   const Topology topology(cluster);
   for (const PatternKind kind : {PatternKind::ring_all_reduce, PatternKind::pairwise_all_to_all}) {
     const PatternResult result = run_pattern(topology, cluster.transfer, std::vector<int>{2}, {kind, 1});
-    EXPECT_THAT(result.finish_ns, testing::ElementsAre(0.0));
+    EXPECT_THAT(result.finish_ns, ::testing::ElementsAre(0.0));
     EXPECT_EQ(result.messages, 0);
     EXPECT_EQ(aggregate_ns(topology, cluster.transfer, std::vector<int>{2}, {kind, 1}), 0);
   }
@@ -217,7 +217,7 @@ RC_GTEST_PROP(FlowPatternPropertyTest, FoldedIsSimulated, ()) {
   RC_ASSERT(!full.folded);
   RC_ASSERT(folded.messages == full.messages);
   for (std::size_t r = 0; r < full.finish_ns.size(); ++r) {
-    RC_ASSERT(std::abs(folded.finish_ns[r] - full.finish_ns[r]) <= kClose * full.finish_ns[r]);
+    RC_ASSERT(std::abs(folded.finish_ns[r] - full.finish_ns[r]) <= kTimesClose * full.finish_ns[r]);
   }
 }
 
@@ -246,7 +246,7 @@ RC_GTEST_PROP(FlowPatternPropertyTest, MonotoneInBandwidthLatencyAndSize, ()) {
   RC_PRE(base.folded);
   const auto no_earlier = [&](const PatternResult& other) {
     for (std::size_t r = 0; r < base.finish_ns.size(); ++r) {
-      RC_ASSERT(other.finish_ns[r] >= base.finish_ns[r] * (1 - kClose));
+      RC_ASSERT(other.finish_ns[r] >= base.finish_ns[r] * (1 - kTimesClose));
     }
   };
   Cluster far = cluster;
@@ -295,7 +295,7 @@ RC_GTEST_PROP(FlowPatternPropertyTest, LinksCarryWhatCrossesThem, ()) {
   RC_ASSERT(events == 2 * sent);
   for (std::size_t link = 0; link < crossed.size(); ++link) {
     RC_ASSERT(transfers.network().carried(static_cast<LinkId>(link)) == crossed[link]);
-    RC_ASSERT(crossed[link] <= topology.capacities()[link] * at * (1 + kClose));
+    RC_ASSERT(crossed[link] <= topology.capacities()[link] * at * (1 + kTimesClose));
   }
 }
 
@@ -317,7 +317,7 @@ TEST(FlowPatternTest, TheClosedFormIsExactWhereNoLinkIsShort) {
           const double full = slowest(
               run_pattern(topology, cluster.transfer, all_gpus(topology), pattern, Fidelity::simulated));
           EXPECT_NEAR(aggregate_ns(topology, cluster.transfer, all_gpus(topology), pattern), full,
-                      kClose * full)
+                      kTimesClose * full)
               << nodes << " nodes, " << latency_us << " us, pattern " << static_cast<int>(kind);
         }
       }

@@ -10,12 +10,13 @@
 
 #include "shared/base/text.h"
 #include "sim/network/flow_network.h"
+#include "tests/sim/flow_caps.h"
 #include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
 
-constexpr double kNoCap = std::numeric_limits<double>::infinity();
+using testing::kNoCap;
 
 struct Wish {
   double at = 0, bytes = 0, cap = 0;
@@ -23,12 +24,12 @@ struct Wish {
   std::vector<LinkId> path;
 };
 
-struct Case {
+struct FlowCase {
   std::vector<double> capacities;
   std::vector<Wish> wishes;  // by time
 };
 
-void showValue(const Case& made, std::ostream& out) {
+void showValue(const FlowCase& made, std::ostream& out) {
   out << "links of " << join(made.capacities);
   for (const Wish& wish : made.wishes) {
     out << "\n  at " << wish.at << ": " << wish.bytes << " bytes over " << join(wish.path) << ", cap "
@@ -37,14 +38,14 @@ void showValue(const Case& made, std::ostream& out) {
 }
 
 // Coarse times, sizes and capacities, so that many things happen at once; or fine ones.
-Case random_case() {
+FlowCase random_case() {
   return pick_case("case", [] {
     const bool coarse = *rc::gen::arbitrary<bool>();
     const auto number = [&](int least, int most) {
       return coarse ? *rc::gen::inRange(least, most + 1)
                     : *rc::gen::inRange(least * 1000, most * 1000 + 1) / 1000.0;
     };
-    Case made;
+    FlowCase made;
     const int links = *rc::gen::inRange(1, 8);
     for (int i = 0; i < links; ++i) made.capacities.push_back(number(1, 6));
     const int flows = *rc::gen::inRange(1, 40);
@@ -99,7 +100,7 @@ std::vector<double> filled(const std::vector<double>& capacities, const std::vec
 
 // A flow's end is off by the roundings of tens of changes of its rate, each relative to times of at most a
 // few hundred.
-constexpr double kClose = 1e-10;
+constexpr double kSumsClose = 1e-10;
 
 struct Ending {
   std::size_t wish;
@@ -109,7 +110,7 @@ struct Ending {
 using AtEvent = std::function<void(FlowNetwork&, const std::vector<std::size_t>& wish_of_flow)>;
 
 // The caps of `made` become those that flows were given last.
-std::vector<Ending> run(Case& made, const AtEvent& at_event) {
+std::vector<Ending> run(FlowCase& made, const AtEvent& at_event) {
   constexpr std::size_t kNone = ~std::size_t{0};
   FlowNetwork net(made.capacities);
   std::vector<std::size_t> wish_of_flow;
@@ -140,59 +141,60 @@ std::vector<Ending> run(Case& made, const AtEvent& at_event) {
 }
 
 RC_GTEST_PROP(FlowPropertyTest, RatesAreThoseOfProgressiveFillingAndBytesAreKept, ()) {
-  const Case original = random_case();
-  Case made = original;
+  const FlowCase original = random_case();
+  FlowCase made = original;
   std::vector<double> sent(made.wishes.size(), 0), rates(made.wishes.size(), 0);
   std::vector<double> carried(made.capacities.size(), 0);
   double before = 0;
-  const std::vector<Ending> endings =
-      run(made, [&](FlowNetwork& net, const std::vector<std::size_t>& wish_of_flow) {
-        for (std::size_t w = 0; w < sent.size(); ++w) {
-          sent[w] += rates[w] * (net.now_ns() - before);
-          for (const LinkId link : made.wishes[w].path) {
-            carried[static_cast<std::size_t>(link)] += rates[w] * (net.now_ns() - before);
-          }
-          rates[w] = 0;
-        }
-        before = net.now_ns();
-        std::vector<const Wish*> running;
-        std::vector<FlowId> ids;
-        for (std::size_t flow = 0; flow < wish_of_flow.size(); ++flow) {
-          if (wish_of_flow[flow] >= made.wishes.size()) continue;
-          running.push_back(&made.wishes[wish_of_flow[flow]]);
-          ids.push_back(static_cast<FlowId>(flow));
-        }
-        const std::vector<double> expected = filled(made.capacities, running);
-        std::vector<double> load(made.capacities.size(), 0);
-        for (std::size_t i = 0; i < ids.size(); ++i) {
-          const double rate = net.rate(ids[i]);
-          RC_ASSERT(std::abs(rate - expected[i]) <= kClose * expected[i]);
-          rates[wish_of_flow[static_cast<std::size_t>(ids[i])]] = rate;
-          for (const LinkId link : running[i]->path) load[static_cast<std::size_t>(link)] += rate;
-        }
-        for (std::size_t l = 0; l < load.size(); ++l) {
-          RC_ASSERT(load[l] <= made.capacities[l] * (1 + 1e-12));
-          RC_ASSERT(std::abs(net.carried(static_cast<LinkId>(l)) - carried[l]) <= kClose * (1 + carried[l]));
-        }
-      });
+  const std::vector<Ending> endings = run(made, [&](FlowNetwork& net,
+                                                    const std::vector<std::size_t>& wish_of_flow) {
+    for (std::size_t w = 0; w < sent.size(); ++w) {
+      sent[w] += rates[w] * (net.now_ns() - before);
+      for (const LinkId link : made.wishes[w].path) {
+        carried[static_cast<std::size_t>(link)] += rates[w] * (net.now_ns() - before);
+      }
+      rates[w] = 0;
+    }
+    before = net.now_ns();
+    std::vector<const Wish*> running;
+    std::vector<FlowId> ids;
+    for (std::size_t flow = 0; flow < wish_of_flow.size(); ++flow) {
+      if (wish_of_flow[flow] >= made.wishes.size()) continue;
+      running.push_back(&made.wishes[wish_of_flow[flow]]);
+      ids.push_back(static_cast<FlowId>(flow));
+    }
+    const std::vector<double> expected = filled(made.capacities, running);
+    std::vector<double> load(made.capacities.size(), 0);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const double rate = net.rate(ids[i]);
+      RC_ASSERT(std::abs(rate - expected[i]) <= kSumsClose * expected[i]);
+      rates[wish_of_flow[static_cast<std::size_t>(ids[i])]] = rate;
+      for (const LinkId link : running[i]->path) load[static_cast<std::size_t>(link)] += rate;
+    }
+    for (std::size_t l = 0; l < load.size(); ++l) {
+      RC_ASSERT(load[l] <= made.capacities[l] * (1 + 1e-12));
+      RC_ASSERT(std::abs(net.carried(static_cast<LinkId>(l)) - carried[l]) <= kSumsClose * (1 + carried[l]));
+    }
+  });
   RC_ASSERT(endings.size() == made.wishes.size());
   for (const Ending& end : endings) {
-    RC_ASSERT(std::abs(sent[end.wish] - made.wishes[end.wish].bytes) <= kClose * made.wishes[end.wish].bytes);
+    RC_ASSERT(std::abs(sent[end.wish] - made.wishes[end.wish].bytes) <=
+              kSumsClose * made.wishes[end.wish].bytes);
   }
 
   // Nobody asks for rates: what happens at one time is settled at once. The same ends.
-  Case again = original;
+  FlowCase again = original;
   const std::vector<Ending> unasked = run(again, [](FlowNetwork&, const std::vector<std::size_t>&) {});
   std::vector<double> at(made.wishes.size(), 0);
   for (const Ending& end : unasked) at[end.wish] = end.at;
-  for (const Ending& end : endings) RC_ASSERT(std::abs(at[end.wish] - end.at) <= kClose * end.at);
+  for (const Ending& end : endings) RC_ASSERT(std::abs(at[end.wish] - end.at) <= kSumsClose * end.at);
 }
 
 RC_GTEST_PROP(FlowPropertyTest, DoublingEveryRateHalvesTheTime, ()) {
-  Case made = random_case();
+  FlowCase made = random_case();
   for (Wish& wish : made.wishes) wish.at = 0;
   const auto nothing = [](FlowNetwork&, const std::vector<std::size_t>&) {};
-  Case doubled = made;
+  FlowCase doubled = made;
   const std::vector<Ending> slow = run(made, nothing);
   for (double& capacity : doubled.capacities) capacity *= 2;
   for (Wish& wish : doubled.wishes) wish.cap *= 2, wish.recap *= 2;

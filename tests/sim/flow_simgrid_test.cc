@@ -25,7 +25,7 @@ double apart(const std::string& arguments) {
   return std::abs(here / there - 1);
 }
 
-class FlowSimgridTest : public testing::TestWithParam<const char*> {};
+class FlowSimgridTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FlowSimgridTest, TimesAreThose) {
   if (!std::filesystem::exists(kProgram)) GTEST_SKIP() << "built without SimGrid";
@@ -36,9 +36,9 @@ TEST_P(FlowSimgridTest, TimesAreThose) {
 
 // Pattern, nodes, GPUs a node, GPUs a NIC, nodes a leaf, oversubscription, spread.
 INSTANTIATE_TEST_SUITE_P(Patterns, FlowSimgridTest,
-                         testing::Values("ring 4 8 1 64 1 0", "ring 8 8 1 4 2 0.1", "ring 6 4 4 2 3 0.1",
-                                         "pairwise 4 8 1 64 1 0.1", "pairwise 4 8 2 2 2 0",
-                                         "pairwise 8 8 1 2 2 0.1", "pairwise 3 5 2 1 3 0.1"));
+                         ::testing::Values("ring 4 8 1 64 1 0", "ring 8 8 1 4 2 0.1", "ring 6 4 4 2 3 0.1",
+                                           "pairwise 4 8 1 64 1 0.1", "pairwise 4 8 2 2 2 0",
+                                           "pairwise 8 8 1 2 2 0.1", "pairwise 3 5 2 1 3 0.1"));
 
 }  // namespace
 }  // namespace cp::sim

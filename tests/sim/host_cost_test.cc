@@ -38,7 +38,7 @@ TEST(HostRates, AreInAllPresets) {
 }
 
 // 1,000 elements of f32: 4,000 bytes.
-struct Hand {
+struct HandOnHost {
   PlanBuilder builder{0, shape_target()};
   BufferId gpu = builder.inout("x", DType::f32, 1000), far = builder.inout("host/x", DType::f32, 1000),
            other = builder.inout("host/y", DType::f32, 1000);
@@ -50,7 +50,7 @@ struct Hand {
 };
 
 TEST(KernelPlace, IsWhereTheOperandsLie) {
-  Hand hand;
+  HandOnHost hand;
   const BufferId x = hand.gpu, y = hand.far, z = hand.other;
   const Kernel to{Copy{hand.view(x), hand.view(y)}}, from{Copy{hand.view(y), hand.view(x)}},
       there{Copy{hand.view(y), hand.view(z)}}, here{Fill{hand.view(x), 0}}, adam{hand.optimizer(y)},
@@ -71,7 +71,7 @@ Cluster slow_host() {
 }
 
 TEST(KernelCost, CopiesTakePcieAndTheHostItsMemory) {
-  Hand hand;
+  HandOnHost hand;
   const Kernel copy{Copy{hand.view(hand.gpu), hand.view(hand.far)}}, adam{hand.optimizer(hand.far)};
   const Plan plan = hand.plan();
   const Cluster cluster = slow_host();
@@ -85,7 +85,7 @@ TEST(KernelCost, CopiesTakePcieAndTheHostItsMemory) {
 // A copy on a stream of its own, beside a kernel that takes less time or more: nothing of the GPU waits.
 TEST(RankReplay, CopiesToTheHostHideBehindKernels) {
   for (const std::int64_t times : {5, 125}) {  // 8 ns and 400 of copies
-    Hand hand;
+    HandOnHost hand;
     hand.builder.add(hand.builder.stream("to_host"), Copy{hand.view(hand.gpu), hand.view(hand.far)});
     const BufferId large = hand.builder.inout("large", DType::f32, 1000 * times);
     // Written once: 4,000 bytes in 4 ns.
@@ -101,7 +101,7 @@ TEST(RankReplay, CopiesToTheHostHideBehindKernels) {
 }
 
 TEST(RankReplay, ASlowerHostMakesCopiesSlower) {
-  Hand hand;
+  HandOnHost hand;
   hand.builder.add(hand.builder.stream("to_host"), Copy{hand.view(hand.gpu), hand.view(hand.far)});
   RankReplayOptions options;
   options.factors[Rate::offload] = 2;

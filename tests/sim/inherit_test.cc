@@ -16,7 +16,7 @@
 namespace cp::sim {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Cluster like(const std::string& preset, const std::string& changes) {
   return read_cluster("name: \"mine\" like: \"" + preset + "\"\n" + changes, "mine.txtpb");

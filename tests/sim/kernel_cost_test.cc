@@ -20,9 +20,9 @@ namespace {
 using testing::round_cluster;
 
 // Attention of [1, q_len, heads, d] and [1, k_len, heads, d], bf16; the plan holds its buffers.
-struct Attention {
-  Attention(std::int64_t q_len, std::int64_t k_len, std::int64_t heads, std::int64_t d,
-            std::vector<MaskSlice> slices)
+struct AttentionTensors {
+  AttentionTensors(std::int64_t q_len, std::int64_t k_len, std::int64_t heads, std::int64_t d,
+                   std::vector<MaskSlice> slices)
       : builder(0, host_target()) {
     const auto view = [&](const char* name, std::int64_t rows) {
       return dense_view(builder.input(name, DType::bf16, rows * heads * d), 0, {1, rows, heads, d});
@@ -51,7 +51,7 @@ RC_GTEST_PROP(KernelWork, PairsAreThoseThatTheSliceAllows, ()) {
   for (std::int64_t q = 0; q < slice.q_len; ++q) {
     for (std::int64_t k = 0; k < slice.k_len; ++k) allowed += allows(slice, q, k) ? 1 : 0;
   }
-  const Attention attention(12, 12, 3, 5, {slice});
+  const AttentionTensors attention(12, 12, 3, 5, {slice});
   const KernelWork work = work_of(attention.forward, attention.plan);
   const bool full = slice.kind == MaskSlice::Kind::full;
   RC_ASSERT((full ? work.full_pairs : work.diagonal_pairs) == 3.0 * static_cast<double>(allowed));
@@ -59,7 +59,7 @@ RC_GTEST_PROP(KernelWork, PairsAreThoseThatTheSliceAllows, ()) {
 }
 
 TEST(KernelCost, AFusedCallIsAttentionOfItsPairsWhateverItsWorkspace) {
-  Attention attention(12, 12, 3, 5, {{0, 12, 0, 12, MaskSlice::Kind::causal, 0, 0}});
+  AttentionTensors attention(12, 12, 3, 5, {{0, 12, 0, 12, MaskSlice::Kind::causal, 0, 0}});
   const KernelWork exact = work_of(attention.forward, attention.plan);
   attention.plan.buffers.push_back({"workspace", BufferKind::temporary, DType::f32, 1 << 20});
   attention.forward.engine = AttentionEngine::fused;
@@ -85,7 +85,7 @@ TEST(KernelCost, Fp8ProductsWithoutARateReachLessOfTheirPeak) {
 
 // The scores and their gradients, and a product for each gradient that is there.
 TEST(KernelWork, GradientsThatNobodyWantsCostNothing) {
-  const Attention attention(12, 12, 3, 5, {{0, 12, 0, 12, MaskSlice::Kind::full, 0, 0}});
+  const AttentionTensors attention(12, 12, 3, 5, {{0, 12, 0, 12, MaskSlice::Kind::full, 0, 0}});
   const AttentionForward& f = attention.forward;
   const auto flops = [&](bool dq, bool dk, bool dv) {
     AttentionBackward backward;
@@ -141,7 +141,7 @@ TEST(KernelCost, ACalibratedClusterGivesItsTableBack) {
     const auto seq_len = static_cast<std::int64_t>(row.number("seq_len"));
     MaskSlice slice{0, seq_len, 0, seq_len, MaskSlice::Kind::full, 0, 0};
     if (row.text("mask") == "causal") slice.kind = MaskSlice::Kind::causal;
-    const Attention attention(seq_len, seq_len, 32, 128, {slice});
+    const AttentionTensors attention(seq_len, seq_len, 32, 128, {slice});
     const double launch_ns = cluster.gpu.kernel_launch_us * 1e3;
     EXPECT_NEAR(cost.ns(attention.forward, attention.plan) - launch_ns,
                 row.number("forward_milliseconds") * 1e6, 1e-4 * row.number("forward_milliseconds") * 1e6)
@@ -156,7 +156,7 @@ TEST(KernelCost, DecodingReadsItsCache) {
   const std::int64_t keys = 1 << 20;
   MaskSlice all;
   all.q_len = 1, all.k_len = keys;
-  const Attention decoding(1, keys, 1, 128, {all});
+  const AttentionTensors decoding(1, keys, 1, 128, {all});
   const double bytes = work_of(decoding.forward, decoding.plan).bytes;
   const KernelCost cost(cluster, software);
   EXPECT_NEAR(cost.ns(decoding.forward, decoding.plan),
@@ -168,7 +168,7 @@ TEST(KernelCost, NoKernelExceedsItsPeak) {
   for (AttentionCurve& curve : cluster.attention) curve.tflops = Curve({{1, 100}});  // of a GPU that has 1
   cluster.gpu.hbm_gbps = 1e9;
   const SoftwareProfile software;
-  const Attention attention(64, 64, 1, 64, {{0, 64, 0, 64, MaskSlice::Kind::full, 0, 0}});
+  const AttentionTensors attention(64, 64, 1, 64, {{0, 64, 0, 64, MaskSlice::Kind::full, 0, 0}});
   EXPECT_NEAR(KernelCost(cluster, software).ns(attention.forward, attention.plan), 64 * 64 * 4 * 64 * 1e-3,
               1e-6);
 }

@@ -18,6 +18,7 @@
 #include "sim/timeline/rank_replay.h"
 #include "sim/timeline/widths.h"
 #include "sim/validate/validate.h"
+#include "tests/support/messages.h"
 #include "tests/transformer/step_requests.h"
 
 namespace cp::sim {
@@ -25,16 +26,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <class F>
-std::string error_of(const F& run) {
-  try {
-    run();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
+using testing::message_of;
 
 template <class Rate, class Wanted>
 const Rate& one_of(const std::vector<Rate>& rates, const Wanted& wanted) {
@@ -155,7 +147,7 @@ TEST(LayerRates, TablesOfRowsLeftOutAreScored) {
 
 // ---- text
 
-constexpr const char* kText = R"(gpu: "mine"
+constexpr const char* kLayerRatesText = R"(gpu: "mine"
 tflops_16: 100
 hbm_gbps: 1000
 sms: 10
@@ -167,7 +159,7 @@ decode { kernel: "fa9" head_dim: 64 floor_us: 5 memory_share: 0.9 widest_group: 
 )";
 
 TEST(LayerRatesText, IsReadAndWritten) {
-  const Rates rates = read_rates(kText, "a.txtpb");
+  const Rates rates = read_rates(kLayerRatesText, "a.txtpb");
   EXPECT_EQ(rates.experts.at(0).startup_rows, 10);
   EXPECT_EQ(rates.latent.at(0).cache_bits, 16) << "unset";
   EXPECT_EQ(rates.linear.at(0).chains_at_once, 1) << "unset";
@@ -211,11 +203,11 @@ TEST(LayerRatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
       {"linear {", "linear_ {", "the nearest one is 'linear'"},
   };
   for (const auto& each : cases) {
-    std::string text = kText;
+    std::string text = kLayerRatesText;
     const std::size_t at = text.find(each.from);
     ASSERT_NE(at, std::string::npos) << each.from;
     text.replace(at, std::string(each.from).size(), each.to);
-    EXPECT_THAT(error_of([&] { read_rates(text, "a.txtpb"); }), HasSubstr(each.error)) << text;
+    EXPECT_THAT(message_of([&] { read_rates(text, "a.txtpb"); }), HasSubstr(each.error)) << text;
   }
 }
 
@@ -375,14 +367,14 @@ TEST(Attention8, HasRatesOfItsOwnOrIsRefused) {
   EXPECT_LT(b8, 0.95 * b16);
   EXPECT_LT(AttentionCost(h100, in_8).width(128, false), 0.2);
 
-  EXPECT_THAT(error_of([&] { with_attention_8(fa3, a100); }),
+  EXPECT_THAT(message_of([&] { with_attention_8(fa3, a100); }),
               AllOf(HasSubstr("dgx-a100 ("), HasSubstr("has no rate of attention in 8 bits"),
                     HasSubstr("use 16 bits")));
-  EXPECT_THAT(error_of([&] { with_attention_8({}, generic); }),
+  EXPECT_THAT(message_of([&] { with_attention_8({}, generic); }),
               HasSubstr("has no rate of attention in 8 bits; use 16"));
   SoftwareProfile cudnn;
   cudnn.name = "mine", cudnn.attention_kernel = "cudnn";
-  EXPECT_THAT(error_of([&] { with_attention_8(cudnn, h100); }),
+  EXPECT_THAT(message_of([&] { with_attention_8(cudnn, h100); }),
               AllOf(HasSubstr("has no rate of cudnn, which mine runs, in 8 bits; it has them of"),
                     HasSubstr("use --kernels")));
   // Asked for nevertheless, 16 bits are a guess.

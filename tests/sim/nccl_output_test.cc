@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string error_of(const std::string& text) {
+std::string output_error(const std::string& text) {
   try {
     read_nccl_output(text, "out.txt");
   } catch (const InvalidInput& error) {
@@ -117,23 +117,24 @@ TEST(NcclOutput, PassesOverTheMarksOfMpirun) {
 TEST(NcclOutput, ErrorsNameTheLine) {
   const std::string header = kHeader;
   EXPECT_EQ(
-      error_of(header + "  1024  256  float  sum  -1\n  2048  512  float  sum  -1  12.5  0.16  0.29  0\n"),
+      output_error(header +
+                   "  1024  256  float  sum  -1\n  2048  512  float  sum  -1  12.5  0.16  0.29  0\n"),
       "out.txt:4: the row of size 1024 is cut short: 5 values, but busbw is column 8; remove the row, or run "
       "with "
       "NCCL_DEBUG=WARN so that no log lies within the table");
-  EXPECT_THAT(error_of(header + "  1024  256  float  sum  -1  12.5\n"),
+  EXPECT_THAT(output_error(header + "  1024  256  float  sum  -1  12.5\n"),
               StartsWith("out.txt:4: the row of size 1024"));
-  EXPECT_THAT(error_of(header + "  1024  256  float  sum  -1  12,5  0.16  0.29  0\n"),
+  EXPECT_THAT(output_error(header + "  1024  256  float  sum  -1  12,5  0.16  0.29  0\n"),
               StartsWith("out.txt:4: time '12,5' of size 1024 is no number"));
-  EXPECT_THAT(error_of(header + "  1024  256  float  sum  -1  N/A  0.16  0.29  0\n"),
+  EXPECT_THAT(output_error(header + "  1024  256  float  sum  -1  N/A  0.16  0.29  0\n"),
               StartsWith("out.txt:4: time 'N/A' of size 1024 is no number"));
-  EXPECT_THAT(error_of(header + "  1024  256  float  sum  -1  0  0.16  0.29  0\n"),
+  EXPECT_THAT(output_error(header + "  1024  256  float  sum  -1  0  0.16  0.29  0\n"),
               StartsWith("out.txt:4: the time of size 1024 is 0 us; it must be above 0"));
-  EXPECT_THAT(error_of(header + "  1024  256  float  sum  -1  12.5  0.16  0.29  3\n"),
+  EXPECT_THAT(output_error(header + "  1024  256  float  sum  -1  12.5  0.16  0.29  3\n"),
               StartsWith("out.txt:4: #wrong is 3 at size 1024"));
-  EXPECT_THAT(error_of("# size count type time\n"), HasSubstr("the header names no column 'algbw'"));
-  EXPECT_THAT(error_of(header), StartsWith("out.txt:3: there is no row of nccl-tests"));
-  EXPECT_THAT(error_of(""), StartsWith("out.txt:1: there is no row of nccl-tests"));
+  EXPECT_THAT(output_error("# size count type time\n"), HasSubstr("the header names no column 'algbw'"));
+  EXPECT_THAT(output_error(header), StartsWith("out.txt:3: there is no row of nccl-tests"));
+  EXPECT_THAT(output_error(""), StartsWith("out.txt:1: there is no row of nccl-tests"));
 }
 
 }  // namespace

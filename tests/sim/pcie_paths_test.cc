@@ -15,7 +15,7 @@
 namespace cp::sim {
 namespace {
 
-Spread first(int gpus, const Cluster& cluster) {
+Spread spread_of_first(int gpus, const Cluster& cluster) {
   std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
   std::iota(ranks.begin(), ranks.end(), 0);
   return spread_of(ranks, cluster);
@@ -70,15 +70,15 @@ TEST(PciePaths, SpreadSaysOnWhichSwitchesTheyAre) {
   EXPECT_EQ(spread.switches, 2);
   EXPECT_EQ(spread.most_on_a_switch, 3);
   EXPECT_FALSE(spread.nvlink);
-  EXPECT_EQ(first(4, cluster).switches, 1);
+  EXPECT_EQ(spread_of_first(4, cluster).switches, 1);
   EXPECT_LT(pcie_paths(spread, 4, cluster.node).ring_gbps * 0.999,
-            pcie_paths(first(4, cluster), 4, cluster.node).ring_gbps);
+            pcie_paths(spread_of_first(4, cluster), 4, cluster.node).ring_gbps);
 }
 
 // What the links of the topology carry at best is never beaten, at any size.
 TEST(PciePaths, AllToAllIsNoFasterThanTheUplinksAllow) {
   const Cluster cluster = find_cluster("l20-pcie");
-  const Spread eight = first(8, cluster);
+  const Spread eight = spread_of_first(8, cluster);
   for (double bytes = 512; bytes < 1e10; bytes *= 8) {
     // Two switches of four: half of each buffer leaves, through one uplink for four GPUs.
     const double least_ns = 4 * bytes / 2 / cluster.node.pcie_root_gbps;
@@ -106,7 +106,7 @@ RC_GTEST_PROP(PciePaths, NoCollectiveIsFasterThanItsMessagesAtFullRate, ()) {
   double last_ns = 0;
   for (const double ns : run_messages(topology, cluster.transfer, messages)) last_ns = std::max(last_ns, ns);
   const double all_to_all_ns =
-      collective_ns(CollectiveKind::all_to_all, bytes, first(gpus, cluster), cluster);
+      collective_ns(CollectiveKind::all_to_all, bytes, spread_of_first(gpus, cluster), cluster);
   RC_ASSERT(all_to_all_ns >= last_ns * (1 - 1e-9));
 }
 

@@ -13,14 +13,14 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/transformer/parallel_layout.h"
+#include "tests/sim/timeline_cluster.h"
 #include "tests/support/any_case.h"
 
 namespace cp::sim {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr double kExact = 1e-9;
+using testing::kExact;
 
 // "F0 F1 B0 ...", with the slice of the rank's stages where it has several: "F0.1".
 std::string order_of(const PipelineTimes& times, int rank, int ranks, bool slices) {

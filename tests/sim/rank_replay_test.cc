@@ -34,10 +34,8 @@ void showValue(const SoftwareProfile& software, std::ostream& out) {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kExact;
 using testing::round_cluster;
-
-// Sums of the same numbers in another order.
-constexpr double kExact = 1e-9;
 
 double parts_ns(const StepClock& clock) {
   return clock.attention_ns + clock.product_ns + clock.other_kernel_ns + clock.exposed_ns() + clock.host_ns;

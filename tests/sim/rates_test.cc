@@ -11,23 +11,16 @@
 #include "sim/cluster/attention_kernels.h"
 #include "sim/cluster/read_cluster.h"
 #include "sim/cluster/read_rates.h"
+#include "tests/support/messages.h"
 
 namespace cp::sim {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 
-std::string error_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-AttentionRate round_rate() {
+AttentionRate round_attention_rate() {
   AttentionRate rate;
   rate.kernel = "fa", rate.head_dim = 64, rate.source = "by hand";
   rate.floor_us = 10, rate.tflops = 1, rate.startup_keys = 100, rate.tile_rows = 128;
@@ -40,15 +33,16 @@ TEST(AttentionRate, RowsPayForTheirKeysAndForStarting) {
   shape.heads = 1000;
   shape.causal = {1000.0 * 900, 1000, 1, 1000};
   // 1000 heads x 1000 rows x (900 + 100) keys; one tile of (1000 + 100) keys x 128 rows, on each of 10.
-  EXPECT_DOUBLE_EQ(attention_us(round_rate(), shape, 1, 10, 1), 10 + 1000 + 1.408);
-  EXPECT_DOUBLE_EQ(attention_us(round_rate(), shape, 1, 10, 2), 10 + (1000 + 1.408) / 2) << "twice as fast";
-  AttentionRate hides = round_rate();
+  EXPECT_DOUBLE_EQ(attention_us(round_attention_rate(), shape, 1, 10, 1), 10 + 1000 + 1.408);
+  EXPECT_DOUBLE_EQ(attention_us(round_attention_rate(), shape, 1, 10, 2), 10 + (1000 + 1.408) / 2)
+      << "twice as fast";
+  AttentionRate hides = round_attention_rate();
   hides.blend = 2;
   EXPECT_DOUBLE_EQ(attention_us(hides, shape, 1, 10, 1), 10 + std::hypot(1000, 1.408));
 }
 
 TEST(AttentionRate, MasksHaveStartupsOfTheirOwn) {
-  AttentionRate rate = round_rate();
+  AttentionRate rate = round_attention_rate();
   rate.full_startup_keys = 300;
   AttentionCall full, window;
   full.heads = window.heads = 1e3;
@@ -64,7 +58,7 @@ TEST(AttentionRate, APartOfATileCostsAWholeOne) {
   AttentionCall shape;
   shape.heads = 1e6, shape.group = 4;
   shape.full = {32.0 * 900, 32, 1, 900};
-  AttentionRate rate = round_rate();
+  AttentionRate rate = round_attention_rate();
   const double tile = 1000 * 128 * 1e-6;
   EXPECT_DOUBLE_EQ(attention_us(rate, shape, 1, 1, 1), 10 + 1e6 * 128 * 1000 * 1e-6 + tile);
   rate.shared_tiles = true;
@@ -87,7 +81,7 @@ TEST(ProductRate, NarrowProductsWaitForTheirOperands) {
               1e-9);
 }
 
-constexpr const char* kText = R"(gpu: "mine"
+constexpr const char* kRatesText = R"(gpu: "mine"
 tflops_16: 100
 hbm_gbps: 1000
 sms: 10
@@ -96,7 +90,7 @@ product { bits: 16 floor_us: 3 tflops: 80 memory_share: 0.9 source: "x" }
 )";
 
 TEST(RatesText, IsRead) {
-  const Rates rates = read_rates(kText, "a.txtpb");
+  const Rates rates = read_rates(kRatesText, "a.txtpb");
   ASSERT_EQ(rates.attention.size(), 1U);
   EXPECT_EQ(rates.attention[0].kernel, "fa9");
   EXPECT_EQ(rates.attention[0].blend, 1) << "what is unset adds up";
@@ -135,9 +129,9 @@ TEST(RatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
        "a.txtpb:6:1: attention[1]: is a second rate of fa9 forward of head_dim 64; keep one"},
   };
   for (const auto& each : cases) {
-    std::string text = kText;
+    std::string text = kRatesText;
     text.replace(text.find(each.from), std::string(each.from).size(), each.to);
-    EXPECT_THAT(error_of([&] { read_rates(text, "a.txtpb"); }), HasSubstr(each.error)) << text;
+    EXPECT_THAT(message_of([&] { read_rates(text, "a.txtpb"); }), HasSubstr(each.error)) << text;
   }
 }
 
@@ -151,7 +145,7 @@ TEST(ClusterRates, ArePresetsOrOnesOwn) {
   EXPECT_TRUE(preset.source_of("rates")->borrowed);
   EXPECT_EQ(read_cluster(write_cluster(preset), "b"), preset);
   const Cluster own =
-      read_cluster(cluster_with("rates { source: \"mine\" own { " + std::string(kText) + " } }"), "a");
+      read_cluster(cluster_with("rates { source: \"mine\" own { " + std::string(kRatesText) + " } }"), "a");
   EXPECT_EQ(own.rates.gpu, "mine");
   EXPECT_EQ(read_cluster(write_cluster(own), "b"), own);
 }
@@ -169,7 +163,7 @@ TEST(ClusterRates, ErrorsHaveTheirPlace) {
        "a:4:20: rates.own.product[0].floor_us: -1 is not in [0.001, 1e+06]"},
   };
   for (const auto& each : cases)
-    EXPECT_THAT(error_of([&] { read_cluster(cluster_with(each.text), "a"); }), HasSubstr(each.error));
+    EXPECT_THAT(message_of([&] { read_cluster(cluster_with(each.text), "a"); }), HasSubstr(each.error));
 }
 
 TEST(AttentionKernels, AreTheFirstThatTheClusterHas) {
@@ -188,11 +182,11 @@ TEST(AttentionKernels, OneThatTheClusterLacksIsRefused) {
   const Cluster h100 = find_cluster("dgx-h100");
   const SoftwareProfile software = with_attention_kernel({}, h100, "fa2");
   EXPECT_EQ(software.attention_kernel, "fa2");
-  EXPECT_EQ(error_of([&] { with_attention_kernel({}, h100, "fa4"); }),
+  EXPECT_EQ(message_of([&] { with_attention_kernel({}, h100, "fa4"); }),
             "attention kernel 'fa4': dgx-h100 (NVIDIA H100-SXM5-80GB) has no curve and no rate of it; the "
             "nearest one is "
             "'fa3'; use one of fa3, trtllm, fa2, cudnn");
-  EXPECT_THAT(error_of([&] { with_attention_kernel({}, find_cluster("generic"), "fa3"); }),
+  EXPECT_THAT(message_of([&] { with_attention_kernel({}, find_cluster("generic"), "fa3"); }),
               HasSubstr("generic has neither a curve nor a rate of any"));
 }
 

@@ -40,7 +40,7 @@ std::string config(const std::map<std::string, std::string>& changes = {}) {
 ReadModel read(const std::map<std::string, std::string>& changes) {
   return read_model(config(changes), "config.json", "small");
 }
-std::string error_of(const std::map<std::string, std::string>& changes) {
+std::string config_error(const std::map<std::string, std::string>& changes) {
   return message_of([&] { read(changes); });
 }
 
@@ -226,11 +226,11 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
        "num_local_experts=8 and num_experts=4 disagree"},
       {{{"hidden_size", "2147483648"}, {"vocab_size", "2147483648"}}, "parameters are more than"},
   };
-  for (const Bad& bad : all) EXPECT_THAT(error_of(bad.changes), HasSubstr(bad.message));
+  for (const Bad& bad : all) EXPECT_THAT(config_error(bad.changes), HasSubstr(bad.message));
 }
 
 TEST(ReadModelErrors, SeveralAreSaidAtOnce) {
-  EXPECT_THAT(error_of({{"hidden_size", "null"}, {"vocab_size", "-4"}, {"attention_bias", "\"no\""}}),
+  EXPECT_THAT(config_error({{"hidden_size", "null"}, {"vocab_size", "-4"}, {"attention_bias", "\"no\""}}),
               AllOf(HasSubstr("hidden_size is missing"), HasSubstr("\nconfig.json: vocab_size=-4"),
                     HasSubstr("\nconfig.json: attention_bias is a string")));
 }
@@ -250,7 +250,7 @@ TEST(ReadModelErrors, OtherKindsOfModelsAreRefusedWithTheNearestThing) {
       {{{"decoder_sparse_step", "2"}}, "layers with experts among layers without"},
   };
   for (const Bad& bad : all) {
-    EXPECT_THAT(error_of(bad.changes), AllOf(HasSubstr(bad.message), HasSubstr("nearest thing")))
+    EXPECT_THAT(config_error(bad.changes), AllOf(HasSubstr(bad.message), HasSubstr("nearest thing")))
         << bad.message;
   }
   EXPECT_NO_THROW(

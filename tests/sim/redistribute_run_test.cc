@@ -19,9 +19,9 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 struct Request {
   std::string mesh, shape, dtype, from, to, to_mesh;
@@ -53,7 +53,7 @@ std::int64_t target_elements(const Layout& layout) {
   return elements;
 }
 
-class RunOf : public testing::TestWithParam<Request> {};
+class RunOf : public ::testing::TestWithParam<Request> {};
 
 // Its arenas are larger than the redistribution declares.
 TEST_P(RunOf, TakesPlansForATargetThatAligns) {
@@ -111,7 +111,7 @@ const Request kRequests[] = {
     {"a=3,b=2", "23x3", "f32", "S(0,dealt:1:0/1/1/0/1/2/2/2/0/0/0/1/0/1/0/1/0/1/2/1/0/2/2),S(0)", "S(1),R",
      ""},
 };
-INSTANTIATE_TEST_SUITE_P(RedistributeRun, RunOf, testing::ValuesIn(kRequests));
+INSTANTIATE_TEST_SUITE_P(RedistributeRun, RunOf, ::testing::ValuesIn(kRequests));
 
 TEST(RedistributeRun, ScalarsAreReduced) {
   const Mesh mesh = Mesh::parse("a=4");
@@ -153,7 +153,7 @@ TEST(RedistributeRun, GradientsKeepTheSumOfContributions) {
                                      Request{"a=3,b=2", "7x5", "f32", "P(avg),P(avg)", "R,S(1)", ""}}) {
         const Gradient backward = plan_gradient(source_of(request), target_of(request), options);
         EXPECT_NO_THROW(run_redistribution(backward.redistribution, scaled_by(backward.scale)))
-            << testing::PrintToString(request);
+            << ::testing::PrintToString(request);
       }
     }
   }
@@ -170,7 +170,7 @@ TEST(RedistributeRun, ScaledResultsAreTheIndexSetsTimesTheFactor) {
       for (const double scale : {6.0, 1 / 6.0, 0.25, 8.0, 1 / 4096.0, 4096.0, -3.0}) {
         const RedistributeRun run = run_redistribution(plan(request), scaled_by(scale));
         EXPECT_EQ(run.traces.front().digests.contains("output"), request.from[2] != 'a')
-            << testing::PrintToString(request) << " times " << scale;
+            << ::testing::PrintToString(request) << " times " << scale;
       }
     }
   }
@@ -289,7 +289,7 @@ TEST(RedistributeRun, PhasesAreReported) {
   RedistributeRunOptions options;
   options.on_phase = [&](std::string_view phase) { phases.emplace_back(phase); };
   run_redistribution(plan({"a=2", "4x6", "f32", "S(0)", "S(1)", ""}), options);
-  EXPECT_THAT(phases, testing::IsSupersetOf({"checking the plans", "running", "comparing"}));
+  EXPECT_THAT(phases, ::testing::IsSupersetOf({"checking the plans", "running", "comparing"}));
 }
 
 TEST(FreeMemory, IsLessThanAnyMachineHas) {
@@ -314,7 +314,7 @@ RC_GTEST_PROP(RedistributeRun, AnyLayoutsArriveWhole, ()) {
       str(*any_placement(true), ",", *any_placement(true)),
       str(*any_placement(false), ",", *any_placement(false)),
       pick("to_mesh", rc::gen::element<std::string>("", "c=3,d=2@4/5/6/7/8/9"))};
-  RC_LOG() << testing::PrintToString(request) << "\n";
+  RC_LOG() << ::testing::PrintToString(request) << "\n";
   const Redistribution redistribution = plan(request);
   RC_ASSERT(run_redistribution(redistribution).elements_compared == target_elements(redistribution.target));
 }

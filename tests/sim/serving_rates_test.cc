@@ -21,13 +21,15 @@
 #include "sim/timeline/kernel_cost.h"
 #include "sim/timeline/rate_doubt.h"
 #include "sim/timeline/widths.h"
+#include "tests/sim/timeline_cluster.h"
 
 namespace cp::sim {
 namespace {
 
+using testing::first_ranks;
 using ::testing::HasSubstr;
 
-StoredProductRate round_rate() {
+StoredProductRate round_product_rate() {
   StoredProductRate rate;
   rate.bits = 8, rate.floor_us = 3, rate.tflops = 100, rate.us_per_k = 0.5, rate.memory_share = 0.5,
   rate.source = "x";
@@ -35,7 +37,7 @@ StoredProductRate round_rate() {
 }
 
 TEST(StoredProductRate, AddsWhatMemoryWorkAndATileTake) {
-  StoredProductRate rate = round_rate();
+  StoredProductRate rate = round_product_rate();
   // 1000 GB/s, half of it: 5e5 bytes a us. Operands have one byte, the result two.
   const double memory = (100 * 2000.0 + 3000 * 2000.0 + 100 * 3000 * 2.0) / 5e5,
                work = 2 * 100.0 * 3000 * 2000 / 1e8, tile = 1000;
@@ -48,7 +50,7 @@ TEST(StoredProductRate, AddsWhatMemoryWorkAndATileTake) {
 }
 
 TEST(StoredProductRate, FewRowsHaveTheirOwn) {
-  std::vector<StoredProductRate> rates = {round_rate(), round_rate()};
+  std::vector<StoredProductRate> rates = {round_product_rate(), round_product_rate()};
   rates[1].few_rows = true;
   EXPECT_EQ(find_stored_product(rates, 8, 257), &rates[0]);
   EXPECT_EQ(find_stored_product(rates, 8, 256), &rates[1]);
@@ -66,7 +68,7 @@ TEST(AllReduceRate, LiesBetweenItsPoints) {
   EXPECT_EQ(all_reduce_us(rate, 8000), 20);
 }
 
-std::string error_of(const std::string& line) {
+std::string rates_error(const std::string& line) {
   try {
     read_rates("gpu: \"mine\"\ntflops_16: 100\nhbm_gbps: 1000\nsms: 10\n" + line, "a.txtpb");
   } catch (const InvalidInput& error) {
@@ -119,7 +121,7 @@ TEST(ServingRatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
       {"decode { kernel: \"a\" head_dim: 64 floor_us: 1 memory_share: 1 source: \"x\" cache_bits: 4 }",
        "decode[0].cache_bits: 4 is neither 16 nor 8"},
   };
-  for (const auto& each : cases) EXPECT_THAT(error_of(each.line), HasSubstr(each.error)) << each.line;
+  for (const auto& each : cases) EXPECT_THAT(rates_error(each.line), HasSubstr(each.error)) << each.line;
 }
 
 // ---- on the timeline ----
@@ -181,26 +183,20 @@ TEST(ServingCost, ACacheInEightBitsIsRead) {
   EXPECT_NEAR(decode_us(h200, software, 128, 8192), 102, 0.1 * 102);
 }
 
-std::vector<Rank> first(int gpus) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 // TensorRT-LLM's all-reduce of 1 MiB over four H200: 12.8 us.
 TEST(ServingCost, TensorParallelRanksHaveTheSoftwaresAllReduce) {
   const Cluster h200 = find_cluster("hgx-h200", 2);
   const CollectiveSettings library = settings_of({}, find_software("cprun")),
                            own = settings_of({}, find_software("trtllm"));
   const auto us = [&](CollectiveKind kind, int gpus, const CollectiveSettings& settings) {
-    const auto ranks = first(gpus);
+    const auto ranks = first_ranks(gpus);
     return region_ns(kind, 1 << 20, spread_of(ranks, h200), h200, settings) / 1e3;
   };
   EXPECT_NEAR(us(CollectiveKind::all_reduce, 4, own), 12.8, 0.1 * 12.8);
   EXPECT_EQ(us(CollectiveKind::reduce_scatter, 4, own) + us(CollectiveKind::all_gather, 4, own),
             us(CollectiveKind::all_reduce, 4, own));
   const auto of_library = [&](CollectiveKind kind, int gpus) {
-    return collective_ns(kind, 1 << 20, first(gpus), h200) / 1e3;
+    return collective_ns(kind, 1 << 20, first_ranks(gpus), h200) / 1e3;
   };
   EXPECT_EQ(us(CollectiveKind::all_reduce, 4, library), of_library(CollectiveKind::all_reduce, 4));
   EXPECT_EQ(us(CollectiveKind::all_reduce, 16, own), of_library(CollectiveKind::all_reduce, 16))

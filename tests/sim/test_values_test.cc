@@ -56,7 +56,7 @@ void PrintTo(const Case& one, std::ostream* out) {
   *out << one.mesh << " " << one.op << " " << name(one.dtype);
 }
 
-class Contributions : public testing::TestWithParam<Case> {};
+class Contributions : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Contributions, ReduceExactlyToTheResultInAnyOrder) {
   const auto& [mesh, op_name, dtype] = GetParam();
@@ -90,7 +90,7 @@ TEST_P(Contributions, ReduceExactlyToTheResultInAnyOrder) {
 }
 
 // With so few ranks that each of them is the chosen one for some element.
-class FewContributions : public testing::TestWithParam<Case> {};
+class FewContributions : public ::testing::TestWithParam<Case> {};
 
 TEST_P(FewContributions, ALostOneShows) {
   const auto& [mesh, op_name, dtype] = GetParam();
@@ -122,7 +122,7 @@ TEST_P(FewContributions, ALostOneShows) {
   }
 }
 
-std::string case_name(const testing::TestParamInfo<Case>& info) {
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   std::string text = info.param.mesh + "_" + info.param.op + "_" + std::string(name(info.param.dtype));
   std::replace_if(
       text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
@@ -144,11 +144,11 @@ std::vector<Case> cases(const std::vector<std::string>& meshes) {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(TestValues, Contributions,
-                         testing::ValuesIn(cases({"a=1,b=1", "a=2,b=4", "a=3,b=2", "a=16,b=16", "a=7,b=43"})),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(
+    TestValues, Contributions,
+    ::testing::ValuesIn(cases({"a=1,b=1", "a=2,b=4", "a=3,b=2", "a=16,b=16", "a=7,b=43"})), case_name);
 INSTANTIATE_TEST_SUITE_P(TestValues, FewContributions,
-                         testing::ValuesIn(cases({"a=2,b=1", "a=2,b=4", "a=3,b=2"})), case_name);
+                         ::testing::ValuesIn(cases({"a=2,b=1", "a=2,b=4", "a=3,b=2"})), case_name);
 
 TEST(TestValues, AMeanOfMoreRanksThanTheTypeCanCountIsRefused) {
   try {

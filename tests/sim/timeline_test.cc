@@ -25,9 +25,8 @@ namespace {
 
 using cp::testing::any_problem;
 using cp::testing::any_strategy;
+using testing::kExact;
 using testing::round_cluster;
-
-constexpr double kExact = 1e-9;
 
 using AddSteps = std::function<void(PlanBuilder&, Rank)>;
 

@@ -12,10 +12,10 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // Nodes of 4 GPUs with NVLink, a NIC for each GPU, rails, 2 nodes to a leaf.
 Cluster nvlink_cluster() {

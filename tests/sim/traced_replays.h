@@ -14,34 +14,34 @@
 #include "sim/timeline/trace_slices.h"
 #include "tests/sim/timeline_cluster.h"
 
-namespace cp::sim::testing {
+namespace cp::testing {
 
 // Passes with all that trace_slices() only refers to.
 class Replays {
  public:
   void add(std::string name, std::vector<Plan> plans) {
-    TimelineOptions options;
+    sim::TimelineOptions options;
     options.keep_spans = true;
     check(plans);
     Pass pass{std::move(name), std::move(plans), {}};
-    pass.timeline = replay(pass.plans, cluster, {}, options);
+    pass.timeline = sim::replay(pass.plans, cluster, {}, options);
     passes_.push_back(std::move(pass));
   }
-  TraceSlices slices() const& {  // refers to this
-    std::vector<TracedPass> passes;
+  sim::TraceSlices slices() const& {  // refers to this
+    std::vector<sim::TracedPass> passes;
     for (const Pass& pass : passes_) passes.push_back({pass.name, pass.plans, &pass.timeline});
-    return trace_slices(passes);
+    return sim::trace_slices(passes);
   }
   const std::vector<Plan>& plans(std::size_t pass = 0) const { return passes_[pass].plans; }
-  const Timeline& timeline(std::size_t pass = 0) const { return passes_[pass].timeline; }
+  const sim::Timeline& timeline(std::size_t pass = 0) const { return passes_[pass].timeline; }
 
-  Cluster cluster = round_cluster();
+  sim::Cluster cluster = round_cluster();
 
  private:
   struct Pass {
     std::string name;
     std::vector<Plan> plans;
-    Timeline timeline;
+    sim::Timeline timeline;
   };
   std::vector<Pass> passes_;
 };
@@ -104,4 +104,4 @@ struct Busy {
   }
 };
 
-}  // namespace cp::sim::testing
+}  // namespace cp::testing

@@ -12,7 +12,7 @@
 namespace cp::sim {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> texts(const std::vector<Mesh>& meshes) {
   std::vector<std::string> all;

@@ -20,9 +20,9 @@ void PrintTo(const MoveForm& form, std::ostream* out) {
 
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::UnorderedElementsAre;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 Layout layout(const std::string& mesh, const std::string& placements, const Shape& shape = {8, 8, 8}) {
   return parse_layout(placements, Mesh::parse(mesh), shape, DType::f32);
@@ -80,7 +80,7 @@ const MoveRow kMoveRows[] = {
 TEST(VerifyMoves, MovesFollowFromTheAxisLists) {
   for (const MoveRow& row : kMoveRows) {
     std::vector<MoveForm> moves = moves_between(layout(row.mesh, row.from), layout(row.mesh, row.to));
-    EXPECT_THAT(moves, testing::UnorderedElementsAreArray(row.expected))
+    EXPECT_THAT(moves, ::testing::UnorderedElementsAreArray(row.expected))
         << row.mesh << ": " << row.from << " -> " << row.to;
   }
 }

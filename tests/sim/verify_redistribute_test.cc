@@ -24,13 +24,13 @@
 namespace cp::sim {
 namespace {
 
-using testing::AllOf;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 VerifyRedistributeOptions options_for(int num_ranks, int tensor_dims) {
   VerifyRedistributeOptions options;
@@ -88,8 +88,8 @@ TEST(VerifyRedistribute, SmallOnesTryEveryReductionAndLargeOnesSums) {
     }
     return found;
   };
-  EXPECT_THAT(reductions(4, 2), testing::ElementsAreArray(kReductions));
-  EXPECT_THAT(reductions(2, 4), testing::Not(testing::Contains(ReduceOp::avg)));
+  EXPECT_THAT(reductions(4, 2), ::testing::ElementsAreArray(kReductions));
+  EXPECT_THAT(reductions(2, 4), ::testing::Not(::testing::Contains(ReduceOp::avg)));
   EXPECT_THAT(reductions(2, 4), SizeIs(4));
   EXPECT_THAT(reductions(6, 2), ElementsAre(ReduceOp::sum));
 }
@@ -177,7 +177,7 @@ TEST(VerifyRedistribute, APlannerWithAnotherModelIsCostlier) {
   EXPECT_EQ(result.count(Fault::wrong), 0);
   EXPECT_EQ(result.count(Fault::cheaper), 0);
   EXPECT_THAT(result.failures,
-              testing::Contains(
+              ::testing::Contains(
                   AllOf(HasSubstr("costlier: "), HasSubstr("the search, which found "),
                         HasSubstr("cpsim redistribute --mesh a=2,b=2 --shape 4 --dtype i64 --from '"))));
   EXPECT_LE(result.failures.size(), 10U);  // five of each kind
@@ -410,9 +410,9 @@ TEST(VerifyPair, APairThatFailsOnTheFabricIsFoundAmongOthers) {
 // The search keeps to a smaller bound than the planner was given.
 TEST(VerifyPair, TooMuchMemoryIsFound) {
   const Pair pair = pair_of("a=2,b=2", {9, 7}, "P(sum),P(sum)", "S(0),S(1)", 0.4);
-  EXPECT_THAT(faults(check(pair)), testing::UnorderedElementsAre(Fault::over_bound, Fault::cheaper));
+  EXPECT_THAT(faults(check(pair)), ::testing::UnorderedElementsAre(Fault::over_bound, Fault::cheaper));
   const Pair none = pair_of("a=2,b=2", {9, 7}, "P(sum),P(sum)", "S(0),S(1)", 0.01);
-  EXPECT_THAT(faults(check(none)), testing::UnorderedElementsAre(Fault::over_bound, Fault::cheaper));
+  EXPECT_THAT(faults(check(none)), ::testing::UnorderedElementsAre(Fault::over_bound, Fault::cheaper));
 }
 
 TEST(VerifyPair, APlannerThatFindsNothingIsCostlier) {
@@ -426,7 +426,7 @@ TEST(VerifyPair, APlannerThatFindsNothingIsCostlier) {
 
 // ---- the audit
 
-class AuditOf : public testing::Test {
+class AuditOf : public ::testing::Test {
  protected:
   Audit audited() const { return audit(redistribution_, pair_.search, *pair_.cheapest); }
 
