@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "tests/kernels/attention_memory.h"
 #include "tests/kernels/kernel_memory.h"
 #include "tests/support/attention_reference.h"
 
