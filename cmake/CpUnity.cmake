@@ -1,9 +1,13 @@
-# Compiles the sources of each folder of the libraries as one: a third of their time from nothing, more after a change of one file. So CI
-# builds; what it also builds without (the fuzz and tsan presets) shows that each source stands alone.
+# Compiles the sources of each folder of the libraries and of the tests as one: a third of their time from nothing, more after a change of
+# one file. So CI builds; what it also builds without (the fuzz and tsan presets) shows that each source of the libraries stands alone.
 #
 # No two sources of a folder may then give different things one name, nor write one thing twice; a reader wants the same.
 #
+# A unit has at most cp_united_sources of a folder: the compiler's memory stays below 2 GB, and a unit that is built last is not waited for.
+#
 # CMake's own UNITY_BUILD includes sources by their absolute paths, so that a clone elsewhere would find nothing in the compiler cache.
+
+set(cp_united_sources 12)
 
 # Whether the source is to be compiled with flags of its own.
 function(cp_has_flags_of_its_own source target result)
@@ -35,6 +39,15 @@ function(cp_unite_folders target)
     endif()
     get_filename_component(folder ${name} DIRECTORY)
     string(MAKE_C_IDENTIFIER ${folder} group)
+    if(from MATCHES "/tests(/|$)" AND DEFINED count_of_${group})
+      math(EXPR count_of_${group} "${count_of_${group}} + 1")
+    else()
+      set(count_of_${group} 0)
+    endif()
+    math(EXPR part "${count_of_${group}} / ${cp_united_sources}")
+    if(part GREATER 0)
+      string(APPEND group "_${part}")
+    endif()
     list(APPEND groups ${group})
     string(APPEND text_of_${group} "#include \"${name}\"\n")
   endforeach()
@@ -52,6 +65,8 @@ function(cp_unite_folders target)
   endif()
 endfunction()
 
-foreach(target cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime cp_emulated_runtime)
+get_property(cp_test_programs GLOBAL PROPERTY CP_TEST_PROGRAMS)
+foreach(target cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime cp_emulated_runtime cp_test_support
+    ${cp_test_programs})
   cp_unite_folders(${target})
 endforeach()
