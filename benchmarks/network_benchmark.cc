@@ -11,8 +11,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include "sim/network/flow_network.h"
-#include "sim/network/pattern.h"
+#include "sim/cost/network/flow_network.h"
+#include "sim/cost/network/pattern.h"
 
 namespace cp::sim {
 namespace {

@@ -8,13 +8,13 @@
 
 #include <benchmark/benchmark.h>
 
-#include "sim/cluster/read_cluster.h"
-#include "sim/cluster/read_software.h"
-#include "sim/models/read_model.h"
-#include "sim/search/bound.h"
-#include "sim/search/evaluate.h"
-#include "sim/search/layout_space.h"
-#include "sim/search/search.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/planner/search/bound.h"
+#include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/layout_space.h"
+#include "sim/planner/search/search.h"
 
 namespace cp::sim {
 namespace {

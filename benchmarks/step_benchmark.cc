@@ -8,10 +8,10 @@
 #include <benchmark/benchmark.h>
 
 #include "shared/transformer/step_plan.h"
-#include "sim/cluster/read_cluster.h"
-#include "sim/models/read_model.h"
-#include "sim/schedule/pipeline.h"
-#include "sim/timeline/rank_replay.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/cost/schedule/pipeline.h"
+#include "sim/cost/timeline/rank_replay.h"
 
 namespace cp::sim {
 namespace {

@@ -10,7 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/base/units.h"
-#include "sim/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_cluster.h"
 
 namespace cp::cli {
 namespace {

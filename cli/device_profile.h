@@ -6,8 +6,8 @@
 
 #include "cli/profile_machine.h"
 #include "cli/profile_rows.h"
-#include "sim/calibrate/calibrate.h"
-#include "sim/cluster/cluster.h"
+#include "sim/accuracy/calibrate/calibrate.h"
+#include "sim/cost/cluster/cluster.h"
 
 namespace cp::cli {
 

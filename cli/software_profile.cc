@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
-#include "sim/cluster/read_software.h"
+#include "sim/cost/cluster/read_software.h"
 
 namespace cp::cli {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "cli/profile_machine.h"
 #include "cli/profile_rows.h"
-#include "sim/cluster/software.h"
+#include "sim/cost/cluster/software.h"
 
 namespace cp::cli {
 

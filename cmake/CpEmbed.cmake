@@ -1,5 +1,5 @@
 # cp_embed_texts(<target> <function> <file>...): compiles the files into the target; cp::sim::<function>(), which
-# sim/presets/embedded.h declares, returns them with their names, which are the files' without the last extension.
+# sim/cost/presets/embedded.h declares, returns them with their names, which are the files' without the last extension.
 function(cp_embed_texts target function)
   set(output ${CMAKE_BINARY_DIR}/generated/embedded/${function}.cc)
   # Rewritten when the list changes; the contents are a dependency of the build.

@@ -1,5 +1,5 @@
 # Finds OpenBLAS with its C interface: OpenBLAS_FOUND, OpenBLAS_VERSION and the target OpenBLAS::OpenBLAS.
-# The programs take its header alone and load the shared library when something is multiplied (sim/run/host_blas.h).
+# The programs take its header alone and load the shared library when something is multiplied (sim/proof/run/host_blas.h).
 
 find_path(OpenBLAS_INCLUDE_DIR openblas_config.h PATH_SUFFIXES openblas openblas-pthread)
 find_library(OpenBLAS_LIBRARY openblas)

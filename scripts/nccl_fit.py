@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The constants of sim/timeline/nccl_constants.h inside of an NVLink domain, from the tables of the wheel aiconfigurator-core.
+"""The constants of sim/cost/timeline/nccl_constants.h inside of an NVLink domain, from the tables of the wheel aiconfigurator-core.
 
   scripts/nccl_fit.py wheel/aiconfigurator_core/systems/data        # see scripts/nccl_rows.py
 

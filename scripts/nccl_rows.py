@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Rows for sim/presets/validation/nccl_gpus.csv, from the tables of the wheel aiconfigurator-core (Apache-2.0).
+"""Rows for sim/cost/presets/validation/nccl_gpus.csv, from the tables of the wheel aiconfigurator-core (Apache-2.0).
 
   pip download --no-deps aiconfigurator-core==0.12.0 && unzip aiconfigurator_core-*.whl -d wheel
-  scripts/nccl_rows.py wheel/aiconfigurator_core/systems/data > sim/presets/validation/nccl_gpus.csv
+  scripts/nccl_rows.py wheel/aiconfigurator_core/systems/data > sim/cost/presets/validation/nccl_gpus.csv
 
 Needs pandas and pyarrow. The wheel counts a message in elements; sizes here are bytes, as nccl-tests counts them: the whole
 buffer of one GPU. Each row is the median of the runs that the wheel has of it. Every second size is left out, to keep the table

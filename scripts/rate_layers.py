@@ -1,6 +1,6 @@
 """Rates of particular layers' kernels for scripts/rates: experts, attention in 8 bits, latent and linear attention.
 
-Formulas are those of sim/cluster/layer_rates.h. Each function takes the module `rates` (what scripts/rates has), the tables' folder and
+Formulas are those of sim/cost/cluster/layer_rates.h. Each function takes the module `rates` (what scripts/rates has), the tables' folder and
 the preset that it adds its rates and its left-out rows to.
 """
 
@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pandas as pd
 
-# What stays in sim/presets/validation of the rows that were left out, of a GPU and kind of kernel.
+# What stays in sim/cost/presets/validation of the rows that were left out, of a GPU and kind of kernel.
 SAMPLE = {"experts_16": 50, "experts_8": 50, "attention_8": 60, "latent": 40, "linear": 40}
 
 TRITON_16 = "vllm_unquantizedfusedmoe_triton_tritonexperts"
@@ -341,7 +341,7 @@ def add_linear(rates, tables, preset):
 
 
 KINDS = {"experts": add_experts, "attention_8": add_attention_8, "latent": add_latent, "linear": add_linear}
-# Columns of the tables in sim/presets/validation, after the GPU.
+# Columns of the tables in sim/cost/presets/validation, after the GPU.
 COLUMNS = {
     "experts": "kernel,bits,tokens,top_k,experts,ep,hidden,columns,skew,rows,active,microseconds",
     "attention_8": "kind,kernel,head_dim,batch,rows,keys,q_heads,kv_heads,window,m,n,k,microseconds",

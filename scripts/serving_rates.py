@@ -1,5 +1,5 @@
 """Rates of software that serves, for scripts/rates: products of stored operands, decoding from a cache in 8 bits, and all-reduces of the
-software's own. sim/cluster/serving_rates.h has the formulas; a fifth of the configurations stays out of each fit, as there."""
+software's own. sim/cost/cluster/serving_rates.h has the formulas; a fifth of the configurations stays out of each fit, as there."""
 
 import numpy as np
 import pandas as pd

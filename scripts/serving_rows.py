@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies measured rows of serving into sim/presets/validation/served_tokens.csv, and finds the host's times from half of them.
+"""Copies measured rows of serving into sim/cost/presets/validation/served_tokens.csv, and finds the host's times from half of them.
 
     scripts/serving_rows.py rows SAMPLE.csv           writes the table
     scripts/serving_rows.py host ROWS.json            prints step_host_us and request_host_us of each software
@@ -18,7 +18,7 @@ How the rows were measured, as far as it is known:
     answered together (`arrivals`). In all others they are spread.
 
 A half of the groups (model, GPU, software, precision, lengths), by a hash, is in sample: it sets the host's times in the profiles of
-vllm, sglang and trtllm (sim/presets/software), and nothing else.
+vllm, sglang and trtllm (sim/cost/presets/software), and nothing else.
 """
 
 import csv

@@ -8,7 +8,7 @@
 #include "runtime/cuda/cuda_error.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
-#include "sim/timeline/kernel_cost.h"
+#include "sim/cost/timeline/kernel_cost.h"
 
 namespace cp::benchmarks {
 namespace {

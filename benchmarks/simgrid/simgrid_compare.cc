@@ -21,7 +21,7 @@
 
 #include <simgrid/s4u.hpp>
 
-#include "sim/network/pattern.h"
+#include "sim/cost/network/pattern.h"
 
 namespace cp::sim {
 namespace {

@@ -18,13 +18,13 @@
 
 #include "cli/cprun/nccl_environment.h"
 #include "cli/cprun/nccl_options.h"
-#include "cli/cprun/rank.h"
-#include "cli/cprun/rank_memory.h"
-#include "cli/cprun/trace_output.h"
-#include "cli/flags.h"
-#include "cli/printable.h"
-#include "cli/rank_job.h"
-#include "cli/trace_compare_report.h"
+#include "cli/cprun/job/rank.h"
+#include "cli/cprun/job/rank_memory.h"
+#include "cli/cprun/job/trace_output.h"
+#include "cli/common/flags.h"
+#include "cli/common/printable.h"
+#include "cli/cprun/job/rank_job.h"
+#include "sim/present/traces/trace_compare_report.h"
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
 #include "runtime/launcher/cause.h"
@@ -344,9 +344,9 @@ ExitCode verify(const proto::Scenario& scenario, std::string_view backend, std::
                   [](const RankTrace& trace) { return trace.issued.empty() && trace.observed.empty(); });
     return ranks;
   };
-  ComparedTraces traces{"fabric", std::string(backend), {}, {}, {}};
+  sim::ComparedTraces traces{"fabric", std::string(backend), {}, {}, {}};
   traces.comparison = compare_traces(without_idle(simulate(scenario)), without_idle(std::move(measured)));
-  const std::string text = printable(compare_text(traces));
+  const std::string text = printable(sim::compare_text(traces));
   const bool identical = traces.comparison.identical;
   fmt::print("{}", identical ? text.substr(0, text.find('\n') + 1) : text);
   if (std::fflush(stdout) != 0)

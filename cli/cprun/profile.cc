@@ -14,12 +14,12 @@
 #include <fmt/format.h>
 
 #include "cli/cprun/profile_measure.h"
-#include "cli/cprun/rank.h"
-#include "cli/cprun/trace_output.h"
+#include "cli/cprun/job/rank.h"
+#include "cli/cprun/job/trace_output.h"
 #include "cli/device_profile.h"
-#include "cli/interrupt.h"
+#include "cli/common/interrupt.h"
 #include "cli/software_profile.h"
-#include "cli/units.h"
+#include "sim/present/units.h"
 #include "runtime/gpu_clocks.h"
 #include "runtime/joined_device.h"
 #include "runtime/rank_gpu.h"
@@ -27,7 +27,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/execute.h"
-#include "sim/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_cluster.h"
 #include "traces/environment.h"
 
 namespace cp::cli {
@@ -131,7 +131,7 @@ class ProfileRank {
     const std::optional<ProfileRow> row = measure.row(point);
     if (job_.rank == 0) {
       const std::string what =
-          row ? fmt::format("{}, half of {} within {:.2g} %", human_seconds(row->time.median_us * 1e-6),
+          row ? fmt::format("{}, half of {} within {:.2g} %", sim::human_seconds(row->time.median_us * 1e-6),
                             row->time.samples, 100 * row->time.relative())
               : "nothing to see: it did not overlap";
       fmt::print("{} of {}: {}: {}\n", measured_, points, name(point), what);

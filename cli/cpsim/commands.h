@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "cli/flags.h"
+#include "cli/common/flags.h"
 
 namespace cp::cli {
 

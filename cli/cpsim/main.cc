@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 
 #include "cli/cpsim/commands.h"
-#include "cli/interrupt.h"
-#include "cli/printable.h"
-#include "cli/standard_output.h"
+#include "cli/common/interrupt.h"
+#include "cli/common/printable.h"
+#include "cli/common/standard_output.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "sim/base/stop.h"

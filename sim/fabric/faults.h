@@ -40,7 +40,7 @@ enum class FaultKind : std::uint8_t {
   truncate = 6,
   slow_rank = 7,
   dead_rank = 8,
-  // Of a rank's program: its plan is damaged before it runs (sim/faults/program_faults.h), and the fabric refuses them.
+  // Of a rank's program: its plan is damaged before it runs (sim/proof/faults/program_faults.h), and the fabric refuses them.
   skip_collective = 9,
   repeat_collective = 10,
   swap_collectives = 11,

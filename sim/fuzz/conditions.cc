@@ -1,8 +1,8 @@
 #include "sim/fuzz/conditions.h"
 
 #include "sim/fabric/explore_orders.h"
-#include "sim/mutate/trials.h"
-#include "sim/progress/progress.h"
+#include "sim/fuzz/mutate/trials.h"
+#include "sim/proof/progress/progress.h"
 
 namespace cp::sim {
 namespace {

@@ -29,7 +29,7 @@ proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t n
 
 // The parts of a case, each in a file of its own.
 proto::Redistribute draw_redistribution(Numbers& numbers, const Swarm& swarm);
-// One that the exhaustive search knows (sim/verify/exhaustive.h): chunks of one or two dimensions over two to four ranks, one reduction,
+// One that the exhaustive search knows (sim/proof/exhaustive/exhaustive.h): chunks of one or two dimensions over two to four ranks, one reduction,
 // links of any speed.
 proto::Redistribute draw_searched_redistribution(Numbers& numbers);
 proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm);

@@ -14,7 +14,7 @@
 #include "sim/base/rebuild_plan.h"
 #include "sim/fuzz/draw.h"
 #include "sim/fuzz/program_flaws.h"
-#include "sim/verify/program_oracle.h"
+#include "sim/proof/exhaustive/program_oracle.h"
 
 namespace cp::sim {
 namespace {

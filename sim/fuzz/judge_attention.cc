@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "shared/plan/check.h"
-#include "sim/faults/fault_verdict.h"
+#include "sim/proof/faults/fault_verdict.h"
 #include "sim/fuzz/conditions.h"
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/laws.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/run/attention_run.h"
 #include "sim/scenario/attention_request.h"
 
 namespace cp::sim {

@@ -7,7 +7,7 @@
 #include "shared/base/units.h"
 #include "sim/fuzz/fair_rates.h"
 #include "sim/fuzz/judge.h"
-#include "sim/network/flow_network.h"
+#include "sim/cost/network/flow_network.h"
 
 namespace cp::sim {
 namespace {

@@ -10,14 +10,14 @@
 #include "shared/plan/plan_text.h"
 #include "shared/transformer/memory.h"
 #include "shared/transformer/step_plan.h"
-#include "sim/cluster/read_cluster.h"
-#include "sim/cluster/read_software.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
 #include "sim/fuzz/draw.h"
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/timeline_law.h"
 #include "sim/scenario/model_step.h"
-#include "sim/search/bound.h"
-#include "sim/search/evaluate.h"
+#include "sim/planner/search/bound.h"
+#include "sim/planner/search/evaluate.h"
 #include "traces/plan_proto.h"
 
 namespace cp::sim {

@@ -1,4 +1,4 @@
-// Programs: check() refuses them exactly when the oracle does (sim/verify/program_oracle.h), and legal ones give what the oracle computes,
+// Programs: check() refuses them exactly when the oracle does (sim/proof/exhaustive/program_oracle.h), and legal ones give what the oracle computes,
 // whatever the order of ranks and streams.
 #include <cmath>
 #include <cstring>
@@ -18,7 +18,7 @@
 #include "sim/fuzz/fields_law.h"
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/program_flaws.h"
-#include "sim/verify/program_oracle.h"
+#include "sim/proof/exhaustive/program_oracle.h"
 
 namespace cp::sim {
 namespace {

@@ -10,13 +10,13 @@
 #include "shared/plan/plan_text.h"
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/scaled.h"
-#include "sim/faults/fault_verdict.h"
+#include "sim/proof/faults/fault_verdict.h"
 #include "sim/fuzz/conditions.h"
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/laws.h"
-#include "sim/run/redistribute_run.h"
+#include "sim/proof/run/redistribute_run.h"
 #include "sim/scenario/redistribute_request.h"
-#include "sim/verify/elements.h"
+#include "sim/proof/exhaustive/elements.h"
 
 namespace cp::sim {
 namespace {

@@ -7,9 +7,9 @@
 #include "shared/redistribute/gradient.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/fuzz/judge.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/run/attention_run.h"
 #include "sim/scenario/redistribute_request.h"
-#include "sim/schedule/pipeline.h"
+#include "sim/cost/schedule/pipeline.h"
 
 namespace cp::sim {
 

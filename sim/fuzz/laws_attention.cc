@@ -14,9 +14,9 @@
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/mutants_law.h"
 #include "sim/fuzz/timeline_law.h"
-#include "sim/ledger/attention_ledger.h"
-#include "sim/mutate/plan_mutations.h"
-#include "sim/verify/elements.h"
+#include "sim/proof/ledger/attention_ledger.h"
+#include "sim/fuzz/mutate/plan_mutations.h"
+#include "sim/proof/exhaustive/elements.h"
 #include "traces/plan_proto.h"
 
 namespace cp::sim {

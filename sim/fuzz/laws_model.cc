@@ -11,11 +11,11 @@
 #include "shared/context_parallel/sharding.h"
 #include "shared/transformer/memory.h"
 #include "shared/transformer/sizes.h"
-#include "sim/cluster/read_cluster.h"
-#include "sim/cluster/read_software.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
 #include "sim/fuzz/laws.h"
-#include "sim/search/bound.h"
-#include "sim/search/evaluate.h"
+#include "sim/planner/search/bound.h"
+#include "sim/planner/search/evaluate.h"
 
 namespace cp::sim {
 namespace {

@@ -11,7 +11,7 @@
 #include "shared/placement/layout.h"
 #include "sim/base/numbers.h"
 #include "sim/fuzz/laws.h"
-#include "sim/verify/elements.h"
+#include "sim/proof/exhaustive/elements.h"
 
 namespace cp::sim {
 namespace {

@@ -15,9 +15,9 @@
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/redistribution_subject.h"
 #include "sim/fuzz/timeline_law.h"
-#include "sim/verify/exhaustive.h"
-#include "sim/verify/layouts.h"
-#include "sim/verify/pair_check.h"
+#include "sim/proof/exhaustive/exhaustive.h"
+#include "sim/proof/exhaustive/layouts.h"
+#include "sim/proof/exhaustive/pair_check.h"
 #include "traces/plan_proto.h"
 
 namespace cp::sim {

@@ -8,7 +8,7 @@
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/mutants_law.h"
 #include "sim/fuzz/redistribution_subject.h"
-#include "sim/verify/shard_data.h"
+#include "sim/proof/exhaustive/shard_data.h"
 
 namespace cp::sim {
 namespace {

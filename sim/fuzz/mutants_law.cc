@@ -4,8 +4,8 @@
 
 #include "shared/plan/check.h"
 #include "sim/base/numbers.h"
-#include "sim/mutate/plan_mutations.h"
-#include "sim/progress/progress.h"
+#include "sim/fuzz/mutate/plan_mutations.h"
+#include "sim/proof/progress/progress.h"
 
 namespace cp::sim {
 namespace {

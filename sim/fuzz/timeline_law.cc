@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/cluster/read_cluster.h"
-#include "sim/timeline/timeline.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/timeline/timeline.h"
 
 namespace cp::sim {
 namespace {

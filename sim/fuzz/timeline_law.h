@@ -6,7 +6,7 @@
 #include <string>
 
 #include "shared/plan/plan.h"
-#include "sim/cluster/cluster.h"
+#include "sim/cost/cluster/cluster.h"
 #include "sim/fuzz/judge.h"
 
 namespace cp::sim {

@@ -7,10 +7,10 @@
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
-#include "sim/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_cluster.h"
 #include "sim/scenario/cost_fields.h"
 #include "sim/scenario/values.h"
-#include "sim/timeline/redistribute_times.h"
+#include "sim/cost/timeline/redistribute_times.h"
 #include "traces/types_proto.h"
 
 namespace cp::sim {

@@ -9,7 +9,7 @@
 #include "shared/placement/layout.h"
 #include "shared/redistribute/gradient.h"
 #include "shared/redistribute/redistribution.h"
-#include "sim/cluster/cluster.h"
+#include "sim/cost/cluster/cluster.h"
 #include "sim/fabric/fabric.h"
 #include "traces/scenario.pb.h"
 

@@ -1,5 +1,5 @@
 // Ctrl-C and the progress line.
-#include "cli/interrupt.h"
+#include "cli/common/interrupt.h"
 
 #include <chrono>
 #include <csignal>

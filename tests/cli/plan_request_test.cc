@@ -1,5 +1,5 @@
 // What flags and scenarios of cpsim plan mean.
-#include "cli/plan_request.h"
+#include "cli/cpsim/plan/plan_request.h"
 
 #include <algorithm>
 #include <string>
@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "cli/plan_fixed.h"
-#include "sim/search/question.h"
+#include "sim/scenario/plan_fixed.h"
+#include "sim/planner/search/question.h"
 #include "tests/support/messages.h"
 
 namespace cp::cli {
@@ -134,7 +134,7 @@ TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
                            "zero=1",
                            "sequence_parallel=no",
                            "activations=host"}) {
-    EXPECT_EQ(fixed_text(parse_fixed({text})), text);
+    EXPECT_EQ(sim::fixed_text(sim::parse_fixed({text})), text);
   }
 }
 
@@ -215,7 +215,7 @@ TEST(PlanRequest, ALayoutOfWhichKeysAreMissingKeepsTheGivenOnes) {
   const sim::PlanQuestion question = make_plan_question(training());
   const sim::PartialLayout some = parse_partial_layout(question, "--explain", "tp=4,balance=head_tail");
   EXPECT_EQ(some.text, "tp=4,balance=head_tail");
-  EXPECT_EQ(fixed_text(some.given), "tp=4,balance=head_tail");
+  EXPECT_EQ(sim::fixed_text(some.given), "tp=4,balance=head_tail");
   ASSERT_TRUE(some.as_written);
   EXPECT_EQ(to_string(*some.as_written), "tp=4,dp_shard=4");
   // Degrees that leave GPUs to others are the search's to complete.

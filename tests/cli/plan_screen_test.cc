@@ -1,5 +1,5 @@
 // First screens of cpsim plan, whole; CP_UPDATE_GOLDEN=1 writes them anew.
-#include "cli/plan_screen.h"
+#include "sim/present/plan/plan_screen.h"
 
 #include <algorithm>
 #include <array>
@@ -8,9 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/plan_explain.h"
-#include "cli/plan_inputs.h"
-#include "cli/plan_what_if_screen.h"
+#include "sim/present/plan/plan_explain.h"
+#include "sim/present/plan/plan_inputs.h"
+#include "sim/present/plan/plan_what_if_screen.h"
 #include "tests/support/example_answer.h"
 #include "tests/support/golden.h"
 
@@ -73,27 +73,27 @@ std::size_t num_lines(const std::string& text) {
 }
 
 TEST(PlanScreen, OfTraining) {
-  const std::string screen = plan_screen(training_answer());
+  const std::string screen = sim::plan_screen(training_answer());
   EXPECT_EQ(compare_with_golden("plan_screen/training.txt", screen), "");
   EXPECT_LE(num_lines(screen), 47U);
 }
 
 TEST(PlanScreen, OfPrefill) {
-  EXPECT_EQ(compare_with_golden("plan_screen/prefill.txt", plan_screen(served_answer(Phase::prefill))), "");
+  EXPECT_EQ(compare_with_golden("plan_screen/prefill.txt", sim::plan_screen(served_answer(Phase::prefill))), "");
 }
 
 TEST(PlanScreen, OfDecode) {
-  EXPECT_EQ(compare_with_golden("plan_screen/decode.txt", plan_screen(served_answer(Phase::decode))), "");
+  EXPECT_EQ(compare_with_golden("plan_screen/decode.txt", sim::plan_screen(served_answer(Phase::decode))), "");
 }
 
 TEST(PlanScreen, LinesAreShortButForLayoutsAndCommands) {
-  for (const auto& [title, text] : plan_inputs(training_answer().question)) {
-    EXPECT_THAT(wrapped(text, 80, 4), Not(::testing::ContainsRegex("[^\n]{81}"))) << title;
+  for (const auto& [title, text] : sim::plan_inputs(training_answer().question)) {
+    EXPECT_THAT(sim::wrapped(text, 80, 4), Not(::testing::ContainsRegex("[^\n]{81}"))) << title;
   }
-  EXPECT_EQ(wrapped("one two three", 8, 2), "one two\n  three");
-  EXPECT_EQ(wrapped("  one   two", 20, 2), "  one   two");
-  EXPECT_EQ(wrapped("muchtoolongaword b", 4, 2), "muchtoolongaword\n  b");
-  EXPECT_EQ(wrapped("", 4, 2), "");
+  EXPECT_EQ(sim::wrapped("one two three", 8, 2), "one two\n  three");
+  EXPECT_EQ(sim::wrapped("  one   two", 20, 2), "  one   two");
+  EXPECT_EQ(sim::wrapped("muchtoolongaword b", 4, 2), "muchtoolongaword\n  b");
+  EXPECT_EQ(sim::wrapped("", 4, 2), "");
 }
 
 TEST(PlanScreen, SaysHowSureItIs) {
@@ -102,17 +102,17 @@ TEST(PlanScreen, SaysHowSureItIs) {
   answer.worth_trying = {answer.best[0].layout, answer.best[2].layout};
   answer.worths = {{sim::Rate::network, 10000}, {sim::Rate::products, 0}};
   answer.strategies_worth_us = 20000;
-  const std::string screen = plan_screen(answer);
+  const std::string screen = sim::plan_screen(answer);
   EXPECT_THAT(screen, HasSubstr("\n 42.0 %     3.21"));
   EXPECT_THAT(screen, HasSubstr("how sure    42.0 % that it is the fastest"));
   EXPECT_THAT(screen, HasSubstr("it takes 32.1 ms"));
   EXPECT_THAT(screen, HasSubstr("trying: cp=16,strategy=ring,balance=head_tail\nsettles it"));
   EXPECT_THAT(screen, HasSubstr("settles it  to time attention by each strategy saves 20"));
   answer.strategies_worth_us = 0;
-  EXPECT_THAT(plan_screen(answer),
+  EXPECT_THAT(sim::plan_screen(answer),
               AllOf(HasSubstr("to measure network saves 10"), HasSubstr("cprun profile")));
   answer.worths.front().us = 100;
-  EXPECT_THAT(plan_screen(answer), HasSubstr("settles it  no measurement"));
+  EXPECT_THAT(sim::plan_screen(answer), HasSubstr("settles it  no measurement"));
 }
 
 // Nothing was replayed before Ctrl-C.
@@ -121,7 +121,7 @@ TEST(PlanScreen, OfNothing) {
   answer.best.clear();
   answer.all.clear();
   answer.classes.clear();
-  EXPECT_THAT(plan_screen(answer),
+  EXPECT_THAT(sim::plan_screen(answer),
               AllOf(::testing::StartsWith("no layout was replayed yet"), HasSubstr("interrupted")));
 }
 
@@ -130,21 +130,21 @@ TEST(PlanScreen, OfNothing) {
 TEST(PlanScreen, MemoryThatRunsTookMoreOfIsMarked) {
   sim::PlanAnswer answer = training_answer();
   sim::Candidate& best = answer.best.front();
-  EXPECT_EQ(memory_left(best, answer.question.memory_width),
+  EXPECT_EQ(sim::memory_left(best, answer.question.memory_width),
             "15.6 GiB of 78.0; 57.4 to 66.1 GiB needed, as far off as 7 measured runs: likely to fit");
-  EXPECT_THAT(plan_screen(answer), Not(HasSubstr("62.4?")));
+  EXPECT_THAT(sim::plan_screen(answer), Not(HasSubstr("62.4?")));
   best.memory_high_bytes = best.usable_bytes + 1;
-  EXPECT_THAT(memory_left(best, answer.question.memory_width), HasSubstr("runs: unlikely to fit"));
-  EXPECT_THAT(plan_screen(answer), AllOf(HasSubstr(" 62.4? "), HasSubstr("? unlikely to fit: ")));
+  EXPECT_THAT(sim::memory_left(best, answer.question.memory_width), HasSubstr("runs: unlikely to fit"));
+  EXPECT_THAT(sim::plan_screen(answer), AllOf(HasSubstr(" 62.4? "), HasSubstr("? unlikely to fit: ")));
 }
 
 TEST(PlanScreen, TheNearestMeasurementSaysWhyItDoesNotCount) {
   sim::PlanAnswer answer = training_answer();
   answer.nearest->unscored = "nobody says how";
-  EXPECT_THAT(plan_screen(answer), HasSubstr("2,042 predicted: +6.7 % in time; not scored, nobody says how"));
+  EXPECT_THAT(sim::plan_screen(answer), HasSubstr("2,042 predicted: +6.7 % in time; not scored, nobody says how"));
   answer.nearest.reset();
   answer.question.workload.phase = Phase::decode;
-  EXPECT_THAT(plan_screen(answer),
+  EXPECT_THAT(sim::plan_screen(answer),
               HasSubstr("nearest     none: no step of decode was ever compared with a measurement"));
 }
 
@@ -163,59 +163,59 @@ TEST(PlanExplanation, ASlowerLayoutStandsBesideTheBest) {
   completion.found = "strategy=ring,balance=head_tail";
   completion.as_written = answer.all[22];
   completion.lost = {"the loss in 4 chunks: logits of all rows exist at once"};
-  const LayoutVerdict verdict =
-      judge(answer.question, "tp=4,cp=4,recompute=full", completion, answer.best.front());
-  EXPECT_EQ(verdict.kind, LayoutVerdict::Kind::slower);
-  EXPECT_EQ(compare_with_golden("plan_screen/slower.txt", explanation_text(answer.question, verdict)), "");
+  const sim::LayoutVerdict verdict =
+      sim::judge(answer.question, "tp=4,cp=4,recompute=full", completion, answer.best.front());
+  EXPECT_EQ(verdict.kind, sim::LayoutVerdict::Kind::slower);
+  EXPECT_EQ(compare_with_golden("plan_screen/slower.txt", sim::explanation_text(answer.question, verdict)), "");
 }
 
 TEST(PlanExplanation, TheChanceAndTheBestItselfSaySo) {
   const sim::PlanAnswer answer = training_answer();
   const auto judged = [&](std::size_t i) {
-    return judge(answer.question, "tp=2", completion_of(answer.all[i]), answer.best.front());
+    return sim::judge(answer.question, "tp=2", completion_of(answer.all[i]), answer.best.front());
   };
   // 2 % slower by another strategy, half of the step attention: the strategies' errors leave it open.
   sim::Candidate close = answer.all[4];
   const double factor = 1.02 * answer.best.front().step_us / close.step_us;
   close.step_us *= factor;
   for (double& us : close.chains.front().of) us *= factor;
-  const LayoutVerdict undecided = judge(answer.question, "tp=2", completion_of(close), answer.best.front());
-  const LayoutVerdict best = judged(0);
-  EXPECT_EQ(undecided.kind, LayoutVerdict::Kind::undecided);
-  EXPECT_THAT(explanation_text(answer.question, undecided),
+  const sim::LayoutVerdict undecided = sim::judge(answer.question, "tp=2", completion_of(close), answer.best.front());
+  const sim::LayoutVerdict best = judged(0);
+  EXPECT_EQ(undecided.kind, sim::LayoutVerdict::Kind::undecided);
+  EXPECT_THAT(sim::explanation_text(answer.question, undecided),
               HasSubstr("% sure that this is slower: eight times in ten"));
-  EXPECT_EQ(best.kind, LayoutVerdict::Kind::best);
-  EXPECT_THAT(explanation_text(answer.question, best), HasSubstr("nothing is faster"));
+  EXPECT_EQ(best.kind, sim::LayoutVerdict::Kind::best);
+  EXPECT_THAT(sim::explanation_text(answer.question, best), HasSubstr("nothing is faster"));
   sim::Completion tied = completion_of(answer.all[1]);
   tied.candidate->step_us = 1.004 * answer.best.front().step_us;
-  const LayoutVerdict tie = judge(answer.question, "tp=2", tied, answer.best.front());
-  EXPECT_EQ(tie.kind, LayoutVerdict::Kind::best);
-  EXPECT_THAT(explanation_text(answer.question, tie), HasSubstr("as fast as the best, tp=2,cp=8"));
+  const sim::LayoutVerdict tie = sim::judge(answer.question, "tp=2", tied, answer.best.front());
+  EXPECT_EQ(tie.kind, sim::LayoutVerdict::Kind::best);
+  EXPECT_THAT(sim::explanation_text(answer.question, tie), HasSubstr("as fast as the best, tp=2,cp=8"));
 }
 
 TEST(PlanExplanation, WhatIsRejectedOrTooLargeSaysWhatWorks) {
   const sim::PlanAnswer answer = training_answer();
   sim::Completion completion;
   completion.reason = "28 heads", completion.works = "tp=4";
-  const LayoutVerdict rejected = judge(answer.question, "tp=8", completion, answer.best.front());
-  EXPECT_EQ(rejected.kind, LayoutVerdict::Kind::rejected);
-  EXPECT_EQ(explanation_text(answer.question, rejected), "tp=8 is rejected: 28 heads; tp=4 works\n");
+  const sim::LayoutVerdict rejected = sim::judge(answer.question, "tp=8", completion, answer.best.front());
+  EXPECT_EQ(rejected.kind, sim::LayoutVerdict::Kind::rejected);
+  EXPECT_EQ(sim::explanation_text(answer.question, rejected), "tp=8 is rejected: 28 heads; tp=4 works\n");
   completion = completion_of(answer.all[12]);
   completion.kind = sim::Completion::Kind::too_large;
   completion.candidate->usable_bytes = std::int64_t{30} << 30;
-  const LayoutVerdict large = judge(answer.question, "tp=4", completion, answer.best.front());
-  EXPECT_EQ(large.kind, LayoutVerdict::Kind::too_large);
-  EXPECT_THAT(explanation_text(answer.question, large),
+  const sim::LayoutVerdict large = sim::judge(answer.question, "tp=4", completion, answer.best.front());
+  EXPECT_EQ(large.kind, sim::LayoutVerdict::Kind::too_large);
+  EXPECT_THAT(sim::explanation_text(answer.question, large),
               AllOf(HasSubstr("does not fit: 4.2"), HasSubstr("it would take 4.22 s"),
                     HasSubstr("31.5 % slower than the best"), HasSubstr("\nwhole ")));
 }
 
 TEST(PlanComparison, TwoLayoutsStandBesideEachOther) {
   const sim::PlanAnswer answer = training_answer();
-  const std::array<LayoutVerdict, 2> both = {
-      judge(answer.question, "tp=2", completion_of(answer.all[0]), std::nullopt),
-      judge(answer.question, "tp=8,cp=2", completion_of(answer.all[5]), std::nullopt)};
-  EXPECT_EQ(compare_with_golden("plan_screen/compare.txt", comparison_text(answer.question, both)), "");
+  const std::array<sim::LayoutVerdict, 2> both = {
+      sim::judge(answer.question, "tp=2", completion_of(answer.all[0]), std::nullopt),
+      sim::judge(answer.question, "tp=8,cp=2", completion_of(answer.all[5]), std::nullopt)};
+  EXPECT_EQ(compare_with_golden("plan_screen/compare.txt", sim::comparison_text(answer.question, both)), "");
 }
 
 // ---- what to measure ----

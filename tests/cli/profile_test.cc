@@ -13,10 +13,10 @@
 #include "cli/software_profile.h"
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
-#include "sim/cluster/read_cluster.h"
-#include "sim/cluster/read_software.h"
-#include "sim/presets/csv.h"
-#include "sim/timeline/kernel_cost.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
+#include "sim/cost/presets/csv.h"
+#include "sim/cost/timeline/kernel_cost.h"
 
 namespace cp::cli {
 namespace {

@@ -1,5 +1,5 @@
 // What cannot be printed is a failure, whatever the command.
-#include "cli/standard_output.h"
+#include "cli/common/standard_output.h"
 
 #include <array>
 #include <cstdio>

@@ -1,9 +1,9 @@
 // The small pieces that reports are made of.
 #include <gtest/gtest.h>
 
-#include "cli/printable.h"
-#include "cli/table.h"
-#include "cli/units.h"
+#include "cli/common/printable.h"
+#include "sim/present/table.h"
+#include "sim/present/units.h"
 #include "shared/base/nearest.h"
 
 namespace cp::cli {
@@ -30,28 +30,28 @@ TEST(Nearest, FindsTheWordThatWasMeant) {
 }
 
 TEST(Units, AreReadable) {
-  EXPECT_EQ(human_us(0), "0 us");
-  EXPECT_EQ(human_us(12.34), "12.3 us");
-  EXPECT_EQ(human_us(1234), "1.23 ms");
-  EXPECT_EQ(human_us(4.5e6), "4.5 s");
-  EXPECT_EQ(human_us(1e20), "1666666666666 min 40 s");
-  EXPECT_EQ(human_us(1.5e21), "1.5e+15 s");
-  EXPECT_EQ(human_us(1e40), "1e+34 s");  // no whole number of 64 bits
-  EXPECT_EQ(human_us(999'700), "1 s");
-  EXPECT_EQ(human_us(999'500), "1 s");
-  EXPECT_EQ(human_seconds(0.9997), "1 s");
-  EXPECT_EQ(human_seconds(0.9994), "999 ms");
-  EXPECT_EQ(human_seconds(0.25), "250 ms");
-  EXPECT_EQ(human_seconds(125.4), "2 min 5 s");
-  EXPECT_EQ(human_count(0), "0");
-  EXPECT_EQ(human_count(999), "999");
-  EXPECT_EQ(human_count(1000), "1,000");
-  EXPECT_EQ(human_count(-1234567), "-1,234,567");
-  EXPECT_EQ(human_count(-123), "-123");
+  EXPECT_EQ(sim::human_us(0), "0 us");
+  EXPECT_EQ(sim::human_us(12.34), "12.3 us");
+  EXPECT_EQ(sim::human_us(1234), "1.23 ms");
+  EXPECT_EQ(sim::human_us(4.5e6), "4.5 s");
+  EXPECT_EQ(sim::human_us(1e20), "1666666666666 min 40 s");
+  EXPECT_EQ(sim::human_us(1.5e21), "1.5e+15 s");
+  EXPECT_EQ(sim::human_us(1e40), "1e+34 s");  // no whole number of 64 bits
+  EXPECT_EQ(sim::human_us(999'700), "1 s");
+  EXPECT_EQ(sim::human_us(999'500), "1 s");
+  EXPECT_EQ(sim::human_seconds(0.9997), "1 s");
+  EXPECT_EQ(sim::human_seconds(0.9994), "999 ms");
+  EXPECT_EQ(sim::human_seconds(0.25), "250 ms");
+  EXPECT_EQ(sim::human_seconds(125.4), "2 min 5 s");
+  EXPECT_EQ(sim::human_count(0), "0");
+  EXPECT_EQ(sim::human_count(999), "999");
+  EXPECT_EQ(sim::human_count(1000), "1,000");
+  EXPECT_EQ(sim::human_count(-1234567), "-1,234,567");
+  EXPECT_EQ(sim::human_count(-123), "-123");
 }
 
 TEST(Table, AlignsItsColumns) {
-  Table table({{"step", Align::right}, {"kind"}, {"time", Align::right}});
+  sim::Table table({{"step", sim::Align::right}, {"kind"}, {"time", sim::Align::right}});
   table.add_row({"1", "all_gather", "2 us"});
   table.add_row({"12", "µ", "10 us"});
   EXPECT_EQ(table.text(),
@@ -61,7 +61,7 @@ TEST(Table, AlignsItsColumns) {
 }
 
 TEST(Table, LinesEndWithTheirLastLetter) {
-  Table table({{"a"}, {"b"}});
+  sim::Table table({{"a"}, {"b"}});
   table.add_row({"long", ""});
   EXPECT_EQ(table.text(), "a     b\nlong\n");
 }

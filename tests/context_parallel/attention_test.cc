@@ -10,8 +10,8 @@
 
 #include "shared/base/error.h"
 #include "sim/fabric/fabric.h"
-#include "sim/run/attention_shards.h"
-#include "sim/run/attention_tolerance.h"
+#include "sim/proof/run/attention_shards.h"
+#include "sim/proof/run/attention_tolerance.h"
 #include "tests/support/messages.h"
 
 namespace cp {

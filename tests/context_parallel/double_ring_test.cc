@@ -7,7 +7,7 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/fused_attention.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/context_parallel/run_findings.h"
 

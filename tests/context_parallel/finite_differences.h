@@ -16,8 +16,8 @@
 #include <rapidcheck.h>
 
 #include "shared/context_parallel/problem.h"
-#include "sim/ledger/mask_rule.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/ledger/mask_rule.h"
+#include "sim/proof/run/attention_run.h"
 #include "tests/support/values.h"
 
 namespace cp::testing {

@@ -10,8 +10,8 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
-#include "sim/ledger/attention_ledger.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/ledger/attention_ledger.h"
+#include "sim/proof/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/support/any_case.h"
 

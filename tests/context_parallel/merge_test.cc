@@ -13,7 +13,7 @@
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/execute.h"
 #include "sim/fabric/fabric.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/context_parallel/run_findings.h"
 #include "tests/plan/plan_writer.h"

@@ -6,7 +6,7 @@
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/attention_plan.h"
-#include "sim/timeline/kernel_cost.h"
+#include "sim/cost/timeline/kernel_cost.h"
 
 namespace cp::testing {
 namespace {

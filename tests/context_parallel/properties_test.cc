@@ -10,8 +10,8 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/text.h"
-#include "sim/run/attention_run.h"
-#include "sim/run/attention_tolerance.h"
+#include "sim/proof/run/attention_run.h"
+#include "sim/proof/run/attention_tolerance.h"
 #include "tests/context_parallel/finite_differences.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/support/any_case.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shared/base/text.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/run/attention_run.h"
 
 namespace cp::testing {
 

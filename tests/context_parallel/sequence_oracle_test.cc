@@ -10,7 +10,7 @@
 
 #include "shared/base/index.h"
 #include "shared/context_parallel/sequence.h"
-#include "sim/run/redistribute_run.h"
+#include "sim/proof/run/redistribute_run.h"
 #include "tests/context_parallel/sequence_reference.h"
 #include "tests/support/shard_data.h"
 

@@ -14,7 +14,7 @@
 #include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/plan/check.h"
-#include "sim/run/redistribute_run.h"
+#include "sim/proof/run/redistribute_run.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/placement/split_generator.h"
 #include "tests/support/any_case.h"

@@ -9,7 +9,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/text.h"
-#include "sim/run/attention_run.h"
+#include "sim/proof/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/context_parallel/run_findings.h"
 #include "tests/support/any_case.h"

@@ -1,5 +1,5 @@
 // A trace that is written while its pass runs: everything once, in its order, and early.
-#include "cli/cprun/running_trace.h"
+#include "cli/cprun/job/running_trace.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/redistribute/lower.h"
-#include "sim/faults/fault_verdict.h"
+#include "sim/proof/faults/fault_verdict.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/context_parallel/run_findings.h"
 #include "tests/support/any_case.h"

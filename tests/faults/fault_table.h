@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "shared/plan/plan.h"
-#include "sim/faults/fault_verdict.h"
+#include "sim/proof/faults/fault_verdict.h"
 
 namespace cp::testing {
 

@@ -1,5 +1,5 @@
 // Every kind of fault x redistributions and strategies: never silent, never the wrong culprit, and no alarm for what may happen.
-#include "sim/faults/fault_verdict.h"
+#include "sim/proof/faults/fault_verdict.h"
 
 #include <string>
 #include <vector>

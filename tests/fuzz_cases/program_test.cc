@@ -17,7 +17,7 @@
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/program_flaws.h"
 #include "sim/fuzz/shrink.h"
-#include "sim/verify/program_oracle.h"
+#include "sim/proof/exhaustive/program_oracle.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::sim {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
-#include "sim/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_cluster.h"
 #include "sim/fuzz/draw.h"
 #include "sim/fuzz/fair_rates.h"
 #include "sim/fuzz/features.h"
@@ -14,7 +14,7 @@
 #include "sim/fuzz/shrink.h"
 #include "sim/fuzz/timeline_law.h"
 #include "sim/scenario/model_step.h"
-#include "sim/timeline/fold.h"
+#include "sim/cost/timeline/fold.h"
 #include "tests/fuzz_cases/case_of.h"
 #include "traces/fuzz_case.h"
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/rank_job.h"
+#include "cli/cprun/job/rank_job.h"
 #include "runtime/nccl/nccl_device.h"
 #include "shared/base/text.h"
 #include "tests/gpu/gpu_ranks.h"

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/rank_job.h"
-#include "cli/trace_compare_report.h"
+#include "cli/cprun/job/rank_job.h"
+#include "sim/present/traces/trace_compare_report.h"
 #include "shared/base/text.h"
 #include "shared/plan/execute.h"
 #include "traces/compare.h"
@@ -62,7 +62,7 @@ std::string run_case(const IdentityCase& identity_case, runtime::ProcessDevice& 
   if (!job->passes().empty()) {
     const TraceComparison comparison = compare_traces({simulated->second}, {trace});
     if (!comparison.identical)
-      findings.push_back(cli::compare_text({"the simulated fabric", "the device", {}, {}, comparison}));
+      findings.push_back(sim::compare_text({"the simulated fabric", "the device", {}, {}, comparison}));
   }
   return join(findings, "\n");
 }

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/rank_job.h"
+#include "cli/cprun/job/rank_job.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"
 #include "tests/identity/identity_case.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/rank_job.h"
+#include "cli/cprun/job/rank_job.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"

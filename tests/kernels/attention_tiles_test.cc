@@ -385,7 +385,7 @@ TEST(AttentionTiles, ScoresThatRiseOrFall) {
 
 // The error of a sum of n terms that are alike: a chain of c of them rounds partial sums that grow evenly to T = c/n of the whole, and the
 // squares of their roundings add up to (c/3) (u T)^2. All n/c chains make c^2/(3n) u^2, relative to the whole. The rest is `others`
-// roundings. Four times the root, as in sim/run/attention_tolerance.h. One long chain would have n/3 instead of c^2/(3n).
+// roundings. Four times the root, as in sim/proof/run/attention_tolerance.h. One long chain would have n/3 instead of c^2/(3n).
 double growth_bound(std::int64_t n, std::int64_t c, double others) {
   const auto terms = static_cast<double>(n), chain = static_cast<double>(c);
   return 4 * std::sqrt(chain * chain / (3 * terms) + others) * kHalfUlp;

@@ -1,5 +1,5 @@
 // Many mutants: every operator is caught, what survives is kept as a case, and none of it depends on the threads.
-#include "sim/mutate/campaign.h"
+#include "sim/fuzz/mutate/campaign.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
-#include "sim/mutate/base_cases.h"
+#include "sim/fuzz/mutate/base_cases.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::testing {

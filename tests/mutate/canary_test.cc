@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/mutate/trials.h"
+#include "sim/fuzz/mutate/trials.h"
 #include "tests/mutate/subjects.h"
 #include "traces/fuzz_case.h"
 

@@ -1,5 +1,5 @@
 // Damage to plans: every kind finds its places, changes something there and says what, and does the same again.
-#include "sim/mutate/plan_mutations.h"
+#include "sim/fuzz/mutate/plan_mutations.h"
 
 #include <algorithm>
 #include <set>
@@ -12,7 +12,7 @@
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/builder.h"
 #include "shared/redistribute/lower.h"
-#include "sim/mutate/mutation_sites.h"
+#include "sim/fuzz/mutate/mutation_sites.h"
 #include "tests/mutate/subjects.h"
 #include "tests/property/example_plans.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "sim/mutate/trials.h"
+#include "sim/fuzz/mutate/trials.h"
 
 namespace cp::testing {
 

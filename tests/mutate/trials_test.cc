@@ -1,5 +1,5 @@
 // Who catches a mutant: each judge in turn, and none of them.
-#include "sim/mutate/trials.h"
+#include "sim/fuzz/mutate/trials.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

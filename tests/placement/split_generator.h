@@ -12,7 +12,7 @@
 
 #include "shared/base/types.h"
 #include "shared/placement/split.h"
-#include "sim/verify/elements.h"
+#include "sim/proof/exhaustive/elements.h"
 #include "tests/support/any_case.h"
 
 namespace cp {

@@ -11,8 +11,8 @@
 #include "shared/plan/execute.h"
 #include "shared/redistribute/lower.h"
 #include "sim/fabric/explore_orders.h"
-#include "sim/run/attention_run.h"
-#include "sim/run/redistribute_run.h"
+#include "sim/proof/run/attention_run.h"
+#include "sim/proof/run/redistribute_run.h"
 #include "tests/support/layout_generators.h"
 
 namespace cp::sim {

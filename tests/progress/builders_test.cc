@@ -7,7 +7,7 @@
 #include "shared/base/error.h"
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/redistribute/lower.h"
-#include "sim/progress/progress.h"
+#include "sim/proof/progress/progress.h"
 #include "tests/support/layout_generators.h"
 
 namespace cp::sim {

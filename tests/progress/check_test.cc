@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
-#include "sim/progress/progress.h"
+#include "sim/proof/progress/progress.h"
 #include "tests/progress/progress_plans.h"
 #include "tests/support/hand_plans.h"
 

@@ -1,5 +1,5 @@
 // Programs that end with one library and hang with another, and what the report says of them.
-#include "sim/progress/progress.h"
+#include "sim/proof/progress/progress.h"
 
 #include <algorithm>
 #include <string>

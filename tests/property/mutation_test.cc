@@ -10,7 +10,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
-#include "sim/mutate/plan_mutations.h"
+#include "sim/fuzz/mutate/plan_mutations.h"
 #include "tests/property/example_plans.h"
 #include "tests/property/reference_interpreter.h"
 #include "tests/support/any_case.h"

@@ -10,7 +10,7 @@
 #include "shared/plan/check.h"
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/scaled.h"
-#include "sim/run/redistribute_run.h"
+#include "sim/proof/run/redistribute_run.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/redistribute/chains.h"
 #include "tests/support/shard_data.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/redistribute/lower.h"
-#include "sim/run/redistribute_run.h"
+#include "sim/proof/run/redistribute_run.h"
 #include "tests/redistribute/chains.h"
 
 namespace cp::testing {

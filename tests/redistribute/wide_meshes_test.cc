@@ -9,7 +9,7 @@
 #include "shared/plan/check.h"
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/redistribution.h"
-#include "sim/run/redistribute_run.h"
+#include "sim/proof/run/redistribute_run.h"
 #include "tests/redistribute/chains.h"
 
 namespace cp::testing {

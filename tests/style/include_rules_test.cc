@@ -1,6 +1,8 @@
 // Keeps the picture of the folders true: reads every source of the project and checks what it includes.
 //
 //   shared <- traces <- {sim, runtime} <- {cli, tests, benchmarks}
+//   within sim:   base <- {fabric <- proof, cost <- planner} <- {scenario, accuracy} <- {present, fuzz}
+//   within cli:   common <- {cpsim, cprun}
 //
 // sim and runtime do not include each other, and traces includes neither: both may read what people write as
 // protobuf text, whose errors by line and column exist once, there. shared includes the standard library, Eigen
@@ -49,6 +51,27 @@ const std::map<std::string, std::set<std::string>> kAllowedRooms = {
     {"cli", {"shared", "traces", "sim", "runtime", "cli"}},
     {"tests", {"shared", "traces", "sim", "runtime", "cli", "tests"}},
     {"benchmarks", {"shared", "traces", "sim", "runtime", "benchmarks"}},
+};
+
+// Within sim, where the rooms are folders. What a plan costs and whether it is right know nothing of each other; the planner stands on
+// costs, and fuzz and present on everything below them.
+const std::map<std::string, std::set<std::string>> kAllowedInSim = {
+    {"base", {}},
+    {"fabric", {"base"}},
+    {"cost", {"base"}},
+    {"proof", {"base", "fabric"}},
+    {"planner", {"base", "cost"}},
+    {"scenario", {"base", "fabric", "cost", "planner"}},
+    {"accuracy", {"base", "cost", "planner"}},
+    {"present", {"base", "fabric", "cost", "proof", "planner", "scenario"}},
+    {"fuzz", {"base", "fabric", "cost", "proof", "planner", "scenario"}},
+};
+
+// The two front ends share cli/common and nothing else.
+const std::map<std::string, std::set<std::string>> kAllowedInCli = {
+    {"common", {}},
+    {"cpsim", {"common"}},
+    {"cprun", {"common"}},
 };
 
 // The C++20 library without what starts, stops or joins threads, and the C library in its C++ form.
@@ -153,6 +176,24 @@ bool is_library_for_shared(const std::string& target) {
 
 std::string room_of(const std::string& path) { return path.substr(0, path.find('/')); }
 
+// "cost" of "sim/cost/network/topology.h"; the file's own name where it lies in no folder of its room.
+std::string inner_room_of(const std::string& path) {
+  const std::size_t start = path.find('/') + 1;
+  return path.substr(start, path.find('/', start) - start);
+}
+
+// Why a file of the room may not include another one of it; empty if it may.
+std::string inner_breach(const std::string& path, const std::string& target) {
+  const std::string room = room_of(path);
+  if (room != room_of(target) || (room != "sim" && room != "cli")) return "";
+  const auto& allowed = room == "sim" ? kAllowedInSim : kAllowedInCli;
+  const std::string from = inner_room_of(path), to = inner_room_of(target);
+  if (from == to) return "";
+  const auto found = allowed.find(from);
+  if (found == allowed.end()) return room + "/" + from + " is no room of " + room;
+  return found->second.contains(to) ? "" : room + "/" + from + " may not include " + room + "/" + to;
+}
+
 // Blanks comments and keeps newlines; leaves literals as they are, so that a quoted "//" starts no comment.
 std::string without_comments(std::string_view text) {
   enum class State { code, line_comment, block_comment, string, character };
@@ -230,6 +271,7 @@ std::string breach(const std::string& path, const Include& include) {
   }
   if (target.find("..") != std::string::npos) return "includes are named from the repository root";
   if (own && !kAllowedRooms.at(room).contains(target_room)) return room + " may not include " + target_room;
+  if (const std::string inner = inner_breach(path, target); own && !inner.empty()) return inner;
   if (room == "shared" && !own && !is_library_for_shared(target) && !kStandardForShared.contains(target)) {
     return "shared may include the standard library without threads, Eigen and fmt alone";
   }
@@ -296,15 +338,27 @@ TEST(IncludeRules, WorldsDoNotIncludeEachOtherAndBothMayIncludeTraces) {
   const std::vector<std::string> rooms = {"sim", "runtime", "traces"};
   for (const std::string& from : rooms) {
     for (const std::string& to : rooms) {
-      const std::vector<std::string> found = breaches_of(from + "/a.cc", "#include \"" + to + "/b.h\"\n");
+      const std::vector<std::string> found = breaches_of(from + "/fabric/a.cc", "#include \"" + to + "/fabric/b.h\"\n");
       EXPECT_EQ(found.empty(), from == to || to == "traces") << from << " -> " << to;
     }
-    EXPECT_THAT(breaches_of(from + "/a.cc", "#include \"cli/flags.h\"\n"),
+    EXPECT_THAT(breaches_of(from + "/a.cc", "#include \"cli/common/flags.h\"\n"),
                 ElementsAre(HasSubstr("may not include cli")));
     EXPECT_THAT(breaches_of("cli/cpsim/main.cc", "#include \"" + from + "/b.h\"\n"), IsEmpty());
     EXPECT_THAT(breaches_of("tests/mesh/a.cc", "#include \"" + from + "/b.h\"\n"), IsEmpty());
     EXPECT_THAT(breaches_of("benchmarks/a.cc", "#include \"" + from + "/b.h\"\n"), IsEmpty());
   }
+}
+
+TEST(IncludeRules, RoomsOfSimAndCliKnowWhatStandsBelowThem) {
+  EXPECT_THAT(breaches_of("sim/planner/search/a.cc", "#include \"sim/cost/timeline/b.h\"\n"), IsEmpty());
+  EXPECT_THAT(breaches_of("sim/cost/timeline/a.cc", "#include \"sim/planner/search/b.h\"\n"),
+              ElementsAre(HasSubstr("sim/cost may not include sim/planner")));
+  EXPECT_THAT(breaches_of("sim/proof/run/a.cc", "#include \"sim/cost/cluster/b.h\"\n"),
+              ElementsAre(HasSubstr("sim/proof may not include sim/cost")));
+  EXPECT_THAT(breaches_of("sim/new/a.cc", "#include \"sim/base/b.h\"\n"),
+              ElementsAre(HasSubstr("sim/new is no room of sim")));
+  EXPECT_THAT(breaches_of("cli/cpsim/plan/a.cc", "#include \"cli/cprun/launch.h\"\n"),
+              ElementsAre(HasSubstr("cli/cpsim may not include cli/cprun")));
 }
 
 TEST(IncludeRules, SharedKnowsNoThreadsSocketsOrProtobuf) {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "shared/base/text.h"
-#include "sim/cluster/read_cluster.h"
-#include "sim/cluster/read_software.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
 
 namespace cp::testing {
 namespace {

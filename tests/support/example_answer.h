@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "sim/search/answer.h"
+#include "sim/planner/search/answer.h"
 
 namespace cp::testing {
 

@@ -1,10 +1,10 @@
-// What tests use of sim/verify/shard_data.h, and the collectives of plans.
+// What tests use of sim/proof/exhaustive/shard_data.h, and the collectives of plans.
 #pragma once
 
 #include <vector>
 
 #include "shared/plan/plan.h"
-#include "sim/verify/shard_data.h"
+#include "sim/proof/exhaustive/shard_data.h"
 
 namespace cp::testing {
 

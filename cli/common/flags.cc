@@ -1,0 +1,58 @@
+#include "cli/common/flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace cp::cli {
+
+Flag Flag::type_name(const std::string& text) const { return Flag(option_->type_name(text)); }
+Flag Flag::group(const std::string& text) const { return Flag(option_->group(text)); }
+Flag Flag::required() const { return Flag(option_->required()); }
+Flag Flag::expected(int values) const { return Flag(option_->expected(values)); }
+Flag Flag::one_value_each_time() const { return Flag(option_->allow_extra_args(false)); }
+Flag Flag::positive() const { return Flag(option_->check(CLI::PositiveNumber)); }
+Flag Flag::needs(Flag other) const { return Flag(option_->needs(other.option_)); }
+std::size_t Flag::count() const { return option_->count(); }
+
+Flag FlagSet::add_option(const std::string& name, std::string& value, const std::string& help) const {
+  return Flag(app_->add_option(name, value, help));
+}
+Flag FlagSet::add_option(const std::string& name, std::optional<std::string>& value,
+                         const std::string& help) const {
+  return Flag(app_->add_option(name, value, help));
+}
+Flag FlagSet::add_option(const std::string& name, std::vector<std::string>& values,
+                         const std::string& help) const {
+  return Flag(app_->add_option(name, values, help));
+}
+Flag FlagSet::add_option(const std::string& name, int& value, const std::string& help) const {
+  return Flag(app_->add_option(name, value, help));
+}
+Flag FlagSet::add_option(const std::string& name, const std::function<void(const std::string&)>& set,
+                         const std::string& help) const {
+  return Flag(app_->add_option_function<std::string>(name, set, help));
+}
+Flag FlagSet::add_list(const std::string& name,
+                       const std::function<void(const std::vector<std::string>&)>& set,
+                       const std::string& help) const {
+  return Flag(app_->add_option_function<std::vector<std::string>>(name, set, help));
+}
+
+Flag FlagSet::add_flag(const std::string& name, bool& value, const std::string& help) const {
+  return Flag(app_->add_flag(name, value, help));
+}
+Flag FlagSet::add_flag(const std::string& name, std::string& value, const std::string& help) const {
+  return Flag(app_->add_flag(name, value, help));
+}
+Flag FlagSet::add_flag(const std::string& name, const std::function<void()>& set,
+                       const std::string& help) const {
+  return Flag(app_->add_flag_callback(name, set, help));
+}
+
+FlagSet FlagSet::add_subcommand(const std::string& name, const std::string& help) const {
+  return FlagSet(*app_->add_subcommand(name, help));
+}
+void FlagSet::require_subcommand() const { app_->require_subcommand(1); }
+void FlagSet::footer(const std::string& text) const { app_->footer(text); }
+bool FlagSet::parsed() const { return app_->parsed(); }
+
+}  // namespace cp::cli

@@ -1,0 +1,234 @@
+#include "cli/cprun/job/rank_job.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/redistribute/scaled.h"
+#include "sim/proof/run/attention_memory.h"
+#include "sim/proof/run/attention_run.h"
+#include "sim/proof/run/attention_tolerance.h"
+#include "sim/proof/run/free_memory.h"
+#include "sim/proof/run/redistribute_run.h"
+#include "sim/proof/run/redistribute_shards.h"
+#include "sim/scenario/attention_request.h"
+#include "sim/scenario/redistribute_request.h"
+
+namespace cp::cli {
+namespace {
+
+// ---- redistributions ----
+
+class RedistributeRank : public RankJob {
+ public:
+  RedistributeRank(const sim::RedistributeRequest& request, Rank rank)
+      : RedistributeRank(sim::plan_request(request), request, rank) {}
+
+  RedistributeRank(Gradient planned, const sim::RedistributeRequest& request, Rank rank)
+      : rank_(rank),
+        redistribution_(std::move(planned.redistribution)),
+        shards_(redistribution_, request.seed, planned.scale) {
+    const Mesh &source = redistribution_.source.mesh, &target = redistribution_.target.mesh;
+    const bool member = source.contains(rank) || target.contains(rank);
+    Plan plan = lower_scaled(redistribution_, planned.scale, member ? rank : source.ranks().front(),
+                             request.device_target);
+    inputs_.push_back(plan.inputs);
+    if (member) passes_.push_back(std::move(plan));
+  }
+
+  Bindings bind(std::size_t) override {
+    buffers_ = shards_.make(rank_);
+    return buffers_.bindings();
+  }
+
+  std::map<std::string, Digest> digests(std::size_t) const override {
+    const auto digest = shards_.digest(buffers_);
+    return digest ? std::map<std::string, Digest>{{"output", *digest}} : std::map<std::string, Digest>();
+  }
+
+  // Contributions to a partial target are of several ranks: their digests tell.
+  std::vector<std::string> findings() const override {
+    if (passes_.empty() || buffers_.target_bytes == 0 || is_partial(redistribution_.target)) return {};
+    const sim::RedistributeBuffers* const own[] = {&buffers_};
+    const auto mismatch = shards_.compare(rank_, own);
+    if (!mismatch) return {};
+    return {shards_.explain({&*mismatch, 1})};
+  }
+
+ private:
+  const Rank rank_;
+  const Redistribution redistribution_;
+  const sim::RedistributeShards shards_;
+  sim::RedistributeBuffers buffers_;
+};
+
+// ---- attention ----
+
+struct AttentionOfOne {
+  AttentionRequest request;
+  bool backward = false;
+  std::uint64_t seed = 0;
+  sim::Schedule schedule = sim::Schedule::parallel;
+  Target target;
+};
+
+AttentionOfOne attention_of(const proto::Attention& scenario, const Target& device = host_target()) {
+  const sim::AttentionJob job = sim::make_attention_job(scenario, device);
+  sim::require_backward(scenario);
+  if (job.strategies.size() != 1) {
+    throw InvalidInput(
+        str("the scenario asks for ", job.strategies.size(),
+            " strategies, and processes run one; name it: strategy: \"",
+            scenario.strategies() == "all" ? "ring" : split(scenario.strategies(), ',').front(), "\""));
+  }
+  if (const auto refusal =
+          refuse(job.problem, static_cast<int>(job.ranks.size()), job.strategies.front(), job.target))
+    throw InvalidInput(refusal->reason);
+  return {{job.problem, job.ranks, job.strategies.front(), job.backward, job.options},
+          job.backward,
+          job.seed,
+          job.schedule,
+          job.target};
+}
+
+class AttentionRank : public RankJob {
+ public:
+  AttentionRank(AttentionOfOne attention, Rank rank)
+      : request_(std::move(attention.request)),
+        target_(std::move(attention.target)),
+        data_(request_.problem, attention.seed),
+        shards_(data_, request_) {
+    const std::vector<Rank>& ranks = request_.ranks;
+    const bool member = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+      if (pass == AttentionPass::backward && !attention.backward) continue;
+      Plan plan = attention_plan(request_, pass, member ? rank : ranks.front(), target_);
+      inputs_.push_back(plan.inputs);
+      if (member) passes_.push_back(std::move(plan));
+    }
+  }
+
+  Bindings bind(std::size_t pass) override { return shards_.bind(which(pass), passes_[pass], buffers_); }
+
+  std::map<std::string, Digest> digests(std::size_t pass) const override {
+    return sim::AttentionShards::digests(passes_[pass], buffers_);
+  }
+
+  std::vector<std::string> findings() const override {
+    std::vector<std::string> findings;
+    if (passes_.empty()) return findings;
+    const auto tolerances = sim::attention_tolerances(data_, request_, passes_.size() > 1, target_);
+    for (std::size_t pass = 0; pass < passes_.size(); ++pass) {
+      for (const auto& [tensor, error] : shards_.compare(which(pass), passes_[pass], buffers_, tolerances)) {
+        if (!error.holds()) findings.push_back(str(error.tensor, ": ", error.finding));
+      }
+    }
+    return findings;
+  }
+
+ private:
+  static AttentionPass which(std::size_t pass) {
+    return pass == 0 ? AttentionPass::forward : AttentionPass::backward;
+  }
+
+  const AttentionRequest request_;
+  const Target target_;
+  const sim::AttentionTestData data_;
+  const sim::AttentionShards shards_;
+  sim::RankBuffers buffers_;
+};
+
+[[noreturn]] void refuse_job(const proto::Scenario& scenario) {
+  throw InvalidInput(str("processes run a scenario of 'run' or 'redistribute', not ",
+                         scenario.job_case() == proto::Scenario::kPlan ? "of 'plan'" : "an empty one",
+                         "; cpsim plan --emit cprun writes one that they do"));
+}
+
+}  // namespace
+
+int world_size_of(const proto::Scenario& scenario) {
+  switch (scenario.job_case()) {
+    case proto::Scenario::kRedistribute: {
+      const sim::RedistributeRequest request = sim::make_request(scenario.redistribute());
+      Rank last = 0;
+      for (const Layout* layout : {&request.source, &request.target}) {
+        for (const Rank rank : layout->mesh.ranks()) last = std::max(last, rank);
+      }
+      return last + 1;
+    }
+    case proto::Scenario::kRun: {
+      const std::vector<Rank> ranks = attention_of(scenario.run()).request.ranks;
+      return *std::max_element(ranks.begin(), ranks.end()) + 1;
+    }
+    default:
+      refuse_job(scenario);
+  }
+}
+
+RankMemory rank_memory(const proto::Scenario& scenario, Rank rank) {
+  RankMemory memory;
+  if (scenario.job_case() == proto::Scenario::kRedistribute) {
+    const sim::RedistributeRequest request = sim::make_request(scenario.redistribute());
+    const Gradient planned = sim::plan_request(request);
+    const Mesh &source = planned.redistribution.source.mesh, &target = planned.redistribution.target.mesh;
+    if (source.contains(rank) || target.contains(rank))
+      memory.plans =
+          peak_bytes(lower_scaled(planned.redistribution, planned.scale, rank, request.device_target));
+    return memory;
+  }
+  if (scenario.job_case() != proto::Scenario::kRun) refuse_job(scenario);
+  const AttentionOfOne attention = attention_of(scenario.run());
+  const AttentionRequest& request = attention.request;
+  memory.inputs = sim::test_input_bytes(request.problem);
+  memory.results = sim::test_data_bytes(request.problem, attention.backward) - memory.inputs;
+  const bool member = std::find(request.ranks.begin(), request.ranks.end(), rank) != request.ranks.end();
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    if (!member || (pass == AttentionPass::backward && !attention.backward)) continue;
+    memory.plans += peak_bytes(attention_plan(request, pass, rank, attention.target));
+  }
+  return memory;
+}
+
+std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank, const Target& device) {
+  switch (scenario.job_case()) {
+    case proto::Scenario::kRedistribute:
+      return std::make_unique<RedistributeRank>(sim::make_request(scenario.redistribute(), device), rank);
+    case proto::Scenario::kRun:
+      return std::make_unique<AttentionRank>(attention_of(scenario.run(), device), rank);
+    default:
+      refuse_job(scenario);
+  }
+}
+
+std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& device) {
+  if (scenario.job_case() == proto::Scenario::kRedistribute) {
+    const sim::RedistributeRequest request = sim::make_request(scenario.redistribute(), device);
+    sim::RedistributeRunOptions options;
+    options.schedule = request.schedule, options.seed = request.seed, options.digests = true;
+    options.target = request.device_target;
+    options.memory_limit_bytes = sim::free_memory_bytes();
+    const Gradient planned = sim::plan_request(request);
+    options.scale = planned.scale;
+    return sim::run_redistribution(planned.redistribution, options).traces;
+  }
+  if (scenario.job_case() != proto::Scenario::kRun) refuse_job(scenario);
+  const AttentionOfOne attention = attention_of(scenario.run(), device);
+  sim::AttentionRunOptions options;
+  options.backward = attention.backward, options.schedule = attention.schedule, options.seed = attention.seed;
+  options.target = attention.target;
+  options.memory_limit_bytes = sim::free_memory_bytes();
+  const sim::AttentionTestData data(attention.request.problem, attention.seed);
+  sim::AttentionRun run = sim::run_attention(data, attention.request, options);
+  for (const sim::Verdict& verdict : run.verdicts) {
+    if (!verdict.holds)
+      throw CheckFailure(str("on the simulated fabric, ", verdict.name, ": ", verdict.finding));
+  }
+  for (const sim::TensorError& error : run.errors) {
+    if (!error.holds())
+      throw CheckFailure(str("on the simulated fabric, ", error.tensor, ": ", error.finding));
+  }
+  return std::move(run.traces);
+}
+
+}  // namespace cp::cli

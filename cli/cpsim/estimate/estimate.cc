@@ -1,0 +1,325 @@
+// cpsim estimate: the time of one attention, or of one collective, on a cluster.
+#include "sim/cost/timeline/estimate.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/cpsim/attention_flags.h"
+#include "cli/cpsim/commands.h"
+#include "cli/common/flags.h"
+#include "cli/common/printable.h"
+#include "cli/cpsim/progress.h"
+#include "sim/present/units.h"
+#include "shared/base/error.h"
+#include "shared/base/nearest.h"
+#include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
+#include "sim/cost/cluster/attention_kernels.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
+#include "sim/cost/cluster/used_part.h"
+#include "sim/proof/run/attention_memory.h"
+#include "sim/proof/run/free_memory.h"
+#include "sim/scenario/attention_request.h"
+#include "sim/cost/timeline/collective_cost.h"
+#include "sim/present/traces/trace_files.h"
+
+namespace cp::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Job = proto::Attention;
+
+struct Flags {
+  ScenarioFlags<Job> job;
+  std::string cluster, software = "cprun", kernels, pass = "forward";
+  std::string collective, bytes;
+  std::string trace;
+  int nodes = 0, gpus = 0;
+  std::string nvls = "on";
+  int channels_per_net_peer = 0;
+  bool json = false;
+};
+
+// What the field holds. How many a cluster may have follows from the GPUs of a node, which the cluster's own check knows.
+constexpr std::int64_t kMostNodes = std::numeric_limits<std::int32_t>::max();
+
+int nodes_for(const Flags& flags, int gpus, const sim::Cluster& one_node) {
+  if (flags.nodes > 0) return flags.nodes;
+  return std::max(1, gpus / one_node.node.gpus + (gpus % one_node.node.gpus != 0 ? 1 : 0));
+}
+
+sim::Cluster cluster_for(const Flags& flags, int gpus) {
+  if (flags.cluster.empty()) {
+    throw InvalidInput(str("--cluster is missing; use one of ", join(sim::cluster_names(), ", "),
+                           ", or a file such as mine.txtpb"));
+  }
+  return sim::find_cluster(flags.cluster, nodes_for(flags, gpus, sim::find_cluster(flags.cluster, 1)));
+}
+
+sim::CollectiveSettings settings_of(const Flags& flags) {
+  sim::CollectiveSettings settings;
+  if (flags.nvls != "on" && flags.nvls != "off") {
+    throw InvalidInput(str("--nvls ", flags.nvls, " is unknown; use on or off"));
+  }
+  settings.nvls = flags.nvls == "on";
+  if (flags.channels_per_net_peer > 0) settings.channels_per_net_peer = flags.channels_per_net_peer;
+  return settings;
+}
+
+// ---- a collective ----
+
+const std::vector<std::pair<std::string, sim::CollectiveKind>> kCollectives = {
+    {"all_gather", sim::CollectiveKind::all_gather}, {"reduce_scatter", sim::CollectiveKind::reduce_scatter},
+    {"all_reduce", sim::CollectiveKind::all_reduce}, {"all_to_all", sim::CollectiveKind::all_to_all},
+    {"broadcast", sim::CollectiveKind::broadcast},   {"send_recv", sim::CollectiveKind::send_recv}};
+
+sim::CollectiveKind collective_kind(const std::string& text) {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kCollectives) {
+    if (name == text) return kind;
+    names.push_back(name);
+  }
+  const std::string near = nearest(text, names);
+  throw InvalidInput(str("--collective ", text, " is unknown; ",
+                         near.empty() ? "" : str("the nearest one is ", near, "; "), "use one of ",
+                         join(names, ", ")));
+}
+
+std::string origin_text(const sim::CollectiveEstimate& estimate) {
+  if (estimate.measured) return "along a measured curve";
+  if (estimate.choice.algorithm_gbps == 0) return "along a curve of another system";
+  return str("not measured, by ", sim::name(estimate.choice.algorithm), " ",
+             sim::name(estimate.choice.protocol));
+}
+
+void print_collective(const Flags& flags, sim::CollectiveKind kind, std::int64_t bytes, int gpus,
+                      const sim::Cluster& cluster, const sim::CollectiveEstimate& estimate) {
+  const bool moves = estimate.us > 0;
+  const double algorithm_gbps = moves ? static_cast<double>(bytes) / (estimate.us * 1e3) : 0;
+  if (flags.json) {
+    ordered_json json = {{"cluster", cluster.name},
+                         {"collective", sim::name(kind)},
+                         {"bytes", bytes},
+                         {"gpus", gpus},
+                         {"time_us", estimate.us},
+                         {"interval_us", {estimate.low_us, estimate.high_us}},
+                         {"algorithm_gbps", moves ? ordered_json(algorithm_gbps) : ordered_json()}};
+    if (moves) json["origin"] = origin_text(estimate);
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print("{} of {} over {} GPU{} of {}: {} ({})\n", sim::name(kind), human_bytes(bytes), gpus,
+             gpus == 1 ? "" : "s", cluster.name, sim::human_us(estimate.us),
+             moves ? fmt::format("{} to {}, {:.1f} GB/s, {}", sim::human_us(estimate.low_us),
+                                 sim::human_us(estimate.high_us), algorithm_gbps, origin_text(estimate))
+                   : "nothing moves");
+}
+
+int estimate_collective(const Flags& flags) {
+  const sim::CollectiveKind kind = collective_kind(flags.collective);
+  if (!flags.trace.empty()) {
+    throw InvalidInput(str("--trace ", flags.trace, " shows attention, and --collective ", flags.collective,
+                           " has no timeline; leave one of them out"));
+  }
+  if (flags.bytes.empty()) throw InvalidInput("--bytes is missing; add such as --bytes 1GiB");
+  const std::int64_t bytes = parse_bytes("--bytes", flags.bytes);
+  const int gpus = flags.gpus > 0 ? flags.gpus : sim::find_cluster(flags.cluster, 1).node.gpus;
+  const sim::Cluster cluster = cluster_for(flags, gpus);
+  if (gpus > cluster.num_gpus()) {
+    throw InvalidInput(str("--gpus ", gpus, " is more than the ", cluster.num_gpus(), " of --nodes ",
+                           flags.nodes, "; use --nodes ", nodes_for({}, gpus, cluster)));
+  }
+  std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Progress progress;
+  progress.show(str("replaying ", gpus, " GPUs"));
+  // One GPU alone sends nothing to anybody, which takes no time and has no rate.
+  sim::CollectiveEstimate estimate;
+  if (gpus > 1) {
+    estimate = sim::collective_estimate(kind, static_cast<double>(bytes), ranks, cluster, settings_of(flags));
+  }
+  print_collective(flags, kind, bytes, gpus, cluster, estimate);
+  return 0;
+}
+
+// ---- attention ----
+
+std::vector<AttentionPass> passes_of(const Flags& flags, bool backward) {
+  if (backward || flags.pass == "both") return {AttentionPass::forward, AttentionPass::backward};
+  if (flags.pass == "forward") return {AttentionPass::forward};
+  if (flags.pass == "backward") return {AttentionPass::backward};
+  throw InvalidInput(str("--pass ", flags.pass, " is unknown; use forward, backward or both"));
+}
+
+ordered_json estimate_json(const sim::AttentionEstimate& estimate) {
+  return {{"time_us", estimate.time_us},
+          {"interval_us", {estimate.low_us, estimate.high_us}},
+          {"host_us", estimate.host_us},
+          {"exposed_comm_us", estimate.exposed_comm_us},
+          {"bytes_received", estimate.bytes_received},
+          {"peak_bytes", estimate.peak_bytes}};
+}
+
+// Where the time of the critical path goes, by what bounds it.
+std::string bounds_text(const sim::Timeline& timeline) {
+  std::vector<std::pair<std::string, double>> sums;
+  for (const sim::PathStep& step : timeline.critical_path) {
+    const auto known =
+        std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == step.bound; });
+    const double ns = step.end_ns - step.begin_ns;
+    if (known == sums.end()) {
+      sums.emplace_back(step.bound, ns);
+    } else {
+      known->second += ns;
+    }
+  }
+  std::stable_sort(sums.begin(), sums.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(sums.size(), 4); ++i) {
+    text += str(i == 0 ? "" : ", ", sums[i].first, " ", sim::human_us(sums[i].second / 1e3));
+  }
+  return text;
+}
+
+// One pass as it was estimated, for a trace.
+struct Replayed {
+  std::string name;
+  std::vector<Plan> plans;
+  sim::Timeline timeline;
+};
+
+void write_trace(const std::string& path, const std::vector<Replayed>& replayed,
+                 const sim::Cluster& cluster) {
+  std::vector<sim::TracedPass> passes;
+  for (const Replayed& pass : replayed) passes.push_back({pass.name, pass.plans, &pass.timeline});
+  sim::write_trace_files(path, sim::trace_slices(passes), cluster);
+}
+
+int estimate_attention(const Flags& flags) {
+  if (!flags.trace.empty()) sim::require_trace_name(flags.trace);
+  Job scenario;
+  if (!flags.job.scenario.empty()) scenario = read_scenario_of("run", flags.job.scenario).run();
+  scenario = flags.job.apply_to(std::move(scenario));
+  const sim::AttentionJob job = sim::make_attention_job(scenario);
+  const int cp = static_cast<int>(job.ranks.size());
+  if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
+    throw InvalidInput(refusal->reason);
+  const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
+  const sim::Cluster cluster = cluster_for(flags, last + 1), used = sim::used_part(cluster, last + 1);
+  sim::SoftwareProfile software = sim::find_software(flags.software);
+  if (!flags.kernels.empty()) software = sim::with_attention_kernel(software, cluster, flags.kernels);
+  ordered_json json = {{"problem", to_string(job.problem)},
+                       {"mesh", job.where},
+                       {"strategy", to_string(job.strategies.front(), cp)},
+                       {"cluster", cluster.name},
+                       {"nodes", cluster.nodes},
+                       {"software", software.name}};
+  std::string text = fmt::format("{} by {} on {}, {} of {} GPUs of {}, software {}\n", to_string(job.problem),
+                                 to_string(job.strategies.front(), cp), job.where, cp, cluster.num_gpus(),
+                                 cluster.name, software.name);
+  std::vector<Replayed> replayed;
+  Progress progress;
+  for (const AttentionPass pass : passes_of(flags, job.backward)) {
+    const char* name = pass == AttentionPass::forward ? "forward" : "backward";
+    const AttentionRequest request{job.problem, job.ranks, sim::as_run_by(job.strategies.front(), software),
+                                   true, job.options};
+    if (const auto free = sim::free_memory_bytes()) sim::require_planning_memory(request, false, *free);
+    sim::TimelineOptions options;
+    options.keep_spans = !flags.trace.empty();
+    options.collectives = settings_of(flags);
+    progress.show(str("planning and replaying ", cp, " ranks"));
+    sim::AttentionEstimate estimate =
+        sim::estimate_attention(request, pass, used, software, options, job.target);
+    if (flags.json) {
+      json[name] = estimate_json(estimate);
+    } else {
+      text += fmt::format("{:<9} {} ({} to {}); exposed communication {}; {} received, peak {} a rank\n",
+                          name, sim::human_us(estimate.time_us), sim::human_us(estimate.low_us),
+                          sim::human_us(estimate.high_us), sim::human_us(estimate.exposed_comm_us),
+                          human_bytes(estimate.bytes_received), human_bytes(estimate.peak_bytes));
+      text += fmt::format("          critical path: {}\n", bounds_text(estimate.timeline));
+      if (estimate.host_us >= estimate.time_us) {
+        text += fmt::format("          the GPUs need {} and wait for the host, which issues a call in {}\n",
+                            sim::human_us(estimate.timeline.time_ns / 1e3), sim::human_us(estimate.host_us));
+      }
+    }
+    if (!flags.trace.empty())
+      replayed.push_back({name, attention_plans(request, pass, job.target), std::move(estimate.timeline)});
+  }
+  if (flags.json &&
+      passes_of(flags, job.backward).size() == 1) {  // one pass: its figures on top, for scripts
+    const char* name = flags.pass == "backward" ? "backward" : "forward";
+    const ordered_json figures = json[name];
+    json.erase(name);
+    json["pass"] = name;
+    json.update(figures);
+  }
+  if (!flags.trace.empty()) write_trace(flags.trace, replayed, cluster);
+  fmt::print("{}", flags.json ? json.dump(2) + "\n" : printable(text));
+  return 0;
+}
+
+}  // namespace
+
+Command add_estimate(FlagSet cpsim) {
+  const FlagSet app =
+      cpsim.add_subcommand("estimate", "The time of one attention, or of one collective, on a cluster");
+  const auto flags = std::make_shared<Flags>();
+  app.add_option("--cluster", flags->cluster, "A preset's name, or a file").type_name("NAME|FILE.txtpb");
+  add_value(app, "--nodes", "N", "[as many as the ranks need]", [flags](const std::string& text) {
+    flags->nodes = static_cast<int>(parse_whole("--nodes", text, 1, kMostNodes));
+  });
+  app.add_option("--software", flags->software, "Whose implementation [cprun]").type_name("NAME|FILE.txtpb");
+  app.add_option("--kernels", flags->kernels,
+                 "Attention kernel, such as fa2, fa3, cudnn or trtllm [the software's]")
+      .type_name("NAME");
+  app.add_option("--pass", flags->pass, "forward, backward or both [forward]").type_name("PASS");
+  add_problem_flags(app, flags->job);
+  add_strategy_flags(app, flags->job);
+  add_switch(app, flags->job, "--backward", "Both passes", [](Job& job) { job.set_backward(true); });
+  app.add_option(
+         "--collective", flags->collective,
+         "Instead: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast or send_recv, each GPU to "
+         "the next one")
+      .type_name("NAME");
+  app.add_option("--bytes", flags->bytes,
+                 "Of the collective, as nccl-tests counts: 1GiB; of send_recv the message of one GPU")
+      .type_name("SIZE");
+  add_value(app, "--gpus", "N", "Of the collective [one node's]", [flags](const std::string& text) {
+    flags->gpus = static_cast<int>(parse_whole("--gpus", text, 1, Mesh::kMaxRanks));
+  });
+  app.add_option(
+         "--trace", flags->trace,
+         "Write the timeline: .json for Chrome, .pftrace for Perfetto, a folder for a file of each rank")
+      .type_name("FILE|DIR/");
+  app.add_option("--nvls", flags->nvls, "Reductions in the switches, where there are such: on or off [on]")
+      .type_name("on|off");
+  app.add_option("--channels-per-net-peer", flags->channels_per_net_peer,
+                 "NCCL's, of send/recv and all-to-all across nodes [2]")
+      .type_name("N")
+      .positive();
+  add_scenario_files(app, flags->job);
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
+      "Attention: one call of many in a row, so that the host is ahead of the GPUs unless it needs longer "
+      "than "
+      "they do.\nExample:\n"
+      "  cpsim estimate --cluster a800 --mesh cp=16 --strategy ring --seq-len 65536 --q-heads 32 \\\n"
+      "    --head-dim 128 --dtype bf16 --causal --pass backward --software ring-flash-attention\n"
+      "  cpsim estimate --cluster hgx-b200 --collective all_gather --bytes 1GiB --gpus 16");
+  return {app, [flags] {
+            return flags->collective.empty() ? estimate_attention(*flags) : estimate_collective(*flags);
+          }};
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,362 @@
+// cpsim plan: which layout a model should run with on a cluster, what it costs, whether it fits, and why not another.
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/cpsim/commands.h"
+#include "cli/common/flags.h"
+#include "cli/common/interrupt.h"
+#include "sim/present/plan/plan_explain.h"
+#include "cli/cpsim/plan/plan_files.h"
+#include "cli/cpsim/plan/plan_flags.h"
+#include "cli/cpsim/plan/plan_request.h"
+#include "sim/present/plan/plan_screen.h"
+#include "cli/cpsim/plan/plan_what_if.h"
+#include "cli/common/printable.h"
+#include "cli/cpsim/progress.h"
+#include "sim/present/units.h"
+#include "shared/base/error.h"
+#include "sim/base/stop.h"
+#include "sim/planner/emit/emit.h"
+#include "sim/present/page/report_html.h"
+#include "sim/present/plan/answer_csv.h"
+#include "sim/present/plan/answer_json.h"
+#include "sim/planner/search/completion.h"
+#include "sim/planner/search/layout_timeline.h"
+#include "sim/planner/search/search.h"
+#include "sim/accuracy/validate/published_steps.h"
+
+namespace cp::cli {
+namespace {
+
+using Job = proto::PlanLayouts;
+
+struct Flags {
+  ScenarioFlags<Job> job;
+  std::string explain, csv, report, emit, output;
+  std::vector<std::string> compare;  // none, or two
+  int threads = 0;
+  bool json = false;
+  WhatIf what_if;
+
+  // Whether standard output is another program's food.
+  bool prints_csv() const { return csv == "-"; }
+  bool prints_emitted() const { return !emit.empty() && output.empty(); }
+};
+
+Job job_of(const Flags& flags) {
+  Job job;
+  if (!flags.job.scenario.empty()) job = read_scenario_of("plan", flags.job.scenario).plan();
+  return flags.job.apply_to(std::move(job));
+}
+
+// Before the search, which takes its time.
+void check_outputs(const Flags& flags) {
+  std::vector<std::string> printing;
+  if (flags.json) printing.emplace_back("--json");
+  if (flags.prints_csv()) printing.emplace_back("--csv -");
+  if (flags.prints_emitted()) printing.emplace_back("--emit without --output");
+  if (printing.size() > 1) throw InvalidInput(str(join(printing, " and "), " all print; leave one of them"));
+  if (!flags.output.empty() && flags.emit.empty()) {
+    throw InvalidInput(str("--output ", flags.output, " is of --emit; add such as --emit megatron"));
+  }
+  if (!flags.compare.empty()) {
+    for (const auto& [flag, given] : {std::pair{"--explain", !flags.explain.empty()},
+                                      {"--csv", !flags.csv.empty()},
+                                      {"--report", !flags.report.empty()},
+                                      {"--emit", !flags.emit.empty()}}) {
+      if (given)
+        throw InvalidInput(str(flag,
+                               " is not of --compare, which sets two layouts beside each other; leave one "
+                               "of them out"));
+    }
+  }
+  if (!flags.explain.empty() && (!flags.csv.empty() || !flags.report.empty())) {
+    throw InvalidInput(str(flags.csv.empty() ? "--report" : "--csv",
+                           " shows all layouts and --explain one; leave one of them out"));
+  }
+  for (const auto& [flag, path] :
+       {std::pair{"--csv", flags.csv}, {"--report", flags.report}, {"--output", flags.output}}) {
+    if (!path.empty() && path != "-") require_writable(flag, path);
+  }
+}
+
+std::string progress_text(const sim::SearchProgress& progress) {
+  return str(sim::human_count(progress.layouts), " layouts, ", sim::human_count(progress.bounded), " bounded, ",
+             sim::human_count(progress.replayed), " replayed",
+             progress.best_us > 0 ? str(", best so far ", sim::human_us(progress.best_us)) : "");
+}
+
+sim::PlanAnswer search(const sim::PlanQuestion& question, int threads, Progress& progress) {
+  sim::SearchOptions options;
+  options.threads = threads;
+  options.stop = &InterruptScope::flag();
+  options.progress = [&](const sim::SearchProgress& so_far) { progress.show(progress_text(so_far)); };
+  return sim::search_layouts(question, options);
+}
+
+// ---- handing a layout over ----
+
+// What a framework has no word for goes to standard error, so that the text alone is piped. The exit code: that of what does not fit
+// where what the text says does not.
+int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
+         const ParallelLayout& layout) {
+  const sim::Cluster& cluster = question.cluster;
+  const sim::EmitContext context{job.model(),
+                                 cluster.nodes,
+                                 cluster.node.gpus,
+                                 sim::fp8_products(question),
+                                 question.unsaid,
+                                 sim::memory_rules(question),
+                                 sim::usable_bytes(question),
+                                 question.software.linear_precision == sim::LinearPrecision::nvfp4,
+                                 question.software.fp8_cache};
+  const sim::Emitted emitted = value_of("--emit", flags.emit, [&] {
+    return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, layout, context);
+  });
+  if (flags.prints_emitted()) {
+    fmt::print("{}", emitted.text);
+    for (const std::string& cannot : emitted.cannot) fmt::print(stderr, "cpsim plan: --emit: {}\n", cannot);
+  } else {
+    write_text_file("--output", flags.output, emitted.text);
+    fmt::print("emitted     {} for {}\n", flags.output, flags.emit);
+    for (const std::string& cannot : emitted.cannot) fmt::print("            {}\n", sim::wrapped(cannot, 98, 12));
+  }
+  if (emitted.fits) return 0;
+  std::fflush(stdout);
+  fmt::print(
+      stderr,
+      "cpsim plan: --emit {}: what it says needs {} a GPU, and {} can be used: it does not fit; without "
+      "--explain the best layout that {} can say is written\n",
+      flags.emit, human_bytes(*emitted.needed_bytes), human_bytes(context.usable_bytes), flags.emit);
+  return static_cast<int>(ExitCode::infeasible);
+}
+
+// What a person does next, with the same question.
+std::string next_command(const Flags& flags, const Job& job) {
+  if (flags.emit == "cprun" && !flags.output.empty()) return str("cpsim run --scenario ", flags.output);
+  const std::string same = flags.job.save_scenario.empty()
+                               ? plan_command(job)
+                               : str("cpsim plan --scenario ", flags.job.save_scenario);
+  return str(same, flags.report.empty() ? " --report plan.html" : " --emit cprun --output attention.txtpb");
+}
+
+// ---- the two answers ----
+
+sim::SearchOptions quiet(int threads) {
+  sim::SearchOptions options;
+  options.threads = threads;
+  options.stop = &InterruptScope::flag();
+  return options;
+}
+
+// Nothing half done to show.
+template <class Answer>
+auto unless_interrupted(const Answer& answer) {
+  try {
+    const InterruptScope interrupts;
+    const sim::StopScope stop(&InterruptScope::flag());
+    auto result = answer();
+    if (!InterruptScope::interrupted()) return result;
+  } catch (const sim::Stopped&) {
+  }
+  end_interrupted();
+}
+
+// The best of all; none where nothing fits, which an explanation says better.
+std::optional<sim::Candidate> best_of(const sim::PlanQuestion& question, int threads) {
+  try {
+    Progress progress;
+    const sim::PlanAnswer answer = search(question, threads, progress);
+    if (!answer.best.empty()) return answer.best.front();
+  } catch (const Infeasible&) {
+  }
+  return std::nullopt;
+}
+
+int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
+            const sim::PartialLayout& asked) {
+  const sim::LayoutVerdict verdict = unless_interrupted([&] {
+    sim::Completion completion = sim::complete(question, asked, quiet(flags.threads));
+    const bool beside_best = completion.candidate && !flags.prints_emitted();
+    auto best = beside_best ? best_of(question, flags.threads) : std::nullopt;
+    return sim::judge(question, asked.text, std::move(completion), std::move(best));
+  });
+  const auto& candidate = verdict.completion.candidate;
+  if (!flags.prints_emitted()) {
+    fmt::print("{}", flags.json ? str(sim::explanation_json(question, verdict), "\n")
+                                : printable(sim::explanation_text(question, verdict)));
+  }
+  if (flags.emit.empty()) return 0;
+  if (!candidate) throw InvalidInput(sim::explanation_text(question, verdict));
+  return emit(flags, job, question, candidate->layout);
+}
+
+int compare(const Flags& flags, const sim::PlanQuestion& question) {
+  std::array<sim::PartialLayout, 2> asked;
+  for (std::size_t i = 0; i < 2; ++i)
+    asked[i] = parse_partial_layout(question, "--compare", flags.compare[i]);
+  const auto verdicts = unless_interrupted([&] {
+    std::array<sim::LayoutVerdict, 2> both;
+    for (std::size_t i = 0; i < 2; ++i)
+      both[i] = sim::judge(question, asked[i].text, sim::complete(question, asked[i], quiet(flags.threads)),
+                      std::nullopt);
+    return both;
+  });
+  fmt::print("{}", flags.json ? str(sim::comparison_json(question, verdicts), "\n")
+                              : printable(sim::comparison_text(question, verdicts)));
+  return 0;
+}
+
+// What the search leaves out: measurements, and for those who show it the timeline.
+void complete(sim::PlanAnswer& answer, bool with_charts, Progress& progress) {
+  progress.show("predicting what was measured");
+  answer.nearest =
+      sim::nearest_measurement(answer.question, answer.best.empty() ? nullptr : &answer.best.front().layout);
+  if (!with_charts) return;
+  answer.published = sim::published_measurements();
+  progress.show("the timeline of the best");
+  if (!answer.best.empty())
+    answer.timeline = sim::layout_timeline(answer.question, answer.best.front().layout);
+}
+
+void print(const Flags& flags, const sim::PlanAnswer& answer) {
+  if (flags.prints_csv()) return fmt::print("{}", sim::to_csv(answer));
+  if (flags.json) return fmt::print("{}\n", sim::to_json(answer));
+  if (flags.prints_emitted()) return;
+  fmt::print("{}", printable(sim::plan_screen(answer)));
+  if (!flags.report.empty()) fmt::print("report      {}\n", flags.report);
+}
+
+int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question) {
+  sim::PlanAnswer answer;
+  bool interrupted = false;
+  {
+    const InterruptScope interrupts;
+    Progress progress;
+    answer = search(question, flags.threads, progress);
+    const sim::StopScope stop(&InterruptScope::flag());
+    try {
+      if (!InterruptScope::interrupted()) complete(answer, flags.json || !flags.report.empty(), progress);
+    } catch (const sim::Stopped&) {
+      // The answer is whole; only what stands beside it is missing.
+    }
+    interrupted = InterruptScope::interrupted();
+  }
+  answer.next_command = next_command(flags, job);
+  if (!flags.csv.empty() && !flags.prints_csv()) write_text_file("--csv", flags.csv, sim::to_csv(answer));
+  if (!flags.report.empty()) write_text_file("--report", flags.report, sim::report_html(answer));
+  print(flags, answer);
+  int code = 0;
+  if (!flags.emit.empty() && !answer.best.empty())
+    code = emit(flags, job, question, answer.best.front().layout);
+  std::fflush(stdout);
+  return interrupted ? kInterruptedExitCode : code;
+}
+
+void save_scenario(const Flags& flags, const Job& job) {
+  if (flags.job.save_scenario.empty()) return;
+  proto::Scenario saved;
+  *saved.mutable_plan() = job;
+  save_scenario_file(flags.job.save_scenario, saved);
+}
+
+// Those of the plan itself.
+std::vector<std::string> own_outputs(const Flags& flags) {
+  std::vector<std::string> given;
+  if (!flags.explain.empty()) given.emplace_back("--explain");
+  if (!flags.compare.empty()) given.emplace_back("--compare");
+  if (!flags.csv.empty()) given.emplace_back("--csv");
+  if (!flags.report.empty()) given.emplace_back("--report");
+  if (!flags.emit.empty()) given.emplace_back("--emit");
+  return given;
+}
+
+int run(const Flags& flags) {
+  check_outputs(flags);
+  check(flags.what_if, own_outputs(flags));
+  const Job job = job_of(flags);
+  if (!flags.what_if.asked().empty()) {
+    save_scenario(flags, job);
+    return answer_what_if(flags.what_if, job, flags.threads, flags.json);
+  }
+  std::optional<sim::Framework> emitted;
+  if (!flags.emit.empty())
+    emitted = value_of("--emit", flags.emit, [&] { return sim::parse_framework(flags.emit); });
+  const sim::PlanQuestion question = make_plan_question(job, emitted);
+  if (!job.baseline().empty() && (!flags.explain.empty() || !flags.compare.empty())) {
+    throw InvalidInput(str("--baseline ", job.baseline(), " is of the whole answer; ",
+                           flags.explain.empty() ? "leave it out, --compare names both layouts"
+                                                 : str("to set two layouts beside each other use --compare ",
+                                                       flags.explain, " ", job.baseline())));
+  }
+  std::optional<sim::PartialLayout> explained;
+  if (!flags.explain.empty()) explained = parse_partial_layout(question, "--explain", flags.explain);
+  save_scenario(flags, job);
+  if (!flags.compare.empty()) return compare(flags, question);
+  return explained ? explain(flags, job, question, *explained) : answer(flags, job, question);
+}
+
+}  // namespace
+
+Command add_plan(FlagSet cpsim) {
+  const FlagSet app = cpsim.add_subcommand("plan", "Which layout a model should run with on a cluster");
+  const auto flags = std::make_shared<Flags>();
+  add_plan_flags(app, flags->job);
+  add_scenario_files(app, flags->job);
+  app.add_option("--explain", flags->explain,
+                 "Instead: why this layout is rejected, too large or slower; keys that it does not give are "
+                 "searched")
+      .type_name("LAYOUT");
+  app.add_option("--compare", flags->compare, "Instead: two layouts beside each other, part by part")
+      .type_name("LAYOUT LAYOUT")
+      .expected(2);
+  add_value(app, "--threads", "N", "[all cores]", [flags](const std::string& text) {
+    flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
+  });
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.add_option("--csv", flags->csv, "Write all layouts that were replayed; - prints them instead")
+      .type_name("FILE|-");
+  app.add_option("--report", flags->report, "Write a page with charts that needs nothing else")
+      .type_name("FILE.html");
+  app.add_option(
+         "--emit", flags->emit,
+         "Write the best layout that megatron, torchtitan, deepspeed, vllm or cprun can say, or --explain's; "
+         "exit code 20 where what is written does not fit")
+      .type_name("FRAMEWORK");
+  app.add_option("--output", flags->output, "Where --emit writes to [it prints instead of the answer]")
+      .type_name("FILE");
+  const char* what_if = "Other questions (one at a time)";
+  app.add_option("--sweep", flags->what_if.sweep, "The best at each of these lengths")
+      .type_name("seq_len=32K..1M|8K,12K")
+      .group(what_if);
+  app.add_option("--maximize", flags->what_if.maximize, "How long a sequence can be")
+      .type_name("seq_len")
+      .group(what_if);
+  app.add_option("--minimize", flags->what_if.minimize,
+                 "How few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
+      .type_name("gpus")
+      .group(what_if);
+  app.add_flag("--sensitivity", flags->what_if.sensitivity,
+               "What becomes of the best with each rate 10 % slower and faster")
+      .group(what_if);
+  app.add_flag("--next-experiment", flags->what_if.next_experiment,
+               "Which measurement would change the choice most, and what to do with its answer")
+      .group(what_if);
+  app.footer(
+      "Example: train at 131,072 tokens on two nodes; why not another layout; serve\n"
+      "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 --report plan.html\n"
+      "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 \\\n"
+      "    --explain tp=8,cp=2\n"
+      "  cpsim plan --model path/config.json --cluster hgx-h200 --phase decode --cached 128K --concurrent "
+      "16");
+  return {app, [flags] { return run(*flags); }};
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,403 @@
+#include "cli/cpsim/plan/plan_request.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+
+#include "cli/common/flags.h"
+#include "sim/scenario/plan_fixed.h"
+#include "cli/cpsim/plan/plan_workload.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
+#include "sim/cost/cluster/attention_kernels.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
+#include "sim/cost/cluster/used_part.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/cost/timeline/estimate.h"
+#include "sim/accuracy/validate/memory_width.h"
+#include "traces/text_errors.h"
+
+namespace cp::cli {
+namespace {
+
+using Job = proto::PlanLayouts;
+using google::protobuf::FieldDescriptor;
+
+// "--global-batch" of the field global_batch.
+std::string flag_of(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return str("--", field);
+}
+
+// ---- the model and the cluster ----
+
+void take_model(const Job& job, sim::PlanQuestion& question, std::optional<DType>& stored) {
+  if (job.model().empty())
+    throw InvalidInput("--model is missing; add such as --model llama-3.1-8b, or a config.json");
+  sim::ReadModel read = value_of("--model", job.model(), [&] { return sim::load_model(job.model()); });
+  question.model = std::move(read.model);
+  question.model_source = std::move(read.source);
+  question.assumptions = std::move(read.assumptions);
+  stored = read.dtype;
+}
+
+void take_cluster(const Job& job, sim::PlanQuestion& question) {
+  const std::string name = job.cluster().empty() ? "dgx-h100" : job.cluster();
+  const auto find = [&](int nodes) {
+    return value_of("--cluster", name, [&] { return sim::find_cluster(name, nodes); });
+  };
+  for (const auto& [flag, given, number] : {std::tuple("--nodes", job.has_nodes(), job.nodes()),
+                                            std::tuple("--gpus", job.has_gpus(), job.gpus())}) {
+    if (!given || number > 0) continue;
+    throw InvalidInput(str(flag, " ", number, " is out of range; use 1 or more, or leave it out"));
+  }
+  if (job.gpus() > Mesh::kMaxRanks) {
+    throw InvalidInput(str("--gpus ", job.gpus(), " is out of range: that many cannot be numbered; use 1 to ",
+                           Mesh::kMaxRanks));
+  }
+  if (job.cluster().empty()) question.assumptions.push_back(str("cluster ", name));
+  question.cluster = find(job.nodes());
+  sim::Cluster& cluster = question.cluster;
+  const int of_node = cluster.node.gpus;
+  if (!job.has_nodes() && !job.has_gpus()) {
+    question.assumptions.push_back(
+        str(cluster.nodes, cluster.nodes == 1 ? " node" : " nodes", ", as many as the preset has"));
+  }
+  if (!job.has_gpus()) return;
+  if (job.has_nodes() && job.gpus() != std::int64_t{job.nodes()} * of_node) {
+    throw InvalidInput(str("--gpus ", job.gpus(), " and --nodes ", job.nodes(), " disagree: a node of ", name,
+                           " has ", of_node, " GPUs; give one of them"));
+  }
+  if (job.gpus() > of_node && job.gpus() % of_node != 0) {
+    throw InvalidInput(str("--gpus ", job.gpus(), " is no whole number of nodes of ", name, ", which have ",
+                           of_node, " GPUs; use --gpus ", job.gpus() / of_node * of_node, " or ",
+                           (job.gpus() / of_node + 1) * of_node));
+  }
+  if (job.gpus() >= of_node) {
+    cluster = find(job.gpus() / of_node);
+  } else {
+    if (of_node % job.gpus() != 0) {
+      throw InvalidInput(str("--gpus ", job.gpus(), " neither divides the ", of_node, " GPUs of a node of ",
+                             name, " nor is a multiple of them; use --gpus ", of_node));
+    }
+    cluster = sim::part_of_node(std::move(cluster), job.gpus());
+    question.part_of_a_node = true;
+  }
+}
+
+// A kernel that the GPU's rates do not have is a slip; GPUs without any have NCCL's.
+void check_all_reduce(std::string_view software, sim::PlanQuestion& question) {
+  const std::string& wanted = question.software.all_reduce;
+  if (wanted == "nccl") return;
+  std::vector<std::string_view> known;
+  for (const sim::AllReduceRate& rate : question.cluster.rates.all_reduce) {
+    if (std::find(known.begin(), known.end(), rate.kernel) == known.end()) known.push_back(rate.kernel);
+  }
+  if (known.empty()) {
+    question.assumptions.push_back(
+        str("all-reduces of NCCL: ", question.cluster.name, " has no rate of ", wanted, "'s"));
+  } else if (std::find(known.begin(), known.end(), wanted) == known.end()) {
+    throw InvalidInput(str("--software ", software, ": all_reduce '", wanted,
+                           "': ", question.cluster.gpu.name, " has no rate of it; the nearest one is '",
+                           nearest_name(wanted, known), "'; use one of nccl, ", join(known, ", ")));
+  }
+}
+
+void take_software(const Job& job, sim::PlanQuestion& question) {
+  const std::string name = job.software().empty() ? "cprun" : job.software();
+  if (job.software().empty()) question.assumptions.push_back(str("software ", name));
+  question.software = value_of("--software", name, [&] { return sim::find_software(name); });
+  check_all_reduce(name, question);
+  if (job.kernels().empty()) return;
+  question.software = value_of("--kernels", job.kernels(), [&] {
+    return sim::with_attention_kernel(question.software, question.cluster, job.kernels());
+  });
+}
+
+// Four bits are what software that serves has stored, and what was measured of it.
+void take_nvfp4(sim::PlanQuestion& question) {
+  constexpr const char* kInstead = "; use --linear-dtype fp8";
+  if (!question.software.stored_products) {
+    throw InvalidInput(str("--linear-dtype nvfp4: software ", question.software.name,
+                           " does not say that it serves stored weights (stored_products)", kInstead,
+                           ", or --software trtllm, vllm or sglang"));
+  }
+  if (sim::find_stored_product(question.cluster.rates.stored_product, 4, 1) == nullptr) {
+    throw InvalidInput(str("--linear-dtype nvfp4: ", question.cluster.gpu.name, " of ", question.cluster.name,
+                           " has no rate of products in 4 bits", kInstead));
+  }
+  question.software.linear_precision = sim::LinearPrecision::nvfp4;
+}
+
+void take_serving(const Job& job, sim::PlanQuestion& question) {
+  const Phase phase = question.workload.phase;
+  if (job.fp8_cache() && phase == Phase::training)
+    throw InvalidInput("--kv-dtype fp8: training keeps no cache; leave it out, or add --phase decode");
+  question.software.fp8_cache = job.fp8_cache();
+  const std::string& arrivals = job.aggregated();
+  if (arrivals.empty()) return;
+  if (phase != Phase::decode)
+    throw InvalidInput(str("--aggregated ", arrivals, " means nothing in ", name(phase),
+                           ": it is of tokens that are written; use --phase decode"));
+  if (arrivals != "spread" && arrivals != "together")
+    throw InvalidInput(str("--aggregated ", arrivals, ": requests come spread or together"));
+  if (question.workload.cached < 1)
+    throw InvalidInput("--aggregated: prompts of --cached 0 tokens; use 1 or more");
+  question.aggregated = arrivals == "spread" ? sim::Arrivals::spread : sim::Arrivals::together;
+}
+
+// Number formats are the question's choice, whoever's implementation runs it.
+void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
+  const std::string& text = job.linear_dtype();
+  const std::string_view dtype = name(question.workload.dtype);
+  question.software.linear_precision = sim::LinearPrecision::b16;
+  if (text.empty() || text == dtype) return;
+  if (text != "fp8" && text != "nvfp4") {
+    throw InvalidInput(str("--linear-dtype ", text, ": products of linear layers are in that of --dtype, ",
+                           dtype, ", or in fp8 or nvfp4"));
+  }
+  if (question.workload.dtype == DType::f32) {
+    throw InvalidInput(
+        str("--linear-dtype ", text, ": its operands come from 16-bit ones; use --dtype bf16"));
+  }
+  if (question.cluster.gpu.tflops_fp8 <= 0) {
+    throw InvalidInput(str("--linear-dtype ", text, ": ", question.cluster.gpu.name, " of ",
+                           question.cluster.name, " has no FP8 products; use --linear-dtype ", dtype));
+  }
+  if (text == "nvfp4") return take_nvfp4(question);
+  question.software.linear_precision = sim::LinearPrecision::fp8;
+}
+
+// The same of attention, forward alone; a kernel that nobody measured in 8 bits is refused, never timed as one of 16.
+void take_attention_dtype(const Job& job, sim::PlanQuestion& question) {
+  const std::string& text = job.attention_dtype();
+  const std::string_view dtype = name(question.workload.dtype);
+  if (text.empty() || text == dtype) return;
+  const std::string flag = str("--attention-dtype ", text);
+  if (text != "fp8")
+    throw InvalidInput(str(flag, ": operands of attention are in that of --dtype, ", dtype, ", or in fp8"));
+  if (question.workload.dtype == DType::f32) {
+    throw InvalidInput(str(flag, ": operands in FP8 come from 16-bit ones; use --dtype bf16"));
+  }
+  if (question.workload.phase != Phase::prefill) {
+    const char* why = question.workload.phase == Phase::training
+                          ? "no backward attention was measured in 8 bits"
+                          : "attention reads the cache as it is stored, in that of --kv-dtype";
+    throw InvalidInput(str(flag, " with --phase ", name(question.workload.phase), ": ", why,
+                           "; use --attention-dtype ", dtype, ", or --phase prefill"));
+  }
+  question.software = value_of("--attention-dtype", text,
+                               [&] { return sim::with_attention_8(question.software, question.cluster); });
+  question.assumptions.emplace_back("attention in fp8: no file that --emit writes says so");
+}
+
+void keep_to(sim::Framework framework, sim::PlanQuestion& question) {
+  if (sim::rules(framework).empty()) return;  // it can say everything
+  if (std::find(question.frameworks.begin(), question.frameworks.end(), framework) !=
+      question.frameworks.end())
+    return;
+  question.frameworks.push_back(framework);
+  // What it runs instead is what is planned, so that what fits here fits there.
+  sim::FrameworkCase said{question.model, question.workload, {}, sim::fp8_products(question)};
+  for (const sim::FrameworkRule& rule : sim::rules(framework)) {
+    if (rule.part != sim::RulePart::workload) continue;
+    std::string lost = rule.lost(said);
+    if (lost.empty()) continue;
+    question.assumptions.push_back(str("of ", sim::name(framework), ", ", lost));
+    question.unsaid.push_back(std::move(lost));
+  }
+  question.workload = said.workload;
+  if (!said.fp8_products) question.software.linear_precision = sim::LinearPrecision::b16;
+}
+
+void take_memory(const Job& job, sim::PlanQuestion& question) {
+  if (!job.has_max_memory()) return;
+  const sim::Gpu& gpu = question.cluster.gpu;
+  if (!(job.max_memory() > 0) || job.max_memory() > gpu.usable_memory_gib) {
+    throw InvalidInput(str("--max-memory ", job.max_memory(), " is out of range: of a GPU of ",
+                           question.cluster.name, " ", gpu.usable_memory_gib,
+                           " GiB can be used; give at most that"));
+  }
+  question.max_memory_gib = job.max_memory();
+}
+
+void take_workload(const Job& job, std::optional<DType> stored, sim::PlanQuestion& question) {
+  question.workload = read_workload(job, stored, question.assumptions);
+  const std::int64_t longest = question.model.max_seq_len, seq_len = question.workload.seq_len;
+  if (longest > 0 && seq_len > longest) {
+    question.assumptions.push_back(
+        str("positions reach beyond max_position_embeddings ", longest, " to ", seq_len));
+  }
+  if (question.model.experts && !job.has_expert_imbalance())
+    question.assumptions.emplace_back("expert_imbalance 1: all experts get as many tokens");
+  if (!question.model.experts && job.has_expert_imbalance())
+    throw InvalidInput(str("--expert-imbalance means nothing: ", question.model.name, " has no experts"));
+  if (job.has_ttft_max()) {
+    if (!(job.ttft_max() > 0))
+      throw InvalidInput(str("--ttft-max ", job.ttft_max(), " is out of range; give ms above 0"));
+    question.max_ttft_ms = job.ttft_max();
+  }
+}
+
+// Flags of their own for what --fix has, too.
+void take_fixed(const Job& job, sim::PlanQuestion& question) {
+  sim::Fixed& fixed = question.fixed;
+  fixed = sim::parse_fixed({job.fix().begin(), job.fix().end()});
+  if (job.has_micro_batch()) {
+    if (fixed.micro_batch && *fixed.micro_batch != job.micro_batch()) {
+      throw InvalidInput(str("--micro-batch ", job.micro_batch(),
+                             " and --fix micro_batch=", *fixed.micro_batch, " disagree; give one of them"));
+    }
+    fixed.micro_batch = job.micro_batch();
+  }
+  if (job.recompute().empty() || job.recompute() == "auto") return;
+  const Recompute recompute =
+      value_of("--recompute", job.recompute(), [&] { return parse_recompute(job.recompute()); });
+  if (fixed.recompute && !(*fixed.recompute == recompute)) {
+    throw InvalidInput(str("--recompute ", job.recompute(), " and --fix recompute=",
+                           to_string(*fixed.recompute), " disagree; give one of them"));
+  }
+  fixed.recompute = recompute;
+}
+
+bool gives(std::string_view text, std::string_view key) {
+  for (const std::string_view part : split(text, ',')) {
+    if (trim(part.substr(0, part.find('='))) == key) return true;
+  }
+  return false;
+}
+
+std::string value_text(const Job& job, const FieldDescriptor* field, int index) {
+  const auto* reflection = job.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return str(reflection->GetInt32(job, field));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return str(reflection->GetInt64(job, field));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return fmt::format("{}", reflection->GetDouble(job, field));
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return reflection->GetEnum(job, field)->name();
+    default:
+      return field->is_repeated() ? reflection->GetRepeatedString(job, field, index)
+                                  : reflection->GetString(job, field);
+  }
+}
+
+// As a shell takes it.
+std::string quoted(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+%@";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+sim::PlanQuestion make_plan_question(const Job& job, std::optional<sim::Framework> emitted) {
+  sim::PlanQuestion question;
+  std::optional<DType> stored;
+  take_model(job, question, stored);
+  take_cluster(job, question);
+  take_software(job, question);
+  take_workload(job, stored, question);
+  take_linear_dtype(job, question);
+  take_attention_dtype(job, question);
+  take_serving(job, question);
+  take_memory(job, question);
+  take_fixed(job, question);
+  if (const auto framework = sim::find_framework(question.software.framework);
+      framework && sim::runs(*framework, question.workload.phase))
+    keep_to(*framework, question);
+  if (emitted) {
+    value_of("--emit", sim::name(*emitted),
+             [&] { return sim::require_phase(*emitted, question.workload.phase), 0; });
+    keep_to(*emitted, question);
+  }
+  question.memory_width = sim::measured_memory_width();
+  if (job.has_top()) question.top = job.top();
+  if (!job.baseline().empty())
+    question.baseline = parse_partial_layout(question, "--baseline", job.baseline());
+  return question;
+}
+
+ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_view flag,
+                               std::string_view text) {
+  const int gpus = question.cluster.num_gpus();
+  ParallelLayout layout = value_of(flag, text, [&] { return parse_parallel_layout(text, gpus); });
+  const bool training = question.workload.phase == Phase::training;
+  if (!training && !gives(text, "dp_shard")) {
+    layout.dp_replicate *= layout.dp_shard;
+    layout.dp_shard = 1;
+  }
+  if (layout.world() != gpus) {
+    throw InvalidInput(str(flag, " ", text, ": it takes ", layout.world(), " of the ", gpus,
+                           " GPUs; use degrees whose product is ", gpus));
+  }
+  if (!gives(text, "micro_batch")) {
+    if (training) {
+      layout.micro_batch = question.fixed.micro_batch.value_or(1);
+    } else {
+      layout.micro_batch = std::max<std::int64_t>(1, question.workload.global_batch / layout.dp());
+    }
+  }
+  if (layout.cp > 1) layout.strategy = sim::as_run_by(layout.strategy, question.software);
+  if (!gives(text, "recompute")) layout.recompute = question.fixed.recompute.value_or(Recompute{});
+  return layout;
+}
+
+sim::PartialLayout parse_partial_layout(const sim::PlanQuestion& question, std::string_view flag,
+                                        std::string_view text) {
+  const int gpus = question.cluster.num_gpus();
+  value_of(flag, text, [&] { return parse_parallel_layout(text), 0; });  // keys and values
+  sim::PartialLayout partial{std::string(text), {}, std::nullopt};
+  partial.given = value_of(flag, text, [&] { return sim::parse_fixed({std::string(text)}); });
+  const sim::Fixed& given = partial.given;
+  const std::int64_t ranks = std::int64_t{given.tp.value_or(1)} * given.cp.value_or(1) *
+                             given.pp.value_or(1) * given.dp_shard.value_or(1) *
+                             given.dp_replicate.value_or(1);
+  if (gpus % ranks != 0) {
+    throw InvalidInput(str(flag, " ", text, ": it takes ", ranks, " of the ", gpus,
+                           " GPUs; use degrees whose product divides ", gpus));
+  }
+  try {
+    partial.as_written = parse_layout_of(question, flag, text);
+  } catch (const InvalidInput&) {  // GPUs are left without work: other degrees are the search's to choose
+  }
+  return partial;
+}
+
+std::int64_t parse_tokens(std::string_view flag, std::string_view text, std::int64_t least) {
+  const std::int64_t tokens = value_of(flag, text, [&] { return parse_int(text, "number of tokens"); });
+  if (tokens >= least) return tokens;
+  throw InvalidInput(str(flag, " ", text, " is out of range; use ", least, " or more, such as 128K"));
+}
+
+std::string plan_command(const Job& job) {
+  std::vector<const FieldDescriptor*> fields;
+  job.GetReflection()->ListFields(job, &fields);
+  std::string command = "cpsim plan";
+  for (const FieldDescriptor* field : fields) {
+    if (field->name() == "fp8_cache") {
+      command += " --kv-dtype fp8";
+      continue;
+    }
+    const int values = field->is_repeated() ? job.GetReflection()->FieldSize(job, field) : 1;
+    for (int i = 0; i < values; ++i)
+      command += str(" ", flag_of(field->name()), " ", quoted(value_text(job, field, i)));
+  }
+  return command;
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,161 @@
+// cpsim run: attention over a sequence that is split across ranks, by one strategy or by all, on the simulated
+// fabric with data; everything checked.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/cpsim/attention_flags.h"
+#include "sim/present/runs/attention_report.h"
+#include "cli/cpsim/commands.h"
+#include "cli/common/flags.h"
+#include "cli/common/interrupt.h"
+#include "cli/common/printable.h"
+#include "cli/cpsim/progress.h"
+#include "cli/cpsim/scenario_flags.h"
+#include "shared/base/error.h"
+#include "sim/proof/run/attention_memory.h"
+#include "sim/proof/run/attention_run.h"
+#include "sim/proof/run/free_memory.h"
+#include "sim/scenario/attention_request.h"
+#include "sim/scenario/redistribute_request.h"
+#include "traces/trace_proto.h"
+
+namespace cp::cli {
+namespace {
+
+using Job = proto::Attention;
+using Text = const std::string&;
+
+struct Flags {
+  ScenarioFlags<Job> job;
+  std::string trace;
+  bool json = false;
+};
+
+void add_run_flags(FlagSet app, Flags& flags) {
+  add_switch(app, flags.job, "--backward", "Also the gradients", [](Job& job) { job.set_backward(true); });
+  add_field(app, flags.job, "--schedule", "SCHEDULE",
+            "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
+            [](Job& job, Text text) { job.set_schedule(sim::parse_schedule(text)); });
+  add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
+    job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
+  });
+  app.add_option("--trace", flags.trace, "Write what the ranks did; of one strategy").type_name("FILE");
+  add_scenario_files(app, flags.job);
+  app.add_flag("--json", flags.json, "Print JSON");
+}
+
+Job job_of(const Flags& flags) {
+  Job job;
+  if (!flags.job.scenario.empty()) job = read_scenario_of("run", flags.job.scenario).run();
+  return flags.job.apply_to(std::move(job));
+}
+
+// Runs the strategy, or its nearest legal alternative.
+sim::StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked,
+                        const sim::AttentionTestData& data, const std::string& prefix, Progress& progress) {
+  sim::StrategyOutcome outcome;
+  outcome.asked = asked;
+  outcome.refusal = refuse(job.problem, static_cast<int>(job.ranks.size()), asked, job.target);
+  sim::AttentionRunOptions options;
+  options.backward = job.backward;
+  options.schedule = job.schedule;
+  options.seed = job.seed;
+  options.target = job.target;
+  options.memory_limit_bytes = sim::free_memory_bytes();
+  options.on_phase = [&](std::string_view phase) { progress.show(str(prefix, phase)); };
+  try {
+    const Strategy& strategy = outcome.refusal ? outcome.refusal->strategy : asked;
+    outcome.run =
+        sim::run_attention(data, {data.problem(), job.ranks, strategy, job.backward, job.options}, options);
+  } catch (const Error& error) {
+    // What cannot run is bad input, unless there are others beside it.
+    if (error.code() == ExitCode::invalid_input && job.strategies.size() == 1) throw;
+    outcome.error = error.what();
+  }
+  return outcome;
+}
+
+// A failed ledger outweighs wrong data, which it explains.
+ExitCode exit_code(const std::vector<sim::StrategyOutcome>& outcomes) {
+  ExitCode code = ExitCode::success;
+  for (const sim::StrategyOutcome& outcome : outcomes) {
+    if (outcome.exact()) continue;
+    const bool ledger =
+        outcome.run && std::any_of(outcome.run->verdicts.begin(), outcome.run->verdicts.end(),
+                                   [](const sim::Verdict& verdict) { return !verdict.holds; });
+    if (ledger) return ExitCode::ledger;
+    code = ExitCode::check_failed;
+  }
+  return code;
+}
+
+int run(const Flags& flags) {
+  const Job scenario = job_of(flags);
+  const sim::AttentionJob job = sim::make_attention_job(scenario);
+  sim::require_backward(scenario);
+  const int cp = static_cast<int>(job.ranks.size());
+  if (!flags.trace.empty() && job.strategies.size() != 1) {
+    throw InvalidInput(str("--trace ", flags.trace, " holds one run, but ", job.strategies.size(),
+                           " strategies were asked for; use --strategy with one of them"));
+  }
+  const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target);
+  if (refusal && job.strategies.size() == 1) throw InvalidInput(refusal->reason);
+  if (!flags.job.save_scenario.empty()) {
+    proto::Scenario saved;
+    *saved.mutable_run() = scenario;
+    save_scenario_file(flags.job.save_scenario, saved);
+  }
+  std::vector<sim::StrategyOutcome> outcomes;
+  {
+    Progress progress;
+    progress.show("computing the reference on one device");
+    // Where the problem itself is what no kernel has, all alternatives share the nearest one that they do.
+    const AttentionProblem& problem = refusal ? refusal->problem : job.problem;
+    if (const auto free = sim::free_memory_bytes()) {
+      sim::require_memory(problem, "one device's float64 tensors",
+                          sim::test_data_bytes(problem, job.backward), *free);
+    }
+    const sim::AttentionTestData data(problem, job.seed);
+    data.forward();
+    for (const Strategy& strategy : job.strategies) {
+      const std::string prefix =
+          str(outcomes.size() + 1, " of ", job.strategies.size(), ": ", to_string(strategy, cp), ": ");
+      outcomes.push_back(run_one(job, strategy, data, prefix, progress));
+    }
+  }
+  if (!flags.trace.empty() && outcomes.front().run) {
+    finish([&] { write_trace_file(flags.trace, outcomes.front().run->traces); });
+  }
+  fmt::print("{}",
+             flags.json ? sim::report_json(job, outcomes).dump(2) + "\n" : printable(sim::report_text(job, outcomes)));
+  std::fflush(stdout);
+  return static_cast<int>(exit_code(outcomes));
+}
+
+}  // namespace
+
+Command add_run(FlagSet cpsim) {
+  const FlagSet app =
+      cpsim.add_subcommand("run", "Run attention over a split sequence with data, and check everything");
+  const auto flags = std::make_shared<Flags>();
+  add_problem_flags(app, flags->job);
+  add_strategy_flags(app, flags->job);
+  add_field(app, flags->job, "--strategies", "NAMES", "Several, to compare them: all, or ring,ulysses",
+            [](Job& job, Text text) { job.set_strategies(text); });
+  add_run_flags(app, *flags);
+  app.footer(
+      "Example: a ring of eight ranks, and all strategies on an odd length\n"
+      "  cpsim run --mesh cp=8 --strategy ring --balance head_tail --seq-len 4096 --q-heads 8 --kv-heads 2 "
+      "\\\n"
+      "    --head-dim 64 --causal --backward\n"
+      "  cpsim run --mesh cp=8 --strategies all --seq-len 1021 --q-heads 8 --kv-heads 2 --causal --backward");
+  return {app, [flags] { return run(*flags); }};
+}
+
+}  // namespace cp::cli

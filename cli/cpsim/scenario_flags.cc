@@ -1,0 +1,32 @@
+#include "cli/cpsim/scenario_flags.h"
+
+#include <fstream>
+
+#include <google/protobuf/descriptor.h>
+
+#include "cli/common/interrupt.h"
+#include "shared/base/error.h"
+#include "traces/scenario.h"
+
+namespace cp::cli {
+
+proto::Scenario read_scenario_of(std::string_view command, const std::string& path) {
+  proto::Scenario scenario = read_scenario_file(path);
+  // Jobs are named as their commands.
+  const std::string& job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case())->name();
+  if (job != command)
+    throw InvalidInput(str("--scenario ", path, ": it holds ", job, " { ... }; use cpsim ", job));
+  return scenario;
+}
+
+void save_scenario_file(const std::string& path, const proto::Scenario& scenario) {
+  std::ofstream file(path, std::ios::binary);
+  finish([&] {
+    file << write_scenario_text(scenario);
+    file.close();
+  });
+  if (!file)
+    throw InvalidInput(str("cannot write the scenario ", path, "; use a path in an existing folder"));
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,178 @@
+// cpsim trace: what traces of runs hold, where two of them part, and files of them for viewers.
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/cpsim/commands.h"
+#include "cli/common/flags.h"
+#include "cli/common/interrupt.h"
+#include "cli/common/printable.h"
+#include "sim/present/traces/trace_compare_report.h"
+#include "cli/cpsim/trace/trace_export.h"
+#include "sim/present/traces/trace_show_report.h"
+#include "shared/base/error.h"
+#include "traces/trace_files.h"
+
+namespace cp::cli {
+namespace {
+
+constexpr const char* kTraceType = "FILE|DIR";
+
+// ---- compare
+
+struct CompareFlags {
+  std::string a, b;
+  bool allow_truncated = false, json = false;
+};
+
+int compare(const CompareFlags& flags) {
+  const sim::ComparedTraces traces = sim::compare_trace_paths(flags.a, flags.b);
+  fmt::print("{}", flags.json ? sim::compare_json(traces).dump(2) + "\n" : printable(sim::compare_text(traces)));
+  const bool holds = traces.compared_something() && traces.comparison.identical &&
+                     (flags.allow_truncated || !traces.any_is_cut());
+  return static_cast<int>(holds ? ExitCode::success : ExitCode::check_failed);
+}
+
+Command add_compare(FlagSet trace) {
+  const FlagSet app =
+      trace.add_subcommand("compare", "Whether two runs did the same thing, and how long each took");
+  const auto flags = std::make_shared<CompareFlags>();
+  app.add_option("a", flags->a, "A trace, or a folder of rank-N.cptrace").type_name(kTraceType).required();
+  app.add_option("b", flags->b, "The other").type_name(kTraceType).required();
+  app.add_flag("--allow-truncated", flags->allow_truncated,
+               "Exit 0 too where traces that were cut off agree so far");
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
+      "Exits 0 when they are identical in all but time, 1 when they differ or were cut off, 17 for what is "
+      "no trace.\n"
+      "Example:\n"
+      "  cpsim run --mesh cp=4 --strategy ring --seq-len 256 --trace a.cptrace\n"
+      "  cpsim trace compare a.cptrace b.cptrace");
+  return {app, [flags] { return compare(*flags); }};
+}
+
+// ---- show
+
+struct ShowFlags {
+  std::string path;
+  sim::ShowOptions options;
+  bool json = false;
+};
+
+Command add_show(FlagSet trace) {
+  const FlagSet app = trace.add_subcommand("show", "The operations of each rank as a table");
+  const auto flags = std::make_shared<ShowFlags>();
+  app.add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
+      .type_name(kTraceType)
+      .required();
+  add_value(app, "--rank", "N", "Of this rank alone", [flags](const std::string& text) {
+    flags->options.rank = static_cast<Rank>(parse_whole("--rank", text, 0, std::numeric_limits<Rank>::max()));
+  });
+  add_value(app, "--stream", "N", "On this stream alone", [flags](const std::string& text) {
+    flags->options.stream =
+        static_cast<StreamId>(parse_whole("--stream", text, 0, std::numeric_limits<StreamId>::max()));
+  });
+  add_value(app, "--limit", "N", "At most so many operations",
+            [flags](const std::string& text) { flags->options.limit = parse_whole("--limit", text, 0); });
+  app.add_flag("--observed", flags->options.observed,
+               "The calls that were made, instead of the steps that were issued");
+  app.add_flag("--json", flags->json, "Print a line of JSON for each rank, operation and digest");
+  app.footer("Example:\n  cpsim trace show a.cptrace --rank 0 --limit 20");
+  return {app, [flags] {
+            const TraceFile file = read_trace_path(flags->path);
+            fmt::print("{}", flags->json ? sim::show_json_lines(file, flags->options)
+                                         : printable(sim::show_text(file, flags->options)));
+            return static_cast<int>(ExitCode::success);
+          }};
+}
+
+// ---- export, merge
+
+struct ExportFlags {
+  std::string path, format, out, merge;
+};
+
+int export_to_file(const ExportFlags& flags) {
+  const ExportFormat format = parse_export_format(flags.format, flags.out);
+  std::string truncation;
+  const std::string bytes = export_trace(
+      flags.path, format, flags.merge.empty() ? std::nullopt : std::optional(flags.merge), truncation);
+  finish([&] {
+    std::ofstream out(flags.out, std::ios::binary);
+    out << bytes;
+    out.close();
+    if (!out) throw InvalidInput(str("cannot write ", flags.out, ": ", std::strerror(errno)));
+  });
+  // Nothing goes to standard output, where show says so.
+  if (!truncation.empty())
+    fmt::print(stderr, "cpsim trace export: {}; {} holds what came before\n", printable(truncation),
+               printable(flags.out));
+  return static_cast<int>(ExitCode::success);
+}
+
+Command add_export(FlagSet trace) {
+  const FlagSet app = trace.add_subcommand("export", "A measured trace for Chrome's or Perfetto's viewer");
+  const auto flags = std::make_shared<ExportFlags>();
+  app.add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
+      .type_name(kTraceType)
+      .required();
+  app.add_option("--format", flags->format, "chrome or perfetto [by the name of the file]")
+      .type_name("FORMAT");
+  app.add_option("-o,--out", flags->out, "NAME.json for Chrome, NAME.pftrace for Perfetto")
+      .type_name("FILE")
+      .required();
+  app.add_option("--merge", flags->merge,
+                 "Beside this one: what cpsim estimate --trace wrote, or another .cptrace")
+      .type_name("FILE");
+  app.footer(
+      "Example: prediction and measurement in one view\n"
+      "  cpsim estimate --cluster a800 --mesh cp=4 --strategy ring --seq-len 8192 --q-heads 8 --trace "
+      "p.pftrace\n"
+      "  cpsim trace export measured.cptrace --merge p.pftrace -o both.pftrace");
+  return {app, [flags] { return export_to_file(*flags); }};
+}
+
+struct MergeFlags {
+  std::vector<std::string> paths;
+  std::string out;
+};
+
+int merge(const MergeFlags& flags) {
+  std::vector<std::string> files;
+  for (const std::string& path : flags.paths) {
+    const std::vector<std::string> more = trace_files_of(path);
+    files.insert(files.end(), more.begin(), more.end());
+  }
+  finish([&] { merge_trace_files(files, flags.out); });
+  return static_cast<int>(ExitCode::success);
+}
+
+Command add_merge(FlagSet trace) {
+  const FlagSet app = trace.add_subcommand("merge", "One file of the files of several ranks");
+  const auto flags = std::make_shared<MergeFlags>();
+  app.add_option("traces", flags->paths, "Traces, or folders of rank-N.cptrace")
+      .type_name(kTraceType)
+      .required();
+  app.add_option("-o,--out", flags->out, "Where to write it").type_name("FILE.cptrace").required();
+  app.footer("Example:\n  cpsim trace merge logs/ -o run.cptrace");
+  return {app, [flags] { return merge(*flags); }};
+}
+
+}  // namespace
+
+std::vector<Command> add_trace(FlagSet cpsim) {
+  const FlagSet trace = cpsim.add_subcommand("trace", "What traces of runs hold, and where two of them part");
+  trace.require_subcommand();
+  trace.footer("Example:\n  cpsim trace compare a.cptrace b.cptrace");
+  return {add_compare(trace), add_show(trace), add_export(trace), add_merge(trace)};
+}
+
+}  // namespace cp::cli

@@ -1,0 +1,144 @@
+#include "sim/cost/frameworks/framework.h"
+
+#include <array>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cost/frameworks/rules.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr std::array<FrameworkFacts, 5> kFrameworks = {{
+    {Framework::megatron, "megatron", "Megatron-LM", "core 0.12 and later",
+     "megatron/training/arguments.py; Transformer Engine's attention", true, false},
+    {Framework::torchtitan, "torchtitan", "torchtitan", "0.2 (2025)",
+     "torchtitan/config/job_config.py; torch.distributed.tensor.experimental.context_parallel", true, false},
+    {Framework::deepspeed, "deepspeed", "DeepSpeed", "0.17 and later",
+     "deepspeed/runtime/config.py; deepspeed.ai/docs/config-json", true, false},
+    {Framework::vllm, "vllm", "vLLM", "0.11 and later", "vllm/engine/arg_utils.py", false, true},
+    {Framework::cprun, "cprun", "cprun", "this one", "traces/scenario.proto", true, true},
+}};
+
+std::string names_of(bool (*chosen)(const FrameworkFacts&)) {
+  std::vector<std::string_view> names;
+  for (const FrameworkFacts& framework : kFrameworks) {
+    if (chosen(framework)) names.push_back(framework.name);
+  }
+  return join(names, ", ");
+}
+
+}  // namespace
+
+std::span<const FrameworkFacts> all_frameworks() { return kFrameworks; }
+const FrameworkFacts& facts(Framework framework) { return kFrameworks[static_cast<std::size_t>(framework)]; }
+std::string_view name(Framework framework) { return facts(framework).name; }
+
+std::optional<Framework> find_framework(std::string_view text) {
+  for (const FrameworkFacts& framework : kFrameworks) {
+    if (framework.name == text) return framework.framework;
+  }
+  return std::nullopt;
+}
+
+Framework parse_framework(std::string_view text) {
+  if (const auto framework = find_framework(text)) return *framework;
+  throw InvalidInput(str("unknown framework '", text, "'; use one of ",
+                         names_of([](const FrameworkFacts&) { return true; })));
+}
+
+bool runs(Framework framework, Phase phase) {
+  return phase == Phase::training ? facts(framework).trains : facts(framework).serves;
+}
+
+void require_phase(Framework framework, Phase phase) {
+  if (runs(framework, phase)) return;
+  const bool training = phase == Phase::training;
+  throw InvalidInput(str(name(framework), training ? " does not train" : " does not serve",
+                         ", and the phase is ", name(phase), "; use one of ",
+                         names_of(training ? +[](const FrameworkFacts& f) { return f.trains; }
+                                           : +[](const FrameworkFacts& f) { return f.serves; })));
+}
+
+std::span<const FrameworkRule> rules(Framework framework) {
+  switch (framework) {
+    case Framework::megatron:
+      return megatron_rules();
+    case Framework::torchtitan:
+      return torchtitan_rules();
+    case Framework::deepspeed:
+      return deepspeed_rules();
+    case Framework::vllm:
+      return vllm_rules();
+    case Framework::cprun:  // its own plans: whatever is planned; a scenario holds the attention alone
+      return {};
+  }
+  return {};
+}
+
+bool can_say(Framework framework, RulePart part, FrameworkCase said) {
+  for (const FrameworkRule& rule : rules(framework)) {
+    if (rule.part == part && !rule.lost(said).empty()) return false;
+  }
+  return true;
+}
+
+Expressed express(Framework framework, FrameworkCase said) {
+  Expressed expressed{std::move(said), {}};
+  for (const FrameworkRule& rule : rules(framework)) {
+    if (std::string lost = rule.lost(expressed.run); !lost.empty()) expressed.lost.push_back(std::move(lost));
+  }
+  return expressed;
+}
+
+std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead) {
+  const int chunks = std::exchange(said.layout.loss_chunks, 1);
+  return chunks == 1 ? "" : str("the loss in ", chunks, " chunks: ", instead);
+}
+
+std::string lost_savings(FrameworkCase& said, std::string_view chunks, std::string_view host) {
+  std::vector<std::string> lost;
+  if (!chunks.empty()) {
+    const int number = std::exchange(said.layout.mlp_chunks, 1);
+    if (number > 1) lost.push_back(str("the MLP in ", number, " chunks: ", chunks));
+  }
+  if (!host.empty() && std::exchange(said.layout.host_activations, false))
+    lost.push_back(str("activations=host: ", host));
+  return join(lost, "; ");
+}
+
+std::string lost_sharding(FrameworkCase& said, std::string_view ranks) {
+  ParallelLayout& layout = said.layout;
+  if (layout.sharding == ShardingGroup::dp_shard_cp || layout.cp == 1) return "";
+  layout.sharding = ShardingGroup::dp_shard_cp;
+  return str("sharding=dp_shard: parameters are sharded over ", ranks, " ranks, too, ",
+             layout.dp_shard * layout.cp, " ranks instead of ", layout.dp_shard);
+}
+
+std::string frameworks_page() {
+  std::string page =
+      "# What each framework can say\n\n"
+      "One table (`sim/cost/frameworks`) serves three: `cpsim plan --emit FRAMEWORK`, and a `--software` whose "
+      "profile names a framework,\n"
+      "search only layouts of which the framework can say everything; what is emitted nevertheless "
+      "(`--explain LAYOUT --emit FRAMEWORK`)\n"
+      "lists what is lost as comments; and this page is written by a test from it (`CP_UPDATE_GOLDEN=1`).\n"
+      "Choices that are not listed can be said. `cprun` runs whatever is planned but pipeline stages; a "
+      "scenario that is emitted for it\n"
+      "holds the attention alone.\n";
+  for (const FrameworkFacts& framework : kFrameworks) {
+    const std::span<const FrameworkRule> all = rules(framework.framework);
+    if (all.empty()) continue;
+    page += str("\n## ", framework.title, ", ", framework.version, "\n\n`--emit ", framework.name, "`; ",
+                framework.source, "\n\n| choice | what can be said | known from |\n|---|---|---|\n");
+    for (const FrameworkRule& rule : all) {
+      const bool flag = rule.choice.starts_with("-");
+      page += str("| ", flag ? "`" : "", rule.choice, flag ? "`" : "", " | ", rule.can, " | ", rule.source,
+                  " |\n");
+    }
+  }
+  return page;
+}
+
+}  // namespace cp::sim

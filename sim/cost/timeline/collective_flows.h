@@ -1,0 +1,25 @@
+// A collective as the flows that it keeps up while it lasts, so that it shares links with whatever else is under way. Alone it
+// takes what collective_ns() says.
+#pragma once
+
+#include <vector>
+
+#include "shared/plan/plan.h"
+#include "sim/cost/cluster/cluster.h"
+
+namespace cp::sim {
+
+struct CollectiveFlow {
+  Rank source = 0, target = 0;
+  double bytes = 0;
+};
+
+// For a collective that is no Exchange:
+//   ring forms    one ring for each GPU that every node of the group has, at least one; ring c enters and leaves each node at
+//                 its member number c by rank (rails), and comes through the others in between
+//   all_to_all    from each to each
+// All flows of it that are given `bytes / alone_ns` as their cap end together after alone_ns when no link is short.
+std::vector<CollectiveFlow> collective_flows(const Collective& collective, const Plan& plan,
+                                             const Cluster& cluster, double alone_ns);
+
+}  // namespace cp::sim

@@ -1,0 +1,101 @@
+#include "sim/cost/timeline/kernel_work.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "shared/plan/operations.h"
+#include "sim/cost/timeline/view_bytes.h"
+
+namespace cp::sim {
+namespace {
+
+double count(std::int64_t number) { return static_cast<double>(number); }
+
+// Pairs of one head that a slice allows, and the most keys of one of its rows.
+MaskPart part_of(const MaskSlice& slice) {
+  const double rows = count(slice.q_len), keys = count(slice.k_len);
+  if (slice.kind == MaskSlice::Kind::full) return {rows * keys, rows, 1, keys};
+  // Keys j in (i + diagonal - window, i + diagonal], cut to [0, k_len).
+  const auto below = [&](double reach) {
+    // Sum over i in [0, rows) of clamp(i + reach, 0, keys).
+    const double first = std::clamp(-reach, 0.0, rows), last = std::clamp(keys - reach, first, rows);
+    const double rising = last - first;
+    return rising * (first + reach) + rising * (rising - 1) / 2 + (rows - last) * keys;
+  };
+  const double reach = count(slice.diagonal) + 1;
+  const double up_to = below(reach), most = std::clamp(rows - 1 + reach, 0.0, keys);
+  if (slice.kind == MaskSlice::Kind::causal) return {up_to, rows, 1, most};
+  const double window = count(slice.window);
+  return {up_to - below(reach - window), rows, 1, std::min(most, window)};
+}
+
+void add_slices(const std::vector<MaskSlice>& slices, KernelWork& work) {
+  for (const MaskSlice& slice : slices) {
+    const MaskPart part = part_of(slice);
+    if (part.pairs == 0) continue;
+    AttentionCall& shape = work.attention;
+    MaskPart& sum = slice.kind == MaskSlice::Kind::full     ? shape.full
+                    : slice.kind == MaskSlice::Kind::causal ? shape.causal
+                                                            : shape.window;
+    sum.pairs += part.pairs, sum.rows += part.rows, sum.slices += 1;
+    sum.most_keys = std::max(sum.most_keys, part.most_keys);
+  }
+}
+
+template <class Attention>
+void count_attention(const Attention& op, const Plan& plan, KernelWork& work) {
+  const double kv_heads = std::max(1.0, count(op.k.shape[2]));
+  work.attention.heads = count(op.q.shape[0]) * count(op.q.shape[2]);
+  work.attention.group = std::max(1.0, count(op.q.shape[2]) / kv_heads);
+  add_slices(op.slices, work);
+  work.full_pairs = work.attention.heads * work.attention.full.pairs;
+  work.diagonal_pairs = work.attention.heads * (work.attention.causal.pairs + work.attention.window.pairs);
+  work.rows = count(op.q.shape[1] * (op.q.shape[2] / std::max<std::int64_t>(1, op.k.shape[2])));
+  work.bytes_per_key = (bytes_of(op.k, plan) + bytes_of(op.v, plan)) / std::max(1.0, count(op.k.shape[1]));
+  const double d = count(op.q.shape[3]), dv = count(op.v.shape[3]);
+  double per_pair =
+      2 * (d + dv);  // backward: the scores and their gradients, and a product for each gradient
+  if constexpr (std::is_same_v<Attention, AttentionBackward>) {
+    per_pair +=
+        (is_absent(op.dq) ? 0 : 2 * d) + (is_absent(op.dk) ? 0 : 2 * d) + (is_absent(op.dv) ? 0 : 2 * dv);
+  }
+  work.flops = per_pair * (work.full_pairs + work.diagonal_pairs);
+}
+
+}  // namespace
+
+KernelWork product_work(double m, double n, double k) {
+  KernelWork work;
+  work.m = m, work.n = n, work.k = k;
+  work.flops = 2 * m * n * k;
+  return work;
+}
+
+KernelWork work_of(const Kernel& kernel, const Plan& plan) {
+  KernelWork work;
+  std::visit(
+      [&](const auto& op) {
+        using T = std::remove_cvref_t<decltype(op)>;
+        if constexpr (std::is_same_v<T, MatMul>) {
+          work = product_work(count(op.a.shape[0]), count(op.b.shape[1]), count(op.a.shape[1]));
+        } else if constexpr (std::is_same_v<T, AttentionForward> || std::is_same_v<T, AttentionBackward>) {
+          count_attention(op, plan, work);
+        }
+      },
+      kernel);
+  const View* workspace = nullptr;  // what a fused kernel does there is part of its speed
+  std::visit(
+      [&](const auto& op) {
+        if constexpr (requires { op.workspace; }) workspace = &op.workspace;
+      },
+      kernel);
+  const auto add_bytes = [&](const Access& access) {
+    if (access.view == workspace) return;
+    const double bytes = bytes_of(*access.view, plan);
+    work.bytes += (access.reads ? bytes : 0) + (access.writes ? bytes : 0);
+  };
+  std::visit([&](const auto& op) { for_each_access_of(op, 0, add_bytes); }, kernel);
+  return work;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,25 @@
+// What a kernel does, counted from its views and slices.
+#pragma once
+
+#include "shared/plan/plan.h"
+#include "sim/cost/cluster/rates.h"
+
+namespace cp::sim {
+
+struct KernelWork {
+  double flops = 0;  // of products; attention: of allowed pairs alone
+  double bytes = 0;  // read and written
+  // Attention alone, over batches and query heads: pairs in slices without a diagonal, and in those with one.
+  double full_pairs = 0, diagonal_pairs = 0;
+  double rows = 0;  // query rows that share a kv head: heads of a group x queries
+  AttentionCall attention;
+  double bytes_per_key = 0;  // of keys and values, of all sequences and kv heads
+  // Products alone: [m, k] times [k, n].
+  double m = 0, n = 0, k = 0;
+};
+KernelWork work_of(const Kernel& kernel, const Plan& plan);
+
+// Of a product alone, without its bytes.
+KernelWork product_work(double m, double n, double k);
+
+}  // namespace cp::sim

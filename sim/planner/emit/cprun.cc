@@ -1,0 +1,78 @@
+// A scenario of the attention alone: one micro-batch, the heads of one tensor-parallel rank, all context-parallel ranks.
+#include "shared/base/text.h"
+#include "shared/context_parallel/problem.h"
+#include "sim/planner/emit/emitters.h"
+#include "traces/scenario.h"
+#include "traces/types_proto.h"
+
+namespace cp::sim {
+namespace {
+
+void set_problem(const AttentionProblem& problem, proto::Attention& run) {
+  run.set_seq_len(problem.q_len);
+  if (problem.kv_len != problem.q_len) run.set_kv_len(problem.kv_len);
+  if (problem.batch != 1) run.set_batch(problem.batch);
+  run.set_q_heads(problem.q_heads);
+  run.set_kv_heads(problem.kv_heads);
+  run.set_head_dim(problem.head_dim);
+  run.set_dtype(to_proto(problem.dtype));
+  run.set_causal(problem.causal);
+  if (problem.window) run.set_window(*problem.window);
+}
+
+const char* core_name(const Strategy& strategy) {
+  switch (strategy.core) {
+    case Core::all_gather:
+      return "all_gather";
+    case Core::ring:
+      return strategy.inner_ring > 1 ? "double_ring" : "ring";
+    case Core::need_only:
+      return "need_only";
+    case Core::pass_q:
+      return "pass_q";
+  }
+  return "ring";
+}
+
+void set_strategy(const Strategy& strategy, int cp, proto::Attention& run) {
+  const bool ulysses = strategy.ulysses_degree == cp && strategy.core == Core::all_gather;
+  run.set_strategy(ulysses ? "ulysses" : core_name(strategy));
+  if (!ulysses && strategy.ulysses_degree > 1) run.set_ulysses_degree(strategy.ulysses_degree);
+  if (strategy.inner_ring > 1) run.set_inner_ring(strategy.inner_ring);
+  if (!strategy.ulysses_inner) run.set_axis_order("ring_inner");
+  if (strategy.rotation == Strategy::Rotation::all_gather) run.set_rotation("all_gather");
+  run.set_balance(to_string(strategy.balance));
+  if (strategy.input_dtype_gradients) run.set_dkv_dtype("input");
+  if (strategy.input_dtype_merge) run.set_merge_dtype("input");
+  run.set_send_empty(strategy.send_empty);
+  // As the step is planned: where attention is computed elsewhere than at home, nobody needs lse there.
+  if (strategy.ulysses_degree > 1 || strategy.balance.kind == Balance::Kind::head_tail_exchange)
+    run.set_lse("computed");
+}
+
+}  // namespace
+
+EmittedBody emit_cprun(const EmitRequest& request) {
+  const ParallelLayout& layout = request.layout;
+  EmittedBody out;
+  const auto note = [&](std::string what) { out.notes.push_back(std::move(what)); };
+  note("everything around attention: products, norms, MLP, embedding, loss and optimizer");
+  if (layout.tp > 1) note(str("tp=", layout.tp, ": one rank's heads are run, the others do the same"));
+  if (layout.dp() > 1) note(str("the ", layout.dp(), " replicas: one is run, the others do the same"));
+  if (layout.pp > 1) note(str("pp=", layout.pp, ": stages are planned, not run"));
+  if (layout.ep > 1) note(str("ep=", layout.ep, ": experts are planned, not run"));
+  if (layout.recompute.kind == Recompute::Kind::full || layout.recompute.kind == Recompute::Kind::every) {
+    note(str("recompute=", to_string(layout.recompute), ": the forward pass runs once"));
+  }
+
+  proto::Scenario scenario;
+  proto::Attention& run = *scenario.mutable_run();
+  run.set_mesh(str("cp=", layout.cp));
+  set_problem(attention_problem(request.model, request.workload, layout), run);
+  if (layout.cp > 1) set_strategy(layout.strategy, layout.cp, run);
+  run.set_backward(request.workload.phase == Phase::training);
+  out.text = write_scenario_text(scenario);
+  return out;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,34 @@
+// One function for each framework. Internal to sim/planner/emit. To add one: name it in emit.h, write its file, list it in emit.cc, and its
+// rules in sim/cost/frameworks.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/planner/emit/emit.h"
+
+namespace cp::sim {
+
+struct EmitRequest {
+  const Transformer& model;
+  const Workload& workload;
+  const ParallelLayout& layout;
+  const EmitContext& context;
+
+  bool shards_parameters() const { return layout.sharding_size() > 1; }
+  int ring_size() const { return layout.cp / layout.strategy.ulysses_degree; }
+};
+
+// Texts without comments, and what has to be added by hand; what the framework has no word for is sim/cost/frameworks' to say.
+struct EmittedBody {
+  std::string text;
+  std::vector<std::string> notes;
+};
+EmittedBody emit_megatron(const EmitRequest& request);
+EmittedBody emit_torchtitan(const EmitRequest& request);
+EmittedBody emit_deepspeed(const EmitRequest& request);
+EmittedBody emit_vllm(const EmitRequest& request);
+EmittedBody emit_cprun(const EmitRequest& request);
+
+}  // namespace cp::sim

@@ -1,0 +1,194 @@
+// Flags of Megatron-LM (core 0.12 and later).
+#include <algorithm>
+#include <string_view>
+
+#include "shared/base/text.h"
+#include "shared/base/types.h"
+#include "sim/planner/emit/emitters.h"
+
+namespace cp::sim {
+namespace {
+
+class MegatronFlags {
+ public:
+  explicit MegatronFlags(const EmitRequest& request)
+      : r_(request), model_(request.model), workload_(request.workload), layout_(request.layout) {}
+
+  EmittedBody write() {
+    model();
+    degrees();
+    context_parallel();
+    sharding();
+    pipeline();
+    recompute();
+    offloading();
+    batch();
+    optimizer();
+    order();
+    note(
+        "rotary base and scaling are not among the sizes that are planned with: set --rotary-base, and "
+        "--use-rope-scaling for Llama 3.1");
+    return std::move(out_);
+  }
+
+ private:
+  template <class... Values>
+  void flag(std::string_view name, const Values&... values) {
+    out_.text += str("--", name);
+    ((out_.text += str(" ", values)), ...);
+    out_.text += "\n";
+  }
+  void note(std::string what) { out_.notes.push_back(std::move(what)); }
+
+  void model() {
+    flag("num-layers", model_.layers);
+    flag("hidden-size", model_.hidden);
+    flag("ffn-hidden-size", model_.experts ? model_.experts->intermediate : model_.intermediate);
+    flag("num-attention-heads", model_.q_heads);
+    if (model_.kv_heads != model_.q_heads) {
+      flag("group-query-attention");
+      flag("num-query-groups", model_.kv_heads);
+    }
+    flag("kv-channels", model_.head_dim);
+    flag("vocab-size", model_.vocab);
+    flag("max-position-embeddings", std::max(model_.max_seq_len, workload_.seq_len));
+    flag("position-embedding-type", "rope");
+    flag("normalization", "RMSNorm");
+    flag("swiglu");
+    flag("disable-bias-linear");
+    if (model_.qkv_bias) flag("add-qkv-bias");
+    if (model_.qk_norm) flag("qk-layernorm");
+    if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
+    if (model_.window) flag("window-size", str("'(", *model_.window - 1, ", 0)'"));
+    if (!model_.experts) return;
+    flag("num-experts", model_.experts->count);
+    flag("moe-router-topk", model_.experts->top_k);
+    flag("moe-ffn-hidden-size", model_.experts->intermediate);
+    flag("moe-grouped-gemm");
+    flag("moe-token-dispatcher-type", "alltoall");
+  }
+
+  void degrees() {
+    flag("tensor-model-parallel-size", layout_.tp);
+    if (layout_.tp > 1 && layout_.sequence_parallel) flag("sequence-parallel");
+    flag("context-parallel-size", layout_.cp);
+    flag("pipeline-model-parallel-size", layout_.pp);
+    if (layout_.ep > 1) {
+      flag("expert-model-parallel-size", layout_.ep);
+      flag("expert-tensor-parallel-size", layout_.tp);
+    }
+  }
+
+  void context_parallel() {
+    if (layout_.cp == 1) return;
+    const Strategy& strategy = layout_.strategy;
+    const int ulysses = strategy.ulysses_degree, ring = r_.ring_size();
+    const bool gathers = strategy.core == Core::all_gather || strategy.core == Core::need_only;
+    flag("cp-comm-type", ring == 1 ? "a2a" : ulysses > 1 ? "a2a+p2p" : gathers ? "allgather" : "p2p");
+    if (ring > 1 && ulysses > 1) flag("hierarchical-context-parallel-sizes", ulysses, ring);
+  }
+
+  void sharding() {
+    if (!r_.shards_parameters()) return;
+    flag("use-distributed-optimizer");
+    if (layout_.keeps_whole_gradients()) {
+      if (layout_.dp_replicate > 1) flag("num-distributed-optimizer-instances", layout_.dp_replicate);
+      return;
+    }
+    flag("use-megatron-fsdp");
+    flag("data-parallel-sharding-strategy",
+         layout_.keeps_whole_parameters() ? "optim_grads" : "optim_grads_params");
+    flag("no-gradient-accumulation-fusion");
+    flag("ckpt-format", "fsdp_dtensor");
+    if (layout_.dp_replicate > 1) flag("num-distributed-optimizer-instances", layout_.dp_replicate);
+  }
+
+  void pipeline() {
+    if (layout_.pp == 1) return;
+    const std::vector<std::int64_t> layers = stage_layers(model_, layout_);
+    if (std::all_of(layers.begin(), layers.end(), [&](std::int64_t n) { return n == layers.front(); })) {
+      if (layout_.virtual_stages > 1) flag("num-layers-per-virtual-pipeline-stage", layers.front());
+      return;
+    }
+    std::vector<std::string> stages;
+    for (const std::int64_t count : layers) stages.push_back(str("t*", count));
+    stages.front() = "E" + stages.front();
+    stages.back() += "L";
+    flag("pipeline-model-parallel-layout", str("'", join(stages, "|"), "'"));
+  }
+
+  void recompute() {
+    switch (layout_.recompute.kind) {
+      case Recompute::Kind::none:
+        return;
+      case Recompute::Kind::selective:
+        flag("recompute-granularity", "selective");
+        flag("recompute-modules", model_.experts ? "layernorm moe_act" : "layernorm");
+        return;
+      case Recompute::Kind::full:
+        flag("recompute-granularity", "full");
+        flag("recompute-method", "uniform");
+        flag("recompute-num-layers", 1);
+        return;
+      case Recompute::Kind::every: {
+        const std::vector<std::int64_t> layers = stage_layers(model_, layout_);
+        const std::int64_t most = *std::max_element(layers.begin(), layers.end());
+        flag("recompute-granularity", "full");
+        flag("recompute-method", "block");
+        flag("recompute-num-layers", ceil_div(most, layout_.recompute.every));
+        note(str("every ", layout_.recompute.every,
+                 "th layer again: it is as many layers, the first ones of each stage"));
+        return;
+      }
+    }
+  }
+
+  void offloading() {
+    if (!layout_.host_activations) return;
+    const std::int64_t layers = model_.layers;
+    flag("cpu-offloading-num-layers", layers - 1);
+    note(str("activations of all ", layers, " layers in host memory: it is ", layers - 1,
+             ", the last one's are needed at once"));
+  }
+
+  void batch() {
+    flag("micro-batch-size", layout_.micro_batch);
+    flag("global-batch-size", workload_.global_batch);
+    flag("seq-length", workload_.seq_len);
+    if (workload_.dtype == DType::bf16) flag("bf16");
+    if (workload_.dtype == DType::f16) flag("fp16");
+    if (workload_.gradient_dtype == DType::bf16) flag("grad-reduce-in-bf16");
+    if (r_.context.fp8_products) flag("fp8-format", "hybrid");
+  }
+
+  void optimizer() {
+    const Optimizer& optimizer = workload_.optimizer;
+    const bool adam = optimizer.name.starts_with("adamw");
+    flag("optimizer", adam ? "adam" : "sgd");
+    if (!adam) flag("sgd-momentum", optimizer.states == 0 ? "0.0" : "0.9");
+    if (adam && optimizer.state_dtype == DType::bf16) {
+      flag("use-precision-aware-optimizer");
+      flag("exp-avg-dtype", "bf16");
+      flag("exp-avg-sq-dtype", "bf16");
+    }
+    if (optimizer.offload) flag("optimizer-cpu-offload");
+  }
+
+  // Its own order is tp-cp-ep-dp-pp.
+  void order() {
+    if (layout_.order == AxisOrder::tp_cp_pp_dp && layout_.dp() > 1 && layout_.pp > 1)
+      flag("use-tp-pp-dp-mapping");
+  }
+
+  const EmitRequest& r_;
+  const Transformer& model_;
+  const Workload& workload_;
+  const ParallelLayout& layout_;
+  EmittedBody out_;
+};
+
+}  // namespace
+
+EmittedBody emit_megatron(const EmitRequest& request) { return MegatronFlags(request).write(); }
+
+}  // namespace cp::sim

@@ -1,0 +1,126 @@
+#include "sim/planner/models/config_fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+using nlohmann::json;
+
+// What a size may be at most; products of two fit into 64 bits.
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+
+std::string shortened(const json& value, std::size_t max_size = 60) {
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  if (text.size() > max_size) text = text.substr(0, max_size) + "...";
+  return text;
+}
+
+std::string described(const json& value) {
+  switch (value.type()) {
+    case json::value_t::object:
+    case json::value_t::array:
+      return str("an ", value.type_name(), ", ", shortened(value));
+    default:
+      return str("a ", value.type_name(), ", ", shortened(value));
+  }
+}
+
+// 8 of 8 and of 8.0.
+std::optional<std::int64_t> whole_number(const json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    return static_cast<std::int64_t>(
+        std::min<std::uint64_t>(number, std::numeric_limits<std::int64_t>::max()));
+  }
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const auto number = value.get<double>();
+  if (number != std::floor(number) || std::abs(number) > 1e15) return std::nullopt;
+  return static_cast<std::int64_t>(number);
+}
+
+}  // namespace
+
+ConfigFields::ConfigFields(const json& config, const std::string& filename)
+    : config_(config), filename_(filename) {}
+
+const json* ConfigFields::find(const char* key) const {
+  const auto found = config_.find(key);
+  return found == config_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool ConfigFields::has(const char* key) const { return find(key) != nullptr; }
+bool ConfigFields::mentions(const char* key) const { return config_.contains(key); }
+
+std::string ConfigFields::text_of(const char* key, std::size_t max_size) const {
+  const json* value = find(key);
+  return value == nullptr ? "" : shortened(*value, max_size);
+}
+
+std::optional<std::int64_t> ConfigFields::at_least(const char* key, std::int64_t low) {
+  const json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  const std::optional<std::int64_t> number = whole_number(*value);
+  if (!number) {
+    fail(str(key, " is ", described(*value), "; it must be a whole number such as ", low == 0 ? 0 : 8));
+  } else if (*number < low || *number > kMaxSize) {
+    fail(str(key, "=", shortened(*value), " must be at least ", low, " and at most ", kMaxSize));
+  } else {
+    return number;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> ConfigFields::whole(const char* key) { return at_least(key, 0); }
+std::optional<std::int64_t> ConfigFields::size(const char* key) { return at_least(key, 1); }
+
+std::optional<bool> ConfigFields::flag(const char* key) {
+  const json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  fail(str(key, " is ", described(*value), "; it must be true or false"));
+  return std::nullopt;
+}
+
+std::optional<std::string> ConfigFields::word(const char* key) {
+  const json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return value->get<std::string>();
+  fail(str(key, " is ", described(*value), "; it must be a string"));
+  return std::nullopt;
+}
+
+std::vector<std::string> ConfigFields::words(const char* key) {
+  std::vector<std::string> all;
+  const json* value = find(key);
+  if (value == nullptr) return all;
+  const bool strings = value->is_array() && std::all_of(value->begin(), value->end(),
+                                                        [](const json& entry) { return entry.is_string(); });
+  if (!strings) {
+    fail(str(key, " is ", described(*value), "; it must be a list of strings"));
+    return all;
+  }
+  for (const json& entry : *value) all.push_back(entry.get<std::string>());
+  return all;
+}
+
+std::int64_t ConfigFields::required_size(const char* key, const char* meaning) {
+  if (!has(key)) fail(str(key, " is missing: ", meaning));
+  return size(key).value_or(1);
+}
+
+void ConfigFields::fail(const std::string& message) { errors_.push_back(str(filename_, ": ", message)); }
+
+void ConfigFields::raise() const {
+  if (failed()) throw InvalidInput(join(errors_, "\n"));
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,124 @@
+#include "sim/planner/models/families.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = [] {
+    std::vector<Family> list;
+    const auto add = [&](const char* model_type) -> Family& {
+      list.emplace_back().model_type = model_type;
+      list.back().known = true;
+      return list.back();
+    };
+    add("llama");
+    add("mistral").window = 4096;
+    Family& qwen2 = add("qwen2");
+    qwen2.qkv_bias = qwen2.window_needs_flag = true;
+    for (const char* model_type : {"qwen3", "qwen3_moe"}) {
+      Family& qwen3 = add(model_type);
+      qwen3.qk_norm = qwen3.window_needs_flag = true;
+    }
+    std::find_if(list.begin(), list.end(), [](const Family& f) {
+      return f.model_type == "qwen3";
+    })->head_dim = 128;
+    add("mixtral").experts_per_token = 2;
+    return list;
+  }();
+  return all;
+}
+
+constexpr const char* kSomeExperts =
+    "layers with experts among layers without are not described; the nearest thing is a config whose layers "
+    "all have them";
+
+// A kind that no Transformer describes, known by a model_type that is one of `types` (or begins with it and "_"), or by one of
+// `keys` that is there and neither 0, false nor empty.
+struct OtherKind {
+  std::vector<std::string_view> types;
+  std::vector<const char*> keys;
+  const char* reason;
+};
+
+const std::vector<OtherKind>& other_kinds() {
+  static const std::vector<OtherKind> all = {
+      {{"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "jamba", "zamba", "zamba2", "bamba",
+        "falcon_h1", "nemotron_h", "recurrent_gemma"},
+       {"ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "linear_num_value_heads", "lru_width"},
+       "layers with a recurrent state instead of attention are not described; the nearest thing is a "
+       "decoder whose layers all attend, such as llama-3.1-8b"},
+      {{"deepseek_v2", "deepseek_v3", "deepseek_v32", "minicpm3", "kimi", "kimi_k2", "longcat_flash"},
+       {"kv_lora_rank", "q_lora_rank"},
+       "latent attention (MLA), which keeps a low-rank projection in place of keys and values, is not "
+       "described; the nearest thing is grouped attention with experts, such as mixtral-8x7b"},
+      {{"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100", "encoder-decoder"},
+       {"is_encoder_decoder", "num_decoder_layers", "decoder_layers"},
+       "an encoder with a decoder that attends to it is not described; the nearest thing is a decoder "
+       "alone, such as llama-2-7b"},
+      {{"bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "deberta", "deberta-v2", "electra",
+        "vit", "clip", "siglip"},
+       {"type_vocab_size"},
+       "an encoder, which writes no tokens, is not described; the nearest thing is a decoder of its sizes"},
+      {{},
+       {"text_config", "vision_config", "audio_config"},
+       "a model of several parts is not described; the nearest thing is its language model alone, the "
+       "object text_config as a file of its own"},
+      {{"gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2",
+        "nemotron", "phi", "codegen"},
+       {"n_embd", "n_inner"},
+       "an MLP of two matrices is not described, only the gated one of three; the nearest thing is a llama "
+       "config with an intermediate_size 2/3 as large, which has as many parameters"},
+      {{"qwen2_moe", "qwen3_next", "dots1", "ernie4_5_moe", "llama4", "glm4_moe"},
+       {"n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size",
+        "moe_num_shared_experts"},
+       "experts that every token goes to beside those that it chooses are not described; the nearest thing "
+       "is a config without them and with num_experts_per_tok one higher"},
+      {{}, {"first_k_dense_replace", "mlp_only_layers"}, kSomeExperts},
+  };
+  return all;
+}
+
+bool said(const ConfigFields& fields, const char* key) {
+  constexpr std::array<std::string_view, 5> kNothing = {"", "0", "false", "[]", "{}"};
+  const std::string text = fields.text_of(key);
+  return std::find(kNothing.begin(), kNothing.end(), text) == kNothing.end();
+}
+
+}  // namespace
+
+Family family_of(const std::string& model_type) {
+  for (const Family& family : families()) {
+    if (family.model_type == model_type) return family;
+  }
+  Family usual;
+  usual.model_type = model_type;
+  usual.tied_embeddings = model_type.starts_with("gemma");
+  return usual;
+}
+
+void refuse_other_kinds(const Family& family, ConfigFields& fields) {
+  for (const OtherKind& kind : other_kinds()) {
+    std::vector<std::string> signs;
+    const bool of_type = std::any_of(kind.types.begin(), kind.types.end(), [&](std::string_view type) {
+      return family.model_type == type || family.model_type.starts_with(str(type, "_"));
+    });
+    if (!family.known && of_type) signs.push_back(str("model_type \"", family.model_type, '"'));
+    for (const char* key : kind.keys) {
+      if (said(fields, key)) signs.push_back(str(key, " ", fields.text_of(key)));
+    }
+    if (!signs.empty()) fields.fail(str(join(signs, ", "), ": ", kind.reason));
+  }
+  for (const char* key : {"decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq"}) {
+    if (!said(fields, key) || fields.text_of(key) == "1") continue;
+    fields.fail(str(key, " ", fields.text_of(key), ": ", kSomeExperts));
+  }
+}
+
+}  // namespace cp::sim

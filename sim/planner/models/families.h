@@ -1,0 +1,31 @@
+// What distinguishes the families of models beyond the keys that they share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "sim/planner/models/config_fields.h"
+
+namespace cp::sim {
+
+// What transformers' classes of this model_type do, and what they take for a field that a config leaves out.
+struct Family {
+  std::string model_type;
+  bool known = false;
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  bool tied_embeddings = false;
+  bool window_needs_flag = false;             // sliding_window counts only with use_sliding_window
+  std::optional<std::int64_t> head_dim = {};  // otherwise hidden_size / num_attention_heads
+  std::optional<std::int64_t> window = {};
+  std::optional<std::int64_t> experts_per_token = {};
+};
+
+// The family of that model_type. One that is not known has the usual defaults.
+Family family_of(const std::string& model_type);
+
+// An error for every reason why no Transformer describes the model, each with the nearest thing that works.
+void refuse_other_kinds(const Family& family, ConfigFields& fields);
+
+}  // namespace cp::sim

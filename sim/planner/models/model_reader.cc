@@ -1,0 +1,232 @@
+#include "sim/planner/models/model_reader.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "shared/base/text.h"
+#include "sim/planner/models/config_fields.h"
+#include "sim/planner/models/families.h"
+
+namespace cp::sim {
+namespace {
+
+class ModelReader {
+ public:
+  ModelReader(const nlohmann::json& config, const std::string& filename) : fields_(config, filename) {}
+
+  ReadModel read(const std::string& name) {
+    family_ = family_of(fields_.word("model_type").value_or(""));
+    refuse_other_kinds(family_, fields_);
+    fields_.raise();
+    note_family();
+    read_.model.name = name;
+    take_sizes();
+    take_heads();
+    take_mlp();
+    take_window();
+    take_biases();
+    take_tied();
+    take_storage();
+    fields_.raise();
+    read_.assumptions = fields_.assumptions();
+    return std::move(read_);
+  }
+
+ private:
+  void note_family() {
+    if (family_.known) return;
+    const std::string said = family_.model_type.empty()
+                                 ? std::string("model_type is missing")
+                                 : str("model_type \"", family_.model_type, "\" is not known");
+    fields_.assume(str(said, ": taken as llama's layers, with two norms and an MLP of three matrices"));
+  }
+
+  void take_sizes() {
+    Transformer& model = read_.model;
+    model.hidden = fields_.required_size("hidden_size", "the width of what layers hand on");
+    model.layers = fields_.required_size("num_hidden_layers", "how many layers there are");
+    model.vocab = fields_.required_size("vocab_size", "how many tokens there are");
+    model.max_seq_len = fields_.whole("max_position_embeddings").value_or(0);
+    if (!fields_.has("max_position_embeddings")) {
+      fields_.assume("max_position_embeddings is missing: the sequence may be as long as you like");
+    }
+    read_.rope_scaling = fields_.text_of("rope_scaling", 1000);
+  }
+
+  void take_heads() {
+    Transformer& model = read_.model;
+    model.q_heads = fields_.required_size("num_attention_heads", "how many heads queries have");
+    model.kv_heads = fields_.size("num_key_value_heads").value_or(model.q_heads);
+    if (fields_.failed()) return;
+    if (!fields_.has("num_key_value_heads")) {
+      fields_.assume(
+          str("num_key_value_heads is missing: ", model.q_heads, ", as num_attention_heads (no grouping)"));
+    }
+    if (model.q_heads % model.kv_heads != 0) {
+      std::int64_t nearest = model.kv_heads;
+      while (model.q_heads % nearest != 0) --nearest;
+      fields_.fail(str("num_key_value_heads=", model.kv_heads, " does not divide num_attention_heads=",
+                       model.q_heads, "; the nearest one below that does is ", nearest));
+    }
+    take_head_dim();
+  }
+
+  void take_head_dim() {
+    Transformer& model = read_.model;
+    const std::optional<std::int64_t> given = fields_.size("head_dim");
+    if (given || fields_.failed()) {
+      model.head_dim = given.value_or(1);
+    } else if (family_.head_dim) {
+      model.head_dim = *family_.head_dim;
+      fields_.assume(str("head_dim is missing: ", model.head_dim, ", the default of ", family_.model_type));
+    } else if (model.hidden % model.q_heads != 0) {
+      fields_.fail(str("head_dim is missing, and hidden_size=", model.hidden,
+                       " is not divisible by num_attention_heads=", model.q_heads,
+                       ", which would give it; add head_dim"));
+    } else {
+      model.head_dim = model.hidden / model.q_heads;
+      fields_.assume(str("head_dim is missing: ", model.head_dim, ", hidden_size / num_attention_heads"));
+    }
+  }
+
+  void take_mlp() {
+    Transformer& model = read_.model;
+    const std::int64_t experts = take_expert_count();
+    if (experts == 0) {
+      model.intermediate = fields_.required_size("intermediate_size", "the width inside the MLP");
+      return;
+    }
+    model.intermediate = fields_.size("intermediate_size").value_or(0);
+    model.experts = Experts{experts, take_top_k(experts), 0};
+    model.experts->intermediate =
+        fields_.has("moe_intermediate_size")
+            ? fields_.size("moe_intermediate_size").value_or(1)
+            : fields_.required_size("intermediate_size", "the width inside each expert");
+  }
+
+  // 0 of a model without.
+  std::int64_t take_expert_count() {
+    std::string from;
+    std::int64_t experts = 0;
+    for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+      const std::int64_t count = fields_.whole(key).value_or(0);
+      if (count == 0) continue;
+      if (experts != 0 && count != experts) {
+        fields_.fail(str(from, "=", experts, " and ", key, "=", count, " disagree; leave one out"));
+      }
+      from = key, experts = count;
+    }
+    return experts;
+  }
+
+  std::int64_t take_top_k(std::int64_t experts) {
+    if (!fields_.has("num_experts_per_tok") && family_.experts_per_token) {
+      fields_.assume(str("num_experts_per_tok is missing: ", *family_.experts_per_token, ", the default of ",
+                         family_.model_type));
+      return *family_.experts_per_token;
+    }
+    const std::int64_t top_k =
+        fields_.required_size("num_experts_per_tok", "how many experts each token goes to");
+    if (top_k > experts) {
+      fields_.fail(str("num_experts_per_tok=", top_k, " is more than the ", experts,
+                       " experts of a layer; use at most ", experts));
+    }
+    return top_k;
+  }
+
+  void take_window() {
+    const std::optional<std::int64_t> window = fields_.size("sliding_window");
+    const bool used = fields_.flag("use_sliding_window").value_or(!family_.window_needs_flag);
+    if (!used) return;
+    if (const std::string mixed = full_layers_too(); !mixed.empty()) {
+      fields_.assume(
+          str(mixed, ": some layers attend in a window; all are taken as full attention, which costs more"));
+    } else if (window && !only_full_layers()) {
+      read_.model.window = window;
+    } else if (!fields_.mentions("sliding_window") && family_.window) {
+      read_.model.window = family_.window;
+      fields_.assume(
+          str("sliding_window is missing: ", *family_.window, ", the default of ", family_.model_type));
+    }
+  }
+
+  bool only_full_layers() {
+    const std::vector<std::string> types = fields_.words("layer_types");
+    if (!types.empty()) {
+      return std::all_of(types.begin(), types.end(),
+                         [](const auto& type) { return type == "full_attention"; });
+    }
+    return family_.window_needs_flag && fields_.whole("max_window_layers").value_or(0) >= read_.model.layers;
+  }
+
+  // Why some layers have the window and others have not; empty if that is not so.
+  std::string full_layers_too() {
+    const std::vector<std::string> types = fields_.words("layer_types");
+    if (!types.empty()) {
+      const auto full = std::count(types.begin(), types.end(), "full_attention");
+      return full > 0 && full < static_cast<std::ptrdiff_t>(types.size())
+                 ? str("layer_types has ", full, " full_attention of ", types.size())
+                 : "";
+    }
+    if (!fields_.has("sliding_window")) return "";
+    const std::int64_t first = fields_.whole("max_window_layers").value_or(0);
+    if (family_.window_needs_flag && first > 0 && first < read_.model.layers) {
+      return str("max_window_layers=", first, " of ", read_.model.layers);
+    }
+    if (fields_.whole("sliding_window_pattern").value_or(1) > 1) {
+      return str("sliding_window_pattern=", fields_.text_of("sliding_window_pattern"));
+    }
+    return family_.model_type.starts_with("gemma") ? str("model_type ", family_.model_type) : "";
+  }
+
+  void take_biases() {
+    const bool all = fields_.flag("attention_bias").value_or(false);
+    read_.model.qkv_bias = family_.qkv_bias || all || fields_.flag("qkv_bias").value_or(false);
+    read_.model.qk_norm =
+        family_.qk_norm || fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(false));
+    if (all && !family_.qkv_bias) {
+      fields_.assume("attention_bias is true: the output projection's bias is not counted");
+    }
+    if (fields_.flag("mlp_bias").value_or(false)) {
+      fields_.assume("mlp_bias is true: the biases of the MLP are not counted");
+    }
+  }
+
+  void take_tied() {
+    const std::optional<bool> tied = fields_.flag("tie_word_embeddings");
+    read_.model.tied_embeddings = tied.value_or(family_.tied_embeddings);
+    if (!fields_.has("tie_word_embeddings")) {
+      fields_.assume(str("tie_word_embeddings is missing: ", family_.tied_embeddings ? "true" : "false",
+                         ", as usual in ", family_.model_type.empty() ? "llama" : family_.model_type));
+    }
+  }
+
+  void take_storage() {
+    const char* key = fields_.has("torch_dtype") ? "torch_dtype" : "dtype";
+    const std::string dtype = fields_.word(key).value_or("");
+    for (const auto& [theirs, ours] :
+         {std::pair{"float32", DType::f32}, {"float16", DType::f16}, {"bfloat16", DType::bf16}}) {
+      if (dtype == theirs) read_.dtype = ours;
+    }
+    if (!dtype.empty() && !read_.dtype) {
+      fields_.assume(str(key, " \"", dtype, "\" is not one of float32, float16, bfloat16: ignored"));
+    }
+    if (fields_.has("quantization_config")) {
+      fields_.assume("quantization_config is ignored: weights are taken as unquantized");
+    }
+  }
+
+  ConfigFields fields_;
+  Family family_;
+  ReadModel read_;
+};
+
+}  // namespace
+
+ReadModel model_of(const nlohmann::json& config, const std::string& filename, const std::string& name) {
+  return ModelReader(config, filename).read(name);
+}
+
+}  // namespace cp::sim

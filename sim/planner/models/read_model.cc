@@ -1,0 +1,125 @@
+#include "sim/planner/models/read_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+#include <nlohmann/json.hpp>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/planner/models/model_reader.h"
+#include "sim/cost/presets/embedded.h"
+#include "traces/read_text.h"
+
+namespace cp::sim {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kKind = "model";
+constexpr std::string_view kOtherwise = ", the path of a config.json, or a folder that holds one";
+constexpr const char* kPresetSource = "_source";
+constexpr const char* kPresetRepository = "_repository";
+
+// ---- text ----
+
+std::string place_of(std::string_view text, std::size_t byte) {
+  const std::string_view before = text.substr(0, std::min(byte == 0 ? 0 : byte - 1, text.size()));
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
+  return str(line, ":", column);
+}
+
+// What the parser says, without its own prefix and place, and without bytes that are no text.
+std::string complaint_of(const json::exception& error) {
+  std::string text = error.what();
+  const std::size_t prefix = text.find("] ");
+  if (prefix != std::string::npos) text = text.substr(prefix + 2);
+  const std::size_t place = text.find(": ");
+  if (text.starts_with("parse error") && place != std::string::npos) text = text.substr(place + 2);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
+json parse(std::string_view text, const std::string& filename) {
+  try {
+    json config = json::parse(text);
+    if (config.is_object()) return config;
+    throw InvalidInput(str(filename, ": is no object, {...}, but a JSON ", config.type_name()));
+  } catch (const json::parse_error& error) {
+    throw InvalidInput(str(filename, ":", place_of(text, error.byte), ": not JSON: ", complaint_of(error)));
+  } catch (const json::exception& error) {  // a number that no double holds
+    throw InvalidInput(str(filename, ": ", complaint_of(error)));
+  }
+}
+
+// ---- names ----
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+std::string preset_name(const std::string& name) { return lower_case(name.substr(name.rfind('/') + 1)); }
+
+bool is_preset(const std::string& name) {
+  const std::span<const EmbeddedText> presets = embedded_models();
+  return std::any_of(presets.begin(), presets.end(),
+                     [&](const EmbeddedText& preset) { return preset.name == name; });
+}
+
+ReadModel read_file(const std::filesystem::path& path) {
+  std::string name = path.stem().string();
+  if (path.filename() == "config.json") {
+    const std::string folder = std::filesystem::absolute(path).lexically_normal().parent_path().filename();
+    if (!folder.empty()) name = folder;
+  }
+  ReadModel read = read_model(read_text_file(path.string(), kKind), path.string(), name);
+  read.source = path.string();
+  return read;
+}
+
+}  // namespace
+
+ReadModel read_model(std::string_view text, const std::string& filename, const std::string& name) {
+  const json config = parse(text, filename);
+  ReadModel read = model_of(config, filename, name);
+  try {
+    validate_model(read.model);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(str(filename, ": ", error.what()));
+  }
+  return read;
+}
+
+ReadModel find_model(const std::string& name) {
+  const EmbeddedText& preset = find_embedded(embedded_models(), preset_name(name), kKind, kOtherwise);
+  const std::string filename = str(preset.name, ".json");
+  ReadModel read = read_model(preset.text, filename, std::string(preset.name));
+  const json config = parse(preset.text, filename);
+  read.source = config.value(kPresetSource, "");
+  read.repository = config.value(kPresetRepository, "");
+  return read;
+}
+
+std::vector<std::string> model_names() { return names_of(embedded_models()); }
+
+ReadModel load_model(const std::string& path_or_name) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const bool folder = fs::is_directory(path_or_name, none);
+  if (path_or_name.ends_with(".json")) return read_file(path_or_name);
+  const bool path = path_or_name.find('/') != std::string::npos;
+  if (!(folder && path) && is_preset(preset_name(path_or_name))) return find_model(path_or_name);
+  if (!folder) return find_model(path_or_name);
+  if (!fs::exists(fs::path(path_or_name) / "config.json", none)) {
+    throw InvalidInput(str("the folder ", path_or_name, " holds no config.json"));
+  }
+  return read_file(fs::path(path_or_name) / "config.json");
+}
+
+}  // namespace cp::sim

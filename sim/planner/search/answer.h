@@ -1,0 +1,117 @@
+// What `cpsim plan` answers: layouts in order of their time, what each is made of, and what became of all others.
+//
+// Plain data: the first screen, --json, --csv and the report are four forms of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shared/transformer/memory.h"
+#include "shared/transformer/parallel_layout.h"
+#include "sim/planner/search/decision.h"
+#include "sim/planner/search/question.h"
+#include "sim/cost/timeline/rate_times.h"
+#include "sim/cost/timeline/timeline.h"
+
+namespace cp::sim {
+
+// Where a step's time goes on the rank that is slowest, in microseconds of one whole step; the parts add up to the step.
+struct TimePart {
+  std::string
+      name;  // "attention", "products", "other kernels", "exposed tp", "exposed cp", "exposed fsdp", "bubble", "update", ...
+  double us = 0;
+};
+
+struct Candidate {
+  ParallelLayout layout;
+  int rank = 0;  // 1: the fastest
+  double step_us =
+      0;  // training: the step of the global batch; prefill: time to the first token; decode: time between tokens
+  // By what is known of the rates (doubt.h): one time in ten is below, one above; what is common to all layouts is in it.
+  double low_us = 0, high_us = 0;
+  double chance =
+      0;  // that one of its kind (kind_of() of ranking.h) is the fastest of all that were replayed, in [0, 1]
+  double regret_us = 0;           // what it is expected to take beyond the fastest
+  std::optional<double> ttft_us;  // aggregated serving: from a request's arrival to its first token
+  double tokens_per_s_per_gpu = 0;
+  double mfu =
+      0;  // model flops (no recomputation; attention: allowed pairs) over the peak of all GPUs, in [0, 1]
+  double exposed_us = 0;  // communication that nothing hides
+  std::string bound;      // the largest part, in words: "attention kernels", "tensor-parallel transfers", ...
+  std::vector<TimePart> parts;
+  // Chains of operations that may take the whole step, in us as the rates are believed to be: first the longest one, then those that
+  // are the longest where rates are other than believed. Of a pipeline: the busiest rank's, stretched to the whole step.
+  std::vector<RateTimes> chains;
+  Memory memory;
+  std::int64_t usable_bytes = 0;
+  // Of what usable_bytes limits, as far as runs were from their predictions.
+  std::int64_t memory_low_bytes = 0, memory_high_bytes = 0;
+  double nvlink_utilisation = 0,
+         nic_utilisation = 0;  // of the GPU's port and its share of a NIC, over the step
+  bool runnable = true;        // by cprun: without pipeline stages
+
+  std::int64_t left_bytes() const { return usable_bytes - (memory.used() - memory.context); }
+  bool fits() const { return left_bytes() >= 0; }
+  // Also with as much more memory than predicted as runs were measured to take.
+  bool likely_fits() const { return memory_high_bytes <= usable_bytes; }
+};
+
+// The best of a kind of layouts: "pure CP", "TP + CP", "with PP", "baseline"; `why` tells its distance from the best, part by
+// part, in words: "+12.1 ms exposed cp, -3.0 ms products".
+struct ClassBest {
+  std::string name;
+  std::optional<Candidate> candidate;  // none: nothing of it fits; `why` says the reason
+  std::string why;
+  std::string found = {};  // baseline: what the search chose for the keys that were not given
+};
+
+struct SearchCounts {
+  std::int64_t enumerated = 0;                                 // legal or not
+  std::vector<std::pair<std::string, std::int64_t>> rejected;  // by reason, most first
+  std::int64_t out_of_memory = 0;
+  std::int64_t pruned = 0;    // by their lower bound
+  std::int64_t replayed = 0;  // on the timeline
+  double seconds = 0;
+};
+
+// A row of the published tables that is nearest to the question.
+struct NearestMeasurement {
+  std::string source,
+      what;  // "torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens"
+  std::string metric;  // with its unit
+  double measured = 0, predicted = 0;
+  bool is_rate = false;       // tokens a second rather than a time
+  std::string unscored = {};  // why it does not count; else empty
+  // Of the time, whatever the metric: positive where the prediction is slower than what was measured.
+  double error() const { return (is_rate ? measured / predicted : predicted / measured) - 1; }
+};
+
+// One bar of the chosen layout's timeline, from the rank that is replayed (pipelines: a rank of each stage).
+struct ReportSpan {
+  int rank = 0;
+  std::string stream, label,
+      kind;  // kind: "attention", "product", "kernel", "tp", "cp", "fsdp", "pp", "ep", "forward", "backward"
+  double begin_us = 0, end_us = 0;
+};
+
+struct PlanAnswer {
+  PlanQuestion question;
+  std::vector<Candidate> best;     // question.top of them at least, in order; more for the report
+  std::vector<ClassBest> classes;  // the baseline last, when there is one
+  std::vector<Candidate> all;      // every layout that was replayed, in order of time: for the scatter
+  SearchCounts counts;
+  std::vector<ParallelLayout>
+      worth_trying;  // of the fewest kinds of which one has the fastest nine times in ten, likeliest first
+  std::vector<Worth> worths;       // of knowing a rate, the largest first
+  double strategies_worth_us = 0;  // of timing a layer's attention by each strategy
+  std::optional<NearestMeasurement> nearest;
+  std::vector<NearestMeasurement> published;  // all rows that can be predicted, for the report
+  std::vector<ReportSpan> timeline;           // of the best
+  std::vector<std::string> warnings;
+  std::string next_command;
+};
+
+}  // namespace cp::sim

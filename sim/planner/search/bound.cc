@@ -1,0 +1,379 @@
+#include "sim/planner/search/bound.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "shared/context_parallel/pair_counts.h"
+#include "shared/transformer/flops.h"
+#include "sim/cost/schedule/pipeline.h"
+#include "sim/cost/timeline/host_cost.h"
+
+namespace cp::sim {
+namespace {
+
+// Rounding and remainders of splits that the formulas below leave out.
+constexpr double kSlack = 0.999;
+
+// Of a layer, at least.
+constexpr double kForwardKernels = 10, kBackwardKernels = 16, kSums = 2;
+
+double real(std::int64_t number) { return static_cast<double>(number); }
+
+// Neighbours in a group of tp, cp or sharding ranks are that many ranks apart.
+struct Strides {
+  std::int64_t tp = 1, cp = 1, dp = 1;
+};
+Strides strides_of(const ParallelLayout& layout) {
+  Strides strides;
+  std::int64_t stride = 1;
+  const std::vector<MeshAxis> axes = mesh_axes(layout);
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+    if (axis->name == "tp") strides.tp = stride;
+    if (axis->name == "cp") strides.cp = stride;
+    if (axis->name == "dp_shard") strides.dp = stride;
+    stride *= axis->size;
+  }
+  return strides;
+}
+
+// Of the layers, at least.
+double recomputed_share(const ParallelLayout& layout, std::int64_t layers) {
+  if (layout.recompute.kind == Recompute::Kind::full) return 1;
+  const std::int64_t fewest = layers / (layout.pp * layout.virtual_stages);
+  const auto share = [&](std::int64_t number) {
+    return real(number / layout.recompute.every) / real(number);
+  };
+  return std::min(share(fewest), share(fewest + 1));
+}
+
+}  // namespace
+
+StepBound::StepBound(const PlanQuestion& question)
+    : question_(question),
+      kernels_(question_.cluster, question_.software),
+      pairs_(allowed_pairs(question.model, question.workload)) {
+  const Cluster& cluster = question.cluster;
+  best_hbm_ = cluster.gpu.hbm_gbps;
+  launch_ns_ = cluster.gpu.kernel_launch_us * 1e3;
+  // Curves have their best at some size, rates at none: cubes far beyond all that is computed come close to it.
+  for (double flops = 1e6; flops < 1e26; flops *= flops < 1e17 ? 1.05 : 10) {
+    const double side = std::cbrt(flops / 2);
+    const KernelWork work = product_work(side, side, side);
+    best_product_ = std::max(best_product_, flops / kernels_.product_ns(work, question.workload.dtype));
+  }
+}
+
+double StepBound::product(std::int64_t m, std::int64_t k, std::int64_t n) const {
+  if (m == 0 || k == 0 || n == 0) return 0;
+  return kernels_.product_ns(product_work(real(m), real(n), real(k)), question_.workload.dtype);
+}
+
+// Of all experts of a rank, whose rows are dealt to them as a plan does: all have as many, but the last ones.
+StepBound::Products StepBound::experts(std::int64_t rows, std::int64_t number, std::int64_t k,
+                                       std::int64_t n) const {
+  const std::int64_t with_rows = rows == 0 ? 0 : ceil_div(rows, ceil_div(rows, number));
+  const DType dtype = question_.workload.dtype;
+  if (with_rows < 2 || !kernels_.groups(dtype)) {
+    Products all = products(rows / number, k, n);
+    for (double* ns : {&all.forward_ns, &all.input_ns, &all.weight_ns}) *ns *= real(number);
+    return all;
+  }
+  const auto ns = [&](std::int64_t columns, std::int64_t inner) {
+    return kernels_.grouped_ns({real(with_rows), real(rows), real(columns), real(inner), dtype});
+  };
+  return {ns(n, k), ns(k, n), ns(k, n)};
+}
+
+StepBound::Products StepBound::products(std::int64_t m, std::int64_t k, std::int64_t n) const {
+  return {product(m, k, n), product(m, n, k), product(k, m, n)};
+}
+
+double StepBound::region(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const {
+  if (size == 1) return 0;
+  std::vector<Rank> ranks;
+  for (std::int64_t i = 0; i < size; ++i) ranks.push_back(static_cast<Rank>(i * stride));
+  const Cluster& cluster = question_.cluster;
+  return region_ns(kind, bytes, cp::sim::spread_of(ranks, cluster), cluster,
+                   settings_of({}, question_.software));
+}
+
+std::int64_t StepBound::on_a_node(const Ranks& ranks) const {
+  const Node& node = question_.cluster.node;
+  const std::int64_t near = std::max(node.gpus, node.nvlink_domain);
+  return std::clamp<std::int64_t>(near / ranks.stride, 1, ranks.size);
+}
+
+double StepBound::from_each_ns(double bytes, const Ranks& ranks) const {
+  const Cluster& cluster = question_.cluster;
+  const std::int64_t near = on_a_node(ranks);
+  if (ranks.size == 1) return 0;
+  const double inside = real(near - 1) * bytes / std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
+  return std::max({inside, real(ranks.size - near) * bytes / cluster.network.nic_gbps, hop_ns(bytes, ranks)});
+}
+
+double StepBound::hop_ns(double bytes, const Ranks& ranks) const {
+  if (bytes == 0) return 0;
+  const Cluster& cluster = question_.cluster;
+  const bool leaves = on_a_node(ranks) < ranks.size;
+  const Curve& measured = leaves ? cluster.transfer.inter_node : cluster.transfer.intra_node;
+  const double link =
+      leaves ? cluster.network.nic_gbps : std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
+  return bytes / (measured.empty() ? link : std::min(link, measured.at(bytes)));
+}
+
+double StepBound::pairs_of_last(std::int64_t rows) const {
+  const AttentionProblem problem = attention_problem(question_.model, question_.workload, {});
+  return real(pairs_of_queries(problem, index_range(problem.q_len - rows, problem.q_len)));
+}
+
+StepBound::Attention StepBound::attention(const ParallelLayout& layout, const LocalSizes& sizes,
+                                          bool whole_family) const {
+  const Transformer& model = question_.model;
+  const std::int64_t heads = model.q_heads / layout.tp;
+  const double of_all = kSlack * pairs_ * real(layout.micro_batch);  // and a head
+  // Kernels of few rows are as fast as large ones.
+  const std::int64_t rows =
+      sizes.rows * (layout.cp > 1 ? layout.strategy.ulysses_degree : 1) * model.q_heads / model.kv_heads;
+  const bool few = rows <= 512 || question_.workload.phase != Phase::training;
+  const auto kernels = [&](AttentionSum sum) {
+    sum.few_rows = few;
+    const double d = real(model.head_dim);
+    sum.flops_per_pair = 4 * d;
+    const double forward = kernels_.attention().least_ns(sum, model.head_dim, false);
+    sum.flops_per_pair = 10 * d;
+    return Pass{forward, kernels_.attention().least_ns(sum, model.head_dim, true)};
+  };
+  // Of a head: each row of queries is computed once at least.
+  const double rows_of_all = kSlack * real(question_.workload.seq_len) * real(layout.micro_batch);
+  Attention result;
+  if (whole_family || layout.cp == 1) {
+    const double share = real(heads) / layout.cp, pairs = of_all * share;
+    result.kernels =
+        kernels({.pairs = pairs, .rows = rows_of_all * share, .pairs_at_once = 2 * pairs / kSlack});
+    return result;
+  }
+  const Strategy& strategy = layout.strategy;
+  const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
+  const bool whole_triangle = question_.workload.phase == Phase::training &&
+                              !(model.window && *model.window < question_.workload.seq_len);
+  // Contiguous, the last of the ranks sees most.
+  const double share = whole_triangle && strategy.balance.kind == Balance::Kind::contiguous
+                           ? pairs_of_last(question_.workload.seq_len / ring) / pairs_
+                           : 1.0 / ring;
+  const double of_heads = of_all * real(ceil_div(heads, ulysses));
+  const bool in_turn = strategy.core == Core::ring || strategy.core == Core::pass_q;
+  // A block of queries meets one of keys, or all.
+  AttentionSum sum{.pairs = of_heads * share};
+  sum.rows = rows_of_all * real(ceil_div(heads, ulysses)) / ring;
+  if (in_turn) sum.most_keys = real(question_.workload.seq_len) / ring + 2;  // rounding of halves
+  sum.pairs_at_once = of_heads / kSlack * (in_turn ? std::min(share, 2.1 / ring / ring) : share);
+  result.kernels = kernels(sum);
+  if (!whole_triangle) return result;
+
+  const double width = real(size_bytes(question_.workload.dtype)), tokens = real(sizes.tokens);
+  const double q = kSlack * 0.9 * tokens * real(sizes.q_width) * width,
+               kv = kSlack * 0.9 * tokens * real(2 * sizes.kv_width) * width;
+  const std::int64_t stride = strides_of(layout).cp;
+  const Ranks of_ulysses{strategy.ulysses_inner ? stride : stride * ring, ulysses},
+      of_ring{strategy.ulysses_inner ? stride * ulysses : stride, ring};
+  // q, k and v to heads, out to rows; dout to heads, dq, dk and dv to rows.
+  result.moved.forward_ns = result.moved.backward_ns =
+      2 * from_each_ns(q / ulysses, of_ulysses) + from_each_ns(kv / ulysses, of_ulysses);
+  if (ring == 1) return result;
+  if (strategy.core == Core::all_gather) {
+    const double gathered = from_each_ns(kv, of_ring);
+    result.moved.forward_ns += gathered, result.moved.backward_ns += gathered;
+  } else if (strategy.core == Core::ring && strategy.inner_ring == 1 &&
+             strategy.rotation == Strategy::Rotation::exchange) {
+    const double hops = real(ring - 1) * hop_ns(kv, of_ring);
+    result.kernels.forward_ns = std::max(result.kernels.forward_ns, hops);
+    result.kernels.backward_ns = std::max(result.kernels.backward_ns, hops);
+  }
+  return result;
+}
+
+StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
+  Shared shared;
+  shared.sizes = local_sizes(question_.model, question_.workload, layout);
+  const LocalSizes& sizes = shared.sizes;
+  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns;
+  const double width = real(size_bytes(question_.workload.dtype));
+  // Of a dense MLP, in pieces of its rows; or of the rank's experts.
+  const std::int64_t parts = sizes.experts > 0 ? 1 : layout.mlp_chunks,
+                     mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
+  const auto mlp = [&](std::int64_t k, std::int64_t n) {
+    return sizes.experts > 0 ? experts(mlp_tokens, sizes.experts, k, n) : products(mlp_tokens / parts, k, n);
+  };
+  const Products up = mlp(hidden, 2 * columns), down = mlp(columns, hidden),
+                 qkv = products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width),
+                 out = products(tokens, sizes.q_width, hidden);
+  shared.last_product_ns = kSlack * real(parts) * down.forward_ns;
+  if (layout.mlp_chunks > 1) shared.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
+  const auto sum = [&](double Products::*ns) {
+    return kSlack * (qkv.*ns + out.*ns + real(parts) * (up.*ns + down.*ns));
+  };
+  shared.products = {sum(&Products::forward_ns), sum(&Products::input_ns), sum(&Products::weight_ns)};
+
+  // Norms and the sums behind them, positions, and the activation function: read and written once, and backward at least as much.
+  const double between = width * real(sizes.tokens_tp * hidden),
+               heads = width * real(tokens * (sizes.q_width + sizes.kv_width)),
+               inside = width * real(mlp_tokens * columns);
+  shared.positions_ns = kernels_.memory_ns(2 * heads * question_.software.rotary_passes);
+  const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
+                                                      : kernels_.memory_ns(3 * between),
+               norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * sum_ns + shared.positions_ns;
+  shared.forward_rows_ns = norms_ns + kernels_.memory_ns(3 * inside);
+  shared.backward_rows_ns = norms_ns + kernels_.memory_ns(5 * inside);
+
+  const std::int64_t stride = strides_of(layout).tp;
+  const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(hidden);
+  if (layout.sequence_parallel) {
+    shared.gather_ns = region(CollectiveKind::all_gather, gathered, stride, layout.tp);
+    shared.regions_ns =
+        2 * (shared.gather_ns + region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+  } else {
+    shared.regions_ns = 2 * region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
+  }
+  if (question_.workload.phase != Phase::training) return shared;
+  const std::int64_t of_rank = question_.model.layers / layout.pp;
+  shared.shards = sharding(layout, sizes.dense_layer);
+  if (layout.pp == 1 && layout.keeps_whole_parameters()) {
+    const Sharding whole = sharding(layout, of_rank * sizes.dense_layer);
+    shared.shards_once_ns = layout.keeps_whole_gradients() ? whole.ns(1, 1) : shared.shards.ns(of_rank, 0);
+  }
+  shared.update_ns = update_ns(layout, sizes, of_rank);
+  if (layout.pp > 1) shared.stages = stage_layers(question_.model, layout);
+  return shared;
+}
+
+StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
+                                 const AttentionTimes* replayed) const {
+  Attention of_attention = attention(layout, shared.sizes, whole_family);
+  // What need_only sends waits for others, who may be late: alone it shows more of that.
+  if (replayed != nullptr && layout.strategy.core != Core::need_only) {
+    of_attention.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
+    // Its first transfers may begin beside the positions of the queries; backward, keys and values may come long before.
+    of_attention.moved.forward_ns =
+        std::max(0.0, kSlack * replayed->forward.exposed_ns - shared.positions_ns);
+  }
+  const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
+  Pass pass;
+  const Products& of_layer = shared.products;
+  pass.forward_ns = of_layer.forward_ns + shared.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
+                    shared.regions_ns +
+                    (kForwardKernels - (question_.software.fused_rows ? kSums : 0)) * launch_ns_;
+  const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + shared.backward_rows_ns +
+                      kBackwardKernels * launch_ns_;
+  const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns;
+  double again = 0;
+  const Recompute::Kind recompute = layout.recompute.kind;
+  if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
+    again = recomputed_share(layout, question_.model.layers) *
+            (of_layer.forward_ns - shared.last_product_ns + kernels.forward_ns);
+  }
+  // Inputs are gathered again for the gradients of weights.
+  pass.backward_ns =
+      std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again + shared.mlp_again_ns;
+  return pass;
+}
+
+StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& sizes,
+                                bool whole_family) const {
+  const bool training = question_.workload.phase == Phase::training;
+  if (whole_family) {  // chunks of any size
+    const std::int64_t rows = training ? sizes.tokens : layout.micro_batch;
+    const double ns =
+        kSlack * 2 * real(rows) * real(question_.model.hidden) * real(sizes.vocab) / best_product_;
+    return {ns * 0.98, 2 * ns * 0.98};
+  }
+  const std::int64_t tokens = training ? sizes.tokens / layout.loss_chunks : layout.micro_batch;
+  const Products once = products(tokens, question_.model.hidden, sizes.vocab);
+  const double times = kSlack * real(training ? layout.loss_chunks : 1);
+  return {times * once.forward_ns, times * (once.input_ns + once.weight_ns)};
+}
+
+// How the ranks i * first.stride + j * second.stride lie on the nodes.
+Spread StepBound::spread_of_ranks(const Ranks& first, const Ranks& second) const {
+  const int gpus = question_.cluster.node.gpus;
+  std::int64_t here = 0;
+  for (std::int64_t i = 0; i < first.size && i * first.stride < gpus; ++i) {
+    for (std::int64_t j = 0; j < second.size && i * first.stride + j * second.stride < gpus; ++j) ++here;
+  }
+  const std::int64_t all = first.size * second.size;
+  return {static_cast<int>(all), static_cast<int>(ceil_div(all, here)), static_cast<int>(here)};
+}
+
+double StepBound::Sharding::ns(std::int64_t gathers, std::int64_t scatters) const {
+  const double g = std::max(real(gathers), 0.0), s = real(scatters);
+  return std::max({g * gather_ns, s * scatter_ns, g * port_gather_ns + s * port_scatter_ns});
+}
+
+StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64_t parameters) const {
+  if (layout.sharding_size() == 1) return {};
+  const Strides strides = strides_of(layout);
+  const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
+  const Spread spread = spread_of_ranks({strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1});
+  const Cluster& cluster = question_.cluster;
+  const double numel = real(parameters);
+  const double gathered = numel * real(size_bytes(question_.workload.dtype)),
+               scattered = numel * real(size_bytes(question_.workload.gradient_dtype));
+  // Through the network a ring enters a node at each of its members.
+  const double port = spread.nodes > 1 ? kSlack * (spread.gpus - 1) / spread.gpus / spread.fewest_on_a_node /
+                                             cluster.network.nic_gbps
+                                       : 0;
+  return {kSlack * collective_ns(CollectiveKind::all_gather, gathered, spread, cluster),
+          kSlack * collective_ns(CollectiveKind::reduce_scatter, scattered, spread, cluster), gathered * port,
+          scattered * port};
+}
+
+double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& sizes,
+                            std::int64_t layers) const {
+  const Workload& workload = question_.workload;
+  const std::int64_t shard = layers * sizes.dense_layer / layout.sharding_size() +
+                             layers * sizes.expert_layer / std::max(1, layout.sharding_size() / layout.ep);
+  const std::int64_t state = workload.optimizer.states * size_bytes(workload.optimizer.state_dtype);
+  const double bytes = real(shard) * real(8 + 2 * state + size_bytes(workload.gradient_dtype));
+  if (workload.optimizer.offload) return kSlack * bytes / host_rates(question_.cluster.node).memory_gbps;
+  return kSlack * memory(bytes);
+}
+
+double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
+                          const AttentionTimes* replayed) const {
+  const Pass of_layer = layer(layout, shared, whole_family, replayed),
+             of_head = head(layout, shared.sizes, whole_family);
+  const std::int64_t layers = question_.model.layers;
+  if (question_.workload.phase != Phase::training)
+    return real(layers) * of_layer.forward_ns + of_head.forward_ns;
+  const std::int64_t times = accumulation(question_.workload, layout);
+  const Sharding& shards = shared.shards;
+  if (layout.pp == 1) {
+    // The first two layers of a pass may have been gathered before it began.
+    const std::int64_t gathers = layout.keeps_whole_parameters() ? 0 : layers - 2,
+                       scatters = layout.keeps_whole_gradients() ? 0 : layers;
+    const double forward =
+        std::max(real(layers) * of_layer.forward_ns, shards.ns(gathers, 0)) + of_head.forward_ns;
+    const double backward =
+        of_head.backward_ns +
+        std::max(real(layers) * of_layer.backward_ns, shards.ns(gathers, scatters) - of_head.backward_ns);
+    return real(times) * (forward + backward) + std::max(shared.update_ns, shared.shards_once_ns);
+  }
+  std::vector<StageTimes> stages;
+  stages.reserve(shared.stages.size());
+  for (const std::int64_t of_stage : shared.stages)
+    stages.push_back({real(of_stage) * of_layer.forward_ns, real(of_stage) * of_layer.backward_ns, 0, 0});
+  stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
+  const std::int64_t of_rank = layers / layout.pp;
+  return pipeline_bound_ns(stages, layout.pp, times) +
+         std::max(shared.update_ns, shards.ns(of_rank, of_rank));
+}
+
+double FamilyBound::ns(const ParallelLayout& member) {
+  const PlanQuestion& question = bound_.question_;
+  const LocalSizes sizes = local_sizes(question.model, question.workload, member);
+  if (!shared_ || sizes.tokens != shared_->sizes.tokens || sizes.mlp_tokens != shared_->sizes.mlp_tokens)
+    shared_ = bound_.shared(member);
+  return bound_.step_ns(member, *shared_, false, nullptr);
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,306 @@
+#include "sim/planner/search/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/units.h"
+#include "shared/transformer/flops.h"
+#include "sim/cost/serving/steady_state.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr std::string_view kAxes[] = {"tp", "cp", "ep", "fsdp", "dp", "pp"};
+
+std::string bound_of(std::string_view part) {
+  if (part == "attention") return "attention kernels";
+  if (part == "products") return "matrix products";
+  if (part == "other kernels") return "memory-bound kernels";
+  if (part == "bubble") return "pipeline bubble";
+  if (part == "host") return "the host, which issues kernels";
+  if (part == "host between steps") return "the host, between two steps";
+  if (part == "prompts of others") return "prompts that are read between";
+  if (part == "exposed tp") return "tensor-parallel transfers";
+  if (part == "exposed cp") return "context-parallel transfers";
+  if (part == "exposed fsdp") return "transfers of parameters and gradients";
+  if (part == "exposed ep") return "expert-parallel transfers";
+  if (part == "exposed pp") return "transfers between stages";
+  if (part == "exposed offload") return "the host's memory";
+  return std::string(part);
+}
+
+}  // namespace
+
+// Attention names its own groups, and sums of norms are of the shards.
+std::string axis_of_group(const std::string& group) {
+  if (group.starts_with("norm")) return "fsdp";
+  for (const std::string_view axis : kAxes) {
+    if (group == axis || group.starts_with(std::string(axis) + "_")) return std::string(axis);
+  }
+  return "cp";
+}
+
+// In the order of their first appearance.
+struct Evaluator::Parts {
+  std::vector<std::pair<std::string, double>> ns;
+  double nvlink_bytes = 0, nic_bytes = 0;
+  RateTimes path;
+  std::optional<double> ttft_us;
+
+  void add(std::string_view name, double value) {
+    for (auto& [known, sum] : ns) {
+      if (known == name) {
+        sum += value;
+        return;
+      }
+    }
+    ns.emplace_back(name, value);
+  }
+  void add(const StepClock& clock, double times) {
+    add("attention", times * clock.attention_ns);
+    add("products", times * clock.product_ns);
+    add("other kernels", times * clock.other_kernel_ns);
+    add("host", times * clock.host_ns);
+    add("exposed offload", times * clock.offload_ns);
+    for (const StepClock::Exposed& exposed : clock.exposed)
+      add("exposed " + axis_of_group(exposed.group), times * exposed.ns);
+    nvlink_bytes += times * clock.nvlink_bytes, nic_bytes += times * clock.nic_bytes;
+    path.add(clock.path, times);
+  }
+  double time_ns() const {
+    return std::accumulate(ns.begin(), ns.end(), 0.0,
+                           [](double sum, const auto& part) { return sum + part.second; });
+  }
+};
+
+Evaluator::Evaluator(const PlanQuestion& question, const RateFactors& factors)
+    : question_(question), factors_(factors) {}
+
+StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage) {
+  const Plan plan = step_plan(request, part, stage, busiest_rank(request, stage), &attention_plans_);
+  return replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_});
+}
+
+Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {
+  const StepRequest request{question_.model, question_.workload, layout};
+  return step_plan(request, part, stage, busiest_rank(request, stage), &attention_plans_);
+}
+
+PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
+  PipelineTimes times;
+  pipelined({question_.model, question_.workload, layout}, kNever, &times);
+  return times;
+}
+
+Evaluator::Parts Evaluator::whole_step(const StepRequest& request) {
+  Parts parts;
+  const auto times = static_cast<double>(accumulation(request.workload, request.layout));
+  parts.add(clock_of(request, StepPart::micro_batch, 0), times);
+  parts.add(clock_of(request, StepPart::update, 0), 1);
+  return parts;
+}
+
+// A step that writes, in the middle of what each request writes; and one prompt alone on the same GPUs.
+Evaluator::Parts Evaluator::aggregated(StepRequest request) {
+  ServingLoad load{request.layout.micro_batch, std::max<std::int64_t>(1, request.workload.cached),
+                   std::max<std::int64_t>(1, request.workload.new_tokens), *question_.aggregated};
+  // A step that writes reads all seq_len keys.
+  request.workload.new_tokens = std::max<std::int64_t>(1, load.new_tokens / 2);
+  request.workload.seq_len = load.prompt_tokens + request.workload.new_tokens;
+  request.workload.cached = load.prompt_tokens;
+  Parts parts, prompt;
+  for (int stage = 0; stage < request.layout.pp; ++stage)
+    parts.add(clock_of(request, StepPart::decode, stage), 1);
+  ServingStep step;
+  step.decode_us = parts.time_ns() / kNsPerUs;
+  for (const auto& [name, ns] : parts.ns) step.decode_attention_us += name == "attention" ? ns / kNsPerUs : 0;
+  request.workload.phase = Phase::prefill;
+  request.workload.seq_len = load.prompt_tokens;
+  request.workload.cached = request.workload.new_tokens = 0;
+  request.layout.micro_batch = 1;
+  request.workload.global_batch = request.layout.dp();
+  for (int stage = 0; stage < request.layout.pp; ++stage)
+    prompt.add(clock_of(request, StepPart::prefill, stage), 1);
+  step.prompt_us = prompt.time_ns() / kNsPerUs;
+  const ServingTimes times = steady_state(load, step, question_.software);
+  const double host_ns = times.host_us * kNsPerUs, prompts_ns = times.prompts_us * kNsPerUs;
+  parts.add("host between steps", host_ns);
+  parts.path[Rate::host] += host_ns;
+  parts.add("prompts of others", prompts_ns);
+  parts.path.add(prompt.path, prompts_ns / prompt.path.sum());
+  parts.ttft_us = times.ttft_us;
+  return parts;
+}
+
+Evaluator::Parts Evaluator::served(const StepRequest& request) {
+  if (question_.aggregated && request.workload.phase == Phase::decode) return aggregated(request);
+  Parts parts;
+  const StepPart part = request.workload.phase == Phase::prefill ? StepPart::prefill : StepPart::decode;
+  for (int stage = 0; stage < request.layout.pp; ++stage) parts.add(clock_of(request, part, stage), 1);
+  return parts;
+}
+
+// Clocks of a pipeline's stages. Those with as many layers and the same ends take the same time; what one waits for its neighbours is
+// the schedule's business.
+class Evaluator::Stages {
+ public:
+  Stages(Evaluator& evaluator, const StepRequest& request)
+      : evaluator_(evaluator),
+        request_(request),
+        layers_(stage_layers(request.model, request.layout)),
+        clocks_(layers_.size()) {}
+
+  int size() const { return static_cast<int>(layers_.size()); }
+  const StepClock& forward(int stage) const { return clocks_[like(stage)].forward; }
+  const StepClock& backward(int stage) const { return clocks_[like(stage)].backward; }
+  StepClock update(int stage) const {
+    return evaluator_.clock_of(request_, StepPart::update, static_cast<int>(like(stage)));
+  }
+
+  // False, and ends early, where what is known by then takes longer than the limit: those that most are like are replayed first.
+  bool replay(double limit_ns) {
+    std::map<std::size_t, int> kinds;
+    for (int stage = 0; stage < size(); ++stage) ++kinds[like(stage)];
+    std::vector<std::pair<int, std::size_t>> order;
+    for (const auto& [first, count] : kinds) order.emplace_back(-count, first);
+    std::sort(order.begin(), order.end());
+    for (const auto& [count, first] : order) {
+      clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, static_cast<int>(first));
+      clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, static_cast<int>(first));
+      if (pipeline_bound_ns(times(), request_.layout.pp, micro_batches()) > limit_ns) return false;
+    }
+    return true;
+  }
+
+  // Nothing for those that are not replayed yet.
+  std::vector<StageTimes> times() const {
+    const double send_forward = waited(forward(0)), send_backward = waited(backward(size() - 1));
+    std::vector<StageTimes> times;
+    for (int stage = 0; stage < size(); ++stage) {
+      times.push_back({forward(stage).time_ns - waited(forward(stage)),
+                       backward(stage).time_ns - waited(backward(stage)), send_forward, send_backward});
+    }
+    return times;
+  }
+
+  std::int64_t micro_batches() const { return accumulation(request_.workload, request_.layout); }
+
+ private:
+  struct Clocks {
+    StepClock forward, backward;
+  };
+
+  // The first stage that is like this one.
+  std::size_t like(int stage) const {
+    const auto at = static_cast<std::size_t>(stage);
+    if (stage == 0 || stage == size() - 1) return at;
+    const auto inner = layers_.begin() + 1;
+    return 1 + static_cast<std::size_t>(std::find(inner, layers_.end() - 1, layers_[at]) - inner);
+  }
+
+  static double waited(const StepClock& clock) {
+    double ns = 0;
+    for (const auto& exposed : clock.exposed) ns += axis_of_group(exposed.group) == "pp" ? exposed.ns : 0;
+    return ns;
+  }
+
+  Evaluator& evaluator_;
+  const StepRequest& request_;
+  const std::vector<std::int64_t> layers_;
+  std::vector<Clocks> clocks_;  // by the first stage of each kind
+};
+
+std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
+                                                     PipelineTimes* times) {
+  Stages stages(*this, request);
+  if (!stages.replay(limit_ns)) return std::nullopt;
+  const int ranks = request.layout.pp;
+  const PipelineTimes run =
+      run_pipeline(stages.times(), ranks, stages.micro_batches(), /*keep_chunks=*/times != nullptr);
+  const auto busiest = std::min_element(run.idle_ns.begin(), run.idle_ns.end()) - run.idle_ns.begin();
+  Parts parts;
+  for (int stage = static_cast<int>(busiest); stage < stages.size(); stage += ranks) {
+    for (StepClock clock : {stages.forward(stage), stages.backward(stage)}) {
+      std::erase_if(clock.exposed, [](const auto& exposed) { return axis_of_group(exposed.group) == "pp"; });
+      parts.add(clock, static_cast<double>(stages.micro_batches()));
+    }
+  }
+  parts.add("bubble", run.time_ns - parts.time_ns());
+  // A pipeline is filled and drained by passes like those of its busiest rank.
+  if (const double busy_ns = parts.path.sum(); busy_ns > 0) {
+    RateTimes whole;
+    whole.add(parts.path, run.time_ns / busy_ns);
+    parts.path = whole;
+  }
+  // The rank that has the head.
+  for (int stage = stages.size() - 1; stage >= 0; stage -= ranks) parts.add(stages.update(stage), 1);
+  if (times != nullptr) *times = run;
+  return parts;
+}
+
+std::vector<TimePart> Evaluator::list(const Parts& parts) const {
+  std::vector<TimePart> list;
+  for (const auto& [name, ns] : parts.ns) {
+    if (ns > 0) list.push_back({name, ns / kNsPerUs});
+  }
+  return list;
+}
+
+Candidate Evaluator::evaluate(const ParallelLayout& layout) { return *evaluate(layout, kNever); }
+
+std::optional<Candidate> Evaluator::evaluate(const ParallelLayout& layout, double limit_ns) {
+  const StepRequest request{question_.model, question_.workload, layout};
+  if (question_.workload.phase != Phase::training) return summary(layout, served(request));
+  if (layout.pp == 1) return summary(layout, whole_step(request));
+  const std::optional<Parts> parts = pipelined(request, limit_ns);
+  if (!parts) return std::nullopt;
+  return summary(layout, *parts);
+}
+
+Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) const {
+  Candidate candidate;
+  candidate.layout = layout;
+  candidate.parts = list(parts);
+  candidate.ttft_us = parts.ttft_us;
+  RateTimes& chain = candidate.chains.emplace_back();
+  for (std::size_t rate = 0; rate < kNumRates; ++rate)
+    chain.of[rate] = parts.path.of[rate] / factors_.of[rate] / kNsPerUs;
+  const Cluster& cluster = question_.cluster;
+  double largest = 0;
+  for (const TimePart& part : candidate.parts) {
+    candidate.step_us += part.us;
+    if (part.name.starts_with("exposed ")) candidate.exposed_us += part.us;
+    if (part.us > largest) largest = part.us, candidate.bound = bound_of(part.name);
+  }
+  const Workload& workload = question_.workload;
+  const std::int64_t rows = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
+  candidate.tokens_per_s_per_gpu =
+      static_cast<double>(rows * workload.global_batch) / (candidate.step_us * 1e-6) / cluster.num_gpus();
+  candidate.mfu = model_flops_utilisation(question_, candidate.step_us);
+  candidate.memory = memory_of(question_.model, workload, layout, memory_rules(question_));
+  candidate.usable_bytes = usable_bytes(question_);
+  const auto counted = static_cast<double>(counted_bytes(candidate.memory));
+  candidate.memory_low_bytes = std::llround(counted * question_.memory_width.low);
+  candidate.memory_high_bytes = std::llround(counted * question_.memory_width.high);
+  const double step_ns = candidate.step_us * kNsPerUs;
+  const double nvlink = cluster.node.nvlink_gbps > 0 ? cluster.node.nvlink_gbps : cluster.node.pcie_gbps;
+  candidate.nvlink_utilisation = parts.nvlink_bytes / (nvlink * step_ns);
+  candidate.nic_utilisation =
+      parts.nic_bytes / (cluster.network.nic_gbps / cluster.network.gpus_per_nic * step_ns);
+  candidate.runnable = layout.pp == 1;
+  return candidate;
+}
+
+double model_flops_utilisation(const PlanQuestion& question, double step_us) {
+  const Gpu& gpu = question.cluster.gpu;
+  const double peak = (fp8_products(question) ? gpu.tflops_fp8 : gpu.tflops_16) * 1e6;  // flops a microsecond
+  return model_flops(question.model, question.workload).total() /
+         (peak * question.cluster.num_gpus() * step_us);
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,360 @@
+#include "sim/planner/search/layout_space.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "sim/cost/timeline/estimate.h"
+
+namespace cp::sim {
+namespace {
+
+std::vector<int> divisors(int number) {
+  std::vector<int> all;
+  for (int degree = 1; degree <= number; ++degree) {
+    if (number % degree == 0) all.push_back(degree);
+  }
+  return all;
+}
+
+template <class T>
+std::vector<T> chosen(const std::optional<T>& fixed, std::vector<T> all) {
+  return fixed ? std::vector<T>{*fixed} : std::move(all);
+}
+
+// The axes that have several ranks, in order of neighbours.
+std::vector<std::string> axes_of(const ParallelLayout& layout) {
+  std::vector<std::string> axes;
+  for (const MeshAxis& axis : mesh_axes(layout)) {
+    if (axis.size > 1) axes.push_back(axis.name);
+  }
+  return axes;
+}
+
+}  // namespace
+
+LayoutSpace::LayoutSpace(const PlanQuestion& question, bool every_choice)
+    : question_(question),
+      training_(question.workload.phase == Phase::training),
+      every_choice_(every_choice) {}
+
+bool LayoutSpace::can_be_said(const ParallelLayout& layout, RulePart part) const {
+  return std::all_of(question_.frameworks.begin(), question_.frameworks.end(), [&](Framework framework) {
+    return can_say(framework, part, {question_.model, question_.workload, layout, fp8_products(question_)});
+  });
+}
+
+void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
+  ParallelLayout layout = family;
+  // Of what there is a choice of, what can be said.
+  const auto first_of = [](const auto& said, const auto& all) {
+    return said.empty() ? all.front() : said.front();
+  };
+  layout.strategy = first_of(strategies(family), all_strategies(family));
+  layout.recompute = first_of(recomputes(family), all_recomputes(family));
+  layout.loss_chunks = first_of(loss_chunks(family), all_loss_chunks(family));
+  const Savings saved = first_of(savings(family, layout.recompute), all_savings(family));
+  layout.mlp_chunks = saved.mlp_chunks, layout.host_activations = saved.host_activations;
+  std::vector<std::string> lost;
+  for (const Framework framework : question_.frameworks) {
+    FrameworkCase said{question_.model, question_.workload, layout, fp8_products(question_)};
+    for (std::string& what : express(framework, std::move(said)).lost) lost.push_back(std::move(what));
+  }
+  throw InvalidInput(str("what is fixed of the layout cannot be said to ", framework_names(question_), ": ",
+                         join(lost, "; "), "; fix fewer keys"));
+}
+
+std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const {
+  const Fixed& fixed = question_.fixed;
+  const int world = question_.cluster.num_gpus();
+  std::vector<ParallelLayout> families;
+  for (const int tp : chosen(fixed.tp, divisors(world))) {
+    if (world % tp != 0) continue;
+    for (const int pp : chosen(fixed.pp, divisors(world / tp))) {
+      if (world / tp % pp != 0) continue;
+      for (const int cp : chosen(fixed.cp, divisors(world / tp / pp))) {
+        if (world / tp / pp % cp != 0) continue;
+        const int dp = world / tp / pp / cp;
+        for (const int shard : chosen(fixed.dp_shard, training_ ? divisors(dp) : std::vector<int>{1})) {
+          if (dp % shard != 0 || dp / shard != fixed.dp_replicate.value_or(dp / shard)) continue;
+          ParallelLayout layout;
+          layout.tp = tp, layout.pp = pp, layout.cp = cp, layout.dp_shard = shard,
+          layout.dp_replicate = dp / shard;
+          add_orders(layout, families);
+        }
+      }
+    }
+  }
+  if (fixed.ulysses_degree || fixed.inner_ring)
+    std::erase_if(families, [&](const ParallelLayout& family) { return all_strategies(family).empty(); });
+  if (families.empty()) {
+    throw InvalidInput(str("what is fixed of the layout does not fit ", world,
+                           " GPUs: its degrees must divide them",
+                           training_ ? "" : ", and serving has no dp_shard",
+                           "; fix fewer of tp, cp, pp, dp_shard and dp_replicate, or use other --nodes"));
+  }
+  if (question_.frameworks.empty()) return families;
+  ParallelLayout nearest = families.front();
+  std::erase_if(families, [&](const ParallelLayout& family) {
+    const auto all = static_cast<std::int64_t>(all_strategies(family).size() * all_recomputes(family).size() *
+                                               all_loss_chunks(family).size() * all_savings(family).size());
+    const bool degrees = can_be_said(family, RulePart::degrees);
+    const std::int64_t said = degrees ? num_members(family) : 0;
+    if (degrees) nearest = family;
+    if (left_out != nullptr) *left_out += all - said;
+    return said == 0;
+  });
+  if (families.empty()) throw_cannot_be_said(nearest);
+  return families;
+}
+
+void LayoutSpace::add_orders(ParallelLayout layout, std::vector<ParallelLayout>& families) const {
+  const Fixed& fixed = question_.fixed;
+  const std::int64_t batch = question_.workload.global_batch;
+  const std::int64_t of_replica = std::max<std::int64_t>(1, batch / layout.dp());
+  std::vector<std::int64_t> micro_batches;
+  for (const std::int64_t size : {1, 2, 4, 8, 16}) {
+    if (size <= of_replica && of_replica % size == 0) micro_batches.push_back(size);
+  }
+  if (!training_) micro_batches = {of_replica};
+  std::vector<int> experts{1};
+  if (question_.model.experts) experts = divisors(static_cast<int>(question_.model.experts->count));
+  std::set<std::vector<std::string>> known;
+  for (const AxisOrder order : chosen(fixed.order, axis_orders())) {
+    layout.order = order;
+    if (!known.insert(axes_of(layout)).second) continue;
+    for (const ShardingGroup sharding :
+         chosen(fixed.sharding, {ShardingGroup::dp_shard_cp, ShardingGroup::dp_shard})) {
+      if (sharding == ShardingGroup::dp_shard && (layout.cp == 1 || !training_)) continue;
+      layout.sharding = sharding;
+      for (const int ep : chosen(fixed.ep, experts)) {
+        layout.ep = ep;
+        for (const int stages :
+             chosen(fixed.virtual_stages,
+                    layout.pp > 1 && training_ ? std::vector<int>{1, 2, 4} : std::vector<int>{1})) {
+          layout.virtual_stages = stages;
+          for (const std::int64_t micro_batch : chosen(fixed.micro_batch, micro_batches)) {
+            layout.micro_batch = micro_batch;
+            add_variants(layout, families);
+          }
+        }
+      }
+    }
+  }
+}
+
+// What is sharded, and how tp ranks share rows; what means the same for a layout counts once.
+void LayoutSpace::add_variants(ParallelLayout layout, std::vector<ParallelLayout>& families) const {
+  const Fixed& fixed = question_.fixed;
+  const bool shares = training_ && layout.sharding_size() > 1;
+  const int as_usual = layout.zero_stage();
+  std::vector<int> stages{as_usual};
+  if (shares && layout.pp == 1) stages = {3, 2, 1};
+  for (const int zero : stages) {
+    if (shares ? zero != fixed.zero.value_or(every_choice_ ? zero : as_usual) : zero != as_usual) continue;
+    layout.zero = zero == as_usual ? 0 : zero;
+    for (const bool sequence_parallel : {true, false}) {
+      const bool wanted =
+          layout.tp == 1 || fixed.sequence_parallel.value_or(every_choice_ ? sequence_parallel : true);
+      if (sequence_parallel != wanted) continue;
+      layout.sequence_parallel = sequence_parallel;
+      families.push_back(layout);
+    }
+  }
+}
+
+std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) const {
+  std::vector<Strategy> all = all_strategies(family);
+  if (question_.frameworks.empty()) return all;
+  std::erase_if(all, [&](const Strategy& strategy) {
+    ParallelLayout layout = family;
+    layout.strategy = strategy;
+    return !can_be_said(layout, RulePart::strategy);
+  });
+  return all;
+}
+
+std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) const {
+  std::vector<Recompute> all = all_recomputes(family);
+  std::erase_if(all, [&](const Recompute& recompute) {
+    ParallelLayout layout = family;
+    layout.recompute = recompute;
+    return !can_be_said(layout, RulePart::recompute);
+  });
+  return all;
+}
+
+std::vector<int> LayoutSpace::loss_chunks(const ParallelLayout& family) const {
+  std::vector<int> all = all_loss_chunks(family);
+  std::erase_if(all, [&](int chunks) {
+    ParallelLayout layout = family;
+    layout.loss_chunks = chunks;
+    return !can_be_said(layout, RulePart::loss);
+  });
+  return all;
+}
+
+std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) const {
+  const Fixed& fixed = question_.fixed;
+  if (family.cp == 1) return {Strategy{}};
+  std::vector<Strategy> all;
+  const auto add = [&](Core core, int ulysses, Balance::Kind balance) -> Strategy& {
+    Strategy strategy;
+    strategy.core = core, strategy.ulysses_degree = ulysses, strategy.balance.kind = balance;
+    all.push_back(as_run_by(strategy, question_.software));
+    return all.back();
+  };
+  if (fixed.strategy) {
+    AttentionProblem problem = attention_problem(question_.model, question_.workload, family);
+    Strategy strategy =
+        named_strategy({*fixed.strategy, fixed.ulysses_degree, fixed.inner_ring}, problem, family.cp);
+    for (const Balance::Kind kind :
+         {Balance::Kind::head_tail, Balance::Kind::contiguous, Balance::Kind::striped}) {
+      if (kind == Balance::Kind::striped && strategy.core != Core::ring) continue;
+      strategy.balance.kind = kind;
+      all.push_back(as_run_by(strategy, question_.software));
+    }
+  } else {
+    const std::int64_t heads = std::max<std::int64_t>(1, question_.model.q_heads / family.tp);
+    for (const int ulysses : divisors(family.cp)) {
+      if (ulysses > heads || (fixed.ulysses_degree && *fixed.ulysses_degree != ulysses)) continue;
+      if (ulysses == family.cp) {
+        add(Core::all_gather, ulysses, Balance::Kind::contiguous);
+        continue;
+      }
+      add(Core::ring, ulysses, Balance::Kind::head_tail);
+      add(Core::ring, ulysses, Balance::Kind::striped);
+      add(Core::all_gather, ulysses, Balance::Kind::contiguous);
+      add(Core::all_gather, ulysses, Balance::Kind::head_tail);
+      if (ulysses > 1) {
+        add(Core::ring, ulysses, Balance::Kind::head_tail).ulysses_inner = false;
+        continue;
+      }
+      add(Core::ring, 1, Balance::Kind::contiguous);
+      add(Core::ring, 1, Balance::Kind::head_tail).rotation = Strategy::Rotation::all_gather;
+      add(Core::all_gather, 1, Balance::Kind::head_tail_exchange);
+      add(Core::need_only, 1, Balance::Kind::contiguous);
+      add(Core::pass_q, 1, Balance::Kind::head_tail);
+      for (const int inner : divisors(family.cp)) {
+        if (inner > 1 && inner < family.cp) add(Core::ring, 1, Balance::Kind::head_tail).inner_ring = inner;
+      }
+    }
+  }
+  if (fixed.balance) {
+    for (Strategy& strategy : all) strategy.balance = *fixed.balance;
+  }
+  // Where these mean something.
+  for (Strategy& strategy : all) {
+    const bool hybrid = strategy.ulysses_degree > 1 && strategy.ulysses_degree < family.cp;
+    if (fixed.ulysses_inner && hybrid) strategy.ulysses_inner = *fixed.ulysses_inner;
+    if (fixed.rotation && strategy.core == Core::ring) strategy.rotation = *fixed.rotation;
+  }
+  if (fixed.inner_ring) {
+    std::erase_if(all, [&](const Strategy& strategy) { return strategy.inner_ring != *fixed.inner_ring; });
+  }
+  std::vector<Strategy> different;
+  for (const Strategy& strategy : all) {
+    if (std::find(different.begin(), different.end(), strategy) == different.end())
+      different.push_back(strategy);
+  }
+  return different;
+}
+
+std::vector<Recompute> LayoutSpace::all_recomputes(const ParallelLayout& family) const {
+  if (question_.fixed.recompute) return {*question_.fixed.recompute};
+  if (!training_) return {Recompute{}};
+  std::vector<Recompute> all{
+      {Recompute::Kind::none, 1}, {Recompute::Kind::selective, 1}, {Recompute::Kind::full, 1}};
+  for (const int every : {2, 4}) {
+    if (every <= question_.model.layers / (family.pp * family.virtual_stages))
+      all.push_back({Recompute::Kind::every, every});
+  }
+  return all;
+}
+
+std::vector<int> LayoutSpace::all_loss_chunks(const ParallelLayout& family) const {
+  if (question_.fixed.loss_chunks) return {*question_.fixed.loss_chunks};
+  std::vector<int> chunks{1};
+  for (const int more : {4, 16}) {
+    if (training_ && more <= question_.workload.seq_len / family.cp) chunks.push_back(more);
+  }
+  return chunks;
+}
+
+std::vector<LayoutSpace::Savings> LayoutSpace::all_savings(const ParallelLayout& family) const {
+  const Fixed& fixed = question_.fixed;
+  std::vector<int> chunks{1};
+  for (const int more : {4, 16}) {
+    if (every_choice_ && training_ && !question_.model.experts &&
+        more <= question_.workload.seq_len / family.cp)
+      chunks.push_back(more);
+  }
+  std::vector<Savings> all;
+  // Two layers are always on the GPU.
+  const bool may_leave = training_ && question_.model.layers / (family.pp * family.virtual_stages) > 2;
+  for (const bool host : {false, true}) {
+    if (host != fixed.host_activations.value_or(host && every_choice_ && may_leave)) continue;
+    for (const int number : chosen(fixed.mlp_chunks, chunks)) all.push_back({number, host});
+  }
+  return all;
+}
+
+std::vector<LayoutSpace::Savings> LayoutSpace::savings(const ParallelLayout& family,
+                                                       const Recompute& recompute) const {
+  std::vector<Savings> all = all_savings(family);
+  if (question_.frameworks.empty()) return all;
+  std::erase_if(all, [&](const Savings& of) {
+    ParallelLayout layout = family;
+    layout.recompute = recompute, layout.mlp_chunks = of.mlp_chunks,
+    layout.host_activations = of.host_activations;
+    return !can_be_said(layout, RulePart::savings);
+  });
+  return all;
+}
+
+std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
+  std::int64_t ways = 0;
+  for (const Recompute& recompute : recomputes(family))
+    ways += static_cast<std::int64_t>(savings(family, recompute).size());
+  return ways * static_cast<std::int64_t>(strategies(family).size() * loss_chunks(family).size());
+}
+
+ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
+  family.strategy = strategies(family).front();
+  const std::vector<Recompute> all = recomputes(family);
+  const auto full = std::find(all.begin(), all.end(), Recompute{Recompute::Kind::full, 1});
+  family.recompute = full == all.end() ? all.front() : *full;
+  const std::vector<int> chunks = loss_chunks(family);
+  family.loss_chunks = *std::max_element(chunks.begin(), chunks.end());
+  if (const std::vector<Savings> most = savings(family, family.recompute); !most.empty())
+    family.mlp_chunks = most.back().mlp_chunks, family.host_activations = most.back().host_activations;
+  return family;
+}
+
+std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) const {
+  std::vector<ParallelLayout> members;
+  const std::vector<Recompute> recomputed = recomputes(family);
+  const std::vector<int> chunks = loss_chunks(family);
+  std::vector<std::vector<Savings>> saved;
+  for (const Recompute& recompute : recomputed) saved.push_back(savings(family, recompute));
+  ParallelLayout member = family;
+  for (const Strategy& strategy : strategies(family)) {
+    member.strategy = strategy;
+    for (std::size_t i = 0; i < recomputed.size(); ++i) {
+      member.recompute = recomputed[i];
+      for (const Savings& of : saved[i]) {
+        member.mlp_chunks = of.mlp_chunks, member.host_activations = of.host_activations;
+        for (const int chunk : chunks) {
+          member.loss_chunks = chunk;
+          members.push_back(member);
+        }
+      }
+    }
+  }
+  return members;
+}
+
+}  // namespace cp::sim

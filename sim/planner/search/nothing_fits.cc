@@ -1,0 +1,138 @@
+#include "sim/planner/search/nothing_fits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/mesh/mesh.h"
+#include "sim/planner/search/completion.h"
+#include "sim/planner/search/inverse.h"
+
+namespace cp::sim {
+namespace {
+
+[[noreturn]] void throw_too_slow(const PlanQuestion& question, const NearestMisses& misses) {
+  const double enough_ms = std::ceil(misses.fastest_prompt_us / 1e3);
+  throw Infeasible(str("no layout that fits reads the prompt of ", question.workload.cached, " tokens in ",
+                       *question.max_ttft_ms, " ms; the fastest, ", to_string(*misses.fastest_prompt),
+                       ", takes ", enough_ms, " ms: use --ttft-max ", enough_ms));
+}
+
+[[noreturn]] void throw_none_legal(const PlanQuestion& question, const SearchCounts& counts,
+                                   const NearestMisses& misses) {
+  std::vector<std::string> reasons;
+  for (const auto& [reason, number] : counts.rejected) reasons.push_back(str(reason, ": ", number));
+  const auto refusal =
+      misses.refused ? refuse(question.model, question.workload, *misses.refused) : std::nullopt;
+  const auto nearest = nearest_key(question, question.fixed);
+  throw InvalidInput(
+      str("none of ", counts.enumerated, " layouts is legal (", join(reasons, "; "), "). The first one, ",
+          misses.refused ? to_string(*misses.refused) : "", ": ", refusal ? refusal->reason : "",
+          nearest ? str("; use ", nearest->key, "=", nearest->value)
+          : refusal && !refusal->advice.empty() && question.fixed == Fixed{} ? str("; ", refusal->advice)
+                                                                             : ""));
+}
+
+bool something_fits(const PlanQuestion& question) {
+  try {
+    return feasible(question).has_value();
+  } catch (const InvalidInput&) {  // the degrees that are fixed do not divide the GPUs
+    return false;
+  }
+}
+
+// More GPUs with which something fits, as a flag: a few counts from where memory would be enough are tried.
+std::string more_gpus(PlanQuestion question, double ratio) {
+  constexpr int kTries = 6;
+  const std::int64_t of_node = question.cluster.node.gpus;
+  std::int64_t nodes = question.cluster.nodes;
+  if (!question.part_of_a_node)
+    nodes = std::max<std::int64_t>(
+        nodes, static_cast<std::int64_t>(std::ceil(static_cast<double>(nodes) * ratio)) - 1);
+  for (int i = 0; i < kTries; ++i) {
+    nodes = question.part_of_a_node || i >= kTries / 2 ? 2 * nodes : nodes + 1;
+    if (nodes * of_node > Mesh::kMaxRanks) break;
+    question.cluster.nodes = static_cast<int>(nodes);
+    if (something_fits(question))
+      return question.part_of_a_node ? str("--gpus ", nodes * of_node) : str("--nodes ", nodes);
+  }
+  return "";
+}
+
+std::string shorter(const PlanQuestion& question, double ratio) {
+  constexpr std::int64_t kGrain = 1024;
+  auto length =
+      static_cast<std::int64_t>(static_cast<double>(question.workload.seq_len) / ratio) / kGrain * kGrain;
+  for (; length >= kGrain; length = length / 2 / kGrain * kGrain) {
+    if (question.workload.phase == Phase::decode && length <= question.workload.new_tokens) break;
+    if (something_fits(at_seq_len(question, length))) return str("--seq-len ", length);
+  }
+  return "";
+}
+
+std::string offloaded(PlanQuestion question) {
+  Optimizer& optimizer = question.workload.optimizer;
+  if (question.workload.phase != Phase::training || optimizer.offload) return "";
+  optimizer.offload = true;
+  return something_fits(question) ? str("--optimizer ", to_string(optimizer)) : "";
+}
+
+// Pieces of an MLP and activations in host memory, where they are not looked at anyway.
+std::string saved(PlanQuestion question) {
+  Fixed& fixed = question.fixed;
+  if (question.workload.phase != Phase::training || !question.frameworks.empty()) return "";
+  if (fixed.host_activations || fixed.mlp_chunks) return "";
+  fixed.host_activations = true;
+  if (something_fits(question)) return "--fix activations=host";
+  if (question.model.experts) return "";
+  fixed.mlp_chunks = 16;
+  return something_fits(question) ? "--fix activations=host,mlp_chunks=16" : "";
+}
+
+// What would make something fit where the nearest layout needs so many times the memory: each was tried.
+std::string remedy(const PlanQuestion& question, double ratio) {
+  std::vector<std::string> works;
+  for (std::string flag :
+       {more_gpus(question, ratio), shorter(question, ratio), offloaded(question), saved(question)}) {
+    if (!flag.empty()) works.push_back(std::move(flag));
+  }
+  return works.empty() ? "" : str("; try ", join(works, ", or "));
+}
+
+[[noreturn]] void throw_too_large(const PlanQuestion& question, const SearchCounts& counts,
+                                  const NearestMisses& misses) {
+  const std::int64_t usable = usable_bytes(question);
+  const Memory memory = memory_of(question.model, question.workload, *misses.leanest, memory_rules(question));
+  const std::int64_t needed = memory.used() - memory.context;
+  const auto all_terms = terms(memory);
+  const auto largest = std::max_element(all_terms.begin(), all_terms.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  throw Infeasible(str("none of ", counts.enumerated, " layouts fits into ", human_bytes(usable),
+                       " a GPU on ", question.cluster.num_gpus(), " GPUs of ", question.cluster.name,
+                       ". The nearest is ", to_string(*misses.leanest), " with ", human_bytes(needed),
+                       ", of which ", largest->first, " take ", human_bytes(largest->second),
+                       remedy(question, static_cast<double>(needed) / static_cast<double>(usable))));
+}
+
+}  // namespace
+
+void NearestMisses::too_large(const ParallelLayout& layout, std::int64_t bytes) {
+  if (!leanest || bytes < leanest_bytes) leanest = layout, leanest_bytes = bytes;
+}
+
+void NearestMisses::too_slow(const ParallelLayout& layout, double prompt_us) {
+  if (!fastest_prompt || prompt_us < fastest_prompt_us)
+    fastest_prompt = layout, fastest_prompt_us = prompt_us;
+}
+
+void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts,
+                        const NearestMisses& misses) {
+  if (misses.fastest_prompt) throw_too_slow(question, misses);
+  if (!misses.leanest) throw_none_legal(question, counts, misses);
+  throw_too_large(question, counts, misses);
+}
+
+}  // namespace cp::sim

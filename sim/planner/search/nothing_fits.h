@@ -1,0 +1,28 @@
+// Why a search found nothing, and the nearest thing that works.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "sim/planner/search/answer.h"
+
+namespace cp::sim {
+
+// The layouts that came nearest.
+struct NearestMisses {
+  std::optional<ParallelLayout> refused;  // the first that is not legal
+  std::optional<ParallelLayout> leanest;  // of those that are, but need more memory than there is
+  std::int64_t leanest_bytes = 0;
+  std::optional<ParallelLayout> fastest_prompt;  // of those that fit, but read the prompt too slowly
+  double fastest_prompt_us = 0;
+
+  // Keeps the nearer one.
+  void too_large(const ParallelLayout& layout, std::int64_t bytes);
+  void too_slow(const ParallelLayout& layout, double prompt_us);
+};
+
+// Throws Infeasible where layouts are legal, with what the nearest lacks and what would make it fit; else InvalidInput.
+[[noreturn]] void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts,
+                                     const NearestMisses& misses);
+
+}  // namespace cp::sim

@@ -1,0 +1,89 @@
+// What `cpsim plan` is asked: a model, a workload, a cluster, a piece of software, and what is fixed of the layout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shared/transformer/memory.h"
+#include "shared/transformer/model.h"
+#include "shared/transformer/parallel_layout.h"
+#include "shared/transformer/workload.h"
+#include "sim/cost/cluster/cluster.h"
+#include "sim/cost/cluster/software.h"
+#include "sim/cost/frameworks/framework.h"
+#include "sim/cost/serving/steady_state.h"
+
+namespace cp::sim {
+
+// A part of a layout that the search must not vary; unset: free.
+struct Fixed {
+  std::optional<int> dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, loss_chunks, zero, mlp_chunks;
+  std::optional<bool> sequence_parallel, host_activations;
+  std::optional<std::int64_t> micro_batch;
+  std::optional<std::string> strategy;  // a name of named_strategy
+  std::optional<int> ulysses_degree, inner_ring;
+  std::optional<bool> ulysses_inner;
+  std::optional<Strategy::Rotation> rotation;
+  std::optional<Balance> balance;
+  std::optional<Recompute> recompute;
+  std::optional<ShardingGroup> sharding;
+  std::optional<AxisOrder> order;
+  bool operator==(const Fixed&) const = default;
+};
+
+// A layout of which some keys are given: the search chooses the others.
+struct PartialLayout {
+  std::string text;  // as it was typed: "tp=4,cp=8"
+  Fixed given;
+  // With the defaults for the other keys; none where these leave GPUs without work.
+  std::optional<ParallelLayout> as_written;
+};
+
+// How far the memory of runs lies from its prediction, as factors of the prediction: what was measured of `rows` of them lies between.
+struct MemoryWidth {
+  double low = 1, high = 1;
+  int rows = 0;  // 0: nobody measured
+};
+
+struct PlanQuestion {
+  Transformer model;
+  std::string model_source;              // file or preset
+  std::vector<std::string> assumptions;  // of the model and of all else, one sentence each
+  Workload workload;
+  Cluster cluster;              // with its number of nodes
+  bool part_of_a_node = false;  // the cluster's one node has fewer GPUs than the preset's
+  SoftwareProfile software;
+  // Decode: the same GPUs also read the prompts of requests that come as others are answered (sim/cost/serving/steady_state.h).
+  std::optional<Arrivals> aggregated;
+  std::vector<Framework>
+      frameworks;  // the search keeps to what each of them can say; those that say all are left out
+  std::vector<std::string>
+      unsaid;  // what they cannot say of the workload that was asked for; `workload` is what they run
+  Fixed fixed;
+  MemoryWidth memory_width;
+  std::optional<double> max_memory_gib;  // of a GPU; unset: the cluster's usable memory
+  std::optional<double> max_ttft_ms;     // decode: layouts whose prompt takes longer are left out
+  std::optional<PartialLayout> baseline;
+  int top = 5;
+};
+
+// Bytes that one GPU may use for all of Memory but the context, which the usable memory of a cluster leaves out.
+std::int64_t usable_bytes(const PlanQuestion& question);
+// What the cluster and the software add to a layout's memory.
+MemoryRules memory_rules(const PlanQuestion& question);
+// What usable_bytes() limits.
+std::int64_t counted_bytes(const Memory& memory);
+// Whether products of linear layers are in FP8, or in fewer bits: asked for, and the GPU has them.
+bool fp8_products(const PlanQuestion& question);
+// Whether attention's operands are.
+bool fp8_attention(const PlanQuestion& question);
+// "torchtitan and megatron": whose words the search keeps to.
+std::string framework_names(const PlanQuestion& question);
+// Of linear layers' products: "fp8", "nvfp4", or the workload's.
+std::string_view linear_dtype_name(const PlanQuestion& question);
+// Of a cached element: "fp8", or the workload's.
+std::string_view cache_dtype_name(const PlanQuestion& question);
+
+}  // namespace cp::sim

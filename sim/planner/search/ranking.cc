@@ -1,0 +1,108 @@
+#include "sim/planner/search/ranking.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr std::size_t kPartsShown = 4;
+constexpr double kSmallestShown = 0.001;  // of the step
+
+bool faster(const Candidate& a, const Candidate& b) {
+  return std::tuple(a.step_us, a.memory.used(), to_string(a.layout)) <
+         std::tuple(b.step_us, b.memory.used(), to_string(b.layout));
+}
+
+// Steps of a tie's width from the fastest on: what a candidate ties with does not depend on which others were replayed.
+std::int64_t tie_of(const Candidate& candidate, double least_us) {
+  return static_cast<std::int64_t>(std::log(candidate.step_us / least_us) / std::log1p(kTie));
+}
+
+// "+12.1 ms exposed cp": three digits, two decimals at most.
+std::string signed_part(const std::string& name, double us) {
+  const double size = std::abs(us), unit = size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
+  const double step = size >= 100 * unit ? 1 : size >= 10 * unit ? 0.1 : 0.01;
+  const char* unit_name = unit == 1e6 ? " s " : unit == 1e3 ? " ms " : " us ";
+  return str(us > 0 ? "+" : "-", std::round(size / unit / step) * step, unit_name, name);
+}
+
+}  // namespace
+
+LayoutKind kind_of(const ParallelLayout& layout) {
+  const Strategy none, &strategy = layout.cp > 1 ? layout.strategy : none;
+  return {layout.dp_replicate, layout.dp_shard, layout.cp,     layout.tp,
+          layout.pp,           layout.ep,       strategy.core, strategy.ulysses_degree};
+}
+
+std::string class_of(const ParallelLayout& layout) {
+  if (layout.pp > 1) return "with PP";
+  if (layout.cp == 1) return "without CP";
+  return layout.tp > 1 ? "TP + CP" : "pure CP";
+}
+
+std::int64_t memory_step(const Memory& memory, std::int64_t usable_bytes) {
+  constexpr std::int64_t kSteps = 20;
+  return usable_bytes <= 0 ? 0 : (memory.used() - memory.context) * kSteps / usable_bytes;
+}
+
+void rank_candidates(std::vector<Candidate>& candidates) {
+  std::sort(candidates.begin(), candidates.end(), faster);
+  if (!candidates.empty() && candidates.front().step_us > 0) {
+    const double least_us = candidates.front().step_us;
+    std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
+      return std::pair(tie_of(a, least_us), memory_step(a.memory, a.usable_bytes)) <
+             std::pair(tie_of(b, least_us), memory_step(b.memory, b.usable_bytes));
+    });
+  }
+  int place = 0;
+  for (Candidate& candidate : candidates) candidate.rank = ++place;
+}
+
+std::vector<Candidate> best_of_kinds(const std::vector<Candidate>& ranked, std::size_t most) {
+  std::vector<Candidate> best;
+  std::set<LayoutKind> shown;
+  for (const Candidate& candidate : ranked) {
+    if (best.size() == most) break;
+    if (shown.insert(kind_of(candidate.layout)).second) best.push_back(candidate);
+  }
+  return best;
+}
+
+std::vector<ClassBest> best_of_classes(const std::vector<Candidate>& ranked) {
+  std::vector<ClassBest> classes;
+  for (const char* name : {"pure CP", "TP + CP", "with PP", "without CP"}) {
+    const auto best = std::find_if(ranked.begin(), ranked.end(), [&](const Candidate& candidate) {
+      return class_of(candidate.layout) == name;
+    });
+    if (best == ranked.end()) {
+      classes.push_back({name, std::nullopt, "nothing of it is legal and fits"});
+    } else {
+      classes.push_back({name, *best, difference(*best, ranked.front())});
+    }
+  }
+  return classes;
+}
+
+std::string difference(const Candidate& candidate, const Candidate& best) {
+  std::map<std::string, double> parts;
+  for (const TimePart& part : candidate.parts) parts[part.name] += part.us;
+  for (const TimePart& part : best.parts) parts[part.name] -= part.us;
+  std::vector<std::pair<std::string, double>> sorted(parts.begin(), parts.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return std::abs(a.second) > std::abs(b.second); });
+  std::vector<std::string> words;
+  for (const auto& [name, us] : sorted) {
+    if (std::abs(us) < kSmallestShown * best.step_us || words.size() == kPartsShown) break;
+    words.push_back(signed_part(name, us));
+  }
+  return join(words, ", ");
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,428 @@
+#include "sim/planner/search/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+#include "shared/base/text.h"
+#include "shared/base/units.h"
+#include "sim/base/parallel_for.h"
+#include "sim/base/stop.h"
+#include "sim/planner/search/bound.h"
+#include "sim/planner/search/completion.h"
+#include "sim/planner/search/doubt.h"
+#include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/layout_space.h"
+#include "sim/planner/search/nothing_fits.h"
+#include "sim/planner/search/ranking.h"
+
+namespace cp::sim {
+namespace {
+
+// Layouts replayed before the mark is moved: the same for any number of threads.
+constexpr std::int64_t kFirstRound = 32, kLastRound = 512;
+constexpr std::size_t kOpenedAtOnce = 64;  // families
+constexpr std::size_t kForReport = 8;      // best layouts of different kinds that are certain to be found
+
+class Search {
+ public:
+  Search(const PlanQuestion& question, const SearchOptions& options)
+      : question_(question),
+        options_(options),
+        threads_(options.threads > 0 ? options.threads : num_cores()),
+        space_(question),
+        bound_(question),
+        attention_(question),
+        rules_(memory_rules(question)),
+        usable_(usable_bytes(question)) {
+    for (int thread = 0; thread < threads_; ++thread) {
+      evaluators_.emplace_back(question);
+    }
+    if (question.workload.phase != Phase::decode || !question.max_ttft_ms) return;
+    most_prompt_us_ = *question.max_ttft_ms * 1e3;
+    prompt_ = question;
+    prompt_->workload.phase = Phase::prefill;
+    prompt_->workload.seq_len = std::max<std::int64_t>(1, question.workload.cached);
+    prompt_->workload.cached = prompt_->workload.new_tokens = 0;
+    for (int thread = 0; thread < threads_; ++thread) prompts_.emplace_back(*prompt_);
+  }
+
+  PlanAnswer run() {
+    const auto start = std::chrono::steady_clock::now();
+    const StopScope scope(options_.stop);
+    unless_stopped([&] {
+      bound_families();
+      while (!queue_.empty() && !stopped()) {
+        const std::vector<ParallelLayout> round = next_round();
+        if (round.empty()) break;
+        replay(round);
+        show();
+      }
+      count_the_rest();
+    });
+    PlanAnswer answer = finish();
+    answer.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return answer;
+  }
+
+ private:
+  struct Node {
+    double bound_ns = 0;
+    std::int64_t number = 0;  // of equal bounds in the order of their making
+    std::size_t family = 0;
+    std::optional<ParallelLayout> layout;      // none: the whole family
+    bool operator<(const Node& other) const {  // the queue's top is the greatest
+      return std::tie(bound_ns, number) > std::tie(other.bound_ns, other.number);
+    }
+  };
+  struct FamilyState {
+    std::optional<std::string> refused;
+    bool too_large = false;
+    double bound_ns = 0;
+    std::int64_t members = 0;
+  };
+
+  AttentionKey key_of(const ParallelLayout& layout) const { return attention_key(layout, question_.cluster); }
+
+  bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+
+  // What was found until this search was stopped is its answer; a stop of the caller's own is the caller's.
+  template <class Work>
+  void unless_stopped(const Work& work) const {
+    try {
+      work();
+    } catch (const Stopped&) {
+      if (!stopped()) throw;
+    }
+  }
+
+  bool fits(const Memory& memory) const { return memory.used() - memory.context <= usable_; }
+
+  // ---- families ----
+
+  void bound_families() {
+    std::int64_t left_out = 0;
+    families_ = space_.families(&left_out);
+    if (left_out > 0) rejected_[str(framework_names(question_), " cannot say it")] += left_out;
+    counts_.enumerated += left_out;
+    std::vector<FamilyState> states(families_.size());
+    parallel_for(families_.size(), threads_,
+                 [&](std::size_t i, std::size_t) { states[i] = look_at(families_[i]); });
+    for (std::size_t i = 0; i < families_.size(); ++i) {
+      const FamilyState& state = states[i];
+      counts_.enumerated += state.members;
+      if (state.refused) {
+        rejected_[*state.refused] += state.members;
+        if (!misses_.refused) misses_.refused = space_.leanest_member(families_[i]);
+      } else if (state.too_large) {
+        counts_.out_of_memory += state.members;
+        const ParallelLayout leanest = space_.leanest_member(families_[i]);
+        misses_.too_large(leanest, memory_of(question_.model, question_.workload, leanest, rules_).used());
+      } else {
+        push({state.bound_ns, 0, i, std::nullopt});
+      }
+    }
+    show();
+  }
+
+  FamilyState look_at(const ParallelLayout& family) const {
+    FamilyState state;
+    state.members = space_.num_members(family);
+    const ParallelLayout leanest = space_.leanest_member(family);
+    // Strategies are legal as they are made: what is refused of this one is refused for all members.
+    if (const auto refusal = refuse(question_.model, question_.workload, leanest)) {
+      state.refused = refusal->kind;
+      return state;
+    }
+    Memory memory = memory_of(question_.model, question_.workload, leanest, rules_);
+    memory.attention = 0;  // of another strategy it may be less
+    state.too_large = !fits(memory);
+    if (!state.too_large) state.bound_ns = bound_.family_ns(family);
+    return state;
+  }
+
+  // ---- the queue ----
+
+  void push(Node node) {
+    node.number = made_++;
+    queue_.push(std::move(node));
+  }
+
+  // What a layout may take at most to be among the best, or the best of its class.
+  double limit_ns(const ParallelLayout& layout) const {
+    if (options_.exhaustive) return kNever;
+    const auto of_class = class_mark_ns_.find(class_of(layout));
+    return of_class == class_mark_ns_.end() ? kNever : std::max(mark_ns_, of_class->second) * (1 + kTie);
+  }
+  bool needed(double bound_ns, const ParallelLayout& layout) const { return bound_ns <= limit_ns(layout); }
+
+  std::size_t wanted_kinds() const {
+    return std::max<std::size_t>(kForReport, static_cast<std::size_t>(question_.top));
+  }
+
+  std::vector<ParallelLayout> next_round() {
+    std::vector<ParallelLayout> round;
+    std::vector<std::size_t> families;
+    const auto size = static_cast<std::size_t>(std::clamp(counts_.replayed / 4, kFirstRound, kLastRound));
+    while (!queue_.empty() && round.size() < size && !stopped()) {
+      // Families that come one after the other open together.
+      const bool opens = !queue_.top().layout && families.size() < kOpenedAtOnce;
+      if (!opens && !families.empty()) {
+        open(families);
+        families.clear();
+        continue;
+      }
+      const Node node = queue_.top();
+      queue_.pop();
+      const ParallelLayout& layout = node.layout ? *node.layout : families_[node.family];
+      if (!needed(node.bound_ns, layout)) {
+        counts_.pruned += node.layout ? 1 : space_.num_members(layout);
+      } else if (node.layout) {
+        round.push_back(layout);
+      } else {
+        families.push_back(node.family);
+      }
+      if (queue_.empty()) open(std::exchange(families, {}));
+    }
+    open(families);
+    // Those with the same attention after each other: its plans are written once.
+    std::stable_sort(round.begin(), round.end(),
+                     [&](const ParallelLayout& a, const ParallelLayout& b) { return key_of(a) < key_of(b); });
+    return round;
+  }
+
+  // What becomes of a family's members.
+  struct Opened {
+    std::vector<Node> nodes;
+    std::int64_t dominated = 0, unneeded = 0, out_of_memory = 0, pruned = 0, leanest_used = 0;
+    std::optional<ParallelLayout> leanest;
+  };
+
+  void open(const std::vector<std::size_t>& families) {
+    std::vector<Opened> opened(families.size());
+    parallel_for(families.size(), threads_,
+                 [&](std::size_t i, std::size_t) { opened[i] = look_into(families[i]); });
+    for (Opened& of : opened) {
+      if (of.dominated > 0) rejected_["fewer loss chunks fit"] += of.dominated;
+      if (of.unneeded > 0) rejected_["fits without host memory, or in fewer pieces"] += of.unneeded;
+      counts_.out_of_memory += of.out_of_memory, counts_.pruned += of.pruned;
+      if (of.leanest) misses_.too_large(*of.leanest, of.leanest_used);
+      for (Node& node : of.nodes) push(std::move(node));
+    }
+  }
+
+  // What fits of members that differ in loss chunks, mlp_chunks and activations alone: where one does, no other that takes more pieces of
+  // the MLP, or host memory where that one has none, is faster.
+  class LeastSavings {
+   public:
+    bool is_unneeded(const ParallelLayout& layout) {
+      if (!first_ || !(first_->strategy == layout.strategy) || !(first_->recompute == layout.recompute)) {
+        first_ = layout;
+        fitting_.clear();
+      }
+      return std::any_of(fitting_.begin(), fitting_.end(), [&](const auto& one) {
+        const bool same = one.first == layout.mlp_chunks && one.second == layout.host_activations;
+        return !same && one.first <= layout.mlp_chunks && one.second <= layout.host_activations;
+      });
+    }
+    void fits(const ParallelLayout& layout) {
+      fitting_.emplace_back(layout.mlp_chunks, layout.host_activations);
+    }
+
+   private:
+    std::optional<ParallelLayout> first_;
+    std::vector<std::pair<int, bool>> fitting_;
+  };
+
+  // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for the others, which
+  // take less memory and no less time, but for those whose memory would count between ties.
+  Opened look_into(std::size_t family) const {
+    Opened opened;
+    std::optional<ParallelLayout> chosen;
+    std::int64_t chosen_step = 0;
+    FamilyBound bound(bound_);
+    LeastSavings least;
+    for (const ParallelLayout& layout : space_.members(families_[family])) {
+      look_at_stop();
+      if (least.is_unneeded(layout)) {
+        ++opened.unneeded;
+        continue;
+      }
+      const Memory memory = memory_of(question_.model, question_.workload, layout, rules_);
+      if (chosen && fits(memory)) {
+        chosen->loss_chunks = layout.loss_chunks;
+        if (*chosen == layout && memory_step(memory, usable_) == chosen_step) {
+          ++opened.dominated;
+          continue;
+        }
+      }
+      if (!fits(memory)) {
+        ++opened.out_of_memory;
+        if (!opened.leanest || memory.used() < opened.leanest_used)
+          opened.leanest = layout, opened.leanest_used = memory.used();
+        continue;
+      }
+      chosen = layout;
+      least.fits(layout);
+      chosen_step = memory_step(memory, usable_);
+      const double bound_ns = bound.ns(layout);
+      if (needed(bound_ns, layout)) {
+        opened.nodes.push_back({bound_ns, 0, family, layout});
+      } else {
+        ++opened.pruned;
+      }
+    }
+    return opened;
+  }
+
+  void count_the_rest() {
+    while (!queue_.empty()) {
+      look_at_stop();
+      const Node& node = queue_.top();
+      counts_.pruned += node.layout ? 1 : space_.num_members(families_[node.family]);
+      queue_.pop();
+    }
+  }
+
+  // ---- on the timeline ----
+
+  // Those that a sharper bound does not rule out.
+  void replay(const std::vector<ParallelLayout>& round) {
+    std::vector<std::optional<Candidate>> found(round.size());
+    std::vector<double> prompt_us(round.size(), 0);
+    const auto look_at_one = [&](std::size_t i, std::size_t thread) {
+      const ParallelLayout& layout = round[i];
+      const bool sharper =
+          layout.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
+      if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) return;
+      if (!prompts_.empty()) prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
+      if (prompt_us[i] > most_prompt_us_) return;
+      found[i] = evaluators_[thread].evaluate(layout, limit_ns(layout));
+    };
+    // Layouts with the same attention go to one thread.
+    std::vector<std::size_t> groups{0};
+    for (std::size_t i = 1; i < round.size(); ++i) {
+      if (key_of(round[i]) != key_of(round[i - 1])) groups.push_back(i);
+    }
+    std::vector<std::uint8_t> looked_at(round.size(), 0);
+    unless_stopped([&] {
+      parallel_for(groups.size(), threads_, [&](std::size_t group, std::size_t thread) {
+        const std::size_t end = group + 1 < groups.size() ? groups[group + 1] : round.size();
+        for (std::size_t i = groups[group]; i < end; ++i) {
+          look_at_one(i, thread);
+          looked_at[i] = 1;
+        }
+      });
+    });
+    for (std::size_t i = 0; i < round.size(); ++i) {
+      if (looked_at[i] == 0) continue;  // stopped before
+      std::optional<Candidate>& candidate = found[i];
+      if (prompt_us[i] > most_prompt_us_) {
+        ++rejected_["time to the first token"];
+        misses_.too_slow(round[i], prompt_us[i]);
+        continue;
+      }
+      if (!candidate) {
+        ++counts_.pruned;
+        continue;
+      }
+      ++counts_.replayed;
+      const double ns = candidate->step_us * 1e3;
+      double& of_class = class_mark_ns_.try_emplace(class_of(candidate->layout), kNever).first->second;
+      of_class = std::min(of_class, ns);
+      double& of_kind = kinds_.try_emplace(kind_of(candidate->layout), kNever).first->second;
+      of_kind = std::min(of_kind, ns);
+      all_.push_back(std::move(*candidate));
+    }
+    const std::size_t wanted = wanted_kinds();
+    if (kinds_.size() < wanted) return;
+    std::vector<double> times;
+    for (const auto& [kind, ns] : kinds_) times.push_back(ns);
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(wanted - 1), times.end());
+    mark_ns_ = times[wanted - 1];
+  }
+
+  void show() const {
+    if (!options_.progress) return;
+    SearchProgress progress{counts_.enumerated, made_, counts_.replayed, 0};
+    for (const auto& [name, ns] : class_mark_ns_) {
+      progress.best_us = progress.best_us == 0 ? ns / 1e3 : std::min(progress.best_us, ns / 1e3);
+    }
+    options_.progress(progress);
+  }
+
+  // ---- the answer ----
+
+  PlanAnswer finish() {
+    PlanAnswer answer;
+    answer.question = question_;
+    answer.counts = counts_;
+    answer.counts.rejected.assign(rejected_.begin(), rejected_.end());
+    std::stable_sort(answer.counts.rejected.begin(), answer.counts.rejected.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    if (all_.empty() && !stopped()) {
+      if (options_.misses != nullptr) *options_.misses = misses_;
+      throw_nothing_fits(question_, answer.counts, misses_);
+    }
+    rank_candidates(all_);
+    answer.best = best_of_kinds(all_, wanted_kinds());
+    answer.classes = best_of_classes(all_);
+    answer.all = std::move(all_);
+    weigh(answer, threads_);
+    if (question_.baseline) {
+      unless_stopped([&] { answer.classes.push_back(baseline(*question_.baseline, answer.all)); });
+    }
+    if (stopped()) answer.warnings.push_back("interrupted: the best of what was replayed so far, not of all");
+    return answer;
+  }
+
+  ClassBest baseline(const PartialLayout& asked, const std::vector<Candidate>& all) {
+    SearchOptions options;
+    options.threads = options_.threads, options.stop = options_.stop;
+    Completion completion = complete(question_, asked, options);
+    ClassBest baseline{"baseline", std::move(completion.candidate), completion.reason, completion.found};
+    if (completion.kind == Completion::Kind::rejected) return baseline;
+    baseline.why = all.empty() ? "" : difference(*baseline.candidate, all.front());
+    if (completion.kind == Completion::Kind::too_large) baseline.why += str("; ", completion.reason);
+    return baseline;
+  }
+
+  const PlanQuestion& question_;
+  const SearchOptions& options_;
+  const int threads_;
+  const LayoutSpace space_;
+  const StepBound bound_;
+  AttentionTimer attention_;
+  const MemoryRules rules_;
+  const std::int64_t usable_;
+  std::vector<Evaluator> evaluators_;   // by thread
+  std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompt
+  std::vector<Evaluator> prompts_;      // by thread
+  double most_prompt_us_ = kNever;
+
+  std::vector<ParallelLayout> families_;
+  std::priority_queue<Node> queue_;
+  std::int64_t made_ = 0;
+  SearchCounts counts_;
+  std::map<std::string, std::int64_t> rejected_;
+  NearestMisses misses_;
+
+  std::vector<Candidate> all_;
+  std::map<LayoutKind, double> kinds_;           // best time of each
+  std::map<std::string, double> class_mark_ns_;  // the same
+  double mark_ns_ = kNever;                      // what the best ones take at most
+};
+
+}  // namespace
+
+PlanAnswer search_layouts(const PlanQuestion& question, const SearchOptions& options) {
+  validate_model(question.model);
+  validate_workload(question.workload);
+  return Search(question, options).run();
+}
+
+}  // namespace cp::sim

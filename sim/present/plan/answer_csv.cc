@@ -1,0 +1,161 @@
+#include "sim/present/plan/answer_csv.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "shared/context_parallel/strategy.h"
+#include "sim/cost/cluster/read_software.h"
+
+namespace cp::sim {
+namespace {
+
+class Line {
+ public:
+  explicit Line(std::string& out) : out_(out) {}
+
+  Line& add(std::string_view text) {
+    separate();
+    if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
+      out_ += text;
+      return *this;
+    }
+    out_ += '"';
+    for (const char c : text) {
+      if (c == '"') out_ += '"';
+      out_ += c;
+    }
+    out_ += '"';
+    return *this;
+  }
+  Line& add(double value) { return add_number(value); }
+  Line& add(std::int64_t value) { return add_number(value); }
+  Line& add(int value) { return add_number(value); }
+  void end() { out_ += '\n'; }
+
+ private:
+  template <class Number>
+  Line& add_number(Number value) {
+    separate();
+    char digits[40];
+    const auto result = std::to_chars(std::begin(digits), std::end(digits), value);
+    out_.append(digits, result.ptr);
+    return *this;
+  }
+  void separate() {
+    if (!first_) out_ += ',';
+    first_ = false;
+  }
+
+  std::string& out_;
+  bool first_ = true;
+};
+
+std::vector<std::string> part_names(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates) {
+    for (const TimePart& part : candidate.parts) {
+      if (std::find(names.begin(), names.end(), part.name) == names.end()) names.push_back(part.name);
+    }
+  }
+  return names;
+}
+
+std::string column(std::string_view prefix, std::string_view name, std::string_view unit) {
+  std::string text(prefix);
+  text += name;
+  text += unit;
+  std::replace(text.begin(), text.end(), ' ', '_');
+  return text;
+}
+
+void add_header(std::string& out, const std::vector<std::string>& parts) {
+  Line line(out);
+  for (const char* name : {"rank",
+                           "layout",
+                           "gpus",
+                           "dp_replicate",
+                           "dp_shard",
+                           "cp",
+                           "tp",
+                           "pp",
+                           "ep",
+                           "virtual_stages",
+                           "strategy",
+                           "sharding",
+                           "order",
+                           "micro_batch",
+                           "recompute",
+                           "loss_chunks",
+                           "mlp_chunks",
+                           "zero",
+                           "sequence_parallel",
+                           "activations",
+                           "step_us",
+                           "low_us",
+                           "high_us",
+                           "chance",
+                           "regret_us",
+                           "tokens_per_s_per_gpu",
+                           "mfu",
+                           "exposed_us",
+                           "bound"}) {
+    line.add(name);
+  }
+  for (const std::string& part : parts) line.add(column("part_", part, "_us"));
+  for (const auto& [term, bytes] : terms(Memory{})) line.add(column("memory_", term, "_bytes"));
+  for (const char* name : {"counted_bytes", "usable_bytes", "memory_low_bytes", "memory_high_bytes",
+                           "nvlink_utilisation", "nic_utilisation", "runnable"}) {
+    line.add(name);
+  }
+  line.end();
+}
+
+void add_candidate(std::string& out, const Candidate& c, const std::vector<std::string>& parts) {
+  const ParallelLayout& l = c.layout;
+  Line line(out);
+  line.add(c.rank).add(to_string(l)).add(l.world()).add(l.dp_replicate).add(l.dp_shard).add(l.cp).add(l.tp);
+  line.add(l.pp).add(l.ep).add(l.virtual_stages).add(l.cp > 1 ? to_string(l.strategy, l.cp) : "");
+  line.add(to_string(l.sharding)).add(to_string(l.order)).add(l.micro_batch).add(to_string(l.recompute));
+  line.add(l.loss_chunks)
+      .add(l.mlp_chunks)
+      .add(l.zero_stage())
+      .add(l.sequence_parallel ? "yes" : "no")
+      .add(l.host_activations ? "host" : "gpu")
+      .add(c.step_us)
+      .add(c.low_us)
+      .add(c.high_us)
+      .add(c.chance)
+      .add(c.regret_us)
+      .add(c.tokens_per_s_per_gpu)
+      .add(c.mfu);
+  line.add(c.exposed_us).add(c.bound);
+  for (const std::string& name : parts) {
+    double us = 0;
+    for (const TimePart& part : c.parts) us += part.name == name ? part.us : 0;
+    line.add(us);
+  }
+  for (const auto& [term, bytes] : terms(c.memory)) line.add(bytes);
+  line.add(c.memory.used() - c.memory.context)
+      .add(c.usable_bytes)
+      .add(c.memory_low_bytes)
+      .add(c.memory_high_bytes)
+      .add(c.nvlink_utilisation)
+      .add(c.nic_utilisation);
+  line.add(c.runnable ? 1 : 0);
+  line.end();
+}
+
+}  // namespace
+
+std::string to_csv(const PlanAnswer& answer) {
+  const std::vector<std::string> parts = part_names(answer.all);
+  std::string out;
+  add_header(out, parts);
+  for (const Candidate& candidate : answer.all) add_candidate(out, candidate, parts);
+  return out;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,388 @@
+#include "sim/present/plan/plan_screen.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sim/present/plan/plan_inputs.h"
+#include "sim/present/table.h"
+#include "sim/present/units.h"
+#include "shared/base/text.h"
+#include "sim/present/plan/headline.h"
+#include "sim/planner/search/measurements.h"
+
+namespace cp::sim {
+namespace {
+
+using sim::Candidate;
+using sim::PlanAnswer;
+using sim::Rate;
+
+constexpr std::size_t kWidth = 110, kIndent = 12;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+// ---- numbers ----
+
+// One unit for a whole column, in which `us` has three digits.
+struct TimeUnit {
+  const char* name;
+  double us;
+  int decimals;
+
+  explicit TimeUnit(double smallest_us) {
+    if (smallest_us >= 1e6) {
+      name = "s", us = 1e6;
+    } else if (smallest_us >= 1e3) {
+      name = "ms", us = 1e3;
+    } else {
+      name = "us", us = 1;
+    }
+    const double value = smallest_us / us;
+    decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  }
+  std::string of(double time_us) const { return fmt::format("{:.{}f}", time_us / us, decimals); }
+};
+
+std::string gib(std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / kGiB); }
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string rate(double tokens_per_s) {
+  return tokens_per_s < 99.5 ? fmt::format("{:.3g}", tokens_per_s) : human_count(std::llround(tokens_per_s));
+}
+
+// ---- layouts ----
+
+using Items = std::vector<std::string>;
+
+Items items_of(const ParallelLayout& layout) {
+  const std::string text = to_string(layout);
+  Items items;
+  for (const std::string_view item : split(text, ',')) items.emplace_back(item);
+  return items;
+}
+
+// Degrees and the strategy stay with each layout; all else may be said once, where all layouts have it.
+bool may_be_common(const std::string& item) {
+  constexpr std::array<std::string_view, 9> kAlways = {
+      "tp=", "cp=",       "dp_shard=",       "dp_replicate=", "pp=",
+      "ep=", "strategy=", "ulysses_degree=", "inner_ring="};
+  return std::none_of(kAlways.begin(), kAlways.end(),
+                      [&](std::string_view key) { return item.starts_with(key); });
+}
+
+bool has(const Items& items, const std::string& item) {
+  return std::find(items.begin(), items.end(), item) != items.end();
+}
+
+Items common_items(const std::vector<Items>& all) {
+  Items common;
+  if (all.size() < 2) return common;
+  for (const std::string& item : all.front()) {
+    if (may_be_common(item) &&
+        std::all_of(all.begin(), all.end(), [&](const Items& items) { return has(items, item); }))
+      common.push_back(item);
+  }
+  return common;
+}
+
+const char* mark(const Candidate& candidate) { return candidate.runnable ? "" : " *"; }
+
+// ---- the best ----
+
+const char* time_title(Phase phase, bool aggregated) {
+  if (aggregated) return "TPOT";
+  return phase == Phase::training ? "step" : phase == Phase::prefill ? "TTFT" : "TTIT";
+}
+
+std::size_t num_shown(const PlanAnswer& answer) {
+  return std::min(answer.best.size(), static_cast<std::size_t>(std::max(1, answer.question.top)));
+}
+
+// Without what all layouts have; in serving a micro-batch is what a replica has of the requests.
+std::string own_text(const Items& items, const Items& common, Phase phase) {
+  Items own;
+  for (const std::string& item : items) {
+    if (!has(common, item) && (phase == Phase::training || !item.starts_with("micro_batch=")))
+      own.push_back(item);
+  }
+  return join(own);
+}
+
+// Layouts come last: they differ in length, and what stands before them stays aligned in a narrow window.
+std::vector<Column> columns_of(const PlanAnswer& answer, const TimeUnit& unit) {
+  const Phase phase = answer.question.workload.phase;
+  std::vector<Column> columns = {
+      {"fastest", Align::right},
+      {str(time_title(phase, answer.question.aggregated.has_value()), ", ", unit.name), Align::right},
+      {"interval", Align::right},
+      {"tokens/s/GPU", Align::right}};
+  if (phase != Phase::decode) columns.push_back({"MFU", Align::right});
+  if (answer.question.aggregated) columns.push_back({"TTFT", Align::right});
+  columns.push_back({str("GiB of ", gib(answer.best.front().usable_bytes)), Align::right});
+  columns.push_back({"exposed", Align::right});
+  columns.push_back({"bound by"});
+  columns.push_back({"layout"});
+  return columns;
+}
+
+std::string best_table(const PlanAnswer& answer) {
+  const std::size_t shown = num_shown(answer);
+  const Phase phase = answer.question.workload.phase;
+  const TimeUnit unit(answer.best.front().step_us);
+  std::vector<Items> layouts;
+  for (std::size_t i = 0; i < shown; ++i) layouts.push_back(items_of(answer.best[i].layout));
+  const Items common = common_items(layouts);
+  Table table(columns_of(answer, unit));
+  bool doubtful = false, reordered = false;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Candidate& candidate = answer.best[i];
+    if (i > 0) reordered = reordered || candidate.step_us < answer.best[i - 1].step_us;
+    std::vector<std::string> cells = {percent(candidate.chance), unit.of(candidate.step_us),
+                                      str(unit.of(candidate.low_us), "-", unit.of(candidate.high_us)),
+                                      rate(candidate.tokens_per_s_per_gpu)};
+    if (phase != Phase::decode) cells.push_back(percent(candidate.mfu));
+    if (answer.question.aggregated) cells.push_back(human_us(candidate.ttft_us.value_or(0)));
+    doubtful = doubtful || !candidate.likely_fits();
+    cells.push_back(str(gib(sim::counted_bytes(candidate.memory)), candidate.likely_fits() ? "" : "?"));
+    cells.push_back(percent(candidate.exposed_us / candidate.step_us));
+    cells.push_back(candidate.bound);
+    cells.push_back(str(own_text(layouts[i], common, phase), mark(candidate)));
+    table.add_row(cells);
+  }
+  std::string text = table.text();
+  text += "      fastest: how likely it is, or one of its degrees and strategy\n";
+  if (reordered) text += "      times within 0.5 % are ties: what takes less memory comes first\n";
+  if (doubtful)
+    text += "      ? unlikely to fit: measured runs took more than predicted by more than is left\n";
+  if (!common.empty()) text += str("      all with ", join(common), "\n");
+  return text;
+}
+
+// ---- lines ----
+
+std::string line(const std::string& title, const std::string& text) {
+  return str(wrapped(str(title, std::string(kIndent - title.size(), ' '), text), kWidth, kIndent), "\n");
+}
+
+std::string classes_text(const PlanAnswer& answer) {
+  if (answer.classes.empty() || answer.best.empty()) return "";
+  const Candidate& best = answer.best.front();
+  const TimeUnit unit(best.step_us);
+  std::size_t width = 0;
+  for (const sim::ClassBest& of_class : answer.classes) width = std::max(width, of_class.name.size());
+  std::string text = "the best of each class, and what sets it apart from the best:\n";
+  for (const sim::ClassBest& of_class : answer.classes) {
+    const std::string title = str("  ", of_class.name, std::string(width - of_class.name.size() + 2, ' '));
+    if (!of_class.candidate) {
+      text += str(wrapped(title + of_class.why, kWidth, title.size()), "\n");
+      continue;
+    }
+    const Candidate& candidate = *of_class.candidate;
+    const bool is_best = to_string(candidate.layout) == to_string(best.layout);
+    const double more = 100 * (candidate.step_us / best.step_us - 1);
+    text += fmt::format("{}{} {}  {}  {}{}\n", title, unit.of(candidate.step_us), unit.name,
+                        is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout),
+                        mark(candidate));
+    const std::string margin(title.size(), ' ');
+    if (!is_best && !of_class.why.empty())
+      text += str(wrapped(margin + of_class.why, kWidth, title.size()), "\n");
+    if (!of_class.found.empty())
+      text += str(wrapped(str(margin, "found for it: ", of_class.found), kWidth, title.size()), "\n");
+  }
+  return text;
+}
+
+bool any_marked(const PlanAnswer& answer) {
+  const auto marked = [](const Candidate& candidate) { return !candidate.runnable; };
+  const auto shown = answer.best.begin() + static_cast<std::ptrdiff_t>(num_shown(answer));
+  return std::any_of(answer.best.begin(), shown, marked) ||
+         std::any_of(answer.classes.begin(), answer.classes.end(),
+                     [&](const sim::ClassBest& best) { return best.candidate && marked(*best.candidate); });
+}
+
+// ---- how sure ----
+
+// "cp=8,dp_shard=2,strategy=ring": without what a trial keeps.
+std::string degrees_text(ParallelLayout layout) {
+  layout.recompute = {}, layout.loss_chunks = layout.mlp_chunks = 1, layout.micro_batch = 1,
+  layout.order = {};
+  layout.host_activations = false;
+  return to_string(layout);
+}
+
+std::string sure_text(const PlanAnswer& answer) {
+  constexpr std::size_t kShown = 2;
+  const Candidate& best = answer.best.front();
+  std::string text =
+      fmt::format("{} that it is the fastest; on average it takes {} ({:.1f} %) longer than the fastest",
+                  percent(best.chance), human_us(best.regret_us), 100 * best.regret_us / best.step_us);
+  // Those that are shown above need no long names.
+  std::vector<std::string> others;
+  for (const ParallelLayout& layout : answer.worth_trying) {
+    if (degrees_text(layout) != degrees_text(best.layout)) others.push_back(degrees_text(layout));
+  }
+  if (others.empty()) return text;
+  const std::size_t hidden = others.size() - std::min(others.size(), kShown);
+  others.resize(others.size() - hidden);
+  return text + str("; worth trying: ", join(others, "; "), hidden == 0 ? "" : str("; ", hidden, " more"));
+}
+
+std::string settles_text(const PlanAnswer& answer) {
+  constexpr double kWorthIt = 0.001;  // of the step
+  const double step_us = answer.best.front().step_us;
+  const auto saves = [&](double us) {
+    return fmt::format("saves {} a step ({:.1f} %)", human_us(us), 100 * us / step_us);
+  };
+  const double rate_us = answer.worths.empty() ? 0 : answer.worths.front().us;
+  if (std::max(rate_us, answer.strategies_worth_us) < kWorthIt * step_us)
+    return "no measurement: any would save less than 0.1 % of the step";
+  if (answer.strategies_worth_us > rate_us) {
+    return str("to time attention by each strategy ", saves(answer.strategies_worth_us),
+               ": --emit cprun, then cprun");
+  }
+  const Rate rate = answer.worths.front().rate;
+  return str("to measure ", sim::name(rate), " ", saves(rate_us), ": ",
+             sim::measurement_command(answer.question, rate).profile);
+}
+
+std::string rejected_text(const sim::SearchCounts& counts) {
+  constexpr std::size_t kReasons = 3;
+  std::int64_t rejected = 0;
+  std::vector<std::string> reasons;
+  for (const auto& [reason, number] : counts.rejected) {
+    rejected += number;
+    if (reasons.size() < kReasons) reasons.push_back(str(reason, " ", human_count(number)));
+  }
+  if (counts.rejected.size() > kReasons) reasons.emplace_back("...");
+  return rejected == 0 ? "" : str(human_count(rejected), " rejected (", join(reasons, "; "), "), ");
+}
+
+std::string counts_text(const sim::SearchCounts& counts) {
+  const auto part = [](std::int64_t number, const char* what) {
+    return number == 0 ? "" : str(human_count(number), what, ", ");
+  };
+  return str(human_count(counts.enumerated), " layouts: ", rejected_text(counts),
+             part(counts.out_of_memory, " do not fit"), part(counts.pruned, " cannot be among the best"),
+             human_count(counts.replayed), " replayed, in ", human_seconds(counts.seconds));
+}
+
+std::string nearest_text(const sim::NearestMeasurement& nearest) {
+  const auto number = [](double value) {
+    return value < 999.5 ? fmt::format("{:.3g}", value) : human_count(std::llround(value));
+  };
+  return fmt::format("{} ({}): {} {} measured, {} predicted: {:+.1f} % in time{}", nearest.what,
+                     nearest.source, number(nearest.measured), nearest.metric, number(nearest.predicted),
+                     100 * nearest.error(),
+                     !nearest.unscored.empty() ? str("; not scored, ", nearest.unscored) : "");
+}
+
+}  // namespace
+
+std::string memory_left(const Candidate& candidate, const sim::MemoryWidth& width) {
+  const std::int64_t left = candidate.left_bytes();
+  if (left < 0) return fmt::format("{} GiB too much of {}", gib(-left), gib(candidate.usable_bytes));
+  std::string text = fmt::format("{} GiB of {}", gib(left), gib(candidate.usable_bytes));
+  if (width.rows == 0) return text;
+  return text + fmt::format("; {} to {} GiB needed, as far off as {} measured runs: {} to fit",
+                            gib(candidate.memory_low_bytes), gib(candidate.memory_high_bytes), width.rows,
+                            candidate.likely_fits() ? "likely" : "unlikely");
+}
+
+std::string wrapped(const std::string& text, std::size_t width, std::size_t indent) {
+  std::string out;
+  std::size_t column = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    std::size_t end = text.find(' ', text.find_first_not_of(' ', begin));  // with the spaces before it
+    end = std::min(end, text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const std::string bare(trim(word));
+    if (column > indent && column + word.size() > width && !bare.starts_with('%')) {
+      out += str("\n", std::string(indent, ' '), bare);
+      column = indent + bare.size();
+    } else {
+      out += word;
+      column += word.size();
+    }
+    begin = end;
+  }
+  return out;
+}
+
+std::string memory_terms(const Memory& memory) {
+  constexpr std::int64_t kShown = std::int64_t{1} << 26;  // less is 0.0 or 0.1 GiB
+  std::vector<std::string> words;
+  const auto add = [&](const char* name, std::int64_t bytes) {
+    if (bytes >= kShown) words.push_back(str(name, " ", gib(bytes)));
+  };
+  add("parameters", memory.parameters);
+  add("master copies", memory.master);
+  add("gradients", memory.gradients);
+  add("optimizer", memory.optimizer);
+  add("gathered", memory.gathered);
+  add("activations", memory.activations);
+  // Loss and layers do not work at the same time.
+  const std::int64_t layers = memory.unsharded + memory.working + memory.attention;
+  if (layers >= memory.logits) {
+    add("unsharded", memory.unsharded);
+    add("working", memory.working);
+    add("attention", memory.attention);
+  } else {
+    add("logits", memory.logits);
+  }
+  add("KV cache", memory.kv_cache);
+  add("communicators", memory.communicators);
+  add("slack", memory.slack);
+  const std::int64_t other = std::min(layers, memory.logits);
+  const std::string later =
+      other < kShown ? ""
+                     : str("; at another time ", layers < memory.logits ? "layers " : "logits ", gib(other));
+  return join(words, ", ") + later;
+}
+
+std::string time_parts(const Candidate& candidate) {
+  std::vector<sim::TimePart> parts = candidate.parts;
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.us > b.us; });
+  std::vector<std::string> words;
+  for (const sim::TimePart& part : parts) {
+    if (part.us < 0.01 * candidate.step_us) break;
+    words.push_back(
+        fmt::format("{} {} ({:.0f} %)", part.name, human_us(part.us), 100 * part.us / candidate.step_us));
+  }
+  return join(words, ", ");
+}
+
+std::string plan_screen(const PlanAnswer& answer) {
+  // The search throws where nothing fits, so that it was stopped where there is nothing.
+  std::string text = str(answer.best.empty() ? "no layout was replayed yet" : sim::headline(answer), "\n\n");
+  for (const auto& [title, what] : plan_inputs(answer.question)) text += line(title, what);
+  text += "\n";
+  if (!answer.best.empty()) {
+    const Candidate& best = answer.best.front();
+    text += str(best_table(answer), "\n");
+    text += line("best", to_string(best.layout));
+    text += line("how sure", sure_text(answer));
+    text += line("settles it", settles_text(answer));
+    text += line("its time", time_parts(best));
+    text += line("its memory", str("GiB: ", memory_terms(best.memory)));
+    text += line("left", memory_left(best, answer.question.memory_width));
+    text += str("\n", classes_text(answer));
+    if (any_marked(answer)) text += "  * pipeline stages: not runnable by cprun\n";
+    text += "\n";
+  }
+  text += line("searched", counts_text(answer.counts));
+  text += line("nearest", answer.nearest ? nearest_text(*answer.nearest)
+                                         : str("none: no step of ", name(answer.question.workload.phase),
+                                               " was ever compared with a measurement"));
+  for (const std::string& warning : answer.warnings) text += line("warning", warning);
+  if (!answer.next_command.empty()) text += str("next        ", answer.next_command, "\n");
+  return text;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,43 @@
+// A planned redistribution, as people and machines read it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "shared/redistribute/redistribution.h"
+#include "sim/proof/run/redistribute_run.h"
+
+namespace cp::sim {
+
+struct Explanation {
+  Redistribution chosen;
+  Objective objective = Objective::time;
+  double max_memory_factor = 1;
+  std::string gradient_of = {};  // the forward redistribution when this is its backward; else empty
+  // The Scale that every plan ends with: of gradients; 1: none.
+  double scale = 1;
+  double scale_time_us = 0;
+  std::string cluster = {};  // where times are of; empty: of the cost model
+  // Other plans, where they differ from the chosen one.
+  std::optional<Redistribution> direct = {};
+  std::optional<Redistribution> leanest = {};
+  bool leanest_is_direct = false;
+  std::vector<Redistribution> pareto = {};  // --pareto: fastest first
+};
+
+// "all_gather(tp) > all_to_all(dp,cp)", with a scale " > scale x0.25"; "nothing to do" without steps.
+std::string chain_text(const Redistribution& redistribution, double scale = 1);
+
+std::string report_text(const Explanation& explanation);
+// `steps` and `totals`, and what the text says beside them.
+nlohmann::ordered_json report_json(const Explanation& explanation);
+
+// "verified: 8 ranks, 1 GiB compared, ...".
+std::string run_text(const sim::RedistributeRun& run);
+nlohmann::ordered_json run_json(const sim::RedistributeRun& run);
+
+}  // namespace cp::sim

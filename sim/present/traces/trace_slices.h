@@ -1,0 +1,66 @@
+// What the writers of trace files draw: the spans of replayed plans as slices, one row for each rank and stream.
+//
+// Times are whole nanoseconds, rounded, so that slices which follow each other on a stream never overlap. A kernel's slice is
+// its run. A collective's slice begins when the rank arrives, as NCCL's kernel does, and so holds the wait for the others.
+// Communication has the names of NCCL's kernels, and its arguments those of PyTorch's profiler, where tools look for them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shared/plan/plan.h"
+#include "sim/cost/timeline/timeline.h"
+
+namespace cp::sim {
+
+// A replay to be drawn; passes are drawn one after another. Both must outlive what is made of them.
+struct TracedPass {
+  std::string name;                    // "forward"
+  std::span<const Plan> plans;         // those that were replayed
+  const Timeline* timeline = nullptr;  // replayed with keep_spans
+};
+
+struct TraceSlice {
+  std::size_t pass = 0;
+  const Step* step = nullptr;  // of the plan
+  StepId id = -1;
+  std::int64_t iteration = 0;
+  std::int64_t sequence = -1;    // of a collective: the how-manieth on its group in its pass
+  int row = 0;                   // of TraceRank::streams
+  std::int64_t correlation = 0;  // its number among all slices of all ranks, from 1
+  std::int64_t begin_ns = 0, end_ns = 0;
+  std::int64_t waited_ns = 0;  // of a collective: before its first byte
+};
+
+struct TraceRank {
+  Rank rank = 0;
+  std::vector<std::string> streams;  // of all passes, in order of appearance
+  std::vector<TraceSlice> slices;    // in issue order, which is a stream's order in time
+};
+
+// Bytes of an Exchange from a slice of one rank to one of another, which begin to flow when both have arrived.
+struct TraceFlow {
+  std::size_t from_rank = 0, from_slice = 0, to_rank = 0, to_slice = 0;  // of TraceSlices::ranks
+  std::int64_t at_ns = 0, bytes = 0;
+};
+
+struct TraceSlices {
+  std::vector<TracedPass> passes;
+  // Of each pass, and the end of the last, up to the next microsecond: HolisticTraceAnalysis cuts begins and ends to those.
+  std::vector<std::int64_t> begin_ns;
+  std::vector<TraceRank> ranks;
+  std::vector<TraceFlow> flows;
+  std::string backend = "nccl";  // predictions are of GPUs
+
+  Rank world_size() const;  // one more than the highest rank
+  const Plan& plan(std::size_t rank, const TraceSlice& slice) const { return passes[slice.pass].plans[rank]; }
+};
+
+// A timeline may have the first ranks alone where they stand for all (its world is folded): those are drawn again and again.
+// Throws InvalidInput when the passes differ in their ranks, or a timeline has no spans.
+TraceSlices trace_slices(std::span<const TracedPass> passes);
+
+}  // namespace cp::sim

@@ -1,0 +1,41 @@
+#include "sim/present/units.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+namespace cp::sim {
+
+namespace {
+constexpr double kRounded = 999.5;  // three digits make it the next unit
+constexpr double kMostWholeSeconds =
+    1e15;  // beyond, a double does not hold every second, and at last no whole number does
+}  // namespace
+
+std::string human_us(double time_us) {
+  if (time_us < kRounded) return fmt::format("{:.3g} us", time_us);
+  if (time_us < kRounded * 1e3) return fmt::format("{:.3g} ms", time_us / 1e3);
+  return human_seconds(time_us / 1e6);
+}
+
+std::string human_seconds(double seconds) {
+  if (seconds < kRounded / 1e3) return human_us(seconds * 1e6);
+  if (seconds < 120) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= kMostWholeSeconds) return fmt::format("{:.3g} s", seconds);
+  const auto whole = static_cast<std::int64_t>(std::round(seconds));
+  return fmt::format("{} min {} s", whole / 60, whole % 60);
+}
+
+std::string human_count(std::int64_t number) {
+  const std::string digits = fmt::format("{}", number);
+  const std::size_t first = number < 0 ? 1 : 0;
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > first && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,38 @@
+// Shards of small tensors as plain lists of numbers, filled and read element by element (elements.h), and plans run on them:
+// for checks that share nothing with index sets, with sim/proof/run and with its data.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "shared/placement/layout.h"
+#include "shared/plan/plan.h"
+#include "sim/fabric/fabric.h"
+#include "sim/proof/exhaustive/elements.h"
+
+namespace cp::sim {
+
+// By rank; dense row-major in local order. Ranks outside of the layout's mesh have no entry.
+using Shards = std::map<Rank, std::vector<double>>;
+
+// What contribution `contribution` to element number `element` is: replicas are equal.
+using ElementValue = std::function<double(std::int64_t element, std::int64_t contribution)>;
+Shards make_shards(const Layout& layout, const ElementValue& value);
+inline Shards make_shards(const Layout& layout, const std::function<double(std::int64_t)>& value) {
+  return make_shards(layout, [&](std::int64_t element, std::int64_t) { return value(element); });
+}
+
+// A number in [-limit, limit] that depends on all arguments: equal in every process.
+double small_integer(std::uint64_t seed, std::int64_t element, std::int64_t contribution, std::int64_t limit);
+
+// The sum over all ranks and elements of a * b: the inner product on storage of contract 10.
+double inner_product(const Shards& a, const Shards& b);
+
+// Runs the plans of a redistribution (lower.h), one for each rank of both meshes, and returns what lies in the
+// target's shards; ranks that hold nothing have empty lists. Throws what the fabric throws.
+Shards run_plans(std::span<const Plan> plans, const Shards& source, const FabricOptions& options = {});
+
+}  // namespace cp::sim

@@ -1,0 +1,66 @@
+// What the attention kernels do to tags: rows that do not belong together, keys that are none, gradients of
+// unfinished rows and another scale than the problem's are findings; pairs go into the book.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sim/proof/ledger/shadow_run.h"
+
+namespace cp::sim {
+
+class AttentionShadow {
+ public:
+  AttentionShadow(const ShadowWorld& world, const StepNames& names) : world_(world), names_(names) {}
+
+  // The step that is executed: for what follows.
+  void begin(std::size_t plan, std::int64_t iteration, std::int32_t step) {
+    plan_ = plan, iteration_ = iteration, step_ = step;
+  }
+
+  void run(const AttentionForward& op);
+  void run(const AttentionBackward& op);
+  void run(const AttentionDelta& op);
+  void run(const AttentionMerge& op);
+
+ private:
+  // The tags of the rows of a view, [batch, head, row]: of their first elements.
+  struct Rows {
+    std::int64_t batches = 0, heads = 0, seq_len = 0;
+    std::vector<Tag> tags;
+    std::vector<std::int64_t> numbers;  // of rows of the expected tensor (TagSpace), else -1
+
+    std::size_t at(std::int64_t batch, std::int64_t head) const {
+      return static_cast<std::size_t>((batch * heads + head) * seq_len);
+    }
+  };
+  // What some queries and keys, given by their global rows (-1: none), make of the slices.
+  struct Work {
+    std::vector<Cells> of_query;  // by local row
+    std::vector<Cells> of_key;    // the weights are those of the queries
+  };
+  struct Lanes;
+
+  void merge(const AttentionMerge& op, const View& in, const View& in_lse, const std::string& role);
+  Rows read(const View& view, Tensor tensor, std::string_view role);
+  void write(const View& view, Tensor tensor, const Rows& like, std::span<const Cells> cells, bool accumulate,
+             std::string_view role);
+  void require_alike(const Rows& a, const Rows& b, std::string_view role_a, std::string_view role_b);
+  void require_scale(double softmax_scale);
+  void require_finished(const Rows& rows, Tensor tensor, std::string_view role);
+  Lanes lanes_of(const Rows& q, const Rows& k);
+  Work work_of(std::span<const MaskSlice> slices, std::span<const std::int64_t> queries,
+               std::span<const std::int64_t> keys, std::int32_t lanes);
+  std::vector<Work> all_work(const Lanes& lanes, std::span<const MaskSlice> slices);
+
+  template <class... Parts>
+  void find(const Parts&... parts);
+
+  const ShadowWorld& world_;
+  const StepNames& names_;
+  std::size_t plan_ = 0;
+  std::int64_t iteration_ = 0;
+  std::int32_t step_ = 0;
+};
+
+}  // namespace cp::sim

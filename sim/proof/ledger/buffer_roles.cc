@@ -1,0 +1,76 @@
+#include "sim/proof/ledger/buffer_roles.h"
+
+#include <array>
+
+namespace cp::sim {
+namespace {
+
+enum class Place : std::uint8_t { home, compute, as_asked };
+
+struct Known {
+  std::string_view name;
+  Tensor tensor;
+  Place place;
+  bool forward, backward;
+};
+constexpr std::array<Known, 14> kKnown = {{
+    {"q", Tensor::q, Place::home, true, true},
+    {"k", Tensor::k, Place::home, true, true},
+    {"v", Tensor::v, Place::home, true, true},
+    {"out", Tensor::out, Place::home, true, true},
+    {"lse", Tensor::lse, Place::as_asked, true, true},
+    {"saved_lse", Tensor::lse, Place::compute, true, true},
+    {"saved_q", Tensor::q, Place::compute, true, true},
+    {"saved_k", Tensor::k, Place::compute, true, true},
+    {"saved_v", Tensor::v, Place::compute, true, true},
+    {"saved_out", Tensor::out, Place::compute, true, true},
+    {"dout", Tensor::dout, Place::home, false, true},
+    {"dq", Tensor::dq, Place::home, false, true},
+    {"dk", Tensor::dk, Place::home, false, true},
+    {"dv", Tensor::dv, Place::home, false, true},
+}};
+
+}  // namespace
+
+std::optional<BufferRole> buffer_role(const AttentionRequest& request, const AttentionSharding& sharding,
+                                      AttentionPass pass, int index, std::string_view name) {
+  const AttentionProblem& problem = request.problem;
+  for (const Known& known : kKnown) {
+    if (known.name != name || !(pass == AttentionPass::forward ? known.forward : known.backward)) continue;
+    const Gradients& wanted = request.options.gradients;
+    const bool unwanted = (known.tensor == Tensor::dq && !wanted.dq) ||
+                          (known.tensor == Tensor::dk && !wanted.dk) ||
+                          (known.tensor == Tensor::dv && !wanted.dv);
+    if (unwanted) return std::nullopt;
+    BufferRole role;
+    role.tensor = known.tensor;
+    const bool query = is_query(known.tensor), home_lse = request.options.lse == LsePlace::home;
+    if (name == "saved_lse" && !home_lse) return std::nullopt;
+    const bool home = known.place == Place::home || (known.place == Place::as_asked && home_lse);
+    role.part = query ? (home ? sharding.home_q(index) : sharding.compute_q(index))
+                      : (home ? sharding.home_kv(index) : sharding.compute_kv(index));
+    const std::int64_t rows = role.part.num_rows(), heads = role.part.num_heads(), batch = problem.batch;
+    role.dim = TagSpace(problem).dim(known.tensor);
+    if (known.tensor == Tensor::lse || (home && problem.format == TensorFormat::bnsd)) {
+      role.strides = {heads * rows * role.dim, role.dim, rows * role.dim, 1};
+    } else if (home && problem.format == TensorFormat::bshd) {
+      role.strides = {rows * heads * role.dim, heads * role.dim, role.dim, 1};
+    } else {  // sbhd at home; any where a rank computes
+      role.strides = {heads * role.dim, batch * heads * role.dim, role.dim, 1};
+    }
+    return role;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string_view> asked_outputs(const AttentionRequest& request, AttentionPass pass) {
+  if (pass == AttentionPass::forward) return {"out", "lse"};
+  std::vector<std::string_view> names;
+  const Gradients& wanted = request.options.gradients;
+  if (wanted.dq) names.emplace_back("dq");
+  if (wanted.dk) names.emplace_back("dk");
+  if (wanted.dv) names.emplace_back("dv");
+  return names;
+}
+
+}  // namespace cp::sim

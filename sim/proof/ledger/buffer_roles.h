@@ -1,0 +1,48 @@
+// What the caller's buffers of attention plans hold, by the words of shared/context_parallel/attention_plan.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "shared/context_parallel/attention_plan.h"
+#include "sim/proof/ledger/tags.h"
+
+namespace cp::sim {
+
+struct BufferRole {
+  Tensor tensor = Tensor::q;
+  TensorPart part;
+  Shape strides;  // elements from one batch, row, head and dim to the next
+  std::int64_t dim = 1;
+
+  std::int64_t numel(std::int64_t batch) const { return batch * part.num_rows() * part.num_heads() * dim; }
+  // Calls visit(batch, head, row, offset) for each row: head and row global, offset of its first element.
+  template <class Visit>
+  void for_each_row(std::int64_t batches, const Visit& visit) const {
+    std::int64_t local = 0;
+    for (const Run& run : part.rows) {
+      for (std::int64_t block = 0; block < run.count; ++block) {
+        for (std::int64_t i = 0; i < run.run; ++i, ++local) {
+          for (std::int64_t b = 0; b < batches; ++b) {
+            for (std::int64_t h = 0; h < part.num_heads(); ++h) {
+              visit(b, part.head_begin + h, run.begin + block * run.stride + i,
+                    b * strides[0] + local * strides[1] + h * strides[2]);
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+// The role of a buffer of that name on the cp rank number `index`; nothing for a name that is none of the
+// caller's, or a gradient that the request does not ask for.
+std::optional<BufferRole> buffer_role(const AttentionRequest& request, const AttentionSharding& sharding,
+                                      AttentionPass pass, int index, std::string_view name);
+
+// The outputs that the request asks of a pass, of which every rank's plan has all.
+std::vector<std::string_view> asked_outputs(const AttentionRequest& request, AttentionPass pass);
+
+}  // namespace cp::sim

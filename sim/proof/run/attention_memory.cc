@@ -1,0 +1,83 @@
+#include "sim/proof/run/attention_memory.h"
+
+#include <algorithm>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr double kThreadBytes = 256 << 10;  // of its stack, what a rank touches; its queues and its trace
+
+std::int64_t whole(double bytes) {
+  constexpr double kMost = 0x1p62;  // sizes that no machine has must not overflow
+  return static_cast<std::int64_t>(std::min(bytes, kMost));
+}
+
+double count(std::int64_t number) { return static_cast<double>(number); }
+
+}  // namespace
+
+std::int64_t test_input_bytes(const AttentionProblem& problem) {
+  const double queries = count(problem.batch) * count(problem.q_heads) * count(problem.q_len);
+  const double keys = count(problem.batch) * count(problem.kv_heads) * count(problem.kv_len);
+  const double d = count(problem.head_dim), dv = count(problem.v_head_dim);
+  return whole((queries * (d + dv) + keys * (d + dv)) * sizeof(double));
+}
+
+std::int64_t test_data_bytes(const AttentionProblem& problem, bool backward) {
+  const double queries = count(problem.batch) * count(problem.q_heads) * count(problem.q_len);
+  const double keys = count(problem.batch) * count(problem.kv_heads) * count(problem.kv_len);
+  const double d = count(problem.head_dim), dv = count(problem.v_head_dim);
+  // q, dout, out, lse; k, v.
+  double values = queries * (d + 2 * dv + 1) + keys * (d + dv);
+  // dq and the sum of its row; dk, dv and the three sums of their rows.
+  if (backward) values += queries * (d + 1) + keys * (d + dv + 3);
+  return whole(values * sizeof(double));
+}
+
+std::int64_t ranks_bytes(std::span<const Plan> forward, std::span<const Plan> backward) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    bytes += kThreadBytes + count(peak_bytes(forward[i]));
+    if (!backward.empty()) bytes += count(peak_bytes(backward[i]));
+  }
+  return whole(bytes);
+}
+
+std::int64_t planning_bytes(const AttentionRequest& request, bool records) {
+  // Measured at 128 to 1,024 ranks.
+  constexpr double kStepBytes = 4096, kPeerBytes = 88;
+  const Strategy& strategy = request.strategy;
+  if (strategy.core != Core::ring && strategy.core != Core::pass_q) return 0;
+  const double ranks = static_cast<double>(request.ranks.size()),
+               steps = ranks * ranks / std::max(1, strategy.ulysses_degree);
+  return whole(steps *
+               (kStepBytes + (records ? kPeerBytes * ranks / std::max(1, strategy.ulysses_degree) : 0)));
+}
+
+void require_planning_memory(const AttentionRequest& request, bool records, std::int64_t limit) {
+  const std::int64_t needed = planning_bytes(request, records);
+  if (needed <= limit) return;
+  AttentionRequest fewer = request;
+  while (fewer.ranks.size() > 1 && planning_bytes(fewer, records) > limit)
+    fewer.ranks.resize(fewer.ranks.size() * 15 / 16);
+  const std::string_view what = records ? "planning and recording" : "planning";
+  throw InvalidInput(str(what, " ", request.ranks.size(),
+                         " ranks, each of which has a step with each other, takes about ",
+                         human_bytes(needed), ", and ", human_bytes(limit), " are free; use ",
+                         fewer.ranks.size(), " ranks or fewer, or --strategy all_gather"));
+}
+
+void require_memory(const AttentionProblem& problem, std::string_view what, std::int64_t needed,
+                    std::int64_t limit) {
+  if (needed <= limit) return;
+  const double share = count(limit) / count(needed);
+  const auto fits = static_cast<std::int64_t>(share * count(problem.q_len));
+  throw InvalidInput(str(what, " of ", to_string(problem), " need ", human_bytes(needed), ", and ",
+                         human_bytes(limit), " are free; use --seq-len ", std::max<std::int64_t>(fits, 1),
+                         " or fewer heads"));
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,226 @@
+#include "sim/proof/run/attention_shards.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "shared/base/error.h"
+#include "shared/kernels/elements.h"
+#include "sim/proof/run/attention_tolerance.h"
+
+namespace cp::sim {
+namespace {
+
+// A global tensor of the reference, [batch, heads, seq, dim].
+struct Global {
+  const std::vector<double>* values = nullptr;
+  std::int64_t heads = 0, seq_len = 0, dim = 1;
+
+  std::size_t row_number(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+    return static_cast<std::size_t>((batch * heads + head) * seq_len + row);
+  }
+  const double* row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+    return values->data() + row_number(batch, head, row) * static_cast<std::size_t>(dim);
+  }
+};
+
+Global global_of(const AttentionTestData& data, Tensor tensor) {
+  const AttentionProblem& p = data.problem();
+  switch (tensor) {
+    case Tensor::q:
+      return {&data.q(), p.q_heads, p.q_len, p.head_dim};
+    case Tensor::k:
+      return {&data.k(), p.kv_heads, p.kv_len, p.head_dim};
+    case Tensor::v:
+      return {&data.v(), p.kv_heads, p.kv_len, p.v_head_dim};
+    case Tensor::dout:
+      return {&data.dout(), p.q_heads, p.q_len, p.v_head_dim};
+    case Tensor::out:
+      return {&data.out(), p.q_heads, p.q_len, p.v_head_dim};
+    case Tensor::lse:
+      return {&data.lse(), p.q_heads, p.q_len, 1};
+    case Tensor::dq:
+      return {&data.dq(), p.q_heads, p.q_len, p.head_dim};
+    case Tensor::dk:
+      return {&data.dk(), p.kv_heads, p.kv_len, p.head_dim};
+    case Tensor::dv:
+      return {&data.dv(), p.kv_heads, p.kv_len, p.v_head_dim};
+    case Tensor::delta:
+      break;
+  }
+  CP_INVARIANT(false, "no buffer of the caller holds ", name(tensor));
+  return {};
+}
+
+const TensorTolerance& tolerance_of(const AttentionTolerances& tolerances, Tensor tensor) {
+  switch (tensor) {
+    case Tensor::out:
+      return tolerances.out;
+    case Tensor::lse:
+      return tolerances.lse;
+    case Tensor::dq:
+      return tolerances.dq;
+    case Tensor::dk:
+      return tolerances.dk;
+    default:
+      return tolerances.dv;
+  }
+}
+
+std::vector<double>& result_of(AttentionResults& results, Tensor tensor) {
+  switch (tensor) {
+    case Tensor::out:
+      return results.out;
+    case Tensor::lse:
+      return results.lse;
+    case Tensor::dq:
+      return results.dq;
+    case Tensor::dk:
+      return results.dk;
+    default:
+      return results.dv;
+  }
+}
+
+// Copies of q, k and v: what was moved, and nothing added up.
+bool only_moved(const Buffer& buffer) {
+  return buffer.name.starts_with("saved_q") || buffer.name.starts_with("saved_k") ||
+         buffer.name.starts_with("saved_v");
+}
+
+bool computed(const Buffer& buffer) { return buffer.kind == BufferKind::output && !only_moved(buffer); }
+
+template <class T>
+TensorError error_of(const AttentionTestData& data, const BufferRole& role, const T* values_here,
+                     const TensorTolerance& tolerance, Rank rank) {
+  const Global global = global_of(data, role.tensor);
+  TensorError error{std::string(name(role.tensor)), 0, 0, ""};
+  role.for_each_row(data.problem().batch, [&](std::int64_t b, std::int64_t h, std::int64_t row,
+                                              std::int64_t at) {
+    const double* values = global.row(b, h, row);
+    const std::size_t number = global.row_number(b, h, row);
+    for (std::int64_t d = 0; d < role.dim; ++d) {
+      const double found = static_cast<double>(load(values_here[at + d * role.strides[3]]));
+      const double difference = found == values[d] ? 0 : std::abs(found - values[d]);  // -inf equals -inf
+      const double allowed = tolerance.at(number, values[d]);
+      if (!tolerance.holds(number, values[d], found) && error.finding.empty()) {
+        error.finding = str("rank ", rank, ", batch ", b, ", head ", h, ", row ", row, ", column ", d, ": ",
+                            found, " where one device has ", values[d], ", more than ", allowed, " away");
+      }
+      error.tolerance = std::max(error.tolerance, allowed);
+      error.max_error = std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                                               : std::max(error.max_error, difference);
+    }
+  });
+  return error;
+}
+
+}  // namespace
+
+void TensorError::add(const TensorError& other) {
+  max_error = std::max(max_error, other.max_error);
+  tolerance = std::max(tolerance, other.tolerance);
+  if (finding.empty()) finding = other.finding;
+}
+
+AttentionShards::AttentionShards(const AttentionTestData& data, const AttentionRequest& request)
+    : data_(data),
+      request_(request),
+      sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy) {
+  for (std::size_t i = 0; i < request.ranks.size(); ++i) index_of_[request.ranks[i]] = static_cast<int>(i);
+}
+
+BufferRole AttentionShards::role_of(AttentionPass pass, const Plan& plan, const Buffer& buffer) const {
+  const auto role = buffer_role(request_, sharding_, pass, index_of(plan.self), buffer.name);
+  CP_INVARIANT(role.has_value(), "buffer ", buffer.name, " of rank ", plan.self);
+  return *role;
+}
+
+Bindings AttentionShards::bind(AttentionPass pass, const Plan& plan, RankBuffers& buffers) const {
+  Bindings bindings;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    if (buffer.kind == BufferKind::temporary) continue;
+    std::vector<std::byte>& bytes = buffers[buffer.name];
+    const bool made = buffer.kind == BufferKind::input && bytes.empty();
+    if (bytes.empty()) bytes.resize(static_cast<std::size_t>(buffer.bytes()), std::byte{0xfb});
+    if (made) fill(role_of(pass, plan, buffer), buffer.dtype, bytes.data());
+    bindings.push_back({static_cast<BufferId>(i), bytes.data(), static_cast<std::int64_t>(bytes.size())});
+  }
+  return bindings;
+}
+
+void AttentionShards::fill(const BufferRole& role, DType dtype, std::byte* bytes) const {
+  const Global global = global_of(data_, role.tensor);
+  with_floating_type(dtype, [&]<class T>(std::type_identity<T>) {
+    T* const data = reinterpret_cast<T*>(bytes);
+    role.for_each_row(data_.problem().batch,
+                      [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
+                        const double* values = global.row(b, h, row);
+                        for (std::int64_t d = 0; d < role.dim; ++d)
+                          data[at + d * role.strides[3]] = convert<T>(values[d]);
+                      });
+  });
+}
+
+std::map<Tensor, TensorError> AttentionShards::compare(AttentionPass pass, const Plan& plan,
+                                                       const RankBuffers& buffers,
+                                                       const AttentionTolerances& tolerances) const {
+  std::map<Tensor, TensorError> errors;
+  for (const Buffer& buffer : plan.buffers) {
+    if (!computed(buffer)) continue;
+    const BufferRole role = role_of(pass, plan, buffer);
+    with_floating_type(buffer.dtype, [&]<class T>(std::type_identity<T>) {
+      const TensorError error =
+          error_of(data_, role, reinterpret_cast<const T*>(buffers.at(buffer.name).data()),
+                   tolerance_of(tolerances, role.tensor), plan.self);
+      const auto [known, added] = errors.try_emplace(role.tensor, error);
+      if (!added) known->second.add(error);
+    });
+  }
+  return errors;
+}
+
+std::map<std::string, Digest> AttentionShards::digests(const Plan& plan, const RankBuffers& buffers) {
+  std::map<std::string, Digest> digests;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.kind != BufferKind::output || !only_moved(buffer)) continue;
+    Hasher hasher;
+    hasher.add(std::span<const std::byte>(buffers.at(buffer.name)));
+    digests[buffer.name] = hasher.digest();
+  }
+  return digests;
+}
+
+void AttentionShards::make_room(AttentionPass pass, AttentionResults& results) const {
+  const auto make_room = [&](std::vector<double>& result, const std::vector<double>& expected) {
+    result.assign(expected.size(), std::numeric_limits<double>::quiet_NaN());
+  };
+  if (pass == AttentionPass::forward) {
+    make_room(results.out, data_.out()), make_room(results.lse, data_.lse());
+  } else {
+    make_room(results.dq, data_.dq()), make_room(results.dk, data_.dk());
+    make_room(results.dv, data_.dv());
+  }
+}
+
+void AttentionShards::gather(AttentionPass pass, const Plan& plan, const RankBuffers& buffers,
+                             AttentionResults& results) const {
+  for (const Buffer& buffer : plan.buffers) {
+    if (!computed(buffer) || buffer.name.starts_with("saved_")) continue;
+    const BufferRole role = role_of(pass, plan, buffer);
+    const Global global = global_of(data_, role.tensor);
+    double* const result = result_of(results, role.tensor).data();
+    with_floating_type(buffer.dtype, [&]<class T>(std::type_identity<T>) {
+      const T* const data = reinterpret_cast<const T*>(buffers.at(buffer.name).data());
+      role.for_each_row(data_.problem().batch,
+                        [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
+                          double* values = result + (global.row(b, h, row) - global.values->data());
+                          for (std::int64_t d = 0; d < role.dim; ++d)
+                            values[d] = static_cast<double>(load(data[at + d * role.strides[3]]));
+                        });
+    });
+  }
+}
+
+}  // namespace cp::sim

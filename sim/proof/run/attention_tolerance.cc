@@ -1,0 +1,228 @@
+#include "sim/proof/run/attention_tolerance.h"
+
+#include <cstdint>
+
+#include "shared/kernels/attention.h"
+#include "sim/proof/ledger/mask_rule.h"
+#include "sim/proof/run/attention_reference.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr double kGrowth = 4;
+constexpr double kUnit = 0x1p-24;      // unit roundoff of f32
+constexpr double kFlushed = 0x1p-125;  // weights below it are 0 in kernels
+
+double roundoff(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : kUnit; }
+double half_least_step(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-134 : dtype == DType::f16 ? 0x1p-25 : 0x1p-150;
+}
+
+double square(double x) { return x * x; }
+
+// Of partial sums of terms with random signs, from the sums of their sizes and squares.
+double partial_sum(double sizes, double squares) { return std::min(sizes, kGrowth * std::sqrt(squares)); }
+
+double largest(const std::vector<double>& values) {
+  double most = 0;
+  for (const double value : values) most = std::max(most, std::abs(value));
+  return most;
+}
+
+// The 2-norms of rows of `dim` values; of the products of two tensors where `other` is given.
+std::vector<double> norms(const std::vector<double>& values, std::int64_t dim,
+                          const std::vector<double>* other = nullptr) {
+  const auto width = static_cast<std::size_t>(dim);
+  std::vector<double> result(values.size() / width);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result[i / width] += square(other == nullptr ? values[i] : values[i] * (*other)[i]);
+  }
+  for (double& norm : result) norm = std::sqrt(norm);
+  return result;
+}
+
+// Squares of the errors of one row of queries, as the header names them; c alone is an error.
+struct RowErrors {
+  double n = 0;  // keys
+  double e2 = 0, h2 = 0, a2 = 0, lse2 = 0, w2 = 0, dp2 = 0, delta2 = 0;
+  double c = 0;
+};
+
+// The largest of the rows that share keys, and what all of a key's sums are measured by.
+struct KeyErrors {
+  double w2 = 0, row2 = 0, c = 0, c_ds = 0;  // w^2 + lse^2, dp^2 + delta^2, c, c sum|ds|
+};
+
+class Bounds {
+ public:
+  Bounds(const AttentionTestData& data, const AttentionRequest& request, const Target& target)
+      : data_(data),
+        p_(data.problem()),
+        keys_(visible_keys(p_)),
+        v_(roundoff(p_.dtype)),
+        fused_forward_(uses_fused_attention(p_, AttentionPass::forward, target)),
+        fused_backward_(uses_fused_attention(p_, AttentionPass::backward, target)),
+        chains_(target == host_target()),
+        ranks_(request.ranks.size() > 1 ? static_cast<double>(request.ranks.size()) : 0),
+        g_(request.strategy.input_dtype_gradients ? v_ : kUnit),
+        m_(request.strategy.input_dtype_merge ? v_ : kUnit),
+        d_(products(p_.head_dim)),
+        dv_(products(p_.v_head_dim)),
+        scale_(std::abs(p_.scale())),
+        scale_error_(scale_ == 0 ? 0
+                                 : std::abs(static_cast<double>(static_cast<float>(scale_)) / scale_ - 1)),
+        most_v_(largest(data.v())),
+        q_norms_(norms(data.q(), p_.head_dim)),
+        k_norm_(largest(norms(data.k(), p_.head_dim))),
+        v_norm_(largest(norms(data.v(), p_.v_head_dim))) {}
+
+  void forward(AttentionTolerances& t) const {
+    t.out = empty(q_norms_.size(), v_), t.lse = empty(q_norms_.size(), 0);
+    for (std::size_t row = 0; row < q_norms_.size(); ++row) {
+      const RowErrors e = row_errors(row);
+      if (e.n == 0) continue;
+      const double p2 = data_.forward().row_p2[row];
+      t.out.rows[row] =
+          most_v_ * (kGrowth * std::sqrt(4 * e.e2 * p2 + e.h2 * p2 + e.a2) + 2 * e.c + 2 * e.n * kFlushed) +
+          (fused_forward_ ? half_least_step(p_.dtype) : 0);
+      t.lse.rows[row] = kGrowth * std::sqrt(e.lse2) + e.c + e.n * kFlushed;
+    }
+  }
+
+  void backward(AttentionTolerances& t) const {
+    const ReferenceBackward& sums = data_.backward();
+    const std::vector<double> dout = norms(data_.dout(), p_.v_head_dim),
+                              out = norms(data_.out(), p_.v_head_dim),
+                              dout_out = norms(data_.dout(), p_.v_head_dim, &data_.out());
+    const double most_k = scale_ * largest(data_.k());
+    KeyErrors most;
+    t.dq = empty(q_norms_.size(), v_);
+    for (std::size_t row = 0; row < q_norms_.size(); ++row) {
+      RowErrors e = row_errors(row);
+      if (e.n == 0) continue;
+      const double p2 = data_.forward().row_p2[row], ds = sums.row_ds[row], ds2 = sums.row_ds2[row];
+      e.dp2 = (dv_ + 4) * square(kUnit * dout[row] * v_norm_);
+      e.delta2 = (static_cast<double>(p_.v_head_dim) + 1) * square(kUnit * dout[row] * out[row]) +
+                 square(v_ * dout_out[row]) +
+                 square(dout[row]) *
+                     (square(most_v_ * partial_sum(1, p2)) * e.a2 + square(half_least_step(p_.dtype))) +
+                 e.e2 * ds2 + 2 * e.h2 * (ds2 + square(dout[row] * out[row]) * p2);
+      const double once =
+          e.lse2 + (chain(e.n, kQueryChain) + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
+      t.dq.rows[row] = most_k * (kGrowth * std::sqrt(e.w2 * ds2 + e.dp2 * p2 + once * square(ds) + e.delta2) +
+                                 5 * e.c * ds + 2 * dout[row] * v_norm_ * e.n * kFlushed) +
+                       least_steps(e.n);
+      most.w2 = std::max(most.w2, e.w2 + e.lse2);
+      most.row2 = std::max(most.row2, e.dp2 + e.delta2);
+      most.c = std::max(most.c, e.c);
+      most.c_ds = std::max(most.c_ds, e.c * ds);
+    }
+    bound_keys(most, largest(dout), t);
+  }
+
+ private:
+  // The length of the longest sum of `terms` terms that is made one after another.
+  double chain(double terms, std::int64_t longest) const {
+    return chains_ ? std::min(terms, static_cast<double>(longest)) : terms;
+  }
+  // The same of a product over so many dimensions.
+  double products(std::int64_t dim) const {
+    const auto terms = static_cast<double>(dim);
+    return std::min(terms, chain(terms, kScoreChain * (p_.dtype == DType::bf16 ? 2 : 1)) + terms / 32);
+  }
+  // Of a fused backward pass: the square of the roundoff of its parts, and what so many parts may lose below the least number.
+  double f2() const { return fused_backward_ ? square(v_) : 0; }
+  double least_steps(double parts) const {
+    return fused_backward_ ? kGrowth * std::sqrt(parts) * half_least_step(p_.dtype) : 0;
+  }
+
+  TensorTolerance empty(std::size_t rows, double relative) const {
+    return {std::vector<double>(rows), relative, half_least_step(p_.dtype)};
+  }
+
+  // All but dp and delta.
+  RowErrors row_errors(std::size_t row) const {
+    const auto q_len = static_cast<std::size_t>(p_.q_len), heads = static_cast<std::size_t>(p_.q_heads);
+    const KeyInterval& allowed = keys_[row / (heads * q_len)][row % q_len];
+    RowErrors e;
+    e.n = static_cast<double>(allowed.end - allowed.begin);
+    if (e.n == 0) return e;
+    const double u2 = square(kUnit), s = scale_ * q_norms_[row] * k_norm_, lse = s + std::log(e.n);
+    const double merges = fused_forward_ ? std::max(e.n, ranks_) : ranks_;
+    const double values = chains_ ? chain(e.n, kForwardChain) : e.n + e.n / 128,
+                 weights = chains_ ? chain(e.n, kWeightChain) : values;
+    const double r2 = chains_ && s >= 4
+                          ? std::min(s / 4, 2 + std::log(e.n) / 8) * u2 * (25 + square(8 + std::log(e.n)))
+                          : 0;
+    e.h2 = fused_forward_ ? square(v_) : 0;
+    e.e2 = (d_ + 5) * u2 * square(s) + 16 * u2;
+    e.a2 = (weights + values + 8) * u2 + 2 * r2 + ranks_ * 2 * square(m_) +
+           merges * ((chains_ ? 1 : 36) * u2 + 4 * u2 * square(lse)) +
+           (fused_forward_ ? merges * 2 * u2 + square(v_) : 0);
+    e.lse2 = e.e2 * data_.forward().row_p2[row] + (weights + 8) * u2 + r2 + u2 * square(lse) +
+             merges * (u2 * square(lse) + (chains_ ? 0 : 36) * u2);
+    e.w2 = (d_ + 6) * u2 * square(s) + u2 * square(s + lse) + 16 * u2 + f2();
+    e.c = scale_error_ * s;
+    return e;
+  }
+
+  void bound_keys(const KeyErrors& most, double dout_norm, AttentionTolerances& t) const {
+    const ReferenceBackward& sums = data_.backward();
+    const double most_q = scale_ * largest(data_.q()), most_dout = largest(data_.dout());
+    const std::vector<std::vector<double>> seen = queries_of_keys();
+    const auto kv_len = static_cast<std::size_t>(p_.kv_len), kv_heads = static_cast<std::size_t>(p_.kv_heads);
+    t.dk = empty(sums.key_p.size(), v_), t.dv = empty(sums.key_p.size(), v_);
+    for (std::size_t row = 0; row < sums.key_p.size(); ++row) {
+      const double queries = seen[row / (kv_heads * kv_len)][row % kv_len];
+      if (queries == 0) continue;
+      const double p = sums.key_p[row], p2 = sums.key_p2[row], ds = sums.key_ds[row], ds2 = sums.key_ds2[row];
+      const double once = (chain(queries, kKeyChain) + 4) * square(kUnit) + 2 * ranks_ * square(g_) + f2();
+      t.dk.rows[row] =
+          most_q *
+              (kGrowth * std::sqrt(most.w2 * ds2 + most.row2 * p2 + once * square(partial_sum(ds, ds2))) +
+               4 * most.c * ds + most.c_ds * p + 2 * dout_norm * v_norm_ * queries * kFlushed) +
+          least_steps(queries);
+      t.dv.rows[row] = most_dout * (kGrowth * std::sqrt(most.w2 * p2 + once * square(partial_sum(p, p2))) +
+                                    2 * most.c * p + queries * kFlushed) +
+                       least_steps(queries);
+    }
+  }
+
+  // How many queries see each key, over the heads of the group, by batch entry.
+  std::vector<std::vector<double>> queries_of_keys() const {
+    std::vector<std::vector<double>> all;
+    for (const std::vector<KeyInterval>& of_entry : keys_) {
+      std::vector<double>& seen = all.emplace_back(static_cast<std::size_t>(p_.kv_len) + 1);
+      for (const KeyInterval& allowed : of_entry) {
+        seen[static_cast<std::size_t>(allowed.begin)] += static_cast<double>(p_.heads_per_kv());
+        seen[static_cast<std::size_t>(allowed.end)] -= static_cast<double>(p_.heads_per_kv());
+      }
+      for (std::size_t key = 1; key < seen.size(); ++key) seen[key] += seen[key - 1];
+      seen.pop_back();
+    }
+    return all;
+  }
+
+  const AttentionTestData& data_;
+  const AttentionProblem& p_;
+  const std::vector<std::vector<KeyInterval>> keys_;  // [batch][query]
+  const double v_;
+  const bool fused_forward_, fused_backward_;
+  const bool chains_;  // whether the target's kernels have sums of two levels
+  const double ranks_, g_, m_, d_, dv_, scale_, scale_error_, most_v_;
+  const std::vector<double> q_norms_;
+  const double k_norm_, v_norm_;
+};
+
+}  // namespace
+
+AttentionTolerances attention_tolerances(const AttentionTestData& data, const AttentionRequest& request,
+                                         bool backward, const Target& target) {
+  const Bounds bounds(data, request, target);
+  AttentionTolerances tolerances;
+  bounds.forward(tolerances);
+  if (backward) bounds.backward(tolerances);
+  return tolerances;
+}
+
+}  // namespace cp::sim

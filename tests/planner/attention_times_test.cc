@@ -1,0 +1,90 @@
+#include "sim/planner/search/attention_times.h"
+
+#include <map>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "sim/planner/search/layout_space.h"
+#include "tests/planner/questions.h"
+
+namespace cp::sim {
+namespace {
+
+// All legal layouts that differ in degrees, order or strategy.
+std::vector<ParallelLayout> layouts_of(PlanQuestion& question) {
+  question.fixed.recompute = Recompute{}, question.fixed.loss_chunks = 1;
+  std::vector<ParallelLayout> all;
+  const LayoutSpace space(question);
+  for (const ParallelLayout& family : space.families()) {
+    if (refuse(question.model, question.workload, family)) continue;
+    for (const ParallelLayout& layout : space.members(family)) all.push_back(layout);
+  }
+  return all;
+}
+
+void expect_shared_times(PlanQuestion question) {
+  struct Known {
+    ParallelLayout layout;
+    AttentionTimes times;
+  };
+  std::map<AttentionKey, Known> known;
+  int shared = 0;
+  for (const ParallelLayout& layout : layouts_of(question)) {
+    AttentionTimer timer(question);  // which has replayed nothing yet
+    const AttentionTimes& times = timer.of(layout);
+    const auto [found, is_new] =
+        known.try_emplace(attention_key(layout, question.cluster), Known{layout, times});
+    if (is_new) continue;
+    ++shared;
+    const AttentionTimes& others = found->second.times;
+    EXPECT_EQ(times.forward.kernels_ns, others.forward.kernels_ns)
+        << to_string(layout) << " and " << to_string(found->second.layout);
+    EXPECT_EQ(times.forward.exposed_ns, others.forward.exposed_ns)
+        << to_string(layout) << " and " << to_string(found->second.layout);
+    EXPECT_EQ(times.backward.kernels_ns, others.backward.kernels_ns)
+        << to_string(layout) << " and " << to_string(found->second.layout);
+    EXPECT_EQ(times.backward.exposed_ns, others.backward.exposed_ns)
+        << to_string(layout) << " and " << to_string(found->second.layout);
+  }
+  EXPECT_GT(known.size(), 1U);
+  EXPECT_GT(shared, 0);
+}
+
+TEST(AttentionKey, EqualOnesHaveEqualTimes) {
+  PlanQuestion question = testing::small_question(8, 2048, 8);
+  question.fixed.sharding = ShardingGroup::dp_shard_cp;
+  expect_shared_times(question);
+}
+
+// Neighbours four and eight ranks apart are on other nodes alike.
+TEST(AttentionKey, BeyondANodeAllDistancesAreEqual) {
+  PlanQuestion question = testing::small_question(16, 2048, 16);
+  question.fixed.sharding = ShardingGroup::dp_shard_cp, question.fixed.strategy = "ring";
+  question.fixed.micro_batch = 1;
+  expect_shared_times(question);
+  const auto key = [&](const char* layout) {
+    return attention_key(parse_parallel_layout(layout), question.cluster);
+  };
+  EXPECT_EQ(key("tp=2,cp=2,dp_shard=2,pp=2,order=tp-dp-cp-pp"),
+            key("tp=2,cp=2,dp_shard=4,order=tp-dp-cp-pp"));
+  EXPECT_NE(key("tp=2,cp=2,dp_shard=4,order=tp-dp-cp-pp"), key("tp=2,cp=2,dp_shard=4"));
+  EXPECT_NE(key("tp=2,cp=2,dp_shard=4"), key("tp=2,cp=2,dp_shard=4,order=cp-tp-dp-pp"));
+}
+
+// In one family, where all else is equal.
+TEST(AttentionKey, DiffersWithTheStrategy) {
+  PlanQuestion question = testing::small_question(16, 2048, 16);
+  question.fixed.recompute = Recompute{}, question.fixed.loss_chunks = 1;
+  const LayoutSpace space(question);
+  for (const ParallelLayout& family : space.families()) {
+    std::map<AttentionKey, ParallelLayout> known;
+    for (const ParallelLayout& layout : space.members(family)) {
+      const auto [found, is_new] = known.try_emplace(attention_key(layout, question.cluster), layout);
+      EXPECT_TRUE(is_new) << to_string(layout) << " and " << to_string(found->second);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cp::sim

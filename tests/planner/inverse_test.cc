@@ -1,0 +1,211 @@
+#include "sim/planner/search/inverse.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "tests/planner/questions.h"
+#include "tests/support/messages.h"
+
+namespace cp::sim {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::small_question;
+using testing::training_question;
+
+// Few layouts, and so little memory that lengths of some thousand tokens fill it.
+PlanQuestion tight_question(int gpus, std::int64_t seq_len, double gib) {
+  PlanQuestion question = small_question(gpus, seq_len);
+  question.fixed.order = AxisOrder::tp_cp_dp_pp;
+  question.fixed.recompute = Recompute{Recompute::Kind::full, 1};
+  question.fixed.loss_chunks = 4;
+  question.max_memory_gib = gib;
+  return question;
+}
+
+TEST(ParseLengths, TakesRangesThatDoubleAndLists) {
+  EXPECT_THAT(parse_lengths("32K..128K"), ElementsAre(32768, 65536, 131072));
+  EXPECT_THAT(parse_lengths("1M..1M"), ElementsAre(1048576));
+  EXPECT_THAT(parse_lengths("32K..100K"), ElementsAre(32768, 65536, 102400));
+  EXPECT_THAT(parse_lengths(" 8K, 12k,1000 "), ElementsAre(8192, 12288, 1000));
+}
+
+TEST(ParseLengths, BadOnesShowBothForms) {
+  for (const char* text : {"", "K", "8K,,12K", "many", "32K..", "..1M", "8K..16K..32K", "1.5K", "8T",
+                           "9000000000000000K", "1..9000000000000M"}) {
+    EXPECT_THAT(message_of([&] { parse_lengths(text); }), AllOf(HasSubstr("32K..1M"), HasSubstr("8K,12K")))
+        << text;
+  }
+  EXPECT_THAT(message_of([] { parse_lengths("1M..32K"); }), HasSubstr("ends before it begins"));
+  for (const char* text : {"0", "-8K", "9223372036854775807", "1..9000000000K"})
+    EXPECT_THAT(message_of([&] { parse_lengths(text); }), HasSubstr("is out of range")) << text;
+}
+
+TEST(SweepSeqLen, AnswersEachLengthAsASearchOfItsOwn) {
+  PlanQuestion question = tight_question(4, 4096, 3);
+  std::vector<PlanQuestion> questions;
+  for (const std::int64_t length : {4096, 8192, 1 << 20}) questions.push_back(at_seq_len(question, length));
+  std::vector<std::int64_t> begun;
+  const auto points =
+      sweep_seq_len(questions, {}, [&](const PlanQuestion& next) { begun.push_back(next.workload.seq_len); });
+  EXPECT_THAT(begun, ElementsAre(4096, 8192, 1 << 20));
+  ASSERT_EQ(points.size(), 3U);
+  for (const std::size_t i : {0U, 1U}) {
+    ASSERT_TRUE(points[i].best.has_value());
+    EXPECT_EQ(points[i].best->step_us, search_layouts(questions[i]).best.front().step_us);
+  }
+  EXPECT_FALSE(points[2].best.has_value());
+  EXPECT_THAT(points[2].why, HasSubstr("layouts fits into 3 GiB"));
+}
+
+TEST(SweepSeqLen, WhatIsWrongAtEveryLengthIsAnError) {
+  PlanQuestion question = small_question(4);
+  question.fixed.tp = 3;
+  EXPECT_THAT(message_of([&] {
+                sweep_seq_len({question, at_seq_len(question, 8192)});
+              }),
+              HasSubstr("does not fit 4 GPUs"));
+  // Two tokens over four ranks: at another length it is legal.
+  question.fixed.tp = 4;
+  const auto points = sweep_seq_len({at_seq_len(question, 2), at_seq_len(question, 4096)});
+  EXPECT_THAT(points.at(0).why, HasSubstr("sequence too short"));
+  EXPECT_TRUE(points.at(1).best.has_value());
+}
+
+TEST(SweepSeqLen, StopsWithThePointsThatAreWhole) {
+  std::atomic<bool> stop{false};
+  SearchOptions options;
+  options.stop = &stop;
+  const PlanQuestion question = tight_question(4, 4096, 3);
+  const auto points = sweep_seq_len({question, at_seq_len(question, 8192)}, options,
+                                    [&](const PlanQuestion& next) { stop = next.workload.seq_len > 4096; });
+  ASSERT_EQ(points.size(), 1U);
+  EXPECT_TRUE(points[0].best.has_value());
+}
+
+TEST(Feasible, IsLegalAndFits) {
+  PlanQuestion question = tight_question(8, 16384, 2);
+  const auto layout = feasible(question);
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_FALSE(refuse(question.model, question.workload, *layout));
+  const Memory memory = memory_of(question.model, question.workload, *layout, memory_rules(question));
+  EXPECT_LE(memory.used() - memory.context, usable_bytes(question));
+  question.max_memory_gib = 0.25;
+  EXPECT_FALSE(feasible(question).has_value());
+}
+
+TEST(LongestSeqLen, OneGrainMoreDoesNotFit) {
+  for (const double gib : {2.0, 5.0}) {
+    const PlanQuestion question = tight_question(4, 1024, gib);
+    const std::int64_t grain = seq_len_grain(question);
+    EXPECT_EQ(grain, 1024);
+    const auto longest = longest_seq_len(question, grain);
+    ASSERT_TRUE(longest.has_value());
+    EXPECT_GT(*longest, 2048);
+    EXPECT_EQ(*longest % grain, 0);
+    EXPECT_TRUE(feasible(at_seq_len(question, *longest)).has_value());
+    EXPECT_FALSE(feasible(at_seq_len(question, *longest + grain)).has_value());
+    EXPECT_THROW(search_layouts(at_seq_len(question, *longest + grain)), Infeasible);
+    // From wherever it begins, and up to wherever it may go.
+    EXPECT_EQ(longest_seq_len(at_seq_len(question, *longest), grain), longest);
+    EXPECT_EQ(longest_seq_len(question, grain, *longest), longest);
+    EXPECT_EQ(longest_seq_len(question, grain, *longest - 1), *longest - grain);
+    EXPECT_EQ(longest_seq_len(at_seq_len(question, *longest + grain), grain), std::nullopt);
+  }
+}
+
+TEST(LongestSeqLen, GrowsTheCacheInDecode) {
+  PlanQuestion question = training_question("llama-3.1-8b", 1, 4096, 8);
+  question.fixed.tp = 8;
+  question.workload.phase = Phase::decode;
+  question.workload.new_tokens = 96, question.workload.cached = 4000;
+  const auto longest = longest_seq_len(question, 1024);
+  ASSERT_TRUE(longest.has_value());
+  const PlanQuestion at = at_seq_len(question, *longest);
+  EXPECT_EQ(at.workload.cached + 96, *longest);
+  // 8 requests of 32 layers with one of 8 kv heads on each rank: 16 KiB a token and request.
+  EXPECT_LE(*longest * 8 * 16384, usable_bytes(question));
+  EXPECT_FALSE(feasible(at_seq_len(question, *longest + 1024)).has_value());
+}
+
+TEST(LongestSeqLen, SaysWhatItTriesAndStops) {
+  const PlanQuestion question = tight_question(4, 1024, 2);
+  std::vector<std::int64_t> tried;
+  std::atomic<bool> stop{false};
+  InverseOptions options;
+  options.stop = &stop;
+  options.trying = [&](std::int64_t length) { tried.push_back(length), stop = tried.size() == 3; };
+  EXPECT_EQ(longest_seq_len(question, 1024, 1 << 26, options), std::nullopt);
+  EXPECT_THAT(tried, ElementsAre(1024, 2048, 4096));
+}
+
+TEST(FewestGpus, FewerDoNotFit) {
+  PlanQuestion question = training_question("llama-3.1-70b", 8, 8192, 64);
+  question.fixed.order = AxisOrder::tp_cp_dp_pp;
+  const auto fewest = fewest_gpus(question).gpus;
+  ASSERT_TRUE(fewest.has_value());
+  // 70 G parameters with 16 bytes each are 1,052 GiB: of 624 GiB a node, two.
+  EXPECT_GE(*fewest, 16);
+  EXPECT_LE(*fewest, 64);
+  EXPECT_TRUE(feasible(at_gpus(question, *fewest)).has_value());
+  for (const int gpus : gpu_counts(question)) {
+    if (gpus == *fewest) break;
+    EXPECT_FALSE(feasible(at_gpus(question, gpus)).has_value()) << gpus;
+  }
+  question.cluster.nodes = *fewest / 8 - 1;
+  EXPECT_EQ(fewest_gpus(question).gpus, std::nullopt);
+}
+
+TEST(FewestGpus, CountsArePartsOfANodeAndWholeOnes) {
+  EXPECT_THAT(gpu_counts(training_question("llama-3.1-8b", 3, 8192, 8)), ElementsAre(1, 2, 4, 8, 16, 24));
+  const PlanQuestion part = at_gpus(training_question("llama-3.1-8b", 3, 8192, 8), 2);
+  EXPECT_EQ(part.cluster.num_gpus(), 2);
+  EXPECT_TRUE(part.part_of_a_node);
+  EXPECT_EQ(at_gpus(training_question("llama-3.1-8b", 3, 8192, 8), 16).cluster.nodes, 2);
+}
+
+TEST(FewestGpus, OneIsEnoughForASmallModel) { EXPECT_EQ(fewest_gpus(small_question(16)).gpus, 1); }
+
+// Three ranks of a degree need nodes in threes.
+TEST(FewestGpus, CountsThatDegreesDoNotDivideAreLeftOut) {
+  PlanQuestion question = small_question(16, 4096, 24);
+  question.fixed.dp_replicate = 3;
+  EXPECT_EQ(fewest_gpus(question).gpus, 12);
+}
+
+// What fits on few GPUs may read its prompt too slowly there, and not on more.
+TEST(FewestGpus, ThePromptIsReadInTime) {
+  PlanQuestion question = training_question("llama-3.1-8b", 4, 131072, 2);
+  question.workload.phase = Phase::decode;
+  question.workload.cached = 131071, question.workload.new_tokens = 1;
+  const auto fewest = fewest_gpus(question).gpus;
+  ASSERT_TRUE(fewest.has_value());
+  const auto prompt_ms = [&](int gpus) {
+    PlanQuestion strict = at_gpus(question, gpus);
+    strict.max_ttft_ms = 1;
+    std::string error;
+    try {
+      search_layouts(strict);
+    } catch (const Infeasible& slow) {
+      error = slow.what();
+    }
+    return std::stod(error.substr(error.find("use --ttft-max ") + 15));
+  };
+  const double least = prompt_ms(*fewest), more = prompt_ms(4 * *fewest);
+  ASSERT_LT(more, least);
+  question.max_ttft_ms = (least + more) / 2;
+  const FewestGpus found = fewest_gpus(question);
+  ASSERT_TRUE(found.gpus.has_value());
+  EXPECT_GT(*found.gpus, *fewest);
+  EXPECT_THAT(found.too_slow, ::testing::Contains(*fewest));
+  EXPECT_NO_THROW(search_layouts(at_gpus(question, *found.gpus)));
+  question.max_ttft_ms = 1;
+  EXPECT_EQ(fewest_gpus(question).gpus, std::nullopt);
+}
+
+}  // namespace
+}  // namespace cp::sim

@@ -1,0 +1,335 @@
+#include "sim/planner/models/read_model.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sim/cost/presets/embedded.h"
+#include "tests/support/messages.h"
+
+namespace cp::sim {
+namespace {
+
+using ::cp::testing::message_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// The fields of a small llama; null leaves one out, as it does in transformers.
+std::string config(const std::map<std::string, std::string>& changes = {}) {
+  std::map<std::string, std::string> fields = {
+      {"model_type", "\"llama\""},       {"hidden_size", "64"},        {"num_hidden_layers", "4"},
+      {"num_attention_heads", "8"},      {"num_key_value_heads", "2"}, {"head_dim", "8"},
+      {"intermediate_size", "128"},      {"vocab_size", "1000"},       {"tie_word_embeddings", "false"},
+      {"max_position_embeddings", "512"}};
+  for (const auto& [key, value] : changes) fields[key] = value;
+  std::string text = "{";
+  for (const auto& [key, value] : fields) {
+    text += str(text.size() > 1 ? ",\n" : "\n", "  \"", key, "\": ", value);
+  }
+  return text + "\n}\n";
+}
+
+ReadModel read(const std::map<std::string, std::string>& changes) {
+  return read_model(config(changes), "config.json", "small");
+}
+std::string config_error(const std::map<std::string, std::string>& changes) {
+  return message_of([&] { read(changes); });
+}
+
+// ---- presets ----
+
+TEST(ModelPresets, HaveAsManyParametersAsPublished) {
+  const std::map<std::string, std::int64_t> published = {
+      {"llama-2-7b", 6'738'415'616},     {"llama-3.1-405b", 405'853'388'800},
+      {"llama-3.1-70b", 70'553'706'496}, {"llama-3.1-8b", 8'030'261'248},
+      {"mistral-7b", 7'248'023'552},     {"mixtral-8x7b", 46'702'792'704},
+      {"qwen2.5-72b", 72'706'203'648},   {"qwen2.5-7b", 7'615'616'512},
+      {"qwen3-32b", 32'762'123'264},     {"qwen3-235b-a22b", 235'093'634'560}};
+  std::vector<std::string> names;
+  for (const auto& [name, parameters] : published) {
+    names.push_back(name);
+    EXPECT_EQ(parameter_counts(find_model(name).model).total, parameters) << name;
+  }
+  EXPECT_THAT(model_names(), ::testing::UnorderedElementsAreArray(names));
+}
+
+TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
+  for (const std::string& name : model_names()) {
+    const ReadModel read = find_model(name);
+    EXPECT_EQ(read.model.name, name);
+    EXPECT_THAT(read.assumptions, IsEmpty()) << name;
+    EXPECT_THAT(read.source, HasSubstr("huggingface.co")) << name;
+    EXPECT_THAT(read.source, HasSubstr(read.repository)) << name;
+    EXPECT_THAT(read.repository, HasSubstr("/")) << name;
+    EXPECT_TRUE(read.dtype.has_value()) << name;
+    EXPECT_GT(read.model.max_seq_len, 0) << name;
+    EXPECT_FALSE(read.model.window.has_value()) << name;
+  }
+  EXPECT_TRUE(find_model("qwen2.5-7b").model.qkv_bias);
+  EXPECT_TRUE(find_model("qwen3-32b").model.qk_norm);
+  EXPECT_EQ(find_model("mixtral-8x7b").model.experts, (Experts{8, 2, 14336}));
+  EXPECT_EQ(find_model("qwen3-235b-a22b").model.experts, (Experts{128, 8, 1536}));
+  EXPECT_THAT(find_model("llama-3.1-8b").rope_scaling, HasSubstr("llama3"));
+}
+
+TEST(ModelPresets, AreFoundInAnyCaseAndWithTheirOrganisation) {
+  EXPECT_EQ(find_model("meta-llama/Llama-3.1-8B").model, find_model("llama-3.1-8b").model);
+  EXPECT_EQ(load_model("LLAMA-3.1-8B").model.name, "llama-3.1-8b");
+}
+
+TEST(ModelPresets, NearMissesAreAnsweredWithTheNearestOne) {
+  EXPECT_THAT(message_of([] { load_model("llama-3.1-8x"); }),
+              AllOf(HasSubstr("unknown model 'llama-3.1-8x'; the nearest one is 'llama-3.1-8b'"),
+                    HasSubstr("mixtral-8x7b"), HasSubstr("the path of a config.json")));
+}
+
+// ---- fields ----
+
+TEST(ReadModel, TakesEveryField) {
+  const ReadModel read = sim::read_model(
+      config({{"torch_dtype", "\"float16\""}, {"tie_word_embeddings", "true"}, {"unknown_key", "[1, {}]"}}),
+      "f", "n");
+  EXPECT_THAT(read.assumptions, IsEmpty());
+  Transformer wanted;
+  wanted.name = "n";
+  wanted.hidden = 64, wanted.layers = 4, wanted.q_heads = 8, wanted.kv_heads = 2, wanted.head_dim = 8;
+  wanted.intermediate = 128, wanted.vocab = 1000, wanted.max_seq_len = 512, wanted.tied_embeddings = true;
+  EXPECT_EQ(read.model, wanted);
+  EXPECT_EQ(read.dtype, DType::f16);
+}
+
+TEST(ReadModel, MissingFieldsThatCanBeAssumedAreMarked) {
+  const ReadModel r = read({{"num_key_value_heads", "null"},
+                            {"head_dim", "null"},
+                            {"tie_word_embeddings", "null"},
+                            {"max_position_embeddings", "null"}});
+  EXPECT_EQ(r.model.kv_heads, 8);
+  EXPECT_EQ(r.model.head_dim, 8);
+  EXPECT_EQ(r.model.max_seq_len, 0);
+  EXPECT_THAT(r.assumptions,
+              ElementsAre("max_position_embeddings is missing: the sequence may be as long as you like",
+                          "num_key_value_heads is missing: 8, as num_attention_heads (no grouping)",
+                          "head_dim is missing: 8, hidden_size / num_attention_heads",
+                          "tie_word_embeddings is missing: false, as usual in llama"));
+}
+
+TEST(ReadModel, MissingFieldsThatMustBeThereAreAllNamed) {
+  EXPECT_EQ(message_of([] { read_model("{\"model_type\": \"llama\"}", "a/config.json", "n"); }),
+            "a/config.json: hidden_size is missing: the width of what layers hand on\n"
+            "a/config.json: num_hidden_layers is missing: how many layers there are\n"
+            "a/config.json: vocab_size is missing: how many tokens there are\n"
+            "a/config.json: num_attention_heads is missing: how many heads queries have\n"
+            "a/config.json: intermediate_size is missing: the width inside the MLP");
+}
+
+TEST(ReadModel, FamiliesDifferInWhatTheyDoNotSay) {
+  EXPECT_TRUE(read({{"model_type", "\"qwen2\""}}).model.qkv_bias);
+  EXPECT_TRUE(read({{"model_type", "\"qwen3\""}}).model.qk_norm);
+  EXPECT_EQ(read({{"model_type", "\"qwen3\""}, {"head_dim", "null"}}).model.head_dim, 128);
+  const ReadModel mistral = read({{"model_type", "\"mistral\""}});
+  EXPECT_EQ(mistral.model.window, 4096);
+  EXPECT_THAT(mistral.assumptions, ElementsAre("sliding_window is missing: 4096, the default of mistral"));
+  EXPECT_FALSE(read({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).model.window.has_value());
+  EXPECT_EQ(read({{"model_type", "\"mixtral\""}, {"num_local_experts", "8"}}).model.experts,
+            (Experts{8, 2, 128}));
+  EXPECT_THAT(read({{"model_type", "\"olmo2\""}}).assumptions,
+              ElementsAre(HasSubstr("model_type \"olmo2\" is not known: taken as llama's layers")));
+  EXPECT_THAT(read({{"model_type", "null"}}).assumptions, ElementsAre(HasSubstr("model_type is missing")));
+}
+
+TEST(ReadModel, WindowsCountOnlyWhereTheyAreUsed) {
+  EXPECT_EQ(read({{"sliding_window", "32"}}).model.window, 32);
+  const std::map<std::string, std::string> qwen = {
+      {"model_type", "\"qwen2\""}, {"sliding_window", "32"}, {"max_window_layers", "0"}};
+  const auto with = [&](const std::map<std::string, std::string>& more) {
+    std::map<std::string, std::string> all = more;
+    all.insert(qwen.begin(), qwen.end());
+    return read(all);
+  };
+  EXPECT_EQ(with({}).model.window, std::nullopt);
+  EXPECT_EQ(with({{"use_sliding_window", "true"}}).model.window, 32);
+  EXPECT_EQ(with({{"use_sliding_window", "true"}, {"max_window_layers", "4"}}).model.window, std::nullopt);
+  for (const ReadModel& mixed :
+       {with({{"use_sliding_window", "true"}, {"max_window_layers", "2"}}),
+        with({{"use_sliding_window", "true"},
+              {"layer_types",
+               R"(["full_attention", "sliding_attention", "full_attention", "full_attention"])"}})}) {
+    EXPECT_EQ(mixed.model.window, std::nullopt);
+    EXPECT_THAT(mixed.assumptions, ElementsAre(HasSubstr("all are taken as full attention")));
+  }
+}
+
+TEST(ReadModel, ExpertsHaveAWidthOfTheirOwn) {
+  const ReadModel r = read({{"model_type", "\"qwen3_moe\""},
+                            {"num_experts", "16"},
+                            {"num_experts_per_tok", "4"},
+                            {"moe_intermediate_size", "32"},
+                            {"decoder_sparse_step", "1"},
+                            {"mlp_only_layers", "[]"}});
+  EXPECT_EQ(r.model.experts, (Experts{16, 4, 32}));
+  EXPECT_FALSE(read({{"num_experts", "0"}}).model.experts.has_value());
+}
+
+TEST(ReadModel, WhatIsNotCountedIsMarked) {
+  EXPECT_THAT(read({{"attention_bias", "true"},
+                    {"mlp_bias", "true"},
+                    {"torch_dtype", "\"int4\""},
+                    {"quantization_config", "{\"bits\": 4}"}})
+                  .assumptions,
+              ElementsAre(HasSubstr("output projection's bias"), HasSubstr("mlp_bias"), HasSubstr("\"int4\""),
+                          HasSubstr("quantization_config")));
+}
+
+// ---- errors ----
+
+struct Bad {
+  std::map<std::string, std::string> changes;
+  std::string message;
+};
+
+TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
+  const std::vector<Bad> all = {
+      {{{"hidden_size", "\"64\""}},
+       "config.json: hidden_size is a string, \"64\"; it must be a whole number such as 8"},
+      {{{"hidden_size", "64.5"}}, "config.json: hidden_size is a number, 64.5; it must be"},
+      {{{"hidden_size", "[64]"}}, "config.json: hidden_size is an array, [64]; it must be"},
+      {{{"hidden_size", "{}"}}, "config.json: hidden_size is an object, {}; it must be"},
+      {{{"hidden_size", "true"}}, "config.json: hidden_size is a boolean, true; it must be"},
+      {{{"hidden_size", "-1"}}, "config.json: hidden_size=-1 must be at least 1 and at most 2147483648"},
+      {{{"hidden_size", "0"}}, "config.json: hidden_size=0 must be at least 1"},
+      {{{"hidden_size", "1e300"}}, "config.json: hidden_size is a number, 1e+300"},
+      {{{"hidden_size", "1e999"}}, "config.json: number overflow parsing '1e999'"},
+      {{{"hidden_size", "18446744073709551615"}}, "config.json: hidden_size=18446744073709551615 must be"},
+      {{{"num_hidden_layers", "100000"}}, "config.json: model 'small': layers=100000 must be at least 1"},
+      {{{"num_key_value_heads", "3"}},
+       "config.json: num_key_value_heads=3 does not divide num_attention_heads=8; the nearest one below that "
+       "does is 2"},
+      {{{"num_attention_heads", "6"}, {"head_dim", "null"}},
+       "hidden_size=64 is not divisible by num_attention_heads=6"},
+      {{{"tie_word_embeddings", "1"}},
+       "config.json: tie_word_embeddings is a number, 1; it must be true or false"},
+      {{{"model_type", "7"}}, "config.json: model_type is a number, 7; it must be a string"},
+      {{{"layer_types", "[1]"}, {"sliding_window", "8"}},
+       "layer_types is an array, [1]; it must be a list of strings"},
+      {{{"num_experts", "4"}}, "num_experts_per_tok is missing: how many experts each token goes to"},
+      {{{"num_experts", "4"}, {"num_experts_per_tok", "5"}},
+       "num_experts_per_tok=5 is more than the 4 experts of a layer; use at most 4"},
+      {{{"num_experts", "4"}, {"num_local_experts", "8"}, {"num_experts_per_tok", "2"}},
+       "num_local_experts=8 and num_experts=4 disagree"},
+      {{{"hidden_size", "2147483648"}, {"vocab_size", "2147483648"}}, "parameters are more than"},
+  };
+  for (const Bad& bad : all) EXPECT_THAT(config_error(bad.changes), HasSubstr(bad.message));
+}
+
+TEST(ReadModelErrors, SeveralAreSaidAtOnce) {
+  EXPECT_THAT(config_error({{"hidden_size", "null"}, {"vocab_size", "-4"}, {"attention_bias", "\"no\""}}),
+              AllOf(HasSubstr("hidden_size is missing"), HasSubstr("\nconfig.json: vocab_size=-4"),
+                    HasSubstr("\nconfig.json: attention_bias is a string")));
+}
+
+TEST(ReadModelErrors, OtherKindsOfModelsAreRefusedWithTheNearestThing) {
+  const std::vector<Bad> all = {
+      {{{"model_type", "\"mamba2\""}}, "model_type \"mamba2\": layers with a recurrent state"},
+      {{{"model_type", "\"deepseek_v3\""}, {"kv_lora_rank", "512"}},
+       "model_type \"deepseek_v3\", kv_lora_rank 512: latent attention (MLA)"},
+      {{{"is_encoder_decoder", "true"}}, "is_encoder_decoder true: an encoder with a decoder"},
+      {{{"model_type", "\"bert\""}}, "an encoder, which writes no tokens"},
+      {{{"text_config", "{\"a\": 1}"}}, "the object text_config as a file"},
+      {{{"model_type", "\"gpt2\""}}, "an MLP of two matrices"},
+      {{{"model_type", "\"qwen2_moe\""}}, "experts that every token goes to"},
+      {{{"shared_expert_intermediate_size", "64"}}, "experts that every token goes to"},
+      {{{"mlp_only_layers", "[0]"}}, "layers with experts among layers without"},
+      {{{"decoder_sparse_step", "2"}}, "layers with experts among layers without"},
+  };
+  for (const Bad& bad : all) {
+    EXPECT_THAT(config_error(bad.changes), AllOf(HasSubstr(bad.message), HasSubstr("nearest thing")))
+        << bad.message;
+  }
+  EXPECT_NO_THROW(
+      read({{"kv_lora_rank", "null"}, {"is_encoder_decoder", "false"}, {"n_shared_experts", "0"}}));
+}
+
+TEST(ReadModelErrors, TextThatIsNoJsonIsPlaced) {
+  const auto error = [](const char* text) { return message_of([&] { read_model(text, "f.json", "n"); }); };
+  EXPECT_THAT(error("{\n  \"hidden_size\": 4,\n  oops\n}"), HasSubstr("f.json:3:3: not JSON: syntax error"));
+  EXPECT_THAT(error(""), HasSubstr("f.json:1:1: not JSON:"));
+  EXPECT_THAT(error("{\"a\": 1"), HasSubstr("f.json:1:8: not JSON:"));
+  EXPECT_THAT(error("{} x"), HasSubstr("f.json:1:4: not JSON:"));
+  EXPECT_THAT(error("{\"a\": \"\xff\xfe\"}"),
+              AllOf(HasSubstr("f.json:1:8: not JSON:"), Not(HasSubstr("\xff"))));
+  EXPECT_EQ(error("[1]"), "f.json: is no object, {...}, but a JSON array");
+}
+
+// Whatever is cut off or put in the place of a byte: it is read, or refused as bad input.
+TEST(ReadModelErrors, DamagedTextsNeverDoMore) {
+  const auto take = [](const std::string& text) {
+    try {
+      read_model(text, "f.json", "n");
+    } catch (const InvalidInput& error) {
+      EXPECT_THAT(error.what(), HasSubstr("f.json"));
+    }
+  };
+  for (const EmbeddedText& preset : embedded_models()) {
+    const std::string text(preset.text);
+    for (std::size_t size = 0; size < text.size(); ++size) take(text.substr(0, size));
+    if (preset.name != "mixtral-8x7b") continue;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      for (const char c : {'\0', '"', '}', '[', '-', '9', 'e', '\xff'}) {
+        std::string damaged = text;
+        damaged[at] = c;
+        take(damaged);
+      }
+    }
+  }
+  take(std::string(100'000, '['));
+  std::string nested;
+  for (int i = 0; i < 100'000; ++i) nested += "{\"a\":";
+  take(nested);
+}
+
+// ---- files ----
+
+class ModelFiles : public ::testing::Test {
+ protected:
+  ModelFiles()
+      : folder_(std::filesystem::path(::testing::TempDir()) /
+                str("read_model_test_", ::testing::UnitTest::GetInstance()->current_test_info()->name()) /
+                "tiny-1b") {
+    std::filesystem::create_directories(folder_);
+  }
+  ~ModelFiles() override { std::filesystem::remove_all(folder_.parent_path()); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(ModelFiles, AreReadByPathAndByFolder) {
+  const std::string path = write("config.json", config());
+  for (const std::string& name : {path, folder_.string()}) {
+    const ReadModel read = load_model(name);
+    EXPECT_EQ(read.model.name, "tiny-1b");
+    EXPECT_EQ(read.source, path);
+    EXPECT_EQ(read.model.hidden, 64);
+  }
+  EXPECT_EQ(load_model(write("other.json", config())).model.name, "other");
+}
+
+TEST_F(ModelFiles, ThatAreNotThereAreNamed) {
+  EXPECT_THAT(message_of([&] { load_model((folder_ / "config.json").string()); }),
+              AllOf(HasSubstr("cannot read the model"), HasSubstr("tiny-1b/config.json")));
+  EXPECT_THAT(message_of([&] { load_model(folder_.string()); }), HasSubstr("holds no config.json"));
+}
+
+}  // namespace
+}  // namespace cp::sim

@@ -1,0 +1,302 @@
+#include "sim/planner/search/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/inverse.h"
+#include "sim/planner/search/layout_space.h"
+#include "sim/planner/search/ranking.h"
+#include "tests/planner/questions.h"
+#include "tests/support/messages.h"
+
+namespace cp::sim {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::small_question;
+using testing::training_question;
+
+PlanAnswer exhaustive(const PlanQuestion& question) {
+  SearchOptions options;
+  options.exhaustive = true;
+  return search_layouts(question, options);
+}
+
+std::vector<std::string> best_of(const PlanAnswer& answer) {
+  std::vector<std::string> best;
+  for (const Candidate& candidate : answer.best)
+    best.push_back(str(candidate.layout.tp, " ", to_string(candidate.layout)));
+  return best;
+}
+
+std::int64_t accounted(const SearchCounts& counts) {
+  std::int64_t sum = counts.out_of_memory + counts.pruned + counts.replayed;
+  for (const auto& [reason, number] : counts.rejected) sum += number;
+  return sum;
+}
+
+// The best layouts and the best of each class are those of a search that leaves nothing out.
+TEST(Search, FindsWhatAnExhaustiveOneFinds) {
+  PlanQuestion question = small_question(8, 65536);
+  question.fixed.order = AxisOrder::tp_cp_dp_pp;
+#ifdef __SANITIZE_ADDRESS__  // ten times as slow
+  question.fixed.recompute = Recompute{Recompute::Kind::every, 2};
+  question.fixed.loss_chunks = 4;
+  constexpr std::int64_t kLayouts = 500;
+#else
+  constexpr std::int64_t kLayouts = 5000;
+#endif
+  const PlanAnswer all = exhaustive(question), found = search_layouts(question);
+  EXPECT_GE(all.counts.replayed, kLayouts);
+  EXPECT_LT(found.counts.replayed, all.counts.replayed / 2);
+  EXPECT_EQ(best_of(found), best_of(all));
+  ASSERT_EQ(found.classes.size(), all.classes.size());
+  for (std::size_t i = 0; i < all.classes.size(); ++i) {
+    ASSERT_EQ(found.classes[i].candidate.has_value(), all.classes[i].candidate.has_value())
+        << all.classes[i].name;
+    if (!all.classes[i].candidate) continue;
+    EXPECT_EQ(found.classes[i].candidate->step_us, all.classes[i].candidate->step_us) << all.classes[i].name;
+  }
+  EXPECT_EQ(found.counts.enumerated, all.counts.enumerated);
+  for (const PlanAnswer* answer : {&all, &found})
+    EXPECT_EQ(accounted(answer->counts), answer->counts.enumerated);
+  bool pipelined = false, several = false, recomputed = false;
+  for (const Candidate& candidate : all.all) {
+    EXPECT_GT(candidate.mfu, 0);
+    EXPECT_LE(candidate.mfu, 1);
+    EXPECT_LE(candidate.low_us, candidate.step_us);
+    EXPECT_GE(candidate.high_us, candidate.step_us);
+    pipelined |= candidate.layout.pp > 1, several |= candidate.layout.micro_batch > 1;
+    recomputed |= candidate.layout.recompute.kind != Recompute::Kind::none;
+  }
+  EXPECT_TRUE(pipelined && several && recomputed);
+}
+
+// Of layouts that tie the freer comes first: what a little slower one needs must not be left out, neither for its time nor because
+// fewer chunks of the loss fit, too.
+TEST(Search, FindsTheFreerOfTies) {
+  PlanQuestion question = small_question(4, 65536);
+  question.fixed.pp = 1, question.fixed.micro_batch = 1;
+  bool later = false;  // some best one is not the fastest
+  for (const double gib : {2.5, 4.0}) {
+    question.max_memory_gib = gib;
+    std::vector<Candidate> all;
+    for (const int chunks : {1, 4, 16}) {
+      PlanQuestion with_chunks = question;
+      with_chunks.fixed.loss_chunks = chunks;
+      try {
+        const PlanAnswer answer = exhaustive(with_chunks);
+        all.insert(all.end(), answer.all.begin(), answer.all.end());
+      } catch (const Infeasible&) {
+      }
+    }
+    rank_candidates(all);
+    PlanAnswer expected;
+    expected.best = best_of_kinds(all, 8);
+    EXPECT_EQ(best_of(search_layouts(question)), best_of(expected)) << gib;
+    for (std::size_t i = 1; i < expected.best.size(); ++i)
+      later = later || expected.best[i].step_us < expected.best[i - 1].step_us;
+  }
+  EXPECT_TRUE(later);
+}
+
+// The same where many kinds are as fast as the best: what a kind's freer variant takes may be more than the slowest of the best takes.
+TEST(Search, NoVariantOfTheBestTiesAndIsFreer) {
+  for (const auto& [model, nodes, seq_len] :
+       {std::tuple{"qwen2.5-7b", 8, 262144}, {"llama-3.1-8b", 2, 131072}, {"llama-3.1-8b", 4, 65536}}) {
+    PlanQuestion question = training_question(model, nodes, seq_len, 64);
+    question.fixed.order = AxisOrder::tp_cp_dp_pp, question.fixed.micro_batch = 1;
+    const PlanAnswer answer = search_layouts(question);
+    const LayoutSpace space(question);
+    Evaluator evaluator(question);
+    std::vector<Candidate> all;
+    for (const Candidate& best : answer.best) {
+      for (const ParallelLayout& member : space.members(best.layout)) {
+        // Of chunks alone the fewest stand for the others that free no more than a step.
+        if (!(member.strategy == best.layout.strategy) || member.loss_chunks != best.layout.loss_chunks)
+          continue;
+        Candidate variant = evaluator.evaluate(member);
+        if (variant.fits()) all.push_back(std::move(variant));
+      }
+    }
+    rank_candidates(all);
+    PlanAnswer expected;
+    expected.best = best_of_kinds(all, answer.best.size());
+    EXPECT_EQ(best_of(answer), best_of(expected)) << model << " on " << nodes;
+  }
+}
+
+TEST(Search, IsTheSameForAnyNumberOfThreads) {
+  PlanQuestion question = small_question(8);
+  question.fixed.micro_batch = 1;
+  SearchOptions one, three;
+  one.threads = 1, three.threads = 3;
+  const PlanAnswer a = search_layouts(question, one), b = search_layouts(question, three);
+  EXPECT_EQ(best_of(a), best_of(b));
+  EXPECT_EQ(a.counts.replayed, b.counts.replayed);
+  EXPECT_EQ(a.counts.pruned, b.counts.pruned);
+}
+
+// What idles needs no search: more GPUs only have to be worth having, which this model's are at that length.
+TEST(Search, MoreGpusAreNotSlower) {
+  double fewer = 1e300;
+  for (const int gpus : {4, 8, 16}) {
+    PlanQuestion question = small_question(gpus, 16384);
+    question.fixed.micro_batch = 1, question.fixed.recompute = Recompute{};
+    const double step_us = search_layouts(question).best.front().step_us;
+    EXPECT_LT(step_us, fewer) << gpus;
+    fewer = step_us;
+  }
+}
+
+TEST(Search, WhatIsFixedStaysFixed) {
+  PlanQuestion question = small_question(8);
+  question.fixed.tp = 2, question.fixed.cp = 2, question.fixed.strategy = "ring";
+  question.fixed.recompute = Recompute{Recompute::Kind::full, 1};
+  for (const Candidate& candidate : search_layouts(question).all) {
+    EXPECT_EQ(candidate.layout.tp, 2);
+    EXPECT_EQ(candidate.layout.cp, 2);
+    EXPECT_EQ(candidate.layout.strategy.core, Core::ring);
+    EXPECT_EQ(candidate.layout.recompute.kind, Recompute::Kind::full);
+  }
+  question.fixed.tp = 3;
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }), HasSubstr("does not fit 8 GPUs"));
+}
+
+TEST(Search, NothingFitsNamesTheNearestAndWhatWould) {
+  PlanQuestion question = training_question("llama-3.1-405b", 1, 131072, 1);
+  try {
+    search_layouts(question);
+    FAIL() << "405B on eight GPUs";
+  } catch (const Infeasible& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("layouts fits into 78 GiB a GPU on 8 GPUs of dgx-h100. The nearest is "));
+    EXPECT_THAT(error.what(), HasSubstr("; try --nodes "));
+    EXPECT_EQ(error.code(), ExitCode::infeasible);
+  }
+}
+
+// What an error tells people to type was tried.
+TEST(Search, WhatIsSuggestedWhereNothingFitsDoes) {
+  for (const char* model : {"llama-3.1-405b", "llama-3.1-70b"}) {
+    PlanQuestion question = training_question(model, 1, 131072, 64);
+    std::string error;
+    try {
+      search_layouts(question);
+    } catch (const Infeasible& large) {
+      error = large.what();
+    }
+    const auto number_behind = [&](const std::string& flag) {
+      const std::size_t at = error.find(flag + " ");
+      return at == std::string::npos ? 0 : std::stoll(error.substr(at + flag.size() + 1));
+    };
+    PlanQuestion more = question, shorter = question;
+    more.cluster.nodes = static_cast<int>(number_behind("--nodes"));
+    ASSERT_GT(more.cluster.nodes, 1) << error;
+    EXPECT_TRUE(feasible(more)) << error;
+    if (const std::int64_t length = number_behind("--seq-len"); length > 0) {
+      shorter.workload.seq_len = length;
+      EXPECT_TRUE(feasible(shorter)) << error;
+    }
+    if (error.find("adamw:offload") == std::string::npos) continue;
+    question.workload.optimizer.offload = true;
+    EXPECT_TRUE(feasible(question)) << error;
+  }
+}
+
+// One more node would have the memory, and three replicas do not divide its GPUs.
+TEST(Search, NodesThatDegreesDoNotDivideAreNotSuggested) {
+  PlanQuestion question = small_question(12, 65536, 24);
+  question.fixed.dp_replicate = 3;
+  const auto fits = [&](int nodes, double gib) {
+    PlanQuestion on = question;
+    on.cluster.nodes = nodes, on.max_memory_gib = gib;
+    return feasible(on).has_value();
+  };
+  double gib = 16;
+  while (fits(3, gib)) gib -= 0.125;
+  ASSERT_TRUE(fits(6, gib)) << gib;
+  question.max_memory_gib = gib;
+  try {
+    search_layouts(question);
+    FAIL() << gib << " GiB";
+  } catch (const Infeasible& error) {
+    EXPECT_THAT(error.what(), HasSubstr("; try --nodes 6"));
+  }
+}
+
+// tp=7 would share the heads, and cannot share the GPUs.
+TEST(Search, WhatIsSuggestedForAFixedKeyWorks) {
+  PlanQuestion question = training_question("qwen2.5-7b", 8, 65536, 64);
+  question.fixed.tp = 8;
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }),
+              ::testing::EndsWith("num_attention_heads=28 is not divisible by tp=8; use tp=4"));
+}
+
+TEST(Search, NothingLegalSaysWhy) {
+  PlanQuestion question = small_question(8, 4096, 3);
+  question.fixed.cp = 1, question.fixed.tp = 1, question.fixed.pp = 1;
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }), HasSubstr("batch does not divide"));
+}
+
+TEST(Search, StopsWithWhatItHas) {
+  const std::atomic<bool> stop{true};
+  SearchOptions options;
+  options.stop = &stop;
+  const PlanAnswer answer = search_layouts(small_question(8), options);
+  EXPECT_TRUE(answer.best.empty());
+  ASSERT_FALSE(answer.warnings.empty());
+  EXPECT_THAT(answer.warnings.front(), HasSubstr("interrupted"));
+  EXPECT_EQ(accounted(answer.counts), answer.counts.enumerated);
+}
+
+TEST(Search, TheBaselineIsComparedPartByPart) {
+  PlanQuestion question = small_question(8);
+  question.fixed.tp = 1, question.fixed.micro_batch = 1;
+  question.baseline = PartialLayout{"cp=8,strategy=ring,recompute=full", {}, std::nullopt};
+  Fixed& given = question.baseline->given;
+  given.cp = 8, given.strategy = "ring", given.recompute = Recompute{Recompute::Kind::full, 1};
+  const ClassBest baseline = search_layouts(question).classes.back();
+  EXPECT_EQ(baseline.name, "baseline");
+  ASSERT_TRUE(baseline.candidate.has_value());
+  EXPECT_THAT(baseline.why, HasSubstr(" ms "));
+  EXPECT_THAT(baseline.found, HasSubstr("balance="));
+  EXPECT_EQ(baseline.candidate->layout.recompute.kind, Recompute::Kind::full);
+  question.model.q_heads = 6, question.model.kv_heads = 2;  // on eight ranks
+  given = {};
+  given.tp = 8;
+  EXPECT_THAT(search_layouts(question).classes.back().why, HasSubstr("not divisible by tp=8"));
+}
+
+TEST(Search, DecodingKeepsTheLimitOfItsPrompt) {
+  PlanQuestion question = training_question("llama-3.1-8b", 1, 32768, 8);
+  question.workload.phase = Phase::decode, question.workload.cached = 32767, question.workload.new_tokens = 1;
+  const auto all = search_layouts(question);
+  question.max_ttft_ms = 1e9;
+  EXPECT_EQ(best_of(search_layouts(question)), best_of(all));
+  question.max_ttft_ms = 1;
+  try {
+    search_layouts(question);
+    FAIL() << "32,767 tokens in a millisecond";
+  } catch (const Infeasible& error) {
+    EXPECT_THAT(error.what(), HasSubstr("reads the prompt of 32767 tokens in 1 ms; the fastest, "));
+    EXPECT_THAT(error.what(), HasSubstr("use --ttft-max "));
+  }
+}
+
+TEST(Search, ServingRanksByItsOwnTime) {
+  PlanQuestion question = training_question("llama-3.1-8b", 1, 32768, 8);
+  question.workload.phase = Phase::prefill;
+  const PlanAnswer prefill = search_layouts(question);
+  EXPECT_EQ(prefill.best.front().layout.recompute.kind, Recompute::Kind::none);
+  EXPECT_GT(prefill.best.front().memory.kv_cache, 0);
+  EXPECT_EQ(prefill.best.front().memory.gradients, 0);
+  question.workload.phase = Phase::decode, question.workload.cached = 32767, question.workload.new_tokens = 1;
+  const PlanAnswer decode = search_layouts(question);
+  EXPECT_LT(decode.best.front().step_us, prefill.best.front().step_us / 10);
+}
+
+}  // namespace
+}  // namespace cp::sim
