@@ -8,7 +8,8 @@
 // scattered, so that they do not hold up the next gather, "replicas" and "norm" in the update; "to_host" and "from_host" for copies
 // between the GPU's memory and the host's, and "host" for what the host itself computes; attention's own as attention_plan() names
 // them. Groups are called like their streams, or more closely: "fsdp_experts", "fsdp_experts_reduce" of experts that are sharded
-// over other ranks, "replicas_experts", "tp_kv" of tp ranks that hold one kv head, "tied" of the stages that share a table.
+// over other ranks, "replicas_experts", "tp_kv" of tp ranks that hold one kv head, "tied" of the stages that share a table,
+// "norm_shards", "norm_tp" and "norm_pp" of the gradients' norm. axis_of_group() (group_axis.h) knows all of them.
 //
 // Parameters. Without pipeline stages each layer, the experts of each layer, the embedding and the head with the final norm are units
 // of their own (shared/fully_shard/unshard_writer.h), gathered when they are needed, forward and backward. With zero=1, and with stages,

@@ -1,0 +1,98 @@
+// Every group of a step's plan belongs to an axis of its layout.
+#include "shared/transformer/group_axis.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/plan/plan.h"
+#include "shared/transformer/rank_groups.h"
+#include "tests/support/any_case.h"
+#include "tests/transformer/step_requests.h"
+
+namespace cp::testing {
+namespace {
+
+TEST(GroupAxis, IsOfTheGroupsName) {
+  const std::map<std::string, GroupAxis> axes = {{"tp", GroupAxis::tp},
+                                                 {"tp_kv", GroupAxis::tp},
+                                                 {"norm_tp", GroupAxis::tp},
+                                                 {"ring", GroupAxis::cp},
+                                                 {"inner_ring", GroupAxis::cp},
+                                                 {"outer_ring", GroupAxis::cp},
+                                                 {"ulysses", GroupAxis::cp},
+                                                 {"ep", GroupAxis::ep},
+                                                 {"fsdp", GroupAxis::fsdp},
+                                                 {"fsdp_reduce", GroupAxis::fsdp},
+                                                 {"fsdp_experts", GroupAxis::fsdp},
+                                                 {"fsdp_experts_reduce", GroupAxis::fsdp},
+                                                 {"norm_shards", GroupAxis::fsdp},
+                                                 {"replicas", GroupAxis::dp},
+                                                 {"replicas_experts", GroupAxis::dp},
+                                                 {"pp", GroupAxis::pp},
+                                                 {"tied", GroupAxis::pp},
+                                                 {"norm_pp", GroupAxis::pp}};
+  for (const auto& [group, axis] : axes) EXPECT_EQ(axis_of_group(group), axis) << group;
+}
+
+TEST(GroupAxis, HasAName) {
+  std::set<std::string_view> names;
+  for (const GroupAxis axis :
+       {GroupAxis::tp, GroupAxis::cp, GroupAxis::ep, GroupAxis::fsdp, GroupAxis::dp, GroupAxis::pp})
+    names.insert(name(axis));
+  EXPECT_EQ(names, (std::set<std::string_view>{"tp", "cp", "ep", "fsdp", "dp", "pp"}));
+}
+
+// Nothing of an unknown name is counted for an axis, not even where it begins like one.
+TEST(GroupAxisDeathTest, OfAnUnknownNameIsADefect) {
+  EXPECT_DEATH(axis_of_group("tp_twice"), "the group tp_twice, of which .* knows no axis");
+  EXPECT_DEATH(axis_of_group("cp"), "the group cp");
+  EXPECT_DEATH(axis_of_group(""), "knows no axis");
+}
+
+// The ranks that may be in a group of the axis.
+std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, GroupAxis axis) {
+  switch (axis) {
+    case GroupAxis::tp:
+      return {groups.tp_group()};
+    case GroupAxis::cp:
+      return {groups.cp_group()};
+    case GroupAxis::ep:
+      return {groups.ep_group()};
+    case GroupAxis::fsdp:
+      return {groups.shard_group(), groups.expert_shard_group()};
+    case GroupAxis::dp:
+      return {groups.replicas(), groups.expert_replicas()};
+    case GroupAxis::pp:
+      return {groups.pp_group()};
+  }
+  return {};
+}
+
+// Whatever is drawn: the plan has no group that the table does not know, and all ranks of each lie along its axis.
+RC_GTEST_PROP(GroupAxis, IsOfAllGroupsOfAStep, ()) {
+  const StepRequest request = any_request();
+  for (const StepPart part : parts_of(request)) {
+    for (const Plan& plan : plans_of_all_ranks(request, part)) {
+      const RankGroups groups(request.layout, plan.self);
+      for (const Group& group : plan.groups) {
+        const GroupAxis axis = axis_of_group(group.name);
+        const auto along = groups_along(groups, axis);
+        RC_LOG() << group.name << " of rank " << plan.self << " counts as " << name(axis) << "\n";
+        RC_ASSERT(std::any_of(along.begin(), along.end(), [&](const std::vector<Rank>& ranks) {
+          return std::all_of(group.ranks.begin(), group.ranks.end(), [&](Rank rank) {
+            return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+          });
+        }));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cp::testing
