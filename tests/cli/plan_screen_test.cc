@@ -51,7 +51,7 @@ sim::PlanAnswer served_answer(Phase phase) {
   const auto shrink = [&](sim::Candidate& candidate) {
     for (double* us : {&candidate.step_us, &candidate.low_us, &candidate.high_us, &candidate.exposed_us})
       *us *= scale;
-    for (sim::TimePart& part : candidate.parts) part.us *= scale;
+    for (sim::PartTime& part : candidate.parts) part.us *= scale;
     candidate.tokens_per_s_per_gpu =
         phase == Phase::decode ? 4e6 / candidate.step_us / 16 : 32768e6 / candidate.step_us;
     Memory& memory = candidate.memory;

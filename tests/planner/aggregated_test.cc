@@ -35,9 +35,9 @@ ParallelLayout tensor_parallel(int tp, std::int64_t requests) {
   return layout;
 }
 
-double part(const Candidate& candidate, const std::string& name) {
+double part(const Candidate& candidate, TimePart wanted) {
   double us = 0;
-  for (const TimePart& each : candidate.parts) us += each.name == name ? each.us : 0;
+  for (const PartTime& each : candidate.parts) us += each.part == wanted ? each.us : 0;
   return us;
 }
 
@@ -50,13 +50,13 @@ TEST(Aggregated, TokensWaitForTheHostAndForPromptsOfOthers) {
   const Candidate served = Evaluator(question).evaluate(layout);
   EXPECT_FALSE(alone.ttft_us);
   ASSERT_TRUE(served.ttft_us);
-  EXPECT_NEAR(part(served, "host between steps"), 500 + 64 * 10, 1e-6);
-  EXPECT_GT(part(served, "prompts of others"), 0);
+  EXPECT_NEAR(part(served, TimePart::host_between_steps), 500 + 64 * 10, 1e-6);
+  EXPECT_GT(part(served, TimePart::prompts_of_others), 0);
   EXPECT_GT(served.step_us, alone.step_us + 1140);
   EXPECT_GT(*served.ttft_us, served.step_us);
   // The parts are the step, and so is its chain of operations.
   double sum = 0;
-  for (const TimePart& each : served.parts) sum += each.us;
+  for (const PartTime& each : served.parts) sum += each.us;
   EXPECT_NEAR(sum, served.step_us, 1e-6 * served.step_us);
   EXPECT_NEAR(served.chains.front().sum(), served.step_us, 1e-6 * served.step_us);
 }
@@ -66,10 +66,10 @@ TEST(Aggregated, AttentionReadsThePromptAndHalfOfTheAnswer) {
   PlanQuestion question = serving_question("trtllm", 64);
   const ParallelLayout layout = tensor_parallel(8, 64);
   question.workload.new_tokens = 100, question.workload.seq_len = 1100;
-  const double half_us = part(Evaluator(question).evaluate(layout), "attention");
+  const double half_us = part(Evaluator(question).evaluate(layout), TimePart::attention);
   question.workload.new_tokens = 200, question.workload.seq_len = 1200;
   question.aggregated = Arrivals::spread;
-  EXPECT_DOUBLE_EQ(part(Evaluator(question).evaluate(layout), "attention"), half_us);
+  EXPECT_DOUBLE_EQ(part(Evaluator(question).evaluate(layout), TimePart::attention), half_us);
 }
 
 TEST(Aggregated, AReplicaHasItsPartOfTheRequests) {

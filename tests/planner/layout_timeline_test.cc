@@ -46,8 +46,8 @@ std::set<std::string> streams_of(const std::vector<ReportSpan>& spans) {
   return streams;
 }
 
-std::set<std::string> kinds_of(const std::vector<ReportSpan>& spans) {
-  std::set<std::string> kinds;
+std::set<SpanKind> kinds_of(const std::vector<ReportSpan>& spans) {
+  std::set<SpanKind> kinds;
   for (const ReportSpan& span : spans) kinds.insert(span.kind);
   return kinds;
 }
@@ -65,7 +65,8 @@ TEST(LayoutTimeline, OfATrainingStepIsAsLongAsTheStep) {
   for (const char* stream : {"compute", "tp", "fsdp", "fsdp_reduce"}) {
     EXPECT_TRUE(streams_of(spans).contains(stream)) << stream;
   }
-  EXPECT_EQ(kinds_of(spans), (std::set<std::string>{"attention", "product", "kernel", "tp", "cp", "fsdp"}));
+  EXPECT_EQ(kinds_of(spans), (std::set<SpanKind>{SpanKind::attention, SpanKind::product, SpanKind::kernel,
+                                                 SpanKind::tp, SpanKind::cp, SpanKind::fsdp}));
   for (const ReportSpan& span : spans) EXPECT_EQ(span.rank, 0);
 }
 
@@ -87,9 +88,9 @@ TEST(LayoutTimeline, EachLayersAttentionIsThere) {
   const PlanQuestion question = testing::small_question(4, 2048, 4);
   const std::vector<ReportSpan> spans = layout_timeline(question, parse_parallel_layout("dp_shard=4"));
   // Forward and backward of four layers.
-  EXPECT_EQ(
-      std::count_if(spans.begin(), spans.end(), [](const auto& span) { return span.kind == "attention"; }),
-      2 * question.model.layers);
+  EXPECT_EQ(std::count_if(spans.begin(), spans.end(),
+                          [](const auto& span) { return span.kind == SpanKind::attention; }),
+            2 * question.model.layers);
 }
 
 TEST(LayoutTimeline, OfServingIsAsLongAsTheStep) {
@@ -124,23 +125,23 @@ TEST(LayoutTimeline, OfStagesIsTheirSchedule) {
     EXPECT_EQ(ends.size(), static_cast<std::size_t>(layout.pp)) << text;
     EXPECT_LE(last_end(ends), Evaluator(question).evaluate(layout).step_us) << text;
 
-    std::map<std::pair<std::string, std::string>, const ReportSpan*> passes;  // by kind and label
+    std::map<std::pair<SpanKind, std::string>, const ReportSpan*> passes;  // by kind and label
     for (const ReportSpan& span : spans) {
       EXPECT_TRUE(passes.emplace(std::pair(span.kind, span.label), &span).second) << span.label;
     }
-    const auto pass = [&](const char* kind, int stage, std::int64_t micro_batch) -> const ReportSpan& {
+    const auto pass = [&](SpanKind kind, int stage, std::int64_t micro_batch) -> const ReportSpan& {
       return *passes.at({kind, str("stage ", stage, ", micro-batch ", micro_batch)});
     };
     for (std::int64_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
       for (int stage = 0; stage < stages; ++stage) {
-        const ReportSpan &forward = pass("forward", stage, micro_batch),
-                         &backward = pass("backward", stage, micro_batch);
+        const ReportSpan &forward = pass(SpanKind::forward, stage, micro_batch),
+                         &backward = pass(SpanKind::backward, stage, micro_batch);
         EXPECT_EQ(forward.rank, stage % layout.pp);
         EXPECT_EQ(backward.rank, stage % layout.pp);
         EXPECT_GE(backward.begin_us, forward.end_us);
         if (stage == 0) continue;
-        EXPECT_GE(forward.begin_us, pass("forward", stage - 1, micro_batch).end_us);
-        EXPECT_GE(pass("backward", stage - 1, micro_batch).begin_us, backward.end_us);
+        EXPECT_GE(forward.begin_us, pass(SpanKind::forward, stage - 1, micro_batch).end_us);
+        EXPECT_GE(pass(SpanKind::backward, stage - 1, micro_batch).begin_us, backward.end_us);
       }
     }
   }

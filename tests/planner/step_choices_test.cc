@@ -18,9 +18,9 @@ namespace {
 
 using testing::small_question;
 
-double part_us(const Candidate& candidate, const char* name) {
+double part_us(const Candidate& candidate, TimePart wanted) {
   double us = 0;
-  for (const TimePart& part : candidate.parts) us += part.name == name ? part.us : 0;
+  for (const PartTime& each : candidate.parts) us += each.part == wanted ? each.us : 0;
   return us;
 }
 
@@ -90,14 +90,14 @@ TEST(StepChoices, TheHostsOptimizerTakesTime) {
   const Candidate on_gpu = evaluated(question, "dp_shard=8");
   question.workload.optimizer = parse_optimizer("adamw:offload");
   const Candidate offloaded = evaluated(question, "dp_shard=8");
-  EXPECT_EQ(part_us(on_gpu, "exposed offload"), 0);
-  EXPECT_GT(part_us(offloaded, "exposed offload"), 0);
+  EXPECT_EQ(part_us(on_gpu, TimePart::exposed_offload), 0);
+  EXPECT_GT(part_us(offloaded, TimePart::exposed_offload), 0);
   EXPECT_GT(offloaded.step_us, on_gpu.step_us);
   EXPECT_LT(offloaded.memory.used(), on_gpu.memory.used());
   // 30 bytes for each of an eighth of the parameters go through a quarter of the host's memory, and nothing hides that.
   const double numel = 4 * (512 * (2 * 512 + 2 * 256) + 3 * 512 * 1024 + 2 * 512) + 2 * 8000 * 512 + 512;
   const double host_us = 30 * numel / 8 / (282.0 / 4) / 1e3;
-  EXPECT_GT(part_us(offloaded, "exposed offload"), 0.99 * host_us);
+  EXPECT_GT(part_us(offloaded, TimePart::exposed_offload), 0.99 * host_us);
   // Half of the memory's rate: as much again.
   question.cluster.node.host_memory_gbps /= 2;
   const Candidate slower = evaluated(question, "dp_shard=8");
@@ -120,8 +120,8 @@ TEST(StepChoices, ActivationsOnTheHostTakeWhatPcieDoesNotHide) {
   // Each layer's input there and back.
   const double copies_us = 2 * 16 * 131072.0 * 512 * 2 / 0.1 / 1e3;
   EXPECT_GT(exposed.step_us, copies_us);
-  EXPECT_GT(part_us(exposed, "exposed offload"), 0.5 * copies_us);
-  EXPECT_EQ(exposed.bound, "the host's memory");
+  EXPECT_GT(part_us(exposed, TimePart::exposed_offload), 0.5 * copies_us);
+  EXPECT_EQ(exposed.bound, TimePart::exposed_offload);
 }
 
 // Pieces of an MLP and host memory are looked at where a layout does not fit without them.

@@ -51,19 +51,20 @@ constexpr AnswerRow kRows[] = {
 };
 
 // Shares of the step by what the layout has; what is left goes to products, so that the parts add up.
-std::vector<TimePart> parts_of(const ParallelLayout& l, double step_us, double best_us) {
-  std::vector<TimePart> parts = {{"attention", 0.51 * best_us}, {"other kernels", 0.09 * best_us}};
-  const auto add = [&](const char* part_name, double share) {
-    if (share > 0) parts.push_back({part_name, share * step_us});
+std::vector<PartTime> parts_of(const ParallelLayout& l, double step_us, double best_us) {
+  std::vector<PartTime> parts = {{TimePart::attention, 0.51 * best_us},
+                                 {TimePart::other_kernels, 0.09 * best_us}};
+  const auto add = [&](TimePart part, double share) {
+    if (share > 0) parts.push_back({part, share * step_us});
   };
-  add("exposed tp", l.tp > 1 ? 0.02 * l.tp : 0);
-  add("exposed cp", l.cp > 1 ? 0.006 * l.cp : 0);
-  add("exposed fsdp", 0.021);
-  add("bubble", l.pp > 1 ? 0.12 / l.virtual_stages : 0);
-  add("update", 0.008);
+  add(TimePart::exposed_tp, l.tp > 1 ? 0.02 * l.tp : 0);
+  add(TimePart::exposed_cp, l.cp > 1 ? 0.006 * l.cp : 0);
+  add(TimePart::exposed_fsdp, 0.021);
+  add(TimePart::bubble, l.pp > 1 ? 0.12 / l.virtual_stages : 0);
+  add(TimePart::host, 0.008);
   double rest = step_us;
-  for (const TimePart& part : parts) rest -= part.us;
-  parts.insert(parts.begin() + 1, {"products", rest});
+  for (const PartTime& part : parts) rest -= part.us;
+  parts.insert(parts.begin() + 1, {TimePart::products, rest});
   return parts;
 }
 
@@ -96,19 +97,19 @@ Candidate candidate_of(const AnswerRow& row, double best_s) {
   c.tokens_per_s_per_gpu = 16 * 131072 / row.step_s / 16;
   c.mfu = 0.47 * best_s / row.step_s;
   c.parts = parts_of(c.layout, c.step_us, best_s * 1e6);
-  for (const TimePart& part : c.parts) {
-    if (part.name.starts_with("exposed")) c.exposed_us += part.us;
+  for (const auto& [part, us] : c.parts) {
+    if (is_exposed(part)) c.exposed_us += us;
   }
   RateTimes& chain = c.chains.emplace_back();
-  for (const TimePart& part : c.parts) {
+  for (const auto& [part, us] : c.parts) {
     Rate rate = Rate::memory;
-    if (part.name == "attention") rate = Rate::attention_backward;
-    if (part.name == "products") rate = Rate::products;
-    if (part.name == "exposed tp") rate = Rate::inside;
-    if (part.name == "exposed cp" || part.name == "exposed fsdp") rate = Rate::network;
-    chain[rate] += part.us;
+    if (part == TimePart::attention) rate = Rate::attention_backward;
+    if (part == TimePart::products) rate = Rate::products;
+    if (part == TimePart::exposed_tp) rate = Rate::inside;
+    if (part == TimePart::exposed_cp || part == TimePart::exposed_fsdp) rate = Rate::network;
+    chain[rate] += us;
   }
-  c.bound = c.layout.tp >= 8 ? "tensor-parallel transfers" : "attention kernels";
+  c.bound = c.layout.tp >= 8 ? TimePart::exposed_tp : TimePart::attention;
   c.memory = memory_of_size(row.memory_gib, c.layout);
   c.usable_bytes = static_cast<std::int64_t>(78.0 * kGiB);
   c.memory_low_bytes = static_cast<std::int64_t>(0.92 * row.memory_gib * kGiB);
@@ -153,35 +154,35 @@ class RankSpans {
   void layer(int number, bool backward) {
     const double slow = backward ? 2.4 : 1;
     const std::string name = str(backward ? "backward " : "layer ", number);
-    add("fsdp", str(name, ": all_gather weights"), "fsdp", clock_, 310 * slow);
-    compute(str(name, ": norm"), "kernel", 26 * slow);
-    communicate("tp", str(name, ": all_gather rows"), "tp", 96);
-    compute(str(name, ": q, k and v"), "product", 270 * slow);
+    add("fsdp", str(name, ": all_gather weights"), SpanKind::fsdp, clock_, 310 * slow);
+    compute(str(name, ": norm"), SpanKind::kernel, 26 * slow);
+    communicate("tp", str(name, ": all_gather rows"), SpanKind::tp, 96);
+    compute(str(name, ": q, k and v"), SpanKind::product, 270 * slow);
     for (int step = 0; step < 8; ++step) {
-      if (step < 7) add("cp", str(name, ": ring shift ", step), "cp", clock_, 160 * slow);
-      compute(str(name, ": attention ", step), "attention", (205 + 4 * rank_ % 9) * slow);
+      if (step < 7) add("cp", str(name, ": ring shift ", step), SpanKind::cp, clock_, 160 * slow);
+      compute(str(name, ": attention ", step), SpanKind::attention, (205 + 4 * rank_ % 9) * slow);
     }
-    compute(str(name, ": output projection"), "product", 180 * slow);
-    communicate("tp", str(name, ": reduce_scatter rows"), "tp", 104);
-    compute(str(name, ": gate and up"), "product", 610 * slow);
-    compute(str(name, ": silu"), "kernel", 60 * slow);
-    compute(str(name, ": down"), "product", 330 * slow);
-    communicate("tp", str(name, ": reduce_scatter rows"), "tp", 104);
-    if (backward) add("fsdp", str(name, ": reduce_scatter gradients"), "fsdp", clock_, 420);
+    compute(str(name, ": output projection"), SpanKind::product, 180 * slow);
+    communicate("tp", str(name, ": reduce_scatter rows"), SpanKind::tp, 104);
+    compute(str(name, ": gate and up"), SpanKind::product, 610 * slow);
+    compute(str(name, ": silu"), SpanKind::kernel, 60 * slow);
+    compute(str(name, ": down"), SpanKind::product, 330 * slow);
+    communicate("tp", str(name, ": reduce_scatter rows"), SpanKind::tp, 104);
+    if (backward) add("fsdp", str(name, ": reduce_scatter gradients"), SpanKind::fsdp, clock_, 420);
   }
   double now() const { return clock_; }
 
  private:
-  void compute(const std::string& label, const char* kind, double us) {
+  void compute(const std::string& label, SpanKind kind, double us) {
     add("compute", label, kind, clock_, us);
     clock_ += us + 1.5;
   }
-  void communicate(const char* stream, const std::string& label, const char* kind, double us) {
+  void communicate(const char* stream, const std::string& label, SpanKind kind, double us) {
     add(stream, label, kind, clock_, us);
     clock_ += us;
   }
   // Not before what is on the stream already.
-  void add(const std::string& stream, const std::string& label, const char* kind, double begin, double us) {
+  void add(const std::string& stream, const std::string& label, SpanKind kind, double begin, double us) {
     double& free = free_[static_cast<std::size_t>(stream == "compute" ? 0
                                                   : stream == "tp"    ? 1
                                                   : stream == "cp"    ? 2
@@ -205,7 +206,8 @@ std::vector<ReportSpan> example_timeline() {
       for (int i = 0; i < 32; ++i) of_rank.layer(i, false);
       for (int i = 31; i >= 0; --i) of_rank.layer(i, true);
     }
-    spans.push_back({rank, "compute", std::string(kAwkward), "kernel", of_rank.now(), of_rank.now() + 9000});
+    spans.push_back(
+        {rank, "compute", std::string(kAwkward), SpanKind::kernel, of_rank.now(), of_rank.now() + 9000});
   }
   return spans;
 }

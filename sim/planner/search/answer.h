@@ -13,15 +13,15 @@
 #include "shared/transformer/parallel_layout.h"
 #include "sim/planner/search/decision.h"
 #include "sim/planner/search/question.h"
+#include "sim/planner/search/time_part.h"
 #include "sim/cost/timeline/rate_times.h"
 #include "sim/cost/timeline/timeline.h"
 
 namespace cp::sim {
 
 // Where a step's time goes on the rank that is slowest, in microseconds of one whole step; the parts add up to the step.
-struct TimePart {
-  std::string
-      name;  // "attention", "products", "other kernels", "exposed tp", "exposed cp", "exposed fsdp", "bubble", "update", ...
+struct PartTime {
+  TimePart part = TimePart::attention;
   double us = 0;
 };
 
@@ -39,9 +39,9 @@ struct Candidate {
   double tokens_per_s_per_gpu = 0;
   double mfu =
       0;  // model flops (no recomputation; attention: allowed pairs) over the peak of all GPUs, in [0, 1]
-  double exposed_us = 0;  // communication that nothing hides
-  std::string bound;      // the largest part, in words: "attention kernels", "tensor-parallel transfers", ...
-  std::vector<TimePart> parts;
+  double exposed_us = 0;                 // communication that nothing hides
+  TimePart bound = TimePart::attention;  // the largest part; bound_text() says it in words
+  std::vector<PartTime> parts;           // each once, in the order in which the step's plans have them
   // Chains of operations that may take the whole step, in us as the rates are believed to be: first the longest one, then those that
   // are the longest where rates are other than believed. Of a pipeline: the busiest rank's, stretched to the whole step.
   std::vector<RateTimes> chains;
@@ -92,8 +92,8 @@ struct NearestMeasurement {
 // One bar of the chosen layout's timeline, from the rank that is replayed (pipelines: a rank of each stage).
 struct ReportSpan {
   int rank = 0;
-  std::string stream, label,
-      kind;  // kind: "attention", "product", "kernel", "tp", "cp", "fsdp", "pp", "ep", "forward", "backward"
+  std::string stream, label;
+  SpanKind kind = SpanKind::kernel;
   double begin_us = 0, end_us = 0;
 };
 

@@ -51,9 +51,9 @@ class Options {
     const Strategy none, &strategy = layout.cp > 1 ? layout.strategy : none;
     const StrategyKind key{static_cast<int>(strategy.core), strategy.ulysses_degree > 1, layout.pp > 1};
     Option option{candidate.chains, number(kinds_, kind_of(layout)), number(strategies_, key), 0};
-    for (const TimePart& part : candidate.parts) {
-      if (part.name == "attention" || part.name == "exposed cp")
-        option.attention_share += part.us / candidate.step_us;
+    for (const auto& [part, us] : candidate.parts) {
+      if (part == TimePart::attention || part == TimePart::exposed_cp)
+        option.attention_share += us / candidate.step_us;
     }
     return option;
   }

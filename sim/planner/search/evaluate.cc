@@ -4,71 +4,39 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/units.h"
 #include "shared/transformer/flops.h"
+#include "shared/transformer/group_axis.h"
 #include "sim/cost/serving/steady_state.h"
 
 namespace cp::sim {
-namespace {
-
-constexpr std::string_view kAxes[] = {"tp", "cp", "ep", "fsdp", "dp", "pp"};
-
-std::string bound_of(std::string_view part) {
-  if (part == "attention") return "attention kernels";
-  if (part == "products") return "matrix products";
-  if (part == "other kernels") return "memory-bound kernels";
-  if (part == "bubble") return "pipeline bubble";
-  if (part == "host") return "the host, which issues kernels";
-  if (part == "host between steps") return "the host, between two steps";
-  if (part == "prompts of others") return "prompts that are read between";
-  if (part == "exposed tp") return "tensor-parallel transfers";
-  if (part == "exposed cp") return "context-parallel transfers";
-  if (part == "exposed fsdp") return "transfers of parameters and gradients";
-  if (part == "exposed ep") return "expert-parallel transfers";
-  if (part == "exposed pp") return "transfers between stages";
-  if (part == "exposed offload") return "the host's memory";
-  return std::string(part);
-}
-
-}  // namespace
-
-// Attention names its own groups, and sums of norms are of the shards.
-std::string axis_of_group(const std::string& group) {
-  if (group.starts_with("norm")) return "fsdp";
-  for (const std::string_view axis : kAxes) {
-    if (group == axis || group.starts_with(std::string(axis) + "_")) return std::string(axis);
-  }
-  return "cp";
-}
-
 // In the order of their first appearance.
 struct Evaluator::Parts {
-  std::vector<std::pair<std::string, double>> ns;
+  std::vector<std::pair<TimePart, double>> ns;
   double nvlink_bytes = 0, nic_bytes = 0;
   RateTimes path;
   std::optional<double> ttft_us;
 
-  void add(std::string_view name, double value) {
+  void add(TimePart part, double value) {
     for (auto& [known, sum] : ns) {
-      if (known == name) {
+      if (known == part) {
         sum += value;
         return;
       }
     }
-    ns.emplace_back(name, value);
+    ns.emplace_back(part, value);
   }
   void add(const StepClock& clock, double times) {
-    add("attention", times * clock.attention_ns);
-    add("products", times * clock.product_ns);
-    add("other kernels", times * clock.other_kernel_ns);
-    add("host", times * clock.host_ns);
-    add("exposed offload", times * clock.offload_ns);
+    add(TimePart::attention, times * clock.attention_ns);
+    add(TimePart::products, times * clock.product_ns);
+    add(TimePart::other_kernels, times * clock.other_kernel_ns);
+    add(TimePart::host, times * clock.host_ns);
+    add(TimePart::exposed_offload, times * clock.offload_ns);
     for (const StepClock::Exposed& exposed : clock.exposed)
-      add("exposed " + axis_of_group(exposed.group), times * exposed.ns);
+      add(sim::exposed(axis_of_group(exposed.group)), times * exposed.ns);
     nvlink_bytes += times * clock.nvlink_bytes, nic_bytes += times * clock.nic_bytes;
     path.add(clock.path, times);
   }
@@ -118,7 +86,8 @@ Evaluator::Parts Evaluator::aggregated(StepRequest request) {
     parts.add(clock_of(request, StepPart::decode, stage), 1);
   ServingStep step;
   step.decode_us = parts.time_ns() / kNsPerUs;
-  for (const auto& [name, ns] : parts.ns) step.decode_attention_us += name == "attention" ? ns / kNsPerUs : 0;
+  for (const auto& [part, ns] : parts.ns)
+    step.decode_attention_us += part == TimePart::attention ? ns / kNsPerUs : 0;
   request.workload.phase = Phase::prefill;
   request.workload.seq_len = load.prompt_tokens;
   request.workload.cached = request.workload.new_tokens = 0;
@@ -129,9 +98,9 @@ Evaluator::Parts Evaluator::aggregated(StepRequest request) {
   step.prompt_us = prompt.time_ns() / kNsPerUs;
   const ServingTimes times = steady_state(load, step, question_.software);
   const double host_ns = times.host_us * kNsPerUs, prompts_ns = times.prompts_us * kNsPerUs;
-  parts.add("host between steps", host_ns);
+  parts.add(TimePart::host_between_steps, host_ns);
   parts.path[Rate::host] += host_ns;
-  parts.add("prompts of others", prompts_ns);
+  parts.add(TimePart::prompts_of_others, prompts_ns);
   parts.path.add(prompt.path, prompts_ns / prompt.path.sum());
   parts.ttft_us = times.ttft_us;
   return parts;
@@ -205,7 +174,8 @@ class Evaluator::Stages {
 
   static double waited(const StepClock& clock) {
     double ns = 0;
-    for (const auto& exposed : clock.exposed) ns += axis_of_group(exposed.group) == "pp" ? exposed.ns : 0;
+    for (const auto& exposed : clock.exposed)
+      ns += axis_of_group(exposed.group) == GroupAxis::pp ? exposed.ns : 0;
     return ns;
   }
 
@@ -226,11 +196,12 @@ std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request,
   Parts parts;
   for (int stage = static_cast<int>(busiest); stage < stages.size(); stage += ranks) {
     for (StepClock clock : {stages.forward(stage), stages.backward(stage)}) {
-      std::erase_if(clock.exposed, [](const auto& exposed) { return axis_of_group(exposed.group) == "pp"; });
+      std::erase_if(clock.exposed,
+                    [](const auto& exposed) { return axis_of_group(exposed.group) == GroupAxis::pp; });
       parts.add(clock, static_cast<double>(stages.micro_batches()));
     }
   }
-  parts.add("bubble", run.time_ns - parts.time_ns());
+  parts.add(TimePart::bubble, run.time_ns - parts.time_ns());
   // A pipeline is filled and drained by passes like those of its busiest rank.
   if (const double busy_ns = parts.path.sum(); busy_ns > 0) {
     RateTimes whole;
@@ -243,10 +214,10 @@ std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request,
   return parts;
 }
 
-std::vector<TimePart> Evaluator::list(const Parts& parts) const {
-  std::vector<TimePart> list;
-  for (const auto& [name, ns] : parts.ns) {
-    if (ns > 0) list.push_back({name, ns / kNsPerUs});
+std::vector<PartTime> Evaluator::list(const Parts& parts) const {
+  std::vector<PartTime> list;
+  for (const auto& [part, ns] : parts.ns) {
+    if (ns > 0) list.push_back({part, ns / kNsPerUs});
   }
   return list;
 }
@@ -272,10 +243,10 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
     chain.of[rate] = parts.path.of[rate] / factors_.of[rate] / kNsPerUs;
   const Cluster& cluster = question_.cluster;
   double largest = 0;
-  for (const TimePart& part : candidate.parts) {
-    candidate.step_us += part.us;
-    if (part.name.starts_with("exposed ")) candidate.exposed_us += part.us;
-    if (part.us > largest) largest = part.us, candidate.bound = bound_of(part.name);
+  for (const auto& [part, us] : candidate.parts) {
+    candidate.step_us += us;
+    if (is_exposed(part)) candidate.exposed_us += us;
+    if (us > largest) largest = us, candidate.bound = part;
   }
   const Workload& workload = question_.workload;
   const std::int64_t rows = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;

@@ -28,7 +28,7 @@ class Evaluator {
   Plan plan_of(const ParallelLayout& layout, StepPart part, int stage);
 
  private:
-  struct Parts;  // sums of clocks, by name
+  struct Parts;  // sums of clocks
   class Stages;  // of a pipeline
 
   StepClock clock_of(const StepRequest& request, StepPart part, int stage);
@@ -37,15 +37,12 @@ class Evaluator {
   Parts served(const StepRequest& request);
   Parts aggregated(StepRequest request);
   Candidate summary(const ParallelLayout& layout, const Parts& parts) const;
-  std::vector<TimePart> list(const Parts& parts) const;
+  std::vector<PartTime> list(const Parts& parts) const;
 
   const PlanQuestion& question_;
   const RateFactors factors_;
   AttentionPlanCache attention_plans_;
 };
-
-// The axis that a group of a step's plan is of: "tp", "cp", "ep", "fsdp", "pp".
-std::string axis_of_group(const std::string& group);
 
 // Model flops over the peak of all GPUs and the time.
 double model_flops_utilisation(const PlanQuestion& question, double step_us);

@@ -6,21 +6,22 @@
 
 #include "shared/base/text.h"
 #include "shared/base/units.h"
+#include "shared/transformer/group_axis.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/cost/timeline/host_cost.h"
 
 namespace cp::sim {
 namespace {
 
-std::string step_kind(const Step& step, const Plan& plan) {
+SpanKind step_kind(const Step& step, const Plan& plan) {
   if (const auto* collective = std::get_if<Collective>(&step.work)) {
-    return axis_of_group(plan.groups[static_cast<std::size_t>(group_of(*collective))].name);
+    return span_kind(axis_of_group(plan.groups[static_cast<std::size_t>(group_of(*collective))].name));
   }
   const Kernel& kernel = std::get<Kernel>(step.work);
   if (std::holds_alternative<AttentionForward>(kernel) || std::holds_alternative<AttentionBackward>(kernel))
-    return "attention";
-  if (place_of(kernel, plan) != KernelPlace::gpu) return "offload";
-  return std::holds_alternative<MatMul>(kernel) ? "product" : "kernel";
+    return SpanKind::attention;
+  if (place_of(kernel, plan) != KernelPlace::gpu) return SpanKind::offload;
+  return std::holds_alternative<MatMul>(kernel) ? SpanKind::product : SpanKind::kernel;
 }
 
 // Appends what the plan's rank does, from `begin_us` on; returns when it ends.
@@ -48,7 +49,7 @@ std::vector<ReportSpan> schedule_spans(const PipelineTimes& times) {
     for (const PipelineChunk& chunk : times.chunks[rank]) {
       spans.push_back({static_cast<int>(rank), "schedule",
                        str("stage ", chunk.stage, ", micro-batch ", chunk.micro_batch),
-                       chunk.backward ? "backward" : "forward", chunk.begin_ns / kNsPerUs,
+                       chunk.backward ? SpanKind::backward : SpanKind::forward, chunk.begin_ns / kNsPerUs,
                        chunk.end_ns / kNsPerUs});
     }
   }

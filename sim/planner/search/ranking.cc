@@ -26,11 +26,11 @@ std::int64_t tie_of(const Candidate& candidate, double least_us) {
 }
 
 // "+12.1 ms exposed cp": three digits, two decimals at most.
-std::string signed_part(const std::string& name, double us) {
+std::string signed_part(TimePart part, double us) {
   const double size = std::abs(us), unit = size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
   const double step = size >= 100 * unit ? 1 : size >= 10 * unit ? 0.1 : 0.01;
   const char* unit_name = unit == 1e6 ? " s " : unit == 1e3 ? " ms " : " us ";
-  return str(us > 0 ? "+" : "-", std::round(size / unit / step) * step, unit_name, name);
+  return str(us > 0 ? "+" : "-", std::round(size / unit / step) * step, unit_name, name(part));
 }
 
 }  // namespace
@@ -91,16 +91,16 @@ std::vector<ClassBest> best_of_classes(const std::vector<Candidate>& ranked) {
 }
 
 std::string difference(const Candidate& candidate, const Candidate& best) {
-  std::map<std::string, double> parts;
-  for (const TimePart& part : candidate.parts) parts[part.name] += part.us;
-  for (const TimePart& part : best.parts) parts[part.name] -= part.us;
-  std::vector<std::pair<std::string, double>> sorted(parts.begin(), parts.end());
+  std::map<TimePart, double> parts;
+  for (const auto& [part, us] : candidate.parts) parts[part] += us;
+  for (const auto& [part, us] : best.parts) parts[part] -= us;
+  std::vector<std::pair<TimePart, double>> sorted(parts.begin(), parts.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return std::abs(a.second) > std::abs(b.second); });
   std::vector<std::string> words;
-  for (const auto& [name, us] : sorted) {
+  for (const auto& [part, us] : sorted) {
     if (std::abs(us) < kSmallestShown * best.step_us || words.size() == kPartsShown) break;
-    words.push_back(signed_part(name, us));
+    words.push_back(signed_part(part, us));
   }
   return join(words, ", ");
 }

@@ -13,7 +13,7 @@ function drawBars(id, table, rows, limit) {
     row.label,
     h("div", { class: "track" },
       h("div", { class: "stack", style: `width:${at(row.sum)}` }, row.segments.map((segment) =>
-        tipped(h("div", { class: "segment" + (segment.name === "bubble" ? " hatched" : ""), "data-name": segment.name,
+        tipped(h("div", { class: "segment" + hatched(table, segment.name), "data-name": segment.name,
           style: `flex:${segment.value} 0 0;background-color:${colour(table, segment.name)}` }),
         segment.name.replaceAll("_", " "), [["", segment.text], ["share", percent(segment.value / row.sum)]]))),
       row.high > row.low ? h("div", { class: "interval", style: `left:${at(row.low)};width:${at(row.high - row.low)}` }) : null,

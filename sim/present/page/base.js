@@ -54,24 +54,16 @@ function ticks(low, high, wanted) {
   return out;
 }
 
-// ---- colours: names of custom properties of style.css ----
-const partColours = {
-  attention: "attention", products: "product", "other kernels": "kernel", update: "update", bubble: "bubble",
-  "exposed tp": "tp", "exposed cp": "cp", "exposed fsdp": "fsdp", "exposed ep": "ep", "exposed pp": "pp",
-  "exposed offload": "rest-1",
-};
+// ---- colours: names of custom properties of style.css; report_html.cc writes partColours and kindColours ----
 const memoryColours = {
   parameters: "state-1", master: "state-2", gradients: "state-3", optimizer: "state-4", gathered: "gathered", unsharded: "gathered",
   activations: "act-3", working: "act-2", attention: "act-1", logits: "act-4", kv_cache: "cache",
   communicators: "rest-1", context: "rest-2", slack: "rest-3",
 };
-const kindColours = {
-  attention: "attention", product: "product", kernel: "kernel", tp: "tp", cp: "cp", fsdp: "fsdp", pp: "pp", ep: "ep",
-  offload: "rest-1", forward: "product", backward: "attention",
-};
 const colour = (table, name) => `var(--${table[name] || "other"})`;
+const hatched = (table, name) => (table[name] === "bubble" ? " hatched" : "");
 const swatch = (table, name) =>
-  h("i", { class: "swatch" + (name === "bubble" ? " hatched" : ""), style: `background-color:${colour(table, name)}` });
+  h("i", { class: "swatch" + hatched(table, name), style: `background-color:${colour(table, name)}` });
 function legend(id, table, names) {
   const order = Object.keys(table), place = (name) => (order.includes(name) ? order.indexOf(name) : order.length);
   const sorted = [...names].sort((a, b) => place(a) - place(b));

@@ -5,10 +5,14 @@
 #include <string_view>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "sim/cost/presets/embedded.h"
 #include "sim/present/plan/answer_json.h"
 #include "sim/present/plan/headline.h"
+#include "sim/planner/search/time_part.h"
 
 namespace cp::sim {
 
@@ -61,8 +65,72 @@ std::string escaped_for_script(std::string_view json) {
   return out;
 }
 
+// ---- colours: names of custom properties of style.css ----
+
+std::string_view colour_of(TimePart part) {
+  switch (part) {
+    case TimePart::attention:
+      return "attention";
+    case TimePart::products:
+      return "product";
+    case TimePart::other_kernels:
+      return "kernel";
+    case TimePart::bubble:
+      return "bubble";
+    case TimePart::exposed_tp:
+    case TimePart::exposed_cp:
+    case TimePart::exposed_fsdp:
+    case TimePart::exposed_dp:
+    case TimePart::exposed_ep:
+    case TimePart::exposed_pp:
+      return name(*axis_of(part));
+    case TimePart::exposed_offload:
+      return "rest-1";
+    case TimePart::host:
+    case TimePart::host_between_steps:
+    case TimePart::prompts_of_others:
+      return "other";
+  }
+  return "other";
+}
+
+std::string_view colour_of(SpanKind kind) {
+  switch (kind) {
+    case SpanKind::attention:
+    case SpanKind::backward:
+      return "attention";
+    case SpanKind::product:
+    case SpanKind::forward:
+      return "product";
+    case SpanKind::offload:
+      return "rest-1";
+    case SpanKind::kernel:
+    case SpanKind::tp:
+    case SpanKind::cp:
+    case SpanKind::fsdp:
+    case SpanKind::dp:
+    case SpanKind::ep:
+    case SpanKind::pp:
+      return name(kind);
+  }
+  return "other";
+}
+
+template <class Enums>
+nlohmann::ordered_json colours_of(const Enums& all) {
+  nlohmann::ordered_json colours;
+  for (const auto each : all) colours[std::string(name(each))] = colour_of(each);
+  return colours;
+}
+
+// What the page knows of parts and kinds: the colour of each by its name, in the order of the legends.
+std::string colours() {
+  return str("const partColours = ", colours_of(all_time_parts()).dump(),
+             ", kindColours = ", colours_of(all_span_kinds()).dump(), ";\n");
+}
+
 std::string script() {
-  std::string out;
+  std::string out = colours();
   for (const char* name : {"base", "ranking", "scatter", "bars", "timeline", "sections"}) out += part(name);
   return out;
 }

@@ -53,14 +53,14 @@ class Line {
   bool first_ = true;
 };
 
-std::vector<std::string> part_names(const std::vector<Candidate>& candidates) {
-  std::vector<std::string> names;
+std::vector<TimePart> parts_of(const std::vector<Candidate>& candidates) {
+  std::vector<TimePart> parts;
   for (const Candidate& candidate : candidates) {
-    for (const TimePart& part : candidate.parts) {
-      if (std::find(names.begin(), names.end(), part.name) == names.end()) names.push_back(part.name);
+    for (const PartTime& of_step : candidate.parts) {
+      if (std::find(parts.begin(), parts.end(), of_step.part) == parts.end()) parts.push_back(of_step.part);
     }
   }
-  return names;
+  return parts;
 }
 
 std::string column(std::string_view prefix, std::string_view name, std::string_view unit) {
@@ -71,7 +71,7 @@ std::string column(std::string_view prefix, std::string_view name, std::string_v
   return text;
 }
 
-void add_header(std::string& out, const std::vector<std::string>& parts) {
+void add_header(std::string& out, const std::vector<TimePart>& parts) {
   Line line(out);
   for (const char* name : {"rank",
                            "layout",
@@ -104,7 +104,7 @@ void add_header(std::string& out, const std::vector<std::string>& parts) {
                            "bound"}) {
     line.add(name);
   }
-  for (const std::string& part : parts) line.add(column("part_", part, "_us"));
+  for (const TimePart part : parts) line.add(column("part_", name(part), "_us"));
   for (const auto& [term, bytes] : terms(Memory{})) line.add(column("memory_", term, "_bytes"));
   for (const char* name : {"counted_bytes", "usable_bytes", "memory_low_bytes", "memory_high_bytes",
                            "nvlink_utilisation", "nic_utilisation", "runnable"}) {
@@ -113,7 +113,7 @@ void add_header(std::string& out, const std::vector<std::string>& parts) {
   line.end();
 }
 
-void add_candidate(std::string& out, const Candidate& c, const std::vector<std::string>& parts) {
+void add_candidate(std::string& out, const Candidate& c, const std::vector<TimePart>& parts) {
   const ParallelLayout& l = c.layout;
   Line line(out);
   line.add(c.rank).add(to_string(l)).add(l.world()).add(l.dp_replicate).add(l.dp_shard).add(l.cp).add(l.tp);
@@ -131,10 +131,10 @@ void add_candidate(std::string& out, const Candidate& c, const std::vector<std::
       .add(c.regret_us)
       .add(c.tokens_per_s_per_gpu)
       .add(c.mfu);
-  line.add(c.exposed_us).add(c.bound);
-  for (const std::string& name : parts) {
+  line.add(c.exposed_us).add(bound_text(c.bound));
+  for (const TimePart part : parts) {
     double us = 0;
-    for (const TimePart& part : c.parts) us += part.name == name ? part.us : 0;
+    for (const PartTime& of_step : c.parts) us += of_step.part == part ? of_step.us : 0;
     line.add(us);
   }
   for (const auto& [term, bytes] : terms(c.memory)) line.add(bytes);
@@ -151,7 +151,7 @@ void add_candidate(std::string& out, const Candidate& c, const std::vector<std::
 }  // namespace
 
 std::string to_csv(const PlanAnswer& answer) {
-  const std::vector<std::string> parts = part_names(answer.all);
+  const std::vector<TimePart> parts = parts_of(answer.all);
   std::string out;
   add_header(out, parts);
   for (const Candidate& candidate : answer.all) add_candidate(out, candidate, parts);

@@ -206,7 +206,7 @@ ordered_json layout_json(const ParallelLayout& l) {
 
 ordered_json candidate_json(const Candidate& c) {
   ordered_json parts = ordered_json::object(), memory = ordered_json::object();
-  for (const TimePart& part : c.parts) parts[part.name] = parts.value(part.name, 0.0) + part.us;
+  for (const auto& [part, us] : c.parts) parts[std::string(name(part))] = us;
   for (const auto& [term, bytes] : terms(c.memory)) memory[std::string(term)] = bytes;
   memory["allocated"] = c.memory.allocated();
   memory["reserved"] = c.memory.reserved();
@@ -224,7 +224,7 @@ ordered_json candidate_json(const Candidate& c) {
           {"tokens_per_s_per_gpu", c.tokens_per_s_per_gpu},
           {"mfu", c.mfu},
           {"exposed_us", c.exposed_us},
-          {"bound", c.bound},
+          {"bound", bound_text(c.bound)},
           {"parts_us", std::move(parts)},
           {"memory_bytes", std::move(memory)},
           {"usable_bytes", c.usable_bytes},
@@ -322,7 +322,7 @@ ordered_json timeline_json(const std::vector<ReportSpan>& timeline) {
     ordered_json rows = ordered_json::array();
     for (const ReportSpan* span : spans) {
       rows.push_back({rounded(span->begin_us), rounded(span->end_us), labels.index(span->label),
-                      kinds.index(span->kind)});
+                      kinds.index(std::string(name(span->kind)))});
     }
     tracks_json.push_back({{"rank", track.first}, {"stream", track.second}, {"spans", std::move(rows)}});
   }

@@ -48,18 +48,18 @@ std::string line(std::string_view title, const std::string& text) {
   return str(wrapped(str(title, std::string(kIndent - title.size(), ' '), text), kWidth, kIndent), "\n");
 }
 
-// The parts of both steps, by name: the largest difference first.
+// The parts of both steps: the largest difference first.
 struct PartPair {
-  std::string name;
+  std::string_view name;
   double us = 0, other_us = 0;
   double difference() const { return us - other_us; }
 };
 std::vector<PartPair> pairs_of(const Candidate& candidate, const Candidate& other) {
-  std::map<std::string, PartPair> by_name;
-  for (const sim::TimePart& part : candidate.parts) by_name[part.name].us += part.us;
-  for (const sim::TimePart& part : other.parts) by_name[part.name].other_us += part.us;
+  std::map<sim::TimePart, PartPair> by_part;
+  for (const auto& [part, us] : candidate.parts) by_part[part].us += us;
+  for (const auto& [part, us] : other.parts) by_part[part].other_us += us;
   std::vector<PartPair> pairs;
-  for (auto& [name, pair] : by_name) pairs.push_back({name, pair.us, pair.other_us});
+  for (const auto& [part, pair] : by_part) pairs.push_back({sim::name(part), pair.us, pair.other_us});
   std::stable_sort(pairs.begin(), pairs.end(), [](const PartPair& a, const PartPair& b) {
     return std::fabs(a.difference()) > std::fabs(b.difference());
   });
@@ -76,7 +76,8 @@ std::string times_beside(const Candidate& candidate, const char* title, const Ca
   Table table({{"part"}, {title, Align::right}, {other_title, Align::right}, {"difference", Align::right}});
   for (const PartPair& pair : pairs_of(candidate, other)) {
     if (std::max(pair.us, pair.other_us) < 0.001 * other.step_us) continue;
-    table.add_row({pair.name, human_us(pair.us), human_us(pair.other_us), signed_time(pair.difference())});
+    table.add_row(
+        {std::string(pair.name), human_us(pair.us), human_us(pair.other_us), signed_time(pair.difference())});
   }
   table.add_row({"whole", human_us(candidate.step_us), human_us(other.step_us),
                  signed_time(candidate.step_us - other.step_us)});

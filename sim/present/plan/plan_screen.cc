@@ -152,7 +152,7 @@ std::string best_table(const PlanAnswer& answer) {
     doubtful = doubtful || !candidate.likely_fits();
     cells.push_back(str(gib(sim::counted_bytes(candidate.memory)), candidate.likely_fits() ? "" : "?"));
     cells.push_back(percent(candidate.exposed_us / candidate.step_us));
-    cells.push_back(candidate.bound);
+    cells.emplace_back(sim::bound_text(candidate.bound));
     cells.push_back(str(own_text(layouts[i], common, phase), mark(candidate)));
     table.add_row(cells);
   }
@@ -347,13 +347,13 @@ std::string memory_terms(const Memory& memory) {
 }
 
 std::string time_parts(const Candidate& candidate) {
-  std::vector<sim::TimePart> parts = candidate.parts;
+  std::vector<sim::PartTime> parts = candidate.parts;
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.us > b.us; });
   std::vector<std::string> words;
-  for (const sim::TimePart& part : parts) {
-    if (part.us < 0.01 * candidate.step_us) break;
+  for (const auto& [part, us] : parts) {
+    if (us < 0.01 * candidate.step_us) break;
     words.push_back(
-        fmt::format("{} {} ({:.0f} %)", part.name, human_us(part.us), 100 * part.us / candidate.step_us));
+        fmt::format("{} {} ({:.0f} %)", sim::name(part), human_us(us), 100 * us / candidate.step_us));
   }
   return join(words, ", ");
 }

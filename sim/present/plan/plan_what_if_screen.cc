@@ -69,7 +69,7 @@ ordered_json json_of(const Candidate& candidate) {
           {"tokens_per_s_per_gpu", candidate.tokens_per_s_per_gpu},
           {"mfu", candidate.mfu},
           {"exposed_us", candidate.exposed_us},
-          {"bound", candidate.bound},
+          {"bound", sim::bound_text(candidate.bound)},
           {"counted_bytes", counted(candidate)},
           {"usable_bytes", candidate.usable_bytes}};
 }
