@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include <google/protobuf/descriptor.h>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 
 namespace cp {
 namespace {
@@ -16,22 +16,6 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FieldDescriptor;
-
-// Insertions, deletions and replacements that make one of the other (Levenshtein); a name that was cut short is near.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  if (a.starts_with(b) || b.starts_with(a)) return a == b ? 0 : 1;
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
 
 // What stands in the message between `before` and the next quote after it.
 std::optional<std::string> quoted_after(const std::string& message, std::string_view before) {
@@ -80,12 +64,6 @@ std::optional<WordError> unknown_enumerator(const std::string& message, const De
 }
 
 }  // namespace
-
-std::string_view nearest_name(std::string_view text, const std::vector<std::string_view>& names) {
-  return *std::min_element(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
-    return edit_distance(text, a) < edit_distance(text, b);
-  });
-}
 
 std::vector<std::string_view> enumerators(const google::protobuf::EnumDescriptor& type) {
   std::vector<std::string_view> names;

@@ -13,9 +13,6 @@
 
 namespace cp {
 
-// The name nearest to the text; the first one of several. There must be one.
-std::string_view nearest_name(std::string_view text, const std::vector<std::string_view>& names);
-
 // The names that people may write for it: all but the one that means "unset".
 std::vector<std::string_view> enumerators(const google::protobuf::EnumDescriptor& type);
 

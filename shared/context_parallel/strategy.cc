@@ -4,6 +4,7 @@
 #include <array>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 
 namespace cp {
 
@@ -70,22 +71,6 @@ std::string divisors(int n, std::int64_t limit) {
     if (n % d == 0) all.push_back(d);
   }
   return join(all, ", ");
-}
-
-// Letters of one that the other does not share, roughly: good enough to guess what was meant.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace
@@ -160,11 +145,9 @@ Strategy named_strategy(const StrategyRequest& request, const AttentionProblem& 
   const std::vector<std::string>& names = strategy_names();
   const std::string& wanted = request.name;
   if (std::find(names.begin(), names.end(), wanted) == names.end()) {
-    const auto nearest = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-      return distance(wanted, a) < distance(wanted, b);
-    });
-    throw InvalidInput(
-        str("unknown strategy '", wanted, "'; did you mean ", *nearest, "? Known: ", join(names, ", ")));
+    throw InvalidInput(str("unknown strategy '", wanted, "'; did you mean ",
+                           nearest_name(wanted, {names.begin(), names.end()}),
+                           "? Known: ", join(names, ", ")));
   }
   Strategy strategy;
   if (wanted == "all_gather" || wanted == "ulysses_all_gather" || wanted == "ulysses")

@@ -29,8 +29,9 @@ std::string_view generation_of(std::string_view gpu) {
   return gpu;
 }
 
-// The greatest generation that is not later than the GPU; else the first.
-std::string_view nearest(std::string_view gpu) {
+// The greatest generation that is not later than the GPU, whose instructions it has; else the first. Numbers are in order, so that
+// this is no matter of spelling.
+std::string_view generation_before(std::string_view gpu) {
   const auto number = [](std::string_view text) {
     int value = 0;
     const auto end = text.data() + text.size();
@@ -83,7 +84,7 @@ const Target& gpu_target(std::string_view gpu) {
   }();
   const auto found = targets.find(generation_of(gpu));
   if (found != targets.end()) return found->second;
-  const std::string_view near = nearest(gpu);
+  const std::string_view near = generation_before(gpu);
   throw InvalidInput(str("no target for GPUs of ", gpu, "; there are ", join(kGpuGenerations, ", "),
                          near.empty() ? "" : str(", of which ", near, " is the nearest")));
 }

@@ -73,8 +73,10 @@ TEST(EstimateCommand, BadInputNamesTheFlagAndWhatWorks) {
   EXPECT_THAT(error({"--cluster", "dgx-h10", "--mesh", "cp=4", "--seq-len", "64"}), HasSubstr("dgx-h100"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--mesh", "cp=16", "--seq-len", "64", "--nodes", "1"}),
               HasSubstr("use --nodes 2"));
+  EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "scan", "--bytes", "1MiB"}),
+              HasSubstr("--collective scan is unknown; use one of all_gather"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "gather", "--bytes", "1MiB"}),
-              HasSubstr("--collective gather is unknown; use one of all_gather"));
+              HasSubstr("--collective gather is unknown; the nearest one is all_gather; use one of"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "sendrecv", "--bytes", "1MiB"}),
               HasSubstr("--collective sendrecv is unknown; the nearest one is send_recv; use one of"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--collective", "all_gather", "--bytes", "x"}),

@@ -4,7 +4,6 @@
 #include "cli/common/printable.h"
 #include "sim/present/table.h"
 #include "sim/present/units.h"
-#include "shared/base/nearest.h"
 
 namespace cp::cli {
 namespace {
@@ -16,17 +15,6 @@ TEST(Text, ControlCharactersAreShownAndNotObeyed) {
                       "31m"),
             "\\xc2\\x9b31m");
   EXPECT_EQ(printable("\xc2"), "\xc2");
-}
-
-TEST(Nearest, FindsTheWordThatWasMeant) {
-  const std::vector<std::string> known = {"redistribute", "verify", "plan"};
-  EXPECT_EQ(nearest("redistibute", known), "redistribute");
-  EXPECT_EQ(nearest("verfy", known), "verify");
-  EXPECT_EQ(nearest("plam", known), "plan");
-  EXPECT_EQ(nearest("fuzz", known), "");
-  EXPECT_EQ(nearest("", known), "");
-  EXPECT_EQ(nearest("plan", {}), "");
-  EXPECT_EQ(nearest("abd", {"abc", "abe"}), "abc") << "the first among equals";
 }
 
 TEST(Units, AreReadable) {

@@ -15,6 +15,7 @@
 #include "sim/scenario/plan_fixed.h"
 #include "cli/cpsim/plan/plan_workload.h"
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
 #include "sim/cost/cluster/attention_kernels.h"
@@ -24,7 +25,6 @@
 #include "sim/planner/models/read_model.h"
 #include "sim/cost/timeline/estimate.h"
 #include "sim/accuracy/validate/memory_width.h"
-#include "traces/text_errors.h"
 
 namespace cp::cli {
 namespace {

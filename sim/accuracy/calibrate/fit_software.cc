@@ -7,10 +7,10 @@
 #include <cstddef>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "sim/cost/cluster/software_fields.h"
 #include "sim/cost/timeline/estimate.h"
-#include "traces/text_errors.h"
 
 namespace cp::sim {
 namespace {

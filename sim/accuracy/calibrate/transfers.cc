@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "sim/accuracy/calibrate/calibrate.h"
 #include "sim/accuracy/calibrate/points.h"
 #include "sim/cost/timeline/collective_cost.h"
-#include "traces/text_errors.h"
 
 namespace cp::sim {
 namespace {

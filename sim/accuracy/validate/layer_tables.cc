@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "sim/accuracy/validate/gpus_of_tables.h"
 #include "sim/accuracy/validate/tables.h"
-#include "traces/text_errors.h"
 
 namespace cp::sim::detail {
 namespace {

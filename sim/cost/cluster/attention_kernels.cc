@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "sim/cost/cluster/sourced_text.h"
-#include "traces/text_errors.h"
 
 namespace cp::sim {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
+#include "shared/base/nearest.h"
 #include "shared/mesh/mesh.h"
 #include "sim/cost/cluster/cluster_fields.h"
-#include "traces/text_errors.h"
 
 namespace cp::sim {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "shared/context_parallel/strategy.h"
 #include "sim/cost/cluster/software_fields.h"
 #include "sim/cost/frameworks/framework.h"
-#include "traces/text_errors.h"
 
 namespace cp::sim {
 

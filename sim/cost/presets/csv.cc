@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "sim/cost/presets/embedded.h"
-#include "traces/text_errors.h"
 
 namespace cp::sim {
 namespace {

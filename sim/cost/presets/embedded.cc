@@ -1,7 +1,7 @@
 #include "sim/cost/presets/embedded.h"
 
 #include "shared/base/error.h"
-#include "traces/text_errors.h"
+#include "shared/base/nearest.h"
 
 namespace cp::sim {
 
