@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "shared/plan/walk.h"
+
 namespace cp {
 namespace {
 
@@ -34,14 +36,8 @@ class Enqueuer {
   }
 
   void run() {
-    for (std::size_t begin = 0; begin < steps_.size();) {
-      std::size_t end = begin;
-      while (end < steps_.size() && steps_[end].segment == steps_[begin].segment) ++end;
-      for (std::int64_t iteration = 0; iteration < steps_[begin].count; ++iteration) {
-        for (std::size_t at = begin; at < end; ++at) issue(steps_[at], iteration);
-      }
-      begin = end;
-    }
+    for (PlanWalk walk(plan_); !walk.done(); walk.next())
+      issue(steps_[static_cast<std::size_t>(walk.id())], walk.iteration());
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/plan/builder.h"
+#include "shared/plan/walk.h"
 #include "sim/base/rebuild_plan.h"
 #include "sim/fabric/programs.h"
 
@@ -27,18 +28,9 @@ std::int32_t group_size(const Plan& plan, const Collective& collective) {
 // Every collective that is issued, in order; those of a Repeat again in each iteration. Stops when `visit` says so.
 void for_each_collective(const Plan& plan, const std::function<bool(const StepRef&)>& visit) {
   const std::vector<StepRef> steps = steps_of(plan);
-  for (std::size_t begin = 0; begin < steps.size();) {
-    std::size_t end = begin;
-    while (end < steps.size() && steps[end].segment == steps[begin].segment) ++end;
-    const bool has_any = std::any_of(steps.begin() + static_cast<std::ptrdiff_t>(begin),
-                                     steps.begin() + static_cast<std::ptrdiff_t>(end),
-                                     [](const StepRef& ref) { return is_collective(*ref.step); });
-    for (std::int64_t iteration = 0; has_any && iteration < steps[begin].count; ++iteration) {
-      for (std::size_t at = begin; at < end; ++at) {
-        if (is_collective(*steps[at].step) && !visit(steps[at])) return;
-      }
-    }
-    begin = end;
+  for (PlanWalk walk(plan); !walk.done(); walk.next()) {
+    const StepRef& ref = steps[idx(walk.id())];
+    if (is_collective(*ref.step) && !visit(ref)) return;
   }
 }
 

@@ -8,55 +8,11 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
+#include "shared/plan/walk.h"
 #include "sim/proof/ledger/attention_shadow.h"
 
 namespace cp::sim {
 namespace {
-
-// The steps of a rank one after the other, Repeats unrolled.
-class Walk {
- public:
-  explicit Walk(const Plan& plan) : plan_(&plan) { settle(); }
-
-  bool done() const { return segment_ == plan_->segments.size(); }
-  const Step& step() const {
-    const Segment& segment = plan_->segments[segment_];
-    const Repeat* repeat = std::get_if<Repeat>(&segment);
-    return repeat == nullptr ? std::get<Step>(segment) : repeat->steps[in_body_];
-  }
-  StepId id() const { return first_ + static_cast<StepId>(in_body_); }
-  std::int64_t iteration() const { return iteration_; }
-
-  void next() {
-    const Repeat* repeat = std::get_if<Repeat>(&plan_->segments[segment_]);
-    if (repeat != nullptr) {
-      if (++in_body_ < repeat->steps.size()) return;
-      in_body_ = 0;
-      if (++iteration_ < repeat->count) return;
-      iteration_ = 0;
-    }
-    leave(repeat);
-    settle();
-  }
-
- private:
-  void leave(const Repeat* repeat) {
-    first_ += repeat == nullptr ? 1 : static_cast<StepId>(repeat->steps.size());
-    ++segment_;
-  }
-  void settle() {  // past Repeats without steps
-    while (!done()) {
-      const Repeat* repeat = std::get_if<Repeat>(&plan_->segments[segment_]);
-      if (repeat == nullptr || (!repeat->steps.empty() && repeat->count > 0)) return;
-      leave(repeat);
-    }
-  }
-
-  const Plan* plan_;
-  std::size_t segment_ = 0, in_body_ = 0;
-  StepId first_ = 0;  // of the segment
-  std::int64_t iteration_ = 0;
-};
 
 class ShadowRun {
  public:
@@ -73,7 +29,7 @@ class ShadowRun {
       const std::size_t plan = ready.back();
       ready.pop_back();
       for (; !walks_[plan].done(); walks_[plan].next()) {
-        Walk& walk = walks_[plan];
+        PlanWalk& walk = walks_[plan];
         numbers_[plan] = names_.add(plan, walk.id(), walk.iteration());
         if (const auto* collective = std::get_if<Collective>(&walk.step().work)) {
           arrive(plan, *collective, ready);
@@ -375,7 +331,7 @@ class ShadowRun {
   const ShadowWorld& world_;
   StepNames& names_;
   AttentionShadow attention_;
-  std::vector<Walk> walks_;            // by plan
+  std::vector<PlanWalk> walks_;        // by plan
   std::vector<std::int32_t> numbers_;  // by plan: of the step that it is at
   std::map<std::pair<std::string, std::vector<Rank>>, Meeting> meetings_;
   std::vector<Tag> tags_, more_tags_;

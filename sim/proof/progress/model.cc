@@ -9,6 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/plan/canonical.h"
+#include "shared/plan/walk.h"
 
 namespace cp::sim::progress {
 namespace {
@@ -74,14 +75,8 @@ class Maker {
     const std::vector<StepRef> steps = steps_of(plan);
     steps_ = &steps;
     ops_of_.assign(steps.size(), {});
-    for (std::size_t begin = 0; begin < steps.size();) {
-      std::size_t end = begin;
-      while (end < steps.size() && steps[end].segment == steps[begin].segment) ++end;
-      for (std::int64_t iteration = 0; iteration < steps[begin].count; ++iteration) {
-        for (std::size_t at = begin; at < end; ++at) add_step(index, steps[at], iteration);
-      }
-      begin = end;
-    }
+    for (PlanWalk walk(plan); !walk.done(); walk.next())
+      add_step(index, steps[idx(walk.id())], walk.iteration());
   }
 
   void add_step(std::int32_t rank, const StepRef& ref, std::int64_t iteration) {
