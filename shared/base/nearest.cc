@@ -14,16 +14,16 @@ constexpr std::size_t kShortestPart = 3;
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-std::string lower(std::string_view text) {
+std::string lower_case(std::string_view text) {
   std::string out(text);
   for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   return out;
 }
 
 // What stands between separators.
-std::vector<std::string> parts_of(std::string_view lower_case) {
+std::vector<std::string> parts_of(std::string_view text) {
   std::vector<std::string> parts(1);
-  for (const char c : lower_case) {
+  for (const char c : text) {
     if (is_letter(c)) {
       parts.back() += c;
     } else if (!parts.back().empty()) {
@@ -62,7 +62,7 @@ struct Fit {
 
 // A word as it was written, and what its names are compared with.
 struct Word {
-  explicit Word(std::string_view written) : text(lower(written)), parts(parts_of(text)) {
+  explicit Word(std::string_view written) : text(lower_case(written)), parts(parts_of(text)) {
     for (const std::string& part : parts) letters += part;
   }
   // Of names whose pieces are short only a beginning counts: "tpp" begins with tp.
