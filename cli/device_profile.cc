@@ -42,9 +42,9 @@ class Profile {
     sim::Cluster& cluster = profile.calibration.cluster;
     cluster.name = name;
     for (sim::CurveFit& fit : profile.calibration.fits) {
-      fit.source = source(spreads_.at(fit.what));
+      fit.provenance = {sim::Origin::measured, source(spreads_.at(fit.what))};
       for (sim::Source& known : cluster.sources) {
-        if (known.field == fit.field) known.text = fit.source;
+        if (known.field == fit.field) known.provenance = fit.provenance;
       }
     }
     profile.notes = notes_;
@@ -168,9 +168,9 @@ class Profile {
     std::erase_if(cluster.sources, [&](const sim::Source& known) { return known.field == field; });
     cluster.sources.push_back(
         {field,
-         str(source_of(machine_), ": what collectives keep of their speed beside a kernel, ",
-             to_text(summary)),
-         false});
+         {sim::Origin::measured,
+          str(source_of(machine_), ": what collectives keep of their speed beside a kernel, ",
+              to_text(summary))}});
   }
 
   std::string source(const std::pair<int, double>& spread) const {

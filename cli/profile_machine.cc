@@ -7,7 +7,7 @@
 namespace cp::cli {
 
 std::string source_of(const ProfileMachine& machine) {
-  return str("measured: cprun profile, ", machine.gpu, ", ", machine.date);
+  return str("cprun profile, ", machine.gpu, ", ", machine.date);
 }
 
 std::string comments_of(const ProfileMachine& machine) {

@@ -16,7 +16,7 @@ struct ProfileMachine {
   double max_clock_mhz = 0, sustained_clock_mhz = 0, power_w = 0, seconds = 0;
 };
 
-// Where a figure comes from: "measured: cprun profile, NVIDIA H100 80GB HBM3, 2026-11-22".
+// Where a measured figure comes from: "cprun profile, NVIDIA H100 80GB HBM3, 2026-11-22".
 std::string source_of(const ProfileMachine& machine);
 
 // Lines of comments: GPU, date, ranks, versions, clocks.

@@ -73,7 +73,9 @@ class Software {
     const Summary summary = summary_of(values);
     result_.software.*member = std::clamp(summary.median, 0.0, most);
     for (sim::Source& known : result_.software.sources) {
-      if (known.field == field) known.text = str(source_of(machine_), ": ", of, ", ", to_text(summary));
+      if (known.field == field)
+        known.provenance = {sim::Origin::measured,
+                            str(source_of(machine_), ": ", of, ", ", to_text(summary))};
     }
     result_.measured.emplace_back(field);
   }

@@ -148,7 +148,8 @@ def add_experts(rates, tables, preset):
             [f"  kernel: \"{kernel}\"", f"  bits: {bits}", f"  floor_us: {values[0]}", f"  tflops: {values[1]}",
              f"  startup_rows: {values[2]}", f"  startup_k: {values[3]}", f"  blend: {values[4]}", f"  memory_share: {values[5]}",
              f"  row_passes: {values[6]}"] + (["  all_rows: true"] if all_rows else []) +
-            [f"  source: \"{rates.source_of(gpu, framework, source)}, {dtype}; {len(fitted)} rows, uniform and power law\"",
+            ["  origin: published",
+             f"  source: \"{rates.source_of(gpu, framework, source)}, {dtype}; {len(fitted)} rows, uniform and power law\"",
              f"  {errors.text()}"]) + "\n}\n")
         print(f"{preset.name} experts {kernel} {bits}: {values} {errors.text()}", flush=True)
         for skew in sorted(rest["skew"].unique()):
@@ -180,6 +181,7 @@ def add_attention_8(rates, tables, preset):
                  f"  startup_keys: {values[2]}", f"  tile_rows: {form.tile_rows}",
                  f"  shared_tiles: {'true' if form.shared_tiles else 'false'}", f"  blend: {values[3]}", f"  cache_passes: {values[4]}",
                  *rates.resident_lines(values[5]),
+                 "  origin: published",
                  f"  source: \"{rates.source_of(gpu, framework, source)}, fp8; {int((~out).sum())} rows\"", f"  {errors.text()}"]) + "\n}\n")
             print(f"{preset.name} attention in 8 bits {kernel} {head_dim}: {values} {errors.text()}", flush=True)
 
@@ -251,6 +253,7 @@ def add_latent(rates, tables, preset):
                 [f"  cache_bits: {cache_bits}", f"  qk_dim: {qk}", f"  v_dim: {v}", f"  floor_us: {values[0]}", f"  tflops: {values[1]}",
                  f"  startup_keys: {values[2]}", f"  tile_rows: {tile_rows}", f"  blend: {values[3]}",
                  f"  {'memory_share' if decode else 'cache_passes'}: {values[4]}",
+                 "  origin: published",
                  f"  source: \"{rates.source_of(gpu, framework, kernel_source)}, {path.stem}, bfloat16 with a cache in {dtype}; {int((~out).sum())} rows\"",
                  f"  {errors.text()}"]) + "\n}\n")
 
@@ -337,7 +340,8 @@ def add_linear(rates, tables, preset):
             [f"  floor_us: {values[0]}", f"  token_us: {values[1]}", f"  tile_rows: {tile_rows}", f"  blend: {values[2]}",
              f"  memory_share: {values[3]}"] + ([f"  chains_at_once: {at_once}", f"  stage_bytes: {values[4]}"] if stages else []) +
             rates.resident_lines(values[5]) +
-            [f"  source: \"{rates.source_of(gpu, framework, source)}, {table}; {int((~out).sum())} rows\"", f"  {errors.text()}"]) + "\n}\n")
+            ["  origin: published",
+             f"  source: \"{rates.source_of(gpu, framework, source)}, {table}; {int((~out).sum())} rows\"", f"  {errors.text()}"]) + "\n}\n")
 
 
 KINDS = {"experts": add_experts, "attention_8": add_attention_8, "latent": add_latent, "linear": add_linear}

@@ -90,6 +90,7 @@ def add_products(rates, tables, preset):
                 [f"  bits: {bits}"] + (["  few_rows: true"] if few else []) +
                 [f"  floor_us: {floor}", f"  tflops: {tflops}", f"  us_per_k: {per_k}", f"  blend: {blend}",
                  f"  memory_share: {share}",
+                 "  origin: published",
                  f"  source: \"{rates.source_of(gpu, framework, source)}; {len(fitted)} rows\"", f"  {errors.text()}"]) + "\n}\n")
             print(f"{preset.name} stored product {dtype} {'few' if few else 'many'}: {fit} {errors.text()}", flush=True)
 
@@ -127,6 +128,7 @@ def add_decode(rates, tables, preset):
             preset.add("decode {\n" + "\n".join(
                 [f"  kernel: \"{kernel}\"", f"  head_dim: {head_dim}", f"  floor_us: {values[0]}",
                  f"  startup_keys: {values[1]}", f"  memory_share: {values[2]}",
+                 "  origin: published",
                  f"  source: \"{rates.source_of(gpu, framework, source)}, cache in fp8, {GROUPS[0]} to {GROUPS[1]} query heads a kv head; {int((~out).sum())} rows\"",
                  f"  {errors.text()}", "  cache_bits: 8"]) + "\n}\n")
             print(f"{preset.name} decode fp8 {kernel} {head_dim}: {values} {errors.text()}", flush=True)
@@ -158,7 +160,7 @@ def add_all_reduces(rates, tables, preset):
             times = ", ".join(f"{t:.4g}" for t in us)
             name = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}[framework]
             preset.add(f"all_reduce {{\n  kernel: \"{framework}\"\n  gpus: {int(gpus)}\n  bytes: [{sizes}]\n  us: [{times}]\n"
-                       f"  source: \"{rates.WHEEL}: {name} {path.parent.name}, {f.kernel_source.iloc[0]}\"\n}}\n")
+                       f"  origin: published\n  source: \"{rates.WHEEL}: {name} {path.parent.name}, {f.kernel_source.iloc[0]}\"\n}}\n")
 
 
 def add(rates, tables, preset):

@@ -14,6 +14,7 @@
 #include "sim/accuracy/calibrate/fit_software.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
+#include "sim/cost/cluster/sourced_text.h"
 #include "sim/cost/timeline/collective_cost.h"
 #include "sim/cost/timeline/estimate.h"
 #include "tests/cost/timeline_cluster.h"
@@ -53,7 +54,7 @@ TEST(Calibrate, CollectivesTakeWhatWasMeasured) {
   ASSERT_EQ(calibration.fits.size(), 1U);
   const CurveFit& fit = calibration.fits[0];
   EXPECT_EQ(fit.what, "all_gather, 16 GPUs of 2 nodes");
-  EXPECT_EQ(fit.source, "measured: t.txt");
+  EXPECT_EQ(fit.provenance, (Provenance{Origin::measured, "t.txt"}));
   EXPECT_EQ(fit.points, 3);
   EXPECT_EQ(fit.before.rows, 3);
   EXPECT_GT(fit.before.median, 0.01);
@@ -61,7 +62,7 @@ TEST(Calibrate, CollectivesTakeWhatWasMeasured) {
   const Cluster mine = reread(calibration.cluster);
   EXPECT_EQ(mine, calibration.cluster);
   ASSERT_NE(mine.source_of(fit.field), nullptr);
-  EXPECT_EQ(mine.source_of(fit.field)->text, "measured: t.txt");
+  EXPECT_EQ(mine.source_of(fit.field)->provenance, fit.provenance);
   EXPECT_DOUBLE_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first_ranks(16), mine), 700e3);
   EXPECT_EQ(collective_ns(CollectiveKind::all_gather, 1 << 26, first_ranks(8), mine),
             collective_ns(CollectiveKind::all_gather, 1 << 26, first_ranks(8), old));
@@ -300,7 +301,7 @@ SoftwareFit fit(const std::string& text, const SoftwareProfile& software,
   std::map<std::pair<std::string, int>, Cluster> sized;
   const auto rows = read_attention_times(read_csv(text, "r.csv"), "r.csv", filter,
                                          {{"H800", find_cluster("h800")}}, software, sized);
-  return fit_software(software, names, rows, "measured: r.csv");
+  return fit_software(software, names, rows, "r.csv");
 }
 
 // Four GPUs of h800 share a node; six digits of a millisecond lie far below the three digits of a fit.
@@ -317,6 +318,8 @@ TEST(FitSoftware, FindsPlantedParameters) {
     EXPECT_EQ(parameter.rows, 6) << "of its own pass";
     EXPECT_GT(parameter.before.median, 0.001);
     EXPECT_LE(parameter.after.worst, 1e-5);
+    EXPECT_EQ(parameter.provenance, (Provenance{Origin::measured, "r.csv"}));
+    EXPECT_EQ(find_source(found.software.sources, parameter.name)->provenance, parameter.provenance);
   }
   const SoftwareProfile reread = read_software(write_software(found.software), "mine.txtpb");
   EXPECT_EQ(reread, found.software);

@@ -58,6 +58,8 @@ TEST(CalibrateCommand, PrintsJsonAndWritesNothingWithoutOut) {
   ASSERT_EQ(json["curves"].size(), 1U);
   EXPECT_EQ(json["curves"][0]["field"], "memory_efficiency");
   EXPECT_EQ(json["curves"][0]["points"], 1);
+  EXPECT_EQ(json["curves"][0]["origin"], "measured");
+  EXPECT_EQ(json["curves"][0]["source"], in);
   EXPECT_GT(json["curves"][0]["before"]["median"], json["curves"][0]["after"]["median"]);
   EXPECT_THAT(json["parameters"], IsEmpty());
 }

@@ -59,7 +59,10 @@ TEST(EstimateCommand, CollectivesFollowTheirMeasurements) {
   const Finished finished = cpsim({"estimate", "--cluster", "hgx-b200", "--collective", "all_gather",
                                    "--bytes", "1GiB", "--gpus", "16", "--json"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
-  EXPECT_NEAR(nlohmann::json::parse(finished.out)["time_us"].get<double>(), 3360.46, 0.01);
+  const auto json = nlohmann::json::parse(finished.out);
+  EXPECT_NEAR(json["time_us"].get<double>(), 3360.46, 0.01);
+  EXPECT_EQ(json["origin"], "measured");
+  EXPECT_EQ(json["by"], "curve");
 }
 
 TEST(EstimateCommand, BadInputNamesTheFlagAndWhatWorks) {
@@ -133,7 +136,12 @@ TEST(EstimateCommand, SendRecvAndEveryCollectiveHaveAnInterval) {
     const double us = json.at("time_us");
     EXPECT_LT(json.at("interval_us").at(0).get<double>(), us) << kind;
     EXPECT_GT(json.at("interval_us").at(1).get<double>(), us) << kind;
-    EXPECT_FALSE(json.at("origin").get<std::string>().empty()) << kind;
+    // The all-reduce was measured, pairs are borrowed from the H800, the rest follows from the links.
+    EXPECT_EQ(json.at("origin"), kind == std::string("all_reduce")  ? "measured"
+                                 : kind == std::string("send_recv") ? "borrowed"
+                                                                    : "estimated")
+        << kind;
+    EXPECT_FALSE(json.at("by").get<std::string>().empty()) << kind;
   }
 }
 

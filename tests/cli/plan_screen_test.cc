@@ -11,6 +11,7 @@
 #include "sim/present/plan/plan_explain.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_what_if_screen.h"
+#include "sim/cost/cluster/read_cluster.h"
 #include "tests/support/example_answer.h"
 #include "tests/support/golden.h"
 
@@ -94,6 +95,22 @@ TEST(PlanScreen, LinesAreShortButForLayoutsAndCommands) {
   EXPECT_EQ(sim::wrapped("  one   two", 20, 2), "  one   two");
   EXPECT_EQ(sim::wrapped("muchtoolongaword b", 4, 2), "muchtoolongaword\n  b");
   EXPECT_EQ(sim::wrapped("", 4, 2), "");
+}
+
+TEST(PlanScreen, SaysHowTheRatesAreKnown) {
+  for (const std::string origin : {"measured", "published", "estimated", "assumed", "borrowed"}) {
+    const std::string curve = " { origin: " + origin + " source: \"x\" point { x: 1e6 y: 0.5 } }\n";
+    sim::PlanQuestion question = training_answer().question;
+    question.cluster = sim::read_cluster(
+        "name: \"mine\" like: \"generic\"\nmatmul_efficiency" + curve + "memory_efficiency" + curve,
+        "mine.txtpb");
+    for (const auto& [title, text] : plan_inputs(question)) {
+      if (title != "rates") continue;
+      EXPECT_EQ(text, origin == "assumed"
+                          ? "attention unknown; products, memory, NVLink assumed"
+                          : "attention unknown; products, memory " + origin + "; NVLink assumed");
+    }
+  }
 }
 
 TEST(PlanScreen, SaysHowSureItIs) {

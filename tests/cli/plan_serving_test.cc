@@ -68,7 +68,8 @@ TEST(PlanServing, TheCommandSaysThemAgain) {
 
 TEST(PlanServing, AnAllReduceThatTheGpuDoesNotHaveIsRefused) {
   const std::string file = ::testing::TempDir() + "slip.txtpb";
-  std::ofstream(file) << "name: \"mine\" like: \"trtllm\" all_reduce { value: \"trtlm\" source: \"x\" }";
+  std::ofstream(file)
+      << "name: \"mine\" like: \"trtllm\" all_reduce { value: \"trtlm\" origin: measured source: \"x\" }";
   EXPECT_THAT(
       error_after([&](Job& j) { j.set_software(file); }),
       HasSubstr("all_reduce 'trtlm': NVIDIA B200-SXM6-180GB has no rate of it; the nearest one is 'trtllm'; "

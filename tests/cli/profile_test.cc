@@ -6,8 +6,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/device_profile.h"
+#include "sim/present/plan/plan_inputs.h"
 #include "cli/profile_points.h"
 #include "cli/profile_rows.h"
 #include "cli/software_profile.h"
@@ -15,8 +17,11 @@
 #include "shared/plan/check.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
+#include "sim/cost/cluster/sourced_text.h"
 #include "sim/cost/presets/csv.h"
+#include "sim/present/plan/answer_json.h"
 #include "sim/cost/timeline/kernel_cost.h"
+#include "tests/support/example_answer.h"
 
 namespace cp::cli {
 namespace {
@@ -270,6 +275,47 @@ TEST(DeviceProfile, IsAClusterThatComesBack) {
                    [](const auto& curve) { return curve.operation == "all_gather" && curve.gpus == 2; });
   ASSERT_NE(all_gather, read.collectives.end());
   EXPECT_EQ(all_gather->time_us.points().size(), 2U);
+}
+
+// Not published: it is the user's own.
+TEST(DeviceProfile, IsCalledMeasuredByAPlan) {
+  const DeviceProfile profile =
+      device_profile(sim::find_cluster("dgx-h100"), "mine", some_rows(), some_machine());
+  ASSERT_FALSE(profile.calibration.fits.empty());
+  sim::PlanAnswer answer = testing::example_answer();
+  answer.question.cluster = sim::read_cluster(profile.text, "mine.txtpb");
+  for (const sim::CurveFit& fit : profile.calibration.fits) {
+    const sim::Source* source = answer.question.cluster.source_of(fit.field);
+    ASSERT_NE(source, nullptr) << fit.field;
+    EXPECT_EQ(source->provenance.origin, sim::Origin::measured) << fit.field;
+    EXPECT_THAT(source->provenance.source,
+                ::testing::StartsWith("cprun profile, NVIDIA H100 80GB HBM3, 2026-11-22: "));
+  }
+  EXPECT_EQ(answer.question.cluster.source_of("transfer.beside_kernels")->provenance.origin,
+            sim::Origin::measured);
+  for (const auto& [title, text] : plan_inputs(answer.question)) {
+    if (title == "rates") {
+      EXPECT_THAT(text, AllOf(::testing::StartsWith("attention, products, memory, collectives"),
+                              Not(HasSubstr("published"))));
+    }
+  }
+  const auto software = measured_software("mine", some_rows(), some_machine());
+  ASSERT_TRUE(software);
+  answer.question.software = sim::read_software(software->text, "mine.software.txtpb");
+  for (const std::string& field : software->measured)
+    EXPECT_EQ(sim::find_source(answer.question.software.sources, field)->provenance.origin,
+              sim::Origin::measured);
+  for (const auto& [title, text] : plan_inputs(answer.question)) {
+    if (title == "software") {
+      EXPECT_THAT(text, HasSubstr(" numbers measured"));
+    }
+  }
+  const auto json = nlohmann::json::parse(sim::to_json(answer));
+  for (const auto& value : json["question"]["cluster"]["values"]) {
+    if (value["field"] == "matmul_efficiency") {
+      EXPECT_EQ(value["origin"], "measured");
+    }
+  }
 }
 
 TEST(DeviceProfile, WhatRanksOfOneGpuSendIsNoCurve) {

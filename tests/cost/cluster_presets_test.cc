@@ -62,7 +62,7 @@ TEST(ClusterPresets, EveryNumberAndCurveHasASource) {
     // And no source without its number.
     std::set<std::string> sourced;
     for (const Source& source : cluster.sources) {
-      EXPECT_FALSE(source.text.empty()) << name << " " << source.field;
+      EXPECT_FALSE(source.provenance.source.empty()) << name << " " << source.field;
       EXPECT_TRUE(sourced.insert(source.field).second) << name << " " << source.field << " twice";
       EXPECT_TRUE(known.contains(source.field)) << name << " " << source.field;
     }
@@ -216,15 +216,16 @@ TEST(ClusterPresets, CollectiveCurvesAreTheMeasuredTimes) {
 TEST(ClusterPresets, BorrowedAttentionIsTheSameShareOfThePeak) {
   const Cluster theirs = find_cluster("h800");
   const Cluster ours = read_cluster(
-      "name: \"mine\"\nlike: \"dgx-h100\"\ngpu { tflops_16 { value: 494.5 source: \"half\" } }\n"
+      "name: \"mine\"\nlike: \"dgx-h100\"\ngpu { tflops_16 { value: 494.5 origin: measured source: \"half\" "
+      "} }\n"
       "attention_of { preset: \"h800\" source: \"the same die\" }\n",
       "mine.txtpb");
   ASSERT_EQ(ours.attention.size(), theirs.attention.size());
   for (std::size_t i = 0; i < ours.attention.size(); ++i) {
     const Source* source = ours.source_of(str("attention[", i, "].tflops"));
     ASSERT_NE(source, nullptr);
-    EXPECT_TRUE(source->borrowed);
-    EXPECT_THAT(source->text, HasSubstr("h800"));
+    EXPECT_EQ(source->provenance.origin, Origin::borrowed);
+    EXPECT_THAT(source->provenance.source, HasSubstr("h800"));
     EXPECT_EQ(ours.attention[i].causal, theirs.attention[i].causal);
     for (const CurvePoint& point : theirs.attention[i].tflops.points())
       EXPECT_NEAR(ours.attention[i].tflops.at(point.x), 0.5 * point.y, 1e-12);
@@ -238,7 +239,8 @@ TEST(ClusterPresets, RatesAreOfTheGpuOrMarkedAsBorrowed) {
     if (name == "generic") continue;
     const Source* source = cluster.source_of("rates");
     ASSERT_NE(source, nullptr) << name;
-    EXPECT_EQ(source->borrowed, cluster.rates.gpu != cluster.gpu.name) << name << ": " << cluster.rates.gpu;
+    EXPECT_EQ(is_borrowed(source), cluster.rates.gpu != cluster.gpu.name)
+        << name << ": " << cluster.rates.gpu;
     const bool fp8 = std::any_of(cluster.rates.product.begin(), cluster.rates.product.end(),
                                  [](const ProductRate& rate) { return rate.bits == 8; });
     EXPECT_EQ(fp8, cluster.gpu.tflops_fp8 > 0) << name;
@@ -254,9 +256,9 @@ TEST(ClusterPresets, BorrowedTransfersKeepTheirStart) {
   EXPECT_NEAR(ns(h100.transfer.intra_node, small), start, 1e-9 * start);
   EXPECT_NEAR(ns(h100.transfer.intra_node, large),
               start + (ns(h800.transfer.intra_node, large) - start) * 200 / 450, 1e-9 * start);
-  EXPECT_TRUE(h100.source_of("transfer.intra_node")->borrowed);
-  EXPECT_TRUE(h100.source_of("transfer.inter_node")->borrowed);
-  EXPECT_FALSE(h800.source_of("transfer.intra_node")->borrowed);
+  EXPECT_TRUE(is_borrowed(h100.source_of("transfer.intra_node")));
+  EXPECT_TRUE(is_borrowed(h100.source_of("transfer.inter_node")));
+  EXPECT_EQ(h800.source_of("transfer.intra_node")->provenance.origin, Origin::measured);
 }
 
 TEST(ClusterPresets, TakeTheNumberOfNodes) {

@@ -50,7 +50,7 @@ TEST(Software, EveryFieldHasASourceAndAtMostFiveAreFree) {
     const std::size_t of_serving = software.all_reduce == "nccl" ? 0 : 7;
     EXPECT_GE(software.sources.size(), 18U + of_serving) << name;
     for (const Source& source : software.sources)
-      EXPECT_FALSE(source.text.empty()) << name << " " << source.field;
+      EXPECT_FALSE(source.provenance.source.empty()) << name << " " << source.field;
   }
 }
 
@@ -76,9 +76,10 @@ TEST(Software, WhatIsNotAsOneKernelDoesItHasASource) {
 }
 
 TEST(Software, FewerBytesThanOneKernelAreRefused) {
-  EXPECT_THAT(software_error("like: \"cprun\"\nloss_passes { value: 0.5 source: \"mine\" }\n"),
-              ::testing::AllOf(::testing::HasSubstr(":2:"), ::testing::HasSubstr("loss_passes"),
-                               ::testing::HasSubstr("0.5")));
+  EXPECT_THAT(
+      software_error("like: \"cprun\"\nloss_passes { value: 0.5 origin: measured source: \"mine\" }\n"),
+      ::testing::AllOf(::testing::HasSubstr(":2:"), ::testing::HasSubstr("loss_passes"),
+                       ::testing::HasSubstr("0.5")));
 }
 
 // The struct's defaults are the default profile.
@@ -103,11 +104,13 @@ TEST(Software, PresetsKnowWhatTheirImplementationsDo) {
 
 TEST(Software, StartsFromAPreset) {
   const SoftwareProfile software = read_software(
-      "name: \"mine\" like: \"megatron\" backward_progress { value: 0.5 source: \"fitted\" }", "a.txtpb");
+      "name: \"mine\" like: \"megatron\" backward_progress { value: 0.5 origin: measured source: \"fitted\" "
+      "}",
+      "a.txtpb");
   SoftwareProfile expected = find_software("megatron");
   expected.name = "mine";
   expected.backward_progress = 0.5;
-  set_source(expected.sources, {"backward_progress", "fitted", false});
+  set_source(expected.sources, {"backward_progress", {Origin::measured, "fitted"}});
   EXPECT_EQ(software, expected);
 }
 
@@ -115,35 +118,41 @@ TEST(Software, ErrorsStandAtTheirPlace) {
   const struct {
     std::string line, message;
   } rows[] = {
-      {"forward_progres { value: 1 source: \"x\" }",
+      {"forward_progres { value: 1 origin: measured source: \"x\" }",
        "a.txtpb:3:1: unknown field 'forward_progres' of Software; the nearest one is 'forward_progress'"},
-      {"forward_progress { value: 1.5 source: \"x\" }",
+      {"forward_progress { value: 1.5 origin: measured source: \"x\" }",
        "a.txtpb:3:1: forward_progress: 1.5 is not in [0, 1]"},
       {"forward_progress { value: 1 }",
-       "a.txtpb:3:1: forward_progress: has no source; add such as source: \"data sheet\", \"measured by "
-       "...\" or "
-       "\"estimate: why\""},
-      {"  sharding_group { value: \"dp\" source: \"x\" }",
+       "a.txtpb:3:1: forward_progress: has neither origin nor source; add such as origin: published source: "
+       "\"data sheet\", where origin is one of measured, published, estimated, assumed, borrowed"},
+      {"forward_progress { value: 1 source: \"x\" }",
+       "a.txtpb:3:1: forward_progress: has no origin; add origin: and one of measured, published, estimated, "
+       "assumed, borrowed"},
+      {"strategy { value: \"ring\" source: \"x\" }",
+       "a.txtpb:3:1: strategy: has no origin; add origin: and one of measured, published, estimated, "
+       "assumed, borrowed"},
+      {"  sharding_group { value: \"dp\" origin: measured source: \"x\" }",
        "a.txtpb:3:3: sharding_group: unknown sharding_group 'dp'; use one of dp_shard, dp_shard_cp"},
-      {"linear_precision { value: \"fp8\" source: \"x\" }",
+      {"linear_precision { value: \"fp8\" origin: measured source: \"x\" }",
        "a.txtpb:3:1: linear_precision: number formats are no property of software; leave it out, and ask "
        "with "
        "--linear-dtype fp8"},
-      {"framework { value: \"torchtian\" source: \"x\" }",
+      {"framework { value: \"torchtian\" origin: measured source: \"x\" }",
        "a.txtpb:3:1: framework: unknown framework 'torchtian'; the nearest one is 'torchtitan'; use one of "
        "none, "
        "megatron, torchtitan, deepspeed, vllm, cprun"},
-      {"strategy { value: \"rings\" source: \"x\" }",
+      {"strategy { value: \"rings\" origin: measured source: \"x\" }",
        "a.txtpb:3:1: strategy: unknown strategy 'rings'; the nearest one is 'ring'; use one of ulysses, "
        "all_gather, "
        "ring, double_ring, need_only, pass_q, ulysses_all_gather, ulysses_ring"},
-      {"strategy { source: \"x\" }", "a.txtpb:3:1: strategy: has no value"},
+      {"strategy { origin: measured source: \"x\" }", "a.txtpb:3:1: strategy: has no value"},
   };
   for (const auto& row : rows) {
     EXPECT_EQ(software_error("name: \"mine\"\nlike: \"cprun\"\n" + row.line + "\n"), row.message) << row.line;
   }
   EXPECT_THAT(
-      software_error("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"zigzag\" source: \"x\" }\n"),
+      software_error("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"zigzag\" origin: measured "
+                     "source: \"x\" }\n"),
       StartsWith("a.txtpb:3:3: balance: "));
   EXPECT_THAT(software_error("name: \"mine\"\nlike: \"cpran\"\n"),
               StartsWith("a.txtpb:2:1: like: unknown software profile 'cpran'; the nearest one is 'cprun'"));
@@ -152,10 +161,9 @@ TEST(Software, ErrorsStandAtTheirPlace) {
   // The example is a value of the field's own kind.
   std::string lacks_strategy = write_software(find_software("cprun"));
   const std::size_t at = lacks_strategy.find("strategy {"), end = lacks_strategy.find("}\n", at);
-  EXPECT_THAT(
-      software_error(lacks_strategy.erase(at, end + 2 - at)),
-      ::testing::HasSubstr(
-          "the profile lacks strategy; add each such as strategy { value: \"ring\" source: \"assumed\" }"));
+  EXPECT_THAT(software_error(lacks_strategy.erase(at, end + 2 - at)),
+              ::testing::HasSubstr("the profile lacks strategy; add each such as strategy { value: \"ring\" "
+                                   "origin: assumed source: \"why\" }"));
 }
 
 TEST(Software, AnUnknownNameIsAnsweredWithThePresets) {

@@ -191,14 +191,15 @@ TEST(CollectiveEstimate, SaysHowItIsKnown) {
     return collective_estimate(kind, bytes, first_ranks(gpus), cluster);
   };
   const CollectiveEstimate measured = of(CollectiveKind::all_gather, b200, 8, 1 << 30);
-  EXPECT_TRUE(measured.measured);
+  EXPECT_EQ(measured.curve, Origin::measured);
   EXPECT_NEAR(measured.us, 1486.06, 1);
   // What is like it is measured no more.
   const Cluster like = read_cluster(
-      "name: \"mine\" like: \"hgx-b200\" node { nvlink_gbps { value: 450 source: \"x\" } }", "mine.txtpb");
-  EXPECT_FALSE(of(CollectiveKind::all_gather, like, 8, 1 << 30).measured);
+      "name: \"mine\" like: \"hgx-b200\" node { nvlink_gbps { value: 450 origin: measured source: \"x\" } }",
+      "mine.txtpb");
+  EXPECT_EQ(of(CollectiveKind::all_gather, like, 8, 1 << 30).curve, Origin::borrowed);
   const CollectiveEstimate algebra = of(CollectiveKind::all_gather, h100, 8, 1 << 30);
-  EXPECT_FALSE(algebra.measured);
+  EXPECT_EQ(algebra.curve, std::nullopt);
   EXPECT_EQ(algebra.choice.algorithm, Algorithm::ring);
   // Wider where nobody measured, where messages are small, and between nodes.
   const auto width = [](const CollectiveEstimate& e) { return e.high_us / e.low_us; };

@@ -23,7 +23,8 @@ Cluster like(const std::string& preset, const std::string& changes) {
 }
 
 std::string figure(const std::string& group, const std::string& name, double value) {
-  return group + " { " + name + " { value: " + std::to_string(value) + " source: \"x\" } }\n";
+  return group + " { " + name + " { value: " + std::to_string(value) +
+         " origin: measured source: \"x\" } }\n";
 }
 
 double collective_us(CollectiveKind kind, double bytes, int gpus, Cluster cluster) {
@@ -55,9 +56,9 @@ TEST(Inherit, FasterNvlinkShortensRingsUlyssesAndGathersAlike) {
           << preset << ", " << name(kind);
     }
     EXPECT_EQ(hop_us(kBytes, true, after), hop_us(kBytes, true, before)) << preset;
-    EXPECT_THAT(after.source_of("transfer.intra_node")->text,
+    EXPECT_THAT(after.source_of("transfer.intra_node")->provenance.source,
                 HasSubstr("times 2, the ratio of the rate of the links inside of a node"));
-    EXPECT_TRUE(after.source_of("transfer.intra_node")->borrowed);
+    EXPECT_TRUE(is_borrowed(after.source_of("transfer.intra_node")));
   }
 }
 
@@ -92,7 +93,7 @@ TEST(Inherit, AttentionGoesWithThePeak) {
   for (std::size_t i = 0; i < before.attention.size(); ++i) {
     for (const CurvePoint& point : before.attention[i].tflops.points())
       EXPECT_NEAR(after.attention[i].tflops.at(point.x), point.y / 4, 1e-9 * point.y);
-    EXPECT_THAT(after.source_of("attention[" + std::to_string(i) + "].tflops")->text,
+    EXPECT_THAT(after.source_of("attention[" + std::to_string(i) + "].tflops")->provenance.source,
                 HasSubstr("dgx-h100's times 0.25, the ratio of tflops_16"));
   }
 }
@@ -102,18 +103,19 @@ TEST(Inherit, PcieUplinksGoWithTheLinks) {
   EXPECT_EQ(after.node.pcie_root_gbps, 52);
   EXPECT_LT(collective_us(CollectiveKind::all_to_all, kBytes, 8, after),
             0.6 * collective_us(CollectiveKind::all_to_all, kBytes, 8, find_cluster("l20-pcie")));
-  const Cluster own =
-      like("l20-pcie",
-           "node { pcie_gbps { value: 52 source: \"x\" } pcie_root_gbps { value: 26 source: \"x\" } }");
+  const Cluster own = like("l20-pcie",
+                           "node { pcie_gbps { value: 52 origin: measured source: \"x\" } pcie_root_gbps { "
+                           "value: 26 origin: measured source: \"x\" } }");
   EXPECT_EQ(own.node.pcie_root_gbps, 26);
 }
 
 TEST(Inherit, WhatTheFileGivesIsItsOwn) {
   const std::string curve =
-      "transfer { intra_node { source: \"x\" point { x: 65536 y: 3 } point { x: 1048576 y: 40 } } }\n";
+      "transfer { intra_node { origin: measured source: \"x\" point { x: 65536 y: 3 } point { x: 1048576 y: "
+      "40 } } }\n";
   const Cluster after = like("a800", figure("node", "nvlink_gbps", 400) + curve);
   EXPECT_EQ(after.transfer.intra_node, Curve({{65536, 3}, {1048576, 40}}));
-  EXPECT_EQ(after.source_of("transfer.intra_node")->text, "x");
+  EXPECT_EQ(after.source_of("transfer.intra_node")->provenance.source, "x");
   // And what it does not change is as it was.
   Cluster same = like("hgx-b200", figure("gpu", "kernel_launch_us", 1));
   const Cluster before = find_cluster("hgx-b200");
@@ -124,12 +126,13 @@ TEST(Inherit, WhatTheFileGivesIsItsOwn) {
 
 TEST(Inherit, CurvesOfAnotherPresetReplaceThoseOfTheFirst) {
   const Cluster after = like("hgx-b200", "transfer_of { preset: \"h800\" source: \"x\" }\n");
-  EXPECT_THAT(after.source_of("transfer.intra_node")->text, HasSubstr("h800's with links"));
+  EXPECT_THAT(after.source_of("transfer.intra_node")->provenance.source, HasSubstr("h800's with links"));
 }
 
 TEST(Inherit, OtherNodesThanTheCurvesAreOfAreNoError) {
-  const Cluster after =
-      like("hgx-b200", "node { gpus { value: 4 source: \"x\" } nvlink_domain { value: 4 source: \"x\" } }\n");
+  const Cluster after = like("hgx-b200",
+                             "node { gpus { value: 4 origin: measured source: \"x\" } nvlink_domain { value: "
+                             "4 origin: measured source: \"x\" } }\n");
   EXPECT_GT(collective_us(CollectiveKind::all_gather, kBytes, 4, after), 0);
 }
 

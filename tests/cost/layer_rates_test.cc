@@ -151,11 +151,11 @@ constexpr const char* kLayerRatesText = R"(gpu: "mine"
 tflops_16: 100
 hbm_gbps: 1000
 sms: 10
-experts { kernel: "triton" bits: 16 floor_us: 5 tflops: 50 startup_rows: 10 memory_share: 0.9 source: "x" }
-latent { kernel: "trtllm" decode: true qk_dim: 576 v_dim: 512 floor_us: 5 tflops: 50 tile_rows: 16 memory_share: 0.9 source: "x" }
-linear { kernel: "gated_delta" floor_us: 5 token_us: 0.1 tile_rows: 64 memory_share: 0.9 source: "x" }
-attention { kernel: "fa9" head_dim: 64 bits: 8 floor_us: 5 tflops: 150 startup_keys: 100 tile_rows: 128 source: "x" }
-decode { kernel: "fa9" head_dim: 64 floor_us: 5 memory_share: 0.9 widest_group: 8 wide_passes: 2 resident_mib: 50 resident_speed: 3 source: "x" }
+experts { kernel: "triton" bits: 16 floor_us: 5 tflops: 50 startup_rows: 10 memory_share: 0.9 origin: measured source: "x" }
+latent { kernel: "trtllm" decode: true qk_dim: 576 v_dim: 512 floor_us: 5 tflops: 50 tile_rows: 16 memory_share: 0.9 origin: measured source: "x" }
+linear { kernel: "gated_delta" floor_us: 5 token_us: 0.1 tile_rows: 64 memory_share: 0.9 origin: measured source: "x" }
+attention { kernel: "fa9" head_dim: 64 bits: 8 floor_us: 5 tflops: 150 startup_keys: 100 tile_rows: 128 origin: measured source: "x" }
+decode { kernel: "fa9" head_dim: 64 floor_us: 5 memory_share: 0.9 widest_group: 8 wide_passes: 2 resident_mib: 50 resident_speed: 3 origin: measured source: "x" }
 )";
 
 TEST(LayerRatesText, IsReadAndWritten) {
@@ -186,10 +186,14 @@ TEST(LayerRatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
       {"startup_rows: 10", "startup_rows: -10", "experts[0].startup_rows: -10 is not in [0, 1e+07]"},
       {"experts { kernel: \"triton\" ", "experts { ",
        "a.txtpb:5:1: experts[0]: has no kernel; add such as kernel: \"triton\""},
-      {"memory_share: 0.9 source: \"x\" }\nlatent", "memory_share: 0.9 }\nlatent",
-       "experts[0]: has no source; add such as source: \"measured by ...\" or \"estimate: why\""},
+      {"memory_share: 0.9 origin: measured source: \"x\" }\nlatent", "memory_share: 0.9 }\nlatent",
+       "experts[0]: has neither origin nor source; add such as origin: published source: \"data sheet\""},
+      {"memory_share: 0.9 origin: measured source: \"x\" }\nlatent",
+       "memory_share: 0.9 source: \"x\" }\nlatent",
+       "a.txtpb:5:1: experts[0]: has no origin; add origin: and one of measured, "},
       {"latent {",
-       "experts { kernel: \"triton\" bits: 16 floor_us: 5 tflops: 50 memory_share: 0.9 source: \"x\" "
+       "experts { kernel: \"triton\" bits: 16 floor_us: 5 tflops: 50 memory_share: 0.9 origin: measured "
+       "source: \"x\" "
        "}\nlatent {",
        "experts[1]: is a second rate of triton in 16 bits; keep one"},
       {"qk_dim: 576", "qk_dim: 0", "latent[0].qk_dim: 0 is not in [1, 65536]"},

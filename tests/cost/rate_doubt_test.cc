@@ -3,11 +3,17 @@
 
 #include <cmath>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "shared/base/text.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
+#include "sim/cost/cluster/sourced_text.h"
+#include "sim/cost/timeline/attention_cost.h"
+#include "sim/cost/timeline/collective_cost.h"
 #include "sim/cost/timeline/estimate.h"
 #include "sim/cost/timeline/path_chains.h"
 #include "sim/cost/timeline/widths.h"
@@ -28,12 +34,77 @@ AttentionRequest ring(int cp, std::int64_t seq_len) {
   return request;
 }
 
-TEST(Origins, FollowTheSources) {
-  EXPECT_EQ(origin_of(Source{"x", "as the h800 preset has it", true}), Origin::borrowed);
-  EXPECT_EQ(origin_of(Source{"x", "estimate: half of the peak", false}), Origin::estimated);
-  EXPECT_EQ(origin_of(Source{"x", "assumed: none", false}), Origin::estimated);
-  EXPECT_EQ(origin_of(Source{"x", "nccl-tests on B200: nccl_tests.csv", false}), Origin::measured);
-  EXPECT_EQ(origin_of("DGX H100 data sheet"), Origin::published);
+constexpr Origin kOrigins[] = {Origin::measured, Origin::published, Origin::estimated, Origin::assumed,
+                               Origin::borrowed};
+
+TEST(Origins, AreFirstHandWhereSomebodyLooked) {
+  std::vector<std::string> words;
+  for (const Origin origin : kOrigins) {
+    words.push_back(to_string(origin));
+    EXPECT_EQ(is_first_hand(origin), origin == Origin::measured || origin == Origin::published);
+    EXPECT_NE(is_first_hand(origin), is_second_hand(origin));
+    const Source source{"gpu.hbm_gbps", {origin, "x"}};
+    EXPECT_EQ(is_first_hand(&source), is_first_hand(origin));
+    EXPECT_EQ(is_second_hand(&source), is_second_hand(origin));
+    EXPECT_EQ(is_borrowed(&source), origin == Origin::borrowed);
+  }
+  EXPECT_EQ(words, (std::vector<std::string>{"measured", "published", "estimated", "assumed", "borrowed"}));
+  const Source* unknown = nullptr;
+  EXPECT_FALSE(is_first_hand(unknown) || is_second_hand(unknown) || is_borrowed(unknown));
+  EXPECT_EQ(to_string(Provenance{Origin::measured, "t.txt"}), "measured: t.txt");
+}
+
+// Whatever the source's words are: only the field counts.
+TEST(Origins, AreNeverReadOutOfTheText) {
+  for (const char* text : {"estimate: half of the peak", "assumed: none", "measured: a.csv", "borrowed"}) {
+    const Cluster cluster = read_cluster(
+        str("name: \"mine\" like: \"generic\" gpu { hbm_gbps { value: 1 origin: published source: \"", text,
+            "\" } }"),
+        "a.txtpb");
+    EXPECT_EQ(cluster.source_of("gpu.hbm_gbps")->provenance, (Provenance{Origin::published, text}));
+  }
+}
+
+// A curve of each kind with that origin.
+Cluster with_curves(Origin origin) {
+  const std::string known = str(" { origin: ", to_string(origin), " source: \"x\" ");
+  return read_cluster(
+      str("name: \"mine\" like: \"generic\"\nmatmul_efficiency", known,
+          "point { x: 1e9 y: 0.5 } }\nmemory_efficiency", known,
+          "point { x: 1e6 y: 0.5 } }\ntransfer { intra_node", known,
+          "point { x: 1e6 y: 100 } } }\nattention { tflops", known,
+          "point { x: 1e6 y: 200 } } }\ncollectives { operation: \"all_gather\" gpus: 8 time_us", known,
+          "point { x: 1e6 y: 20 } point { x: 1e9 y: 4000 } } }\n"),
+      "mine.txtpb");
+}
+
+TEST(Origins, WhatNobodyLookedAtHasTheWideInterval) {
+  const std::vector<Rank> ranks = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (const Origin origin : kOrigins) {
+    const bool wide = origin != Origin::measured && origin != Origin::published;
+    const Cluster cluster = with_curves(origin);
+    const double kernel = wide ? widths::kBorrowed : widths::kKernelElsewhere;
+    EXPECT_EQ(product_width(cluster, LinearPrecision::b16), kernel) << to_string(origin);
+    EXPECT_EQ(AttentionCost(cluster, SoftwareProfile{}).width(128, false), kernel) << to_string(origin);
+    EXPECT_EQ(transfer_width(cluster, false), wide ? widths::kBorrowed : widths::kTransferElsewhere)
+        << to_string(origin);
+    EXPECT_EQ(doubt_of(cluster, {}, 128)[Rate::memory], widths::deviation(kernel)) << to_string(origin);
+    const CollectiveEstimate gather =
+        collective_estimate(CollectiveKind::all_gather, 1 << 30, ranks, cluster);
+    EXPECT_EQ(gather.curve, origin);
+    EXPECT_NEAR(gather.high_us / gather.us, wide ? 1.30 : 1.05, 1e-9) << to_string(origin);
+  }
+}
+
+TEST(Origins, OfARateCountBesideItsOwnErrors) {
+  Cluster cluster = find_cluster("dgx-h100");
+  const double own = product_width(cluster, LinearPrecision::b16);
+  ASSERT_LT(own, widths::kBorrowed);
+  for (ProductRate& rate : cluster.rates.product) rate.provenance.origin = Origin::estimated;
+  EXPECT_EQ(product_width(cluster, LinearPrecision::b16), widths::kBorrowed);
+  cluster = find_cluster("dgx-h100");
+  set_source(cluster.sources, {"rates", {Origin::assumed, "x"}});
+  EXPECT_EQ(product_width(cluster, LinearPrecision::b16), widths::kBorrowed);
 }
 
 TEST(Widths, EightInTenLieBetweenTheMedianAndTheNinetiethPercentile) {

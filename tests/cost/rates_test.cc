@@ -22,7 +22,7 @@ using testing::message_of;
 
 AttentionRate round_attention_rate() {
   AttentionRate rate;
-  rate.kernel = "fa", rate.head_dim = 64, rate.source = "by hand";
+  rate.kernel = "fa", rate.head_dim = 64, rate.provenance.source = "by hand";
   rate.floor_us = 10, rate.tflops = 1, rate.startup_keys = 100, rate.tile_rows = 128;
   return rate;
 }
@@ -85,8 +85,8 @@ constexpr const char* kRatesText = R"(gpu: "mine"
 tflops_16: 100
 hbm_gbps: 1000
 sms: 10
-attention { kernel: "fa9" head_dim: 64 floor_us: 5 tflops: 50 startup_keys: 100 tile_rows: 128 source: "x" }
-product { bits: 16 floor_us: 3 tflops: 80 memory_share: 0.9 source: "x" }
+attention { kernel: "fa9" head_dim: 64 floor_us: 5 tflops: 50 startup_keys: 100 tile_rows: 128 origin: measured source: "x" }
+product { bits: 16 floor_us: 3 tflops: 80 memory_share: 0.9 origin: measured source: "x" }
 )";
 
 TEST(RatesText, IsRead) {
@@ -118,14 +118,20 @@ TEST(RatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
       {"tflops: 50", "tflops: -1", "a.txtpb:5:52: attention[0].tflops: -1 is not in [1e-06, 1e+06]"},
       {"tflops: 50", "tflops: 150", "a.txtpb:5:52: attention[0].tflops: 150 is above tflops_16, 100"},
       {"kernel: \"fa9\" ", "", "a.txtpb:5:1: attention[0]: has no kernel; add such as kernel: \"fa3\""},
-      {"startup_keys: 100 tile_rows: 128 source: \"x\"", "startup_keys: 100 tile_rows: 128",
-       "attention[0]: has no source; add such as source: \"measured by ...\" or \"estimate: why\""},
+      {"startup_keys: 100 tile_rows: 128 origin: measured source: \"x\"", "startup_keys: 100 tile_rows: 128",
+       "attention[0]: has neither origin nor source; add such as origin: published source: "},
+      {"tile_rows: 128 origin: measured", "tile_rows: 128",
+       "a.txtpb:5:1: attention[0]: has no origin; add origin: and one of measured, published, estimated, "
+       "assumed, borrowed"},
+      {"source: \"x\" }\nproduct", "}\nproduct", "attention[0]: has no source; add where it is from, or why"},
+      {"memory_share: 0.9 origin: measured", "memory_share: 0.9",
+       "a.txtpb:6:1: product[0]: has no origin; add "},
       {"bits: 16", "bits: 4", "a.txtpb:6:11: product[0].bits: 4 is neither 16 nor 8"},
       {"memory_share: 0.9", "memory_share: 1.5", "product[0].memory_share: 1.5 is not in [1e-06, 1]"},
       {"sms: 10", "sms: 10\nsms_: 1", "the nearest one is 'sms'"},
       {"attention {",
        "attention { kernel: \"fa9\" head_dim: 64 floor_us: 5 tflops: 50 startup_keys: 1 tile_rows: 1 "
-       "source: \"x\" }\nattention {",
+       "origin: measured source: \"x\" }\nattention {",
        "a.txtpb:6:1: attention[1]: is a second rate of fa9 forward of head_dim 64; keep one"},
   };
   for (const auto& each : cases) {
@@ -139,13 +145,13 @@ std::string cluster_with(const std::string& rates) { return "name: \"mine\"\nlik
 
 TEST(ClusterRates, ArePresetsOrOnesOwn) {
   const Cluster preset =
-      read_cluster(cluster_with("rates { preset: \"gb200\" source: \"why\" borrowed: true }"), "a");
+      read_cluster(cluster_with("rates { preset: \"gb200\" origin: borrowed source: \"why\" }"), "a");
   EXPECT_EQ(preset.rates, find_rates("gb200"));
-  EXPECT_EQ(preset.source_of("rates")->text, "why: preset gb200");
-  EXPECT_TRUE(preset.source_of("rates")->borrowed);
+  EXPECT_EQ(preset.source_of("rates")->provenance, (Provenance{Origin::borrowed, "why: preset gb200"}));
   EXPECT_EQ(read_cluster(write_cluster(preset), "b"), preset);
-  const Cluster own =
-      read_cluster(cluster_with("rates { source: \"mine\" own { " + std::string(kRatesText) + " } }"), "a");
+  const Cluster own = read_cluster(
+      cluster_with("rates { origin: measured source: \"mine\" own { " + std::string(kRatesText) + " } }"),
+      "a");
   EXPECT_EQ(own.rates.gpu, "mine");
   EXPECT_EQ(read_cluster(write_cluster(own), "b"), own);
 }
@@ -154,12 +160,17 @@ TEST(ClusterRates, ErrorsHaveTheirPlace) {
   const struct {
     const char *text, *error;
   } cases[] = {
-      {"rates { preset: \"h100\" source: \"x\" }",
+      {"rates { preset: \"h100\" origin: measured source: \"x\" }",
        "a:3:1: rates: unknown preset of rates 'h100'; the nearest one is"},
-      {"rates { preset: \"h100-sxm\" }", "a:3:1: rates: has no source; add such as source: \"the same GPU\""},
-      {"rates { source: \"x\" }",
+      {"rates { preset: \"h100-sxm\" }", "a:3:1: rates: has neither origin nor source; add such as origin: "},
+      {"rates { origin: measured source: \"x\" }",
        "a:3:1: rates: needs either a preset, such as preset: \"h100-sxm\", or own { ... }"},
-      {"rates { source: \"x\" own { tflops_16: 1 hbm_gbps: 1 sms: 1\nproduct { bits: 16 floor_us: -1 } } }",
+      {"rates { origin: measured source: \"x\" own { tflops_16: 1 hbm_gbps: 1 sms: 1\nproduct { bits: 16 "
+       "floor_us: 1 "
+       "source: \"y\" } } }",
+       "a:4:1: rates.own.product[0]: has no origin; add origin: and one of measured, published, estimated, "},
+      {"rates { origin: measured source: \"x\" own { tflops_16: 1 hbm_gbps: 1 sms: 1\nproduct { bits: 16 "
+       "floor_us: -1 } } }",
        "a:4:20: rates.own.product[0].floor_us: -1 is not in [0.001, 1e+06]"},
   };
   for (const auto& each : cases)

@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 StoredProductRate round_product_rate() {
   StoredProductRate rate;
   rate.bits = 8, rate.floor_us = 3, rate.tflops = 100, rate.us_per_k = 0.5, rate.memory_share = 0.5,
-  rate.source = "x";
+  rate.provenance.source = "x";
   return rate;
 }
 
@@ -60,7 +60,7 @@ TEST(StoredProductRate, FewRowsHaveTheirOwn) {
 }
 
 TEST(AllReduceRate, LiesBetweenItsPoints) {
-  const AllReduceRate rate{"mine", 8, {1000, 2000, 4000}, {5, 6, 10}, "x"};
+  const AllReduceRate rate{"mine", 8, {1000, 2000, 4000}, {5, 6, 10}, {Origin::measured, "x"}};
   EXPECT_EQ(all_reduce_us(rate, 1), 5);
   EXPECT_EQ(all_reduce_us(rate, 1000), 5);
   EXPECT_EQ(all_reduce_us(rate, 3000), 8);
@@ -80,10 +80,12 @@ std::string rates_error(const std::string& line) {
 TEST(ServingRatesText, IsReadAndWritten) {
   const Rates rates = read_rates(
       "tflops_16: 1\nhbm_gbps: 1\nsms: 1\n"
-      "decode { kernel: \"a\" head_dim: 64 floor_us: 1 memory_share: 1 source: \"x\" cache_bits: 8 }\n"
-      "stored_product { bits: 4 few_rows: true floor_us: 3 tflops: 4 us_per_k: 0.1 memory_share: 0.5 source: "
+      "decode { kernel: \"a\" head_dim: 64 floor_us: 1 memory_share: 1 origin: measured source: \"x\" "
+      "cache_bits: 8 }\n"
+      "stored_product { bits: 4 few_rows: true floor_us: 3 tflops: 4 us_per_k: 0.1 memory_share: 0.5 origin: "
+      "measured source: "
       "\"x\" }\n"
-      "all_reduce { kernel: \"a\" gpus: 2 bytes: [1, 2] us: [3, 4] source: \"x\" }\n",
+      "all_reduce { kernel: \"a\" gpus: 2 bytes: [1, 2] us: [3, 4] origin: measured source: \"x\" }\n",
       "a.txtpb");
   EXPECT_EQ(rates.decode.at(0).cache_bits, 8);
   EXPECT_EQ(rates.stored_product.at(0).blend, 1) << "what is unset adds up";
@@ -92,22 +94,24 @@ TEST(ServingRatesText, IsReadAndWritten) {
 }
 
 TEST(ServingRatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
-  const std::string product = "floor_us: 3 tflops: 4 memory_share: 0.5 source: \"x\" }",
-                    reduce = "all_reduce { kernel: \"a\" gpus: 2 source: \"x\" ";
+  const std::string product = "floor_us: 3 tflops: 4 memory_share: 0.5 origin: measured source: \"x\" }",
+                    reduce = "all_reduce { kernel: \"a\" gpus: 2 origin: measured source: \"x\" ";
   const struct {
     std::string line, error;
   } cases[] = {
       {"stored_product { bits: 5 " + product,
        "a.txtpb:5:18: stored_product[0].bits: 5 is none of 16, 8 and 4"},
-      {"stored_product { bits: 8 floor_us: 3 tflops: 0 memory_share: 1 source: \"x\" }",
+      {"stored_product { bits: 8 floor_us: 3 tflops: 0 memory_share: 1 origin: measured source: \"x\" }",
        "stored_product[0].tflops: 0 is not in [1e-06, 1e+06]"},
       {"stored_product { bits: 8 floor_us: 3 tflops: 1 memory_share: 1 }",
-       "stored_product[0]: has no source; add such as source: \"measured by ...\""},
+       "stored_product[0]: has neither origin nor source; add such as origin: "},
       {"stored_product { bits: 8 " + product + "\nstored_product { bits: 8 " + product,
        "a.txtpb:6:1: stored_product[1]: is a second rate of 8 bits and many rows; keep one"},
-      {"all_reduce { gpus: 2 bytes: 1 us: 1 source: \"x\" }",
+      {"all_reduce { kernel: \"a\" gpus: 2 bytes: 1 us: 1 source: \"x\" }",
+       "a.txtpb:5:1: all_reduce[0]: has no origin; add origin: and one of measured, "},
+      {"all_reduce { gpus: 2 bytes: 1 us: 1 origin: measured source: \"x\" }",
        "all_reduce[0]: has no kernel; add such as kernel: \"trtllm\""},
-      {"all_reduce { kernel: \"a\" gpus: 1 bytes: 1 us: 1 source: \"x\" }",
+      {"all_reduce { kernel: \"a\" gpus: 1 bytes: 1 us: 1 origin: measured source: \"x\" }",
        "all_reduce[0]: gpus 1: one GPU reduces nothing; use 2 or more"},
       {reduce + "bytes: [1, 2] us: 3 }", "has 1 times of 2 sizes; give as many of both, at least one"},
       {reduce + "}", "has 0 times of 0 sizes"},
@@ -118,7 +122,8 @@ TEST(ServingRatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
       {reduce + "bytes: [1, 2] us: [0, 3] }", "a.txtpb:5:1: all_reduce[0]: us: 0 is not in [0.001, 1e+09]"},
       {reduce + "bytes: 1 us: 1 }\n" + reduce + "bytes: 1 us: 1 }",
        "all_reduce[1]: is a second rate of a on 2 GPUs; keep one"},
-      {"decode { kernel: \"a\" head_dim: 64 floor_us: 1 memory_share: 1 source: \"x\" cache_bits: 4 }",
+      {"decode { kernel: \"a\" head_dim: 64 floor_us: 1 memory_share: 1 origin: measured source: \"x\" "
+       "cache_bits: 4 }",
        "decode[0].cache_bits: 4 is neither 16 nor 8"},
   };
   for (const auto& each : cases) EXPECT_THAT(rates_error(each.line), HasSubstr(each.error)) << each.line;

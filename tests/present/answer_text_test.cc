@@ -1,10 +1,13 @@
 // The forms of an answer that other programs read: JSON and CSV.
+#include <map>
 #include <set>
 #include <string>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
 #include "sim/cost/presets/csv.h"
 #include "sim/present/plan/answer_csv.h"
 #include "sim/present/plan/answer_json.h"
@@ -44,11 +47,42 @@ TEST(AnswerJson, HoldsTheQuestionWithItsSources) {
     fields.insert(value["field"]);
     if (value["field"] == "gpu.tflops_16") {
       EXPECT_EQ(value["value"], 989);
+      EXPECT_EQ(value["origin"], "published");
       EXPECT_EQ(value["source"], "H100 SXM data sheet, dense");
     }
+    EXPECT_EQ(value["origin"].is_null(), value["source"].is_null()) << value;
   }
   EXPECT_TRUE(fields.contains("gpu.tflops_16") && fields.contains("rates"));
   EXPECT_FALSE(question["software"]["values"].empty());
+}
+
+TEST(AnswerJson, SaysHowEachNumberIsKnown) {
+  const std::map<std::string, std::string> origins = {{"hbm_gbps", "measured"},
+                                                      {"tflops_f32", "published"},
+                                                      {"power_limit_w", "estimated"},
+                                                      {"kernel_launch_us", "assumed"},
+                                                      {"sustained_clock", "borrowed"}};
+  std::string text = "name: \"mine\" like: \"dgx-h100\" gpu {";
+  for (const auto& [field, origin] : origins)
+    text += " " + field + " { value: 1 origin: " + origin + " source: \"of " + field + "\" }";
+  PlanAnswer answer = testing::example_answer();
+  answer.question.cluster = read_cluster(text + " }", "mine.txtpb");
+  answer.question.software = read_software(
+      "name: \"mine\" like: \"cprun\" merge_passes { value: 2 origin: measured source: \"m\" }", "s.txtpb");
+  const json question = json::parse(to_json(answer))["question"];
+  std::size_t found = 0;
+  for (const json& value : question["cluster"]["values"]) {
+    const std::string field = value["field"];
+    if (!field.starts_with("gpu.") || !origins.contains(field.substr(4))) continue;
+    EXPECT_EQ(value["origin"], origins.at(field.substr(4)));
+    EXPECT_EQ(value["source"], "of " + field.substr(4));
+    ++found;
+  }
+  EXPECT_EQ(found, origins.size());
+  for (const json& value : question["software"]["values"]) {
+    if (value["field"] != "merge_passes") continue;
+    EXPECT_EQ(value["origin"], "measured");
+  }
 }
 
 TEST(AnswerJson, HoldsTheCandidates) {

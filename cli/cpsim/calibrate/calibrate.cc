@@ -143,9 +143,9 @@ std::vector<sim::MeasuredCurve> curves_of(const Flags& flags, const sim::Cluster
   return all;
 }
 
-// "measured: ring.csv, where cp=16, hops from 8 MiB"
+// "ring.csv, where cp=16, hops from 8 MiB"
 std::string source_of(const Flags& flags) {
-  std::string text = str("measured: ", flags.rows);
+  std::string text = flags.rows;
   if (!flags.gpu.empty()) text += str(", gpu ", join(flags.gpu, " "));
   if (!flags.where.empty()) text += str(", where ", join(flags.where, ","));
   for (const std::string& except : flags.except) text += str(", except ", except);
@@ -200,12 +200,13 @@ std::string text_of(const sim::Calibration& calibration, const std::optional<sim
               {"source"}});
   for (const sim::CurveFit& curve : calibration.fits) {
     text.add_row({curve.field, curve.what, str(curve.points), str(curve.before.rows), both(curve.before),
-                  both(curve.after), curve.source});
+                  both(curve.after), to_string(curve.provenance)});
   }
   if (fit) {
     for (const sim::ParameterFit& parameter : fit->parameters) {
       text.add_row({parameter.name, fmt::format("{:g}, was {:g}", parameter.value, parameter.old_value), "1",
-                    str(parameter.rows), both(parameter.before), both(parameter.after), parameter.source});
+                    str(parameter.rows), both(parameter.before), both(parameter.after),
+                    to_string(parameter.provenance)});
     }
   }
   return str("absolute relative errors of the tables' rows, median / 90th percentile\n\n", text.text());
@@ -224,7 +225,8 @@ ordered_json json_of(const sim::Calibration& calibration, const std::optional<si
                       {"rows", curve.before.rows},
                       {"before", json_of(curve.before)},
                       {"after", json_of(curve.after)},
-                      {"source", curve.source}});
+                      {"origin", to_string(curve.provenance.origin)},
+                      {"source", curve.provenance.source}});
   }
   if (fit) {
     for (const sim::ParameterFit& parameter : fit->parameters) {
@@ -234,7 +236,8 @@ ordered_json json_of(const sim::Calibration& calibration, const std::optional<si
                             {"rows", parameter.rows},
                             {"before", json_of(parameter.before)},
                             {"after", json_of(parameter.after)},
-                            {"source", parameter.source}});
+                            {"origin", to_string(parameter.provenance.origin)},
+                            {"source", parameter.provenance.source}});
     }
   }
   return {{"cluster", calibration.cluster.name}, {"curves", curves}, {"parameters", parameters}};

@@ -94,11 +94,16 @@ sim::CollectiveKind collective_kind(const std::string& text) {
                          join(names, ", ")));
 }
 
+std::string by_text(const sim::CollectiveEstimate& estimate) {
+  if (estimate.curve) return "curve";
+  return str(sim::name(estimate.choice.algorithm), " ", sim::name(estimate.choice.protocol));
+}
+
 std::string origin_text(const sim::CollectiveEstimate& estimate) {
-  if (estimate.measured) return "along a measured curve";
-  if (estimate.choice.algorithm_gbps == 0) return "along a curve of another system";
-  return str("not measured, by ", sim::name(estimate.choice.algorithm), " ",
-             sim::name(estimate.choice.protocol));
+  if (!estimate.curve) return str("not measured, by ", by_text(estimate));
+  if (*estimate.curve == sim::Origin::borrowed) return "along a curve of another system";
+  const std::string origin = to_string(*estimate.curve);
+  return str("along ", std::string_view("ae").find(origin.front()) < 2 ? "an " : "a ", origin, " curve");
 }
 
 void print_collective(const Flags& flags, sim::CollectiveKind kind, std::int64_t bytes, int gpus,
@@ -113,7 +118,10 @@ void print_collective(const Flags& flags, sim::CollectiveKind kind, std::int64_t
                          {"time_us", estimate.us},
                          {"interval_us", {estimate.low_us, estimate.high_us}},
                          {"algorithm_gbps", moves ? ordered_json(algorithm_gbps) : ordered_json()}};
-    if (moves) json["origin"] = origin_text(estimate);
+    if (moves) {
+      json["origin"] = to_string(estimate.curve.value_or(sim::Origin::estimated));
+      json["by"] = by_text(estimate);  // a curve of the cluster, or the library's algorithm and protocol
+    }
     fmt::print("{}\n", json.dump(2));
     return;
   }

@@ -167,7 +167,7 @@ std::string parameters_text(const std::vector<sim::FreeParameter>& parameters) {
   for (const sim::FreeParameter& parameter : parameters) {
     text.add_row({str(parameter.software, " ", parameter.name), fmt::format("{:g}", parameter.value),
                   fmt::format("{:g}", parameter.neutral), parameter.table, both(parameter.with),
-                  both(parameter.without), parameter.source.substr(0, parameter.source.find(": cpsim "))});
+                  both(parameter.without), set_by(parameter)});
   }
   return text.text();
 }
@@ -263,7 +263,8 @@ ordered_json json_of(const sim::Accuracy& found) {
                           {"parameter", parameter.name},
                           {"value", parameter.value},
                           {"neutral", parameter.neutral},
-                          {"source", parameter.source},
+                          {"origin", to_string(parameter.provenance.origin)},
+                          {"source", parameter.provenance.source},
                           {"table", parameter.table},
                           {"error", json_of(parameter.with)},
                           {"error_without", json_of(parameter.without)}});

@@ -28,10 +28,10 @@ Calibration calibrate(const Cluster& cluster, const std::vector<MeasuredCurve>& 
       throw InvalidInput(str(measured.what, " (", field, ") is measured by ", other->second->file, " and by ",
                              measured.file, "; give one of them"));
     }
-    CurveFit fit{field, measured.what, str("measured: ", measured.file), 0, {}, {}};
+    CurveFit fit{field, measured.what, {Origin::measured, measured.file}, 0, {}, {}};
     fit.points = static_cast<int>(measured.curve.points().size());
     fit.before = errors_of(measured.rows, cluster);
-    set_source(calibration.cluster.sources, {field, fit.source, false});
+    set_source(calibration.cluster.sources, {field, fit.provenance});
     calibration.fits.push_back(std::move(fit));
   }
   sort_by_field(calibration.cluster.sources);

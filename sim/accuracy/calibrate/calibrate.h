@@ -65,7 +65,8 @@ MeasuredCurve memory_curve(const std::vector<CsvRow>& table, std::string_view fi
 // ---- the cluster that they make
 
 struct CurveFit {
-  std::string field, what, source;
+  std::string field, what;
+  Provenance provenance;
   int points = 0;
   ErrorSummary before, after;  // of the table's rows
 };
@@ -75,7 +76,7 @@ struct Calibration {
   std::vector<CurveFit> fits;
 };
 
-// Sources of what is replaced become "measured: FILE". Throws InvalidInput for two curves of one place, and what
+// What is replaced becomes measured, with FILE as its source. Throws InvalidInput for two curves of one place, and what
 // validate_cluster throws.
 Calibration calibrate(const Cluster& cluster, const std::vector<MeasuredCurve>& curves);
 

@@ -152,10 +152,11 @@ SoftwareFit fit_software(const SoftwareProfile& software, const std::vector<std:
   }
   for (const Parameter& parameter : parameters) {
     SoftwareProfile old = software;
-    fit.parameters.push_back({parameter.name, source, field_of(old, parameter.name),
+    const Provenance provenance{Origin::measured, source};
+    fit.parameters.push_back({parameter.name, provenance, field_of(old, parameter.name),
                               field_of(fit.software, parameter.name), static_cast<int>(parameter.rows.size()),
                               errors_of(parameter.rows, software), errors_of(parameter.rows, fit.software)});
-    set_source(fit.software.sources, {parameter.name, source, false});
+    set_source(fit.software.sources, {parameter.name, provenance});
   }
   sort_by_field(fit.software.sources);
   validate_software(fit.software);

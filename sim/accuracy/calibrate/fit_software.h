@@ -47,7 +47,8 @@ std::vector<AttentionTime> read_attention_times(const std::vector<CsvRow>& table
                                                 std::map<std::pair<std::string, int>, Cluster>& sized);
 
 struct ParameterFit {
-  std::string name, source;
+  std::string name;
+  Provenance provenance;
   double old_value = 0, value = 0;  // value: three digits
   int rows = 0;                     // that it has a say in
   ErrorSummary before, after;       // of these
@@ -58,7 +59,7 @@ struct SoftwareFit {
   std::vector<ParameterFit> parameters;  // in the order of `names`
 };
 
-// `source` becomes that of each. Searches within what a profile may hold, one parameter at a time until none moves; a
+// Each becomes measured, with `source` as its source. Searches within what a profile may hold, one parameter at a time until none moves; a
 // parameter that no row depends on is an error, and so is an unknown name (InvalidInput). `progress` is told what happens.
 SoftwareFit fit_software(const SoftwareProfile& software, const std::vector<std::string>& names,
                          const std::vector<AttentionTime>& rows, const std::string& source,

@@ -91,7 +91,7 @@ std::string parameters_text(const std::vector<FreeParameter>& parameters) {
   for (const FreeParameter& parameter : parameters) {
     text += row({str(parameter.software, " `", parameter.name, "`"), str(parameter.value),
                  str(parameter.neutral), str("`", parameter.table, "`"), both(parameter.with),
-                 both(parameter.without), parameter.source.substr(0, parameter.source.find(": cpsim "))});
+                 both(parameter.without), set_by(parameter)});
   }
   return text;
 }

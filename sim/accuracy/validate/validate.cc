@@ -254,6 +254,11 @@ CoverageSummary coverage_of(const std::vector<ValidationTable>& tables) {
   return all;
 }
 
+std::string set_by(const FreeParameter& parameter) {
+  const std::string text = to_string(parameter.provenance);
+  return text.substr(0, text.find(": cpsim "));
+}
+
 std::vector<FreeParameter> free_parameters(int threads) {
   struct Field {
     const char* software;
@@ -275,10 +280,10 @@ std::vector<FreeParameter> free_parameters(int threads) {
   parallel_for(parameters.size(), threads, [&](std::size_t i, std::size_t) {
     const Field& field = kFields[i];
     SoftwareProfile software = find_software(field.software);
-    FreeParameter parameter{field.software, field.name,  "", software.*field.value,
+    FreeParameter parameter{field.software, field.name,  {}, software.*field.value,
                             field.neutral,  field.table, {}, {}};
     for (const Source& source : software.sources) {
-      if (source.field == field.name) parameter.source = source.text;
+      if (source.field == field.name) parameter.provenance = source.provenance;
     }
     const auto predict = std::find_if(tables().begin(), tables().end(),
                                       [&](const auto& table) { return table.first == field.table; });

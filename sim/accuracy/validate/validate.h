@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/cost/cluster/source.h"
+
 namespace cp::sim {
 
 struct ValidationRow {
@@ -92,12 +94,15 @@ ErrorSummary summarize(std::vector<double> absolute_errors);
 
 // A number of a software profile that measurements have set.
 struct FreeParameter {
-  std::string software, name, source;
+  std::string software, name;
+  Provenance provenance;
   double value = 0, neutral = 0;  // neutral: what it is without the measurement
   std::string table;
   ErrorSummary with, without;  // out of sample
 };
 std::vector<FreeParameter> free_parameters(int threads = 1);
+// "measured: ring.csv, cp = 16, 51 rows"; without the command that set it.
+std::string set_by(const FreeParameter& parameter);
 
 // A width of sim/cost/timeline/widths.h beside the residuals that it is derived from.
 struct WidthCheck {

@@ -123,7 +123,7 @@ OfSizes of_head_sizes() {
     // Of 16 bits, from which the width is taken for 8 as well; without sizes that were derived from others.
     std::map<std::pair<std::string, bool>, std::vector<AttentionRate>> by_kernel;
     for (const AttentionRate& rate : find_rates(gpu).attention) {
-      if (rate.bits == 16 && was_measured(origin_of(rate.source)))
+      if (rate.bits == 16 && is_first_hand(rate.provenance.origin))
         by_kernel[{rate.kernel, rate.backward}].push_back(rate);
     }
     for (auto& [kernel, rates] : by_kernel) {

@@ -21,7 +21,7 @@ std::vector<std::string> attention_kernels(const Cluster& cluster, int bits) {
   const auto add_curves = [&](bool borrowed) {
     for (std::size_t i = 0; i < cluster.attention.size(); ++i) {
       const Source* source = cluster.source_of(str("attention[", i, "].tflops"));
-      if ((source != nullptr && source->borrowed) == borrowed) add(cluster.attention[i].kernel, names);
+      if (is_borrowed(source) == borrowed) add(cluster.attention[i].kernel, names);
     }
   };
   if (bits == 16) add_curves(false);
@@ -58,7 +58,7 @@ SoftwareProfile with_attention_kernel(SoftwareProfile software, const Cluster& c
                            nearest_name(kernel, views), "'; use one of ", join(known, ", ")));
   }
   software.attention_kernel = kernel;
-  set_source(software.sources, {"attention_kernel", "the user's choice"});
+  set_source(software.sources, {"attention_kernel", {Origin::assumed, "the user's choice"}});
   return software;
 }
 

@@ -46,9 +46,12 @@ class Inheritance {
   // What the base said of it, and what became of it.
   void note(const std::string& field, double ratio, const std::string& of) {
     const Source* source = cluster_.source_of(field);
-    const std::string known = source == nullptr ? base_.name : source->text;
-    set_source(cluster_.sources,
-               {field, str(known, " (", base_.name, "'s times ", ratio, ", the ratio of ", of, ")"), true});
+    const std::string known = source == nullptr ? base_.name : source->provenance.source,
+                      how =
+                          source == nullptr ? "" : str("; ", to_string(source->provenance.origin), " there");
+    set_source(cluster_.sources, {field,
+                                  {Origin::borrowed, str(known, " (", base_.name, "'s times ", ratio,
+                                                         ", the ratio of ", of, how, ")")}});
   }
 
   void number(const std::string& field, double ratio, const std::string& of, double& value) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/cost/cluster/measured.h"
+#include "sim/cost/cluster/source.h"
 
 namespace cp::sim {
 
@@ -24,7 +25,7 @@ struct ExpertRate {
   double row_passes = 0;
   bool all_rows =
       false;  // row_passes are over the rows of all ranks' experts: those of others are passed over one by one
-  std::string source;
+  Provenance provenance;
   LeftOut left_out;
   bool operator==(const ExpertRate&) const = default;
 };
@@ -60,7 +61,7 @@ struct LatentRate {
   double floor_us = 0, tflops = 0, startup_keys = 0, tile_rows = 0, blend = 1;
   double memory_share = 0;  // decode
   double cache_passes = 0;  // context: over its keys and values, beside the kernel
-  std::string source;
+  Provenance provenance;
   LeftOut left_out;
   bool operator==(const LatentRate&) const = default;
 };
@@ -82,7 +83,7 @@ struct LinearRate {
   double chains_at_once = 1;  // of a multiprocessor
   double stage_bytes = 0;     // of a token and chain, that the stages of a kernel hand on
   Resident resident;
-  std::string source;
+  Provenance provenance;
   LeftOut left_out;
   bool operator==(const LinearRate&) const = default;
 };

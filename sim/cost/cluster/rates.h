@@ -17,6 +17,7 @@
 #include "sim/cost/cluster/layer_rates.h"
 #include "sim/cost/cluster/measured.h"
 #include "sim/cost/cluster/serving_rates.h"
+#include "sim/cost/cluster/source.h"
 
 namespace cp::sim {
 
@@ -37,7 +38,7 @@ struct AttentionRate {
   // their size: for predictions of those rows.
   double cache_passes = 0, cache_us = 0;
   Resident resident;  // of these passes
-  std::string source;
+  Provenance provenance;
   LeftOut left_out;
   bool operator==(const AttentionRate&) const = default;
 };
@@ -53,7 +54,7 @@ struct DecodeRate {
   double wide_passes = 0;
   Resident resident;  // of keys and values
   double passes(double group) const { return widest_group > 0 && group > widest_group ? wide_passes : 1; }
-  std::string source;
+  Provenance provenance;
   LeftOut left_out;
   int cache_bits = 16;  // of a cached element: 16 or 8
   bool operator==(const DecodeRate&) const = default;
@@ -68,7 +69,7 @@ struct ProductRate {
   double floor_us = 0, tflops = 0, startup_k = 0, blend = 1, memory_share = 0;
   // Under the power limit: calls whose work is much longer than sustained_us reach sustained_share of tflops. 0: all reach it.
   double sustained_share = 1, sustained_us = 0;
-  std::string source;
+  Provenance provenance;
   LeftOut left_out;
   bool operator==(const ProductRate&) const = default;
 };

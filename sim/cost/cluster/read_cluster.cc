@@ -10,6 +10,7 @@
 #include "shared/base/error.h"
 #include "sim/cost/cluster/cluster_fields.h"
 #include "sim/cost/cluster/inherit.h"
+#include "sim/cost/cluster/provenance_proto.h"
 #include "sim/cost/cluster/read_rates.h"
 #include "sim/cost/presets/embedded.h"
 #include "traces/cluster.pb.h"
@@ -69,7 +70,8 @@ void borrow_attention(const Cluster& from, const proto::Borrowed& borrowed, Clus
     if (known) continue;
     std::vector<CurvePoint> points = curve.tflops.points();
     for (CurvePoint& point : points) point.y *= factor;
-    set_source(cluster.sources, {str("attention[", cluster.attention.size(), "].tflops"), text, true});
+    set_source(cluster.sources,
+               {str("attention[", cluster.attention.size(), "].tflops"), {Origin::borrowed, text}});
     cluster.attention.push_back(
         {curve.backward, curve.causal, curve.head_dim, Curve(std::move(points)), curve.kernel});
   }
@@ -81,10 +83,9 @@ void borrow_transfer(const Cluster& from, const proto::Borrowed& borrowed, Clust
                           double our_link) {
     if (!ours.empty() || theirs.empty() || their_link == 0 || our_link == 0) return;
     ours = with_faster_links(theirs, our_link / their_link, our_link);
-    set_source(
-        cluster.sources,
-        {field, str(source, " (", from.name, "'s with links ", our_link / their_link, " times as fast)"),
-         true});
+    set_source(cluster.sources, {field,
+                                 {Origin::borrowed, str(source, " (", from.name, "'s with links ",
+                                                        our_link / their_link, " times as fast)")}});
   };
   const auto network = [](const Cluster& c) { return c.network.nic_gbps / c.network.gpus_per_nic; };
   borrow("transfer.intra_node", from.transfer.intra_node, cluster.transfer.intra_node, from.node.nvlink_gbps,
@@ -162,9 +163,9 @@ class ClusterReader {
       missing[field.substr(0, dot)].push_back(field.substr(dot + 1));
     });
     for (const auto& [group, names] : missing) {
-      fields_.fail(group,
-                   str("lacks ", join(names, ", "), "; add each such as ", names.front(),
-                       " { value: 1 source: \"data sheet\" }, or all of a preset's: like: \"generic\""));
+      fields_.fail(group, str("lacks ", join(names, ", "), "; add each such as ", names.front(),
+                              " { value: 1 origin: published source: \"data sheet\" }, or all of a preset's: "
+                              "like: \"generic\""));
     }
   }
 
@@ -196,8 +197,8 @@ class ClusterReader {
   void take_rates() {
     if (!fields_.has("rates")) return;
     const proto::ClusterRates& rates = message_.rates();
-    if (trim(rates.source()).empty())
-      fields_.fail("rates", "has no source; add such as source: \"the same GPU\"");
+    const std::string missing = provenance_error(rates);
+    if (!missing.empty()) fields_.fail("rates", missing);
     if (rates.preset().empty() == !rates.has_own())
       return fields_.fail("rates", "needs either a preset, such as preset: \"h100-sxm\", or own { ... }");
     try {
@@ -206,11 +207,13 @@ class ClusterReader {
       return fields_.fail("rates", error.what());
     }
     if (rates.sms() != 0) cluster_.rates.sms = rates.sms();
+    for (const FieldError& error : provenance_errors(rates.own()))
+      fields_.fail(str("rates.own.", error.field), error.message);
     for (const FieldError& error : rates_errors(cluster_.rates))
       fields_.fail(str("rates.own.", error.field), error.message);
-    set_source(cluster_.sources,
-               {"rates", rates.has_own() ? rates.source() : str(rates.source(), ": preset ", rates.preset()),
-                rates.borrowed()});
+    Provenance provenance = provenance_of(rates);
+    if (!rates.has_own()) provenance.source += str(": preset ", rates.preset());
+    set_source(cluster_.sources, {"rates", std::move(provenance)});
   }
 
   template <class Borrow>
@@ -305,8 +308,7 @@ std::string write_cluster(const Cluster& cluster) {
     const Source* source = cluster.source_of("rates");
     if (source == nullptr) throw InvalidInput("rates has no source; a preset says how each number is known");
     *message.mutable_rates()->mutable_own() = message_of(cluster.rates);
-    message.mutable_rates()->set_source(source->text);
-    message.mutable_rates()->set_borrowed(source->borrowed);
+    write_provenance(source->provenance, *message.mutable_rates());
   }
   std::string text;
   google::protobuf::TextFormat::Printer printer;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "shared/base/error.h"
+#include "sim/cost/cluster/provenance_proto.h"
 #include "sim/cost/cluster/rate_ranges.h"
 #include "sim/cost/cluster/read_serving_rates.h"
 #include "sim/cost/presets/embedded.h"
@@ -129,11 +130,16 @@ void check_all(const std::vector<Rate>& rates, const char* list, std::vector<Fie
       if (rate.kernel.empty())
         errors.push_back({field, str("has no kernel; add such as kernel: \"", example_of(rate), "\"")});
     }
-    if (rate.source.empty())
-      errors.push_back(
-          {field, "has no source; add such as source: \"measured by ...\" or \"estimate: why\""});
     if (!known.insert(key_of(rate)).second)
       errors.push_back({field, str("is a second rate of ", key_of(rate), "; keep one")});
+  }
+}
+
+template <class Messages>
+void check_provenance(const Messages& rates, const char* list, std::vector<FieldError>& errors) {
+  for (int i = 0; i < rates.size(); ++i) {
+    const std::string error = provenance_error(rates[i]);
+    if (!error.empty()) errors.push_back({str(list, "[", i, "]"), error});
   }
 }
 
@@ -202,46 +208,60 @@ std::vector<FieldError> rates_errors(const Rates& rates) {
   return errors;
 }
 
+std::vector<FieldError> provenance_errors(const proto::Rates& rates) {
+  std::vector<FieldError> errors;
+  check_provenance(rates.attention(), "attention", errors);
+  check_provenance(rates.decode(), "decode", errors);
+  check_provenance(rates.product(), "product", errors);
+  check_provenance(rates.experts(), "experts", errors);
+  check_provenance(rates.latent(), "latent", errors);
+  check_provenance(rates.linear(), "linear", errors);
+  check_provenance(rates.stored_product(), "stored_product", errors);
+  check_provenance(rates.all_reduce(), "all_reduce", errors);
+  return errors;
+}
+
 Rates rates_of(const proto::Rates& message) {
   Rates rates;
   rates.gpu = message.gpu(), rates.tflops_16 = message.tflops_16(), rates.hbm_gbps = message.hbm_gbps(),
   rates.sms = message.sms();
   for (const proto::AttentionRate& rate : message.attention()) {
-    rates.attention.push_back(
-        {rate.kernel(), rate.backward(), rate.head_dim(), bits_of(rate.bits()), rate.floor_us(),
-         rate.tflops(), rate.startup_keys(), rate.full_startup_keys(), rate.window_startup_keys(),
-         rate.tile_rows(), rate.shared_tiles(), blend_of(rate.blend()), rate.cache_passes(), rate.cache_us(),
-         Resident{rate.resident_mib(), rate.resident_speed()}, rate.source(), left_out_of(rate.left_out())});
+    rates.attention.push_back({rate.kernel(), rate.backward(), rate.head_dim(), bits_of(rate.bits()),
+                               rate.floor_us(), rate.tflops(), rate.startup_keys(), rate.full_startup_keys(),
+                               rate.window_startup_keys(), rate.tile_rows(), rate.shared_tiles(),
+                               blend_of(rate.blend()), rate.cache_passes(), rate.cache_us(),
+                               Resident{rate.resident_mib(), rate.resident_speed()}, provenance_of(rate),
+                               left_out_of(rate.left_out())});
   }
   for (const proto::DecodeRate& rate : message.decode()) {
     rates.decode.push_back({rate.kernel(), rate.head_dim(), rate.floor_us(), rate.startup_keys(),
                             rate.memory_share(), rate.widest_group(), rate.wide_passes(),
-                            Resident{rate.resident_mib(), rate.resident_speed()}, rate.source(),
+                            Resident{rate.resident_mib(), rate.resident_speed()}, provenance_of(rate),
                             left_out_of(rate.left_out()), bits_of(rate.cache_bits())});
   }
   take_serving_rates(message, rates);
   for (const proto::ProductRate& rate : message.product()) {
     rates.product.push_back({rate.bits(), rate.floor_us(), rate.tflops(), rate.startup_k(),
                              blend_of(rate.blend()), rate.memory_share(), blend_of(rate.sustained_share()),
-                             rate.sustained_us(), rate.source(), left_out_of(rate.left_out())});
+                             rate.sustained_us(), provenance_of(rate), left_out_of(rate.left_out())});
   }
   for (const proto::ExpertRate& rate : message.experts()) {
     rates.experts.push_back({rate.kernel(), bits_of(rate.bits()), rate.floor_us(), rate.tflops(),
                              rate.startup_rows(), rate.startup_k(), blend_of(rate.blend()),
-                             rate.memory_share(), rate.row_passes(), rate.all_rows(), rate.source(),
+                             rate.memory_share(), rate.row_passes(), rate.all_rows(), provenance_of(rate),
                              left_out_of(rate.left_out())});
   }
   for (const proto::LatentRate& rate : message.latent()) {
     rates.latent.push_back({rate.kernel(), rate.decode(), bits_of(rate.cache_bits()), rate.qk_dim(),
                             rate.v_dim(), rate.floor_us(), rate.tflops(), rate.startup_keys(),
                             rate.tile_rows(), blend_of(rate.blend()), rate.memory_share(),
-                            rate.cache_passes(), rate.source(), left_out_of(rate.left_out())});
+                            rate.cache_passes(), provenance_of(rate), left_out_of(rate.left_out())});
   }
   for (const proto::LinearRate& rate : message.linear()) {
     rates.linear.push_back({rate.kernel(), rate.decode(), rate.floor_us(), rate.token_us(), rate.tile_rows(),
                             blend_of(rate.blend()), rate.memory_share(), blend_of(rate.chains_at_once()),
                             rate.stage_bytes(), Resident{rate.resident_mib(), rate.resident_speed()},
-                            rate.source(), left_out_of(rate.left_out())});
+                            provenance_of(rate), left_out_of(rate.left_out())});
   }
   return rates;
 }
@@ -257,7 +277,8 @@ proto::Rates message_of(const Rates& rates) {
     out.set_floor_us(rate.floor_us), out.set_tflops(rate.tflops), out.set_startup_keys(rate.startup_keys);
     out.set_full_startup_keys(rate.full_startup_keys), out.set_window_startup_keys(rate.window_startup_keys);
     out.set_tile_rows(rate.tile_rows), out.set_shared_tiles(rate.shared_tiles), out.set_blend(rate.blend);
-    out.set_cache_passes(rate.cache_passes), out.set_cache_us(rate.cache_us), out.set_source(rate.source);
+    out.set_cache_passes(rate.cache_passes), out.set_cache_us(rate.cache_us);
+    write_provenance(rate.provenance, out);
     write(rate.resident, out);
     write(rate.left_out, *out.mutable_left_out());
   }
@@ -268,7 +289,7 @@ proto::Rates message_of(const Rates& rates) {
     write(rate.resident, out);
     if (rate.widest_group != 0)
       out.set_widest_group(rate.widest_group), out.set_wide_passes(rate.wide_passes);
-    out.set_source(rate.source);
+    write_provenance(rate.provenance, out);
     if (rate.cache_bits != 16) out.set_cache_bits(rate.cache_bits);
     write(rate.left_out, *out.mutable_left_out());
   }
@@ -278,7 +299,7 @@ proto::Rates message_of(const Rates& rates) {
     out.set_startup_k(rate.startup_k), out.set_blend(rate.blend), out.set_memory_share(rate.memory_share);
     if (rate.sustained_us != 0)
       out.set_sustained_share(rate.sustained_share), out.set_sustained_us(rate.sustained_us);
-    out.set_source(rate.source);
+    write_provenance(rate.provenance, out);
     write(rate.left_out, *out.mutable_left_out());
   }
   for (const ExpertRate& rate : rates.experts) {
@@ -286,7 +307,8 @@ proto::Rates message_of(const Rates& rates) {
     out.set_kernel(rate.kernel), out.set_bits(rate.bits), out.set_floor_us(rate.floor_us);
     out.set_tflops(rate.tflops), out.set_startup_rows(rate.startup_rows), out.set_startup_k(rate.startup_k);
     out.set_blend(rate.blend), out.set_memory_share(rate.memory_share), out.set_row_passes(rate.row_passes);
-    out.set_all_rows(rate.all_rows), out.set_source(rate.source);
+    out.set_all_rows(rate.all_rows);
+    write_provenance(rate.provenance, out);
     write(rate.left_out, *out.mutable_left_out());
   }
   for (const LatentRate& rate : rates.latent) {
@@ -295,7 +317,8 @@ proto::Rates message_of(const Rates& rates) {
     out.set_qk_dim(rate.qk_dim), out.set_v_dim(rate.v_dim), out.set_floor_us(rate.floor_us);
     out.set_tflops(rate.tflops), out.set_startup_keys(rate.startup_keys), out.set_tile_rows(rate.tile_rows);
     out.set_blend(rate.blend), out.set_memory_share(rate.memory_share);
-    out.set_cache_passes(rate.cache_passes), out.set_source(rate.source);
+    out.set_cache_passes(rate.cache_passes);
+    write_provenance(rate.provenance, out);
     write(rate.left_out, *out.mutable_left_out());
   }
   for (const LinearRate& rate : rates.linear) {
@@ -303,7 +326,8 @@ proto::Rates message_of(const Rates& rates) {
     out.set_kernel(rate.kernel), out.set_decode(rate.decode), out.set_floor_us(rate.floor_us);
     out.set_token_us(rate.token_us), out.set_tile_rows(rate.tile_rows), out.set_blend(rate.blend);
     out.set_memory_share(rate.memory_share), out.set_chains_at_once(rate.chains_at_once);
-    out.set_stage_bytes(rate.stage_bytes), out.set_source(rate.source);
+    out.set_stage_bytes(rate.stage_bytes);
+    write_provenance(rate.provenance, out);
     write(rate.resident, out);
     write(rate.left_out, *out.mutable_left_out());
   }
@@ -318,6 +342,7 @@ Rates read_rates(std::string_view text, std::string_view filename) {
     rates = rates_of(message);
     std::vector<Source> sources;
     SourcedReader fields(message, locations, errors, sources);
+    for (const FieldError& error : provenance_errors(message)) fields.fail(error.field, error.message);
     for (const FieldError& error : rates_errors(rates)) fields.fail(error.field, error.message);
   });
   return rates;

@@ -20,8 +20,10 @@ std::vector<std::string> rates_names();
 Rates rates_of(const proto::Rates& message);
 proto::Rates message_of(const Rates& rates);
 
-// What is wrong with them: a number that is out of its range (none may be zero), a rate without a source or a kernel, one that comes
-// twice, one that is faster than the GPU's peak. Fields as paths in the text: "attention[2].tflops".
+// What is wrong with them: a number that is out of its range (none may be zero), a rate without a kernel, one that comes twice, one
+// that is faster than the GPU's peak. Fields as paths in the text: "attention[2].tflops".
 std::vector<FieldError> rates_errors(const Rates& rates);
+// Rates whose text does not say how they are known.
+std::vector<FieldError> provenance_errors(const proto::Rates& rates);
 
 }  // namespace cp::sim

@@ -6,17 +6,13 @@
 #include <utility>
 
 #include "shared/base/text.h"
+#include "sim/cost/cluster/provenance_proto.h"
 #include "sim/cost/cluster/rate_ranges.h"
 
 namespace cp::sim {
 namespace {
 
 constexpr Range kPerK{1e-9, 1e3, true}, kBytes{1, 1e15}, kTime{1e-3, 1e9};
-
-void add_source_error(const std::string& field, const std::string& source, std::vector<FieldError>& errors) {
-  if (source.empty())
-    errors.push_back({field, "has no source; add such as source: \"measured by ...\" or \"estimate: why\""});
-}
 
 void add_errors(const std::string& field, const StoredProductRate& rate, std::vector<FieldError>& errors) {
   const auto check = [&](const char* name, double value, const Range& range) {
@@ -32,7 +28,6 @@ void add_errors(const std::string& field, const StoredProductRate& rate, std::ve
   check("left_out.p90", rate.left_out.p90, kError);
   if (rate.bits != 16 && rate.bits != 8 && rate.bits != 4)
     errors.push_back({field + ".bits", str(rate.bits, " is none of 16, 8 and 4")});
-  add_source_error(field, rate.source, errors);
 }
 
 // The lists have no places of their own: errors stand where the rate does.
@@ -40,7 +35,6 @@ void add_errors(const std::string& field, const AllReduceRate& rate, std::vector
   const auto fail = [&](std::string message) { errors.push_back({field, std::move(message)}); };
   if (rate.kernel.empty()) fail("has no kernel; add such as kernel: \"trtllm\"");
   if (rate.gpus < 2) fail(str("gpus ", rate.gpus, ": one GPU reduces nothing; use 2 or more"));
-  add_source_error(field, rate.source, errors);
   if (rate.bytes.empty() || rate.bytes.size() != rate.us.size()) {
     return fail(str("has ", rate.us.size(), " times of ", rate.bytes.size(),
                     " sizes; give as many of both, at least one"));
@@ -98,7 +92,7 @@ void take_serving_rates(const proto::Rates& message, Rates& rates) {
          rate.us_per_k(),
          rate.memory_share(),
          rate.blend() == 0 ? 1 : rate.blend(),
-         rate.source(),
+         provenance_of(rate),
          {rate.left_out().rows(), rate.left_out().median(), rate.left_out().p90()}});
   }
   for (const proto::AllReduceRate& rate : message.all_reduce()) {
@@ -106,7 +100,7 @@ void take_serving_rates(const proto::Rates& message, Rates& rates) {
                                 rate.gpus(),
                                 {rate.bytes().begin(), rate.bytes().end()},
                                 {rate.us().begin(), rate.us().end()},
-                                rate.source()});
+                                provenance_of(rate)});
   }
 }
 
@@ -115,14 +109,16 @@ void write_serving_rates(const Rates& rates, proto::Rates& message) {
     proto::StoredProductRate& out = *message.add_stored_product();
     out.set_bits(rate.bits), out.set_few_rows(rate.few_rows), out.set_floor_us(rate.floor_us);
     out.set_tflops(rate.tflops), out.set_us_per_k(rate.us_per_k), out.set_memory_share(rate.memory_share);
-    out.set_blend(rate.blend), out.set_source(rate.source);
+    out.set_blend(rate.blend);
+    write_provenance(rate.provenance, out);
     proto::LeftOut& left_out = *out.mutable_left_out();
     left_out.set_rows(rate.left_out.rows);
     left_out.set_median(rate.left_out.median), left_out.set_p90(rate.left_out.p90);
   }
   for (const AllReduceRate& rate : rates.all_reduce) {
     proto::AllReduceRate& out = *message.add_all_reduce();
-    out.set_kernel(rate.kernel), out.set_gpus(rate.gpus), out.set_source(rate.source);
+    out.set_kernel(rate.kernel), out.set_gpus(rate.gpus);
+    write_provenance(rate.provenance, out);
     out.mutable_bytes()->Assign(rate.bytes.begin(), rate.bytes.end());
     out.mutable_us()->Assign(rate.us.begin(), rate.us.end());
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/cost/cluster/measured.h"
+#include "sim/cost/cluster/source.h"
 
 namespace cp::sim {
 
@@ -21,7 +22,7 @@ struct StoredProductRate {
   int bits = 16;                           // 16, 8 or 4
   bool few_rows = false;
   double floor_us = 0, tflops = 0, us_per_k = 0, memory_share = 0, blend = 1;
-  std::string source;
+  Provenance provenance;
   LeftOut left_out;
   bool operator==(const StoredProductRate&) const = default;
 };
@@ -32,7 +33,7 @@ struct AllReduceRate {
   std::string kernel;  // whose: "trtllm", "vllm", "sglang"
   int gpus = 0;
   std::vector<double> bytes, us;  // of the buffer, ascending; as many, and they do not fall
-  std::string source;
+  Provenance provenance;
   bool operator==(const AllReduceRate&) const = default;
 };
 

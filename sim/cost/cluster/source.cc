@@ -1,17 +1,10 @@
 #include "sim/cost/cluster/source.h"
 
+#include "shared/base/text.h"
+
 namespace cp::sim {
 
-Origin origin_of(std::string_view text) {
-  if (text.starts_with("estimate") || text.starts_with("assumed")) return Origin::estimated;
-  return text.find(".csv") != std::string_view::npos ? Origin::measured : Origin::published;
-}
-
-Origin origin_of(const Source& source) {
-  return source.borrowed ? Origin::borrowed : origin_of(std::string_view(source.text));
-}
-
-bool was_measured(Origin origin) { return origin == Origin::measured || origin == Origin::published; }
+bool is_first_hand(Origin origin) { return origin == Origin::measured || origin == Origin::published; }
 
 std::string to_string(Origin origin) {
   switch (origin) {
@@ -21,10 +14,16 @@ std::string to_string(Origin origin) {
       return "published";
     case Origin::estimated:
       return "estimated";
+    case Origin::assumed:
+      return "assumed";
     case Origin::borrowed:
       return "borrowed";
   }
   return "";
+}
+
+std::string to_string(const Provenance& provenance) {
+  return str(to_string(provenance.origin), ": ", provenance.source);
 }
 
 }  // namespace cp::sim

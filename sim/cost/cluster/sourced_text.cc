@@ -9,6 +9,7 @@
 #include <google/protobuf/descriptor.h>
 
 #include "shared/base/error.h"
+#include "sim/cost/cluster/provenance_proto.h"
 #include "traces/quantity.pb.h"
 
 namespace cp::sim {
@@ -132,19 +133,18 @@ void SourcedReader::fail(std::string_view path, const std::string& message) {
   errors_.add(place(path), str(path, path.empty() ? "" : ": ", message));
 }
 
-void SourcedReader::take_source(std::string_view path, const std::string& text, bool borrowed) {
-  if (trim(text).empty()) {
-    return fail(
-        path, "has no source; add such as source: \"data sheet\", \"measured by ...\" or \"estimate: why\"");
-  }
-  set_source(sources_, {std::string(path), text, borrowed});
+template <class Message>
+void SourcedReader::take_provenance(std::string_view path, const Message& message) {
+  const std::string error = provenance_error(message);
+  if (!error.empty()) return fail(path, error);
+  set_source(sources_, {std::string(path), provenance_of(message)});
 }
 
 void SourcedReader::read(std::string_view path, const Range& range, double& out) {
   const auto* quantity = as<proto::Quantity>(find(path));
   if (quantity == nullptr) return;
   if (!quantity->has_value()) return fail(path, str("has no value; add such as value: ", range.high));
-  take_source(path, quantity->source(), quantity->borrowed());
+  take_provenance(path, *quantity);
   const std::string error = range_error(quantity->value(), range);
   if (!error.empty()) return fail(path, error);
   out = quantity->value();
@@ -162,7 +162,7 @@ void SourcedReader::read(std::string_view path, const Range&, bool& out) {
   const auto* flag = as<proto::Flag>(find(path));
   if (flag == nullptr) return;
   if (!flag->has_value()) return fail(path, "has no value; add value: true or value: false");
-  take_source(path, flag->source(), flag->borrowed());
+  take_provenance(path, *flag);
   out = flag->value();
 }
 
@@ -170,14 +170,14 @@ void SourcedReader::read(std::string_view path, std::string& out) {
   const auto* choice = as<proto::Choice>(find(path));
   if (choice == nullptr) return;
   if (choice->value().empty()) return fail(path, "has no value");
-  take_source(path, choice->source(), false);
+  take_provenance(path, *choice);
   out = choice->value();
 }
 
 void SourcedReader::read(std::string_view path, Curve& out) {
   const auto* curve = as<proto::Curve>(find(path));
   if (curve == nullptr) return;
-  take_source(path, curve->source(), curve->borrowed());
+  take_provenance(path, *curve);
   if (curve->point_size() == 0) return fail(path, "has no points; add such as point { x: 1048576 y: 46.5 }");
   std::vector<CurvePoint> points;
   std::set<double> known;
@@ -222,21 +222,19 @@ const Source& SourcedWriter::source(std::string_view path) const {
 void SourcedWriter::write(std::string_view path, double value) {
   auto& quantity = as<proto::Quantity>(make(path));
   quantity.set_value(value);
-  quantity.set_source(source(path).text);
-  quantity.set_borrowed(source(path).borrowed);
+  write_provenance(source(path).provenance, quantity);
 }
 
 void SourcedWriter::write(std::string_view path, bool value) {
   auto& flag = as<proto::Flag>(make(path));
   flag.set_value(value);
-  flag.set_source(source(path).text);
-  flag.set_borrowed(source(path).borrowed);
+  write_provenance(source(path).provenance, flag);
 }
 
 void SourcedWriter::write(std::string_view path, const std::string& value) {
   auto& choice = as<proto::Choice>(make(path));
   choice.set_value(value);
-  choice.set_source(source(path).text);
+  write_provenance(source(path).provenance, choice);
 }
 
 void SourcedWriter::write(std::string_view path, const Curve& value) {
@@ -246,8 +244,7 @@ void SourcedWriter::write(std::string_view path, const Curve& value) {
     out.set_x(point.x);
     out.set_y(point.y);
   }
-  curve.set_source(source(path).text);
-  curve.set_borrowed(source(path).borrowed);
+  write_provenance(source(path).provenance, curve);
 }
 
 }  // namespace cp::sim

@@ -59,7 +59,9 @@ class SourcedReader {
 
  private:
   const google::protobuf::Message* find(std::string_view path) const;
-  void take_source(std::string_view path, const std::string& text, bool borrowed);
+  // Of a Quantity, Flag, Choice or Curve.
+  template <class Message>
+  void take_provenance(std::string_view path, const Message& message);
 
   const google::protobuf::Message& root_;
   const TextLocations& locations_;

@@ -196,15 +196,17 @@ double AttentionCost::least_ns(const AttentionSum& sum, std::int64_t head_dim, b
   return kNsPerUs * us;
 }
 
+bool AttentionCost::of_second_hand(const Provenance& rate) const {
+  return is_second_hand(rate.origin) || is_second_hand(cluster_.source_of("rates"));
+}
+
 double AttentionCost::decode_width(std::int64_t head_dim) const {
   const DecodeRate* rate = by_curve(forward_, head_dim) ? nullptr : decode_rate(head_dim);
   if (rate == nullptr) return width(head_dim, false);
-  const Source* source = cluster_.source_of("rates");
   double of = rate->left_out.p90 > 0 ? widths::eight_in_ten(rate->left_out.median, rate->left_out.p90)
                                      : widths::kUnmeasured;
   if (rate->head_dim != head_dim) of = widths::both(of, widths::kBetweenSizes);
-  if (source != nullptr && source->borrowed) of = std::max(of, widths::kBorrowed);
-  return std::min(of, kWidest);
+  return std::min(widths::by_hand(of, of_second_hand(rate->provenance)), kWidest);
 }
 
 double AttentionCost::width(std::int64_t head_dim, bool backward) const {
@@ -214,7 +216,7 @@ double AttentionCost::width(std::int64_t head_dim, bool backward) const {
     const AttentionCurve& curve = nearest_curve(of, head_dim, true);
     const Source* source =
         cluster_.source_of(str("attention[", &curve - cluster_.attention.data(), "].tflops"));
-    const double own = source != nullptr && source->borrowed ? widths::kBorrowed : widths::kKernelElsewhere;
+    const double own = widths::by_hand(widths::kKernelElsewhere, is_second_hand(source));
     return curve.head_dim == head_dim ? own : std::min(widths::both(own, widths::kUnmeasured), kWidest);
   }
   const AttentionRate& rate = nearest_rate(of, head_dim);
@@ -228,10 +230,7 @@ double AttentionCost::width(std::int64_t head_dim, bool backward) const {
     const double doublings = std::abs(std::log2(static_cast<double>(head_dim) / rate.head_dim));
     width = widths::both(width, widths::kBeyondSizes * doublings);
   }
-  if (of.of_forward) width = std::max(width, widths::kBorrowed);
-  const Source* source = cluster_.source_of("rates");
-  if (source != nullptr && source->borrowed) width = std::max(width, widths::kBorrowed);
-  return std::min(width, kWidest);
+  return std::min(widths::by_hand(width, of.of_forward || of_second_hand(rate.provenance)), kWidest);
 }
 
 }  // namespace cp::sim

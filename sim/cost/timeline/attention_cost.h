@@ -60,6 +60,7 @@ class AttentionCost {
   };
   Pass pass_of(bool backward) const;
   const Pass& pass(bool backward) const { return backward ? backward_ : forward_; }
+  bool of_second_hand(const Provenance& rate) const;
   bool by_curve(const Pass& pass, std::int64_t head_dim) const;
   static const AttentionCurve& nearest_curve(const Pass& pass, std::int64_t head_dim, bool causal);
   static const AttentionRate& nearest_rate(const Pass& pass, std::int64_t head_dim);

@@ -72,7 +72,7 @@ double region_ns(CollectiveKind kind, double bytes, const Spread& spread, const 
 
 namespace {
 
-constexpr double kBorrowed = 0.30;  // along another system's curve; assumed
+constexpr double kSecondHand = 0.30;  // along another system's curve, or one that nobody measured; assumed
 
 }  // namespace
 
@@ -109,10 +109,10 @@ CollectiveEstimate collective_estimate(CollectiveKind kind, double bytes, std::s
     if (curve == nullptr)
       estimate.choice = fastest(collective_choices(kind, spread, cluster, settings), bytes);
   }
-  estimate.measured = source != nullptr && !source->borrowed;
+  if (source != nullptr) estimate.curve = source->provenance.origin;
   double share =
-      collective_width(estimate.measured, across, cluster.node.nvlink_gbps > 0 && spread.nvlink, bytes);
-  if (source != nullptr && source->borrowed) share = std::max(share, kBorrowed);
+      collective_width(is_first_hand(source), across, cluster.node.nvlink_gbps > 0 && spread.nvlink, bytes);
+  if (is_second_hand(source)) share = std::max(share, kSecondHand);
   estimate.low_us = estimate.us / (1 + share), estimate.high_us = estimate.us * (1 + share);
   return estimate;
 }

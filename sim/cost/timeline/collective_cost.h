@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "shared/plan/plan.h"
@@ -26,7 +27,7 @@ double region_ns(CollectiveKind kind, double bytes, const Spread& spread, const 
 // nccl_algebra (not measured at all) lie within.
 struct CollectiveEstimate {
   double us = 0, low_us = 0, high_us = 0;
-  bool measured = false;         // along a curve of the cluster, and not one of another
+  std::optional<Origin> curve;   // the origin of the curve that it goes along; none: no curve
   CollectiveChoice choice = {};  // what the library does there; where there is no curve
 };
 // How wide it is, as widths.h counts: of a curve at another size than measured; of what nobody measured, inside of a node or across.

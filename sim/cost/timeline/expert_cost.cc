@@ -59,10 +59,9 @@ double ExpertCost::ns(const GroupedCall& call) const {
 double ExpertCost::width() const {
   const ExpertRate* rate = rate_of(DType::bf16);
   if (rate == nullptr) return 0;
-  const Source* source = cluster_.source_of("rates");
-  const bool borrowed = !named_ || (source != nullptr && source->borrowed);
-  const double width = widths::eight_in_ten(rate->left_out.median, rate->left_out.p90);
-  return borrowed ? std::max(width, widths::kBorrowed) : width;
+  const bool second_hand =
+      !named_ || is_second_hand(rate->provenance.origin) || is_second_hand(cluster_.source_of("rates"));
+  return widths::by_hand(widths::eight_in_ten(rate->left_out.median, rate->left_out.p90), second_hand);
 }
 
 }  // namespace cp::sim

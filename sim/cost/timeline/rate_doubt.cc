@@ -1,7 +1,6 @@
 #include "sim/cost/timeline/rate_doubt.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "sim/cost/timeline/attention_cost.h"
 #include "sim/cost/timeline/expert_cost.h"
@@ -11,10 +10,10 @@
 namespace cp::sim {
 namespace {
 
-bool is_borrowed(const Cluster& cluster, std::string_view prefix) {
-  return std::any_of(cluster.sources.begin(), cluster.sources.end(), [&](const Source& source) {
-    return source.borrowed && std::string_view(source.field).starts_with(prefix);
-  });
+// Of a rate of the cluster's, by its own errors.
+double width_of(const Cluster& cluster, const Provenance& rate, const LeftOut& left_out) {
+  return widths::by_hand(widths::eight_in_ten(left_out.median, left_out.p90),
+                         is_second_hand(rate.origin) || is_second_hand(cluster.source_of("rates")));
 }
 
 }  // namespace
@@ -22,8 +21,8 @@ bool is_borrowed(const Cluster& cluster, std::string_view prefix) {
 double transfer_width(const Cluster& cluster, bool across_nodes) {
   const Curve& curve = across_nodes ? cluster.transfer.inter_node : cluster.transfer.intra_node;
   if (curve.empty()) return widths::kUnmeasured;
-  const bool borrowed = is_borrowed(cluster, across_nodes ? "transfer.inter_node" : "transfer.intra_node");
-  return borrowed ? widths::kBorrowed : widths::kTransferElsewhere;
+  const Source* source = cluster.source_of(across_nodes ? "transfer.inter_node" : "transfer.intra_node");
+  return widths::by_hand(widths::kTransferElsewhere, is_second_hand(source));
 }
 
 double product_width(const Cluster& cluster, LinearPrecision precision) {
@@ -32,23 +31,19 @@ double product_width(const Cluster& cluster, LinearPrecision precision) {
   const auto& rates = cluster.rates.product;
   const auto rate = std::find_if(rates.begin(), rates.end(),
                                  [&](const ProductRate& each) { return each.bits == (fp8 ? 8 : 16); });
-  if (own.empty() && rate != rates.end()) {
-    const double width = widths::eight_in_ten(rate->left_out.median, rate->left_out.p90);
-    return is_borrowed(cluster, "rates") ? std::max(width, widths::kBorrowed) : width;
-  }
+  if (own.empty() && rate != rates.end()) return width_of(cluster, rate->provenance, rate->left_out);
   const Source* source = cluster.source_of(own.empty() || !fp8 ? "matmul_efficiency" : "fp8_efficiency");
   if ((own.empty() && cluster.matmul_efficiency.empty()) || source == nullptr) return widths::kUnmeasured;
-  return was_measured(origin_of(*source)) ? widths::kKernelElsewhere : widths::kBorrowed;
+  return widths::by_hand(widths::kKernelElsewhere, is_second_hand(source));
 }
 
 double product_width(const Cluster& cluster, const SoftwareProfile& software) {
   double width = 0;
   for (const StoredProductRate& rate : cluster.rates.stored_product) {
     if (software.stored_products && rate.bits == bits_of(software.linear_precision))
-      width = std::max(width, widths::eight_in_ten(rate.left_out.median, rate.left_out.p90));
+      width = std::max(width, width_of(cluster, rate.provenance, rate.left_out));
   }
-  if (width == 0) return product_width(cluster, software.linear_precision);
-  return is_borrowed(cluster, "rates") ? std::max(width, widths::kBorrowed) : width;
+  return width == 0 ? product_width(cluster, software.linear_precision) : width;
 }
 
 Doubt doubt_of(const Cluster& cluster, const SoftwareProfile& software, std::int64_t head_dim,
@@ -62,9 +57,8 @@ Doubt doubt_of(const Cluster& cluster, const SoftwareProfile& software, std::int
   const double of_experts = kinds.experts ? ExpertCost(cluster, software).width() : 0;
   set(Rate::products, std::max(product_width(cluster, software), of_experts));
   const Source* memory = cluster.source_of("memory_efficiency");
-  const bool measured =
-      memory != nullptr && !cluster.memory_efficiency.empty() && was_measured(origin_of(*memory));
-  set(Rate::memory, measured ? widths::kKernelElsewhere : widths::kBorrowed);
+  const bool known = is_first_hand(memory) && !cluster.memory_efficiency.empty();
+  set(Rate::memory, known ? widths::kKernelElsewhere : widths::kBorrowed);
   set(Rate::inside, transfer_width(cluster, false));
   set(Rate::network, transfer_width(cluster, true));
   for (const Rate rate : {Rate::launch, Rate::latency, Rate::offload}) set(rate, widths::kBorrowed);

@@ -2,6 +2,7 @@
 // measured is measured on other rows than those that an interval is for; `cpsim validate` prints the residuals beside each.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 namespace cp::sim::widths {
@@ -16,7 +17,7 @@ inline constexpr double kTransferElsewhere = 0.08;
 inline constexpr double kBetweenSizes = 0.18, kBeyondSizes = 0.50;
 // What a host needs to issue a call: test rows of usp_short, which wait for it.
 inline constexpr double kHost = 0.55;
-// Assumed: taken over from another GPU, the other pass, or an estimate; and what nobody has a number of.
+// Assumed: taken over from another GPU or the other pass, estimated or assumed; and what nobody has a number of.
 inline constexpr double kBorrowed = 0.22, kUnmeasured = 0.36;
 
 // Standard deviations, of logarithms: what the model gets wrong of one strategy of attention and not of another (each of a pair's two;
@@ -33,6 +34,11 @@ inline double eight_in_ten(double median, double p90) {
   const auto beyond = [](double share) { return std::log(-std::log(1 - share)); };
   const double place = (beyond(0.8) - beyond(0.5)) / (beyond(0.9) - beyond(0.5));
   return median * std::pow(p90 / median, place);
+}
+
+// What was estimated or assumed is no surer than what was taken over from another GPU.
+inline double by_hand(double width, bool second_hand) {
+  return second_hand ? std::max(width, kBorrowed) : width;
 }
 
 inline double deviation(double eight_in_ten) { return std::log1p(eight_in_ten) / kEightInTen; }

@@ -100,7 +100,7 @@ function valueText(value) {
   return value.length === 1 ? `${plain(value[0][1])} at ${plain(value[0][0])}` : `${value.length} points: ${span(1)} over ${span(0)}`;
 }
 const sourced = (values) => tableOf([{ title: "Field", class: "mono" }, { title: "Value", number: true }, { title: "Source", class: "source" }],
-  values.map((v) => [v.field, valueText(v.value), [v.borrowed ? h("span", { class: "assumed" }, "borrowed from another GPU: ") : null, v.source ?? "default"]]));
+  values.map((v) => [v.field, valueText(v.value), [v.origin === null ? null : h("span", { class: ["measured", "published"].includes(v.origin) ? "" : "assumed" }, `${v.origin}: `), v.source ?? "default"]]));
 
 function drawInputs() {
   const { model, workload, cluster, software, fixed, assumptions } = question;

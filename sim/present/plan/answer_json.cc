@@ -78,8 +78,8 @@ ordered_json workload_json(const PlanQuestion& question) {
 ordered_json value_json(std::string_view field, ordered_json value, const Source* source) {
   return {{"field", field},
           {"value", std::move(value)},
-          {"source", source ? ordered_json(source->text) : ordered_json()},
-          {"borrowed", source && source->borrowed}};
+          {"origin", source ? ordered_json(to_string(source->provenance.origin)) : ordered_json()},
+          {"source", source ? ordered_json(source->provenance.source) : ordered_json()}};
 }
 
 ordered_json points_json(const Curve& curve) {

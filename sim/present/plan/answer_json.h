@@ -17,7 +17,8 @@
 //     fixed        what the search must not vary, by the keys of a layout's fields; empty: nothing
 //     max_memory_gib, max_ttft_ms, baseline (as it was typed), top
 //     assumptions  [text]
-//     value:       field ("gpu.hbm_gbps"), value (number, flag, text; a curve: its [x, y] points), source (text), borrowed
+//     value:       field ("gpu.hbm_gbps"), value (number, flag, text; a curve: its [x, y] points), origin ("measured",
+//                  "published", "estimated", "assumed", "borrowed"; null: a default), source (text)
 //   best, all      [candidate], in order of time
 //   classes        [{name, candidate or null, why, found}]; found: what the search chose for keys that a baseline does not give
 //     candidate:   layout (text, as --baseline takes it), layout_fields, rank, step_us, low_us, high_us, chance, regret_us,

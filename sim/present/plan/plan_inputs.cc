@@ -80,7 +80,7 @@ std::string cluster_text(const PlanQuestion& question) {
 // How the field that counts is known: the first of those that the cluster has.
 std::string origin(const Cluster& cluster, const std::vector<std::string>& fields) {
   for (const std::string& field : fields) {
-    if (const sim::Source* source = cluster.source_of(field)) return to_string(sim::origin_of(*source));
+    if (const sim::Source* source = cluster.source_of(field)) return to_string(source->provenance.origin);
   }
   return "unknown";
 }
@@ -119,7 +119,7 @@ std::string software_text(const PlanQuestion& question) {
                                          "pack_passes", "kernel_issue_us"};
   for (const sim::Source& source : software.sources) {
     if (std::find(free.begin(), free.end(), source.field) == free.end()) continue;
-    if (was_measured(origin_of(source))) ++known;
+    if (is_first_hand(source.provenance.origin)) ++known;
   }
   std::vector<std::string> frameworks;
   for (const sim::Framework framework : question.frameworks) {

@@ -1,0 +1,37 @@
+// The protobuf form of a Provenance: `origin` and `source` of the messages in traces/quantity.proto, traces/rates.proto and
+// traces/cluster.proto. The only place that knows both.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "sim/cost/cluster/source.h"
+#include "traces/quantity.pb.h"
+
+namespace cp::sim {
+
+proto::Origin to_proto(Origin origin);
+std::optional<Origin> from_proto(proto::Origin origin);  // nothing: unset
+
+// What is missing of the two, and what to add; empty where nothing is.
+std::string provenance_error(proto::Origin origin, std::string_view source);
+
+template <class Message>
+std::string provenance_error(const Message& message) {
+  return provenance_error(message.origin(), message.source());
+}
+
+// An origin that is missing, which provenance_error() refuses, is `assumed`.
+template <class Message>
+Provenance provenance_of(const Message& message) {
+  return {from_proto(message.origin()).value_or(Origin::assumed), message.source()};
+}
+
+template <class Message>
+void write_provenance(const Provenance& provenance, Message& message) {
+  message.set_origin(to_proto(provenance.origin));
+  message.set_source(provenance.source);
+}
+
+}  // namespace cp::sim
