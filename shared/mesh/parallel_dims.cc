@@ -4,6 +4,7 @@
 #include <array>
 #include <initializer_list>
 #include <limits>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace cp {
 namespace {
 
 constexpr int kInfer = -1;
+
+constexpr std::array<std::string_view, 8> kDegreeKeys = {"tp", "cp", "dp_shard", "dp_replicate",
+                                                         "dp", "pp", "ep",       "etp"};
 
 // Saturates, so that absurd degrees are too large for the world instead of an overflow.
 std::int64_t product(std::initializer_list<int> degrees) {
@@ -45,124 +49,187 @@ std::string nearest_multiples(std::int64_t value, std::int64_t divisor) {
   return below > 0 ? str(below, " or ", below + divisor) : str(divisor);
 }
 
+std::string degrees_text(const ParallelDegrees& degrees, int etp) {
+  return str("dp_replicate=", degrees.dp_replicate, " dp_shard=", degrees.dp_shard, " cp=", degrees.cp,
+             " tp=", degrees.tp, " pp=", degrees.pp, " ep=", degrees.ep, " etp=", etp);
+}
+
+// What is known while dp_shard is inferred.
+struct Inference {
+  ParallelDegrees degrees;
+  int etp = 1;
+  ExpertRule rule = ExpertRule::peer;
+  std::optional<int> world;
+
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw InvalidInput(str(reason, " (", degrees_text(degrees, etp),
+                           world ? str(" world_size=", *world) : std::string(), ")"));
+  }
+  // All degrees that multiply the world, but for dp_shard.
+  std::int64_t others() const {
+    return product({degrees.dp_replicate, degrees.cp, degrees.tp, degrees.pp,
+                    rule == ExpertRule::peer ? degrees.ep : 1});
+  }
+  std::int64_t total() const {
+    return product({degrees.dp_replicate, degrees.cp, degrees.tp, degrees.pp,
+                    rule == ExpertRule::peer ? degrees.ep : 1, degrees.dp_shard});
+  }
+};
+
+void check_not_below_one(const Inference& known, const ParallelConfig& config) {
+  const ParallelDegrees& degrees = known.degrees;
+  const std::array<std::pair<const char*, int>, 8> all = {
+      {{"world_size", known.world.value_or(1)},
+       {"dp_replicate", degrees.dp_replicate},
+       {"cp", degrees.cp},
+       {"tp", degrees.tp},
+       {"pp", degrees.pp},
+       {"ep", degrees.ep},
+       {"etp", known.etp},
+       {"ulysses_degree", config.ulysses_degree.value_or(1)}}};
+  for (const auto& [name, degree] : all) {
+    if (degree < 1) known.fail(str(name, "=", degree, " must be at least 1"));
+  }
+  if (degrees.dp_shard < 1 && degrees.dp_shard != kInfer) {
+    known.fail(str("dp_shard=", degrees.dp_shard, " must be at least 1, or -1 to fill the world"));
+  }
+}
+
+void infer_dp_shard(Inference& known) {
+  const std::int64_t others = known.others();
+  if (*known.world % others != 0) {
+    known.fail(str("dp_shard cannot be inferred: world_size=", *known.world,
+                   " is not divisible by the product of the other degrees, ", others,
+                   "; use a world_size of ", nearest_multiples(*known.world, others),
+                   ", or degrees whose product divides ", *known.world));
+  }
+  known.degrees.dp_shard = static_cast<int>(*known.world / others);
+}
+
+void check_world(const Inference& known) {
+  const std::int64_t total = known.total(), others = known.others(), world = *known.world;
+  if (total == world) return;
+  const std::string remedy = world % others == 0 ? str("use dp_shard=", world / others, ", or -1 to infer it")
+                                                 : str("use a world_size of ", total, ", or other degrees");
+  known.fail(str("dp_replicate*dp_shard*cp*tp*pp", known.rule == ExpertRule::peer ? "*ep" : "", "=", total,
+                 " is not world_size=", world, "; ", remedy));
+}
+
 }  // namespace
 
-ParallelDims::ParallelDims(const ParallelConfig& config, int world_size)
-    : dp_replicate_(config.dp_replicate),
-      dp_shard_(config.dp_shard.value_or(config.dp.value_or(kInfer))),
-      cp_(config.cp),
-      tp_(config.tp),
-      pp_(config.pp),
-      ep_(config.ep),
-      etp_(config.etp.value_or(config.tp)),
-      ulysses_degree_(config.cp > 1 ? config.ulysses_degree.value_or(config.cp) : 1),
-      world_size_(world_size),
-      expert_rule_(config.expert_rule) {
-  const std::array<std::pair<const char*, int>, 8> degrees = {
-      {{"world_size", world_size_},
-       {"dp_replicate", dp_replicate_},
-       {"cp", cp_},
-       {"tp", tp_},
-       {"pp", pp_},
-       {"ep", ep_},
-       {"etp", etp_},
-       {"ulysses_degree", config.ulysses_degree.value_or(1)}}};
-  for (const auto& [name, degree] : degrees) {
-    if (degree < 1) fail(str(name, "=", degree, " must be at least 1"));
+// ---- texts ----
+
+std::span<const std::string_view> degree_keys() { return kDegreeKeys; }
+
+bool read_degree(ParallelConfig& config, std::string_view key, std::string_view value) {
+  const std::array<std::optional<int>*, kDegreeKeys.size()> members = {
+      &config.tp, &config.cp, &config.dp_shard, &config.dp_replicate,
+      &config.dp, &config.pp, &config.ep,       &config.etp};
+  const auto* known = std::find(kDegreeKeys.begin(), kDegreeKeys.end(), key);
+  if (known == kDegreeKeys.end()) return false;
+  const std::int64_t degree = parse_int(value, key);
+  const bool may_be_inferred = key == "dp_shard" || key == "dp";
+  if ((degree < 1 || degree > Mesh::kMaxRanks) && !(may_be_inferred && degree == kInfer)) {
+    throw InvalidInput(str(key, "=", degree, " of a layout; use 1 to ", Mesh::kMaxRanks,
+                           may_be_inferred ? ", or -1 for what is left of the ranks" : ""));
   }
-  if (dp_shard_ < 1 && dp_shard_ != kInfer) {
-    fail(str("dp_shard=", dp_shard_, " must be at least 1, or -1 to fill the world"));
+  *members[static_cast<std::size_t>(known - kDegreeKeys.begin())] = static_cast<int>(degree);
+  return true;
+}
+
+// ---- rules ----
+
+std::optional<int> given_dp_shard(const ParallelConfig& config) {
+  if (config.dp && config.dp_shard && *config.dp != *config.dp_shard) {
+    throw InvalidInput(str("dp=", *config.dp, " and dp_shard=", *config.dp_shard,
+                           " are two names of one degree and differ; give one of them (replicas that are not "
+                           "sharded are dp_replicate)"));
   }
-  if (dp_shard_ == kInfer) infer_dp_shard();
-  check_world();
-  check_experts();
-  check_ulysses();
+  return config.dp_shard ? config.dp_shard : config.dp;
 }
 
-void ParallelDims::infer_dp_shard() {
-  const std::int64_t others = product({dp_replicate_, cp_, tp_, pp_, ep_axis_size()});
-  if (world_size_ % others != 0) {
-    fail(str("dp_shard cannot be inferred: world_size=", world_size_,
-             " is not divisible by the product of the other degrees, ", others, "; use a world_size of ",
-             nearest_multiples(world_size_, others), ", or degrees whose product divides ", world_size_));
+ParallelDegrees infer_degrees(const ParallelConfig& config, std::optional<int> world_size) {
+  Inference known{
+      {config.dp_replicate.value_or(1), given_dp_shard(config).value_or(kInfer), config.cp.value_or(1),
+       config.tp.value_or(1), config.pp.value_or(1), config.ep.value_or(1)},
+      config.etp.value_or(config.tp.value_or(1)),
+      config.expert_rule,
+      world_size};
+  check_not_below_one(known, config);
+  if (!known.world) {
+    if (known.degrees.dp_shard == kInfer) known.degrees.dp_shard = 1;
+    const std::int64_t ranks = known.total();
+    if (ranks <= Mesh::kMaxRanks) return known.degrees;
+    known.fail(str("the product of the degrees is more than ", Mesh::kMaxRanks, " ranks; use smaller ones"));
   }
-  dp_shard_ = static_cast<int>(world_size_ / others);
+  if (known.degrees.dp_shard == kInfer) infer_dp_shard(known);
+  check_world(known);
+  return known.degrees;
 }
 
-void ParallelDims::check_world() const {
-  const std::int64_t total = product({dp_replicate_, dp_shard_, cp_, tp_, pp_, ep_axis_size()});
-  if (total == world_size_) return;
-  const std::int64_t others = product({dp_replicate_, cp_, tp_, pp_, ep_axis_size()});
-  const std::string remedy = world_size_ % others == 0
-                                 ? str("use dp_shard=", world_size_ / others, ", or -1 to infer it")
-                                 : str("use a world_size of ", total, ", or other degrees");
-  fail(str("dp_replicate*dp_shard*cp*tp*pp", expert_rule_ == ExpertRule::peer ? "*ep" : "", "=", total,
-           " is not world_size=", world_size_, "; ", remedy));
-}
-
-void ParallelDims::check_experts() const {
-  if (!ep_enabled()) return;
-  if (etp_ != tp_ && etp_ != 1) {
-    fail(str("etp=", etp_, " is neither tp=", tp_,
-             " nor 1: the experts' tensor parallel groups must be the dense ones, or single ranks"));
+std::optional<DegreeRefusal> refuse_expert_degrees(const ParallelDegrees& degrees, int etp, ExpertRule rule) {
+  if (degrees.ep == 1) return std::nullopt;
+  if (etp != degrees.tp && etp != 1) {
+    return DegreeRefusal{
+        "etp is neither tp nor 1",
+        str("etp=", etp, " is neither tp=", degrees.tp,
+            " nor 1: the experts' tensor parallel groups must be the dense ones, or single ranks"),
+        str("use etp=", degrees.tp)};
   }
-  if (expert_rule_ == ExpertRule::peer) return;
-  const std::int64_t pool = product({dp_shard_, cp_, tp_});
-  if (pool % product({ep_, etp_}) == 0) return;
-  fail(str("ep*etp=", product({ep_, etp_}), " does not divide dp_shard*cp*tp=", pool, "; use ep in ",
-           divisors_text(pool / etp_), etp_ > 1 && pool % ep_ == 0 ? ", or etp=1" : ""));
+  if (rule == ExpertRule::peer) return std::nullopt;
+  const std::int64_t pool = product({degrees.dp_shard, degrees.cp, degrees.tp});
+  if (pool % product({degrees.ep, etp}) == 0) return std::nullopt;
+  return DegreeRefusal{"ep does not divide",
+                       str("ep*etp=", product({degrees.ep, etp}), " does not divide dp_shard*cp*tp=", pool),
+                       str("use ep=", nearest_divisor(std::max<std::int64_t>(1, pool / etp), degrees.ep),
+                           etp > 1 && pool % degrees.ep == 0 ? ", or etp=1" : "")};
 }
 
-void ParallelDims::check_ulysses() const {
-  if (!cp_enabled() || cp_ % ulysses_degree_ == 0) return;
-  fail(str("cp=", cp_, " is not divisible by ulysses_degree=", ulysses_degree_, "; use ulysses_degree in ",
-           divisors_text(cp_)));
-}
-
-int ParallelDims::ep_axis_size() const { return expert_rule_ == ExpertRule::peer ? ep_ : 1; }
-
-int ParallelDims::non_dp_size() const { return tp_ * cp_ * pp_ * ep_axis_size(); }
-
-int ParallelDims::efsdp_size() const {
-  const int pool = dp_shard_ * cp_ * tp_;
-  if (!ep_enabled()) return pool;
-  return pool / (expert_rule_ == ExpertRule::peer ? etp_ : ep_ * etp_);
-}
-
-void ParallelDims::validate_against_model(const ModelDims& model, std::optional<std::int64_t> seq_len,
-                                          bool strict) const {
-  const auto require_divisible = [this](const char* field, std::optional<int> value, const char* name,
-                                        int degree) {
-    if (!value || *value % degree == 0) return;
-    fail(str(field, "=", *value, " is not divisible by ", name, "=", degree, "; use ", name, " in ",
-             divisors_text(*value)));
+std::optional<DegreeRefusal> refuse_model(const ParallelDegrees& degrees, const ModelDims& model,
+                                          std::optional<std::int64_t> seq_len, bool strict) {
+  const auto indivisible = [](const char* kind, const char* field, std::int64_t value, const char* name,
+                              int degree) {
+    return DegreeRefusal{kind, str(field, "=", value, " is not divisible by ", name, "=", degree),
+                         str("use ", name, "=", nearest_divisor(value, degree))};
   };
-  require_divisible("num_attention_heads", model.num_attention_heads, "tp", tp_);
-  require_divisible("num_key_value_heads", model.num_key_value_heads, "tp", tp_);
-  require_divisible("num_experts", model.num_experts, "ep", ep_);
-
-  const std::int64_t divisor = product({cp_, tp_});
-  if (!strict || !seq_len || *seq_len % divisor == 0) return;
-  fail(str("seq_len=", *seq_len, " is not divisible by cp*tp=", divisor, "; use a seq_len of ",
-           nearest_multiples(*seq_len, divisor), ", or allow uneven shards (strict=false)"));
-}
-
-void ParallelDims::require_runnable() const {
-  if (pp_enabled()) fail(str("pp=", pp_, " can be planned but not executed; use pp=1 to run"));
-}
-
-Mesh ParallelDims::build_mesh() const {
-  std::vector<MeshAxis> axes;
-  for (const MeshAxis& axis :
-       {MeshAxis{"dp_replicate", dp_replicate_}, MeshAxis{"dp_shard", dp_shard_},
-        MeshAxis{"ep", ep_axis_size()}, MeshAxis{"cp", cp_}, MeshAxis{"tp", tp_}, MeshAxis{"pp", pp_}}) {
-    if (axis.size > 1) axes.push_back(axis);
+  const int tp = degrees.tp, ep = degrees.ep;
+  if (model.num_attention_heads.value_or(tp) % tp != 0) {
+    return indivisible("tp does not divide the heads", "num_attention_heads", *model.num_attention_heads,
+                       "tp", tp);
   }
-  if (axes.empty()) axes.push_back({"dp_shard", world_size_});
+  const std::int64_t kv_heads = model.num_key_value_heads.value_or(tp);
+  if (kv_heads % tp != 0) {
+    if (strict)
+      return indivisible("tp does not divide the kv heads", "num_key_value_heads", kv_heads, "tp", tp);
+    if (tp % kv_heads != 0) {
+      return DegreeRefusal{"tp does not divide the kv heads",
+                           str("num_key_value_heads=", kv_heads, " and tp=", tp, " do not divide each other"),
+                           str("use tp=", nearest_divisor(kv_heads, tp))};
+    }
+  }
+  if (model.num_experts.value_or(ep) % ep != 0)
+    return indivisible("ep does not divide", "num_experts", *model.num_experts, "ep", ep);
 
-  Mesh mesh(axes);
-  const auto is_missing = [&axes](const std::string& name) {
-    return std::none_of(axes.begin(), axes.end(), [&](const MeshAxis& axis) { return axis.name == name; });
+  const std::int64_t divisor = product({degrees.cp, tp});
+  if (!strict || !seq_len || *seq_len % divisor == 0) return std::nullopt;
+  return DegreeRefusal{"cp * tp does not divide the sequence",
+                       str("seq_len=", *seq_len, " is not divisible by cp*tp=", divisor),
+                       str("use a seq_len of ", nearest_multiples(*seq_len, divisor),
+                           ", or allow uneven shards (strict=false)")};
+}
+
+std::int64_t nearest_divisor(std::int64_t number, std::int64_t value) {
+  for (std::int64_t degree = std::min(value, number); degree > 1; --degree) {
+    if (number % degree == 0) return degree;
+  }
+  return 1;
+}
+
+Mesh with_parallel_aliases(const Mesh& plain) {
+  Mesh mesh = plain;
+  const auto is_missing = [&](const std::string& name) {
+    return std::none_of(mesh.axes().begin(), mesh.axes().end(),
+                        [&](const MeshAxis& axis) { return axis.name == name; });
   };
   const auto alias = [&](const std::string& name, std::vector<std::string> behind) {
     std::erase_if(behind, is_missing);
@@ -174,17 +241,60 @@ Mesh ParallelDims::build_mesh() const {
   return mesh;
 }
 
-std::string ParallelDims::summary() const {
-  return str(degrees_text(), " | dp=", dp_size(), " world=", world_size_);
+// ---- a run ----
+
+ParallelDims::ParallelDims(const ParallelConfig& config, int world_size)
+    : degrees_(infer_degrees(config, world_size)),
+      etp_(config.etp.value_or(degrees_.tp)),
+      ulysses_degree_(degrees_.cp > 1 ? config.ulysses_degree.value_or(degrees_.cp) : 1),
+      world_size_(world_size),
+      expert_rule_(config.expert_rule) {
+  if (const auto refusal = refuse_expert_degrees(degrees_, etp_, expert_rule_)) fail(refusal->text());
+  check_ulysses();
 }
 
-std::string ParallelDims::degrees_text() const {
-  return str("dp_replicate=", dp_replicate_, " dp_shard=", dp_shard_, " cp=", cp_, " tp=", tp_, " pp=", pp_,
-             " ep=", ep_, " etp=", etp_);
+void ParallelDims::check_ulysses() const {
+  if (!cp_enabled() || cp() % ulysses_degree_ == 0) return;
+  fail(str("cp=", cp(), " is not divisible by ulysses_degree=", ulysses_degree_, "; use ulysses_degree in ",
+           divisors_text(cp())));
+}
+
+int ParallelDims::ep_axis_size() const { return expert_rule_ == ExpertRule::peer ? ep() : 1; }
+
+int ParallelDims::non_dp_size() const { return tp() * cp() * pp() * ep_axis_size(); }
+
+int ParallelDims::efsdp_size() const {
+  const int pool = dp_shard() * cp() * tp();
+  if (!ep_enabled()) return pool;
+  return pool / (expert_rule_ == ExpertRule::peer ? etp_ : ep() * etp_);
+}
+
+void ParallelDims::validate_against_model(const ModelDims& model, std::optional<std::int64_t> seq_len,
+                                          bool strict) const {
+  if (const auto refusal = refuse_model(degrees_, model, seq_len, strict)) fail(refusal->text());
+}
+
+void ParallelDims::require_runnable() const {
+  if (pp_enabled()) fail(str("pp=", pp(), " can be planned but not executed; use pp=1 to run"));
+}
+
+Mesh ParallelDims::build_mesh() const {
+  std::vector<MeshAxis> axes;
+  for (const MeshAxis& axis :
+       {MeshAxis{"dp_replicate", dp_replicate()}, MeshAxis{"dp_shard", dp_shard()},
+        MeshAxis{"ep", ep_axis_size()}, MeshAxis{"cp", cp()}, MeshAxis{"tp", tp()}, MeshAxis{"pp", pp()}}) {
+    if (axis.size > 1) axes.push_back(axis);
+  }
+  if (axes.empty()) axes.push_back({"dp_shard", world_size_});
+  return with_parallel_aliases(Mesh(axes));
+}
+
+std::string ParallelDims::summary() const {
+  return str(degrees_text(degrees_, etp_), " | dp=", dp_size(), " world=", world_size_);
 }
 
 void ParallelDims::fail(const std::string& reason) const {
-  throw InvalidInput(str(reason, " (", degrees_text(), " world_size=", world_size_, ")"));
+  throw InvalidInput(str(reason, " (", degrees_text(degrees_, etp_), " world_size=", world_size_, ")"));
 }
 
 }  // namespace cp

@@ -12,14 +12,6 @@ namespace {
 // All of them stand in the body of the layers' loop.
 constexpr std::int64_t kMostMlpChunks = 64;
 
-// The number at most `value` that divides both best: the nearest degree that works.
-std::int64_t nearest_divisor(std::int64_t number, std::int64_t value) {
-  for (std::int64_t degree = std::min(value, number); degree > 1; --degree) {
-    if (number % degree == 0) return degree;
-  }
-  return 1;
-}
-
 std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const ParallelLayout& layout) {
   const std::int64_t batch = workload.global_batch;
   if (layout.micro_batch > batch) {  // before it is multiplied: it may be any number
@@ -51,18 +43,8 @@ std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const Parall
 }
 
 std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const ParallelLayout& layout) {
+  if (auto refusal = refuse_model(layout, {model.q_heads, model.kv_heads, std::nullopt})) return refusal;
   const int tp = layout.tp;
-  if (model.q_heads % tp != 0) {
-    return LayoutRefusal{"tp does not divide the heads",
-                         str("num_attention_heads=", model.q_heads, " is not divisible by tp=", tp),
-                         str("use tp=", nearest_divisor(model.q_heads, tp))};
-  }
-  if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0) {
-    return LayoutRefusal{
-        "tp does not divide the kv heads",
-        str("num_key_value_heads=", model.kv_heads, " and tp=", tp, " do not divide each other"),
-        str("use tp=", nearest_divisor(model.kv_heads, tp))};
-  }
   const std::int64_t columns = model.experts ? model.experts->intermediate : model.intermediate;
   if (columns % tp != 0) {
     return LayoutRefusal{"tp does not divide the MLP",
@@ -78,16 +60,21 @@ std::optional<LayoutRefusal> refuse_experts(const Transformer& model, const Para
     return LayoutRefusal{"ep without experts", str("ep=", layout.ep, " of a model without experts"),
                          "use ep=1"};
   }
-  const std::int64_t ranks = layout.dp_shard * layout.cp;
-  if (model.experts->count % layout.ep != 0 || ranks % layout.ep != 0 ||
-      layout.sharding_size() % layout.ep != 0) {
-    return LayoutRefusal{
-        "ep does not divide",
-        str("ep=", layout.ep, " must divide the ", model.experts->count,
-            " experts and the ranks that parameters are sharded over, ", layout.sharding_size()),
-        str("use ep=", nearest_divisor(std::gcd(model.experts->count, layout.sharding_size()), layout.ep))};
+  auto refusal = refuse_model(layout, {std::nullopt, std::nullopt, model.experts->count});
+  if (!refusal) refusal = refuse_expert_degrees(layout, layout.tp, ExpertRule::nested);
+  if (!refusal && layout.sharding_size() % layout.ep != 0) {
+    refusal =
+        LayoutRefusal{"ep does not divide",
+                      str("ep=", layout.ep, " does not divide the ranks that parameters are sharded over, ",
+                          layout.sharding_size()),
+                      ""};
   }
-  return std::nullopt;
+  // What works for all three.
+  if (refusal) {
+    refusal->advice =
+        str("use ep=", nearest_divisor(std::gcd(model.experts->count, layout.sharding_size()), layout.ep));
+  }
+  return refusal;
 }
 
 std::optional<LayoutRefusal> refuse_stages(const Transformer& model, const Workload& workload,

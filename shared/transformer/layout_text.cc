@@ -1,4 +1,5 @@
 // Layouts in words: "tp=2,cp=8,strategy=ulysses".
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <set>
@@ -13,13 +14,13 @@ namespace cp {
 namespace {
 
 constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp"};
+// Beside those of degree_keys().
 constexpr std::string_view kKeys =
-    "dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy, ulysses_degree, inner_ring, "
-    "axis_order, rotation, "
-    "balance, sharding, zero, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
+    "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, sharding, zero, "
+    "order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
     "activations";
 
-int parse_degree(std::string_view text, std::string_view key) {
+int parse_number(std::string_view text, std::string_view key) {
   const std::int64_t value = parse_int(text, key);
   if (value < 1 || value > Mesh::kMaxRanks) {
     throw InvalidInput(str(key, "=", value, " of a layout; use 1 to ", Mesh::kMaxRanks));
@@ -34,10 +35,13 @@ class LayoutText {
     for (const std::string_view part : split(text, ',')) {
       const std::size_t equals = part.find('=');
       const std::string_view key = trim(part.substr(0, equals));
+      const bool of_degree =
+          std::find(degree_keys().begin(), degree_keys().end(), key) != degree_keys().end();
       if (equals == std::string_view::npos ||
-          str(", ", kKeys, ",").find(str(" ", key, ",")) == std::string::npos) {
-        throw InvalidInput(
-            str("'", part, "' in the layout '", text, "' is no key=value of a layout; its keys are ", kKeys));
+          (!of_degree && str(", ", kKeys, ",").find(str(" ", key, ",")) == std::string::npos)) {
+        throw InvalidInput(str("'", part, "' in the layout '", text,
+                               "' is no key=value of a layout; its keys are ", join(degree_keys(), ", "),
+                               ", ", kKeys));
       }
       for (const auto& [other, value] : values_) {
         if (other == key)
@@ -52,8 +56,14 @@ class LayoutText {
     }
     return std::nullopt;
   }
-  void degree(std::string_view key, int& out) const {
-    if (const auto value = find(key)) out = parse_degree(*value, key);
+  void number(std::string_view key, int& out) const {
+    if (const auto value = find(key)) out = parse_number(*value, key);
+  }
+  ParallelConfig degrees() const {
+    ParallelConfig config;
+    config.expert_rule = ExpertRule::nested;
+    for (const auto& [key, value] : values_) read_degree(config, key, value);
+    return config;
   }
   // One of two words.
   template <class T>
@@ -77,7 +87,7 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
   AttentionProblem any;
   any.q_heads = Mesh::kMaxRanks;  // does not bound the degree
   int degree = 0, inner = 0;
-  text.degree("ulysses_degree", degree), text.degree("inner_ring", inner);
+  text.number("ulysses_degree", degree), text.number("inner_ring", inner);
   if (degree > 0) request.ulysses_degree = degree;
   if (inner > 0) request.inner_ring = inner;
   layout.strategy = named_strategy(request, any, layout.cp);
@@ -170,22 +180,26 @@ std::string to_string(const ParallelLayout& layout) {
   return text.empty() ? "tp=1" : text.substr(1);
 }
 
+void require_plannable(const ParallelConfig& degrees) {
+  const int tp = degrees.tp.value_or(1);
+  if (degrees.etp.value_or(tp) == tp) return;
+  throw InvalidInput(
+      str("etp=", *degrees.etp, " with tp=", tp, degrees.tp ? "" : " (not given)",
+          ": a layout splits the products of experts over the tp ranks, as all others; leave etp "
+          "out, or use etp=",
+          tp));
+}
+
 ParallelLayout parse_parallel_layout(std::string_view text, int world) {
   const LayoutText values(text);
   ParallelLayout layout;
-  values.degree("dp_replicate", layout.dp_replicate), values.degree("dp_shard", layout.dp_shard);
-  values.degree("cp", layout.cp), values.degree("tp", layout.tp), values.degree("pp", layout.pp);
-  values.degree("ep", layout.ep), values.degree("virtual_stages", layout.virtual_stages);
-  values.degree("loss_chunks", layout.loss_chunks), values.degree("mlp_chunks", layout.mlp_chunks);
-  if (!values.find("dp_shard") && world > 0) {
-    const std::int64_t rest = std::int64_t{layout.dp_replicate} * layout.cp * layout.tp * layout.pp;
-    if (world % rest != 0) {
-      throw InvalidInput(str("the layout '", text, "' takes ", rest, " ranks, which do not divide the ",
-                             world, " GPUs; use degrees whose product divides ", world));
-    }
-    layout.dp_shard = static_cast<int>(world / rest);
-  }
-  if (const auto value = values.find("micro_batch")) layout.micro_batch = parse_degree(*value, "micro_batch");
+  const ParallelConfig degrees = values.degrees();
+  require_plannable(degrees);
+  static_cast<ParallelDegrees&>(layout) =
+      infer_degrees(degrees, world > 0 ? std::optional<int>(world) : std::nullopt);
+  values.number("virtual_stages", layout.virtual_stages), values.number("loss_chunks", layout.loss_chunks);
+  values.number("mlp_chunks", layout.mlp_chunks);
+  if (const auto value = values.find("micro_batch")) layout.micro_batch = parse_number(*value, "micro_batch");
   if (const auto value = values.find("recompute")) layout.recompute = parse_recompute(*value);
   if (const auto value = values.find("order")) layout.order = parse_axis_order(*value);
   values.word("sharding", "dp_shard", ShardingGroup::dp_shard, "dp_shard_cp", ShardingGroup::dp_shard_cp,

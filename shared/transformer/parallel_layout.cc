@@ -27,7 +27,7 @@ std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout) {
   return {};
 }
 
-Mesh build_mesh(const ParallelLayout& layout) { return Mesh(mesh_axes(layout)); }
+Mesh build_mesh(const ParallelLayout& layout) { return with_parallel_aliases(Mesh(mesh_axes(layout))); }
 
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout) {
   const std::int64_t stages = std::int64_t{layout.pp} * layout.virtual_stages, extra = model.layers % stages;

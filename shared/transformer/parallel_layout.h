@@ -19,6 +19,7 @@
 #include "shared/context_parallel/strategy.h"
 #include "shared/fully_shard/sharding_group.h"
 #include "shared/mesh/mesh.h"
+#include "shared/mesh/parallel_dims.h"
 #include "shared/transformer/model.h"
 #include "shared/transformer/workload.h"
 
@@ -46,8 +47,8 @@ std::string to_string(AxisOrder order);             // "tp-cp-dp-pp"
 AxisOrder parse_axis_order(std::string_view text);  // throws InvalidInput that lists them
 const std::vector<AxisOrder>& axis_orders();
 
-struct ParallelLayout {
-  int dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, pp = 1, ep = 1;
+// The degrees are those of shared/mesh/parallel_dims.h, with its rules: ExpertRule::nested, and etp = tp.
+struct ParallelLayout : ParallelDegrees {
   int virtual_stages = 1;
   Strategy strategy;  // meaningless when cp is 1
   ShardingGroup sharding = ShardingGroup::dp_shard_cp;
@@ -66,7 +67,6 @@ struct ParallelLayout {
   bool host_activations = false;
   bool operator==(const ParallelLayout&) const = default;
 
-  int dp() const { return dp_replicate * dp_shard; }
   int world() const { return dp() * cp * tp * pp; }
   // Ranks over which the parameters of a dense layer are sharded; those of experts over 1/ep of them.
   int sharding_size() const { return dp_shard * (sharding == ShardingGroup::dp_shard_cp ? cp : 1); }
@@ -81,26 +81,25 @@ struct ParallelLayout {
 // "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full": the degrees above 1, and what differs from the defaults.
 // With cp 1 nothing is said of the strategy.
 std::string to_string(const ParallelLayout& layout);
-// Takes what to_string gives, and names of strategies as --strategy has them; every key at most once. Where dp_shard is not given
-// and `world` is, it is what is left of the world. Throws InvalidInput that lists the keys, or says what does not fit.
+// Takes what to_string gives, names of strategies as --strategy has them, and all of degree_keys(): dp is dp_shard, and etp can only
+// be tp. Every key at most once. Where dp_shard is not given, or -1, and `world` is given, it is what is left of the world. Throws
+// InvalidInput that lists the keys, or says what does not fit.
 ParallelLayout parse_parallel_layout(std::string_view text, int world = 0);
+
+// Throws InvalidInput for degrees that ParallelDims takes and no layout has: an etp other than tp.
+void require_plannable(const ParallelConfig& degrees);
 
 // Micro-batches of a replica in a step. Only of a layout that is not refused.
 std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout);
 
-// Why a model cannot be laid out so, and the nearest layout that works. `kind` is a short name under which refusals are counted:
-// "batch does not divide", "heads / tp", ...
-struct LayoutRefusal {
-  std::string kind, reason;
-  // Of the key at fault alone: "use tp=7". Whether all else allows it, such as the number of GPUs, is not looked at.
-  std::string advice;
-  std::string text() const { return advice.empty() ? reason : reason + "; " + advice; }
-};
+// Why a model cannot be laid out so, and the nearest layout that works.
+using LayoutRefusal = DegreeRefusal;
 // Everything but memory, and the size of the world. Never throws for a valid model and workload.
 std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload,
                                     const ParallelLayout& layout);
 
-// Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says.
+// Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says. With the aliases of
+// with_parallel_aliases().
 Mesh build_mesh(const ParallelLayout& layout);
 // Its axes: the last one varies fastest.
 std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout);

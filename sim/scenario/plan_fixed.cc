@@ -46,16 +46,20 @@ ShardingGroup parse_sharding(std::string_view text) {
   throw InvalidInput("unknown; use dp_shard or dp_shard_cp");
 }
 
-const std::vector<std::pair<std::string, FixedSetter>>& fixed_keys() {
+using FixedKeys = std::vector<std::pair<std::string, FixedSetter>>;
+
+FixedKeys keys_of_degrees() {
+  FixedKeys keys;
+  for (const std::string_view key : degree_keys())
+    keys.emplace_back(key,
+                      [key](sim::Fixed& fixed, std::string_view text) { read_degree(fixed, key, text); });
+  return keys;
+}
+
+FixedKeys keys_of_choices() {
   using sim::Fixed;
   using Text = std::string_view;
-  static const std::vector<std::pair<std::string, FixedSetter>> keys = {
-      {"tp", number(&Fixed::tp, "tp")},
-      {"cp", number(&Fixed::cp, "cp")},
-      {"dp_shard", number(&Fixed::dp_shard, "dp_shard")},
-      {"dp_replicate", number(&Fixed::dp_replicate, "dp_replicate")},
-      {"pp", number(&Fixed::pp, "pp")},
-      {"ep", number(&Fixed::ep, "ep")},
+  return {
       {"virtual_stages", number(&Fixed::virtual_stages, "virtual_stages")},
       {"strategy", [](Fixed& fixed, Text text) { fixed.strategy = strategy_name(text); }},
       {"ulysses_degree", number(&Fixed::ulysses_degree, "ulysses_degree")},
@@ -83,7 +87,15 @@ const std::vector<std::pair<std::string, FixedSetter>>& fixed_keys() {
       {"activations",
        [](Fixed& fixed, Text text) { fixed.host_activations = one_of(text, "gpu", false, "host", true); }},
   };
-  return keys;
+}
+
+const FixedKeys& fixed_keys() {
+  static const FixedKeys all = [] {
+    FixedKeys keys = keys_of_degrees();
+    for (auto& key : keys_of_choices()) keys.push_back(std::move(key));
+    return keys;
+  }();
+  return all;
 }
 
 std::vector<std::string> names_of_fixed() {
@@ -102,9 +114,29 @@ const FixedSetter& find_setter(std::string_view text, std::string_view part, con
       near.empty() ? str("its keys are ", join(names_of_fixed(), ", ")) : str("did you mean ", near, "=?")));
 }
 
+// Each degree by one name, and only those that are numbers.
+void settle_degrees(sim::Fixed& fixed, Phase phase) {
+  require_plannable(fixed);
+  fixed.etp.reset();
+  const std::optional<int> shard = given_dp_shard(fixed);
+  if (phase == Phase::training || !fixed.dp) {
+    fixed.dp_shard = shard;
+  } else if (fixed.dp_replicate) {
+    throw InvalidInput(
+        str("dp=", *fixed.dp, " and dp_replicate=", *fixed.dp_replicate,
+            ": serving shards no parameters, so that both are its replicas; give one of them"));
+  } else {
+    fixed.dp_replicate = shard;
+  }
+  fixed.dp.reset();
+  for (std::optional<int>* degree : {&fixed.dp_shard, &fixed.dp_replicate}) {
+    if (*degree == -1) degree->reset();
+  }
+}
+
 }  // namespace
 
-sim::Fixed parse_fixed(const std::vector<std::string>& texts) {
+sim::Fixed parse_fixed(const std::vector<std::string>& texts, Phase phase) {
   sim::Fixed fixed;
   for (const std::string& text : texts) {
     std::vector<std::string> seen;
@@ -119,6 +151,7 @@ sim::Fixed parse_fixed(const std::vector<std::string>& texts) {
       value_of("--fix", part, [&] { return set(fixed, trim(part.substr(equals + 1))), 0; });
     }
   }
+  value_of("--fix", join(texts), [&] { return settle_degrees(fixed, phase), 0; });
   return fixed;
 }
 

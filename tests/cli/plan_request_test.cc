@@ -138,6 +138,35 @@ TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
   }
 }
 
+// dp is dp_shard's old name; -1 leaves the degree to what remains.
+TEST(PlanRequest, DegreesHaveTheNamesOfParallelDims) {
+  EXPECT_EQ(fixed_text(parse_fixed({"dp=4,cp=8"})), "cp=8,dp_shard=4");
+  EXPECT_EQ(fixed_text(parse_fixed({"dp=4,cp=8"}, Phase::decode)), "cp=8,dp_replicate=4");
+  EXPECT_EQ(fixed_text(parse_fixed({"dp_shard=-1,tp=2"})), "tp=2");
+  EXPECT_EQ(fixed_text(parse_fixed({"tp=2,etp=2,ep=4"})), "tp=2,ep=4");
+  EXPECT_THAT(message_of([] {
+                parse_fixed({"dp=4", "dp_shard=2"});
+              }),
+              HasSubstr("dp=4 and dp_shard=2 are two names of one degree"));
+  EXPECT_THAT(message_of([] { parse_fixed({"dp=4,dp_replicate=2"}, Phase::prefill); }),
+              HasSubstr("dp=4 and dp_replicate=2: serving shards no parameters"));
+  EXPECT_THAT(message_of([] { parse_fixed({"tp=4,etp=1"}); }), HasSubstr("etp=1 with tp=4"));
+  const sim::PlanQuestion question = make_plan_question(training());
+  EXPECT_EQ(to_string(parse_layout_of(question, "--explain", "dp=8,tp=2")), "tp=2,dp_shard=8");
+  EXPECT_EQ(to_string(parse_layout_of(question, "--explain", "dp=-1,tp=2,dp_replicate=2")),
+            "tp=2,dp_shard=4,dp_replicate=2");
+  EXPECT_THAT(message_of([&] { parse_layout_of(question, "--explain", "dp=4,tp=2"); }),
+              HasSubstr("--explain dp=4,tp=2: dp_replicate*dp_shard*cp*tp*pp=8 is not world_size=16"));
+  const sim::PartialLayout some = parse_partial_layout(question, "--explain", "dp=4,cp=2");
+  EXPECT_EQ(fixed_text(some.given), "cp=2,dp_shard=4");
+  EXPECT_FALSE(some.as_written);
+  Job job = serving(Job::prefill);
+  job.set_concurrent(8);
+  const sim::PlanQuestion served = make_plan_question(job);
+  EXPECT_EQ(to_string(parse_layout_of(served, "--explain", "tp=8,dp=2")),
+            "tp=8,dp_replicate=2,micro_batch=4");
+}
+
 TEST(PlanRequest, GpusAreWholeNodesOrAPartOfOne) {
   Job job = training();
   job.clear_nodes();

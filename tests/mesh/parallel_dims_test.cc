@@ -3,10 +3,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "tests/mesh/mesh_testing.h"
 
 namespace cp {
@@ -48,9 +52,11 @@ TEST(ParallelDims, LegacyDpMeansDpShardWhenThatIsUnset) {
   expect_degrees_refused(config, 16, {"=8 is not world_size=16"});
   config.dp = -1;
   EXPECT_EQ(ParallelDims(config, 16).dp_shard(), 8);
-  config.dp = 4;
+  config.dp = config.dp_shard = 4;
+  EXPECT_EQ(ParallelDims(config, 8).dp_shard(), 4);
+  // HyperParallel goes by dp_shard there, without a word.
   config.dp_shard = 2;
-  EXPECT_EQ(ParallelDims(config, 4).dp_shard(), 2);
+  expect_degrees_refused(config, 4, {"dp=4 and dp_shard=2 are two names of one degree", "give one of them"});
 }
 
 struct InferenceCase {
@@ -133,13 +139,12 @@ TEST(ParallelDims, ExpertTensorParallelIsTpOrOne) {
 
 TEST(ParallelDims, NestedExpertsDivideTheShardedRanks) {
   expect_degrees_refused(degrees(1, 2, 1, 1, 1, 3, ExpertRule::nested), 2,  // H18
-                         {"ep*etp=3 does not divide dp_shard*cp*tp=2", "use ep in {1, 2}"});
+                         {"ep*etp=3 does not divide dp_shard*cp*tp=2", "use ep=2 "});
   EXPECT_EQ(ParallelDims(degrees(2, 2, 2, 1, 1, 4, ExpertRule::nested), 8).efsdp_size(), 1);
-  expect_degrees_refused(degrees(2, 2, 2, 1, 1, 8, ExpertRule::nested), 8, {"use ep in {1, 2, 4}"});
+  expect_degrees_refused(degrees(2, 2, 2, 1, 1, 8, ExpertRule::nested), 8, {"use ep=4 "});
 
   ParallelConfig config = degrees(1, 2, 1, 2, 1, 4, ExpertRule::nested);
-  expect_degrees_refused(config, 4,
-                         {"ep*etp=8 does not divide dp_shard*cp*tp=4", "use ep in {1, 2}, or etp=1"});
+  expect_degrees_refused(config, 4, {"ep*etp=8 does not divide dp_shard*cp*tp=4", "use ep=2, or etp=1"});
   config.etp = 1;
   EXPECT_EQ(ParallelDims(config, 4).efsdp_size(), 1);
 }
@@ -206,15 +211,18 @@ TEST(ParallelDims, SeqLenDivisorAllowsForHeadTailShards) {
 
 TEST(ParallelDims, HeadsAndExpertsMustDivide) {
   const ParallelDims dims(degrees(1, 1, 1, 8, 1, 4), 32);
-  const auto refused = [&](ModelDims model, const std::vector<std::string>& reasons) {
-    expect_refused([&] { dims.validate_against_model(model); }, reasons);
+  const auto refused = [&](ModelDims model, const std::vector<std::string>& reasons, bool strict = false) {
+    expect_refused([&] { dims.validate_against_model(model, std::nullopt, strict); }, reasons);
   };
   EXPECT_NO_THROW(dims.validate_against_model({}));
-  EXPECT_NO_THROW(dims.validate_against_model({32, 8, 64}));
-  refused({12, {}, {}}, {"num_attention_heads=12 is not divisible by tp=8", "use tp in {1, 2, 3, 4, 6, 12}"});
-  refused({32, 4, {}}, {"num_key_value_heads=4 is not divisible by tp=8", "use tp in {1, 2, 4}"});
-  refused({32, 8, 6}, {"num_experts=6 is not divisible by ep=4", "use ep in {1, 2, 3, 6}"});
-  EXPECT_NO_THROW(ParallelDims({}, 4).validate_against_model({7, 5, 3}));
+  EXPECT_NO_THROW(dims.validate_against_model({32, 8, 64}, std::nullopt, true));
+  refused({12, {}, {}}, {"num_attention_heads=12 is not divisible by tp=8", "use tp=6"});
+  refused({32, 8, 6}, {"num_experts=6 is not divisible by ep=4", "use ep=3"});
+  refused({32, 12, {}}, {"num_key_value_heads=12 and tp=8 do not divide each other", "use tp=6"});
+  // Two tp ranks can share a kv head; HyperParallel's do not.
+  EXPECT_NO_THROW(dims.validate_against_model({32, 4, {}}));
+  refused({32, 4, {}}, {"num_key_value_heads=4 is not divisible by tp=8", "use tp=4"}, true);
+  EXPECT_NO_THROW(ParallelDims({}, 4).validate_against_model({7, 5, 3}, std::nullopt, true));
 }
 
 TEST(ParallelDims, SeqLenMustDivideOnlyWhenStrict) {
@@ -300,6 +308,104 @@ TEST(ParallelDims, SummaryIsOneLine) {
             "dp_replicate=1 dp_shard=2 cp=4 tp=1 pp=1 ep=1 etp=1 | dp=2 world=8");
   EXPECT_EQ(ParallelDims(degrees(2, -1, 1, 2, 2, 3), 48).summary(),
             "dp_replicate=2 dp_shard=2 cp=1 tp=2 pp=2 ep=3 etp=2 | dp=4 world=48");
+}
+
+// ---- the reference, rule by rule ----
+
+struct Rule {
+  const char* rule;     // of HyperParallel's parallel_dims.py, in its order
+  const char* degrees;  // "tp=4,dp=2"
+  int world;
+  const char* summary;  // what comes out, or
+  const char* refusal;  // why nothing does
+};
+
+TEST(ParallelDims, HasEveryRuleOfTheReference) {
+  const std::vector<Rule> rules = {
+      {"nothing given works on one rank", "", 1,
+       "dp_replicate=1 dp_shard=1 cp=1 tp=1 pp=1 ep=1 etp=1 | dp=1 world=1", ""},
+      {"tp=4 alone infers dp", "tp=4", 8,
+       "dp_replicate=1 dp_shard=2 cp=1 tp=4 pp=1 ep=1 etp=4 | dp=2 world=8", ""},
+      {"dp_shard=-1 fills the world", "dp_replicate=2,dp_shard=-1,cp=2", 16,
+       "dp_replicate=2 dp_shard=4 cp=2 tp=1 pp=1 ep=1 etp=1 | dp=8 world=16", ""},
+      {"dp stands for dp_shard", "dp=4,cp=2", 8,
+       "dp_replicate=1 dp_shard=4 cp=2 tp=1 pp=1 ep=1 etp=1 | dp=4 world=8", ""},
+      {"dp beside dp_replicate is dp_shard, too", "dp=4,dp_replicate=2", 8,
+       "dp_replicate=2 dp_shard=4 cp=1 tp=1 pp=1 ep=1 etp=1 | dp=8 world=8", ""},
+      {"etp is tp unless it is given", "tp=2,ep=2", 4,
+       "dp_replicate=1 dp_shard=1 cp=1 tp=2 pp=1 ep=2 etp=2 | dp=1 world=4", ""},
+      {"degrees are at least 1", "cp=0", 8, "", "cp=0 must be at least 1"},
+      {"dp_shard is -1 or at least 1", "dp_shard=0", 8, "", "dp_shard=0 must be at least 1, or -1"},
+      {"what is inferred is whole", "tp=3,dp_shard=-1", 8, "", "world_size=8 is not divisible"},
+      {"ep is an axis of its own", "ep=2,dp_shard=-1", 8,
+       "dp_replicate=1 dp_shard=4 cp=1 tp=1 pp=1 ep=2 etp=1 | dp=4 world=8", ""},
+      {"the product is the world", "dp_shard=4,tp=4", 8, "", "=16 is not world_size=8"},
+      {"and -1 is what to set", "dp_shard=4,tp=1", 8, "", "or -1 to infer it"},
+      {"etp is tp or 1", "tp=4,ep=2,etp=2", 8, "", "etp=2 is neither tp=4 nor 1"},
+      {"ulysses_degree is at most cp", "cp=4,ulysses_degree=8", 4, "",
+       "cp=4 is not divisible by ulysses_degree=8"},
+      {"ulysses_degree divides cp", "cp=4,ulysses_degree=3", 4, "",
+       "cp=4 is not divisible by ulysses_degree=3"},
+  };
+  for (const Rule& rule : rules) {
+    SCOPED_TRACE(str(rule.rule, ": ", rule.degrees, " on ", rule.world));
+    ParallelConfig config;
+    const std::vector<std::pair<const char*, std::optional<int>*>> members = {
+        {"dp_replicate", &config.dp_replicate},
+        {"dp_shard", &config.dp_shard},
+        {"dp", &config.dp},
+        {"cp", &config.cp},
+        {"tp", &config.tp},
+        {"ep", &config.ep},
+        {"etp", &config.etp},
+        {"ulysses_degree", &config.ulysses_degree}};
+    for (const std::string_view part : split(rule.degrees, ',')) {
+      for (const auto& [name, member] : members) {
+        if (part.starts_with(str(name, "=")))
+          *member = std::stoi(std::string(part.substr(part.find('=') + 1)));
+      }
+    }
+    if (*rule.refusal != 0) {
+      expect_degrees_refused(config, rule.world, {rule.refusal});
+    } else {
+      EXPECT_EQ(ParallelDims(config, rule.world).summary(), rule.summary);
+    }
+  }
+}
+
+// ---- texts ----
+
+// Every key of the reference, as texts of layouts and --fix give them.
+TEST(DegreeTexts, EveryKeyIsReadOrRefused) {
+  ParallelConfig config;
+  for (const std::string_view key : degree_keys()) EXPECT_TRUE(read_degree(config, key, "2")) << key;
+  EXPECT_EQ(config, (ParallelConfig{2, 2, 2, 2, 2, 2, 2, 2, std::nullopt, ExpertRule::peer}));
+  EXPECT_FALSE(read_degree(config, "zero", "1"));
+  for (const std::string_view key : degree_keys()) {
+    const bool infers = key == "dp" || key == "dp_shard";
+    if (infers) {
+      EXPECT_TRUE(read_degree(config, key, "-1"));
+    } else {
+      expect_refused([&] { read_degree(config, key, "-1"); }, {str(key, "=-1 of a layout; use 1 to")});
+    }
+    for (const char* bad : {"0", "-2", "16777217", "two", ""})
+      EXPECT_THROW(read_degree(config, key, bad), InvalidInput) << key << "=" << bad;
+  }
+}
+
+TEST(DegreeTexts, WithoutAWorldDegreesTakeAsManyRanksAsTheyNeed) {
+  ParallelConfig config;
+  EXPECT_EQ(infer_degrees(config), ParallelDegrees{});
+  config.tp = 4, config.dp = -1, config.ep = 8;
+  EXPECT_EQ(infer_degrees(config).dp_shard, 1);
+  config.tp = config.cp = config.pp = Mesh::kMaxRanks;
+  expect_refused([&] { infer_degrees(config); }, {"more than 16777216 ranks", "tp=16777216"});
+}
+
+TEST(DegreeTexts, TheNearestDivisorIsAtMostTheValue) {
+  EXPECT_EQ(nearest_divisor(28, 8), 7);
+  EXPECT_EQ(nearest_divisor(32, 64), 32);
+  EXPECT_EQ(nearest_divisor(7, 6), 1);
 }
 
 }  // namespace

@@ -62,7 +62,84 @@ RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
 TEST(ParallelLayout, WhatIsLeftOfTheWorldIsSharded) {
   EXPECT_EQ(parsed("tp=4,cp=2", 16).dp_shard, 2);
   EXPECT_EQ(parsed("tp=4,cp=2,dp_shard=1", 16).dp_shard, 1);
-  EXPECT_THAT(testing::message_of([] { parsed("tp=3", 16); }), HasSubstr("take"));
+  EXPECT_THAT(testing::message_of([] { parsed("tp=3", 16); }),
+              HasSubstr("dp_shard cannot be inferred: world_size=16"));
+  EXPECT_EQ(parsed("tp=4,cp=2,dp_shard=-1", 16).dp_shard, 2);
+  EXPECT_EQ(parsed("tp=4,dp=-1,dp_replicate=2", 16).dp_shard, 2);
+  EXPECT_EQ(parsed("tp=4,dp_shard=-1").world(), 4) << "no world is known";
+}
+
+// What texts of layouts make of the rules of shared/mesh/parallel_dims.h: the same answer, whichever way the degrees come.
+struct DegreeRow {
+  const char* text;
+  int world;
+  const char* layout;   // as it is read
+  const char* refusal;  // or why not
+};
+
+TEST(ParallelLayout, DegreesFollowTheRulesOfParallelDims) {
+  const std::vector<DegreeRow> rows = {
+      {"tp=4", 8, "tp=4,dp_shard=2", ""},
+      {"dp_replicate=2,tp=2,dp_shard=-1", 8, "tp=2,dp_shard=2,dp_replicate=2", ""},
+      {"dp=4,cp=8", 32, "cp=8,dp_shard=4,strategy=ring,balance=contiguous", ""},
+      {"dp=4,dp_shard=4,tp=2", 8, "tp=2,dp_shard=4", ""},
+      {"dp=4,dp_shard=2,tp=2", 8, "", "dp=4 and dp_shard=2 are two names of one degree"},
+      {"dp=4,cp=8", 16, "", "dp_replicate*dp_shard*cp*tp*pp=32 is not world_size=16"},
+      {"dp_shard=2,tp=2", 8, "", "use dp_shard=4, or -1 to infer it"},
+      {"tp=3", 8, "", "use a world_size of 6 or 9, or degrees whose product divides 8"},
+      {"ep=4,dp_shard=8", 8, "dp_shard=8,ep=4", ""},  // nested: ep does not multiply the world
+      {"tp=2,etp=2,ep=2", 8, "tp=2,dp_shard=4,ep=2", ""},
+      {"tp=2,etp=1,ep=2", 8, "",
+       "etp=1 with tp=2: a layout splits the products of experts over the tp ranks"},
+      {"etp=2,ep=2", 8, "", "etp=2 with tp=1 (not given)"},
+      {"pp=2,dp=-1", 8, "dp_shard=4,pp=2", ""},
+  };
+  for (const DegreeRow& row : rows) {
+    SCOPED_TRACE(str(row.text, " on ", row.world));
+    if (*row.refusal != 0) {
+      EXPECT_THAT(testing::message_of([&] { parsed(row.text, row.world); }), HasSubstr(row.refusal));
+    } else {
+      EXPECT_EQ(to_string(parsed(row.text, row.world)), row.layout);
+    }
+  }
+}
+
+// A layout and ParallelDims refuse the same degrees of experts, and the same heads.
+TEST(ParallelLayout, RefusesTheDegreesThatParallelDimsRefuses) {
+  Transformer model = llama();
+  model.experts.emplace();
+  model.experts->count = 24, model.experts->intermediate = 7168;
+  int refused = 0;
+  for (const int shard : {1, 2, 3, 4}) {
+    for (const int tp : {1, 2, 3, 4}) {
+      for (const int ep : {1, 2, 3, 4, 5, 6, 8}) {
+        ParallelConfig config;
+        config.dp_shard = shard, config.tp = tp, config.ep = ep, config.expert_rule = ExpertRule::nested;
+        ParallelLayout layout;
+        layout.dp_shard = shard, layout.tp = tp, layout.ep = ep;
+        const auto dims = [&] {
+          ParallelDims(config, shard * tp)
+              .validate_against_model({model.q_heads, model.kv_heads, model.experts->count});
+        };
+        Workload workload = training(12);
+        const auto refusal = refuse(model, workload, layout);
+        const std::string reason = testing::message_of(dims);
+        EXPECT_EQ(reason == "no error", !refusal.has_value()) << to_string(layout) << ": " << reason;
+        if (refusal && refusal->kind != "tp does not divide the heads") {
+          EXPECT_THAT(refusal->advice, HasSubstr("use ep="));
+        }
+        refused += refusal ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(refused, 20);
+}
+
+TEST(ParallelLayout, TheMeshKnowsTheAliasesOfTheDegrees) {
+  const Mesh mesh = build_mesh(parsed("tp=2,cp=2,dp_shard=2,dp_replicate=2"));
+  EXPECT_EQ(mesh.slice("fsdp", 0).size(), 2);
+  EXPECT_EQ(mesh.slice("dp", 0).size(), 4);
+  EXPECT_EQ(mesh.slice("loss", 0).size(), 8);
 }
 
 TEST(ParallelLayout, TextsThatMeanNothing) {

@@ -251,7 +251,7 @@ void take_workload(const Job& job, std::optional<DType> stored, sim::PlanQuestio
 // Flags of their own for what --fix has, too.
 void take_fixed(const Job& job, sim::PlanQuestion& question) {
   sim::Fixed& fixed = question.fixed;
-  fixed = sim::parse_fixed({job.fix().begin(), job.fix().end()});
+  fixed = sim::parse_fixed({job.fix().begin(), job.fix().end()}, question.workload.phase);
   if (job.has_micro_batch()) {
     if (fixed.micro_batch && *fixed.micro_batch != job.micro_batch()) {
       throw InvalidInput(str("--micro-batch ", job.micro_batch(),
@@ -267,6 +267,10 @@ void take_fixed(const Job& job, sim::PlanQuestion& question) {
                            to_string(*fixed.recompute), " disagree; give one of them"));
   }
   fixed.recompute = recompute;
+}
+
+sim::Fixed fixed_by(std::string_view text, const sim::PlanQuestion& question) {
+  return sim::parse_fixed({std::string(text)}, question.workload.phase);
 }
 
 bool gives(std::string_view text, std::string_view key) {
@@ -337,13 +341,9 @@ ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_vi
   const int gpus = question.cluster.num_gpus();
   ParallelLayout layout = value_of(flag, text, [&] { return parse_parallel_layout(text, gpus); });
   const bool training = question.workload.phase == Phase::training;
-  if (!training && !gives(text, "dp_shard")) {
+  if (!training && !fixed_by(text, question).dp_shard) {
     layout.dp_replicate *= layout.dp_shard;
     layout.dp_shard = 1;
-  }
-  if (layout.world() != gpus) {
-    throw InvalidInput(str(flag, " ", text, ": it takes ", layout.world(), " of the ", gpus,
-                           " GPUs; use degrees whose product is ", gpus));
   }
   if (!gives(text, "micro_batch")) {
     if (training) {
@@ -362,11 +362,9 @@ sim::PartialLayout parse_partial_layout(const sim::PlanQuestion& question, std::
   const int gpus = question.cluster.num_gpus();
   value_of(flag, text, [&] { return parse_parallel_layout(text), 0; });  // keys and values
   sim::PartialLayout partial{std::string(text), {}, std::nullopt};
-  partial.given = value_of(flag, text, [&] { return sim::parse_fixed({std::string(text)}); });
-  const sim::Fixed& given = partial.given;
-  const std::int64_t ranks = std::int64_t{given.tp.value_or(1)} * given.cp.value_or(1) *
-                             given.pp.value_or(1) * given.dp_shard.value_or(1) *
-                             given.dp_replicate.value_or(1);
+  partial.given = value_of(flag, text, [&] { return fixed_by(text, question); });
+  const ParallelDegrees given = infer_degrees(partial.given);  // at least
+  const int ranks = given.dp() * given.cp * given.tp * given.pp;
   if (gpus % ranks != 0) {
     throw InvalidInput(str(flag, " ", text, ": it takes ", ranks, " of the ", gpus,
                            " GPUs; use degrees whose product divides ", gpus));

@@ -18,12 +18,13 @@
 namespace cp::sim {
 
 // A part of a layout that the search must not vary; unset: free.
-struct Fixed {
-  std::optional<int> dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, loss_chunks, zero, mlp_chunks;
+struct Fixed : ParallelConfig {
+  Fixed() { expert_rule = ExpertRule::nested; }
+  std::optional<int> virtual_stages, loss_chunks, zero, mlp_chunks;
   std::optional<bool> sequence_parallel, host_activations;
   std::optional<std::int64_t> micro_batch;
   std::optional<std::string> strategy;  // a name of named_strategy
-  std::optional<int> ulysses_degree, inner_ring;
+  std::optional<int> inner_ring;
   std::optional<bool> ulysses_inner;
   std::optional<Strategy::Rotation> rotation;
   std::optional<Balance> balance;
