@@ -17,6 +17,9 @@
 // axes on which two of these layouts differ; there is no other place where groups come from. What the mesh does not have is an
 // error.
 //
+// These are the only rules of fully sharded data parallelism here. A whole model's step goes by them, too: UnshardWriter
+// (unshard_writer.h) writes the same moves of a flat parameter for loops over layers.
+//
 // A parameter may be distributed already, by tensor parallelism say; data parallelism then splits each of its shards, whose axes
 // stay outermost in the order of the dimension. Its mesh has the data-parallel axes (PyTorch: as DTensor compatible with the mesh
 // given to fully_shard), or gets them by unified_layout().
@@ -74,6 +77,11 @@ class HsdpParam {
   // Axes of the mesh, without those of one rank: in the order of the splits; in mesh order.
   const std::vector<int>& shard_axes() const { return shard_axes_; }
   const std::vector<int>& all_reduce_axes() const { return all_reduce_axes_; }
+  // The ranks that `self` gathers the parameter with, in the order of their shards; and those that add up the gradient of its shard
+  // with it. {self} where there are no others.
+  std::vector<Rank> shard_group(Rank self) const { return param_.mesh.group_of(self, shard_axes_); }
+  std::vector<Rank> all_reduce_group(Rank self) const { return param_.mesh.group_of(self, all_reduce_axes_); }
+  const HsdpOptions& options() const { return options_; }
 
   // The moves between two states, one for each operation.
   Redistribution unshard() const;

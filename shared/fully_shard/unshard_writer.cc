@@ -2,10 +2,36 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
+#include "shared/base/error.h"
 #include "shared/base/text.h"
 
 namespace cp {
+
+ShardedUnit flat_unit(const HsdpParam& param, Rank self) {
+  const HsdpOptions& options = param.options();
+  if (param.sharded().shape.size() != 1 || param.shard_axes().size() > 1 ||
+      !std::holds_alternative<Chunked>(options.split)) {
+    throw InvalidInput(str("a parameter of ", param.sharded().shape.size(), " dimensions, split ",
+                           placements_to_string(param.sharded()),
+                           ", is no flat unit; give it one dimension and one shard axis with equal chunks"));
+  }
+  if (options.reduce != ReduceOp::sum) {
+    throw InvalidInput(
+        str("reduce=", name(options.reduce),
+            " of a flat unit, whose gradients are added up; scale the loss, and use reduce=sum"));
+  }
+  ShardedUnit unit;
+  unit.numel = local_numel(param.unsharded(), self);
+  unit.ranks = param.shard_group(self), unit.replicas = param.all_reduce_group(self);
+  unit.dtype = param.unsharded().dtype, unit.shard_dtype = param.sharded().dtype;
+  unit.gradient_dtype = param.scattered().dtype;
+  // Chunks are full from the front, so that padding at the end makes all of them equal.
+  CP_INVARIANT(local_numel(param.sharded(), unit.ranks.front()) == unit.shard_numel(), "shards of ",
+               unit.numel, " elements over ", unit.num_ranks(), " ranks");
+  return unit;
+}
 
 UnshardWriter::UnshardWriter(PlanBuilder& builder, Rank self, ShardedUnit unit)
     : builder_(builder), unit_(std::move(unit)) {

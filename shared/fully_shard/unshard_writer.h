@@ -1,5 +1,8 @@
 // UnshardWriter: the parameters and gradients of a unit (a layer, the embedding, the head) inside a plan.
 //
+// Who shares a unit, in which dtypes, and whose gradients are added up, is what HsdpParam (hsdp_param.h) says of it: flat_unit(). What
+// is more here is when: loops over layers, slots, padding instead of copies.
+//
 // A unit is a flat piece for each layer. Sharded (FSDP, ZeRO-3; Zhao et al. 2023), a rank keeps ceil(numel / ranks) elements of each
 // piece: they are cast to `dtype` and gathered before a layer computes, and its gradients are reduced and scattered behind it. Two
 // slots take turns, so that the next layer's are gathered meanwhile: the stream "fsdp" runs ahead by itself, and "fsdp_reduce", with
@@ -16,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "shared/fully_shard/hsdp_param.h"
 #include "shared/fully_shard/stack.h"
 #include "shared/plan/builder.h"
 
@@ -26,8 +30,9 @@ struct ShardedUnit {
   std::string group = "fsdp";  // of the gathers; "<group>_reduce" of the gradients
   std::int64_t numel = 0;      // of a piece
   std::int64_t pieces = 1;
-  std::vector<Rank> ranks;    // that share a piece; one: it stays whole
-  DType dtype = DType::bf16;  // of what computes, and travels to it
+  std::vector<Rank> ranks;     // that share a piece; one: it stays whole
+  std::vector<Rank> replicas;  // that hold the same shard, and add up its gradients in the end
+  DType dtype = DType::bf16;   // of what computes, and travels to it
   DType shard_dtype = DType::f32;
   DType gradient_dtype = DType::f32;
   // Whole pieces in buffers of these names, whoever gathers them: "unsharded" instead of "parameters" and "gradients".
@@ -51,6 +56,10 @@ struct ShardedUnit {
     return has_whole_gradients() && (gradient_dtype == dtype || gradient_dtype == DType::f32);
   }
 };
+
+// The unit of a parameter with one dimension, as rank `self` has it: one piece, without a name. Throws InvalidInput for a parameter that
+// is split another way than in one axis' equal chunks, or whose gradients are averaged: steps scale their losses instead.
+ShardedUnit flat_unit(const HsdpParam& param, Rank self);
 
 // Where the backward pass writes the gradients of a piece: to elements that it writes first, or adds to.
 struct GradientPlace {

@@ -78,69 +78,47 @@ RankGroups::Coordinates RankGroups::at_flat_index(int index) const {
   return at;
 }
 
-std::vector<Rank> RankGroups::at_flat_indices(const std::vector<int>& indices, bool all_replicas) const {
-  std::vector<Rank> ranks;
-  const int first = all_replicas ? 0 : dp_replicate();
-  const int end = all_replicas ? layout_.dp_replicate : first + 1;
-  for (int replica = first; replica < end; ++replica) {
-    for (const int index : indices) {
-      Coordinates at = at_flat_index(index);
-      at[kReplicate] = replica;
-      ranks.push_back(rank_at(at));
-    }
-  }
-  return ranks;
-}
-
-std::vector<Rank> RankGroups::shard_group() const {
-  if (layout_.sharding == ShardingGroup::dp_shard) return along(kShard);
-  std::vector<int> all;
-  for (int index = 0; index < layout_.dp_shard * layout_.cp; ++index) all.push_back(index);
-  return at_flat_indices(all, false);
-}
-
-std::vector<Rank> RankGroups::replicas() const {
-  if (layout_.sharding == ShardingGroup::dp_shard_cp) return along(kReplicate);
-  std::vector<Rank> ranks;
-  Coordinates at = at_;
-  for (at[kReplicate] = 0; at[kReplicate] < layout_.dp_replicate; ++at[kReplicate]) {
-    for (at[kCp] = 0; at[kCp] < layout_.cp; ++at[kCp]) ranks.push_back(rank_at(at));
-  }
-  return ranks;
-}
-
-// ---- experts ----
-
 std::vector<Rank> RankGroups::ep_group() const {
-  std::vector<int> neighbours;
-  const int first = flat_index() / layout_.ep * layout_.ep;
+  std::vector<Rank> neighbours;
+  const int first = data_index() / layout_.ep * layout_.ep;
   for (int i = 0; i < layout_.ep; ++i) neighbours.push_back(first + i);
-  return at_flat_indices(neighbours, false);
+  return at_data_indices(neighbours);
 }
 
-std::vector<int> RankGroups::same_experts() const {
-  std::vector<int> indices;
-  for (int index = flat_index() % layout_.ep; index < layout_.dp_shard * layout_.cp; index += layout_.ep) {
-    indices.push_back(index);
+// ---- where parameters lie ----
+
+std::vector<Rank> RankGroups::at_data_indices(const std::vector<Rank>& indices) const {
+  const int of_replica = layout_.dp_shard * layout_.cp;
+  std::vector<Rank> ranks;
+  for (const Rank index : indices) {
+    Coordinates at = at_flat_index(index % of_replica);
+    at[kReplicate] = index / of_replica;
+    ranks.push_back(rank_at(at));
   }
-  return indices;
+  return ranks;
 }
 
-std::vector<Rank> RankGroups::expert_shard_group() const {
-  const std::vector<int> all = same_experts();
-  const int size = std::max(1, layout_.sharding_size() / layout_.ep);
-  const int first = flat_index() / layout_.ep / size * size;
-  return at_flat_indices({all.begin() + first, all.begin() + first + size}, false);
-}
-
-std::vector<Rank> RankGroups::expert_replicas() const {
-  const std::vector<int> all = same_experts();
-  const int size = std::max(1, layout_.sharding_size() / layout_.ep);
-  std::vector<int> mine;
-  for (int i = flat_index() / layout_.ep % size; i < static_cast<int>(all.size()); i += size) {
-    mine.push_back(all[static_cast<std::size_t>(i)]);
+RankGroups::DataMesh RankGroups::data_mesh() const {
+  const MeshAxis replicate{"dp_replicate", layout_.dp_replicate};
+  if (layout_.sharding == ShardingGroup::dp_shard_cp) {
+    return {
+        Mesh({replicate, {"dp_shard_cp", layout_.dp_shard * layout_.cp}}), {"dp_shard_cp"}, {"dp_replicate"}};
   }
-  return at_flat_indices(mine, true);
+  const MeshAxis shard{"dp_shard", layout_.dp_shard}, cp{"cp", layout_.cp};
+  return {cp_is_slower_ ? Mesh({replicate, cp, shard}) : Mesh({replicate, shard, cp}),
+          {"dp_shard"},
+          {"dp_replicate", "cp"}};
+}
+
+RankGroups::DataMesh RankGroups::expert_mesh() const {
+  const int shards = std::max(1, layout_.sharding_size() / layout_.ep);
+  const int copies = layout_.dp_shard * layout_.cp / layout_.ep / shards;
+  return {Mesh({{"dp_replicate", layout_.dp_replicate},
+                {"copies", copies},
+                {"efsdp", shards},
+                {"ep", layout_.ep}}),
+          {"efsdp"},
+          {"dp_replicate", "copies"}};
 }
 
 }  // namespace cp

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "shared/base/types.h"
+#include "shared/mesh/mesh.h"
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp {
@@ -29,13 +31,21 @@ class RankGroups {
   // The tp ranks that hold the same kv head; more than one where kv_heads < tp.
   std::vector<Rank> tp_group_of_kv_head(std::int64_t kv_heads) const;
 
-  // Parameters of dense layers: the ranks over which they are sharded, and those that hold the same shard.
-  std::vector<Rank> shard_group() const;
-  std::vector<Rank> replicas() const;
-  // Of experts. ep neighbours are consecutive among the ranks of dp_shard x cp in the order of the mesh.
+  // ep neighbours are consecutive among the ranks of dp_shard x cp in the order of the mesh.
   std::vector<Rank> ep_group() const;
-  std::vector<Rank> expert_shard_group() const;
-  std::vector<Rank> expert_replicas() const;
+
+  // Where data parallelism keeps parameters: the ranks with this one's tp and pp coordinates, numbered replica by replica, and within
+  // one as the mesh has dp_shard and cp.
+  int data_index() const { return dp_replicate() * layout_.dp_shard * layout_.cp + flat_index(); }
+  std::vector<Rank> at_data_indices(const std::vector<Rank>& indices) const;
+  // Over these numbers a mesh, and the axes of HsdpOptions: over `shard` parameters are split, over `replicate` they are kept in full.
+  struct DataMesh {
+    Mesh mesh;
+    std::vector<std::string> shard, replicate;
+  };
+  DataMesh data_mesh() const;  // of dense layers
+  // Of experts. Over the last axis, "ep", ranks have different ones.
+  DataMesh expert_mesh() const;
 
  private:
   enum Axis : std::size_t { kReplicate, kShard, kCp, kTp, kPp, kAxes };
@@ -46,11 +56,6 @@ class RankGroups {
   // Among the ranks of dp_shard x cp.
   int flat_index() const;
   Coordinates at_flat_index(int index) const;
-  // Those of some flat indices, on one replica or all.
-  std::vector<Rank> at_flat_indices(const std::vector<int>& indices, bool all_replicas) const;
-  // Flat indices of the ranks with the same experts, ascending, and how many of them share one copy.
-  std::vector<int> same_experts() const;
-
   ParallelLayout layout_;
   std::array<int, kAxes> size_, stride_{};
   bool cp_is_slower_;  // than dp_shard, in the mesh

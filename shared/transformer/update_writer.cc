@@ -1,5 +1,6 @@
 #include "shared/transformer/update_writer.h"
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 
 namespace cp {
@@ -9,23 +10,35 @@ namespace cp {
 StepUnits::StepUnits(const StepContext& context) {
   const ParallelLayout& layout = context.layout;
   const Workload& workload = context.workload;
+  const RankGroups& groups = context.groups;
+  const RankGroups::DataMesh dense = groups.data_mesh(), of_ep = layout.ep > 1 ? groups.expert_mesh() : dense;
+  const auto param_of = [&](const RankGroups::DataMesh& data, std::int64_t numel, bool split) {
+    HsdpOptions options;
+    options.shard = data.shard, options.replicate = data.replicate;
+    options.reduce = ReduceOp::sum;
+    options.param_dtype = workload.dtype, options.reduce_dtype = workload.gradient_dtype;
+    std::vector<Placement> placements(idx(data.mesh.num_axes()), Replicate{});
+    if (split) placements.back() = Shard{0, Chunked{}};
+    return HsdpParam(make_layout(data.mesh, std::move(placements), {split ? numel * layout.ep : numel},
+                                 workload.optimizer.offload ? workload.dtype : DType::f32),
+                     options);
+  };
   const auto unit = [&](std::string name, std::int64_t numel, std::int64_t pieces, bool of_experts) {
     StepUnit made;
-    ShardedUnit& sharded = made.sharded;
-    sharded.name = std::move(name), sharded.numel = numel, sharded.pieces = pieces;
     const bool split = of_experts && layout.ep > 1;
+    ShardedUnit& sharded = made.sharded;
+    sharded = flat_unit(param_of(split ? of_ep : dense, numel, split), groups.data_index());
+    sharded.ranks = groups.at_data_indices(sharded.ranks);
+    sharded.replicas = groups.at_data_indices(sharded.replicas);
+    sharded.name = std::move(name), sharded.pieces = pieces;
     sharded.group = split ? "fsdp_experts" : "fsdp";
-    sharded.ranks = split ? context.groups.expert_shard_group() : context.groups.shard_group();
-    sharded.dtype = workload.dtype, sharded.gradient_dtype = workload.gradient_dtype;
-    sharded.shard_dtype = workload.optimizer.offload ? workload.dtype : DType::f32;
+    made.replica_group = split ? "replicas_experts" : "replicas";
     if (!context.training) sharded.resident = true;
     if (!context.training) sharded.resident_sums = true;
     if (context.training && layout.keeps_whole_parameters() && sharded.ranks.size() > 1) {
       sharded.resident = true, sharded.resident_sums = layout.keeps_whole_gradients();
       sharded.resident_parameters = "unsharded", sharded.resident_gradients = "unsharded/gradients";
     }
-    made.replicas = split ? context.groups.expert_replicas() : context.groups.replicas();
-    made.replica_group = split ? "replicas_experts" : "replicas";
     sharded.sends_gradients = workload.optimizer.offload && completes_gradients(context, made);
     return made;
   };
@@ -39,7 +52,7 @@ StepUnits::StepUnits(const StepContext& context) {
 bool StepUnits::completes_gradients(const StepContext& context, const StepUnit& unit) {
   const bool sums_of_tp = unit.sharded.adds_gradients() && context.layout.tp > 1;
   const bool tied_stages = context.model.tied_embeddings && context.layout.pp > 1;
-  return context.training && unit.replicas.size() == 1 && !sums_of_tp && !tied_stages &&
+  return context.training && unit.sharded.replicas.size() == 1 && !sums_of_tp && !tied_stages &&
          !unit.sharded.resident_sums;
 }
 
@@ -142,8 +155,7 @@ View UpdateWriter::reduced_gradients(const StepUnit& unit) {
         ReduceScatter{group, ReduceOp::sum, flat_view(whole_gradients(unit), 0, all), gradients},
         "reduce gradients");
   }
-  writer_.all_reduce(unit.replica_group, unit.replicas, ReduceOp::sum, gradients, "replicas",
-                     "add up replicas");
+  writer_.all_reduce(unit.replica_group, u.replicas, ReduceOp::sum, gradients, "replicas", "add up replicas");
   return gradients;
 }
 
@@ -154,7 +166,7 @@ void UpdateWriter::take_norm(const std::vector<View>& gradients) {
   const auto add_up = [&](const char* name, const std::vector<Rank>& ranks) {
     writer_.all_reduce(name, ranks, ReduceOp::sum, norm_, "norm", str("norm over ", name));
   };
-  add_up("norm_shards", context_.groups.shard_group());
+  add_up("norm_shards", units_.layers.sharded.ranks);
   add_up("norm_tp", context_.groups.tp_group());
   add_up("norm_pp", context_.groups.pp_group());
   if (!context_.workload.optimizer.offload) return;

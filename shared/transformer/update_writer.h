@@ -21,10 +21,9 @@
 
 namespace cp {
 
-// A unit of parameters, and who holds the same shard of it.
+// A unit of parameters, and what the group of those that hold the same shard of it is called.
 struct StepUnit {
   ShardedUnit sharded;
-  std::vector<Rank> replicas;
   std::string replica_group;
 };
 // Of the stage: "layers"; "experts"; "embedding"; "head", the final norm and a table of its own. Those that it lacks have numel 0.
