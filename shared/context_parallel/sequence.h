@@ -1,5 +1,7 @@
 // Sequence sharding: how a context-parallel model splits, gathers and transposes its tensors.
 //
+// For a model's own tensors beside attention (examples/sequence_operations.cc; docs/embedding.md).
+//
 // Nothing here communicates. Each function names the layouts between which a tensor moves and the factor of
 // its gradient; moving is redistribution, on any device, for tensors of any rank and of any lengths:
 //
