@@ -61,7 +61,9 @@ RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
 
 TEST(ParallelLayout, WhatIsLeftOfTheWorldIsSharded) {
   EXPECT_EQ(parsed("tp=4,cp=2", 16).dp_shard, 2);
-  EXPECT_EQ(parsed("tp=4,cp=2,dp_shard=1", 16).dp_shard, 1);
+  EXPECT_EQ(parsed("tp=4,cp=2,dp_shard=1", 8).dp_shard, 1);
+  EXPECT_THAT(testing::message_of([] { parsed("tp=4,cp=2,dp_shard=1", 16); }),
+              HasSubstr("=8 is not world_size=16; use dp_shard=2"));
   EXPECT_THAT(testing::message_of([] { parsed("tp=3", 16); }),
               HasSubstr("dp_shard cannot be inferred: world_size=16"));
   EXPECT_EQ(parsed("tp=4,cp=2,dp_shard=-1", 16).dp_shard, 2);
@@ -133,6 +135,25 @@ TEST(ParallelLayout, RefusesTheDegreesThatParallelDimsRefuses) {
     }
   }
   EXPECT_GT(refused, 20);
+}
+
+// Ulysses' rule of ParallelDims is that of the strategies, where there are heads enough for either.
+TEST(ParallelLayout, UlyssesDegreesAreThoseOfParallelDims) {
+  AttentionProblem problem;
+  problem.q_len = problem.kv_len = 4096, problem.q_heads = problem.kv_heads = 840, problem.head_dim = 8;
+  problem.v_head_dim = 8;
+  for (const int cp : {2, 3, 4, 6, 8}) {
+    for (int ulysses = 1; ulysses <= 8; ++ulysses) {
+      ParallelConfig config;
+      config.cp = cp, config.ulysses_degree = ulysses;
+      Strategy strategy;
+      strategy.ulysses_degree = ulysses;
+      if (ulysses == cp) strategy.core = Core::all_gather;
+      const std::string reason = testing::message_of([&] { ParallelDims(config, cp); });
+      EXPECT_EQ(refuse(problem, cp, strategy).has_value(), reason != "no error")
+          << "cp=" << cp << " ulysses_degree=" << ulysses << ": " << reason;
+    }
+  }
 }
 
 TEST(ParallelLayout, TheMeshKnowsTheAliasesOfTheDegrees) {
