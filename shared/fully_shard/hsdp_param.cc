@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
+#include "shared/base/text.h"
 #include "shared/plan/builder.h"
 #include "shared/redistribute/lower.h"
 
@@ -157,6 +158,25 @@ Redistribution HsdpParam::reduction(const HsdpReduction& request) const {
                       request.part == Part::scatter ? scattered_ : sharded_, moves, options);
 }
 
+Redistribution HsdpParam::normalization(const Layout& produced) const {
+  const auto refuse = [&](const auto&... why) {
+    throw InvalidInput(str("a gradient that is ", placements_to_string(produced), " over ",
+                           produced.mesh.to_string(), " of a parameter whose gradient is ",
+                           placements_to_string(gradient_), " over ", gradient_.mesh.to_string(), ": ",
+                           why...));
+  };
+  if (!(produced.mesh == gradient_.mesh)) refuse("they lie on two meshes; use the parameter's");
+  if (produced.shape != gradient_.shape)
+    refuse("their shapes are ", join(produced.shape, "x"), " and ", join(gradient_.shape, "x"));
+  for (std::size_t axis = 0; axis < gradient_.placements.size(); ++axis) {
+    const bool of_data = std::holds_alternative<Partial>(gradient_.placements[axis]);
+    if (of_data && produced.placements[axis] != gradient_.placements[axis])
+      refuse("ranks along ", gradient_.mesh.axes()[axis].name,
+             " have data of their own, so that it is partial there");
+  }
+  return plan_redistribution(produced, gradient_);
+}
+
 Plan HsdpParam::unshard_plan(Rank self, const Target& target) const {
   const Redistribution redistribution = unshard();
   PlanBuilder builder(self, target);
@@ -164,6 +184,16 @@ Plan HsdpParam::unshard_plan(Rank self, const Target& target) const {
   const BufferId shard = builder.input("shard", sharded_.dtype, local_numel(sharded_, self));
   const BufferId parameter = builder.output("parameter", unsharded_.dtype, local_numel(unsharded_, self));
   append_redistribution(builder, stream, self, redistribution, shard, parameter);
+  return std::move(builder).build(redistribution.inputs);
+}
+
+Plan HsdpParam::normalize_plan(Rank self, const Layout& produced, const Target& target) const {
+  const Redistribution redistribution = normalization(produced);
+  PlanBuilder builder(self, target);
+  const StreamId stream = builder.stream("fsdp");
+  const BufferId source = builder.input("produced", produced.dtype, local_numel(produced, self));
+  const BufferId gradient = builder.output("gradient", gradient_.dtype, local_numel(gradient_, self));
+  append_redistribution(builder, stream, self, redistribution, source, gradient);
   return std::move(builder).build(redistribution.inputs);
 }
 

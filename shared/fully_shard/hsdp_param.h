@@ -9,6 +9,7 @@
 //   reduced       as sharded
 //
 //   unshard      sharded -> unsharded        all-gather over the shard axes
+//   normalize    any -> gradient             what a backward pass left otherwise on the other axes: added up there, or moved
 //   accumulate   gradient -> accumulated     local
 //   scatter      gradient -> scattered       reduce-scatter over the shard axes
 //   all_reduce   scattered -> reduced        all-reduce over the other axes where the gradient is partial
@@ -86,9 +87,15 @@ class HsdpParam {
   // The moves between two states, one for each operation.
   Redistribution unshard() const;
   Redistribution reduction(const HsdpReduction& request) const;
+  // Of a gradient that a backward pass leaves in a layout of its own: partial over tensor-parallel ranks, say, or split along another
+  // dimension than the parameter. Throws InvalidInput unless it lies on the parameter's mesh, has its shape, and is what gradient() is
+  // on the axes that the options name: there each rank has its own data, and it is reduce_plan() that adds up.
+  Redistribution normalization(const Layout& produced) const;
 
   // Buffers: "shard" (input), "parameter" (output).
   Plan unshard_plan(Rank self, const Target& target = host_target()) const;
+  // Buffers: "produced" (input), "gradient" (output).
+  Plan normalize_plan(Rank self, const Layout& produced, const Target& target = host_target()) const;
   // Adds one micro-batch's gradient, without communication. Buffers: "gradient" (input); "accumulated" (inout; of the first
   // micro-batch output).
   Plan accumulate_plan(Rank self, bool first, const Target& target = host_target()) const;

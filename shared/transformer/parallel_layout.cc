@@ -6,6 +6,26 @@
 
 namespace cp {
 
+ParallelLayout layout_of(const ParallelDims& dims) {
+  if (dims.ep_enabled()) {
+    if (dims.expert_rule() == ExpertRule::peer) {
+      throw InvalidInput(
+          str(dims.summary(), ": a layout has its experts among dp_shard * cp ranks, not on an axis of ",
+              "their own; use ExpertRule::nested with dp_shard=", dims.dp_shard() * dims.ep()));
+    }
+    ParallelConfig config;
+    config.tp = dims.tp(), config.etp = dims.etp();
+    require_plannable(config);
+  }
+  ParallelLayout layout;
+  static_cast<ParallelDegrees&>(layout) = dims.degrees();
+  if (!dims.cp_enabled()) return layout;
+  layout.strategy.ulysses_degree = dims.ulysses_degree();
+  if (dims.ulysses_degree() == dims.cp())
+    layout.strategy.core = Core::all_gather;  // as named_strategy("ulysses")
+  return layout;
+}
+
 std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout) {
   return workload.global_batch / (layout.dp() * layout.micro_batch);
 }

@@ -89,6 +89,11 @@ ParallelLayout parse_parallel_layout(std::string_view text, int world = 0);
 // Throws InvalidInput for degrees that ParallelDims takes and no layout has: an etp other than tp.
 void require_plannable(const ParallelConfig& degrees);
 
+// The layout that has the degrees of a run which passed ParallelDims' rules: attention by Ulysses over ulysses_degree ranks, and rings
+// between where that is less than cp. Throws InvalidInput for what no layout has: experts on a mesh axis of their own, and etp other
+// than tp.
+ParallelLayout layout_of(const ParallelDims& dims);
+
 // Micro-batches of a replica in a step. Only of a layout that is not refused.
 std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout);
 

@@ -454,6 +454,36 @@ TEST(HsdpData, MeansAreOfTheData) {
             }));
 }
 
+// What a backward pass leaves in another layout is brought to the parameter's first: added up over tp, or moved.
+TEST(HsdpData, GradientsInOtherLayoutsAreNormalized) {
+  const Mesh mesh = Mesh::parse("dp=2,tp=2");
+  const HsdpParam param(parse_layout("R,S(0)", mesh, {6, 4}, DType::f32), sum_over({"dp"}));
+  for (const char* placements : {"P(sum),P(sum)", "P(sum),S(1)", "P(sum),R", "P(sum),S(0)"}) {
+    SCOPED_TRACE(placements);
+    const Layout produced = parse_layout(placements, mesh, {6, 4}, DType::f32);
+    const auto value = [](std::int64_t element, std::int64_t contribution) {
+      return static_cast<double>(10 * element + contribution * contribution);
+    };
+    NamedShards state =
+        run_named(plans_of(produced, [&](Rank rank) { return param.normalize_plan(rank, produced); }),
+                  {{"produced", make_shards(produced, value)}});
+    state = run_named(plans_of(produced, [&](Rank rank) { return param.reduce_plan(rank, {}); }), state);
+    const std::int64_t contributions = num_contributions(produced);
+    EXPECT_EQ(state.at("reduced"), make_shards(param.reduced(), [&](std::int64_t element) {
+                double sum = 0;
+                for (std::int64_t c = 0; c < contributions; ++c) sum += value(element, c);
+                return sum;
+              }));
+  }
+  const auto error = [&](const char* placements, const Mesh& on, Shape shape) {
+    const Layout produced = parse_layout(placements, on, std::move(shape), DType::f32);
+    return message_of([&] { param.normalize_plan(0, produced); });
+  };
+  EXPECT_THAT(error("R,P(sum)", mesh, {6, 4}), HasSubstr("ranks along dp have data of their own"));
+  EXPECT_THAT(error("P(sum),P(sum)", Mesh::parse("dp=2,ep=2"), {6, 4}), HasSubstr("they lie on two meshes"));
+  EXPECT_THAT(error("P(sum),P(sum)", mesh, {4, 6}), HasSubstr("their shapes are 4x6 and 6x4"));
+}
+
 TEST(HsdpPlans, HaveDigestsThatTellThemApart) {
   const HsdpParam param(replicated_layout(Mesh::parse("r=2,s=2"), {4}, DType::f32), sum_over({"s"}, {"r"}));
   std::set<Digest> digests = {param.unshard_plan(0).inputs, param.accumulate_plan(0, true).inputs,

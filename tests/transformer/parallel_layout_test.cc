@@ -156,6 +156,23 @@ TEST(ParallelLayout, UlyssesDegreesAreThoseOfParallelDims) {
   }
 }
 
+TEST(ParallelLayout, OfARunHasItsDegrees) {
+  ParallelConfig config;
+  config.dp_replicate = 2, config.cp = 4, config.tp = 2, config.ep = 2,
+  config.expert_rule = ExpertRule::nested;
+  EXPECT_EQ(layout_of(ParallelDims(config, 32)),
+            parsed("dp_replicate=2,cp=4,tp=2,ep=2,dp_shard=2,strategy=ulysses", 32));
+  config.ulysses_degree = 2;
+  EXPECT_EQ(layout_of(ParallelDims(config, 32)),
+            parsed("dp_replicate=2,cp=4,tp=2,ep=2,dp_shard=2,strategy=ring,ulysses_degree=2", 32));
+  config.etp = 1;
+  EXPECT_THAT(testing::message_of([&] { layout_of(ParallelDims(config, 32)); }),
+              HasSubstr("etp=1 with tp=2"));
+  config.expert_rule = ExpertRule::peer;
+  EXPECT_THAT(testing::message_of([&] { layout_of(ParallelDims(config, 32)); }),
+              HasSubstr("use ExpertRule::nested with dp_shard=2"));
+}
+
 TEST(ParallelLayout, TheMeshKnowsTheAliasesOfTheDegrees) {
   const Mesh mesh = build_mesh(parsed("tp=2,cp=2,dp_shard=2,dp_replicate=2"));
   EXPECT_EQ(mesh.slice("fsdp", 0).size(), 2);
