@@ -1,6 +1,7 @@
 #include "shared/fully_shard/unshard_writer.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -65,8 +66,10 @@ Plan layers_plan(const ShardedUnit& unit, Rank rank) {
 
 // The loop moves what HsdpParam's own plans move for one layer after the other.
 RC_GTEST_PROP(UnshardWriter, WritesTheMovesOfHsdpParam, ()) {
-  const Mesh mesh(
-      {{"r", pick("replicas", rc::gen::inRange(1, 4))}, {"s", pick("shards", rc::gen::inRange(1, 5))}});
+  std::vector<MeshAxis> axes = {{"r", pick("replicas", rc::gen::inRange(1, 4))},
+                                {"s", pick("shards", rc::gen::inRange(1, 5))}};
+  if (pick("replicas are neighbours", rc::gen::arbitrary<bool>())) std::swap(axes[0], axes[1]);
+  const Mesh mesh(axes);
   const std::int64_t numel = pick("numel", rc::gen::inRange<std::int64_t>(1, 13)),
                      pieces = pick("pieces", rc::gen::inRange<std::int64_t>(1, 4));
   const HsdpParam param(replicated_layout(mesh, {numel}, DType::f32),
