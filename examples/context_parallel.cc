@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/job.h"
+#include "runtime/launcher/exit_code.h"
 #include "shared/base/error.h"
 #include "shared/context_parallel/attention.h"
 
@@ -74,6 +75,6 @@ int main() {
     return run();
   } catch (const cp::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    return cp::runtime::exit_code(error.kind());
   }
 }

@@ -5,10 +5,10 @@
 
 namespace cp::runtime {
 
-using Timeout = ErrorOf<ExitCode::timeout>;             // a peer did not answer in time
-using PeerLost = ErrorOf<ExitCode::peer_lost>;          // a connection broke
-using RendezvousError = ErrorOf<ExitCode::rendezvous>;  // ranks cannot find one another, or may not join
-using AuthenticationError = ErrorOf<ExitCode::authentication>;  // a token or a seal is wrong
-using AddressInUse = ErrorOf<ExitCode::address_in_use>;
+using cp::PeerLost;                                      // a connection broke, or the job has failed
+using cp::Timeout;                                       // a peer did not answer in time
+using RendezvousError = ErrorOf<ErrorKind::rendezvous>;  // ranks cannot find one another, or may not join
+using AuthenticationError = ErrorOf<ErrorKind::authentication>;  // a token or a seal is wrong
+using AddressInUse = ErrorOf<ErrorKind::address_in_use>;
 
 }  // namespace cp::runtime

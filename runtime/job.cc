@@ -9,6 +9,7 @@
 
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
+#include "runtime/launcher/exit_code.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -45,9 +46,9 @@ class Job::Impl {
     if (!last_error_) last_error_ = device_->last_error();
     device_.reset();
     if (client_->failure()) return;  // this is a consequence of that one
-    const auto [code, text] = last_error_.value_or(
-        std::pair(ExitCode::check_failed, std::string("the program ends by an exception")));
-    client_->report_failure(code, text);
+    const Error error =
+        last_error_.value_or(Error(ErrorKind::check_failed, "the program ends by an exception"));
+    client_->report_failure(error.kind(), error.what());
   }
 
   // The device stays until all are done: a rank that is may still have to send what others wait for, by the library's threads.
@@ -57,7 +58,7 @@ class Job::Impl {
       client_->goodbye();
     } catch (const Error& error) {
       device_.reset();
-      if (!client_->failure()) client_->report_failure(error.code(), error.what());
+      if (!client_->failure()) client_->report_failure(error.kind(), error.what());
       throw;
     }
     device_.reset();
@@ -70,7 +71,7 @@ class Job::Impl {
     } catch (const Error& error) {
       std::fprintf(stderr, "%s\n", error.what());
       std::fflush(nullptr);
-      std::_Exit(static_cast<int>(error.code()));
+      std::_Exit(exit_code(error.kind()));
     }
   }
 
@@ -80,7 +81,7 @@ class Job::Impl {
     try {
       comparison_.compare(plan);
     } catch (const Error& error) {
-      last_error_ = {error.code(), error.what()};
+      last_error_.emplace(error);
       throw;
     }
   }
@@ -133,7 +134,7 @@ class Job::Impl {
   std::shared_ptr<RendezvousClient> client_;
   GroupPlanComparison comparison_;
   std::set<Digest> compared_;  // plans
-  std::optional<std::pair<ExitCode, std::string>> last_error_;
+  std::optional<Error> last_error_;
   PlanCache plans_;
   std::optional<JoinedDevice> device_;
   const int exceptions_ = std::uncaught_exceptions();

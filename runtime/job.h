@@ -39,8 +39,8 @@ class Job {
   // Joins; returns when the rendezvous server has taken this rank. Throws InvalidInput where cprun did not start the process, and
   // RendezvousError, AuthenticationError and Timeout. `most_plans` are kept.
   explicit Job(std::size_t most_plans = 64);
-  // As finish(), unless an exception is on its way; where finish() throws, prints why and ends the process with the error's code: ranks
-  // that did different things have wrong results, and must not end with 0.
+  // As finish(), unless an exception is on its way; where finish() throws, prints why and ends the process with the exit code of the
+  // error's kind (launcher/exit_code.h): ranks that did different things have wrong results, and must not end with 0.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -228,7 +227,7 @@ void JoinedDevice::naming_the_cause(const F& f) {
     name_the_cause(f);
   } catch (const Error& error) {
     --calls_;
-    last_error_ = {error.code(), error.what()};
+    last_error_.emplace(error);
     throw;
   }
   --calls_;
@@ -239,19 +238,21 @@ void JoinedDevice::name_the_cause(const F& f) {
   try {
     f();
   } catch (const PeerLost& error) {
-    if (const std::string_view advice = shared_memory_advice(error.what()); !advice.empty())
-      throw PeerLost(str(error.what(), advice));
-    if (const auto cause = cause_of_the_end()) throw PeerLost(to_string(*cause));
+    if (!error.facts().advice.empty())
+      throw;  // what knows a remedy is no consequence of another rank's failure
+    if (const auto cause = cause_of_the_end()) throw PeerLost(to_string(*cause), facts_of(*cause));
     throw;
   } catch (const CollectiveMismatch&) {
     // It is between two ranks; the server can say which of them differs from the others.
     const auto cause = cause_of_the_end();
-    if (cause && cause->code == ExitCode::collective_mismatch) throw CollectiveMismatch(to_string(*cause));
-    if (cause) throw PeerLost(to_string(*cause));
+    if (cause && cause->kind == ErrorKind::collective_mismatch)
+      throw CollectiveMismatch(to_string(*cause), facts_of(*cause));
+    if (cause) throw PeerLost(to_string(*cause), facts_of(*cause));
     throw;
   } catch (const Timeout& error) {
-    if (const auto cause = client_->failure()) throw PeerLost(to_string(*cause));
-    throw Timeout(who_is_missing(error.what()));
+    if (const auto cause = client_->failure()) throw PeerLost(to_string(*cause), facts_of(*cause));
+    if (const auto text = who_is_missing(error.facts().group)) throw Timeout(*text, error.facts());
+    throw;
   }
 }
 
@@ -265,22 +266,20 @@ std::optional<Failure> JoinedDevice::cause_of_the_end() const {
   return client_->failure();
 }
 
-// The message names the group.
-std::string JoinedDevice::who_is_missing(const std::string& message) const {
-  std::map<std::string, Progress> latest;
+// Of the latest collective that this rank has begun on the group; nothing where it has begun none, or the server does not answer.
+std::optional<std::string> JoinedDevice::who_is_missing(const std::string& group) const {
+  Progress awaited;
   {
     const std::lock_guard lock(mutex_);
-    latest = latest_;
+    const auto latest = latest_.find(group);
+    if (latest == latest_.end()) return std::nullopt;
+    awaited = latest->second;
   }
-  for (const auto& [group, progress] : latest) {
-    if (message.find(group) == std::string::npos) continue;
-    try {
-      return describe_wait(progress, timeout_, client_->ranks());
-    } catch (const Error&) {
-      break;
-    }
+  try {
+    return describe_wait(awaited, timeout_, client_->ranks());
+  } catch (const Error&) {
+    return std::nullopt;
   }
-  return message;
 }
 
 }  // namespace cp::runtime

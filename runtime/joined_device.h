@@ -20,6 +20,7 @@
 #include "runtime/progress_page.h"
 #include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
+#include "shared/base/error.h"
 #include "shared/plan/target.h"
 #include "shared/plan/transfer_check.h"
 
@@ -76,7 +77,7 @@ class JoinedDevice : public Device {
   DeviceTimes take_times() { return device_->take_times(); }
 
   // What prepare or synchronize threw last.
-  const std::optional<std::pair<ExitCode, std::string>>& last_error() const { return last_error_; }
+  const std::optional<Error>& last_error() const { return last_error_; }
 
  private:
   void tell(const CollectiveBegin& begin);
@@ -89,7 +90,7 @@ class JoinedDevice : public Device {
   template <class F>
   void name_the_cause(const F& f);
   std::optional<Failure> cause_of_the_end() const;
-  std::string who_is_missing(const std::string& message) const;
+  std::optional<std::string> who_is_missing(const std::string& group) const;
 
   std::unique_ptr<ProcessDevice> make_gloo(const JobEnvironment& job, JoinedDeviceOptions options);
   std::unique_ptr<ProcessDevice> make_nccl(const JobEnvironment& job, JoinedDeviceOptions options);
@@ -102,7 +103,7 @@ class JoinedDevice : public Device {
   mutable std::mutex mutex_;
   std::vector<std::optional<Activity::Collective>> under_way_;  // by stream
   std::map<std::string, Progress> latest_;  // collective that began, by group as the device names it
-  std::optional<std::pair<ExitCode, std::string>> last_error_;
+  std::optional<Error> last_error_;
   const Target* target_;
   std::optional<NcclPools> pools_;         // of the nccl backend
   std::atomic<int> calls_{0};              // of prepare() and synchronize(), that have not returned

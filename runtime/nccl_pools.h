@@ -44,7 +44,7 @@ class NcclPools {
   std::int64_t count_ = 0;
 };
 
-// What to do about an error of NCCL that is about shared memory; empty for another.
-std::string_view shared_memory_advice(std::string_view error);
+// What to do about an error of NCCL's whose words are about shared memory; empty for another. For nccl_error.cc, where these words enter.
+std::string_view shared_memory_advice(std::string_view words);
 
 }  // namespace cp::runtime

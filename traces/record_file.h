@@ -18,7 +18,7 @@
 
 namespace cp {
 
-using BadTrace = ErrorOf<ExitCode::bad_trace>;  // not a trace file, or damaged
+using BadTrace = ErrorOf<ErrorKind::bad_trace>;  // not a trace file, or damaged
 
 constexpr std::uint32_t kTraceVersion = 1;
 constexpr std::size_t kMaxRecordBytes = std::size_t{256} << 20;

@@ -37,7 +37,7 @@ void die_of(int signal) {
 extern "C" void stop(int signal) {
   if (deferring.load() && !was_interrupted.exchange(true)) return;
   if (last_words_size == 0) die_of(signal);
-  end(128 + signal);
+  end(exit_code_of_signal(signal));
 }
 
 void install() {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 #include <string_view>
+
+#include "cli/common/exit_codes.h"
 
 namespace cp::cli {
 
-inline constexpr int kInterruptedExitCode = 130;
+inline constexpr int kInterruptedExitCode = exit_code_of_signal(SIGINT);
 
 // From here on SIGINT and SIGTERM end the process at once with codes 130 and 143, and a word on standard error:
 // "<program>: interrupted". There is nothing to clean up: reports are printed in one go at the end, and files written in

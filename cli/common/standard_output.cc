@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "shared/base/error.h"
+#include "cli/common/exit_codes.h"
 
 namespace cp::cli {
 
@@ -30,7 +30,7 @@ int finish_output(std::string_view program, const std::function<int()>& main) {
   if (reason.empty()) reason = errno != 0 ? std::strerror(errno) : "an earlier part of it was lost";
   fmt::print(stderr, "{}: cannot write standard output: {}; what it was to hold is not complete\n", program,
              reason);
-  return code != 0 ? code : static_cast<int>(ExitCode::invalid_input);
+  return code != 0 ? code : exit_code(ErrorKind::invalid_input);
 }
 
 }  // namespace cp::cli

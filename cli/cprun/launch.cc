@@ -21,6 +21,7 @@
 #include "cli/cprun/job/rank.h"
 #include "cli/cprun/job/rank_memory.h"
 #include "cli/cprun/job/trace_output.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/printable.h"
 #include "cli/cprun/job/rank_job.h"
@@ -191,7 +192,7 @@ class LaunchedJob {
     {
       const std::scoped_lock lock(mutex_);
       launcher_ = &launcher;
-      if (early_) launcher.fail(early_->rank, to_string(*early_), early_->code);
+      if (early_) launcher.fail(early_->rank, to_string(*early_), early_->kind);
     }
     runtime::LaunchResult result = launcher.run();
     {
@@ -232,7 +233,7 @@ class LaunchedJob {
   void end_for(const runtime::Failure& failure) {
     const std::scoped_lock lock(mutex_);
     if (launcher_ != nullptr) {
-      launcher_->fail(failure.rank, to_string(failure), failure.code);
+      launcher_->fail(failure.rank, to_string(failure), failure.kind);
     } else {
       early_ = failure;
     }
@@ -255,7 +256,7 @@ class LaunchedJob {
       }
     }
     if (!failure) return;
-    result.exit_code = static_cast<int>(failure->code);
+    result.exit_code = exit_code(failure->kind);
     result.first_failure = {failure->rank,    failure->host,      failure->pid, {},
                             result.exit_code, to_string(*failure)};
   }
@@ -292,16 +293,21 @@ class LaunchedJob {
     return kSoon;
   }
 
+  // A code of the process's own, which is no error's, is a failure all the same.
+  static ErrorKind kind_of(const runtime::ProcessFailure& failure) {
+    if (failure.signal) return ErrorKind::peer_lost;
+    return runtime::kind_of_exit_code(failure.exit_code).value_or(ErrorKind::peer_lost);
+  }
+
   // The ranks, and the launchers of other machines.
   void tell_others(const runtime::ProcessFailure& failure) {
     if (failure.pid == 0) return;  // it came from there
-    const runtime::Failure found = {
-        .code = failure.signal ? ExitCode::peer_lost : static_cast<ExitCode>(failure.exit_code),
-        .rank = failure.rank,
-        .host = failure.host,
-        .pid = failure.pid,
-        .message = failure.what,
-        .progress = {}};
+    const runtime::Failure found = {.kind = kind_of(failure),
+                                    .rank = failure.rank,
+                                    .host = failure.host,
+                                    .pid = failure.pid,
+                                    .message = failure.what,
+                                    .progress = {}};
     if (server_) {
       server_->report_failure(found);
     } else {
@@ -337,7 +343,7 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
 }
 
 // One line, and what differs where something does.
-ExitCode verify(const proto::Scenario& scenario, std::string_view backend, std::vector<RankTrace> measured) {
+bool verify(const proto::Scenario& scenario, std::string_view backend, std::vector<RankTrace> measured) {
   // Ranks that have nothing to do: those of the world that the scenario's mesh leaves out, and all of a tensor without elements.
   const auto without_idle = [](std::vector<RankTrace> ranks) {
     std::erase_if(ranks,
@@ -351,7 +357,7 @@ ExitCode verify(const proto::Scenario& scenario, std::string_view backend, std::
   fmt::print("{}", identical ? text.substr(0, text.find('\n') + 1) : text);
   if (std::fflush(stdout) != 0)
     throw InvalidInput(str("the result cannot be written: ", std::generic_category().message(errno)));
-  return identical ? ExitCode::success : ExitCode::check_failed;
+  return identical;
 }
 
 void merge(const std::string& folder, const std::string& trace) {
@@ -392,7 +398,8 @@ int run_scenario(const LaunchRequest& request) {
   std::vector<RankTrace> measured = read_trace_path(folder->path()).ranks;
   const proto::Scenario ran = read_scenario_file(ran_scenario_path(folder->path()));
   fs::remove_all(folder->path());  // the simulation may be interrupted
-  return static_cast<int>(verify(ran, name(request.backend), std::move(measured)));
+  const bool identical = verify(ran, name(request.backend), std::move(measured));
+  return identical ? kSuccess : exit_code(ErrorKind::check_failed);
 }
 
 int run_program(const LaunchRequest& request, std::vector<std::string> argv) {

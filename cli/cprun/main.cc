@@ -16,6 +16,7 @@
 #include "cli/cprun/launch.h"
 #include "cli/cprun/profile.h"
 #include "cli/cprun/job/rank.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
@@ -26,9 +27,6 @@
 
 namespace cp::cli {
 namespace {
-
-constexpr int kUsageError = static_cast<int>(ExitCode::invalid_input);
-constexpr int kInternalError = 70;  // EX_SOFTWARE of sysexits.h: nothing that the user did
 
 struct Flags {
   LaunchRequest launch;
@@ -123,7 +121,8 @@ void add_flags(FlagSet app, Flags& flags) {
       "Example:\n"
       "  cpsim run --mesh cp=4 --strategy ring --seq-len 4096 --q-heads 8 --causal --backward "
       "--save-scenario ring.txtpb\n"
-      "  cprun --nproc-per-node 4 --verify ring.txtpb");
+      "  cprun --nproc-per-node 4 --verify ring.txtpb\n\n" +
+      exit_codes_text(kHelpColumns));
 }
 
 FlagSet add_profile(FlagSet cprun, Flags& flags) {
@@ -235,10 +234,10 @@ int main(int argc, char** argv) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "cprun: {}; see cprun --help\n", printable(error.what()));
-    return kUsageError;
+    return exit_code(ErrorKind::invalid_input);
   } catch (const Error& error) {
     fmt::print(stderr, "cprun: {}\n", printable(error.what()));
-    return static_cast<int>(error.code());
+    return exit_code(error.kind());
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) throw;  // of a print: finish_output() says it
     fmt::print(stderr, "cprun: internal error: {}\n", error.what());

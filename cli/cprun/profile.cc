@@ -35,7 +35,7 @@ namespace {
 
 using runtime::RendezvousClient;
 
-constexpr RendezvousClient::Timeout kAsLongAsItTakes = std::chrono::hours(24 * 365);
+constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
 constexpr std::pair<std::string_view, ProfileSize> kSizes[] = {
     {"tiny", ProfileSize::tiny}, {"quick", ProfileSize::quick}, {"whole", ProfileSize::whole}};
 

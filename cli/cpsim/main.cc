@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/common/standard_output.h"
@@ -22,9 +23,6 @@
 
 namespace cp::cli {
 namespace {
-
-constexpr int kUsageError = static_cast<int>(ExitCode::invalid_input);
-constexpr int kInternalError = 70;  // EX_SOFTWARE of sysexits.h: nothing that the user did
 
 // "cpsim verify redistribute": the innermost command that was recognised.
 const CLI::App& innermost(const CLI::App& app) {
@@ -53,7 +51,7 @@ std::vector<std::string> flags_of(const CLI::App& app) {
 
 int fail_usage(const CLI::App& app, const std::string& message) {
   fmt::print(stderr, "{}: {}\n", path_of(app), printable(message));
-  return kUsageError;
+  return exit_code(ErrorKind::invalid_input);
 }
 
 // A word that no command or flag takes.
@@ -107,7 +105,7 @@ Command add_help(CLI::App& cpsim) {
             // Not command->help(): it shows the command that was parsed, which is this one.
             const auto formatter = command->get_formatter();
             fmt::print("{}", formatter->make_help(command, path_of(*command), CLI::AppFormatMode::Normal));
-            return static_cast<int>(ExitCode::success);
+            return kSuccess;
           }};
 }
 
@@ -134,7 +132,8 @@ int main(int argc, char** argv) {
       "\\\n"
       "    --q-heads 32 --kv-heads 8 --head-dim 128 --dtype bf16 --causal --pass both\n"
       "  cpsim redistribute --mesh dp=2,tp=4 --shape 4096x4096 --from 'S(0),R' --to 'R,S(1)'\n\n"
-      "cpsim COMMAND --help says more, with an example.");
+      "cpsim COMMAND --help says more, with an example.\n\n" +
+      exit_codes_text(kHelpColumns));
   std::vector<Command> commands = {add_plan(cpsim),     add_run(cpsim),      add_redistribute(cpsim),
                                    add_estimate(cpsim), add_validate(cpsim), add_calibrate(cpsim)};
   const FlagSet verify = FlagSet(cpsim).add_subcommand("verify", "Exhaustive checks at small scale");
@@ -155,7 +154,7 @@ int main(int argc, char** argv) {
     return explain(cpsim, error);
   } catch (const Error& error) {
     fmt::print(stderr, "{}: {}\n", path_of(innermost(cpsim)), printable(error.what()));
-    return static_cast<int>(error.code());
+    return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
     return fail_usage(innermost(cpsim), "out of memory; use a smaller tensor, or fewer ranks");
   } catch (const std::system_error& error) {

@@ -12,47 +12,26 @@
 #include <utility>
 
 #include <boost/version.hpp>
-#include <gloo/common/error.h>
-#include <gloo/common/logging.h>
 #include <gloo/config.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
 #include <google/protobuf/stubs/common.h>
 
 #include "runtime/gloo/gloo_communicator.h"
+#include "runtime/gloo/gloo_error.h"
 #include "runtime/gloo/host_streams.h"
 #include "runtime/gloo/sealed_connect.h"
 #include "runtime/gloo/sealed_context.h"
 #include "runtime/rendezvous/endpoint.h"
 #include "runtime/step_facts.h"
 #include "runtime/step_times.h"
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/bindings.h"
 #include "shared/plan/canonical.h"
 
 namespace cp::runtime {
 namespace {
-
-// Gloo tells a timeout ("Timed out waiting", "Wait timeout") from a broken connection by its words alone.
-[[noreturn]] void rethrow(const gloo::Exception& error, const std::string& what) {
-  const std::string message = str(what, ": ", error.what());
-  const auto says = [&](const char* words) { return message.find(words) != std::string::npos; };
-  // Of another wait: it closed the connections, or abort() did.
-  if (says("Application timeout caused pair closure"))
-    throw PeerLost(str(what, ": the connections were closed on this side"));
-  for (const char* words : {"imed out", "imeout"}) {
-    if (says(words)) throw Timeout(message);
-  }
-  throw PeerLost(message);
-}
-
-// A send that breaks a connection goes on with the descriptor that it has just closed, and fails there: not with a gloo::Exception.
-[[noreturn]] void rethrow(const gloo::EnforceNotMet& error, const std::string& what) {
-  const std::string message = error.what();
-  if (message.find("gloo/transport/") == std::string::npos) throw;
-  throw PeerLost(str(what, ": a connection broke (", message, ")"));
-}
 
 // Gloo writes to connections without MSG_NOSIGNAL.
 void ignore_broken_pipes() {
@@ -228,9 +207,9 @@ class GlooDevice::Impl {
       const std::lock_guard lock(communicators_mutex_);
       communicators_[text].communicator = std::move(communicator);
     } catch (const gloo::Exception& error) {
-      rethrow(error, cannot_connect(text));
+      throw_gloo(error, cannot_connect(text), connecting(text));
     } catch (const gloo::EnforceNotMet& error) {
-      rethrow(error, cannot_connect(text));
+      throw_gloo(error, cannot_connect(text), connecting(text));
     }
   }
 
@@ -246,6 +225,19 @@ class GlooDevice::Impl {
 
   std::string cannot_connect(const std::string& group) const {
     return str("rank ", options_.rank, " cannot connect group ", group);
+  }
+  ErrorFacts connecting(const std::string& group) const {
+    return {.operation = "connect", .group = group, .rank = options_.rank};
+  }
+
+  // An error of the collective that is under way.
+  ErrorFacts about(const Step& step, const Collective& collective, std::int64_t sequence) const {
+    return {.operation = std::string(operation_name(collective)),
+            .group = canonical_name(
+                members_[static_cast<std::size_t>(group_of(collective))]->communicator->group()),
+            .sequence = sequence,
+            .rank = options_.rank,
+            .step = facts_.find(&step)->second.id};
   }
 
   void run_collective(Member& member, const Step& step, std::int64_t iteration) {
@@ -268,31 +260,26 @@ class GlooDevice::Impl {
       if (options_.on_collective_end) options_.on_collective_end({begin, &record});
       observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
     } catch (const PayloadSizeError& error) {
-      refuse_other_size(error, member, collective, sequence, what());
+      refuse_other_size(error, member, about(step, collective, sequence), what());
     } catch (const gloo::Exception& error) {
-      rethrow(error, what());
+      throw_gloo(error, what(), about(step, collective, sequence));
     } catch (const gloo::EnforceNotMet& error) {
-      rethrow(error, what());
+      throw_gloo(error, what(), about(step, collective, sequence));
     }
   }
 
   // One of the two runs another plan than its group; it takes a third to say which.
-  [[noreturn]] void refuse_other_size(const PayloadSizeError& error, const Member& member,
-                                      const Collective& collective, std::int64_t sequence,
+  [[noreturn]] void refuse_other_size(const PayloadSizeError& error, const Member& member, ErrorFacts facts,
                                       const std::string& what) const {
-    const Group& group = member.communicator->group();
-    const Rank sender = group.ranks.at(static_cast<std::size_t>(error.sender));
-    throw error_with<CollectiveMismatch>(
+    const Rank sender = member.communicator->group().ranks.at(static_cast<std::size_t>(error.sender));
+    facts.culprits = {std::min(sender, options_.rank), std::max(sender, options_.rank)};
+    facts.is_tie = true;
+    facts.sender = sender, facts.receiver = options_.rank;
+    throw CollectiveMismatch(
         str(what, ": rank ", sender, " sent a message of ", error.sent_bytes, " bytes where rank ",
             options_.rank, " receives one of ", error.expected_bytes,
             "; the two run different plans, or the same in another order"),
-        {.culprits = {std::min(sender, options_.rank), std::max(sender, options_.rank)},
-         .is_tie = true,
-         .sender = sender,
-         .receiver = options_.rank,
-         .operation = std::string(operation_name(collective)),
-         .group = canonical_name(group),
-         .sequence = sequence});
+        std::move(facts));
   }
 
   GlooOptions options_;

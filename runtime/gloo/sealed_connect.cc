@@ -22,7 +22,7 @@
 #include "runtime/rendezvous/endpoint.h"
 #include "runtime/rendezvous/status.h"
 #include "runtime/rendezvous/wire.h"
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/plan/canonical.h"
 
 namespace cp::runtime {
@@ -340,26 +340,28 @@ class SealedConnect {
   std::string what() const { return str("rank ", self(), " cannot connect group ", name_); }
 
   ErrorFacts about(std::vector<Rank> culprits) const {
-    return {.culprits = std::move(culprits), .operation = "connect", .group = name_};
+    return {.culprits = std::move(culprits), .operation = "connect", .group = name_, .rank = self()};
   }
 
   // Its listener closes when all are connected, this rank among them, or when it ends.
-  ErrorWithFacts<PeerLost> gone(const Outgoing& outgoing) const {
+  PeerLost gone(const Outgoing& outgoing) const {
     const Rank rank = group_.ranks[outgoing.place];
-    return error_with<PeerLost>(str(what(), ": rank ", rank, " listens no more at ",
-                                    text_of(outgoing.listener.endpoint), ": it has ended or given up"),
-                                about({rank}));
+    return PeerLost(str(what(), ": rank ", rank, " listens no more at ", text_of(outgoing.listener.endpoint),
+                        ": it has ended or given up"),
+                    about({rank}));
   }
 
   AuthenticationError impostor(const Outgoing& outgoing) const {
-    return AuthenticationError(str(what(), ": what listens at ", text_of(outgoing.listener.endpoint),
-                                   ", the address of rank ", group_.ranks[outgoing.place],
-                                   ", does not know the job's token; another program has that port"));
+    return AuthenticationError(
+        str(what(), ": what listens at ", text_of(outgoing.listener.endpoint), ", the address of rank ",
+            group_.ranks[outgoing.place], ", does not know the job's token; another program has that port"),
+        about({}));
   }
 
   [[noreturn]] void give_up() {
     if (options_.abort.stop_requested())
-      throw PeerLost(str(what(), ": the device was aborted while ", ranks_text(absent()), " had not come"));
+      throw PeerLost(str(what(), ": the device was aborted while ", ranks_text(absent()), " had not come"),
+                     about({}));
     const std::vector<Rank> ranks = absent();
     std::string text = str(what(), ": ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have",
                            " not come in ", duration_text(options_.timeout));
@@ -372,7 +374,7 @@ class SealedConnect {
     if (result_.strangers.count > 0)
       text += str("; ", result_.strangers.count, " connections to ", result_.strangers.listener,
                   " did not prove the job's token");
-    throw error_with<Timeout>(text, about(ranks));
+    throw Timeout(text, about(ranks));
   }
 
   // Those that are certainly not connected. A rank whose address was not asked for, since one before it has not told its own, may be there.

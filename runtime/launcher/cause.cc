@@ -5,7 +5,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "shared/base/error.h"
+#include "runtime/launcher/exit_code.h"
 
 namespace cp::runtime {
 namespace {
@@ -27,8 +27,9 @@ auto order(const Suspect& suspect) {
 bool mostly_consequence(const Suspect& suspect) {
   if (suspect.report) return false;
   if (suspect.signal) return *suspect.signal == SIGPIPE;
-  const auto code = static_cast<ExitCode>(suspect.exit_code);
-  return code == ExitCode::peer_lost || code == ExitCode::timeout || code == ExitCode::rendezvous;
+  const auto kind = kind_of_exit_code(suspect.exit_code);
+  return kind == ErrorKind::peer_lost || kind == ErrorKind::timeout || kind == ErrorKind::rendezvous ||
+         kind == ErrorKind::cancelled;
 }
 
 void CauseFinder::add(Suspect suspect, Clock::time_point now) {

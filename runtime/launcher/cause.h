@@ -20,7 +20,8 @@ struct Suspect {
   std::string what = {};              // of a report of the launcher's own: the middle of its text
 };
 
-// Whether it mostly comes of another failure: SIGPIPE, and the codes timeout, peer lost, rendezvous of a process that was seen to end.
+// Whether it mostly comes of another failure: SIGPIPE, and the exit codes of timeout, peer_lost, rendezvous and cancelled of a process that
+// was seen to end.
 bool mostly_consequence(const Suspect& suspect);
 
 // Collects suspects for as long as a process that failed first may be seen after its consequences.

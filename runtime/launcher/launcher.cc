@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "runtime/launcher/cause.h"
+#include "runtime/launcher/exit_code.h"
 #include "runtime/launcher/run.h"
 #include "traces/environment.h"
 
@@ -24,8 +25,8 @@ Launcher::~Launcher() = default;
 
 LaunchResult Launcher::run() { return LauncherRun(options_, *reports_).finish(); }
 
-void Launcher::fail(Rank rank, const std::string& text, ExitCode code) {
-  reports_->add({.rank = rank, .signal = {}, .exit_code = static_cast<int>(code), .report = text, .pass = 0});
+void Launcher::fail(Rank rank, const std::string& text, ErrorKind kind) {
+  reports_->add({.rank = rank, .signal = {}, .exit_code = exit_code(kind), .report = text, .pass = 0});
 }
 
 std::string summary(const LaunchResult& result) {

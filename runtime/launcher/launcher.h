@@ -117,7 +117,7 @@ class Launcher {
 
   // Ends the job as if a process had failed, for a reason that the launcher cannot see: a rank that is silent, another machine.
   // The text is the failure's. From any thread, before or while run(); the first failure counts, later ones change nothing.
-  void fail(Rank rank, const std::string& text, ExitCode code = ExitCode::peer_lost);
+  void fail(Rank rank, const std::string& text, ErrorKind kind = ErrorKind::peer_lost);
 
  private:
   LaunchOptions options_;

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "runtime/launcher/exit_code.h"
 #include "runtime/launcher/marked.h"
 #include "runtime/launcher/spawn.h"
 #include "shared/base/error.h"
@@ -258,7 +259,7 @@ void LauncherRun::reap_process(Process& process, Time now) {
     process.end.exit_code = info.si_status;
   } else {
     process.end.signal = info.si_status;
-    process.end.exit_code = 128 + info.si_status;
+    process.end.exit_code = exit_code_of_signal(info.si_status);
   }
   if (process.end.exit_code != 0) {
     suspect({.rank = process.end.rank,
@@ -285,7 +286,7 @@ void LauncherRun::look_for_stop(Process& process, Time now) {
       with_where(process, str("was stopped by ", signal_name(info.si_status), " for ", seconds, " s"));
   suspect({.rank = process.end.rank,
            .signal = {},
-           .exit_code = static_cast<int>(ExitCode::peer_lost),
+           .exit_code = exit_code(ErrorKind::peer_lost),
            .report = about(process, what),
            .pass = pass_,
            .what = what},
@@ -446,7 +447,7 @@ LaunchResult LauncherRun::result() {
   if (first_failure_) {
     result.exit_code = first_failure_->exit_code;
   } else if (interrupted_by_) {
-    result.exit_code = 128 + *interrupted_by_;
+    result.exit_code = exit_code_of_signal(*interrupted_by_);
   }
   return result;
 }

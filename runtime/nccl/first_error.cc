@@ -1,7 +1,5 @@
 #include "runtime/nccl/first_error.h"
 
-#include "runtime/errors.h"
-
 namespace cp::runtime {
 
 void FirstError::set(const std::exception_ptr& error) {
@@ -10,29 +8,15 @@ void FirstError::set(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& caught) {
-    code_ = caught.code();
-    message_ = caught.what();
+    error_.emplace(caught);
   } catch (const std::exception& caught) {
-    code_ = ExitCode::check_failed;
-    message_ = caught.what();
+    error_.emplace(ErrorKind::check_failed, caught.what());
   }
   is_set_.store(true);
 }
 
 void FirstError::rethrow(const std::string& more) const {
-  const std::string message = message_ + more;
-  switch (code_) {
-    case ExitCode::timeout:
-      throw Timeout(message);
-    case ExitCode::peer_lost:
-      throw PeerLost(message);
-    case ExitCode::invalid_input:
-      throw InvalidInput(message);
-    case ExitCode::check_failed:
-      throw CheckFailure(message);
-    default:
-      throw Error(code_, message);
-  }
+  throw_error(error_->kind(), str(error_->message(), more), error_->facts());
 }
 
 }  // namespace cp::runtime

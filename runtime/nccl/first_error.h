@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "shared/base/error.h"
@@ -15,14 +16,13 @@ class FirstError {
   // For any thread; later ones change nothing.
   void set(const std::exception_ptr& error);
   explicit operator bool() const { return is_set_.load(std::memory_order_acquire); }
-  // Throws it, as the type of its code, with `more` behind its message. It is set.
+  // Throws it, as the type of its kind and with its facts, with `more` behind its message. It is set.
   [[noreturn]] void rethrow(const std::string& more) const;
 
  private:
   std::mutex mutex_;
   std::atomic<bool> is_set_{false};
-  ExitCode code_ = ExitCode::peer_lost;  // these two change no more once it is set
-  std::string message_;
+  std::optional<Error> error_;  // changes no more once it is set
 };
 
 }  // namespace cp::runtime

@@ -99,8 +99,8 @@ std::vector<NcclCommunicator*> NcclCommunicators::connect(const std::vector<Grou
     split_from_world(own);
   } else {
     for (const auto& [name, group] : own) {
-      const std::string what = cannot_connect(name);
-      split(connect_parent("group " + name, group.ranks, what), 0, &group, what);
+      const Attempt attempt = connecting(name);
+      split(connect_parent("group " + name, group.ranks, attempt), 0, &group, attempt);
     }
   }
   std::vector<NcclCommunicator*> members;
@@ -127,31 +127,32 @@ void NcclCommunicators::split_from_world(const Groups& own) {
   std::vector<Rank> world(static_cast<std::size_t>(options_.world_size));
   std::iota(world.begin(), world.end(), 0);
   if (world_ == nullptr) {
-    world_ = connect_parent(
-        "world", world,
-        str("rank ", options_.rank, " cannot connect the world of ranks 0-", options_.world_size - 1));
+    Attempt attempt = connecting("world");
+    attempt.what =
+        str("rank ", options_.rank, " cannot connect the world of ranks 0-", options_.world_size - 1);
+    world_ = connect_parent("world", world, attempt);
   }
   for (const std::vector<const Group*>& round : split_rounds(all)) {
     const auto mine = std::ranges::find_if(round, [&](const Group* group) {
       return std::ranges::find(group->ranks, options_.rank) != group->ranks.end();
     });
     if (mine == round.end()) {
-      split(world_, NCCL_SPLIT_NOCOLOR, nullptr, cannot_connect("of other ranks"));
+      split(world_, NCCL_SPLIT_NOCOLOR, nullptr, connecting("of other ranks"));
     } else {
-      split(world_, static_cast<int>(mine - round.begin()), *mine, cannot_connect(canonical_name(**mine)));
+      split(world_, static_cast<int>(mine - round.begin()), *mine, connecting(canonical_name(**mine)));
     }
   }
 }
 
 ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::vector<Rank>& ranks,
-                                             const std::string& what) {
+                                             const Attempt& attempt) {
   const auto index = std::ranges::find(ranks, options_.rank) - ranks.begin();
   ncclUniqueId id{};
   std::optional<std::string> own;
   if (index == 0) {
-    const Entered entered(handles_, what, NcclHandles::Call::make);
+    const Entered entered(handles_, attempt.what, NcclHandles::Call::make);
     const ncclResult_t result = ncclGetUniqueId(&id);
-    if (result != ncclSuccess) throw_nccl(result, nullptr, what);
+    if (result != ncclSuccess) throw_nccl(result, nullptr, attempt.what, attempt.facts);
     own = std::string(id.internal, sizeof id.internal);
   }
   const std::string given = options_.share(key, own);
@@ -163,16 +164,16 @@ ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::
   how.blocking = 0;
   how.minCTAs = how.maxCTAs = 1;
   {
-    const Entered entered(handles_, what, NcclHandles::Call::make);
+    const Entered entered(handles_, attempt.what, NcclHandles::Call::make);
     const ncclResult_t result =
         ncclCommInitRankConfig(comm, static_cast<int>(ranks.size()), id, static_cast<int>(index), &how);
-    if (has_failed(result)) throw_nccl(result, nullptr, what);
+    if (has_failed(result)) throw_nccl(result, nullptr, attempt.what, attempt.facts);
   }
-  await(*comm, what);
+  await(*comm, attempt.what, attempt.facts);
   return *comm;
 }
 
-void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, const std::string& what) {
+void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, const Attempt& attempt) {
   ncclComm_t* const comm = handles_.add(NcclHandles::Kind::child);
   ncclConfig_t how = config();
   const int key =
@@ -180,18 +181,18 @@ void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, 
           ? 0
           : static_cast<int>(std::ranges::find(group->ranks, options_.rank) - group->ranks.begin());
   {
-    const Entered entered(handles_, what, NcclHandles::Call::make);
+    const Entered entered(handles_, attempt.what, NcclHandles::Call::make);
     const ncclResult_t result = ncclCommSplit(parent, color, key, comm, &how);
-    if (has_failed(result)) throw_nccl(result, parent, what);
+    if (has_failed(result)) throw_nccl(result, parent, attempt.what, attempt.facts);
   }
-  await(parent, what);
+  await(parent, attempt.what, attempt.facts);
   if (group == nullptr) return;
   const std::string name = canonical_name(*group);
   communicators_[name] = std::make_unique<NcclCommunicator>(
       NcclCommunicator{.group = *group, .name = name, .digest = {}, .comm = comm});
 }
 
-void NcclCommunicators::await(ncclComm_t comm, const std::string& what) const {
+void NcclCommunicators::await(ncclComm_t comm, const std::string& what, const ErrorFacts& facts) const {
   const auto timeout = options_.connect_timeout.value_or(std::max(options_.timeout, kLeastConnectTimeout));
   const auto until = Clock::now() + timeout;
   while (true) {
@@ -199,20 +200,22 @@ void NcclCommunicators::await(ncclComm_t comm, const std::string& what) const {
     {
       const Entered entered(handles_, what, NcclHandles::Call::make);
       const ncclResult_t result = ncclCommGetAsyncError(comm, &state);
-      if (result != ncclSuccess) throw_nccl(result, comm, what);
+      if (result != ncclSuccess) throw_nccl(result, comm, what, facts);
     }
     if (state == ncclSuccess) return;
-    if (state != ncclInProgress) throw_nccl(state, comm, what);
+    if (state != ncclInProgress) throw_nccl(state, comm, what, facts);
     if (Clock::now() > until) {
       throw Timeout(
-          str(what, ": not all ranks have come in ", static_cast<double>(timeout.count()) / 1000, " s"));
+          str(what, ": not all ranks have come in ", static_cast<double>(timeout.count()) / 1000, " s"),
+          facts);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
 }
 
-std::string NcclCommunicators::cannot_connect(const std::string& name) const {
-  return str("rank ", options_.rank, " cannot connect group ", name);
+NcclCommunicators::Attempt NcclCommunicators::connecting(const std::string& group) const {
+  return {str("rank ", options_.rank, " cannot connect group ", group),
+          {.operation = "connect", .group = group, .rank = options_.rank}};
 }
 
 ncclConfig_t NcclCommunicators::config() const {

@@ -17,6 +17,7 @@
 
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_handles.h"
+#include "shared/base/error.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
@@ -47,7 +48,7 @@ class NcclCommunicators {
   void forget_buffers();
 
   // Waits until what was asked of the communicator is done. Throws as connect(); `what` of messages.
-  void await(ncclComm_t comm, const std::string& what) const;
+  void await(ncclComm_t comm, const std::string& what, const ErrorFacts& facts) const;
 
   void reset_sequences();
 
@@ -56,11 +57,16 @@ class NcclCommunicators {
 
   Groups missing(const std::vector<Group>& groups) const;
   void split_from_world(const Groups& own);
-  // A communicator of the ranks that does not block. `what`, of messages: "rank 0 cannot connect group cp[0,1]".
-  ncclComm_t connect_parent(const std::string& key, const std::vector<Rank>& ranks, const std::string& what);
+  // For errors of connecting: "rank 0 cannot connect group cp[0,1]".
+  struct Attempt {
+    std::string what;
+    ErrorFacts facts;
+  };
+  Attempt connecting(const std::string& group) const;
+  // A communicator of the ranks that does not block.
+  ncclComm_t connect_parent(const std::string& key, const std::vector<Rank>& ranks, const Attempt& attempt);
   // The rank's group among those that the parent is split into, or none of them.
-  void split(ncclComm_t parent, int color, const Group* group, const std::string& what);
-  std::string cannot_connect(const std::string& name) const;
+  void split(ncclComm_t parent, int color, const Group* group, const Attempt& attempt);
   ncclConfig_t config() const;
 
   struct Registered {

@@ -266,9 +266,10 @@ class NcclDevice::Impl {
     const ncclResult_t result =
         launches_->issue(collective, {step.stream, launches_count_++, iteration}, stream);
     handles_.leave();
-    if (result == ncclInProgress) communicators_.await(*member.comm, describe(options_.rank, watched));
+    if (result == ncclInProgress)
+      communicators_.await(*member.comm, describe(options_.rank, watched), facts_of(options_.rank, watched));
     if (result != ncclSuccess && result != ncclInProgress)
-      throw_nccl(result, *member.comm, describe(options_.rank, watched));
+      throw_nccl(result, *member.comm, describe(options_.rank, watched), facts_of(options_.rank, watched));
     events_.end();
     watchdog_.issued();
     launches_->done(group, stream, pair.end);

@@ -1,22 +1,28 @@
 #include "runtime/nccl/nccl_error.h"
 
 #include <string_view>
+#include <utility>
 
 #include "runtime/errors.h"
-#include "shared/base/error.h"
+#include "runtime/nccl_pools.h"
 
 namespace cp::runtime {
 
-void throw_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+void throw_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what, ErrorFacts facts) {
   const char* last = ncclGetLastError(comm);
   const std::string_view details = last == nullptr ? "" : last;
   const std::string message = str(what, ": ", ncclGetErrorString(result), details.empty() ? "" : " (",
                                   trim(details), details.empty() ? "" : ")");
+  // NCCL has one result, ncclInvalidUsage, for all that it refuses. This is its init.cc: "Duplicate GPU detected : rank 1 and rank 0 both
+  // on CUDA device 1b000".
   if (details.find("Duplicate GPU") != std::string_view::npos) {
-    throw InvalidInput(str(message, "; give each rank a GPU of its own, or use --allow-shared-gpu"));
+    facts.advice = "give each rank a GPU of its own, or use --allow-shared-gpu";
+    throw InvalidInput(message, std::move(facts));
   }
-  if (result == ncclInvalidUsage || result == ncclInvalidArgument) throw InvalidInput(message);
-  throw PeerLost(message);
+  if (result == ncclInvalidUsage || result == ncclInvalidArgument)
+    throw InvalidInput(message, std::move(facts));
+  facts.advice = shared_memory_advice(message);
+  throw PeerLost(message, std::move(facts));
 }
 
 }  // namespace cp::runtime

@@ -28,6 +28,14 @@ std::string describe(Rank rank, const WatchedCollective& watched) {
              watched.communicator->name);
 }
 
+ErrorFacts facts_of(Rank rank, const WatchedCollective& watched) {
+  return {.operation = std::string(operation_name(*watched.collective)),
+          .group = watched.communicator->name,
+          .sequence = watched.sequence,
+          .rank = rank,
+          .step = watched.step};
+}
+
 NcclWatchdog::NcclWatchdog(Options options, NcclHandles& handles)
     : options_(std::move(options)), handles_(handles), thread_([this] { run(); }) {}
 
@@ -140,7 +148,8 @@ bool NcclWatchdog::advance(Stream& stream) {
       return false;
     }
     throw Timeout(str(describe(options_.rank, watched), ": no progress for ",
-                      static_cast<double>(options_.timeout.count()) / 1000, " s"));
+                      static_cast<double>(options_.timeout.count()) / 1000, " s"),
+                  facts_of(options_.rank, watched));
   }
   return false;
 }
@@ -149,7 +158,8 @@ void NcclWatchdog::ask_nccl(const Pending& pending) {
   const ncclComm_t comm = *pending.watched.communicator->comm;
   const ncclResult_t state = handles_.async_error(comm);
   if (state != ncclSuccess && state != ncclInProgress)
-    throw_nccl(state, comm, describe(options_.rank, pending.watched));
+    throw_nccl(state, comm, describe(options_.rank, pending.watched),
+               facts_of(options_.rank, pending.watched));
 }
 
 }  // namespace cp::runtime

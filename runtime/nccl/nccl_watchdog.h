@@ -22,6 +22,7 @@
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/single_reader_queue.h"
 #include "runtime/process_device.h"
+#include "shared/base/error.h"
 
 namespace cp::runtime {
 
@@ -39,6 +40,8 @@ struct WatchedCollective {
 
 // "rank 3: all_gather #17 on cp[0,1,2,3]"
 std::string describe(Rank rank, const WatchedCollective& watched);
+// The same as data, of an error of it.
+ErrorFacts facts_of(Rank rank, const WatchedCollective& watched);
 
 class NcclWatchdog {
  public:

@@ -16,7 +16,7 @@
 
 namespace cp::runtime {
 
-constexpr std::uint32_t kProtocolVersion = 3;
+constexpr std::uint32_t kProtocolVersion = 4;
 constexpr std::size_t kMacBytes = 16;  // of a frame
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kMinTokenBytes = 16;

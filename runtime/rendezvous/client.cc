@@ -70,7 +70,7 @@ class RendezvousClient::Impl {
     const auto refusal = refusal_;
     lock.unlock();
     stop();
-    if (refusal) throw_error(refusal->code(), refusal->what());
+    if (refusal) throw_error(refusal->kind(), refusal->message(), refusal->facts());
     throw RendezvousError(str(self_, " cannot join at ", server_, " within ", duration_text(options_.timeout),
                               ": ", reason, "; is the launcher (or rank 0) running there?"));
   }
@@ -79,16 +79,16 @@ class RendezvousClient::Impl {
 
   const ClientOptions& options() const { return options_; }
 
-  Message::Answer call(Message::Request request, Timeout timeout) {
+  Message::Answer call(Message::Request request, TimeLimit limit) {
     if (const std::size_t bytes = request.ByteSizeLong(); bytes > kMaxFrameBytes - 1024) {
       throw InvalidInput(
           str("a request of ", bytes, " bytes to the rendezvous; a frame holds ", kMaxFrameBytes - 1024));
     }
-    const Milliseconds patience = timeout.value_or(options_.timeout);
+    const Milliseconds patience = limit.value_or(options_.timeout);
     request.set_timeout_ms(patience.count());
     std::unique_lock lock(mutex_);
     if (gone_ || leaving_) throw RendezvousError(str(self_, " has said goodbye and may ask nothing more"));
-    if (failure_) throw PeerLost(failure_text());
+    if (failure_) throw PeerLost(failure_text(), facts_of(*failure_));
     const std::uint64_t id = next_id_++;
     request.set_id(id);
     Call& waiting = calls_[id];
@@ -98,11 +98,10 @@ class RendezvousClient::Impl {
     changed_.wait_until(lock, latest, [&] { return waiting.answer || failure_; });
     const auto answer = std::move(waiting.answer);
     calls_.erase(id);
-    if (!answer && failure_) throw PeerLost(failure_text());
-    if (!answer) throw runtime::Timeout(str("the rendezvous at ", server_, " does not answer ", self_));
-    if (answer->code() != 0) {
-      throw_error(exit_code(answer->code(), ExitCode::rendezvous), printable(answer->reason()));
-    }
+    if (!answer && failure_) throw PeerLost(failure_text(), facts_of(*failure_));
+    if (!answer) throw Timeout(str("the rendezvous at ", server_, " does not answer ", self_));
+    if (answer->kind() != proto::NO_ERROR)
+      throw_error(from_wire(answer->kind(), ErrorKind::rendezvous), printable(answer->reason()));
     return *answer;
   }
 
@@ -121,8 +120,8 @@ class RendezvousClient::Impl {
       changed_.wait(lock, [&] { return gone_ || failure_; });
       if (gone_) return;
     }
-    if (failure_ && is_own(*failure_)) throw_error(failure_->code, failure_text());
-    if (failure_) throw PeerLost(failure_text());
+    if (failure_ && is_own(*failure_)) throw_error(failure_->kind, failure_text(), facts_of(*failure_));
+    if (failure_) throw PeerLost(failure_text(), facts_of(*failure_));
   }
 
   // Like call(), for what must be said even when the job has failed.
@@ -252,7 +251,7 @@ class RendezvousClient::Impl {
     if (frame.mac().empty()) {
       const Message message = parse_message(frame.message());
       if (message.has_refusal()) {
-        return refused(exit_code(message.refusal().code(), ExitCode::rendezvous),
+        return refused(from_wire(message.refusal().kind(), ErrorKind::rendezvous),
                        str("the rendezvous at ", server_, " refuses ", self_, ": ",
                            printable(message.refusal().reason())));
       }
@@ -285,17 +284,17 @@ class RendezvousClient::Impl {
 
   void take_error(const Error& error) {
     if (is_joined()) return lose_server(str("sent what cannot be trusted: ", error.what()));
-    if (error.code() == ExitCode::authentication) {
-      return refused(error.code(), str("the rendezvous at ", server_, " does not know the token of job '",
+    if (error.kind() == ErrorKind::authentication) {
+      return refused(error.kind(), str("the rendezvous at ", server_, " does not know the token of job '",
                                        options_.job_id, "'; is it the right endpoint?"));
     }
-    refused(ExitCode::rendezvous, str("what listens at ", server_, " is no rendezvous: ", error.what()));
+    refused(ErrorKind::rendezvous, str("what listens at ", server_, " is no rendezvous: ", error.what()));
   }
 
-  void refused(ExitCode code, const std::string& reason) {
+  void refused(ErrorKind kind, const std::string& reason) {
     connection_->close();
     const std::lock_guard lock(mutex_);
-    if (!refusal_) refusal_.emplace(code, reason);
+    if (!refusal_) refusal_.emplace(kind, reason);
     changed_.notify_all();
   }
 
@@ -363,7 +362,7 @@ class RendezvousClient::Impl {
       changed_.notify_all();
       if (gone_) return;
     }
-    fail({ExitCode::peer_lost, -1, options_.host, 0, str("the rendezvous at ", server_, " ", what), {}});
+    fail({ErrorKind::peer_lost, -1, options_.host, 0, str("the rendezvous at ", server_, " ", what), {}});
   }
 
   void fail(const Failure& failure) {
@@ -444,19 +443,19 @@ void RendezvousClient::set(const std::string& key, std::string_view value) {
   impl_->call(std::move(request), {});
 }
 
-std::string RendezvousClient::get(const std::string& key, Timeout timeout) {
+std::string RendezvousClient::get(const std::string& key, TimeLimit limit) {
   Message::Request request;
   request.mutable_wait()->add_keys(key);
   request.mutable_wait()->set_get(true);
-  const Message::Answer answer = impl_->call(std::move(request), timeout);
+  const Message::Answer answer = impl_->call(std::move(request), limit);
   return answer.values_size() > 0 ? answer.values(0) : std::string();
 }
 
-void RendezvousClient::wait(const std::vector<std::string>& keys, Timeout timeout) {
+void RendezvousClient::wait(const std::vector<std::string>& keys, TimeLimit limit) {
   Message::Request request;
   for (const std::string& key : keys) request.mutable_wait()->add_keys(key);
   request.mutable_wait()->set_get(false);
-  impl_->call(std::move(request), timeout);
+  impl_->call(std::move(request), limit);
 }
 
 std::int64_t RendezvousClient::add(const std::string& key, std::int64_t amount) {
@@ -467,27 +466,27 @@ std::int64_t RendezvousClient::add(const std::string& key, std::int64_t amount) 
   return impl_->call(std::move(request), {}).count();
 }
 
-void RendezvousClient::barrier(const std::string& name, Timeout timeout) {
+void RendezvousClient::barrier(const std::string& name, TimeLimit limit) {
   refuse_long(name, "");
   Message::Request request;
   request.mutable_gather()->set_name(name);
   request.mutable_gather()->set_barrier(true);
-  impl_->call(std::move(request), timeout);
+  impl_->call(std::move(request), limit);
 }
 
 std::vector<std::string> RendezvousClient::all_gather(const std::string& name, std::string_view bytes,
-                                                      Timeout timeout) {
-  return all_gather({}, name, bytes, timeout);
+                                                      TimeLimit limit) {
+  return all_gather({}, name, bytes, limit);
 }
 
 std::vector<std::string> RendezvousClient::all_gather(const std::vector<Rank>& ranks, const std::string& name,
-                                                      std::string_view bytes, Timeout timeout) {
+                                                      std::string_view bytes, TimeLimit limit) {
   refuse_long(name, bytes);
   Message::Request request;
   for (const Rank rank : ranks) request.mutable_gather()->add_ranks(rank);
   request.mutable_gather()->set_name(name);
   request.mutable_gather()->set_data(std::string(bytes));
-  const Message::Answer answer = impl_->call(std::move(request), timeout);
+  const Message::Answer answer = impl_->call(std::move(request), limit);
   return {answer.values().begin(), answer.values().end()};
 }
 
@@ -506,11 +505,11 @@ void RendezvousClient::set_progress(std::string_view group, std::int64_t sequenc
 
 void RendezvousClient::tell_progress() { impl_->beat_now(); }
 
-std::vector<RankStatus> RendezvousClient::ranks(Timeout timeout) {
+std::vector<RankStatus> RendezvousClient::ranks(TimeLimit limit) {
   impl_->beat_now();
   Message::Request request;
   request.mutable_ask_status();
-  const Message::Answer answer = impl_->call(std::move(request), timeout);
+  const Message::Answer answer = impl_->call(std::move(request), limit);
   std::vector<RankStatus> all;
   for (const Message::Status& status : answer.ranks()) all.push_back(from_wire(status));
   return all;
@@ -526,10 +525,10 @@ void RendezvousClient::on_failure(std::function<void(const Failure&)> handler) {
 
 std::optional<Failure> RendezvousClient::failure() const { return impl_->failure(); }
 
-void RendezvousClient::report_failure(ExitCode code, const std::string& message) {
+void RendezvousClient::report_failure(ErrorKind kind, const std::string& message) {
   impl_->beat_now();  // where it was
   Message::Request request;
-  request.mutable_report()->set_code(static_cast<int>(code));
+  request.mutable_report()->set_kind(to_wire(kind));
   request.mutable_report()->set_reason(printable(message));
   impl_->say(std::move(request));
 }

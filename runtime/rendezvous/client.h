@@ -42,7 +42,7 @@ struct ClientOptions {
 
 class RendezvousClient {
  public:
-  using Timeout = std::optional<std::chrono::milliseconds>;  // nothing: that of the options
+  using TimeLimit = std::optional<std::chrono::milliseconds>;  // nothing: ClientOptions::timeout
 
   // Joins the job: tries to connect until the timeout, so the server may start later. Throws RendezvousError when it cannot be
   // reached or refuses the rank, AuthenticationError for a wrong token, on either side.
@@ -55,19 +55,19 @@ class RendezvousClient {
   // Keys and values of the whole job; a key is at most 1 KiB, a value 1008 KiB (else InvalidInput).
   void set(const std::string& key, std::string_view value);
   // Waits until the key is set. Throws Timeout, which tells who is not connected.
-  std::string get(const std::string& key, Timeout timeout = {});
-  void wait(const std::vector<std::string>& keys, Timeout timeout = {});
+  std::string get(const std::string& key, TimeLimit limit = {});
+  void wait(const std::vector<std::string>& keys, TimeLimit limit = {});
   // Adds to a counter, at first 0; returns the sum.
   std::int64_t add(const std::string& key, std::int64_t amount);
 
   // Return when all ranks have called them with this name; a name may be used again afterwards. Throw Timeout: "barrier 'start'
   // after 2 s: ranks 1, 3 of 4 have not come; ranks 0, 2 wait". The bytes of all ranks together are at most 1008 KiB.
-  void barrier(const std::string& name, Timeout timeout = {});
-  std::vector<std::string> all_gather(const std::string& name, std::string_view bytes, Timeout timeout = {});
+  void barrier(const std::string& name, TimeLimit limit = {});
+  std::vector<std::string> all_gather(const std::string& name, std::string_view bytes, TimeLimit limit = {});
 
   // As above, of some ranks, in ascending order and this one among them: the bytes of each, in that order.
   std::vector<std::string> all_gather(const std::vector<Rank>& ranks, const std::string& name,
-                                      std::string_view bytes, Timeout timeout = {});
+                                      std::string_view bytes, TimeLimit limit = {});
   // This rank reads no key that begins with `prefix` any more. When as many ranks as `readers` have said so, the server forgets these keys.
   void free_keys(const std::string& prefix, std::size_t readers);
 
@@ -84,7 +84,7 @@ class RendezvousClient {
   void tell_progress();
 
   // What the server knows of all ranks, as of their last heartbeats; this rank's own progress is sent before.
-  std::vector<RankStatus> ranks(Timeout timeout = {});
+  std::vector<RankStatus> ranks(TimeLimit limit = {});
 
   // Called once, on the client's thread, when the job fails: with the first failure of any rank, or with the loss of the server
   // (rank -1). At once, on this thread, if it has failed already. An empty handler removes the one before, which then does not
@@ -93,7 +93,7 @@ class RendezvousClient {
   std::optional<Failure> failure() const;
 
   // This rank has failed. Returns when the server knows, or soon. Never throws.
-  void report_failure(ExitCode code, const std::string& message);
+  void report_failure(ErrorKind kind, const std::string& message);
   // Of a launcher: how one of its ranks ended, or why it ends them. Returns when the server knows, or soon. Never throws.
   void report_found(const Failure& failure);
 

@@ -31,17 +31,17 @@ PlanDigests from_bytes(const std::string& bytes, Rank rank) {
 
 }  // namespace
 
-void compare_plans(RendezvousClient& client, const PlanDigests& digests, RendezvousClient::Timeout timeout) {
+void compare_plans(RendezvousClient& client, const PlanDigests& digests, RendezvousClient::TimeLimit limit) {
   std::map<Rank, PlanDigests> ranks;
-  for (const std::string& bytes : client.all_gather("plan digests", to_bytes(digests), timeout)) {
+  for (const std::string& bytes : client.all_gather("plan digests", to_bytes(digests), limit)) {
     const auto rank = static_cast<Rank>(ranks.size());
     ranks.emplace(rank, from_bytes(bytes, rank));
   }
   require_equal_plans(ranks);
 }
 
-void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::Timeout timeout) {
-  compare_plans(client, plan_digests(plan), timeout);
+void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::TimeLimit limit) {
+  compare_plans(client, plan_digests(plan), limit);
 }
 
 void GroupPlanComparison::compare(const Plan& plan) {

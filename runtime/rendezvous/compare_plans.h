@@ -14,8 +14,8 @@ using cp::PlanDigests;
 // Called by all ranks of the job. Throws CollectiveMismatch on all of them, with the same text, when plans differ: who differs from
 // whom, in the inputs or in the collectives of which group; Timeout when a rank does not come.
 void compare_plans(RendezvousClient& client, const PlanDigests& digests,
-                   RendezvousClient::Timeout timeout = {});
-void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::Timeout timeout = {});
+                   RendezvousClient::TimeLimit limit = {});
+void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::TimeLimit limit = {});
 
 // Called by the members of the plan's groups, each for its own plan and all in one order: within each group, while other groups do
 // other things. Throws as above, with what differs on the ranks of the group.

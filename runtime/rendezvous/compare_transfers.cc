@@ -16,11 +16,10 @@ namespace {
 
 // What each rank has to say, whatever its size: one gathering holds so much of all together.
 std::vector<std::string> gather_in_pieces(RendezvousClient& client, const std::string& own,
-                                          RendezvousClient::Timeout timeout) {
+                                          RendezvousClient::TimeLimit limit) {
   std::vector<std::string> all;
   std::size_t longest = 0;
-  for (const std::string& text :
-       client.all_gather("sizes of checksums", std::to_string(own.size()), timeout)) {
+  for (const std::string& text : client.all_gather("sizes of checksums", std::to_string(own.size()), limit)) {
     all.emplace_back();
     longest = std::max(longest, static_cast<std::size_t>(parse_int(text, "size")));
   }
@@ -28,7 +27,7 @@ std::vector<std::string> gather_in_pieces(RendezvousClient& client, const std::s
   for (std::size_t begin = 0; begin < longest; begin += piece) {
     const std::string_view part =
         begin < own.size() ? std::string_view(own).substr(begin, piece) : std::string_view();
-    const std::vector<std::string> parts = client.all_gather("checksums", part, timeout);
+    const std::vector<std::string> parts = client.all_gather("checksums", part, limit);
     for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] += parts[rank];
   }
   return all;
@@ -36,11 +35,11 @@ std::vector<std::string> gather_in_pieces(RendezvousClient& client, const std::s
 
 }  // namespace
 
-void compare_transfers(RendezvousClient& client, const RankTrace& trace, RendezvousClient::Timeout timeout) {
+void compare_transfers(RendezvousClient& client, const RankTrace& trace, RendezvousClient::TimeLimit limit) {
   RankTrace own;
   own.rank = trace.rank, own.observed = trace.observed;
   std::vector<RankTrace> traces;
-  for (const std::string& bytes : gather_in_pieces(client, to_proto(own).SerializeAsString(), timeout)) {
+  for (const std::string& bytes : gather_in_pieces(client, to_proto(own).SerializeAsString(), limit)) {
     proto::RankTrace message;
     if (!message.ParseFromString(bytes))
       throw RendezvousError(str("the checksums of rank ", traces.size(), " cannot be read"));

@@ -10,6 +10,6 @@ namespace cp::runtime {
 // as having another result than most, so that they are the first to fail; the others return. Throws Timeout when a rank does not come.
 // Each rank is sent the records of all, in pieces: some 16 bytes for each collective and each pair of its members.
 void compare_transfers(RendezvousClient& client, const RankTrace& trace,
-                       RendezvousClient::Timeout timeout = {});
+                       RendezvousClient::TimeLimit limit = {});
 
 }  // namespace cp::runtime

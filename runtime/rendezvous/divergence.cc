@@ -88,7 +88,7 @@ std::optional<Failure> DivergenceCheck::judge(const std::string& name, const Gro
   const std::string before = group.agreed >= 0 && group.agreed < sequence
                                  ? str("; all agreed up to #", group.agreed)
                                  : std::string();
-  return Failure{ExitCode::collective_mismatch,
+  return Failure{ErrorKind::collective_mismatch,
                  differs->first,
                  "",
                  0,
@@ -146,7 +146,7 @@ std::optional<Failure> DivergenceCheck::judge_ends(const std::string& name, cons
   const std::string until = last.sequence < 0
                                 ? str("before the first collective of ", name)
                                 : str("after ", last.operation, " #", last.sequence, " of ", name);
-  Failure failure{ExitCode::collective_mismatch, ended.front(), "", 0, "", last};
+  Failure failure{ErrorKind::collective_mismatch, ended.front(), "", 0, "", last};
   if (ended_is_right) {
     failure.rank = went_on.front();
     failure.progress = next;

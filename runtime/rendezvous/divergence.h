@@ -29,7 +29,7 @@ class DivergenceCheck {
   // Whether all members of the groups that the rank has used have ended too.
   bool all_ended_with(Rank rank) const;
 
-  // The first disagreement, as a failure of the rank that differs (code 10): from most members of the group, or, where all have
+  // The first disagreement, as a failure of the rank that differs, collective_mismatch: from most members of the group, or, where all have
   // spoken or patience has ended, from those that are with the lowest rank.
   // A rank that has ended where others began one more is such a disagreement, too.
   std::optional<Failure> find(Clock::time_point now) const;

@@ -14,7 +14,7 @@ constexpr std::size_t kMostGroupsOfRank = 1024;        // of a rank, that are re
 constexpr std::chrono::milliseconds kLaunchersWord{1'000};
 constexpr std::size_t kMostRefusals = 8;  // that are told
 
-bool blames_a_peer(ExitCode code) { return code == ExitCode::peer_lost || code == ExitCode::timeout; }
+bool blames_a_peer(ErrorKind kind) { return kind == ErrorKind::peer_lost || kind == ErrorKind::timeout; }
 
 }  // namespace
 
@@ -67,10 +67,10 @@ void Roster::progress(Rank rank, const Progress& progress) {
 
 void Roster::leave(Rank rank) { member(rank).state = RankState::left; }
 
-Failure Roster::failure_of(Rank rank, ExitCode code, const std::string& message,
+Failure Roster::failure_of(Rank rank, ErrorKind kind, const std::string& message,
                            Clock::time_point now) const {
   const Member& known = member(rank);
-  return {code,
+  return {kind,
           rank,
           known.host,
           known.pid,
@@ -79,12 +79,12 @@ Failure Roster::failure_of(Rank rank, ExitCode code, const std::string& message,
           std::chrono::duration_cast<Milliseconds>(now - known.told)};
 }
 
-void Roster::report(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) {
+void Roster::report(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now) {
   if (member(rank).failed) return;
   member(rank).failed = true;
-  Failure failure = failure_of(rank, code, message, now);
+  Failure failure = failure_of(rank, kind, message, now);
   failure.progress_age = Milliseconds(0);  // it says first where it is
-  if (blames_a_peer(code)) {
+  if (blames_a_peer(kind)) {
     candidates_.push_back({failure, now + kSettleTime, false});
     promote(now);
   } else {
@@ -92,13 +92,13 @@ void Roster::report(Rank rank, ExitCode code, const std::string& message, Clock:
   }
 }
 
-void Roster::lose(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) {
+void Roster::lose(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now) {
   Member& gone = member(rank);
   if (gone.state != RankState::joined) return;
   gone.state = RankState::lost;
   if (gone.failed) return;
   gone.failed = true;
-  add_loss(failure_of(rank, code, message, now), has_launcher(rank) ? now + kLaunchersWord : now);
+  add_loss(failure_of(rank, kind, message, now), has_launcher(rank) ? now + kLaunchersWord : now);
   promote(now);
 }
 
@@ -156,7 +156,7 @@ Failure Roster::never_launched(Rank first) const {
   for (Rank rank = first; rank < world_size(); ++rank) {
     if (!member(rank).launched) missing.push_back(rank);
   }
-  return {ExitCode::rendezvous,
+  return {ErrorKind::rendezvous,
           first,
           "",
           0,
@@ -185,7 +185,7 @@ void Roster::lose_launcher(Rank first, const std::string& message, Clock::time_p
     if (member(rank).state != RankState::left) ranks.push_back(rank);
   }
   if (ranks.empty()) return;
-  add_loss({ExitCode::peer_lost,
+  add_loss({ErrorKind::peer_lost,
             ranks.front(),
             gone.host,
             gone.pid,
@@ -270,12 +270,12 @@ void Roster::check_silence(Clock::time_point now) {
   const std::string message = str("no heartbeat for ", duration_text(heartbeat_timeout_), ": ", what);
   member(first).failed = true;
   member(first).state = RankState::lost;
-  decide(failure_of(first, ExitCode::peer_lost, message, now));
+  decide(failure_of(first, ErrorKind::peer_lost, message, now));
   for (const Rank rank : silent) {
     if (rank == first) continue;
     member(rank).failed = true;
     member(rank).state = RankState::lost;
-    decide(failure_of(rank, ExitCode::peer_lost, message, now));
+    decide(failure_of(rank, ErrorKind::peer_lost, message, now));
   }
 }
 
@@ -283,7 +283,7 @@ void Roster::check_joins(Clock::time_point now) {
   if (cause_ || !first_join_ || join_timeout_.count() == 0 || now - *first_join_ < join_timeout_) return;
   const std::vector<Rank> missing = in_state(RankState::absent);
   if (missing.empty()) return;
-  decide({ExitCode::rendezvous,
+  decide({ErrorKind::rendezvous,
           missing.front(),
           "",
           0,

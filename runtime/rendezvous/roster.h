@@ -1,7 +1,7 @@
 // Roster: who has joined, who is silent, and which failure was the first. No sockets and no clock of its own.
 //
 // One failure makes others: a rank that dies breaks its peers' connections, a rank that is stopped makes them time out. So what
-// says of itself that a peer is at fault (codes peer_lost and timeout, reported by a rank) waits for a better cause: for a short
+// says of itself that a peer is at fault (peer_lost and timeout, reported by a rank) waits for a better cause: for a short
 // while always, and for as long as some other rank is late with its heartbeat. A lost connection does not tell how its process ended, and
 // the launcher of the process does: a lost rank waits for the launcher's word, where it has one.
 #pragma once
@@ -51,9 +51,9 @@ class Roster {
   void note_refusal(const std::string& who);
 
   // The rank itself says that it failed.
-  void report(Rank rank, ExitCode code, const std::string& message, Clock::time_point now);
+  void report(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now);
   // Its connection is gone. No news of a rank that has left or failed.
-  void lose(Rank rank, ExitCode code, const std::string& message, Clock::time_point now);
+  void lose(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now);
   // Found by others: known for sure. What the rank's host and pid are is filled in where the failure does not say; where it was, whoever
   // found it knows better.
   void add(Failure failure);
@@ -95,7 +95,7 @@ class Roster {
   Member& member(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
   const Member& member(Rank rank) const { return members_[static_cast<std::size_t>(rank)]; }
   bool is_watched(const Member& member) const { return member.state == RankState::joined && !member.failed; }
-  Failure failure_of(Rank rank, ExitCode code, const std::string& message, Clock::time_point now) const;
+  Failure failure_of(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now) const;
   bool has_launcher(Rank rank) const;
   std::string refused_text() const;  // for the end of a message; empty where nobody was
   void add_loss(Failure failure, Clock::time_point ready);

@@ -177,7 +177,7 @@ class RendezvousServer::Impl {
                              .on_closed =
                                  [this, peer](const std::string& why) {
                                    const std::lock_guard lock(mutex_);
-                                   lose(*peer, ExitCode::peer_lost,
+                                   lose(*peer, ErrorKind::peer_lost,
                                         str("its connection was ", why, " without a goodbye"));
                                    announce();
                                  }});
@@ -204,12 +204,12 @@ class RendezvousServer::Impl {
   // Of what a stranger says of itself, only that is answered which helps the owner of another job or version and tells nothing.
   void take_hello(Peer& peer, const Message::Hello& hello) {
     if (hello.protocol_version() != kProtocolVersion) {
-      return refuse(peer, ExitCode::rendezvous,
+      return refuse(peer, ErrorKind::rendezvous,
                     str("protocol version ", hello.protocol_version(), ", but this server speaks ",
                         kProtocolVersion, "; use one version of the program on all machines"));
     }
     if (hello.job_id() != options_.job_id) {
-      return refuse(peer, ExitCode::rendezvous,
+      return refuse(peer, ErrorKind::rendezvous,
                     str("this endpoint belongs to another job than '", printable(hello.job_id()),
                         "'; give each job an endpoint of its own (port 0 takes a free one)"));
     }
@@ -237,7 +237,7 @@ class RendezvousServer::Impl {
                             : roster_.refusal(claims.rank, claims.world_size);
     if (reason) {
       roster_.note_refusal(*reason);
-      return refuse(peer, ExitCode::rendezvous, *reason);
+      return refuse(peer, ErrorKind::rendezvous, *reason);
     }
     peer.joined = true;
     peer.connection->set_max_frame_bytes(kMaxFrameBytes);
@@ -253,9 +253,9 @@ class RendezvousServer::Impl {
     if (roster_.cause()) tell(peer, *roster_.cause());
   }
 
-  void refuse(Peer& peer, ExitCode code, const std::string& reason) {
+  void refuse(Peer& peer, ErrorKind kind, const std::string& reason) {
     Message answer;
-    answer.mutable_refusal()->set_code(static_cast<int>(code));
+    answer.mutable_refusal()->set_kind(to_wire(kind));
     answer.mutable_refusal()->set_reason(reason);
     peer.connection->send_plain(answer);
     peer.connection->close_after_sending();
@@ -271,7 +271,7 @@ class RendezvousServer::Impl {
       Message out;
       if (answer.ByteSizeLong() > kMaxFrameBytes - 1024) {
         out.mutable_answer()->set_id(answer.id());
-        out.mutable_answer()->set_code(static_cast<int>(ExitCode::invalid_input));
+        out.mutable_answer()->set_kind(proto::INVALID_INPUT);
         out.mutable_answer()->set_reason("the answer does not fit a frame; ask for less");
       } else {
         *out.mutable_answer() = std::move(answer);
@@ -289,7 +289,7 @@ class RendezvousServer::Impl {
         reply(done);
       }
     } else if (request.has_report()) {
-      roster_.report(peer.rank, exit_code(request.report().code(), ExitCode::check_failed),
+      roster_.report(peer.rank, from_wire(request.report().kind(), ErrorKind::check_failed),
                      printable(request.report().reason()), now);
       reply(done);
     } else if (request.has_goodbye()) {
@@ -380,20 +380,20 @@ class RendezvousServer::Impl {
 
   void take_error(Peer& peer, const Error& error) {
     if (peer.joined) {
-      lose(peer, error.code(), str("its connection was closed here: ", error.what()));
-    } else if (error.code() == ExitCode::authentication) {
-      refuse(peer, error.code(),
+      lose(peer, error.kind(), str("its connection was closed here: ", error.what()));
+    } else if (error.kind() == ErrorKind::authentication) {
+      refuse(peer, error.kind(),
              str("wrong token for job '", printable(peer.handshake.job_id),
                  "'; pass the token that the launcher made, or the same token file on all machines"));
     } else {
-      refuse(peer, error.code(), error.what());
+      refuse(peer, error.kind(), error.what());
     }
   }
 
-  void lose(Peer& peer, ExitCode code, const std::string& message) {
+  void lose(Peer& peer, ErrorKind kind, const std::string& message) {
     if (!peer.joined) return;
     if (peer.launches()) return roster_.lose_launcher(peer.handshake.rank, message, Clock::now());
-    roster_.lose(peer.rank, code, message, Clock::now());
+    roster_.lose(peer.rank, kind, message, Clock::now());
     stall_.forget(peer.rank);
     store_.forget(peer.rank);
   }

@@ -83,7 +83,7 @@ Failure StallCheck::describe(const std::set<Rank>& stuck, const LastBegun& last_
     const std::vector<Rank> late = missing(call, last_begun);
     const auto next = std::ranges::find_if(late, [&](Rank other) { return stuck.contains(other); });
     if (next == late.end()) {
-      return {ExitCode::timeout,
+      return {ErrorKind::timeout,
               rank,
               "",
               0,
@@ -98,7 +98,7 @@ Failure StallCheck::describe(const std::set<Rank>& stuck, const LastBegun& last_
   const auto first = std::ranges::find(path, rank) - path.begin();  // the path may lead into the cycle
   waits.erase(waits.begin(), waits.begin() + first);
   const Call& call = ranks_.at(rank).activity.collectives.front();
-  return {ExitCode::deadlock,
+  return {ErrorKind::deadlock,
           rank,
           "",
           0,
@@ -128,7 +128,7 @@ std::optional<Failure> StallCheck::find_computing(const LastBegun& last_begun, C
             now - other->second.since < compute_limit_)
           continue;
         const std::vector<Rank> waiting = waiting_in(call);
-        return Failure{ExitCode::timeout,
+        return Failure{ErrorKind::timeout,
                        late,
                        "",
                        0,

@@ -38,7 +38,7 @@ class StallCheck {
   // The number of the last collective of the group that the rank has begun; -1: none.
   using LastBegun = std::function<std::int64_t(Rank, const std::string& group)>;
 
-  // The first stall, as a failure: deadlock (code 11) of ranks that wait for one another, with the cycle; timeout (code 12) of a
+  // The first stall, as a failure: deadlock of ranks that wait for one another, with the cycle; timeout of a
   // collective that all have begun, and of a rank beyond the compute limit.
   std::optional<Failure> find(const LastBegun& last_begun, Clock::time_point now) const;
 

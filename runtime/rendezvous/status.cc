@@ -31,6 +31,15 @@ std::string to_string(const Failure& failure) {
   return str("rank ", failure.rank, where, when, ": ", failure.message);
 }
 
+ErrorFacts facts_of(const Failure& failure) {
+  ErrorFacts facts;
+  if (failure.rank >= 0) facts.culprits = {failure.rank};
+  if (failure.progress.sequence < 0) return facts;
+  facts.operation = failure.progress.operation, facts.group = failure.progress.group;
+  facts.sequence = failure.progress.sequence;
+  return facts;
+}
+
 std::string duration_text(std::chrono::milliseconds duration) {
   if (duration.count() < 1000) return str(duration.count(), " ms");
   return str(static_cast<double>(duration.count()) / 1000, " s");

@@ -44,7 +44,7 @@ struct Activity {
 };
 
 struct Failure {
-  ExitCode code = ExitCode::peer_lost;
+  ErrorKind kind = ErrorKind::peer_lost;
   Rank rank = -1;  // -1: the server, or the job as a whole
   std::string host;
   std::int64_t pid = 0;
@@ -56,6 +56,8 @@ struct Failure {
 // "rank 2 (host b, pid 4711), last heard 2.1 s ago at all_gather #17 of cp[0,1,2,3]: its connection was closed ...". Of what is as new
 // as the failure: "rank 2 (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: ...".
 std::string to_string(const Failure& failure);
+// The same as data, of an error that somebody meets because of it: whose fault it is, and the collective that it was last heard of in.
+ErrorFacts facts_of(const Failure& failure);
 
 enum class RankState : std::uint8_t { absent, joined, left, lost };
 

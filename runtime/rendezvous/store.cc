@@ -17,9 +17,9 @@ Message::Answer answer_of(std::uint64_t id) {
   return answer;
 }
 
-Message::Answer error_of(std::uint64_t id, ExitCode code, const std::string& reason) {
+Message::Answer error_of(std::uint64_t id, ErrorKind kind, const std::string& reason) {
   Message::Answer answer = answer_of(id);
-  answer.set_code(static_cast<int>(code));
+  answer.set_kind(to_wire(kind));
   answer.set_reason(reason);
   return answer;
 }
@@ -46,7 +46,7 @@ void Store::handle(Rank rank, const Message::Request& request, Clock::time_point
     case Message::Request::kSet:
       if (request.set().value().size() > kMaxValueBytes || request.set().key().size() > kMaxKeyBytes) {
         return reply(
-            error_of(request.id(), ExitCode::invalid_input,
+            error_of(request.id(), ErrorKind::invalid_input,
                      str("a value of ", request.set().value().size(), " bytes; at most ", kMaxValueBytes)));
       }
       set(request.set().key(), request.set().value());
@@ -58,7 +58,7 @@ void Store::handle(Rank rank, const Message::Request& request, Clock::time_point
         const std::string& text = known->second;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
         if (error != std::errc() || end != text.data() + text.size()) {
-          return reply(error_of(request.id(), ExitCode::invalid_input,
+          return reply(error_of(request.id(), ErrorKind::invalid_input,
                                 str("add to key ", quoted(request.add().key()), ": its value is no number")));
         }
       }
@@ -87,7 +87,7 @@ void Store::handle(Rank rank, const Message::Request& request, Clock::time_point
       free(request.free());
       return reply(answer_of(request.id()));
     default:
-      return reply(error_of(request.id(), ExitCode::rendezvous, "the server does not know this request"));
+      return reply(error_of(request.id(), ErrorKind::rendezvous, "the server does not know this request"));
   }
 }
 
@@ -119,14 +119,14 @@ void Store::gather(Rank rank, const Message::Request& request, Clock::time_point
   const bool ascend = std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end();
   if (!ascend || ranks.front() < 0 || ranks.back() >= roster_.world_size() ||
       !std::ranges::binary_search(ranks, rank)) {
-    return reply(error_of(request.id(), ExitCode::invalid_input,
+    return reply(error_of(request.id(), ErrorKind::invalid_input,
                           str("rank ", rank, " in ", quoted(name), " of ", ranks_text(ranks),
                               "; name ranks of the job in ascending order, this one among them")));
   }
   const auto [position, is_new] = gatherings_.try_emplace(name);
   Gathering& gathering = position->second;
   if (!is_new && gathering.ranks != ranks) {
-    return reply(error_of(request.id(), ExitCode::invalid_input,
+    return reply(error_of(request.id(), ErrorKind::invalid_input,
                           str(quoted(name), " is of ", ranks_text(ranks), " to rank ", rank, " and of ",
                               ranks_text(gathering.ranks), " to rank ", gathering.arrivals.begin()->first,
                               "; name the same ranks on all of them")));
@@ -135,7 +135,7 @@ void Store::gather(Rank rank, const Message::Request& request, Clock::time_point
   gathering.barrier = request.gather().barrier();
   if (gathering.arrivals.contains(rank)) {
     return reply(
-        error_of(request.id(), ExitCode::invalid_input,
+        error_of(request.id(), ErrorKind::invalid_input,
                  str("rank ", rank, " waits in ", quoted(name), " already; one thread of a rank at a time")));
   }
   gathering.arrivals.emplace(rank,
@@ -163,7 +163,7 @@ void Store::complete(const std::string& name) {
   }
   if (bytes > kMaxValueBytes && !gathering.barrier) {
     answer.clear_values();
-    answer.set_code(static_cast<int>(ExitCode::invalid_input));
+    answer.set_kind(proto::INVALID_INPUT);
     answer.set_reason(str("all_gather ", quoted(name), ": ", bytes, " bytes of all ranks, of at most ",
                           kMaxValueBytes, "; gather digests, or use set and get"));
   }
@@ -198,7 +198,7 @@ void Store::expire(Clock::time_point now) {
       ++waiting;
       continue;
     }
-    waiting->reply(error_of(waiting->id, ExitCode::timeout,
+    waiting->reply(error_of(waiting->id, ErrorKind::timeout,
                             str("key ", missing_key(waiting->keys), " is not set after ",
                                 waited(waiting->since, waiting->deadline), "; rank ", waiting->rank, " waits",
                                 describe_absent())));
@@ -211,7 +211,7 @@ void Store::expire(Clock::time_point now) {
     std::erase_if(gathering.arrivals, [&, &text = name, &kind = gathering.barrier](const auto& entry) {
       const Arrival& arrival = entry.second;
       if (arrival.deadline > now) return false;
-      arrival.reply(error_of(arrival.id, ExitCode::timeout,
+      arrival.reply(error_of(arrival.id, ErrorKind::timeout,
                              str(kind ? "barrier " : "all_gather ", quoted(text), " after ",
                                  waited(arrival.since, arrival.deadline), ": ", missing)));
       return true;

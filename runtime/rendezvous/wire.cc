@@ -1,6 +1,40 @@
 #include "runtime/rendezvous/wire.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 namespace cp::runtime {
+namespace {
+
+constexpr std::array<std::pair<ErrorKind, proto::ErrorKind>, kErrorKinds.size()> kKinds = {{
+    {ErrorKind::check_failed, proto::CHECK_FAILED},
+    {ErrorKind::invalid_input, proto::INVALID_INPUT},
+    {ErrorKind::collective_mismatch, proto::COLLECTIVE_MISMATCH},
+    {ErrorKind::deadlock, proto::DEADLOCK},
+    {ErrorKind::timeout, proto::TIMEOUT},
+    {ErrorKind::peer_lost, proto::PEER_LOST},
+    {ErrorKind::rendezvous, proto::RENDEZVOUS},
+    {ErrorKind::authentication, proto::AUTHENTICATION},
+    {ErrorKind::address_in_use, proto::ADDRESS_IN_USE},
+    {ErrorKind::bad_trace, proto::BAD_TRACE},
+    {ErrorKind::ledger, proto::LEDGER},
+    {ErrorKind::infeasible, proto::INFEASIBLE},
+    {ErrorKind::cancelled, proto::CANCELLED},
+}};
+
+}  // namespace
+
+proto::ErrorKind to_wire(ErrorKind kind) {
+  const auto* const found = std::ranges::find(kKinds, kind, &std::pair<ErrorKind, proto::ErrorKind>::first);
+  CP_INVARIANT(found != kKinds.end(), "no number for ", name(kind), " on the wire");
+  return found->second;
+}
+
+ErrorKind from_wire(proto::ErrorKind in, ErrorKind otherwise) {
+  const auto* const found = std::ranges::find(kKinds, in, &std::pair<ErrorKind, proto::ErrorKind>::second);
+  return found == kKinds.end() ? otherwise : found->first;
+}
 
 void to_wire(const Digest& digest, proto::Digest& out) {
   out.set_high(digest.high);
@@ -27,7 +61,7 @@ void to_wire(const Activity& activity, Message::Activity& out) {
 }
 
 void to_wire(const Failure& failure, Message::Failure& out) {
-  out.set_code(static_cast<int>(failure.code));
+  out.set_kind(to_wire(failure.kind));
   out.set_rank(failure.rank);
   out.set_host(failure.host);
   out.set_pid(failure.pid);
@@ -62,7 +96,7 @@ Activity from_wire(const Message::Activity& in) {
 }
 
 Failure from_wire(const Message::Failure& in) {
-  return {exit_code(in.code(), ExitCode::peer_lost),
+  return {from_wire(in.kind(), ErrorKind::peer_lost),
           in.rank(),
           printable(in.host()),
           in.pid(),
@@ -94,48 +128,6 @@ std::string printable(std::string_view text) {
   }
   if (text.size() > kMostBytes) out += "...";
   return out;
-}
-
-ExitCode exit_code(int number, ExitCode otherwise) {
-  const auto code = static_cast<ExitCode>(number);
-  switch (code) {
-    case ExitCode::check_failed:
-    case ExitCode::invalid_input:
-    case ExitCode::collective_mismatch:
-    case ExitCode::deadlock:
-    case ExitCode::timeout:
-    case ExitCode::peer_lost:
-    case ExitCode::rendezvous:
-    case ExitCode::authentication:
-    case ExitCode::address_in_use:
-    case ExitCode::bad_trace:
-    case ExitCode::nondeterminism:
-    case ExitCode::ledger:
-    case ExitCode::infeasible:
-      return code;
-    case ExitCode::success:
-      break;
-  }
-  return otherwise;
-}
-
-void throw_error(ExitCode code, const std::string& message) {
-  switch (code) {
-    case ExitCode::invalid_input:
-      throw InvalidInput(message);
-    case ExitCode::collective_mismatch:
-      throw CollectiveMismatch(message);
-    case ExitCode::timeout:
-      throw Timeout(message);
-    case ExitCode::peer_lost:
-      throw PeerLost(message);
-    case ExitCode::rendezvous:
-      throw RendezvousError(message);
-    case ExitCode::authentication:
-      throw AuthenticationError(message);
-    default:
-      throw Error(code, message);
-  }
 }
 
 }  // namespace cp::runtime

@@ -1,53 +1,103 @@
-// Errors: one exception type for each exit code of the command line tools, and the abort for broken
-// invariants.
+// Errors: an exception says as data what happened (its kind) and what it is about (its facts), and the abort for broken invariants.
 //
-// A message says what was wrong with the values in it, why, and the nearest thing that would work.
+//   throw InvalidInput(str("a mesh of ", size, " ranks; a world of ", world, " has room for as many"));
+//   throw Deadlock(message, {.culprits = {2}, .group = "tp[0,1,2,3]", .sequence = 17});
+//   ...
+//   catch (const Error& error) { error.kind(); error.facts().culprits; }
+//
+// A message says what was wrong with the values in it, why, and the nearest thing that would work. It is for people: whatever has to decide
+// something asks for the kind and the facts and never searches the text (contract 13). What a process ends with for a kind is no affair
+// of errors; runtime/launcher/exit_code.h has the codes, and cli/common/exit_codes.h says what they mean.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "shared/base/text.h"
+#include "shared/base/types.h"
 
 namespace cp {
 
-enum class ExitCode : int {
-  success = 0,
-  check_failed = 1,
-  invalid_input = 2,
-  collective_mismatch = 10,
-  deadlock = 11,
-  timeout = 12,
-  peer_lost = 13,
-  rendezvous = 14,
-  authentication = 15,
-  address_in_use = 16,
-  bad_trace = 17,
-  nondeterminism = 18,
-  ledger = 19,
-  infeasible = 20,
+enum class ErrorKind : std::uint8_t {
+  check_failed,         // a check or a comparison failed
+  invalid_input,        // bad usage, bad values, an illegal request
+  collective_mismatch,  // ranks disagree about a collective
+  deadlock,             // a cycle of waits
+  timeout,              // something was to happen in a time, and has not
+  peer_lost,            // a rank, or the connection to it, is gone
+  rendezvous,           // ranks cannot find one another, or may not join
+  authentication,       // a token or a seal is wrong
+  address_in_use,
+  bad_trace,   // not a trace file, or damaged
+  ledger,      // what was computed or moved is not what had to be
+  infeasible,  // legal, but nothing keeps the given limits
+  cancelled,   // stopped because of an error elsewhere, which its owner tells
+};
+
+inline constexpr std::array kErrorKinds = {
+    ErrorKind::check_failed, ErrorKind::invalid_input,  ErrorKind::collective_mismatch,
+    ErrorKind::deadlock,     ErrorKind::timeout,        ErrorKind::peer_lost,
+    ErrorKind::rendezvous,   ErrorKind::authentication, ErrorKind::address_in_use,
+    ErrorKind::bad_trace,    ErrorKind::ledger,         ErrorKind::infeasible,
+    ErrorKind::cancelled,
+};
+
+std::string_view name(ErrorKind kind);  // "collective_mismatch"
+
+// What an error is about. Whoever throws fills in what it knows.
+struct ErrorFacts {
+  // The ranks at fault, ascending; of a transfer its sender and its receiver. Empty: not known.
+  std::vector<Rank> culprits = {};
+  bool is_tie = false;              // the evidence fits each of the culprits alike: one of them is at fault
+  Rank sender = -1, receiver = -1;  // of the transfer that is wrong; -1: the error is of no transfer
+  std::string operation = {}, group = {};  // "all_gather", "cp[0,1,2,3]"
+  std::int64_t sequence = -1;              // of the collective on its group
+  Rank rank = -1;                          // that met the error; -1: not known, or none
+  std::int64_t step = -1;                  // of that rank's plan: a StepId
+  // What would help, where the thrower knows more than its message says; text() puts it behind the message.
+  std::string advice = {};
+  bool operator==(const ErrorFacts&) const = default;
 };
 
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  ExitCode code() const { return code_; }
+  Error(ErrorKind kind, std::string_view message, ErrorFacts facts = {});
+
+  // what() is the text for people: the message, and the advice behind it.
+  ErrorKind kind() const { return kind_; }
+  std::string_view message() const { return std::string_view(what()).substr(0, message_bytes_); }
+  const ErrorFacts& facts() const { return *facts_; }
 
  private:
-  ExitCode code_;
+  ErrorKind kind_;
+  std::size_t message_bytes_;
+  std::shared_ptr<const ErrorFacts> facts_;  // shared, so that copying an exception cannot throw
 };
 
-template <ExitCode kCode>
+// One type for each kind, so that a kind can be caught.
+template <ErrorKind kKind>
 class ErrorOf : public Error {
  public:
-  explicit ErrorOf(const std::string& message) : Error(kCode, message) {}
+  explicit ErrorOf(std::string_view message, ErrorFacts facts = {})
+      : Error(kKind, message, std::move(facts)) {}
 };
 
-using CheckFailure = ErrorOf<ExitCode::check_failed>;   // a check or a comparison failed
-using InvalidInput = ErrorOf<ExitCode::invalid_input>;  // bad usage, bad values, an illegal request
-using CollectiveMismatch = ErrorOf<ExitCode::collective_mismatch>;  // ranks disagree about a collective
-using Deadlock = ErrorOf<ExitCode::deadlock>;                       // a wait cycle
-using Infeasible = ErrorOf<ExitCode::infeasible>;  // legal, but nothing keeps the given limits
+using CheckFailure = ErrorOf<ErrorKind::check_failed>;
+using InvalidInput = ErrorOf<ErrorKind::invalid_input>;
+using CollectiveMismatch = ErrorOf<ErrorKind::collective_mismatch>;
+using Deadlock = ErrorOf<ErrorKind::deadlock>;
+using Timeout = ErrorOf<ErrorKind::timeout>;
+using PeerLost = ErrorOf<ErrorKind::peer_lost>;
+using Infeasible = ErrorOf<ErrorKind::infeasible>;
+
+// Throws an ErrorOf<kind>: an error that crossed a thread or a connection as data is caught by its type again.
+[[noreturn]] void throw_error(ErrorKind kind, std::string_view message, ErrorFacts facts = {});
 
 [[noreturn]] void invariant_failed(const char* condition, const char* file, int line,
                                    const std::string& context);

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/plan/canonical.h"
 
 namespace cp {
@@ -76,7 +76,7 @@ std::string plan_difference(const std::map<Rank, PlanDigests>& ranks) {
 void require_equal_plans(const std::map<Rank, PlanDigests>& ranks) {
   PlanDifference difference = compare_plan_digests(ranks);
   if (difference.text.empty()) return;
-  throw error_with<CollectiveMismatch>(
+  throw CollectiveMismatch(
       str("the ranks' plans differ (", difference.text,
           "); give all ranks the same scenario, or the same program and calls"),
       {.culprits = std::move(difference.dissent.ranks), .is_tie = difference.dissent.is_tie});

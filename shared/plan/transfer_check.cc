@@ -51,10 +51,9 @@ TransferFault of_transfer(const TransferPlace& place, const std::string& what) {
                    .operation = place.operation,
                    .group = canonical_name(*place.group),
                    .sequence = place.sequence};
-  return error_with<ErrorOf<ExitCode::check_failed>>(
-      str(place.operation, " #", place.sequence, " on ", canonical_name(*place.group), ": from rank ", sender,
-          " to rank ", receiver, " ", what),
-      std::move(facts));
+  return TransferFault(str(place.operation, " #", place.sequence, " on ", canonical_name(*place.group),
+                           ": from rank ", sender, " to rank ", receiver, " ", what),
+                       std::move(facts));
 }
 
 TransferPlace place_of(const OpRecord& record, std::size_t from, std::size_t to) {
@@ -123,14 +122,13 @@ std::optional<TransferFault> unequal_results(const TransferPlace& place,
   std::vector<std::string> texts;
   for (const auto& [result, ranks] : ranks_by_result)
     texts.push_back(str(ranks_text(ranks), ranks.size() == 1 ? " has " : " have ", result));
-  return error_with<ErrorOf<ExitCode::check_failed>>(
-      str(place.operation, " #", place.sequence, " on ", canonical_name(*place.group),
-          ": the members' outputs differ, which must be equal bits: ", join(texts, ", ")),
-      {.culprits = dissent.ranks,
-       .is_tie = dissent.is_tie,
-       .operation = place.operation,
-       .group = canonical_name(*place.group),
-       .sequence = place.sequence});
+  return TransferFault(str(place.operation, " #", place.sequence, " on ", canonical_name(*place.group),
+                           ": the members' outputs differ, which must be equal bits: ", join(texts, ", ")),
+                       {.culprits = dissent.ranks,
+                        .is_tie = dissent.is_tie,
+                        .operation = place.operation,
+                        .group = canonical_name(*place.group),
+                        .sequence = place.sequence});
 }
 
 std::string_view name(Checksums checksums) {

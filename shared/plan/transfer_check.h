@@ -21,7 +21,7 @@
 #include <string>
 #include <string_view>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/plan/trace.h"
 
 namespace cp {
@@ -35,7 +35,11 @@ enum class Checksums : std::uint8_t {
 std::string_view name(Checksums checksums);        // "end"
 Checksums parse_checksums(std::string_view text);  // throws InvalidInput that lists the names
 
-using TransferFault = ErrorWithFacts<ErrorOf<ExitCode::check_failed>>;
+// Its facts are the transfer's sender and receiver, its operation, group and sequence number; or whose outputs differ.
+class TransferFault : public CheckFailure {
+ public:
+  using CheckFailure::CheckFailure;
+};
 
 // A transfer of a collective, between two members of its group.
 struct TransferPlace {

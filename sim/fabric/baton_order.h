@@ -87,7 +87,10 @@ struct BatonOrder {
 };
 
 // Ranks go on and on without an end.
-using Stall = ErrorOf<ExitCode::timeout>;
+class Stall : public Timeout {
+ public:
+  using Timeout::Timeout;
+};
 
 // The turns of a run of these plans, once each, at most.
 std::int64_t expected_turns(std::span<const Plan> plans);

@@ -265,7 +265,7 @@ std::string result_of(const std::function<std::string(const BatonOrder&)>& run, 
     return "";
   } catch (const Error& error) {
     if (explorer.went_apart()) throw;
-    return str("error ", static_cast<int>(error.code()), ": ", error.what());
+    return str("error ", name(error.kind()), ": ", error.what());
   } catch (const std::exception& error) {
     return str("error: ", error.what());
   }

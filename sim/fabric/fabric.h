@@ -8,7 +8,7 @@
 //
 // Errors are found when they exist, never by a timeout: the first moment at which no stream of any rank can
 // advance is a Deadlock that shows the cycle; a CollectiveMismatch names the minority and the fields. The
-// first error cancels all ranks. Its culprits are data, facts_of() of the error: the ranks whose programs differ from
+// first error cancels all ranks. Its culprits are data, Error::facts(): the ranks whose programs differ from
 // the others' (programs.h), the dead one, the two ends of a transfer.
 #pragma once
 
@@ -52,10 +52,10 @@ struct FabricOptions {
 };
 
 // A rank is dead: its culprit. The others wait for it in vain.
-using PeerLost = ErrorOf<ExitCode::peer_lost>;
+using cp::PeerLost;
 
 // What a cancelled rank's synchronize throws: "cancelled after an error on rank 3: ...".
-using Cancelled = ErrorOf<ExitCode::peer_lost>;
+using Cancelled = ErrorOf<ErrorKind::cancelled>;
 
 class Fabric {
  public:

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/plan/dissent.h"
 #include "sim/fabric/call.h"
 #include "sim/fabric/communicator.h"

@@ -5,7 +5,7 @@
 
 #include <sched.h>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/canonical.h"
 #include "shared/plan/transfer_check.h"

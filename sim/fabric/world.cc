@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/plan/canonical.h"
 #include "sim/fabric/fabric_device.h"
 #include "sim/fabric/transfers.h"
@@ -122,8 +122,7 @@ void World::fail_deadlocked(Rank rank) {
   for (const auto& device : devices_) ranks.push_back(device->waits());
   const DeadlockReport report = deadlock_report(ranks);
   const Blame blame = this->blame(report.dissent, &report);
-  fail(rank, std::make_exception_ptr(
-                 error_with<Deadlock>(str("deadlock: ", blame.text, report.text), blame.facts)));
+  fail(rank, std::make_exception_ptr(Deadlock(str("deadlock: ", blame.text, report.text), blame.facts)));
 }
 
 void World::fail_mismatched(Rank rank, const Mismatch& mismatch) {
@@ -141,7 +140,7 @@ void World::fail_mismatched(Rank rank, const Mismatch& mismatch) {
       text += str("; ", cp::ranks_text(both.ranks), " alone ", both.ranks.size() == 1 ? "differs" : "differ",
                   " in other groups too: ", blame.text.substr(0, blame.text.size() - 2));
   }
-  fail(rank, std::make_exception_ptr(error_with<CollectiveMismatch>(text, std::move(facts))));
+  fail(rank, std::make_exception_ptr(CollectiveMismatch(text, std::move(facts))));
 }
 
 void World::fail_departed(Rank rank, const Communicator& communicator) {
@@ -173,8 +172,8 @@ void World::fail_departed(Rank rank, const Communicator& communicator) {
                      .operation = std::string(name(slot.call.operation)),
                      .group = canonical_name(communicator.group()),
                      .sequence = slot.sequence};
-    return fail(rank, std::make_exception_ptr(
-                          error_with<PeerLost>(str(cp::ranks_text(dead), " died before ", join(before, ", "),
+    return fail(
+        rank, std::make_exception_ptr(PeerLost(str(cp::ranks_text(dead), " died before ", join(before, ", "),
                                                    "; ", wait, dead.size() == 1 ? "it" : "them"),
                                                std::move(facts))));
   }
@@ -187,7 +186,7 @@ void World::fail_departed(Rank rank, const Communicator& communicator) {
                 .is_tie = true};
   }
   const Blame blame = this->blame(evidence, nullptr);
-  fail(rank, std::make_exception_ptr(error_with<Deadlock>(
+  fail(rank, std::make_exception_ptr(Deadlock(
                  str("deadlock: ", blame.text, wait, gone.size() == 1 ? "rank " : "ranks ", ranks_text(gone),
                      gone.size() == 1 ? ", whose body has returned" : ", whose bodies have returned",
                      "; all members of a group issue the same collectives"),
@@ -283,8 +282,8 @@ void World::begin_run() {
 std::exception_ptr World::end_run() {
   if (error_ == nullptr && !dead_ranks_.empty()) {  // nobody had to wait for them
     const auto& [rank, before] = *dead_ranks_.begin();
-    error_ = std::make_exception_ptr(
-        error_with<PeerLost>(str("rank ", rank, " died before ", before), {.culprits = {rank}}));
+    error_ =
+        std::make_exception_ptr(PeerLost(str("rank ", rank, " died before ", before), {.culprits = {rank}}));
   }
   if (error_ == nullptr) return nullptr;
   for (const auto& communicator : communicators_) communicator->reset();

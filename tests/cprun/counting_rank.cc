@@ -23,6 +23,7 @@
 
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
+#include "runtime/launcher/exit_code.h"
 #include "runtime/rendezvous/client.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -123,7 +124,7 @@ int main() {
     return 0;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    return runtime::exit_code(error.kind());
   }
 }
 

@@ -25,6 +25,7 @@
 
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
+#include "runtime/launcher/exit_code.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -149,14 +150,14 @@ void run(const JobEnvironment& job, const std::shared_ptr<RendezvousClient>& cli
 // A consequence of another's failure says so.
 int failed(RendezvousClient* client, Rank rank, const Error& error) {
   const auto until = std::chrono::steady_clock::now() + 1s;
-  while (client != nullptr && error.code() == ExitCode::peer_lost && !client->failure() &&
+  while (client != nullptr && error.kind() == ErrorKind::peer_lost && !client->failure() &&
          std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(5ms);
   const auto cause = client == nullptr ? std::nullopt : client->failure();
   const bool is_cause = !cause || cause->rank == rank;
-  if (is_cause && client != nullptr) client->report_failure(error.code(), error.what());
+  if (is_cause && client != nullptr) client->report_failure(error.kind(), error.what());
   std::fprintf(stderr, "%s\n", is_cause ? error.what() : ("stopped: " + to_string(*cause)).c_str());
-  return static_cast<int>(is_cause ? error.code() : ExitCode::peer_lost);
+  return runtime::exit_code(is_cause ? error.kind() : ErrorKind::peer_lost);
 }
 
 int main() {

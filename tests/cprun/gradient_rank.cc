@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/job.h"
+#include "runtime/launcher/exit_code.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/sequence.h"
@@ -94,6 +95,6 @@ int main() {
     return 0;
   } catch (const cp::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    return cp::runtime::exit_code(error.kind());
   }
 }

@@ -8,6 +8,7 @@
 #include <malloc.h>
 
 #include "runtime/job.h"
+#include "runtime/launcher/exit_code.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 
@@ -44,6 +45,6 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const cp::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    return cp::runtime::exit_code(error.kind());
   }
 }

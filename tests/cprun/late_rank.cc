@@ -15,6 +15,7 @@
 #include "runtime/cuda/gpu_bytes.h"
 #endif
 #include "runtime/job.h"
+#include "runtime/launcher/exit_code.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 
@@ -87,6 +88,6 @@ int main() {
     return 0;
   } catch (const cp::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    return cp::runtime::exit_code(error.kind());
   }
 }

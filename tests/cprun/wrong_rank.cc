@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/job.h"
+#include "runtime/launcher/exit_code.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/builder.h"
@@ -131,6 +132,6 @@ int main() {
     return cp::testing::run();
   } catch (const cp::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    return cp::runtime::exit_code(error.kind());
   }
 }

@@ -177,7 +177,7 @@ TEST(ExploreOrders, ErrorsAreResultsToo) {
     execute_all(fabric, plans);
     return std::string("ended");
   });
-  EXPECT_THAT(report.first->result, HasSubstr("error 11: deadlock"));
+  EXPECT_THAT(report.first->result, HasSubstr("error deadlock: deadlock"));
   EXPECT_TRUE(report.all);
 }
 

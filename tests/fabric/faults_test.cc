@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/plan/transfer_check.h"
 #include "tests/fabric/fabric_plans.h"
 
@@ -71,7 +71,7 @@ struct Outcome {
   std::vector<RankTrace> traces;
   std::vector<bool> injected;
   std::string error;
-  ExitCode code = ExitCode::success;
+  std::optional<ErrorKind> kind;  // of the error
   ErrorFacts facts;
 };
 
@@ -101,7 +101,7 @@ Outcome run_with(const std::vector<Plan>& plans, FabricOptions options) {
         outcome.outputs[index].insert(outcome.outputs[index].end(), buffers[i].begin(), buffers[i].end());
     });
   } catch (const Error& error) {
-    outcome.error = error.what(), outcome.code = error.code(), outcome.facts = facts_of(error);
+    outcome.error = error.what(), outcome.kind = error.kind(), outcome.facts = error.facts();
   }
   outcome.traces = fabric.traces();
   outcome.injected = fabric.injected();
@@ -171,7 +171,7 @@ TEST_P(Faults, BytesThatAreLostCutOrRepeatedShowInTheTraces) {
       EXPECT_THAT(outcome.injected, ElementsAre(true)) << name(kind);
       const auto found = find_transfer_fault(outcome.traces);
       ASSERT_TRUE(found) << name(kind);
-      expect_link(facts_of(*found), collective);
+      expect_link(found->facts(), collective);
       EXPECT_THAT(found->what(), AllOf(HasSubstr("from rank 1 to rank 2"), HasSubstr("bytes arrived")));
       EXPECT_TRUE(first_difference(outcome.traces, outcome.traces)) << name(kind);
     }
@@ -190,7 +190,7 @@ TEST_P(Faults, AFlippedBitShowsInTheChecksumsAlone) {
     EXPECT_EQ(outcome.error, "");
     const auto found = find_transfer_fault(outcome.traces);
     ASSERT_TRUE(found);
-    expect_link(facts_of(*found), 1);
+    expect_link(found->facts(), 1);
     EXPECT_THAT(found->what(), HasSubstr("checksum 0x"));
   }
 }
@@ -199,7 +199,7 @@ TEST_P(Faults, AtOnceTheReceiverThrows) {
   for (const FaultKind kind :
        {FaultKind::drop, FaultKind::truncate, FaultKind::duplicate, FaultKind::corrupt}) {
     const Outcome outcome = run({fault(kind)}, Checksums::each);
-    EXPECT_EQ(outcome.code, ExitCode::check_failed) << name(kind);
+    EXPECT_EQ(outcome.kind, ErrorKind::check_failed) << name(kind);
     expect_link(outcome.facts, 0);
   }
 }
@@ -220,7 +220,7 @@ TEST_P(Faults, TheCopyOfADuplicateComesBeforeTheNextPayload) {
 TEST_P(Faults, ADeadRankIsNamedByThoseWhoWait) {
   for (const std::int64_t collective : {0, 1}) {
     const Outcome outcome = run({{.kind = FaultKind::dead_rank, .rank = 2, .collective = collective}});
-    EXPECT_EQ(outcome.code, ExitCode::peer_lost);
+    EXPECT_EQ(outcome.kind, ErrorKind::peer_lost);
     EXPECT_THAT(outcome.facts.culprits, ElementsAre(2));
     EXPECT_FALSE(outcome.facts.is_tie);
     EXPECT_EQ(outcome.facts.sequence, collective);

@@ -53,8 +53,8 @@ FaultRunOptions any_run() {
 void assert_holds(const FaultVerdict& verdict, const InjectedFault& fault) {
   RC_CLASSIFY(verdict.kind == FaultVerdict::Kind::reported, "reported");
   RC_CLASSIFY(verdict.kind == FaultVerdict::Kind::no_fault, "no_fault");
-  RC_LOG() << to_string(fault) << ": " << name(verdict.kind) << ", exit code "
-           << static_cast<int>(verdict.code) << ": " << verdict.message << "\n";
+  RC_LOG() << to_string(fault) << ": " << name(verdict.kind) << ", " << verdict.error_name() << ": "
+           << verdict.message << "\n";
   RC_ASSERT(verdict.holds());
 }
 

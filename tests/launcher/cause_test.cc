@@ -29,7 +29,7 @@ TEST(CauseFinder, TheEarliestIsTheCause) {
 }
 
 TEST(CauseFinder, LostPeersAndTimeoutsAreConsequences) {
-  for (const int consequence : {12, 13, 14}) {
+  for (const int consequence : {12, 13, 14, 21}) {
     EXPECT_EQ(cause({code(0, consequence, 2), killed(2, SIGKILL, 4)}).rank, 2);
     EXPECT_EQ(cause({code(0, consequence, 2), code(2, 1, 4)}).rank, 2);
     EXPECT_EQ(cause({code(0, consequence, 2), report(7, 4)}).rank, 7);

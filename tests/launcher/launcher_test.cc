@@ -209,7 +209,7 @@ TEST_P(Stopped, EndsWhenItIsReported) {
   LauncherProcess process(options, [&](Launcher& launcher) {
     scratch.await_lines("pids", 3);
     launcher.fail(culprit, str("rank ", culprit, " on host h has sent no heartbeat for 2 s"),
-                  ExitCode::timeout);
+                  ErrorKind::timeout);
     launcher.fail(7, "too late");
   });
   EXPECT_EQ(process.wait(), 12);

@@ -22,7 +22,7 @@ void expect_refused(const std::vector<Disagreement>& table, std::size_t least) {
     } catch (const CollectiveMismatch& error) {
       EXPECT_THAT(error.what(), HasSubstr(str("rank ", row.odd)));
     } catch (const Error& error) {
-      ADD_FAILURE() << "exit code " << static_cast<int>(error.code()) << ": " << error.what();
+      ADD_FAILURE() << name(error.kind()) << ": " << error.what();
     }
   }
 }

@@ -23,8 +23,7 @@ void expect_error(const std::vector<Plan>& plans, const std::vector<std::string>
   try {
     check(plans, limits);
   } catch (const Error& error) {
-    EXPECT_NE(dynamic_cast<const Expected*>(&error), nullptr)
-        << "exit code " << static_cast<int>(error.code()) << ": " << error.what();
+    EXPECT_NE(dynamic_cast<const Expected*>(&error), nullptr) << name(error.kind()) << ": " << error.what();
     for (const std::string& each : words) EXPECT_THAT(error.what(), HasSubstr(each));
     return;
   }

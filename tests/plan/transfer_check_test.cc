@@ -49,24 +49,24 @@ TEST(TransferCheck, AChangedPayloadNamesTheTransferAndBothChecksums) {
   traces[2].observed[1].checksums->received[0] = 0xbeef;
   const auto fault = find_transfer_fault(traces);
   ASSERT_TRUE(fault);
-  EXPECT_EQ(fault->code(), ExitCode::check_failed);
+  EXPECT_EQ(fault->kind(), ErrorKind::check_failed);
   EXPECT_STREQ(fault->what(),
                "exchange #1 on g[4,5,6]: from rank 4 to rank 6 the payload changed on its way: checksum "
                "0x0000000000000002 where it was sent, 0x000000000000beef where it arrived");
-  EXPECT_EQ(facts_of(*fault), (ErrorFacts{.culprits = {4, 6},
-                                          .sender = 4,
-                                          .receiver = 6,
-                                          .operation = "exchange",
-                                          .group = "g[4,5,6]",
-                                          .sequence = 1}));
+  EXPECT_EQ(fault->facts(), (ErrorFacts{.culprits = {4, 6},
+                                        .sender = 4,
+                                        .receiver = 6,
+                                        .operation = "exchange",
+                                        .group = "g[4,5,6]",
+                                        .sequence = 1}));
 }
 
 TEST(TransferCheck, TheFirstOneIsNamed) {
   std::vector<RankTrace> traces = right_traces();
   traces[0].observed[1].checksums->received[2] = 1;
   traces[2].observed[0].checksums->received[1] = 1;
-  EXPECT_EQ(facts_of(*find_transfer_fault(traces)).sequence, 0);
-  EXPECT_EQ(facts_of(*find_transfer_fault(traces)).sender, 5);
+  EXPECT_EQ(find_transfer_fault(traces)->facts().sequence, 0);
+  EXPECT_EQ(find_transfer_fault(traces)->facts().sender, 5);
 }
 
 TEST(TransferCheck, LostBytesAreFoundWithoutChecksums) {
@@ -79,7 +79,7 @@ TEST(TransferCheck, LostBytesAreFoundWithoutChecksums) {
   const auto fault = find_transfer_fault(traces);
   ASSERT_TRUE(fault);
   EXPECT_THAT(fault->what(), HasSubstr("from rank 6 to rank 5 3 bytes arrived, where 8 were sent"));
-  EXPECT_THAT(facts_of(*fault).culprits, ElementsAre(5, 6));
+  EXPECT_THAT(fault->facts().culprits, ElementsAre(5, 6));
 }
 
 TEST(TransferCheck, ARankWithoutChecksumsOrWithoutATraceIsNoFault) {
@@ -97,8 +97,8 @@ TEST(TransferCheck, OutputsOfAnAllReduceAreEqual) {
   const auto fault = find_transfer_fault(traces);
   ASSERT_TRUE(fault);
   EXPECT_THAT(fault->what(), HasSubstr("rank 5 has 0x0000000000000008"));
-  EXPECT_THAT(facts_of(*fault).culprits, ElementsAre(5));
-  EXPECT_EQ(facts_of(*fault).sender, -1);
+  EXPECT_THAT(fault->facts().culprits, ElementsAre(5));
+  EXPECT_EQ(fault->facts().sender, -1);
 }
 
 }  // namespace

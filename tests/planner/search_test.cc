@@ -174,7 +174,7 @@ TEST(Search, NothingFitsNamesTheNearestAndWhatWould) {
     EXPECT_THAT(error.what(),
                 HasSubstr("layouts fits into 78 GiB a GPU on 8 GPUs of dgx-h100. The nearest is "));
     EXPECT_THAT(error.what(), HasSubstr("; try --nodes "));
-    EXPECT_EQ(error.code(), ExitCode::infeasible);
+    EXPECT_EQ(error.kind(), ErrorKind::infeasible);
   }
 }
 

@@ -194,15 +194,16 @@ TEST_F(TokenFile, OthersMayNotReadIt) {
   for (const mode_t mode : {0644U, 0640U, 0604U}) {
     const std::string path = write(kToken, mode);
     EXPECT_THAT(error_of([&] { runtime::read_token_file(path); }),
-                AllOf(HasSubstr("15: token file"), HasSubstr("chmod 600 " + path)));
+                AllOf(HasSubstr("authentication: token file"), HasSubstr("chmod 600 " + path)));
   }
 }
 
 TEST_F(TokenFile, IsThereAndHoldsAToken) {
   EXPECT_THAT(error_of([&] { runtime::read_token_file(write("short\n", 0600)); }),
-              AllOf(HasSubstr("2: "), HasSubstr("holds 5 characters, a token has at least 16")));
-  EXPECT_THAT(error_of([&] { runtime::read_token_file(directory_.path() + "/none"); }),
-              AllOf(HasSubstr("2: "), HasSubstr("No such file"), HasSubstr("openssl rand -hex 32")));
+              AllOf(HasSubstr("invalid_input: "), HasSubstr("holds 5 characters, a token has at least 16")));
+  EXPECT_THAT(
+      error_of([&] { runtime::read_token_file(directory_.path() + "/none"); }),
+      AllOf(HasSubstr("invalid_input: "), HasSubstr("No such file"), HasSubstr("openssl rand -hex 32")));
   EXPECT_THAT(error_of([&] { runtime::read_token_file(directory_.path()); }),
               HasSubstr("not a regular file"));
 }

@@ -53,7 +53,7 @@ TEST(ComparePlans, OverTheControlPlaneAllRanksHearTheSame) {
   };
   EXPECT_THAT(compare(plan_case), Each(IsEmpty()));
   const auto errors = compare(other_case);
-  EXPECT_THAT(errors, Each(HasSubstr("10: the ranks' plans differ (")));
+  EXPECT_THAT(errors, Each(HasSubstr("collective_mismatch: the ranks' plans differ (")));
   EXPECT_THAT(errors, Each(HasSubstr("collectives of group")));
   EXPECT_THAT(errors, Each(errors[0]));
 }

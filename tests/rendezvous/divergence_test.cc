@@ -34,7 +34,7 @@ TEST(Divergence, IsOfTheRankThatMostOthersContradict) {
   check.add(3, point(17, 5), kStart);
   const auto failure = check.find(kStart);
   ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->code, ExitCode::collective_mismatch);
+  EXPECT_EQ(failure->kind, ErrorKind::collective_mismatch);
   EXPECT_EQ(failure->rank, 2);
   EXPECT_EQ(failure->progress, point(17, 9, "cp[0,1,2,3]", "reduce_scatter"));
   EXPECT_EQ(failure->message,
@@ -89,7 +89,7 @@ TEST(Divergence, ARankThatEndsTooEarlyIsNamedAlsoWhileTheOthersGoOn) {
         after_ends({{0, {point(5, 2)}}, {1, {point(5, 2)}}, {2, {point(4, 1)}}, {3, {point(5, 2)}}},
                    others_go_on ? std::vector<Rank>{0, 1, 3} : std::vector<Rank>{});
     ASSERT_TRUE(failure) << others_go_on;
-    EXPECT_EQ(failure->code, ExitCode::collective_mismatch);
+    EXPECT_EQ(failure->kind, ErrorKind::collective_mismatch);
     EXPECT_EQ(failure->rank, 2);
     EXPECT_EQ(failure->message,
               "ended after all_gather #4 of cp[0,1,2,3], and ranks 0, 1, 3 went on to #5 (all_gather)");

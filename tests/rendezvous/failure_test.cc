@@ -38,7 +38,7 @@ TEST(RendezvousTimeout, OfABarrierNamesWhoHasNotComeAndTheJobGoesOn) {
     error = error_of([&] { clients[0]->barrier("start", 100ms); });
     return error.find("wait") != error.rfind("waits");
   }));
-  EXPECT_EQ(error, "12: barrier 'start' after 100 ms: ranks 1, 3 of 4 have not come; ranks 0, 2 wait");
+  EXPECT_EQ(error, "timeout: barrier 'start' after 100 ms: ranks 1, 3 of 4 have not come; ranks 0, 2 wait");
   EXPECT_THAT(run_ranks(4,
                         [&](Rank rank) {
                           if (rank != 2) clients[static_cast<std::size_t>(rank)]->barrier("start");
@@ -51,14 +51,17 @@ TEST(RendezvousTimeout, OfAKeyTellsWhoIsNotConnected) {
   RendezvousServer server(server_options(4));
   const auto clients = {testing::join(server, 0, 4), testing::join(server, 2, 4)};
   clients.begin()[1]->goodbye();
-  EXPECT_EQ(error_of([&] { clients.begin()[0]->get("k", 50ms); }),
-            "12: key 'k' is not set after 50 ms; rank 0 waits (never connected: ranks 1, 3; left: rank 2)");
-  EXPECT_EQ(error_of([&] {
-              clients.begin()[0]->wait({"a", "b"}, 0ms);
-            }),
-            "12: key 'a' is not set after 0 ms; rank 0 waits (never connected: ranks 1, 3; left: rank 2)");
-  EXPECT_THAT(error_of([&] { clients.begin()[0]->all_gather("g", "x", 50ms); }),
-              HasSubstr("12: all_gather 'g' after 50 ms: ranks 1, 2, 3 of 4 have not come; rank 0 waits"));
+  EXPECT_EQ(
+      error_of([&] { clients.begin()[0]->get("k", 50ms); }),
+      "timeout: key 'k' is not set after 50 ms; rank 0 waits (never connected: ranks 1, 3; left: rank 2)");
+  EXPECT_EQ(
+      error_of([&] {
+        clients.begin()[0]->wait({"a", "b"}, 0ms);
+      }),
+      "timeout: key 'a' is not set after 0 ms; rank 0 waits (never connected: ranks 1, 3; left: rank 2)");
+  EXPECT_THAT(
+      error_of([&] { clients.begin()[0]->all_gather("g", "x", 50ms); }),
+      HasSubstr("timeout: all_gather 'g' after 50 ms: ranks 1, 2, 3 of 4 have not come; rank 0 waits"));
   EXPECT_FALSE(server.first_failure());
 }
 
@@ -102,14 +105,23 @@ TEST_F(FailingJob, AClosedConnectionIsNamedToAllWhoWait) {
   const auto errors = errors_while_waiting(2, [&] { clients_[2].reset(); });
   EXPECT_THAT(
       errors,
-      Each(AllOf(HasSubstr("13: the job has failed: rank 2 (host "), HasSubstr(str("pid ", getpid())),
+      Each(AllOf(HasSubstr("peer_lost: the job has failed: rank 2 (host "), HasSubstr(str("pid ", getpid())),
                  HasSubstr("at all_gather #17 of cp[0,1,2,3], step 40: its connection was closed by the "
                            "other side without a goodbye"))));
   EXPECT_EQ(told().rank, 2);
   EXPECT_EQ(server_->first_failure()->rank, 2);
   EXPECT_EQ(server_->ranks()[2].state, RankState::lost);
-  // Whoever comes later hears the same, at once.
-  EXPECT_THAT(error_of([&] { clients_[0]->set("k", "v"); }), HasSubstr("13: the job has failed: rank 2"));
+  // Whoever comes later hears the same, at once, and has it as data.
+  EXPECT_THAT(error_of([&] { clients_[0]->set("k", "v"); }),
+              HasSubstr("peer_lost: the job has failed: rank 2"));
+  try {
+    clients_[0]->set("k", "v");
+    ADD_FAILURE() << "no error";
+  } catch (const runtime::PeerLost& error) {
+    EXPECT_EQ(
+        error.facts(),
+        (ErrorFacts{.culprits = {2}, .operation = "all_gather", .group = "cp[0,1,2,3]", .sequence = 17}));
+  }
   bool called = false;
   clients_[0]->on_failure([&](const Failure& failure) { called = failure.rank == 2; });
   EXPECT_TRUE(called);
@@ -121,20 +133,20 @@ TEST_F(FailingJob, ALateComerHearsOfIt) {
   testing::join(server, 0, 2).reset();
   ASSERT_TRUE(soon([&] { return server.first_failure().has_value(); }));
   const auto late = testing::join(server, 1, 2);
-  EXPECT_THAT(error_of([&] { late->barrier("b"); }), HasSubstr("13: the job has failed: rank 0"));
+  EXPECT_THAT(error_of([&] { late->barrier("b"); }), HasSubstr("peer_lost: the job has failed: rank 0"));
 }
 
 TEST_F(FailingJob, AnErrorThatARankReportsIsTheCauseAndWhatFollowsIsNot) {
   start(3);
   const auto errors = errors_while_waiting(1, [&] {
-    clients_[1]->report_failure(ExitCode::check_failed, "wrong result\x01 of step 3");
+    clients_[1]->report_failure(ErrorKind::check_failed, "wrong result\x01 of step 3");
     clients_[1].reset();
   });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("13: "), HasSubstr("wrong result? of step 3"))));
-  clients_[0]->report_failure(ExitCode::peer_lost, "connection to rank 1 broke");
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("peer_lost: "), HasSubstr("wrong result? of step 3"))));
+  clients_[0]->report_failure(ErrorKind::peer_lost, "connection to rank 1 broke");
   clients_[0].reset();
   ASSERT_TRUE(soon([&] { return !server_->consequences().empty(); }));
-  EXPECT_EQ(server_->first_failure()->code, ExitCode::check_failed);
+  EXPECT_EQ(server_->first_failure()->kind, ErrorKind::check_failed);
   EXPECT_EQ(server_->first_failure()->rank, 1);
   EXPECT_EQ(server_->consequences()[0].rank, 0);
 }
@@ -142,7 +154,7 @@ TEST_F(FailingJob, AnErrorThatARankReportsIsTheCauseAndWhatFollowsIsNot) {
 TEST_F(FailingJob, WhatTheLauncherSeesIsToldToTheRanks) {
   start(2);
   const auto errors = errors_while_waiting(1, [&] {
-    server_->report_failure({ExitCode::peer_lost, 1, "", 0, "killed by signal 9", {}});
+    server_->report_failure({ErrorKind::peer_lost, 1, "", 0, "killed by signal 9", {}});
   });
   EXPECT_THAT(errors, Each(HasSubstr("killed by signal 9")));
   EXPECT_EQ(told().pid, getpid());
@@ -156,17 +168,16 @@ TEST_F(FailingJob, MissingHeartbeatsAreNamed) {
   const auto client = testing::join(server, 0, 2);
   RawPeer stopped(server.port());
   stopped.join(testing::handshake_of(1, 2), testing::kToken);
-  EXPECT_THAT(
-      error_of([&] { client->barrier("b"); }),
-      HasSubstr(
-          "13: the job has failed: rank 1 (host elsewhere, pid 7): no heartbeat for 2 s: host elsewhere "
-          "with rank 1 is down or cut off"));
+  EXPECT_THAT(error_of([&] { client->barrier("b"); }),
+              HasSubstr("peer_lost: the job has failed: rank 1 (host elsewhere, pid 7): no heartbeat for 2 "
+                        "s: host elsewhere "
+                        "with rank 1 is down or cut off"));
 }
 
 TEST_F(FailingJob, RanksThatComputeForLongAreNotLost) {
   start(2, 2s);
   // Longer than the timeout: the clients' threads beat meanwhile.
-  EXPECT_THAT(error_of([&] { clients_[0]->get("never", 2500ms); }), HasSubstr("12: key 'never'"));
+  EXPECT_THAT(error_of([&] { clients_[0]->get("never", 2500ms); }), HasSubstr("timeout: key 'never'"));
   EXPECT_FALSE(server_->first_failure());
 }
 
@@ -179,14 +190,14 @@ TEST_F(FailingJob, ALostServerIsNamed) {
   });
   for (Rank rank = 0; rank < 2; ++rank)
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
-                HasSubstr(str("13: the job has failed: the rendezvous at ", endpoint, " is gone")));
+                HasSubstr(str("peer_lost: the job has failed: the rendezvous at ", endpoint, " is gone")));
 }
 
 TEST_F(FailingJob, AfterAGoodbyeNothingIsAFailure) {
   start(2);
   for (auto& client : clients_) client->goodbye();
-  EXPECT_THAT(error_of([&] { clients_[0]->barrier("b"); }), HasSubstr("14: rank 0 has said goodbye"));
-  clients_[0]->report_failure(ExitCode::check_failed, "too late");
+  EXPECT_THAT(error_of([&] { clients_[0]->barrier("b"); }), HasSubstr("rendezvous: rank 0 has said goodbye"));
+  clients_[0]->report_failure(ErrorKind::check_failed, "too late");
   clients_.clear();
   EXPECT_FALSE(server_->first_failure());
 }
@@ -198,7 +209,7 @@ TEST_F(FailingJob, RanksThatNeverJoinAreNamed) {
   const auto client = testing::join(server, 1, 3);
   EXPECT_THAT(error_of([&] { client->barrier("b"); }),
               HasSubstr("ranks 0, 2 of 3 have not joined within 200 ms of the first"));
-  EXPECT_EQ(server.first_failure()->code, ExitCode::rendezvous);
+  EXPECT_EQ(server.first_failure()->kind, ErrorKind::rendezvous);
 }
 
 TEST_F(FailingJob, AHandlerThatWasRemovedIsNotCalled) {
@@ -227,7 +238,7 @@ TEST_F(FailingJob, ADivergentRankIsNamedWithItsOperation) {
   EXPECT_THAT(errors, Each(HasSubstr(
                           "began all_reduce #90 of cp[0,1,2] where all_gather was begun by ranks 0, 2; all "
                           "agreed up to #89")));
-  EXPECT_EQ(server_->first_failure()->code, ExitCode::collective_mismatch);
+  EXPECT_EQ(server_->first_failure()->kind, ErrorKind::collective_mismatch);
   EXPECT_EQ(server_->first_failure()->rank, 1);
 }
 
@@ -278,8 +289,8 @@ TEST_F(FailingJob, NobodysSuccessIsToldWhenTheLastCollectiveDiffers) {
   });
   for (Rank rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
-                AllOf(HasSubstr(rank == 2 ? "10: this rank has failed: began all_reduce #1"
-                                          : "13: the job has failed: rank 2 "),
+                AllOf(HasSubstr(rank == 2 ? "collective_mismatch: this rank has failed: began all_reduce #1"
+                                          : "peer_lost: the job has failed: rank 2 "),
                       HasSubstr("began all_reduce #1 of cp[0,1,2,3] with other arguments")));
   }
 }
@@ -310,7 +321,7 @@ TEST_F(LaunchedRanks, ALostRankWaitsForItsLaunchersWord) {
   start_two_machines();
   const auto errors = errors_while_waiting(3, [&] {
     clients_[3].reset();
-    launcher_->report_found({ExitCode::peer_lost, 3, "", 4711, "was killed by SIGKILL", {}});
+    launcher_->report_found({ErrorKind::peer_lost, 3, "", 4711, "was killed by SIGKILL", {}});
   });
   EXPECT_THAT(errors, Each(HasSubstr(", pid 4711): was killed by SIGKILL")));
   EXPECT_TRUE(soon([&] { return launcher_->failure().has_value(); }));  // the other launchers hear it as well
@@ -332,7 +343,7 @@ TEST_F(LaunchedRanks, ALostLauncherIsNamedWithItsRanks) {
 TEST_F(LaunchedRanks, ALauncherSpeaksOnlyOfItsOwnRanks) {
   start_two_machines();
   const auto errors = errors_while_waiting(1, [&] {
-    launcher_->report_found({ExitCode::peer_lost, 1, "", 4711, "was killed by SIGKILL", {}});
+    launcher_->report_found({ErrorKind::peer_lost, 1, "", 4711, "was killed by SIGKILL", {}});
   });
   EXPECT_THAT(errors, Each(HasSubstr("a launcher's word of rank 1, which is none of its own")));
 }
@@ -366,8 +377,9 @@ TEST_F(LaunchedRanks, ALauncherThatIsDoneHearsOfALaterFailure) {
   for (const Rank rank : {2, 3}) clients_[static_cast<std::size_t>(rank)]->goodbye();
   auto end = std::async(std::launch::async, [&] { return error_of([&] { launcher_->goodbye(); }); });
   EXPECT_EQ(end.wait_for(50ms), std::future_status::timeout);
-  server_->report_failure({ExitCode::peer_lost, 1, "a", 7, "was killed by SIGKILL", {}});
-  EXPECT_THAT(end.get(), HasSubstr("13: the job has failed: rank 1 (host a, pid 7): was killed by SIGKILL"));
+  server_->report_failure({ErrorKind::peer_lost, 1, "a", 7, "was killed by SIGKILL", {}});
+  EXPECT_THAT(end.get(),
+              HasSubstr("peer_lost: the job has failed: rank 1 (host a, pid 7): was killed by SIGKILL"));
 }
 
 TEST_F(LaunchedRanks, ALauncherThatNeverComesIsNamedAtTheEnd) {

@@ -1,4 +1,4 @@
-// Peers that do not keep the rules: the job goes on, or fails with its code.
+// Peers that do not keep the rules: the job goes on, or fails with its kind of error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ TEST_F(Hostile, ALengthOfFourGigabytesIsRefusedAtOnce) {
   const auto frame = peer.receive();
   ASSERT_TRUE(frame);
   const auto refusal = runtime::parse_message(frame->message()).refusal();
-  EXPECT_EQ(refusal.code(), 14);
+  EXPECT_EQ(refusal.kind(), proto::RENDEZVOUS);
   EXPECT_THAT(refusal.reason(), HasSubstr("a frame of 4294967295 bytes, of at most 4096"));
   expect_job_works();
 }
@@ -91,7 +91,7 @@ TEST_F(Hostile, TheFirstExchangeCannotBeSkipped) {
   twice.send(testing::hello_of(handshake_of(0, 2)));
   const auto frame = twice.receive();
   ASSERT_TRUE(frame);
-  EXPECT_EQ(runtime::parse_message(frame->message()).refusal().code(), 15);
+  EXPECT_EQ(runtime::parse_message(frame->message()).refusal().kind(), proto::AUTHENTICATION);
   expect_job_works();
 }
 
@@ -111,13 +111,13 @@ TEST_F(Hostile, ARecordedJoinIsOfNoUseOnAnotherConnection) {
   const auto frame = replay.receive();
   ASSERT_TRUE(frame);
   const auto refusal = runtime::parse_message(frame->message()).refusal();
-  EXPECT_EQ(refusal.code(), 15);
+  EXPECT_EQ(refusal.kind(), proto::AUTHENTICATION);
   EXPECT_THAT(refusal.reason(), HasSubstr("wrong token"));
   EXPECT_TRUE(replay.is_closed());
   expect_job_works();
 }
 
-// On the rank's own connection nobody can be trusted any more: the job fails, with the code of authentication.
+// On the rank's own connection nobody can be trusted any more: the job fails, with authentication.
 TEST_F(Hostile, RepeatedAndAlteredFramesEndTheJob) {
   for (const bool repeated : {true, false}) {
     RendezvousServer server(server_options(2));
@@ -134,7 +134,7 @@ TEST_F(Hostile, RepeatedAndAlteredFramesEndTheJob) {
     rank.send(runtime::encode_frame(frame));
     EXPECT_TRUE(rank.is_closed());
     ASSERT_TRUE(testing::soon([&] { return server.first_failure().has_value(); }));
-    EXPECT_EQ(server.first_failure()->code, ExitCode::authentication);
+    EXPECT_EQ(server.first_failure()->kind, ErrorKind::authentication);
     EXPECT_THAT(to_string(*server.first_failure()),
                 HasSubstr("rank 0 (host elsewhere, pid 7): its connection was closed "
                           "here: frame"));
@@ -161,7 +161,7 @@ TEST_F(Hostile, PartsOfASealAreNoSeal) {
     stranger.send(cut(session.seal(message.SerializeAsString()), size));
     const auto answer = stranger.receive();
     ASSERT_TRUE(answer);
-    EXPECT_EQ(runtime::parse_message(answer->message()).refusal().code(), 15) << size;
+    EXPECT_EQ(runtime::parse_message(answer->message()).refusal().kind(), proto::AUTHENTICATION) << size;
     EXPECT_TRUE(stranger.is_closed());
 
     RendezvousServer server(server_options(2));
@@ -171,7 +171,7 @@ TEST_F(Hostile, PartsOfASealAreNoSeal) {
     rank.send(cut(rank.session->seal(heartbeat().SerializeAsString()), size));
     EXPECT_TRUE(rank.is_closed());
     ASSERT_TRUE(testing::soon([&] { return server.first_failure().has_value(); }));
-    EXPECT_EQ(server.first_failure()->code, ExitCode::authentication) << size;
+    EXPECT_EQ(server.first_failure()->kind, ErrorKind::authentication) << size;
   }
   expect_job_works();
 }
@@ -186,7 +186,7 @@ TEST_F(Hostile, NoncesHaveOneSize) {
     const auto frame = peer.receive();
     ASSERT_TRUE(frame);
     const auto refusal = runtime::parse_message(frame->message()).refusal();
-    EXPECT_EQ(refusal.code(), 14) << size;
+    EXPECT_EQ(refusal.kind(), proto::RENDEZVOUS) << size;
     EXPECT_THAT(refusal.reason(), HasSubstr("a nonce of the wrong size")) << size;
     EXPECT_TRUE(peer.is_closed());
   }
@@ -200,7 +200,7 @@ TEST_F(Hostile, ARankThatKnowsTheTokenCannotSendWhatIsNoMessage) {
   rank.send(runtime::encode_frame(rank.session->seal("\xff\xff garbage")));
   EXPECT_TRUE(rank.is_closed());
   ASSERT_TRUE(testing::soon([&] { return server_.first_failure().has_value(); }));
-  EXPECT_EQ(server_.first_failure()->code, ExitCode::rendezvous);
+  EXPECT_EQ(server_.first_failure()->kind, ErrorKind::rendezvous);
 }
 
 TEST(HostileCrowd, TwoHundredIdleConnectionsHinderNobody) {

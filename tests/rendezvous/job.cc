@@ -44,7 +44,7 @@ std::string error_of(const std::function<void()>& body) {
     body();
     return "";
   } catch (const Error& error) {
-    return str(static_cast<int>(error.code()), ": ", error.what());
+    return str(name(error.kind()), ": ", error.what());
   }
 }
 

@@ -30,10 +30,10 @@ std::unique_ptr<runtime::RendezvousClient> join(const runtime::RendezvousServer&
 std::vector<std::unique_ptr<runtime::RendezvousClient>> join_all(const runtime::RendezvousServer& server,
                                                                  int world_size);
 
-// body(rank) on a thread for each rank; what each threw: "code: message", else "".
+// body(rank) on a thread for each rank; what each threw: "timeout: message", with the kind's name, else "".
 std::vector<std::string> run_ranks(int count, const std::function<void(Rank)>& body);
 
-// "code: message" of what it throws, else "".
+// "timeout: message" of what it throws, else "".
 std::string error_of(const std::function<void()>& body);
 
 // Whether it holds within kPatience.

@@ -33,14 +33,14 @@ class RosterTest : public ::testing::Test {
 TEST_F(RosterTest, NobodyFailsWhoBeatsOrLeaves) {
   beat({0, 1, 2, 3}, 0ms, 5000ms);
   roster_.leave(2);
-  roster_.lose(2, ExitCode::peer_lost, "closed", at(5100ms));
+  roster_.lose(2, ErrorKind::peer_lost, "closed", at(5100ms));
   beat({0, 1, 3}, 5500ms, 20'000ms);
   EXPECT_EQ(cause(), "");
 }
 
 TEST_F(RosterTest, ABrokenConnectionIsNamedAtOnceWithWhereTheRankWas) {
   roster_.progress(2, {"cp[0,1,2,3]", 17, "all_gather", {}, 40});
-  roster_.lose(2, ExitCode::peer_lost, "closed", at(10ms));
+  roster_.lose(2, ErrorKind::peer_lost, "closed", at(10ms));
   EXPECT_EQ(
       cause(),
       "rank 2 (host b, pid 102), last heard 10 ms ago at all_gather #17 of cp[0,1,2,3], step 40: closed");
@@ -53,7 +53,7 @@ TEST_F(RosterTest, WhereALostRankWasIsAsOldAsWhatItTold) {
   for (const Rank rank : {0, 1, 2, 3}) roster_.heartbeat(rank, at(1300ms));  // of requests, say
   EXPECT_EQ(roster_.status(at(1400ms))[2].latest_age, 1300ms);
   for (const Rank rank : {0, 1, 3}) roster_.heartbeat(rank, at(2200ms));
-  roster_.lose(2, ExitCode::peer_lost, "closed", at(2270ms));
+  roster_.lose(2, ErrorKind::peer_lost, "closed", at(2270ms));
   EXPECT_EQ(cause(),
             "rank 2 (host b, pid 102), last heard 2.1 s ago at all_gather #17 of cp[0,1,2,3]: closed");
 }
@@ -61,7 +61,7 @@ TEST_F(RosterTest, WhereALostRankWasIsAsOldAsWhatItTold) {
 // A rank that reports says first where it is.
 TEST_F(RosterTest, WhereARankFailsIsAsItSays) {
   roster_.progress(2, {"cp[0,1,2,3]", 17, "all_gather", {}, 40});
-  roster_.report(2, ExitCode::check_failed, "wrong", at(500ms));
+  roster_.report(2, ErrorKind::check_failed, "wrong", at(500ms));
   EXPECT_EQ(cause(), "rank 2 (host b, pid 102) at all_gather #17 of cp[0,1,2,3], step 40: wrong");
 }
 
@@ -69,7 +69,7 @@ TEST_F(RosterTest, WhereARankFailsIsAsItSays) {
 TEST_F(RosterTest, WhatOthersFoundIsNotMadeOlder) {
   roster_.progress(2, {"cp[0,1,2,3]", 17, "all_gather", {}, 40});
   roster_.add(
-      {ExitCode::peer_lost, 2, "", 0, "was killed by SIGKILL in all_gather #19 of cp[0,1,2,3]", {}, {}});
+      {ErrorKind::peer_lost, 2, "", 0, "was killed by SIGKILL in all_gather #19 of cp[0,1,2,3]", {}, {}});
   EXPECT_EQ(cause(), "rank 2 (host b, pid 102): was killed by SIGKILL in all_gather #19 of cp[0,1,2,3]");
 }
 
@@ -91,26 +91,26 @@ TEST_F(RosterTest, AHostThatIsCutOffIsNamedWithItsRanks) {
 }
 
 TEST_F(RosterTest, ConsequencesThatComeFirstWaitForTheCause) {
-  roster_.report(1, ExitCode::peer_lost, "connection to rank 2 broke", at(10ms));
-  roster_.report(3, ExitCode::timeout, "rank 2 has not come", at(11ms));
+  roster_.report(1, ErrorKind::peer_lost, "connection to rank 2 broke", at(10ms));
+  roster_.report(3, ErrorKind::timeout, "rank 2 has not come", at(11ms));
   roster_.check(at(20ms));
   EXPECT_EQ(cause(), "");
-  roster_.lose(2, ExitCode::peer_lost, "closed", at(30ms));
+  roster_.lose(2, ErrorKind::peer_lost, "closed", at(30ms));
   EXPECT_EQ(roster_.cause()->rank, 2);
   ASSERT_EQ(roster_.consequences().size(), 2U);
   EXPECT_EQ(roster_.consequences()[0].rank, 1);
 }
 
 TEST_F(RosterTest, ErrorsOfARanksOwnAreCausesAtOnce) {
-  roster_.report(1, ExitCode::timeout, "rank 2 has not come", at(10ms));
-  roster_.report(2, ExitCode::check_failed, "wrong result", at(20ms));
+  roster_.report(1, ErrorKind::timeout, "rank 2 has not come", at(10ms));
+  roster_.report(2, ErrorKind::check_failed, "wrong result", at(20ms));
   EXPECT_EQ(cause(), "rank 2 (host b, pid 102): wrong result");
 }
 
 TEST_F(RosterTest, WithoutABetterCauseTheFirstComplaintIsTaken) {
   beat({0, 1, 2, 3}, 0ms, 1000ms);
-  roster_.report(1, ExitCode::peer_lost, "connection to rank 2 broke", at(1010ms));
-  roster_.report(3, ExitCode::peer_lost, "connection to rank 2 broke", at(1020ms));
+  roster_.report(1, ErrorKind::peer_lost, "connection to rank 2 broke", at(1010ms));
+  roster_.report(3, ErrorKind::peer_lost, "connection to rank 2 broke", at(1020ms));
   roster_.check(at(1200ms));
   EXPECT_EQ(cause(), "");
   roster_.check(at(1320ms));
@@ -120,8 +120,8 @@ TEST_F(RosterTest, WithoutABetterCauseTheFirstComplaintIsTaken) {
 // A rank that was stopped makes its peers time out before its own silence is long enough.
 TEST_F(RosterTest, ComplaintsWaitForARankThatIsLateUntilItIsLost) {
   beat({0, 1, 2}, 0ms, 1000ms);
-  roster_.report(0, ExitCode::timeout, "rank 3 has not come", at(1100ms));
-  roster_.lose(1, ExitCode::peer_lost, "closed", at(1200ms));  // it gave up, too
+  roster_.report(0, ErrorKind::timeout, "rank 3 has not come", at(1100ms));
+  roster_.lose(1, ErrorKind::peer_lost, "closed", at(1200ms));  // it gave up, too
   roster_.check(at(1900ms));
   EXPECT_EQ(cause(), "");
   roster_.heartbeat(2, at(1900ms));
@@ -132,7 +132,7 @@ TEST_F(RosterTest, ComplaintsWaitForARankThatIsLateUntilItIsLost) {
 
 TEST_F(RosterTest, ComplaintsWaitForARankThatIsLateUntilItBeats) {
   beat({0, 1, 2}, 0ms, 1000ms);
-  roster_.report(0, ExitCode::timeout, "rank 3 has not come", at(1100ms));
+  roster_.report(0, ErrorKind::timeout, "rank 3 has not come", at(1100ms));
   roster_.heartbeat(2, at(1500ms));
   roster_.heartbeat(1, at(1500ms));
   roster_.check(at(1500ms));
@@ -150,10 +150,10 @@ TEST_F(RosterTest, ItsOwnStandstillBlamesNobody) {
 
 TEST_F(RosterTest, WhatTheLauncherKnowsIsACause) {
   roster_.progress(1, {"cp[0,1]", 3, "broadcast", {}, -1});
-  roster_.report(0, ExitCode::peer_lost, "connection to rank 1 broke", at(1ms));
-  roster_.add({ExitCode::peer_lost, 1, "", 0, "killed by signal 9", {}});
+  roster_.report(0, ErrorKind::peer_lost, "connection to rank 1 broke", at(1ms));
+  roster_.add({ErrorKind::peer_lost, 1, "", 0, "killed by signal 9", {}});
   EXPECT_EQ(cause(), "rank 1 (host a, pid 101): killed by signal 9");
-  roster_.lose(1, ExitCode::peer_lost, "closed", at(5ms));
+  roster_.lose(1, ErrorKind::peer_lost, "closed", at(5ms));
   EXPECT_EQ(roster_.consequences().size(), 1U);
 }
 
@@ -167,7 +167,7 @@ TEST(Roster, AllRanksJoinInTime) {
   EXPECT_FALSE(roster.cause());
   roster.check(start + 1000ms);
   ASSERT_TRUE(roster.cause());
-  EXPECT_EQ(roster.cause()->code, ExitCode::rendezvous);
+  EXPECT_EQ(roster.cause()->kind, ErrorKind::rendezvous);
   EXPECT_EQ(roster.cause()->message, "ranks 0, 1, 3 of 4 have not joined within 1 s of the first");
 }
 

@@ -77,8 +77,9 @@ TEST(Rendezvous, KeysAreSetLaterReadByOthersAndHoldAnyBytes) {
   const std::string large(runtime::kMaxValueBytes, 'x');
   clients[0]->set("large", large);
   EXPECT_EQ(clients[1]->get("large"), large);
-  EXPECT_THAT(error_of([&] { clients[0]->set("large", large + "x"); }),
-              HasSubstr("2: key 'large': a value of 1032193 bytes for the rendezvous; at most 1032192"));
+  EXPECT_THAT(
+      error_of([&] { clients[0]->set("large", large + "x"); }),
+      HasSubstr("invalid_input: key 'large': a value of 1032193 bytes for the rendezvous; at most 1032192"));
   EXPECT_THAT(error_of([&] { clients[0]->add("large", 1); }), HasSubstr("its value is no number"));
   EXPECT_EQ(clients[0]->add("number", -3), -3);
   EXPECT_EQ(clients[1]->get("number"), "-3");
@@ -99,7 +100,7 @@ TEST(Rendezvous, SomeRanksGatherWhileOthersDoOtherThings) {
   EXPECT_EQ(error_of([&] {
               clients[3]->all_gather({1, 3}, "g", "x", 50ms);
             }),
-            "12: all_gather 'g' after 50 ms: rank 1 of 2 has not come; rank 3 waits");
+            "timeout: all_gather 'g' after 50 ms: rank 1 of 2 has not come; rank 3 waits");
   for (const std::vector<Rank>& ranks : {std::vector<Rank>{0, 1}, {3, 1}, {3, 3}, {3, 4}, {-1, 3}}) {
     EXPECT_THAT(error_of([&] { clients[3]->all_gather(ranks, "g", "x"); }),
                 HasSubstr("name ranks of the job in ascending order, this one among them"));
@@ -155,17 +156,18 @@ TEST(Rendezvous, NobodyThereIsAnErrorThatNamesTheEndpoint) {
     RendezvousClient client(
         {.port = port, .job_id = "job", .rank = 0, .token = testing::kToken, .timeout = 100ms});
   });
-  EXPECT_THAT(error, AllOf(HasSubstr(str("14: rank 0 cannot join at 127.0.0.1:", port, " within 100 ms")),
-                           HasSubstr("refused")));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr(str("rendezvous: rank 0 cannot join at 127.0.0.1:", port, " within 100 ms")),
+                    HasSubstr("refused")));
 }
 
 TEST(Rendezvous, AnAddressInUseHasItsOwnError) {
   RendezvousServer server(server_options(1));
   auto options = server_options(1);
   options.port = server.port();
-  EXPECT_THAT(
-      error_of([&] { RendezvousServer second(options); }),
-      AllOf(HasSubstr(str("16: 127.0.0.1:", server.port(), " is in use")), HasSubstr("use another port")));
+  EXPECT_THAT(error_of([&] { RendezvousServer second(options); }),
+              AllOf(HasSubstr(str("address_in_use: 127.0.0.1:", server.port(), " is in use")),
+                    HasSubstr("use another port")));
   testing::join(server, 0, 1)->goodbye();
 }
 
@@ -190,11 +192,12 @@ TEST(Rendezvous, ListensOnTheNamedInterfaceAlone) {
   RendezvousServer other(options);  // the same port of another address
   EXPECT_EQ(other.endpoint(), str("127.0.0.2:", server.port()));
   options.interface = "no such interface";
-  EXPECT_THAT(error_of([&] { RendezvousServer third(options); }),
-              AllOf(HasSubstr("14: 'no such interface' is no address"), HasSubstr("it has lo 127.0.0.1")));
+  EXPECT_THAT(
+      error_of([&] { RendezvousServer third(options); }),
+      AllOf(HasSubstr("rendezvous: 'no such interface' is no address"), HasSubstr("it has lo 127.0.0.1")));
   options.interface = "192.0.2.1";  // for documentation: nobody's
   EXPECT_THAT(error_of([&] { RendezvousServer third(options); }),
-              AllOf(HasSubstr("14: cannot listen on 192.0.2.1"), HasSubstr("lo 127.0.0.1")));
+              AllOf(HasSubstr("rendezvous: cannot listen on 192.0.2.1"), HasSubstr("lo 127.0.0.1")));
 }
 
 // Programs that the launcher starts must not hold its port or its connections.
@@ -226,32 +229,35 @@ class Refusal : public ::testing::Test {
 TEST_F(Refusal, AnotherToken) {
   options_.token = runtime::make_token();
   EXPECT_THAT(refusal(options_),
-              AllOf(HasSubstr("15: "), HasSubstr("refuses rank 0: wrong token for job 'job'")));
+              AllOf(HasSubstr("authentication: "), HasSubstr("refuses rank 0: wrong token for job 'job'")));
 }
 
 TEST_F(Refusal, AnotherJob) {
   options_.job_id = "other";
-  EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr("belongs to another job than 'other'")));
+  EXPECT_THAT(refusal(options_),
+              AllOf(HasSubstr("rendezvous: "), HasSubstr("belongs to another job than 'other'")));
 }
 
 TEST_F(Refusal, AnotherWorldSize) {
   options_.world_size = 3;
-  EXPECT_THAT(refusal(options_),
-              AllOf(HasSubstr("14: "), HasSubstr("rank 0 came with world size 3, but this job has 2")));
+  EXPECT_THAT(refusal(options_), AllOf(HasSubstr("rendezvous: "),
+                                       HasSubstr("rank 0 came with world size 3, but this job has 2")));
 }
 
 TEST_F(Refusal, RankOutOfRange) {
   for (const Rank rank : {2, -1}) {
     options_.rank = rank;
-    EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr(str("rank ", rank, " is out of range")),
-                                         HasSubstr("ranks are 0 to 1")));
+    EXPECT_THAT(refusal(options_),
+                AllOf(HasSubstr("rendezvous: "), HasSubstr(str("rank ", rank, " is out of range")),
+                      HasSubstr("ranks are 0 to 1")));
   }
 }
 
 TEST_F(Refusal, ADuplicateAndTheJobGoesOn) {
   const auto clients = testing::join_all(server_, 2);
-  EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr(str("rank 0 has joined already (host ")),
-                                       HasSubstr(str("pid ", getpid()))));
+  EXPECT_THAT(refusal(options_),
+              AllOf(HasSubstr("rendezvous: "), HasSubstr(str("rank 0 has joined already (host ")),
+                    HasSubstr(str("pid ", getpid()))));
   EXPECT_THAT(run_ranks(2, [&](Rank rank) { clients[static_cast<std::size_t>(rank)]->barrier("b"); }),
               Each(IsEmpty()));
   clients[1]->goodbye();
@@ -267,7 +273,7 @@ TEST_F(Refusal, AnotherVersion) {
   const auto frame = peer.receive();
   ASSERT_TRUE(frame);
   const auto message = runtime::parse_message(frame->message());
-  EXPECT_EQ(message.refusal().code(), 14);
+  EXPECT_EQ(message.refusal().kind(), proto::RENDEZVOUS);
   EXPECT_THAT(message.refusal().reason(),
               HasSubstr(str("protocol version 99, but this server speaks ", runtime::kProtocolVersion)));
   EXPECT_TRUE(peer.is_closed());
@@ -349,7 +355,8 @@ TEST_F(Refusal, AServerThatDoesNotKnowTheToken) {
     return refusal(options_);
   };
   EXPECT_EQ(welcomed_with([](proto::RendezvousFrame&) {}), "");  // the seal itself would do
-  const auto refused = AllOf(HasSubstr("15: "), HasSubstr("does not know the token of job 'job'"));
+  const auto refused =
+      AllOf(HasSubstr("authentication: "), HasSubstr("does not know the token of job 'job'"));
   EXPECT_THAT(welcomed_with([](proto::RendezvousFrame& sealed) {
                 sealed.set_mac(std::string(runtime::kMacBytes, 'm'));
               }),
@@ -361,7 +368,7 @@ TEST_F(Refusal, AServerThatDoesNotKnowTheToken) {
   }
   // Without a mac a frame is taken for the plain refusal, which an encrypted message is not.
   EXPECT_THAT(welcomed_with([](proto::RendezvousFrame& sealed) { sealed.clear_mac(); }),
-              AllOf(HasSubstr("14: "), HasSubstr("is no rendezvous")));
+              AllOf(HasSubstr("rendezvous: "), HasSubstr("is no rendezvous")));
   EXPECT_THAT(welcomed_with([](proto::RendezvousFrame& sealed) { sealed.mutable_mac()->push_back('m'); }),
               refused);
   EXPECT_THAT(
@@ -374,7 +381,7 @@ TEST_F(Refusal, AServerWhoseNonceHasTheWrongSize) {
        {std::size_t{0}, std::size_t{1}, runtime::kNonceBytes - 1, runtime::kNonceBytes + 1}) {
     const Impostor impostor(std::string(size, 'n'), [](proto::RendezvousFrame&) {});
     options_.port = impostor.port();
-    EXPECT_THAT(refusal(options_), AllOf(HasSubstr("14: "), HasSubstr("is no rendezvous"),
+    EXPECT_THAT(refusal(options_), AllOf(HasSubstr("rendezvous: "), HasSubstr("is no rendezvous"),
                                          HasSubstr("a nonce of the wrong size")))
         << size;
   }
@@ -382,10 +389,11 @@ TEST_F(Refusal, AServerWhoseNonceHasTheWrongSize) {
 
 TEST(RendezvousOptions, AreChecked) {
   auto options = server_options(0);
-  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }), HasSubstr("2: world size 0"));
+  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }), HasSubstr("invalid_input: world size 0"));
   options = server_options(1);
   options.token = "short";
-  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }), HasSubstr("2: a token of 5 characters"));
+  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }),
+              HasSubstr("invalid_input: a token of 5 characters"));
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST_F(StallTest, BeyondTheComputeLimitItIsNamed) {
   const auto failure = find(3500ms);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, 1);
-  EXPECT_EQ(failure->code, ExitCode::timeout);
+  EXPECT_EQ(failure->kind, ErrorKind::timeout);
   EXPECT_EQ(failure->message,
             "has not joined exchange #17 of cp[0,1,2] for 3 s; ranks 0, 2 wait. It lives: it computes, or is "
             "stuck in its own "
@@ -81,7 +81,7 @@ TEST_F(StallTest, RanksThatWaitForOneAnotherAreADeadlock) {
   EXPECT_FALSE(find(999ms));
   const auto failure = find(1000ms);
   ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->code, ExitCode::deadlock);
+  EXPECT_EQ(failure->kind, ErrorKind::deadlock);
   EXPECT_EQ(failure->rank, 0);
   EXPECT_EQ(failure->message,
             "deadlock: rank 0 waits in all_gather #3 of left[0,1] for rank 1, rank 1 waits in all_reduce #5 "
@@ -123,7 +123,7 @@ TEST_F(StallTest, ACollectiveThatAllHaveBegunMustMove) {
   EXPECT_FALSE(find(5900ms));
   const auto failure = find(6000ms);
   ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->code, ExitCode::timeout);
+  EXPECT_EQ(failure->kind, ErrorKind::timeout);
   EXPECT_EQ(failure->message,
             "all ranks have begun exchange #17 of cp[0,1,2], and no payload has moved for 1 s; is the "
             "network between them up? Where it is only slow, use a longer --timeout");

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
@@ -275,7 +275,11 @@ TEST(GlooDevice, AMissingPeerIsATimeoutThatNamesTheOperation) {
       device.synchronize();
     } catch (const runtime::Timeout& error) {
       const std::string message = error.what();
-      return message.find("rank 0: all_reduce #0 on all[0,1]") == std::string::npos ? message : "";
+      if (message.find("rank 0: all_reduce #0 on all[0,1]") == std::string::npos) return message;
+      const ErrorFacts& facts = error.facts();
+      const bool right = facts.rank == 0 && facts.operation == "all_reduce" && facts.group == "all[0,1]" &&
+                         facts.sequence == 0 && facts.step == 0;
+      return right ? "" : "other facts";
     }
     return "no error";
   });
@@ -364,7 +368,7 @@ std::string exchange_of_two_sizes(Rank rank, std::int64_t sent, std::int64_t rec
   try {
     device.synchronize();
   } catch (const CollectiveMismatch& error) {
-    const ErrorFacts facts = facts_of(error);
+    const ErrorFacts facts = error.facts();
     const bool right = facts.sender == 0 && facts.receiver == 1 && facts.is_tie &&
                        facts.culprits == std::vector<Rank>{0, 1} && facts.group == "pair[0,1]" &&
                        facts.sequence == 0 && facts.operation == "exchange";
@@ -408,7 +412,11 @@ TEST(GlooDevice, ALostPeerIsAnErrorThatNamesTheOperation) {
       device->synchronize();
     } catch (const runtime::PeerLost& error) {
       const std::string message = error.what();
-      return message.find("rank 0: all_reduce #0 on all[0,1]") == std::string::npos ? message : "";
+      if (message.find("rank 0: all_reduce #0 on all[0,1]") == std::string::npos) return message;
+      const ErrorFacts& facts = error.facts();
+      const bool right = facts.rank == 0 && facts.operation == "all_reduce" && facts.group == "all[0,1]" &&
+                         facts.sequence == 0 && facts.step == 0;
+      return right ? "" : "other facts";
     }
     return "no error";
   });

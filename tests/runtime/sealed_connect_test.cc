@@ -28,7 +28,7 @@
 #include "runtime/gloo/sealed_connect.h"
 #include "runtime/gloo/sealed_context.h"
 #include "runtime/gloo/sealed_proof.h"
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "tests/runtime/processes.h"
 
 namespace cp {
@@ -414,7 +414,7 @@ TEST(SealedConnect, NamesWhoHasNotComeInTime) {
   } catch (const runtime::Timeout& error) {
     EXPECT_STREQ(error.what(),
                  "rank 1 cannot connect group all[0,1,2,3]: ranks 0, 2, 3 have not come in 300 ms");
-    facts = facts_of(error);
+    facts = error.facts();
   }
   EXPECT_EQ(facts.culprits, (std::vector<Rank>{0, 2, 3}));
   EXPECT_EQ(facts.group, "all[0,1,2,3]");

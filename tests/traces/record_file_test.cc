@@ -40,7 +40,7 @@ std::string error_of_records(const std::string& bytes) {
   try {
     read_records(bytes);
   } catch (const BadTrace& error) {
-    EXPECT_EQ(error.code(), ExitCode::bad_trace);
+    EXPECT_EQ(error.kind(), ErrorKind::bad_trace);
     return error.what();
   }
   return "(no error)";

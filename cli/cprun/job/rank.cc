@@ -14,6 +14,7 @@
 #include "cli/cprun/nccl_options.h"
 #include "cli/cprun/job/running_trace.h"
 #include "cli/cprun/job/trace_output.h"
+#include "cli/common/exit_codes.h"
 #include "cli/cprun/job/rank_job.h"
 #include "sim/present/units.h"
 #include "runtime/joined_device.h"
@@ -33,7 +34,7 @@ namespace {
 using runtime::RendezvousClient;
 
 // For waits that may be as long as another rank's work: a rank that is lost shows by its heartbeats.
-constexpr RendezvousClient::Timeout kAsLongAsItTakes = std::chrono::hours(24 * 365);
+constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
 class RankProgram {
  public:
@@ -252,16 +253,16 @@ class RankProgram {
   std::size_t steps_ = 0, collectives_ = 0;
 };
 
-int fail(RendezvousClient* client, Rank rank, ExitCode code, const std::string& message) {
+int fail(RendezvousClient* client, Rank rank, ErrorKind kind, const std::string& message) {
   if (client != nullptr) {
     if (const auto cause = client->failure(); cause && cause->rank != rank) {
       fmt::print(stderr, "stopped: {}\n", to_string(*cause));
-      return static_cast<int>(ExitCode::peer_lost);
+      return exit_code(ErrorKind::peer_lost);
     }
-    client->report_failure(code, message);
+    client->report_failure(kind, message);
   }
   fmt::print(stderr, "{}\n", message);
-  return static_cast<int>(code);
+  return exit_code(kind);
 }
 
 }  // namespace
@@ -275,11 +276,11 @@ int run_in_job(const runtime::JobEnvironment& job,
     client->goodbye();
     if (!words.empty()) fmt::print("{}", words);
     std::fflush(stdout);
-    return static_cast<int>(ExitCode::success);
+    return kSuccess;
   } catch (const Error& error) {
-    return fail(client.get(), job.rank, error.code(), error.what());
+    return fail(client.get(), job.rank, error.kind(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(client.get(), job.rank, ExitCode::invalid_input,
+    return fail(client.get(), job.rank, ErrorKind::invalid_input,
                 "out of memory; use a smaller tensor, or more ranks");
   }
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "sim/present/units.h"
@@ -153,7 +154,7 @@ int run_fuzz(Flags& flags) {
   }
   fmt::print("{}", flags.json ? json_of(flags, result) : text_of(flags, result));
   std::fflush(stdout);
-  if (result.failure) return static_cast<int>(ExitCode::check_failed);
+  if (result.failure) return exit_code(ErrorKind::check_failed);
   return result.stopped ? kInterruptedExitCode : 0;
 }
 
@@ -176,7 +177,7 @@ int run_replay(const std::string& path, bool json) {
     fmt::print("all that is checked holds\ndigest {}\n", digest);
   }
   std::fflush(stdout);
-  return static_cast<int>(judgement.finding ? ExitCode::check_failed : ExitCode::success);
+  return judgement.finding ? exit_code(ErrorKind::check_failed) : kSuccess;
 }
 
 }  // namespace

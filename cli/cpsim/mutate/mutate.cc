@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/cpsim/progress.h"
@@ -203,7 +204,7 @@ int run(Flags& flags) {
   fmt::print("{}", flags.json ? json_of(flags, result, files, seconds) : text_of(result, files, seconds));
   std::fflush(stdout);
   if (result.stopped) return kInterruptedExitCode;
-  return static_cast<int>(result.fails() ? ExitCode::check_failed : ExitCode::success);
+  return result.fails() ? exit_code(ErrorKind::check_failed) : kSuccess;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "sim/present/plan/plan_explain.h"
@@ -135,7 +136,7 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
       "cpsim plan: --emit {}: what it says needs {} a GPU, and {} can be used: it does not fit; without "
       "--explain the best layout that {} can say is written\n",
       flags.emit, human_bytes(*emitted.needed_bytes), human_bytes(context.usable_bytes), flags.emit);
-  return static_cast<int>(ExitCode::infeasible);
+  return exit_code(ErrorKind::infeasible);
 }
 
 // What a person does next, with the same question.

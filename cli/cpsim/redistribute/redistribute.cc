@@ -18,6 +18,7 @@
 
 #include "cli/cpsim/redistribute/cost_flags.h"
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
@@ -302,7 +303,7 @@ int redistribute(const Flags& flags) {
   fmt::print("{}", flags.json ? output.text : printable(output.text));
   std::fflush(stdout);
   if (output.failure) std::rethrow_exception(output.failure);
-  return static_cast<int>(ExitCode::success);
+  return kSuccess;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "cli/cpsim/attention_flags.h"
 #include "sim/present/runs/attention_report.h"
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
@@ -75,24 +76,24 @@ sim::StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked
         sim::run_attention(data, {data.problem(), job.ranks, strategy, job.backward, job.options}, options);
   } catch (const Error& error) {
     // What cannot run is bad input, unless there are others beside it.
-    if (error.code() == ExitCode::invalid_input && job.strategies.size() == 1) throw;
+    if (error.kind() == ErrorKind::invalid_input && job.strategies.size() == 1) throw;
     outcome.error = error.what();
   }
   return outcome;
 }
 
 // A failed ledger outweighs wrong data, which it explains.
-ExitCode exit_code(const std::vector<sim::StrategyOutcome>& outcomes) {
-  ExitCode code = ExitCode::success;
+std::optional<ErrorKind> error_of(const std::vector<sim::StrategyOutcome>& outcomes) {
+  std::optional<ErrorKind> error;
   for (const sim::StrategyOutcome& outcome : outcomes) {
     if (outcome.exact()) continue;
     const bool ledger =
         outcome.run && std::any_of(outcome.run->verdicts.begin(), outcome.run->verdicts.end(),
                                    [](const sim::Verdict& verdict) { return !verdict.holds; });
-    if (ledger) return ExitCode::ledger;
-    code = ExitCode::check_failed;
+    if (ledger) return ErrorKind::ledger;
+    error = ErrorKind::check_failed;
   }
-  return code;
+  return error;
 }
 
 int run(const Flags& flags) {
@@ -135,7 +136,8 @@ int run(const Flags& flags) {
   fmt::print("{}",
              flags.json ? sim::report_json(job, outcomes).dump(2) + "\n" : printable(sim::report_text(job, outcomes)));
   std::fflush(stdout);
-  return static_cast<int>(exit_code(outcomes));
+  const auto error = error_of(outcomes);
+  return error ? exit_code(*error) : kSuccess;
 }
 
 }  // namespace

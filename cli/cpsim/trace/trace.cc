@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
@@ -38,7 +39,7 @@ int compare(const CompareFlags& flags) {
   fmt::print("{}", flags.json ? sim::compare_json(traces).dump(2) + "\n" : printable(sim::compare_text(traces)));
   const bool holds = traces.compared_something() && traces.comparison.identical &&
                      (flags.allow_truncated || !traces.any_is_cut());
-  return static_cast<int>(holds ? ExitCode::success : ExitCode::check_failed);
+  return holds ? kSuccess : exit_code(ErrorKind::check_failed);
 }
 
 Command add_compare(FlagSet trace) {
@@ -90,7 +91,7 @@ Command add_show(FlagSet trace) {
             const TraceFile file = read_trace_path(flags->path);
             fmt::print("{}", flags->json ? sim::show_json_lines(file, flags->options)
                                          : printable(sim::show_text(file, flags->options)));
-            return static_cast<int>(ExitCode::success);
+            return kSuccess;
           }};
 }
 
@@ -115,7 +116,7 @@ int export_to_file(const ExportFlags& flags) {
   if (!truncation.empty())
     fmt::print(stderr, "cpsim trace export: {}; {} holds what came before\n", printable(truncation),
                printable(flags.out));
-  return static_cast<int>(ExitCode::success);
+  return kSuccess;
 }
 
 Command add_export(FlagSet trace) {
@@ -152,7 +153,7 @@ int merge(const MergeFlags& flags) {
     files.insert(files.end(), more.begin(), more.end());
   }
   finish([&] { merge_trace_files(files, flags.out); });
-  return static_cast<int>(ExitCode::success);
+  return kSuccess;
 }
 
 Command add_merge(FlagSet trace) {

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/cpsim/progress.h"
 #include "sim/present/table.h"
@@ -334,7 +335,7 @@ int run(const Flags& flags) {
     if (all) fmt::print("\n{}\n{}", parameters_text(found.parameters), widths_text(found.widths));
   }
   const bool failed = std::any_of(tables.begin(), tables.end(), is_failure);
-  return static_cast<int>(failed ? ExitCode::check_failed : ExitCode::success);
+  return failed ? exit_code(ErrorKind::check_failed) : kSuccess;
 }
 
 }  // namespace

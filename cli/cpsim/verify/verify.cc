@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/cpsim/commands.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/cpsim/progress.h"
@@ -93,7 +94,7 @@ int verify(Flags& flags) {
   fmt::print("{}", flags.json ? json_of(flags, result, seconds) : text_of(result, seconds));
   std::fflush(stdout);
   if (result.stopped) return kInterruptedExitCode;
-  return static_cast<int>(result.ok() ? ExitCode::success : ExitCode::check_failed);
+  return result.ok() ? kSuccess : exit_code(ErrorKind::check_failed);
 }
 
 }  // namespace

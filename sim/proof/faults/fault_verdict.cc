@@ -93,15 +93,15 @@ std::string_view name(FaultVerdict::Kind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-bool names_culprit(const InjectedFault& fault, ExitCode code, const ErrorFacts& facts) {
+bool names_culprit(const InjectedFault& fault, ErrorKind error, const ErrorFacts& facts) {
   const bool named = std::ranges::find(facts.culprits, fault.rank) != facts.culprits.end();
   if (is_of_transfer(fault.kind))
-    return code == ExitCode::check_failed && facts.sender == fault.rank && facts.receiver == fault.peer;
+    return error == ErrorKind::check_failed && facts.sender == fault.rank && facts.receiver == fault.peer;
   if (fault.kind == FaultKind::dead_rank)
-    return code == ExitCode::peer_lost && facts.culprits == std::vector{fault.rank};
+    return error == ErrorKind::peer_lost && facts.culprits == std::vector{fault.rank};
   if (!is_of_program(fault.kind)) return false;
-  const bool right_code = code == ExitCode::collective_mismatch || code == ExitCode::deadlock;
-  return right_code && named && facts.culprits.size() == (facts.is_tie ? 2u : 1u);
+  const bool right_kind = error == ErrorKind::collective_mismatch || error == ErrorKind::deadlock;
+  return right_kind && named && facts.culprits.size() == (facts.is_tie ? 2u : 1u);
 }
 
 FaultVerdict judge_faults(std::span<const InjectedFault> faults,
@@ -113,7 +113,7 @@ FaultVerdict judge_faults(std::span<const InjectedFault> faults,
     run(took_place);
   } catch (const Error& error) {
     failed = true;
-    verdict.code = error.code(), verdict.message = error.what(), verdict.facts = facts_of(error);
+    verdict.error = error.kind(), verdict.message = error.what(), verdict.facts = error.facts();
   }
   std::vector<InjectedFault> real;  // those that took place
   for (std::size_t i = 0; i < faults.size(); ++i) {
@@ -131,7 +131,7 @@ FaultVerdict judge_faults(std::span<const InjectedFault> faults,
     return verdict;
   }
   const auto is_named = [&](const InjectedFault& fault) {
-    return names_culprit(fault, verdict.code, verdict.facts);
+    return names_culprit(fault, *verdict.error, verdict.facts);
   };
   if (std::ranges::all_of(real, must_pass)) {
     verdict.kind = Kind::false_alarm;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shared/base/error_facts.h"
+#include "shared/base/error.h"
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/plan.h"
 #include "shared/redistribute/redistribution.h"
@@ -23,25 +23,27 @@ struct FaultVerdict {
   enum class Kind : std::uint8_t {
     no_fault,       // the place has no such fault: nothing went wrong, and the result is right
     tolerated,      // the result is right
-    reported,       // with the right culprit and exit code
+    reported,       // with the right culprit and kind
     silent,         // no error, and the fault is none that may pass: whatever the result is
     unnamed,        // found, by the result alone, or without saying whose fault it is
-    wrong_culprit,  // another rank, another transfer, or another exit code
+    wrong_culprit,  // another rank, another transfer, or an error of another kind
     false_alarm,    // an error, where nothing went wrong that matters
   };
   Kind kind = Kind::no_fault;
-  ExitCode code = ExitCode::success;  // of the error
-  ErrorFacts facts = {};              // of the error
-  std::string message = {};           // the error, or what the faults were to come to
+  std::optional<ErrorKind> error = {};  // what it ended with
+  ErrorFacts facts = {};                // of the error
+  std::string message = {};             // the error, or what the faults were to come to
   bool holds() const { return kind <= Kind::reported; }
+  std::string_view error_name() const { return error ? cp::name(*error) : "no error"; }
 };
 std::string_view name(FaultVerdict::Kind kind);  // "wrong_culprit"
 
 // Whether the error is one that the fault must come to:
-//   of a transfer  its sender and its receiver, exit code 1
-//   dead_rank      that rank, exit code 13
-//   of a program   that rank alone, exit code 10 or 11; of two ranks that differ and nobody can tell which is wrong, both, as a tie
-bool names_culprit(const InjectedFault& fault, ExitCode code, const ErrorFacts& facts);
+//   of a transfer  its sender and its receiver, a check_failed
+//   dead_rank      that rank, a peer_lost
+//   of a program   that rank alone, a collective_mismatch or a deadlock; of two ranks that differ and nobody can tell which is
+//                  wrong, both, as a tie
+bool names_culprit(const InjectedFault& fault, ErrorKind error, const ErrorFacts& facts);
 
 // Runs once. `run` throws what goes wrong, an Error, and says which of the faults took place before it returns or throws; of several one
 // must be named. Of faults of programs swap_collectives alone may pass, with the right result: orders that no rank waits for.

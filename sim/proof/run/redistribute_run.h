@@ -24,7 +24,7 @@
 
 namespace cp::sim {
 
-using LedgerFailure = ErrorOf<ExitCode::ledger>;  // bytes that moved are not the bytes that had to move
+using LedgerFailure = ErrorOf<ErrorKind::ledger>;  // bytes that moved are not the bytes that had to move
 
 struct RedistributeRunOptions {
   Schedule schedule = Schedule::parallel;
