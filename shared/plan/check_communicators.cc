@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "shared/base/index.h"
+#include "shared/plan/canonical.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp::checker {
@@ -32,10 +33,12 @@ bool before(const Declaration& a, const Declaration& b) {
     for (const Group& group : rank.plan->groups) groups.push_back(text(group));
     throw CollectiveMismatch(str(who, ", but the plan of rank ", absent, " has not; it has ",
                                  groups.empty() ? "no group" : join(groups, ", "),
-                                 "; a group has the same name and order of ranks on all its members"));
+                                 "; a group has the same name and order of ranks on all its members"),
+                             {.group = canonical_name(*declared.group)});
   }
   throw CollectiveMismatch(
-      str(who, ", but there is no plan for rank ", absent, "; check the plans of all ranks together"));
+      str(who, ", but there is no plan for rank ", absent, "; check the plans of all ranks together"),
+      {.group = canonical_name(*declared.group)});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "shared/base/index.h"
+#include "shared/plan/canonical.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp::checker {
@@ -110,17 +111,19 @@ class Matching {
                           step_text(*member(indices[0]).plan, call(indices[0], k).step), ")"));
     }
     throw CollectiveMismatch(str("collective #", call(0, k).sequence, " on ", text(*communicator_->group),
-                                 " differs: ", join(parts, "; ")));
+                                 " differs: ", join(parts, "; ")),
+                             about(k));
   }
 
   [[noreturn]] void fail_length(std::size_t least) const {
     std::size_t less = 0, more = 0;
     while (calls(less) != least) ++less;
     while (calls(more) == least) ++more;
-    throw CollectiveMismatch(str("rank ", rank(more), " issues ", calls(more), " collectives on ",
-                                 text(*communicator_->group), ", rank ", rank(less), " only ", least, "; ",
-                                 step_of(more, least), " (", collective_text(member(more), call(more, least)),
-                                 ") has no counterpart"));
+    throw CollectiveMismatch(
+        str("rank ", rank(more), " issues ", calls(more), " collectives on ", text(*communicator_->group),
+            ", rank ", rank(less), " only ", least, "; ", step_of(more, least), " (",
+            collective_text(member(more), call(more, least)), ") has no counterpart"),
+        about_step(more, least));
   }
 
   // ---- exchanges ----
@@ -164,10 +167,11 @@ class Matching {
     for (std::size_t i = 0; i < size(); ++i) {
       const Digest& declared = std::get<Exchange>(*call(i, k).work).counts;
       if (declared == digest) continue;
-      throw CollectiveMismatch(str(step_of(i, k), " (", call_text(k), ") declares the counts digest ",
-                                   to_string(declared), ", but the matrix of what is sent has ",
-                                   to_string(digest),
-                                   "; take counts_digest of the whole matrix on every member"));
+      throw CollectiveMismatch(
+          str(step_of(i, k), " (", call_text(k), ") declares the counts digest ", to_string(declared),
+              ", but the matrix of what is sent has ", to_string(digest),
+              "; take counts_digest of the whole matrix on every member"),
+          about_step(i, k));
     }
   }
 
@@ -190,9 +194,28 @@ class Matching {
     const auto words = [](const Message* message) {
       return message == nullptr ? std::string("none") : str(message->numel, " ", name(message->dtype));
     };
+    ErrorFacts facts = about(k);
+    facts.sender = rank(idx(at.from)), facts.receiver = rank(idx(at.to));
     throw CollectiveMismatch(str(call_text(k), ": transfer ", number, " from rank ", rank(idx(at.from)),
                                  " to rank ", rank(idx(at.to)), ": ", step_of(idx(at.from), k), " sends ",
-                                 words(sent), ", ", step_of(idx(at.to), k), " expects ", words(received)));
+                                 words(sent), ", ", step_of(idx(at.to), k), " expects ", words(received)),
+                             facts);
+  }
+
+  // ---- facts of errors ----
+
+  // Of the collective, as its first member has it.
+  ErrorFacts about(std::size_t k) const {
+    return {.group = canonical_name(*communicator_->group), .sequence = call(0, k).sequence};
+  }
+  // Of one member's step.
+  ErrorFacts about_step(std::size_t i, std::size_t k) const {
+    const CollectiveRef& ref = call(i, k);
+    return {.operation = std::string(operation_name(*ref.work)),
+            .group = canonical_name(*communicator_->group),
+            .sequence = ref.sequence,
+            .rank = rank(i),
+            .step = ref.step};
   }
 
   const World& world_;

@@ -27,7 +27,7 @@ class Memory {
  private:
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw CheckFailure(str("rank ", plan_.self, ": ", parts...));
+    throw CheckFailure(str("rank ", plan_.self, ": ", parts...), {.rank = plan_.self});
   }
 
   static bool is_placed(const Buffer& buffer) {

@@ -167,7 +167,7 @@ class OrderAndContents {
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw CheckFailure(str("rank ", rank_->plan->self, ": ", parts...));
+    throw CheckFailure(str("rank ", rank_->plan->self, ": ", parts...), {.rank = rank_->plan->self});
   }
 
   [[noreturn]] void fail_unordered(Node node, std::string_view does, const View& view, const ByteRange& range,

@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "shared/base/index.h"
+#include "shared/plan/canonical.h"
 #include "shared/plan/check_internal.h"
 
 namespace cp::checker {
@@ -124,6 +125,17 @@ class Progress {
     return {};
   }
 
+  // Of one rank's wait.
+  ErrorFacts facts_of(std::size_t rank) const {
+    const CollectiveRef& ref = waits_in(rank);
+    const Plan& plan = *world_.ranks[rank].plan;
+    return {.operation = std::string(operation_name(*ref.work)),
+            .group = canonical_name(plan.groups[idx(ref.group)]),
+            .sequence = ref.sequence + cursors_[rank].iteration * ref.per_iteration,
+            .rank = plan.self,
+            .step = ref.step};
+  }
+
   [[noreturn]] void fail() const {
     const std::vector<std::size_t> ranks = shortest_cycle();
     std::vector<std::string> parts;
@@ -135,7 +147,8 @@ class Progress {
                           world_.ranks[ranks[(i + 1) % ranks.size()]].plan->self));
     }
     throw Deadlock(str("a wait cycle, with one collective in flight per rank: ", join(parts, "; "),
-                       "; ranks that share groups issue the collectives of all of them in one order"));
+                       "; ranks that share groups issue the collectives of all of them in one order"),
+                   facts_of(ranks.front()));
   }
 
   const World& world_;

@@ -23,7 +23,7 @@ class Structure {
  private:
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw CheckFailure(str("rank ", plan_.self, ": ", parts...));
+    throw CheckFailure(str("rank ", plan_.self, ": ", parts...), {.rank = plan_.self});
   }
 
   void find_self_in_groups() {
@@ -41,7 +41,8 @@ class Structure {
     try {
       validate_step(plan_, *ref.step, ref.count);
     } catch (const InvalidInput& error) {
-      throw CheckFailure(str(error.what(), " (step ", ref.id, " of rank ", plan_.self, ")"));
+      throw CheckFailure(str(error.what(), " (step ", ref.id, " of rank ", plan_.self, ")"),
+                         {.rank = plan_.self, .step = ref.id});
     }
     for (const Edge& edge : ref.step->after) check_edge(ref, edge);
   }

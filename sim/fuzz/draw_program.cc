@@ -152,8 +152,7 @@ class Maker {
   bool fits(const Plan& draft, const Step& step) {
     const auto refusal = refuse_step(draft, step, count_);
     if (!refusal) return true;
-    if (count_ == 1 && refusal->starts_with("what it writes is memory"))
-      drawn_.misfits[idx(draft.self)].push_back(step);
+    if (count_ == 1 && refusal->shares_memory) drawn_.misfits[idx(draft.self)].push_back(step);
     return false;
   }
 

@@ -138,12 +138,14 @@ class StepRules {
     if (in_place_) return std::nullopt;
     for (std::size_t a = 0; a < all.size(); ++a) {
       for (std::size_t b = 0; b < a; ++b) {
-        if ((all[a].writes || all[b].writes) && share(*all[a].view, *all[b].view))
-          return "what it writes is memory that it uses otherwise";
+        if (!(all[a].writes || all[b].writes) || !share(*all[a].view, *all[b].view)) continue;
+        shares_memory_ = true;
+        return "what it writes is memory that it uses otherwise";
       }
     }
     return std::nullopt;
   }
+  bool shares_memory() const { return shares_memory_; }  // why it was refused
 
  private:
   DType dtype(const View& view) const { return plan_.buffers[idx(view.buffer)].dtype; }
@@ -275,7 +277,7 @@ class StepRules {
   const std::int64_t count_;
   std::int64_t members_ = 1;
   std::int32_t index_ = 0;
-  bool in_place_ = false;
+  bool in_place_ = false, shares_memory_ = false;
 };
 
 // ---- one rank ----
@@ -290,8 +292,8 @@ Refusal refuse_structure(const Plan& plan) {
   std::map<GroupId, StreamId> stream_of;
   for (const Node& node : nodes) {
     if (node.iteration > 0) continue;
-    if (const Refusal refusal = refuse_step(plan, *node.step, node.count))
-      return str(text(plan, node), ": ", *refusal);
+    if (const auto refusal = refuse_step(plan, *node.step, node.count))
+      return str(text(plan, node), ": ", refusal->text);
     for (const Edge& edge : node.step->after) {
       if (edge.step < 0 || edge.step >= steps) return str(text(plan, node), " waits for no step");
       const auto& other =
@@ -470,8 +472,11 @@ Refusal refuse_together(std::span<const Plan> plans) {
 
 }  // namespace
 
-Refusal refuse_step(const Plan& plan, const Step& step, std::int64_t count) {
-  return StepRules(plan, step, count).refuse();
+std::optional<StepRefusal> refuse_step(const Plan& plan, const Step& step, std::int64_t count) {
+  StepRules rules(plan, step, count);
+  Refusal refusal = rules.refuse();
+  if (!refusal) return std::nullopt;
+  return StepRefusal{*std::move(refusal), rules.shares_memory()};
 }
 
 std::optional<Unwritten> find_unwritten(const Plan& plan) { return first_unwritten(plan, true); }

@@ -26,7 +26,11 @@ std::optional<std::string> refuse_alone(std::span<const Plan> plans);
 std::optional<std::string> refuse_meetings(std::span<const Plan> plans);
 
 // Why the step by itself is none: views out of bounds in some iteration, wrong sizes or types, memory that it writes and uses otherwise.
-std::optional<std::string> refuse_step(const Plan& plan, const Step& step, std::int64_t count);
+struct StepRefusal {
+  std::string text;
+  bool shares_memory = false;  // it is the last of these alone
+};
+std::optional<StepRefusal> refuse_step(const Plan& plan, const Step& step, std::int64_t count);
 
 // The first read of bytes that nothing has written before, steps taken in the order in which they are issued, or an output that is not
 // written. Each buffer is memory of its own here, wherever temporaries lie.
