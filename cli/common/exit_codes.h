@@ -15,8 +15,8 @@ using runtime::exit_code;
 using runtime::exit_code_of_signal;
 
 inline constexpr int kSuccess = 0;
-inline constexpr int kInternalError =
-    70;  // EX_SOFTWARE of sysexits.h: a defect of the program, and nothing that the user did
+// EX_SOFTWARE of sysexits.h: a defect of the program, and nothing that the user did.
+inline constexpr int kInternalError = 70;
 
 struct ExitCodeRow {
   int code = 0;
