@@ -24,6 +24,7 @@
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
 #include "shared/base/error.h"
+#include "shared/base/version.h"
 
 namespace cp::cli {
 namespace {

@@ -19,6 +19,7 @@
 #include "cli/common/standard_output.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
+#include "shared/base/version.h"
 #include "sim/base/stop.h"
 
 namespace cp::cli {

@@ -23,6 +23,7 @@
 #include "runtime/rendezvous/compare_plans.h"
 #include "runtime/rendezvous/compare_transfers.h"
 #include "shared/base/error.h"
+#include "shared/base/version.h"
 #include "shared/plan/execute.h"
 #include "traces/environment.h"
 #include "traces/scenario.h"
