@@ -24,7 +24,10 @@
 #ifdef __SANITIZE_THREAD__
 // A buffer's destructor waits, by a reference count, until nobody uses the buffer: of that, the thread sanitizer sees what is done here, and
 // not what is done in the library.
-extern "C" const char* __tsan_default_suppressions();  // NOLINT: the sanitizer's name
+//
+// The sanitizer's library asks the program for this function, so it is not hidden as all others are.
+extern "C" __attribute__((visibility("default"))) const char*
+__tsan_default_suppressions();  // NOLINT: the sanitizer's name
 extern "C" const char* __tsan_default_suppressions() {
   return "race:gloo::transport::tcp::UnboundBuffer::~UnboundBuffer\n";
 }

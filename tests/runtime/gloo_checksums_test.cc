@@ -30,8 +30,10 @@ std::atomic<int> flipped_send{-1};
 
 }  // namespace
 
-// Gloo writes to its sockets by this; the definition of the program comes before that of the C library.
-extern "C" ssize_t writev(int file, const struct iovec* parts, int count) {
+// Gloo writes to its sockets by this; the definition of the program comes before that of the C library, where
+// it is not hidden from libraries.
+extern "C" __attribute__((visibility("default"))) ssize_t writev(int file, const struct iovec* parts,
+                                                                 int count) {
   const struct iovec& payload = parts[count - 1];  // what is left of it, behind its header at first
   if (payload.iov_len < kBlockBytes || flipped_send < 0 || flipped_send-- > 0)
     return syscall(SYS_writev, file, parts, count);
