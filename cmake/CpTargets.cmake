@@ -83,8 +83,10 @@ function(cp_add_library name)
   endif()
   add_library(cp_${name} STATIC ${sources})
   add_library(cp::${name} ALIAS cp_${name})
-  target_include_directories(cp_${name} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(cp_${name} PRIVATE cp_build_flags cp_warnings)
+  target_include_directories(cp_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_compile_features(cp_${name} PUBLIC cxx_std_20)  # of who uses it, too
+  # What only compiling takes is left out of the installed targets.
+  target_link_libraries(cp_${name} PRIVATE $<BUILD_INTERFACE:cp_build_flags> $<BUILD_INTERFACE:cp_warnings>)
 endfunction()
 
 # cp_add_executable(<name> <source>...): <build>/bin/<name>.
