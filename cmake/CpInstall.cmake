@@ -45,6 +45,7 @@ foreach(component IN ITEMS ${CP_BUILT_COMPONENTS} traces)
   endforeach()
   list(GET targets -1 target)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${component})
+  add_library(cpsim::${component} ALIAS ${target})  # for who builds this with add_subdirectory()
   install(TARGETS ${targets} EXPORT cpsim-${component}
     ARCHIVE DESTINATION ${library_dir} COMPONENT development
     INCLUDES DESTINATION ${include_dir})
