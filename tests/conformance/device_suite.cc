@@ -5,7 +5,7 @@
 
 #include "shared/base/text.h"
 #include "shared/kernels/host_kernels.h"
-#include "shared/plan/execute.h"
+#include "shared/plan/session.h"
 
 namespace cp::conformance {
 namespace {
@@ -35,21 +35,17 @@ std::map<Rank, Contents> DeviceConformance::execute_all(const std::vector<Plan>&
   world().run([&](Rank rank, Device& device) {
     if (!by_rank.contains(rank)) return;
     const Plan& plan = *by_rank.at(rank);
-    device.prepare(plan, {});
+    PlanSession session(device, plan);
     const auto given = inputs.find(rank);
     for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
       if (given == inputs.end() || !given->second.contains(plan.buffers[id].name)) continue;
-      device.upload(static_cast<BufferId>(id),
-                    to_bytes(plan.buffers[id].dtype, given->second.at(plan.buffers[id].name)));
+      session.upload(static_cast<BufferId>(id),
+                     to_bytes(plan.buffers[id].dtype, given->second.at(plan.buffers[id].name)));
     }
-    enqueue_steps(plan, device, &world().traces()[static_cast<std::size_t>(rank)]);
-    device.synchronize();
-    for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
-      const Buffer& buffer = plan.buffers[id];
-      if (buffer.kind != BufferKind::output && buffer.kind != BufferKind::inout) continue;
-      std::vector<std::byte> bytes(static_cast<std::size_t>(buffer.bytes()));
-      device.download(static_cast<BufferId>(id), bytes);
-      outputs[static_cast<std::size_t>(rank)][buffer.name] = to_values(buffer.dtype, bytes);
+    session.run({.trace = &world().traces()[static_cast<std::size_t>(rank)]});
+    for (const BufferId id : session.outputs()) {
+      const Buffer& buffer = plan.buffers[static_cast<std::size_t>(id)];
+      outputs[static_cast<std::size_t>(rank)][buffer.name] = to_values(buffer.dtype, session.download(id));
     }
   });
   world().share(outputs);

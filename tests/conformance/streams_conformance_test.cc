@@ -9,6 +9,7 @@
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/execute.h"
 #include "shared/plan/host_memory.h"
+#include "shared/plan/session.h"
 #include "tests/conformance/device_suite.h"
 
 namespace cp::conformance {
@@ -270,14 +271,23 @@ TEST_P(DeviceConformance, SynchronizeWithNothingToDoReturns) {
 TEST_P(DeviceConformance, APlanRunsAgainOnWhatItLeft) {
   world().run([&](Rank rank, Device& device) {
     const TwoStreams two(rank, GetParam().target);
-    device.prepare(two.plan, {});
-    device.upload(two.x, to_bytes(DType::f32, constant(4, 10)));
-    device.upload(two.one, to_bytes(DType::f32, constant(4, 1)));
-    for (int i = 0; i < 3; ++i) {
-      enqueue_steps(two.plan, device);
-      device.synchronize();
-    }
+    PlanSession session(device, two.plan);
+    session.upload(two.x, to_bytes(DType::f32, constant(4, 10)));
+    session.upload(two.one, to_bytes(DType::f32, constant(4, 1)));
+    for (int i = 0; i < 3; ++i) session.run();
     EXPECT_EQ(download(device, two.x), constant(4, 13));
+  });
+}
+
+TEST_P(DeviceConformance, AWarmUpLeavesInoutsAsItFoundThem) {
+  world().run([&](Rank rank, Device& device) {
+    const TwoStreams two(rank, GetParam().target);
+    PlanSession session(device, two.plan);
+    session.upload(two.x, to_bytes(DType::f32, constant(4, 10)));
+    session.upload(two.one, to_bytes(DType::f32, constant(4, 1)));
+    session.run({.warm_up = 2});
+    EXPECT_EQ(download(device, two.x), constant(4, 11));
+    EXPECT_EQ(download(device, two.y), constant(4, 11));
   });
 }
 

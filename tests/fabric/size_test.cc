@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/plan/session.h"
 #include "tests/fabric/fabric_plans.h"
 
 namespace cp::sim {
@@ -83,16 +84,15 @@ TEST(FabricSize, LargeCollectivesAreSplitAmongTheMembers) {
   Fabric fabric(kRanks);
   fabric.run([&](Rank rank, Device& device) {
     const Plan& plan = plans[static_cast<std::size_t>(rank)];
-    device.prepare(plan, {});
+    PlanSession session(device, plan);
     std::vector<std::int64_t> data(kRanks * kNumel);
     for (std::int64_t i = 0; i < kRanks * kNumel; ++i) data[static_cast<std::size_t>(i)] = value(rank, i);
-    device.upload(0, std::as_bytes(std::span(data)));
-    for (int repetition = 0; repetition < 3; ++repetition) enqueue_steps(plan, device);
-    device.synchronize();
+    session.upload(0, std::as_bytes(std::span(data)));
+    session.run({.iterations = 3});
     const auto expect = [&](BufferId id, std::int64_t numel,
                             const std::function<std::int64_t(std::int64_t)>& expected) {
       std::vector<std::int64_t> got(static_cast<std::size_t>(numel));
-      device.download(id, std::as_writable_bytes(std::span(got)));
+      session.download(id, std::as_writable_bytes(std::span(got)));
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < numel; ++i) wrong += got[static_cast<std::size_t>(i)] != expected(i);
       EXPECT_EQ(wrong, 0) << plan.buffers[static_cast<std::size_t>(id)].name << " of rank " << rank;

@@ -8,8 +8,8 @@
 #include "shared/base/error.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/builder.h"
-#include "shared/plan/execute.h"
 #include "shared/plan/forwarding_device.h"
+#include "shared/plan/session.h"
 #include "sim/fabric/fabric.h"
 #include "tests/support/values.h"
 #include "traces/compare.h"
@@ -61,15 +61,14 @@ std::vector<std::byte> contents(Rank rank, BufferId buffer, bool other_data) {
   return encode(buffer < 2 ? DType::f32 : DType::i32, values);
 }
 
-void upload_all(Rank rank, Device& device, bool other_data = false) {
+void upload_all(Rank rank, PlanSession& session, bool other_data = false) {
   for (const BufferId buffer : {0, 1, 2, 3})
-    device.upload(buffer, contents(rank, buffer, other_data && buffer == 0));
+    session.upload(buffer, contents(rank, buffer, other_data && buffer == 0));
 }
 
-void add_digests(Device& device, RankTrace& trace) {
-  std::vector<std::byte> bytes(4 * kNumel);
+void add_digests(PlanSession& session, RankTrace& trace) {
   for (const BufferId buffer : {1, 3}) {
-    device.download(buffer, bytes);
+    const std::vector<std::byte> bytes = session.download(buffer);
     trace.digests[str("buffer ", buffer)] =
         Hasher().add(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())).digest();
   }
@@ -81,11 +80,10 @@ std::vector<RankTrace> run_on_fabric(const std::vector<Arguments>& steps) {
   sim::Fabric fabric(kCorruptedRanks);
   fabric.run([&](Rank rank, Device& device) {
     const auto index = static_cast<std::size_t>(rank);
-    device.prepare(plans[index], {});
-    upload_all(rank, device);
-    enqueue_steps(plans[index], device, &fabric.traces()[index]);
-    device.synchronize();
-    add_digests(device, fabric.traces()[index]);
+    PlanSession session(device, plans[index]);
+    upload_all(rank, session);
+    session.run({.trace = &fabric.traces()[index]});
+    add_digests(session, fabric.traces()[index]);
   });
   return fabric.traces();
 }
@@ -95,11 +93,14 @@ std::vector<Corruption> simulated(std::vector<Corruption> corruptions) {
   return corruptions;
 }
 
-// Between the executor and the device: what the executor asks for is `asked`, what the device gets the steps of `given`.
+// Between the executor and the device: what the executor asks for is `asked`, what the device gets the steps of `given`, which is of the
+// same groups, buffers and streams.
 class Corrupter final : public ForwardingDevice {
  public:
   Corrupter(Device& device, const Plan& asked, const Plan& given)
-      : ForwardingDevice(device), asked_(steps_of(asked)), given_(steps_of(given)) {}
+      : ForwardingDevice(device), plan_(given), asked_(steps_of(asked)), given_(steps_of(given)) {}
+
+  void prepare(const Plan&, const Bindings& bindings) override { ForwardingDevice::prepare(plan_, bindings); }
 
   void launch(const Step& step, std::int64_t iteration) override {
     for (std::size_t i = 0; i < asked_.size(); ++i) {
@@ -108,6 +109,7 @@ class Corrupter final : public ForwardingDevice {
   }
 
  private:
+  const Plan& plan_;
   std::vector<StepRef> asked_, given_;
 };
 
@@ -118,12 +120,11 @@ std::string findings(const Corruption& corruption, bool corrupted, runtime::Proc
              given = plan_of(corrupted ? corruption.given : corruption.asked, rank);
   RankTrace trace;
   Corrupter corrupter(device, asked, given);
-  device.prepare(given, {});  // of the same groups, buffers and streams
-  upload_all(rank, device, corrupted && corruption.other_data);
-  enqueue_steps(asked, corrupter, &trace);
-  device.synchronize();
+  PlanSession session(corrupter, asked);
+  upload_all(rank, session, corrupted && corruption.other_data);
+  session.run({.trace = &trace});
   trace.observed = device.take_observed();
-  add_digests(device, trace);
+  add_digests(session, trace);
   const TraceComparison result =
       compare_traces({corruption.simulated[static_cast<std::size_t>(rank)]}, {trace});
   std::vector<std::string> found;

@@ -5,7 +5,7 @@
 #include "shared/base/text.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/builder.h"
-#include "shared/plan/execute.h"
+#include "shared/plan/session.h"
 #include "tests/support/values.h"
 
 namespace cp::testing {
@@ -25,21 +25,16 @@ std::vector<PlanCase> hand_plans(int ranks) {
 BufferValues run_plan_case(const PlanCase& plan_case, Rank rank, Device& device, RankTrace* trace) {
   const Plan& plan = plan_case.plans[static_cast<std::size_t>(rank)];
   const BufferValues& inputs = plan_case.inputs[static_cast<std::size_t>(rank)];
-  device.prepare(plan, {});
-  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-    const Buffer& buffer = plan.buffers[i];
-    if (buffer.kind != BufferKind::input && buffer.kind != BufferKind::inout) continue;
-    device.upload(static_cast<BufferId>(i), encode(buffer.dtype, inputs.at(buffer.name)));
+  PlanSession session(device, plan);
+  for (const BufferId id : session.inputs()) {
+    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(id)];
+    session.upload(id, encode(buffer.dtype, inputs.at(buffer.name)));
   }
-  enqueue_steps(plan, device, trace);
-  device.synchronize();
+  session.run({.trace = trace});
   BufferValues outputs;
-  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-    const Buffer& buffer = plan.buffers[i];
-    if (buffer.kind != BufferKind::output && buffer.kind != BufferKind::inout) continue;
-    std::vector<std::byte> bytes(static_cast<std::size_t>(buffer.bytes()));
-    device.download(static_cast<BufferId>(i), bytes);
-    outputs[buffer.name] = decode(buffer.dtype, bytes);
+  for (const BufferId id : session.outputs()) {
+    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(id)];
+    outputs[buffer.name] = decode(buffer.dtype, session.download(id));
   }
   return outputs;
 }
