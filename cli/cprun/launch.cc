@@ -24,7 +24,6 @@
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/printable.h"
-#include "cli/cprun/job/rank_job.h"
 #include "sim/present/traces/trace_compare_report.h"
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
@@ -38,6 +37,7 @@
 #include "runtime/rendezvous/server.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/proof/run/rank_job.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
 
@@ -48,7 +48,7 @@ namespace fs = std::filesystem;
 
 int world_size(const LaunchRequest& request, const std::optional<proto::Scenario>& scenario) {
   if (!scenario) return request.nnodes * std::max(1, request.nproc_per_node);
-  const int needed = world_size_of(*scenario);
+  const int needed = sim::world_size_of(*scenario);
   const int given = request.nproc_per_node == 0 ? needed : request.nnodes * request.nproc_per_node;
   if (given == needed && needed % request.nnodes == 0) return needed;
   const int each = (needed + request.nnodes - 1) / request.nnodes;
@@ -351,7 +351,8 @@ bool verify(const proto::Scenario& scenario, std::string_view backend, std::vect
     return ranks;
   };
   sim::ComparedTraces traces{"fabric", std::string(backend), {}, {}, {}};
-  traces.comparison = compare_traces(without_idle(simulate(scenario)), without_idle(std::move(measured)));
+  traces.comparison =
+      compare_traces(without_idle(sim::simulate(scenario)), without_idle(std::move(measured)));
   const std::string text = printable(sim::compare_text(traces));
   const bool identical = traces.comparison.identical;
   fmt::print("{}", identical ? text.substr(0, text.find('\n') + 1) : text);

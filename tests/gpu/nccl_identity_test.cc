@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/cprun/job/rank_job.h"
 #include "runtime/nccl/nccl_device.h"
 #include "shared/base/text.h"
+#include "sim/proof/run/rank_job.h"
 #include "tests/gpu/gpu_ranks.h"
 #include "tests/identity/identity_case.h"
 #include "tests/identity/scenario_generator.h"
@@ -80,8 +80,8 @@ TEST_P(NcclIdentity, SoDoThoseMadeForTheGpu) {
         if (job.dtype() == proto::f32) job.set_dtype(job.seed() % 2 == 0 ? proto::bf16 : proto::f16);
       });
   const auto has_fused_steps = [](const IdentityCase& identity_case) {
-    const auto job = cli::make_rank_job(identity_case.scenario, 0);
-    return std::ranges::any_of(job->passes(), [](const Plan& plan) { return has_fused(plan); });
+    const auto job = sim::make_rank_job(identity_case.scenario, 0);
+    return std::ranges::any_of(job->plans(), [](const Plan& plan) { return has_fused(plan); });
   };
   EXPECT_GE(std::ranges::count_if(cases, has_fused_steps), kAttentions / 4);
   expect_identity(GetParam(), cases);

@@ -7,43 +7,22 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/cprun/job/rank_job.h"
 #include "sim/present/traces/trace_compare_report.h"
 #include "shared/base/text.h"
-#include "shared/plan/execute.h"
+#include "shared/plan/session.h"
+#include "sim/proof/run/rank_job.h"
 #include "traces/compare.h"
 #include "traces/scenario.h"
 
 namespace cp::testing {
 namespace {
 
-// The job's buffers are on the host: where the device's are not, they go up before the pass, and come back after it.
-void run_pass(const Plan& plan, const Bindings& bindings, runtime::ProcessDevice& device, RankTrace& trace) {
-  const bool copies = !device.host_memory();
-  const auto is = [&plan](const Binding& binding, BufferKind kind) {
-    return plan.buffers[static_cast<std::size_t>(binding.buffer)].kind == kind;
-  };
-  device.prepare(plan, copies ? Bindings{} : bindings);
-  for (const Binding& binding : bindings) {
-    if (!copies || is(binding, BufferKind::output)) continue;
-    device.upload(binding.buffer, {static_cast<const std::byte*>(binding.data),
-                                   static_cast<std::size_t>(binding.size_bytes)});
-  }
-  enqueue_steps(plan, device, &trace);
-  device.synchronize();
-  for (const Binding& binding : bindings) {
-    if (!copies || is(binding, BufferKind::input)) continue;
-    device.download(binding.buffer,
-                    {static_cast<std::byte*>(binding.data), static_cast<std::size_t>(binding.size_bytes)});
-  }
-}
-
-RankTrace run_passes(cli::RankJob& job, runtime::ProcessDevice& device) {
+RankTrace run_passes(sim::RankJob& job, runtime::ProcessDevice& device) {
   RankTrace all;
   all.rank = device.rank();
-  for (std::size_t pass = 0; pass < job.passes().size(); ++pass) {
+  for (std::size_t pass = 0; pass < job.plans().size(); ++pass) {
     RankTrace trace;
-    run_pass(job.passes()[pass], job.bind(pass), device, trace);
+    run_on_host_buffers(device, job.plans()[pass], {job.bind(pass), device.host_memory()}, {.trace = &trace});
     all.issued.insert(all.issued.end(), trace.issued.begin(), trace.issued.end());
     for (OpRecord& record : device.take_observed()) all.observed.push_back(std::move(record));
     all.digests.merge(job.digests(pass));
@@ -53,13 +32,13 @@ RankTrace run_passes(cli::RankJob& job, runtime::ProcessDevice& device) {
 
 // What differs, in words.
 std::string run_case(const IdentityCase& identity_case, runtime::ProcessDevice& device) {
-  const auto job = cli::make_rank_job(identity_case.scenario, device.rank());
+  const auto job = sim::make_rank_job(identity_case.scenario, device.rank());
   const auto simulated = identity_case.simulated.find(device.rank());
-  if (job->passes().empty() != (simulated == identity_case.simulated.end()))
+  if (job->plans().empty() != (simulated == identity_case.simulated.end()))
     return "a rank has a part in one world alone";
   const RankTrace trace = run_passes(*job, device);
   std::vector<std::string> findings = job->findings();
-  if (!job->passes().empty()) {
+  if (!job->plans().empty()) {
     const TraceComparison comparison = compare_traces({simulated->second}, {trace});
     if (!comparison.identical)
       findings.push_back(sim::compare_text({"the simulated fabric", "the device", {}, {}, comparison}));
@@ -73,7 +52,7 @@ IdentityCase make_identity_case(std::string name, proto::Scenario scenario, cons
   (scenario.has_run() ? *scenario.mutable_run()->mutable_target()
                       : *scenario.mutable_redistribute()->mutable_target()) = target.name;
   IdentityCase made{std::move(name), std::move(scenario), {}};
-  for (RankTrace& trace : cli::simulate(made.scenario)) {
+  for (RankTrace& trace : sim::simulate(made.scenario)) {
     const Rank rank = trace.rank;
     made.simulated[rank] = std::move(trace);
   }
@@ -99,7 +78,7 @@ std::string explain(const IdentityCase& identity_case, std::string_view cprun, s
                     text = write_scenario_text(identity_case.scenario);
   std::ofstream(path) << text;
   return str("\n", finding, "\n", text, "again: ", cprun, " --nproc-per-node ",
-             cli::world_size_of(identity_case.scenario), " --verify ", path, "\n");
+             sim::world_size_of(identity_case.scenario), " --verify ", path, "\n");
 }
 
 }  // namespace cp::testing

@@ -6,9 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/cprun/job/rank_job.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"
+#include "sim/proof/run/rank_job.h"
 #include "tests/identity/identity_case.h"
 #include "tests/identity/scenario_generator.h"
 #include "tests/runtime/processes.h"
@@ -32,9 +32,9 @@ TEST(IdentityCase, IsExplainedByAScenarioThatPlansForItsTarget) {
                 AllOf(HasSubstr("a finding\n"), HasSubstr("target: \"sm90\"\n"),
                       HasSubstr("again: cprun --backend nccl --nproc-per-node 2 --verify ")));
     const proto::Scenario again = read_scenario_file(::testing::TempDir() + "explained.txtpb");
-    const auto job = cli::make_rank_job(again, 0);
-    EXPECT_FALSE(job->passes().empty());
-    for (const Plan& plan : job->passes()) EXPECT_EQ(plan.target.name, "sm90");
+    const auto job = sim::make_rank_job(again, 0);
+    EXPECT_FALSE(job->plans().empty());
+    for (const Plan& plan : job->plans()) EXPECT_EQ(plan.target.name, "sm90");
   }
 }
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/cprun/job/rank_job.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"
+#include "sim/proof/run/rank_job.h"
 #include "tests/support/layout_generators.h"
 #include "traces/types_proto.h"
 
@@ -35,8 +35,8 @@ class Random {
 // Whether the scenario can run at all, on exactly so many ranks.
 bool is_possible(const proto::Scenario& scenario, int ranks) {
   try {
-    if (cli::world_size_of(scenario) != ranks) return false;
-    cli::make_rank_job(scenario, 0);
+    if (sim::world_size_of(scenario) != ranks) return false;
+    sim::make_rank_job(scenario, 0);
     return true;
   } catch (const Error&) {
     return false;

@@ -15,16 +15,13 @@
 #include "cli/cprun/job/running_trace.h"
 #include "cli/cprun/job/trace_output.h"
 #include "cli/common/exit_codes.h"
-#include "cli/cprun/job/rank_job.h"
 #include "sim/present/units.h"
-#include "runtime/joined_device.h"
 #include "runtime/rank_gpu.h"
+#include "runtime/rank_run.h"
 #include "runtime/rendezvous/client.h"
-#include "runtime/rendezvous/compare_plans.h"
-#include "runtime/rendezvous/compare_transfers.h"
 #include "shared/base/error.h"
 #include "shared/base/version.h"
-#include "shared/plan/execute.h"
+#include "sim/proof/run/rank_job.h"
 #include "traces/environment.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
@@ -50,21 +47,13 @@ class RankProgram {
       gpu_ = runtime::rank_gpu(job_, *client_);
       name_target(scenario, *gpu_);
     }
-    const auto rank_job = make_rank_job(scenario, job_.rank);
+    const auto rank_job = sim::make_rank_job(scenario, job_.rank);
     open_trace(scenario);
-    for (std::size_t pass = 0; pass < rank_job->inputs().size(); ++pass) compare_plans(*rank_job, pass);
-    connect(scenario, rank_job->passes().size() == rank_job->inputs().size());
-    std::vector<double> seconds;
-    for (std::size_t pass = 0; pass < rank_job->inputs().size(); ++pass) {
-      RankTrace observed;  // of a rank without a part: nothing
-      observed.rank = job_.rank;
-      if (pass < rank_job->passes().size()) seconds.push_back(run_pass(*rank_job, pass, observed));
-      if (options_.checksums != Checksums::off)
-        runtime::compare_transfers(*client_, observed, kAsLongAsItTakes);
-    }
+    run_.emplace(job_, client_, run_options(scenario));
+    const runtime::RankRunResult result = run_->run(*rank_job);
     if (options_.check_results) check(*rank_job);
     if (trace_) trace_->finish();
-    return report(seconds);
+    return report(result);
   }
 
  private:
@@ -101,125 +90,32 @@ class RankProgram {
     trace_->append(first);
   }
 
-  // A rank without a part knows what the plans are made from all the same.
-  void compare_plans(const RankJob& rank_job, std::size_t pass) {
-    runtime::PlanDigests digests{rank_job.inputs()[pass], {}};
-    if (pass < rank_job.passes().size()) digests = runtime::plan_digests(rank_job.passes()[pass]);
-    runtime::compare_plans(*client_, digests, kAsLongAsItTakes);
-  }
-
-  void connect(const proto::Scenario& scenario, bool has_part) {
-    const std::vector<std::string> parts =
-        client_->all_gather("connect", has_part ? "part" : "", kAsLongAsItTakes);
-    runtime::JoinedDeviceOptions options;
-    options.gpu = gpu_;
-    options.communicators = nccl_options(scenario.nccl());
-    options.checksums = options_.checksums;
-    options.on_collective_end = [this](const runtime::CollectiveEnd& end) {
-      if (trace_ && end.observed != nullptr) trace_->observed(*end.observed);
+  runtime::RankRunOptions run_options(const proto::Scenario& scenario) {
+    runtime::RankRunOptions options;
+    options.device.gpu = gpu_;
+    options.device.communicators = nccl_options(scenario.nccl());
+    options.device.checksums = options_.checksums;
+    options.warm_up = options_.warm_up;
+    if (!trace_) return options;
+    options.device.on_collective_end = [this](const runtime::CollectiveEnd& end) {
+      if (end.observed != nullptr) trace_->observed(*end.observed);
     };
-    runs_on_all_ = std::find(parts.begin(), parts.end(), "") == parts.end();
-    options.every_rank_prepares = runs_on_all_;
-    device_.emplace(job_, client_, std::move(options));
-    align_clocks();
+    options.begin_pass = [this](const RankTrace& pass) { trace_->begin_pass(pass); };
+    options.issued = [this](const RankTrace&) { trace_->issued(); };
+    options.end_pass = [this](const RankTrace&) { trace_->end_pass(); };
+    return options;
   }
 
-  // Times of a trace count from the device on; ranks' hosts agree on the time of day as well as they do.
-  void align_clocks() {
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    const std::int64_t own = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-    std::int64_t first = own;
-    for (const std::string& text : client_->all_gather("clock", std::to_string(own), kAsLongAsItTakes))
-      first = std::min(first, parse_int(text, "clock"));
-    clock_offset_ns_ = own - first;
-  }
-
-  double run_pass(RankJob& rank_job, std::size_t pass, RankTrace& trace) {
-    const Plan& plan = rank_job.passes()[pass];
-    const Bindings bindings = rank_job.bind(pass);
-    trace.clock_offset_ns = clock_offset_ns_;
-    if (trace_) trace_->begin_pass(trace);
-    double seconds = 0;
-    try {
-      seconds = execute_on_host_buffers(plan, bindings, trace);
-    } catch (const Error&) {
-      end_failed_pass(trace);
-      throw;
-    }
-    trace.observed = device_->take_observed();
-    trace.digests = rank_job.digests(pass);
-    take_times(trace);
-    if (trace_) trace_->end_pass();
-    steps_ += trace.issued.size(), collectives_ += trace.observed.size();
-    return seconds;
-  }
-
-  void take_times(RankTrace& trace) {
-    runtime::DeviceTimes times = device_->take_times();
-    trace.issued_times = std::move(times.steps), trace.observed_times = std::move(times.collectives);
-  }
-
-  // What it did until then. The first error is the one to tell.
-  void end_failed_pass(RankTrace& trace) {
-    if (!trace_) return;
-    try {
-      trace.observed = device_->take_observed();
-      if (device_->host_memory()) take_times(trace);  // a GPU may be lost, and not answer
-      trace_->end_pass();
-    } catch (const Error&) {
-    }
-  }
-
-  // Seconds of the steps alone, without copies to and from the device, and on GPUs without what only the first run does.
-  double execute_on_host_buffers(const Plan& plan, const Bindings& bindings, RankTrace& trace) {
-    const bool copies = !device_->host_memory();
-    const auto is = [&plan](const Binding& binding, BufferKind kind) {
-      return plan.buffers[static_cast<std::size_t>(binding.buffer)].kind == kind;
-    };
-    const auto upload = [&](const auto& wanted) {
-      for (const Binding& binding : bindings) {
-        if (!copies || !wanted(binding)) continue;
-        device_->upload(binding.buffer, {static_cast<const std::byte*>(binding.data),
-                                         static_cast<std::size_t>(binding.size_bytes)});
-      }
-    };
-    device_->prepare(plan, copies ? Bindings{} : bindings);
-    upload([&](const Binding& binding) { return !is(binding, BufferKind::output); });
-    if (copies && options_.warm_up) {
-      warm_up(plan);
-      upload([&](const Binding& binding) { return is(binding, BufferKind::inout); });
-      if (runs_on_all_) client_->barrier("run", kAsLongAsItTakes);  // no rank's time holds another's copies
-    }
-    const auto begin = std::chrono::steady_clock::now();
-    enqueue_steps(plan, *device_, &trace);
-    if (trace_) trace_->issued();
-    device_->synchronize();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    for (const Binding& binding : bindings) {
-      if (!copies || is(binding, BufferKind::input)) continue;
-      device_->download(binding.buffer, {static_cast<std::byte*>(binding.data),
-                                         static_cast<std::size_t>(binding.size_bytes)});
-    }
-    return seconds;
-  }
-
-  // NCCL connects ranks in their first collectives, and CUDA loads a kernel when it is launched first. Leaves nothing in the trace.
-  void warm_up(const Plan& plan) {
-    enqueue_steps(plan, *device_);
-    device_->synchronize();
-    device_->take_observed();
-    device_->take_times();
-  }
-
-  void check(const RankJob& rank_job) const {
+  static void check(const sim::RankJob& rank_job) {
     const std::vector<std::string> findings = rank_job.findings();
     if (!findings.empty()) throw CheckFailure(join(findings, "; "));
   }
 
   // What all did, and how long the slowest took; of other ranks nothing.
-  std::string report(const std::vector<double>& seconds) {
+  std::string report(const runtime::RankRunResult& result) {
     const std::vector<std::string> all = client_->all_gather(
-        "report", str(join(seconds, " "), ";", steps_, ";", collectives_), kAsLongAsItTakes);
+        "report", str(join(result.seconds, " "), ";", result.steps, ";", result.collectives),
+        kAsLongAsItTakes);
     if (job_.rank != 0) return "";
     std::vector<double> slowest;
     std::int64_t steps = 0, collectives = 0;
@@ -247,11 +143,8 @@ class RankProgram {
   const runtime::JobEnvironment& job_;
   std::shared_ptr<RendezvousClient> client_;
   std::optional<RunningTrace> trace_;
-  std::int64_t clock_offset_ns_ = 0;
-  bool runs_on_all_ = false;             // every rank has a part
   std::optional<runtime::RankGpu> gpu_;  // of the nccl backend
-  std::optional<runtime::JoinedDevice> device_;
-  std::size_t steps_ = 0, collectives_ = 0;
+  std::optional<runtime::RankRun> run_;  // its device stays until all ranks have reported
 };
 
 int fail(RendezvousClient* client, Rank rank, ErrorKind kind, const std::string& message) {

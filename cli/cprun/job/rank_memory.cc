@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "cli/cprun/job/rank_job.h"
 #include "runtime/job_environment.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/proof/run/free_memory.h"
+#include "sim/proof/run/rank_job.h"
 
 namespace cp::cli {
 
@@ -17,7 +17,7 @@ void require_rank_memory(const proto::Scenario& scenario, const LaunchRequest& r
   const std::optional<std::int64_t> free = sim::free_memory_bytes();
   if (!free) return;
   // Ranks have equal shares, but for a row or a block.
-  const RankMemory each = rank_memory(scenario, first);
+  const sim::RankMemory each = sim::rank_memory(scenario, first);
   const double bytes = static_cast<double>(each.inputs) +
                        (request.backend == runtime::Backend::gloo ? static_cast<double>(each.plans) : 0) +
                        (request.verify ? static_cast<double>(each.results) : 0);

@@ -1,7 +1,6 @@
-#include "cli/cprun/job/rank_job.h"
+#include "sim/proof/run/rank_job.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -15,17 +14,17 @@
 #include "sim/scenario/attention_request.h"
 #include "sim/scenario/redistribute_request.h"
 
-namespace cp::cli {
+namespace cp::sim {
 namespace {
 
 // ---- redistributions ----
 
 class RedistributeRank : public RankJob {
  public:
-  RedistributeRank(const sim::RedistributeRequest& request, Rank rank)
-      : RedistributeRank(sim::plan_request(request), request, rank) {}
+  RedistributeRank(const RedistributeRequest& request, Rank rank)
+      : RedistributeRank(plan_request(request), request, rank) {}
 
-  RedistributeRank(Gradient planned, const sim::RedistributeRequest& request, Rank rank)
+  RedistributeRank(Gradient planned, const RedistributeRequest& request, Rank rank)
       : rank_(rank),
         redistribution_(std::move(planned.redistribution)),
         shards_(redistribution_, request.seed, planned.scale) {
@@ -34,7 +33,7 @@ class RedistributeRank : public RankJob {
     Plan plan = lower_scaled(redistribution_, planned.scale, member ? rank : source.ranks().front(),
                              request.device_target);
     inputs_.push_back(plan.inputs);
-    if (member) passes_.push_back(std::move(plan));
+    if (member) plans_.push_back(std::move(plan));
   }
 
   Bindings bind(std::size_t) override {
@@ -49,8 +48,8 @@ class RedistributeRank : public RankJob {
 
   // Contributions to a partial target are of several ranks: their digests tell.
   std::vector<std::string> findings() const override {
-    if (passes_.empty() || buffers_.target_bytes == 0 || is_partial(redistribution_.target)) return {};
-    const sim::RedistributeBuffers* const own[] = {&buffers_};
+    if (plans_.empty() || buffers_.target_bytes == 0 || is_partial(redistribution_.target)) return {};
+    const RedistributeBuffers* const own[] = {&buffers_};
     const auto mismatch = shards_.compare(rank_, own);
     if (!mismatch) return {};
     return {shards_.explain({&*mismatch, 1})};
@@ -59,8 +58,8 @@ class RedistributeRank : public RankJob {
  private:
   const Rank rank_;
   const Redistribution redistribution_;
-  const sim::RedistributeShards shards_;
-  sim::RedistributeBuffers buffers_;
+  const RedistributeShards shards_;
+  RedistributeBuffers buffers_;
 };
 
 // ---- attention ----
@@ -69,13 +68,13 @@ struct AttentionOfOne {
   AttentionRequest request;
   bool backward = false;
   std::uint64_t seed = 0;
-  sim::Schedule schedule = sim::Schedule::parallel;
+  Schedule schedule = Schedule::parallel;
   Target target;
 };
 
 AttentionOfOne attention_of(const proto::Attention& scenario, const Target& device = host_target()) {
-  const sim::AttentionJob job = sim::make_attention_job(scenario, device);
-  sim::require_backward(scenario);
+  const AttentionJob job = make_attention_job(scenario, device);
+  require_backward(scenario);
   if (job.strategies.size() != 1) {
     throw InvalidInput(
         str("the scenario asks for ", job.strategies.size(),
@@ -105,22 +104,22 @@ class AttentionRank : public RankJob {
       if (pass == AttentionPass::backward && !attention.backward) continue;
       Plan plan = attention_plan(request_, pass, member ? rank : ranks.front(), target_);
       inputs_.push_back(plan.inputs);
-      if (member) passes_.push_back(std::move(plan));
+      if (member) plans_.push_back(std::move(plan));
     }
   }
 
-  Bindings bind(std::size_t pass) override { return shards_.bind(which(pass), passes_[pass], buffers_); }
+  Bindings bind(std::size_t pass) override { return shards_.bind(which(pass), plans_[pass], buffers_); }
 
   std::map<std::string, Digest> digests(std::size_t pass) const override {
-    return sim::AttentionShards::digests(passes_[pass], buffers_);
+    return AttentionShards::digests(plans_[pass], buffers_);
   }
 
   std::vector<std::string> findings() const override {
     std::vector<std::string> findings;
-    if (passes_.empty()) return findings;
-    const auto tolerances = sim::attention_tolerances(data_, request_, passes_.size() > 1, target_);
-    for (std::size_t pass = 0; pass < passes_.size(); ++pass) {
-      for (const auto& [tensor, error] : shards_.compare(which(pass), passes_[pass], buffers_, tolerances)) {
+    if (plans_.empty()) return findings;
+    const auto tolerances = attention_tolerances(data_, request_, plans_.size() > 1, target_);
+    for (std::size_t pass = 0; pass < plans_.size(); ++pass) {
+      for (const auto& [tensor, error] : shards_.compare(which(pass), plans_[pass], buffers_, tolerances)) {
         if (!error.holds()) findings.push_back(str(error.tensor, ": ", error.finding));
       }
     }
@@ -134,9 +133,9 @@ class AttentionRank : public RankJob {
 
   const AttentionRequest request_;
   const Target target_;
-  const sim::AttentionTestData data_;
-  const sim::AttentionShards shards_;
-  sim::RankBuffers buffers_;
+  const AttentionTestData data_;
+  const AttentionShards shards_;
+  RankBuffers buffers_;
 };
 
 [[noreturn]] void refuse_job(const proto::Scenario& scenario) {
@@ -150,7 +149,7 @@ class AttentionRank : public RankJob {
 int world_size_of(const proto::Scenario& scenario) {
   switch (scenario.job_case()) {
     case proto::Scenario::kRedistribute: {
-      const sim::RedistributeRequest request = sim::make_request(scenario.redistribute());
+      const RedistributeRequest request = make_request(scenario.redistribute());
       Rank last = 0;
       for (const Layout* layout : {&request.source, &request.target}) {
         for (const Rank rank : layout->mesh.ranks()) last = std::max(last, rank);
@@ -169,8 +168,8 @@ int world_size_of(const proto::Scenario& scenario) {
 RankMemory rank_memory(const proto::Scenario& scenario, Rank rank) {
   RankMemory memory;
   if (scenario.job_case() == proto::Scenario::kRedistribute) {
-    const sim::RedistributeRequest request = sim::make_request(scenario.redistribute());
-    const Gradient planned = sim::plan_request(request);
+    const RedistributeRequest request = make_request(scenario.redistribute());
+    const Gradient planned = plan_request(request);
     const Mesh &source = planned.redistribution.source.mesh, &target = planned.redistribution.target.mesh;
     if (source.contains(rank) || target.contains(rank))
       memory.plans =
@@ -180,8 +179,8 @@ RankMemory rank_memory(const proto::Scenario& scenario, Rank rank) {
   if (scenario.job_case() != proto::Scenario::kRun) refuse_job(scenario);
   const AttentionOfOne attention = attention_of(scenario.run());
   const AttentionRequest& request = attention.request;
-  memory.inputs = sim::test_input_bytes(request.problem);
-  memory.results = sim::test_data_bytes(request.problem, attention.backward) - memory.inputs;
+  memory.inputs = test_input_bytes(request.problem);
+  memory.results = test_data_bytes(request.problem, attention.backward) - memory.inputs;
   const bool member = std::find(request.ranks.begin(), request.ranks.end(), rank) != request.ranks.end();
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
     if (!member || (pass == AttentionPass::backward && !attention.backward)) continue;
@@ -193,7 +192,7 @@ RankMemory rank_memory(const proto::Scenario& scenario, Rank rank) {
 std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank, const Target& device) {
   switch (scenario.job_case()) {
     case proto::Scenario::kRedistribute:
-      return std::make_unique<RedistributeRank>(sim::make_request(scenario.redistribute(), device), rank);
+      return std::make_unique<RedistributeRank>(make_request(scenario.redistribute(), device), rank);
     case proto::Scenario::kRun:
       return std::make_unique<AttentionRank>(attention_of(scenario.run(), device), rank);
     default:
@@ -203,32 +202,32 @@ std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank ran
 
 std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& device) {
   if (scenario.job_case() == proto::Scenario::kRedistribute) {
-    const sim::RedistributeRequest request = sim::make_request(scenario.redistribute(), device);
-    sim::RedistributeRunOptions options;
+    const RedistributeRequest request = make_request(scenario.redistribute(), device);
+    RedistributeRunOptions options;
     options.schedule = request.schedule, options.seed = request.seed, options.digests = true;
     options.target = request.device_target;
-    options.memory_limit_bytes = sim::free_memory_bytes();
-    const Gradient planned = sim::plan_request(request);
+    options.memory_limit_bytes = free_memory_bytes();
+    const Gradient planned = plan_request(request);
     options.scale = planned.scale;
-    return sim::run_redistribution(planned.redistribution, options).traces;
+    return run_redistribution(planned.redistribution, options).traces;
   }
   if (scenario.job_case() != proto::Scenario::kRun) refuse_job(scenario);
   const AttentionOfOne attention = attention_of(scenario.run(), device);
-  sim::AttentionRunOptions options;
+  AttentionRunOptions options;
   options.backward = attention.backward, options.schedule = attention.schedule, options.seed = attention.seed;
   options.target = attention.target;
-  options.memory_limit_bytes = sim::free_memory_bytes();
-  const sim::AttentionTestData data(attention.request.problem, attention.seed);
-  sim::AttentionRun run = sim::run_attention(data, attention.request, options);
-  for (const sim::Verdict& verdict : run.verdicts) {
+  options.memory_limit_bytes = free_memory_bytes();
+  const AttentionTestData data(attention.request.problem, attention.seed);
+  AttentionRun run = run_attention(data, attention.request, options);
+  for (const Verdict& verdict : run.verdicts) {
     if (!verdict.holds)
       throw CheckFailure(str("on the simulated fabric, ", verdict.name, ": ", verdict.finding));
   }
-  for (const sim::TensorError& error : run.errors) {
+  for (const TensorError& error : run.errors) {
     if (!error.holds())
       throw CheckFailure(str("on the simulated fabric, ", error.tensor, ": ", error.finding));
   }
   return std::move(run.traces);
 }
 
-}  // namespace cp::cli
+}  // namespace cp::sim
