@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 
 #include "cli/cprun/launch.h"
-#include "cli/cprun/profile.h"
+#include "cli/cprun/profile/profile.h"
 #include "cli/cprun/job/rank.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"

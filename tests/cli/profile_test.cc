@@ -8,11 +8,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/device_profile.h"
+#include "cli/cprun/profile/device_profile.h"
+#include "cli/cprun/profile/profile_points.h"
+#include "cli/cprun/profile/profile_rows.h"
+#include "cli/cprun/profile/software_profile.h"
 #include "sim/present/plan/plan_inputs.h"
-#include "cli/profile_points.h"
-#include "cli/profile_rows.h"
-#include "cli/software_profile.h"
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
 #include "sim/cost/cluster/read_cluster.h"

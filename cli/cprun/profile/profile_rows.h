@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "cli/profile_points.h"
+#include "cli/cprun/profile/profile_points.h"
 #include "shared/plan/trace.h"
 
 namespace cp::cli {

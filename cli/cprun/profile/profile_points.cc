@@ -1,4 +1,4 @@
-#include "cli/profile_points.h"
+#include "cli/cprun/profile/profile_points.h"
 
 #include <algorithm>
 #include <map>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/profile_points.h"
+#include "cli/cprun/profile/profile_points.h"
 #include "runtime/job_environment.h"
 
 namespace cp::cli {

@@ -1,4 +1,4 @@
-#include "cli/cprun/profile_measure.h"
+#include "cli/cprun/profile/profile_measure.h"
 
 #include <algorithm>
 #include <chrono>

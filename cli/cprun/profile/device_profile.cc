@@ -1,4 +1,4 @@
-#include "cli/device_profile.h"
+#include "cli/cprun/profile/device_profile.h"
 
 #include <algorithm>
 #include <functional>

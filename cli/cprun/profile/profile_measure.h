@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/profile_points.h"
-#include "cli/profile_rows.h"
+#include "cli/cprun/profile/profile_points.h"
+#include "cli/cprun/profile/profile_rows.h"
 #include "runtime/joined_device.h"
 
 namespace cp::cli {

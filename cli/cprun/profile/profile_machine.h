@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "cli/profile_points.h"
+#include "cli/cprun/profile/profile_points.h"
 
 namespace cp::cli {
 

@@ -1,4 +1,4 @@
-#include "cli/profile_machine.h"
+#include "cli/cprun/profile/profile_machine.h"
 
 #include <fmt/format.h>
 

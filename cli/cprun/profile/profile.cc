@@ -1,4 +1,4 @@
-#include "cli/cprun/profile.h"
+#include "cli/cprun/profile/profile.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,12 +13,12 @@
 
 #include <fmt/format.h>
 
-#include "cli/cprun/profile_measure.h"
+#include "cli/cprun/profile/device_profile.h"
+#include "cli/cprun/profile/profile_measure.h"
+#include "cli/cprun/profile/software_profile.h"
 #include "cli/cprun/job/rank.h"
 #include "cli/cprun/job/trace_output.h"
-#include "cli/device_profile.h"
 #include "cli/common/interrupt.h"
-#include "cli/software_profile.h"
 #include "sim/present/units.h"
 #include "runtime/gpu_clocks.h"
 #include "runtime/joined_device.h"

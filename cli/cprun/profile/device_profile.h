@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/profile_machine.h"
-#include "cli/profile_rows.h"
+#include "cli/cprun/profile/profile_machine.h"
+#include "cli/cprun/profile/profile_rows.h"
 #include "sim/accuracy/calibrate/calibrate.h"
 #include "sim/cost/cluster/cluster.h"
 

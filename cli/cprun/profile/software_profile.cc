@@ -1,4 +1,4 @@
-#include "cli/software_profile.h"
+#include "cli/cprun/profile/software_profile.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "cli/profile_rows.h"
+#include "cli/cprun/profile/profile_rows.h"
 
 #include <algorithm>
 #include <cmath>
