@@ -26,7 +26,7 @@
 #include "runtime/rendezvous/client.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "shared/plan/execute.h"
+#include "shared/plan/session.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "traces/environment.h"
 
@@ -150,19 +150,18 @@ class ProfileRank {
     ProfilePlanOptions options;
     options.iterations = 100;
     const Plan plan = profile_plan(product, job_.rank, machine_.world, own.target(), options);
-    prepare_with_data(own, plan);
+    PlanSession session(own, plan);
+    upload_data(session);
     const auto begin = std::chrono::steady_clock::now();
     const auto elapsed = [&] {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     };
     while (elapsed() < options_.clock_seconds && !InterruptScope::interrupted()) {
-      enqueue_steps(plan, own);
-      own.synchronize();
+      session.run();
       own.take_times();
     }
-    enqueue_steps(plan, own);  // the clock is read while it runs
-    const auto clocks = runtime::gpu_clocks(gpu_->address);
-    own.synchronize();
+    std::optional<runtime::GpuClocks> clocks;
+    session.run({.issued = [&] { clocks = runtime::gpu_clocks(gpu_->address); }});  // while it runs
     if (!clocks) return;
     machine_.sustained_clock_mhz = clocks->sm_mhz, machine_.max_clock_mhz = clocks->max_sm_mhz;
     machine_.power_w = clocks->power_w, machine_.seconds = elapsed();

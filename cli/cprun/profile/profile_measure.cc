@@ -1,14 +1,12 @@
 #include "cli/cprun/profile/profile_measure.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "shared/plan/execute.h"
 
 namespace cp::cli {
 namespace {
@@ -20,6 +18,7 @@ constexpr std::int64_t kPilot = 3, kLeast = 7, kMost = 200;
 constexpr std::int64_t kFewIssued = 8, kManyIssued = 40;
 constexpr std::int64_t kMostBeside = 16;  // of one, to an iteration of the other
 constexpr double kPointUs = 200e3;        // a part of a point, about
+constexpr double kUsPerS = 1e6;
 
 // One tile of numbers, over and over: below 1 MiB, and of a length that is no multiple of a row's.
 std::vector<std::byte> tile_of(DType dtype) {
@@ -40,17 +39,16 @@ std::vector<std::byte> tile_of(DType dtype) {
 
 }  // namespace
 
-void prepare_with_data(runtime::JoinedDevice& device, const Plan& plan) {
-  device.prepare(plan, {});
+void upload_data(PlanSession& session) {
   std::vector<std::byte> host;
-  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-    const Buffer& buffer = plan.buffers[i];
-    if (buffer.kind == BufferKind::temporary || buffer.numel == 0) continue;
+  for (const BufferId id : session.inputs()) {
+    const Buffer& buffer = session.plan().buffers[static_cast<std::size_t>(id)];
+    if (buffer.numel == 0) continue;
     const std::vector<std::byte> tile = tile_of(buffer.dtype);
     host.resize(static_cast<std::size_t>(buffer.bytes()));
     for (std::size_t at = 0; at < host.size(); at += tile.size())
       std::memcpy(&host[at], tile.data(), std::min(tile.size(), host.size() - at));
-    device.upload(static_cast<BufferId>(i), host);
+    session.upload(id, host);
   }
 }
 
@@ -105,20 +103,22 @@ std::optional<ProfileRow> ProfileMeasure::issue(const IssuePoint& point) {
 }
 
 std::vector<double> ProfileMeasure::issued_us(const IssuePoint& point, const ProfilePlanOptions& options) {
-  using Clock = std::chrono::steady_clock;
   const Plan plan = profile_plan(point, device_.rank(), world_, device_.target(), options);
-  prepare_with_data(device_, plan);
+  PlanSession session(device_, plan);
+  upload_data(session);
   std::vector<double> times_us;
   for (std::int64_t i = 0; i < kLeast; ++i) {
-    all_gather_("");  // begin together
-    const Clock::time_point begin = Clock::now();
-    enqueue_steps(plan, device_);
-    const Clock::time_point end = Clock::now();
-    device_.synchronize();
+    times_us.push_back(session.run(together()).issue_seconds * kUsPerS);
     device_.take_times();
-    times_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
   }
   return times_us;
+}
+
+// All ranks begin at once.
+RunOptions ProfileMeasure::together() const {
+  RunOptions options;
+  options.ready = [this] { all_gather_(""); };
+  return options;
 }
 
 ProfilePlanOptions ProfileMeasure::first_options() const {
@@ -154,10 +154,9 @@ std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
 
 std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, const ProfilePlanOptions& options) {
   const Plan plan = profile_plan(point, device_.rank(), world_, device_.target(), options);
-  prepare_with_data(device_, plan);
-  all_gather_("");  // begin together
-  enqueue_steps(plan, device_);
-  device_.synchronize();
+  PlanSession session(device_, plan);
+  upload_data(session);
+  session.run(together());
   return device_.take_times().steps;
 }
 

@@ -9,11 +9,12 @@
 #include "cli/cprun/profile/profile_points.h"
 #include "cli/cprun/profile/profile_rows.h"
 #include "runtime/joined_device.h"
+#include "shared/plan/session.h"
 
 namespace cp::cli {
 
-// Prepares the plan and fills the caller's buffers with numbers between -1 and 1: with equal ones GPUs need less power, and are faster.
-void prepare_with_data(runtime::JoinedDevice& device, const Plan& plan);
+// Fills what the plan reads with numbers between -1 and 1: with equal ones GPUs need less power, and are faster.
+void upload_data(PlanSession& session);
 
 class ProfileMeasure {
  public:
@@ -33,6 +34,7 @@ class ProfileMeasure {
   // When the labelled steps ran, for about as long as one point may take.
   std::vector<TimedOp> run(const ProfilePoint& point, Part part);
   std::vector<TimedOp> run(const ProfilePoint& point, const ProfilePlanOptions& options);
+  RunOptions together() const;
   ProfilePlanOptions first_options() const;
   std::int64_t iterations_for(double iteration_us) const;
   Spread of_slowest(const std::vector<double>& own_us);
