@@ -198,6 +198,7 @@ TEST(ProfilePoint, CountsWhatItsKernelDoes) {
   EXPECT_DOUBLE_EQ(flops(point), 10.0 * (8192.0 * 8193 / 2) * 2 * 64);
   point.mask = AttentionPoint::Mask::window;  // of 4096: the first rows see fewer
   EXPECT_DOUBLE_EQ(flops(point), 10.0 * (4096.0 * 4097 / 2 + 4096.0 * 4096) * 2 * 64);
+  EXPECT_DOUBLE_EQ(flops(ProductPoint{3, 5, 7}), 2.0 * 3 * 5 * 7);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::copy, 4096}), 4096);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::cast, 600}), 600);
   EXPECT_EQ(moved_bytes({MemoryPoint::Kernel::pack, 10000}), 2 * 1024 * 4);

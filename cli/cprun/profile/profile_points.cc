@@ -8,8 +8,8 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/attention_plan.h"
-#include "shared/context_parallel/pair_counts.h"
 #include "shared/plan/builder.h"
+#include "sim/cost/timeline/kernel_work.h"
 
 namespace cp::cli {
 namespace {
@@ -138,6 +138,18 @@ AttentionProblem problem_of(const AttentionPoint& point) {
   return problem;
 }
 
+// Of one rank alone: the kernels of attention, and casts and the like around them.
+Plan plan_of(const AttentionPoint& point, Rank self, const Target& target) {
+  return attention_plan({problem_of(point), {self}, {}, false},
+                        point.backward ? AttentionPass::backward : AttentionPass::forward, self, target);
+}
+
+bool is_attention(const Step& step) {
+  const auto* work = std::get_if<Kernel>(&step.work);
+  return work != nullptr && (std::holds_alternative<AttentionForward>(*work) ||
+                             std::holds_alternative<AttentionBackward>(*work));
+}
+
 // Of an element that is copied or cast, a run that is packed, a row of a head that is merged.
 std::int64_t moved_bytes_of_unit(MemoryPoint::Kernel kernel) {
   switch (kernel) {
@@ -160,10 +172,7 @@ class PointPlan {
       : b_(builder), self_(self), world_(world.ranks), machines_(world.machines), options_(options) {}
 
   void add(const AttentionPoint& point) {
-    const AttentionProblem problem = problem_of(point);
-    Plan part =
-        attention_plan({problem, {self_}, {}, false},
-                       point.backward ? AttentionPass::backward : AttentionPass::forward, self_, b_.target());
+    Plan part = plan_of(point, self_, b_.target());
     label(part);
     std::map<std::string, View> windows;
     for (const Buffer& of : part.buffers) {
@@ -257,10 +266,7 @@ class PointPlan {
   static void label(Plan& part) {
     for (Segment& segment : part.segments) {
       Step& step = std::get<Step>(segment);
-      const auto* work = std::get_if<Kernel>(&step.work);
-      const bool attention = work != nullptr && (std::holds_alternative<AttentionForward>(*work) ||
-                                                 std::holds_alternative<AttentionBackward>(*work));
-      step.label = attention ? kKernelLabel : "";
+      step.label = is_attention(step) ? kKernelLabel : "";
     }
   }
 
@@ -392,11 +398,18 @@ Plan profile_plan(const ProfilePoint& point, Rank self, const ProfileWorld& worl
 }
 
 double flops(const AttentionPoint& point) {
-  const AttentionProblem problem = problem_of(point);
-  const std::int64_t pairs = problem.causal ? pairs_of_queries(problem, index_range(0, point.seq_len))
-                                            : point.seq_len * point.seq_len;
-  return static_cast<double>(pairs) * static_cast<double>(point.q_heads * point.head_dim) *
-         (point.backward ? 10 : 4);
+  const Plan plan = plan_of(point, 0, host_target());
+  double flops = 0;
+  for (const StepRef& ref : steps_of(plan)) {
+    if (is_attention(*ref.step)) flops += sim::work_of(std::get<Kernel>(ref.step->work), plan).flops;
+  }
+  return flops;
+}
+
+double flops(const ProductPoint& point) {
+  return sim::product_work(static_cast<double>(point.m), static_cast<double>(point.n),
+                           static_cast<double>(point.k))
+      .flops;
 }
 
 std::int64_t moved_bytes(const MemoryPoint& point) {

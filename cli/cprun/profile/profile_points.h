@@ -90,8 +90,10 @@ struct ProfilePlanOptions {
 Plan profile_plan(const ProfilePoint& point, Rank self, const ProfileWorld& world, const Target& target,
                   const ProfilePlanOptions& options);
 
-// Multiplications and additions of the pairs that the mask allows (forward 4 for each pair and head dimension, backward 10).
+// Multiplications and additions of the point's kernels, as the timeline counts them for every plan (sim/cost/timeline/kernel_work.h), so that a
+// rate that was measured means what it means where it is used. Of attention: of the pairs that the mask allows.
 double flops(const AttentionPoint& point);
+double flops(const ProductPoint& point);
 // Read and written by the plan's kernel, once.
 std::int64_t moved_bytes(const MemoryPoint& point);
 

@@ -144,10 +144,7 @@ std::string profile_csv(const std::vector<ProfileRow>& rows) {
     } else if (const auto* memory = std::get_if<MemoryPoint>(&row.point)) {
       add(what, "kernel", row.time, static_cast<double>(moved_bytes(*memory)) * 1e-3, "GB/s");
     } else if (const auto* product = std::get_if<ProductPoint>(&row.point)) {
-      add(what, "kernel", row.time,
-          2e-6 * static_cast<double>(product->m) * static_cast<double>(product->n) *
-              static_cast<double>(product->k),
-          "TFLOP/s");
+      add(what, "kernel", row.time, flops(*product) * 1e-6, "TFLOP/s");
     } else if (const auto* collective = std::get_if<CollectivePoint>(&row.point)) {
       add(what, "collective", row.time, static_cast<double>(collective->bytes) * 1e-3, "GB/s");
     } else if (const auto* pairs = std::get_if<PairsPoint>(&row.point)) {
