@@ -64,6 +64,14 @@ TEST_F(CprunEmulated, ARankThatComesLateIsWaitedFor) {
                              HasSubstr("for rank 1, which computes since ")));
 }
 
+// Whose buffers are copied, and which warms up.
+TEST_F(CprunEmulated, AProgramRunsPassesOfItsOwn) {
+  const ProgramEnd end =
+      on_gpus(4, {"--backend", "nccl", "--nproc-per-node", "4", "--", built("passes_rank_emulated")});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, IsEmpty());
+}
+
 TEST_F(CprunEmulated, RanksWithAGpuEachAreTheFabrics) {
   const TemporaryFolder folder;
   const ProgramEnd attention = on_gpus(4, {"--backend", "nccl", "--verify", ring(folder)});

@@ -3,7 +3,7 @@
 #   emulated_gpu_test       tests/gpu and the tests of the emulation itself, on it
 #   emulated_threads_test   those of them that are about threads, for the thread sanitizer
 #   gpu_test                tests/gpu on real GPUs; skipped where there is none
-#   cprun_emulated          cprun on it, and late_rank_emulated, a program that it runs in tests
+#   cprun_emulated          cprun on it, and late_rank_emulated and passes_rank_emulated, programs that it runs in tests
 
 get_property(gpu_sources GLOBAL PROPERTY CP_GPU_SOURCES)
 get_property(top_sources GLOBAL PROPERTY CP_RUNTIME_TOP_SOURCES)
@@ -50,6 +50,8 @@ get_property(cprun_sources GLOBAL PROPERTY CP_CPRUN_SOURCES)
 if(cprun_sources)
   cp_add_executable(cprun_emulated ${cprun_sources})
   target_link_libraries(cprun_emulated PRIVATE cp::cli cp_emulated_runtime cp_front_end_flags)
-  cp_add_executable(late_rank_emulated cprun/late_rank.cc)
-  target_link_libraries(late_rank_emulated PRIVATE cp_emulated_runtime)
+  foreach(program late_rank passes_rank)
+    cp_add_executable(${program}_emulated cprun/${program}.cc)
+    target_link_libraries(${program}_emulated PRIVATE cp_emulated_runtime)
+  endforeach()
 endif()
