@@ -32,7 +32,7 @@ int main() { std::puts("built without Gloo (libgloo-dev)"); }
 #include "runtime/gloo/direct_gloo.h"
 #include "runtime/gloo/gloo_device.h"
 #include "shared/plan/builder.h"
-#include "shared/plan/execute.h"
+#include "shared/plan/session.h"
 
 namespace cp::runtime {
 namespace {
@@ -170,7 +170,7 @@ Comparison measure(const Operation& operation, const Size& size, Worker& worker)
   const auto bytes_of = [](const std::vector<float>& data) {
     return static_cast<std::int64_t>(4 * data.size());
   };
-  device.prepare(plan, {{0, in.data(), bytes_of(in)}, {1, out.data(), bytes_of(out)}});
+  PlanSession session(device, plan, Bindings{{0, in.data(), bytes_of(in)}, {1, out.data(), bytes_of(out)}});
   std::vector<Times> by_hand, by_plan, overhead;
   for (int round = -1; round < size.rounds; ++round) {
     direct.barrier();
@@ -181,8 +181,7 @@ Comparison measure(const Operation& operation, const Size& size, Worker& worker)
     direct.barrier();
     const Times of_plan = time_of(steps, [&] {
       RankTrace trace;  // as cprun runs plans
-      enqueue_steps(plan, device, &trace);
-      device.synchronize();
+      session.run({.trace = &trace});
     });
     device.take_observed(), device.take_times();
     if (round < 0) continue;  // warm caches and connections first
@@ -225,12 +224,11 @@ Comparison measure_checksums(const Operation& operation, const Size& size, Rank 
   const Plan plan = plan_of(operation, rank, num_ranks, numel, size.steps);
   std::vector<Times> without, with, more;
   const auto time = [&](GlooDevice& device) {
-    execute(plan, device,
-            {{0, in.data(), plan.buffers[0].bytes()}, {1, out.data(), plan.buffers[1].bytes()}});  // together
-    const Times taken = time_of(size.steps, [&] {
-      enqueue_steps(plan, device);
-      device.synchronize();
-    });
+    PlanSession session(
+        device, plan,
+        Bindings{{0, in.data(), plan.buffers[0].bytes()}, {1, out.data(), plan.buffers[1].bytes()}});
+    session.run();  // together
+    const Times taken = time_of(size.steps, [&] { session.run(); });
     device.take_observed(), device.take_times();
     return taken;
   };

@@ -145,12 +145,11 @@ class DirectAttention {
 };
 
 // The plan's inputs, through the host.
-void upload_inputs(runtime::NcclDevice& device, const Plan& plan, const DirectAttention& direct) {
-  for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
-    const Buffer& buffer = plan.buffers[id];
+void upload_inputs(PlanSession& session, const DirectAttention& direct) {
+  for (const BufferId id : session.inputs()) {
+    const Buffer& buffer = session.plan().buffers[static_cast<std::size_t>(id)];
     if (buffer.kind != BufferKind::input) continue;
-    std::vector<std::byte> bytes(static_cast<std::size_t>(buffer.bytes()));
-    device.download(static_cast<BufferId>(id), bytes);
+    const std::vector<std::byte> bytes = session.download(id);
     CP_CUDA(cudaMemcpy(direct.data(buffer.name), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
   }
 }
@@ -158,13 +157,13 @@ void upload_inputs(runtime::NcclDevice& device, const Plan& plan, const DirectAt
 void attention(benchmark::State& state, const AttentionShape& shape, bool backward) {
   const Plan plan = attention_step(shape, backward);
   const auto device = make_device();
-  device->prepare(plan, {});
-  upload_values(*device, plan);
+  PlanSession session(*device, plan);
+  upload_values(session);
   DirectAttention direct(shape, backward);
-  upload_inputs(*device, plan, direct);
+  upload_inputs(session, direct);
   constexpr int kRuns = 10;
   compare(
-      state, [&] { return seconds_of_plan(*device, plan, kRuns); },
+      state, [&] { return seconds_of_plan(*device, session, kRuns); },
       [&] { return seconds_on_stream(kRuns, [&](cudaStream_t stream) { direct.enqueue(stream); }); });
   const double pairs = static_cast<double>(shape.seq_len) * static_cast<double>(shape.seq_len) *
                        (shape.mask == FusedShape::Mask::causal ? 0.5 : 1);

@@ -9,7 +9,6 @@
 
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_streams.h"
-#include "shared/plan/execute.h"
 
 namespace cp::benchmarks {
 
@@ -43,10 +42,9 @@ std::unique_ptr<NcclDevice> make_device(Rank rank) {
   return std::make_unique<NcclDevice>(std::move(options));
 }
 
-double seconds_of_plan(NcclDevice& device, const Plan& plan, int runs) {
+double seconds_of_plan(NcclDevice& device, PlanSession& session, int runs) {
   static_cast<void>(device.take_times());
-  for (int i = 0; i < runs; ++i) enqueue_steps(plan, device);
-  device.synchronize();
+  session.run({.iterations = runs});
   static_cast<void>(device.take_observed());
   std::int64_t begin = INT64_MAX, end = 0;
   for (const TimedOp& op : device.take_times().steps) {
@@ -88,10 +86,9 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void upload_values(NcclDevice& device, const Plan& plan) {
-  for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
-    const Buffer& buffer = plan.buffers[id];
-    if (buffer.kind == BufferKind::temporary || buffer.kind == BufferKind::output) continue;
+void upload_values(PlanSession& session) {
+  for (const BufferId id : session.inputs()) {
+    const Buffer& buffer = session.plan().buffers[static_cast<std::size_t>(id)];
     std::vector<std::uint16_t> halves(static_cast<std::size_t>(buffer.bytes()) / 2);
     std::uint32_t state = 1;
     for (std::uint16_t& half : halves) {
@@ -99,7 +96,7 @@ void upload_values(NcclDevice& device, const Plan& plan) {
       // A bf16 of exponent 2^-2 and any sign and fraction; two of them are an f32 of that size.
       half = static_cast<std::uint16_t>((state >> 16 & 0x807F) | 0x3E80);
     }
-    device.upload(static_cast<BufferId>(id), std::as_bytes(std::span(halves)));
+    session.upload(id, std::as_bytes(std::span(halves)));
   }
 }
 

@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/nccl/nccl_device.h"
-#include "shared/plan/plan.h"
+#include "shared/plan/session.h"
 
 namespace cp::benchmarks {
 
@@ -24,8 +24,8 @@ benchmark::internal::Benchmark* add_benchmark(const std::string& name, int itera
 // Of those that have run.
 bool any_failed();
 
-// Seconds of one run of the prepared plan, from the begin of its first step to the end of its last; of `runs` in a row.
-double seconds_of_plan(runtime::NcclDevice& device, const Plan& plan, int runs);
+// Seconds of one run of the device's session, from the begin of its first step to the end of its last; of `runs` in a row.
+double seconds_of_plan(runtime::NcclDevice& device, PlanSession& session, int runs);
 
 // The same of anything that `enqueue` puts on a stream of its own.
 double seconds_on_stream(int runs, const std::function<void(cudaStream_t)>& enqueue);
@@ -39,7 +39,7 @@ double median(std::vector<double> values);
 
 // Values of size 1/4 to 1/2 and any sign in all inputs, of 16 bits or 32: products of small numbers and of huge ones cost
 // different power, and so different clocks.
-void upload_values(runtime::NcclDevice& device, const Plan& plan);
+void upload_values(PlanSession& session);
 
 // Zeroed memory of the GPU.
 class DeviceBytes {

@@ -108,13 +108,13 @@ void move(benchmark::State& state, const Move& made, std::int64_t mebibytes) {
   for (const StepRef& ref : steps_of(plan))
     bytes += static_cast<std::int64_t>(sim::work_of(std::get<Kernel>(ref.step->work), plan).bytes);
   const auto device = make_device();
-  device->prepare(plan, {});
-  upload_values(*device, plan);
+  PlanSession session(*device, plan);
+  upload_values(session);
   const std::int64_t copied = bytes / 2;
   const DeviceBytes from(copied), to(copied);
   constexpr int kRuns = 20;
   compare(
-      state, [&] { return seconds_of_plan(*device, plan, kRuns); },
+      state, [&] { return seconds_of_plan(*device, session, kRuns); },
       [&] {
         return seconds_on_stream(kRuns, [&](cudaStream_t stream) {
           CP_CUDA(cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(copied),

@@ -133,12 +133,12 @@ void ring(benchmark::State& state, AttentionPass pass, const char* balance) {
     return is_attention(work) ? std::vector<Work>{work} : std::vector<Work>{};
   });
   const auto device = make_device(kSelf), other = make_device(kSelf);
-  device->prepare(plan, {}), other->prepare(alone, {});
-  upload_values(*device, plan), upload_values(*other, alone);
+  PlanSession session(*device, plan), session_alone(*other, alone);
+  upload_values(session), upload_values(session_alone);
   constexpr int kRuns = 3;
   compare(
-      state, [&] { return seconds_of_plan(*device, plan, kRuns); },
-      [&] { return seconds_of_plan(*other, alone, kRuns); });
+      state, [&] { return seconds_of_plan(*device, session, kRuns); },
+      [&] { return seconds_of_plan(*other, session_alone, kRuns); });
 }
 
 }  // namespace
