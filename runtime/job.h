@@ -49,7 +49,7 @@ class Job {
   std::int32_t world_size() const, local_rank() const;
 
   // Of the backend that cprun was told: buffers are host memory on gloo, and addresses of the rank's GPU on nccl. Its errors (PeerLost,
-  // Timeout) name the rank that failed first.
+  // Timeout) name the rank that failed first. Plans of one's own run on it in a PlanSession (shared/plan/session.h).
   Device& device();
   bool host_memory() const;      // whether its buffers are host memory
   const Target& target() const;  // what plans for it are best made for, on all ranks alike

@@ -1,5 +1,5 @@
-// RankRun: one rank's passes on a device of its job, beside those of the other ranks. What cprun does with a scenario, for programs that have
-// passes of their own:
+// RankRun: one rank's passes on a device of its job, beside those of the other ranks. What cprun does with a scenario, for programs that
+// have passes of their own:
 //
 //   all ranks compare what their passes are made from, and what they do together; a difference is an error, never a hang
 //   the device is made, and the ranks agree on when times begin

@@ -1,5 +1,6 @@
-// PlanSession: a plan on a device, from the first byte that goes up to the last that comes down. Every program that has a plan and data runs
-// them through it (cprun, what cprun profile measures, programs that embed this one, the tests of every device), so that the order stands once:
+// PlanSession: a plan on a device, from the first byte that goes up to the last that comes down. Every program that has a plan and data
+// runs them through it (cprun, what cprun profile measures, programs that embed this one, the tests of every device), so that the order
+// stands once:
 //
 //   prepare - upload - warm up - run - download
 //
