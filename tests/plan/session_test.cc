@@ -26,13 +26,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-using Calls = std::vector<std::string>;
-using Values = std::vector<std::int64_t>;
+using AskedCalls = std::vector<std::string>;
+using Numbers = std::vector<std::int64_t>;
 
 constexpr BufferId kOne = 0, kSum = 1, kCopy = 2;
 
 // sum += one; copy = sum. Each run records an event and waits for it, so that its place among the calls shows.
-Plan counting_plan() {
+Plan plan_that_counts() {
   Plan plan;
   plan.target = host_target();
   plan.streams = {"main"};
@@ -52,9 +52,9 @@ Plan counting_plan() {
 }
 
 // Writes down what it is asked for; one kind of call fails once the device has done it.
-class Watch final : public ForwardingDevice {
+class AskedDevice final : public ForwardingDevice {
  public:
-  explicit Watch(Device& device, Calls& calls, std::string fails = "")
+  explicit AskedDevice(Device& device, AskedCalls& calls, std::string fails = "")
       : ForwardingDevice(device), calls_(calls), fails_(std::move(fails)) {}
 
   void prepare(const Plan& plan, const Bindings& bindings) override {
@@ -84,13 +84,13 @@ class Watch final : public ForwardingDevice {
     if (call == fails_) throw sim::PeerLost("rank 1 was lost in " + call);
   }
 
-  Calls& calls_;
+  AskedCalls& calls_;
   const std::string fails_;
 };
 
 // The message of the error of that type; any other goes on.
 template <class E, class F>
-std::string message_of(const F& f) {
+std::string error_text_of(const F& f) {
   try {
     f();
   } catch (const E& error) {
@@ -99,81 +99,81 @@ std::string message_of(const F& f) {
   return "no error";
 }
 
-struct Buffers {
-  Values one = {1, 2}, sum = {10, 20}, copy = {0, 0};
+struct HostNumbers {
+  Numbers one = {1, 2}, sum = {10, 20}, copy = {0, 0};
   HostBuffers host(bool bound) {
     return {{{kOne, one.data(), 16}, {kSum, sum.data(), 16}, {kCopy, copy.data(), 16}}, bound};
   }
 };
 
-// The body's device is a Watch of a fabric of one rank.
+// The body's device is an AskedDevice on a fabric of one rank.
 template <class Body>
-Calls calls_of(const Body& body, const std::string& fails = "") {
-  Calls calls;
+AskedCalls asked_of(const Body& body, const std::string& fails = "") {
+  AskedCalls calls;
   sim::Fabric fabric(1);
   fabric.run([&](Rank, Device& device) {
-    Watch watch(device, calls, fails);
+    AskedDevice watch(device, calls, fails);
     body(watch);
   });
   return calls;
 }
 
 TEST(PlanSession, CopiesUpRunsAndCopiesDown) {
-  const Plan plan = counting_plan();
-  Buffers buffers;
-  const Calls calls =
-      calls_of([&](Device& device) { run_on_host_buffers(device, plan, buffers.host(false)); });
+  const Plan plan = plan_that_counts();
+  HostNumbers buffers;
+  const AskedCalls calls =
+      asked_of([&](Device& device) { run_on_host_buffers(device, plan, buffers.host(false)); });
   EXPECT_THAT(calls, ElementsAre("prepare 0 bound", "upload 0", "upload 1", "steps", "synchronize",
                                  "download 1", "download 2"));
-  EXPECT_EQ(buffers.one, (Values{1, 2}));
-  EXPECT_EQ(buffers.sum, (Values{11, 22}));
-  EXPECT_EQ(buffers.copy, (Values{11, 22}));
+  EXPECT_EQ(buffers.one, (Numbers{1, 2}));
+  EXPECT_EQ(buffers.sum, (Numbers{11, 22}));
+  EXPECT_EQ(buffers.copy, (Numbers{11, 22}));
 }
 
 TEST(PlanSession, CopiesNothingThatTheDeviceWorksIn) {
-  const Plan plan = counting_plan();
-  Buffers buffers;
-  const Calls calls =
-      calls_of([&](Device& device) { run_on_host_buffers(device, plan, buffers.host(true)); });
+  const Plan plan = plan_that_counts();
+  HostNumbers buffers;
+  const AskedCalls calls =
+      asked_of([&](Device& device) { run_on_host_buffers(device, plan, buffers.host(true)); });
   EXPECT_THAT(calls, ElementsAre("prepare 3 bound", "steps", "synchronize"));
-  EXPECT_EQ(buffers.sum, (Values{11, 22}));
-  EXPECT_EQ(buffers.copy, (Values{11, 22}));
+  EXPECT_EQ(buffers.sum, (Numbers{11, 22}));
+  EXPECT_EQ(buffers.copy, (Numbers{11, 22}));
 }
 
 // The runs that count begin with what the caller gave, and the caller's functions are called between the right things.
 TEST(PlanSession, WarmsUpWithoutATrace) {
-  const Plan plan = counting_plan();
+  const Plan plan = plan_that_counts();
   for (const bool bound : {false, true}) {
-    Buffers buffers;
+    HostNumbers buffers;
     RankTrace trace;
-    Calls calls;
+    AskedCalls calls;
     RunOptions options{.warm_up = 2, .iterations = 3, .trace = &trace};
     options.ready = [&] { calls.emplace_back("ready"); };
     options.issued = [&] { calls.emplace_back("issued"); };
     sim::Fabric fabric(1);
     fabric.run([&](Rank, Device& device) {
-      Watch watch(device, calls);
+      AskedDevice watch(device, calls);
       PlanSession session(watch, plan, buffers.host(bound));
       session.upload();
       calls.clear();
       session.run(options);
       session.download();
     });
-    Calls expected = {"download 1", "steps", "synchronize", "steps", "synchronize", "upload 1",
-                      "ready",      "steps", "steps",       "steps", "issued",      "synchronize"};
+    AskedCalls expected = {"download 1", "steps", "synchronize", "steps", "synchronize", "upload 1",
+                           "ready",      "steps", "steps",       "steps", "issued",      "synchronize"};
     if (!bound) expected.insert(expected.end(), {"download 1", "download 2"});
     EXPECT_EQ(calls, expected);
     EXPECT_EQ(trace.issued.size(), 3u * 2u);
-    EXPECT_EQ(buffers.sum, (Values{13, 26})) << "three times, not five";
-    EXPECT_EQ(buffers.copy, (Values{13, 26}));
+    EXPECT_EQ(buffers.sum, (Numbers{13, 26})) << "three times, not five";
+    EXPECT_EQ(buffers.copy, (Numbers{13, 26}));
   }
 }
 
 TEST(PlanSession, EachRunFindsWhatTheOneBeforeLeft) {
-  const Plan plan = counting_plan();
-  const auto bytes_of = [](const Values& values) { return std::as_bytes(std::span(values)); };
-  Values sum(2), copy(2);
-  const Calls calls = calls_of([&](Device& device) {
+  const Plan plan = plan_that_counts();
+  const auto bytes_of = [](const Numbers& values) { return std::as_bytes(std::span(values)); };
+  Numbers sum(2), copy(2);
+  const AskedCalls calls = asked_of([&](Device& device) {
     PlanSession session(device, plan);  // the device allocates the buffers
     EXPECT_THAT(session.inputs(), ElementsAre(kOne, kSum));
     EXPECT_THAT(session.outputs(), ElementsAre(kSum, kCopy));
@@ -187,8 +187,8 @@ TEST(PlanSession, EachRunFindsWhatTheOneBeforeLeft) {
     ASSERT_EQ(bytes.size(), 16u);
     std::memcpy(copy.data(), bytes.data(), bytes.size());
   });
-  EXPECT_EQ(sum, (Values{10, 15}));
-  EXPECT_EQ(copy, (Values{10, 15}));
+  EXPECT_EQ(sum, (Numbers{10, 15}));
+  EXPECT_EQ(copy, (Numbers{10, 15}));
   EXPECT_THAT(calls, ElementsAre("prepare 0 bound", "upload 0", "upload 1", "steps", "synchronize",
                                  "download 1", "steps", "synchronize", "upload 1", "steps", "synchronize",
                                  "download 1", "download 2"));
@@ -196,10 +196,10 @@ TEST(PlanSession, EachRunFindsWhatTheOneBeforeLeft) {
 
 // What happens between the last launch and the end counts for the run, and not for issuing it.
 TEST(PlanSession, TellsTheTimeToIssueFromThatToRun) {
-  const Plan plan = counting_plan();
+  const Plan plan = plan_that_counts();
   static constexpr double kAsleep = 0.02;
   RunTimes times;
-  calls_of([&](Device& device) {
+  asked_of([&](Device& device) {
     RunOptions options;
     options.issued = [] { std::this_thread::sleep_for(std::chrono::duration<double>(kAsleep)); };
     times = PlanSession(device, plan).run(options);
@@ -210,36 +210,37 @@ TEST(PlanSession, TellsTheTimeToIssueFromThatToRun) {
 
 // The error is the device's own, and nothing is asked of the device behind it.
 TEST(PlanSession, ErrorsOfTheDeviceGoThrough) {
-  const Plan plan = counting_plan();
-  const std::vector<std::pair<std::string, Calls>> cases = {
+  const Plan plan = plan_that_counts();
+  const std::vector<std::pair<std::string, AskedCalls>> cases = {
       {"prepare", {"prepare 0 bound"}},
       {"upload", {"prepare 0 bound", "upload 0"}},
       {"synchronize", {"prepare 0 bound", "upload 0", "upload 1", "steps", "synchronize"}},
       {"download", {"prepare 0 bound", "upload 0", "upload 1", "steps", "synchronize", "download 1"}},
   };
   for (const auto& [fails, expected] : cases) {
-    Buffers buffers;
+    HostNumbers buffers;
     std::string said;
-    const Calls calls = calls_of(
+    const AskedCalls calls = asked_of(
         [&](Device& device) {
-          said = message_of<sim::PeerLost>([&] { run_on_host_buffers(device, plan, buffers.host(false)); });
+          said =
+              error_text_of<sim::PeerLost>([&] { run_on_host_buffers(device, plan, buffers.host(false)); });
         },
         fails);
     EXPECT_EQ(said, "rank 1 was lost in " + fails);
     EXPECT_EQ(calls, expected);
-    EXPECT_EQ(buffers.copy, (Values{0, 0}));
+    EXPECT_EQ(buffers.copy, (Numbers{0, 0}));
   }
 }
 
 TEST(PlanSession, RefusesWhatItCannotRun) {
-  const Plan plan = counting_plan();
-  Buffers buffers;
+  const Plan plan = plan_that_counts();
+  HostNumbers buffers;
   const auto refused = [&](const auto& change) {
     HostBuffers given = buffers.host(false);
     change(given.bindings);
     std::string said;
-    const Calls calls = calls_of([&](Device& device) {
-      said = message_of<InvalidInput>([&] { run_on_host_buffers(device, plan, given); });
+    const AskedCalls calls = asked_of([&](Device& device) {
+      said = error_text_of<InvalidInput>([&] { run_on_host_buffers(device, plan, given); });
     });
     EXPECT_THAT(calls, IsEmpty()) << "the device was prepared all the same";
     return said;
@@ -249,10 +250,11 @@ TEST(PlanSession, RefusesWhatItCannotRun) {
   EXPECT_THAT(refused([](Bindings& all) { all[kSum].buffer = 3; }), HasSubstr("buffer 3"));
   EXPECT_THAT(refused([](Bindings& all) { all[kCopy].buffer = kSum; }), HasSubstr("two bindings"));
 
-  calls_of([&](Device& device) {
+  asked_of([&](Device& device) {
     PlanSession session(device, plan);
-    EXPECT_THAT(message_of<InvalidInput>([&] { session.run({.iterations = 0}); }), HasSubstr("run 0 times"));
-    EXPECT_THAT(message_of<InvalidInput>([&] { session.run({.warm_up = -1}); }), HasSubstr("behind -1"));
+    EXPECT_THAT(error_text_of<InvalidInput>([&] { session.run({.iterations = 0}); }),
+                HasSubstr("run 0 times"));
+    EXPECT_THAT(error_text_of<InvalidInput>([&] { session.run({.warm_up = -1}); }), HasSubstr("behind -1"));
   });
 }
 
