@@ -62,7 +62,7 @@ class JoinedDevice : public Device {
   // begun makes no progress; other waits have no end of their own: the server ends them (rendezvous/stall.h). prepare throws InvalidInput where NCCL would not find the shared memory that the plan's groups need (nccl_pools.h).
   Rank rank() const override { return device_->rank(); }
   void prepare(const Plan& plan, const Bindings& bindings) override;
-  void launch(const Step& step, std::int64_t iteration) override { device_->launch(step, iteration); }
+  void launch(const StepRef& step, std::int64_t iteration) override { device_->launch(step, iteration); }
   EventId record(StreamId stream) override { return device_->record(stream); }
   void wait(StreamId stream, EventId event) override { device_->wait(stream, event); }
   void synchronize() override;
@@ -71,7 +71,7 @@ class JoinedDevice : public Device {
 
   bool host_memory() const { return device_->host_memory(); }  // as ProcessDevice
   // What plans for this device are best made for; it runs those for others too, where it has their operations.
-  const Target& target() const { return *target_; }
+  const Target& target() const override { return *target_; }
 
   std::vector<OpRecord> take_observed() { return device_->take_observed(); }
   DeviceTimes take_times() { return device_->take_times(); }

@@ -35,7 +35,7 @@ class Watched final : public ForwardingDevice {
   Watched(Device& device, int steps_before) : ForwardingDevice(device), steps_before_(steps_before) {}
   Clock::time_point came() const { return came_; }
 
-  void launch(const Step& step, std::int64_t iteration) override {
+  void launch(const StepRef& step, std::int64_t iteration) override {
     if (launched_++ == steps_before_) came_ = Clock::now();
     ForwardingDevice::launch(step, iteration);
   }

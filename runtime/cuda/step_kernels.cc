@@ -1,7 +1,7 @@
 #include "runtime/cuda/step_kernels.h"
 
-#include <unordered_map>
 #include <variant>
+#include <vector>
 
 #include "runtime/cuda/prepared_kernels.h"
 #include "shared/base/error.h"
@@ -57,16 +57,17 @@ class Preparation {
 }  // namespace
 
 struct StepKernels::Impl {
-  std::unordered_map<const Step*, PreparedKernel> kernels;
+  std::vector<PreparedKernel> kernels;  // by StepId; none for a collective
 };
 
 StepKernels::StepKernels(const Plan& plan, const CudaMemory& memory, LibraryKernels& libraries)
     : impl_(std::make_unique<Impl>()) {
   const Preparation preparation(memory, libraries);
   for (const StepRef& ref : steps_of(plan)) {
+    PreparedKernel& kernel = impl_->kernels.emplace_back();
     if (is_collective(*ref.step)) continue;
     try {
-      impl_->kernels.emplace(ref.step, preparation.kernel_of(*ref.step));
+      kernel = preparation.kernel_of(*ref.step);
     } catch (const InvalidInput& error) {
       throw InvalidInput(str("step ", ref.id, " (", named(*ref.step), "): ", error.what()));
     }
@@ -75,13 +76,14 @@ StepKernels::StepKernels(const Plan& plan, const CudaMemory& memory, LibraryKern
 
 StepKernels::~StepKernels() = default;
 
-void StepKernels::launch(const Step& step, std::int64_t iteration, cudaStream_t stream) {
-  const auto kernel = impl_->kernels.find(&step);
-  CP_INVARIANT(kernel != impl_->kernels.end(), named(step), " is no kernel step of the prepared plan");
+void StepKernels::launch(const StepRef& step, std::int64_t iteration, cudaStream_t stream) {
+  const auto id = static_cast<std::size_t>(step.id);
+  CP_INVARIANT(id < impl_->kernels.size() && impl_->kernels[id], named(*step.step),
+               " is no kernel step of the prepared plan");
   try {
-    kernel->second(iteration, stream);
+    impl_->kernels[id](iteration, stream);
   } catch (const InvalidInput& error) {
-    throw InvalidInput(str(named(step), ": ", error.what()));
+    throw InvalidInput(str(named(*step.step), ": ", error.what()));
   }
 }
 

@@ -28,9 +28,9 @@ class StepKernels {
   StepKernels(const StepKernels&) = delete;
   StepKernels& operator=(const StepKernels&) = delete;
 
-  // `step` is a kernel step of the plan. Enqueues; never synchronizes, allocates or copies from the host. But CUDA loads
+  // `step` is a kernel step of the plan, by its id. Enqueues; never synchronizes, allocates or copies from the host. But CUDA loads
   // a kernel of cuBLAS's or cuDNN's when it is first launched, for which it may wait.
-  void launch(const Step& step, std::int64_t iteration, cudaStream_t stream);
+  void launch(const StepRef& step, std::int64_t iteration, cudaStream_t stream);
 
  private:
   struct Impl;

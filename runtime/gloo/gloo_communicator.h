@@ -37,7 +37,7 @@ class GlooCommunicator {
   // Runs the collective and returns what the calls of the library amounted to; its sequence number and stream are the
   // caller's to set. Blocks; throws gloo::Exception, and where checksums are compared at each collective the TransferFault of what
   // arrived here; `sequence` is for its message. Members then tell each other, in transfers of the same connections, what they sent.
-  // `digest`: of all collectives on the group up to this one (continued() of step_facts.h). It is in the tags of all transfers, so that
+  // `digest`: of all collectives on the group up to this one (BegunCollectives). It is in the tags of all transfers, so that
   // members that do not do the same exchange nothing: they wait, and never compute with numbers that were meant for something else.
   OpRecord run(const Collective& collective, const HostMemory& memory, std::int64_t iteration,
                std::int64_t sequence, const Digest& digest);

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <stop_token>
-#include <unordered_map>
 #include <utility>
 
 #include <boost/version.hpp>
@@ -17,13 +16,13 @@
 #include <gloo/rendezvous/prefix_store.h>
 #include <google/protobuf/stubs/common.h>
 
+#include "runtime/begun_collectives.h"
 #include "runtime/gloo/gloo_communicator.h"
 #include "runtime/gloo/gloo_error.h"
 #include "runtime/gloo/host_streams.h"
 #include "runtime/gloo/sealed_connect.h"
 #include "runtime/gloo/sealed_context.h"
 #include "runtime/rendezvous/endpoint.h"
-#include "runtime/step_facts.h"
 #include "runtime/step_times.h"
 #include "shared/base/error.h"
 #include "shared/kernels/host_kernels.h"
@@ -81,18 +80,14 @@ class GlooDevice::Impl {
   Rank rank() const { return options_.rank; }
 
   void prepare(const Plan& plan, const Bindings& bindings) {
-    if (plan.self != options_.rank) {
-      throw InvalidInput(str("the plan of rank ", plan.self, " on the device of rank ", options_.rank));
-    }
     streams_.synchronize();
-    refuse_unknown_operations(plan, host_target(), "gloo");
     plan_ = &plan;
     std::optional<HostMemory> before = std::exchange(memory_, std::nullopt);
     memory_.emplace(plan, bindings, std::move(before));
     streams_.require(plan.streams.size());
     observed_.resize(std::max(observed_.size(), plan.streams.size()));
     times_.use(plan.streams.size());
-    facts_ = step_facts(plan);
+    digests_ = collective_digests(plan);
     connect(plan.groups);
     for (const StepRef& ref : steps_of(plan)) {
       if (const auto* collective = std::get_if<Collective>(&ref.step->work))
@@ -100,17 +95,17 @@ class GlooDevice::Impl {
     }
   }
 
-  void launch(const Step& step, std::int64_t iteration) {
+  void launch(const StepRef& ref, std::int64_t iteration) {
     Member* member = nullptr;
-    if (const auto* collective = std::get_if<Collective>(&step.work))
+    if (const auto* collective = std::get_if<Collective>(&ref.step->work))
       member = members_[static_cast<std::size_t>(group_of(*collective))];
-    streams_.enqueue(step.stream, [this, &step, member, iteration] {
+    streams_.enqueue(ref.step->stream, [this, &step = *ref.step, id = ref.id, member, iteration] {
       const std::int64_t begin_ns = now_ns();
       if (member == nullptr) {
         const Counted running(kernels_);
         run_kernel(std::get<Kernel>(step.work), *memory_, iteration);
       } else {
-        run_collective(*member, step, iteration);
+        run_collective(*member, step, id, iteration);
       }
       times_.add(step, begin_ns, now_ns());
     });
@@ -136,7 +131,7 @@ class GlooDevice::Impl {
       std::move(records.begin(), records.end(), std::back_inserter(all));
       records.clear();
     }
-    for (auto& [name, member] : communicators_) member.next_sequence = 0;
+    for (auto& [name, member] : communicators_) member.begun.reset_sequence();
     return all;
   }
 
@@ -153,9 +148,7 @@ class GlooDevice::Impl {
  private:
   struct Member {
     std::unique_ptr<GlooCommunicator> communicator;
-    std::int64_t next_sequence = 0;
-    std::int64_t number = 0;  // of all collectives
-    Digest digest;            // the same
+    BegunCollectives begun;
   };
 
   // One more while it exists.
@@ -240,21 +233,18 @@ class GlooDevice::Impl {
             .step = facts_.find(&step)->second.id};
   }
 
-  void run_collective(Member& member, const Step& step, std::int64_t iteration) {
+  void run_collective(Member& member, const Step& step, StepId id, std::int64_t iteration) {
     const Collective& collective = std::get<Collective>(step.work);
     const StreamId stream = step.stream;
-    const std::int64_t sequence = member.next_sequence++;
-    const StepFacts& facts = facts_.find(&step)->second;
-    member.digest = continued(member.digest, facts.collective);
-    const CollectiveBegin begin{
-        *plan_, collective, member.communicator->group(), member.number++, facts.id, member.digest, stream};
+    const auto [number, sequence, digest] = member.begun.begin(digests_.at(static_cast<std::size_t>(id)));
+    const CollectiveBegin begin{*plan_, collective, member.communicator->group(), number, id, digest, stream};
     if (options_.on_collective) options_.on_collective(begin);
-    const auto what = [&] {
+    const auto what = [&, sequence = sequence] {
       return str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
                  canonical_name(member.communicator->group()));
     };
     try {
-      OpRecord record = member.communicator->run(collective, *memory_, iteration, sequence, member.digest);
+      OpRecord record = member.communicator->run(collective, *memory_, iteration, sequence, digest);
       record.sequence = sequence;
       record.stream = stream;
       if (options_.on_collective_end) options_.on_collective_end({begin, &record});
@@ -290,7 +280,7 @@ class GlooDevice::Impl {
   std::shared_ptr<gloo::transport::Device> transport_;
   std::shared_ptr<gloo::rendezvous::Store> store_;
   const Plan* plan_ = nullptr;
-  std::unordered_map<const Step*, StepFacts> facts_;  // of the prepared plan
+  std::vector<Digest> digests_;  // of the prepared plan's collectives, by StepId
   std::optional<HostMemory> memory_;
   std::atomic<int> kernels_{0};  // that run
   const ArrivedBytes arrived_ = std::make_shared<std::atomic<std::uint64_t>>(0);
@@ -306,8 +296,12 @@ GlooDevice::GlooDevice(GlooOptions options) : impl_(std::make_unique<Impl>(std::
 GlooDevice::~GlooDevice() = default;
 
 Rank GlooDevice::rank() const { return impl_->rank(); }
-void GlooDevice::prepare(const Plan& plan, const Bindings& bindings) { impl_->prepare(plan, bindings); }
-void GlooDevice::launch(const Step& step, std::int64_t iteration) { impl_->launch(step, iteration); }
+const Target& GlooDevice::target() const { return host_target(); }
+void GlooDevice::prepare(const Plan& plan, const Bindings& bindings) {
+  refuse_foreign_plan(plan, *this, "gloo");
+  impl_->prepare(plan, bindings);
+}
+void GlooDevice::launch(const StepRef& step, std::int64_t iteration) { impl_->launch(step, iteration); }
 EventId GlooDevice::record(StreamId stream) { return impl_->record(stream); }
 void GlooDevice::wait(StreamId stream, EventId event) { impl_->wait(stream, event); }
 void GlooDevice::synchronize() { impl_->synchronize(); }

@@ -68,8 +68,9 @@ class GlooDevice : public ProcessDevice {
   ~GlooDevice() override;
 
   Rank rank() const override;
+  const Target& target() const override;  // the host's
   void prepare(const Plan& plan, const Bindings& bindings) override;
-  void launch(const Step& step, std::int64_t iteration) override;
+  void launch(const StepRef& step, std::int64_t iteration) override;
   EventId record(StreamId stream) override;
   void wait(StreamId stream, EventId event) override;
   void synchronize() override;

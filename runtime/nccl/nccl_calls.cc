@@ -99,6 +99,7 @@ class CallNotes : public Device {
   explicit CallNotes(const Plan& plan) : plan_(plan) {}
 
   Rank rank() const override { return plan_.self; }
+  const Target& target() const override { return plan_.target; }
   void prepare(const Plan&, const Bindings&) override {}
   void synchronize() override {}
   void upload(BufferId, std::span<const std::byte>) override {}
@@ -111,7 +112,8 @@ class CallNotes : public Device {
   void wait(StreamId stream, EventId event) override {
     calls_.push_back({.function = Function::stream_wait_event, .stream = stream, .event = event});
   }
-  void launch(const Step& step, std::int64_t iteration) override {
+  void launch(const StepRef& ref, std::int64_t iteration) override {
+    const Step& step = *ref.step;
     if (const Collective* collective = std::get_if<Collective>(&step.work)) {
       add_nccl_calls(plan_, *collective, {step.stream, launches_, iteration}, calls_);
     } else {

@@ -189,7 +189,7 @@ void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, 
   if (group == nullptr) return;
   const std::string name = canonical_name(*group);
   communicators_[name] = std::make_unique<NcclCommunicator>(
-      NcclCommunicator{.group = *group, .name = name, .digest = {}, .comm = comm});
+      NcclCommunicator{.group = *group, .name = name, .begun = {}, .comm = comm});
 }
 
 void NcclCommunicators::await(ncclComm_t comm, const std::string& what, const ErrorFacts& facts) const {
@@ -253,7 +253,7 @@ void NcclCommunicators::forget_buffers() {
 }
 
 void NcclCommunicators::reset_sequences() {
-  for (const auto& [name, communicator] : communicators_) communicator->next_sequence = 0;
+  for (const auto& [name, communicator] : communicators_) communicator->begun.reset_sequence();
 }
 
 }  // namespace cp::runtime

@@ -15,6 +15,7 @@
 
 #include <nccl.h>
 
+#include "runtime/begun_collectives.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_handles.h"
 #include "shared/base/error.h"
@@ -24,10 +25,8 @@ namespace cp::runtime {
 
 struct NcclCommunicator {
   Group group;
-  std::string name;                // canonical_name(group)
-  std::int64_t number = 0;         // of collectives, since it was made
-  Digest digest;                   // of the same
-  std::int64_t next_sequence = 0;  // since the records were taken
+  std::string name;  // canonical_name(group)
+  BegunCollectives begun;
   ncclComm_t* comm = nullptr;
 };
 

@@ -5,9 +5,9 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
+#include "runtime/begun_collectives.h"
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_streams.h"
@@ -23,7 +23,6 @@
 #include "runtime/nccl/nccl_launch.h"
 #include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_watchdog.h"
-#include "runtime/step_facts.h"
 #include "runtime/step_times.h"
 #include "shared/plan/bindings.h"
 
@@ -42,13 +41,17 @@ const NcclOptions& started(const NcclOptions& options) {
   return options;
 }
 
+const Target& target_of(const NcclOptions& options) {
+  return options.target != nullptr ? *options.target : gpu_target_of(options.cuda_device);
+}
+
 }  // namespace
 
 class NcclDevice::Impl {
  public:
   explicit Impl(NcclOptions options)
       : options_(std::move(options)),
-        target_(gpu_target_of(started(options_).cuda_device)),
+        target_(target_of(started(options_))),
         handles_(options_.cuda_device),
         communicators_(options_, handles_),
         watchdog_({.rank = options_.rank,
@@ -76,14 +79,11 @@ class NcclDevice::Impl {
   }
 
   Rank rank() const { return options_.rank; }
+  const Target& target() const { return target_; }
 
   void prepare(const Plan& plan, const Bindings& bindings) {
-    if (plan.self != options_.rank) {
-      throw InvalidInput(str("the plan of rank ", plan.self, " on the device of rank ", options_.rank));
-    }
     CP_CUDA(cudaSetDevice(options_.cuda_device));
     synchronize();
-    refuse_unknown_operations(plan, target_, "nccl");
     forget_plan();
     memory_ = std::make_unique<CudaMemory>(
         plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
@@ -91,21 +91,22 @@ class NcclDevice::Impl {
     kernels_.emplace(plan, *memory_, libraries_);
     choose_streams(plan);
     connect(plan);
-    number_steps(plan);
+    count_steps(plan);
     plan_ = &plan;
   }
 
-  void launch(const Step& step, std::int64_t iteration) {
+  void launch(const StepRef& ref, std::int64_t iteration) {
     if (handles_.is_ending()) return;
     try {
+      const Step& step = *ref.step;
       const cudaStream_t stream = streams_[static_cast<std::size_t>(step.stream)];
       if (const Collective* collective = std::get_if<Collective>(&step.work)) {
-        launch(step, *collective, iteration, stream);
+        launch_collective(ref, *collective, iteration, stream);
         return;
       }
       static_cast<void>(events_.begin(step.stream));
       launched_.push_back(&step);
-      kernels_->launch(step, iteration, stream);
+      kernels_->launch(ref, iteration, stream);
       events_.end();
     } catch (...) {
       fail(std::current_exception());
@@ -230,8 +231,8 @@ class NcclDevice::Impl {
     return buffers;
   }
 
-  void number_steps(const Plan& plan) {
-    facts_ = step_facts(plan);
+  void count_steps(const Plan& plan) {
+    digests_ = collective_digests(plan);
     launches_of_run_ = 0;
     for (const StepRef& ref : steps_of(plan)) launches_of_run_ += static_cast<std::size_t>(ref.count);
     const std::size_t room = std::clamp<std::size_t>(2 * launches_of_run_, 1024, kUnreadTimes);
@@ -242,7 +243,9 @@ class NcclDevice::Impl {
 
   // ---- running
 
-  void launch(const Step& step, const Collective& collective, std::int64_t iteration, cudaStream_t stream) {
+  void launch_collective(const StepRef& ref, const Collective& collective, std::int64_t iteration,
+                         cudaStream_t stream) {
+    const Step& step = *ref.step;
     const GroupId group = group_of(collective);
     NcclCommunicator& member = launches_->member(group);
     if (!launches_->await_room(group, handles_)) return;
@@ -250,16 +253,15 @@ class NcclDevice::Impl {
     const StepEvents::Pair pair = events_.begin(step.stream);
     launched_.push_back(&step);
     if (!handles_.enter()) return;
-    const StepFacts& facts = facts_.at(&step);
-    member.digest = continued(member.digest, facts.collective);
+    const BegunCollectives::Point point = member.begun.begin(digests_.at(static_cast<std::size_t>(ref.id)));
     const WatchedCollective watched{.plan = plan_,
                                     .collective = &collective,
                                     .communicator = &member,
                                     .stream = step.stream,
-                                    .step = facts.id,
-                                    .number = member.number++,
-                                    .sequence = member.next_sequence++,
-                                    .digest = member.digest,
+                                    .step = ref.id,
+                                    .number = point.number,
+                                    .sequence = point.sequence,
+                                    .digest = point.digest,
                                     .begin = pair.begin,
                                     .end = pair.end};
     watchdog_.begin(watched);
@@ -354,7 +356,7 @@ class NcclDevice::Impl {
   std::optional<StepKernels> kernels_;
   std::optional<NcclLaunches> launches_;
   std::vector<cudaStream_t> streams_;  // by StreamId
-  std::unordered_map<const Step*, StepFacts> facts_;
+  std::vector<Digest> digests_;        // of its collectives, by StepId
   std::size_t launches_of_run_ = 0;
   StepEvents events_;
   std::vector<const Step*> launched_;  // whose times are unread
@@ -380,8 +382,12 @@ NcclDevice::~NcclDevice() {
 }
 
 Rank NcclDevice::rank() const { return impl_->rank(); }
-void NcclDevice::prepare(const Plan& plan, const Bindings& bindings) { impl_->prepare(plan, bindings); }
-void NcclDevice::launch(const Step& step, std::int64_t iteration) { impl_->launch(step, iteration); }
+const Target& NcclDevice::target() const { return impl_->target(); }
+void NcclDevice::prepare(const Plan& plan, const Bindings& bindings) {
+  refuse_foreign_plan(plan, *this, "nccl");
+  impl_->prepare(plan, bindings);
+}
+void NcclDevice::launch(const StepRef& step, std::int64_t iteration) { impl_->launch(step, iteration); }
 EventId NcclDevice::record(StreamId stream) { return impl_->record(stream); }
 void NcclDevice::wait(StreamId stream, EventId event) { impl_->wait(stream, event); }
 void NcclDevice::synchronize() { impl_->synchronize(); }

@@ -40,6 +40,9 @@ struct NcclOptions {
   Rank rank = 0;
   std::int32_t world_size = 1;
   int cuda_device = 0;
+  // What plans for the ranks' devices are made for, where it is another than the GPU's own: of a job whose GPUs differ. It outlives the
+  // device.
+  const Target* target = nullptr;
   // Brings an id that a group's first member made to the others: returns on every member what the first gave as `id`. `key` is new at
   // each call and equal on all members; blocks until the first member has come, or for a time of its own.
   std::function<std::string(const std::string& key, const std::optional<std::string>& id)> share;
@@ -80,10 +83,11 @@ class NcclDevice : public ProcessDevice {
   ~NcclDevice() override;
 
   Rank rank() const override;
+  const Target& target() const override;  // of the GPU, or that of NcclOptions
   // Bindings are addresses of the GPU. Communicators are made in the order of the groups' names on all ranks, split from the
   // world's or each from its id (NcclOptions), and kept for later plans.
   void prepare(const Plan& plan, const Bindings& bindings) override;
-  void launch(const Step& step, std::int64_t iteration) override;
+  void launch(const StepRef& step, std::int64_t iteration) override;
   EventId record(StreamId stream) override;
   void wait(StreamId stream, EventId event) override;
   void synchronize() override;

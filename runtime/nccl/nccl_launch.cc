@@ -165,7 +165,7 @@ ncclResult_t NcclLaunches::issue(const NcclCall& call, cudaStream_t stream) cons
 
 std::vector<OpRecord> NcclLaunches::take_records() {
   std::vector<std::int64_t> sequences;
-  for (const NcclCommunicator* member : members_) sequences.push_back(member->next_sequence);
+  for (const NcclCommunicator* member : members_) sequences.push_back(member->begun.next_sequence());
   std::int64_t launch = -1;
   for (const NcclCall& call : calls_) {
     if (call.launch != launch) --sequences[static_cast<std::size_t>(call.comm)];

@@ -61,13 +61,27 @@ void check_host_copy(const Plan& plan, std::string_view what, BufferId buffer, s
   }
 }
 
-void refuse_unknown_operations(const Plan& plan, const Target& target, std::string_view device) {
+void refuse_foreign_plan(const Plan& plan, const Device& device, std::string_view name) {
+  if (plan.self != device.rank()) {
+    throw InvalidInput(str("the plan of rank ", plan.self, " on the ", name, " device of rank ",
+                           device.rank(), "; a device runs the plans of its own rank"));
+  }
+  const Target& target = device.target();
+  const auto the_device = [&] { return str("the ", name, " device of rank ", device.rank()); };
+  for (const Buffer& buffer : plan.buffers) {
+    if (target.dtypes.contains(buffer.dtype)) continue;
+    std::vector<std::string_view> has;
+    for (const DType dtype : target.dtypes) has.push_back(cp::name(dtype));
+    throw InvalidInput(str(the_device(), " has no ", cp::name(buffer.dtype), " (buffer ", buffer.name,
+                           "); as ", target.name, " it has ", join(has, ", ")));
+  }
   for (const StepRef& ref : steps_of(plan)) {
     const std::string_view operation = operation_name(ref.step->work);
-    if (target.has_collective(operation) || target.has_kernel(operation)) continue;
-    throw InvalidInput(str("the ", device, " device has no operation ", operation, " (step ", ref.id, " \"",
-                           ref.step->label, "\"); it has ", join(target.collectives, ", "), ", ",
-                           join(target.kernels, ", ")));
+    const bool collective = is_collective(*ref.step);
+    if (collective ? target.has_collective(operation) : target.has_kernel(operation)) continue;
+    throw InvalidInput(str(the_device(), " has no operation ", operation, " (step ", ref.id, " \"",
+                           ref.step->label, "\"); as ", target.name, " it has ",
+                           join(collective ? target.collectives : target.kernels, ", ")));
   }
 }
 

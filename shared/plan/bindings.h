@@ -1,4 +1,4 @@
-// What every device asks of a plan's buffers and of what it is given, so that all of them say it alike.
+// What every device asks of a plan, of its buffers and of what it is given, so that all of them say it alike.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,6 @@
 
 #include "shared/plan/device.h"
 #include "shared/plan/plan.h"
-#include "shared/plan/target.h"
 
 namespace cp {
 
@@ -18,7 +17,8 @@ std::vector<std::byte*> bound_addresses(const Plan& plan, const Bindings& bindin
 // Throws InvalidInput unless the buffer is one of the caller's and has so many bytes; `what` is "upload" or "download".
 void check_host_copy(const Plan& plan, std::string_view what, BufferId buffer, std::size_t host_bytes);
 
-// Throws InvalidInput with the first step whose operation the target lacks; `device` is "gloo".
-void refuse_unknown_operations(const Plan& plan, const Target& target, std::string_view device);
+// Throws InvalidInput for a plan that the device cannot run: one of another rank, and one with an operation or a type that the device's
+// target lacks, of which it names the first, and what there is. `name` is the device's: "gloo". Devices begin prepare() with it.
+void refuse_foreign_plan(const Plan& plan, const Device& device, std::string_view name);
 
 }  // namespace cp

@@ -73,7 +73,7 @@ class Enqueuer {
   void issue(const StepRef& ref, std::int64_t iteration) {
     wait_for_edges(ref, iteration);
     if (trace_ != nullptr) record_issue(*ref.step);
-    device_.launch(*ref.step, iteration);
+    device_.launch(ref, iteration);
     Marks& marks = marks_[static_cast<std::size_t>(ref.id)];
     if (marks.needed(iteration)) marks.event(iteration) = device_.record(ref.step->stream);
   }

@@ -12,19 +12,25 @@ namespace cp {
 // Does everything as the other device, which outlives it.
 class ForwardingDevice : public Device {
  public:
-  explicit ForwardingDevice(Device& device) : device_(device) {}
+  explicit ForwardingDevice(Device& device) : device_(&device) {}
 
-  Rank rank() const override { return device_.rank(); }
-  void prepare(const Plan& plan, const Bindings& bindings) override { device_.prepare(plan, bindings); }
-  void launch(const Step& step, std::int64_t iteration) override { device_.launch(step, iteration); }
-  EventId record(StreamId stream) override { return device_.record(stream); }
-  void wait(StreamId stream, EventId event) override { device_.wait(stream, event); }
-  void synchronize() override { device_.synchronize(); }
-  void upload(BufferId buffer, std::span<const std::byte> host) override { device_.upload(buffer, host); }
-  void download(BufferId buffer, std::span<std::byte> host) override { device_.download(buffer, host); }
+  Rank rank() const override { return device_->rank(); }
+  const Target& target() const override { return device_->target(); }
+  void prepare(const Plan& plan, const Bindings& bindings) override { device_->prepare(plan, bindings); }
+  void launch(const StepRef& step, std::int64_t iteration) override { device_->launch(step, iteration); }
+  EventId record(StreamId stream) override { return device_->record(stream); }
+  void wait(StreamId stream, EventId event) override { device_->wait(stream, event); }
+  void synchronize() override { device_->synchronize(); }
+  void upload(BufferId buffer, std::span<const std::byte> host) override { device_->upload(buffer, host); }
+  void download(BufferId buffer, std::span<std::byte> host) override { device_->download(buffer, host); }
+
+ protected:
+  // For one that makes the other device itself: its constructor calls forward_to() before anything else of the device is called.
+  ForwardingDevice() = default;
+  void forward_to(Device& device) { device_ = &device; }
 
  private:
-  Device& device_;
+  Device* device_ = nullptr;
 };
 
 }  // namespace cp

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <string>
 #include <variant>
 
@@ -32,9 +31,7 @@ void for_each_step(const Plan& plan, Check&& check) {
 void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
   require_idle("prepare");
   plan_ = nullptr;
-  if (plan.self != rank_)
-    throw InvalidInput(str("a plan of rank ", plan.self, " on the device of rank ", rank_));
-  if (world_.target_is_restricted() || plan.target != host_target()) check_target(plan);
+  refuse_foreign_plan(plan, *this, "fabric");
   memberships_.clear();
   for (const Group& group : plan.groups) memberships_.push_back(membership_of(group));
   for_each_step(plan, [&](const Step& step, std::int64_t count) { check_step(plan, step, count); });
@@ -78,25 +75,6 @@ std::shared_ptr<const RankProgram> FabricDevice::program_of(const Plan& plan) co
     }
   }
   return program;
-}
-
-// A poorer target is an option of the fabric; validate_step knows the plan's own.
-void FabricDevice::check_target(const Plan& plan) const {
-  const Target& target = world_.options().target;
-  for (const Buffer& buffer : plan.buffers) {
-    if (!target.dtypes.contains(buffer.dtype)) {
-      throw InvalidInput(
-          str("the fabric as ", target.name, " has no ", name(buffer.dtype), " (buffer ", buffer.name, ")"));
-    }
-  }
-  for_each_step(plan, [&](const Step& step, std::int64_t) {
-    const std::string operation(operation_name(step.work));
-    const std::set<std::string>& has = is_collective(step) ? target.collectives : target.kernels;
-    if (!has.contains(operation)) {
-      throw InvalidInput(
-          str("the fabric as ", target.name, " has no ", operation, "; it has ", join(has, ", ")));
-    }
-  });
 }
 
 void FabricDevice::check_step(const Plan& plan, const Step& step, std::int64_t repeat_count) {
@@ -145,10 +123,11 @@ void FabricDevice::enqueue(Stream& stream, const Item& item) {
   ++queued_;
 }
 
-void FabricDevice::launch(const Step& step, std::int64_t iteration) {
+void FabricDevice::launch(const StepRef& step, std::int64_t iteration) {
   require_prepared("launch");
-  enqueue(stream_at(step.stream),
-          {.step = &step, .iteration = iteration, .collective = is_collective(step) ? collectives_++ : -1});
+  enqueue(stream_at(step.step->stream), {.step = step.step,
+                                         .iteration = iteration,
+                                         .collective = is_collective(*step.step) ? collectives_++ : -1});
 }
 
 EventId FabricDevice::record(StreamId stream) { return make_event(stream, stream_at(stream).launched); }

@@ -29,8 +29,9 @@ class FabricDevice final : public Device {
         yields_(world.is_slow(rank) && world.options().schedule == Schedule::parallel) {}
 
   Rank rank() const override { return rank_; }
+  const Target& target() const override { return world_.options().target; }
   void prepare(const Plan& plan, const Bindings& bindings) override;
-  void launch(const Step& step, std::int64_t iteration) override;
+  void launch(const StepRef& step, std::int64_t iteration) override;
   EventId record(StreamId stream) override;
   void wait(StreamId stream, EventId event) override;
   void synchronize() override;
@@ -98,7 +99,6 @@ class FabricDevice final : public Device {
 
   Membership membership_of(const Group& group);
   std::shared_ptr<const RankProgram> program_of(const Plan& plan) const;
-  void check_target(const Plan& plan) const;
   void check_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
 
   std::span<std::byte> callers_buffer(const char* what, BufferId buffer, std::size_t size_bytes) const;

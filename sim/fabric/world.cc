@@ -65,7 +65,6 @@ std::size_t GroupHash::operator()(const Group& group) const {
 
 World::World(int size, FabricOptions options, Baton& baton)
     : options_(with_slow_ranks(std::move(options), size)),
-      target_is_restricted_(options_.target != host_target()),
       scheduler_(make_scheduler(size, options_, baton, *this, &turns_)) {
   by_rank_.resize(static_cast<std::size_t>(size));
   programs_.resize(static_cast<std::size_t>(size));

@@ -38,7 +38,6 @@ class World final : private RankInspector {
 
   int size() const { return static_cast<int>(devices_.size()); }
   const FabricOptions& options() const { return options_; }
-  bool target_is_restricted() const { return target_is_restricted_; }  // to less than everything
   Scheduler& scheduler() { return *scheduler_; }
   FabricDevice& device(Rank rank) { return *devices_[static_cast<std::size_t>(rank)]; }
   std::vector<Turn>& turns() { return turns_; }
@@ -91,7 +90,6 @@ class World final : private RankInspector {
   TurnDetails details(const Turn& turn) const override;
 
   FabricOptions options_;
-  bool target_is_restricted_;
   std::vector<Turn> turns_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<FabricDevice>> devices_;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/execute.h"
 #include "shared/plan/host_memory.h"
@@ -15,7 +16,10 @@
 namespace cp::conformance {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::vector<Rank> all_ranks() { return {0, 1, 2, 3}; }
 
@@ -221,8 +225,8 @@ struct TwoStreams {
                           .after = {Edge{.step = 0}},
                           .label = {}}};
   }
-  const Step& add() const { return std::get<Step>(plan.segments[0]); }
-  const Step& copy() const { return std::get<Step>(plan.segments[1]); }
+  StepRef add() const { return steps_of(plan)[0]; }
+  StepRef copy() const { return steps_of(plan)[1]; }
 };
 
 Values download(Device& device, BufferId buffer) {
@@ -255,6 +259,31 @@ TEST_P(DeviceConformance, WaitHoldsAStreamBackUntilTheEvent) {
     device.launch(two.copy(), 0);
     device.synchronize();
     EXPECT_EQ(download(device, two.y), constant(4, 4));
+  });
+}
+
+// What plans for the device are made for says what it has, and such a plan runs.
+TEST_P(DeviceConformance, RunsPlansThatAreMadeForItsTarget) {
+  const Target& wanted = GetParam().target;
+  world().run([&](Rank rank, Device& device) {
+    const Target& target = device.target();
+    EXPECT_EQ(target.collectives, wanted.collectives);
+    EXPECT_EQ(target.kernels, wanted.kernels);
+    EXPECT_EQ(target.dtypes, wanted.dtypes);
+    PlanBuilder b(rank, target);
+    const BufferId x = b.input("x", DType::f32, 4), half = b.temporary("half", DType::f32, 4),
+                   y = b.output("y", DType::f32, 4);
+    const StreamId stream = b.stream("s");
+    b.add(stream, Copy{whole(x, 4), whole(half, 4)});
+    b.add(stream, Scale{whole(half, 4), 0.5});
+    b.add(stream, Copy{whole(half, 4), whole(y, 4)});
+    const Plan plan = std::move(b).build({});
+    device.prepare(plan, {});
+    device.upload(x, to_bytes(DType::f32, constant(4, 6)));
+    enqueue_steps(plan, device);
+    device.synchronize();
+    EXPECT_EQ(download(device, y), constant(4, 3));
+    EXPECT_EQ(&device.target(), &target);  // for as long as the device lives
   });
 }
 
@@ -364,6 +393,30 @@ TEST_P(DeviceConformance, AnOperationThatTheDeviceLacksIsRefusedByName) {
     // The device is as good as before.
     const TwoStreams two(rank, GetParam().target);
     device.prepare(two.plan, {});
+    device.synchronize();
+  });
+}
+
+// In the same words on every device.
+TEST_P(DeviceConformance, APlanThatIsNotForItIsRefusedBeforeAnythingRuns) {
+  world().run([&](Rank rank, Device& device) {
+    const Rank other = (rank + 1) % kWorldSize;
+    const TwoStreams others(other, GetParam().target);
+    EXPECT_THAT(refusal([&] { device.prepare(others.plan, {}); }),
+                AllOf(StartsWith(str("the plan of rank ", other, " on the ")),
+                      EndsWith(str(" device of rank ", rank, "; a device runs the plans of its own rank"))));
+    PlanBuilder b(rank, shape_target());
+    const View x = whole(b.inout("x", DType::f32, 4), 4);
+    b.add(b.stream("s"), Scale{x, 2});
+    b.add(b.stream("s"), RowKernel{RowOperation::rotary, {}, {}, {x}}, "turn");
+    const Plan lacking = std::move(b).build({});
+    EXPECT_THAT(
+        refusal([&] { device.prepare(lacking, {}); }),
+        AllOf(HasSubstr(str(" device of rank ", rank, " has no operation rotary (step 1 \"turn\"); as ")),
+              HasSubstr(str(device.target().name, " it has ", join(device.target().kernels, ", ")))));
+    // The device is as good as before.
+    const TwoStreams own(rank, GetParam().target);
+    device.prepare(own.plan, {});
     device.synchronize();
   });
 }

@@ -85,7 +85,8 @@ TEST_P(Runs, APlanWithAKernelThatTheHostLacksIsRefusedByName) {
   const Plan plan = std::move(builder).build({});
   EXPECT_THAT(
       message_of<InvalidInput>([&] { fabric.run([&](Rank, Device& device) { device.prepare(plan, {}); }); }),
-      HasSubstr("the fabric as host has no rms_norm; it has "));
+      HasSubstr("the fabric device of rank 0 has no operation rms_norm (step 0 \"\"); as host it has "
+                "accumulate, "));
 }
 
 TEST_P(Runs, APreparedPlanOutlivesARunButNotAFailure) {
@@ -145,13 +146,13 @@ TEST_P(Runs, PlansThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal(fabric, twice), HasSubstr("world[0,1,0] has rank 0 twice"));
   auto swapped = good_plans(2);
   std::swap(swapped[0].self, swapped[1].self);
-  EXPECT_THAT(refusal(fabric, swapped), HasSubstr("on the device of rank"));
+  EXPECT_THAT(refusal(fabric, swapped), HasSubstr("on the fabric device of rank"));
 }
 
 TEST_P(Runs, DeviceCallsOutOfOrderAreRefused) {
   Fabric fabric(1, options());
   const auto plans = good_plans(1);
-  const Step& step = std::get<Step>(plans[0].segments[0]);
+  const StepRef step = steps_of(plans[0])[0];
   const auto refused = [&](const std::function<void(Device&)>& body) {
     return message_of<InvalidInput>([&] { fabric.run([&](Rank, Device& device) { body(device); }); });
   };

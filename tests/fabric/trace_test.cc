@@ -47,10 +47,12 @@ class CorruptingDevice final : public ForwardingDevice {
   CorruptingDevice(Device& device, Corrupt corrupt)
       : ForwardingDevice(device), corrupt_(std::move(corrupt)) {}
 
-  void launch(const Step& step, std::int64_t iteration) override {
-    Step& changed = *steps_.emplace_back(std::make_unique<Step>(step));
+  void launch(const StepRef& step, std::int64_t iteration) override {
+    Step& changed = *steps_.emplace_back(std::make_unique<Step>(*step.step));
     corrupt_(std::get<Collective>(changed.work));
-    ForwardingDevice::launch(changed, iteration);
+    StepRef ref = step;
+    ref.step = &changed;
+    ForwardingDevice::launch(ref, iteration);
   }
 
  private:

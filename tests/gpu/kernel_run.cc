@@ -59,7 +59,7 @@ void KernelRun::run_on_gpu(const Kernel& kernel, std::int64_t iteration) {
   run_on_gpu([&](const runtime::CudaMemory& memory) {
     runtime::LibraryKernels libraries;
     runtime::StepKernels kernels(plan, memory, libraries);
-    kernels.launch(step, iteration, nullptr);
+    kernels.launch(steps_of(plan)[0], iteration, nullptr);
     CP_CUDA(cudaDeviceSynchronize());
   });
 }

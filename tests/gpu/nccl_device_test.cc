@@ -169,11 +169,11 @@ TEST(NcclDevice, OldEventsStillOrderStreams) {
     device.prepare(plan, {});
     std::vector<float> values(kSize * kSize, 1);
     device.upload(x.buffer, std::as_bytes(std::span(values)));
-    for (int i = 0; i < kProducts; ++i) device.launch(std::get<Step>(plan.segments[0]), 0);
+    for (int i = 0; i < kProducts; ++i) device.launch(steps_of(plan)[0], 0);
     const EventId multiplied = device.record(first);
     for (int i = 0; i < 5000; ++i) device.record(second);
     device.wait(second, multiplied);
-    device.launch(std::get<Step>(plan.segments[1]), 0);
+    device.launch(steps_of(plan)[1], 0);
     device.synchronize();
     device.download(z.buffer, std::as_writable_bytes(std::span(values)));
     const auto wrong =

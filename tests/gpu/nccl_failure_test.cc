@@ -78,7 +78,7 @@ TEST(NcclFailure, APeerThatStopsIsATimeoutThatNamesTheOperation) {
             const Plan plan = sums(rank, {0, 1}, 2);
             device.prepare(plan, {});
             if (rank == 1) {  // connected, and silent while its peer waits
-              device.launch(std::get<Step>(plan.segments[0]), 0);
+              device.launch(steps_of(plan)[0], 0);
               device.synchronize();
               std::this_thread::sleep_for(kTimeout * 5 / 2);
               return "";
@@ -116,10 +116,10 @@ TEST(NcclFailure, APeerThatComesLateIsWaitedFor) {
                                      const Plan plan = sums(rank, {0, 1}, 2);
                                      device.prepare(plan, {});
                                      if (rank == 1) {
-                                       device.launch(std::get<Step>(plan.segments[0]), 0);
+                                       device.launch(steps_of(plan)[0], 0);
                                        device.synchronize();
                                        std::this_thread::sleep_for(kTimeout * 5 / 2);
-                                       device.launch(std::get<Step>(plan.segments[1]), 0);
+                                       device.launch(steps_of(plan)[1], 0);
                                        device.synchronize();
                                        return "";
                                      }

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/begun_collectives.h"
 #include "runtime/nccl/nccl_calls.h"
 #include "runtime/nccl/nccl_device.h"
-#include "runtime/step_facts.h"
 #include "shared/base/text.h"
 #include "tests/gpu/gpu_ranks.h"
 #include "tests/support/hand_plans.h"
@@ -38,7 +38,8 @@ TEST(NcclTimes, TellsWhenStepsRanAndWhichCollectivesBegan) {
       began[begin.group.name].push_back(begin.number);
       const Step* const step = steps_of(begin.plan)[static_cast<std::size_t>(begin.step)].step;
       Digest& digest = digests[begin.group.name];
-      digest = runtime::continued(digest, runtime::step_facts(begin.plan).at(step).collective);
+      digest = runtime::continued(
+          digest, runtime::collective_digests(begin.plan).at(static_cast<std::size_t>(begin.step)));
       if (begin.digest != digest) wrong = str(begin.group.name, " #", begin.number, ": another digest");
       if (begin.stream != step->stream)
         wrong = str(begin.group.name, " #", begin.number, ": stream ", begin.stream);

@@ -23,17 +23,18 @@ class FakeDevice : public Device {
   std::vector<std::vector<bool>> before;
 
   Rank rank() const override { return 0; }
+  const Target& target() const override { return host_target(); }
   void prepare(const Plan& plan, const Bindings&) override {
     calls.push_back("prepare");
-    for (const StepRef& ref : steps_of(plan)) ids_.emplace_back(ref.step, ref.id);
+    steps_.clear();
+    for (const StepRef& ref : steps_of(plan)) steps_.push_back(ref.step);
     heads_.resize(plan.streams.size());
     names_.resize(plan.streams.size());
   }
-  void launch(const Step& step, std::int64_t iteration) override {
-    const auto found =
-        std::find_if(ids_.begin(), ids_.end(), [&](const auto& entry) { return entry.first == &step; });
-    const auto stream = static_cast<std::size_t>(step.stream);
-    names_[stream] = str(found->second, ".", iteration);
+  void launch(const StepRef& step, std::int64_t iteration) override {
+    EXPECT_EQ(step.step, steps_.at(static_cast<std::size_t>(step.id)));
+    const auto stream = static_cast<std::size_t>(step.step->stream);
+    names_[stream] = str(step.id, ".", iteration);
     calls.push_back("launch " + names_[stream]);
     before.push_back(heads_[stream]);
     heads_[stream].resize(before.size());
@@ -56,7 +57,7 @@ class FakeDevice : public Device {
   void download(BufferId, std::span<std::byte>) override {}
 
  private:
-  std::vector<std::pair<const Step*, StepId>> ids_;
+  std::vector<const Step*> steps_;        // of the prepared plan, by StepId
   std::vector<std::string> names_;        // the latest launch, by stream
   std::vector<std::vector<bool>> heads_;  // what has finished when a stream has
   std::vector<std::pair<std::string, std::vector<bool>>> events_;

@@ -156,8 +156,9 @@ TEST(NcclCalls, EachCollectiveBecomesItsCalls) {
   class Nothing : public Device {
    public:
     Rank rank() const override { return 1; }
+    const Target& target() const override { return host_target(); }
     void prepare(const Plan&, const Bindings&) override {}
-    void launch(const Step&, std::int64_t) override {}
+    void launch(const StepRef&, std::int64_t) override {}
     EventId record(StreamId) override { return 0; }
     void wait(StreamId, EventId) override {}
     void synchronize() override {}

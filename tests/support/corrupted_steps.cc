@@ -93,24 +93,22 @@ std::vector<Corruption> simulated(std::vector<Corruption> corruptions) {
   return corruptions;
 }
 
-// Between the executor and the device: what the executor asks for is `asked`, what the device gets the steps of `given`, which is of the
-// same groups, buffers and streams.
+// Between the executor and the device: the device prepares `given`, which is of the same groups, buffers and streams, and where the
+// executor asks for a step of its plan, it gets that of `given`, if it has one.
 class Corrupter final : public ForwardingDevice {
  public:
-  Corrupter(Device& device, const Plan& asked, const Plan& given)
-      : ForwardingDevice(device), plan_(given), asked_(steps_of(asked)), given_(steps_of(given)) {}
+  Corrupter(Device& device, const Plan& given) : ForwardingDevice(device), plan_(given), given_(steps_of(given)) {}
 
   void prepare(const Plan&, const Bindings& bindings) override { ForwardingDevice::prepare(plan_, bindings); }
 
-  void launch(const Step& step, std::int64_t iteration) override {
-    for (std::size_t i = 0; i < asked_.size(); ++i) {
-      if (asked_[i].step == &step && i < given_.size()) ForwardingDevice::launch(*given_[i].step, iteration);
-    }
+  void launch(const StepRef& step, std::int64_t iteration) override {
+    const auto id = static_cast<std::size_t>(step.id);
+    if (id < given_.size()) ForwardingDevice::launch(given_[id], iteration);
   }
 
  private:
   const Plan& plan_;
-  std::vector<StepRef> asked_, given_;
+  std::vector<StepRef> given_;
 };
 
 // What comparing the rank's traces says: the first divergence, and the digests.
@@ -119,7 +117,7 @@ std::string findings(const Corruption& corruption, bool corrupted, runtime::Proc
   const Plan asked = plan_of(corruption.asked, rank),
              given = plan_of(corrupted ? corruption.given : corruption.asked, rank);
   RankTrace trace;
-  Corrupter corrupter(device, asked, given);
+  Corrupter corrupter(device, given);
   PlanSession session(corrupter, asked);
   upload_all(rank, session, corrupted && corruption.other_data);
   session.run({.trace = &trace});
