@@ -43,13 +43,8 @@ Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
 }  // namespace
 
 ContextParallelAttention::ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy,
-                                                   PlanCache& plans, Target target, AttentionOptions options)
-    : device_(device),
-      ranks_(std::move(ranks)),
-      strategy_(strategy),
-      plans_(plans),
-      target_(std::move(target)),
-      options_(options) {}
+                                                   PlanCache& plans, AttentionOptions options)
+    : device_(device), ranks_(std::move(ranks)), strategy_(strategy), plans_(plans), options_(options) {}
 
 std::map<std::string, std::int64_t> ContextParallelAttention::buffer_bytes(const AttentionProblem& problem,
                                                                            AttentionPass pass) {
@@ -74,9 +69,10 @@ const Plan& ContextParallelAttention::plan(const AttentionProblem& problem, Atte
   Hasher hasher;
   hasher.add(std::string_view("attention")).add(static_cast<int>(pass)).add(device_.rank()).add_all(ranks_);
   hasher.add(to_string(options_.gradients)).add(name(options_.lse));
-  hash(hash(hash(hasher, problem), strategy_), target_);
+  hash(hash(hash(hasher, problem), strategy_), device_.target());
   return plans_.get(hasher.digest(), [&] {
-    return attention_plan({problem, ranks_, strategy_, true, options_}, pass, device_.rank(), target_);
+    return attention_plan({problem, ranks_, strategy_, true, options_}, pass, device_.rank(),
+                          device_.target());
   });
 }
 

@@ -7,7 +7,8 @@
 // With {.gradients = {.dk = false, .dv = false}} the backward pass makes dq alone. lse is that of the rank's own rows, like out, unless
 // {.lse = LsePlace::computed} leaves it where it was computed.
 //
-// Buffers have the names, parts and formats of attention_plan.h. Plans of all lengths that come by are kept in the caller's cache.
+// Buffers have the names, parts and formats of attention_plan.h. Plans are made for the device's target, so that a GPU's library computes
+// what it takes of the masks; those of all lengths that come by are kept in the caller's cache.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +29,10 @@ using NamedBuffers = std::map<std::string, void*, std::less<>>;
 
 class ContextParallelAttention {
  public:
-  // The device and the cache must outlive it. `ranks` are the cp ranks in order, the device's among them; `target` is what plans are
-  // made for, and `options` what is asked of the passes: both the same on all ranks.
+  // The device and the cache must outlive it. `ranks` are the cp ranks in order, the device's among them; `options` is what is asked of
+  // the passes, the same on all ranks.
   ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy, PlanCache& plans,
-                           Target target = host_target(), AttentionOptions options = {});
+                           AttentionOptions options = {});
 
   // Bytes of each buffer that a pass takes from this rank's caller, by name.
   std::map<std::string, std::int64_t> buffer_bytes(const AttentionProblem& problem, AttentionPass pass);
@@ -50,7 +51,6 @@ class ContextParallelAttention {
   const std::vector<Rank> ranks_;
   const Strategy strategy_;
   PlanCache& plans_;
-  const Target target_;
   const AttentionOptions options_;
 };
 

@@ -65,12 +65,14 @@ DTensor from_local(const Layout& layout, Rank rank, void* data, std::int64_t siz
 
 void redistribute(Device& device, const DTensor& in, const DTensor& out, const RedistributeOptions& options,
                   RankTrace* trace) {
-  run(device, lower(plan_redistribution(in.layout, out.layout, options), device.rank()), in, out, trace);
+  Plan plan = lower(plan_redistribution(in.layout, out.layout, options), device.rank(), device.target());
+  run(device, std::move(plan), in, out, trace);
 }
 
 void redistribute_backward(Device& device, const Layout& in, const Layout& out, const DTensor& grad_out,
                            const DTensor& grad_in, const GradientOptions& options, RankTrace* trace) {
-  run(device, backward_plan(device.rank(), in, out, grad_out, grad_in, options), grad_out, grad_in, trace);
+  run(device, backward_plan(device.rank(), in, out, grad_out, grad_in, options, device.target()), grad_out,
+      grad_in, trace);
 }
 
 Plan backward_plan(Rank self, const Layout& in, const Layout& out, const DTensor& grad_out,

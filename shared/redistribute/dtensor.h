@@ -1,8 +1,9 @@
 // DTensor: a distributed tensor on the caller's buffers, redistributed on any Device.
 //
 // A facade over layouts, plans and a device. Every function that takes a Device is collective: all ranks of the layouts'
-// meshes call it, each with its own device, in the same order. Nothing is cached and nothing is owned: callers that
-// repeat a redistribution keep its plan (plan_redistribution, lower) and execute that.
+// meshes call it, each with its own device, in the same order. Plans are made for the device's target, the same on all of
+// them. Nothing is cached and nothing is owned: callers that repeat a redistribution keep its plan (plan_redistribution,
+// lower) and execute that.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,7 @@ void redistribute_backward(Device& device, const Layout& in, const Layout& out, 
 // The plan that redistribute_backward() runs, for callers that keep plans; bound to grad_out (kRedistributeInput) and grad_in
 // (kRedistributeOutput). Throws InvalidInput where their layouts or sizes are not those of gradient_layouts().
 Plan backward_plan(Rank self, const Layout& in, const Layout& out, const DTensor& grad_out,
-                   const DTensor& grad_in, const GradientOptions& options = {},
-                   const Target& target = host_target());
+                   const DTensor& grad_in, const GradientOptions& options, const Target& target);
 
 // Fills `out` from the whole tensor `full` (global shape, row-major). Without a root every rank has it and takes its part; with
 // one only the root's is read and the parts are sent from there.

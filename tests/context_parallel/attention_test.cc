@@ -90,7 +90,7 @@ TEST(ContextParallelAttention, TakesMegatronsOrderAndGivesLseAtHomeAndTheGradien
   sim::Fabric fabric(2);
   fabric.run([&](Rank rank, Device& device) {
     PlanCache plans;
-    ContextParallelAttention attention(device, ranks, request.strategy, plans, host_target(), options);
+    ContextParallelAttention attention(device, ranks, request.strategy, plans, options);
     std::map<std::string, std::vector<float>> memory;
     const auto first_row = static_cast<std::size_t>(rank) * kRows;
     // Calls visit(place in the rank's buffer, row of the global tensor, place in that).
@@ -141,6 +141,34 @@ TEST(ContextParallelAttention, TakesMegatronsOrderAndGivesLseAtHomeAndTheGradien
     }
     EXPECT_FALSE(memory.contains("dk") || memory.contains("dv"));
   });
+}
+
+// The steps of a pass's plan that a library computes, on two ranks whose devices have the target.
+std::vector<std::size_t> fused_steps(const Target& target) {
+  AttentionProblem problem = grouped_problem(256);
+  problem.dtype = DType::bf16, problem.head_dim = problem.v_head_dim = 64;
+  sim::Fabric fabric(2, {.target = target});
+  std::vector<std::size_t> fused(2);
+  fabric.run([&](Rank rank, Device& device) {
+    PlanCache plans(4, [&](const Plan& plan) {
+      EXPECT_EQ(plan.target, target);
+      for (const StepRef& ref : steps_of(plan)) {
+        const auto* kernel = std::get_if<Kernel>(&ref.step->work);
+        const auto* attention = kernel == nullptr ? nullptr : std::get_if<AttentionForward>(kernel);
+        if (attention != nullptr && attention->engine == AttentionEngine::fused)
+          ++fused[static_cast<std::size_t>(rank)];
+      }
+    });
+    ContextParallelAttention attention(device, {0, 1}, named_strategy({"ring", {}, {}}, problem, 2), plans);
+    EXPECT_FALSE(attention.buffer_bytes(problem, AttentionPass::forward).empty());
+    EXPECT_EQ(plans.size(), 1U);
+  });
+  return fused;
+}
+
+TEST(ContextParallelAttention, PlansAreMadeForTheDevicesTarget) {
+  EXPECT_THAT(fused_steps(gpu_target("sm90")), ::testing::Each(::testing::Gt(0U)));
+  EXPECT_THAT(fused_steps(host_target()), ::testing::Each(0U));
 }
 
 TEST(ContextParallelAttention, NamesTheBuffersThatItTakes) {

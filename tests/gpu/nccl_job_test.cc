@@ -208,8 +208,7 @@ std::string attend(Job& job) {
   const sim::AttentionTestData data(problem, 7);
   const sim::AttentionShards shards(data, request);
   const auto tolerances = sim::attention_tolerances(data, request, true, job.target());
-  ContextParallelAttention attention(job.device(), request.ranks, request.strategy, job.plans(),
-                                     job.target());
+  ContextParallelAttention attention(job.device(), request.ranks, request.strategy, job.plans());
   sim::RankBuffers memory;
   std::string wrong;
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {

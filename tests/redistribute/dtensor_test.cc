@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "shared/plan/forwarding_device.h"
 #include "sim/fabric/fabric.h"
 #include "tests/mesh/mesh_testing.h"
 #include "tests/redistribute/chains.h"
@@ -53,6 +54,42 @@ double contributions_summed(const Layout& layout) {
   double product = 1;
   for (const int axis : partial_axes(layout)) product *= layout.mesh.axis_size(axis);
   return product;
+}
+
+// ---- what plans are made for ----
+
+// Writes down for which targets it is given plans.
+class TargetNotes final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  void prepare(const Plan& plan, const Bindings& bindings) override {
+    targets.push_back(plan.target.name);
+    ForwardingDevice::prepare(plan, bindings);
+  }
+  std::vector<std::string> targets;
+};
+
+TEST(DTensorTarget, PlansAreMadeForTheDevicesTarget) {
+  const Mesh mesh({{"tp", 2}});
+  const Layout rows = parse_layout("S(0)", mesh, {4, 4}, DType::f32),
+               columns = parse_layout("S(1)", mesh, {4, 4}, DType::f32);
+  for (const Target* target : {&host_target(), &gpu_target("sm90")}) {
+    sim::Fabric fabric(2, {.target = *target});
+    std::vector<std::vector<std::string>> targets(2);
+    fabric.run([&](Rank rank, Device& device) {
+      TargetNotes notes(device);
+      Values in = shard_values(rows, rank, arange), out = empty_shard(columns, rank), full(16);
+      redistribute(notes, tensor_of(rows, rank, in), tensor_of(columns, rank, out));
+      EXPECT_EQ(out, shard_values(columns, rank, arange));
+      redistribute_backward(notes, rows, columns, tensor_of(columns, rank, out), tensor_of(rows, rank, in));
+      full_tensor(notes, tensor_of(rows, rank, in), full.data());
+      distribute_tensor(notes, full.data(), tensor_of(rows, rank, in));
+      targets[static_cast<std::size_t>(rank)] = notes.targets;
+    });
+    const std::vector<std::string> wanted(4, target->name);
+    EXPECT_EQ(targets[0], wanted);
+    EXPECT_EQ(targets[1], wanted);
+  }
 }
 
 // ---- redistribute and full_tensor ----
