@@ -92,7 +92,7 @@ class Job::Impl {
     Hasher hasher;
     hasher.add(std::string_view("redistribute")).add(environment_.rank);
     hash(hash(hasher, in.layout), out.layout);
-    run(add(hasher, options), in, out, trace, [&] {
+    run(hash(hasher, options), in, out, trace, [&] {
       return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank, device_->target());
     });
   }
@@ -105,21 +105,13 @@ class Job::Impl {
     // What backward_plan() compares the tensors with follows from these layouts, but not the tensors' own.
     for (const Layout* layout : {&in, &out, &grad_out.layout, &grad_in.layout}) hash(hasher, *layout);
     hasher.add(grad_out.size_bytes).add(grad_in.size_bytes);
-    hasher.add(static_cast<int>(options.rule)).add(options.scale);
-    hasher.add(options.backward_dtype ? name(*options.backward_dtype) : std::string_view());
-    run(add(hasher, options.redistribute), grad_out, grad_in, trace, [&] {
+    run(hash(hasher, options), grad_out, grad_in, trace, [&] {
       return backward_plan(environment_.rank, in, out, grad_out, grad_in, options, device_->target());
     });
   }
 
   bool has_part(const DTensor& in, const DTensor& out) const {
     return in.layout.mesh.contains(environment_.rank) || out.layout.mesh.contains(environment_.rank);
-  }
-
-  static Hasher& add(Hasher& hasher, const RedistributeOptions& options) {
-    hash(hasher, options.cost).add(static_cast<int>(options.objective)).add(options.max_memory_factor);
-    return hasher.add(options.travel_dtype ? name(*options.travel_dtype) : std::string_view())
-        .add(static_cast<int>(options.partial_rule));
   }
 
   template <class Make>

@@ -42,6 +42,12 @@ double averaged(const Layout& source, const Layout& target) {
 
 }  // namespace
 
+Hasher& hash(Hasher& hasher, const GradientOptions& options) {
+  const auto& [redistribute, rule, backward_dtype, scale] = options;  // all fields there are
+  hash(hasher, redistribute).add(static_cast<int>(rule));
+  return hasher.add(backward_dtype ? static_cast<int>(*backward_dtype) : -1).add(scale);
+}
+
 Layout reduced_layout(const Layout& layout) {
   Layout result = layout;
   for (Placement& placement : result.placements) {

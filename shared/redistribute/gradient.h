@@ -51,6 +51,8 @@ struct GradientOptions {
   std::optional<DType> backward_dtype;  // what travels; the result has the source's dtype
   double scale = 1;                     // multiplies the gradient, such as by grad_scale_factor()
 };
+// Of every field, for the keys by which callers keep plans.
+Hasher& hash(Hasher& hasher, const GradientOptions& options);
 
 // The backward plan of the redistribution source -> target, between its gradient_layouts(). Its plans are
 // lower_scaled(redistribution, scale, ..) of scaled.h.

@@ -104,11 +104,7 @@ Digest request_digest(const Layout& source, const Layout& target, const Redistri
   Hasher hasher;
   hash(hasher, source);
   hash(hasher, target);
-  hash(hasher, options.cost);
-  hasher.add(static_cast<int>(options.objective)).add(options.max_memory_factor);
-  hasher.add(options.travel_dtype ? static_cast<int>(*options.travel_dtype) : -1);
-  hasher.add(static_cast<int>(options.partial_rule));
-  return hasher.digest();
+  return hash(hasher, options).digest();
 }
 
 Redistribution Request::describe(const std::vector<StateMove>& moves) {
@@ -197,6 +193,14 @@ double Redistribution::times_the_best() const {
   const double own = objective == Objective::time ? time_us : static_cast<double>(wire_bytes_received_max);
   if (own <= least_possible) return 1;
   return least_possible > 0 ? own / least_possible : std::numeric_limits<double>::infinity();
+}
+
+Hasher& hash(Hasher& hasher, const RedistributeOptions& options) {
+  // A field that is added does not compile here until it counts: without it, a cache would give out a plan made with other options.
+  const auto& [cost, objective, max_memory_factor, travel_dtype, partial_rule] = options;
+  hash(hasher, cost).add(static_cast<int>(objective)).add(max_memory_factor);
+  hasher.add(travel_dtype ? static_cast<int>(*travel_dtype) : -1);
+  return hasher.add(static_cast<int>(partial_rule));
 }
 
 std::string_view name(MoveKind kind) {

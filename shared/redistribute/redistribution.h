@@ -135,6 +135,8 @@ struct RedistributeOptions {
   std::optional<DType> travel_dtype;  // default: the target's dtype
   PartialRule partial_rule = PartialRule::first_keeps;
 };
+// Of every field. Part of the digest of a plan's inputs, and of the keys by which callers keep plans.
+Hasher& hash(Hasher& hasher, const RedistributeOptions& options);
 
 // No chain was found that keeps the memory bound.
 class MemoryBoundTooTight : public Infeasible {

@@ -17,6 +17,14 @@ class Variations {
  public:
   explicit Variations(const F& f) : f_(f) {}
 
+  // Another value, of a type that `of` does not know.
+  template <class T>
+  void with(T& place, T changed) {
+    std::swap(place, changed);
+    f_();
+    std::swap(place, changed);
+  }
+
   void of(std::int32_t& value) { with(value, value + 1); }
   void of(std::int64_t& value) { with(value, value + 1); }
   void of(double& value) { with(value, value + 0.5); }
@@ -127,13 +135,6 @@ class Variations {
     std::swap(plan.segments[0], plan.segments[1]);
     f_();
     plan = before;
-  }
-
-  template <class T>
-  void with(T& place, T changed) {
-    std::swap(place, changed);
-    f_();
-    std::swap(place, changed);
   }
 
   const F& f_;
