@@ -49,21 +49,12 @@ std::optional<JobEnvironment> job_environment() {
   if (variable("CPRUN_TIMEOUT_MS"))
     job.timeout = std::chrono::milliseconds(number("CPRUN_TIMEOUT_MS", 1, std::int64_t{1} << 40));
   if (const char* interface = variable("CPRUN_INTERFACE")) job.interface = interface;
-  if (const char* backend = variable("CPRUN_BACKEND")) job.backend = parse_backend(backend);
+  if (const char* backend = variable("CPRUN_BACKEND")) job.backend = backend;
   if (variable("CPRUN_ALLOW_SHARED_GPU")) job.allow_shared_gpu = number("CPRUN_ALLOW_SHARED_GPU", 0, 1) != 0;
   if (const char* page = variable(kProgressVariable)) job.progress = ProgressWriter::open(page);
   for (const char* name : {"CPRUN_TOKEN", kProgressVariable})
     ::unsetenv(name);  // not for what this process starts
   return job;
-}
-
-std::string_view name(Backend backend) { return backend == Backend::gloo ? "gloo" : "nccl"; }
-
-Backend parse_backend(std::string_view text) {
-  for (const Backend backend : {Backend::gloo, Backend::nccl}) {
-    if (text == name(backend)) return backend;
-  }
-  throw InvalidInput(str("'", text, "' is no backend; use gloo or nccl"));
 }
 
 std::vector<std::string> variables_of(const JobEnvironment& job) {
@@ -76,7 +67,7 @@ std::vector<std::string> variables_of(const JobEnvironment& job) {
           str("CPRUN_JOB_ID=", job.job_id),
           str("CPRUN_TIMEOUT_MS=", job.timeout.count()),
           str("CPRUN_INTERFACE=", job.interface),
-          str("CPRUN_BACKEND=", name(job.backend)),
+          str("CPRUN_BACKEND=", job.backend),
           str("CPRUN_ALLOW_SHARED_GPU=", job.allow_shared_gpu ? 1 : 0)};
 }
 

@@ -5,7 +5,7 @@
 //   CPRUN_TOKEN, CPRUN_JOB_ID                                what the server asks for
 //   CPRUN_TIMEOUT_MS                                         of connecting, and of each wait for a peer
 //   CPRUN_INTERFACE                                          address or name that peers of this rank connect to
-//   CPRUN_BACKEND                                            what runs the plans: gloo or nccl
+//   CPRUN_BACKEND                                            what runs the plans (runtime/backend.h): gloo or nccl
 //   CPRUN_ALLOW_SHARED_GPU                                   1: several ranks may have one GPU
 //   CPRUN_PROGRESS                                           the launcher's page of this process (runtime/progress_page.h)
 #pragma once
@@ -15,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shared/base/types.h"
@@ -24,11 +23,6 @@ namespace cp::runtime {
 
 class ProgressWriter;
 class RendezvousClient;
-
-// What runs the plans of a job's processes: Gloo on CPUs, or NCCL on GPUs, of which the process with local rank i has the i-th.
-enum class Backend : std::uint8_t { gloo, nccl };
-std::string_view name(Backend backend);
-Backend parse_backend(std::string_view text);  // throws InvalidInput that lists the names
 
 struct JobEnvironment {
   Rank rank = 0;
@@ -40,7 +34,7 @@ struct JobEnvironment {
   std::string job_id = "cprun";
   std::chrono::milliseconds timeout{30'000};
   std::string interface = "127.0.0.1";
-  Backend backend = Backend::gloo;
+  std::string backend = "gloo";  // one of backends() (backend.h)
   bool allow_shared_gpu = false;
   std::shared_ptr<ProgressWriter> progress =
       nullptr;  // read by the launcher; null where it has none for this process

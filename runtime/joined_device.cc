@@ -6,10 +6,6 @@
 #include <thread>
 #include <utility>
 
-#ifdef CP_HAVE_GLOO
-#include "runtime/gloo/gloo_device.h"
-#include "runtime/gloo/rendezvous_store.h"
-#endif
 #include "shared/plan/canonical.h"
 #include "shared/plan/operations.h"
 
@@ -20,135 +16,39 @@ namespace {
 constexpr std::chrono::milliseconds kCauseDelay{1'000};
 constexpr std::chrono::milliseconds kAnswer{1'000};  // of the server, while the watchdog asks
 
-#ifdef CP_HAVE_GLOO
-// A wait ends when the server finds that a rank is lost, or that none can go on.
-constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};
-#endif
-
 }  // namespace
 
-std::map<std::string, std::string> library_versions(Backend backend) {
-#ifdef CP_HAVE_GLOO
-  if (backend == Backend::gloo) return gloo_library_versions();
-#endif
-#ifdef CP_HAVE_NCCL
-  if (backend == Backend::nccl) return gpu_library_versions();
-#endif
-  return {};
-}
-
-void require_backend(Backend backend) {
-#ifndef CP_HAVE_GLOO
-  if (backend == Backend::gloo) {
-    throw InvalidInput(
-        "this build has no Gloo; use --backend nccl, or install libgloo-dev and build again "
-        "(cmake --preset release)");
-  }
-#endif
-#ifndef CP_HAVE_NCCL
-  if (backend == Backend::nccl) {
-    throw InvalidInput(
-        "this build has no CUDA and NCCL; use --backend gloo, or build where the CUDA toolkit and NCCL are "
-        "(cmake --preset cuda says what it misses)");
-  }
-#endif
-  static_cast<void>(backend);  // of a build that has all
-}
-
 bool devices_left_behind() {
-#ifdef CP_HAVE_NCCL
-  return left_behind();
-#else
-  return false;
-#endif
+  return std::ranges::any_of(backends(), [](const Backend& backend) {
+    return backend.left_behind != nullptr && backend.left_behind();
+  });
 }
 
 JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
                            JoinedDeviceOptions options)
-    : timeout_(job.timeout),
+    : backend_(require_backend(job.backend)),
+      timeout_(job.timeout),
       name_(options.name),
       client_(std::move(client)),
-      page_(job.progress),
-      target_(&host_target()) {
-  require_backend(job.backend);
-  options.on_collective = [this, also = std::move(options.on_collective)](const CollectiveBegin& begin) {
+      page_(job.progress) {
+  DeviceRequest request{.job = job, .client = client_, .name = std::move(options.name)};
+  request.on_collective = [this, also = std::move(options.on_collective)](const CollectiveBegin& begin) {
     tell(begin);
     if (also) also(begin);
   };
-  options.on_collective_end = [this, also = std::move(options.on_collective_end)](const CollectiveEnd& end) {
+  request.on_collective_end = [this, also = std::move(options.on_collective_end)](const CollectiveEnd& end) {
     tell_end(end.collective.stream);
     if (also) also(end);
   };
-  device_ =
-      job.backend == Backend::gloo ? make_gloo(job, std::move(options)) : make_nccl(job, std::move(options));
+  request.checksums = options.checksums;
+  request.every_rank_prepares = options.every_rank_prepares;
+  request.may_wait = [this](const CollectiveBegin& begin) { return somebody_may_come(begin); };
+  request.own = options.own.get();
+  device_ = backend_.make(std::move(request));
+  forward_to(*device_);
   client_->on_failure([this](const Failure&) { device_->abort(); });
   client_->set_activity([this] { return activity(); });
 }
-
-#ifdef CP_HAVE_GLOO
-std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment& job,
-                                                       JoinedDeviceOptions options) {
-  GlooOptions gloo;
-  gloo.rank = job.rank;
-  const std::string prefix = "gloo/" + options.name;
-  gloo.store = std::make_shared<RendezvousStore>(client_, prefix);
-  gloo.on_connected = [client = client_, prefix](const Group& group) {
-    client->free_keys(str(prefix, canonical_name(group), "/"), group.ranks.size());
-  };
-  gloo.token = job.token, gloo.job_id = job.job_id;
-  gloo.hostname = job.interface;
-  gloo.timeout = job.timeout;
-  gloo.wait_timeout = kAsLongAsItTakes;
-  gloo.checksums = options.checksums;
-  gloo.on_collective = std::move(options.on_collective);
-  gloo.on_collective_end = std::move(options.on_collective_end);
-  gloo.on_note = [](const std::string& note) { std::fputs(str("note: ", note, "\n").c_str(), stderr); };
-  return std::make_unique<GlooDevice>(std::move(gloo));
-}
-#else
-std::unique_ptr<ProcessDevice> JoinedDevice::make_gloo(const JobEnvironment&, JoinedDeviceOptions) {
-  return {};
-}
-#endif
-
-#ifdef CP_HAVE_NCCL
-std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment& job,
-                                                       JoinedDeviceOptions options) {
-  if (options.checksums != Checksums::off) {
-    throw InvalidInput(
-        "the nccl backend has no checksums of payloads, which its kernels send and reduce on the GPU; use "
-        "gloo, or compare results");
-  }
-  const RankGpu gpu = options.gpu ? *options.gpu : rank_gpu(job, *client_);
-  if (gpu.targets_differ.empty()) target_ = gpu.target;
-  pools_.emplace(gpu.here, job.allow_shared_gpu);
-  NcclOptions nccl;
-  nccl.rank = job.rank, nccl.world_size = job.world_size;
-  nccl.cuda_device = gpu.cuda_device;
-  nccl.timeout = job.timeout;
-  nccl.communicators = options.communicators;
-  nccl.on_collective = std::move(options.on_collective);
-  nccl.on_collective_end = std::move(options.on_collective_end);
-  nccl.may_wait = [this](const CollectiveBegin& begin) { return somebody_may_come(begin); };
-  if (page_) page_->set_look_every(kNcclLookPeriod);
-  const std::string prefix = "nccl/" + options.name;
-  nccl.share = [client = client_, prefix](const std::string& key, const std::optional<std::string>& id) {
-    if (!id) return client->get(prefix + key);
-    client->set(prefix + key, *id);
-    return *id;
-  };
-  if (options.every_rank_prepares) {
-    nccl.all_gather = [client = client_, prefix](const std::string& key, const std::string& own) {
-      return client->all_gather(prefix + key, own);
-    };
-  }
-  return std::make_unique<NcclDevice>(std::move(nccl));
-}
-#else
-std::unique_ptr<ProcessDevice> JoinedDevice::make_nccl(const JobEnvironment&, JoinedDeviceOptions) {
-  return {};
-}
-#endif
 
 JoinedDevice::~JoinedDevice() {
   client_->set_activity({});
@@ -159,10 +59,7 @@ JoinedDevice::~JoinedDevice() {
 
 void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
   device_->take_observed();  // of a program that wants no traces
-  naming_the_cause([&] {
-    if (pools_) pools_->add(plan.groups, shared_memory_bytes());
-    device_->prepare(plan, bindings);
-  });
+  naming_the_cause([&] { device_->prepare(plan, bindings); });
   // Nothing of an earlier plan runs any more.
   while (page_ && tracks_.size() < plan.streams.size()) tracks_.push_back(page_->claim());
 }

@@ -1,20 +1,13 @@
 #include "runtime/rank_gpu.h"
 
-#include <chrono>
 #include <fstream>
 #include <map>
 #include <utility>
 
-#include "runtime/joined_device.h"
-#include "runtime/rendezvous/client.h"
+#include "runtime/backend.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "traces/environment.h"
-
-#ifdef CP_HAVE_NCCL
-#include "runtime/cuda/visible_gpus.h"
-#include "runtime/nccl/nccl_device.h"
-#endif
+#include "shared/plan/canonical.h"
 
 namespace cp::runtime {
 int choose_gpu(const JobEnvironment& job, int gpus) {
@@ -75,50 +68,10 @@ std::string boot_id() {
   return id;
 }
 
-#ifdef CP_HAVE_NCCL
-namespace {
-
-// Names of hosts, GPUs and targets, and ids of boots, have none.
-constexpr char kBetween = '\n';
-
-std::string to_text(const GpuOfRank& gpu) {
-  return str(gpu.host, kBetween, gpu.address, kBetween, gpu.name, kBetween, gpu.target, kBetween, gpu.boot);
-}
-
-GpuOfRank from_text(const std::string& text) {
-  const std::vector<std::string_view> parts = split(text, kBetween);
-  CP_INVARIANT(parts.size() == 5, text);
-  return {std::string(parts[0]), std::string(parts[1]), std::string(parts[2]), std::string(parts[3]),
-          std::string(parts[4])};
-}
-
-}  // namespace
-
 RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient& client) {
-  constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // of driver to start; a lost rank shows otherwise
-  const VisibleGpus visible = visible_gpus();
-  if (visible.gpus.empty())
-    throw InvalidInput(str("--backend nccl needs a GPU: ", visible.why_none, "; --backend gloo needs none"));
-  RankGpu own;
-  own.cuda_device = choose_gpu(job, static_cast<int>(visible.gpus.size()));
-  const VisibleGpu& gpu = visible.gpus[static_cast<std::size_t>(own.cuda_device)];
-  own.name = gpu.name, own.address = gpu.address;
-  own.target = &gpu_target_of(own.cuda_device);
-  std::vector<GpuOfRank> ranks;
-  for (const std::string& text :
-       client.all_gather("gpu", to_text({host_name(), gpu.address, gpu.name, own.target->name, boot_id()}),
-                         kAsLongAsItTakes))
-    ranks.push_back(from_text(text));
-  if (!job.allow_shared_gpu) refuse_shared_gpus(ranks);
-  own.targets_differ = differing_targets(ranks);
-  own.here = ranks_beside(ranks, job.rank);
-  return own;
+  const Backend& backend = require_backend(job.backend);
+  if (backend.rank_gpu != nullptr) return backend.rank_gpu(job, client);
+  throw InvalidInput(str("the ", backend.name, " backend has no GPUs"));
 }
-#else
-RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient&) {
-  require_backend(job.backend);
-  throw InvalidInput(str("the ", name(job.backend), " backend has no GPUs"));
-}
-#endif
 
 }  // namespace cp::runtime

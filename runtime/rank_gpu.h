@@ -1,4 +1,4 @@
-// Which GPU each rank of a job on the nccl backend has, and whether the job's ranks can work with what they have.
+// Which GPU each rank of a job has, on a backend that runs on GPUs (backend.h), and whether the job's ranks can work with what they have.
 #pragma once
 
 #include <string>

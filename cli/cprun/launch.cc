@@ -16,7 +16,6 @@
 
 #include <fmt/format.h>
 
-#include "cli/cprun/nccl_environment.h"
 #include "cli/cprun/nccl_options.h"
 #include "cli/cprun/job/rank.h"
 #include "cli/cprun/job/rank_memory.h"
@@ -25,8 +24,8 @@
 #include "cli/common/flags.h"
 #include "cli/common/printable.h"
 #include "sim/present/traces/trace_compare_report.h"
+#include "runtime/backend.h"
 #include "runtime/job_environment.h"
-#include "runtime/joined_device.h"
 #include "runtime/launcher/cause.h"
 #include "runtime/launcher/launcher.h"
 #include "runtime/progress_page.h"
@@ -88,8 +87,8 @@ std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text, in
 }
 
 void check(const LaunchRequest& request) {
-  runtime::require_backend(request.backend);
-  if (request.allow_shared_gpu && request.backend != runtime::Backend::nccl)
+  const runtime::Backend& backend = runtime::require_backend(request.backend);
+  if (request.allow_shared_gpu && !backend.on_gpus)
     throw InvalidInput("--allow-shared-gpu is for GPUs; add --backend nccl, or leave it out");
   if (request.node_rank >= request.nnodes) {
     throw InvalidInput(str("--node-rank ", request.node_rank, " of --nnodes ", request.nnodes,
@@ -112,7 +111,7 @@ void check(const LaunchRequest& request) {
   if (request.checksums != Checksums::off && request.scenario.empty())
     throw InvalidInput(
         "--checksums is for scenarios; a program asks its device for them: JoinedDeviceOptions::checksums");
-  if (request.checksums != Checksums::off && request.backend == runtime::Backend::nccl) {
+  if (request.checksums != Checksums::off && !backend.has_checksums) {
     throw InvalidInput(
         "--checksums reads payloads in the host's memory, and NCCL sends and reduces on the GPU, out of "
         "sight; use --backend gloo, or "
@@ -181,8 +180,10 @@ class LaunchedJob {
       own.rank = first + index, own.local_rank = request_.first_local_rank + index;
       std::vector<std::string> variables = runtime::variables_of(own);
       variables.push_back(str(runtime::kProgressVariable, "=", page(index).text()));
-      const std::vector<std::string> of_nccl = nccl_variables(own, request_);
-      variables.insert(variables.end(), of_nccl.begin(), of_nccl.end());
+      if (const auto of_backend = runtime::find_backend(own.backend).variables; of_backend != nullptr) {
+        for (std::string& variable : of_backend(own, {request_.interface, request_.nnodes}))
+          variables.push_back(std::move(variable));
+      }
       return variables;
     };
     options.describe = [this](Rank rank) { return where(rank); };
@@ -399,7 +400,7 @@ int run_scenario(const LaunchRequest& request) {
   std::vector<RankTrace> measured = read_trace_path(folder->path()).ranks;
   const proto::Scenario ran = read_scenario_file(ran_scenario_path(folder->path()));
   fs::remove_all(folder->path());  // the simulation may be interrupted
-  const bool identical = verify(ran, name(request.backend), std::move(measured));
+  const bool identical = verify(ran, request.backend, std::move(measured));
   return identical ? kSuccess : exit_code(ErrorKind::check_failed);
 }
 

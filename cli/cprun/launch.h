@@ -25,8 +25,8 @@ struct LaunchRequest {
   std::string trace;  // a file; empty: none
   bool verify = false;
   Checksums checksums = Checksums::off;  // as in RankOptions
-  runtime::Backend backend = runtime::Backend::gloo;
-  bool allow_shared_gpu = false;  // several ranks on one GPU
+  std::string backend = "gloo";          // one of runtime::backends()
+  bool allow_shared_gpu = false;         // several ranks on one GPU
   bool hash_host = false;
   bool warm_up = true;                        // as in RankOptions
   std::chrono::milliseconds timeout{30'000};  // of joining, and until a silent rank counts as lost

@@ -21,6 +21,7 @@
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/common/standard_output.h"
+#include "runtime/backend.h"
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
 #include "shared/base/error.h"
@@ -56,10 +57,9 @@ void add_job_flags(FlagSet app, LaunchRequest& launch) {
         launch.nproc_per_node, 1);
   count("--nnodes", "Machines [1]", launch.nnodes, 1);
   count("--node-rank", "Which of them this is, from 0 [0]", launch.node_rank, 0);
-  add_value(
-      app, "--backend", "NAME",
-      str("What runs the plans: gloo, on CPUs, or nccl, on a GPU for each rank [", name(launch.backend), "]"),
-      [&launch](const std::string& text) { launch.backend = runtime::parse_backend(text); });
+  add_value(app, "--backend", "NAME",
+            str("What runs the plans: gloo, on CPUs, or nccl, on a GPU for each rank [", launch.backend, "]"),
+            [&launch](const std::string& text) { launch.backend = runtime::find_backend(text).name; });
   app.add_flag("--allow-shared-gpu", launch.allow_shared_gpu,
                "With nccl: ranks of one machine may have one GPU, each as if it were a host of its own "
                "(NCCL_HOSTID; NCCL_MULTI_RANK_GPU_ENABLE=1 where NCCL has it). What they send goes over "
@@ -131,7 +131,7 @@ FlagSet add_profile(FlagSet cprun, Flags& flags) {
       "profile", "Measure kernels and collectives here, and write a cluster that cpsim plans with");
   ProfileOptions& profile = flags.profile;
   LaunchRequest& launch = flags.profile_launch;
-  launch.backend = runtime::Backend::nccl;
+  launch.backend = "nccl";
   launch.grace = std::chrono::seconds(60);  // the point that is being measured
   app.add_option(
          "--out", profile.out,

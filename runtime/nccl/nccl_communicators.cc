@@ -23,8 +23,8 @@ constexpr std::chrono::milliseconds kLeastConnectTimeout{30'000};
 std::string encode(const std::map<std::string, Group>& groups) {
   std::string text;
   for (const auto& [name, group] : groups) {
-    text +=
-        str(group.name.size(), " ", group.name, " ", group.ranks.size(), " ", join(group.ranks, " "), " ");
+    text += str(group.name.size(), " ", group.name, " ", group.ranks.size(), " ", cp::join(group.ranks, " "),
+                " ");
   }
   return text;
 }

@@ -82,6 +82,7 @@ class NcclDevice::Impl {
   const Target& target() const { return target_; }
 
   void prepare(const Plan& plan, const Bindings& bindings) {
+    if (options_.before_connect) options_.before_connect(plan.groups);
     CP_CUDA(cudaSetDevice(options_.cuda_device));
     synchronize();
     forget_plan();

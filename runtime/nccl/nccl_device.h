@@ -55,6 +55,8 @@ struct NcclOptions {
   std::chrono::milliseconds abort_timeout{5'000};     // of ncclCommAbort
   std::chrono::milliseconds destroy_timeout{30'000};  // of ncclCommDestroy, when all work is done
   NcclCommOptions communicators = {};
+  // In prepare(), with the plan's groups, before those that are new connect. What it throws, prepare() throws, and the device is as it was.
+  std::function<void(const std::vector<Group>&)> before_connect = {};
   // On the watchdog's thread or in synchronize(), soon after the collective begins.
   OnCollective on_collective = {};
   OnCollectiveEnd on_collective_end = {};  // the same, soon after it has ended; without a record

@@ -87,7 +87,7 @@ std::string run_rank(Rank rank, const std::string& port_file, Work work) {
   runtime::JobEnvironment environment;
   environment.rank = environment.local_rank = rank, environment.world_size = kRanks;
   environment.token = "0123456789abcdef0123456789abcdef";
-  environment.backend = runtime::Backend::nccl, environment.allow_shared_gpu = true;
+  environment.backend = "nccl", environment.allow_shared_gpu = true;
   std::unique_ptr<RendezvousServer> server;
   if (rank == 0) {
     server = std::make_unique<RendezvousServer>(

@@ -73,7 +73,7 @@ TEST(JobEnvironment, IsReadAsItWasWritten) {
                            .job_id = "mine",
                            .timeout = std::chrono::milliseconds(2500),
                            .interface = "10.0.0.2",
-                           .backend = Backend::nccl,
+                           .backend = "nccl",
                            .allow_shared_gpu = true};
   for (const std::string& variable : variables_of(job)) variables.set(variable);
   const auto read = job_environment();

@@ -16,6 +16,8 @@
 #include "cli/cprun/job/trace_output.h"
 #include "cli/common/exit_codes.h"
 #include "sim/present/units.h"
+#include "runtime/backend.h"
+#include "runtime/nccl/nccl_backend.h"
 #include "runtime/rank_gpu.h"
 #include "runtime/rank_run.h"
 #include "runtime/rendezvous/client.h"
@@ -43,7 +45,7 @@ class RankProgram {
   // What rank 0 is to say of all.
   std::string run() {
     proto::Scenario scenario = read_scenario_file(options_.scenario);
-    if (job_.backend == runtime::Backend::nccl) {
+    if (runtime::find_backend(job_.backend).on_gpus) {
       gpu_ = runtime::rank_gpu(job_, *client_);
       name_target(scenario, *gpu_);
     }
@@ -76,7 +78,7 @@ class RankProgram {
     if (job_.rank == 0)
       std::ofstream(ran_scenario_path(options_.trace_folder)) << write_scenario_text(scenario);
     EnvironmentOptions environment;
-    environment.backend = name(job_.backend);
+    environment.backend = job_.backend;
     environment.libraries = runtime::library_versions(job_.backend);
     if (gpu_) environment.libraries["gpu"] = gpu_->name;
     environment.cpsim_version = CP_VERSION;
@@ -92,8 +94,9 @@ class RankProgram {
 
   runtime::RankRunOptions run_options(const proto::Scenario& scenario) {
     runtime::RankRunOptions options;
-    options.device.gpu = gpu_;
-    options.device.communicators = nccl_options(scenario.nccl());
+    auto nccl = std::make_shared<runtime::NcclBackendOptions>();
+    nccl->gpu = gpu_, nccl->communicators = nccl_options(scenario.nccl());
+    options.device.own = std::move(nccl);
     options.device.checksums = options_.checksums;
     options.warm_up = options_.warm_up;
     if (!trace_) return options;
@@ -133,7 +136,7 @@ class RankProgram {
     }
     std::vector<std::string> times;
     for (const double pass : slowest) times.push_back(sim::human_seconds(pass));
-    return fmt::format("{} ranks on {}: {} steps, {} collectives in {}{}{}\n", all.size(), name(job_.backend),
+    return fmt::format("{} ranks on {}: {} steps, {} collectives in {}{}{}\n", all.size(), job_.backend,
                        steps, collectives, join(times, " and "),
                        options_.check_results ? "; results are one device's" : "",
                        options_.checksums != Checksums::off ? "; every payload arrived as it was sent" : "");
@@ -143,7 +146,7 @@ class RankProgram {
   const runtime::JobEnvironment& job_;
   std::shared_ptr<RendezvousClient> client_;
   std::optional<RunningTrace> trace_;
-  std::optional<runtime::RankGpu> gpu_;  // of the nccl backend
+  std::optional<runtime::RankGpu> gpu_;  // of a backend on GPUs
   std::optional<runtime::RankRun> run_;  // its device stays until all ranks have reported
 };
 

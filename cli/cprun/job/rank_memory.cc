@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "runtime/backend.h"
 #include "runtime/job_environment.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -18,8 +19,9 @@ void require_rank_memory(const proto::Scenario& scenario, const LaunchRequest& r
   if (!free) return;
   // Ranks have equal shares, but for a row or a block.
   const sim::RankMemory each = sim::rank_memory(scenario, first);
+  const runtime::Backend& backend = runtime::find_backend(request.backend);
   const double bytes = static_cast<double>(each.inputs) +
-                       (request.backend == runtime::Backend::gloo ? static_cast<double>(each.plans) : 0) +
+                       (backend.on_gpus ? 0 : static_cast<double>(each.plans)) +
                        (request.verify ? static_cast<double>(each.results) : 0);
   const double needed = bytes * here;
   if (needed <= static_cast<double>(*free)) return;

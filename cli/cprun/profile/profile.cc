@@ -22,6 +22,7 @@
 #include "sim/present/units.h"
 #include "runtime/gpu_clocks.h"
 #include "runtime/joined_device.h"
+#include "runtime/nccl/nccl_backend.h"
 #include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
 #include "shared/base/error.h"
@@ -77,8 +78,7 @@ class ProfileRank {
 
  private:
   void look_around() {
-    const bool gpus = job_.backend == runtime::Backend::nccl;
-    if (gpus) gpu_ = runtime::rank_gpu(job_, *client_);
+    if (runtime::find_backend(job_.backend).on_gpus) gpu_ = runtime::rank_gpu(job_, *client_);
     if (gpu_ && !gpu_->targets_differ.empty()) {
       throw InvalidInput(
           str("a profile is of one kind of GPU, and the ranks have ", gpu_->targets_differ, "; take some"));
@@ -113,8 +113,10 @@ class ProfileRank {
       device_.reset();
       client_->barrier("device", kAsLongAsItTakes);
       runtime::JoinedDeviceOptions options;
-      options.gpu = gpu_;
-      if (channels > 0) options.communicators.min_ctas = options.communicators.max_ctas = channels;
+      auto nccl = std::make_shared<runtime::NcclBackendOptions>();
+      nccl->gpu = gpu_;
+      if (channels > 0) nccl->communicators.min_ctas = nccl->communicators.max_ctas = channels;
+      options.own = std::move(nccl);
       options.name = str("profile ", devices_++, "/");
       device_.emplace(job_, client_, std::move(options));
       channels_ = channels;

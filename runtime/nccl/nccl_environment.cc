@@ -1,4 +1,4 @@
-#include "cli/cprun/nccl_environment.h"
+#include "runtime/nccl/nccl_environment.h"
 
 #include <cstdlib>
 #include <memory>
@@ -12,7 +12,7 @@
 #include "runtime/rendezvous/authentication.h"
 #include "shared/base/text.h"
 
-namespace cp::cli {
+namespace cp::runtime {
 namespace {
 
 std::string numeric(const sockaddr* address) {
@@ -37,9 +37,9 @@ std::string interface_name(const std::string& interface, const std::string& addr
 }
 
 // The token does not follow from it.
-std::string socket_magic(const runtime::JobEnvironment& job) {
+std::string socket_magic(const JobEnvironment& job) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  const std::string mac = runtime::hmac_sha256(job.token, str("cpsim nccl sockets ", job.job_id));
+  const std::string mac = hmac_sha256(job.token, str("cpsim nccl sockets ", job.job_id));
   std::string text = "0x";
   for (const char c : mac.substr(0, 8)) {
     const auto byte = static_cast<unsigned char>(c);
@@ -50,16 +50,15 @@ std::string socket_magic(const runtime::JobEnvironment& job) {
 
 }  // namespace
 
-std::vector<std::string> nccl_variables(const runtime::JobEnvironment& rank, const LaunchRequest& request) {
+std::vector<std::string> nccl_variables(const JobEnvironment& rank, const LaunchNetwork& network) {
   std::vector<std::string> variables;
   const auto set = [&variables](const char* name, std::string_view value) {
     if (std::getenv(name) == nullptr && !value.empty()) variables.push_back(str(name, "=", value));
   };
-  if (rank.backend != runtime::Backend::nccl) return variables;
   set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
   set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
-  const std::string name = request.interface.empty() ? "" : interface_name(request.interface, rank.interface);
-  const bool one_machine = rank.allow_shared_gpu && request.nnodes == 1;
+  const std::string name = network.interface.empty() ? "" : interface_name(network.interface, rank.interface);
+  const bool one_machine = rank.allow_shared_gpu && network.machines == 1;
   set("NCCL_SOCKET_IFNAME", !name.empty() ? "=" + name : one_machine ? "lo" : "");  // "=": this one alone
   set("NCCL_SOCKET_MAGIC", socket_magic(rank));
   if (!rank.allow_shared_gpu) return variables;
@@ -70,4 +69,4 @@ std::vector<std::string> nccl_variables(const runtime::JobEnvironment& rank, con
   return variables;
 }
 
-}  // namespace cp::cli
+}  // namespace cp::runtime

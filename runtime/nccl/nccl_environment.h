@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/cprun/launch.h"
+#include "runtime/backend.h"
 #include "runtime/job_environment.h"
 
-namespace cp::cli {
+namespace cp::runtime {
 
-// "NCCL_LAUNCH_ORDER_IMPLICIT=1", ...; empty for another backend.
+// "NCCL_LAUNCH_ORDER_IMPLICIT=1", ...: Backend::variables of nccl.
 //   NCCL_LAUNCH_ORDER_IMPLICIT=1    communicators of a GPU start their work in the order of the calls
 //   CUDA_DEVICE_MAX_CONNECTIONS=32  the most: streams in one of the GPU's queues, 8 otherwise, wait for one another's kernels
 //   NCCL_SOCKET_IFNAME              the interface of --interface; where ranks share GPUs of one machine, lo
@@ -21,6 +21,6 @@ namespace cp::cli {
 //   NCCL_MULTI_RANK_GPU_ENABLE=1    versions that take several ranks of a GPU are asked to
 //   NCCL_NET=Socket                 what they send does not go out to a network card and back
 //   NCCL_MNNVL_ENABLE=0             nor do "hosts" reach each other by NVLink
-std::vector<std::string> nccl_variables(const runtime::JobEnvironment& rank, const LaunchRequest& request);
+std::vector<std::string> nccl_variables(const JobEnvironment& rank, const LaunchNetwork& network);
 
-}  // namespace cp::cli
+}  // namespace cp::runtime

@@ -1,0 +1,110 @@
+#include "runtime/nccl/nccl_backend.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/cuda/visible_gpus.h"
+#include "runtime/nccl/nccl_device.h"
+#include "runtime/nccl/nccl_environment.h"
+#include "runtime/nccl_pools.h"
+#include "runtime/progress_page.h"
+#include "runtime/rendezvous/client.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "traces/environment.h"
+
+namespace cp::runtime {
+namespace {
+
+// Names of hosts, GPUs and targets, and ids of boots, have none.
+constexpr char kBetween = '\n';
+
+std::string text_of(const GpuOfRank& gpu) {
+  return str(gpu.host, kBetween, gpu.address, kBetween, gpu.name, kBetween, gpu.target, kBetween, gpu.boot);
+}
+
+GpuOfRank gpu_from(const std::string& text) {
+  const std::vector<std::string_view> parts = split(text, kBetween);
+  CP_INVARIANT(parts.size() == 5, text);
+  return {std::string(parts[0]), std::string(parts[1]), std::string(parts[2]), std::string(parts[3]),
+          std::string(parts[4])};
+}
+
+RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
+  constexpr std::chrono::hours kUntilTheDriverHasStarted{24 * 365};  // a lost rank shows otherwise
+  const VisibleGpus visible = visible_gpus();
+  if (visible.gpus.empty())
+    throw InvalidInput(str("--backend nccl needs a GPU: ", visible.why_none, "; --backend gloo needs none"));
+  RankGpu own;
+  own.cuda_device = choose_gpu(job, static_cast<int>(visible.gpus.size()));
+  const VisibleGpu& gpu = visible.gpus[static_cast<std::size_t>(own.cuda_device)];
+  own.name = gpu.name, own.address = gpu.address;
+  own.target = &gpu_target_of(own.cuda_device);
+  std::vector<GpuOfRank> ranks;
+  for (const std::string& text :
+       client.all_gather("gpu", text_of({host_name(), gpu.address, gpu.name, own.target->name, boot_id()}),
+                         kUntilTheDriverHasStarted))
+    ranks.push_back(gpu_from(text));
+  if (!job.allow_shared_gpu) refuse_shared_gpus(ranks);
+  own.targets_differ = differing_targets(ranks);
+  own.here = ranks_beside(ranks, job.rank);
+  return own;
+}
+
+std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
+  const JobEnvironment& job = request.job;
+  const auto* asked = dynamic_cast<const NcclBackendOptions*>(request.own);
+  const NcclBackendOptions options = asked == nullptr ? NcclBackendOptions{} : *asked;
+  if (request.checksums != Checksums::off) {
+    throw InvalidInput(
+        "the nccl backend has no checksums of payloads, which its kernels send and reduce on the GPU; use "
+        "gloo, or compare results");
+  }
+  const RankGpu gpu = options.gpu ? *options.gpu : gpu_of_this_rank(job, *request.client);
+  NcclOptions nccl;
+  nccl.rank = job.rank, nccl.world_size = job.world_size;
+  nccl.cuda_device = gpu.cuda_device;
+  // Plans are the same on all ranks, so those of GPUs that differ are the host's.
+  if (!gpu.targets_differ.empty()) nccl.target = &host_target();
+  nccl.timeout = job.timeout;
+  nccl.communicators = options.communicators;
+  nccl.on_collective = std::move(request.on_collective);
+  nccl.on_collective_end = std::move(request.on_collective_end);
+  nccl.may_wait = std::move(request.may_wait);
+  nccl.before_connect =
+      [pools = NcclPools(gpu.here, job.allow_shared_gpu)](const std::vector<Group>& groups) mutable {
+        pools.add(groups, shared_memory_bytes());
+      };
+  if (job.progress) job.progress->set_look_every(kNcclLookPeriod);
+  const std::string prefix = "nccl/" + request.name;
+  nccl.share = [client = request.client, prefix](const std::string& key,
+                                                 const std::optional<std::string>& id) {
+    if (!id) return client->get(prefix + key);
+    client->set(prefix + key, *id);
+    return *id;
+  };
+  if (request.every_rank_prepares) {
+    nccl.all_gather = [client = request.client, prefix](const std::string& key, const std::string& own) {
+      return client->all_gather(prefix + key, own);
+    };
+  }
+  return std::make_unique<NcclDevice>(std::move(nccl));
+}
+
+}  // namespace
+
+Backend nccl_backend() {
+  Backend backend;
+  backend.name = "nccl";
+  backend.on_gpus = true;
+  backend.make = make_nccl_device;
+  backend.library_versions = gpu_library_versions;
+  backend.rank_gpu = gpu_of_this_rank;
+  backend.variables = nccl_variables;
+  backend.left_behind = left_behind;
+  return backend;
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,16 @@
+// In the place of nccl_backend.cc, where the CUDA toolkit or NCCL was not found.
+#include "runtime/nccl/nccl_backend.h"
+
+namespace cp::runtime {
+
+Backend nccl_backend() {
+  Backend backend;
+  backend.name = "nccl";
+  backend.why_not =
+      "this build has no CUDA and NCCL; use --backend gloo, or build where the CUDA toolkit and NCCL are "
+      "(cmake --preset cuda says what it misses)";
+  backend.on_gpus = true;
+  return backend;
+}
+
+}  // namespace cp::runtime
