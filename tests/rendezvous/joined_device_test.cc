@@ -1,4 +1,4 @@
-// What the server is told of a rank's device.
+// A rank's device as part of a job, and what the server is told of it.
 #include "runtime/joined_device.h"
 
 #include <array>
@@ -14,6 +14,7 @@
 #include "shared/plan/execute.h"
 #include "tests/rendezvous/job.h"
 #include "tests/support/hand_plans.h"
+#include "tests/support/messages.h"
 
 namespace cp {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 
 using runtime::RendezvousClient;
 using runtime::RendezvousServer;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
@@ -60,6 +62,24 @@ std::map<std::string, std::int64_t> heard_of_devices(const std::vector<int>& col
 TEST(JoinedDevice, DevicesOneAfterTheOtherHaveGroupsOfTheirOwn) {
   EXPECT_THAT(heard_of_devices({5, 2}),
               UnorderedElementsAre(Pair("device 0/all[0,1]", 4), Pair("device 1/all[0,1]", 1)));
+}
+
+TEST(JoinedDevice, IsOfTheJobsBackend) {
+  RendezvousServer server(testing::server_options(kRanks));
+  const auto errors = testing::run_ranks(kRanks, [&](Rank rank) {
+    const std::shared_ptr<RendezvousClient> client = testing::join(server, rank, kRanks);
+    runtime::JobEnvironment job;
+    job.rank = rank, job.world_size = kRanks, job.backend = "mpi";
+    EXPECT_THAT(testing::message_of([&] { const runtime::JoinedDevice device(job, client); }),
+                HasSubstr("'mpi' is no backend; use gloo or nccl"));
+    job.backend = "gloo";
+    const runtime::JoinedDevice device(job, client);
+    EXPECT_EQ(device.rank(), rank);
+    EXPECT_EQ(device.target(), host_target());
+    EXPECT_TRUE(device.host_memory());
+    client->goodbye();
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
 }
 
 // A job whose plans are each another makes the server no larger: what ranks told each other of them is forgotten when all have read it.
