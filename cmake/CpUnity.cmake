@@ -33,7 +33,7 @@ function(cp_unite_folders target)
     file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${path})
     cp_has_flags_of_its_own(${path} ${target} has_flags)
     # Neither what is generated nor what nvcc compiles.
-    if(has_flags OR NOT name MATCHES "^(shared|traces|sim|runtime|tests)/.*[.]cc$")
+    if(has_flags OR NOT name MATCHES "^(shared|traces|sim|runtime|cli|tests)/.*[.]cc$")
       list(APPEND alone ${source})
       continue()
     endif()
@@ -66,7 +66,7 @@ function(cp_unite_folders target)
 endfunction()
 
 get_property(cp_test_programs GLOBAL PROPERTY CP_TEST_PROGRAMS)
-foreach(target cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime cp_emulated_runtime cp_test_support
+foreach(target cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime cp_emulated_runtime cp_cli cp_cprun cp_test_support
     ${cp_test_programs})
   cp_unite_folders(${target})
 endforeach()

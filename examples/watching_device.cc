@@ -12,8 +12,8 @@
 class Watching final : public cp::ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
-  void launch(const cp::Step& step, std::int64_t iteration) override {
-    ++launched[std::string(cp::operation_name(step.work))];
+  void launch(const cp::StepRef& step, std::int64_t iteration) override {
+    ++launched[std::string(cp::operation_name(step.step->work))];
     ForwardingDevice::launch(step, iteration);
   }
   std::map<std::string, int> launched;

@@ -46,10 +46,9 @@ cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sourc
 set_target_properties(emulated_threads_test PROPERTIES EXCLUDE_FROM_ALL ON)
 target_link_libraries(emulated_threads_test PRIVATE cp_emulated_runtime cp::fabric ${cp_test_frameworks} cp_test_flags)
 
-get_property(cprun_sources GLOBAL PROPERTY CP_CPRUN_SOURCES)
-if(cprun_sources)
-  cp_add_executable(cprun_emulated ${cprun_sources})
-  target_link_libraries(cprun_emulated PRIVATE cp::cli cp_emulated_runtime cp_front_end_flags)
+if(TARGET cp_cprun)
+  cp_add_executable(cprun_emulated $<TARGET_OBJECTS:cp_cprun>)
+  target_link_libraries(cprun_emulated PRIVATE cp::cli cp_emulated_runtime)
   foreach(program late_rank passes_rank)
     cp_add_executable(${program}_emulated cprun/${program}.cc)
     target_link_libraries(${program}_emulated PRIVATE cp_emulated_runtime)

@@ -15,14 +15,14 @@ namespace cp::cli {
 namespace {
 
 using Job = proto::PlanLayouts;
-using Flags = ScenarioFlags<Job>;
+using LayoutFlags = ScenarioFlags<Job>;
 using Text = const std::string&;
 
 int degree(const char* flag, Text text) {
   return static_cast<int>(parse_whole(flag, text, 1, Mesh::kMaxRanks));
 }
 
-void add_where(FlagSet app, Flags& flags) {
+void add_where(FlagSet app, LayoutFlags& flags) {
   const char* group = "Model and cluster";
   add_field(app, flags, "--model", "NAME|config.json", "A preset, a Hugging Face config.json, or its folder",
             [](Job& job, Text text) { job.set_model(text); })
@@ -47,7 +47,7 @@ void add_where(FlagSet app, Flags& flags) {
       .group(group);
 }
 
-void add_step(FlagSet app, Flags& flags) {
+void add_step(FlagSet app, LayoutFlags& flags) {
   const char* group = "What is computed";
   add_field(app, flags, "--phase", "PHASE", "training, prefill or decode [training]",
             [](Job& job, Text text) {
@@ -88,7 +88,7 @@ void add_step(FlagSet app, Flags& flags) {
       .group(group);
 }
 
-void add_numbers(FlagSet app, Flags& flags) {
+void add_numbers(FlagSet app, LayoutFlags& flags) {
   const char* group = "How it is computed";
   add_field(app, flags, "--dtype", "DTYPE", "Of products and activations [as the config stores it, or bf16]",
             [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); })
@@ -120,7 +120,7 @@ void add_numbers(FlagSet app, Flags& flags) {
       .group(group);
 }
 
-void add_limits(FlagSet app, Flags& flags) {
+void add_limits(FlagSet app, LayoutFlags& flags) {
   const char* group = "Search";
   add_field(app, flags, "--micro-batch", "N", "Training: sequences of a replica at once [searched]",
             [](Job& job, Text text) { job.set_micro_batch(parse_whole("--micro-batch", text, 1)); })
@@ -151,7 +151,7 @@ void add_limits(FlagSet app, Flags& flags) {
 
 }  // namespace
 
-void add_plan_flags(FlagSet app, Flags& flags) {
+void add_plan_flags(FlagSet app, LayoutFlags& flags) {
   add_where(app, flags);
   add_step(app, flags);
   add_numbers(app, flags);
