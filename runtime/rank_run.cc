@@ -14,7 +14,7 @@ namespace cp::runtime {
 namespace {
 
 // For waits that may be as long as another rank's work: a rank that is lost shows by its heartbeats.
-constexpr RendezvousClient::Timeout kAsLongAsOthersWork = std::chrono::hours(24 * 365);
+constexpr RendezvousClient::TimeLimit kAsLongAsOthersWork = std::chrono::hours(24 * 365);
 
 }  // namespace
 

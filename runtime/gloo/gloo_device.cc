@@ -224,13 +224,13 @@ class GlooDevice::Impl {
   }
 
   // An error of the collective that is under way.
-  ErrorFacts about(const Step& step, const Collective& collective, std::int64_t sequence) const {
+  ErrorFacts about(StepId id, const Collective& collective, std::int64_t sequence) const {
     return {.operation = std::string(operation_name(collective)),
             .group = canonical_name(
                 members_[static_cast<std::size_t>(group_of(collective))]->communicator->group()),
             .sequence = sequence,
             .rank = options_.rank,
-            .step = facts_.find(&step)->second.id};
+            .step = id};
   }
 
   void run_collective(Member& member, const Step& step, StepId id, std::int64_t iteration) {
@@ -250,11 +250,11 @@ class GlooDevice::Impl {
       if (options_.on_collective_end) options_.on_collective_end({begin, &record});
       observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
     } catch (const PayloadSizeError& error) {
-      refuse_other_size(error, member, about(step, collective, sequence), what());
+      refuse_other_size(error, member, about(id, collective, sequence), what());
     } catch (const gloo::Exception& error) {
-      throw_gloo(error, what(), about(step, collective, sequence));
+      throw_gloo(error, what(), about(id, collective, sequence));
     } catch (const gloo::EnforceNotMet& error) {
-      throw_gloo(error, what(), about(step, collective, sequence));
+      throw_gloo(error, what(), about(id, collective, sequence));
     }
   }
 

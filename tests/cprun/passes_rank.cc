@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/job_environment.h"
+#include "runtime/launcher/exit_code.h"
 #include "runtime/rank_run.h"
 #include "runtime/rendezvous/client.h"
 #include "shared/base/error.h"
@@ -96,8 +97,8 @@ int main() {
     client->goodbye();
     return 0;
   } catch (const cp::Error& error) {
-    if (client && !client->failure()) client->report_failure(error.code(), error.what());
+    if (client && !client->failure()) client->report_failure(error.kind(), error.what());
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    return cp::runtime::exit_code(error.kind());
   }
 }
