@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/rendezvous/rendezvous.pb.h"
 #include "shared/base/types.h"
-#include "traces/rendezvous.pb.h"
 
 namespace cp::runtime {
 

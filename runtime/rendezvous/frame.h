@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "traces/rendezvous.pb.h"
+#include "runtime/rendezvous/rendezvous.pb.h"
 
 namespace cp::runtime {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "runtime/errors.h"
+#include "runtime/rendezvous/rendezvous.pb.h"
 #include "runtime/rendezvous/status.h"
-#include "traces/rendezvous.pb.h"
 
 namespace cp::runtime {
 

@@ -72,7 +72,8 @@ TEST(ClusterPresets, EveryNumberAndCurveHasASource) {
 TEST(ClusterPresets, StandAlone) {
   for (const EmbeddedText& preset : embedded_clusters()) {
     EXPECT_THAT(preset.text, ::testing::Not(HasSubstr("\nlike:"))) << preset.name;
-    EXPECT_THAT(preset.text, ::testing::StartsWith("# proto-file: traces/cluster.proto\n")) << preset.name;
+    EXPECT_THAT(preset.text, ::testing::StartsWith("# proto-file: sim/cost/cluster/cluster.proto\n"))
+        << preset.name;
   }
 }
 

@@ -1,13 +1,13 @@
-// The protobuf form of a Provenance: `origin` and `source` of the messages in traces/quantity.proto, traces/rates.proto and
-// traces/cluster.proto. The only place that knows both.
+// The protobuf form of a Provenance: `origin` and `source` of the messages in quantity.proto, rates.proto and cluster.proto. The
+// only place that knows both.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "sim/cost/cluster/quantity.pb.h"
 #include "sim/cost/cluster/source.h"
-#include "traces/quantity.pb.h"
 
 namespace cp::sim {
 

@@ -8,12 +8,12 @@
 #include <google/protobuf/text_format.h>
 
 #include "shared/base/error.h"
+#include "sim/cost/cluster/cluster.pb.h"
 #include "sim/cost/cluster/cluster_fields.h"
 #include "sim/cost/cluster/inherit.h"
 #include "sim/cost/cluster/provenance_proto.h"
 #include "sim/cost/cluster/read_rates.h"
 #include "sim/cost/presets/embedded.h"
-#include "traces/cluster.pb.h"
 
 namespace cp::sim {
 namespace {
@@ -313,7 +313,7 @@ std::string write_cluster(const Cluster& cluster) {
   std::string text;
   google::protobuf::TextFormat::Printer printer;
   CP_INVARIANT(printer.PrintToString(message, &text), "a cluster of ", message.ByteSizeLong(), " bytes");
-  return "# proto-file: traces/cluster.proto\n# proto-message: cp.proto.Cluster\n\n" + text;
+  return "# proto-file: sim/cost/cluster/cluster.proto\n# proto-message: cp.proto.Cluster\n\n" + text;
 }
 
 }  // namespace cp::sim

@@ -1,4 +1,4 @@
-// Clusters as text (traces/cluster.proto): presets by name, and people's own files.
+// Clusters as text (sim/cost/cluster/cluster.proto): presets by name, and people's own files.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Rates as text (traces/rates.proto): presets of GPUs by name, and those that stand in a cluster's text.
+// Rates as text (sim/cost/cluster/rates.proto): presets of GPUs by name, and those that stand in a cluster's text.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "sim/cost/cluster/rates.h"
+#include "sim/cost/cluster/rates.pb.h"
 #include "sim/cost/cluster/sourced_text.h"
-#include "traces/rates.pb.h"
 
 namespace cp::sim {
 

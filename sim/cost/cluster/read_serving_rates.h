@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "sim/cost/cluster/rates.h"
+#include "sim/cost/cluster/rates.pb.h"
 #include "sim/cost/cluster/sourced_text.h"
-#include "traces/rates.pb.h"
 
 namespace cp::sim {
 

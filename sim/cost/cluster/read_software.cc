@@ -7,9 +7,9 @@
 #include <google/protobuf/text_format.h>
 
 #include "shared/base/error.h"
+#include "sim/cost/cluster/software.pb.h"
 #include "sim/cost/cluster/software_fields.h"
 #include "sim/cost/presets/embedded.h"
-#include "traces/software.pb.h"
 
 namespace cp::sim {
 namespace {
@@ -154,7 +154,7 @@ std::string write_software(const SoftwareProfile& software) {
   std::string text;
   google::protobuf::TextFormat::Printer printer;
   CP_INVARIANT(printer.PrintToString(message, &text), "a profile of ", message.ByteSizeLong(), " bytes");
-  return "# proto-file: traces/software.proto\n# proto-message: cp.proto.Software\n\n" + text;
+  return "# proto-file: sim/cost/cluster/software.proto\n# proto-message: cp.proto.Software\n\n" + text;
 }
 
 }  // namespace cp::sim

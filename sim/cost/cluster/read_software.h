@@ -1,4 +1,4 @@
-// Software profiles as text (traces/software.proto): presets by name, and people's own files.
+// Software profiles as text (sim/cost/cluster/software.proto): presets by name, and people's own files.
 #pragma once
 
 #include <string>

@@ -6,7 +6,7 @@
 
 namespace cp::sim {
 
-// traces/quantity.proto says when a figure is which.
+// sim/cost/cluster/quantity.proto says when a figure is which.
 enum class Origin : std::uint8_t { measured, published, estimated, assumed, borrowed };
 
 // Of this hardware and software, by somebody who looked: measured or published. What is second-hand instead was estimated, assumed or

@@ -10,7 +10,7 @@
 
 #include "shared/base/error.h"
 #include "sim/cost/cluster/provenance_proto.h"
-#include "traces/quantity.pb.h"
+#include "sim/cost/cluster/quantity.pb.h"
 
 namespace cp::sim {
 namespace {

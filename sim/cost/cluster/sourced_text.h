@@ -1,4 +1,4 @@
-// The sourced fields of a preset's text (traces/quantity.proto) by their paths, "gpu.hbm_gbps" or "attention[2].tflops": read
+// The sourced fields of a preset's text (sim/cost/cluster/quantity.proto) by their paths, "gpu.hbm_gbps" or "attention[2].tflops": read
 // with errors at their place, and written. For the readers of clusters and of software alone.
 #pragma once
 
