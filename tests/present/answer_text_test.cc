@@ -101,7 +101,6 @@ TEST(AnswerJson, HoldsTheCandidates) {
     EXPECT_EQ(row["step_us"], candidate.step_us);
     EXPECT_EQ(row["left_bytes"], candidate.left_bytes());
     EXPECT_EQ(row["fits"], candidate.likely_fits() ? "likely" : "unlikely");
-    EXPECT_EQ(row["runnable"], candidate.layout.pp == 1);
     double parts = 0;
     for (const auto& [name, us] : row["parts_us"].items()) parts += us.get<double>();
     EXPECT_NEAR(parts, candidate.step_us, 1e-6 * candidate.step_us);
@@ -169,7 +168,6 @@ TEST(AnswerCsv, HasALineForEachCandidate) {
     EXPECT_EQ(rows[i].number("memory_optimizer_bytes"), static_cast<double>(candidate.memory.optimizer));
     EXPECT_EQ(rows[i].number("part_bubble_us") > 0, candidate.layout.pp > 1);
     EXPECT_EQ(rows[i].number("memory_high_bytes"), static_cast<double>(candidate.memory_high_bytes));
-    EXPECT_EQ(rows[i].number("runnable"), candidate.layout.pp == 1);
   }
 }
 

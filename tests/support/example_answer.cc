@@ -116,7 +116,6 @@ Candidate candidate_of(const AnswerRow& row, double best_s) {
   c.memory_high_bytes = static_cast<std::int64_t>(1.06 * row.memory_gib * kGiB);
   c.nvlink_utilisation = row.nvlink;
   c.nic_utilisation = row.nic;
-  c.runnable = c.layout.pp == 1;
   return c;
 }
 

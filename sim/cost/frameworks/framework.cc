@@ -71,7 +71,7 @@ std::span<const FrameworkRule> rules(Framework framework) {
       return deepspeed_rules();
     case Framework::vllm:
       return vllm_rules();
-    case Framework::cprun:  // its own plans: whatever is planned; a scenario holds the attention alone
+    case Framework::cprun:  // a scenario holds the attention alone, which any layout has
       return {};
   }
   return {};
@@ -119,14 +119,18 @@ std::string lost_sharding(FrameworkCase& said, std::string_view ranks) {
 std::string frameworks_page() {
   std::string page =
       "# What each framework can say\n\n"
-      "One table (`sim/cost/frameworks`) serves three: `cpsim plan --emit FRAMEWORK`, and a `--software` whose "
+      "One table (`sim/cost/frameworks`) serves three: `cpsim plan --emit FRAMEWORK`, and a `--software` "
+      "whose "
       "profile names a framework,\n"
       "search only layouts of which the framework can say everything; what is emitted nevertheless "
       "(`--explain LAYOUT --emit FRAMEWORK`)\n"
       "lists what is lost as comments; and this page is written by a test from it (`CP_UPDATE_GOLDEN=1`).\n"
-      "Choices that are not listed can be said. `cprun` runs whatever is planned but pipeline stages; a "
-      "scenario that is emitted for it\n"
-      "holds the attention alone.\n";
+      "Choices that are not listed can be said. `cprun` runs attention alone: a scenario that is emitted for "
+      "it "
+      "holds that of one layer, for one\n"
+      "micro-batch and the heads of one tensor-parallel rank, on the ranks of `cp`, and lists the rest of "
+      "the "
+      "layout as comments.\n";
   for (const FrameworkFacts& framework : kFrameworks) {
     const std::span<const FrameworkRule> all = rules(framework.framework);
     if (all.empty()) continue;

@@ -11,11 +11,11 @@
 
 #include "shared/transformer/memory.h"
 #include "shared/transformer/parallel_layout.h"
+#include "sim/cost/timeline/rate_times.h"
+#include "sim/cost/timeline/timeline.h"
 #include "sim/planner/search/decision.h"
 #include "sim/planner/search/question.h"
 #include "sim/planner/search/time_part.h"
-#include "sim/cost/timeline/rate_times.h"
-#include "sim/cost/timeline/timeline.h"
 
 namespace cp::sim {
 
@@ -51,7 +51,6 @@ struct Candidate {
   std::int64_t memory_low_bytes = 0, memory_high_bytes = 0;
   double nvlink_utilisation = 0,
          nic_utilisation = 0;  // of the GPU's port and its share of a NIC, over the step
-  bool runnable = true;        // by cprun: without pipeline stages
 
   std::int64_t left_bytes() const { return usable_bytes - (memory.used() - memory.context); }
   bool fits() const { return left_bytes() >= 0; }

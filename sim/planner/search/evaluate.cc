@@ -263,7 +263,6 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
   candidate.nvlink_utilisation = parts.nvlink_bytes / (nvlink * step_ns);
   candidate.nic_utilisation =
       parts.nic_bytes / (cluster.network.nic_gbps / cluster.network.gpus_per_nic * step_ns);
-  candidate.runnable = layout.pp == 1;
   return candidate;
 }
 

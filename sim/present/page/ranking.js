@@ -15,7 +15,6 @@ const columns = [
   { title: "Bound by", value: (c) => c.bound, cell: (c) => c.bound, class: "words" },
   { title: "NVLink", value: (c) => c.nvlink_utilisation, cell: (c) => percent(c.nvlink_utilisation, 0), number: true, down: true },
   { title: "NIC", value: (c) => c.nic_utilisation, cell: (c) => percent(c.nic_utilisation, 0), number: true, down: true },
-  { title: "Runs", value: (c) => (c.runnable ? 0 : 1), cell: (c) => (c.runnable ? "yes" : "no") },
 ];
 const ranking = { column: 0, ascending: true, limit: 15, rows: [] };
 

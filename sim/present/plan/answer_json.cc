@@ -235,8 +235,7 @@ ordered_json candidate_json(const Candidate& c) {
                    : c.likely_fits() ? "likely"
                                      : "unlikely"},
           {"nvlink_utilisation", c.nvlink_utilisation},
-          {"nic_utilisation", c.nic_utilisation},
-          {"runnable", c.runnable}};
+          {"nic_utilisation", c.nic_utilisation}};
 }
 
 ordered_json candidates_json(const std::vector<Candidate>& candidates) {

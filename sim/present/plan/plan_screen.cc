@@ -10,12 +10,12 @@
 
 #include <fmt/format.h>
 
+#include "shared/base/text.h"
+#include "sim/planner/search/measurements.h"
+#include "sim/present/plan/headline.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/table.h"
 #include "sim/present/units.h"
-#include "shared/base/text.h"
-#include "sim/present/plan/headline.h"
-#include "sim/planner/search/measurements.h"
 
 namespace cp::sim {
 namespace {
@@ -92,8 +92,6 @@ Items common_items(const std::vector<Items>& all) {
   return common;
 }
 
-const char* mark(const Candidate& candidate) { return candidate.runnable ? "" : " *"; }
-
 // ---- the best ----
 
 const char* time_title(Phase phase, bool aggregated) {
@@ -153,7 +151,7 @@ std::string best_table(const PlanAnswer& answer) {
     cells.push_back(str(gib(sim::counted_bytes(candidate.memory)), candidate.likely_fits() ? "" : "?"));
     cells.push_back(percent(candidate.exposed_us / candidate.step_us));
     cells.emplace_back(sim::bound_text(candidate.bound));
-    cells.push_back(str(own_text(layouts[i], common, phase), mark(candidate)));
+    cells.push_back(own_text(layouts[i], common, phase));
     table.add_row(cells);
   }
   std::string text = table.text();
@@ -187,9 +185,8 @@ std::string classes_text(const PlanAnswer& answer) {
     const Candidate& candidate = *of_class.candidate;
     const bool is_best = to_string(candidate.layout) == to_string(best.layout);
     const double more = 100 * (candidate.step_us / best.step_us - 1);
-    text += fmt::format("{}{} {}  {}  {}{}\n", title, unit.of(candidate.step_us), unit.name,
-                        is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout),
-                        mark(candidate));
+    text += fmt::format("{}{} {}  {}  {}\n", title, unit.of(candidate.step_us), unit.name,
+                        is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout));
     const std::string margin(title.size(), ' ');
     if (!is_best && !of_class.why.empty())
       text += str(wrapped(margin + of_class.why, kWidth, title.size()), "\n");
@@ -197,14 +194,6 @@ std::string classes_text(const PlanAnswer& answer) {
       text += str(wrapped(str(margin, "found for it: ", of_class.found), kWidth, title.size()), "\n");
   }
   return text;
-}
-
-bool any_marked(const PlanAnswer& answer) {
-  const auto marked = [](const Candidate& candidate) { return !candidate.runnable; };
-  const auto shown = answer.best.begin() + static_cast<std::ptrdiff_t>(num_shown(answer));
-  return std::any_of(answer.best.begin(), shown, marked) ||
-         std::any_of(answer.classes.begin(), answer.classes.end(),
-                     [&](const sim::ClassBest& best) { return best.candidate && marked(*best.candidate); });
 }
 
 // ---- how sure ----
@@ -372,9 +361,9 @@ std::string plan_screen(const PlanAnswer& answer) {
     text += line("its time", time_parts(best));
     text += line("its memory", str("GiB: ", memory_terms(best.memory)));
     text += line("left", memory_left(best, answer.question.memory_width));
-    text += str("\n", classes_text(answer));
-    if (any_marked(answer)) text += "  * pipeline stages: not runnable by cprun\n";
-    text += "\n";
+    text += line(
+        "runs", "attention of one layer: --emit cprun, then cprun; the rest of the step is planned, not run");
+    text += str("\n", classes_text(answer), "\n");
   }
   text += line("searched", counts_text(answer.counts));
   text += line("nearest", answer.nearest ? nearest_text(*answer.nearest)
