@@ -1,6 +1,5 @@
 #include "runtime/rank_gpu.h"
 
-#include <fstream>
 #include <map>
 #include <utility>
 
@@ -59,13 +58,6 @@ std::string differing_targets(const std::vector<GpuOfRank>& ranks) {
     each.push_back(str(target, " (", name, ") on ", ranks_text(having)));
   }
   return cp::join(each, ", and ");
-}
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
 }
 
 RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient& client) {

@@ -31,10 +31,8 @@ int choose_gpu(const JobEnvironment& job, int gpus);
 
 struct GpuOfRank {
   std::string host, address, name, target;
-  std::string boot = {};  // of the host's system: machines may have one name ("localhost")
+  std::string boot = {};  // boot_id() of the host: machines may have one name
 };
-// Changes with each start of the system, and is another on each machine; empty where the kernel says none.
-std::string boot_id();
 // By rank: those on the machine of `rank`.
 std::vector<Rank> ranks_beside(const std::vector<GpuOfRank>& ranks, Rank rank);
 // By rank. Throws InvalidInput where two ranks have one GPU.

@@ -12,16 +12,11 @@
 #include "traces/types_proto.h"
 
 namespace cp {
-std::string host_name() {
-  std::array<char, 257> name{};  // POSIX: at most 255 letters
-  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
-}
 
 Environment this_environment(const EnvironmentOptions& options) {
   using std::chrono::system_clock;
   Environment environment;
-  environment.host = options.hash_host ? hashed_host(host_name(), options.host_salt) : host_name();
+  environment.host = options.hash_host ? hashed_host(options.host, options.host_salt) : options.host;
   environment.host_is_hashed = options.hash_host;
   environment.pid = getpid();
   environment.backend = options.backend;

@@ -12,6 +12,7 @@
 namespace cp {
 
 struct EnvironmentOptions {
+  std::string host;                              // the name of this machine
   std::string backend;                           // "fabric", "gloo", "nccl"
   std::map<std::string, std::string> libraries;  // versions, by name
   std::string cpsim_version;
@@ -24,8 +25,6 @@ struct EnvironmentOptions {
 
 // Of this process, which starts now.
 Environment this_environment(const EnvironmentOptions& options);
-
-std::string host_name();  // of this machine
 
 // "host-" and the first 8 hexadecimal digits of the SHA-256 of salt and name: ranks of one run on one host can be told to be
 // so, while the names of two runs cannot be matched.

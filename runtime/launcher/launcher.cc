@@ -6,7 +6,7 @@
 #include "runtime/launcher/cause.h"
 #include "runtime/launcher/exit_code.h"
 #include "runtime/launcher/run.h"
-#include "traces/environment.h"
+#include "runtime/this_host.h"
 
 namespace cp::runtime {
 

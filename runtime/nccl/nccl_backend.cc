@@ -11,9 +11,9 @@
 #include "runtime/nccl_pools.h"
 #include "runtime/progress_page.h"
 #include "runtime/rendezvous/client.h"
+#include "runtime/this_host.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "traces/environment.h"
 
 namespace cp::runtime {
 namespace {

@@ -15,7 +15,7 @@
 #include "runtime/rendezvous/connection.h"
 #include "runtime/rendezvous/endpoint.h"
 #include "runtime/rendezvous/progress_log.h"
-#include "traces/environment.h"
+#include "runtime/this_host.h"
 
 namespace cp::runtime {
 namespace {
@@ -224,7 +224,7 @@ class RendezvousClient::Impl {
     handshake_ = {.job_id = options_.job_id,
                   .rank = options_.rank,
                   .world_size = options_.world_size,
-                  .host = cp::host_name(),
+                  .host = host_name(),
                   .pid = getpid(),
                   .launches = options_.launches,
                   .rank_nonce = make_nonce(),

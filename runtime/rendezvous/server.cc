@@ -17,7 +17,7 @@
 #include "runtime/rendezvous/roster.h"
 #include "runtime/rendezvous/stall.h"
 #include "runtime/rendezvous/store.h"
-#include "traces/environment.h"
+#include "runtime/this_host.h"
 
 namespace cp::runtime {
 namespace {
@@ -57,7 +57,7 @@ class RendezvousServer::Impl {
         store_(roster_),
         divergence_(options_.heartbeat_timeout / 2),
         stall_(options_.heartbeat_timeout, options_.compute_timeout) {
-    if (options_.launches > 0) roster_.launcher_joins(0, options_.launches, cp::host_name(), getpid());
+    if (options_.launches > 0) roster_.launcher_joins(0, options_.launches, host_name(), getpid());
     accept();
     tick();
     thread_ = std::thread([this] { io_.run(); });

@@ -11,14 +11,15 @@ namespace {
 using ::testing::MatchesRegex;
 
 TEST(Environment, IsThatOfThisProcess) {
-  const Environment environment = this_environment({.backend = "gloo",
+  const Environment environment = this_environment({.host = "node1",
+                                                    .backend = "gloo",
                                                     .libraries = {{"gloo", "0.5"}},
                                                     .cpsim_version = "0.1.0",
                                                     .world_size = 4,
                                                     .scenario_text = "run {}",
                                                     .hash_host = false,
                                                     .host_salt = ""});
-  EXPECT_FALSE(environment.host.empty());
+  EXPECT_EQ(environment.host, "node1");
   EXPECT_FALSE(environment.host_is_hashed);
   EXPECT_GT(environment.pid, 0);
   EXPECT_EQ(environment.backend, "gloo");
@@ -31,11 +32,12 @@ TEST(Environment, IsThatOfThisProcess) {
 
 TEST(Environment, AHashedHostShowsNoName) {
   EnvironmentOptions options;
+  options.host = "node1";
   options.hash_host = true;
   options.host_salt = "run 1";
   const Environment hashed = this_environment(options);
   EXPECT_TRUE(hashed.host_is_hashed);
-  EXPECT_EQ(hashed.host, hashed_host(this_environment({}).host, "run 1"));
+  EXPECT_EQ(hashed.host, hashed_host("node1", "run 1"));
   EXPECT_THAT(hashed.host, MatchesRegex("host-[0-9a-f]{8}"));
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/rank_gpu.h"
 #include "runtime/rank_run.h"
 #include "runtime/rendezvous/client.h"
+#include "runtime/this_host.h"
 #include "shared/base/error.h"
 #include "shared/base/version.h"
 #include "sim/proof/run/rank_job.h"
@@ -78,6 +79,7 @@ class RankProgram {
     if (job_.rank == 0)
       std::ofstream(ran_scenario_path(options_.trace_folder)) << write_scenario_text(scenario);
     EnvironmentOptions environment;
+    environment.host = runtime::host_name();
     environment.backend = job_.backend;
     environment.libraries = runtime::library_versions(job_.backend);
     if (gpu_) environment.libraries["gpu"] = gpu_->name;

@@ -25,6 +25,7 @@
 #include "runtime/nccl/nccl_backend.h"
 #include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
+#include "runtime/this_host.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/session.h"
@@ -87,7 +88,7 @@ class ProfileRank {
     machine_.date = today();
     machine_.libraries = runtime::library_versions(job_.backend);
     std::set<std::string> hosts;
-    const std::string own = str(host_name(), " ", runtime::boot_id());  // machines may have one name
+    const std::string own = str(runtime::host_name(), " ", runtime::boot_id());  // machines may have one name
     for (std::string& host : client_->all_gather("host", own, kAsLongAsItTakes))
       hosts.insert(std::move(host));
     const int machines = job_.world_size % std::ssize(hosts) == 0 ? static_cast<int>(hosts.size()) : 1;
