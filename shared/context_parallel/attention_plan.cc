@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/context_parallel/attention_writer.h"
 #include "shared/context_parallel/core.h"
-#include "shared/context_parallel/plan_writer.h"
 #include "shared/context_parallel/routing.h"
 #include "shared/plan/fused_attention.h"
 
@@ -18,8 +18,8 @@ namespace {
 // ---- cores, by Core ----
 
 struct CoreWriter {
-  void (*forward)(PlanWriter&, const ForwardTensors&);
-  void (*backward)(PlanWriter&, const BackwardTensors&);
+  void (*forward)(AttentionWriter&, const ForwardTensors&);
+  void (*backward)(AttentionWriter&, const BackwardTensors&);
 };
 CoreWriter core_writer(Core core) {
   switch (core) {
@@ -41,7 +41,7 @@ CoreWriter core_writer(Core core) {
 // and the exchange of query rows (head_tail_exchange).
 class Stages {
  public:
-  explicit Stages(PlanWriter& writer) : writer_(writer) {
+  explicit Stages(AttentionWriter& writer) : writer_(writer) {
     const AttentionSharding& sharding = writer.sharding();
     if (sharding.ulysses_degree() > 1) {
       for (const bool is_query : {true, false}) {
@@ -139,15 +139,15 @@ class Stages {
     return heads;
   }
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   std::optional<Routing> ulysses_q_, ulysses_kv_, exchange_;
 };
 
 // ---- the two passes ----
 
-class AttentionWriter {
+class PassWriter {
  public:
-  AttentionWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target)
+  PassWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target)
       : writer_(context, pass, self, target),
         stages_(writer_),
         home_(home_order(context.request.problem.format)) {
@@ -263,7 +263,7 @@ class AttentionWriter {
     return writer_.temporary(name, dtype, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
   }
 
-  PlanWriter writer_;
+  AttentionWriter writer_;
   Stages stages_;
   Order home_;
   TensorPart home_q_, home_kv_, q_, kv_;
@@ -284,7 +284,7 @@ void validate(const AttentionRequest& request, const Target& target) {
 }
 
 Plan write(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target) {
-  AttentionWriter writer(context, pass, self, target);
+  PassWriter writer(context, pass, self, target);
   return pass == AttentionPass::forward ? std::move(writer).forward() : std::move(writer).backward();
 }
 

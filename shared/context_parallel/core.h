@@ -3,7 +3,7 @@
 // Internal to shared/context_parallel.
 #pragma once
 
-#include "shared/context_parallel/plan_writer.h"
+#include "shared/context_parallel/attention_writer.h"
 
 namespace cp::detail {
 
@@ -22,15 +22,15 @@ struct BackwardTensors {
 
 // All K and V rows that the rank's queries may see (need_only) or that there are (all_gather; the ring with
 // gathered blocks) come at once. Also for a ring of one.
-void write_gathered(PlanWriter& writer, const ForwardTensors& tensors);
-void write_gathered(PlanWriter& writer, const BackwardTensors& tensors);
+void write_gathered(AttentionWriter& writer, const ForwardTensors& tensors);
+void write_gathered(AttentionWriter& writer, const BackwardTensors& tensors);
 
 // K and V blocks rotate; one ring, or rings within a ring.
-void write_ring(PlanWriter& writer, const ForwardTensors& tensors);
-void write_ring(PlanWriter& writer, const BackwardTensors& tensors);
+void write_ring(AttentionWriter& writer, const ForwardTensors& tensors);
+void write_ring(AttentionWriter& writer, const BackwardTensors& tensors);
 
 // Queries rotate.
-void write_pass_q(PlanWriter& writer, const ForwardTensors& tensors);
-void write_pass_q(PlanWriter& writer, const BackwardTensors& tensors);
+void write_pass_q(AttentionWriter& writer, const ForwardTensors& tensors);
+void write_pass_q(AttentionWriter& writer, const BackwardTensors& tensors);
 
 }  // namespace cp::detail

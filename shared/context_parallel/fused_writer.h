@@ -1,21 +1,21 @@
 // FusedWriter: attention steps for a target with fused kernels: calls as cut_into_calls() has them, whose results a PartialSum brings
-// together. Internal to shared/context_parallel; PlanWriter asks it.
+// together. Internal to shared/context_parallel; AttentionWriter asks it.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "shared/context_parallel/attention_calls.h"
+#include "shared/context_parallel/attention_writer.h"
 #include "shared/context_parallel/partial_sum.h"
-#include "shared/context_parallel/plan_writer.h"
 
 namespace cp::detail {
 
 class FusedWriter {
  public:
-  explicit FusedWriter(PlanWriter& writer) : writer_(writer) {}
+  explicit FusedWriter(AttentionWriter& writer) : writer_(writer) {}
 
-  // As PlanWriter's, of masks with pairs; `sum`: of out and lse, which are not written before it is finished.
+  // As AttentionWriter's, of masks with pairs; `sum`: of out and lse, which are not written before it is finished.
   void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label);
   void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label, PartialSum& sum);
   void attend_backward(const BackwardOperands& operands, const Masks& masks, const std::string& label);
@@ -38,7 +38,7 @@ class FusedWriter {
   void backward_heads(const BackwardOperands& operands, const AttentionCall& call, const HeadGroup& heads,
                       Range batches, const Sums& sums, const std::string& label);
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
 };
 
 }  // namespace cp::detail

@@ -11,7 +11,7 @@
 namespace cp::detail {
 namespace {
 
-Routing kv_routing(PlanWriter& writer) {
+Routing kv_routing(AttentionWriter& writer) {
   const AttentionContext& context = writer.context();
   std::vector<Routing::Member> members;
   for (int r = 0; r < writer.sharding().ring_size(); ++r) {
@@ -29,7 +29,7 @@ struct Gathered {
   Routing::Transport k, v;
 };
 
-Gathered gather_kv(PlanWriter& writer, const Tensor& k, const Tensor& v) {
+Gathered gather_kv(AttentionWriter& writer, const Tensor& k, const Tensor& v) {
   Routing routing = kv_routing(writer);
   const std::int64_t rows = size(routing.arriving());
   const auto transport = [&](const Tensor& home, const char* name) {
@@ -58,7 +58,7 @@ struct Block {
 
 // All at once; or, where the ring's blocks are gathered, one by one from the rank's own on, as they would have
 // come round.
-std::vector<Block> blocks_of(const PlanWriter& writer, const IndexSet& arriving) {
+std::vector<Block> blocks_of(const AttentionWriter& writer, const IndexSet& arriving) {
   if (writer.strategy().core != Core::ring) return {{arriving, {0, size(arriving)}}};
   std::vector<Block> blocks;
   std::int64_t begin = 0;
@@ -82,7 +82,7 @@ Tensor part(const Tensor& tensor, Range rows) {
 
 }  // namespace
 
-void write_gathered(PlanWriter& writer, const ForwardTensors& t) {
+void write_gathered(AttentionWriter& writer, const ForwardTensors& t) {
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
   if (writer.sharding().ring_size() == 1) {
     writer.attend({t.q, t.k, t.v, t.out, t.lse}, writer.masks(q_rows, writer.context().kv_rows(0)),
@@ -100,7 +100,7 @@ void write_gathered(PlanWriter& writer, const ForwardTensors& t) {
   outputs.finish();
 }
 
-void write_gathered(PlanWriter& writer, const BackwardTensors& t) {
+void write_gathered(AttentionWriter& writer, const BackwardTensors& t) {
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
   RowDelta delta = writer.delta_of(t.out, t.dout);
   writer.begin(delta);

@@ -22,8 +22,8 @@ View cut(View view, std::size_t dim, std::int64_t begin, std::int64_t len) {
 
 }  // namespace
 
-PartialSum::PartialSum(PlanWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse,
-                       Of of, int parts, bool begun)
+PartialSum::PartialSum(AttentionWriter& writer, std::string name, const Tensor& result,
+                       const RowStatistic* lse, Of of, int parts, bool begun)
     : writer_(writer),
       name_(std::move(name)),
       result_(result),

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "shared/context_parallel/plan_writer.h"
+#include "shared/context_parallel/attention_writer.h"
 #include "shared/context_parallel/written_rows.h"
 #include "shared/plan/fused_attention.h"
 
@@ -23,7 +23,7 @@ class PartialSum {
  public:
   using Of = PartialGradient::Of;  // what has lse is out
   // `parts`: how many come for a row, where each step's calls have disjoint rows (more is correct too). `begun`: the result holds one.
-  PartialSum(PlanWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse, Of of,
+  PartialSum(AttentionWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse, Of of,
              int parts, bool begun = false);
 
   // Some heads in some batch entries: one of the writer's groups of heads, and entries that share a mask.
@@ -70,7 +70,7 @@ class PartialSum {
   void finish(Group& group, Range rows, const std::string& label);
   bool is_wide(const Part& part) const;
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   const std::string name_;
   const Tensor result_;
   const RowStatistic lse_;  // of buffer -1: none

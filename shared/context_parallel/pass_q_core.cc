@@ -13,7 +13,7 @@ namespace {
 // Query blocks on their way; a block is the ring index of its home.
 class QueryRing {
  public:
-  QueryRing(PlanWriter& writer, std::vector<Traveller> travellers)
+  QueryRing(AttentionWriter& writer, std::vector<Traveller> travellers)
       : writer_(writer),
         context_(writer.context()),
         ring_{writer.ring_group(), writer.comm(), writer.sharding().ring_size(), writer.ring_index(), 1} {
@@ -107,7 +107,7 @@ class QueryRing {
     return cost;
   }
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   const AttentionContext& context_;
   Ring ring_;
   Slots slots_;
@@ -120,7 +120,7 @@ struct Partial {
   RowStatistic lse;
   std::vector<View> views() const { return {out.flat(), lse.flat()}; }
 };
-Partial make_partial(PlanWriter& writer, const ForwardTensors& t, std::int64_t rows, int whose) {
+Partial make_partial(AttentionWriter& writer, const ForwardTensors& t, std::int64_t rows, int whose) {
   return {writer.temporary(str("out of ", whose), writer.merge_dtype(), t.out.order, rows, t.out.heads,
                            t.out.dim),
           writer.statistic(BufferKind::temporary, str("lse of ", whose), rows, t.lse.heads)};
@@ -128,7 +128,7 @@ Partial make_partial(PlanWriter& writer, const ForwardTensors& t, std::int64_t r
 
 }  // namespace
 
-void write_pass_q(PlanWriter& writer, const ForwardTensors& t) {
+void write_pass_q(AttentionWriter& writer, const ForwardTensors& t) {
   if (writer.sharding().ring_size() == 1) return write_gathered(writer, t);
   QueryRing queries(writer, {traveller(t.q)});
   const int self = writer.ring_index();
@@ -158,7 +158,7 @@ void write_pass_q(PlanWriter& writer, const ForwardTensors& t) {
   outputs.finish();
 }
 
-void write_pass_q(PlanWriter& writer, const BackwardTensors& t) {
+void write_pass_q(AttentionWriter& writer, const BackwardTensors& t) {
   if (writer.sharding().ring_size() == 1) return write_gathered(writer, t);
   RowDelta delta = writer.delta_of(t.out, t.dout);
   writer.begin(delta);

@@ -13,7 +13,7 @@ namespace {
 class GradientRing {
  public:
   // `k`, `v`: this rank's tensors, which say what gradients look like.
-  GradientRing(PlanWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
+  GradientRing(AttentionWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
       : writer_(writer), rings_(rings), places_(2) {
     if (writer.gradients().dk) wanted_.push_back(kK);
     if (writer.gradients().dv) wanted_.push_back(kV);
@@ -95,7 +95,7 @@ class GradientRing {
   };
   std::int64_t rows(int block) const { return writer_.context().num_kv_rows(block); }
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   const Rings& rings_;
   int home_node_ = 0;
   std::vector<Trip> trips_;  // by place of the block's home in this node
@@ -105,7 +105,7 @@ class GradientRing {
 
 class RingBackward {
  public:
-  RingBackward(PlanWriter& writer, const BackwardTensors& tensors)
+  RingBackward(AttentionWriter& writer, const BackwardTensors& tensors)
       : writer_(writer),
         t_(tensors),
         rings_(directed(writer)),
@@ -132,7 +132,7 @@ class RingBackward {
   }
 
  private:
-  static Rings directed(PlanWriter& writer) {
+  static Rings directed(AttentionWriter& writer) {
     Rings rings(writer);
     rings.choose_directions();
     return rings;
@@ -236,7 +236,7 @@ class RingBackward {
     for (const auto& [i, part] : arrived) dkv_[i].add(part, "own dk, dv");
   }
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   const BackwardTensors& t_;
   Rings rings_;
   KeyRings keys_;
@@ -248,7 +248,7 @@ class RingBackward {
 
 }  // namespace
 
-void write_ring(PlanWriter& writer, const BackwardTensors& t) {
+void write_ring(AttentionWriter& writer, const BackwardTensors& t) {
   if (writer.sharding().ring_size() == 1 || writer.strategy().rotation == Strategy::Rotation::all_gather) {
     return write_gathered(writer, t);
   }

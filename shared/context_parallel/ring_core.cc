@@ -5,7 +5,7 @@
 
 namespace cp::detail {
 
-void write_ring(PlanWriter& writer, const ForwardTensors& t) {
+void write_ring(AttentionWriter& writer, const ForwardTensors& t) {
   if (writer.sharding().ring_size() == 1 || writer.strategy().rotation == Strategy::Rotation::all_gather) {
     return write_gathered(writer, t);
   }

@@ -19,7 +19,7 @@ inline constexpr std::size_t kK = 0, kV = 1;  // travellers
 // Which ring index stands where, and who needs what. Blocks are named by the ring index of their home.
 class Rings {
  public:
-  explicit Rings(PlanWriter& writer)
+  explicit Rings(AttentionWriter& writer)
       : writer_(writer),
         context_(writer.context()),
         inner_size_(writer.strategy().inner_ring > 1 ? writer.strategy().inner_ring
@@ -108,7 +108,7 @@ class Rings {
     return cost;
   }
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   const AttentionContext& context_;
   int inner_size_, nodes_, node_, place_;
   Ring inner_, outer_;
@@ -117,7 +117,7 @@ class Rings {
 // K and V as they rotate.
 class KeyRings {
  public:
-  KeyRings(PlanWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
+  KeyRings(AttentionWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
       : writer_(writer), rings_(rings), k_(k), v_(v) {
     std::int64_t most_rows = 0;
     for (int block = 0; block < writer.sharding().ring_size(); ++block) {
@@ -165,7 +165,7 @@ class KeyRings {
     return tensor;
   }
 
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   const Rings& rings_;
   Tensor k_, v_;
   Slots inner_slots_, outer_slots_;

@@ -13,7 +13,7 @@ Traveller traveller(const RowStatistic& statistic) {
   return {statistic.buffer, DType::f32, statistic.batch * statistic.heads};
 }
 
-Slots make_slots(PlanWriter& writer, const std::vector<Traveller>& travellers, std::int64_t most_rows,
+Slots make_slots(AttentionWriter& writer, const std::vector<Traveller>& travellers, std::int64_t most_rows,
                  const std::string& label) {
   Slots slots;
   for (const Traveller& t : travellers) {
@@ -32,7 +32,7 @@ void ExchangeWriter::issue(PlanBuilder& builder, StreamId stream, std::string la
   builder.add(stream, std::move(exchange_), std::move(label));
 }
 
-Rotation::Rotation(PlanWriter& writer, const Ring& ring, std::vector<std::int64_t> rows,
+Rotation::Rotation(AttentionWriter& writer, const Ring& ring, std::vector<std::int64_t> rows,
                    std::vector<int> last, std::vector<Traveller> travellers, const Slots& slots,
                    std::string label)
     : writer_(writer),

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shared/context_parallel/plan_writer.h"
+#include "shared/context_parallel/attention_writer.h"
 
 namespace cp::detail {
 
@@ -51,13 +51,13 @@ Traveller traveller(const RowStatistic& statistic);
 struct Slots {
   std::vector<std::array<BufferId, 2>> of_traveller;
 };
-Slots make_slots(PlanWriter& writer, const std::vector<Traveller>& travellers, std::int64_t most_rows,
+Slots make_slots(AttentionWriter& writer, const std::vector<Traveller>& travellers, std::int64_t most_rows,
                  const std::string& label);
 
 class Rotation {
  public:
   // `rows`, `last`: by block, its rows and the distance as far as which it travels.
-  Rotation(PlanWriter& writer, const Ring& ring, std::vector<std::int64_t> rows, std::vector<int> last,
+  Rotation(AttentionWriter& writer, const Ring& ring, std::vector<std::int64_t> rows, std::vector<int> last,
            std::vector<Traveller> travellers, const Slots& slots, std::string label);
 
   // The hop that brings the blocks of `step` (1 .. size-1); nothing when none travels that far.
@@ -70,7 +70,7 @@ class Rotation {
   }
 
  private:
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   Ring ring_;
   std::vector<std::int64_t> rows_;
   std::vector<int> last_;

@@ -9,7 +9,7 @@
 
 namespace cp::detail {
 
-Routing::Routing(PlanWriter& writer, GroupId group, int self, std::vector<Member> members)
+Routing::Routing(AttentionWriter& writer, GroupId group, int self, std::vector<Member> members)
     : writer_(writer), group_(group), self_(self), members_(std::move(members)) {
   RunBuilder arriving;
   std::int64_t begin = 0;

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shared/context_parallel/plan_writer.h"
+#include "shared/context_parallel/attention_writer.h"
 
 namespace cp::detail {
 
@@ -25,7 +25,7 @@ class Routing {
 
   // `self`: the rank's index in the group. Of tensors whose heads are split by user (Ulysses) heads_of says which
   // each user has; it depends on the tensor, so it comes with each call.
-  Routing(PlanWriter& writer, GroupId group, int self, std::vector<Member> members);
+  Routing(AttentionWriter& writer, GroupId group, int self, std::vector<Member> members);
 
   // The rows that arrive at the rank, in their order.
   const IndexSet& arriving() const { return arriving_; }
@@ -87,7 +87,7 @@ class Routing {
   void unpack(const Transport& transport, int user, const View& from, bool add, const std::string& label);
 
   std::size_t size() const { return members_.size(); }
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   GroupId group_;
   int self_;
   std::vector<Member> members_;

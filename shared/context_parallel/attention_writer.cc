@@ -1,4 +1,4 @@
-#include "shared/context_parallel/plan_writer.h"
+#include "shared/context_parallel/attention_writer.h"
 
 #include <algorithm>
 #include <utility>
@@ -51,7 +51,8 @@ bool AttentionContext::any_pair(const IndexSet& q_rows, const IndexSet& k_rows) 
                      [&](const MaskGroup& group) { return any_allowed(group.problem, q_rows, k_rows); });
 }
 
-PlanWriter::PlanWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target)
+AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass pass, Rank self,
+                                 const Target& target)
     : context_(context),
       index_(index_of(context.request.ranks, self)),
       builder_(self, target),
@@ -73,7 +74,7 @@ PlanWriter::PlanWriter(const AttentionContext& context, AttentionPass pass, Rank
 
 // ---- communicators ----
 
-GroupId PlanWriter::ring_subgroup(std::string name, const std::vector<int>& ring_indices) {
+GroupId AttentionWriter::ring_subgroup(std::string name, const std::vector<int>& ring_indices) {
   std::vector<Rank> ranks;
   for (const int r : ring_indices) {
     const int index = sharding().index_at(r, sharding().ulysses_index(index_));
@@ -82,13 +83,13 @@ GroupId PlanWriter::ring_subgroup(std::string name, const std::vector<int>& ring
   return builder_.group(std::move(name), std::move(ranks));
 }
 
-GroupId PlanWriter::ring_group() {
+GroupId AttentionWriter::ring_group() {
   std::vector<int> all;
   for (int r = 0; r < sharding().ring_size(); ++r) all.push_back(r);
   return ring_subgroup("ring", all);
 }
 
-GroupId PlanWriter::ulysses_group() {
+GroupId AttentionWriter::ulysses_group() {
   std::vector<Rank> ranks;
   for (int u = 0; u < sharding().ulysses_degree(); ++u) {
     ranks.push_back(context_.request.ranks[static_cast<std::size_t>(sharding().index_at(ring_index(), u))]);
@@ -98,32 +99,33 @@ GroupId PlanWriter::ulysses_group() {
 
 // ---- memory ----
 
-Tensor PlanWriter::temporary(std::string name, DType dtype, Order order, std::int64_t rows,
-                             std::int64_t heads, std::int64_t dim) {
+Tensor AttentionWriter::temporary(std::string name, DType dtype, Order order, std::int64_t rows,
+                                  std::int64_t heads, std::int64_t dim) {
   Tensor tensor{-1, dtype, problem().batch, rows, heads, dim, order};
   tensor.buffer = builder_.temporary(std::move(name), dtype, tensor.numel());
   return tensor;
 }
 
-Tensor PlanWriter::temporary_like(std::string name, DType dtype, const Tensor& model) {
+Tensor AttentionWriter::temporary_like(std::string name, DType dtype, const Tensor& model) {
   return temporary(std::move(name), dtype, model.order, model.rows, model.heads, model.dim);
 }
 
-Tensor PlanWriter::input(std::string name, Order order, std::int64_t rows, std::int64_t heads,
-                         std::int64_t dim) {
+Tensor AttentionWriter::input(std::string name, Order order, std::int64_t rows, std::int64_t heads,
+                              std::int64_t dim) {
   Tensor tensor{-1, problem().dtype, problem().batch, rows, heads, dim, order};
   tensor.buffer = builder_.input(std::move(name), tensor.dtype, tensor.numel());
   return tensor;
 }
 
-Tensor PlanWriter::output(std::string name, Order order, std::int64_t rows, std::int64_t heads,
-                          std::int64_t dim) {
+Tensor AttentionWriter::output(std::string name, Order order, std::int64_t rows, std::int64_t heads,
+                               std::int64_t dim) {
   Tensor tensor{-1, problem().dtype, problem().batch, rows, heads, dim, order};
   tensor.buffer = builder_.output(std::move(name), tensor.dtype, tensor.numel());
   return tensor;
 }
 
-RowStatistic PlanWriter::statistic(BufferKind kind, std::string name, std::int64_t rows, std::int64_t heads) {
+RowStatistic AttentionWriter::statistic(BufferKind kind, std::string name, std::int64_t rows,
+                                        std::int64_t heads) {
   RowStatistic result{-1, problem().batch, heads, rows};
   result.buffer = kind == BufferKind::input ? builder_.input(std::move(name), DType::f32, result.numel())
                   : kind == BufferKind::output
@@ -132,33 +134,33 @@ RowStatistic PlanWriter::statistic(BufferKind kind, std::string name, std::int64
   return result;
 }
 
-Tensor PlanWriter::part(std::string name, DType dtype, std::int64_t batch, std::int64_t rows,
-                        std::int64_t heads, std::int64_t dim) {
+Tensor AttentionWriter::part(std::string name, DType dtype, std::int64_t batch, std::int64_t rows,
+                             std::int64_t heads, std::int64_t dim) {
   Tensor tensor{-1, dtype, batch, rows, heads, dim, Order::bshd};
   tensor.buffer = builder_.temporary(std::move(name), dtype, tensor.numel());
   return tensor;
 }
 
-RowStatistic PlanWriter::statistic_part(std::string name, std::int64_t batch, std::int64_t rows,
-                                        std::int64_t heads) {
+RowStatistic AttentionWriter::statistic_part(std::string name, std::int64_t batch, std::int64_t rows,
+                                             std::int64_t heads) {
   RowStatistic result{-1, batch, heads, rows};
   result.buffer = builder_.temporary(std::move(name), DType::f32, result.numel());
   return result;
 }
 
-Tensor PlanWriter::accumulator(std::string name, DType dtype, const Tensor& target) {
+Tensor AttentionWriter::accumulator(std::string name, DType dtype, const Tensor& target) {
   return target.dtype == dtype ? target : temporary_like(std::move(name), dtype, target);
 }
 
-View PlanWriter::workspace(std::int64_t bytes) {
+View AttentionWriter::workspace(std::int64_t bytes) {
   const std::int64_t numel = ceil_div(bytes, size_bytes(DType::f32));
   if (workspace_ < 0) workspace_ = builder_.temporary("attention workspace", DType::f32, numel);
   builder_.grow(workspace_, numel);
   return flat_view(workspace_, 0, numel);
 }
 
-View PlanWriter::discarded(std::size_t which, std::int64_t batch, std::int64_t rows, std::int64_t heads,
-                           std::int64_t dim) {
+View AttentionWriter::discarded(std::size_t which, std::int64_t batch, std::int64_t rows, std::int64_t heads,
+                                std::int64_t dim) {
   Tensor tensor{discarded_[which], problem().dtype, batch, rows, heads, dim, Order::bshd};
   if (tensor.buffer < 0)
     discarded_[which] = tensor.buffer = builder_.temporary("unwanted", tensor.dtype, tensor.numel());
@@ -168,7 +170,7 @@ View PlanWriter::discarded(std::size_t which, std::int64_t batch, std::int64_t r
 
 // ---- steps ----
 
-void PlanWriter::convert(const View& in, const View& out, std::string label) {
+void AttentionWriter::convert(const View& in, const View& out, std::string label) {
   if (out.numel() == 0) return;
   if (builder_.dtype(in.buffer) == builder_.dtype(out.buffer)) {
     builder_.add(compute_, Copy{in, out}, std::move(label));
@@ -177,29 +179,29 @@ void PlanWriter::convert(const View& in, const View& out, std::string label) {
   }
 }
 
-void PlanWriter::finish(const Tensor& accumulator, const Tensor& target, std::string label) {
+void AttentionWriter::finish(const Tensor& accumulator, const Tensor& target, std::string label) {
   if (accumulator.buffer != target.buffer) convert(accumulator.view(), target.view(), std::move(label));
 }
 
-void PlanWriter::fill(const Tensor& tensor, double value, std::string label) {
+void AttentionWriter::fill(const Tensor& tensor, double value, std::string label) {
   fill(tensor.flat(), value, std::move(label));
 }
 
-void PlanWriter::fill(const View& view, double value, std::string label) {
+void AttentionWriter::fill(const View& view, double value, std::string label) {
   if (view.numel() > 0) builder_.add(compute_, Fill{view, value}, std::move(label));
 }
 
-void PlanWriter::accumulate(const View& in, const View& out, std::string label) {
+void AttentionWriter::accumulate(const View& in, const View& out, std::string label) {
   if (out.numel() > 0) builder_.add(compute_, Accumulate{ReduceOp::sum, in, out}, std::move(label));
 }
 
-void PlanWriter::accumulate(const Tensor& in, const Tensor& out, std::string label) {
+void AttentionWriter::accumulate(const Tensor& in, const Tensor& out, std::string label) {
   accumulate(in.view(), out.view(), std::move(label));
 }
 
 // ---- attention ----
 
-void PlanWriter::attend(const ForwardOperands& operands, const Masks& masks, const std::string& label) {
+void AttentionWriter::attend(const ForwardOperands& operands, const Masks& masks, const std::string& label) {
   const auto& [q, k, v, out, lse] = operands;
   if (out.rows == 0) return;
   if (!has_pairs(masks)) {
@@ -211,8 +213,8 @@ void PlanWriter::attend(const ForwardOperands& operands, const Masks& masks, con
   for (const EntryMask& mask : masks) attend_entries(operands, mask, label);
 }
 
-void PlanWriter::attend_entries(const ForwardOperands& operands, const EntryMask& mask,
-                                const std::string& label) {
+void AttentionWriter::attend_entries(const ForwardOperands& operands, const EntryMask& mask,
+                                     const std::string& label) {
   const auto& [q, k, v, out, lse] = operands;
   const Range& batches = mask.batches;
   if (mask.slices.empty()) {
@@ -230,7 +232,8 @@ void PlanWriter::attend_entries(const ForwardOperands& operands, const EntryMask
   }
 }
 
-void PlanWriter::attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label) {
+void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& masks,
+                                  const std::string& label) {
   const Tensor& out = operands.out;
   ForwardOperands part = operands;
   part.out = temporary_like("out part", out.dtype, out);
@@ -243,13 +246,13 @@ void PlanWriter::attend_more(const ForwardOperands& operands, const Masks& masks
   }
 }
 
-void PlanWriter::attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label,
-                             PartialSum& sum) {
+void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& masks,
+                                  const std::string& label, PartialSum& sum) {
   if (operands.out.rows > 0) FusedWriter(*this).attend(operands, masks, label, sum);
 }
 
-void PlanWriter::attend_backward(const BackwardOperands& operands, const Masks& masks,
-                                 const std::string& label) {
+void AttentionWriter::attend_backward(const BackwardOperands& operands, const Masks& masks,
+                                      const std::string& label) {
   const BackwardOperands& o = operands;
   std::vector<Tensor> written;  // not added to
   for (const Gradient* gradient : {&o.dq, &o.dk, &o.dv}) {
@@ -292,25 +295,25 @@ void PlanWriter::attend_backward(const BackwardOperands& operands, const Masks& 
   }
 }
 
-RowDelta PlanWriter::delta_of(const Tensor& out, const Tensor& dout) {
+RowDelta AttentionWriter::delta_of(const Tensor& out, const Tensor& dout) {
   RowDelta delta{out, dout, {-1, out.batch, out.heads, out.rows}, false};
   if (!is_fused_) delta.rows = statistic(BufferKind::temporary, "delta", out.rows, out.heads);
   return delta;
 }
 
-void PlanWriter::begin(RowDelta& delta) {
+void AttentionWriter::begin(RowDelta& delta) {
   if (!is_fused_) make(delta);
 }
 
-void PlanWriter::make(RowDelta& delta) {
+void AttentionWriter::make(RowDelta& delta) {
   if (std::exchange(delta.made, true)) return;
   const auto& [out, dout, rows, made] = delta;
   if (rows.buffer < 0) delta.rows = statistic(BufferKind::temporary, "delta", out.rows, out.heads);
   if (out.rows > 0) builder_.add(compute_, AttentionDelta{out.view(), dout.view(), rows.view()}, "delta");
 }
 
-void PlanWriter::merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out,
-                       const RowStatistic& lse, Range batches, std::string label) {
+void AttentionWriter::merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out,
+                            const RowStatistic& lse, Range batches, std::string label) {
   if (out.rows == 0) return;
   const auto view_of = [&](const Tensor& t) { return t.view(t.all_rows(), t.all_heads(), batches); };
   const auto lse_of = [&](const RowStatistic& t) { return t.view({0, t.rows}, {0, t.heads}, batches); };
@@ -318,7 +321,7 @@ void PlanWriter::merge(const Tensor& in, const RowStatistic& in_lse, const Tenso
                std::move(label));
 }
 
-Plan PlanWriter::build(std::string_view pass) && {
+Plan AttentionWriter::build(std::string_view pass) && {
   Hasher inputs;
   inputs.add(pass).add(context_.request.keep_for_backward).add_all(context_.request.ranks);
   inputs.add(to_string(gradients())).add(name(context_.request.options.lse));
@@ -330,7 +333,7 @@ Plan PlanWriter::build(std::string_view pass) && {
 
 // ---- partial outputs ----
 
-PartialOutputs::PartialOutputs(PlanWriter& writer, const Tensor& out, const RowStatistic& lse, int parts)
+PartialOutputs::PartialOutputs(AttentionWriter& writer, const Tensor& out, const RowStatistic& lse, int parts)
     : writer_(writer), out_(out), sum_(out), lse_(lse) {
   if (writer.is_fused()) {
     parts_ = std::make_unique<PartialSum>(writer, "out", out, &lse, PartialSum::Of::queries, parts);
@@ -366,8 +369,8 @@ void PartialOutputs::finish() {
 
 // ---- partial gradients ----
 
-PartialGradient::PartialGradient(PlanWriter& writer, const std::string& name, const Tensor& gradient, Of of,
-                                 int parts)
+PartialGradient::PartialGradient(AttentionWriter& writer, const std::string& name, const Tensor& gradient,
+                                 Of of, int parts)
     : writer_(&writer), gradient_(gradient), sum_(gradient) {
   if (gradient.is_absent()) return;
   if (writer.is_fused()) {

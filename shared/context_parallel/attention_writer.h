@@ -1,4 +1,4 @@
-// PlanWriter: what the writers of attention plans share: tensors, streams, and kernel calls whose views are cut
+// AttentionWriter: what those who write attention plans share: tensors, streams, and kernel calls whose views are cut
 // from them. Internal to shared/context_parallel.
 #pragma once
 
@@ -92,9 +92,9 @@ struct HeadGroup {
   Range q, kv;
 };
 
-class PlanWriter {
+class AttentionWriter {
  public:
-  PlanWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target);
+  AttentionWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target);
 
   const AttentionContext& context() const { return context_; }
   const AttentionProblem& problem() const { return context_.request.problem; }
@@ -190,7 +190,7 @@ class PlanWriter {
 class PartialOutputs {
  public:
   // `parts`: how many will be added.
-  PartialOutputs(PlanWriter& writer, const Tensor& out, const RowStatistic& lse, int parts);
+  PartialOutputs(AttentionWriter& writer, const Tensor& out, const RowStatistic& lse, int parts);
   ~PartialOutputs();
 
   struct Operands {
@@ -204,7 +204,7 @@ class PartialOutputs {
   void finish();
 
  private:
-  PlanWriter& writer_;
+  AttentionWriter& writer_;
   Tensor out_, sum_;
   RowStatistic lse_;
   bool empty_ = true;
@@ -216,7 +216,7 @@ class PartialGradient {
  public:
   enum class Of : std::uint8_t { queries, keys };
   // `parts`: how many come for a row.
-  PartialGradient(PlanWriter& writer, const std::string& name, const Tensor& gradient, Of of, int parts);
+  PartialGradient(AttentionWriter& writer, const std::string& name, const Tensor& gradient, Of of, int parts);
   ~PartialGradient();
   PartialGradient(PartialGradient&&) noexcept;
 
@@ -229,7 +229,7 @@ class PartialGradient {
   void finish(const std::string& label);
 
  private:
-  PlanWriter* writer_;
+  AttentionWriter* writer_;
   Tensor gradient_, sum_;
   bool begun_ = false;
   std::unique_ptr<PartialSum> parts_;  // of a fused target
