@@ -36,7 +36,7 @@ class Joined {
 
 }  // namespace
 
-Bounds::Bounds(LayoutSpace& space, const MoveCoster& coster, const CostModel& model)
+Bounds::Bounds(StateSpace& space, const MoveCoster& coster, const CostModel& model)
     : space_(space), coster_(coster), model_(model) {
   split_areas();
 }

@@ -23,7 +23,7 @@ namespace cp::detail {
 class Bounds {
  public:
   // Of chains that end in space.target().
-  Bounds(LayoutSpace& space, const MoveCoster& coster, const CostModel& model);
+  Bounds(StateSpace& space, const MoveCoster& coster, const CostModel& model);
 
   struct Left {
     std::int64_t time_ps = 0, bytes_received = 0;
@@ -53,7 +53,7 @@ class Bounds {
   std::int64_t contributions(const State& state, double at_least_gap, std::int64_t& copies) const;
   double active_part(const State& state, const Area& area) const;
 
-  LayoutSpace& space_;
+  StateSpace& space_;
   const MoveCoster& coster_;
   const CostModel& model_;
   std::vector<Level> levels_;  // fastest first

@@ -21,7 +21,7 @@ using Lists = std::array<ShardList, kMaxDims>;  // by dimension
 
 class Candidates {
  public:
-  Candidates(LayoutSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out)
+  Candidates(StateSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out)
       : space_(space), state_(state), breadth_(breadth), out_(out) {
     AxisMask sharding = 0;
     for (int dim = 0; dim < space.num_dims(); ++dim) {
@@ -512,7 +512,7 @@ class Candidates {
     add(MoveKind::to_partial, {}, lists, state_.partial | wanted);
   }
 
-  LayoutSpace& space_;
+  StateSpace& space_;
   const State& state_;
   Breadth breadth_;
   std::vector<StateMove>& out_;
@@ -523,7 +523,7 @@ class Candidates {
 
 }  // namespace
 
-double count_layouts(const LayoutSpace& space, int side) {
+double count_layouts(const StateSpace& space, int side) {
   // k of the axes shard, in any order, laid out over the dims in any way, each with any split of its dim. Where something is
   // partial, that is one more thing that an axis may be.
   const auto num_axes = static_cast<double>(space.axes(side).size());
@@ -539,7 +539,7 @@ double count_layouts(const LayoutSpace& space, int side) {
   return layouts;
 }
 
-void list_candidates(LayoutSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out) {
+void list_candidates(StateSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out) {
   Candidates(space, state, breadth, out).list();
 }
 

@@ -26,10 +26,10 @@ enum class Breadth : std::uint8_t {
 inline constexpr double kTriedLayouts = 4000;
 
 // About how many layouts of a side there are.
-double count_layouts(const LayoutSpace& space, int side);
+double count_layouts(const StateSpace& space, int side);
 
 // Appends to `out` the candidates from `state`, in the order in which redistribution.h lists the kinds.
 // Moves that end in a layout equal to `state` are left out.
-void list_candidates(LayoutSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out);
+void list_candidates(StateSpace& space, const State& state, Breadth breadth, std::vector<StateMove>& out);
 
 }  // namespace cp::detail

@@ -17,7 +17,7 @@ namespace cp::detail {
 inline constexpr int kMaxDims = 12;      // of a tensor that is redistributed
 inline constexpr int kMaxMeshAxes = 12;  // with more than one rank
 
-// One mesh axis that shards a dimension; `split` indexes the splits of the LayoutSpace, at most one for each
+// One mesh axis that shards a dimension; `split` indexes the splits of the StateSpace, at most one for each
 // axis of source and target, and Chunked.
 struct ShardEntry {
   std::int8_t axis = 0;
@@ -50,7 +50,7 @@ class DimSpec {
   IndexSet part(std::int32_t part) const;
 
  private:
-  friend class LayoutSpace;
+  friend class StateSpace;
   std::int64_t even_size_ = 0, largest_ = 0;
   std::vector<std::int64_t> begins_, sizes_;  // by part, unless even; begins_ of ranges alone
   std::vector<IndexSet> sets_;                // by part, unless ranges

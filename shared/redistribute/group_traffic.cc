@@ -101,7 +101,7 @@ class Group {
 
 // Where all parts are ranges of one size, pieces begin at a sum of one term for each coordinate of the peer: where the
 // pieces of the first peer and of the second along each axis lie right, all do.
-bool even_pieces_lie_in_blocks(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes,
+bool even_pieces_lie_in_blocks(const StateSpace& space, const StateMove& move, const BoxPair& boxes,
                                std::int32_t position, std::int64_t block, bool sends) {
   const auto fits = [&](std::int32_t peer, std::int64_t number) {
     const Piece piece = sends ? shared_piece(boxes, position, peer) : shared_piece(boxes, peer, position);
@@ -120,7 +120,7 @@ bool even_pieces_lie_in_blocks(const LayoutSpace& space, const StateMove& move, 
   return true;
 }
 
-RankTraffic even_traffic_of(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes,
+RankTraffic even_traffic_of(const StateSpace& space, const StateMove& move, const BoxPair& boxes,
                             std::int32_t position) {
   RankTraffic rank;
   rank.old_numel = boxes.old_numel(position);
@@ -149,12 +149,12 @@ bool is_equal_count(MoveKind kind) {
          kind == MoveKind::all_reduce;
 }
 
-bool ranks_are_alike(const LayoutSpace& space, const StateMove& move) {
+bool ranks_are_alike(const StateSpace& space, const StateMove& move) {
   return is_equal_count(move.kind) && space.num_ranks() == space.mesh(move.from.side).size() &&
          space.is_even(move.from) && space.is_even(move.to);
 }
 
-void find_group_traffic(LayoutSpace& space, const StateMove& move, const std::vector<std::int32_t>& members,
+void find_group_traffic(StateSpace& space, const StateMove& move, const std::vector<std::int32_t>& members,
                         std::vector<RankTraffic>& traffic) {
   const BoxPair boxes = space.boxes(move.from, move.to);
   Group group(move, boxes, members);
@@ -162,7 +162,7 @@ void find_group_traffic(LayoutSpace& space, const StateMove& move, const std::ve
   for (std::size_t i = 0; i < members.size(); ++i) traffic.push_back(group.of(i));
 }
 
-RankTraffic group_traffic_of(LayoutSpace& space, const StateMove& move, std::int32_t position) {
+RankTraffic group_traffic_of(StateSpace& space, const StateMove& move, std::int32_t position) {
   const BoxPair boxes = space.boxes(move.from, move.to);
   if (space.is_even(move.from) && space.is_even(move.to))
     return even_traffic_of(space, move, boxes, position);

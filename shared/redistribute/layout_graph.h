@@ -35,7 +35,7 @@ class LayoutGraph {
   };
 
   // With a cast before (after) the moves the first (last) shard is a temporary too.
-  LayoutGraph(LayoutSpace& space, MoveCoster& coster, const CostModel& model, bool cast_before,
+  LayoutGraph(StateSpace& space, MoveCoster& coster, const CostModel& model, bool cast_before,
               bool cast_after)
       : space_(space),
         coster_(coster),
@@ -67,7 +67,7 @@ class LayoutGraph {
  private:
   std::int32_t node_of(const State& state);
 
-  LayoutSpace& space_;
+  StateSpace& space_;
   MoveCoster& coster_;
   Bounds bounds_;
   bool cast_before_, cast_after_;

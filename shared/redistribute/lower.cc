@@ -16,11 +16,11 @@ namespace {
 
 using detail::AxisList;
 using detail::Box;
-using detail::LayoutSpace;
 using detail::Piece;
 using detail::PieceViews;
 using detail::RankTraffic;
 using detail::StateMove;
+using detail::StateSpace;
 using detail::Traffic;
 
 Box box_or_empty(const Layout& layout, Rank rank) {
@@ -434,7 +434,7 @@ class MoveWriter {
   DType dtype_;
   PartialRule rule_;
   std::string label_;
-  LayoutSpace space_;
+  StateSpace space_;
   StateMove state_move_;
   std::int32_t position_;
   Traffic traffic_;  // of an exchange

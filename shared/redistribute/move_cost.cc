@@ -21,7 +21,7 @@ std::int64_t picoseconds(double time_us) { return std::llround(time_us * kPsPerU
 
 }  // namespace
 
-MoveCoster::MoveCoster(LayoutSpace& space, const CostModel& model, PartialRule rule, DType travel_dtype,
+MoveCoster::MoveCoster(StateSpace& space, const CostModel& model, PartialRule rule, DType travel_dtype,
                        std::int64_t source_bytes, std::int64_t target_bytes)
     : space_(space),
       model_(model),

@@ -30,7 +30,7 @@ struct MoveCost {
 class MoveCoster {
  public:
   // `source_bytes` and `target_bytes`: of an element, where the tensor comes from and goes to.
-  MoveCoster(LayoutSpace& space, const CostModel& model, PartialRule rule, DType travel_dtype,
+  MoveCoster(StateSpace& space, const CostModel& model, PartialRule rule, DType travel_dtype,
              std::int64_t source_bytes, std::int64_t target_bytes);
 
   MoveCost evaluate(const StateMove& move, Ends ends);
@@ -71,7 +71,7 @@ class MoveCoster {
   void charge_exchange(const StateMove& move, Ends ends, MoveCost& cost);
   std::int64_t live_bytes(const StateMove& move, const RankTraffic& rank, Ends ends) const;
 
-  LayoutSpace& space_;
+  StateSpace& space_;
   const CostModel& model_;
   PartialRule rule_;
   std::int64_t element_bytes_, source_bytes_, target_bytes_, largest_ends_bytes_ = 0;

@@ -8,19 +8,19 @@
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
-#include "shared/redistribute/search.h"
+#include "shared/redistribute/chain_search.h"
 
 namespace cp {
 namespace {
 
+using detail::ChainSearch;
 using detail::kTriedLayouts;
 using detail::LayoutGraph;
-using detail::LayoutSpace;
 using detail::MoveCost;
 using detail::MoveCoster;
-using detail::Search;
 using detail::State;
 using detail::StateMove;
+using detail::StateSpace;
 
 // All moves are tried over at most this many ranks: costing an uneven move takes time in proportion to them.
 constexpr int kTriedRanks = 256;
@@ -70,9 +70,9 @@ struct Request {
     if (!graph) graph.emplace(space, coster, options.cost, casts_before(), casts_after());
     const bool few = count_layouts(space, 0) <= kTriedLayouts && space.num_ranks() <= kTriedRanks;
     const auto cast_ps = std::llround(coster.cast_us(casts_before(), casts_after()) * 1e6);
-    Search search(*graph, options.objective, cast_ps, few);
-    const Search::Answer answer = search.run({temporary_limit, most_peak},
-                                             is_first || few ? 1 : kShareOfFurtherChains, is_first || few);
+    ChainSearch search(*graph, options.objective, cast_ps, few);
+    const ChainSearch::Answer answer = search.run(
+        {temporary_limit, most_peak}, is_first || few ? 1 : kShareOfFurtherChains, is_first || few);
     if (!answer.best) return std::nullopt;
     Redistribution result = describe(answer.best->moves);
     const bool by_time = options.objective == Objective::time;
@@ -93,7 +93,7 @@ struct Request {
   const Layout& target;
   const RedistributeOptions& options;
   DType travel;
-  LayoutSpace space;
+  StateSpace space;
   MoveCoster coster;
   std::optional<LayoutGraph> graph;
   std::int64_t shard_bytes = 0;  // M
@@ -271,7 +271,7 @@ Redistribution follow_moves(const Layout& source, const Layout& target, std::spa
                             const RedistributeOptions& options) {
   validate_redistribution(source, target, options);
   Request request(source, target, options);
-  LayoutSpace& space = request.space;
+  StateSpace& space = request.space;
   std::vector<StateMove> chain;
   State here = space.source();
   for (const Move& move : moves) {

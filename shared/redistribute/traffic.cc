@@ -13,7 +13,7 @@ namespace {
 // number of the box and the coordinates along the partial axes.
 class Holders {
  public:
-  Holders(const LayoutSpace& space, const State& state, AxisMask kept_axes) {
+  Holders(const StateSpace& space, const State& state, AxisMask kept_axes) {
     for (int dim = 0; dim < space.num_dims(); ++dim) boxes_ *= space.spec(state, dim).degree;
     for (const std::int8_t axis : space.axes(state.side)) {
       if ((state.partial >> axis & 1U) != 0) contributions_ *= space.axis_size(state.side, axis);
@@ -56,7 +56,7 @@ class Holders {
 // on the holders' mesh all are equally near, and they are dealt round-robin over the receivers.
 class NearestHolder {
  public:
-  NearestHolder(const LayoutSpace& space, const State& state) : space_(space), side_(state.side) {
+  NearestHolder(const StateSpace& space, const State& state) : space_(space), side_(state.side) {
     AxisMask used = state.partial;
     for (int dim = 0; dim < space.num_dims(); ++dim) {
       for (const ShardEntry& entry : space.spec(state, dim).entries) used |= 1U << entry.axis;
@@ -73,7 +73,7 @@ class NearestHolder {
   }
 
  private:
-  const LayoutSpace& space_;
+  const StateSpace& space_;
   int side_;
   AxisList free_;
 };
@@ -91,7 +91,7 @@ void visit_overlapping_boxes(const BoxPair& boxes, std::int32_t to, int dim, std
     visit_overlapping_boxes(boxes, to, dim + 1, number * degree + part, visit);
 }
 
-void find_exchange(const LayoutSpace& space, const StateMove& move, const BoxPair& boxes, Traffic& traffic) {
+void find_exchange(const StateSpace& space, const StateMove& move, const BoxPair& boxes, Traffic& traffic) {
   const bool same_mesh = move.from.side == move.to.side;
   const AxisMask kept = same_mesh ? move.from.partial & move.to.partial : 0U;
   const Holders holders(space, move.from, kept);
@@ -112,7 +112,7 @@ void find_exchange(const LayoutSpace& space, const StateMove& move, const BoxPai
   }
 }
 
-void set_exchange_counts(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+void set_exchange_counts(const StateSpace& space, const StateMove& move, Traffic& traffic) {
   std::vector<bool> send_staged(traffic.ranks.size(), false), recv_staged(traffic.ranks.size(), false);
   for (const Piece& piece : traffic.pieces) {
     if (piece.from == piece.to) {
@@ -143,7 +143,7 @@ void set_exchange_counts(const LayoutSpace& space, const StateMove& move, Traffi
   for (const Packed& piece : packed) traffic.ranks[idx(piece.from)].send_numel += piece.numel;
 }
 
-void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+void find_exchange_axes(const StateSpace& space, const StateMove& move, Traffic& traffic) {
   traffic.axes.clear();
   const int side = move.from.side;
   if (side != move.to.side) return;
@@ -156,7 +156,7 @@ void find_exchange_axes(const LayoutSpace& space, const StateMove& move, Traffic
 }
 
 // How far each piece goes inside the groups that the exchange's axes form.
-void set_rounds(const LayoutSpace& space, const StateMove& move, Traffic& traffic) {
+void set_rounds(const StateSpace& space, const StateMove& move, Traffic& traffic) {
   const int side = move.from.side;
   const bool same_mesh = side == move.to.side;
   const auto index = [&](std::int32_t position) {
@@ -207,7 +207,7 @@ void set_reduce_exchange_counts(Traffic& traffic) {
 
 }  // namespace
 
-std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32_t position) {
+std::int64_t box_number(const StateSpace& space, const State& state, std::int32_t position) {
   std::int64_t number = 0;
   for (int dim = 0; dim < space.num_dims(); ++dim) {
     const DimSpec& spec = space.spec(state, dim);
@@ -216,7 +216,7 @@ std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32
   return number;
 }
 
-std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
+std::int64_t partial_coordinates(const StateSpace& space, const State& state, std::int32_t position,
                                  AxisMask mask) {
   std::int64_t number = 0;
   for (const std::int8_t axis : space.axes(state.side)) {
@@ -250,7 +250,7 @@ Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to) {
   return piece;
 }
 
-std::int64_t count_pieces(LayoutSpace& space, const StateMove& move, std::int64_t limit) {
+std::int64_t count_pieces(StateSpace& space, const StateMove& move, std::int64_t limit) {
   const BoxPair boxes = space.boxes(move.from, move.to);
   const bool same_mesh = move.from.side == move.to.side;
   // From each box comes one piece for each contribution that is reduced.
@@ -271,7 +271,7 @@ std::int64_t count_pieces(LayoutSpace& space, const StateMove& move, std::int64_
   return std::min(pieces, limit);
 }
 
-void find_traffic(LayoutSpace& space, const StateMove& move, bool with_axes, Traffic& traffic) {
+void find_traffic(StateSpace& space, const StateMove& move, bool with_axes, Traffic& traffic) {
   traffic.pieces.clear();
   traffic.axes.clear();
   traffic.rounds.clear();

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "shared/redistribute/layout_space.h"
 #include "shared/redistribute/redistribution.h"
+#include "shared/redistribute/state_space.h"
 
 namespace cp::detail {
 
@@ -60,28 +60,28 @@ Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to);
 
 // How many pieces an exchange has, own ones included, as far as they are fewer than `limit`. Found without listing
 // them.
-std::int64_t count_pieces(LayoutSpace& space, const StateMove& move, std::int64_t limit);
+std::int64_t count_pieces(StateSpace& space, const StateMove& move, std::int64_t limit);
 
 // Fills `traffic` (reusing its memory) for an exchange or a reduce_exchange. Its `axes` only if `with_axes`, or where
 // rounds need them.
-void find_traffic(LayoutSpace& space, const StateMove& move, bool with_axes, Traffic& traffic);
+void find_traffic(StateSpace& space, const StateMove& move, bool with_axes, Traffic& traffic);
 
 // Whether every rank does the same in the move: a collective between layouts whose shards are equally large
 // everywhere, on one mesh.
-bool ranks_are_alike(const LayoutSpace& space, const StateMove& move);
+bool ranks_are_alike(const StateSpace& space, const StateMove& move);
 
 // Of a collective with equal counts: what each member of the group does, in the group's order. Takes time in
 // proportion to the members.
-void find_group_traffic(LayoutSpace& space, const StateMove& move, const std::vector<std::int32_t>& members,
+void find_group_traffic(StateSpace& space, const StateMove& move, const std::vector<std::int32_t>& members,
                         std::vector<RankTraffic>& traffic);
 // The same of one rank, in no more time than that, and in proportion to the axes alone where ranks are alike.
-RankTraffic group_traffic_of(LayoutSpace& space, const StateMove& move, std::int32_t position);
+RankTraffic group_traffic_of(StateSpace& space, const StateMove& move, std::int32_t position);
 
 // Numbers the boxes of a state: ranks with equal numbers hold the same box.
-std::int64_t box_number(const LayoutSpace& space, const State& state, std::int32_t position);
+std::int64_t box_number(const StateSpace& space, const State& state, std::int32_t position);
 
 // The coordinates of a rank along the axes of the mask, as one number.
-std::int64_t partial_coordinates(const LayoutSpace& space, const State& state, std::int32_t position,
+std::int64_t partial_coordinates(const StateSpace& space, const State& state, std::int32_t position,
                                  AxisMask mask);
 
 // Whether the move is one collective with equal counts on all members (as against an Exchange or local work).

@@ -146,8 +146,8 @@ RC_GTEST_PROP(RedistributeProperty, ParetoSetTradesTimeForMemory, ()) {
 
 // Some chain of candidate moves to the target, good or bad; nothing where it does not get there.
 std::optional<std::vector<Move>> random_chain(const RedistributeCase& request) {
-  detail::LayoutSpace space(request.source, request.target,
-                            request.options.travel_dtype.value_or(request.target.dtype));
+  detail::StateSpace space(request.source, request.target,
+                           request.options.travel_dtype.value_or(request.target.dtype));
   std::vector<Move> moves;
   detail::State at = space.source();
   for (int left = *any_int(1, 4); !space.equivalent(at, space.target()); --left) {

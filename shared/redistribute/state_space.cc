@@ -1,4 +1,4 @@
-#include "shared/redistribute/layout_space.h"
+#include "shared/redistribute/state_space.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,7 +24,7 @@ std::size_t StateHash::operator()(const State& state) const noexcept {
   return hash;
 }
 
-std::size_t LayoutSpace::SpecKeyHash::operator()(const SpecKey& key) const noexcept {
+std::size_t StateSpace::SpecKeyHash::operator()(const SpecKey& key) const noexcept {
   std::uint64_t hash = static_cast<std::uint64_t>(key.side) << 8 | static_cast<std::uint64_t>(key.dim);
   for (const ShardEntry& entry : key.entries) {
     hash = (hash * 0x100000001b3) ^ static_cast<std::uint64_t>(entry.axis * 64 + entry.split + 1);
@@ -32,7 +32,7 @@ std::size_t LayoutSpace::SpecKeyHash::operator()(const SpecKey& key) const noexc
   return hash;
 }
 
-LayoutSpace::LayoutSpace(const Layout& source, const Layout& target, DType dtype)
+StateSpace::StateSpace(const Layout& source, const Layout& target, DType dtype)
     : num_dims_(static_cast<int>(source.shape.size())), shape_(source.shape), dtype_(dtype) {
   if (num_dims_ > kMaxDims) {
     throw InvalidInput(str("a tensor with ", num_dims_,
@@ -65,7 +65,7 @@ LayoutSpace::LayoutSpace(const Layout& source, const Layout& target, DType dtype
   }
 }
 
-void LayoutSpace::add_side(const Layout& layout) {
+void StateSpace::add_side(const Layout& layout) {
   Side side{layout.mesh, {}, {}, {}, {}, {}, {}, {}};
   std::int32_t stride = 1;
   for (int axis = layout.mesh.num_axes() - 1; axis >= 0; --axis) {
@@ -113,7 +113,7 @@ void LayoutSpace::add_side(const Layout& layout) {
   }
 }
 
-void LayoutSpace::add_splits(const Layout& layout) {
+void StateSpace::add_splits(const Layout& layout) {
   for (std::size_t dim = 0; dim < layout.shard_axes.size(); ++dim) {
     for (const int axis : layout.shard_axes[dim]) {
       if (layout.mesh.axis_size(axis) == 1) continue;
@@ -128,13 +128,13 @@ void LayoutSpace::add_splits(const Layout& layout) {
   }
 }
 
-int LayoutSpace::position(Rank rank) const {
+int StateSpace::position(Rank rank) const {
   if (identity_ranks_) return rank >= 0 && rank < num_ranks() ? rank : -1;
   const auto found = position_of_.find(rank);
   return found == position_of_.end() ? -1 : found->second;
 }
 
-AxisList LayoutSpace::axes_of(int side, std::span<const int> mesh_axes) const {
+AxisList StateSpace::axes_of(int side, std::span<const int> mesh_axes) const {
   const std::vector<int>& known = sides_[idx(side)].mesh_axes;
   AxisList axes;
   for (const int axis : mesh_axes) {
@@ -144,20 +144,20 @@ AxisList LayoutSpace::axes_of(int side, std::span<const int> mesh_axes) const {
   return axes;
 }
 
-std::vector<int> LayoutSpace::mesh_axes(int side, const AxisList& axes) const {
+std::vector<int> StateSpace::mesh_axes(int side, const AxisList& axes) const {
   std::vector<int> numbers;
   for (const std::int8_t axis : axes) numbers.push_back(mesh_axis(side, axis));
   return numbers;
 }
 
-std::int32_t LayoutSpace::moved_to_first(int side, int position, const AxisList& axes) const {
+std::int32_t StateSpace::moved_to_first(int side, int position, const AxisList& axes) const {
   const Side& s = sides_[idx(side)];
   std::int32_t index = s.mesh_index[idx(position)];
   for (const std::int8_t axis : axes) index -= coordinate(side, position, axis) * s.strides[idx(axis)];
   return s.positions[idx(index)];
 }
 
-std::int32_t LayoutSpace::moved_beside(int side, int position, int other, const AxisList& axes) const {
+std::int32_t StateSpace::moved_beside(int side, int position, int other, const AxisList& axes) const {
   const Side& s = sides_[idx(side)];
   std::int32_t index = s.mesh_index[idx(position)];
   for (const std::int8_t axis : axes)
@@ -165,8 +165,7 @@ std::int32_t LayoutSpace::moved_beside(int side, int position, int other, const 
   return s.positions[idx(index)];
 }
 
-void LayoutSpace::members(int side, int position, const AxisList& axes,
-                          std::vector<std::int32_t>& out) const {
+void StateSpace::members(int side, int position, const AxisList& axes, std::vector<std::int32_t>& out) const {
   const Side& s = sides_[idx(side)];
   std::int32_t base = s.mesh_index[idx(position)];
   std::size_t total = 1;
@@ -188,12 +187,12 @@ void LayoutSpace::members(int side, int position, const AxisList& axes,
   for (std::int32_t& index : out) index = s.positions[idx(index)];
 }
 
-bool LayoutSpace::leads(int side, int position, const AxisList& axes) const {
+bool StateSpace::leads(int side, int position, const AxisList& axes) const {
   return std::all_of(axes.begin(), axes.end(),
                      [&](std::int8_t axis) { return coordinate(side, position, axis) == 0; });
 }
 
-bool LayoutSpace::usable(int side, int dim, const ShardList& entries) const {
+bool StateSpace::usable(int side, int dim, const ShardList& entries) const {
   const bool has_sized = std::any_of(entries.begin(), entries.end(), [&](const ShardEntry& entry) {
     return fits_one_length(splits_[idx(entry.split)]);
   });
@@ -212,7 +211,7 @@ bool LayoutSpace::usable(int side, int dim, const ShardList& entries) const {
   return false;
 }
 
-int LayoutSpace::intern(int side, int dim, const ShardList& entries) {
+int StateSpace::intern(int side, int dim, const ShardList& entries) {
   const SpecKey key{static_cast<std::int8_t>(side), static_cast<std::int8_t>(dim), entries};
   const auto known = spec_index_.find(key);
   if (known != spec_index_.end()) return known->second;
@@ -231,7 +230,7 @@ int LayoutSpace::intern(int side, int dim, const ShardList& entries) {
 }
 
 // Plain chunks of a length that they divide, behind such chunks.
-void LayoutSpace::fill_even(DimSpec& spec, const DimSpec& outer, const ShardEntry& entry) const {
+void StateSpace::fill_even(DimSpec& spec, const DimSpec& outer, const ShardEntry& entry) const {
   const Split& split = splits_[idx(entry.split)];
   const bool plain = std::holds_alternative<Chunked>(split) || std::holds_alternative<Balanced>(split);
   if (!outer.even || !plain || outer.even_size_ % (spec.degree / outer.degree) != 0) return;
@@ -239,7 +238,7 @@ void LayoutSpace::fill_even(DimSpec& spec, const DimSpec& outer, const ShardEntr
   spec.even_size_ = spec.largest_ = outer.even_size_ / (spec.degree / outer.degree);
 }
 
-void LayoutSpace::fill_parts(DimSpec& spec, int parent) {
+void StateSpace::fill_parts(DimSpec& spec, int parent) {
   const Side& side = sides_[idx(spec.side)];
   spec.part_of.assign(ranks_.size(), -1);
   if (parent < 0) {
@@ -281,7 +280,7 @@ void LayoutSpace::fill_parts(DimSpec& spec, int parent) {
   spec.largest_ = *std::max_element(spec.sizes_.begin(), spec.sizes_.end());
 }
 
-BoxPair LayoutSpace::boxes(const State& from, const State& to) {
+BoxPair StateSpace::boxes(const State& from, const State& to) {
   BoxPair boxes;
   boxes.num_dims = num_dims_;
   for (int dim = 0; dim < num_dims_; ++dim) {
@@ -300,7 +299,7 @@ BoxPair LayoutSpace::boxes(const State& from, const State& to) {
   return boxes;
 }
 
-State LayoutSpace::state_of(const Layout& layout, int side) {
+State StateSpace::state_of(const Layout& layout, int side) {
   State state;
   state.side = side;
   const Side& s = sides_[idx(side)];
@@ -326,12 +325,12 @@ State LayoutSpace::state_of(const Layout& layout, int side) {
   return state;
 }
 
-ReduceOp LayoutSpace::reduction(int side, int axis) const {
+ReduceOp StateSpace::reduction(int side, int axis) const {
   const auto* partial = std::get_if<Partial>(&sides_[idx(side)].placements[idx(axis)]);
   return partial == nullptr ? ReduceOp::sum : partial->op;
 }
 
-Layout LayoutSpace::layout_of(const State& state) const {
+Layout StateSpace::layout_of(const State& state) const {
   const Side& side = sides_[idx(state.side)];
   Layout layout{side.mesh, std::vector<Placement>(idx(side.mesh.num_axes()), Placement{Replicate{}}), shape_,
                 dtype_, std::vector<std::vector<int>>(idx(num_dims_))};
@@ -349,7 +348,7 @@ Layout LayoutSpace::layout_of(const State& state) const {
   return layout;
 }
 
-std::int64_t LayoutSpace::numel(const State& state, int position) const {
+std::int64_t StateSpace::numel(const State& state, int position) const {
   if (!in_side(state.side, position)) return 0;
   std::int64_t product = 1;
   for (int dim = 0; dim < num_dims_; ++dim) {
@@ -359,20 +358,20 @@ std::int64_t LayoutSpace::numel(const State& state, int position) const {
   return product;
 }
 
-std::int64_t LayoutSpace::largest_numel(const State& state) const {
+std::int64_t StateSpace::largest_numel(const State& state) const {
   std::int64_t product = 1;
   for (int dim = 0; dim < num_dims_; ++dim) product *= spec(state, dim).largest();
   return product;
 }
 
-bool LayoutSpace::is_even(const State& state) const {
+bool StateSpace::is_even(const State& state) const {
   for (int dim = 0; dim < num_dims_; ++dim) {
     if (!spec(state, dim).even) return false;
   }
   return true;
 }
 
-bool LayoutSpace::equivalent(const State& a, const State& b) {
+bool StateSpace::equivalent(const State& a, const State& b) {
   if (a == b) return true;
   if (a.side != b.side && (a.partial | b.partial) != 0) {
     // Which ranks hold contributions to the same sums, only the meshes tell.

@@ -1,4 +1,4 @@
-// LayoutSpace: the layouts that a redistribution may pass through, as small integers, and what their index
+// StateSpace: the layouts that a redistribution may pass through, as small integers, and what their index
 // sets share.
 //
 // Internal to shared/redistribute. A layout along one tensor dimension is a DimSpec: the ordered mesh axes
@@ -33,11 +33,11 @@ struct StateHash {
   std::size_t operator()(const State& state) const noexcept;
 };
 
-class LayoutSpace {
+class StateSpace {
  public:
   // Side 0 is the source's mesh; side 1 the target's, when it is another mesh. layout_of() gives layouts of
   // `dtype`. Throws InvalidInput for more dimensions or axes than the limits above.
-  LayoutSpace(const Layout& source, const Layout& target, DType dtype);
+  StateSpace(const Layout& source, const Layout& target, DType dtype);
 
   int num_dims() const { return num_dims_; }
   int num_sides() const { return static_cast<int>(sides_.size()); }

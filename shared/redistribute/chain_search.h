@@ -36,9 +36,9 @@ struct Chain {
 // Neither looks at more than its share of ranks and pieces, whatever the request: what is passed over for that is counted in
 // the bound. So the answer is the best chain, or one with a bound on how far it is from that; and it is the same on every
 // machine, since nothing depends on a clock.
-class Search {
+class ChainSearch {
  public:
-  Search(LayoutGraph& graph, Objective objective, std::int64_t cast_ps, bool try_all_moves)
+  ChainSearch(LayoutGraph& graph, Objective objective, std::int64_t cast_ps, bool try_all_moves)
       : graph_(graph), objective_(objective), cast_ps_(cast_ps), try_all_moves_(try_all_moves) {}
 
   struct Answer {

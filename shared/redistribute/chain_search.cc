@@ -1,4 +1,4 @@
-#include "shared/redistribute/search.h"
+#include "shared/redistribute/chain_search.h"
 
 #include <algorithm>
 #include <utility>
@@ -30,15 +30,15 @@ constexpr std::int64_t kNothing = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
 
-ChainCost Search::and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
-                           std::int64_t wire_bytes_total, std::int64_t peak_bytes) const {
+ChainCost ChainSearch::and_then(const ChainCost& spent, std::int64_t time_ps, std::int64_t wire_bytes,
+                                std::int64_t wire_bytes_total, std::int64_t peak_bytes) const {
   if (objective_ == Objective::time)
     return {spent.primary + time_ps, spent.secondary + wire_bytes, 0, 0, spent.steps + 1};
   return {spent.primary + wire_bytes, spent.secondary + wire_bytes_total,
           std::max(spent.tertiary, peak_bytes), spent.last + time_ps, spent.steps + 1};
 }
 
-bool Search::later(std::int32_t a, std::int32_t b) const {
+bool ChainSearch::later(std::int32_t a, std::int32_t b) const {
   const Label& x = labels_[idx(a)];
   const Label& y = labels_[idx(b)];
   if (x.finished != y.finished) return x.finished > y.finished;
@@ -46,7 +46,7 @@ bool Search::later(std::int32_t a, std::int32_t b) const {
 }
 
 // The chain that ends in this label, which is a goal.
-void Search::keep(std::int32_t label) {
+void ChainSearch::keep(std::int32_t label) {
   if (best_ && best_->cost <= labels_[idx(label)].spent) return;
   Chain chain{{}, labels_[idx(label)].spent};
   for (; labels_[idx(label)].parent >= 0; label = labels_[idx(label)].parent) {
@@ -57,12 +57,12 @@ void Search::keep(std::int32_t label) {
   best_ = std::move(chain);
 }
 
-void Search::open(std::int32_t label) {
+void ChainSearch::open(std::int32_t label) {
   open_.push_back(label);
   std::push_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
 }
 
-void Search::push(Label label) {
+void ChainSearch::push(Label label) {
   const auto id = static_cast<std::int32_t>(labels_.size());
   if (best_label_.size() < graph_.num_nodes()) best_label_.resize(graph_.num_nodes(), -1);
   std::int32_t& known = best_label_[idx(label.node)];
@@ -77,14 +77,14 @@ void Search::push(Label label) {
   open(id);
 }
 
-ChainCost Search::finished(const ChainCost& spent, std::int32_t node) const {
+ChainCost ChainSearch::finished(const ChainCost& spent, std::int32_t node) const {
   const LayoutGraph::Node& at = graph_.node(node);
   ChainCost cost = and_then(spent, at.left.time_ps, at.left.bytes_received, 0, 0);
   if (at.is_goal) cost.steps = spent.steps;
   return cost;
 }
 
-void Search::try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
+void ChainSearch::try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
   const std::int32_t from = labels_[idx(label)].node;
   const ChainCost spent = labels_[idx(label)].spent;
   if (hopeless(spent.primary + primary(graph_.least_ps(edge), 0))) return;
@@ -107,7 +107,7 @@ void Search::try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits&
   follow(label, edge, limits);
 }
 
-void Search::follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
+void ChainSearch::follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits) {
   const std::int32_t from = labels_[idx(label)].node, to = edge.node;
   const ChainCost spent = labels_[idx(label)].spent;
   const std::int64_t effort = graph_.effort(from, edge, kMostPieces);
@@ -129,14 +129,14 @@ void Search::follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& l
   push({to, label, next, whole, &edge, false, false, false});
 }
 
-void Search::expand(std::int32_t label, const Limits& limits, Breadth breadth) {
+void ChainSearch::expand(std::int32_t label, const Limits& limits, Breadth breadth) {
   std::vector<LayoutGraph::Edge>& edges = graph_.edges(labels_[idx(label)].node, breadth);
   effort_left_ -= kCandidateEffort * static_cast<std::int64_t>(edges.size());
   for (LayoutGraph::Edge& edge : edges) try_edge(label, edge, limits);
 }
 
 // From a label to the target by one move, or by one after which nothing is left to receive and a local one.
-void Search::finish(std::int32_t label, const Limits& limits) {
+void ChainSearch::finish(std::int32_t label, const Limits& limits) {
   const std::int32_t from = labels_[idx(label)].node;
   for (LayoutGraph::Edge& edge : graph_.edges(from, Breadth::towards_target)) {
     if (hopeless(labels_[idx(label)].spent.primary + primary(graph_.least_ps(edge), 0))) continue;
@@ -157,7 +157,7 @@ void Search::finish(std::int32_t label, const Limits& limits) {
 // Chains that are known before any is followed step by step: where no move leads straight to the target, or where there are
 // many ranks, whose search would spend its effort before it comes to the end of a chain. Of the collectives from the
 // layouts at hand the most promising ones are kept, and from each the target is tried, some times over.
-void Search::try_short_chains(const Limits& limits) {
+void ChainSearch::try_short_chains(const Limits& limits) {
   constexpr std::size_t kKept = 2;
   const std::int32_t source = graph_.source();
   std::vector<LayoutGraph::Edge>& edges = graph_.edges(source, Breadth::towards_target);
@@ -188,7 +188,7 @@ void Search::try_short_chains(const Limits& limits) {
   }
 }
 
-void Search::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient) {
+void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient) {
   labels_.clear();
   best_label_.assign(graph_.num_nodes(), -1);
   open_.clear();
@@ -225,7 +225,7 @@ void Search::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bo
 }
 
 // The most promising label behind the first ones that is neither a goal nor a bound.
-std::int32_t Search::best_since(std::size_t first) const {
+std::int32_t ChainSearch::best_since(std::size_t first) const {
   std::int32_t best = -1;
   for (std::size_t i = first; i < labels_.size(); ++i) {
     const Label& label = labels_[i];
@@ -236,7 +236,7 @@ std::int32_t Search::best_since(std::size_t first) const {
   return best;
 }
 
-Search::Answer Search::run(const Limits& limits, double share, bool patient) {
+ChainSearch::Answer ChainSearch::run(const Limits& limits, double share, bool patient) {
   best_.reset();
   least_passed_over_ = kNothing;
   const Bounds::Left left = graph_.node(graph_.source()).left;
