@@ -6,7 +6,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "shared/transformer/faults.h"
+#include "shared/transformer/complaints.h"
 
 namespace cp {
 namespace {
@@ -24,20 +24,20 @@ std::string divisors_text(std::int64_t value) {
   return str("{", join(divisors, ", "), "}");
 }
 
-bool require_size(std::string_view field, std::int64_t value, detail::Faults& faults,
+bool require_size(std::string_view field, std::int64_t value, detail::Complaints& complaints,
                   std::int64_t least = 1) {
-  return faults.require_range(field, value, least, kMaxSize);
+  return complaints.require_range(field, value, least, kMaxSize);
 }
-bool require_count(std::string_view field, std::int64_t value, detail::Faults& faults) {
-  return faults.require_range(field, value, 1, kMaxCount);
+bool require_count(std::string_view field, std::int64_t value, detail::Complaints& complaints) {
+  return complaints.require_range(field, value, 1, kMaxCount);
 }
 
-void check_experts(const Experts& experts, detail::Faults& faults) {
-  require_size("experts.intermediate", experts.intermediate, faults);
-  if (!require_count("experts.count", experts.count, faults)) return;
+void check_experts(const Experts& experts, detail::Complaints& complaints) {
+  require_size("experts.intermediate", experts.intermediate, complaints);
+  if (!require_count("experts.count", experts.count, complaints)) return;
   if (experts.top_k < 1 || experts.top_k > experts.count) {
-    faults.add(str("experts.top_k=", experts.top_k,
-                   " must be at least 1 and at most experts.count=", experts.count));
+    complaints.add(str("experts.top_k=", experts.top_k,
+                       " must be at least 1 and at most experts.count=", experts.count));
   }
 }
 
@@ -54,25 +54,26 @@ double estimated_parameters(const Transformer& model) {
 }  // namespace
 
 void validate_model(const Transformer& model) {
-  detail::Faults faults;
-  require_size("hidden", model.hidden, faults);
-  require_count("layers", model.layers, faults);
-  const bool q_heads = require_count("q_heads", model.q_heads, faults);
-  if (require_count("kv_heads", model.kv_heads, faults) && q_heads && model.q_heads % model.kv_heads != 0) {
-    faults.add(str("kv_heads=", model.kv_heads, " does not divide q_heads=", model.q_heads,
-                   "; use kv_heads in ", divisors_text(model.q_heads)));
+  detail::Complaints complaints;
+  require_size("hidden", model.hidden, complaints);
+  require_count("layers", model.layers, complaints);
+  const bool q_heads = require_count("q_heads", model.q_heads, complaints);
+  if (require_count("kv_heads", model.kv_heads, complaints) && q_heads &&
+      model.q_heads % model.kv_heads != 0) {
+    complaints.add(str("kv_heads=", model.kv_heads, " does not divide q_heads=", model.q_heads,
+                       "; use kv_heads in ", divisors_text(model.q_heads)));
   }
-  require_size("head_dim", model.head_dim, faults);
-  if (!model.experts) require_size("intermediate", model.intermediate, faults);
-  require_size("vocab", model.vocab, faults);
-  require_size("max_seq_len", model.max_seq_len, faults, 0);
-  if (model.window) require_size("window", *model.window, faults);
-  if (model.experts) check_experts(*model.experts, faults);
-  if (faults.empty() && estimated_parameters(model) > kMaxParameters) {
-    faults.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
-                   ", the largest number that is counted"));
+  require_size("head_dim", model.head_dim, complaints);
+  if (!model.experts) require_size("intermediate", model.intermediate, complaints);
+  require_size("vocab", model.vocab, complaints);
+  require_size("max_seq_len", model.max_seq_len, complaints, 0);
+  if (model.window) require_size("window", *model.window, complaints);
+  if (model.experts) check_experts(*model.experts, complaints);
+  if (complaints.empty() && estimated_parameters(model) > kMaxParameters) {
+    complaints.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
+                       ", the largest number that is counted"));
   }
-  faults.raise(str("model '", model.name, "'"));
+  complaints.raise(str("model '", model.name, "'"));
 }
 
 ParameterCounts parameter_counts(const Transformer& model) {

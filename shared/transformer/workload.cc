@@ -7,7 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "shared/transformer/faults.h"
+#include "shared/transformer/complaints.h"
 
 namespace cp {
 namespace {
@@ -24,27 +24,29 @@ std::vector<Optimizer> optimizers() {
           {"sgd_momentum", 1, DType::f32, false}};
 }
 
-void require_floating(std::string_view field, DType dtype, detail::Faults& faults) {
-  faults.require(is_floating(dtype),
-                 str(field, "=", name(dtype), " is no floating type; use f32, f16 or bf16"));
+void require_floating(std::string_view field, DType dtype, detail::Complaints& complaints) {
+  complaints.require(is_floating(dtype),
+                     str(field, "=", name(dtype), " is no floating type; use f32, f16 or bf16"));
 }
 
-void check_cache(const Workload& w, detail::Faults& faults) {
+void check_cache(const Workload& w, detail::Complaints& complaints) {
   switch (w.phase) {
     case Phase::training:
-      faults.require(w.cached == 0, str("cached=", w.cached, " must be 0 in training, which has no cache"));
-      faults.require(w.new_tokens == 0, str("new_tokens=", w.new_tokens, " must be 0 in training"));
+      complaints.require(w.cached == 0,
+                         str("cached=", w.cached, " must be 0 in training, which has no cache"));
+      complaints.require(w.new_tokens == 0, str("new_tokens=", w.new_tokens, " must be 0 in training"));
       break;
     case Phase::prefill:
-      faults.require(w.cached >= 0 && w.cached < w.seq_len,
-                     str("cached=", w.cached, " must be at least 0 and below seq_len=", w.seq_len,
-                         ": prefill reads the tokens behind it"));
-      faults.require(w.new_tokens == 0, str("new_tokens=", w.new_tokens, " must be 0 in prefill"));
+      complaints.require(w.cached >= 0 && w.cached < w.seq_len,
+                         str("cached=", w.cached, " must be at least 0 and below seq_len=", w.seq_len,
+                             ": prefill reads the tokens behind it"));
+      complaints.require(w.new_tokens == 0, str("new_tokens=", w.new_tokens, " must be 0 in prefill"));
       break;
     case Phase::decode:
-      faults.require(w.cached >= 0, str("cached=", w.cached, " must be at least 0"));
-      faults.require(w.new_tokens >= 1, str("new_tokens=", w.new_tokens, " must be at least 1 in decode"));
-      faults.require(
+      complaints.require(w.cached >= 0, str("cached=", w.cached, " must be at least 0"));
+      complaints.require(w.new_tokens >= 1,
+                         str("new_tokens=", w.new_tokens, " must be at least 1 in decode"));
+      complaints.require(
           w.cached < 0 || w.new_tokens < 1 || (w.seq_len >= w.cached && w.seq_len - w.cached == w.new_tokens),
           str("seq_len=", w.seq_len, " must be cached + new_tokens=", w.cached, "+", w.new_tokens,
               " in decode"));
@@ -92,23 +94,23 @@ std::string to_string(const Optimizer& optimizer) {
 }
 
 void validate_workload(const Workload& w) {
-  detail::Faults faults;
-  faults.require(w.seq_len >= 1, str("seq_len=", w.seq_len, " must be at least 1"));
-  faults.require(w.global_batch >= 1, str("global_batch=", w.global_batch, " must be at least 1"));
-  faults.require(w.seq_len < 1 || w.global_batch < 1 || w.global_batch <= kMaxTokens / w.seq_len,
-                 str("seq_len=", w.seq_len, " times global_batch=", w.global_batch, " must be at most ",
-                     kMaxTokens, " tokens"));
-  check_cache(w, faults);
-  require_floating("dtype", w.dtype, faults);
-  require_floating("kv_dtype", w.kv_dtype, faults);
-  require_floating("gradient_dtype", w.gradient_dtype, faults);
-  require_floating("optimizer.state_dtype", w.optimizer.state_dtype, faults);
-  faults.require(w.optimizer.states >= 0 && w.optimizer.states <= 8,
-                 str("optimizer.states=", w.optimizer.states, " must be at least 0 and at most 8"));
-  faults.require(std::isfinite(w.expert_imbalance) && w.expert_imbalance >= 1,
-                 str("expert_imbalance=", w.expert_imbalance,
-                     " must be at least 1: the busiest expert has the mean or more"));
-  faults.raise("workload");
+  detail::Complaints complaints;
+  complaints.require(w.seq_len >= 1, str("seq_len=", w.seq_len, " must be at least 1"));
+  complaints.require(w.global_batch >= 1, str("global_batch=", w.global_batch, " must be at least 1"));
+  complaints.require(w.seq_len < 1 || w.global_batch < 1 || w.global_batch <= kMaxTokens / w.seq_len,
+                     str("seq_len=", w.seq_len, " times global_batch=", w.global_batch, " must be at most ",
+                         kMaxTokens, " tokens"));
+  check_cache(w, complaints);
+  require_floating("dtype", w.dtype, complaints);
+  require_floating("kv_dtype", w.kv_dtype, complaints);
+  require_floating("gradient_dtype", w.gradient_dtype, complaints);
+  require_floating("optimizer.state_dtype", w.optimizer.state_dtype, complaints);
+  complaints.require(w.optimizer.states >= 0 && w.optimizer.states <= 8,
+                     str("optimizer.states=", w.optimizer.states, " must be at least 0 and at most 8"));
+  complaints.require(std::isfinite(w.expert_imbalance) && w.expert_imbalance >= 1,
+                     str("expert_imbalance=", w.expert_imbalance,
+                         " must be at least 1: the busiest expert has the mean or more"));
+  complaints.raise("workload");
 }
 
 Hasher& hash(Hasher& hasher, const Workload& w) {

@@ -10,7 +10,7 @@
 #include "shared/base/text.h"
 #include "shared/placement/layout.h"
 #include "sim/fuzz/draw.h"
-#include "sim/proof/exhaustive/elements.h"
+#include "sim/proof/exhaustive/index_oracle.h"
 #include "traces/types_proto.h"
 
 namespace cp::sim {

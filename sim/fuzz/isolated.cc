@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "sim/fuzz/case_clock.h"
-#include "sim/fuzz/wire.h"
+#include "sim/fuzz/judge_messages.h"
 
 namespace cp::sim {
 namespace {

@@ -1,7 +1,7 @@
 // Judging a case: everything that must hold of it, checked.
 //
 // What always is: it is not refused, plans of all ranks pass check(), memory and bytes are what the planner declares, index sets are what
-// the splits say (sim/proof/exhaustive/elements.h), and where the tensors are small enough the plans run on the fabric and every result is that of
+// the splits say (sim/proof/exhaustive/index_oracle.h), and where the tensors are small enough the plans run on the fabric and every result is that of
 // one device. What a case's `laws` add is listed by laws_of(): metamorphic laws, gradients, searches, round trips of texts, times.
 #pragma once
 

@@ -16,7 +16,7 @@
 #include "sim/fuzz/laws.h"
 #include "sim/proof/run/redistribute_run.h"
 #include "sim/scenario/redistribute_request.h"
-#include "sim/proof/exhaustive/elements.h"
+#include "sim/proof/exhaustive/index_oracle.h"
 
 namespace cp::sim {
 namespace {

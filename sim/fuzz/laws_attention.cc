@@ -16,7 +16,7 @@
 #include "sim/fuzz/timeline_law.h"
 #include "sim/proof/ledger/attention_ledger.h"
 #include "sim/fuzz/mutate/plan_mutations.h"
-#include "sim/proof/exhaustive/elements.h"
+#include "sim/proof/exhaustive/index_oracle.h"
 #include "traces/plan_proto.h"
 
 namespace cp::sim {

@@ -11,7 +11,7 @@
 #include "shared/placement/layout.h"
 #include "sim/base/numbers.h"
 #include "sim/fuzz/laws.h"
-#include "sim/proof/exhaustive/elements.h"
+#include "sim/proof/exhaustive/index_oracle.h"
 
 namespace cp::sim {
 namespace {

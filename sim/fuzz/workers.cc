@@ -15,7 +15,7 @@
 #include "shared/base/error.h"
 #include "sim/fuzz/case_clock.h"
 #include "sim/fuzz/isolated.h"
-#include "sim/fuzz/wire.h"
+#include "sim/fuzz/judge_messages.h"
 
 namespace cp::sim {
 namespace {
@@ -158,7 +158,7 @@ class Work {
     }
   }
 
-  void hear(const WireMessage& message) {
+  void hear(const JudgeMessage& message) {
     if (message.kind == MessageKind::new_cells) {
       options_.on_new_cells(message.number);
     } else if (message.kind == MessageKind::no_case) {

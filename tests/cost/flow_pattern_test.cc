@@ -9,8 +9,8 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "sim/cost/network/flow_transfers.h"
 #include "sim/cost/network/pattern.h"
-#include "sim/cost/network/transfers.h"
 #include "tests/cost/show_cluster.h"
 #include "tests/support/any_case.h"
 

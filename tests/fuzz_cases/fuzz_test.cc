@@ -16,8 +16,8 @@
 #include "sim/fuzz/draw.h"
 #include "sim/fuzz/features.h"
 #include "sim/fuzz/isolated.h"
+#include "sim/fuzz/judge_messages.h"
 #include "sim/fuzz/shrink.h"
-#include "sim/fuzz/wire.h"
 #include "sim/fuzz/workers.h"
 #include "tests/fuzz_cases/case_of.h"
 #include "traces/fuzz_case.h"
@@ -182,7 +182,7 @@ TEST(FuzzIsolated, SaysWhatACaseIs) {
 TEST(FuzzWire, MessagesComeBackWhole) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  WireMessage sent{MessageKind::judged, 7, {}, "words"};
+  JudgeMessage sent{MessageKind::judged, 7, {}, "words"};
   sent.judgement.digest = {3, 4};
   sent.judgement.finding.emplace();
   sent.judgement.finding->set_property("data");

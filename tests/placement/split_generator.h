@@ -12,7 +12,7 @@
 
 #include "shared/base/types.h"
 #include "shared/placement/split.h"
-#include "sim/proof/exhaustive/elements.h"
+#include "sim/proof/exhaustive/index_oracle.h"
 #include "tests/support/any_case.h"
 
 namespace cp {

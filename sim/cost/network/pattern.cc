@@ -6,8 +6,8 @@
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
+#include "sim/cost/network/flow_transfers.h"
 #include "sim/cost/network/pattern_internal.h"
-#include "sim/cost/network/transfers.h"
 
 namespace cp::sim {
 

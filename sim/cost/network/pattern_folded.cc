@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "shared/base/index.h"
+#include "sim/cost/network/flow_transfers.h"
 #include "sim/cost/network/pattern_internal.h"
-#include "sim/cost/network/transfers.h"
 
 namespace cp::sim::internal {
 namespace {

@@ -46,7 +46,7 @@ double efficiency_of(MoveKind kind, const CostModel& cost) {
 // One group's part of an all_gather, all_to_all or reduce_scatter.
 class GroupOfEqualCounts {
  public:
-  GroupOfEqualCounts(Ledger& ledger, MoveKind kind, const std::vector<Member>& group)
+  GroupOfEqualCounts(MoveLedger& ledger, MoveKind kind, const std::vector<Member>& group)
       : ledger_(ledger), kind_(kind), group_(group), pieces_(group.size() * group.size()) {
     const Setting& setting = ledger.setting();
     for (std::size_t i = 0; i < group.size(); ++i) {
@@ -103,7 +103,7 @@ class GroupOfEqualCounts {
     return true;
   }
 
-  Ledger& ledger_;
+  MoveLedger& ledger_;
   MoveKind kind_;
   const std::vector<Member>& group_;
   std::vector<Piece> pieces_;  // by sender and receiver
@@ -128,7 +128,7 @@ std::vector<std::vector<Member>> groups_of(const Mesh& mesh, const std::vector<i
 // Of the ranks along an axis that becomes partial from replicated, all but the first make zeros, or ones of a product, of
 // nothing: they need their old shards no more.
 MoveCost cost_of_to_partial(const Setting& setting) {
-  Ledger ledger(setting);
+  MoveLedger ledger(setting);
   const Layout &from = setting.from.layout, &to = setting.to.layout;
   const Mesh& mesh = from.mesh;
   for (std::size_t i = 0; i < mesh.ranks().size(); ++i) {
@@ -151,7 +151,7 @@ MoveCost cost_of_to_partial(const Setting& setting) {
 }
 
 MoveCost cost_of_slice(const Setting& setting) {
-  Ledger ledger(setting);
+  MoveLedger ledger(setting);
   for (std::size_t place = 0; place < ledger.size(); ++place) {
     ledger[place].latency_us = setting.cost.local_latency_us;
     ledger[place].copied = ledger[place].new_shard;
@@ -162,7 +162,7 @@ MoveCost cost_of_slice(const Setting& setting) {
 }
 
 MoveCost cost_of_all_reduce(const Setting& setting, const MoveForm& form) {
-  Ledger ledger(setting);
+  MoveLedger ledger(setting);
   for (const std::vector<Member>& group : groups_of(setting.from.layout.mesh, form.axes, setting.world)) {
     const std::int64_t n = static_cast<std::int64_t>(group.size());
     for (const Member& self : group) {
@@ -185,7 +185,7 @@ MoveCost cost_of_all_reduce(const Setting& setting, const MoveForm& form) {
 }
 
 MoveCost cost_of_equal_counts(const Setting& setting, const MoveForm& form) {
-  Ledger ledger(setting);
+  MoveLedger ledger(setting);
   for (const std::vector<Member>& group : groups_of(setting.from.layout.mesh, form.axes, setting.world)) {
     GroupOfEqualCounts(ledger, form.kind, group).write_down();
   }

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "sim/proof/exhaustive/ledger.h"
+#include "sim/proof/exhaustive/move_ledger.h"
 
 namespace cp::sim {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sim/proof/exhaustive/cost_rules.h"
-#include "sim/proof/exhaustive/transfers.h"
+#include "sim/proof/exhaustive/exchange_rules.h"
 
 namespace cp::sim {
 
@@ -29,7 +29,7 @@ std::vector<std::size_t> peer_counts(const Deliveries& deliveries, std::size_t w
 }
 
 // What arrives, what stays, and what the peers cost.
-void write_down_traffic(Ledger& ledger, const Deliveries& deliveries) {
+void write_down_traffic(MoveLedger& ledger, const Deliveries& deliveries) {
   const CostModel& cost = ledger.setting().cost;
   const std::vector<std::size_t> peers = peer_counts(deliveries, ledger.size());
   for (std::size_t place = 0; place < ledger.size(); ++place) {
@@ -162,7 +162,7 @@ std::int64_t live_in_rounds(const RoundsOfRank& rounds, const RankWork& work, bo
 
 MoveCost cost_of_exchange(const Setting& setting) {
   const Deliveries deliveries = sim::deliveries(setting.from, setting.to, setting.world);
-  Ledger ledger(setting);
+  MoveLedger ledger(setting);
   write_down_traffic(ledger, deliveries);
   // A rank packs a piece once for all receivers with the same new box.
   std::set<std::pair<std::size_t, std::pair<std::int32_t, std::int32_t>>> packed;
@@ -190,7 +190,7 @@ MoveCost cost_of_reduce_exchange(const Setting& setting, const MoveForm& form) {
   const Deliveries deliveries = sim::deliveries(setting.from, setting.to, setting.world, form.axes);
   const std::vector<std::size_t> rounds = rounds_of(deliveries, round_groups(setting, form, deliveries));
   const std::size_t num_rounds = std::set<std::size_t>(rounds.begin(), rounds.end()).size();
-  Ledger ledger(setting);
+  MoveLedger ledger(setting);
   write_down_traffic(ledger, deliveries);
   std::vector<RoundsOfRank> rounds_of_rank(ledger.size());
   for (std::size_t i = 0; i < deliveries.all.size(); ++i) {

@@ -1,4 +1,4 @@
-// Shards of small tensors as plain lists of numbers, filled and read element by element (elements.h), and plans run on them:
+// Shards of small tensors as plain lists of numbers, filled and read element by element (index_oracle.h), and plans run on them:
 // for checks that share nothing with index sets, with sim/proof/run and with its data.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "shared/placement/layout.h"
 #include "shared/plan/plan.h"
 #include "sim/fabric/fabric.h"
-#include "sim/proof/exhaustive/elements.h"
+#include "sim/proof/exhaustive/index_oracle.h"
 
 namespace cp::sim {
 

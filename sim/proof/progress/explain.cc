@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "shared/base/index.h"
-#include "sim/proof/progress/model.h"
+#include "sim/proof/progress/progress_model.h"
 
 namespace cp::sim::progress {
 namespace {

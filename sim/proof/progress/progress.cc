@@ -8,7 +8,7 @@
 #include "shared/base/index.h"
 #include "shared/plan/canonical.h"
 #include "sim/base/numbers.h"
-#include "sim/proof/progress/model.h"
+#include "sim/proof/progress/progress_model.h"
 
 namespace cp::sim {
 namespace progress {

@@ -2,7 +2,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
-#include "sim/proof/progress/model.h"
+#include "sim/proof/progress/progress_model.h"
 
 namespace cp::sim::progress {
 

@@ -15,7 +15,7 @@ enum class MessageKind : std::uint8_t {
   new_cells,  // the case of that number is the first in some cell of the table, as far as the sender knows
 };
 
-struct WireMessage {
+struct JudgeMessage {
   MessageKind kind = MessageKind::judged;
   std::uint64_t number = 0;
   Judgement judgement = {};
@@ -23,8 +23,8 @@ struct WireMessage {
 };
 
 // Blocks until all is written. Nothing happens where nobody reads any more.
-void write_message(int pipe, const WireMessage& message);
+void write_message(int pipe, const JudgeMessage& message);
 // Takes the first whole message off what was read; nothing where there is none yet.
-std::optional<WireMessage> take_message(std::string& bytes);
+std::optional<JudgeMessage> take_message(std::string& bytes);
 
 }  // namespace cp::sim

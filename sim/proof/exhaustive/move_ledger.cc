@@ -1,4 +1,4 @@
-#include "sim/proof/exhaustive/ledger.h"
+#include "sim/proof/exhaustive/move_ledger.h"
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +36,7 @@ double gbps_between(Rank a, Rank b, const Mesh& from, const Mesh& to, const Cost
 
 }  // namespace
 
-Ledger::Ledger(const Setting& setting)
+MoveLedger::MoveLedger(const Setting& setting)
     : setting_(setting), element_bytes_(size_bytes(setting.from.layout.dtype)), work_(setting.world.size()) {
   const std::vector<std::size_t>& old_places = setting.world.places(setting.from.layout.mesh);
   const std::vector<std::size_t>& new_places = setting.world.places(setting.to.layout.mesh);
@@ -48,14 +48,14 @@ Ledger::Ledger(const Setting& setting)
   }
 }
 
-void Ledger::receive(std::size_t to, std::size_t from, double bytes, double efficiency) {
+void MoveLedger::receive(std::size_t to, std::size_t from, double bytes, double efficiency) {
   const std::vector<Rank>& ranks = setting_.world.ranks();
   const double gbps =
       gbps_between(ranks[from], ranks[to], setting_.from.layout.mesh, setting_.to.layout.mesh, setting_.cost);
   work_[to].network_us += bytes / (gbps * efficiency * kBytesPerUs);
 }
 
-MoveCost Ledger::total(const LiveElements& live) const {
+MoveCost MoveLedger::total(const LiveElements& live) const {
   MoveCost total;
   for (std::size_t place = 0; place < work_.size(); ++place) {
     const RankWork& work = work_[place];

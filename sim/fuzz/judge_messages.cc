@@ -1,4 +1,4 @@
-#include "sim/fuzz/wire.h"
+#include "sim/fuzz/judge_messages.h"
 
 #include <cerrno>
 #include <cstring>
@@ -18,7 +18,7 @@ struct Header {
 
 }  // namespace
 
-void write_message(int pipe, const WireMessage& message) {
+void write_message(int pipe, const JudgeMessage& message) {
   const std::string finding = message.judgement.finding ? message.judgement.finding->SerializeAsString() : "";
   const Header header{message.kind,
                       message.judgement.finding.has_value(),
@@ -37,13 +37,13 @@ void write_message(int pipe, const WireMessage& message) {
   }
 }
 
-std::optional<WireMessage> take_message(std::string& bytes) {
+std::optional<JudgeMessage> take_message(std::string& bytes) {
   Header header{};
   if (bytes.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof header);
   const std::size_t size = sizeof header + header.finding_bytes + header.text_bytes;
   if (bytes.size() < size) return std::nullopt;
-  WireMessage message{
+  JudgeMessage message{
       header.kind, header.number, {}, bytes.substr(sizeof header + header.finding_bytes, header.text_bytes)};
   message.judgement.digest = header.digest;
   message.judgement.ran = header.ran;

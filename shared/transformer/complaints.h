@@ -12,27 +12,27 @@
 
 namespace cp::detail {
 
-class Faults {
+class Complaints {
  public:
-  void add(std::string fault) { faults_.push_back(std::move(fault)); }
-  void require(bool holds, std::string fault) {
-    if (!holds) add(std::move(fault));
+  void add(std::string complaint) { complaints_.push_back(std::move(complaint)); }
+  void require(bool holds, std::string complaint) {
+    if (!holds) add(std::move(complaint));
   }
-  // Whether the value is in [least, most]; a fault where it is not.
+  // Whether the value is in [least, most]; a complaint where it is not.
   bool require_range(std::string_view field, std::int64_t value, std::int64_t least, std::int64_t most) {
     const bool holds = value >= least && value <= most;
     require(holds, str(field, "=", value, " must be at least ", least, " and at most ", most));
     return holds;
   }
 
-  bool empty() const { return faults_.empty(); }
-  // Throws InvalidInput with all faults, where there are any; `of`: what is described.
+  bool empty() const { return complaints_.empty(); }
+  // Throws InvalidInput with all complaints, where there are any; `of`: what is described.
   void raise(std::string_view of) const {
-    if (!faults_.empty()) throw InvalidInput(str(of, ": ", join(faults_, "; ")));
+    if (!complaints_.empty()) throw InvalidInput(str(of, ": ", join(complaints_, "; ")));
   }
 
  private:
-  std::vector<std::string> faults_;
+  std::vector<std::string> complaints_;
 };
 
 }  // namespace cp::detail

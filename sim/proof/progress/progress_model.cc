@@ -1,4 +1,4 @@
-#include "sim/proof/progress/model.h"
+#include "sim/proof/progress/progress_model.h"
 
 #include <algorithm>
 #include <map>

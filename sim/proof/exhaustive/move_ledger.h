@@ -1,4 +1,4 @@
-// Ledger: what each rank does in one move, written down rank by rank and added up by the cost model.
+// MoveLedger: what each rank does in one move, written down rank by rank and added up by the cost model.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ struct RankWork {
   std::int64_t payload_bytes = 0, wire_bytes = 0;  // received
 };
 
-class Ledger {
+class MoveLedger {
  public:
-  explicit Ledger(const Setting& setting);
+  explicit MoveLedger(const Setting& setting);
 
   const Setting& setting() const { return setting_; }
   std::size_t size() const { return work_.size(); }  // of the MeshPair

@@ -1,4 +1,4 @@
-#include "sim/cost/network/transfers.h"
+#include "sim/cost/network/flow_transfers.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "sim/proof/exhaustive/elements.h"
+#include "sim/proof/exhaustive/index_oracle.h"
 
 #include <algorithm>
 #include <cstddef>

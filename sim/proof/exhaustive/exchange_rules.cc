@@ -1,4 +1,4 @@
-#include "sim/proof/exhaustive/transfers.h"
+#include "sim/proof/exhaustive/exchange_rules.h"
 
 #include <algorithm>
 #include <map>

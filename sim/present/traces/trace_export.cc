@@ -1,4 +1,4 @@
-#include "sim/present/traces/trace_files.h"
+#include "sim/present/traces/trace_export.h"
 
 #include <cerrno>
 #include <cstring>
