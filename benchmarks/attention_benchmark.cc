@@ -10,8 +10,8 @@
 #include <benchmark/benchmark.h>
 #include <cblas.h>
 
-#include "shared/kernels/attention.h"
 #include "shared/kernels/host_kernels.h"
+#include "shared/kernels/tiled_attention.h"
 #include "shared/plan/host_memory.h"
 #include "shared/plan/plan.h"
 

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "runtime/cuda/cuda_memory.h"
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/kernel_launch.h"
 #include "runtime/cuda/mask_bands.h"
 #include "runtime/cuda/tile.h"
 #include "shared/base/dtype.h"

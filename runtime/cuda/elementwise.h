@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/cuda/cuda_memory.h"
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/kernel_launch.h"
 #include "runtime/cuda/prepared_kernels.h"
 #include "runtime/cuda/walk.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/cuda/gpu_bytes.h"
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/kernel_launch.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/kernel_launch.h"
 #include "shared/kernels/elements.h"
 
 namespace cp::runtime {

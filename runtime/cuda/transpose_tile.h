@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/kernel_launch.h"
 
 namespace cp::runtime {
 

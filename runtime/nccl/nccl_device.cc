@@ -12,7 +12,7 @@
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_streams.h"
 #include "runtime/cuda/host_copies.h"
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/kernel_launch.h"
 #include "runtime/cuda/step_kernels.h"
 #include "runtime/errors.h"
 #include "runtime/nccl/first_error.h"

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "shared/kernels/attention.h"
 #include "shared/kernels/attention_mask.h"
 #include "shared/kernels/attention_rows.h"
 #include "shared/kernels/kernels.h"
+#include "shared/kernels/tiled_attention.h"
 
 namespace cp {
 namespace {

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "shared/kernels/attention.h"
 #include "shared/kernels/attention_mask.h"
 #include "shared/kernels/attention_rows.h"
 #include "shared/kernels/kernels.h"
+#include "shared/kernels/tiled_attention.h"
 
 namespace cp {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "shared/plan/walk.h"
+#include "shared/plan/plan_walk.h"
 
 namespace cp {
 namespace {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "shared/kernels/attention.h"
+#include "shared/kernels/tiled_attention.h"
 #include "tests/kernels/attention_memory.h"
 
 namespace cp {

@@ -1,6 +1,4 @@
 // A plan's steps in the order in which they are issued.
-#include "shared/plan/walk.h"
-
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -9,6 +7,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/plan/plan.h"
+#include "shared/plan/plan_walk.h"
 #include "tests/support/any_case.h"
 
 namespace cp::testing {

@@ -10,7 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/plan/builder.h"
-#include "shared/plan/walk.h"
+#include "shared/plan/plan_walk.h"
 #include "sim/base/rebuild_plan.h"
 #include "sim/fabric/programs.h"
 

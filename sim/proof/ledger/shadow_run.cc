@@ -8,7 +8,7 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
-#include "shared/plan/walk.h"
+#include "shared/plan/plan_walk.h"
 #include "sim/proof/ledger/attention_shadow.h"
 
 namespace cp::sim {

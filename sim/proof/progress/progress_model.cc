@@ -9,7 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/plan/canonical.h"
-#include "shared/plan/walk.h"
+#include "shared/plan/plan_walk.h"
 
 namespace cp::sim::progress {
 namespace {

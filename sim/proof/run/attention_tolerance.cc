@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "shared/kernels/attention.h"
+#include "shared/kernels/tiled_attention.h"
 #include "sim/proof/ledger/mask_rule.h"
 #include "sim/proof/run/attention_reference.h"
 

@@ -25,7 +25,7 @@
 // with the terms of 2R only if R > 1.
 // A merge on the host computes in double: it has u instead of 6u in a, and none of the 6u in lse.
 // The c are lengths of sums. A GPU's kernels add term after term: cw = cv = n + n/128 (a rounding for each key and tile), cq = n, ck = N,
-// cd = d and cdv = dv. Those of the host add up chains, and then the chains without loss (shared/kernels/attention.h): cw, cv, cq and ck are at
+// cd = d and cdv = dv. Those of the host add up chains, and then the chains without loss (shared/kernels/tiled_attention.h): cw, cv, cq and ck are at
 // most kWeightChain, kForwardChain, kQueryChain and kKeyChain, whatever n and N, and cd
 // and cdv at most kScoreChain (twice that in bf16, of pairs) and d/32. A chain's partial sums are bounded by its own terms, so
 // c u^2 times the sum of the squares of these bounds is what all chains add, and that sum is at most |t|^2: both sum|t| and the

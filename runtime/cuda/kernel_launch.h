@@ -1,4 +1,4 @@
-// launch: how the project's kernels are written and started, on a GPU by nvcc and, for tests without one, on the host by any compiler.
+// How the project's kernels are written and started, on a GPU by nvcc and, for tests without one, on the host by any compiler.
 //
 // A kernel is a struct of plain values with
 //   static constexpr int kThreads;                    threads of a block

@@ -1,4 +1,4 @@
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/kernel_launch.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "shared/plan/walk.h"
+#include "shared/plan/plan_walk.h"
 
 namespace cp {
 
