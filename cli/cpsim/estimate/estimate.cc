@@ -30,7 +30,7 @@
 #include "sim/proof/run/free_memory.h"
 #include "sim/scenario/attention_request.h"
 #include "sim/cost/timeline/collective_cost.h"
-#include "sim/present/traces/trace_export.h"
+#include "sim/present/traces/trace_formats.h"
 
 namespace cp::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/present/traces/trace_export.h"
+#include "sim/present/traces/trace_formats.h"
 
 #include <cerrno>
 #include <cstring>
