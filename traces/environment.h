@@ -30,9 +30,6 @@ Environment this_environment(const EnvironmentOptions& options);
 // so, while the names of two runs cannot be matched.
 std::string hashed_host(std::string_view name, std::string_view salt);
 
-// "2026-11-21T22:30:05Z"; also of times before 1970.
-std::string utc_text(std::int64_t unix_ns);
-
 proto::Environment to_proto(const Environment& environment);
 // Throws InvalidInput, with the path of the field and its value, for negative pids and world sizes and for a library that comes
 // twice.

@@ -28,9 +28,9 @@
 #include "runtime/this_host.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/utc.h"
 #include "shared/plan/session.h"
 #include "sim/cost/cluster/read_cluster.h"
-#include "traces/environment.h"
 
 namespace cp::cli {
 namespace {

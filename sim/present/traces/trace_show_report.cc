@@ -13,7 +13,8 @@
 #include "sim/present/traces/trace_compare_report.h"
 #include "sim/present/units.h"
 #include "shared/base/error.h"
-#include "traces/environment.h"
+#include "shared/base/utc.h"
+#include "shared/plan/trace.h"
 #include "traces/trace_times.h"
 
 namespace cp::sim {
