@@ -15,26 +15,6 @@ namespace cp {
 namespace detail {
 namespace {
 
-// ---- cores, by Core ----
-
-struct CoreWriter {
-  void (*forward)(AttentionWriter&, const ForwardTensors&);
-  void (*backward)(AttentionWriter&, const BackwardTensors&);
-};
-CoreWriter core_writer(Core core) {
-  switch (core) {
-    case Core::all_gather:
-    case Core::need_only:
-      return {write_gathered, write_gathered};
-    case Core::ring:
-      return {write_ring, write_ring};
-    case Core::pass_q:
-      return {write_pass_q, write_pass_q};
-  }
-  CP_INVARIANT(false, "core ", static_cast<int>(core));
-  return {};
-}
-
 // ---- between home and where a rank computes ----
 
 // The two moves that may lie between them, in this order: the Ulysses all-to-all, which trades rows for heads,
@@ -179,7 +159,7 @@ class PassWriter {
       t.k = kept("saved_k", kv_, p.head_dim), t.v = kept("saved_v", kv_, p.v_head_dim);
       stages_.bring_kv({{k, t.k}, {v, t.v}});
     }
-    core_writer(writer_.strategy().core).forward(writer_, t);
+    facts(writer_.strategy().core).forward(writer_, t);
     if (stages_.moves_q()) stages_.return_q(t.out, out, "out");
     if (lse_moves) return_lse(t.lse, lse);
     return std::move(writer_).build("forward");
@@ -205,7 +185,7 @@ class PassWriter {
     const DType kv_dtype = stages_.shares_kv_heads() ? writer_.gradient_dtype() : p.dtype;
     t.dk = moves_kv && wanted.dk ? moved("dk there", kv_dtype, kv_, p.head_dim) : dk;
     t.dv = moves_kv && wanted.dv ? moved("dv there", kv_dtype, kv_, p.v_head_dim) : dv;
-    core_writer(writer_.strategy().core).backward(writer_, t);
+    facts(writer_.strategy().core).backward(writer_, t);
     if (moves_q && wanted.dq) stages_.return_q(t.dq, dq, "dq");
     if (moves_kv) return_kv({{"dk", t.dk, dk}, {"dv", t.dv, dv}});
     return std::move(writer_).build("backward");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/fused_writer.h"
 #include "shared/context_parallel/mask_slices.h"
 #include "shared/context_parallel/partial_sum.h"
@@ -31,8 +32,7 @@ AttentionContext::AttentionContext(const AttentionRequest& asked)
     q_rows_.push_back(sharding.compute_q(sharding.index_at(r, 0)).rows);
     kv_rows_.push_back(sharding.compute_kv(sharding.index_at(r, 0)).rows);
   }
-  const bool travels = request.strategy.core == Core::ring || request.strategy.core == Core::pass_q;
-  if (!travels || n == 1) return;
+  if (facts(request.strategy.core).rotates == Rotates::nothing || n == 1) return;
   meets_.reserve(static_cast<std::size_t>(n) * static_cast<std::size_t>(n));
   for (int q = 0; q < n; ++q) {
     for (int kv = 0; kv < n; ++kv) meets_.push_back(any_pair(q_rows(q), kv_rows(kv)));

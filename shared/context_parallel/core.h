@@ -1,9 +1,10 @@
 // The cores: how queries and keys of different ring indices meet, once the Ulysses stage is done. One file for
-// each; to add one, write its two functions, name it in Core (strategy.h) and in core_writer() (attention_plan.cc).
+// each, with its two functions and, at its end, the row of what the rest of the project knows of it (cores.h).
 // Internal to shared/context_parallel.
 #pragma once
 
 #include "shared/context_parallel/attention_writer.h"
+#include "shared/context_parallel/cores.h"
 
 namespace cp::detail {
 
@@ -32,5 +33,10 @@ void write_ring(AttentionWriter& writer, const BackwardTensors& tensors);
 // Queries rotate.
 void write_pass_q(AttentionWriter& writer, const ForwardTensors& tensors);
 void write_pass_q(AttentionWriter& writer, const BackwardTensors& tensors);
+
+// The rows; cores.cc lists them.
+extern const CoreFacts kAllGatherCore, kNeedOnlyCore;  // gathered_core.cc
+extern const CoreFacts kRingCore;                      // ring_core.cc
+extern const CoreFacts kPassQCore;                     // pass_q_core.cc
 
 }  // namespace cp::detail

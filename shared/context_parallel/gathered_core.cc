@@ -140,4 +140,69 @@ void write_gathered(AttentionWriter& writer, const BackwardTensors& t) {
     writer.finish(gradient.way.home, gradient.target, gradient.name);
 }
 
+// ---- what others know of them ----
+
+namespace {
+
+// All keys and values, and at most as many rows packed for their users; backward their gradients, and the sum at home. need_only,
+// which brings fewer rows, takes no more.
+std::int64_t gathered_workspace(const Strategy&, const CoreSizes& of) {
+  const std::int64_t kv = of.ring * of.kv, f32 = size_bytes(DType::f32);
+  return 2 * kv * of.size_bytes + (of.backward ? (kv + of.kv) * f32 : 0);
+}
+
+LeastTraffic all_are_gathered(const Strategy&, int, double, double kv_bytes) {
+  return {.gathered_bytes = kv_bytes};
+}
+// The mask may spare any row.
+LeastTraffic none_need_be_gathered(const Strategy&, int, double, double) { return {}; }
+
+constexpr Balance::Kind kBalancesOfGathered[] = {Balance::Kind::head_tail, Balance::Kind::contiguous};
+
+constexpr CoreVariant kComparedAllGather[] = {
+    {CoreVariant::Place::alone, {Balance::Kind::contiguous}},
+    {CoreVariant::Place::alone, {Balance::Kind::head_tail}},
+    {CoreVariant::Place::alone, {Balance::Kind::head_tail_exchange}},
+    {CoreVariant::Place::hybrid, {Balance::Kind::contiguous}},
+};
+constexpr CoreVariant kSearchedAllGather[] = {
+    {CoreVariant::Place::any_degree, {Balance::Kind::contiguous}},
+    {CoreVariant::Place::any_degree, {Balance::Kind::head_tail}},
+    {CoreVariant::Place::alone, {Balance::Kind::head_tail_exchange}},
+};
+
+constexpr CoreVariant kComparedNeedOnly[] = {
+    {CoreVariant::Place::alone, {Balance::Kind::contiguous}},
+    {CoreVariant::Place::alone, {Balance::Kind::cost}},
+};
+constexpr CoreVariant kSearchedNeedOnly[] = {{CoreVariant::Place::alone, {Balance::Kind::contiguous}}};
+
+}  // namespace
+
+constinit const CoreFacts kAllGatherCore = {
+    .core = Core::all_gather,
+    .name = "all_gather",
+    .compared = kComparedAllGather,
+    .searched = kSearchedAllGather,
+    .balances = kBalancesOfGathered,
+    .forward = write_gathered,
+    .backward = write_gathered,
+    .workspace_bytes = gathered_workspace,
+    .least_traffic = all_are_gathered,
+};
+
+constinit const CoreFacts kNeedOnlyCore = {
+    .core = Core::need_only,
+    .name = "need_only",
+    .compared = kComparedNeedOnly,
+    .searched = kSearchedNeedOnly,
+    .balances = kBalancesOfGathered,
+    .instead = CoreInstead{Core::all_gather, "brings every rank all keys and values instead"},
+    .forward = write_gathered,
+    .backward = write_gathered,
+    .workspace_bytes = gathered_workspace,
+    .least_traffic = none_need_be_gathered,
+    .is_least_alone = false,
+};
+
 }  // namespace cp::detail

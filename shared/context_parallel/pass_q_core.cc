@@ -207,4 +207,37 @@ void write_pass_q(AttentionWriter& writer, const BackwardTensors& t) {
   dv.finish("dv");
 }
 
+// ---- what others know of it ----
+
+namespace {
+
+// Two slots for queries; f32 results for each of the ranks; backward dout travels, too, and gradients of k and v stay.
+std::int64_t pass_q_workspace(const Strategy&, const CoreSizes& of) {
+  const std::int64_t f32 = size_bytes(DType::f32);
+  return 2 * of.q * of.size_bytes + of.ring * of.q * f32 +
+         (of.backward ? 2 * of.q * of.size_bytes + of.kv * f32 : 0);
+}
+
+// Nothing is claimed: queries go the way that takes fewer bytes, and no further than somebody needs them.
+LeastTraffic queries_may_stay(const Strategy&, int, double, double) { return {}; }
+
+constexpr CoreVariant kPassQVariants[] = {{CoreVariant::Place::alone, {Balance::Kind::head_tail}}};
+constexpr Balance::Kind kBalancesOfPassQ[] = {Balance::Kind::head_tail, Balance::Kind::contiguous};
+
+}  // namespace
+
+constinit const CoreFacts kPassQCore = {
+    .core = Core::pass_q,
+    .name = "pass_q",
+    .rotates = Rotates::queries,
+    .compared = kPassQVariants,
+    .searched = kPassQVariants,
+    .balances = kBalancesOfPassQ,
+    .instead = CoreInstead{Core::ring, "passes keys and values instead of queries"},
+    .forward = write_pass_q,
+    .backward = write_pass_q,
+    .workspace_bytes = pass_q_workspace,
+    .least_traffic = queries_may_stay,
+};
+
 }  // namespace cp::detail

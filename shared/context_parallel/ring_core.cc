@@ -26,4 +26,59 @@ void write_ring(AttentionWriter& writer, const ForwardTensors& t) {
   outputs.finish();
 }
 
+// ---- what others know of it ----
+
+namespace {
+
+// Two slots, or all blocks; a part of out, and its sum in f32; backward gradients travel in two slots, and are summed at home.
+std::int64_t ring_workspace(const Strategy& strategy, const CoreSizes& of) {
+  const std::int64_t blocks = strategy.rotation == Strategy::Rotation::all_gather ? of.ring : 2,
+                     f32 = size_bytes(DType::f32);
+  return blocks * of.kv * of.size_bytes + of.q * (of.size_bytes + f32) + (of.backward ? 3 * of.kv * f32 : 0);
+}
+
+// Under a causal mask the first block goes as far as the last rank. Of gathered blocks, and of rings within rings, nothing is claimed.
+LeastTraffic blocks_go_round(const Strategy& strategy, int ring, double, double kv_bytes) {
+  if (strategy.inner_ring > 1 || strategy.rotation != Strategy::Rotation::exchange) return {};
+  return {.hops = ring - 1, .hop_bytes = kv_bytes};
+}
+
+constexpr CoreVariant kComparedRing[] = {
+    {CoreVariant::Place::alone, {Balance::Kind::contiguous}},
+    {CoreVariant::Place::alone, {Balance::Kind::head_tail}},
+    {CoreVariant::Place::alone, {Balance::Kind::striped}},
+    {CoreVariant::Place::alone, {Balance::Kind::head_tail}, Strategy::Rotation::all_gather},
+    {CoreVariant::Place::alone, {Balance::Kind::head_tail, 1, true}},
+    {CoreVariant::Place::inner_rings, {Balance::Kind::head_tail}},
+    {CoreVariant::Place::hybrid, {Balance::Kind::head_tail}},
+    {CoreVariant::Place::hybrid, {Balance::Kind::head_tail}, Strategy::Rotation::exchange, false},
+};
+constexpr CoreVariant kSearchedRing[] = {
+    {CoreVariant::Place::any_degree, {Balance::Kind::head_tail}},
+    {CoreVariant::Place::any_degree, {Balance::Kind::striped}},
+    {CoreVariant::Place::hybrid, {Balance::Kind::head_tail}, Strategy::Rotation::exchange, false},
+    {CoreVariant::Place::alone, {Balance::Kind::contiguous}},
+    {CoreVariant::Place::alone, {Balance::Kind::head_tail}, Strategy::Rotation::all_gather},
+    {CoreVariant::Place::inner_rings, {Balance::Kind::head_tail}},
+};
+constexpr Balance::Kind kBalancesOfRing[] = {Balance::Kind::head_tail, Balance::Kind::contiguous,
+                                             Balance::Kind::striped};
+
+}  // namespace
+
+constinit const CoreFacts kRingCore = {
+    .core = Core::ring,
+    .name = "ring",
+    .name_of_inner_rings = "double_ring",
+    .rotates = Rotates::keys,
+    .has_rotation = true,
+    .compared = kComparedRing,
+    .searched = kSearchedRing,
+    .balances = kBalancesOfRing,
+    .forward = write_ring,
+    .backward = write_ring,
+    .workspace_bytes = ring_workspace,
+    .least_traffic = blocks_go_round,
+};
+
 }  // namespace cp::detail

@@ -5,22 +5,9 @@
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
+#include "shared/context_parallel/cores.h"
 
 namespace cp {
-
-std::string_view name(Core core) {
-  switch (core) {
-    case Core::all_gather:
-      return "all_gather";
-    case Core::ring:
-      return "ring";
-    case Core::need_only:
-      return "need_only";
-    case Core::pass_q:
-      return "pass_q";
-  }
-  return "";
-}
 
 namespace {
 
@@ -110,11 +97,11 @@ Balance parse_balance(std::string_view text) {
 }
 
 std::string to_string(const Strategy& strategy, int cp) {
-  std::string core(name(strategy.core));
-  if (strategy.core == Core::ring && strategy.inner_ring > 1)
-    core = str("double_ring(", strategy.inner_ring, ")");
-  if (strategy.core == Core::ring && strategy.rotation == Strategy::Rotation::all_gather)
-    core += "(gathered)";
+  const CoreFacts& of_core = facts(strategy.core);
+  std::string core(of_core.name);
+  if (!of_core.name_of_inner_rings.empty() && strategy.inner_ring > 1)
+    core = str(of_core.name_of_inner_rings, "(", strategy.inner_ring, ")");
+  if (of_core.has_rotation && strategy.rotation == Strategy::Rotation::all_gather) core += "(gathered)";
   if (strategy.ulysses_degree > 1) {
     const std::string ulysses = str("ulysses(", strategy.ulysses_degree, ")");
     core = strategy.ulysses_degree == cp ? ulysses
@@ -132,12 +119,58 @@ Hasher& hash(Hasher& hasher, const Strategy& strategy) {
   return hasher.add(strategy.input_dtype_gradients).add(strategy.input_dtype_merge).add(strategy.send_empty);
 }
 
+Strategy whole_ulysses(int cp) {
+  Strategy strategy;
+  strategy.core = Core::all_gather, strategy.ulysses_degree = cp;
+  return strategy;
+}
+
 // ---- names ----
 
+namespace {
+
+using Place = CoreVariant::Place;
+
+// A core alone, as a ring of rings, or between Ulysses groups.
+struct StrategyName {
+  std::string name;
+  Core core;
+  Place place;
+};
+
+std::string name_of(const CoreFacts& core, Place place) {
+  if (place == Place::hybrid) return str("ulysses_", core.name);
+  return std::string(place == Place::inner_rings ? core.name_of_inner_rings : core.name);
+}
+
+// But whole Ulysses, which is of no core.
+const std::vector<StrategyName>& names_of_cores() {
+  static const std::vector<StrategyName> kNames = [] {
+    std::vector<StrategyName> names, hybrids;
+    const auto add = [](std::vector<StrategyName>& to, const CoreFacts& core, Place place) {
+      to.push_back({name_of(core, place), core.core, place});
+    };
+    for (const CoreFacts* core : all_cores()) {
+      add(names, *core, Place::alone);
+      if (!core->name_of_inner_rings.empty()) add(names, *core, Place::inner_rings);
+      const bool is_hybrid = std::any_of(core->compared.begin(), core->compared.end(),
+                                         [](const CoreVariant& v) { return v.place == Place::hybrid; });
+      if (is_hybrid) add(hybrids, *core, Place::hybrid);
+    }
+    names.insert(names.end(), hybrids.begin(), hybrids.end());
+    return names;
+  }();
+  return kNames;
+}
+
+}  // namespace
+
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> kNames = {
-      "ulysses", "all_gather",         "ring",        "double_ring", "need_only",
-      "pass_q",  "ulysses_all_gather", "ulysses_ring"};
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names = {"ulysses"};
+    for (const StrategyName& of_core : names_of_cores()) names.push_back(of_core.name);
+    return names;
+  }();
   return kNames;
 }
 
@@ -149,48 +182,42 @@ Strategy named_strategy(const StrategyRequest& request, const AttentionProblem& 
                            nearest_name(wanted, {names.begin(), names.end()}),
                            "? Known: ", join(names, ", ")));
   }
-  Strategy strategy;
-  if (wanted == "all_gather" || wanted == "ulysses_all_gather" || wanted == "ulysses")
-    strategy.core = Core::all_gather;
-  if (wanted == "need_only") strategy.core = Core::need_only;
-  if (wanted == "pass_q") strategy.core = Core::pass_q;
-  if (wanted == "ulysses") strategy.ulysses_degree = cp;
-  if (wanted.starts_with("ulysses_")) {
+  Strategy strategy = whole_ulysses(cp);
+  for (const StrategyName& named : names_of_cores()) {
+    if (named.name != wanted) continue;
+    strategy = {};
+    strategy.core = named.core;
     const int middle = middle_divisor(cp);
-    strategy.ulysses_degree =
-        divisor_below(cp, std::min<std::int64_t>(middle > 1 ? middle : cp, problem.q_heads));
+    if (named.place == Place::hybrid) {
+      strategy.ulysses_degree =
+          divisor_below(cp, std::min<std::int64_t>(middle > 1 ? middle : cp, problem.q_heads));
+    }
+    if (named.place == Place::inner_rings) strategy.inner_ring = middle;
   }
-  if (wanted == "double_ring") strategy.inner_ring = middle_divisor(cp);
   if (request.ulysses_degree) strategy.ulysses_degree = *request.ulysses_degree;
   if (request.inner_ring) strategy.inner_ring = *request.inner_ring;
   return strategy;
 }
 
 std::vector<Strategy> standard_strategies(const AttentionProblem& problem, int cp) {
-  std::vector<Strategy> all;
-  const auto add = [&](const char* name, const char* balance) -> Strategy& {
-    all.push_back(named_strategy({name, {}, {}}, problem, cp));
-    all.back().balance = parse_balance(balance);
-    return all.back();
+  std::vector<Strategy> all = {whole_ulysses(cp)};
+  const auto add = [&](const CoreFacts& core, const CoreVariant& variant) {
+    if (variant.balance.per_document && !problem.has_documents()) return;
+    Strategy strategy = named_strategy({name_of(core, variant.place), {}, {}}, problem, cp);
+    strategy.balance = variant.balance, strategy.rotation = variant.rotation;
+    strategy.ulysses_inner = variant.ulysses_inner;
+    // Blocks small enough that each rank gets several.
+    if (variant.balance.kind == Balance::Kind::cost)
+      strategy.balance.block = std::clamp<std::int64_t>(problem.q_len / (8 * cp), 1, 64);
+    all.push_back(strategy);
   };
-  add("ulysses", "contiguous");
-  add("all_gather", "contiguous");
-  add("all_gather", "head_tail");
-  add("all_gather", "head_tail_exchange");
-  add("ring", "contiguous");
-  add("ring", "head_tail");
-  add("ring", "striped");
-  add("ring", "head_tail").rotation = Strategy::Rotation::all_gather;
-  if (problem.has_documents()) add("ring", "per_document:head_tail");
-  add("double_ring", "head_tail");
-  add("need_only", "contiguous");
-  // Blocks small enough that each rank gets several.
-  const std::int64_t block = std::clamp<std::int64_t>(problem.q_len / (8 * cp), 1, 64);
-  add("need_only", "cost").balance.block = block;
-  add("pass_q", "head_tail");
-  add("ulysses_all_gather", "contiguous");
-  add("ulysses_ring", "head_tail");
-  add("ulysses_ring", "head_tail").ulysses_inner = false;
+  for (const bool hybrids : {false, true}) {
+    for (const CoreFacts* core : all_cores()) {
+      for (const CoreVariant& variant : core->compared) {
+        if ((variant.place == Place::hybrid) == hybrids) add(*core, variant);
+      }
+    }
+  }
   return all;
 }
 

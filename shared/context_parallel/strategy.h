@@ -38,7 +38,7 @@ enum class Core : std::uint8_t {
            // Million-Token Inference")
 };
 
-std::string_view name(Core core);  // "all_gather", "ring", ...
+std::string_view name(Core core);  // "all_gather", "ring", ...; more of each in cores.h
 
 // How the sequence is split along the ring axis, which decides how even the work is under a mask.
 struct Balance {
@@ -86,13 +86,16 @@ struct Strategy {
 std::string to_string(const Strategy& strategy, int cp = 0);
 Hasher& hash(Hasher& hasher, const Strategy& strategy);
 
+// Ulysses alone, on all of the ranks: no core has anything to do, and texts name none.
+Strategy whole_ulysses(int cp);
+
 // ---- names ----
 
 // The strategies by the names of the command line, on `cp` ranks:
 //   ulysses, all_gather, ring, double_ring, need_only, pass_q, ulysses_all_gather, ulysses_ring
-// The degree of the hybrids and the size of the inner ring are the arguments where given, else the largest
-// divisor of cp that is at most its square root (the hybrid's degree: and at most q_heads). Throws InvalidInput
-// that names the nearest strategy.
+// whole Ulysses and what the rows of the cores name (cores.h). The degree of the hybrids and the size of the inner
+// ring are the arguments where given, else the largest divisor of cp that is at most its square root (the hybrid's
+// degree: and at most q_heads). Throws InvalidInput that names the nearest strategy.
 struct StrategyRequest {
   std::string name = "ring";
   std::optional<int> ulysses_degree, inner_ring;

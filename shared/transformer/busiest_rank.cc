@@ -1,6 +1,7 @@
 // Which rank's attention has most allowed pairs.
 #include <vector>
 
+#include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/pair_counts.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/transformer/rank_groups.h"
@@ -16,7 +17,7 @@ Rank busiest_rank(const StepRequest& request, int stage) {
   const std::vector<Rank> ranks = RankGroups(layout, first).cp_group();
   const AttentionProblem problem = attention_problem(request.model, request.workload, layout);
   const AttentionSharding sharding(problem, layout.cp, layout.strategy);
-  const bool by_key = layout.strategy.core == Core::pass_q;
+  const bool by_key = facts(layout.strategy.core).rotates == Rotates::queries;
   std::int64_t most = -1;
   Rank busiest = first;
   for (int index = 0; index < layout.cp; ++index) {

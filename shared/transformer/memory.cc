@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shared/context_parallel/cores.h"
 #include "shared/transformer/sizes.h"
 
 namespace cp {
@@ -232,24 +233,9 @@ class MemoryModel {
     const Strategy& strategy = layout_.strategy;
     const int ulysses = strategy.ulysses_degree, ring = layout_.cp / ulysses;
     // Packing on both sides of an all-to-all, and the gradients of what was kept.
-    std::int64_t bytes = delta + (ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
+    const std::int64_t bytes = delta + (ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
     if (ring == 1) return bytes;
-    switch (strategy.core) {
-      case Core::all_gather:
-      case Core::need_only:  // at most
-        bytes += ring * kv * width_ * 2 + (training_ ? ring * kv * kF32 + kv * kF32 : 0);
-        break;
-      case Core::ring:
-        bytes += (strategy.rotation == Strategy::Rotation::all_gather ? ring : 2) * kv * width_ +
-                 q * (width_ + kF32);
-        if (training_) bytes += 3 * kv * kF32;
-        break;
-      case Core::pass_q:
-        bytes += 2 * q * width_ + ring * q * kF32;
-        if (training_) bytes += 2 * q * width_ + kv * kF32;
-        break;
-    }
-    return bytes;
+    return bytes + facts(strategy.core).workspace_bytes(strategy, {ring, q, kv, width_, training_});
   }
 
   // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.

@@ -21,8 +21,7 @@ ParallelLayout layout_of(const ParallelDims& dims) {
   static_cast<ParallelDegrees&>(layout) = dims.degrees();
   if (!dims.cp_enabled()) return layout;
   layout.strategy.ulysses_degree = dims.ulysses_degree();
-  if (dims.ulysses_degree() == dims.cp())
-    layout.strategy.core = Core::all_gather;  // as named_strategy("ulysses")
+  if (dims.ulysses_degree() == dims.cp()) layout.strategy = whole_ulysses(dims.cp());
   return layout;
 }
 

@@ -45,9 +45,7 @@ constexpr FrameworkRule kDeepspeedRules[] = {
      [](FrameworkCase& said) {
        if (said.layout.cp == 1 || said.ring_size() == 1) return std::string();
        const std::string asked = to_string(said.layout.strategy, said.layout.cp);
-       Strategy ulysses;
-       ulysses.core = Core::all_gather, ulysses.ulysses_degree = said.layout.cp;
-       said.layout.strategy = ulysses;
+       said.layout.strategy = whole_ulysses(said.layout.cp);
        return str("strategy ", asked, ": it is Ulysses over all ", said.layout.cp, " ranks");
      }},
     {RulePart::recompute, "recompute", "none, full", "gradient_checkpointing_enable() of transformers",

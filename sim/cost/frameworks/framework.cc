@@ -5,21 +5,34 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/context_parallel/cores.h"
 #include "sim/cost/frameworks/rules.h"
 
 namespace cp::sim {
 namespace {
 
+constexpr CoreWord kMegatronCores[] = {{Core::all_gather, "allgather"}, {Core::ring, "p2p"}};
+constexpr CoreWord kTorchtitanCores[] = {{Core::all_gather, "allgather"}, {Core::ring, "alltoall"}};
+
 constexpr std::array<FrameworkFacts, 5> kFrameworks = {{
     {Framework::megatron, "megatron", "Megatron-LM", "core 0.12 and later",
-     "megatron/training/arguments.py; Transformer Engine's attention", true, false},
+     "megatron/training/arguments.py; Transformer Engine's attention", true, false, kMegatronCores},
     {Framework::torchtitan, "torchtitan", "torchtitan", "0.2 (2025)",
-     "torchtitan/config/job_config.py; torch.distributed.tensor.experimental.context_parallel", true, false},
+     "torchtitan/config/job_config.py; torch.distributed.tensor.experimental.context_parallel", true, false,
+     kTorchtitanCores},
     {Framework::deepspeed, "deepspeed", "DeepSpeed", "0.17 and later",
      "deepspeed/runtime/config.py; deepspeed.ai/docs/config-json", true, false},
     {Framework::vllm, "vllm", "vLLM", "0.11 and later", "vllm/engine/arg_utils.py", false, true},
     {Framework::cprun, "cprun", "cprun", "this one", "traces/scenario.proto", true, true},
 }};
+
+// Empty: it has none.
+std::string_view own_word(Framework framework, Core core) {
+  for (const CoreWord& known : kFrameworks[static_cast<std::size_t>(framework)].cores) {
+    if (known.core == core) return known.word;
+  }
+  return {};
+}
 
 std::string names_of(bool (*chosen)(const FrameworkFacts&)) {
   std::vector<std::string_view> names;
@@ -90,6 +103,24 @@ Expressed express(Framework framework, FrameworkCase said) {
     if (std::string lost = rule.lost(expressed.run); !lost.empty()) expressed.lost.push_back(std::move(lost));
   }
   return expressed;
+}
+
+std::string_view word_of(Framework framework, Core core) {
+  if (const std::string_view word = own_word(framework, core); !word.empty()) return word;
+  const std::optional<CoreInstead>& instead = facts(core).instead;
+  const std::string_view word = instead ? own_word(framework, instead->core) : std::string_view();
+  CP_INVARIANT(!word.empty(), name(framework), " has no word for the core ", name(core),
+               ", and none for one that is like it");
+  return word;
+}
+
+std::string lost_core(FrameworkCase& said, Framework framework) {
+  Core& core = said.layout.strategy.core;
+  if (!own_word(framework, core).empty()) return {};
+  const std::string_view asked = name(core), word = word_of(framework, core);
+  const CoreInstead& instead = *facts(core).instead;
+  core = instead.core;
+  return str(asked, ": ", word, " ", instead.how);
 }
 
 std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead) {

@@ -30,11 +30,19 @@ std::optional<Framework> find_framework(std::string_view text);
 void require_phase(Framework framework, Phase phase);
 bool runs(Framework framework, Phase phase);
 
+// How a framework spells a core of a ring axis: {Core::ring, "p2p"}.
+struct CoreWord {
+  Core core;
+  std::string_view word;
+};
+
 struct FrameworkFacts {
   Framework framework;
   std::string_view name, title;      // "megatron", "Megatron-LM"
   std::string_view version, source;  // of which the table is: "core 0.12", "megatron/training/arguments.py"
   bool trains = false, serves = false;
+  // What it has words for. None where it leaves no choice of a core (deepspeed, vllm), or takes them all by their names (cprun).
+  std::span<const CoreWord> cores = {};
 };
 const FrameworkFacts& facts(Framework framework);
 std::span<const FrameworkFacts> all_frameworks();
@@ -65,6 +73,9 @@ std::span<const FrameworkRule> rules(Framework framework);
 
 // Whether the framework has words for a part.
 bool can_say(Framework framework, RulePart part, FrameworkCase said);
+
+// The framework's word for a core, or for the one that it runs instead (shared/context_parallel/cores.h). Of a framework with words.
+std::string_view word_of(Framework framework, Core core);
 
 struct Expressed {
   FrameworkCase run;  // what the framework runs when all is said that can be

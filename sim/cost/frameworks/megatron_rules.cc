@@ -63,15 +63,7 @@ constexpr FrameworkRule kMegatronRules[] = {
                     ? ""
                     : "a core other than the ring between Ulysses groups: a2a+p2p is a ring of them";
        }
-       if (core == Core::need_only) {
-         strategy.core = Core::all_gather;
-         return "need_only: allgather brings every rank all keys and values instead";
-       }
-       if (core == Core::pass_q) {
-         strategy.core = Core::ring;
-         return "pass_q: p2p passes keys and values instead of queries";
-       }
-       return "";
+       return lost_core(said, Framework::megatron);
      }},
     {RulePart::strategy, "ulysses_degree", "a divisor of the kv heads of a tp rank",
      "Transformer Engine: the all-to-all splits query groups",

@@ -15,6 +15,8 @@ std::span<const FrameworkRule> vllm_rules();
 
 // ---- what several have in common ----
 
+// The core: one that the framework has a word for instead.
+std::string lost_core(FrameworkCase& said, Framework framework);
 // The loss in chunks: no word for it.
 std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead);
 // Chunks of an MLP, and activations in host memory: no word for them.

@@ -73,17 +73,7 @@ constexpr FrameworkRule kTorchtitanRules[] = {
      }},
     {RulePart::strategy, "strategy", "ring (alltoall), all_gather, rings with rotation=all_gather", kRotate,
      [](FrameworkCase& said) -> std::string {
-       if (said.layout.cp == 1) return "";
-       Strategy& strategy = said.layout.strategy;
-       if (strategy.core == Core::need_only) {
-         strategy.core = Core::all_gather;
-         return "need_only: allgather brings every rank all keys and values instead";
-       }
-       if (strategy.core == Core::pass_q) {
-         strategy.core = Core::ring;
-         return "pass_q: alltoall passes keys and values instead of queries";
-       }
-       return "";
+       return said.layout.cp == 1 ? "" : lost_core(said, Framework::torchtitan);
      }},
     {RulePart::strategy, "inner_ring", "none: one ring", kRotate,
      [](FrameworkCase& said) {

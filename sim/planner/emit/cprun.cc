@@ -1,5 +1,6 @@
 // A scenario of the attention alone: one micro-batch, the heads of one tensor-parallel rank, all context-parallel ranks.
 #include "shared/base/text.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/problem.h"
 #include "sim/planner/emit/emitters.h"
 #include "traces/scenario.h"
@@ -20,23 +21,15 @@ void set_problem(const AttentionProblem& problem, proto::Attention& run) {
   if (problem.window) run.set_window(*problem.window);
 }
 
-const char* core_name(const Strategy& strategy) {
-  switch (strategy.core) {
-    case Core::all_gather:
-      return "all_gather";
-    case Core::ring:
-      return strategy.inner_ring > 1 ? "double_ring" : "ring";
-    case Core::need_only:
-      return "need_only";
-    case Core::pass_q:
-      return "pass_q";
-  }
-  return "ring";
+std::string_view core_name(const Strategy& strategy) {
+  const CoreFacts& core = facts(strategy.core);
+  const bool rings = strategy.inner_ring > 1 && !core.name_of_inner_rings.empty();
+  return rings ? core.name_of_inner_rings : core.name;
 }
 
 void set_strategy(const Strategy& strategy, int cp, proto::Attention& run) {
-  const bool ulysses = strategy.ulysses_degree == cp && strategy.core == Core::all_gather;
-  run.set_strategy(ulysses ? "ulysses" : core_name(strategy));
+  const bool ulysses = strategy.ulysses_degree == cp && strategy.core == whole_ulysses(cp).core;
+  run.set_strategy(std::string(ulysses ? "ulysses" : core_name(strategy)));
   if (!ulysses && strategy.ulysses_degree > 1) run.set_ulysses_degree(strategy.ulysses_degree);
   if (strategy.inner_ring > 1) run.set_inner_ring(strategy.inner_ring);
   if (!strategy.ulysses_inner) run.set_axis_order("ring_inner");

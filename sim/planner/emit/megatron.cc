@@ -81,10 +81,9 @@ class MegatronFlags {
 
   void context_parallel() {
     if (layout_.cp == 1) return;
-    const Strategy& strategy = layout_.strategy;
-    const int ulysses = strategy.ulysses_degree, ring = r_.ring_size();
-    const bool gathers = strategy.core == Core::all_gather || strategy.core == Core::need_only;
-    flag("cp-comm-type", ring == 1 ? "a2a" : ulysses > 1 ? "a2a+p2p" : gathers ? "allgather" : "p2p");
+    const int ulysses = layout_.strategy.ulysses_degree, ring = r_.ring_size();
+    const std::string_view core = word_of(Framework::megatron, layout_.strategy.core);
+    flag("cp-comm-type", ring == 1 ? "a2a" : ulysses > 1 ? "a2a+p2p" : core);
     if (ring > 1 && ulysses > 1) flag("hierarchical-context-parallel-sizes", ulysses, ring);
   }
 

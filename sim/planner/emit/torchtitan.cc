@@ -83,8 +83,8 @@ class TorchtitanConfig {
 
   std::string_view rotate_method() {
     const Strategy& strategy = layout_.strategy;
-    const bool ring = strategy.core == Core::ring || strategy.core == Core::pass_q;
-    return ring && strategy.rotation == Strategy::Rotation::exchange ? "alltoall" : "allgather";
+    const bool at_once = strategy.rotation == Strategy::Rotation::all_gather;
+    return word_of(Framework::torchtitan, at_once ? Core::all_gather : strategy.core);
   }
 
   void pipeline() {

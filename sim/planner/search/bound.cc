@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/pair_counts.h"
 #include "shared/transformer/flops.h"
 #include "sim/cost/schedule/pipeline.h"
@@ -162,7 +163,7 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
                            ? pairs_of_last(question_.workload.seq_len / ring) / pairs_
                            : 1.0 / ring;
   const double of_heads = of_all * real(ceil_div(heads, ulysses));
-  const bool in_turn = strategy.core == Core::ring || strategy.core == Core::pass_q;
+  const bool in_turn = facts(strategy.core).rotates != Rotates::nothing;
   // A block of queries meets one of keys, or all.
   AttentionSum sum{.pairs = of_heads * share};
   sum.rows = rows_of_all * real(ceil_div(heads, ulysses)) / ring;
@@ -181,12 +182,13 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   result.moved.forward_ns = result.moved.backward_ns =
       2 * from_each_ns(q / ulysses, of_ulysses) + from_each_ns(kv / ulysses, of_ulysses);
   if (ring == 1) return result;
-  if (strategy.core == Core::all_gather) {
-    const double gathered = from_each_ns(kv, of_ring);
+  const LeastTraffic traffic = facts(strategy.core).least_traffic(strategy, ring, q, kv);
+  if (traffic.gathered_bytes > 0) {
+    const double gathered = from_each_ns(traffic.gathered_bytes, of_ring);
     result.moved.forward_ns += gathered, result.moved.backward_ns += gathered;
-  } else if (strategy.core == Core::ring && strategy.inner_ring == 1 &&
-             strategy.rotation == Strategy::Rotation::exchange) {
-    const double hops = real(ring - 1) * hop_ns(kv, of_ring);
+  }
+  if (traffic.hops > 0) {
+    const double hops = real(traffic.hops) * hop_ns(traffic.hop_bytes, of_ring);
     result.kernels.forward_ns = std::max(result.kernels.forward_ns, hops);
     result.kernels.backward_ns = std::max(result.kernels.backward_ns, hops);
   }
@@ -250,8 +252,7 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
 StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                                  const AttentionTimes* replayed) const {
   Attention of_attention = attention(layout, shared.sizes, whole_family);
-  // What need_only sends waits for others, who may be late: alone it shows more of that.
-  if (replayed != nullptr && layout.strategy.core != Core::need_only) {
+  if (replayed != nullptr && facts(layout.strategy.core).is_least_alone) {
     of_attention.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
     // Its first transfers may begin beside the positions of the queries; backward, keys and values may come long before.
     of_attention.moved.forward_ns =

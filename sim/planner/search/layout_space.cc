@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/context_parallel/cores.h"
 #include "sim/cost/timeline/estimate.h"
 
 namespace cp::sim {
@@ -197,49 +198,61 @@ std::vector<int> LayoutSpace::loss_chunks(const ParallelLayout& family) const {
   return all;
 }
 
+namespace {
+
+// What the cores try between or without Ulysses groups, on `cp` ranks. The core that a Strategy has by default comes first of each
+// place: a family's leanest member has the first strategy.
+std::vector<Strategy> strategies_of_cores(int ulysses, int cp) {
+  using Place = CoreVariant::Place;
+  std::vector<const CoreFacts*> cores(all_cores().begin(), all_cores().end());
+  std::stable_partition(cores.begin(), cores.end(),
+                        [](const CoreFacts* core) { return core->core == Strategy{}.core; });
+  std::vector<Strategy> all;
+  const auto add = [&](const CoreFacts& core, const CoreVariant& variant) {
+    Strategy strategy;
+    strategy.core = core.core, strategy.balance = variant.balance, strategy.rotation = variant.rotation;
+    strategy.ulysses_degree = ulysses, strategy.ulysses_inner = variant.ulysses_inner;
+    if (variant.place != Place::inner_rings) return all.push_back(strategy);
+    for (const int inner : divisors(cp)) {
+      if (inner == 1 || inner == cp) continue;
+      strategy.inner_ring = inner;
+      all.push_back(strategy);
+    }
+  };
+  for (const Place place : {Place::any_degree, Place::hybrid, Place::alone, Place::inner_rings}) {
+    if (place != Place::any_degree && (place == Place::hybrid) != (ulysses > 1)) continue;
+    for (const CoreFacts* core : cores) {
+      for (const CoreVariant& variant : core->searched) {
+        if (variant.place == place) add(*core, variant);
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) const {
   const Fixed& fixed = question_.fixed;
   if (family.cp == 1) return {Strategy{}};
   std::vector<Strategy> all;
-  const auto add = [&](Core core, int ulysses, Balance::Kind balance) -> Strategy& {
-    Strategy strategy;
-    strategy.core = core, strategy.ulysses_degree = ulysses, strategy.balance.kind = balance;
-    all.push_back(as_run_by(strategy, question_.software));
-    return all.back();
-  };
+  const auto add = [&](const Strategy& strategy) { all.push_back(as_run_by(strategy, question_.software)); };
   if (fixed.strategy) {
     AttentionProblem problem = attention_problem(question_.model, question_.workload, family);
     Strategy strategy =
         named_strategy({*fixed.strategy, fixed.ulysses_degree, fixed.inner_ring}, problem, family.cp);
-    for (const Balance::Kind kind :
-         {Balance::Kind::head_tail, Balance::Kind::contiguous, Balance::Kind::striped}) {
-      if (kind == Balance::Kind::striped && strategy.core != Core::ring) continue;
+    for (const Balance::Kind kind : facts(strategy.core).balances) {
       strategy.balance.kind = kind;
-      all.push_back(as_run_by(strategy, question_.software));
+      add(strategy);
     }
   } else {
     const std::int64_t heads = std::max<std::int64_t>(1, question_.model.q_heads / family.tp);
     for (const int ulysses : divisors(family.cp)) {
       if (ulysses > heads || (fixed.ulysses_degree && *fixed.ulysses_degree != ulysses)) continue;
       if (ulysses == family.cp) {
-        add(Core::all_gather, ulysses, Balance::Kind::contiguous);
-        continue;
-      }
-      add(Core::ring, ulysses, Balance::Kind::head_tail);
-      add(Core::ring, ulysses, Balance::Kind::striped);
-      add(Core::all_gather, ulysses, Balance::Kind::contiguous);
-      add(Core::all_gather, ulysses, Balance::Kind::head_tail);
-      if (ulysses > 1) {
-        add(Core::ring, ulysses, Balance::Kind::head_tail).ulysses_inner = false;
-        continue;
-      }
-      add(Core::ring, 1, Balance::Kind::contiguous);
-      add(Core::ring, 1, Balance::Kind::head_tail).rotation = Strategy::Rotation::all_gather;
-      add(Core::all_gather, 1, Balance::Kind::head_tail_exchange);
-      add(Core::need_only, 1, Balance::Kind::contiguous);
-      add(Core::pass_q, 1, Balance::Kind::head_tail);
-      for (const int inner : divisors(family.cp)) {
-        if (inner > 1 && inner < family.cp) add(Core::ring, 1, Balance::Kind::head_tail).inner_ring = inner;
+        add(whole_ulysses(family.cp));
+      } else {
+        for (const Strategy& strategy : strategies_of_cores(ulysses, family.cp)) add(strategy);
       }
     }
   }
@@ -250,7 +263,7 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
   for (Strategy& strategy : all) {
     const bool hybrid = strategy.ulysses_degree > 1 && strategy.ulysses_degree < family.cp;
     if (fixed.ulysses_inner && hybrid) strategy.ulysses_inner = *fixed.ulysses_inner;
-    if (fixed.rotation && strategy.core == Core::ring) strategy.rotation = *fixed.rotation;
+    if (fixed.rotation && facts(strategy.core).has_rotation) strategy.rotation = *fixed.rotation;
   }
   if (fixed.inner_ring) {
     std::erase_if(all, [&](const Strategy& strategy) { return strategy.inner_ring != *fixed.inner_ring; });

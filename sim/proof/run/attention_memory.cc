@@ -4,6 +4,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/context_parallel/cores.h"
 
 namespace cp::sim {
 namespace {
@@ -50,7 +51,7 @@ std::int64_t planning_bytes(const AttentionRequest& request, bool records) {
   // Measured at 128 to 1,024 ranks.
   constexpr double kStepBytes = 4096, kPeerBytes = 88;
   const Strategy& strategy = request.strategy;
-  if (strategy.core != Core::ring && strategy.core != Core::pass_q) return 0;
+  if (facts(strategy.core).rotates == Rotates::nothing) return 0;
   const double ranks = static_cast<double>(request.ranks.size()),
                steps = ranks * ranks / std::max(1, strategy.ulysses_degree);
   return whole(steps *

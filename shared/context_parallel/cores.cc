@@ -1,0 +1,27 @@
+#include "shared/context_parallel/cores.h"
+
+#include <array>
+
+#include "shared/base/error.h"
+#include "shared/context_parallel/core.h"
+
+namespace cp {
+namespace {
+
+constexpr std::array kCores = {&detail::kAllGatherCore, &detail::kRingCore, &detail::kNeedOnlyCore,
+                               &detail::kPassQCore};
+
+}  // namespace
+
+std::span<const CoreFacts* const> all_cores() { return kCores; }
+
+const CoreFacts& facts(Core core) {
+  const auto at = static_cast<std::size_t>(core);
+  CP_INVARIANT(at < kCores.size() && kCores[at]->core == core, "core ", at,
+               " has no row at its place in cores.cc");
+  return *kCores[at];
+}
+
+std::string_view name(Core core) { return facts(core).name; }
+
+}  // namespace cp
