@@ -129,16 +129,30 @@ class Bound {
   std::int64_t core(bool backward) const {
     const std::int64_t n = sharding_.ring_size();
     if (n == 1) return 0;
-    if (gathers()) {
-      const std::int64_t packed = strategy_.core == Core::need_only ? n : 1;  // each user's rows on their own
-      return (n + packed) * kv_values_ * bytes_ +
-             (backward ? ((2 * (n + packed) + 3) * dkv_values_ + dq_values_) * kF32 : 0);
+    switch (strategy_.core) {
+      case Core::all_gather:
+        return gathered(1, backward);
+      case Core::need_only:
+        return gathered(n, backward);  // each user's rows on their own
+      case Core::ring:
+        return gathers() ? gathered(1, backward) : ring(backward);
+      case Core::pass_q:
+        return pass_q(backward);
     }
-    if (strategy_.core == Core::ring) {
-      const std::int64_t levels = strategy_.inner_ring > 1 && strategy_.inner_ring < n ? 2 : 1;
-      return levels * 2 * kv_values_ * bytes_ +
-             (backward ? (levels * 8 * dkv_values_ + dq_values_) * kF32 : 0);
-    }
+    return 0;
+  }
+  std::int64_t gathered(std::int64_t packed, bool backward) const {
+    const std::int64_t n = sharding_.ring_size();
+    return (n + packed) * kv_values_ * bytes_ +
+           (backward ? ((2 * (n + packed) + 3) * dkv_values_ + dq_values_) * kF32 : 0);
+  }
+  std::int64_t ring(bool backward) const {
+    const std::int64_t levels =
+        strategy_.inner_ring > 1 && strategy_.inner_ring < sharding_.ring_size() ? 2 : 1;
+    return levels * 2 * kv_values_ * bytes_ + (backward ? (levels * 8 * dkv_values_ + dq_values_) * kF32 : 0);
+  }
+  std::int64_t pass_q(bool backward) const {
+    const std::int64_t n = sharding_.ring_size();
     const std::int64_t travels =
         q_values_ * bytes_ + (backward ? out_values_ * bytes_ + 2 * statistics_ * kF32 : 0);
     const std::int64_t partial = (backward ? dq_values_ : out_values_ + statistics_) * kF32;
