@@ -10,6 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/text.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/execute.h"
 #include "sim/fabric/fabric.h"
@@ -180,11 +181,11 @@ TEST(ManyParts, OfPlansAreOneDevices) {
       problem.q_heads = 4, problem.kv_heads = 2, problem.head_dim = problem.v_head_dim = 8;
       problem.dtype = dtype;
       const sim::AttentionTestData data(problem, 1);
-      for (const Core core : {Core::ring, Core::pass_q, Core::all_gather, Core::need_only}) {
+      for (const CoreFacts* core : all_cores()) {
         for (const bool narrow : {false, true}) {
           for (const char* target : {"", "sm90"}) {
             AttentionRequest request{problem, ranks, {}, true};
-            request.strategy.core = core, request.strategy.balance = parse_balance("head_tail");
+            request.strategy.core = core->core, request.strategy.balance = parse_balance("head_tail");
             request.strategy.input_dtype_merge = request.strategy.input_dtype_gradients = narrow;
             sim::AttentionRunOptions options;
             options.backward = true;

@@ -10,6 +10,7 @@
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/problem.h"
 #include "shared/context_parallel/strategy.h"
 #include "shared/placement/split.h"
@@ -114,8 +115,9 @@ inline rc::Gen<Strategy> any_strategy(const AttentionProblem& problem, int cp) {
       return *rc::gen::elementOf(divisors);
     };
     Strategy strategy;
-    strategy.core =
-        *rc::gen::element(Core::all_gather, Core::ring, Core::ring, Core::need_only, Core::pass_q);
+    std::vector<Core> cores = {Core::ring};  // twice as often as the others
+    for (const CoreFacts* core : all_cores()) cores.push_back(core->core);
+    strategy.core = *rc::gen::elementOf(cores);
     strategy.ulysses_degree = divisor(cp, problem.q_heads);
     strategy.ulysses_inner = *rc::gen::arbitrary<bool>();
     strategy.inner_ring = divisor(cp / strategy.ulysses_degree, cp);

@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/check.h"
 #include "sim/cost/timeline/fold.h"
@@ -133,8 +134,9 @@ RC_GTEST_PROP(TimelineFold, AnyAttentionTakesTheSameTime, ()) {
   const int nodes = pick("nodes", rc::gen::element(2, 4, 8));
   request.ranks.resize(static_cast<std::size_t>(2 * nodes));
   std::iota(request.ranks.begin(), request.ranks.end(), 0);
-  request.strategy.core = pick("request.strategy.core",
-                               rc::gen::element(Core::ring, Core::all_gather, Core::need_only, Core::pass_q));
+  std::vector<Core> cores;
+  for (const CoreFacts* core : all_cores()) cores.push_back(core->core);
+  request.strategy.core = pick("request.strategy.core", rc::gen::elementOf(cores));
   request.strategy.ulysses_degree = pick("request.strategy.ulysses_degree", rc::gen::element(1, 2, 4));
   request.strategy.ulysses_inner = pick("request.strategy.ulysses_inner", rc::gen::arbitrary<bool>());
   request.strategy.send_empty = pick("request.strategy.send_empty", rc::gen::arbitrary<bool>());
