@@ -40,9 +40,9 @@ struct CoreVariant {
 
 // Of one rank of a ring axis of more than one.
 struct CoreSizes {
-  int ring;  // ranks
-  std::int64_t q,
-      kv;  // values of the rank's queries, which are as many as its outputs; of its keys and values together
+  int ring;                 // ranks
+  std::int64_t q;           // values of the rank's queries, as many as of its outputs
+  std::int64_t kv;          // values of its keys and values together
   std::int64_t size_bytes;  // of a value of the problem's dtype
   bool backward;            // there is a backward pass, too
 };
@@ -82,7 +82,7 @@ struct CoreFacts {
   void (*forward)(detail::PlanWriter&, const detail::ForwardTensors&) = nullptr;
   void (*backward)(detail::PlanWriter&, const detail::BackwardTensors&) = nullptr;
 
-  // What its plans allocate for the ring axis at most, beyond the tensors that they are given and return.
+  // What its plans allocate for the ring axis, beyond the tensors that they are given and return; the most where the mask decides.
   std::int64_t (*workspace_bytes)(const Strategy&, const CoreSizes&) = nullptr;
   // For the search's bound; q_bytes and kv_bytes of a rank. Nothing is a bound, too: it only makes the search look at more.
   LeastTraffic (*least_traffic)(const Strategy&, int ring, double q_bytes, double kv_bytes) = nullptr;
