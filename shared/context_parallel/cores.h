@@ -16,7 +16,7 @@
 namespace cp {
 
 namespace detail {
-class PlanWriter;
+class AttentionWriter;
 struct ForwardTensors;
 struct BackwardTensors;
 }  // namespace detail
@@ -79,8 +79,8 @@ struct CoreFacts {
   std::optional<CoreInstead> instead = std::nullopt;
 
   // The writers of its plans (core.h).
-  void (*forward)(detail::PlanWriter&, const detail::ForwardTensors&) = nullptr;
-  void (*backward)(detail::PlanWriter&, const detail::BackwardTensors&) = nullptr;
+  void (*forward)(detail::AttentionWriter&, const detail::ForwardTensors&) = nullptr;
+  void (*backward)(detail::AttentionWriter&, const detail::BackwardTensors&) = nullptr;
 
   // What its plans allocate for the ring axis, beyond the tensors that they are given and return; the most where the mask decides.
   std::int64_t (*workspace_bytes)(const Strategy&, const CoreSizes&) = nullptr;
