@@ -10,13 +10,14 @@
 //
 //   cprun --nproc-per-node 4 -- ./program
 //
-// With cprun --backend nccl each rank has a GPU, which is the current one of the thread that made the Job: the buffers that plans and
-// redistribute() are given are addresses of its memory (cudaMalloc).
+// With cprun --backend nccl each rank has a GPU, which is the current one of the thread that made the Job. The
+// buffers of plans and of redistribute() are then addresses of that GPU's memory (from cudaMalloc).
 //
-// After an error NCCL's threads may be left behind, which then still use the process's memory: devices_left_behind() of joined_device.h says
-// so, and the program is to end by std::_Exit().
+// After an NCCL error, threads of NCCL may outlive the Job and still use the process's memory. Check
+// devices_left_behind() of joined_device.h; if it is true, leave with std::_Exit().
 //
-// All ranks make the same calls in the same order. Plans are compared between ranks before their first use, and kept.
+// All ranks must make the same calls in the same order. Ranks compare a plan with one another before they use it
+// for the first time, and keep it afterwards.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +37,13 @@ class RendezvousClient;
 
 class Job {
  public:
-  // Joins; returns when the rendezvous server has taken this rank. Throws InvalidInput where cprun did not start the process, and
-  // RendezvousError, AuthenticationError and Timeout. `most_plans` are kept.
+  // Joins the job, and returns when the rendezvous server has taken this rank. `most_plans` is how many plans it
+  // keeps. Throws InvalidInput if cprun did not start the process, and RendezvousError, AuthenticationError or
+  // Timeout if joining fails.
   explicit Job(std::size_t most_plans = 64);
-  // As finish(), unless an exception is on its way; where finish() throws, prints why and ends the process with the exit code of the
-  // error's kind (launcher/exit_code.h): ranks that did different things have wrong results, and must not end with 0.
+  // Calls finish(), unless an exception is on its way. If finish() throws, the destructor prints why and ends the
+  // process with the exit code of the error's kind (launcher/exit_code.h): ranks that did different things have
+  // wrong results, so the process must not end with 0.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -48,8 +51,9 @@ class Job {
   Rank rank() const;
   std::int32_t world_size() const, local_rank() const;
 
-  // Of the backend that cprun was told: buffers are host memory on gloo, and addresses of the rank's GPU on nccl. Its errors (PeerLost,
-  // Timeout) name the rank that failed first. Plans of one's own run on it in a PlanSession (shared/plan/session.h).
+  // The rank's device, of the backend that cprun was told. Its buffers are host memory on gloo, and addresses of
+  // the rank's GPU on nccl. Its errors (PeerLost, Timeout) name the rank that failed first. The Job owns it. To
+  // run a plan of your own on it, use a PlanSession (shared/plan/session.h).
   Device& device();
   bool host_memory() const;      // whether its buffers are host memory
   const Target& target() const;  // what plans for it are best made for, on all ranks alike
@@ -58,17 +62,18 @@ class Job {
 
   void barrier(const std::string& name);  // of all ranks
 
-  // Waits until all members of this rank's groups are here, and says goodbye; the device is gone then. Throws CollectiveMismatch where
-  // this rank has run other collectives or plans than the others, and PeerLost where another has, or the job failed. To be called where a
-  // program wants to keep its results only when they are known to be right.
+  // Waits until all members of this rank's groups are here, and says goodbye; the device is gone then. Call it
+  // yourself if the program is to keep its results only when they are known to be right. Throws CollectiveMismatch
+  // if this rank has run other collectives or plans than the others, and PeerLost if another rank has, or if the
+  // job failed.
   void finish();
 
-  // Moves `in` to the layout of `out`, into out's memory (both the device's), as redistribute() of dtensor.h; its plan is kept. Ranks that neither mesh has
-  // have nothing to do.
+  // Moves `in` to the layout of `out`, into out's memory, as redistribute() of dtensor.h does, and keeps the plan.
+  // Both memories are the device's and belong to the caller. A rank that is in neither mesh has nothing to do.
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
                     RankTrace* trace = nullptr);
-  // The gradient of redistribute(in -> out), from grad_out to grad_in, times options.scale; as redistribute_backward() of dtensor.h.
-  // Its plan is kept.
+  // Computes the gradient of redistribute(in -> out), from grad_out to grad_in, times options.scale, as
+  // redistribute_backward() of dtensor.h does, and keeps the plan.
   void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
                              const DTensor& grad_in, const GradientOptions& options = {},
                              RankTrace* trace = nullptr);

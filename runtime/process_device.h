@@ -1,5 +1,5 @@
-// ProcessDevice: a Device whose rank is a process (or a thread that could be one): what it observed, when its steps ran, and how to
-// end what waits. GlooDevice and NcclDevice are such devices.
+// ProcessDevice: a Device whose rank is a process (or a thread that could be one). Beyond a Device it tells what it
+// observed and when its steps ran, and it can end whatever waits. GlooDevice and NcclDevice are such devices.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace cp::runtime {
 
-// A collective of this rank that begins.
+// A collective that begins on this rank.
 struct CollectiveBegin {
   const Plan& plan;
   const Collective& collective;
@@ -34,36 +34,38 @@ struct CollectiveEnd {
 // As OnCollective: after the collective has ended, before its stream goes on or soon after.
 using OnCollectiveEnd = std::function<void(const CollectiveEnd&)>;
 
-// Steps of a stream whose times a device keeps for take_times(): the latest.
+// How many times a device keeps of each stream until take_times() asks for them. Older ones are dropped, so that a
+// program that never asks does not use up the memory.
 inline constexpr std::size_t kKeptTimes = std::size_t{1} << 20;
 
-// When steps and collectives ran, since the device was made; each stream's in the order in which they ran.
+// When steps and collectives ran, in ns since the device was made. Those of one stream come in the order in which
+// they ran.
 struct DeviceTimes {
   std::vector<TimedOp> steps, collectives;
 };
 
-// What a device does at a moment.
+// What a device does at this moment. Heartbeats carry it to the server, which judges by it whether a rank is stuck.
 struct DeviceActivity {
   bool computes = true;     // a step that is no collective runs, or may run
   std::uint64_t moved = 0;  // grows while payload arrives or leaves
 };
 
-// Errors of running work, thrown by synchronize: Timeout and PeerLost, with the operation, the group and the sequence number.
-// After one the device is of no further use.
+// Errors of running work are thrown by synchronize: Timeout and PeerLost, with the operation, the group and the
+// sequence number. After such an error the device is of no further use.
 class ProcessDevice : public Device {
  public:
-  // The collectives since the last call, by stream in order of completion, from the arguments of the library's calls. Sequence
-  // numbers begin at 0 again. The device is idle meanwhile.
+  // The collectives that ended since the last call, by stream in order of completion, made from the arguments of
+  // the library's calls. Sequence numbers begin at 0 again. Call it while the device is idle.
   virtual std::vector<OpRecord> take_observed() = 0;
-  // When the steps of the prepared plan ran, and the collectives among them, since the last call: the latest kKeptTimes of each
-  // stream. The device is idle meanwhile.
+  // When the steps of the prepared plan ran since the last call, and the collectives among them: the latest
+  // kKeptTimes of each stream. Call it while the device is idle.
   virtual DeviceTimes take_times() = 0;
-  // Whether bindings are addresses of the host's memory. Where they are not, a caller with buffers on the host prepares without bindings,
-  // uploads and downloads.
+  // Whether bindings are addresses of the host's memory. If they are not, a caller whose buffers are on the host
+  // prepares without bindings, and uploads and downloads.
   virtual bool host_memory() const = 0;
-  // For any thread.
+  // Any thread may call this.
   virtual DeviceActivity activity() const = 0;
-  // For any thread: what waits for a peer ends with PeerLost.
+  // Any thread may call this. Whatever waits for a peer then ends with PeerLost.
   virtual void abort() = 0;
 };
 

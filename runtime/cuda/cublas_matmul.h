@@ -1,5 +1,6 @@
-// Matrix products by cuBLAS. Each of a plan's streams that has products has a workspace of its own, kWorkspaceBytes, which is not memory
-// of the plan: of the library's own one, whose use by two streams at once is nobody's promise, equal products need not be equal bits.
+// Matrix products by cuBLAS. We give each stream with products a workspace of its own, of kWorkspaceBytes, which
+// is not memory of the plan. The reason is repeatability: cuBLAS does not promise equal bits for equal products
+// when two streams share its default workspace.
 #pragma once
 
 #include <cstddef>

@@ -79,9 +79,9 @@ class StepEvents {
   std::size_t used() const { return steps_.size(); }
   std::size_t left() const { return (pool_.size() - used_events_) / 2; }
 
-  // Device::record and Device::wait. An event that was recorded kRing records ago has been used again; who waits for it waits for all
-  // that its stream has been given until now: more than was asked, but enqueued before, and waiting for what was enqueued before makes
-  // no cycle (contract 5).
+  // Device::record and Device::wait. Only the last kRing events are kept. Waiting for an older one waits for
+  // everything that its stream has been given so far. That is later than necessary, but never a deadlock: all of
+  // it was enqueued before, and waiting for earlier work makes no cycle (contract 5).
   static constexpr std::int64_t kRing = 4096;
   EventId record(StreamId stream);
   void wait(StreamId stream, EventId event);

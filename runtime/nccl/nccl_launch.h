@@ -47,10 +47,13 @@ class NcclLaunches {
   // Nothing that was issued is under way.
   void forget_turns();
 
-  // Waits until fewer than kMostUnderWay collectives of the group are under way; false where the end has begun before. A thread of NCCL
-  // takes what a collective sends over the network from a pool, for which a call waits, deaf to aborts, when it is empty: for ever where
-  // that thread has ended with an error (NCCL 2.28: 2048 places; a ring takes two for each channel that leaves the GPU's node
-  // there, so that 16 channels fit; an exchange two for each peer over the network and channel, so that many peers may still fill it).
+  // Waits until fewer than kMostUnderWay collectives of the group are under way. Returns false if the end began
+  // before that.
+  //
+  // Why there is a limit: NCCL's proxy thread serves network transfers from a pool of 2,048 slots (NCCL 2.28). A
+  // call that finds no free slot blocks and cannot be aborted, and if the proxy thread has ended with an error it
+  // blocks forever. A ring takes two slots for each channel that leaves the node, so 64 collectives of 16 channels
+  // fit. An exchange takes two for each channel and peer over the network, so many peers can still fill the pool.
   static constexpr std::size_t kMostUnderWay = 64;
   bool await_room(GroupId group, const NcclHandles& handles);
 

@@ -14,8 +14,8 @@
 //                  else q, out, lse, k, v
 //             out  dq (home_q), dk, dv (home_kv): those that are asked for
 //
-// Where nobody wants lse at home (LsePlace::computed) it stays where it was computed: `lse` is compute_q in both passes, and there is no
-// saved_lse.
+// With LsePlace::computed nobody wants lse at home, so it stays where it was computed: `lse` is compute_q in both
+// passes, and there is no saved_lse.
 #pragma once
 
 #include <string>
@@ -31,18 +31,20 @@ namespace cp {
 
 enum class AttentionPass : std::uint8_t { forward, backward };
 
-// Which gradients the backward pass computes, at least one of them: those of inputs that are not frozen (PyTorch's grad_input_mask). What
-// serves the others alone is left out: buffers, kernels, transfers.
+// Which gradients the backward pass computes: at least one, usually those of the inputs that are not frozen (as
+// PyTorch's grad_input_mask says). Buffers, kernels and transfers that serve only the others are left out.
 struct Gradients {
   bool dq = true, dk = true, dv = true;
   bool operator==(const Gradients&) const = default;
 };
 std::string to_string(const Gradients& gradients);  // "dq,dk,dv"
-Gradients parse_gradients(
-    std::string_view text);  // throws InvalidInput for another name, one that comes twice, and none
+// Throws InvalidInput for an unknown name, for a name that comes twice, and for a text without any.
+Gradients parse_gradients(std::string_view text);
 
-// Of which rows and heads a rank has lse after the forward pass: as of out (merging, z-loss), or where it was computed, which is all that
-// a backward pass needs and saves the way home: 4 bytes for each row and head.
+// For which rows and heads a rank has lse after the forward pass.
+//   home       It has lse for the same rows and heads as out, as merging and a z-loss need it.
+//   computed   lse stays where it was computed. A backward pass needs no more, and the way home is saved: 4
+//              bytes for each row and head.
 enum class LsePlace : std::uint8_t { home, computed };
 std::string_view name(LsePlace place);  // "home"
 
@@ -60,17 +62,20 @@ struct AttentionRequest {
   AttentionOptions options = {};
 };
 
-// Whether plans for the target call its fused attention for what it takes of the masks: it takes the problem's dtype and dims. Then
-// steps are cut into calls (attention_calls.h), partial results are rounded to the problem's dtype before they are added up, and
-// pass_q's queries take out along, backward, instead of delta.
+// True if the target has fused attention that supports the problem's dtype and head sizes in this pass. Its
+// plans then use fused calls for every mask that the library supports, and exact kernels for the rest. That
+// changes three things: steps are cut into calls (attention_calls.h), partial results are rounded to the
+// problem's dtype before they are added up, and in the backward pass of pass_q the queries take `out` along
+// instead of delta.
 bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target);
 
-// The plan of one of the ranks: a pure function of its arguments. Throws InvalidInput with the refusal's reason
-// for what is not legal (refuse()), for a repeated rank, where `self` is none of the ranks, and for a request of no gradient at all.
+// The plan of one of the ranks. It is a pure function of its arguments. Throws InvalidInput if the request is not
+// legal (with the reason that refuse() gives), if a rank comes twice, if `self` is not among the ranks, and if the
+// request is for no gradient at all.
 Plan attention_plan(const AttentionRequest& request, AttentionPass pass, Rank self,
                     const Target& target = host_target());
 
-// The plans of all ranks, in ascending order of the ranks. Cheaper than one by one.
+// The plans of all ranks, in ascending order of the ranks. This takes less time than making them one by one.
 std::vector<Plan> attention_plans(const AttentionRequest& request, AttentionPass pass,
                                   const Target& target = host_target());
 

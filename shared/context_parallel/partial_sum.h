@@ -31,7 +31,8 @@ class PartialSum {
     Range heads, batches;
     bool operator==(const Slab&) const = default;
   };
-  // Where a call writes its part of these rows, which from then on is one. `shape`: of a fused call.
+  // Reserves the place where one call writes its partial result for these rows, and records it as a part. `shape`
+  // is that of a fused call, and null for an exact one.
   struct Place {
     View values, lse;  // no lse: absent
   };

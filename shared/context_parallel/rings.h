@@ -171,7 +171,8 @@ class KeyRings {
   Slots inner_slots_, outer_slots_;
 };
 
-// Calls visit(home node, outer step, rotation) for each outer step, whose blocks the next one's follow meanwhile.
+// Calls visit(home node, outer step, rotation) for each outer step. While a step runs, the next step's blocks are
+// already travelling.
 template <class Visit>
 void for_each_node(const Rings& rings, const KeyRings& keys, const Tensor& k, const Tensor& v,
                    const Visit& visit) {

@@ -1,4 +1,5 @@
-// PlanBuilder: writes a Plan step by step; edges, lifetimes and places in memory are derived, not written.
+// PlanBuilder writes a Plan step by step. The caller adds steps; the builder derives the edges between them, how
+// long temporaries live, and where they lie in the arena.
 //
 //   PlanBuilder b(self, host_target());
 //   const StreamId compute = b.stream("compute"), comm = b.stream("comm");
@@ -8,9 +9,9 @@
 //   b.begin_repeat(32);  ...  b.end_repeat();
 //   Plan plan = std::move(b).build(inputs_digest);
 //
-// Two steps on different streams that touch a common element, at least one of them writing, are ordered as
-// they were added; an edge is written only where no other edge implies it. Inside a Repeat the same holds
-// between an iteration and those before it.
+// If two steps on different streams touch a common element, and at least one of them writes it, they run in the
+// order in which they were added. The builder writes an edge for that only where no other edge implies it.
+// Inside a Repeat the same holds between an iteration and the iterations before it.
 #pragma once
 
 #include <map>
@@ -22,44 +23,47 @@
 
 namespace cp {
 
-// Where a temporary prefers to lie. Chains in which each step makes a buffer from the previous one pack
-// exactly when the buffers alternate between the two ends of the arena.
+// At which end of the arena a temporary prefers to lie. In a chain each step makes a buffer from the previous
+// one, so that two of them live at once: placed at the two ends in turn, they leave no hole between them.
 enum class Anchor : std::uint8_t { any, low, high };
 
 class PlanBuilder {
  public:
   PlanBuilder(Rank self, Target target);
 
-  StreamId stream(std::string name);  // the stream of that name, made on first use
-  GroupId group(std::string name,
-                std::vector<Rank> ranks);  // the group with that name and ranks, made on first use
+  // The stream of that name, and the group with that name and those ranks. Each is made on its first use.
+  StreamId stream(std::string name);
+  GroupId group(std::string name, std::vector<Rank> ranks);
   BufferId input(std::string name, DType dtype, std::int64_t numel);
   BufferId output(std::string name, DType dtype, std::int64_t numel);
   BufferId inout(std::string name, DType dtype, std::int64_t numel);
   BufferId temporary(std::string name, DType dtype, std::int64_t numel, Anchor anchor = Anchor::any);
 
-  // Makes a temporary at least that large: one that several steps use in turn, each as much of it as it needs.
+  // Makes a temporary at least `numel` elements large. This is for one that several steps use in turn, each of
+  // them only as much of it as it needs.
   void grow(BufferId temporary, std::int64_t numel);
 
   const Target& target() const { return plan_.target; }
   DType dtype(BufferId buffer) const { return plan_.buffers[static_cast<std::size_t>(buffer)].dtype; }
 
-  // Appends a step. Throws InvalidInput when the target lacks the operation or a dtype (naming it), and for
-  // views outside of their buffer, or of the wrong size for the operation.
+  // Appends a step and returns its number. Throws InvalidInput if the target lacks the operation or a dtype,
+  // which the message names, if a view reaches beyond its buffer, or if its size does not fit the operation.
   StepId add(StreamId stream, Kernel kernel, std::string label = {});
   StepId add(StreamId stream, Collective collective, std::string label = {});
 
-  // Appends all steps of `part`, a plan of the same rank: on its streams and groups, by name, and with its temporaries as new
-  // ones called `prefix` + name. `bindings` gives each other buffer of the part, by name, a contiguous window of this plan,
-  // which moves with the Repeat that is open here, if one is. Edges are derived anew. Throws InvalidInput for a buffer without
-  // a window or with one that is too small, not contiguous or of another dtype, and for a part with Repeats inside a Repeat.
+  // Appends all steps of `part`, which is a plan of the same rank. Its streams and groups are found here by
+  // name, and its temporaries become new ones called `prefix` + name. For each other buffer of the part,
+  // `bindings` gives by name a contiguous window of this plan, which moves with the Repeat that is open here, if
+  // one is. Edges are derived anew. Throws InvalidInput if a buffer has no window, or one that is too small, not
+  // contiguous or of another dtype, and if a part with Repeats is spliced into a Repeat.
   void splice(const Plan& part, const std::map<std::string, View>& bindings, std::string_view prefix = {});
 
+  // The steps that are added between these two run `count` times. Repeats do not nest.
   void begin_repeat(std::int64_t count);
   void end_repeat();
 
-  // Derives edges, first and last uses and the arena. `inputs`: digest of what the caller built the plan
-  // from.
+  // Derives the edges, the first and last uses and the arena, and gives out the plan; the builder is used up
+  // then. `inputs` is the digest of what the caller built the plan from, and so is equal on all ranks.
   Plan build(const Digest& inputs) &&;
 
  private:
@@ -74,8 +78,8 @@ class PlanBuilder {
 };
 
 // Throws InvalidInput unless the step's views lie in their buffers (in every iteration), have the sizes and
-// dtypes that the operation needs, and are contiguous where it needs that; the rules are written once, here,
-// for builder and checker.
+// dtypes that the operation needs, and are contiguous where it needs that. The builder and the checker both
+// call this function, so that these rules are written once (validate.cc).
 void validate_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
 
 }  // namespace cp

@@ -1,5 +1,5 @@
-// The checker: proves of all ranks' plans together what builders promise. It shares no code with them but the
-// types and the rules of single steps (validate_step).
+// The checker proves, of the plans of all ranks together, what builders promise. It shares no code with the
+// builders but the types and the rules of single steps (validate_step), so that one mistake cannot hide in both.
 //
 //   structure    every step valid (views in bounds, sizes, dtypes), edges backward in issue order, groups
 //                consistent with a plan for each member, one stream a group, one set of inputs for all plans
@@ -13,12 +13,12 @@
 //   memory       temporaries lie in the arena, are used within their declared uses, and share bytes only one
 //                after the other; arena and bindings stay within the limits
 //
-// What data a step means to move is no part of a plan, hence not of the proof: a step that reads the wrong, but
-// written, element is noticed only by who knows the right result.
+// The checker cannot tell which data a step was meant to move. A step that reads a wrong element passes if that
+// element was written; only comparing results finds such a mistake (sim/proof/run).
 //
-// Repeats are unrolled as far as their edges and slots reach, not by their count; all iterations count only
-// where a buffer other than an input is a stack (an Advance without period). The time grows with the steps and
-// the contiguous runs of their views, not with their elements.
+// A Repeat is unrolled as far as its edges and slots reach, whatever its count. Only where a buffer other than
+// an input is a stack (an Advance without period) are all iterations looked at. The time of a check grows with
+// the number of steps and of contiguous runs in their views, not with the number of elements.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ struct CheckLimits {
   std::optional<std::int64_t> arena_bytes;  // of any rank
 };
 
-// `plans`: one for each rank that takes part, in any order. Throws CollectiveMismatch, Deadlock or
-// CheckFailure whose message names the ranks, the steps (number and label) and the values; returns normally
-// when everything holds.
+// `plans` has one plan for each rank that takes part, in any order. The function returns if everything holds;
+// else it throws CollectiveMismatch, Deadlock or CheckFailure, and the message names the ranks, the steps
+// (number and label) and the values.
 void check(std::span<const Plan> plans, const CheckLimits& limits = {});
 
 }  // namespace cp

@@ -7,15 +7,16 @@
 
 namespace cp {
 
-// Prepares the device, then enqueues all steps with their edges as events; does not synchronize. When `trace`
-// is given, its `issued` section records every step as the executor asks for it.
+// Prepares the device and enqueues all steps, with their edges as events. It does not synchronize: the caller
+// does, and gets the errors of running work then. If `trace` is given, the executor records every step that it
+// launches in the `issued` section.
 void enqueue(const Plan& plan, Device& device, const Bindings& bindings = {}, RankTrace* trace = nullptr);
 
-// enqueue, then synchronize.
+// Calls enqueue(), and then synchronizes the device.
 void execute(const Plan& plan, Device& device, const Bindings& bindings = {}, RankTrace* trace = nullptr);
 
-// The steps alone, on a device that was prepared for this plan: for callers that upload in between, or run a
-// plan again.
+// Enqueues the steps alone, on a device that was prepared for this plan before. Callers need it that upload
+// data between the two, or that run a plan again.
 void enqueue_steps(const Plan& plan, Device& device, RankTrace* trace = nullptr);
 
 }  // namespace cp

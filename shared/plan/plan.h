@@ -30,10 +30,10 @@ using GroupId = std::int32_t;   // index into Plan::groups
 using StreamId = std::int32_t;  // 0 .. Plan::streams.size()-1
 using StepId = std::int32_t;    // position among all steps of the plan, a Repeat's body counted once
 
-// ---- memory
-// ---------------------------------------------------------------------------------------------------------
+// ---- memory ----
 
-// `input`, `output` and `inout` belong to the caller (bindings); `temporary` lives in the arena.
+// The caller owns buffers of kind `input`, `output` and `inout`, and binds its memory to them; a `temporary`
+// lives in the arena, which the device owns.
 enum class BufferKind : std::uint8_t { input, output, inout, temporary };
 
 struct Buffer {
@@ -41,16 +41,17 @@ struct Buffer {
   BufferKind kind = BufferKind::temporary;
   DType dtype = DType::f32;
   std::int64_t numel = 0;  // all slots together
-  // Temporaries only, filled by PlanBuilder::build(). One that a Repeat uses lives through all its steps.
+  // These are for temporaries only, and PlanBuilder::build() fills them in. A temporary that a Repeat uses
+  // lives through all steps of that Repeat.
   std::int64_t offset_bytes = 0;         // place in the arena
   StepId first_use = -1, last_use = -1;  // in issue order; -1: never used, and may share bytes with all
   bool operator==(const Buffer&) const = default;
   std::int64_t bytes() const { return numel * size_bytes(dtype); }
 };
 
-// How a view moves from one iteration of a Repeat to the next: it lies at offset + stride * ((iteration +
-// phase) % period), without the modulus when period is 0. Slots of a double buffer have period 2; a stack of
-// layers' weights has period 0.
+// How a view moves from one iteration of a Repeat to the next: it lies at
+// offset + stride * ((iteration + phase) % period), or without the modulus when period is 0. For example, the
+// two slots of a double buffer have period 2, and a stack of layers' weights has period 0.
 struct Advance {
   std::int64_t stride = 0, period = 0, phase = 0;
   bool operator==(const Advance&) const = default;
@@ -72,16 +73,15 @@ View flat_view(BufferId buffer, std::int64_t offset, std::int64_t numel, Advance
 // A row-major contiguous view of the shape.
 View dense_view(BufferId buffer, std::int64_t offset, Shape shape, Advance advance = {});
 bool is_contiguous(const View& view);
-// An operand that an operation can do without and has not: View{}, of buffer -1.
+// Whether an optional operand was left out. Such an operand is View{}, whose buffer is -1.
 inline bool is_absent(const View& view) { return view == View{}; }
 // Element offset of the view in the given iteration of its Repeat (0 outside of one).
 std::int64_t offset_at(const View& view, std::int64_t iteration);
 
-// ---- communication
-// --------------------------------------------------------------------------------------------------
+// ---- communication ----
 
-// A communicator: (name, ranks) identifies it in the whole world. All its collectives are issued on one
-// stream.
+// A communicator. Its name and its ranks together identify it in the whole world, and all its collectives are
+// issued on one stream.
 struct Group {
   std::string name;
   std::vector<Rank> ranks;
@@ -120,9 +120,9 @@ struct Broadcast {  // in is read at the root only
   bool operator==(const Broadcast&) const = default;
 };
 
-// Every point-to-point transfer is part of an Exchange: one group start/end, so that a lone send, which could
-// deadlock, cannot be written (contract 4). Several transfers with one peer match in order; each has its own dtype, and
-// none is empty. A rank without transfers still takes part.
+// Every point-to-point transfer is part of an Exchange, which is one group start/end of NCCL. So nobody can
+// write a lone send, which could deadlock (contract 4). Several transfers with one peer match in order. Each
+// transfer has its own dtype, and none is empty. A rank without transfers still takes part.
 struct Transfer {
   std::int32_t peer = -1;  // index in the group; not the rank itself (that is a Copy)
   View view;
@@ -137,8 +137,8 @@ struct Exchange {
 
 using Collective = std::variant<AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Exchange>;
 
-// Digest of an Exchange's count matrix: its nonzero entries as (sender index, receiver index, elements), given in any
-// order; several transfers of one pair add up.
+// Digest of an Exchange's count matrix. The caller gives its nonzero entries as (sender index, receiver index,
+// elements) in any order; several entries of one pair are added up.
 struct Count {
   std::int32_t from = 0, to = 0;
   std::int64_t numel = 0;
@@ -146,8 +146,7 @@ struct Count {
 };
 Digest counts_digest(std::vector<Count> counts);
 
-// ---- computation
-// ----------------------------------------------------------------------------------------------------
+// ---- computation ----
 
 struct Copy {  // out = in; shapes have equal numbers of elements, taken row-major
   View in, out;
@@ -162,8 +161,9 @@ struct Fill {  // out = value
   double value = 0;
   bool operator==(const Fill&) const = default;
 };
-struct
-    Accumulate {  // out = out op in; op is not avg (that is sum, then Scale). A 16-bit `in` may be added to an f32 `out`
+// out = out op in. `op` is never avg, which is written as a sum and then a Scale. A 16-bit `in` may be added to
+// an f32 `out`.
+struct Accumulate {
   ReduceOp op = ReduceOp::sum;
   View in, out;
   bool operator==(const Accumulate&) const = default;
@@ -180,8 +180,12 @@ struct MatMul {  // out[m,n] = a[m,k] * b[k,n], or += ; row-major 2-D views, str
 };
 
 // One rectangle of a mask in local coordinates: which keys of [k_begin, k_begin + k_len) the queries of
-// [q_begin, q_begin + q_len) may see. With i and j counted from those begins:
-//   full     all;    causal   j <= i + diagonal;    window   i + diagonal - window < j <= i + diagonal.
+// [q_begin, q_begin + q_len) may see. With query i and key j counted from those begins, a slice allows
+//   full     all pairs
+//   causal   those with j <= i + diagonal
+//   window   those with i + diagonal - window < j <= i + diagonal
+// For example, the causal mask of 4 queries that are the last ones of 6 keys has diagonal 2: query 0 sees the
+// keys 0, 1 and 2.
 struct MaskSlice {
   enum class Kind : std::uint8_t { full, causal, window };
   std::int64_t q_begin = 0, q_len = 0, k_begin = 0, k_len = 0;
@@ -191,12 +195,14 @@ struct MaskSlice {
 };
 bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k);  // local coordinates of the views
 
-// What computes attention.
-//   exact   the project's own kernels: any slices, any dtype; sums and partial results in f32 where the views say so
-//   fused   a library's kernels, for shapes and masks that Target::fused_attention takes (shared/plan/fused_attention.h): every
-//           view but lse has q's dtype, nothing is accumulated, and `workspace` has the bytes that the library asks for. Its
-//           contents mean nothing before and after.
-// A device without such a library runs both by the same kernels.
+// Which kernels compute attention.
+//   exact   The project's own kernels take any slices and any dtype. Sums and partial results are f32 where
+//           the views say so.
+//   fused   A library's kernels take the shapes and masks that Target::fused_attention allows
+//           (shared/plan/fused_attention.h). Every view but lse has q's dtype, nothing is accumulated, and
+//           `workspace` has as many bytes as the library asks for. Nobody reads its contents before the call
+//           or after it.
+// A device without such a library runs both with the same kernels.
 enum class AttentionEngine : std::uint8_t { exact, fused };
 
 // Scaled dot-product attention of some queries against some keys. Views are [batch, seq, heads, head_dim]
@@ -207,39 +213,45 @@ struct AttentionForward {
   double softmax_scale = 1;
   std::vector<MaskSlice> slices;  // disjoint
   AttentionEngine engine = AttentionEngine::exact;
-  View workspace = {};  // of a fused one, else absent
+  View workspace = {};  // only a fused step has one
   bool operator==(const AttentionForward&) const = default;
 };
-// Gradients of the pairs in `slices`, given the FINAL out and lse of the whole row and delta = rowsum(dout *
-// out), [batch, heads, seq], f32 (AttentionDelta); a fused one makes delta itself and has `out` instead. dq is written, or added to when `accumulate_dq`; dk and dv are, when
-// `accumulate_dkv`: in a ring, dq stays at home while dk and dv travel. An exact one may lack gradients that nobody wants, but not all.
+// Gradients of the pairs in `slices`. They are computed from the FINAL lse of the whole row and from
+// delta = rowsum(dout * out), which is [batch, heads, seq] in f32 and made by AttentionDelta. A fused step
+// computes delta itself from the final `out`, so it has `out` and no `delta`.
+//   accumulate_dq    adds to dq instead of overwriting it
+//   accumulate_dkv   does the same with dk and dv
+// They are two flags because in a ring dq stays at home while dk and dv travel. An exact step may leave out
+// gradients that nobody wants (their views are absent), but not all of them.
 struct AttentionBackward {
   View q, k, v, dout, lse, delta, dq, dk, dv;
   double softmax_scale = 1;
   std::vector<MaskSlice> slices;
   bool accumulate_dq = false, accumulate_dkv = false;
-  View out = {};  // of a fused one, else absent; `delta` the other way round
+  View out = {};  // a fused step has `out` and no `delta`, an exact one `delta` and no `out`
   AttentionEngine engine = AttentionEngine::exact;
-  View workspace = {};  // of a fused one, else absent
+  View workspace = {};  // only a fused step has one
   bool operator==(const AttentionBackward&) const = default;
 };
 struct AttentionDelta {  // delta = rowsum(dout * out)
   View out, dout, delta;
   bool operator==(const AttentionDelta&) const = default;
 };
-// (out, lse) = log-sum-exp merge of (out, lse), (in, in_lse) and the results in `more`, each of its own dtype; or, without any lse,
-// out += in + more: partial gradients. In f32, in this order, rounded to out's dtype once.
+// Brings partial results together. With lse it is the log-sum-exp merge of (out, lse), (in, in_lse) and the
+// results in `more`, written to (out, lse). Without any lse it is out += in + more, as for partial gradients.
+// Each operand may have a dtype of its own. The step computes in f32, in the order given, and rounds to out's
+// dtype once. `in` and `more` together are at most kMostMerged; with lse, `more_lse` is as long as `more`.
 struct AttentionMerge {
   View in, in_lse, out, lse;
-  std::vector<View> more = {},
-                    more_lse = {};  // with `in` at most kMostMerged; as many of both where there is lse
+  std::vector<View> more = {}, more_lse = {};
   bool operator==(const AttentionMerge&) const = default;
 };
-inline constexpr std::size_t kMostMerged = 3;
+inline constexpr std::size_t kMostMerged = 3;  // results that one AttentionMerge adds to `out`
 
-// Kernels that treat rows one by one, or move whole rows, and are bound by memory: what a transformer needs beside products and
-// attention. Shape-only: no host version exists yet, so host_target() lacks them and devices refuse them by name; plans with
-// them are complete, checked and timed.
+// Kernels that work on rows one by one, or move whole rows, and whose time is that of their memory traffic: a
+// transformer needs them beside products and attention. They have shapes only. No device computes them yet, so
+// host_target() lacks them and devices refuse them by name; still, plans that contain them are complete, and
+// they are checked and timed.
 enum class RowOperation : std::uint8_t {
   rms_norm,
   rms_norm_backward,
@@ -259,9 +271,9 @@ enum class RowOperation : std::uint8_t {
   squared_norm,
   optimizer,
 };
-// The operation's name in Targets, traces and messages is that of the RowOperation: "rms_norm".
+// The name of the operation in Targets, traces and messages: "rms_norm".
 std::string_view name(RowOperation operation);
-struct RowKernel {  // one view at least is written or updated
+struct RowKernel {  // at least one view is written or updated
   RowOperation operation = RowOperation::rms_norm;
   std::vector<View> reads, writes, updates;  // updates: read and written
   bool operator==(const RowKernel&) const = default;
@@ -270,14 +282,14 @@ struct RowKernel {  // one view at least is written or updated
 using Kernel = std::variant<Copy, Cast, Fill, Accumulate, Scale, MatMul, AttentionForward, AttentionBackward,
                             AttentionDelta, AttentionMerge, RowKernel>;
 
-// ---- steps
-// ----------------------------------------------------------------------------------------------------------
+// ---- steps ----
 
 using Work = std::variant<Kernel, Collective>;
 
-// "The step `step`, `iterations_back` iterations of the enclosing Repeat ago" (nothing, where there was
-// none). From outside a Repeat, a step of its body means that step's last iteration; from inside, a step
-// before the Repeat means just that step.
+// An edge says: wait for the step `step`, as it ran `iterations_back` iterations of the enclosing Repeat ago. In
+// the first iterations, where there was no such iteration, it waits for nothing. A step behind a Repeat that
+// names a step of its body waits for that step's last iteration. A step of the body that names a step before
+// the Repeat waits for just that step, in every iteration.
 struct Edge {
   StepId step = -1;
   std::int32_t iterations_back = 0;
@@ -288,7 +300,7 @@ struct Step {
   StreamId stream = 0;
   Work work;
   std::vector<Edge> after;  // steps of OTHER streams; the order within a stream is implied
-  std::string label;        // for people; no part of the meaning
+  std::string label;        // for people; it is no part of the plan's meaning
   bool operator==(const Step&) const = default;
 };
 
@@ -312,33 +324,33 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// ---- looking at plans
-// -----------------------------------------------------------------------------------------------
+// ---- looking at plans ----
 
 // "all_gather", "copy", ...: the name in Targets, traces and messages.
 std::string_view operation_name(const Work& work);
 bool is_collective(const Step& step);
 GroupId group_of(const Collective& collective);
 
-// What a step reads and writes; what it accumulates to (Accumulate, Scale, ...) it does both with. The rank's index in the group
-// matters for a Broadcast alone, whose input is read at the root only.
+// The views that a step reads and writes. It does both with a view that it accumulates to (as Accumulate and
+// Scale do). `index_in_group` matters only for a Broadcast, which reads its input at the root alone.
 struct Access {
   const View* view = nullptr;
   bool reads = false, writes = false;
 };
 std::vector<Access> accesses(const Work& work, std::int32_t index_in_group = 0);
 
-// Bytes sent to and received from each member of the group, by index; 0 for the rank itself. A collective's
-// nominal volume:
-//   AllGather, AllToAll, Broadcast and Exchange: what each peer gets; AllReduce and ReduceScatter: the
-//   buffer, the block.
+// Bytes that a rank sends to each member of the group and receives from it, by index in the group; 0 for the
+// rank itself. This is a collective's nominal volume, which does not depend on the library's algorithm. For
+// AllGather, AllToAll, Broadcast and Exchange it is what each peer gets; for an AllReduce it is the whole
+// buffer for each peer, and for a ReduceScatter the block.
 struct Volume {
   std::vector<std::int64_t> sent, received;
   bool operator==(const Volume&) const = default;
 };
 Volume volume(const Collective& collective, const Plan& plan);
 
-// All steps in order, a Repeat's body once, with the Repeat's count (1 outside).
+// All steps in order. The steps of a Repeat's body come once, with the count of the Repeat; others have count
+// 1. The references point into the plan, which must outlive them.
 struct StepRef {
   const Step* step = nullptr;
   StepId id = -1;
@@ -347,20 +359,21 @@ struct StepRef {
 };
 std::vector<StepRef> steps_of(const Plan& plan);
 
-// Index of plan.self in the group; throws InvalidInput when it is no member.
+// The index of plan.self in the group. Throws InvalidInput if it is not a member.
 std::int32_t index_in_group(const Plan& plan, GroupId group);
 
-// Peak bytes: the arena and all bindings.
+// The most memory that the plan uses: the bytes of its arena and of all buffers of the caller.
 std::int64_t peak_bytes(const Plan& plan);
 
 // Digest of the whole plan without labels and names of buffers and streams.
 Digest digest(const Plan& plan);
-// Digest of the canonical sequence of collectives on a group: operation, dtype, reduction, root, counts,
-// repeats. Equal on all members of the group; compared over the control plane before a plan's first use
-// (contract 2).
+// Digest of the canonical sequence of collectives on a group: operation, dtype, reduction, root, counts and
+// repeats. It is equal on all members of the group, which compare it over the control plane before they use a
+// plan for the first time (contract 2).
 Digest collective_digest(const Plan& plan, GroupId group);
 
-// A readable text, one line a step; parse_plan(to_text(p)) == p (labels and names included).
+// A readable text with one line for each step. Reading it gives the same plan again, labels and names included:
+// parse_plan(to_text(p)) == p. parse_plan throws InvalidInput for a text that is no plan.
 std::string to_text(const Plan& plan);
 Plan parse_plan(std::string_view text);
 

@@ -1,12 +1,15 @@
 // ParallelLayout: how a model is laid out over GPUs: degrees, strategy of attention, and the choices that go with them.
 //
-//   tp   tensor parallel: heads and MLP columns are split, and between them rows are, with sequence parallelism (Korthikanti et al.
-//        2022); without it every tp rank has all rows there, and sums are all-reduced (Shoeybi et al. 2019)
-//   cp   context parallel: the sequence is split, attention by `strategy`
-//   dp   replicas of the batch: dp_replicate x dp_shard; parameters are sharded over dp_shard, or over dp_shard x cp, or their
-//        gradients or optimizer's states alone are (ZeRO; Rajbhandari et al. 2020)
-//   ep   experts are split over ep neighbours among dp_shard x cp (torchtitan's rule: it does not multiply the world)
-//   pp   pipeline stages of consecutive layers, virtual_stages of them on each rank, 1F1B or interleaved
+//   tp   Tensor parallelism splits heads and MLP columns. Between those regions it splits rows, if sequence
+//        parallelism is on (Korthikanti et al. 2022). Without it every tp rank has all rows there, and sums are
+//        all-reduced (Shoeybi et al. 2019).
+//   cp   Context parallelism splits the sequence, and computes attention by `strategy`.
+//   dp   Data parallelism runs dp_replicate x dp_shard replicas of the batch. It shards parameters, or only their
+//        gradients or the optimizer's states, over dp_shard or over dp_shard x cp (ZeRO; Rajbhandari et al. 2020).
+//   ep   Expert parallelism splits the experts over ep neighbours among dp_shard x cp. It does not multiply the
+//        world (torchtitan's rule).
+//   pp   Pipeline parallelism makes stages of consecutive layers; each rank has virtual_stages of them, in a 1F1B
+//        or an interleaved schedule.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +41,8 @@ struct Recompute {
 };
 std::string to_string(const Recompute& recompute);  // "none", "selective", "full", "every:2"
 Recompute parse_recompute(std::string_view text);   // throws InvalidInput that lists them
-int parse_zero(
-    std::string_view text);  // of ParallelLayout::zero: 1, 2 or 3; throws InvalidInput that lists them
+// Reads ParallelLayout::zero: 1, 2 or 3. Throws InvalidInput that lists them.
+int parse_zero(std::string_view text);
 
 // Which ranks are neighbours: the first axis varies fastest.
 enum class AxisOrder : std::uint8_t { tp_cp_dp_pp, cp_tp_dp_pp, tp_dp_cp_pp, tp_cp_pp_dp };

@@ -317,8 +317,8 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
   EXPECT_THAT(changed({"--dtype", "fp9"}), HasSubstr("--dtype fp9"));
   EXPECT_THAT(changed({"--explain", "tp=3"}), HasSubstr("--explain tp=3"));
   EXPECT_THAT(changed({"--fix", "tp=3"}), HasSubstr("does not fit 8 GPUs"));
-  EXPECT_THAT(changed({"--json", "--csv", "-"}), HasSubstr("--json and --csv - all print"));
-  EXPECT_THAT(changed({"--output", "x"}), HasSubstr("--output x is of --emit"));
+  EXPECT_THAT(changed({"--json", "--csv", "-"}), HasSubstr("--json and --csv - write to standard output"));
+  EXPECT_THAT(changed({"--output", "x"}), HasSubstr("--output x needs --emit"));
   EXPECT_THAT(changed({"--emit", "jax"}), AllOf(HasSubstr("--emit jax"), HasSubstr("megatron")));
   EXPECT_THAT(changed({"--emit", "vllm"}), HasSubstr("--emit vllm"));
   EXPECT_THAT(changed({"--explain", "tp=8", "--report", "x.html"}), HasSubstr("--report"));

@@ -9,29 +9,29 @@
 
 #include <fmt/format.h>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
-#include "sim/present/plan/plan_explain.h"
+#include "cli/common/printable.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/plan/plan_files.h"
 #include "cli/cpsim/plan/plan_flags.h"
 #include "cli/cpsim/plan/plan_request.h"
-#include "sim/present/plan/plan_screen.h"
 #include "cli/cpsim/plan/plan_what_if.h"
-#include "cli/common/printable.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/units.h"
 #include "shared/base/error.h"
+#include "sim/accuracy/validate/published_steps.h"
 #include "sim/base/stop.h"
 #include "sim/planner/emit/emit.h"
-#include "sim/present/page/report_html.h"
-#include "sim/present/plan/answer_csv.h"
-#include "sim/present/plan/answer_json.h"
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/layout_timeline.h"
 #include "sim/planner/search/search.h"
-#include "sim/accuracy/validate/published_steps.h"
+#include "sim/present/page/report_html.h"
+#include "sim/present/plan/answer_csv.h"
+#include "sim/present/plan/answer_json.h"
+#include "sim/present/plan/plan_explain.h"
+#include "sim/present/plan/plan_screen.h"
+#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {
@@ -63,9 +63,10 @@ void check_outputs(const Flags& flags) {
   if (flags.json) printing.emplace_back("--json");
   if (flags.prints_csv()) printing.emplace_back("--csv -");
   if (flags.prints_emitted()) printing.emplace_back("--emit without --output");
-  if (printing.size() > 1) throw InvalidInput(str(join(printing, " and "), " all print; leave one of them"));
+  if (printing.size() > 1)
+    throw InvalidInput(str(join(printing, " and "), " write to standard output; give only one of them"));
   if (!flags.output.empty() && flags.emit.empty()) {
-    throw InvalidInput(str("--output ", flags.output, " is of --emit; add such as --emit megatron"));
+    throw InvalidInput(str("--output ", flags.output, " needs --emit; add, for example, --emit megatron"));
   }
   if (!flags.compare.empty()) {
     for (const auto& [flag, given] : {std::pair{"--explain", !flags.explain.empty()},
@@ -89,8 +90,8 @@ void check_outputs(const Flags& flags) {
 }
 
 std::string progress_text(const sim::SearchProgress& progress) {
-  return str(sim::human_count(progress.layouts), " layouts, ", sim::human_count(progress.bounded), " bounded, ",
-             sim::human_count(progress.replayed), " replayed",
+  return str(sim::human_count(progress.layouts), " layouts, ", sim::human_count(progress.bounded),
+             " bounded, ", sim::human_count(progress.replayed), " replayed",
              progress.best_us > 0 ? str(", best so far ", sim::human_us(progress.best_us)) : "");
 }
 
@@ -127,7 +128,8 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
   } else {
     write_text_file("--output", flags.output, emitted.text);
     fmt::print("emitted     {} for {}\n", flags.output, flags.emit);
-    for (const std::string& cannot : emitted.cannot) fmt::print("            {}\n", sim::wrapped(cannot, 98, 12));
+    for (const std::string& cannot : emitted.cannot)
+      fmt::print("            {}\n", sim::wrapped(cannot, 98, 12));
   }
   if (emitted.fits) return 0;
   std::fflush(stdout);
@@ -207,7 +209,7 @@ int compare(const Flags& flags, const sim::PlanQuestion& question) {
     std::array<sim::LayoutVerdict, 2> both;
     for (std::size_t i = 0; i < 2; ++i)
       both[i] = sim::judge(question, asked[i].text, sim::complete(question, asked[i], quiet(flags.threads)),
-                      std::nullopt);
+                           std::nullopt);
     return both;
   });
   fmt::print("{}", flags.json ? str(sim::comparison_json(question, verdicts), "\n")

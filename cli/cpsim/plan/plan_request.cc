@@ -12,19 +12,19 @@
 #include <google/protobuf/descriptor.h>
 
 #include "cli/common/flags.h"
-#include "sim/scenario/plan_fixed.h"
 #include "cli/cpsim/plan/plan_workload.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
+#include "sim/accuracy/validate/memory_width.h"
 #include "sim/cost/cluster/attention_kernels.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/cluster/used_part.h"
-#include "sim/planner/models/read_model.h"
 #include "sim/cost/timeline/estimate.h"
-#include "sim/accuracy/validate/memory_width.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/scenario/plan_fixed.h"
 
 namespace cp::cli {
 namespace {
@@ -240,7 +240,7 @@ void take_workload(const Job& job, std::optional<DType> stored, sim::PlanQuestio
   if (question.model.experts && !job.has_expert_imbalance())
     question.assumptions.emplace_back("expert_imbalance 1: all experts get as many tokens");
   if (!question.model.experts && job.has_expert_imbalance())
-    throw InvalidInput(str("--expert-imbalance means nothing: ", question.model.name, " has no experts"));
+    throw InvalidInput(str("--expert-imbalance does not apply: ", question.model.name, " has no experts"));
   if (job.has_ttft_max()) {
     if (!(job.ttft_max() > 0))
       throw InvalidInput(str("--ttft-max ", job.ttft_max(), " is out of range; give ms above 0"));

@@ -26,7 +26,8 @@ std::string_view name(Framework framework);
 Framework parse_framework(std::string_view text);  // throws InvalidInput that lists them
 // None for a name that is no framework's.
 std::optional<Framework> find_framework(std::string_view text);
-// Throws InvalidInput for a training framework that is to serve and a serving one that is to train, with those that do.
+// Throws InvalidInput if the framework does not support the phase: a training framework cannot serve, nor a serving
+// one train. The message lists those that can.
 void require_phase(Framework framework, Phase phase);
 bool runs(Framework framework, Phase phase);
 
