@@ -2,22 +2,25 @@
 //
 //   int main() {
 //     cp::runtime::Job job;  // rank and world from the environment
-//     job.redistribute(cp::from_local(rows, job.rank(), in.data(), bytes), cp::from_local(columns, job.rank(), out.data(), bytes));
+//     job.redistribute(cp::from_local(rows, job.rank(), in.data(), bytes),
+//                      cp::from_local(columns, job.rank(), out.data(), bytes));
 //     cp::ContextParallelAttention attention(job.device(), ranks, strategy, job.plans());
 //     ...
-//   }  // waits until all ranks are here, and have done the same; a program that ends by an exception, or without a Job's end, is a
-//      // failure of the job
+//   }
+//
+// The destructor waits until all ranks are here and have done the same. A program that ends by an exception,
+// or without destroying its Job, is a failure of the job. Start it with:
 //
 //   cprun --nproc-per-node 4 -- ./program
 //
-// With cprun --backend nccl each rank has a GPU, which is the current one of the thread that made the Job. The
-// buffers of plans and of redistribute() are then addresses of that GPU's memory (from cudaMalloc).
+// With cprun --backend nccl each rank has a GPU, which is the current one of the thread that made the Job.
+// The buffers of plans and of redistribute() are then addresses of that GPU's memory (from cudaMalloc).
 //
 // After an NCCL error, threads of NCCL may outlive the Job and still use the process's memory. Check
 // devices_left_behind() of joined_device.h; if it is true, leave with std::_Exit().
 //
-// All ranks must make the same calls in the same order. Ranks compare a plan with one another before they use it
-// for the first time, and keep it afterwards.
+// All ranks must make the same calls in the same order. Ranks compare a plan with one another before they use
+// it for the first time, and keep it afterwards.
 #pragma once
 
 #include <cstddef>
@@ -37,13 +40,13 @@ class RendezvousClient;
 
 class Job {
  public:
-  // Joins the job, and returns when the rendezvous server has taken this rank. `most_plans` is how many plans it
-  // keeps. Throws InvalidInput if cprun did not start the process, and RendezvousError, AuthenticationError or
-  // Timeout if joining fails.
+  // Joins the job, and returns when the rendezvous server has taken this rank. `most_plans` is how many plans
+  // it keeps. Throws InvalidInput if cprun did not start the process, and RendezvousError,
+  // AuthenticationError or Timeout if joining fails.
   explicit Job(std::size_t most_plans = 64);
-  // Calls finish(), unless an exception is on its way. If finish() throws, the destructor prints why and ends the
-  // process with the exit code of the error's kind (launcher/exit_code.h): ranks that did different things have
-  // wrong results, so the process must not end with 0.
+  // Calls finish(), unless an exception is on its way. If finish() throws, the destructor prints why and ends
+  // the process with the exit code of the error's kind (launcher/exit_code.h): ranks that did different
+  // things have wrong results, so the process must not end with 0.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -51,9 +54,9 @@ class Job {
   Rank rank() const;
   std::int32_t world_size() const, local_rank() const;
 
-  // The rank's device, of the backend that cprun was told. Its buffers are host memory on gloo, and addresses of
-  // the rank's GPU on nccl. Its errors (PeerLost, Timeout) name the rank that failed first. The Job owns it. To
-  // run a plan of your own on it, use a PlanSession (shared/plan/session.h).
+  // The rank's device, of the backend that cprun was told. Its buffers are host memory on gloo, and addresses
+  // of the rank's GPU on nccl. Its errors (PeerLost, Timeout) name the rank that failed first. The Job owns
+  // it. To run a plan of your own on it, use a PlanSession (shared/plan/session.h).
   Device& device();
   bool host_memory() const;      // whether its buffers are host memory
   const Target& target() const;  // what plans for it are best made for, on all ranks alike
@@ -62,14 +65,15 @@ class Job {
 
   void barrier(const std::string& name);  // of all ranks
 
-  // Waits until all members of this rank's groups are here, and says goodbye; the device is gone then. Call it
-  // yourself if the program is to keep its results only when they are known to be right. Throws CollectiveMismatch
-  // if this rank has run other collectives or plans than the others, and PeerLost if another rank has, or if the
-  // job failed.
+  // Waits until all members of this rank's groups are here, and says goodbye; the device is gone then. Call
+  // it yourself if the program is to keep its results only when they are known to be right. Throws
+  // CollectiveMismatch if this rank has run other collectives or plans than the others, and PeerLost if
+  // another rank has, or if the job failed.
   void finish();
 
-  // Moves `in` to the layout of `out`, into out's memory, as redistribute() of dtensor.h does, and keeps the plan.
-  // Both memories are the device's and belong to the caller. A rank that is in neither mesh has nothing to do.
+  // Moves `in` to the layout of `out`, into out's memory, as redistribute() of dtensor.h does, and keeps the
+  // plan. Both memories are the device's and belong to the caller. A rank that is in neither mesh has nothing
+  // to do.
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
                     RankTrace* trace = nullptr);
   // Computes the gradient of redistribute(in -> out), from grad_out to grad_in, times options.scale, as

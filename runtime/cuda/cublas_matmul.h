@@ -1,6 +1,6 @@
-// Matrix products by cuBLAS. We give each stream with products a workspace of its own, of kWorkspaceBytes, which
-// is not memory of the plan. The reason is repeatability: cuBLAS does not promise equal bits for equal products
-// when two streams share its default workspace.
+// Matrix products by cuBLAS. We give each stream with products a workspace of its own, of kWorkspaceBytes,
+// which is not memory of the plan. The reason is repeatability: cuBLAS does not promise equal bits for equal
+// products when two streams share its default workspace.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,10 @@ class CublasMatMul {
   CublasMatMul(const CublasMatMul&) = delete;
   CublasMatMul& operator=(const CublasMatMul&) = delete;
 
-  // For launches on the plan's stream. Nothing in a build without cuBLAS, and for what the library does not take: integers, empty sums,
-  // matrices whose rows and columns both have gaps. Sums are in f32 and rounded once; f32 never becomes TF32. The kernel and the memory
-  // outlive the result; so does this, while it is used. Throws InvalidInput where the workspace does not fit.
+  // For launches on the plan's stream. Nothing in a build without cuBLAS, and for what the library does not
+  // take: integers, empty sums, matrices whose rows and columns both have gaps. Sums are in f32 and rounded
+  // once; f32 never becomes TF32. The kernel and the memory outlive the result; so does this, while it is
+  // used. Throws InvalidInput where the workspace does not fit.
   PreparedKernel prepare(const MatMul& kernel, StreamId stream, const CudaMemory& memory);
 
  private:

@@ -17,8 +17,8 @@ namespace cp::runtime {
 // A stream of the current device that the default stream does not synchronize with.
 class CudaStream {
  public:
-  // `high`: when multiprocessors get free, its blocks come before those of other streams, so that a transfer begins while a long
-  // kernel runs.
+  // `high`: when multiprocessors get free, its blocks come before those of other streams, so that a transfer
+  // begins while a long kernel runs.
   enum class Priority : std::uint8_t { normal, high };
   explicit CudaStream(Priority priority);
   ~CudaStream();
@@ -53,9 +53,9 @@ class CudaEvent {
 bool is_finished(cudaStream_t stream);
 bool is_finished(cudaEvent_t event);
 
-// The events of a device's streams: they time steps, and they order streams. One serves as the end of a step, as the begin of the next
-// one on its stream, where that waits for nothing else, and as what other streams wait for: a step records one event as long as its
-// stream is busy. For one thread.
+// The events of a device's streams: they time steps, and they order streams. One serves as the end of a step,
+// as the begin of the next one on its stream, where that waits for nothing else, and as what other streams
+// wait for: a step records one event as long as its stream is busy. For one thread.
 class StepEvents {
  public:
   struct Pair {
@@ -80,15 +80,16 @@ class StepEvents {
   std::size_t left() const { return (pool_.size() - used_events_) / 2; }
 
   // Device::record and Device::wait. Only the last kRing events are kept. Waiting for an older one waits for
-  // everything that its stream has been given so far. That is later than necessary, but never a deadlock: all of
-  // it was enqueued before, and waiting for earlier work makes no cycle (contract 5).
+  // everything that its stream has been given so far. That is later than necessary, but never a deadlock: all
+  // of it was enqueued before, and waiting for earlier work makes no cycle (contract 5).
   static constexpr std::int64_t kRing = 4096;
   EventId record(StreamId stream);
   void wait(StreamId stream, EventId event);
   // Something else was enqueued on the stream.
   void enqueued(StreamId stream) { last_[static_cast<std::size_t>(stream)] = nullptr; }
 
-  // The device is idle. Intervals come in the order of begin(); all that was recorded has happened, and its events are used again.
+  // The device is idle. Intervals come in the order of begin(); all that was recorded has happened, and its
+  // events are used again.
   std::vector<Interval> take();
 
  private:
@@ -104,8 +105,9 @@ class StepEvents {
     bool has_end = false;  // which was recorded
   };
   cudaEvent_t next_event();
-  // An event tells its distance from another one, as a float of milliseconds: to the microsecond while both are less than 16 s apart. So
-  // the one that times count from is recorded anew, against the host's clock, whenever the device is idle.
+  // An event tells its distance from another one, as a float of milliseconds: to the microsecond while both
+  // are less than 16 s apart. So the one that times count from is recorded anew, against the host's clock,
+  // whenever the device is idle.
   void anchor();
   std::optional<std::int64_t> happened_ns(cudaEvent_t event) const;  // since the object's making
 

@@ -1,8 +1,8 @@
 // Attention over a sequence that is split across ranks, written down as plans: one forward and one backward
 // plan for each cp rank.
 //
-// Buffers of the caller, by name; `part` is what AttentionSharding says of the rank. Home tensors are dense in
-// the problem's format and dtype. What a rank computes on lies dense as [rows, batch, heads, dim] (rows
+// Buffers of the caller, by name; `part` is what AttentionSharding says of the rank. Home tensors are dense
+// in the problem's format and dtype. What a rank computes on lies dense as [rows, batch, heads, dim] (rows
 // outermost: a block of rows is contiguous whatever the batch); lse as [batch, heads, rows], f32.
 //
 //   forward   in   q (home_q), k, v (home_kv)
@@ -14,8 +14,8 @@
 //                  else q, out, lse, k, v
 //             out  dq (home_q), dk, dv (home_kv): those that are asked for
 //
-// With LsePlace::computed nobody wants lse at home, so it stays where it was computed: `lse` is compute_q in both
-// passes, and there is no saved_lse.
+// With LsePlace::computed nobody wants lse at home, so it stays where it was computed: `lse` is compute_q in
+// both passes, and there is no saved_lse.
 #pragma once
 
 #include <string>
@@ -31,8 +31,9 @@ namespace cp {
 
 enum class AttentionPass : std::uint8_t { forward, backward };
 
-// Which gradients the backward pass computes: at least one, usually those of the inputs that are not frozen (as
-// PyTorch's grad_input_mask says). Buffers, kernels and transfers that serve only the others are left out.
+// Which gradients the backward pass computes: at least one, usually those of the inputs that are not frozen
+// (as PyTorch's grad_input_mask says). Buffers, kernels and transfers that serve only the others are left
+// out.
 struct Gradients {
   bool dq = true, dk = true, dv = true;
   bool operator==(const Gradients&) const = default;
@@ -69,9 +70,9 @@ struct AttentionRequest {
 // instead of delta.
 bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target);
 
-// The plan of one of the ranks. It is a pure function of its arguments. Throws InvalidInput if the request is not
-// legal (with the reason that refuse() gives), if a rank comes twice, if `self` is not among the ranks, and if the
-// request is for no gradient at all.
+// The plan of one of the ranks. It is a pure function of its arguments. Throws InvalidInput if the request is
+// not legal (with the reason that refuse() gives), if a rank comes twice, if `self` is not among the ranks,
+// and if the request is for no gradient at all.
 Plan attention_plan(const AttentionRequest& request, AttentionPass pass, Rank self,
                     const Target& target = host_target());
 

@@ -1,11 +1,13 @@
-// PartialSum: a result that is made of partial ones, for a target with fused kernels: out with its lse, of disjoint sets of keys; or a
-// gradient. Internal to shared/context_parallel.
+// PartialSum: a result that is made of partial ones, for a target with fused kernels: out with its lse, of
+// disjoint sets of keys; or a gradient. Internal to shared/context_parallel.
 //
-// Fused calls write parts in the problem's dtype. Little memory is moved when they are brought together late, several at once, and the
-// result is rounded once:
-//   16-bit result   the first part of a row is written where the result will be, others beside it; finish() merges them into it. Up to
-//                   four parts of a row wait so; of more, every two are added to a sum in f32, which finish() merges too
-//   f32 result      is the sum itself: the first part of a row is converted to it, others are added, two at a time
+// Fused calls write parts in the problem's dtype. Little memory is moved when they are brought together late,
+// several at once, and the result is rounded once:
+//   16-bit result   the first part of a row is written where the result will be, others beside it; finish()
+//                   merges them into it. Up to four parts of a row wait so; of more, every two are added to a
+//                   sum in f32, which finish() merges too
+//   f32 result      is the sum itself: the first part of a row is converted to it, others are added, two at a
+//                   time
 // Exact calls write f32 parts, which are treated alike.
 #pragma once
 
@@ -22,7 +24,8 @@ namespace cp::detail {
 class PartialSum {
  public:
   using Of = PartialGradient::Of;  // what has lse is out
-  // `parts`: how many come for a row, where each step's calls have disjoint rows (more is correct too). `begun`: the result holds one.
+  // `parts`: how many come for a row, where each step's calls have disjoint rows (more is correct too).
+  // `begun`: the result holds one.
   PartialSum(AttentionWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse, Of of,
              int parts, bool begun = false);
 
@@ -31,13 +34,14 @@ class PartialSum {
     Range heads, batches;
     bool operator==(const Slab&) const = default;
   };
-  // Reserves the place where one call writes its partial result for these rows, and records it as a part. `shape`
-  // is that of a fused call, and null for an exact one.
+  // Reserves the place where one call writes its partial result for these rows, and records it as a part.
+  // `shape` is that of a fused call, and null for an exact one.
   struct Place {
     View values, lse;  // no lse: absent
   };
   Place place(const FusedShape* shape, Range rows, const Slab& slab, const std::string& label);
-  // A whole partial result that came from elsewhere: a temporary, which may be written to, and stays until finish().
+  // A whole partial result that came from elsewhere: a temporary, which may be written to, and stays until
+  // finish().
   void add(const Tensor& values, const RowStatistic* lse, const std::string& label);
   // Adds what waits to the sum now: temporaries that it lies in may be used again.
   void settle(const std::string& label);

@@ -1,7 +1,8 @@
-// Rings, on which blocks of K and V rotate: which ring index stands where, who needs what, and K and V on their way. Internal to
-// shared/context_parallel.
+// Rings, on which blocks of K and V rotate: which ring index stands where, who needs what, and K and V on
+// their way. Internal to shared/context_parallel.
 //
-// A double ring is an outer ring of nodes in whose every step an inner ring runs; a plain one is a single node.
+// A double ring is an outer ring of nodes in whose every step an inner ring runs; a plain one is a single
+// node.
 #pragma once
 
 #include <algorithm>
@@ -171,8 +172,8 @@ class KeyRings {
   Slots inner_slots_, outer_slots_;
 };
 
-// Calls visit(home node, outer step, rotation) for each outer step. While a step runs, the next step's blocks are
-// already travelling.
+// Calls visit(home node, outer step, rotation) for each outer step. While a step runs, the next step's blocks
+// are already travelling.
 template <class Visit>
 void for_each_node(const Rings& rings, const KeyRings& keys, const Tensor& k, const Tensor& v,
                    const Visit& visit) {

@@ -1,5 +1,5 @@
-// PlanBuilder writes a Plan step by step. The caller adds steps; the builder derives the edges between them, how
-// long temporaries live, and where they lie in the arena.
+// PlanBuilder writes a Plan step by step. The caller adds steps; the builder derives the edges between them,
+// how long temporaries live, and where they lie in the arena.
 //
 //   PlanBuilder b(self, host_target());
 //   const StreamId compute = b.stream("compute"), comm = b.stream("comm");
@@ -9,9 +9,9 @@
 //   b.begin_repeat(32);  ...  b.end_repeat();
 //   Plan plan = std::move(b).build(inputs_digest);
 //
-// If two steps on different streams touch a common element, and at least one of them writes it, they run in the
-// order in which they were added. The builder writes an edge for that only where no other edge implies it.
-// Inside a Repeat the same holds between an iteration and the iterations before it.
+// If two steps on different streams touch a common element, and at least one of them writes it, they run in
+// the order in which they were added. The builder writes an edge for that only where no other edge implies
+// it. Inside a Repeat the same holds between an iteration and the iterations before it.
 #pragma once
 
 #include <map>
@@ -39,8 +39,8 @@ class PlanBuilder {
   BufferId inout(std::string name, DType dtype, std::int64_t numel);
   BufferId temporary(std::string name, DType dtype, std::int64_t numel, Anchor anchor = Anchor::any);
 
-  // Makes a temporary at least `numel` elements large. This is for one that several steps use in turn, each of
-  // them only as much of it as it needs.
+  // Makes a temporary at least `numel` elements large. This is for one that several steps use in turn, each
+  // of them only as much of it as it needs.
   void grow(BufferId temporary, std::int64_t numel);
 
   const Target& target() const { return plan_.target; }
@@ -53,9 +53,9 @@ class PlanBuilder {
 
   // Appends all steps of `part`, which is a plan of the same rank. Its streams and groups are found here by
   // name, and its temporaries become new ones called `prefix` + name. For each other buffer of the part,
-  // `bindings` gives by name a contiguous window of this plan, which moves with the Repeat that is open here, if
-  // one is. Edges are derived anew. Throws InvalidInput if a buffer has no window, or one that is too small, not
-  // contiguous or of another dtype, and if a part with Repeats is spliced into a Repeat.
+  // `bindings` gives by name a contiguous window of this plan, which moves with the Repeat that is open here,
+  // if one is. Edges are derived anew. Throws InvalidInput if a buffer has no window, or one that is too
+  // small, not contiguous or of another dtype, and if a part with Repeats is spliced into a Repeat.
   void splice(const Plan& part, const std::map<std::string, View>& bindings, std::string_view prefix = {});
 
   // The steps that are added between these two run `count` times. Repeats do not nest.

@@ -1,24 +1,26 @@
 // The checker proves, of the plans of all ranks together, what builders promise. It shares no code with the
-// builders but the types and the rules of single steps (validate_step), so that one mistake cannot hide in both.
+// builders but the types and the rules of single steps (validate_step), so that one mistake cannot hide in
+// both.
 //
 //   structure    every step valid (views in bounds, sizes, dtypes), edges backward in issue order, groups
 //                consistent with a plan for each member, one stream a group, one set of inputs for all plans
 //   matching     collectives of a group agree on every rank in sequence: operation, dtype, reduction, root,
 //                counts, Repeats; each send of an Exchange has its receive, in order, with equal counts; the
 //                counts digest is that of the real matrix
-//   order        no two unordered steps of a rank touch the same element, one of them writing (in the arena too)
+//   order        no two unordered steps of a rank touch the same element, one of them writing (in the arena
+//                too)
 //   contents     nothing is read before it is written; every output element is written
 //   progress     no wait cycle, both with any number of collectives in flight and with one at a time in issue
 //                order; the collectives of ranks that share two groups are issued in compatible order
 //   memory       temporaries lie in the arena, are used within their declared uses, and share bytes only one
 //                after the other; arena and bindings stay within the limits
 //
-// The checker cannot tell which data a step was meant to move. A step that reads a wrong element passes if that
-// element was written; only comparing results finds such a mistake (sim/proof/run).
+// The checker cannot tell which data a step was meant to move. A step that reads a wrong element passes if
+// that element was written; only comparing results finds such a mistake (sim/proof/run).
 //
-// A Repeat is unrolled as far as its edges and slots reach, whatever its count. Only where a buffer other than
-// an input is a stack (an Advance without period) are all iterations looked at. The time of a check grows with
-// the number of steps and of contiguous runs in their views, not with the number of elements.
+// A Repeat is unrolled as far as its edges and slots reach, whatever its count. Only where a buffer other
+// than an input is a stack (an Advance without period) are all iterations looked at. The time of a check
+// grows with the number of steps and of contiguous runs in their views, not with the number of elements.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 //   record       marks everything that was enqueued on a stream so far, and returns the mark as an event.
 //   wait         makes a stream, never the host, wait for such an event.
 //   synchronize  is the only one of these that blocks the host: until everything enqueued has finished.
-// Work that fails while it runs (a mismatch, a deadlock, a lost peer) is reported by synchronize, which throws
-// one of the types of shared/base/error.h.
+// Work that fails while it runs (a mismatch, a deadlock, a lost peer) is reported by synchronize, which
+// throws one of the types of shared/base/error.h.
 //
 // For example, the executor orders a gather on stream 1 before a product on stream 0 like this:
 //   device.launch(gather, 0);  device.wait(0, device.record(1));  device.launch(product, 0);

@@ -8,8 +8,8 @@
 namespace cp {
 
 // Prepares the device and enqueues all steps, with their edges as events. It does not synchronize: the caller
-// does, and gets the errors of running work then. If `trace` is given, the executor records every step that it
-// launches in the `issued` section.
+// does, and gets the errors of running work then. If `trace` is given, the executor records every step that
+// it launches in the `issued` section.
 void enqueue(const Plan& plan, Device& device, const Bindings& bindings = {}, RankTrace* trace = nullptr);
 
 // Calls enqueue(), and then synchronizes the device.

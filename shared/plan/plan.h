@@ -137,8 +137,8 @@ struct Exchange {
 
 using Collective = std::variant<AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Exchange>;
 
-// Digest of an Exchange's count matrix. The caller gives its nonzero entries as (sender index, receiver index,
-// elements) in any order; several entries of one pair are added up.
+// Digest of an Exchange's count matrix. The caller gives its nonzero entries as (sender index, receiver
+// index, elements) in any order; several entries of one pair are added up.
 struct Count {
   std::int32_t from = 0, to = 0;
   std::int64_t numel = 0;
@@ -161,8 +161,8 @@ struct Fill {  // out = value
   double value = 0;
   bool operator==(const Fill&) const = default;
 };
-// out = out op in. `op` is never avg, which is written as a sum and then a Scale. A 16-bit `in` may be added to
-// an f32 `out`.
+// out = out op in. `op` is never avg, which is written as a sum and then a Scale. A 16-bit `in` may be added
+// to an f32 `out`.
 struct Accumulate {
   ReduceOp op = ReduceOp::sum;
   View in, out;
@@ -249,9 +249,9 @@ struct AttentionMerge {
 inline constexpr std::size_t kMostMerged = 3;  // results that one AttentionMerge adds to `out`
 
 // Kernels that work on rows one by one, or move whole rows, and whose time is that of their memory traffic: a
-// transformer needs them beside products and attention. They have shapes only. No device computes them yet, so
-// host_target() lacks them and devices refuse them by name; still, plans that contain them are complete, and
-// they are checked and timed.
+// transformer needs them beside products and attention. They have shapes only. No device computes them yet,
+// so host_target() lacks them and devices refuse them by name; still, plans that contain them are complete,
+// and they are checked and timed.
 enum class RowOperation : std::uint8_t {
   rms_norm,
   rms_norm_backward,
@@ -286,10 +286,10 @@ using Kernel = std::variant<Copy, Cast, Fill, Accumulate, Scale, MatMul, Attenti
 
 using Work = std::variant<Kernel, Collective>;
 
-// An edge says: wait for the step `step`, as it ran `iterations_back` iterations of the enclosing Repeat ago. In
-// the first iterations, where there was no such iteration, it waits for nothing. A step behind a Repeat that
-// names a step of its body waits for that step's last iteration. A step of the body that names a step before
-// the Repeat waits for just that step, in every iteration.
+// An edge says: wait for the step `step`, as it ran `iterations_back` iterations of the enclosing Repeat ago.
+// In the first iterations, where there was no such iteration, it waits for nothing. A step behind a Repeat
+// that names a step of its body waits for that step's last iteration. A step of the body that names a step
+// before the Repeat waits for just that step, in every iteration.
 struct Edge {
   StepId step = -1;
   std::int32_t iterations_back = 0;
@@ -372,8 +372,8 @@ Digest digest(const Plan& plan);
 // plan for the first time (contract 2).
 Digest collective_digest(const Plan& plan, GroupId group);
 
-// A readable text with one line for each step. Reading it gives the same plan again, labels and names included:
-// parse_plan(to_text(p)) == p. parse_plan throws InvalidInput for a text that is no plan.
+// A readable text with one line for each step. Reading it gives the same plan again, labels and names
+// included: parse_plan(to_text(p)) == p. parse_plan throws InvalidInput for a text that is no plan.
 std::string to_text(const Plan& plan);
 Plan parse_plan(std::string_view text);
 

@@ -1,15 +1,17 @@
-// ParallelLayout: how a model is laid out over GPUs: degrees, strategy of attention, and the choices that go with them.
+// ParallelLayout: how a model is laid out over GPUs: degrees, strategy of attention, and the choices that go
+// with them.
 //
 //   tp   Tensor parallelism splits heads and MLP columns. Between those regions it splits rows, if sequence
-//        parallelism is on (Korthikanti et al. 2022). Without it every tp rank has all rows there, and sums are
-//        all-reduced (Shoeybi et al. 2019).
+//        parallelism is on (Korthikanti et al. 2022). Without it every tp rank has all rows there, and sums
+//        are all-reduced (Shoeybi et al. 2019).
 //   cp   Context parallelism splits the sequence, and computes attention by `strategy`.
-//   dp   Data parallelism runs dp_replicate x dp_shard replicas of the batch. It shards parameters, or only their
-//        gradients or the optimizer's states, over dp_shard or over dp_shard x cp (ZeRO; Rajbhandari et al. 2020).
-//   ep   Expert parallelism splits the experts over ep neighbours among dp_shard x cp. It does not multiply the
-//        world (torchtitan's rule).
-//   pp   Pipeline parallelism makes stages of consecutive layers; each rank has virtual_stages of them, in a 1F1B
-//        or an interleaved schedule.
+//   dp   Data parallelism runs dp_replicate x dp_shard replicas of the batch. It shards parameters, or only
+//        their gradients or the optimizer's states, over dp_shard or over dp_shard x cp (ZeRO; Rajbhandari et
+//        al. 2020).
+//   ep   Expert parallelism splits the experts over ep neighbours among dp_shard x cp. It does not multiply
+//        the world (torchtitan's rule).
+//   pp   Pipeline parallelism makes stages of consecutive layers; each rank has virtual_stages of them, in a
+//        1F1B or an interleaved schedule.
 #pragma once
 
 #include <cstdint>
@@ -59,14 +61,16 @@ struct ParallelLayout : ParallelDegrees {
   std::int64_t micro_batch = 1;  // sequences of a replica at once
   Recompute recompute;
   int loss_chunks = 1;  // head and loss are computed for this many pieces of the rows, one after the other
-  // What is sharded: 3 parameters, 2 gradients and states, 1 states alone; whole 16-bit parameters are gathered once a step then.
-  // 0: 3 without stages, and 1 with them, which keep whole parameters and gradients.
+  // What is sharded: 3 parameters, 2 gradients and states, 1 states alone; whole 16-bit parameters are
+  // gathered once a step then. 0: 3 without stages, and 1 with them, which keep whole parameters and
+  // gradients.
   int zero = 0;
   bool sequence_parallel = true;  // meaningless when tp is 1
-  // A dense MLP is computed for this many pieces of the rows, one after the other; backward, each piece computes its gate and up again
-  // (TiledMLP of Arctic Long Sequence Training, 2025).
+  // A dense MLP is computed for this many pieces of the rows, one after the other; backward, each piece
+  // computes its gate and up again (TiledMLP of Arctic Long Sequence Training, 2025).
   int mlp_chunks = 1;
-  // What layers keep for the backward pass lies in host memory: sent there behind each layer, and fetched ahead of its backward pass.
+  // What layers keep for the backward pass lies in host memory: sent there behind each layer, and fetched
+  // ahead of its backward pass.
   bool host_activations = false;
   bool operator==(const ParallelLayout&) const = default;
 
@@ -81,20 +85,21 @@ struct ParallelLayout : ParallelDegrees {
   int row_ranks() const { return sequence_parallel ? tp : 1; }
 };
 
-// "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full": the degrees above 1, and what differs from the defaults.
-// With cp 1 nothing is said of the strategy.
+// "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full": the degrees above 1, and what
+// differs from the defaults. With cp 1 nothing is said of the strategy.
 std::string to_string(const ParallelLayout& layout);
-// Takes what to_string gives, names of strategies as --strategy has them, and all of degree_keys(): dp is dp_shard, and etp can only
-// be tp. Every key at most once. Where dp_shard is not given, or -1, and `world` is given, it is what is left of the world. Throws
-// InvalidInput that lists the keys, or says what does not fit.
+// Takes what to_string gives, names of strategies as --strategy has them, and all of degree_keys(): dp is
+// dp_shard, and etp can only be tp. Every key at most once. Where dp_shard is not given, or -1, and `world`
+// is given, it is what is left of the world. Throws InvalidInput that lists the keys, or says what does not
+// fit.
 ParallelLayout parse_parallel_layout(std::string_view text, int world = 0);
 
 // Throws InvalidInput for degrees that ParallelDims takes and no layout has: an etp other than tp.
 void require_plannable(const ParallelConfig& degrees);
 
-// The layout that has the degrees of a run which passed ParallelDims' rules: attention by Ulysses over ulysses_degree ranks, and rings
-// between where that is less than cp. Throws InvalidInput for what no layout has: experts on a mesh axis of their own, and etp other
-// than tp.
+// The layout that has the degrees of a run which passed ParallelDims' rules: attention by Ulysses over
+// ulysses_degree ranks, and rings between where that is less than cp. Throws InvalidInput for what no layout
+// has: experts on a mesh axis of their own, and etp other than tp.
 ParallelLayout layout_of(const ParallelDims& dims);
 
 // Micro-batches of a replica in a step. Only of a layout that is not refused.
@@ -106,24 +111,26 @@ using LayoutRefusal = DegreeRefusal;
 std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& workload,
                                     const ParallelLayout& layout);
 
-// Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says. With the aliases of
-// with_parallel_aliases().
+// Axes dp_replicate, dp_shard, cp, tp, pp, all of them, over ranks 0 .. world-1: neighbours as `order` says.
+// With the aliases of with_parallel_aliases().
 Mesh build_mesh(const ParallelLayout& layout);
 // Its axes: the last one varies fastest.
 std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout);
 
-// The layers of each of the pp * virtual_stages stages, in order of the layers: as even as can be; where they do not divide, the
-// last stage, which has the head, and then the first one, which has the embedding, get fewer.
+// The layers of each of the pp * virtual_stages stages, in order of the layers: as even as can be; where they
+// do not divide, the last stage, which has the head, and then the first one, which has the embedding, get
+// fewer.
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout);
 
-// Forward passes, of all its stages, that pipeline rank `rank` of `ranks` makes before the first backward pass follows one: of 1F1B
-// (Narayanan et al. 2019), and of the interleaved schedule (Narayanan et al. 2021, as Megatron-LM has it).
+// Forward passes, of all its stages, that pipeline rank `rank` of `ranks` makes before the first backward
+// pass follows one: of 1F1B (Narayanan et al. 2019), and of the interleaved schedule (Narayanan et al. 2021,
+// as Megatron-LM has it).
 std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 // Those whose backward passes have not ended, at most.
 std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 
-// The attention of one micro-batch on one tp rank: its heads of all rows of the sequence. kv heads that tp ranks share are
-// replicated: kv_heads = max(1, kv_heads / tp).
+// The attention of one micro-batch on one tp rank: its heads of all rows of the sequence. kv heads that tp
+// ranks share are replicated: kv_heads = max(1, kv_heads / tp).
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout);
 

@@ -1,4 +1,5 @@
-// cpsim plan: which layout a model should run with on a cluster, what it costs, whether it fits, and why not another.
+// cpsim plan: which layout a model should run with on a cluster, what it costs, whether it fits, and why not
+// another.
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -105,8 +106,8 @@ sim::PlanAnswer search(const sim::PlanQuestion& question, int threads, Progress&
 
 // ---- handing a layout over ----
 
-// What a framework has no word for goes to standard error, so that the text alone is piped. The exit code: that of what does not fit
-// where what the text says does not.
+// What a framework has no word for goes to standard error, so that the text alone is piped. The exit code:
+// that of what does not fit where what the text says does not.
 int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
          const ParallelLayout& layout) {
   const sim::Cluster& cluster = question.cluster;

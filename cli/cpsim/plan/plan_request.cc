@@ -177,7 +177,8 @@ void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
   question.software.linear_precision = sim::LinearPrecision::fp8;
 }
 
-// The same of attention, forward alone; a kernel that nobody measured in 8 bits is refused, never timed as one of 16.
+// The same of attention, forward alone; a kernel that nobody measured in 8 bits is refused, never timed as
+// one of 16.
 void take_attention_dtype(const Job& job, sim::PlanQuestion& question) {
   const std::string& text = job.attention_dtype();
   const std::string_view dtype = name(question.workload.dtype);

@@ -1,5 +1,5 @@
-// The frameworks that a layout can be handed over to, and what each of them can say: one table, which the search keeps to, which the
-// emitted texts are written by, and which docs/frameworks.md shows.
+// The frameworks that a layout can be handed over to, and what each of them can say: one table, which the
+// search keeps to, which the emitted texts are written by, and which docs/frameworks.md shows.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,16 @@ enum class Framework : std::uint8_t {
   torchtitan,  // TOML
   deepspeed,   // JSON
   vllm,        // a command line of vllm serve
-  cprun,  // traces/scenario.proto: the attention of one micro-batch on one tensor-parallel rank, for cpsim run and cprun
+  // traces/scenario.proto: the attention of one micro-batch on one tensor-parallel rank, for cpsim run and
+  // cprun
+  cprun,
 };
 std::string_view name(Framework framework);
 Framework parse_framework(std::string_view text);  // throws InvalidInput that lists them
 // None for a name that is no framework's.
 std::optional<Framework> find_framework(std::string_view text);
-// Throws InvalidInput if the framework does not support the phase: a training framework cannot serve, nor a serving
-// one train. The message lists those that can.
+// Throws InvalidInput if the framework does not support the phase: a training framework cannot serve, nor a
+// serving one train. The message lists those that can.
 void require_phase(Framework framework, Phase phase);
 bool runs(Framework framework, Phase phase);
 
@@ -66,8 +68,9 @@ struct FrameworkRule {
   std::string_view choice;  // the key of a layout, or the flag: "balance", "--optimizer"
   std::string_view can;     // what the framework can say of it, in words
   std::string_view source;  // where that stands
-  // What is lost, in one sentence: "balance contiguous: batches are always split head_tail". Empty where the framework can say it.
-  // Changes the case to what the framework runs instead, or to what takes at least as much memory; leaves it where nothing is run.
+  // What is lost, in one sentence: "balance contiguous: batches are always split head_tail". Empty where the
+  // framework can say it. Changes the case to what the framework runs instead, or to what takes at least as
+  // much memory; leaves it where nothing is run.
   std::string (*lost)(FrameworkCase& said);
 };
 std::span<const FrameworkRule> rules(Framework framework);
