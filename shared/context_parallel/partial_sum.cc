@@ -8,6 +8,10 @@
 namespace cp::detail {
 namespace {
 
+// How many parts of a row wait before they are brought together. Without a sum one AttentionMerge takes the
+// part that lies in the result and kMostMerged others. With a sum in f32 two wait: each merge reads and
+// writes the whole sum, so that one merge for two parts halves that traffic, and no more than two temporaries
+// are held.
 constexpr std::size_t kMostWithoutSum = kMostMerged + 1, kMostBesideSum = 2;
 
 std::int64_t end(Range range) { return range.begin + range.len; }

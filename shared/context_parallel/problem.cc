@@ -8,7 +8,8 @@
 namespace cp {
 namespace {
 
-// Far beyond every position; four such lengths add up to what mask_slices.cc takes for no limit, which is far from overflowing.
+// Far beyond every position; four such lengths add up to what mask_slices.cc takes for no limit, which is far
+// from overflowing.
 constexpr std::int64_t kLongest = std::int64_t{1} << 58;
 
 void require_at_least(std::int64_t value, std::int64_t least, const char* what) {
@@ -83,6 +84,7 @@ double AttentionProblem::scale() const {
 // Bytes of a tensor fit into 64 bits. A tensor without rows counts as one row.
 void require_countable(const char* tensor, std::int64_t heads, std::int64_t rows, const char* dim_name,
                        std::int64_t dim, std::int64_t batch) {
+  // Elements of at most 8 bytes: 2^62 bytes, as PlanBuilder takes for a buffer.
   constexpr double kMost = 0x1p59;
   const auto count = [](std::int64_t number) {
     return static_cast<double>(std::max<std::int64_t>(number, 1));

@@ -12,8 +12,8 @@
 namespace cp {
 namespace {
 
-// Finds the added lives that meet a span of positions. A segment tree: each life hangs at the O(log n) nodes that cover it,
-// so that a look costs little more than what it finds.
+// Finds the added lives that meet a span of positions. A segment tree: each life hangs at the O(log n) nodes
+// that cover it, so that a look costs little more than what it finds.
 class LivingBlocks {
  public:
   explicit LivingBlocks(Position num_positions) {
@@ -207,14 +207,18 @@ class Packer {
     });
   }
 
-  // Depths of high blocks are measured from the top, whose place is known once all of them lie: where low and high blocks that
-  // live together just touch.
+  // Depths of high blocks are measured from the top, whose place is known once all of them lie: where low and
+  // high blocks that live together just touch.
   void stack_at_both_ends(const std::vector<std::size_t>& ends) {
-    std::vector<std::int64_t>& offsets =
-        packing_.offsets;  // of high blocks, for now, the depth of their lower end
-    // No packing is smaller than what lives at once: the top may lie that high, and leaves room in the middle.
+    // Of high blocks, for now, the depth of their lower end.
+    std::vector<std::int64_t>& offsets = packing_.offsets;
+    // No packing is smaller than what lives at once: the top may lie that high, and leaves room in the
+    // middle.
     std::int64_t top = most_alive(), top_alignment = 1;
     std::vector<Interval> taken;
+    // Each block goes as far towards its end as the blocks there that live with it allow. The arena must be
+    // high enough for it and whatever faces it from the other end at the same time; blocks that never live
+    // together may reach past one another.
     for (const std::size_t i : ends) {
       const Block& block = blocks_[i];
       std::int64_t facing = 0;  // how far the other end's blocks reach
@@ -241,6 +245,8 @@ class Packer {
       top = std::max(top, reach + facing);
       place(i);
     }
+    // Only now is the top known, from which high blocks were measured. It is aligned, so that a depth that is
+    // aligned gives an offset that is.
     top = align_up(top, top_alignment);
     for (const std::size_t i : ends) {
       if (blocks_[i].anchor == Anchor::high) offsets[i] = top - offsets[i];

@@ -12,6 +12,9 @@ namespace {
 using Mask = FusedShape::Mask;
 using Document = FusedShape::Document;
 
+// Up to this length of queries or keys the library's backward kernels may keep a second dq in their workspace
+// (keeps_second_dq). It was found by asking cuDNN; tests/cudnn compares the workspace with cuDNN's own
+// answers.
 constexpr std::int64_t kShort = 256;
 
 std::string_view name(Mask mask) {
@@ -28,8 +31,8 @@ std::string_view name(Mask mask) {
   return "";
 }
 
-// Whether the slice allows the pairs that the bottom-right mask allows in a block of its size. Bounds on keys move by one a row, so
-// the first row tells the upper ones apart and the last row the lower ones.
+// Whether the slice allows the pairs that the bottom-right mask allows in a block of its size. Bounds on keys
+// move by one a row, so the first row tells the upper ones apart and the last row the lower ones.
 bool has_mask(const MaskSlice& slice, Mask mask, std::int64_t window) {
   const std::int64_t q = slice.q_len, k = slice.k_len;
   const bool is_full = slice.kind == MaskSlice::Kind::full;
@@ -42,8 +45,8 @@ bool has_mask(const MaskSlice& slice, Mask mask, std::int64_t window) {
   return wanted_upper >= 0 && upper == wanted_upper && lower == wanted_lower;
 }
 
-// The kernels for sm80, which sm120 runs too and sm100 takes for short calls, add dq up in a copy of their own. They are also the ones
-// that cannot run several documents backward.
+// The kernels for sm80, which sm120 runs too and sm100 takes for short calls, add dq up in a copy of their
+// own. They are also the ones that cannot run several documents backward.
 bool keeps_second_dq(const FusedAttention& library, const FusedShape& shape) {
   return !library.packed || std::min(shape.q_len, shape.k_len) <= kShort;
 }
@@ -110,6 +113,7 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
       return str(what, " ", dim, " is above ", max_dim, ", the ", shape.backward ? "backward" : "forward",
                  " kernels' limit");
   }
+  // A call without documents is treated as one document below, so that the rules of lengths are written once.
   if (shape.mask == Mask::window && !library.window) return str("no kernel has a window");
   if (shape.mask == Mask::window && shape.window < 1) return str("window ", shape.window, " sees no key");
   std::vector<Document> parts = shape.documents;
@@ -167,7 +171,7 @@ std::optional<std::string> refuse_lse(const FusedShape& shape, const View& lse) 
   if (!is_contiguous(lse))
     return str("lse has strides [", join(lse.strides), "] of a view [", join(lse.shape),
                "] (batch, heads, seq), which is not contiguous; copy it");
-  constexpr std::int64_t kWide = 16 / 4;
+  constexpr std::int64_t kWide = 16 / 4;  // elements of f32 in the 16 bytes that kernels load at once
   if (shape.documents.empty() && (lse.offset % kWide != 0 || lse.advance.stride % kWide != 0))
     return str("lse begins at element ", lse.offset, " and advances by ", lse.advance.stride,
                "; both must be multiples of 16 bytes: copy it");
@@ -185,8 +189,8 @@ std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& sh
   std::int64_t bytes = (std::int64_t{64} << 10) + documents * 512;
   if (packed) bytes += align_up(shape.q_len * shape.q_heads * f32, 256);  // lse as [seq, heads]
   if (!shape.backward) {
-    // Decoding cuts the keys into up to 64 parts, to fill the multiprocessors with heads of keys (8.7 of them each were seen), and
-    // keeps out and two sums of each part.
+    // Decoding cuts the keys into up to 64 parts, to fill the multiprocessors with heads of keys (8.7 of them
+    // each were seen), and keeps out and two sums of each part.
     if (longest_q == 1) {
       const std::int64_t copies = shape.batch * std::max<std::int64_t>(documents, 1);
       const std::int64_t parts =

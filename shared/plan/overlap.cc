@@ -13,8 +13,10 @@ struct Term {
   std::int64_t stride = 0, low = 0, high = 0;
 };
 
-constexpr std::size_t kMaxTerms = 16;
-constexpr int kMaxSearchNodes = 256;
+// Whether two strided views share an element is a search over sums of strides, which could take long. Beyond
+// these limits the answer is "they may overlap": that costs an edge that was not needed, never a missing one.
+constexpr std::size_t kMaxTerms = 16;      // dimensions of both views together
+constexpr int kMaxSearchNodes = 256;       // partial sums that are tried
 constexpr std::int64_t kMaxPeriod = 1024;  // of two views' advances together
 constexpr std::int64_t kMaxPairs = 4096;   // of iterations compared one by one
 

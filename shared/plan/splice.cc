@@ -69,6 +69,7 @@ void PlanBuilder::splice(const Plan& part, const std::map<std::string, View>& bi
     throw InvalidInput(
         "splice of a plan with a Repeat inside a Repeat; Repeats do not nest: unroll one of them");
   }
+  // Everything is looked up before the first step is added, so that a refused part adds no step.
   Renaming renaming;
   for (const Buffer& buffer : part.buffers) {
     if (buffer.kind == BufferKind::temporary) {
@@ -96,6 +97,7 @@ void PlanBuilder::splice(const Plan& part, const std::map<std::string, View>& bi
     }
     renaming.windows.push_back({view, in_repeat_});
   }
+  // A window that no buffer asks for is most likely a name that was misspelt.
   for (const auto& [bound, view] : bindings) {
     const auto known =
         std::find_if(part.buffers.begin(), part.buffers.end(), [&, &wanted = bound](const Buffer& buffer) {
@@ -108,6 +110,8 @@ void PlanBuilder::splice(const Plan& part, const std::map<std::string, View>& bi
   }
   for (const std::string& name : part.streams) renaming.streams.push_back(stream(name));
   for (const Group& group : part.groups) renaming.groups.push_back(this->group(group.name, group.ranks));
+  // The steps' edges are not taken over: other numbers hold here, and build() derives them from what the
+  // steps touch, with those of the steps around the part.
   const auto append = [&](const Step& step) {
     const StreamId on = renaming.streams.at(static_cast<std::size_t>(step.stream));
     std::visit([&](auto work) { add(on, std::move(work), step.label); }, renaming.work(step.work));

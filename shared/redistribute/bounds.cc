@@ -11,8 +11,9 @@
 namespace cp::detail {
 namespace {
 
-// Beyond this number of ranks, areas of kSampledAreas of them are looked at alone, and none larger than kLargestArea:
-// what is looked at once for each layout then takes some thousand look-ups, however many ranks there are.
+// Beyond this number of ranks, areas of kSampledAreas of them are looked at alone, and none larger than
+// kLargestArea: what is looked at once for each layout then takes some thousand look-ups, however many ranks
+// there are.
 constexpr std::int32_t kWholeUpTo = 256;
 constexpr std::int32_t kSampledAreas = 16;
 constexpr std::size_t kLargestArea = 64;
@@ -41,8 +42,9 @@ Bounds::Bounds(StateSpace& space, const MoveCoster& coster, const CostModel& mod
   split_areas();
 }
 
-// The ranks by areas: joined along all axes with a smaller gap, on either mesh, and along the target's partial ones. On
-// different meshes both ends of a chain of links may have none of their own, and still be near.
+// The ranks by areas: joined along all axes with a smaller gap, on either mesh, and along the target's
+// partial ones. On different meshes both ends of a chain of links may have none of their own, and still be
+// near.
 std::vector<std::vector<std::int32_t>> Bounds::joined_ranks(double faster) const {
   const std::int32_t n = space_.num_ranks();
   Joined joined(n);
@@ -131,8 +133,8 @@ void Bounds::split_areas() {
   }
 }
 
-// Contributions to each value that lie behind links of at least this gap; `copies`: values per element, which are the
-// coordinates along the axes that stay partial.
+// Contributions to each value that lie behind links of at least this gap; `copies`: values per element, which
+// are the coordinates along the axes that stay partial.
 std::int64_t Bounds::contributions(const State& state, double at_least_gap, std::int64_t& copies) const {
   const AxisMask kept = state.side == space_.target().side ? state.partial & space_.target().partial : 0U;
   std::int64_t contributions = 1;
@@ -179,10 +181,13 @@ Bounds::Left Bounds::find(const State& state) {
   const auto element_bytes = static_cast<double>(coster_.element_bytes());
   const BoxPair boxes = space_.boxes(state, space_.target());
   bool moves = false;
-  // Whatever crosses between the areas of a level pays at least its rate; what also crosses those of a slower level, more.
+  // Whatever crosses between the areas of a level pays at least its rate; what also crosses those of a slower
+  // level, more.
   double mean_us = 0, mean_bytes = 0, largest_bytes = 0, faster_us_per_byte = 0;
   for (std::size_t l = 0; l < levels_.size(); ++l) {
     Level& level = levels_[l];
+    // Levels go from fast links to slow ones. A byte that crosses a slow level was counted at the faster ones
+    // too, since their areas lie inside; here it pays only what the slow level costs more.
     const double us_per_byte = level.gap / coster_.best_efficiency();
     const double extra_us_per_byte = us_per_byte - faster_us_per_byte;
     std::int64_t copies = 1, distinct = 0, all_outside = 0;
@@ -201,6 +206,8 @@ Bounds::Left Bounds::find(const State& state) {
       moves = moves || missing > 0;
       largest_bytes = std::max(largest_bytes, bytes);
     }
+    // Sums: n contributions become one value by n - 1 receives, wherever they meet; each further holder then
+    // receives the result. With sampled areas the second part is not known, and left out.
     if (reduced > 1) {
       const std::int64_t values = space_.global_numel() * copies;
       all_outside = (reduced - 1) * values;
@@ -214,6 +221,7 @@ Bounds::Left Bounds::find(const State& state) {
     mean_us += static_cast<double>(all_outside) * element_bytes / num_ranks * extra_us_per_byte;
     faster_us_per_byte = us_per_byte;
   }
+  // At least one step is left, since the state is not the target: it costs its latency even if little moves.
   const double latency_us = moves ? model_.step_latency_us : model_.local_latency_us;
   double most_us = 0;
   for (const Level& level : levels_) {
@@ -222,7 +230,8 @@ Bounds::Left Bounds::find(const State& state) {
   }
   if (space_.num_sides() == 1) most_us = std::max(most_us, mean_us + latency_us);
   most_us = std::max(most_us, mean_us);
-  // Sums of doubles differ from those of the moves by their rounding; bytes of a mean are rounded up to whole ones.
+  // Sums of doubles differ from those of the moves by their rounding; bytes of a mean are rounded up to whole
+  // ones.
   constexpr double kRounding = 1 - 1e-9;
   return {static_cast<std::int64_t>(most_us * kPsPerUs * kRounding),
           static_cast<std::int64_t>(std::max(mean_bytes, largest_bytes) * kRounding)};

@@ -115,6 +115,8 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
                    "activation again");
   }
 
+  // The gradients go the way of the tokens: `combine` is undone by a dispatch of the output's gradients, and
+  // at the end `dispatch` by a combine of the inputs' gradients. Each is the transpose of the other.
   const View d_expert_out = writer_.working_rows("d expert out", capacity(), context_.hidden);
   const View sent = start_of_way(d_expert_out, "d outputs");
   writer_.kernel({RowOperation::dispatch, {d_out, route}, {sent}, {}}, "combine backward");
@@ -131,6 +133,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
     writer_.weight_gradient(transposed(d), rows_of(activated, first, count), down, experts_gradient,
                             "expert down, wgrad");
   });
+  // The token's weight was multiplied in with the activation, so this kernel makes the weight's gradient too.
   writer_.kernel({RowOperation::gated_activation_backward,
                   {gate_up, in.weights, d_activated},
                   {d_gate_up, d_weights},
@@ -151,6 +154,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   const View d_logits = writer_.working_rows("d router", context_.tokens, context_.model.experts->count);
   writer_.kernel({RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}},
                  "route backward");
+  // d_rows holds the experts' part by now, and the router's is added to it.
   const Weight router = context_.layer.router;
   writer_.weight_gradient(transposed(d_logits), rows, router, layer_gradient, "router, wgrad");
   writer_.matmul(d_logits, router.matrix(layer), d_rows, "router, dgrad", true);

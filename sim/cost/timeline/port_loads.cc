@@ -177,17 +177,21 @@ struct PortLoads::Members {
   }
 };
 
-// The slowest member's links, when all send as far as this one does: those of its transfers that run inside and those between
-// nodes, each as one flow.
+// The slowest member's links, when all send as far as this one does: those of its transfers that run inside
+// and those between nodes, each as one flow.
 PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t group) const {
   const std::vector<Rank>& ranks = plan_.groups[group].ranks;
   const Node& node = cluster_.node;
   const Network& network = cluster_.network;
   const TransferCurves& curves = cluster_.transfer;
   const std::size_t n = ranks.size();
+  // PCIe on the way to the NIC counts only where it can be the narrowest part: where it also carries what
+  // NVLink does not, or is slower than the NIC itself. Else the NIC's rate says all.
   const bool pcie_to_nic =
       node.pcie_gbps > 0 && (!nvlink_ || node.nvlink_domain < node.gpus || node.pcie_gbps < network.nic_gbps);
   const bool switch_to_nic = pcie_to_nic && network.gpus_per_nic > node.gpus_per_pcie_switch;
+  // What several members share (a NIC, a PCIe switch, a host's root) is numbered, so that their bytes meet
+  // there.
   Members all;
   for (const Rank rank : ranks) {
     const std::int64_t host = cluster_.node_of(rank), in_node = rank % node.gpus;
@@ -199,6 +203,8 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
     member.host = Members::number_of(all.hosts, host);
   }
 
+  // First pass: put the bytes of each transfer on everything that it goes through, at both of its ends. All
+  // members send as far as this one does, so member i sends to the one `places` further on.
   PortLoad load;
   for (const Offset& offset : offsets) {
     look_at_stop();
@@ -218,6 +224,7 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
       const double link = by_nvlink ? node.nvlink_gbps : node.pcie_gbps;
       const double ns = bytes / (near ? std::min(near_gbps, link) : far_gbps);
       const bool pcie = !by_nvlink && (near || pcie_to_nic);
+      // Without peer access a transfer goes up to the host even between neighbours on one switch.
       const bool apart = ends[0]->pcie_switch != ends[1]->pcie_switch || !node.pcie_peers;
       const bool switches = pcie && (near ? apart : switch_to_nic);
       if (switches && near) all.hosts[ends[0]->host].bytes[0] += bytes;
@@ -242,6 +249,10 @@ PortLoad PortLoads::shifted(const std::vector<Offset>& offsets, std::size_t grou
     const double others = std::max(1.0, behind / link.members);
     return std::max(link.bytes[0], link.bytes[1]) * others / gbps;
   };
+  // Second pass: how long each member's ports need, in the direction that has more. The collective lasts as
+  // long as its slowest member, so only that one's load is returned. Where something behind the port is the
+  // narrow part, the load is more than 1 for each byte: the port looks busy for the time that the narrow part
+  // needs.
   double slowest_ns = -1;
   const double together = together_gbps(cluster_);
   for (Members::Member& member : all.members) {

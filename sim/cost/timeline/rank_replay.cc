@@ -202,7 +202,8 @@ class RankReplay {
     if (!plan_.segments.empty()) host_of(static_cast<std::int32_t>(plan_.segments.size()) - 1);
   }
 
-  // Of a segment: when the host begins with it, and how long it takes for one iteration. Segments come in their order.
+  // Of a segment: when the host begins with it, and how long it takes for one iteration. Segments come in
+  // their order.
   struct Host {
     double begin_ns = 0, iteration_ns = 0;
   };
@@ -321,8 +322,8 @@ class RankReplay {
 
   // ---- the longest chain ----
 
-  // It begins now because something that it waits for has just ended. That may be an earlier iteration's end of a step that has ended
-  // again since; then both did so now, and either chain takes the whole time.
+  // It begins now because something that it waits for has just ended. That may be an earlier iteration's end
+  // of a step that has ended again since; then both did so now, and either chain takes the whole time.
   RateTimes path_to(const Stream& stream) {
     const Ended* latest = &stream.last;
     const Task& task = stream.task();
@@ -437,7 +438,8 @@ class RankReplay {
     now_ = is_issued ? issue : now_ + step;
     for (Stream& stream : streams_) {
       if (!stream.runs) continue;
-      // Of the step where time is too long for it to show: what ends now ends, however far the clock has come.
+      // Of the step where time is too long for it to show: what ends now ends, however far the clock has
+      // come.
       const double rounding = kRounding * std::max(now_ - stream.begin_ns, step);
       bool active = false;
       for (std::size_t which = 0; which < stream.work.size(); ++which) {
@@ -500,7 +502,12 @@ class RankReplay {
     return !stream.ended() && stream.parts[stream.part].segment == repeat_;
   }
 
+  // Layers repeat, and so does their timing once the streams have settled. We compare the moments at which
+  // whole iterations have ended on every stream: if two of them look alike, what happened between them will
+  // happen again, and is skipped by adding its times as often as it would.
   void skip_iterations() {
+    // Finds the Repeat that still runs on some stream, and returns unless another iteration of it has ended
+    // on all.
     while (repeat_ < static_cast<std::int32_t>(plan_.segments.size())) {
       std::int64_t ended = all_iterations();
       for (const Stream& stream : streams_) ended = std::min(ended, ended_by(stream));
@@ -519,6 +526,7 @@ class RankReplay {
       skip_after(*before, moment);
       break;
     }
+    // Slots take turns, so iterations may be alike only two, three or four apart: as many moments are kept.
     if (moments_.size() == kLongestCycle) moments_.erase(moments_.begin());
     moments_.push_back(std::move(moment));
   }
@@ -569,7 +577,8 @@ class RankReplay {
     for (const Stream& stream : streams_)
       most = std::min(most, all_iterations() - 2 - ended_by_or_none(stream));
     std::int64_t times = most / cycle;
-    // What comes behind the Repeat on another stream begins as soon as the host has issued it, wherever the Repeat is then.
+    // What comes behind the Repeat on another stream begins as soon as the host has issued it, wherever the
+    // Repeat is then.
     for (const Stream& stream : streams_) {
       if (is_in_repeat(stream) || !waits_for_host(stream)) continue;
       const double until = (issued_ns(stream) - now_) / (now.now_ns - before.now_ns);
@@ -601,8 +610,8 @@ class RankReplay {
     ended_ += times * cycle;
     moments_.clear();
   }
-  // By what the chain grew since then, so many times more. It may have become another chain of the same length: what that has less of
-  // is not taken away more than once.
+  // By what the chain grew since then, so many times more. It may have become another chain of the same
+  // length: what that has less of is not taken away more than once.
   static void lengthen(RateTimes& path, const RateTimes& then, double factor) {
     RateTimes grown;
     double all = 0, more = 0;

@@ -13,10 +13,19 @@
 namespace cp::sim {
 namespace {
 
-// Rounding and remainders of splits that the formulas below leave out.
+// All constants of this file err towards a lower bound. One that errs too far only lets more layouts be
+// replayed; one that does not err enough breaks the promise that no layout beats its bound, on which the
+// search rests. The property StepBound.IsBelowTheTimeline (tests/planner/bound_test.cc) fails then.
+
+// The formulas below divide exactly what plans split into whole rows and heads, and add up in another order
+// than the replay. A per mille covers both.
 constexpr double kSlack = 0.999;
 
-// Of a layer, at least.
+// Kernels of one layer that are launched one after the other, at least: each costs its launch, however fast
+// it is. A dense layer forward has two norms, qkv, rotary, attention, out projection, gate and up,
+// activation, down and two residual sums (layer_forward.cc), which is one more than we count;
+// layer_backward.cc has the others. kSums of them are the residual sums: software with fused_rows adds them
+// inside of the norms, without a launch.
 constexpr double kForwardKernels = 10, kBackwardKernels = 16, kSums = 2;
 
 double real(std::int64_t number) { return static_cast<double>(number); }
@@ -57,7 +66,8 @@ StepBound::StepBound(const PlanQuestion& question)
   const Cluster& cluster = question.cluster;
   best_hbm_ = cluster.gpu.hbm_gbps;
   launch_ns_ = cluster.gpu.kernel_launch_us * 1e3;
-  // Curves have their best at some size, rates at none: cubes far beyond all that is computed come close to it.
+  // Curves have their best at some size, rates at none: cubes far beyond all that is computed come close to
+  // it.
   for (double flops = 1e6; flops < 1e26; flops *= flops < 1e17 ? 1.05 : 10) {
     const double side = std::cbrt(flops / 2);
     const KernelWork work = product_work(side, side, side);
@@ -133,7 +143,8 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const Transformer& model = question_.model;
   const std::int64_t heads = model.q_heads / layout.tp;
   const double of_all = kSlack * pairs_ * real(layout.micro_batch);  // and a head
-  // Kernels of few rows are as fast as large ones.
+  // Kernels of few rows split their keys instead, and are as fast as large ones. The timeline says so up to
+  // 64 rows (kFewRows of attention_cost.cc); the bound allows it up to 512, to be on the safe side.
   const std::int64_t rows =
       sizes.rows * (layout.cp > 1 ? layout.strategy.ulysses_degree : 1) * model.q_heads / model.kv_heads;
   const bool few = rows <= 512 || question_.workload.phase != Phase::training;
@@ -168,10 +179,16 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   AttentionSum sum{.pairs = of_heads * share};
   sum.rows = rows_of_all * real(ceil_div(heads, ulysses)) / ring;
   if (in_turn) sum.most_keys = real(question_.workload.seq_len) / ring + 2;  // rounding of halves
+  // The most pairs that one call may have, since larger calls are faster. In turn, a call has one block of
+  // queries and one of keys: (seq_len / ring)^2 pairs where it is full. The causal triangle has seq_len^2 / 2
+  // pairs, of which that is 2 / ring^2; the tenth above 2 is for blocks that are longer than the mean.
   sum.pairs_at_once = of_heads / kSlack * (in_turn ? std::min(share, 2.1 / ring / ring) : share);
   result.kernels = kernels(sum);
   if (!whole_triangle) return result;
 
+  // `tokens` is of the rank that has most rows, but what arrives there are the rows of the others, which may
+  // have fewer. The 0.9 allows for that. It is a margin, not a derived figure: IsBelowTheTimeline holds it to
+  // lengths such as 5001, which no number of ranks there divides.
   const double width = real(size_bytes(question_.workload.dtype)), tokens = real(sizes.tokens);
   const double q = kSlack * 0.9 * tokens * real(sizes.q_width) * width,
                kv = kSlack * 0.9 * tokens * real(2 * sizes.kv_width) * width;
@@ -188,6 +205,8 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
     result.moved.forward_ns += gathered, result.moved.backward_ns += gathered;
   }
   if (traffic.hops > 0) {
+    // Blocks travel while others are computed, so the hops are no sum with the kernels but another lower
+    // limit.
     const double hops = real(traffic.hops) * hop_ns(traffic.hop_bytes, of_ring);
     result.kernels.forward_ns = std::max(result.kernels.forward_ns, hops);
     result.kernels.backward_ns = std::max(result.kernels.backward_ns, hops);
@@ -217,7 +236,8 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   };
   shared.products = {sum(&Products::forward_ns), sum(&Products::input_ns), sum(&Products::weight_ns)};
 
-  // Norms and the sums behind them, positions, and the activation function: read and written once, and backward at least as much.
+  // Norms and the sums behind them, positions, and the activation function: read and written once, and
+  // backward at least as much.
   const double between = width * real(sizes.tokens_tp * hidden),
                heads = width * real(tokens * (sizes.q_width + sizes.kv_width)),
                inside = width * real(mlp_tokens * columns);
@@ -254,7 +274,8 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   Attention of_attention = attention(layout, shared.sizes, whole_family);
   if (replayed != nullptr && facts(layout.strategy.core).is_least_alone) {
     of_attention.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
-    // Its first transfers may begin beside the positions of the queries; backward, keys and values may come long before.
+    // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
+    // long before.
     of_attention.moved.forward_ns =
         std::max(0.0, kSlack * replayed->forward.exposed_ns - shared.positions_ns);
   }
@@ -286,6 +307,8 @@ StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& 
     const std::int64_t rows = training ? sizes.tokens : layout.micro_batch;
     const double ns =
         kSlack * 2 * real(rows) * real(question_.model.hidden) * real(sizes.vocab) / best_product_;
+    // The constructor looks for best_product_ at sizes 5 % apart, so that a size in between may be a little
+    // faster.
     return {ns * 0.98, 2 * ns * 0.98};
   }
   const std::int64_t tokens = training ? sizes.tokens / layout.loss_chunks : layout.micro_batch;
