@@ -58,7 +58,7 @@ void check_required(const proto::Scenario& scenario, const TextLocations& locati
   if (missing.empty()) return;
   const FieldDescriptor* job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case());
   errors.add(locations.GetLocation(job, -1), str(job->name(), " lacks what it ", purpose(scenario.job_case()),
-                                                 "; add such as ", join(missing, ", ")));
+                                                 "; add, for example, ", join(missing, ", ")));
 }
 
 }  // namespace

@@ -16,14 +16,13 @@
 
 #include <fmt/format.h>
 
-#include "cli/cprun/nccl_options.h"
-#include "cli/cprun/job/rank.h"
-#include "cli/cprun/job/rank_memory.h"
-#include "cli/cprun/job/trace_output.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/printable.h"
-#include "sim/present/traces/trace_compare_report.h"
+#include "cli/cprun/job/rank.h"
+#include "cli/cprun/job/rank_memory.h"
+#include "cli/cprun/job/trace_output.h"
+#include "cli/cprun/nccl_options.h"
 #include "runtime/backend.h"
 #include "runtime/job_environment.h"
 #include "runtime/launcher/cause.h"
@@ -36,6 +35,7 @@
 #include "runtime/rendezvous/server.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/present/traces/trace_compare_report.h"
 #include "sim/proof/run/rank_job.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
@@ -72,7 +72,7 @@ std::string token_of(const LaunchRequest& request) {
 std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text, int nnodes) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0)
-    throw InvalidInput(str("--rdzv-endpoint ", text, " has no port; use such as ",
+    throw InvalidInput(str("--rdzv-endpoint ", text, " has no port; use, for example, ",
                            text.empty() ? "10.0.0.1" : text, ":29500"));
   std::string host = text.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);

@@ -13,14 +13,14 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "cli/cprun/launch.h"
-#include "cli/cprun/profile/profile.h"
-#include "cli/cprun/job/rank.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/common/standard_output.h"
+#include "cli/cprun/job/rank.h"
+#include "cli/cprun/launch.h"
+#include "cli/cprun/profile/profile.h"
 #include "runtime/backend.h"
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
@@ -42,7 +42,7 @@ struct Flags {
 std::chrono::milliseconds parse_seconds(const char* flag, const std::string& text) {
   const double seconds = parse_real(flag, text);
   if (seconds <= 0 || seconds > 1e6)
-    throw InvalidInput(str(flag, " ", text, " is out of range; use such as 30, or 0.5"));
+    throw InvalidInput(str(flag, " ", text, " is out of range; use, for example, 30, or 0.5"));
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::max(1.0, seconds * 1e3)));
 }
 

@@ -43,7 +43,8 @@ std::string address_of(const std::string& hostname) {
   try {
     return own_address(hostname);
   } catch (const RendezvousError& error) {
-    throw InvalidInput(str("peers cannot connect to this rank: ", error.what(), "; use such as 127.0.0.1"));
+    throw InvalidInput(
+        str("peers cannot connect to this rank: ", error.what(), "; use, for example, 127.0.0.1"));
   }
 }
 

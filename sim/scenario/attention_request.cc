@@ -22,7 +22,7 @@ bool parse_choice(std::string_view flag, std::string_view text, std::string_view
 }
 
 AttentionProblem make_problem(const proto::Attention& job) {
-  if (job.seq_len() == 0) throw InvalidInput("--seq-len is missing; add such as --seq-len 4096");
+  if (job.seq_len() == 0) throw InvalidInput("--seq-len is missing; add, for example, --seq-len 4096");
   AttentionProblem problem;
   problem.q_len = job.seq_len();
   problem.kv_len = job.has_kv_len() ? job.kv_len() : job.seq_len();
@@ -121,7 +121,7 @@ AttentionOptions make_options(const proto::Attention& job) {
 }  // namespace
 
 AttentionJob make_attention_job(const proto::Attention& job, const Target& device) {
-  if (job.mesh().empty()) throw InvalidInput("--mesh is missing; add such as --mesh cp=8");
+  if (job.mesh().empty()) throw InvalidInput("--mesh is missing; add, for example, --mesh cp=8");
   const Mesh mesh = value_of("--mesh", job.mesh(), [&] { return Mesh::parse(job.mesh()); });
   AttentionJob result;
   result.problem = make_problem(job);

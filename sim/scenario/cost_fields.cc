@@ -53,7 +53,7 @@ void parse_axis_gbps(std::string_view text, proto::CostModel& cost) {
     const std::string axis(trim(part.substr(0, equals)));
     if (axis.empty() || equals == std::string_view::npos) {
       throw InvalidInput(
-          str("--axis-gbps '", text, "': '", part, "' is no AXIS=GBPS; write such as dp=45,tp=300"));
+          str("--axis-gbps '", text, "': '", part, "' is no AXIS=GBPS; write, for example, dp=45,tp=300"));
     }
     (*cost.mutable_axis_gbps())[axis] = parse_real(str("--axis-gbps ", axis, "="), part.substr(equals + 1));
   }

@@ -8,16 +8,16 @@
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/timeline/redistribute_times.h"
 #include "sim/scenario/cost_fields.h"
 #include "sim/scenario/values.h"
-#include "sim/cost/timeline/redistribute_times.h"
 #include "traces/types_proto.h"
 
 namespace cp::sim {
 namespace {
 
 void require(const std::string& value, std::string_view flag, std::string_view example) {
-  if (value.empty()) throw InvalidInput(str(flag, " is missing; add such as ", flag, " ", example));
+  if (value.empty()) throw InvalidInput(str(flag, " is missing; add, for example, ", flag, " ", example));
 }
 
 void require_axes(const CostModel& cost, const Mesh& source, const Mesh& target) {
@@ -88,7 +88,8 @@ namespace {
 void add_cluster(const proto::Redistribute& job, RedistributeRequest& request) {
   if (job.cluster().empty()) {
     if (job.nodes() != 0)
-      throw InvalidInput(str("--nodes ", job.nodes(), " is of a cluster; add such as --cluster dgx-h100"));
+      throw InvalidInput(
+          str("--nodes ", job.nodes(), " needs a cluster; add, for example, --cluster dgx-h100"));
     return;
   }
   if (job.has_cost()) {
@@ -167,7 +168,7 @@ Shape parse_shape(std::string_view text) {
   if (text == "scalar") return {};
   Shape shape = parse_ints(text, 'x', "size");
   for (const std::int64_t size : shape) {
-    if (size < 0) throw InvalidInput(str("size ", size, " is negative; write such as 1024x1024x256"));
+    if (size < 0) throw InvalidInput(str("size ", size, " is negative; write, for example, 1024x1024x256"));
   }
   return shape;
 }

@@ -10,7 +10,7 @@ double parse_real(std::string_view flag, std::string_view text) {
   char* end = nullptr;
   const double value = std::strtod(copy.c_str(), &end);
   if (copy.empty() || *end != '\0' || !std::isfinite(value)) {
-    throw InvalidInput(str(flag, " ", text, " is not a number; write such as 1.5"));
+    throw InvalidInput(str(flag, " ", text, " is not a number; write, for example, 1.5"));
   }
   return value;
 }

@@ -108,7 +108,7 @@ TEST(Calibrate, ErrorsOfCollectivesSayWhatIsWrong) {
   EXPECT_THAT(error("all_gather", output_of("", 8, 1, 1.75, times)),
               AllOf(StartsWith("t.txt:1: busbw "), HasSubstr("is not 0.875 times algbw 10.4858")));
   EXPECT_THAT(error("all_gather", output_of("", 0, 0, 0.875, times)),
-              HasSubstr("add such as --gpus 8 --nodes 1"));
+              HasSubstr("add, for example, --gpus 8 --nodes 1"));
   EXPECT_THAT(error("all_gather", output_of("", 0, 0, 0.875, times), 8), StartsWith("no error"));
   EXPECT_THAT(error("all_gather", output_of("", 16, 1, 15.0 / 16, times)),
               StartsWith("t.txt: 16 GPUs on 1 nodes"));
@@ -258,7 +258,7 @@ TEST(Calibrate, ErrorsOfKernelsNameTheRow) {
       StartsWith("m.csv:2: there is no column 'k'"));
   const auto both = read_csv("gpu,seq_len\nA800,1\nH800,1\n", "a.csv");
   EXPECT_EQ(message_of([&] { rows_of_gpu(both, "a.csv", ""); }),
-            "a.csv: holds rows of A800, H800; add such as --gpu A800");
+            "a.csv: holds rows of A800, H800; add, for example, --gpu A800");
   EXPECT_EQ(message_of([&] { rows_of_gpu(both, "a.csv", "H100"); }),
             "a.csv: there is no row of gpu H100; use one of A800, H800");
 }

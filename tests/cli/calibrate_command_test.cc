@@ -104,14 +104,14 @@ TEST(CalibrateCommand, BadUsageSaysWhatWorks) {
               HasSubstr("there is nothing to calibrate from; add --nccl-tests"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", in}), HasSubstr("is not of the form NAME=VALUE"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=" + in}),
-              HasSubstr("add such as --gpus 8"));
+              HasSubstr("add, for example, --gpus 8"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_reduce=" + in, "--gpus", "8"}),
               HasSubstr("ag.txt:2: busbw 146.8 is not 1.75 times algbw 167.77"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=nowhere.txt", "--gpus", "8"}),
               HasSubstr("cannot read the output of nccl-tests nowhere.txt"));
   EXPECT_THAT(error({"--cluster", "h800", "--memory", in, "--out", "mine"}), HasSubstr("use mine.txtpb"));
   EXPECT_THAT(error({"--cluster", "h800", "--attention", in}),
-              HasSubstr("add such as --q-heads 32 --head-dim 128"));
+              HasSubstr("add, for example, --q-heads 32 --head-dim 128"));
   EXPECT_THAT(error({"--cluster", "h800", "--rows", in}),
               HasSubstr("--rows, --fit and --software go together"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "--out",

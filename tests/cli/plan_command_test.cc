@@ -324,7 +324,7 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
   EXPECT_THAT(changed({"--explain", "tp=8", "--report", "x.html"}), HasSubstr("--report"));
   EXPECT_THAT(changed({"--explain", "tp=8", "--baseline", "tp=4"}), HasSubstr("use --compare tp=8 tp=4"));
   EXPECT_THAT(changed({"--compare", "tp=8", "cp=8", "--emit", "cprun"}),
-              HasSubstr("--emit is not of --compare"));
+              HasSubstr("--emit does not go with --compare"));
   EXPECT_THAT(changed({"--compare", "tp=8", "tp=3"}), HasSubstr("--compare tp=3"));
   EXPECT_THAT(changed({"--fix", "loss_chunks=4", "--emit", "torchtitan"}), HasSubstr("the loss in 4 chunks"));
   EXPECT_THAT(changed({"--report", folder.file("none/plan.html")}), HasSubstr("there is no folder"));

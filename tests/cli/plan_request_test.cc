@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "sim/scenario/plan_fixed.h"
 #include "sim/planner/search/question.h"
+#include "sim/scenario/plan_fixed.h"
 #include "tests/support/messages.h"
 
 namespace cp::cli {
@@ -342,16 +342,17 @@ TEST(PlanRequest, FrameworksBoundTheQuestion) {
 
 TEST(PlanRequest, BadInputNamesTheFlagAndWhatWorks) {
   const auto error = [](const auto& change) { return error_after(training(), change); };
-  EXPECT_THAT(error([](Job& job) { job.clear_model(); }), HasSubstr("--model is missing; add such as"));
+  EXPECT_THAT(error([](Job& job) { job.clear_model(); }), HasSubstr("--model is missing; add, for example,"));
   EXPECT_THAT(error([](Job& job) { job.set_model("llama-3.1-9b"); }),
               AllOf(HasSubstr("--model llama-3.1-9b"), HasSubstr("llama-3.1-8b")));
   EXPECT_THAT(error([](Job& job) { job.set_cluster("dgx-h10"); }),
               AllOf(HasSubstr("--cluster dgx-h10"), HasSubstr("dgx-h100")));
   EXPECT_THAT(error([](Job& job) { job.set_software("megatrn"); }),
               AllOf(HasSubstr("--software megatrn"), HasSubstr("megatron")));
-  EXPECT_EQ(error([](Job& job) { job.clear_seq_len(); }), "--seq-len is missing; add such as --seq-len 128K");
+  EXPECT_EQ(error([](Job& job) { job.clear_seq_len(); }),
+            "--seq-len is missing; add, for example, --seq-len 128K");
   EXPECT_THAT(error([](Job& job) { job.clear_global_batch(); }),
-              HasSubstr("--global-batch is missing; add such as --global-batch 16"));
+              HasSubstr("--global-batch is missing; add, for example, --global-batch 16"));
   EXPECT_EQ(error([](Job& job) {
               job.clear_global_batch();
               job.set_global_batch_tokens(1000000);

@@ -185,7 +185,7 @@ TEST(RedistributeCommand, AClusterAndACostModelAreTwoAnswersToOneQuestion) {
       error({"--cluster", "dgx-h100", "--node-gbps", "300"}),
       HasSubstr("--cluster dgx-h100 says what moves cost, and so do the flags of the cost model; leave one"));
   EXPECT_THAT(error({"--cluster", "dgx-h10"}), HasSubstr("dgx-h100"));
-  EXPECT_THAT(error({"--nodes", "2"}), HasSubstr("add such as --cluster dgx-h100"));
+  EXPECT_THAT(error({"--nodes", "2"}), HasSubstr("add, for example, --cluster dgx-h100"));
   EXPECT_THAT(error({"--cluster", "a100-pcie", "--nodes", "1"}), HasSubstr("use --nodes 2"));
 }
 

@@ -123,7 +123,8 @@ TEST(Software, ErrorsStandAtTheirPlace) {
       {"forward_progress { value: 1.5 origin: measured source: \"x\" }",
        "a.txtpb:3:1: forward_progress: 1.5 is not in [0, 1]"},
       {"forward_progress { value: 1 }",
-       "a.txtpb:3:1: forward_progress: has neither origin nor source; add such as origin: published source: "
+       "a.txtpb:3:1: forward_progress: has neither origin nor source; add, for example, origin: published "
+       "source: "
        "\"data sheet\", where origin is one of measured, published, estimated, assumed, borrowed"},
       {"forward_progress { value: 1 source: \"x\" }",
        "a.txtpb:3:1: forward_progress: has no origin; add origin: and one of measured, published, estimated, "
@@ -161,9 +162,10 @@ TEST(Software, ErrorsStandAtTheirPlace) {
   // The example is a value of the field's own kind.
   std::string lacks_strategy = write_software(find_software("cprun"));
   const std::size_t at = lacks_strategy.find("strategy {"), end = lacks_strategy.find("}\n", at);
-  EXPECT_THAT(software_error(lacks_strategy.erase(at, end + 2 - at)),
-              ::testing::HasSubstr("the profile lacks strategy; add each such as strategy { value: \"ring\" "
-                                   "origin: assumed source: \"why\" }"));
+  EXPECT_THAT(
+      software_error(lacks_strategy.erase(at, end + 2 - at)),
+      ::testing::HasSubstr("the profile lacks strategy; add each, for example strategy { value: \"ring\" "
+                           "origin: assumed source: \"why\" }"));
 }
 
 TEST(Software, AnUnknownNameIsAnsweredWithThePresets) {

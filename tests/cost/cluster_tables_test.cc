@@ -49,7 +49,8 @@ TEST(Csv, ErrorsNameTheLine) {
 
   const CsvRow row = read_csv("size,time\nbig,1e3\n", "t.csv")[0];
   EXPECT_EQ(row.number("time"), 1000);
-  EXPECT_EQ(message_of([&] { row.number("size"); }), "t.csv:2: size 'big' is no number; write such as 12.5");
+  EXPECT_EQ(message_of([&] { row.number("size"); }),
+            "t.csv:2: size 'big' is no number; write, for example, 12.5");
   EXPECT_EQ(message_of([&] { row.number("tim"); }),
             "t.csv:2: there is no column 'tim'; the nearest one is 'time'");
   for (const char* cell : {"", " 1", "1 ", "1,5", "inf", "nan", "0x10", "1e999"}) {
@@ -64,9 +65,9 @@ TEST(Csv, WholeNumbersHaveNoFraction) {
   EXPECT_EQ(whole("1e6"), 1'000'000);
   EXPECT_EQ(whole("9007199254740992"), std::int64_t{1} << 53);
   EXPECT_EQ(message_of([&] { whole("2.5"); }),
-            "t.csv:2: a '2.5' is no whole number below 2^53; write such as 3");
+            "t.csv:2: a '2.5' is no whole number below 2^53; write, for example, 3");
   EXPECT_EQ(message_of([&] { whole("1e16"); }),
-            "t.csv:2: a '1e16' is no whole number below 2^53; write such as 9007199254740992");
+            "t.csv:2: a '1e16' is no whole number below 2^53; write, for example, 9007199254740992");
 }
 
 TEST(ValidationTables, AreAllThere) {

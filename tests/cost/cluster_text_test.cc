@@ -65,7 +65,8 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
       {"gpu { hbm_gpbs { value: 1 origin: measured source: \"x\" } }",
        "a.txtpb:3:7: unknown field 'hbm_gpbs' of Gpu; the nearest one is 'hbm_gbps'"},
       {"gpu { hbm_gbps { value: 1 } }",
-       "a.txtpb:3:7: gpu.hbm_gbps: has neither origin nor source; add such as origin: published source: "
+       "a.txtpb:3:7: gpu.hbm_gbps: has neither origin nor source; add, for example, origin: published "
+       "source: "
        "\"data sheet\", where origin is one of measured, published, estimated, assumed, borrowed"},
       {"gpu { hbm_gbps { value: 1 origin: measured source: \" \" } }",
        "a.txtpb:3:7: gpu.hbm_gbps: has no source; add where it is from, or why it is so, such as source: "
@@ -91,7 +92,7 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
        "a.txtpb:3:1: rates: has no origin; add origin: and one of measured, published, estimated, assumed, "
        "borrowed"},
       {"gpu { hbm_gbps { origin: measured source: \"x\" } }",
-       "a.txtpb:3:7: gpu.hbm_gbps: has no value; add such as value: 1e+06"},
+       "a.txtpb:3:7: gpu.hbm_gbps: has no value; add, for example, value: 1e+06"},
       {"gpu { hbm_gbps { value: -5 origin: measured source: \"x\" } }",
        "a.txtpb:3:7: gpu.hbm_gbps: -5 is not in [1e-06, 1e+06]"},
       {"gpu { hbm_gbps { value: 1e-15 origin: measured source: \"x\" } }",
@@ -123,9 +124,10 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
       {"transfer { intra_node { origin: measured source: \"x\" point { x: 1 y: 401 } } }",
        "a.txtpb:3:12: transfer.intra_node: the point (1, 401) is above node.nvlink_gbps, 400"},
       {"transfer { inter_node { origin: measured source: \"x\" } }",
-       "a.txtpb:3:12: transfer.inter_node: has no points; add such as point { x: 1048576 y: 46.5 }"},
+       "a.txtpb:3:12: transfer.inter_node: has no points; add, for example, point { x: 1048576 y: 46.5 }"},
       {"transfer { inter_node { point { x: 1 y: 2 } } }",
-       "a.txtpb:3:12: transfer.inter_node: has neither origin nor source; add such as origin: published "
+       "a.txtpb:3:12: transfer.inter_node: has neither origin nor source; add, for example, origin: "
+       "published "
        "source: \"data sheet\", where origin is one of measured, published, estimated, assumed, borrowed"},
       {"transfer { intra_node { origin: measured source: \"x\" point { x: 1024 y: 0.1 } point { x: 2048 y: "
        "0.25 } } }",
@@ -165,7 +167,7 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
        "} }",
        "a.txtpb:3:1: collectives[0]: gpus 9 on nodes 2 are not 2 or more, the same number on each node"},
       {"attention_of { preset: \"h800\" }",
-       "a.txtpb:3:1: attention_of: has no source; add such as source: \"same die\""},
+       "a.txtpb:3:1: attention_of: has no source; add, for example, source: \"same die\""},
       {"attention_of { preset: \"dgx-h100\" source: \"x\" }",
        "a.txtpb:3:1: attention_of: 'dgx-h100' has no attention curves to lend; use one of a800, h800, or "
        "take its "
@@ -191,15 +193,18 @@ TEST(ClusterText, WithoutAPresetEveryNumberIsRequired) {
   EXPECT_EQ(
       cluster_error(
           "name: \"mine\"\n  gpu { tflops_16 { value: 1 origin: measured source: \"x\" } }\nnode { }\n"),
-      "a.txtpb:1:1: network: lacks nic_gbps, gpus_per_nic, latency_us; add each such as nic_gbps { value: 1 "
+      "a.txtpb:1:1: network: lacks nic_gbps, gpus_per_nic, latency_us; add each, for example nic_gbps { "
+      "value: 1 "
       "origin: published source: \"data sheet\" }, or all of a preset's: like: \"generic\"\n"
       "a.txtpb:2:3: gpu: lacks tflops_f32, hbm_gbps, memory_gib, usable_memory_gib, power_limit_w, "
-      "sustained_clock, kernel_launch_us; add each such as tflops_f32 { value: 1 origin: published source: "
+      "sustained_clock, kernel_launch_us; add each, for example tflops_f32 { value: 1 origin: published "
+      "source: "
       "\"data sheet\" }, "
       "or "
       "all of a preset's: like: \"generic\"\n"
       "a.txtpb:3:1: node: lacks gpus, nvlink_domain, nvlink_gbps, pcie_gbps, gpus_per_pcie_switch, "
-      "pcie_root_gbps; add each such as gpus { value: 1 origin: published source: \"data sheet\" }, or all "
+      "pcie_root_gbps; add each, for example gpus { value: 1 origin: published source: \"data sheet\" }, or "
+      "all "
       "of a preset's: "
       "like: "
       "\"generic\"");
@@ -207,18 +212,18 @@ TEST(ClusterText, WithoutAPresetEveryNumberIsRequired) {
 }
 
 TEST(ClusterText, AllErrorsAreReportedAtOnce) {
-  EXPECT_EQ(
-      cluster_error(with_line("gpu {\n"
-                              "  hbm_gbps { value: -1 origin: measured source: \"x\" }\n"
-                              "  tflops_16 { value: 1 }\n"
-                              "}\n"
-                              "network { gpus_per_nic { value: 0.5 origin: measured source: \"x\" } }\n"
-                              "matmul_efficiency { origin: measured source: \"x\" }\n")),
-      "a.txtpb:4:3: gpu.hbm_gbps: -1 is not in [1e-06, 1e+06]\n"
-      "a.txtpb:5:3: gpu.tflops_16: has neither origin nor source; add such as origin: published source: "
-      "\"data sheet\", where origin is one of measured, published, estimated, assumed, borrowed\n"
-      "a.txtpb:7:11: network.gpus_per_nic: 0.5 is not in [1, 1024]\n"
-      "a.txtpb:8:1: matmul_efficiency: has no points; add such as point { x: 1048576 y: 46.5 }");
+  EXPECT_EQ(cluster_error(with_line("gpu {\n"
+                                    "  hbm_gbps { value: -1 origin: measured source: \"x\" }\n"
+                                    "  tflops_16 { value: 1 }\n"
+                                    "}\n"
+                                    "network { gpus_per_nic { value: 0.5 origin: measured source: \"x\" } }\n"
+                                    "matmul_efficiency { origin: measured source: \"x\" }\n")),
+            "a.txtpb:4:3: gpu.hbm_gbps: -1 is not in [1e-06, 1e+06]\n"
+            "a.txtpb:5:3: gpu.tflops_16: has neither origin nor source; add, for example, origin: published "
+            "source: "
+            "\"data sheet\", where origin is one of measured, published, estimated, assumed, borrowed\n"
+            "a.txtpb:7:11: network.gpus_per_nic: 0.5 is not in [1, 1024]\n"
+            "a.txtpb:8:1: matmul_efficiency: has no points; add, for example, point { x: 1048576 y: 46.5 }");
 }
 
 TEST(ClusterText, ValidationNamesFieldValueAndRange) {

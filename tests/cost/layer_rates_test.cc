@@ -10,6 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/transformer/step_plan.h"
+#include "sim/accuracy/validate/validate.h"
 #include "sim/cost/cluster/attention_kernels.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_rates.h"
@@ -17,7 +18,6 @@
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/rank_replay.h"
 #include "sim/cost/timeline/widths.h"
-#include "sim/accuracy/validate/validate.h"
 #include "tests/support/messages.h"
 #include "tests/transformer/step_requests.h"
 
@@ -185,9 +185,10 @@ TEST(LayerRatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
       {"bits: 16", "bits: 4", "a.txtpb:5:28: experts[0].bits: 4 is neither 16 nor 8"},
       {"startup_rows: 10", "startup_rows: -10", "experts[0].startup_rows: -10 is not in [0, 1e+07]"},
       {"experts { kernel: \"triton\" ", "experts { ",
-       "a.txtpb:5:1: experts[0]: has no kernel; add such as kernel: \"triton\""},
+       "a.txtpb:5:1: experts[0]: has no kernel; add, for example, kernel: \"triton\""},
       {"memory_share: 0.9 origin: measured source: \"x\" }\nlatent", "memory_share: 0.9 }\nlatent",
-       "experts[0]: has neither origin nor source; add such as origin: published source: \"data sheet\""},
+       "experts[0]: has neither origin nor source; add, for example, origin: published source: \"data "
+       "sheet\""},
       {"memory_share: 0.9 origin: measured source: \"x\" }\nlatent",
        "memory_share: 0.9 source: \"x\" }\nlatent",
        "a.txtpb:5:1: experts[0]: has no origin; add origin: and one of measured, "},

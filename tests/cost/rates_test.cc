@@ -117,9 +117,9 @@ TEST(RatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
       {"tflops: 50", "tflops: 0", "a.txtpb:5:1: attention[0].tflops: 0 is not in [1e-06, 1e+06]"},
       {"tflops: 50", "tflops: -1", "a.txtpb:5:52: attention[0].tflops: -1 is not in [1e-06, 1e+06]"},
       {"tflops: 50", "tflops: 150", "a.txtpb:5:52: attention[0].tflops: 150 is above tflops_16, 100"},
-      {"kernel: \"fa9\" ", "", "a.txtpb:5:1: attention[0]: has no kernel; add such as kernel: \"fa3\""},
+      {"kernel: \"fa9\" ", "", "a.txtpb:5:1: attention[0]: has no kernel; add, for example, kernel: \"fa3\""},
       {"startup_keys: 100 tile_rows: 128 origin: measured source: \"x\"", "startup_keys: 100 tile_rows: 128",
-       "attention[0]: has neither origin nor source; add such as origin: published source: "},
+       "attention[0]: has neither origin nor source; add, for example, origin: published source: "},
       {"tile_rows: 128 origin: measured", "tile_rows: 128",
        "a.txtpb:5:1: attention[0]: has no origin; add origin: and one of measured, published, estimated, "
        "assumed, borrowed"},
@@ -162,7 +162,8 @@ TEST(ClusterRates, ErrorsHaveTheirPlace) {
   } cases[] = {
       {"rates { preset: \"h100\" origin: measured source: \"x\" }",
        "a:3:1: rates: unknown preset of rates 'h100'; the nearest one is"},
-      {"rates { preset: \"h100-sxm\" }", "a:3:1: rates: has neither origin nor source; add such as origin: "},
+      {"rates { preset: \"h100-sxm\" }",
+       "a:3:1: rates: has neither origin nor source; add, for example, origin: "},
       {"rates { origin: measured source: \"x\" }",
        "a:3:1: rates: needs either a preset, such as preset: \"h100-sxm\", or own { ... }"},
       {"rates { origin: measured source: \"x\" own { tflops_16: 1 hbm_gbps: 1 sms: 1\nproduct { bits: 16 "

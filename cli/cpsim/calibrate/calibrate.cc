@@ -13,15 +13,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/flags.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/table.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/accuracy/calibrate/fit_software.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
+#include "sim/present/table.h"
 #include "traces/read_text.h"
 
 namespace cp::cli {
@@ -47,7 +47,7 @@ std::pair<std::string, std::string> pair_of(const char* flag, std::string_view t
   const std::size_t equals = text.find('=');
   if (equals != std::string_view::npos && equals > 0 && equals + 1 < text.size())
     return {std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))};
-  throw InvalidInput(str(flag, " ", text, " is not of the form NAME=VALUE; write such as ", example));
+  throw InvalidInput(str(flag, " ", text, " is not of the form NAME=VALUE; write, for example, ", example));
 }
 
 std::vector<sim::CsvCells> cells_of(const char* flag, const std::vector<std::string>& texts) {
@@ -84,11 +84,11 @@ void check(const Flags& flags) {
     throw InvalidInput("--out writes a cluster, but no table is about one; use --software-out");
   if (!flags.attention.empty() && (flags.shape.q_heads == 0 || flags.shape.head_dim == 0))
     throw InvalidInput(
-        "--attention needs --q-heads and --head-dim, as they were measured; add such as --q-heads 32 "
+        "--attention needs --q-heads and --head-dim, as they were measured; add, for example, --q-heads 32 "
         "--head-dim 128");
   if (flags.rows.empty() != flags.fit.empty() || flags.rows.empty() != flags.software.empty()) {
     throw InvalidInput(
-        "--rows, --fit and --software go together; add such as --rows ring.csv --fit forward_progress "
+        "--rows, --fit and --software go together; add, for example, --rows ring.csv --fit forward_progress "
         "--software ring-flash-attention");
   }
   if (flags.rows.empty() && !flags.software_out.empty())
@@ -192,12 +192,12 @@ std::string both(const sim::ErrorSummary& errors) {
 
 std::string text_of(const sim::Calibration& calibration, const std::optional<sim::SoftwareFit>& fit) {
   sim::Table text({{"number or curve"},
-              {"of"},
-              {"points", sim::Align::right},
-              {"rows", sim::Align::right},
-              {"error before", sim::Align::right},
-              {"after", sim::Align::right},
-              {"source"}});
+                   {"of"},
+                   {"points", sim::Align::right},
+                   {"rows", sim::Align::right},
+                   {"error before", sim::Align::right},
+                   {"after", sim::Align::right},
+                   {"source"}});
   for (const sim::CurveFit& curve : calibration.fits) {
     text.add_row({curve.field, curve.what, str(curve.points), str(curve.before.rows), both(curve.before),
                   both(curve.after), to_string(curve.provenance)});

@@ -12,12 +12,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/attention_flags.h"
-#include "cli/cpsim/commands.h"
 #include "cli/common/flags.h"
 #include "cli/common/printable.h"
+#include "cli/cpsim/attention_flags.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/units.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
@@ -26,11 +25,12 @@
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/cluster/used_part.h"
+#include "sim/cost/timeline/collective_cost.h"
+#include "sim/present/traces/trace_files.h"
+#include "sim/present/units.h"
 #include "sim/proof/run/attention_memory.h"
 #include "sim/proof/run/free_memory.h"
 #include "sim/scenario/attention_request.h"
-#include "sim/cost/timeline/collective_cost.h"
-#include "sim/present/traces/trace_formats.h"
 
 namespace cp::cli {
 namespace {
@@ -138,7 +138,7 @@ int estimate_collective(const Flags& flags) {
     throw InvalidInput(str("--trace ", flags.trace, " shows attention, and --collective ", flags.collective,
                            " has no timeline; leave one of them out"));
   }
-  if (flags.bytes.empty()) throw InvalidInput("--bytes is missing; add such as --bytes 1GiB");
+  if (flags.bytes.empty()) throw InvalidInput("--bytes is missing; add, for example, --bytes 1GiB");
   const std::int64_t bytes = parse_bytes("--bytes", flags.bytes);
   const int gpus = flags.gpus > 0 ? flags.gpus : sim::find_cluster(flags.cluster, 1).node.gpus;
   const sim::Cluster cluster = cluster_for(flags, gpus);

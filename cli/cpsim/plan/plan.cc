@@ -75,9 +75,10 @@ void check_outputs(const Flags& flags) {
                                       {"--report", !flags.report.empty()},
                                       {"--emit", !flags.emit.empty()}}) {
       if (given)
-        throw InvalidInput(str(flag,
-                               " is not of --compare, which sets two layouts beside each other; leave one "
-                               "of them out"));
+        throw InvalidInput(
+            str(flag,
+                " does not go with --compare, which sets two layouts beside each other; leave one "
+                "of them out"));
     }
   }
   if (!flags.explain.empty() && (!flags.csv.empty() || !flags.report.empty())) {

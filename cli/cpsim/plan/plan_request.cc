@@ -42,7 +42,7 @@ std::string flag_of(std::string field) {
 
 void take_model(const Job& job, sim::PlanQuestion& question, std::optional<DType>& stored) {
   if (job.model().empty())
-    throw InvalidInput("--model is missing; add such as --model llama-3.1-8b, or a config.json");
+    throw InvalidInput("--model is missing; add, for example, --model llama-3.1-8b, or a config.json");
   sim::ReadModel read = value_of("--model", job.model(), [&] { return sim::load_model(job.model()); });
   question.model = std::move(read.model);
   question.model_source = std::move(read.source);

@@ -18,7 +18,7 @@ void require_missing(bool given, std::string_view flag, std::string_view phase, 
 }
 
 [[noreturn]] void missing(std::string_view flag, std::string_view example) {
-  throw InvalidInput(str(flag, " is missing; add such as ", flag, " ", example));
+  throw InvalidInput(str(flag, " is missing; add, for example, ", flag, " ", example));
 }
 
 class WorkloadReader {

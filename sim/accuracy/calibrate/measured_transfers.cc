@@ -57,7 +57,7 @@ Extent extent_of(const NcclOutput& output, std::string_view file, int gpus, int 
   if (extent.gpus == 0) {
     throw InvalidInput(
         str(file,
-            ": no line says '# Rank N ... on HOST', so the number of GPUs is unknown; add such as "
+            ": no line says '# Rank N ... on HOST', so the number of GPUs is unknown; add, for example, "
             "--gpus 8 --nodes 1"));
   }
   const int most = extent.nodes * cluster.node.gpus;

@@ -91,10 +91,10 @@ class Reader {
   NcclOutput finish() {
     if (!pending_.empty()) fail_short();
     if (output_.rows.empty()) {
-      throw InvalidInput(
-          str(filename_, ":", std::max(1, line_), ": there is no row of nccl-tests in ", line_,
-              " lines; give what such as all_gather_perf -b 1K -e 1G -f 2 prints, whose rows begin with "
-              "size and count"));
+      throw InvalidInput(str(
+          filename_, ":", std::max(1, line_), ": there is no row of nccl-tests in ", line_,
+          " lines; give what, for example, all_gather_perf -b 1K -e 1G -f 2 prints, whose rows begin with "
+          "size and count"));
     }
     output_.nodes = static_cast<int>(hosts_.size());
     output_.gpus = static_cast<int>(ranks_.size());

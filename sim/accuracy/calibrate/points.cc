@@ -70,7 +70,7 @@ std::int64_t whole_above_0(const CsvRow& row, std::string_view column) {
   const double value = above_0(row, column);
   if (value == std::floor(value) && value <= kMost) return static_cast<std::int64_t>(value);
   throw InvalidInput(str(row.where(), ": ", column, " ", row.text(column),
-                         " must be a whole number up to 2^31; write such as 4096"));
+                         " must be a whole number up to 2^31; write, for example, 4096"));
 }
 
 bool has_cell(const CsvRow& row, std::string_view column) {
@@ -84,7 +84,7 @@ void require_one_gpu(const std::vector<CsvRow>& table, std::string_view file) {
   }
   if (gpus.size() > 1)
     throw InvalidInput(
-        str(file, ": holds rows of ", join(gpus, ", "), "; add such as --gpu ", *gpus.begin()));
+        str(file, ": holds rows of ", join(gpus, ", "), "; add, for example, --gpu ", *gpus.begin()));
 }
 
 double kernels_us(const Plan& plan, const Cluster& cluster) {

@@ -173,7 +173,7 @@ const Source* Cluster::source_of(std::string_view field) const { return find_sou
 
 std::vector<FieldError> cluster_errors(const Cluster& cluster) {
   Errors errors;
-  if (cluster.name.empty()) errors.push_back({"name", "is empty; add such as name: \"mine\""});
+  if (cluster.name.empty()) errors.push_back({"name", "is empty; add, for example, name: \"mine\""});
   check_nodes(cluster, errors);
   for_each_number(cluster, [&](const char* field, const auto& number, const Range& range, Need) {
     const std::string error = range_error(number, range);

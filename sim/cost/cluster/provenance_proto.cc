@@ -32,7 +32,8 @@ std::string provenance_error(proto::Origin origin, std::string_view source) {
   const std::string one_of = str("one of ", join(words, ", "));
   if (no_source && no_origin) {
     return str(
-        "has neither origin nor source; add such as origin: published source: \"data sheet\", where origin "
+        "has neither origin nor source; add, for example, origin: published source: \"data sheet\", where "
+        "origin "
         "is ",
         one_of);
   }

@@ -163,7 +163,7 @@ class ClusterReader {
       missing[field.substr(0, dot)].push_back(field.substr(dot + 1));
     });
     for (const auto& [group, names] : missing) {
-      fields_.fail(group, str("lacks ", join(names, ", "), "; add each such as ", names.front(),
+      fields_.fail(group, str("lacks ", join(names, ", "), "; add each, for example ", names.front(),
                               " { value: 1 origin: published source: \"data sheet\" }, or all of a preset's: "
                               "like: \"generic\""));
     }
@@ -222,7 +222,7 @@ class ClusterReader {
     if (!fields_.has(field)) return;
     const proto::Borrowed& borrowed = (message_.*what)();
     if (trim(borrowed.source()).empty()) {
-      return fields_.fail(field, "has no source; add such as source: \"same die\"");
+      return fields_.fail(field, "has no source; add, for example, source: \"same die\"");
     }
     try {
       borrow(lender(borrowed.preset(), what), borrowed, cluster_);

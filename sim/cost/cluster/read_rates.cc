@@ -128,7 +128,7 @@ void check_all(const std::vector<Rate>& rates, const char* list, std::vector<Fie
     check("left_out.p90", rate.left_out.p90, kError);
     if constexpr (requires { rate.kernel; }) {
       if (rate.kernel.empty())
-        errors.push_back({field, str("has no kernel; add such as kernel: \"", example_of(rate), "\"")});
+        errors.push_back({field, str("has no kernel; add, for example, kernel: \"", example_of(rate), "\"")});
     }
     if (!known.insert(key_of(rate)).second)
       errors.push_back({field, str("is a second rate of ", key_of(rate), "; keep one")});

@@ -33,7 +33,7 @@ void add_errors(const std::string& field, const StoredProductRate& rate, std::ve
 // The lists have no places of their own: errors stand where the rate does.
 void add_errors(const std::string& field, const AllReduceRate& rate, std::vector<FieldError>& errors) {
   const auto fail = [&](std::string message) { errors.push_back({field, std::move(message)}); };
-  if (rate.kernel.empty()) fail("has no kernel; add such as kernel: \"trtllm\"");
+  if (rate.kernel.empty()) fail("has no kernel; add, for example, kernel: \"trtllm\"");
   if (rate.gpus < 2) fail(str("gpus ", rate.gpus, ": one GPU reduces nothing; use 2 or more"));
   if (rate.bytes.empty() || rate.bytes.size() != rate.us.size()) {
     return fail(str("has ", rate.us.size(), " times of ", rate.bytes.size(),

@@ -44,8 +44,8 @@ class SoftwareReader {
           "number formats are no property of software; leave it out, and ask with --linear-dtype fp8");
     }
     if (errors_.empty() && !missing_.empty()) {
-      errors_.add({}, str("the profile lacks ", join(missing_, ", "), "; add each such as ", missing_.front(),
-                          " { value: ", example_,
+      errors_.add({}, str("the profile lacks ", join(missing_, ", "), "; add each, for example ",
+                          missing_.front(), " { value: ", example_,
                           " origin: assumed source: \"why\" }, or all of a preset's: like: \"cprun\""));
     }
     if (errors_.empty()) {

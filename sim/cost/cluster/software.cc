@@ -12,7 +12,7 @@ namespace cp::sim {
 
 std::vector<FieldError> software_errors(const SoftwareProfile& software) {
   std::vector<FieldError> errors;
-  if (software.name.empty()) errors.push_back({"name", "is empty; add such as name: \"mine\""});
+  if (software.name.empty()) errors.push_back({"name", "is empty; add, for example, name: \"mine\""});
   const auto check = [&](const char* field, double value, const Range& range) {
     const std::string error = range_error(value, range);
     if (!error.empty()) errors.push_back({field, error});

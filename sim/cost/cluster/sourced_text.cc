@@ -143,7 +143,7 @@ void SourcedReader::take_provenance(std::string_view path, const Message& messag
 void SourcedReader::read(std::string_view path, const Range& range, double& out) {
   const auto* quantity = as<proto::Quantity>(find(path));
   if (quantity == nullptr) return;
-  if (!quantity->has_value()) return fail(path, str("has no value; add such as value: ", range.high));
+  if (!quantity->has_value()) return fail(path, str("has no value; add, for example, value: ", range.high));
   take_provenance(path, *quantity);
   const std::string error = range_error(quantity->value(), range);
   if (!error.empty()) return fail(path, error);
@@ -178,7 +178,8 @@ void SourcedReader::read(std::string_view path, Curve& out) {
   const auto* curve = as<proto::Curve>(find(path));
   if (curve == nullptr) return;
   take_provenance(path, *curve);
-  if (curve->point_size() == 0) return fail(path, "has no points; add such as point { x: 1048576 y: 46.5 }");
+  if (curve->point_size() == 0)
+    return fail(path, "has no points; add, for example, point { x: 1048576 y: 46.5 }");
   std::vector<CurvePoint> points;
   std::set<double> known;
   for (int i = 0; i < curve->point_size(); ++i) {

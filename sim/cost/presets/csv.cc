@@ -81,7 +81,7 @@ double CsvRow::number(std::string_view column) const {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value)) {
-    throw InvalidInput(str(where_, ": ", column, " '", cell, "' is no number; write such as 12.5"));
+    throw InvalidInput(str(where_, ": ", column, " '", cell, "' is no number; write, for example, 12.5"));
   }
   return value;
 }
@@ -91,7 +91,7 @@ std::int64_t CsvRow::whole(std::string_view column) const {
   const double value = number(column);
   if (value != std::trunc(value) || std::abs(value) > kExact) {
     throw InvalidInput(str(where_, ": ", column, " '", text(column),
-                           "' is no whole number below 2^53; write such as ",
+                           "' is no whole number below 2^53; write, for example, ",
                            std::abs(value) > kExact ? "9007199254740992" : str(std::llround(value))));
   }
   return static_cast<std::int64_t>(value);
