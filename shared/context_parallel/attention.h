@@ -1,14 +1,16 @@
-// ContextParallelAttention: attention over a sequence that is split across ranks, on the caller's buffers and any Device.
+// ContextParallelAttention: attention over a sequence that is split across ranks, on the caller's buffers and
+// any Device.
 //
 //   ContextParallelAttention attention(device, {0, 1, 2, 3}, named_strategy({"ring", {}, {}}, problem, 4), cache);
 //   attention.forward(problem, {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}});
 //   attention.backward(problem, {{"dout", dout}, ..., {"dq", dq}, {"dk", dk}, {"dv", dv}});
 //
-// With {.gradients = {.dk = false, .dv = false}} the backward pass makes dq alone. lse is that of the rank's own rows, like out, unless
-// {.lse = LsePlace::computed} leaves it where it was computed.
+// With {.gradients = {.dk = false, .dv = false}} the backward pass makes only dq. The lse that a rank gets is
+// that of its own rows, like out; with {.lse = LsePlace::computed} it stays where it was computed.
 //
-// Buffers have the names, parts and formats of attention_plan.h. Plans are made for the device's target, so that a GPU's library computes
-// what it takes of the masks; those of all lengths that come by are kept in the caller's cache.
+// attention_plan.h says which buffers there are: their names, parts and formats. Plans are made for the
+// device's target, so that a GPU's library computes every mask that it supports. The caller's cache keeps the
+// plans of all lengths that come by.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +26,23 @@
 
 namespace cp {
 
-// Memory of the device, by the buffer's name.
+// Addresses of the device's memory, by the buffer's name. The caller owns the memory.
 using NamedBuffers = std::map<std::string, void*, std::less<>>;
 
 class ContextParallelAttention {
  public:
-  // The device and the cache must outlive it. `ranks` are the cp ranks in order, the device's among them; `options` is what is asked of
-  // the passes, the same on all ranks.
+  // The device and the cache must outlive this object. `ranks` are the cp ranks in order, and the device's
+  // rank is one of them. `options` says what the passes compute; it must be the same on all ranks.
   ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy, PlanCache& plans,
                            AttentionOptions options = {});
 
-  // Bytes of each buffer that a pass takes from this rank's caller, by name.
+  // How many bytes each buffer has that this rank's caller gives to a pass, by name.
   std::map<std::string, std::int64_t> buffer_bytes(const AttentionProblem& problem, AttentionPass pass);
 
-  // Collective over the ranks. Return when the device is done. Throw InvalidInput for what the strategy cannot do with the problem, and
-  // for a buffer that is missing or that the pass has no use for, with those that it wants and their sizes.
+  // These are collective calls over the ranks, and return when the device is done. They throw InvalidInput if
+  // the strategy cannot compute the problem, and if a buffer is missing or has no use in the pass; the
+  // message lists the buffers that are wanted, with their sizes. If `trace` is given, what the executor
+  // launches is recorded in it.
   void forward(const AttentionProblem& problem, const NamedBuffers& buffers, RankTrace* trace = nullptr);
   void backward(const AttentionProblem& problem, const NamedBuffers& buffers, RankTrace* trace = nullptr);
 

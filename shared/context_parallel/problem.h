@@ -1,5 +1,5 @@
-// AttentionProblem: what is to be computed, whatever the ranks: scaled dot-product attention of some queries
-// against some keys, and which keys each query may see.
+// AttentionProblem says what is to be computed, and nothing about the ranks that compute it: scaled
+// dot-product attention of some queries against some keys, and which keys each query may see.
 //
 // Global tensors are q [batch, q_len, q_heads, head_dim], k [batch, kv_len, kv_heads, head_dim],
 // v [batch, kv_len, kv_heads, v_head_dim], out [batch, q_len, q_heads, v_head_dim], and lse
@@ -44,15 +44,17 @@ struct AttentionProblem {
   // the ends: bottom-right). With p that position, key j is allowed when all of these hold:
   bool causal = false;                 // j <= p
   std::optional<std::int64_t> window;  // p - window < j, and without causal j < p + window
-  // Packed documents: p and j in one [cu_seqlens[d], cu_seqlens[d+1]). Begins with 0, does not descend. What
-  // lies at or behind the last entry is padding, which no query sees and which sees nothing. Empty: no
-  // documents.
+  // Packed documents: p and j lie in one [cu_seqlens[d], cu_seqlens[d+1]). The list begins with 0 and does
+  // not descend. What lies at or behind its last entry is padding, which sees nothing and is seen by no
+  // query. For example, {0, 10, 50} in a length of 64 is two documents of 10 and 40 tokens and 14 tokens of
+  // padding. An empty list means that there are no documents.
   std::vector<std::int64_t> cu_seqlens;
-  // Where batch entries have documents of their own: such a list for each entry, and cu_seqlens is empty.
+  // Such a list for each batch entry, if the entries have documents of their own; cu_seqlens is empty then.
   std::vector<std::vector<std::int64_t>> cu_seqlens_of_entry;
   std::optional<std::int64_t> query_offset;
 
-  // What is asked for that no kernel has, with the value as text ("" where it has none): refused by name.
+  // Features that other systems' kernels have and none here does, with the value as text ("" if there is
+  // none). They are carried so that refuse() can refuse each by its name.
   std::map<KernelOption, std::string> options;
 
   bool operator==(const AttentionProblem&) const = default;
@@ -64,27 +66,32 @@ struct AttentionProblem {
   bool shares_mask() const { return cu_seqlens_of_entry.empty(); }  // all batch entries have one
 };
 
-// Neighbouring batch entries that share their documents, and so their mask: the problem of these alone, which has cu_seqlens.
+// Neighbouring batch entries that share their documents, and so their mask. `problem` is the problem of these
+// entries alone, and has cu_seqlens.
 struct MaskGroup {
   std::int64_t first = 0;  // batch entry
   AttentionProblem problem;
 };
-// All batch entries, in order, in as few groups as can be.
+// Splits the batch into as few such groups as possible, in the order of the entries.
 std::vector<MaskGroup> mask_groups(const AttentionProblem& problem);
 
 // Documents as text: "0/10/50", for each batch entry "0/10/50;0/20/50"; empty: none.
 std::string documents_text(const AttentionProblem& problem);
-// Sets them. Throws InvalidInput for what is no such text; whether they fit the problem is validate_problem()'s question.
+// Sets the problem's documents from such a text. Throws InvalidInput for any other text. It does not ask
+// whether the documents fit the problem; validate_problem() does.
 void parse_documents(std::string_view text, AttentionProblem& problem);
 
-// Throws InvalidInput for sizes below 1 (lengths: below 0), kv_heads that do not divide q_heads, a window below
-// 1, a scale that is not finite, cu_seqlens that do not begin with 0, descend, or end beyond kv_len, documents of other than all batch
-// entries, or of all together too. What no kernel can do is legality's business (strategy.h).
+// Throws InvalidInput for sizes below 1 (lengths: below 0), for kv_heads that do not divide q_heads, for a
+// window below 1, for a scale that is not finite, and for cu_seqlens that do not begin with 0, that descend,
+// or that end beyond kv_len. If batch entries have documents of their own, there must be a list for each
+// entry, and cu_seqlens must be empty. Whether some kernel can compute the problem is another question, which
+// refuse() of strategy.h answers.
 void validate_problem(const AttentionProblem& problem);
 
-// Keys [begin, end): the mask is one such range for each query, and both ends never descend from one query to
-// the next, save that a query without keys has the empty range {0, 0}. All masks are derived from it. Of a problem whose batch entries
-// share their mask (mask_groups() gives such).
+// The keys [begin, end) that one query may see. Every mask here is one such range for each query, and all
+// forms of a mask are derived from these ranges. Neither end descends from one query to the next, except that
+// a query without keys has the empty range {0, 0}. The problem's batch entries must share their mask;
+// mask_groups() gives such problems.
 struct KeyInterval {
   std::int64_t begin = 0, end = 0;
   bool operator==(const KeyInterval&) const = default;

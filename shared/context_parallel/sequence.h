@@ -2,8 +2,9 @@
 //
 // For a model's own tensors beside attention (examples/sequence_operations.cc; docs/embedding.md).
 //
-// Nothing here communicates. Each function names the layouts between which a tensor moves and the factor of
-// its gradient; moving is redistribution, on any device, for tensors of any rank and of any lengths:
+// Nothing here communicates. Each function returns the layouts between which a tensor moves, and the factor
+// of its gradient. The move itself is a redistribution, on any device, of tensors with any number of
+// dimensions and of any lengths:
 //
 //   const SequenceAxes axes{"ring", "ulysses"};
 //   const Layout x = parse_layout("R,R", Mesh::parse("ring=2,ulysses=4"), {4096, 16, 64}, DType::bf16);
@@ -16,7 +17,8 @@
 // On a device: redistribute(device, x, y), and redistribute_backward(device, in.from, in.to, dy, dx,
 // gradient_options(in)); a Job has both.
 //
-// A process group is an axis of the mesh. An input is the tensor's layout; what other axes do to it stays.
+// A process group of other libraries is an axis of the mesh here. Each function takes the tensor's layout,
+// and leaves alone what the other axes do to it.
 //
 //   MindSpeed-MM                                      here
 //   all_to_all(.., scatter, gather, gather_size)      all_to_all(x, axis, scatter, gather); gather_size is
@@ -26,8 +28,8 @@
 //   load_balanced_split_forward_gather_backward       split_forward_gather_backward(x, axis, dim, HeadTail{})
 //   packed_data_split_forward_gather_backward         .. PerSequence{cu_seqlens_of(lengths), Balanced{}})
 //   load_balanced_gather_..                           gather_forward_split_backward
-//   packed_data_gather_..(.., all_split_sizes)        the same, of layout_from_local(.., all_split_sizes), or of a layout by
-//                                                     packed_sizes(all_split_sizes)
+//   packed_data_gather_..(.., all_split_sizes)        the same, of layout_from_local(.., all_split_sizes), or
+//                                                     of a layout by packed_sizes(all_split_sizes)
 //   (packed_data_)split_.._with_cp                    split_ring_then_ulysses
 //   (packed_data_)gather_.._with_cp                   gather_ulysses_then_ring
 //   cal_split_sizes(length, n), .._multi(lengths, n)  Balanced, PerSequence{.., Balanced{}}; sizes are in
@@ -39,9 +41,9 @@
 //   context_parallel_unshard                          unshard_buffers
 //   _RoundRobinLoadBalancer, _SequentialSharder       HeadTail, Balanced; sequence_split for any Balance
 //
-// Every request that cannot be met throws InvalidInput: an axis that the mesh lacks, a dim out of range (dims
-// may count from the end), sizes or cu_seqlens that do not fit the length, an axis that does not do what the
-// function needs, partial values.
+// A request that cannot be met throws InvalidInput: if the mesh lacks the axis, if a dim is out of range
+// (dims may count from the end), if sizes or cu_seqlens do not fit the length, if the axis does not do what
+// the function needs, and if values are partial.
 #pragma once
 
 #include <cstdint>
@@ -70,16 +72,17 @@ struct SequenceMove {
 // One move after another, as one: `second` must begin where `first` ends.
 SequenceMove then(const SequenceMove& first, const SequenceMove& second);
 
-// The gradient of a move, as redistribute_backward() and plan_gradient() take it: by the rule of finished copies, times
-// grad_scale.
+// The gradient of a move, as redistribute_backward() and plan_gradient() take it: by the rule of finished
+// copies, times grad_scale.
 GradientOptions gradient_options(const SequenceMove& move, RedistributeOptions redistribute = {});
 
-// The functions below that take a GradScale scale by the number of ranks of their axis. With the defaults, down for a split
-// and up for a gather, <R x, y> = <x, gradient of y> where copies are equal and every rank's counts (contract 10); with
-// none, where copies count once.
+// The functions below that take a GradScale multiply the gradient by the number of ranks of their axis, or
+// divide it. The defaults (down for a split, up for a gather) make the gradient the exact transpose, <R x, y>
+// = <x, gradient of y>, if copies are equal and those of every rank count (contract 10). GradScale::none does
+// so if copies count once.
 
-// Every rank of `axis` keeps its part of what it has of `dim`: a local copy. The gradient is gathered. The
-// axis must be replicated in `input`; it becomes the innermost one that shards `dim`.
+// Every rank of `axis` keeps its part of `dim`, which takes only a local copy. The gradient is gathered. The
+// axis must replicate `input`; it becomes the innermost axis that shards `dim`.
 SequenceMove split_forward_gather_backward(const Layout& input, std::string_view axis, int dim,
                                            const Split& split = Balanced{},
                                            GradScale scale = GradScale::down);
@@ -90,8 +93,9 @@ SequenceMove split_forward_gather_backward(const Layout& input, std::string_view
 SequenceMove gather_forward_split_backward(const Layout& input, std::string_view axis,
                                            GradScale scale = GradScale::up);
 
-// Gathers gather_dim along `axis` and splits scatter_dim, Balanced, instead. The axis must be the innermost
+// Gathers gather_dim along `axis`, and instead splits scatter_dim (Balanced). The axis must be the innermost
 // one that shards gather_dim; other axes may shard scatter_dim before it. The gradient goes the reverse way.
+// For example, Ulysses attention gathers the sequence and splits the heads.
 SequenceMove all_to_all(const Layout& input, std::string_view axis, int scatter_dim, int gather_dim);
 
 // A layout from what one rank knows, for callers that have no global shape: `axis` shards `dim`, Balanced,
@@ -101,29 +105,33 @@ SequenceMove all_to_all(const Layout& input, std::string_view axis, int scatter_
 Layout layout_from_local(const Mesh& mesh, Rank self, std::string_view axis, int dim,
                          const Shape& local_shape, DType dtype, std::optional<std::int64_t> gather_size = {});
 
-// The same for packed sequences that some other rule has split: all_split_sizes[r][s] elements of sequence s are with index r
-// of the axis, as MindSpeed's packed_data_gather_forward_split_backward has them. Throws when the matrix is not one row for
-// each rank of the axis, all of one length, or self's row is not what the local size is.
+// The same for packed sequences that some other rule has split: index r of the axis has all_split_sizes[r][s]
+// elements of sequence s, as in MindSpeed's packed_data_gather_forward_split_backward. Throws unless the
+// matrix has one row for each rank of the axis, all rows are of one length, and self's row adds up to the
+// local size.
 Layout layout_from_local(const Mesh& mesh, Rank self, std::string_view axis, int dim,
                          const Shape& local_shape, DType dtype,
                          std::span<const std::vector<std::int64_t>> all_split_sizes);
 
-// The split that such a matrix is. The sequences lie one behind the other, and each is cut in the order of the ranks. Throws
-// for rows of different lengths, no rows, negative sizes and sums of 2^63 or more.
+// Such a matrix as a Split. The sequences lie one behind the other, and each is cut in the order of the
+// ranks. Throws for rows of different lengths, for no rows, for negative sizes, and for sums of 2^63 or more.
 PerSequence packed_sizes(std::span<const std::vector<std::int64_t>> all_split_sizes);
 
 // ---- ring, then Ulysses ----
 
-// The axes of the mesh that split the sequence; "" where there is none, but not for both.
+// The axes of the mesh that split the sequence. One of them may be "", which means that there is no such
+// axis.
 struct SequenceAxes {
   std::string ring, ulysses;
 };
 
-// The ring axis first, by `ring_split`; then the Ulysses axis, Balanced, what each ring index got. Documents
-// are split one by one by a ring_split PerSequence (of any sizes: packed_sizes), never by Ulysses.
+// The ring axis splits first, by `ring_split`; then the Ulysses axis splits what each ring index got
+// (Balanced). To split documents one by one, use a ring_split PerSequence (packed_sizes() makes one of any
+// sizes); Ulysses never looks at documents.
 SequenceMove split_ring_then_ulysses(const Layout& input, const SequenceAxes& axes, int dim,
                                      const Split& ring_split, GradScale scale = GradScale::down);
-// Back again. Both axes must shard one dimension: heads that Ulysses split come home by all_to_all first.
+// The way back. Both axes must shard the same dimension: if Ulysses has split heads, all_to_all brings them
+// home first.
 SequenceMove gather_ulysses_then_ring(const Layout& input, const SequenceAxes& axes,
                                       GradScale scale = GradScale::up);
 
@@ -144,8 +152,8 @@ struct SequenceBuffer {
   int seq_dim = 0;
 };
 
-// One move for each buffer, in order. It writes the shard elsewhere: the whole buffer stays as it is, so that
-// going back to its former content takes no move.
+// One move for each buffer, in order. A move writes the shard to other memory, so the whole buffer stays as
+// it is, and going back to its former content takes no move.
 std::vector<SequenceMove> shard_buffers(std::span<const SequenceBuffer> buffers, const SequenceAxes& axes,
                                         const Split& ring_split);
 // One move for each sharded layout, in order: every element of the shards is back in its global place, on

@@ -1,8 +1,9 @@
 // AttentionSharding: which rows and heads of each tensor every cp rank holds, at home and where it computes.
 //
-// Home is how the model keeps its activations: all heads of some rows. The ring axis splits the sequence first,
-// by the balance; the Ulysses axis then splits what each ring index got, evenly. Where a rank computes it holds
-// the rows of its whole Ulysses group and its share of the heads; with head_tail_exchange, other query rows too.
+// Home is how the model keeps its activations: all heads of some rows. The ring axis splits the sequence
+// first, by the balance; the Ulysses axis then splits what each ring index got, evenly. Where a rank computes
+// it holds the rows of its whole Ulysses group and its share of the heads; with head_tail_exchange, other
+// query rows too.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +42,9 @@ class AttentionSharding {
   // q, out, dout, dq at home; k, v, dk, dv at home.
   TensorPart home_q(int index) const;
   TensorPart home_kv(int index) const;
-  // Where it computes: q, out, lse, dout, dq; k, v, dk, dv. The rows come in the order in which they arrive (by
-  // Ulysses index), heads are the query heads of the Ulysses index and exactly the kv heads that they use, so
-  // that several ranks may hold one kv head.
+  // Where it computes: q, out, lse, dout, dq; k, v, dk, dv. The rows come in the order in which they arrive
+  // (by Ulysses index), heads are the query heads of the Ulysses index and exactly the kv heads that they
+  // use, so that several ranks may hold one kv head.
   TensorPart compute_q(int index) const;
   TensorPart compute_kv(int index) const;
 
@@ -56,8 +57,10 @@ class AttentionSharding {
   std::vector<IndexSet> compute_q_, compute_kv_;  // by ring index
 };
 
-// The home of a tensor as a layout of its shape in the problem's format ([batch, seq, heads, dim] in bshd) over the ranks of `mesh` (row-major order = the
-// order of cp ranks), for redistributing to and from it. `is_query`: of q, out, dq, ...; else of k, v, ...
+// The home of a tensor as a layout, so that tensors can be redistributed to it and from it. Its shape is in
+// the problem's format ([batch, seq, heads, dim] in bshd), and its mesh has the cp ranks in the order of
+// `ranks`. `is_query` asks for the home of q, out, dq and so on, else it is that of k, v, dk and dv. `dim` is
+// the size of the last dimension: head_dim or v_head_dim.
 Layout home_layout(const AttentionProblem& problem, const std::vector<Rank>& ranks, const Strategy& strategy,
                    bool is_query, std::int64_t dim);
 

@@ -1,20 +1,22 @@
-// Strategy: how attention over a sequence that is split across ranks is computed, and which of all
+// Strategy says how attention over a sequence that is split across ranks is computed; refuse() says which
 // combinations are legal.
 //
 // The cp ranks form a grid of ring_size x ulysses_degree. Along the Ulysses axis an all-to-all trades rows
 // for heads (DeepSpeed-Ulysses, Jacobs et al. 2023); along the ring axis the `core` brings keys and queries
-// together. ulysses_degree == cp is plain Ulysses, ulysses_degree == 1 the core alone; what lies between is the
-// hybrid (USP, Fang and Zhao 2024; HyperParallel's co x ds mesh).
+// together. ulysses_degree == cp is plain Ulysses, ulysses_degree == 1 the core alone; what lies between is
+// the hybrid (USP, Fang and Zhao 2024; HyperParallel's co x ds mesh).
 //
 // What travels, and where to:
-//   ring      forward, K and V blocks go from ring index r to r+1, as far as the last rank that has an allowed
-//             pair with them. Backward they rotate in the direction that takes fewer bytes, r-1 among equals; the
-//             partial dK and dV of a block begin at the first other rank that has pairs with it, follow the
-//             block and go straight home from the last one, while the home's own part waits there.
-//             A double ring does the same inside each inner ring, with a home of the block in each, and between
-//             the homes along the outer ring; their partial dK and dV go straight home.
-//   pass_q    the same with queries instead (with dout, lse and delta backward), in the direction that takes fewer
-//             bytes, r+1 among equals; partial outputs, or dQ, go home by one all-to-all at the end.
+//   ring      In the forward pass, K and V blocks go from ring index r to r+1, as far as the last rank that
+//             has an allowed pair with them. In the backward pass they rotate in the direction that takes
+//             fewer bytes, or to r-1 if both take the same. The partial dK and dV of a block begin at the
+//             first other rank that has pairs with it. They follow the block, and go straight home from the
+//             last rank, while the home's own part waits there.
+//             A double ring does the same inside each inner ring, where one rank is the block's home, and
+//             between these homes along the outer ring. Their partial dK and dV go straight home.
+//   pass_q    The queries travel instead (with dout, lse and delta in the backward pass), in the direction
+//             that takes fewer bytes, or to r+1 if both take the same. Partial outputs, or dQ, go home by one
+//             all-to-all at the end.
 //   all_gather, need_only, Ulysses, head_tail_exchange: what a rank lacks comes straight from its home.
 #pragma once
 
@@ -47,19 +49,22 @@ struct Balance {
     head_tail,  // zigzag: parts r and 2n-1-r of 2n
     striped,    // blocks of `block`, dealt in turn (Brandon et al. 2023)
     cost,  // blocks of `block` queries, dealt by their number of allowed cells, in all batch entries together
-    // K and V contiguous at home, and Q too; each rank computes the first half of its own queries and the second
-    // half of those of rank n-1-r, which are exchanged and whose outputs are given back (HyperParallel).
+    // K and V contiguous at home, and Q too; each rank computes the first half of its own queries and the
+    // second half of those of rank n-1-r, which are exchanged and whose outputs are given back
+    // (HyperParallel).
     head_tail_exchange,
   };
   Kind kind = Kind::contiguous;
   std::int64_t block = 1;  // striped, cost
-  // contiguous, head_tail, striped: each document is split on its own (MindSpeed); where batch entries have documents of their own, what lies
-  // between the neighbouring boundaries of all of them, since the rows of all entries are split alike.
+  // For contiguous, head_tail and striped: each document is split on its own (MindSpeed). The rows of all
+  // batch entries are split alike; so if the entries have documents of their own, what is split is each piece
+  // between neighbouring boundaries of all of them.
   bool per_document = false;
   bool operator==(const Balance&) const = default;
 };
-// "contiguous" (or "none"), "head_tail", "striped:16", "cost:64", "head_tail_exchange", "per_document:head_tail". Without
-// a number striped has block 1 and cost block 64. parse_balance throws InvalidInput that lists them.
+// The texts are "contiguous" (or "none"), "head_tail", "striped:16", "cost:64", "head_tail_exchange" and
+// "per_document:head_tail". Without a number, striped has blocks of 1 and cost has blocks of 64.
+// parse_balance throws InvalidInput that lists them.
 std::string to_string(const Balance& balance);
 Balance parse_balance(std::string_view text);
 
@@ -72,8 +77,8 @@ struct Strategy {
   // the inner rings pass their blocks on along an outer one. 1: a plain ring.
   int inner_ring = 1;
   enum class Rotation : std::uint8_t { exchange, all_gather };
-  Rotation rotation =
-      Rotation::exchange;  // of the ring; all_gather: all blocks at once, then used one by one
+  // Of the ring; all_gather: all blocks at once, then used one by one.
+  Rotation rotation = Rotation::exchange;
   Balance balance;
   bool input_dtype_gradients = false;  // partial dQ, dK and dV travel in the problem's dtype instead of f32
   bool input_dtype_merge = false;      // partial outputs are kept and merged in the problem's dtype, not f32
@@ -81,8 +86,8 @@ struct Strategy {
   bool operator==(const Strategy&) const = default;
 };
 
-// "ring head_tail", "ulysses(4) x ring striped:1", "double_ring(4) contiguous": for people. On `cp` ranks, where
-// given, "ulysses(8) contiguous" instead of naming a core that has nothing to do.
+// A text for people: "ring head_tail", "ulysses(4) x ring striped:1", "double_ring(4) contiguous". If `cp` is
+// given and Ulysses takes all of it, the core has nothing to do and is not named: "ulysses(8) contiguous".
 std::string to_string(const Strategy& strategy, int cp = 0);
 Hasher& hash(Hasher& hasher, const Strategy& strategy);
 
@@ -93,9 +98,10 @@ Strategy whole_ulysses(int cp);
 
 // The strategies by the names of the command line, on `cp` ranks:
 //   ulysses, all_gather, ring, double_ring, need_only, pass_q, ulysses_all_gather, ulysses_ring
-// whole Ulysses and what the rows of the cores name (cores.h). The degree of the hybrids and the size of the inner
-// ring are the arguments where given, else the largest divisor of cp that is at most its square root (the hybrid's
-// degree: and at most q_heads). Throws InvalidInput that names the nearest strategy.
+// whole Ulysses and what the rows of the cores name (cores.h). If the hybrids' degree or the size of the inner
+// ring is not given, it is the largest divisor of cp that is at most the square root of cp; a hybrid's degree
+// is also at most q_heads. For example, on 8 ranks both are 2. Throws InvalidInput that names the nearest
+// strategy.
 struct StrategyRequest {
   std::string name = "ring";
   std::optional<int> ulysses_degree, inner_ring;
@@ -103,8 +109,8 @@ struct StrategyRequest {
 Strategy named_strategy(const StrategyRequest& request, const AttentionProblem& problem, int cp);
 const std::vector<std::string>& strategy_names();
 
-// Every strategy on `cp` ranks, with the balances and variants that its systems use: what is compared when all are
-// asked for. Not all need be legal for the problem.
+// Every strategy on `cp` ranks, with the balances and variants that its systems use. These are what is
+// compared when a user asks for all. Some of them may not be legal for the problem.
 std::vector<Strategy> standard_strategies(const AttentionProblem& problem, int cp);
 
 // ---- legality ----
@@ -116,10 +122,13 @@ struct Refusal {
   Strategy strategy;
 };
 
-// The one answer to "is this legal?", used by the command line, the planner and the tests. Refused are only:
-// what kernels of other systems take and none here does (kernel_options.h), a dtype that no kernel of the target has, fewer query heads than ulysses_degree, and degrees
-// (ulysses_degree, inner_ring) that do not divide the ranks. Never a length, documents, a window, kv_heads or a
-// balance. Throws InvalidInput where the problem itself makes no sense (validate_problem, cp < 1, a block < 1).
+// The one answer to "is this legal?", which the command line, the planner and the tests use. It refuses only
+//   - features that kernels of other systems have and none here does (kernel_options.h),
+//   - a dtype that no kernel of the target has,
+//   - fewer query heads than ulysses_degree,
+//   - degrees (ulysses_degree, inner_ring) that do not divide the ranks.
+// It never refuses a length, documents, a window, kv_heads or a balance. Throws InvalidInput if the problem
+// itself makes no sense (validate_problem, cp < 1, a block < 1).
 std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Strategy& strategy,
                               const Target& target = host_target());
 
