@@ -1,7 +1,8 @@
 // ContextParallelAttention: attention over a sequence that is split across ranks, on the caller's buffers and
 // any Device.
 //
-//   ContextParallelAttention attention(device, {0, 1, 2, 3}, named_strategy({"ring", {}, {}}, problem, 4), cache);
+//   const Strategy strategy = named_strategy({"ring", {}, {}}, problem, 4);
+//   ContextParallelAttention attention(device, {0, 1, 2, 3}, strategy, cache);
 //   attention.forward(problem, {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}});
 //   attention.backward(problem, {{"dout", dout}, ..., {"dq", dq}, {"dk", dk}, {"dv", dv}});
 //

@@ -11,16 +11,17 @@
 
 namespace cp {
 
-// Bounded: the plan that was least recently asked for goes first. A cache never changes what a plan does: its key is the digest of
-// everything that the plan is made from.
+// A cache is bounded: the plan that was least recently asked for is dropped first. It never changes what a
+// plan does, since the key is the digest of everything that the plan is made from.
 class PlanCache {
  public:
-  // `first_use` is called with each plan before it is given out for the first time, such as to compare it with the other ranks'
-  // (contract 2). `most` is 2 at least, so that the plan a device still has is not the one that goes.
+  // `first_use` is called with each plan before it is given out for the first time; a Job compares it there
+  // with the plans of the other ranks (contract 2). `most` is how many plans are kept. It is at least 2, so
+  // that the plan that a device still has is not dropped.
   explicit PlanCache(std::size_t most = 64, std::function<void(const Plan&)> first_use = {});
 
-  // The plan of that key, made when there is none. The reference holds until `most` other plans were asked for. Throws what make() and
-  // first_use throw; nothing is kept then.
+  // The plan of that key, which make() makes if there is none. The reference stays valid until `most` other
+  // plans were asked for. If make() or first_use throws, nothing is kept.
   const Plan& get(const Digest& key, const std::function<Plan()>& make);
 
   std::size_t size() const { return plans_.size(); }

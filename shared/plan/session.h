@@ -1,6 +1,6 @@
-// PlanSession: a plan on a device, from the first byte that goes up to the last that comes down. Every program that has a plan and data
-// runs them through it (cprun, what cprun profile measures, programs that embed this one, the tests of every device), so that the order
-// stands once:
+// PlanSession runs a plan on a device, from the first byte that goes up to the last that comes down. Every
+// program that has a plan and data runs them through it (cprun, cprun profile, programs that embed this one,
+// the tests of every device), so that the order of calls is written once:
 //
 //   prepare - upload - warm up - run - download
 //
@@ -9,7 +9,7 @@
 //   const double seconds = session.run({.warm_up = 1, .iterations = 10}).seconds / 10;
 //   std::vector<std::byte> result = session.download(y);
 //
-// execute() of execute.h is for a plan that works in memory of the device and runs once.
+// If a plan works in memory of the device and runs only once, execute() of execute.h is enough.
 #pragma once
 
 #include <cstddef>
@@ -23,56 +23,64 @@
 
 namespace cp {
 
-// The caller's buffers, in memory of the host; they outlive the session.
+// The caller's buffers, in memory of the host. The caller owns them, and they must outlive the session.
 struct HostBuffers {
   Bindings bindings;
-  // Whether the device works in this memory itself, as ProcessDevice::host_memory() says of one. If not, the contents are copied: to the
-  // device before the plan runs, and back to the host behind it.
+  // Whether the device works in this memory itself; ProcessDevice::host_memory() tells. If not, the contents
+  // are copied to the device before the plan runs, and back to the host behind it.
   bool bound = true;
 };
 
 struct RunOptions {
-  int warm_up =
-      0;  // runs before those that count: for what only a first run does, as loading kernels and connecting ranks
-  int iterations = 1;  // that count: all are enqueued behind each other, and waited for once
-  // Takes what the executor asks for in the iterations that count.
+  // Runs before those that count, for work that only a first run does, such as loading kernels and connecting
+  // ranks.
+  int warm_up = 0;
+  // Runs that count. All are enqueued one behind the other, and the session waits for them once.
+  int iterations = 1;
+  // If given, it records what the executor launches in the iterations that count.
   RankTrace* trace = nullptr;
-  // On the caller's thread: `ready` behind the warm-up, while the device is idle, so that ranks can begin together and what the device
-  // observed of the warm-up can be taken out; `issued` when everything is enqueued and nothing has been waited for.
+  // Both are called on the caller's thread. `ready` is called behind the warm-up, while the device is idle:
+  // ranks can wait for one another there, and take out what the device observed of the warm-up. `issued` is
+  // called when everything is enqueued and nothing has been waited for.
   std::function<void()> ready = {}, issued = {};
 };
 
-// By the host's clock, from the return of `ready` on. Neither the warm-up nor copies of buffers are in it.
+// Times by the host's clock, from the return of `ready` on. Neither the warm-up nor copies of buffers count.
 struct RunTimes {
   double issue_seconds = 0;  // until the last step was enqueued
   double seconds = 0;        // until the last step had finished
 };
 
-// What the device throws goes through, from every function; the session is of no further use then.
+// Every function lets through what the device throws. The session is of no further use then.
 class PlanSession {
  public:
-  // Prepares the device, so it is collective over the plan's ranks. Device and plan outlive the session, and while it is in use nobody
-  // prepares the device for another plan. `bindings`: memory of the device; it allocates the buffers that have none.
+  // Prepares the device, so this is a collective call over the plan's ranks. Device and plan must outlive the
+  // session, and nobody may prepare the device for another plan while the session is in use. `bindings` are
+  // memory of the device, which allocates the buffers that have none.
   PlanSession(Device& device, const Plan& plan, const Bindings& bindings = {});
-  // Throws InvalidInput for a buffer that the plan lacks, a temporary, one of another size, and one that is given twice.
+  // The same with buffers of the host. Throws InvalidInput if the plan lacks a buffer, if it is a temporary
+  // or of another size, and if one is given twice.
   PlanSession(Device& device, const Plan& plan, HostBuffers buffers);
 
   const Plan& plan() const { return plan_; }
-  // The caller's buffers that a plan reads (inputs and inouts), and those that it writes (outputs and inouts).
+  // The caller's buffers that a plan reads (inputs and inouts), and those that it writes (outputs and
+  // inouts).
   std::vector<BufferId> inputs() const;
   std::vector<BufferId> outputs() const;
 
-  // Of one buffer, as Device has them; whole buffers, while nothing runs.
+  // Copy one whole buffer, as Device::upload and Device::download do, while nothing runs.
   void upload(BufferId buffer, std::span<const std::byte> host);
   void download(BufferId buffer, std::span<std::byte> host);
   std::vector<std::byte> download(BufferId buffer);
 
-  // Of all HostBuffers that are not bound: what the plan reads goes up, what it writes comes down. Else of no effect.
+  // Copy all HostBuffers that are not bound: those that the plan reads go up, those that it writes come down.
+  // Without such buffers these do nothing.
   void upload();
   void download();
 
-  // May be called any number of times; each run finds what the one before left. A warm-up leaves inouts as it found them. Throws
-  // InvalidInput for less than one iteration, or a negative warm-up.
+  // Runs the plan. It may be called any number of times, and each run finds what the one before left in the
+  // buffers; a warm-up leaves inouts as it found them. Throws InvalidInput for less than one iteration, and
+  // for a negative warm-up.
   RunTimes run(const RunOptions& options = {});
 
  private:
@@ -83,7 +91,7 @@ class PlanSession {
   const Bindings copied_;  // between host and device, by upload() and download()
 };
 
-// All of it: uploads, runs and downloads buffers of the host.
+// Does all of it in one call: uploads, runs and downloads buffers of the host.
 RunTimes run_on_host_buffers(Device& device, const Plan& plan, HostBuffers buffers,
                              const RunOptions& options = {});
 

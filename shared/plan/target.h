@@ -1,7 +1,8 @@
 // Target: what a back end can do, as plain data.
 //
-// Builders take a Target, so that a plan is complete before it meets a device; it is part of the plan's
-// digest. Every device can run a plan of every Target whose operations it has (contract 7).
+// Builders take a Target, so that a plan is complete before it meets a device. The Target is part of the
+// plan's digest. A device can run a plan for another Target too, if it has all of its operations (contract
+// 7).
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ struct Target {
   std::set<std::string> kernels;      // operation_name() of the kernels it has
   std::set<DType> dtypes;
   std::int64_t alignment_bytes = 1;  // of every temporary in the arena; 1: the element's own size
-  std::optional<FusedAttention> fused_attention =
-      {};  // what its attention library takes, beside the kernels above
+  // What its attention library supports, beside the kernels above; absent if there is no such library.
+  std::optional<FusedAttention> fused_attention = {};
 
   bool has_collective(std::string_view operation) const {
     return collectives.contains(std::string(operation));
@@ -44,15 +45,17 @@ struct Target {
 // Everything that the host kernels and collectives can do: the fabric's target and Gloo's.
 const Target& host_target();
 
-// The same with every kernel that a plan can have, RowKernels too: what is planned, checked and timed, and runs nowhere yet.
+// The same with every kernel that a plan can have, RowKernels too. Plans for it are made, checked and timed,
+// but no device runs them yet.
 const Target& shape_target();
 
-// GPUs of a generation ("sm80", "sm90", "sm100", "sm120") with NCCL and cuDNN: the host's operations, arenas aligned as their libraries
-// like it, and cudnn_attention() (fused_attention.h). `gpu` is a generation, or a compute capability that belongs to one: sm86 and
-// sm89 have the target sm80. Throws InvalidInput for another, with the nearest.
+// The target of GPUs of a generation ("sm80", "sm90", "sm100", "sm120") with NCCL and cuDNN. It has the
+// host's operations, arenas that are aligned as these libraries like it, and cudnn_attention()
+// (fused_attention.h). `gpu` is a generation, or a compute capability that belongs to one: sm86 and sm89 have
+// the target sm80. Throws InvalidInput for any other text, and names the nearest.
 const Target& gpu_target(std::string_view gpu);
 
-// "host", or a GPU as above: what scenarios name. Throws InvalidInput that lists them.
+// The target that a scenario names: "host", or a GPU as above. Throws InvalidInput that lists them.
 const Target& target_by_name(std::string_view name);
 
 Hasher& hash(Hasher& hasher, const Target& target);
