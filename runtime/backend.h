@@ -1,11 +1,13 @@
-// Backend: what runs the plans of a job's processes, by name. JoinedDevice, Job and cprun ask here alone what a back end has and needs;
-// each back end answers in a file of its own:
+// Backend: what runs the plans of a job's processes, found by its name. JoinedDevice, Job and cprun ask only
+// here what a back end has and needs; each back end answers in a file of its own:
 //
 //   runtime/gloo/gloo_backend.cc   processes on CPUs     (no_gloo_backend.cc in a build without Gloo)
-//   runtime/nccl/nccl_backend.cc   a GPU for each rank   (no_nccl_backend.cc in a build without CUDA and NCCL)
+//   runtime/nccl/nccl_backend.cc   a GPU for each rank   (no_nccl_backend.cc in a build without CUDA and
+//                                  NCCL)
 //
-// CMake chooses which of the two is compiled; both define the same function, and backends() lists what these functions return. A static
-// object that registers itself would be left out by the linker, which takes from a library only what somebody names.
+// CMake chooses which of the two is compiled; both define the same function, and backends() lists what these
+// functions return. A static object that registers itself would be left out by the linker, which takes from a
+// library only what somebody names.
 #pragma once
 
 #include <functional>
@@ -22,7 +24,8 @@
 
 namespace cp::runtime {
 
-// Options that one back end alone has, such as NcclBackendOptions (runtime/nccl/nccl_backend.h). The others do not look at them.
+// Options that one back end alone has, such as NcclBackendOptions (runtime/nccl/nccl_backend.h). The others
+// do not look at them.
 struct BackendOptions {
   virtual ~BackendOptions() = default;
 };
@@ -31,20 +34,21 @@ struct BackendOptions {
 struct DeviceRequest {
   const JobEnvironment& job;
   std::shared_ptr<RendezvousClient> client;
-  std::string
-      name;  // what the keys that it shares with other ranks begin with, another for each device of a job
+  // The beginning of the keys that the device shares with other ranks. Each device of a job has another one.
+  std::string name;
   OnCollective on_collective = {};
   OnCollectiveEnd on_collective_end = {};
   Checksums checksums = Checksums::off;
   bool every_rank_prepares = false;  // all ranks of the job prepare the same plans together
-  // Of a collective without progress for the job's timeout: whether it may go on, since a member that has not begun it lives.
+  // Asked when a collective has made no progress for the job's timeout: whether it may go on waiting, because
+  // a member that has not begun it is alive.
   std::function<bool(const CollectiveBegin&)> may_wait = {};
   const BackendOptions* own = nullptr;
 };
 
-// Network of a job, as its launcher knows it.
+// The network of a job, as its launcher knows it.
 struct LaunchNetwork {
-  std::string interface;  // that the user asked for; empty: none
+  std::string interface;  // the one that the user asked for; empty if none was
   int machines = 1;
 };
 
@@ -54,26 +58,28 @@ struct Backend {
   bool on_gpus = false;        // each rank has a GPU (rank_gpu.h), whose memory its buffers are
   bool has_checksums = false;  // of payloads, where somebody asks for them
 
-  // Of a back end that this build has; those below may be null, where it has nothing to say.
+  // Makes a device. It is null only for a back end that this build lacks; each function below may be null if
+  // a back end has nothing to say.
   std::unique_ptr<ProcessDevice> (*make)(DeviceRequest request) = nullptr;
-  // Of what its devices and the rendezvous stand on, by name.
+  // The versions of the libraries that its devices and the rendezvous are built on, by name.
   std::map<std::string, std::string> (*library_versions)() = nullptr;
-  // Which GPU the rank has: rank_gpu() of rank_gpu.h.
+  // Says which GPU the rank has, as rank_gpu() of rank_gpu.h.
   RankGpu (*rank_gpu)(const JobEnvironment& job, RendezvousClient& client) = nullptr;
-  // "NAME=value", ...: what its libraries are to find in a rank's environment, but for what the user has set.
+  // What its libraries need to find in a rank's environment, as "NAME=value". What the user has set is left
+  // as it is.
   std::vector<std::string> (*variables)(const JobEnvironment& rank, const LaunchNetwork& network) = nullptr;
   // Whether threads of a device that has gone are still inside its library.
   bool (*left_behind)() = nullptr;
 };
 
-// All that the project has, those that this build lacks among them.
+// All back ends of the project, also those that this build lacks.
 const std::vector<Backend>& backends();
-// Throws InvalidInput, with the names that there are.
+// The back end of that name. Throws InvalidInput, with the names that there are, if none has it.
 const Backend& find_backend(std::string_view name);
-// The same, and throws InvalidInput with why_not for one that this build lacks.
+// The same, but it also throws InvalidInput, with why_not, for a back end that this build lacks.
 const Backend& require_backend(std::string_view name);
 
-// As Backend::library_versions; empty for a back end that this build lacks.
+// What Backend::library_versions returns; empty for a back end that this build lacks.
 std::map<std::string, std::string> library_versions(std::string_view backend);
 
 }  // namespace cp::runtime

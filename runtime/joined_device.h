@@ -1,7 +1,11 @@
-// JoinedDevice: a rank's device as part of a job. Its groups connect through the job's rendezvous server; the server is told of
-// each collective that begins, so that it can name who is stuck and who does something else than the others; a launcher on this machine
-// finds in the page that it shares with the rank what each stream is in (runtime/progress_page.h); when the job fails, what
-// waits here ends; and errors say who failed first, or who has not come.
+// JoinedDevice: a rank's device as part of a job. It adds to the backend's device what only a job can do:
+//   - Its groups connect through the job's rendezvous server.
+//   - It tells the server of each collective that begins, so that the server can name ranks that are stuck
+//     and ranks that do something else than the others.
+//   - It shows a launcher on the same machine what each stream is in, on a page of memory that both share
+//     (runtime/progress_page.h).
+//   - When the job fails, whatever waits here ends.
+//   - Its errors say which rank failed first, or which has not come.
 #pragma once
 
 #include <atomic>
@@ -24,35 +28,40 @@
 
 namespace cp::runtime {
 
-// Whether threads of a device that has gone are still inside its library (Backend::left_behind): the process is to end by
-// std::_Exit().
+// Whether threads of a device that has gone are still inside its library (Backend::left_behind). If so, the
+// process must end by std::_Exit().
 bool devices_left_behind();
 
 struct JoinedDeviceOptions {
-  OnCollective on_collective = {};         // after the server and the launcher's page were told
-  OnCollectiveEnd on_collective_end = {};  // the same
-  // Of payloads, where the backend has them (Backend::has_checksums); another refuses them.
+  // Both are called after the server and the launcher's page were told.
+  OnCollective on_collective = {};
+  OnCollectiveEnd on_collective_end = {};
+  // Checksums of payloads. A backend without them (Backend::has_checksums) refuses any but `off`.
   Checksums checksums = Checksums::off;
-  // All ranks of the job prepare the same plans together, so that a library may connect groups by calls that all ranks make.
+  // True if all ranks of the job prepare the same plans together; a library may then connect groups by calls
+  // that all ranks make.
   bool every_rank_prepares = false;
-  // Where a job has one device after the other: what its keys and its groups begin with, another each time ("profile 1/"). Each
-  // device counts its collectives from 0, and ranks are compared by group and number.
+  // If a job has one device after the other, each needs a name of its own ("profile 1/"), with which its keys
+  // and groups begin. Each device counts its collectives from 0, and ranks are compared by group and number:
+  // without names two devices would be mixed up.
   std::string name = {};
-  // What the job's backend has of its own, such as NcclBackendOptions; those of another have no effect.
+  // Options that only the job's backend has, such as NcclBackendOptions. Options of another backend have no
+  // effect.
   std::shared_ptr<const BackendOptions> own = {};
 };
 
 class JoinedDevice : public ForwardingDevice {
  public:
-  // Of the job's backend. Throws InvalidInput for a backend that this build or this machine lacks.
+  // Makes a device of the job's backend. Throws InvalidInput if this build or this machine lacks it.
   JoinedDevice(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client,
                JoinedDeviceOptions options = {});
   ~JoinedDevice() override;
 
-  // As ProcessDevice, but prepare and synchronize throw PeerLost with the job's first failure ("rank 2 (host b, pid 4711) at all_gather
-  // #17 of cp[0,1,2,3]: ..."). Timeout is thrown where a group does not connect in time, and over NCCL where a collective that all have
-  // begun makes no progress; other waits have no end of their own: the server ends them (rendezvous/stall.h). prepare also
-  // throws InvalidInput where NCCL would not find the shared memory that the plan's groups need (nccl_pools.h).
+  // These do the same as those of a ProcessDevice, but their PeerLost tells the job's first failure: "rank 2
+  // (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: ...". They throw Timeout if a group does not connect
+  // in time, and over NCCL if a collective that all ranks have begun makes no progress. Other waits have no
+  // end of their own; the server ends them (rendezvous/stall.h). prepare also throws InvalidInput if NCCL
+  // would not find the shared memory that the plan's groups need (nccl_pools.h).
   void prepare(const Plan& plan, const Bindings& bindings) override;
   void synchronize() override;
 
@@ -60,7 +69,7 @@ class JoinedDevice : public ForwardingDevice {
   std::vector<OpRecord> take_observed() { return device_->take_observed(); }
   DeviceTimes take_times() { return device_->take_times(); }
 
-  // What prepare or synchronize threw last.
+  // The error that prepare or synchronize threw last, if any.
   const std::optional<Error>& last_error() const { return last_error_; }
 
  private:

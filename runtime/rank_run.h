@@ -1,8 +1,8 @@
-// RankRun: one rank's passes on a device of its job, beside those of the other ranks. What cprun does with a scenario, for programs that
-// have passes of their own:
+// RankRun runs one rank's passes on a device of its job, beside the passes of the other ranks. cprun runs
+// scenarios with it, and programs that have passes of their own can use it too:
 //
-//   all ranks compare what their passes are made from, and what they do together; a difference is an error, never a hang
-//   the device is made, and the ranks agree on when times begin
+//   all ranks compare what their passes are made from, and what they do together; a difference is an error,
+//   never a hang the device is made, and the ranks agree on when times begin
 //   each pass: bind its buffers - prepare - upload - warm up - run - download - take its trace
 //
 //   const std::shared_ptr<RendezvousClient> client = join(job);
@@ -31,17 +31,20 @@ namespace cp::runtime {
 
 struct RankRunOptions {
   JoinedDeviceOptions device = {};  // but for every_rank_prepares, which the run finds out
-  // Each pass runs once before the run that counts, where the device's memory is not the host's: NCCL connects ranks in their first
-  // collectives, and CUDA loads a kernel when it is launched first. It leaves nothing in the trace.
+  // If the device's memory is not the host's, each pass runs once before the run that counts: NCCL connects
+  // ranks in their first collectives, and CUDA loads a kernel when it is launched first. The warm-up leaves
+  // nothing in the trace.
   bool warm_up = true;
-  // Around each pass that the rank has a part in, on the caller's thread, each with the pass's trace, which stays where it is from the
-  // first to the last of them: when it has its rank and its clock; when all steps are issued and `issued` is complete; and when all of
-  // it is there, or, behind an error, what there is.
+  // These are called around each pass that the rank has a part in, on the caller's thread, with the pass's
+  // trace: begin_pass when the trace has its rank and its clock; issued when all steps are issued, so that
+  // its `issued` is complete; and end_pass when all of the trace is there, or, after an error, as much of it
+  // as there is. The trace stays at one address from the first call to the last.
   std::function<void(const RankTrace&)> begin_pass = {}, issued = {}, end_pass = {};
 };
 
 struct RankRunResult {
-  // Of the passes that the rank has a part in: the steps alone, without copies to and from the device and without the warm-up.
+  // How long each pass took that the rank has a part in: the steps alone, without the warm-up and without
+  // copies to and from the device.
   std::vector<double> seconds;
   std::size_t steps = 0, collectives = 0;  // that were issued, and observed
 };
@@ -52,8 +55,9 @@ class RankRun {
 
   RankRun(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client, Options options);
 
-  // Once, and by all ranks of the job, each with as many inputs(). Throws CollectiveMismatch where passes differ, InvalidInput where the
-  // device cannot run them, TransferFault with checksums, and what JoinedDevice throws.
+  // Runs all passes. All ranks of the job must call it, once, and each with as many inputs(). Throws
+  // CollectiveMismatch if the ranks' passes differ, InvalidInput if the device cannot run them, TransferFault
+  // if checksums differ, and what JoinedDevice throws.
   RankRunResult run(RankPasses& passes);
 
  private:
