@@ -7,8 +7,10 @@
 //
 //   const std::shared_ptr<RendezvousClient> client = join(job);
 //   RankRun run(job, client, {});
-//   run.run(passes);                           // the caller's RankPasses, or those of sim/proof/run/rank_job.h
-//   client->barrier("all have their results");  // before the device goes: others may still wait for what it sends
+//   run.run(passes);  // the caller's RankPasses, or those of sim/proof/run/rank_job.h
+//   client->barrier("all have their results");
+//
+// The barrier comes before the device goes, because others may still wait for what it sends.
 //
 // A program without passes, which makes its plans as it goes, is a Job (job.h).
 #pragma once

@@ -13,11 +13,12 @@
 namespace cp::sim {
 
 struct AttentionEstimate {
-  double time_us =
-      0;  // of one call of many in a row: of the GPUs, or of the host where that needs longer to issue it
+  // The time of one call of many in a row: that of the GPUs, or that of the host if it needs longer to issue
+  // the call.
+  double time_us = 0;
   double host_us = 0;  // what the busiest host needs to issue a call
-  double low_us = 0,
-         high_us = 0;  // eight times in ten the truth lies between, by the doubt of each rate (rate_doubt.h)
+  // Eight times in ten the truth lies between these two, by the doubt of each rate (rate_doubt.h).
+  double low_us = 0, high_us = 0;
   std::vector<RateTimes> chains;    // us: path_chains(), and the host's
   double exposed_comm_us = 0;       // of the rank that has most
   std::int64_t bytes_received = 0;  // of the rank that has most
@@ -26,17 +27,17 @@ struct AttentionEstimate {
   Timeline timeline;  // of the GPUs, with a host that is ahead
 };
 
-// As an option among strategies: attention of several ranks is wrong by its strategy's error and the software's, of one rank by its kernel's
-// alone.
+// The estimate as an option among strategies. For attention of several ranks its error is that of the
+// strategy and that of the software; for one rank it is that of the kernel alone.
 Option option_of(const AttentionEstimate& estimate);
 Doubt doubt_of(const AttentionEstimate& estimate, const Cluster& cluster, const SoftwareProfile& software,
                std::int64_t head_dim);
 
-// The strategy as the software runs it: what it sends, and in which dtype.
+// The strategy as the software would run it, which decides what is sent, and in which dtype.
 Strategy as_run_by(Strategy strategy, const SoftwareProfile& software);
 
-// Plans that are run over and over: the host issues the next call while the GPUs compute, and is waited for where it needs longer than
-// they do.
+// The time of plans that are run over and over. The host issues the next call while the GPUs compute, and
+// they wait for it if it needs longer than they do.
 struct RepeatedCalls {
   Timeline timeline;   // of one call, with a host that is ahead
   double host_us = 0;  // what the busiest host needs to issue a call
@@ -45,7 +46,7 @@ struct RepeatedCalls {
 RepeatedCalls repeated_calls(const std::vector<Plan>& plans, const Cluster& cluster,
                              const SoftwareProfile& software, const TimelineOptions& options = {});
 
-// Of one of many calls. Throws what planning and replay() throw.
+// Estimates one of many calls. Throws what planning and replay() throw.
 AttentionEstimate estimate_attention(AttentionRequest request, AttentionPass pass, const Cluster& cluster,
                                      const SoftwareProfile& software, const TimelineOptions& options = {},
                                      const Target& target = host_target());

@@ -1,10 +1,11 @@
-// The timeline: plans replayed on the model of a cluster, without threads and without data.
+// The timeline replays plans on the model of a cluster, without threads and without data.
 //
-// Each rank runs on the GPU of its number. A stream is a FIFO; a step begins when the one before it on its stream and those
-// that its edges name have ended, and the host has issued it (issue_time.h). A kernel takes what KernelCost says, longer while a transfer of its GPU is under way (as the
-// software profile says). The transfers of an Exchange are flows that begin when both sides have arrived, and share the
-// links of the topology. Other collectives begin when the last member arrives, as flows too (collective_flows.h): alone they
-// take what collective_ns() says.
+// Each rank runs on the GPU of its number. A stream is a FIFO. A step begins when the step before it on its
+// stream and the steps that its edges name have ended, and when the host has issued it (issue_time.h). A
+// kernel takes as long as KernelCost says, and longer while a transfer of its GPU is under way, as the
+// software profile says. The transfers of an Exchange are flows, which begin when both sides have arrived,
+// and which share the links of the topology. Other collectives are flows too, which begin when the last
+// member arrives (collective_flows.h); alone they take as long as collective_ns() says.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@
 namespace cp::sim {
 
 struct TimelineOptions {
-  // folded: of equal blocks of the world one is replayed (fold.h), where nothing makes them differ and no spans are kept; the
-  // result is the same.
+  // `folded` replays one block of the world for all that are equal to it (fold.h), if nothing makes them
+  // differ and no spans are kept. The result is the same.
   Fidelity fidelity = Fidelity::folded;
   std::vector<double> gpu_slowdown;  // by GPU, >= 1: its kernels take that many times as long; empty: none
   LinkFactors links;                 // slow links, and GPUs whose links are
@@ -54,7 +55,8 @@ struct LinkUse {
   double utilisation = 0;  // of its capacity over the whole time
 };
 
-// A piece of the chain of steps, each waiting for the one before, that takes the whole time.
+// One piece of the critical path: the chain of steps, each waiting for the one before, that takes the whole
+// time.
 struct PathStep {
   Rank rank = 0;
   StepId step = -1;
@@ -65,14 +67,14 @@ struct PathStep {
 
 struct Timeline {
   double time_ns = 0;
-  std::vector<RankTimeline> ranks;  // in the order of the plans; folded: of the first block
-  int stands_for = 1;               // each of these ranks, and each link: that many alike
+  std::vector<RankTimeline> ranks;  // in the order of the plans; if folded, those of the first block
+  int stands_for = 1;               // how many alike each of these ranks, and each link, stands for
   std::vector<LinkUse> links;       // those that carried anything, the busiest first
   std::vector<PathStep> critical_path;
 };
 
-// Plans of all ranks that meet in any group, by ascending rank; they have passed check(). Throws InvalidInput where a rank has no
-// GPU on the cluster.
+// `plans` are those of all ranks that meet in any group, by ascending rank, and they must have passed
+// check(). Throws InvalidInput if a rank has no GPU on the cluster.
 Timeline replay(std::span<const Plan> plans, const Cluster& cluster, const SoftwareProfile& software,
                 const TimelineOptions& options = {});
 

@@ -1,4 +1,5 @@
-// What `cpsim plan` answers: layouts in order of their time, what each is made of, and what became of all others.
+// What `cpsim plan` answers: layouts in order of their time, what each is made of, and what became of all
+// others.
 //
 // Plain data: the first screen, --json, --csv and the report are four forms of it.
 #pragma once
@@ -19,7 +20,8 @@
 
 namespace cp::sim {
 
-// Where a step's time goes on the rank that is slowest, in microseconds of one whole step; the parts add up to the step.
+// Where a step's time goes on the rank that is slowest, in microseconds of one whole step; the parts add up
+// to the step.
 struct PartTime {
   TimePart part = TimePart::attention;
   double us = 0;
@@ -27,42 +29,48 @@ struct PartTime {
 
 struct Candidate {
   ParallelLayout layout;
-  int rank = 0;  // 1: the fastest
-  double step_us =
-      0;  // training: the step of the global batch; prefill: time to the first token; decode: time between tokens
-  // By what is known of the rates (doubt.h): one time in ten is below, one above; what is common to all layouts is in it.
+  int rank = 0;  // place in the order; 1 is the fastest
+  // In training the step of the global batch, in prefill the time to the first token, in decode the time
+  // between tokens.
+  double step_us = 0;
+  // One time in ten the step takes less than low_us, and one in ten more than high_us, by what is known of
+  // the rates (doubt.h). Doubts that are common to all layouts are included.
   double low_us = 0, high_us = 0;
-  double chance =
-      0;  // that one of its kind (kind_of() of ranking.h) is the fastest of all that were replayed, in [0, 1]
-  double regret_us = 0;           // what it is expected to take beyond the fastest
+  // The chance, in [0, 1], that a layout of its kind (kind_of() of ranking.h) is the fastest of all that were
+  // replayed.
+  double chance = 0;
+  double regret_us = 0;           // how much longer than the fastest it is expected to take
   std::optional<double> ttft_us;  // aggregated serving: from a request's arrival to its first token
   double tokens_per_s_per_gpu = 0;
-  double mfu =
-      0;  // model flops (no recomputation; attention: allowed pairs) over the peak of all GPUs, in [0, 1]
+  // Flops of the model over the peak of all GPUs, in [0, 1]. What is recomputed does not count, and of
+  // attention only allowed pairs do.
+  double mfu = 0;
   double exposed_us = 0;                 // communication that nothing hides
   TimePart bound = TimePart::attention;  // the largest part; bound_text() says it in words
   std::vector<PartTime> parts;           // each once, in the order in which the step's plans have them
-  // Chains of operations that may take the whole step, in us as the rates are believed to be: first the longest one, then those that
-  // are the longest where rates are other than believed. Of a pipeline: the busiest rank's, stretched to the whole step.
+  // Chains of operations that may take the whole step, in us as the rates are believed to be. The first is
+  // the longest one; the others would be the longest if rates were other than believed. In a pipeline they
+  // are the busiest rank's, stretched to the whole step.
   std::vector<RateTimes> chains;
   Memory memory;
   std::int64_t usable_bytes = 0;
-  // Of what usable_bytes limits, as far as runs were from their predictions.
+  // What usable_bytes limits, times the least and the most that real runs took of their predictions
+  // (MemoryWidth).
   std::int64_t memory_low_bytes = 0, memory_high_bytes = 0;
   double nvlink_utilisation = 0,
          nic_utilisation = 0;  // of the GPU's port and its share of a NIC, over the step
 
   std::int64_t left_bytes() const { return usable_bytes - (memory.used() - memory.context); }
   bool fits() const { return left_bytes() >= 0; }
-  // Also with as much more memory than predicted as runs were measured to take.
+  // Whether it fits even if it takes as much more memory than predicted as real runs were measured to take.
   bool likely_fits() const { return memory_high_bytes <= usable_bytes; }
 };
 
-// The best of a kind of layouts: "pure CP", "TP + CP", "with PP", "baseline"; `why` tells its distance from the best, part by
-// part, in words: "+12.1 ms exposed cp, -3.0 ms products".
+// The best layout of a kind: "pure CP", "TP + CP", "with PP" or "baseline". `why` tells in words how far it
+// is from the best of all, part by part: "+12.1 ms exposed cp, -3.0 ms products".
 struct ClassBest {
   std::string name;
-  std::optional<Candidate> candidate;  // none: nothing of it fits; `why` says the reason
+  std::optional<Candidate> candidate;  // absent if nothing of the kind fits; `why` says the reason then
   std::string why;
   std::string found = {};  // baseline: what the search chose for the keys that were not given
 };
@@ -76,7 +84,7 @@ struct SearchCounts {
   double seconds = 0;
 };
 
-// A row of the published tables that is nearest to the question.
+// The row of the published tables that is nearest to the question.
 struct NearestMeasurement {
   std::string source,
       what;  // "torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens"
@@ -102,10 +110,11 @@ struct PlanAnswer {
   std::vector<ClassBest> classes;  // the baseline last, when there is one
   std::vector<Candidate> all;      // every layout that was replayed, in order of time: for the scatter
   SearchCounts counts;
-  std::vector<ParallelLayout>
-      worth_trying;  // of the fewest kinds of which one has the fastest nine times in ten, likeliest first
-  std::vector<Worth> worths;       // of knowing a rate, the largest first
-  double strategies_worth_us = 0;  // of timing a layer's attention by each strategy
+  // One layout of each kind that is worth trying, the likeliest first: the fewest kinds of which one has the
+  // fastest layout nine times in ten.
+  std::vector<ParallelLayout> worth_trying;
+  std::vector<Worth> worths;       // what it is worth to know each rate, the largest first
+  double strategies_worth_us = 0;  // what it is worth to time a layer's attention by each strategy
   std::optional<NearestMeasurement> nearest;
   std::vector<NearestMeasurement> published;  // all rows that can be predicted, for the report
   std::vector<ReportSpan> timeline;           // of the best

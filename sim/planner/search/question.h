@@ -1,4 +1,5 @@
-// What `cpsim plan` is asked: a model, a workload, a cluster, a piece of software, and what is fixed of the layout.
+// What `cpsim plan` is asked: a model, a workload, a cluster, a piece of software, and what is fixed of the
+// layout.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace cp::sim {
 
-// A part of a layout that the search must not vary; unset: free.
+// What the search must not vary of a layout. It is free to choose whatever is unset.
 struct Fixed : ParallelConfig {
   Fixed() { expert_rule = ExpertRule::nested; }
   std::optional<int> virtual_stages, loss_chunks, zero, mlp_chunks;
@@ -38,11 +39,12 @@ struct Fixed : ParallelConfig {
 struct PartialLayout {
   std::string text;  // as it was typed: "tp=4,cp=8"
   Fixed given;
-  // With the defaults for the other keys; none where these leave GPUs without work.
+  // The layout with defaults for all other keys; absent if these would leave GPUs without work.
   std::optional<ParallelLayout> as_written;
 };
 
-// How far the memory of runs lies from its prediction, as factors of the prediction: what was measured of `rows` of them lies between.
+// How far the memory of real runs lies from its prediction, as factors of the prediction: that of all `rows`
+// measured runs lies between `low` and `high`.
 struct MemoryWidth {
   double low = 1, high = 1;
   int rows = 0;  // 0: nobody measured
@@ -56,12 +58,13 @@ struct PlanQuestion {
   Cluster cluster;              // with its number of nodes
   bool part_of_a_node = false;  // the cluster's one node has fewer GPUs than the preset's
   SoftwareProfile software;
-  // Decode: the same GPUs also read the prompts of requests that come as others are answered (sim/cost/serving/steady_state.h).
+  // Decode: the same GPUs also read the prompts of requests that come as others are answered
+  // (sim/cost/serving/steady_state.h).
   std::optional<Arrivals> aggregated;
-  std::vector<Framework>
-      frameworks;  // the search keeps to what each of them can say; those that say all are left out
-  std::vector<std::string>
-      unsaid;  // what they cannot say of the workload that was asked for; `workload` is what they run
+  // The search keeps to what each of these can say. Those that can say everything are not listed.
+  std::vector<Framework> frameworks;
+  // What they cannot say of the workload that was asked for; `workload` is what they run instead.
+  std::vector<std::string> unsaid;
   Fixed fixed;
   MemoryWidth memory_width;
   std::optional<double> max_memory_gib;  // of a GPU; unset: the cluster's usable memory
@@ -70,21 +73,22 @@ struct PlanQuestion {
   int top = 5;
 };
 
-// Bytes that one GPU may use for all of Memory but the context, which the usable memory of a cluster leaves out.
+// How many bytes one GPU may use for all of Memory except the context, which a cluster's usable memory does
+// not contain.
 std::int64_t usable_bytes(const PlanQuestion& question);
 // What the cluster and the software add to a layout's memory.
 MemoryRules memory_rules(const PlanQuestion& question);
-// What usable_bytes() limits.
+// The bytes of a layout's memory that usable_bytes() limits.
 std::int64_t counted_bytes(const Memory& memory);
-// Whether products of linear layers are in FP8, or in fewer bits: asked for, and the GPU has them.
+// Whether products of linear layers are in FP8 or in fewer bits: somebody asked for it, and the GPU has them.
 bool fp8_products(const PlanQuestion& question);
-// Whether attention's operands are.
+// Whether the operands of attention are.
 bool fp8_attention(const PlanQuestion& question);
-// "torchtitan and megatron": whose words the search keeps to.
+// The frameworks to whose words the search keeps: "torchtitan and megatron".
 std::string framework_names(const PlanQuestion& question);
-// Of linear layers' products: "fp8", "nvfp4", or the workload's.
+// The type of linear layers' products: "fp8", "nvfp4", or the workload's.
 std::string_view linear_dtype_name(const PlanQuestion& question);
-// Of a cached element: "fp8", or the workload's.
+// The type of a cached element: "fp8", or the workload's.
 std::string_view cache_dtype_name(const PlanQuestion& question);
 
 }  // namespace cp::sim

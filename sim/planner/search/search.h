@@ -1,8 +1,9 @@
-// The search: every layout of a question bounded from below, those that may be among the best replayed, all others counted.
+// The search gives every layout of a question a lower bound of its time, replays those that may be among the
+// best, and counts all others.
 //
-// Best first: families and then layouts leave a queue in order of their bounds; what is replayed sets the mark that the rest must beat,
-// or tie with (ranking.h).
-// Nothing that could be among the answer's best, or the best of a class, is left out.
+// It goes best first: families, and then layouts, leave a queue in the order of their bounds, and each replay
+// sets the mark that the rest must beat or tie with (ranking.h). So no layout that was enumerated is left out
+// if it could be among the answer's best, or be the best of a class.
 #pragma once
 
 #include <atomic>
@@ -21,15 +22,16 @@ struct SearchProgress {
 
 struct SearchOptions {
   int threads = 0;                                      // 0: all cores; the answer is the same for any number
-  std::function<void(const SearchProgress&)> progress;  // now and then, from the calling thread
-  const std::atomic<bool>* stop =
-      nullptr;              // when it becomes true the answer is what was found so far, with a warning
-  bool exhaustive = false;  // replays everything that fits: for tests
-  NearestMisses* misses = nullptr;  // where nothing fits: what came nearest
+  std::function<void(const SearchProgress&)> progress;  // called now and then, on the calling thread
+  // When it becomes true, the search stops, and its answer is what was found so far, with a warning.
+  const std::atomic<bool>* stop = nullptr;
+  bool exhaustive = false;          // replays everything that fits; tests use it
+  NearestMisses* misses = nullptr;  // if nothing fits, takes what came nearest
 };
 
-// Without `timeline`, `nearest` and `published`. Throws Infeasible (exit code 20) where nothing fits, with the layout that lacks least
-// memory and what would make it fit; InvalidInput where nothing is legal, with the reasons.
+// Answers the question, except for `timeline`, `nearest` and `published`. Throws Infeasible if nothing fits;
+// the message names the layout that lacks least memory, and what would make it fit. Throws InvalidInput if
+// nothing is legal, with the reasons.
 PlanAnswer search_layouts(const PlanQuestion& question, const SearchOptions& options = {});
 
 }  // namespace cp::sim
