@@ -20,6 +20,17 @@ constexpr std::array<std::pair<ReduceOp, std::string_view>, 5> kReduceOps = {
      {ReduceOp::max, "max"},
      {ReduceOp::product, "product"}}};
 
+// As PyTorch writes them, with or without "torch." before; they are read and never written.
+constexpr std::array<std::pair<DType, std::string_view>, 9> kTorchDTypes = {{{DType::f32, "float32"},
+                                                                             {DType::f32, "float"},
+                                                                             {DType::f16, "float16"},
+                                                                             {DType::f16, "half"},
+                                                                             {DType::f16, "fp16"},
+                                                                             {DType::bf16, "bfloat16"},
+                                                                             {DType::f32, "fp32"},
+                                                                             {DType::i32, "int32"},
+                                                                             {DType::i64, "int64"}}};
+
 template <class Table, class Value>
 std::string_view name_in(const Table& table, Value value) {
   for (const auto& [candidate, text] : table) {
@@ -42,7 +53,14 @@ auto parse_in(const Table& table, std::string_view text, std::string_view what) 
 
 std::string_view name(DType dtype) { return name_in(kDTypes, dtype); }
 std::string_view name(ReduceOp op) { return name_in(kReduceOps, op); }
-DType parse_dtype(std::string_view text) { return parse_in(kDTypes, text, "dtype"); }
+DType parse_dtype(std::string_view text) {
+  constexpr std::string_view kTorch = "torch.";
+  const std::string_view bare = text.starts_with(kTorch) ? text.substr(kTorch.size()) : text;
+  for (const auto& [dtype, torch_name] : kTorchDTypes) {
+    if (torch_name == bare) return dtype;
+  }
+  return parse_in(kDTypes, text, "dtype");
+}
 ReduceOp parse_reduce_op(std::string_view text) { return parse_in(kReduceOps, text, "reduction"); }
 
 }  // namespace cp

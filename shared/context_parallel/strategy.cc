@@ -20,17 +20,18 @@ struct BalanceName {
   bool per_document;           // may act within each document
 };
 // The first name of a kind is the one that is written.
-constexpr std::array<BalanceName, 6> kBalances = {{
+constexpr std::array<BalanceName, 7> kBalances = {{
     {"contiguous", Balance::Kind::contiguous, 0, true},
     {"none", Balance::Kind::contiguous, 0, true},
     {"head_tail", Balance::Kind::head_tail, 0, true},
+    {"zigzag", Balance::Kind::head_tail, 0, true},  // ring-flash-attention's and others' word
     {"striped", Balance::Kind::striped, 1, true},
     {"cost", Balance::Kind::cost, 64, false},
     {"head_tail_exchange", Balance::Kind::head_tail_exchange, 0, false},
 }};
 constexpr std::string_view kPerDocument = "per_document:";
 constexpr std::string_view kKnownBalances =
-    "contiguous (or none), head_tail, striped[:BLOCK], cost[:BLOCK], head_tail_exchange, or per_document: "
+    "contiguous (or none), head_tail (or zigzag), striped[:BLOCK], cost[:BLOCK], head_tail_exchange, or per_document: "
     "before one "
     "of the "
     "first three";

@@ -18,10 +18,10 @@ std::vector<Rank> first_ranks(int size) {
   return ranks;
 }
 
-int parse_bounded(std::string_view text, const std::string& what, int limit) {
+int parse_bounded(std::string_view text, const std::string& what, int least, int limit) {
   const std::int64_t value = parse_int(text, what);
-  if (value >= 0 && value <= limit) return static_cast<int>(value);
-  throw InvalidInput(str(what, " '", text, "' is out of range; the limits are 0 and ", limit));
+  if (value >= least && value <= limit) return static_cast<int>(value);
+  throw InvalidInput(str(what, " '", text, "' is out of range; use ", least, " to ", limit));
 }
 
 }  // namespace
@@ -46,13 +46,13 @@ Mesh Mesh::parse(std::string_view text) {
     }
     const std::string name(trim(part.substr(0, equals)));
     axes.push_back(
-        {name, parse_bounded(part.substr(equals + 1), "the size of mesh axis " + name, kMaxRanks)});
+        {name, parse_bounded(part.substr(equals + 1), "the size of mesh axis " + name, 1, kMaxRanks)});
   }
   if (at == std::string_view::npos) return Mesh(std::move(axes));
 
   std::vector<Rank> ranks;
   for (const std::string_view part : split(text.substr(at + 1), '/')) {
-    ranks.push_back(parse_bounded(part, "the rank", kMaxRanks - 1));
+    ranks.push_back(parse_bounded(part, "the rank", 0, kMaxRanks - 1));
   }
   return Mesh(std::move(axes), std::move(ranks));
 }

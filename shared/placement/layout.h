@@ -58,6 +58,9 @@ Layout make_layout(Mesh mesh, std::vector<Placement> placements, Shape shape, DT
 // order of its dimension; it is printed only where the order is not mesh order, and may be left out when
 // reading (on all axes of a dimension, or on none). Negative dims are resolved against `num_dims`. Throws
 // InvalidInput that quotes the text and lists what is known.
+//
+// What DTensor prints and takes is read too, and written in the form above: "[Shard(0), Replicate()]", "(Shard(dim=0), Partial())",
+// "Partial('avg')". Partial() is a sum.
 struct ParsedPlacements {
   std::vector<Placement> placements;
   std::vector<std::vector<int>> shard_axes;

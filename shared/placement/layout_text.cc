@@ -16,7 +16,43 @@ namespace {
   throw InvalidInput(
       str("cannot read the placement '", text, "': ", reason,
           "; write S(DIM), S(DIM,SPLIT), R or P(OP), and S(DIM)[N] for the N-th axis that splits a "
-          "dimension, e.g. S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]"));
+          "dimension, e.g. S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]; or as DTensor does: Shard(0), "
+          "Replicate(), Partial()"));
+}
+
+// What stands between the parentheses of "S(...)" and "Shard(...)"; none where the text is neither.
+std::optional<std::string_view> arguments_of(std::string_view body, std::string_view short_name,
+                                             std::string_view torch_name) {
+  for (const std::string_view name : {short_name, torch_name}) {
+    if (!body.ends_with(')') || !body.starts_with(name)) continue;
+    const std::string_view rest = trim(body.substr(name.size()));
+    if (rest.starts_with('(')) return trim(rest.substr(1, rest.size() - 2));
+  }
+  return std::nullopt;
+}
+
+// "dim=0" -> "0": Python's keyword before a value.
+std::string_view without_keyword(std::string_view argument, std::string_view keyword) {
+  if (!argument.starts_with(keyword)) return argument;
+  const std::string_view rest = trim(argument.substr(keyword.size()));
+  return rest.starts_with('=') ? trim(rest.substr(1)) : argument;
+}
+
+std::string_view without_quotes(std::string_view text) {
+  const bool quoted =
+      text.size() >= 2 && text.front() == text.back() && (text.front() == '"' || text.front() == '\'');
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+// "[Shard(0), Replicate()]", "(Shard(0),)": Python's lists and tuples.
+std::string_view without_brackets(std::string_view text) {
+  text = trim(text);
+  const bool list = text.starts_with('[') && text.ends_with(']');
+  const bool tuple = text.starts_with('(') && text.ends_with(')');
+  if (!list && !tuple) return text;
+  text = trim(text.substr(1, text.size() - 2));
+  if (text.ends_with(',')) text.remove_suffix(1);
+  return text;
 }
 
 struct ParsedPlacement {
@@ -24,13 +60,13 @@ struct ParsedPlacement {
   std::optional<std::int64_t> position;  // of the axis in the split order of its dimension
 };
 
-// The text between "S(" and ")".
+// The text between "S(" or "Shard(" and ")".
 Shard parse_shard(std::string_view arguments, std::string_view text, int num_dims) {
   const std::size_t comma = std::min(arguments.find(','), arguments.size());
-  const std::string_view dim = trim(arguments.substr(0, comma));
+  const std::string_view dim = without_keyword(trim(arguments.substr(0, comma)), "dim");
   if (dim.empty()) reject_placement(text, "the dimension is missing");
   const std::string_view split = comma < arguments.size() ? arguments.substr(comma + 1) : "";
-  return {resolve_dim(parse_int(dim, str("dimension in '", text, "'")), num_dims), parse_split(split)};
+  return {resolve_dim(parse_int(dim, str("in '", text, "' the dimension")), num_dims), parse_split(split)};
 }
 
 ParsedPlacement parse_placement(std::string_view text, int num_dims) {
@@ -40,17 +76,26 @@ ParsedPlacement parse_placement(std::string_view text, int num_dims) {
     const std::size_t bracket = body.rfind('[');
     if (bracket == std::string_view::npos) reject_placement(text, "']' without '['");
     position =
-        parse_int(body.substr(bracket + 1, body.size() - bracket - 2), str("position in '", text, "'"));
+        parse_int(body.substr(bracket + 1, body.size() - bracket - 2), str("in '", text, "' the position"));
     body = trim(body.substr(0, bracket));
     if (!body.starts_with('S')) reject_placement(text, "only a shard has a position");
   }
-  if (body == "R") return {Replicate{}, std::nullopt};
+  if (body == "R" || body == "Replicate" || arguments_of(body, "R", "Replicate") == "")
+    return {Replicate{}, std::nullopt};
   if (body == "P") reject_placement(text, "the reduction is missing");
-  if (body.starts_with("P(") && body.ends_with(')')) {
-    return {Partial{parse_reduce_op(trim(body.substr(2, body.size() - 3)))}, std::nullopt};
+  if (const auto partial = arguments_of(body, "P", "Partial")) {
+    const std::string_view op = without_quotes(without_keyword(*partial, "reduce_op"));
+    // torch.distributed.tensor.Partial: its reduction is the sum where none is given.
+    const bool of_torch = body.starts_with("Partial");
+    return {Partial{op.empty() && of_torch ? ReduceOp::sum : parse_reduce_op(op)}, std::nullopt};
   }
-  if (body.starts_with("S(") && body.ends_with(')')) {
-    return {parse_shard(body.substr(2, body.size() - 3), text, num_dims), position};
+  if (const auto shard = arguments_of(body, "S", "Shard"))
+    return {parse_shard(*shard, text, num_dims), position};
+  if (body.starts_with("_S")) {
+    reject_placement(
+        text,
+        "a strided shard is an axis that splits a dimension out of the mesh's order, which a position "
+        "says");
   }
   reject_placement(text, "there is no such placement");
 }
@@ -85,7 +130,7 @@ std::string to_string(const Placement& placement, std::optional<std::ptrdiff_t> 
 ParsedPlacements parse_placements(std::string_view text, int num_dims) {
   std::vector<ParsedPlacement> parsed;
   ParsedPlacements result;
-  for (const std::string_view part : split(text, ',')) {
+  for (const std::string_view part : split(without_brackets(text), ',')) {
     parsed.push_back(parse_placement(trim(part), num_dims));
     result.placements.push_back(parsed.back().placement);
   }

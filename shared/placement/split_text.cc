@@ -11,7 +11,7 @@ namespace cp {
 namespace {
 
 constexpr std::string_view kKnownSplits =
-    "balanced, head_tail, striped:BLOCK, sizes:N/N/..., dealt:BLOCK:RANK/RANK/..., "
+    "balanced, head_tail (or zigzag), striped:BLOCK, sizes:N/N/..., dealt:BLOCK:RANK/RANK/..., "
     "per_sequence:0/N/.../N[:SPLIT], where SPLIT may be sizes:N/N/...:N/N/... with one list for each "
     "document, or none for "
     "torch.chunk's rule";
@@ -94,10 +94,11 @@ Split parse_split(std::string_view text) {
     return parse_per_sequence(*argument, text);
   }
   const bool is_chunked = name.empty() || name == "chunked";
-  if (!is_chunked && name != "balanced" && name != "head_tail") reject_split(text, "there is no such split");
+  const bool is_head_tail = name == "head_tail" || name == "zigzag";  // ring-flash-attention's word
+  if (!is_chunked && name != "balanced" && !is_head_tail) reject_split(text, "there is no such split");
   if (argument) reject_split(text, str("'", name, "' has no argument"));
   if (name == "balanced") return Balanced{};
-  if (name == "head_tail") return HeadTail{};
+  if (is_head_tail) return HeadTail{};
   return Chunked{};
 }
 

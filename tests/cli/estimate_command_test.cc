@@ -115,7 +115,7 @@ TEST(EstimateCommand, AClusterBeyondAllNumbersOfGpusIsRefused) {
   EXPECT_THAT(error(with(gather, {"--gpus", "2147483647"})),
               HasSubstr("--gpus 2147483647 is out of range; use 1 to 16777216"));
   EXPECT_THAT(error({"--cluster", "dgx-h100", "--mesh", "cp=2@0/2147483647", "--seq-len", "64"}),
-              HasSubstr("the limits are 0 and 16777215"));
+              HasSubstr("use 0 to 16777215"));
   std::ofstream(folder.file("mine.txtpb")) << "name: \"mine\"\nlike: \"dgx-h100\"\nnodes: 2097153\n";
   EXPECT_THAT(
       error({"--cluster", folder.file("mine.txtpb"), "--mesh", "cp=2", "--seq-len", "64", "--nodes", "0"}),

@@ -148,6 +148,11 @@ TEST(Legality, SeveralReasonsAreNamedTogether) {
   expect_refused(problem, 8, strategy, "ulysses_degree=5");
 }
 
+TEST(Strategy, ReadsZigzagAsHeadTail) {
+  EXPECT_EQ(to_string(parse_balance("zigzag")), "head_tail");
+  EXPECT_EQ(to_string(parse_balance("per_document:zigzag")), "per_document:head_tail");
+}
+
 // Lengths, documents, windows, kv heads and balances are never a reason.
 TEST(Legality, NothingElseIsRefused) {
   for (const std::int64_t seq_len : {0, 1, 3, 7, 1021}) {

@@ -121,6 +121,8 @@ TEST(Mesh, RefusesMalformedText) {
   expect_refused([] { Mesh::parse("dp=two"); }, {"the size of mesh axis dp 'two'"});
   expect_refused([] { Mesh::parse("dp=2=3"); }, {"the size of mesh axis dp '2=3'"});
   expect_refused([] { Mesh::parse("dp=8Gi"); }, {"the size of mesh axis dp '8Gi' is out of range"});
+  expect_refused([] { Mesh::parse("dp=-2"); }, {"the size of mesh axis dp '-2' is out of range; use 1 to "});
+  expect_refused([] { Mesh::parse("dp=0"); }, {"the size of mesh axis dp '0' is out of range; use 1 to "});
   expect_refused([] { Mesh::parse("=2"); }, {"cannot name a mesh axis"});
   expect_refused([] { Mesh::parse("dp=2,dp=2"); }, {"dp comes twice"});
   expect_refused([] { Mesh::parse("dp=2@"); }, {"needs 2 ranks, not 0"});

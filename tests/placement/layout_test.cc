@@ -266,6 +266,20 @@ TEST(LayoutText, PrintsPositionsOnlyWhereTheOrderIsNotMeshOrder) {
             "S(0,per_sequence:0/2/8:striped:2)[1],R,S(0,sizes:3/5)[0]");
 }
 
+TEST(LayoutText, ReadsWhatDTensorWrites) {
+  const auto canonical = [](const char* text) {
+    return placements_to_string(layout_of("a=2,b=2", text, {8, 8}));
+  };
+  EXPECT_EQ(canonical("Shard(0),Replicate()"), "S(0),R");
+  EXPECT_EQ(canonical("[Shard(0), Replicate()]"), "S(0),R");
+  EXPECT_EQ(canonical("(Shard(dim=1), Partial())"), "S(1),P(sum)");
+  EXPECT_EQ(canonical("(Shard(dim = -1), Partial('avg'),)"), "S(1),P(avg)");
+  EXPECT_EQ(canonical("[Partial(reduce_op=\"max\"), Replicate]"), "P(max),R");
+  EXPECT_EQ(canonical("[Shard(0)[1], Shard(0)[0]]"), "S(0)[1],S(0)[0]");
+  EXPECT_EQ(canonical("[R,S(0,zigzag)]"), "R,S(0,head_tail)");
+  EXPECT_EQ(canonical("Replicate(), Partial(product)"), "R,P(product)");
+}
+
 TEST(LayoutText, ShowsMeshShapeAndDType) {
   EXPECT_EQ(to_string(layout_of("dp=2,tp=4", "S(0),P(sum)", {16, 8})),
             "S(0),P(sum) on dp=2,tp=4 of 16x8 f32");
@@ -281,11 +295,17 @@ TEST(LayoutText, ErrorsQuoteTheTextAndListWhatIsKnown) {
   EXPECT_THAT(message("S(x)"), AllOf(HasSubstr("'S(x)'"), HasSubstr("'x'")));
   EXPECT_THAT(message("S(3)"), HasSubstr("use -3 .. 2"));
   EXPECT_THAT(message("S(99999999999)"), HasSubstr("dimension 99999999999 is out of range"));
-  EXPECT_THAT(message("S(0,zigzag)"), AllOf(HasSubstr("'zigzag'"), HasSubstr("head_tail")));
+  EXPECT_THAT(message("S(0,snake)"), AllOf(HasSubstr("'snake'"), HasSubstr("head_tail")));
   EXPECT_THAT(message("P"), HasSubstr("reduction is missing"));
   EXPECT_THAT(message("P(mean)"), AllOf(HasSubstr("'mean'"), HasSubstr("avg")));
+  EXPECT_THAT(message("P()"), HasSubstr("unknown reduction ''"));
+  EXPECT_THAT(message("R(0)"), HasSubstr("no such placement"));
+  EXPECT_THAT(message("Shard()"), HasSubstr("dimension is missing"));
+  EXPECT_THAT(message("Shard(size=0)"), HasSubstr("'size=0' is not a whole number"));
+  EXPECT_THAT(message("_StridedShard(0, split_factor=2),Shard(0)"), HasSubstr("S(0)[1],S(0)[0]"));
+  EXPECT_THAT(message("S(1.5)"), HasSubstr("in 'S(1.5)' the dimension '1.5' is not a whole number"));
   EXPECT_THAT(message("R[0]"), HasSubstr("only a shard has a position"));
-  EXPECT_THAT(message("S(0)[x]"), HasSubstr("position in 'S(0)[x]'"));
+  EXPECT_THAT(message("S(0)[x]"), HasSubstr("in 'S(0)[x]' the position 'x'"));
   EXPECT_THAT(message("S(0)0]"), HasSubstr("']' without '['"));
   EXPECT_THAT(message("S(0)[0],S(0)"), HasSubstr("give them the positions 0 .. 1"));
   EXPECT_THAT(message("S(0)[1],S(0)[1]"), HasSubstr("do not order the 2 axes"));
