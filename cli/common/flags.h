@@ -24,6 +24,8 @@ class Option;
 namespace cp::cli {
 
 using sim::parse_bytes;
+using sim::parse_gib;
+using sim::parse_ms;
 using sim::parse_real;
 using sim::parse_whole;
 using sim::target_of;

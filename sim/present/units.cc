@@ -9,6 +9,7 @@ namespace cp::sim {
 
 namespace {
 constexpr double kRounded = 999.5;  // three digits make it the next unit
+constexpr std::int64_t kHours = 2 * 3600;  // from here on in hours
 constexpr double kMostWholeSeconds =
     1e15;  // beyond, a double does not hold every second, and at last no whole number does
 }  // namespace
@@ -24,6 +25,7 @@ std::string human_seconds(double seconds) {
   if (seconds < 120) return fmt::format("{:.3g} s", seconds);
   if (seconds >= kMostWholeSeconds) return fmt::format("{:.3g} s", seconds);
   const auto whole = static_cast<std::int64_t>(std::round(seconds));
+  if (whole >= kHours) return fmt::format("{} h {} min", (whole + 30) / 3600, (whole + 30) / 60 % 60);
   return fmt::format("{} min {} s", whole / 60, whole % 60);
 }
 

@@ -22,13 +22,24 @@ decltype(auto) value_of(std::string_view flag, std::string_view text, const Make
   }
 }
 
+// "1_000" -> "1000", "1e6" -> "1000000": what programming languages take for a number. Any other text stays as it is.
+std::string plain_digits(std::string_view text);
+
 double parse_real(std::string_view flag, std::string_view text);  // finite
 std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
-                         std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki"
+                         std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki", "1_000", "1e6"
 
 // The target of that name; `device` where the text is empty.
 const Target& target_of(std::string_view text, const Target& device);
 
-std::int64_t parse_bytes(std::string_view flag, std::string_view text);  // "4096", "1GiB", "16Mi"
+// At least 1. "4096", "16Mi", "1GiB" and, as nccl-tests counts, "1G" are powers of 1024; with a B, "1GB" and "1.5MB" are powers of
+// 1000, as in the GB/s of a link.
+std::int64_t parse_bytes(std::string_view flag, std::string_view text);
+
+// "72" and "1.5" count GiB; "72GiB", "77GB" and other sizes are those of parse_bytes.
+double parse_gib(std::string_view flag, std::string_view text);
+
+// "20000" counts milliseconds; "20s", "1.5min", "20000ms" and "500us" say what they count.
+double parse_ms(std::string_view flag, std::string_view text);
 
 }  // namespace cp::sim

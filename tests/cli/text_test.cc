@@ -22,7 +22,7 @@ TEST(Units, AreReadable) {
   EXPECT_EQ(sim::human_us(12.34), "12.3 us");
   EXPECT_EQ(sim::human_us(1234), "1.23 ms");
   EXPECT_EQ(sim::human_us(4.5e6), "4.5 s");
-  EXPECT_EQ(sim::human_us(1e20), "1666666666666 min 40 s");
+  EXPECT_EQ(sim::human_us(1e20), "27777777777 h 47 min");
   EXPECT_EQ(sim::human_us(1.5e21), "1.5e+15 s");
   EXPECT_EQ(sim::human_us(1e40), "1e+34 s");  // no whole number of 64 bits
   EXPECT_EQ(sim::human_us(999'700), "1 s");
@@ -31,6 +31,9 @@ TEST(Units, AreReadable) {
   EXPECT_EQ(sim::human_seconds(0.9994), "999 ms");
   EXPECT_EQ(sim::human_seconds(0.25), "250 ms");
   EXPECT_EQ(sim::human_seconds(125.4), "2 min 5 s");
+  EXPECT_EQ(sim::human_seconds(7199), "119 min 59 s");
+  EXPECT_EQ(sim::human_seconds(7200), "2 h 0 min");
+  EXPECT_EQ(sim::human_seconds(217'539), "60 h 26 min");
   EXPECT_EQ(sim::human_count(0), "0");
   EXPECT_EQ(sim::human_count(999), "999");
   EXPECT_EQ(sim::human_count(1000), "1,000");
