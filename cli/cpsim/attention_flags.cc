@@ -2,9 +2,11 @@
 
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cli/common/flags.h"
 #include "cli/cpsim/kernel_option_flags.h"
+#include "shared/base/error.h"
 #include "sim/scenario/redistribute_request.h"
 
 namespace cp::cli {
@@ -42,23 +44,37 @@ void add_shape_flags(FlagSet app, Flags& flags) {
             [](Job& job, Text text) { job.set_softmax_scale(parse_real("--softmax-scale", text)); });
 }
 
-void add_mask_flags(FlagSet app, Flags& flags) {
+void add_mask_flags(FlagSet app, Flags& flags, bool& padding) {
   add_switch(app, flags, "--causal", "A query sees no later key", [](Job& job) { job.set_causal(true); });
   add_number(app, flags, "--window", "A query sees keys less than N away", 1,
              [](Job& job, std::int64_t n) { job.set_window(n); });
   add_field(app, flags, "--documents", "ENDS",
             "Packed documents as cu_seqlens: 0/10/50, or of each batch entry: 0/10/50;0/20/50",
             [](Job& job, Text text) { job.set_documents(text); });
+  app.add_flag("--padding", padding, "Documents may end before the keys do: what is behind is padding");
   add_field(app, flags, "--query-offset", "N", "Position of the first query among the keys [the ends align]",
             [](Job& job, Text text) { job.set_query_offset(parse_int(text, "--query-offset")); });
 }
 
 }  // namespace
 
-void add_problem_flags(FlagSet app, Flags& flags) {
+void add_problem_flags(FlagSet app, Flags& flags, bool& padding) {
   add_shape_flags(app, flags);
-  add_mask_flags(app, flags);
+  add_mask_flags(app, flags, padding);
   add_kernel_option_flags(app, flags);
+}
+
+void require_covered(const AttentionProblem& problem, const Flags& flags, bool padding) {
+  if (padding || !flags.scenario.empty()) return;
+  std::vector<std::vector<std::int64_t>> lists = problem.cu_seqlens_of_entry;
+  if (!problem.cu_seqlens.empty()) lists.push_back(problem.cu_seqlens);
+  for (const std::vector<std::int64_t>& ends : lists) {
+    if (ends.back() == problem.kv_len) continue;
+    throw InvalidInput(str("--documents ", documents_text(problem), ": ", join(ends, "/"), " ends at ",
+                           ends.back(), ", and ", problem.kv_len - ends.back(), " of ", problem.kv_len,
+                           " keys belong to no document; end at ", problem.kv_len,
+                           ", or add --padding where nobody shall see them"));
+  }
 }
 
 void add_strategy_flags(FlagSet app, Flags& flags) {

@@ -11,12 +11,15 @@ namespace cp::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kDelay{1000}, kPeriod{200};
+constexpr std::chrono::milliseconds kLogPeriod{30'000};  // of lines where nothing can be wiped
 constexpr char kWipe[] = "\r\x1b[K";
 
 }  // namespace
 
-Progress::Progress() {
-  if (isatty(STDERR_FILENO) != 0) thread_ = std::thread([this] { draw_until_stopped(); });
+Progress::Progress(bool logs) {
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (terminal || logs)
+    thread_ = std::thread([this, terminal] { terminal ? draw_until_stopped() : log_until_stopped(); });
 }
 
 Progress::~Progress() {
@@ -45,6 +48,15 @@ void Progress::draw_until_stopped() {
   } while (!wake_.wait_for(lock, kPeriod, stopped));
   fmt::print(stderr, kWipe);
   std::fflush(stderr);
+}
+
+void Progress::log_until_stopped() {
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, kLogPeriod, [this] { return stopped_; })) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    fmt::print(stderr, "cpsim: {} ({:.0f} s)\n", what_, elapsed.count());
+    std::fflush(stderr);
+  }
 }
 
 }  // namespace cp::cli

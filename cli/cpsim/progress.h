@@ -1,4 +1,4 @@
-// Progress: one line on the terminal for commands that take longer than a second.
+// Progress of commands that take long: one line on the terminal, or in a log now and then.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,12 @@
 
 namespace cp::cli {
 
-// Shows what happens, and for how long it has, on standard error; nothing where that is no terminal, and
-// nothing in the first second. The line is wiped when the object ends, so that results stand alone.
+// Shows what happens, and for how long it has, on standard error: after the first second, on a line that is wiped when the object
+// ends, so that results stand alone. Where that is no terminal, a line every 30 seconds if `logs`: not of commands that fork, since a
+// thread does not live on in a child.
 class Progress {
  public:
-  Progress();
+  explicit Progress(bool logs = false);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -23,6 +24,7 @@ class Progress {
 
  private:
   void draw_until_stopped();
+  void log_until_stopped();
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::mutex mutex_;  // of what follows

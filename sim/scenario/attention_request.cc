@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "shared/mesh/mesh.h"
@@ -76,8 +77,31 @@ Strategy with_options(Strategy strategy, const proto::Attention& job) {
   return strategy;
 }
 
+// A hybrid of which one part is left, since its degree follows from the ranks and the heads; empty where it is what it is called.
+std::string what_ran_instead(const StrategyRequest& request, const Strategy& strategy,
+                             const AttentionProblem& problem, int cp) {
+  if (cp == 1) return "";
+  const std::string ran = to_string(strategy, cp);
+  if (request.name.starts_with("ulysses_") && !request.ulysses_degree &&
+      (strategy.ulysses_degree == cp || strategy.ulysses_degree == 1)) {
+    return str(request.name, ": no degree between 1 and ", cp, " divides the ", cp, " ranks",
+               strategy.ulysses_degree == 1 ? str(" and is at most q_heads=", problem.q_heads) : "", ": ran ",
+               ran);
+  }
+  if (request.name == "double_ring" && !request.inner_ring && strategy.inner_ring == 1)
+    return str(request.name, ": no number between 1 and ", cp, " divides the ", cp, " ranks: ran ", ran);
+  return "";
+}
+
+bool is_among(const Strategy& strategy, const std::vector<Strategy>& strategies, int cp) {
+  return std::any_of(strategies.begin(), strategies.end(), [&](const Strategy& other) {
+    return strategy == other || to_string(strategy, cp) == to_string(other, cp);
+  });
+}
+
 std::vector<Strategy> make_strategies(const proto::Attention& job, const Mesh& mesh,
-                                      const AttentionProblem& problem, int cp) {
+                                      const AttentionProblem& problem, int cp,
+                                      std::vector<std::string>& notes) {
   if (!job.strategy().empty() && !job.strategies().empty()) {
     throw InvalidInput(str("--strategy ", job.strategy(), " and --strategies ", job.strategies(),
                            " say two things; give one of them"));
@@ -86,8 +110,7 @@ std::vector<Strategy> make_strategies(const proto::Attention& job, const Mesh& m
   if (job.strategies() == "all") {
     for (const Strategy& strategy : standard_strategies(problem, cp)) {
       const Strategy chosen = with_options(strategy, job);
-      if (std::find(strategies.begin(), strategies.end(), chosen) == strategies.end())
-        strategies.push_back(chosen);
+      if (!is_among(chosen, strategies, cp)) strategies.push_back(chosen);
     }
     return strategies;
   }
@@ -103,6 +126,8 @@ std::vector<Strategy> make_strategies(const proto::Attention& job, const Mesh& m
       request.ulysses_degree = mesh.axis_size(1);
     }
     strategies.push_back(with_options(named_strategy(request, problem, cp), job));
+    if (std::string note = what_ran_instead(request, strategies.back(), problem, cp); !note.empty())
+      notes.push_back(std::move(note));
   }
   return strategies;
 }
@@ -126,7 +151,8 @@ AttentionJob make_attention_job(const proto::Attention& job, const Target& devic
   AttentionJob result;
   result.problem = make_problem(job);
   choose_ranks(mesh, result);
-  result.strategies = make_strategies(job, mesh, result.problem, static_cast<int>(result.ranks.size()));
+  result.strategies =
+      make_strategies(job, mesh, result.problem, static_cast<int>(result.ranks.size()), result.notes);
   result.backward = job.backward();
   result.options = make_options(job);
   if (job.schedule() == proto::Redistribute::baton) result.schedule = Schedule::baton;

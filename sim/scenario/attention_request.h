@@ -16,6 +16,7 @@ struct AttentionJob {
   std::vector<Rank> ranks;  // the cp ranks
   std::string where;        // "cp=8", or what of a larger mesh is run
   std::vector<Strategy> strategies;
+  std::vector<std::string> notes;  // where a name stands for another strategy on so many ranks
   bool backward = false;
   AttentionOptions options;
   Schedule schedule = Schedule::parallel;

@@ -18,6 +18,7 @@
 namespace cp::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -64,12 +65,33 @@ TEST(RunCommand, AllStrategiesAreExactOnAnOddLength) {
 TEST(RunCommand, ARefusedStrategysAlternativeRuns) {
   const Finished finished =
       cpsim({"run", "--mesh", "cp=8", "--strategies", "all", "--seq-len", "61", "--q-heads", "6",
-             "--kv-heads", "3", "--head-dim", "8", "--causal", "--documents", "0/7/7/50"});
+             "--kv-heads", "3", "--head-dim", "8", "--causal", "--documents", "0/7/7/50", "--padding"});
   EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
   EXPECT_THAT(finished.out,
               HasSubstr("ulysses(8) contiguous: refused: ulysses_degree=8 is more than the q_heads=6"));
   EXPECT_THAT(finished.out, HasSubstr("refused; this instead: exact"));
   EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+}
+
+// What a hybrid is on a prime number of ranks is said, and nothing runs twice under two names.
+TEST(RunCommand, SaysWhatANameStandsFor) {
+  const std::vector<std::string> shape = {"run",       "--mesh", "cp=5",       "--seq-len", "40",
+                                          "--q-heads", "6",      "--head-dim", "4"};
+  const Finished hybrid = cpsim(with(shape, {"--strategy", "ulysses_ring"}));
+  EXPECT_EQ(hybrid.exit_code, 0) << hybrid.err;
+  EXPECT_THAT(
+      hybrid.out,
+      HasSubstr("ulysses_ring: no degree between 1 and 5 divides the 5 ranks: ran ulysses(5) contiguous"));
+  const Finished rings = cpsim(with(shape, {"--strategy", "double_ring"}));
+  EXPECT_THAT(rings.out, HasSubstr("double_ring: no number between 1 and 5 divides the 5 ranks: ran ring"));
+  const Finished plain = cpsim(with(shape, {"--strategy", "ulysses"}));
+  EXPECT_THAT(plain.out, Not(HasSubstr("divides")));
+
+  const Finished all = cpsim(with(shape, {"--strategies", "all", "--json"}));
+  std::set<std::string> names;
+  const auto report = nlohmann::json::parse(all.out);
+  for (const auto& row : report["strategies"]) names.insert(row["strategy"]);
+  EXPECT_EQ(names.size(), report["strategies"].size());
 }
 
 // By flags and by fields of a scenario alike, with the reason and what works instead.
@@ -120,7 +142,11 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
     EXPECT_EQ(finished.exit_code, 2) << finished.out;
     return finished.err;
   };
-  EXPECT_THAT(error({"--balance", "zigzag"}), HasSubstr("--balance zigzag"));
+  EXPECT_THAT(error({"--balance", "snake"}), HasSubstr("--balance snake"));
+  EXPECT_THAT(error({"--documents", "0/20"}),
+              AllOf(HasSubstr("44 of 64 keys belong to no document; end at 64"), HasSubstr("--padding")));
+  EXPECT_THAT(error({"--batch", "2", "--documents", "0/64;0/8"}),
+              HasSubstr("0/8 ends at 8, and 56 of 64 keys"));
   EXPECT_THAT(error({"--strategy", "rng"}), HasSubstr("did you mean ring?"));
   EXPECT_THAT(error({"--documents", "0/80"}), HasSubstr("end at 80, beyond kv_len=64"));
   EXPECT_THAT(error({"--strategies", "all", "--trace", "x"}), HasSubstr("--trace x holds one run"));
@@ -138,10 +164,10 @@ TEST(RunCommand, AllStrategiesTakeWhatIsAskedOfThem) {
        {std::vector<std::string>{"--gradients", "dq", "--lse", "home"},
         {"--gradients", "dk,dv", "--lse", "computed"}}) {
     const Finished finished =
-        cpsim(with({"run",      "--mesh",     "cp=4",      "--strategies", "all",         "--seq-len",
-                    "61",       "--batch",    "2",         "--q-heads",    "4",           "--kv-heads",
-                    "2",        "--head-dim", "8",         "--causal",     "--documents", "0/7/7/50;0/30/61",
-                    "--format", "sbhd",       "--backward"},
+        cpsim(with({"run",      "--mesh",     "cp=4",       "--strategies", "all",         "--seq-len",
+                    "61",       "--batch",    "2",          "--q-heads",    "4",           "--kv-heads",
+                    "2",        "--head-dim", "8",          "--causal",     "--documents", "0/7/7/50;0/30/61",
+                    "--format", "sbhd",       "--backward", "--padding"},
                    asked));
     EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
     EXPECT_THAT(finished.out, HasSubstr(", 3/2 documents by batch entry"));

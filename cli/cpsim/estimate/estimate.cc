@@ -46,7 +46,7 @@ struct Flags {
   int nodes = 0, gpus = 0;
   std::string nvls = "on";
   int channels_per_net_peer = 0;
-  bool json = false;
+  bool json = false, padding = false;
 };
 
 // What the field holds. How many a cluster may have follows from the GPUs of a node, which the cluster's own check knows.
@@ -219,6 +219,7 @@ int estimate_attention(const Flags& flags) {
   if (!flags.job.scenario.empty()) scenario = read_scenario_of("run", flags.job.scenario).run();
   scenario = flags.job.apply_to(std::move(scenario));
   const sim::AttentionJob job = sim::make_attention_job(scenario);
+  require_covered(job.problem, flags.job, flags.padding);
   const int cp = static_cast<int>(job.ranks.size());
   if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);
@@ -292,7 +293,7 @@ Command add_estimate(FlagSet cpsim) {
                  "Attention kernel, such as fa2, fa3, cudnn or trtllm [the software's]")
       .type_name("NAME");
   app.add_option("--pass", flags->pass, "forward, backward or both [forward]").type_name("PASS");
-  add_problem_flags(app, flags->job);
+  add_problem_flags(app, flags->job, flags->padding);
   add_strategy_flags(app, flags->job);
   add_switch(app, flags->job, "--backward", "Both passes", [](Job& job) { job.set_backward(true); });
   app.add_option(

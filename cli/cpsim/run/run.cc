@@ -1,7 +1,10 @@
 // cpsim run: attention over a sequence that is split across ranks, by one strategy or by all, on the simulated
 // fabric with data; everything checked.
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,16 +12,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/attention_flags.h"
-#include "sim/present/runs/attention_report.h"
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
+#include "cli/cpsim/attention_flags.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"
+#include "sim/present/runs/attention_report.h"
+#include "sim/present/units.h"
 #include "sim/proof/run/attention_memory.h"
 #include "sim/proof/run/attention_run.h"
 #include "sim/proof/run/free_memory.h"
@@ -35,7 +39,7 @@ using Text = const std::string&;
 struct Flags {
   ScenarioFlags<Job> job;
   std::string trace;
-  bool json = false;
+  bool json = false, padding = false;
 };
 
 void add_run_flags(FlagSet app, Flags& flags) {
@@ -59,7 +63,8 @@ Job job_of(const Flags& flags) {
 
 // Runs the strategy, or its nearest legal alternative.
 sim::StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked,
-                        const sim::AttentionTestData& data, const std::string& prefix, Progress& progress) {
+                             const sim::AttentionTestData& data, const std::string& prefix,
+                             Progress& progress) {
   sim::StrategyOutcome outcome;
   outcome.asked = asked;
   outcome.refusal = refuse(job.problem, static_cast<int>(job.ranks.size()), asked, job.target);
@@ -82,6 +87,41 @@ sim::StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked
   return outcome;
 }
 
+// Seconds that the runs take, about: from one device's reference of a short sequence, which takes most of the time and grows with the
+// product of the lengths. Nothing for what is done at once.
+std::optional<double> expected_seconds(const sim::AttentionJob& job, const AttentionProblem& problem) {
+  constexpr std::int64_t kProbe = 512;
+  constexpr double kAtOnce = 2048.0 * 2048 * 8 * 64;  // such a problem takes a second
+  const auto size_of = [](const AttentionProblem& p) {
+    return static_cast<double>(p.q_len) * static_cast<double>(p.kv_len) *
+           static_cast<double>(p.batch * p.q_heads * (p.head_dim + p.v_head_dim)) / 2;
+  };
+  if (size_of(problem) < 4 * kAtOnce || problem.window) return std::nullopt;
+  AttentionProblem probe = problem;
+  probe.batch = 1, probe.q_len = probe.kv_len = kProbe;
+  probe.cu_seqlens.clear(), probe.cu_seqlens_of_entry.clear(), probe.query_offset.reset();
+  const auto start = std::chrono::steady_clock::now();
+  const sim::AttentionTestData data(probe, job.seed);
+  data.forward();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  // Of the reference's forward pass: its backward pass, and what planning, running and checking a strategy takes, as measured.
+  const double reference = job.backward ? 2.75 : 1, each = job.backward ? 0.75 : 0.3;
+  return took.count() * size_of(problem) / size_of(probe) *
+         (reference + each * static_cast<double>(job.strategies.size()));
+}
+
+// Said before a long run, so that nobody waits for what a shorter sequence would show as well.
+void announce(const sim::AttentionJob& job, const AttentionProblem& problem) {
+  constexpr double kLong = 30;
+  const auto seconds = expected_seconds(job, problem);
+  if (!seconds || *seconds < kLong) return;
+  fmt::print(stderr,
+             "cpsim run: this takes up to about {}, most of it on one device in float64; a shorter sequence, "
+             "such as --seq-len "
+             "4K, checks the same plans\n",
+             sim::human_seconds(*seconds));
+}
+
 // A failed ledger outweighs wrong data, which it explains.
 std::optional<ErrorKind> error_of(const std::vector<sim::StrategyOutcome>& outcomes) {
   std::optional<ErrorKind> error;
@@ -99,6 +139,7 @@ std::optional<ErrorKind> error_of(const std::vector<sim::StrategyOutcome>& outco
 int run(const Flags& flags) {
   const Job scenario = job_of(flags);
   const sim::AttentionJob job = sim::make_attention_job(scenario);
+  require_covered(job.problem, flags.job, flags.padding);
   sim::require_backward(scenario);
   const int cp = static_cast<int>(job.ranks.size());
   if (!flags.trace.empty() && job.strategies.size() != 1) {
@@ -114,7 +155,7 @@ int run(const Flags& flags) {
   }
   std::vector<sim::StrategyOutcome> outcomes;
   {
-    Progress progress;
+    Progress progress(true);
     progress.show("computing the reference on one device");
     // Where the problem itself is what no kernel has, all alternatives share the nearest one that they do.
     const AttentionProblem& problem = refusal ? refusal->problem : job.problem;
@@ -122,6 +163,7 @@ int run(const Flags& flags) {
       sim::require_memory(problem, "one device's float64 tensors",
                           sim::test_data_bytes(problem, job.backward), *free);
     }
+    announce(job, problem);
     const sim::AttentionTestData data(problem, job.seed);
     data.forward();
     for (const Strategy& strategy : job.strategies) {
@@ -133,8 +175,8 @@ int run(const Flags& flags) {
   if (!flags.trace.empty() && outcomes.front().run) {
     finish([&] { write_trace_file(flags.trace, outcomes.front().run->traces); });
   }
-  fmt::print("{}",
-             flags.json ? sim::report_json(job, outcomes).dump(2) + "\n" : printable(sim::report_text(job, outcomes)));
+  fmt::print("{}", flags.json ? sim::report_json(job, outcomes).dump(2) + "\n"
+                              : printable(sim::report_text(job, outcomes)));
   std::fflush(stdout);
   const auto error = error_of(outcomes);
   return error ? exit_code(*error) : kSuccess;
@@ -146,7 +188,7 @@ Command add_run(FlagSet cpsim) {
   const FlagSet app =
       cpsim.add_subcommand("run", "Run attention over a split sequence with data, and check everything");
   const auto flags = std::make_shared<Flags>();
-  add_problem_flags(app, flags->job);
+  add_problem_flags(app, flags->job, flags->padding);
   add_strategy_flags(app, flags->job);
   add_field(app, flags->job, "--strategies", "NAMES", "Several, to compare them: all, or ring,ulysses",
             [](Job& job, Text text) { job.set_strategies(text); });

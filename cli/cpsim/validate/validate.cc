@@ -313,7 +313,7 @@ int run(const Flags& flags) {
   const bool all = flags.tables.empty();
   sim::Accuracy found;
   {
-    Progress progress;
+    Progress progress(true);
     progress.show(all ? "predicting all tables" : str("predicting ", join(flags.tables, ", ")));
     if (all) {
       found = sim::accuracy(flags.jobs);

@@ -91,6 +91,7 @@ std::string table_text(const sim::AttentionJob& job, const std::vector<StrategyO
 // What the table has no room for.
 std::string remarks_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   std::string text;
+  for (const std::string& note : job.notes) text += note + "\n";
   for (const StrategyOutcome& outcome : outcomes) {
     const std::string asked = to_string(outcome.asked, cp_of(job));
     if (outcome.refusal) text += fmt::format("{}: refused: {}\n", asked, outcome.refusal->reason);
@@ -167,6 +168,7 @@ ordered_json report_json(const sim::AttentionJob& job, const std::vector<Strateg
     }
     rows.push_back(std::move(row));
   }
+  if (!job.notes.empty()) json["notes"] = job.notes;
   json["strategies"] = std::move(rows);
   return json;
 }
