@@ -12,11 +12,11 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/common/standard_output.h"
+#include "cli/cpsim/commands.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/version.h"
@@ -77,6 +77,12 @@ int explain(const CLI::App& cpsim, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !subcommands_of(app).empty()) {
     return fail_usage(app,
                       fmt::format("a command is missing; use one of: {}", join(subcommands_of(app), ", ")));
+  }
+  if (const auto* repeated = dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
+    const std::string what = repeated->what();
+    const std::string flag = what.substr(0, what.find(':'));
+    if (what.find("At Most 1 required") != std::string::npos)
+      return fail_usage(app, fmt::format("{} was given more than once; leave one of them", flag));
   }
   return fail_usage(app, fmt::format("{}; see {} --help", error.what(), path_of(app)));
 }
@@ -145,6 +151,7 @@ int main(int argc, char** argv) {
   commands.push_back(add_replay(cpsim));
   commands.push_back(add_mutate(cpsim));
   for (Command& command : add_trace(cpsim)) commands.push_back(std::move(command));
+  commands.push_back(add_list(cpsim));
   commands.push_back(add_help(cpsim));
   try {
     cpsim.parse(argc, argv);
