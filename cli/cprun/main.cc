@@ -1,6 +1,7 @@
 // cprun: runs a scenario, or a program of the user's own, on real processes. The launcher; and, started by it or by another launcher,
 // one rank.
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +27,7 @@
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
 #include "shared/base/version.h"
 
 namespace cp::cli {
@@ -210,6 +213,14 @@ int run(Flags& flags) {
   return launch(launch_request);
 }
 
+// torchrun writes --nproc_per_node where cprun writes --nproc-per-node, and takes both.
+std::string with_dashes(std::string word) {
+  if (!word.starts_with("--")) return word;
+  const std::size_t value = std::min(word.find('='), word.size());
+  std::replace(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(value), '_', '-');
+  return word;
+}
+
 int main(int argc, char** argv) {
   char** const end = argv + argc;
   const auto is = [](std::string_view wanted) {
@@ -229,10 +240,28 @@ int main(int argc, char** argv) {
   const FlagSet profile = add_profile(app, flags);
   if (dashes != end) flags.launch.program.assign(dashes + 1, end);
   try {
-    app.parse(static_cast<int>(dashes - argv), argv);
+    std::vector<std::string> words;
+    std::transform(argv + 1, dashes, std::back_inserter(words),
+                   [](const char* word) { return with_dashes(word); });
+    std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
+    app.parse(std::move(words));
     return profile.parsed() ? run_profile(flags) : run(flags);
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
+  } catch (const CLI::ExtrasError& error) {
+    const std::vector<std::string> extras = app.remaining(true);
+    const auto flag = std::find_if(extras.begin(), extras.end(),
+                                   [](const std::string& word) { return word.starts_with("-"); });
+    std::vector<std::string> known;
+    for (const CLI::Option* option :
+         (profile.parsed() ? app.get_subcommand("profile") : &app)->get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    const std::string near = flag == extras.end() ? "" : nearest(flag->substr(0, flag->find('=')), known);
+    fmt::print(stderr, "cprun: {}{}; see cprun --help\n",
+               printable(flag == extras.end() ? error.what() : str("unknown flag '", *flag, "'")),
+               near.empty() ? "" : str("; did you mean ", near, "?"));
+    return exit_code(ErrorKind::invalid_input);
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "cprun: {}; see cprun --help\n", printable(error.what()));
     return exit_code(ErrorKind::invalid_input);
