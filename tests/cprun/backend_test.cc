@@ -33,6 +33,16 @@ TEST(CprunBackend, IsOneOfItsNames) {
   expect_refused({"--allow-shared-gpu", ring(folder)}, "--allow-shared-gpu is for GPUs; add --backend nccl");
 }
 
+// torchrun's spelling; and what no flag is, with the nearest one.
+TEST(CprunBackend, TakesUnderscoresAndNamesTheNearestFlag) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = cprun({"--nproc_per_node", "4", "--backend", "gloo", ring(folder)});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("4 ranks on gloo: "));
+  expect_refused({"--nproc_per_nod=4", ring(folder)},
+                 "unknown flag '--nproc-per-nod=4'; did you mean --nproc-per-node?");
+}
+
 TEST(CprunBackend, GlooIsWhatRunsUnlessSaid) {
   const TemporaryFolder folder;
   const ProgramEnd end = cprun({"--backend", "gloo", ring(folder)});

@@ -224,6 +224,25 @@ TEST_F(ReportInBrowser, DrawsToScaleInANarrowWindow) {
   EXPECT_GE(seen["canvasColours"], 6) << "background, text, and four kinds of bars";
 }
 
+// A phone: labels above the bars, nothing to scroll sideways.
+TEST_F(ReportInBrowser, FitsAPhone) {
+  browser_.width = 500;  // Chromium's narrowest window
+  const json seen = use(report_html(testing::example_answer()));
+  ASSERT_TRUE(seen.contains("canvasColours")) << seen.dump(1);
+  EXPECT_LE(seen["widest"], 0);
+  const auto widths = seen["barWidths"].get<std::vector<double>>();
+  EXPECT_GE(std::accumulate(widths.begin(), widths.end(), 0.0), 100) << "the first layout's bar";
+}
+
+TEST_F(ReportInBrowser, IsUsedByKeyboardAndSaysWhatItDraws) {
+  const json seen = use(report_html(testing::example_answer()));
+  ASSERT_TRUE(seen.contains("canvasColours")) << seen.dump(1);
+  EXPECT_EQ(seen["chosenByButton"], 1) << "the layout's own button chooses its row";
+  EXPECT_EQ(seen["focusStays"], true);
+  EXPECT_EQ(seen["tablesWithoutCaption"], 0);
+  EXPECT_NE(seen["scatterSays"].get<std::string>().find("The Pareto front: "), std::string::npos);
+}
+
 TEST_F(ReportInBrowser, ShowsAnAnswerWithoutALayout) {
   PlanAnswer answer;
   answer.question.model.name = "too-large";

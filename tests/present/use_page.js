@@ -63,6 +63,14 @@ async function usePage() {
   seen.barsWithChoice = byId("time-bars").querySelectorAll(".stack").length;
   seen.chosenRows = byId("ranking-table").querySelectorAll("tr.chosen").length;
   byId("ranking-table").querySelectorAll("tbody tr")[20].click();
+  const choice = byId("ranking-table").querySelectorAll("button.choose")[3], chosenText = choice.textContent;
+  choice.focus();
+  choice.click();
+  seen.chosenByButton = byId("ranking-table").querySelectorAll("tr.chosen").length;
+  seen.focusStays = document.activeElement.textContent === chosenText;
+  document.activeElement.click();
+  seen.tablesWithoutCaption = [...document.querySelectorAll("table")].filter((table) => !table.caption).length;
+  seen.scatterSays = document.querySelector("#scatter svg").getAttribute("aria-label");
   seen.links = byId("link-bars").querySelectorAll(".fill").length;
   seen.published = byId("published-table").querySelectorAll("tbody tr").length;
   seen.counts = byId("counts").querySelectorAll("tbody tr").length;

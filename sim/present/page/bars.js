@@ -52,8 +52,8 @@ function drawLinks(shown) {
     return [h("span", { class: "muted" }, name), bar, h("span", { class: "number" }, percent(share))];
   };
   byId("link-bars").replaceChildren(...shown.flatMap((row) => [
-    barLabel(row), ...one("NVLink", row.candidate.nvlink_utilisation, "attention"),
-    ...one("NIC", row.candidate.nic_utilisation, "cp"), h("div", { class: "gap" }),
+    barLabel(row), ...one("NVLink", row.candidate.nvlink_utilisation, "rest-1"),
+    ...one("NIC", row.candidate.nic_utilisation, "rest-2"), h("div", { class: "gap" }),
   ]));
 }
 

@@ -56,8 +56,8 @@ function ticks(low, high, wanted) {
 
 // ---- colours: names of custom properties of style.css; report_html.cc writes partColours and kindColours ----
 const memoryColours = {
-  parameters: "state-1", master: "state-2", gradients: "state-3", optimizer: "state-4", gathered: "gathered", unsharded: "gathered",
-  activations: "act-3", working: "act-2", attention: "act-1", logits: "act-4", kv_cache: "cache",
+  parameters: "state-1", master: "state-2", gradients: "state-3", optimizer: "state-4", gathered: "gathered", unsharded: "unsharded",
+  activations: "act-3", working: "act-2", attention: "attention", logits: "act-4", kv_cache: "cache",
   communicators: "rest-1", context: "rest-2", slack: "rest-3",
 };
 const colour = (table, name) => `var(--${table[name] || "other"})`;

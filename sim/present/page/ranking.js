@@ -2,7 +2,9 @@
 const columns = [
   { title: "Rank", value: (c) => c.rank, number: true,  // beneath it: how likely it is the fastest
     cell: (c) => [String(c.rank), h("span", { class: "sub" }, percent(c.chance, 0))] },
-  { title: "Layout", value: (c) => c.layout, cell: (c) => layoutText(c.layout) },
+  { title: "Layout", value: (c) => c.layout, // a button, for those who use no mouse; a click on it is one on its row
+    cell: (c) => h("button", { type: "button", class: "choose", "aria-pressed": String(c.layout === chosenLayout) },
+      layoutText(c.layout)) },
   { title: timeName, value: (c) => c.step_us, number: true,
     cell: (c) => [time(c.step_us), h("span", { class: "sub" }, interval(c.low_us, c.high_us))] },
   { title: "Tokens/s/GPU", value: (c) => c.tokens_per_s_per_gpu, number: true, down: true,
@@ -56,7 +58,12 @@ function drawRanking() {
     return h("th", { class: column.number ? "number" : null, "aria-sort": sort, scope: "col" },
       h("button", { type: "button", onclick: () => sortBy(i) }, column.title));
   });
-  byId("ranking-table").replaceChildren(h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
+  const focused = byId("ranking-table").contains(document.activeElement) ? document.activeElement.textContent : null;
+  byId("ranking-table").replaceChildren(h("caption", {}, "Layouts that were replayed, a column's title sorts by it"), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
+  // Rows are new after each choice: who chose by keyboard stays where they were.
+  if (focused) {
+    [...byId("ranking-table").querySelectorAll("button.choose")].find((b) => b.textContent === focused)?.focus({ preventScroll: true });
+  }
   byId("filter-count").textContent = `${count(ranking.rows.length)} of ${count(answer.all.length)} layouts`;
   const left = ranking.rows.length - ranking.limit;
   byId("ranking-more").hidden = left <= 0;

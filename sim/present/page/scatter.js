@@ -16,6 +16,13 @@ function paretoFront(candidates) {
   return front;
 }
 
+// What the picture says, for who does not see it.
+function scatterText() {
+  const front = paretoFront(answer.all);
+  return `Time against memory of ${count(answer.all.length)} layouts. The Pareto front: `
+    + front.map((c) => `${gibOf(c).toFixed(1)} GiB, ${time(c.step_us)}, ${c.layout}`).join("; ");
+}
+
 // Maps [low, high] to pixels.
 function scale(low, high, from, to, log) {
   const f = log ? Math.log : (value) => value;
@@ -38,7 +45,7 @@ function drawScatter() {
   const log = y0 > 0 && y1 / y0 > 6;  // far apart
   const y = scale(log ? y0 * 0.9 : y0 - (y1 - y0 || y1) * 0.08, y1 * 1.04, height - bottom, top, log);
 
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Time against memory" });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": scatterText() });
   for (const tick of x.ticks) {
     picture.append(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }),
       svg("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, plain(tick)));

@@ -1,6 +1,6 @@
 // The parts that stay as they are: figures, warnings, next command, classes, published rows, counts, inputs.
 const facts = (rows) => h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-const tableOf = (titles, rows) => h("div", { class: "scroll" }, h("table", {},
+const tableOf = (caption, titles, rows) => h("div", { class: "scroll" }, h("table", {}, h("caption", {}, caption),
   h("thead", {}, h("tr", {}, titles.map((t) => h("th", { class: t.number ? "number" : null, scope: "col" }, t.title ?? t)))),
   h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, i) =>
     h("td", { class: titles[i].number ? "number" : titles[i].class }, cell)))))));
@@ -53,7 +53,7 @@ function drawClasses() {
   const rows = answer.classes.map(({ name, candidate, why }) =>
     [name, candidate ? layoutText(candidate.layout) : "–", candidate ? time(candidate.step_us) : "–", why]);
   byId("classes").append(h("h3", {}, "Best of each class, against the best of all"),
-    tableOf(["Class", "Layout", { title: timeName, number: true }, "Difference"], rows));
+    tableOf("Each class by its best layout", ["Class", "Layout", { title: timeName, number: true }, "Difference"], rows));
 }
 
 function errorBar(error, most) {
@@ -78,7 +78,7 @@ function drawPublished() {
   const summary = sizes.length ? `median error ${percent(sizes[sizes.length >> 1])}, largest ${percent(sizes.at(-1))}. ` : "";
   box.append(h("p", { class: "note" }, `${count(published.length)} rows, ${count(sizes.length)} of them scored: ${summary}`
     + "Errors are of the time: left of the mark, predicted faster than measured."),
-    tableOf(["Source", "What", "Metric", { title: "Measured", number: true }, { title: "Predicted", number: true },
+    tableOf("Measured by others, and predicted", ["Source", "What", "Metric", { title: "Measured", number: true }, { title: "Predicted", number: true },
       { title: "Error", number: true }, "", "Scored"],
     published.map((row) => [row.source, row.what, row.metric, plain(row.measured), plain(row.predicted), signed(row.error),
       errorBar(row.error, most), row.unscored ? `no: ${row.unscored}` : "yes"])));
@@ -89,7 +89,7 @@ function drawCounts() {
   const rows = [["enumerated", enumerated], ...rejected.map(({ reason, count: times }) => [`rejected: ${reason}`, times]),
     ["out of memory", out_of_memory], ["pruned by their lower bound", pruned], ["replayed on the timeline", replayed]];
   byId("counts").append(h("p", { class: "note" }, `Took ${time(seconds * 1e6)}.`),
-    tableOf(["", { title: "Layouts", number: true }, { title: "Share", number: true }, { title: "", class: "share-cell" }],
+    tableOf("What became of all layouts", ["", { title: "Layouts", number: true }, { title: "Share", number: true }, { title: "", class: "share-cell" }],
       rows.map(([name, value]) => [name, count(value), percent(value / enumerated, 2),
         h("span", { class: "share", style: `width:${(100 * value) / (enumerated || 1)}%` })])));
 }
@@ -99,7 +99,7 @@ function valueText(value) {
   const span = (i) => `${plain(value[0][i])} … ${plain(value.at(-1)[i])}`;
   return value.length === 1 ? `${plain(value[0][1])} at ${plain(value[0][0])}` : `${value.length} points: ${span(1)} over ${span(0)}`;
 }
-const sourced = (values) => tableOf([{ title: "Field", class: "mono" }, { title: "Value", number: true }, { title: "Source", class: "source" }],
+const sourced = (values) => tableOf("Values and where they come from", [{ title: "Field", class: "mono" }, { title: "Value", number: true }, { title: "Source", class: "source" }],
   values.map((v) => [v.field, valueText(v.value), [v.origin === null ? null : h("span", { class: ["measured", "published"].includes(v.origin) ? "" : "assumed" }, `${v.origin}: `), v.source ?? "default"]]));
 
 function drawInputs() {
