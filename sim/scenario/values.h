@@ -12,13 +12,16 @@
 namespace cp::sim {
 
 // What make() returns; an InvalidInput of the library, which knows nothing of flags, becomes one that begins
-// with the flag and its text.
+// with the flag and its text; the text once, where the error itself begins with it: "--model m.json:2:1: not JSON".
 template <class Make>
 decltype(auto) value_of(std::string_view flag, std::string_view text, const Make& make) {
   try {
     return make();
   } catch (const InvalidInput& error) {
-    throw InvalidInput(str(flag, " ", text, ": ", error.what()));
+    const std::string_view message = error.what();
+    const bool named =
+        !text.empty() && message.starts_with(text) && message.substr(text.size()).starts_with(':');
+    throw InvalidInput(named ? str(flag, " ", message) : str(flag, " ", text, ": ", message));
   }
 }
 
@@ -26,8 +29,9 @@ decltype(auto) value_of(std::string_view flag, std::string_view text, const Make
 std::string plain_digits(std::string_view text);
 
 double parse_real(std::string_view flag, std::string_view text);  // finite
-std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
-                         std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki", "1_000", "1e6"
+std::int64_t parse_whole(
+    std::string_view flag, std::string_view text, std::int64_t least,
+    std::int64_t most = std::numeric_limits<std::int64_t>::max());  // "8", "4Ki", "1_000", "1e6"
 
 // The target of that name; `device` where the text is empty.
 const Target& target_of(std::string_view text, const Target& device);

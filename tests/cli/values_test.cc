@@ -41,6 +41,16 @@ TEST(Values, SizesWithABAreOfTheUnitThatTheyName) {
   EXPECT_THAT(message_of([] { parse_bytes("--bytes", "1.0005KB"); }), HasSubstr("no whole number of bytes"));
 }
 
+TEST(Values, AnErrorNamesAFileOnce) {
+  const auto message = [](const char* what) {
+    return message_of([&] { value_of("--model", "m.json", [&]() -> int { throw InvalidInput(what); }); });
+  };
+  EXPECT_EQ(message("m.json:2:1: not JSON"), "--model m.json:2:1: not JSON");
+  EXPECT_EQ(message("m.json: no layers"), "--model m.json: no layers");
+  EXPECT_EQ(message("no layers"), "--model m.json: no layers");
+  EXPECT_EQ(message("m.jsonx: no layers"), "--model m.json: m.jsonx: no layers");
+}
+
 TEST(Values, MemoryAndTimesTakeUnits) {
   EXPECT_DOUBLE_EQ(parse_gib("--max-memory", "72"), 72);
   EXPECT_DOUBLE_EQ(parse_gib("--max-memory", "40.5"), 40.5);
