@@ -80,11 +80,24 @@ TEST(PlanScreen, OfTraining) {
 }
 
 TEST(PlanScreen, OfPrefill) {
-  EXPECT_EQ(compare_with_golden("plan_screen/prefill.txt", sim::plan_screen(served_answer(Phase::prefill))), "");
+  EXPECT_EQ(compare_with_golden("plan_screen/prefill.txt", sim::plan_screen(served_answer(Phase::prefill))),
+            "");
 }
 
 TEST(PlanScreen, OfDecode) {
-  EXPECT_EQ(compare_with_golden("plan_screen/decode.txt", sim::plan_screen(served_answer(Phase::decode))), "");
+  EXPECT_EQ(compare_with_golden("plan_screen/decode.txt", sim::plan_screen(served_answer(Phase::decode))),
+            "");
+}
+
+TEST(PlanScreen, OfTheQuietIsShort) {
+  const std::string whole = sim::plan_screen(training_answer()),
+                    brief = sim::plan_screen(training_answer(), true);
+  EXPECT_EQ(brief.substr(0, brief.find('\n')), whole.substr(0, whole.find('\n')));
+  EXPECT_THAT(brief, AllOf(HasSubstr("fastest"), HasSubstr("\nleft        "),
+                           HasSubstr("\nwarning     interrupted")));
+  EXPECT_THAT(brief, AllOf(Not(HasSubstr("\nmodel ")), Not(HasSubstr("\nsearched ")),
+                           Not(HasSubstr("of each class"))));
+  EXPECT_LT(brief.size() * 2, whole.size());
 }
 
 TEST(PlanScreen, LinesAreShortButForLayoutsAndCommands) {
@@ -158,7 +171,8 @@ TEST(PlanScreen, MemoryThatRunsTookMoreOfIsMarked) {
 TEST(PlanScreen, TheNearestMeasurementSaysWhyItDoesNotCount) {
   sim::PlanAnswer answer = training_answer();
   answer.nearest->unscored = "nobody says how";
-  EXPECT_THAT(sim::plan_screen(answer), HasSubstr("2,042 predicted: +6.7 % in time; not scored, nobody says how"));
+  EXPECT_THAT(sim::plan_screen(answer),
+              HasSubstr("2,042 predicted: +6.7 % in time; not scored, nobody says how"));
   answer.nearest.reset();
   answer.question.workload.phase = Phase::decode;
   EXPECT_THAT(sim::plan_screen(answer),
@@ -183,7 +197,8 @@ TEST(PlanExplanation, ASlowerLayoutStandsBesideTheBest) {
   const sim::LayoutVerdict verdict =
       sim::judge(answer.question, "tp=4,cp=4,recompute=full", completion, answer.best.front());
   EXPECT_EQ(verdict.kind, sim::LayoutVerdict::Kind::slower);
-  EXPECT_EQ(compare_with_golden("plan_screen/slower.txt", sim::explanation_text(answer.question, verdict)), "");
+  EXPECT_EQ(compare_with_golden("plan_screen/slower.txt", sim::explanation_text(answer.question, verdict)),
+            "");
 }
 
 TEST(PlanExplanation, TheChanceAndTheBestItselfSaySo) {
@@ -196,7 +211,8 @@ TEST(PlanExplanation, TheChanceAndTheBestItselfSaySo) {
   const double factor = 1.02 * answer.best.front().step_us / close.step_us;
   close.step_us *= factor;
   for (double& us : close.chains.front().of) us *= factor;
-  const sim::LayoutVerdict undecided = sim::judge(answer.question, "tp=2", completion_of(close), answer.best.front());
+  const sim::LayoutVerdict undecided =
+      sim::judge(answer.question, "tp=2", completion_of(close), answer.best.front());
   const sim::LayoutVerdict best = judged(0);
   EXPECT_EQ(undecided.kind, sim::LayoutVerdict::Kind::undecided);
   EXPECT_THAT(sim::explanation_text(answer.question, undecided),

@@ -44,7 +44,7 @@ struct Flags {
   std::string explain, csv, report, emit, output;
   std::vector<std::string> compare;  // none, or two
   int threads = 0;
-  bool json = false;
+  bool json = false, brief = false;
   WhatIf what_if;
 
   // Whether standard output is another program's food.
@@ -68,6 +68,13 @@ void check_outputs(const Flags& flags) {
     throw InvalidInput(str(join(printing, " and "), " write to standard output; give only one of them"));
   if (!flags.output.empty() && flags.emit.empty()) {
     throw InvalidInput(str("--output ", flags.output, " needs --emit; add, for example, --emit megatron"));
+  }
+  if (flags.brief && (flags.json || !flags.explain.empty() || !flags.compare.empty())) {
+    throw InvalidInput(str("--quiet shortens the answer's first screen, which ",
+                           flags.json               ? "--json"
+                           : !flags.explain.empty() ? "--explain"
+                                                    : "--compare",
+                           " does not print; leave one of them out"));
   }
   if (!flags.compare.empty()) {
     for (const auto& [flag, given] : {std::pair{"--explain", !flags.explain.empty()},
@@ -235,7 +242,7 @@ void print(const Flags& flags, const sim::PlanAnswer& answer) {
   if (flags.prints_csv()) return fmt::print("{}", sim::to_csv(answer));
   if (flags.json) return fmt::print("{}\n", sim::to_json(answer));
   if (flags.prints_emitted()) return;
-  fmt::print("{}", printable(sim::plan_screen(answer)));
+  fmt::print("{}", printable(sim::plan_screen(answer, flags.brief)));
   if (!flags.report.empty()) fmt::print("report      {}\n", flags.report);
 }
 
@@ -280,6 +287,7 @@ std::vector<std::string> own_outputs(const Flags& flags) {
   if (!flags.csv.empty()) given.emplace_back("--csv");
   if (!flags.report.empty()) given.emplace_back("--report");
   if (!flags.emit.empty()) given.emplace_back("--emit");
+  if (flags.brief) given.emplace_back("--quiet");
   return given;
 }
 
@@ -326,6 +334,7 @@ Command add_plan(FlagSet cpsim) {
     flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
   });
   app.add_flag("--json", flags->json, "Print JSON");
+  app.add_flag("--quiet", flags->brief, "Only the answer, the best layouts, the memory left and warnings");
   app.add_option("--csv", flags->csv, "Write all layouts that were replayed; - prints them instead")
       .type_name("FILE|-");
   app.add_option("--report", flags->report, "Write a page with charts that needs nothing else")

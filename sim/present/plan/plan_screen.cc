@@ -347,9 +347,17 @@ std::string time_parts(const Candidate& candidate) {
   return join(words, ", ");
 }
 
-std::string plan_screen(const PlanAnswer& answer) {
+std::string plan_screen(const PlanAnswer& answer, bool brief) {
   // The search throws where nothing fits, so that it was stopped where there is nothing.
   std::string text = str(answer.best.empty() ? "no layout was replayed yet" : sim::headline(answer), "\n\n");
+  if (brief) {
+    if (!answer.best.empty()) {
+      text += str(best_table(answer), "\n");
+      text += line("left", memory_left(answer.best.front(), answer.question.memory_width));
+    }
+    for (const std::string& warning : answer.warnings) text += line("warning", warning);
+    return text;
+  }
   for (const auto& [title, what] : plan_inputs(answer.question)) text += line(title, what);
   text += "\n";
   if (!answer.best.empty()) {

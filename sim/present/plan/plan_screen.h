@@ -13,7 +13,8 @@
 
 namespace cp::sim {
 
-std::string plan_screen(const sim::PlanAnswer& answer);
+// `brief`: the sentence, the best layouts, what is left of the memory, and warnings; for who asks again and again.
+std::string plan_screen(const sim::PlanAnswer& answer, bool brief = false);
 
 // ---- parts of it that other texts have, too ----
 
