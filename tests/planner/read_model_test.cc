@@ -214,6 +214,8 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
        "does is 2"},
       {{{"num_attention_heads", "6"}, {"head_dim", "null"}},
        "hidden_size=64 is not divisible by num_attention_heads=6"},
+      {{{"num_key_value_heads", "null"}, {"num_kv_heads", "4"}},
+       "config.json: num_kv_heads is not read; did you mean num_key_value_heads?"},
       {{{"tie_word_embeddings", "1"}},
        "config.json: tie_word_embeddings is a number, 1; it must be true or false"},
       {{{"model_type", "7"}}, "config.json: model_type is a number, 7; it must be a string"},

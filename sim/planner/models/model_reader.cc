@@ -61,6 +61,12 @@ class ModelReader {
     model.kv_heads = fields_.size("num_key_value_heads").value_or(model.q_heads);
     if (fields_.failed()) return;
     if (!fields_.has("num_key_value_heads")) {
+      // As other programs' files call it: without grouping another model would be planned.
+      for (const char* other : {"num_kv_heads", "n_kv_heads", "num_query_groups", "kv_heads"}) {
+        if (!fields_.has(other)) continue;
+        fields_.fail(str(other, " is not read; did you mean num_key_value_heads?"));
+        return;
+      }
       fields_.assume(
           str("num_key_value_heads is missing: ", model.q_heads, ", as num_attention_heads (no grouping)"));
     }
