@@ -357,7 +357,7 @@ class Replay {
     double cap = kNever;
     if (!measured.empty()) cap = transfer_gbps(measured, latency_ns / kNsPerUs, size);
     if (!measured.empty() && topology_.inside(source, target)) {
-      for (const std::size_t way : {0, 1}) {
+      for (const std::size_t way : {0U, 1U}) {
         const double all = near_bytes({ends[way], call.members[idx(world.member_of[ends[way]])].node})[way];
         if (all > size) cap = std::min(cap, together_gbps_ * size / all);
       }
