@@ -144,8 +144,8 @@ TEST(NcclCommunicators, RoundsOfASplitHaveNoRankTwice) {
   EXPECT_EQ(rounds, (std::vector<std::string>{"a+c", "b+d"}));
 }
 
-// More events than the ring of those that are used again, waited for late: products that take their time on one stream, and a copy
-// on the other one.
+// More events than the ring of those that are used again, waited for late: products that take their time on one stream, each added to
+// those before it, and a copy on the other one, which is too early if it lacks any of them.
 TEST(NcclDevice, OldEventsStillOrderStreams) {
   CP_REQUIRE_GPU();
 #ifdef CP_GPU_EMULATED
@@ -159,15 +159,17 @@ TEST(NcclDevice, OldEventsStillOrderStreams) {
     PlanBuilder b(rank, host_target());
     const auto square = [&](BufferId buffer) { return dense_view(buffer, 0, {kSize, kSize}); };
     const View x = square(b.input("x", DType::f32, kSize * kSize));
-    const View y = square(b.temporary("y", DType::f32, kSize * kSize));
+    const View y = square(b.inout("y", DType::f32, kSize * kSize));
     const View z = square(b.output("z", DType::f32, kSize * kSize));
     const StreamId first = b.stream("first"), second = b.stream("second");
-    b.add(first, MatMul{x, x, y, false});
+    b.add(first, MatMul{x, x, y, true});
     b.add(second, Copy{y, z});
     const Plan plan = std::move(b).build({});
     NcclDevice device(job.options(rank));
     device.prepare(plan, {});
-    std::vector<float> values(kSize * kSize, 1);
+    std::vector<float> values(kSize * kSize, 0);
+    device.upload(y.buffer, std::as_bytes(std::span(values)));
+    std::ranges::fill(values, 1.0F);
     device.upload(x.buffer, std::as_bytes(std::span(values)));
     for (int i = 0; i < kProducts; ++i) device.launch(steps_of(plan)[0], 0);
     const EventId multiplied = device.record(first);
@@ -176,8 +178,9 @@ TEST(NcclDevice, OldEventsStillOrderStreams) {
     device.launch(steps_of(plan)[1], 0);
     device.synchronize();
     device.download(z.buffer, std::as_writable_bytes(std::span(values)));
-    const auto wrong =
-        std::ranges::count_if(values, [](float value) { return value != static_cast<float>(kSize); });
+    // A whole number below 2^24, as are all on the way to it: exact in f32.
+    const auto wrong = std::ranges::count_if(
+        values, [](float value) { return value != static_cast<float>(kProducts * kSize); });
     return wrong == 0 ? "" : str(wrong, " elements were copied too early");
   };
   EXPECT_EQ(testing::run_gpu_ranks(1, run), nothing(1));
