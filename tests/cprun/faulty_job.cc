@@ -20,7 +20,7 @@ void FaultyJob::wait_for_fault() {
 }
 
 void FaultyJob::finish(std::optional<Clock::time_point> since) {
-  end_ = program_.finish(30s);
+  end_ = program_.finish(kTimeout + kGrace + kSlack + 5s);
   if (!since) {
     const std::optional<Note> noted = note();
     check(noted.has_value(), "no fault was noted, so nobody knows whether it ended in time");

@@ -76,13 +76,14 @@ TEST_P(KillMatrix, OfRanks) {
   EXPECT_THAT(run_all(cases), IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(, KillMatrix,
-                         ::testing::Values(Fault{"kill", 128 + SIGKILL, "was killed by SIGKILL"},
-                                           Fault{"stop", 13, "was stopped by SIGSTOP for 1 s"},
-                                           Fault{"terminate", 128 + SIGTERM, "was killed by SIGTERM"},
-                                           Fault{"exit", 1, "ended with exit code 1"},
-                                           Fault{"segfault", 128 + SIGSEGV, "was killed by SIGSEGV"}),
-                         [](const auto& fault) { return fault.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    , KillMatrix,
+    ::testing::Values(Fault{"kill", 128 + SIGKILL, "was killed by SIGKILL"},
+                      Fault{"stop", 13, str("was stopped by SIGSTOP for ", kTimeout.count() / 2, " s")},
+                      Fault{"terminate", 128 + SIGTERM, "was killed by SIGTERM"},
+                      Fault{"exit", 1, "ended with exit code 1"},
+                      Fault{"segfault", 128 + SIGSEGV, "was killed by SIGSEGV"}),
+    [](const auto& fault) { return fault.param.name; });
 
 std::string terminate_launcher(const std::string& place) {
   FaultyJob job("terminate", place, "launcher");
@@ -100,7 +101,7 @@ std::string kill_launcher(const std::string& place) {
   return job.report();
 }
 
-// For less than the timeout: nobody is lost.
+// For less than the timeout, by far: nobody is lost.
 std::string stop_launcher(const std::string& place) {
   FaultyJob job("stop", place, "launcher");
   job.wait_for_fault();
