@@ -25,7 +25,7 @@ function(cp_precompile headers)
   endforeach()
 endfunction()
 
-cp_precompile(cp_std_headers cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime)
+cp_precompile(cp_std_headers cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime cp_searched)
 cp_precompile(cp_std_headers cp_emulated_runtime)  # with flags of its own
 set(cp_front_end_headers ${cp_std_headers} <fmt/format.h> <nlohmann/json.hpp>)
 cp_precompile(cp_front_end_headers cp_cli cpsim cp_cprun)

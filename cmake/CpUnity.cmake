@@ -1,5 +1,5 @@
 # Compiles the sources of each folder of the libraries and of the tests as one: a third of their time from nothing, more after a change of
-# one file. So CI builds; what it also builds without (the fuzz and tsan presets) shows that each source of the libraries stands alone.
+# one file. So CI builds; that each source stands alone scripts/includes shows each night, and of what a change touches scripts/tidy.
 #
 # No two sources of a folder may then give different things one name, nor write one thing twice; a reader wants the same.
 #
@@ -67,6 +67,6 @@ endfunction()
 
 get_property(cp_test_programs GLOBAL PROPERTY CP_TEST_PROGRAMS)
 foreach(target cp_shared cp_traces cp_fabric cp_sim cp_runtime_base cp_gpu cp_runtime cp_emulated_runtime cp_cli cp_cprun cp_test_support
-    ${cp_test_programs})
+    cp_searched ${cp_test_programs})
   cp_unite_folders(${target})
 endforeach()
