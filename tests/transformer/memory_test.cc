@@ -126,7 +126,8 @@ std::map<std::string, std::int64_t> bytes_by_term(const Plan& plan) {
 }
 
 // Parameters, gradients and states are what plans declare, up to padding. What a micro-batch needs beside them is what the arena holds,
-// or less: there all buffers of a loop's body live at once, while the closed form counts the moment of a layer that needs most.
+// or less: there all buffers of a loop's body live at once, while the closed form counts the moment of a layer that needs most. What
+// layers keep is exact (below), so that the difference does not grow with their number.
 RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
   StepRequest request;
   request.model = llama_8b();
@@ -165,8 +166,14 @@ RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
   RC_LOG() << "arena " << step.arena_bytes << " closed " << closed << " of it activations "
            << memory.activations << " working " << memory.working << " attention " << memory.attention
            << " logits " << memory.logits << " unsharded " << memory.unsharded << "\n";
-  RC_ASSERT(closed <= 1.2 * static_cast<double>(step.arena_bytes));
-  RC_ASSERT(closed >= 0.65 * static_cast<double>(step.arena_bytes));
+  const auto lacks = static_cast<double>(step.arena_bytes) - closed;
+  RC_ASSERT(lacks >= 0);
+  // What it counts once is that of the layer at work, whatever the depth: the backward pass of a layer whose forward pass is made again
+  // has both in its body, at most two thirds of that more; others have a third.
+  const bool again =
+      layout.recompute.kind == Recompute::Kind::full || layout.recompute.kind == Recompute::Kind::every;
+  RC_ASSERT(lacks <=
+            static_cast<double>(memory.unsharded + memory.working + memory.attention) * (again ? 2 : 1) / 3);
 }
 
 // ---- of other models, stages and phases, to the byte ----
