@@ -1,5 +1,6 @@
-// The attention kernels beside OpenBLAS's sgemm, both on one core: rates of the fastest run, and their ratio. Flops are those
-// of the pairs that the mask allows: 4 d for each in the forward pass (two products), 10 d in the backward pass (five).
+// The attention kernels beside OpenBLAS's sgemm, both on one core: rates of the fastest run, and their ratio.
+// Flops are those of the pairs that the mask allows: 4 d for each in the forward pass (two products), 10 d in
+// the backward pass (five).
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Attention plans without data: one rank's forward and backward plan among 1,024 ranks, of every strategy. Nothing is
-// cached between the iterations. Beside each: the steps that were written, so that a rate can be read off.
+// Attention plans without data: one rank's forward and backward plan among 1,024 ranks, of every strategy.
+// Nothing is cached between the iterations. Beside each: the steps that were written, so that a rate can be
+// read off.
 #include <cstdint>
 #include <numeric>
 #include <string>

@@ -1,4 +1,5 @@
-// The fabric's speed: collectives a second with small messages, beside a bare barrier, and large copies beside memcpy.
+// The fabric's speed: collectives a second with small messages, beside a bare barrier, and large copies
+// beside memcpy.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

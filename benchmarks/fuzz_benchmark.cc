@@ -1,7 +1,8 @@
-// What `cpsim fuzz` judges in a second, on one core and on two: whole cases as it draws them, with their orders, faults and laws.
+// What `cpsim fuzz` judges in a second, on one core and on two: whole cases as it draws them, with their
+// orders, faults and laws.
 //
-// small_redistributions: of at most 8 ranks, beside sgemm of 256 x 256 (`sgemms` a second on the same cores), so that machines can be
-// compared. all: whatever is drawn, planning over a thousand ranks too.
+// small_redistributions: of at most 8 ranks, beside sgemm of 256 x 256 (`sgemms` a second on the same cores),
+// so that machines can be compared. all: whatever is drawn, planning over a thousand ranks too.
 #include <algorithm>
 #include <cstdint>
 #include <vector>

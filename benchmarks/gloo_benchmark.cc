@@ -1,9 +1,11 @@
-// What plans cost on Gloo: the same collectives by a plan on the Gloo device and written directly on Gloo, on four processes over
-// loopback; and how long cprun takes from its start to the end of a plan with one collective.
+// What plans cost on Gloo: the same collectives by a plan on the Gloo device and written directly on Gloo, on
+// four processes over loopback; and how long cprun takes from its start to the end of a plan with one
+// collective.
 //
-// A round is a number of steps one way and then the other, so that what else the machine does meets both, and enough of them that
-// the wait for a thread to start counts little. Told are medians of the rounds, of the time that passed and of rank 0's CPU time.
-// On one process Gloo has next to nothing to do: what a plan's step takes there is the plan's, whatever else the machine does.
+// A round is a number of steps one way and then the other, so that what else the machine does meets both, and
+// enough of them that the wait for a thread to start counts little. Told are medians of the rounds, of the
+// time that passed and of rank 0's CPU time. On one process Gloo has next to nothing to do: what a plan's
+// step takes there is the plan's, whatever else the machine does.
 //
 //   gloo_benchmark [collective]
 #include <cstdio>

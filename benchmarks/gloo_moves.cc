@@ -1,11 +1,12 @@
-// Redistributions by a Job, for scripts/compare_pytorch_gloo.py, which starts this program on every rank and asks each for one move
-// after the other, so that it can time PyTorch's in between.
+// Redistributions by a Job, for scripts/compare_pytorch_gloo.py, which starts this program on every rank and
+// asks each for one move after the other, so that it can time PyTorch's in between.
 //
 //   cprun --nproc-per-node 4 -- gloo_moves DIRECTORY
 //
-// Each rank reads lines "MESH SHAPE FROM TO REPETITIONS" ("a=2,b=2 4096x1024 S(0),P(sum) R,S(1) 10") from the pipe DIRECTORY/ask.RANK
-// until it ends, and answers each on DIRECTORY/answer.RANK with "SECONDS CHECKSUM": of one repetition in the mean, after a barrier; and
-// of the result's values, so that both sides can be seen to do the same.
+// Each rank reads lines "MESH SHAPE FROM TO REPETITIONS" ("a=2,b=2 4096x1024 S(0),P(sum) R,S(1) 10") from the
+// pipe DIRECTORY/ask.RANK until it ends, and answers each on DIRECTORY/answer.RANK with "SECONDS CHECKSUM":
+// of one repetition in the mean, after a barrier; and of the result's values, so that both sides can be seen
+// to do the same.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,6 @@
-// Planning a redistribution: choosing the chain of moves, and lowering it to one rank's plan. Nothing is cached between
-// iterations. Each case cycles through several requests, so that the figure is no single request's luck.
+// Planning a redistribution: choosing the chain of moves, and lowering it to one rank's plan. Nothing is
+// cached between iterations. Each case cycles through several requests, so that the figure is no single
+// request's luck.
 #include <string>
 #include <vector>
 

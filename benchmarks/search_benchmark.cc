@@ -1,7 +1,8 @@
 // The search of `cpsim plan`: bounds and whole steps on one core, and whole searches on all.
 //
-// bounds: layouts a second, of those that are legal. whole_steps: plans, replay and, with stages, the schedule; layouts a second as
-// a search asks for them, attention's plans kept between layouts. search: the counts of a search that ends by itself.
+// bounds: layouts a second, of those that are legal. whole_steps: plans, replay and, with stages, the
+// schedule; layouts a second as a search asks for them, attention's plans kept between layouts. search: the
+// counts of a search that ends by itself.
 #include <algorithm>
 #include <string>
 #include <vector>

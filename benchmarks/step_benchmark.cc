@@ -1,7 +1,7 @@
 // Whole steps on the timeline: one rank's plan of a micro-batch replayed, and the schedule of a pipeline.
 //
-// step_plan writes the plan; replay_rank replays it (items: steps replayed one by one, if none were skipped); full: with spans, so
-// that no iteration is skipped.
+// step_plan writes the plan; replay_rank replays it (items: steps replayed one by one, if none were skipped);
+// full: with spans, so that no iteration is skipped.
 #include <string>
 #include <vector>
 
@@ -9,9 +9,9 @@
 
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/cluster/read_cluster.h"
-#include "sim/planner/models/read_model.h"
 #include "sim/cost/schedule/pipeline.h"
 #include "sim/cost/timeline/rank_replay.h"
+#include "sim/planner/models/read_model.h"
 
 namespace cp::sim {
 namespace {

@@ -1,5 +1,5 @@
-// A redistribution between meshes: a weight that four training ranks hold by rows goes to two serving ranks, which hold it by
-// columns. Each element travels once.
+// A redistribution between meshes: a weight that four training ranks hold by rows goes to two serving ranks,
+// which hold it by columns. Each element travels once.
 #include <cstdio>
 #include <vector>
 

@@ -1,4 +1,5 @@
-// A program of one's own on real processes: each rank holds a part of every sequence, of whatever length it is.
+// A program of one's own on real processes: each rank holds a part of every sequence, of whatever length it
+// is.
 //
 //   cprun --nproc-per-node 4 -- context_parallel
 #include <cstdio>

@@ -1,4 +1,5 @@
-// The first program of docs/embedding.md: four ranks turn a tensor sharded by rows into one sharded by columns.
+// The first program of docs/embedding.md: four ranks turn a tensor sharded by rows into one sharded by
+// columns.
 #include <vector>
 
 #include "shared/redistribute/dtensor.h"
@@ -14,8 +15,8 @@ int main() {
     std::vector<float> in(16, static_cast<float>(rank)), out(16);  // two rows; two columns
     cp::redistribute(device, cp::from_local(rows, rank, in.data(), 64),
                      cp::from_local(columns, rank, out.data(), 64));
-    right[static_cast<std::size_t>(rank)] =
-        out.front() == 0 && out.back() == 3;  // from the first and last rank
+    // From the first and last rank.
+    right[static_cast<std::size_t>(rank)] = out.front() == 0 && out.back() == 3;
   });
   return right == std::vector<int>(4, 1) ? 0 : 1;
 }

@@ -1,5 +1,5 @@
-// One parameter of hybrid-sharded data parallelism: two replicas of two shards. It is gathered in bf16, and its gradient is averaged
-// over all four ranks in f32.
+// One parameter of hybrid-sharded data parallelism: two replicas of two shards. It is gathered in bf16, and
+// its gradient is averaged over all four ranks in f32.
 #include <vector>
 
 #include "shared/fully_shard/hsdp_param.h"

@@ -1,4 +1,5 @@
-// Degrees that are checked before anything is built: one is inferred, and the mesh has names for what a trainer needs.
+// Degrees that are checked before anything is built: one is inferred, and the mesh has names for what a
+// trainer needs.
 #include "shared/mesh/parallel_dims.h"
 
 #include <iostream>

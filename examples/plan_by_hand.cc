@@ -1,5 +1,5 @@
-// A plan by hand: each of four ranks doubles its eight numbers, and gathers those of all. The checker proves the plans of all ranks
-// together; when one rank gathers fewer it says who differs in what.
+// A plan by hand: each of four ranks doubles its eight numbers, and gathers those of all. The checker proves
+// the plans of all ranks together; when one rank gathers fewer it says who differs in what.
 #include <cstdio>
 #include <utility>
 #include <vector>

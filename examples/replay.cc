@@ -1,4 +1,5 @@
-// A replay: the plans of ring attention on 8 ranks, on the model of a cluster. No thread runs and no byte moves.
+// A replay: the plans of ring attention on 8 ranks, on the model of a cluster. No thread runs and no byte
+// moves.
 #include <cstdio>
 #include <vector>
 

@@ -1,4 +1,5 @@
-// A search through the library: which layout should train Llama-3.1-8B on 8 H100s, what a step takes, and what was left out.
+// A search through the library: which layout should train Llama-3.1-8B on 8 H100s, what a step takes, and
+// what was left out.
 #include "sim/planner/search/search.h"
 
 #include <cstdio>

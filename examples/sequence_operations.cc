@@ -1,4 +1,5 @@
-// What a context-parallel model does to its tensors along the sequence, forward and backward: 16 tokens of 4 heads on 2 x 2 ranks.
+// What a context-parallel model does to its tensors along the sequence, forward and backward: 16 tokens of 4
+// heads on 2 x 2 ranks.
 #include <numeric>
 #include <vector>
 

@@ -1,5 +1,6 @@
-// Every strategy of attention inside one's own program. Scores are equal and each value is its key's position, so that under a causal
-// mask the result of row p is p/2, whichever rank the strategy gives that row to.
+// Every strategy of attention inside one's own program. Scores are equal and each value is its key's
+// position, so that under a causal mask the result of row p is p/2, whichever rank the strategy gives that
+// row to.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// A device that watches: it stands between the executor and any other device, and counts what is launched while columns of a tensor
-// become rows.
+// A device that watches: it stands between the executor and any other device, and counts what is launched
+// while columns of a tensor become rows.
 #include <cstdio>
 #include <map>
 #include <string>

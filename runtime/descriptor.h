@@ -37,8 +37,8 @@ struct Pipe {
   Descriptor read_end, write_end;
 };
 
-// Both ends are closed on exec, and neither is 0, 1 or 2 even where those were closed. Throws InvalidInput with the limit that
-// was met.
+// Both ends are closed on exec, and neither is 0, 1 or 2 even where those were closed. Throws InvalidInput
+// with the limit that was met.
 Pipe make_pipe();
 
 // The same for a file. Throws InvalidInput that quotes the path.

@@ -51,7 +51,8 @@ class Job::Impl {
     client_->report_failure(error.kind(), error.what());
   }
 
-  // The device stays until all are done: a rank that is may still have to send what others wait for, by the library's threads.
+  // The device stays until all are done: a rank that is may still have to send what others wait for, by the
+  // library's threads.
   void finish() {
     if (std::exchange(finished_, true)) return;
     try {

@@ -80,7 +80,8 @@ std::optional<ForeignRank> foreign_rank() {
       {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
        "OMPI_COMM_WORLD_LOCAL_RANK"},
       {"MPICH", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-      // Last: mpirun inside a Slurm allocation sets these as well. An allocation without a step has no SLURM_STEP_ID.
+      // Last: mpirun inside a Slurm allocation sets these as well. An allocation without a step has no
+      // SLURM_STEP_ID.
       {"Slurm", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}};
   for (const Names& names : kLaunchers) {
     if (variable(names.marker) == nullptr || variable(names.rank) == nullptr) continue;

@@ -98,8 +98,8 @@ Activity JoinedDevice::activity() const {
   return now;
 }
 
-// A member that has not begun the collective, and is there: it computes, or waits in another, which the server would find to be a
-// deadlock. Where the server does not answer, the client finds it lost.
+// A member that has not begun the collective, and is there: it computes, or waits in another, which the
+// server would find to be a deadlock. Where the server does not answer, the client finds it lost.
 bool JoinedDevice::somebody_may_come(const CollectiveBegin& begin) const {
   const std::string group = name_ + canonical_name(begin.group);
   std::vector<RankStatus> ranks;
@@ -153,8 +153,8 @@ void JoinedDevice::name_the_cause(const F& f) {
   }
 }
 
-// A broken connection and a message of another size reach all members of a group soon; what they tell the server then may show which of
-// them does something else than the others.
+// A broken connection and a message of another size reach all members of a group soon; what they tell the
+// server then may show which of them does something else than the others.
 std::optional<Failure> JoinedDevice::cause_of_the_end() const {
   client_->tell_progress();
   const auto until = std::chrono::steady_clock::now() + kCauseDelay;
@@ -163,7 +163,8 @@ std::optional<Failure> JoinedDevice::cause_of_the_end() const {
   return client_->failure();
 }
 
-// Of the latest collective that this rank has begun on the group; nothing where it has begun none, or the server does not answer.
+// Of the latest collective that this rank has begun on the group; nothing where it has begun none, or the
+// server does not answer.
 std::optional<std::string> JoinedDevice::who_is_missing(const std::string& group) const {
   Progress awaited;
   {

@@ -48,8 +48,9 @@ void NcclPools::add(const std::vector<Group>& groups, std::optional<std::int64_t
           " such; of a container ask for more, as in docker run --shm-size 2g, or --ipc host"));
 }
 
-// NCCL has one result, ncclSystemError, for all that the system refuses. Its sentence, of shmutils.cc in 2.28: "Error while creating shared
-// memory segment /dev/shm/nccl-ZQXkWv (size 34210176), error: No space left on device (28)".
+// NCCL has one result, ncclSystemError, for all that the system refuses. Its sentence, of shmutils.cc in
+// 2.28: "Error while creating shared memory segment /dev/shm/nccl-ZQXkWv (size 34210176), error: No space
+// left on device (28)".
 std::string_view shared_memory_advice(std::string_view words) {
   if (words.find(kSharedMemory) == std::string_view::npos &&
       words.find("shared memory") == std::string_view::npos)

@@ -1,6 +1,7 @@
-// What NCCL takes of /dev/shm. For each communicator that a rank sends or receives over a network with, sockets among them, the rank's
-// process allocates a pool there, whole from the first connection on (ncclProxyOpsPool, in NCCL 2.28). Containers have 64 MiB of it
-// unless they are told otherwise, and NCCL's own words for too little are "unhandled system error".
+// What NCCL takes of /dev/shm. For each communicator that a rank sends or receives over a network with,
+// sockets among them, the rank's process allocates a pool there, whole from the first connection on
+// (ncclProxyOpsPool, in NCCL 2.28). Containers have 64 MiB of it unless they are told otherwise, and NCCL's
+// own words for too little are "unhandled system error".
 #pragma once
 
 #include <cstdint>
@@ -21,17 +22,17 @@ inline constexpr std::int64_t kNcclPoolBytes =
 // Bytes of /dev/shm, taken or not; nothing where there is no limit, or no such file system.
 std::optional<std::int64_t> shared_memory_bytes();
 
-// The pools on a machine for the groups that one of its ranks is in. They are the fewest that there can be: pools of groups that this
-// rank has no part in come on top.
+// The pools on a machine for the groups that one of its ranks is in. They are the fewest that there can be:
+// pools of groups that this rank has no part in come on top.
 class NcclPools {
  public:
-  // `here`: the ranks of this machine. Without `each_is_a_host`, where ranks that share a GPU are hosts of their own, groups within the
-  // machine need none and others one at least.
+  // `here`: the ranks of this machine. Without `each_is_a_host`, where ranks that share a GPU are hosts of
+  // their own, groups within the machine need none and others one at least.
   NcclPools(std::vector<Rank> here, bool each_is_a_host)
       : here_(std::move(here)), each_is_a_host_(each_is_a_host) {}
 
-  // Groups of a plan that is about to connect them; those that were added before are connected. Throws InvalidInput where the pools of
-  // all of them are more than `shared_memory`; they are not added then.
+  // Groups of a plan that is about to connect them; those that were added before are connected. Throws
+  // InvalidInput where the pools of all of them are more than `shared_memory`; they are not added then.
   void add(const std::vector<Group>& groups, std::optional<std::int64_t> shared_memory);
   std::int64_t count() const { return count_; }
 
@@ -44,7 +45,8 @@ class NcclPools {
   std::int64_t count_ = 0;
 };
 
-// What to do about an error of NCCL's whose words are about shared memory; empty for another. For nccl_error.cc, where these words enter.
+// What to do about an error of NCCL's whose words are about shared memory; empty for another. For
+// nccl_error.cc, where these words enter.
 std::string_view shared_memory_advice(std::string_view words);
 
 }  // namespace cp::runtime

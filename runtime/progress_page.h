@@ -1,11 +1,13 @@
-// What a rank is doing, in memory that it shares with its launcher on the same machine: exact after any death of the rank.
+// What a rank is doing, in memory that it shares with its launcher on the same machine: exact after any death
+// of the rank.
 //
-// The launcher makes a page for each process that it starts and hands its descriptor down; the rank's devices write there when a
-// collective begins and when it has ended, at the cost of some stores; whoever reads it when the rank is dead, or stopped, finds what was
-// written last, whole. A program that does not use this library leaves its page as it was.
+// The launcher makes a page for each process that it starts and hands its descriptor down; the rank's devices
+// write there when a collective begins and when it has ended, at the cost of some stores; whoever reads it
+// when the rank is dead, or stopped, finds what was written last, whole. A program that does not use this
+// library leaves its page as it was.
 //
-// The memory is one of the kernel's (memfd): it has no name, and goes with its last user. A rank can write its own page alone, and cannot
-// make it smaller.
+// The memory is one of the kernel's (memfd): it has no name, and goes with its last user. A rank can write
+// its own page alone, and cannot make it smaller.
 #pragma once
 
 #include <array>
@@ -25,7 +27,8 @@
 
 namespace cp::runtime {
 
-// The name and the ranks of a group, and the name of an operation: what is longer is cut, and ends with "...".
+// The name and the ranks of a group, and the name of an operation: what is longer is cut, and ends with
+// "...".
 inline constexpr std::size_t kPageGroupBytes = 192, kPageOperationBytes = 32;
 // Streams of a rank's devices that have a track of their own.
 inline constexpr int kPageTracks = 31;
@@ -39,9 +42,9 @@ struct PageReport {
       0};  // 0: exact; else begin and end are seen by a look every so often (a GPU's)
 };
 
-// "in all_gather #17 of cp[0,1,2,3], step 40", "after all_gather #17 of cp[0,1,2,3], step 40, had ended", "before its first collective";
-// of what is looked at from time to time: "(seen last in all_gather ...; its GPU is looked at every 10 ms)". Empty where the page does not
-// know.
+// "in all_gather #17 of cp[0,1,2,3], step 40", "after all_gather #17 of cp[0,1,2,3], step 40, had ended",
+// "before its first collective"; of what is looked at from time to time: "(seen last in all_gather ...; its
+// GPU is looked at every 10 ms)". Empty where the page does not know.
 std::string to_string(const PageReport& report);
 
 namespace page {
@@ -98,11 +101,12 @@ inline constexpr const char* kProgressVariable = "CPRUN_PROGRESS";
 // The rank's side.
 class ProgressWriter {
  public:
-  // By the launcher's text, whose descriptor is closed here. Null where that descriptor is not here any more, since a program
-  // in between closed it.
+  // By the launcher's text, whose descriptor is closed here. Null where that descriptor is not here any more,
+  // since a program in between closed it.
   static std::shared_ptr<ProgressWriter> open(const std::string& text);
 
-  // A stream's place in the page, for one thread at a time; -1 where there is none left, which then is told to nobody.
+  // A stream's place in the page, for one thread at a time; -1 where there is none left, which then is told
+  // to nobody.
   int claim();
   void release(int track);
   // Of a device that learns of begin and end by looking so often.

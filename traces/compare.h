@@ -1,8 +1,8 @@
 // Comparing the traces of two runs: they must be identical in everything but time.
 //
-// For each rank: `issued` of each side with its own `observed` (the collectives), `observed` of both, `issued` of both
-// (kernels too), and the digests. Of a rank that differs the first divergence alone is told: what follows it follows
-// from it.
+// For each rank: `issued` of each side with its own `observed` (the collectives), `observed` of both,
+// `issued` of both (kernels too), and the digests. Of a rank that differs the first divergence alone is told:
+// what follows it follows from it.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 namespace cp {
 
 struct CompareOptions {
-  // The side was cut off: what it lacks at the end of a stream, and ranks and digests that it lacks, are no differences.
+  // The side was cut off: what it lacks at the end of a stream, and ranks and digests that it lacks, are no
+  // differences.
   bool a_is_cut = false, b_is_cut = false;
   std::size_t neighbours = 2;  // operations shown before and after a divergence
 };
@@ -32,8 +33,8 @@ struct Neighbourhood {
 struct RankDivergence {
   Rank rank = 0;
   StreamId stream = 0;
-  std::size_t at =
-      0;  // position on the stream, among collectives or, of two issued sections, among all operations
+  // Position on the stream, among collectives or, of two issued sections, among all operations.
+  std::size_t at = 0;
   bool among_collectives = true;
   Neighbourhood one, other;
   std::vector<std::string>
@@ -71,7 +72,8 @@ struct TraceComparison {
 TraceComparison compare_traces(const std::vector<RankTrace>& a, const std::vector<RankTrace>& b,
                                const CompareOptions& options = {});
 
-// The fields in which two records differ, with both values: "dtype: f32, bf16", "sent bytes[2]: 64, 60" of the first peer.
+// The fields in which two records differ, with both values: "dtype: f32, bf16", "sent bytes[2]: 64, 60" of
+// the first peer.
 std::vector<std::string> differing_fields(const OpRecord& a, const OpRecord& b);
 
 }  // namespace cp

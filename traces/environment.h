@@ -26,13 +26,13 @@ struct EnvironmentOptions {
 // Of this process, which starts now.
 Environment this_environment(const EnvironmentOptions& options);
 
-// "host-" and the first 8 hexadecimal digits of the SHA-256 of salt and name: ranks of one run on one host can be told to be
-// so, while the names of two runs cannot be matched.
+// "host-" and the first 8 hexadecimal digits of the SHA-256 of salt and name: ranks of one run on one host
+// can be told to be so, while the names of two runs cannot be matched.
 std::string hashed_host(std::string_view name, std::string_view salt);
 
 proto::Environment to_proto(const Environment& environment);
-// Throws InvalidInput, with the path of the field and its value, for negative pids and world sizes and for a library that comes
-// twice.
+// Throws InvalidInput, with the path of the field and its value, for negative pids and world sizes and for a
+// library that comes twice.
 Environment from_proto(const proto::Environment& message);
 
 }  // namespace cp

@@ -10,8 +10,8 @@
 
 namespace cp {
 
-// A link of a chain from the value up to the message; costs nothing until it is printed. Parents and names must outlive
-// it, so it is passed down, never kept.
+// A link of a chain from the value up to the message; costs nothing until it is printed. Parents and names
+// must outlive it, so it is passed down, never kept.
 class FieldPath {
  public:
   explicit FieldPath(std::string_view root) : name_(root) {}

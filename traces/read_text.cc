@@ -95,7 +95,8 @@ void read_text(std::string_view text, std::string_view filename, std::string_vie
 
 std::string read_text_file(const std::string& path, std::string_view kind) {
   std::ifstream in(path, std::ios::binary);
-  // No more than is read of any text, whatever the file's size says: that of /dev/zero is 0, and a pipe has none.
+  // No more than is read of any text, whatever the file's size says: that of /dev/zero is 0, and a pipe has
+  // none.
   std::string text;
   std::array<char, 1 << 16> part;
   while (text.size() <= kMaxBytes && in.read(part.data(), part.size()).gcount() > 0)

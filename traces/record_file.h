@@ -1,11 +1,13 @@
 // The framing of trace files: a header, then records that each carry a kind and checksums.
 //
 //   file    "CPTR", version (u32), record..., end record
-//   record  length (u32), kind (u32), CRC-32 of these 8 bytes (u32), payload (length bytes), CRC-32 of the payload (u32)
+//   record  length (u32), kind (u32), CRC-32 of these 8 bytes (u32), payload (length bytes), CRC-32 of the
+//           payload (u32)
 //
-// All numbers are little-endian. The header of a record has a checksum of its own, so that a changed length is told from a
-// file that was cut off, and never decides how much memory is asked for. The end record holds a TraceEnd; a file without one
-// was cut off. A kind that a reader does not know is checked and skipped: new kinds may be added within a version.
+// All numbers are little-endian. The header of a record has a checksum of its own, so that a changed length
+// is told from a file that was cut off, and never decides how much memory is asked for. The end record holds
+// a TraceEnd; a file without one was cut off. A kind that a reader does not know is checked and skipped: new
+// kinds may be added within a version.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +41,8 @@ struct Record {
 class RecordWriter {
  public:
   explicit RecordWriter(std::ostream& out);
-  // Throws InvalidInput when the payload exceeds kMaxRecordBytes, BadTrace when the stream fails (a full disk).
+  // Throws InvalidInput when the payload exceeds kMaxRecordBytes, BadTrace when the stream fails (a full
+  // disk).
   void write(RecordKind kind, std::string_view payload);
   // Writes the end record and flushes; without it readers take the file for cut off.
   void finish();
@@ -57,8 +60,9 @@ class RecordReader {
   // Throws BadTrace for what is no trace file, or one of another version. `name` is for messages.
   RecordReader(std::istream& in, std::string name);
 
-  // The next record, of whatever kind; nothing after the end record, and where the file is cut off. Throws BadTrace when the
-  // record is damaged: a checksum differs, it is too long, the end record counts other records, bytes follow the end.
+  // The next record, of whatever kind; nothing after the end record, and where the file is cut off. Throws
+  // BadTrace when the record is damaged: a checksum differs, it is too long, the end record counts other
+  // records, bytes follow the end.
   std::optional<Record> next();
 
   // Once next() has returned nothing: where the file was cut off, in words; nothing when it was whole.

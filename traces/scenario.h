@@ -1,4 +1,5 @@
-// Scenario files: what a command is to do, as protobuf text (.txtpb) that people write. scenario.proto has the fields.
+// Scenario files: what a command is to do, as protobuf text (.txtpb) that people write. scenario.proto has
+// the fields.
 #pragma once
 
 #include <string>
@@ -8,8 +9,9 @@
 
 namespace cp {
 
-// Parses the text. Throws one InvalidInput with a line `file:line:column: message` for each error, as read_text does; a
-// required field that is missing is one too. Meshes, shapes and placements are texts here: whoever uses them parses them.
+// Parses the text. Throws one InvalidInput with a line `file:line:column: message` for each error, as
+// read_text does; a required field that is missing is one too. Meshes, shapes and placements are texts here:
+// whoever uses them parses them.
 proto::Scenario read_scenario_text(std::string_view text, std::string_view filename);
 
 // The same for a file; also throws InvalidInput when it cannot be read.

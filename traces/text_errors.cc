@@ -86,7 +86,8 @@ TextErrors::TextErrors(std::string_view text, std::string_view filename, const D
 void TextErrors::AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) {
   const std::optional<WordError> word = unknown_enumerator(message, root_);
   const Place at = word ? word_before(place(line, column), word->word) : place(line, column);
-  // Of several on a line the first in place says why; the others are consequences, and the tokenizer's come early.
+  // Of several on a line the first in place says why; the others are consequences, and the tokenizer's come
+  // early.
   const auto [stop, is_first] = stops_.try_emplace(at.first, at);
   if (!is_first) {
     if (at >= stop->second) return;

@@ -1,4 +1,5 @@
-// The errors of a protobuf text file, as people need them: every one, at its place, with the nearest thing that works.
+// The errors of a protobuf text file, as people need them: every one, at its place, with the nearest thing
+// that works.
 #pragma once
 
 #include <map>
@@ -16,8 +17,8 @@ namespace cp {
 // The names that people may write for it: all but the one that means "unset".
 std::vector<std::string_view> enumerators(const google::protobuf::EnumDescriptor& type);
 
-// Collects what the parser reports about one text. Unknown fields are warnings to the parser when it is told to go on after
-// them; here everything is an error.
+// Collects what the parser reports about one text. Unknown fields are warnings to the parser when it is told
+// to go on after them; here everything is an error.
 class TextErrors : public google::protobuf::io::ErrorCollector {
  public:
   // `root`: the type of the message that the text is of. Text and type must outlive this.
@@ -34,8 +35,8 @@ class TextErrors : public google::protobuf::io::ErrorCollector {
   // Throws InvalidInput with a line for each error, in order of place; returns when there is none.
   void raise() const;
 
-  // Where parsing stopped since the last call, if the field that it stopped at begins and ends on this line (counting from 0),
-  // so that the rest can be parsed without the line; -1 otherwise.
+  // Where parsing stopped since the last call, if the field that it stopped at begins and ends on this line
+  // (counting from 0), so that the rest can be parsed without the line; -1 otherwise.
   int take_skippable_line();
 
  private:

@@ -7,8 +7,9 @@
 
 namespace cp {
 
-// For each record its time, or nothing where there is none: the i-th time of a stream is that of its i-th record. Throws
-// BadTrace when the operations' names differ or a stream has more times than records. `rank` is for the message.
+// For each record its time, or nothing where there is none: the i-th time of a stream is that of its i-th
+// record. Throws BadTrace when the operations' names differ or a stream has more times than records. `rank`
+// is for the message.
 std::vector<const TimedOp*> times_of_records(const std::vector<OpRecord>& records,
                                              const std::vector<TimedOp>& times, Rank rank);
 

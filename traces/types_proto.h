@@ -24,8 +24,8 @@ Digest from_proto(const proto::Digest& digest);
 // Ranks are not negative; whether they repeat is the checker's matter.
 Group from_proto(const proto::Group& group, const FieldPath& path);
 
-// The text itself, which goes into a message: those are UTF-8, and what is not could be written but not read again. Throws
-// InvalidInput that quotes the bytes.
+// The text itself, which goes into a message: those are UTF-8, and what is not could be written but not read
+// again. Throws InvalidInput that quotes the bytes.
 const std::string& require_utf8(const std::string& text, const FieldPath& path);
 
 }  // namespace cp

@@ -1,5 +1,6 @@
-// The GPU's device beside what it stands on, by CUDA's events. Each rate is a median, and so is its share of the library's own.
-// Says "no GPU" and why, and ends well where there is none. Exit code 1 where a benchmark ended by an error, which stands in its line.
+// The GPU's device beside what it stands on, by CUDA's events. Each rate is a median, and so is its share of
+// the library's own. Says "no GPU" and why, and ends well where there is none. Exit code 1 where a benchmark
+// ended by an error, which stands in its line.
 #include <cstdio>
 
 #include <benchmark/benchmark.h>

@@ -1,10 +1,11 @@
 // HostCost: what the host spends on a step, the executor and the device together; at most 5 us are wanted.
 //
-//   idle   kernels of one element end before the host comes back to their stream: a step finds it idle, and records one event more
+//   idle   kernels of one element end before the host comes back to their stream: a step finds it idle, and
+//          records one event more
 //   busy   each stream has long work in front, as in a run: the GPU is behind the host all the time
 //
-// The steps are Scale: what its launch costs is CUDA's launch of one kernel, and the rest is the executor's, which is the question here.
-// A step of cuDNN's costs what its execute() needs beside that.
+// The steps are Scale: what its launch costs is CUDA's launch of one kernel, and the rest is the executor's,
+// which is the question here. A step of cuDNN's costs what its execute() needs beside that.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -58,7 +59,8 @@ double seconds_of_long_steps(const std::vector<TimedOp>& steps) {
   return static_cast<double>(least) * 1e-9;
 }
 
-// Microseconds of the host for each step; after so many steps the next one goes to the other stream, and waits.
+// Microseconds of the host for each step; after so many steps the next one goes to the other stream, and
+// waits.
 void host_cost(benchmark::State& state, int steps_to_a_stream, bool busy) {
   constexpr int kLongSteps = 24;  // of a stream: together 1.5 ms where memory has 8 TB/s
   constexpr std::int64_t kLongNumel = std::int64_t{64} << 20;

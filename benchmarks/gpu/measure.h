@@ -1,4 +1,5 @@
-// How the GPU's benchmarks measure: plans on a device of one rank and work on a stream, both by CUDA's events, taking turns.
+// How the GPU's benchmarks measure: plans on a device of one rank and work on a stream, both by CUDA's
+// events, taking turns.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +18,29 @@ namespace cp::benchmarks {
 // A device of one rank without peers, on GPU 0.
 std::unique_ptr<runtime::NcclDevice> make_device(Rank rank = 0);
 
-// Registers a benchmark that tells its own time, of so many iterations. An exception of the body is the benchmark's result: the others
-// run on.
+// Registers a benchmark that tells its own time, of so many iterations. An exception of the body is the
+// benchmark's result: the others run on.
 benchmark::internal::Benchmark* add_benchmark(const std::string& name, int iterations,
                                               std::function<void(benchmark::State&)> body);
 // Of those that have run.
 bool any_failed();
 
-// Seconds of one run of the device's session, from the begin of its first step to the end of its last; of `runs` in a row.
+// Seconds of one run of the device's session, from the begin of its first step to the end of its last; of
+// `runs` in a row.
 double seconds_of_plan(runtime::NcclDevice& device, PlanSession& session, int runs);
 
 // The same of anything that `enqueue` puts on a stream of its own.
 double seconds_on_stream(int runs, const std::function<void(cudaStream_t)>& enqueue);
 
-// One after the other, so that both see the same clocks. Counters: the medians "ours_us" and "library_us", and "share", how much
-// of the library's rate ours has.
+// One after the other, so that both see the same clocks. Counters: the medians "ours_us" and "library_us",
+// and "share", how much of the library's rate ours has.
 void compare(benchmark::State& state, const std::function<double()>& ours,
              const std::function<double()>& library);
 
 double median(std::vector<double> values);
 
-// Values of size 1/4 to 1/2 and any sign in all inputs, of 16 bits or 32: products of small numbers and of huge ones cost
-// different power, and so different clocks.
+// Values of size 1/4 to 1/2 and any sign in all inputs, of 16 bits or 32: products of small numbers and of
+// huge ones cost different power, and so different clocks.
 void upload_values(PlanSession& session);
 
 // Zeroed memory of the GPU.

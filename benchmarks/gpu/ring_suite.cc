@@ -1,8 +1,9 @@
-// Ring: one rank of four on a ring, transfers replaced by copies inside of its GPU, beside its attention steps alone.
+// Ring: one rank of four on a ring, transfers replaced by copies inside of its GPU, beside its attention
+// steps alone.
 //
-// Without collectives NcclDevice gives the stream of the transfers normal priority, where in a real run it has the high one
-// (choose_streams): a copy waits until blocks of the attention beside it have ended, and what waits for the copy with it. So the share
-// here is by a few percent too low rather than too high.
+// Without collectives NcclDevice gives the stream of the transfers normal priority, where in a real run it
+// has the high one (choose_streams): a copy waits until blocks of the attention beside it have ended, and
+// what waits for the copy with it. So the share here is by a few percent too low rather than too high.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -17,8 +18,8 @@
 namespace cp::benchmarks {
 namespace {
 
-// The plan's steps for which `replace` gives some work, without groups; edges of the others are gone. Temporary memory becomes the
-// caller's, who gives it values: what would have come from other ranks is there.
+// The plan's steps for which `replace` gives some work, without groups; edges of the others are gone.
+// Temporary memory becomes the caller's, who gives it values: what would have come from other ranks is there.
 Plan replaced(const Plan& plan, const std::function<std::vector<Work>(const Work&)>& replace) {
   Plan made = plan;
   made.groups.clear(), made.segments.clear();
@@ -51,9 +52,9 @@ Plan replaced(const Plan& plan, const std::function<std::vector<Work>(const Work
   return made;
 }
 
-// Transfers as copies: what a rank sends goes to what it receives. Where one side has no other (the last rank of a contiguous causal ring
-// sends no keys, and in the end receives no gradients) a buffer beside the plan's stands in for the other rank's memory, so that each
-// transfer costs the GPU a read and a write.
+// Transfers as copies: what a rank sends goes to what it receives. Where one side has no other (the last rank
+// of a contiguous causal ring sends no keys, and in the end receives no gradients) a buffer beside the plan's
+// stands in for the other rank's memory, so that each transfer costs the GPU a read and a write.
 class Transfers {
  public:
   explicit Transfers(Plan& plan) : plan_(plan) {

@@ -1,14 +1,15 @@
-// Plans each pair of layouts of a list, and says in JSON what the plan moves, what it holds and how long planning
-// took; scripts/compare_pytorch compares that with PyTorch's planners.
+// Plans each pair of layouts of a list, and says in JSON what the plan moves, what it holds and how long
+// planning took; scripts/compare_pytorch compares that with PyTorch's planners.
 //
 //   plan_pairs [--objective time|bytes] [--repeat N] [--lower] < PAIRS > RESULTS
 //
-// A line of PAIRS has six fields with tabs between them: a name, the mesh, the shape, the dtype and the placements
-// of both sides, such as "gather<TAB>dp=2,tp=4<TAB>64x32<TAB>f32<TAB>S(0),R<TAB>R,R". A line of RESULTS is an
-// object with that name and either "error" or the figures; the first line that cannot be read ends the program with 2.
+// A line of PAIRS has six fields with tabs between them: a name, the mesh, the shape, the dtype and the
+// placements of both sides, such as "gather<TAB>dp=2,tp=4<TAB>64x32<TAB>f32<TAB>S(0),R<TAB>R,R". A line of
+// RESULTS is an object with that name and either "error" or the figures; the first line that cannot be read
+// ends the program with 2.
 //
-// Times are CPU microseconds of one plan: the median of N (default 5), fewer where a second passes first. What else
-// runs on the machine changes them little. With --lower, writing down rank 0's plan counts, too.
+// Times are CPU microseconds of one plan: the median of N (default 5), fewer where a second passes first.
+// What else runs on the machine changes them little. With --lower, writing down rank 0's plan counts, too.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -27,8 +27,8 @@ struct ExitCodeRow {
 // By code, ascending; without the codes of signals, of which there are many.
 std::span<const ExitCodeRow> exit_code_table();
 
-// "Exit codes: 0 success; 1 a check or comparison failed; ...; 128 + n for a process that signal n ended", in lines of at most `columns`
-// bytes.
+// "Exit codes: 0 success; 1 a check or comparison failed; ...; 128 + n for a process that signal n ended", in
+// lines of at most `columns` bytes.
 std::string exit_codes_text(std::size_t columns);
 inline constexpr std::size_t kHelpColumns = 100;
 

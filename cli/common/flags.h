@@ -1,11 +1,12 @@
-// The flags of a command: what its file says of CLI11, compiled once in flags.cc. CLI11 is all headers, and the functions of a unit that includes them
-// are three quarters of what it takes to compile.
+// The flags of a command: what its file says of CLI11, compiled once in flags.cc. CLI11 is all headers, and
+// the functions of a unit that includes them are three quarters of what it takes to compile.
 //
 //   FlagSet app = cpsim.add_subcommand("estimate", "The time of one attention on a cluster");
 //   app.add_option("--cluster", flags->cluster, "A preset's name, or a file").type_name("NAME|FILE.txtpb");
 //   app.add_flag("--json", flags->json, "Print JSON");
 //
-// Both classes are names for what the program's CLI::App owns, and may be copied. What a flag sets has to outlive the parsing.
+// Both classes are names for what the program's CLI::App owns, and may be copied. What a flag sets has to
+// outlive the parsing.
 #pragma once
 
 #include <cstddef>

@@ -11,9 +11,10 @@ namespace cp::cli {
 
 inline constexpr int kInterruptedExitCode = exit_code_of_signal(SIGINT);
 
-// From here on SIGINT and SIGTERM end the process at once with codes 130 and 143, and a word on standard error:
-// "<program>: interrupted". There is nothing to clean up: reports are printed in one go at the end, and files written in
-// finish(). To be called first of all in main, with the program's name of at most 40 characters.
+// From here on SIGINT and SIGTERM end the process at once with codes 130 and 143, and a word on standard
+// error: "<program>: interrupted". There is nothing to clean up: reports are printed in one go at the end,
+// and files written in finish(). To be called first of all in main, with the program's name of at most 40
+// characters.
 void handle_interrupts(std::string_view program);
 
 // The same for a process of which its launcher says how it ended: without a word, and by the signal itself.

@@ -285,7 +285,8 @@ class LaunchedJob {
     return "";
   }
 
-  // The server finds the cause of what has come to a rank that had joined: as soon as a silent rank is given up, at the latest.
+  // The server finds the cause of what has come to a rank that had joined: as soon as a silent rank is given
+  // up, at the latest.
   std::chrono::milliseconds patience(Rank rank) const {
     constexpr std::chrono::milliseconds kSoon{500};
     for (const runtime::RankStatus& status : ranks()) {
@@ -345,7 +346,8 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
 
 // One line, and what differs where something does.
 bool verify(const proto::Scenario& scenario, std::string_view backend, std::vector<RankTrace> measured) {
-  // Ranks that have nothing to do: those of the world that the scenario's mesh leaves out, and all of a tensor without elements.
+  // Ranks that have nothing to do: those of the world that the scenario's mesh leaves out, and all of a
+  // tensor without elements.
   const auto without_idle = [](std::vector<RankTrace> ranks) {
     std::erase_if(ranks,
                   [](const RankTrace& trace) { return trace.issued.empty() && trace.observed.empty(); });

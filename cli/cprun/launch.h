@@ -1,5 +1,5 @@
-// cprun in the launcher: starts the ranks of this machine, watches over them, says what failed first, and compares what they did with
-// the simulated fabric.
+// cprun in the launcher: starts the ranks of this machine, watches over them, says what failed first, and
+// compares what they did with the simulated fabric.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,9 @@ struct LaunchRequest {
   std::string job_id = "cprun";  // tells jobs on one endpoint apart
   std::string endpoint;  // "host:port" of the rendezvous server, which runs on node 0; one machine needs none
   std::string token_file;  // of several machines
-  std::string
-      interface;  // that peers of this machine's ranks connect to; empty: 127.0.0.1, or the address that reaches the endpoint
+  // That peers of this machine's ranks connect to; empty: 127.0.0.1, or the address that reaches the
+  // endpoint.
+  std::string interface;
   std::string log_dir;
   std::string trace;  // a file; empty: none
   bool verify = false;
@@ -40,8 +41,8 @@ struct LaunchRequest {
   std::vector<std::string> own_arguments;  // of cprun itself as a rank
 };
 
-// Returns the exit code: that of the first failure, 128 + n for a rank that signal n killed. Throws InvalidInput for what cannot be
-// started, and what RendezvousServer throws.
+// Returns the exit code: that of the first failure, 128 + n for a rank that signal n killed. Throws
+// InvalidInput for what cannot be started, and what RendezvousServer throws.
 int launch(const LaunchRequest& request);
 
 }  // namespace cp::cli

@@ -1,5 +1,5 @@
-// cprun: runs a scenario, or a program of the user's own, on real processes. The launcher; and, started by it or by another launcher,
-// one rank.
+// cprun: runs a scenario, or a program of the user's own, on real processes. The launcher; and, started by it
+// or by another launcher, one rank.
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -163,7 +163,8 @@ FlagSet add_profile(FlagSet cprun, Flags& flags) {
   return app;
 }
 
-// Under another launcher each process is a machine of one rank. torchrun's own store is behind its port; ours is at the next one.
+// Under another launcher each process is a machine of one rank. torchrun's own store is behind its port; ours
+// is at the next one.
 void join_other_launcher(LaunchRequest& request) {
   const auto foreign = runtime::foreign_rank();
   if (!foreign || request.nproc_per_node > 0 || request.nnodes > 1) return;

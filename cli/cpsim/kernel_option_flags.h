@@ -1,4 +1,5 @@
-// The options of attention that no kernel has (sim/scenario/kernel_option_fields.h) as flags, each refused by its name.
+// The options of attention that no kernel has (sim/scenario/kernel_option_fields.h) as flags, each refused by
+// its name.
 #pragma once
 
 #include "cli/common/flags.h"

@@ -9,9 +9,9 @@
 
 namespace cp::cli {
 
-// Shows what happens, and for how long it has, on standard error: after the first second, on a line that is wiped when the object
-// ends, so that results stand alone. Where that is no terminal, a line every 30 seconds if `logs`: not of commands that fork, since a
-// thread does not live on in a child.
+// Shows what happens, and for how long it has, on standard error: after the first second, on a line that is
+// wiped when the object ends, so that results stand alone. Where that is no terminal, a line every 30 seconds
+// if `logs`: not of commands that fork, since a thread does not live on in a child.
 class Progress {
  public:
   explicit Progress(bool logs = false);

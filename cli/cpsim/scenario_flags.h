@@ -1,5 +1,5 @@
-// Flags that stand for fields of a scenario's job: what is given on the command line changes what the scenario
-// file says, and --save-scenario writes the two together.
+// Flags that stand for fields of a scenario's job: what is given on the command line changes what the
+// scenario file says, and --save-scenario writes the two together.
 #pragma once
 
 #include <functional>
@@ -46,8 +46,8 @@ void add_scenario_files(FlagSet app, ScenarioFlags<Job>& flags) {
   app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean").type_name("FILE.txtpb");
 }
 
-// A scenario that holds the job of the command "run", "redistribute" or "plan". Throws InvalidInput as read_scenario_file does, and for
-// a job of another command, which it names.
+// A scenario that holds the job of the command "run", "redistribute" or "plan". Throws InvalidInput as
+// read_scenario_file does, and for a job of another command, which it names.
 proto::Scenario read_scenario_of(std::string_view command, const std::string& path);
 
 // Throws InvalidInput when the file cannot be written.

@@ -1,5 +1,6 @@
-// Gradients of attention for any dtype, dims and mask: Dao et al., "FlashAttention" (2022), appendix B.2. Each gradient has a kernel
-// over its own rows, which finds the weights again, so that none adds to another's sums.
+// Gradients of attention for any dtype, dims and mask: Dao et al., "FlashAttention" (2022), appendix B.2.
+// Each gradient has a kernel over its own rows, which finds the weights again, so that none adds to another's
+// sums.
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -159,8 +159,8 @@ void launch_forward(const AttentionForward& kernel, const Operands& operands, co
                           static_cast<float>(kernel.softmax_scale),
                           grid_over<columns>(kernel.out),
                           table};
-    body.grid.chunks =
-        std::max<std::int64_t>(body.grid.chunks, 1);  // lse is written even where out has no columns
+    // Lse is written even where out has no columns.
+    body.grid.chunks = std::max<std::int64_t>(body.grid.chunks, 1);
     launch(stream, {body.grid.blocks(), kSharedBytes}, body);
   });
 }

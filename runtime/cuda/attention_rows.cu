@@ -1,5 +1,5 @@
-// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients need. A block takes some
-// whole rows, so that each row's log-sum-exp is read by all before it is written.
+// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients
+// need. A block takes some whole rows, so that each row's log-sum-exp is read by all before it is written.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -184,8 +184,8 @@ struct Merge {
     int columns[kCount];
   };
 
-  // Those numbered first, first + kThreads, ... Of out, and then of each part, all are read before one is used: they are under way
-  // together.
+  // Those numbered first, first + kThreads, ... Of out, and then of each part, all are read before one is
+  // used: they are under way together.
   template <int kCount>
   CP_DEVICE void merge_packs(const Rows& rows, int first) const {
     OwnPacks<kCount> own;

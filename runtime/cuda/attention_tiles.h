@@ -1,9 +1,11 @@
-// What the kernels of exact attention share. Sums are in f32, in an order that depends on shapes and slices alone.
+// What the kernels of exact attention share. Sums are in f32, in an order that depends on shapes and slices
+// alone.
 //
-// A block has a tile of rows, and goes through the bands of the mask that they have to do with (mask_bands.h), some columns at a time:
-// products of the rows' vectors with the columns' vectors give weights, and weights times values of the columns are added to the
-// rows' sums. Rows are queries for the output and dq, and keys for dk and dv. Rows whose sums are wider than a block's go to several
-// blocks, which find the weights again.
+// A block has a tile of rows, and goes through the bands of the mask that they have to do with
+// (mask_bands.h), some columns at a time: products of the rows' vectors with the columns' vectors give
+// weights, and weights times values of the columns are added to the rows' sums. Rows are queries for the
+// output and dq, and keys for dk and dv. Rows whose sums are wider than a block's go to several blocks, which
+// find the weights again.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +93,8 @@ inline constexpr int kSharedBytes = kSharedFloats * static_cast<int>(sizeof(floa
 inline constexpr int kMostColumns = 2 * kTileRows;
 static_assert(kTileDepth * kMostColumns <= kDotsShared && kTileRows * (kLanes + 1) <= kDotsShared);
 
-// sums[r][c] += sum over k < count, ascending, of weights[r][k] * value(k, c); calls each(thread, i, weight) with the weights too.
+// sums[r][c] += sum over k < count, ascending, of weights[r][k] * value(k, c); calls each(thread, i, weight)
+// with the weights too.
 template <int kColumns, class Value, class Each>
 CP_DEVICE void add_values(Block& block, float* shared, int count, Value&& value,
                           PerThread<TileSums<float, kColumns>>& sums, Each&& each) {

@@ -1,5 +1,6 @@
-// Copy: moves bytes in the widest units that the views and their addresses allow. Views whose innermost dimensions are swapped go
-// through shared memory, tile by tile, so that both sides are read and written in long runs.
+// Copy: moves bytes in the widest units that the views and their addresses allow. Views whose innermost
+// dimensions are swapped go through shared memory, tile by tile, so that both sides are read and written in
+// long runs.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>

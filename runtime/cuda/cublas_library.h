@@ -1,5 +1,5 @@
-// cuBLAS's library, loaded by the first product on a GPU: loading it alone takes 90 MiB of a process's own memory, and ranks over Gloo,
-// launchers and plans without products go without.
+// cuBLAS's library, loaded by the first product on a GPU: loading it alone takes 90 MiB of a process's own
+// memory, and ranks over Gloo, launchers and plans without products go without.
 #pragma once
 
 #include <cublas_v2.h>
@@ -18,9 +18,9 @@ struct CublasFunctions {
   decltype(&::cublasGetStatusString) status_text = nullptr;
 };
 
-// Looks for the library of this build's CUDA where the loader looks (LD_LIBRARY_PATH, the program's run path, the system's folders),
-// then where it was when this was built. Throws InvalidInput where it is in none of them. For any thread; calls after the first
-// return at once.
+// Looks for the library of this build's CUDA where the loader looks (LD_LIBRARY_PATH, the program's run path,
+// the system's folders), then where it was when this was built. Throws InvalidInput where it is in none of
+// them. For any thread; calls after the first return at once.
 const CublasFunctions& cublas();
 
 }  // namespace cp::runtime

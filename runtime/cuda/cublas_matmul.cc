@@ -37,7 +37,8 @@ std::optional<cudaDataType_t> type_of(DType dtype) {
   return std::nullopt;
 }
 
-// How the library, which counts columns first, takes a row-major matrix as its transpose: as it lies, or transposed again.
+// How the library, which counts columns first, takes a row-major matrix as its transpose: as it lies, or
+// transposed again.
 struct Operand {
   cublasOperation_t operation = CUBLAS_OP_N;
   std::int64_t leading = 0;

@@ -14,20 +14,22 @@ namespace cp::runtime {
 
 // Where memory of the current device comes from.
 struct CudaAllocator {
-  void* (*allocate)(std::size_t size_bytes) =
-      nullptr;  // null where there is no room; throws for another error
+  // Null where there is no room; throws for another error.
+  void* (*allocate)(std::size_t size_bytes) = nullptr;
   void (*release)(void* data) = nullptr;
 };
 CudaAllocator cuda_allocator();  // cudaMalloc
 
 class CudaMemory {
  public:
-  // On the current device. Allocates the arena and the caller's buffers that have no binding; bindings are addresses of the GPU.
-  // Fresh memory is filled with bytes 0xFB, as HostMemory's is, so that reading what was never written shows. Throws InvalidInput for
-  // a binding whose size differs from its buffer's, and where the memory does not suffice: with what was asked, what is free, and
-  // the plan's peak. Synchronizes the device: what the caller enqueued for its buffers has happened.
+  // On the current device. Allocates the arena and the caller's buffers that have no binding; bindings are
+  // addresses of the GPU. Fresh memory is filled with bytes 0xFB, as HostMemory's is, so that reading what
+  // was never written shows. Throws InvalidInput for a binding whose size differs from its buffer's, and
+  // where the memory does not suffice: with what was asked, what is free, and the plan's peak. Synchronizes
+  // the device: what the caller enqueued for its buffers has happened.
   //
-  // `before`: of a plan that has ended, from the same allocator. Its arena, where it is of use, becomes this one's with what it holds.
+  // `before`: of a plan that has ended, from the same allocator. Its arena, where it is of use, becomes this
+  // one's with what it holds.
   explicit CudaMemory(const Plan& plan, const Bindings& bindings,
                       const CudaAllocator& allocator = cuda_allocator(),
                       std::unique_ptr<CudaMemory> before = nullptr);

@@ -1,17 +1,21 @@
-// The cuDNN graph of one fused attention call: the same for the device that runs it and for tests that ask the library about a GPU that
-// is not there.
+// The cuDNN graph of one fused attention call: the same for the device that runs it and for tests that ask
+// the library about a GPU that is not there.
 //
 // Rules of the library (cudnn-frontend 1.32, cuDNN 9.19), and where they are from:
-//   - operands are [batch, heads, seq, dim] with any strides, the last 1; other strides and addresses are multiples of 16 bytes
-//     (validate_sdpa_operand_stride_alignment in node/sdpa_support_surface.h): refuse_operand();
-//   - left bound L masks j <= i - L, so it is the window itself; bottom-right moves the diagonal by k_len - q_len, with lengths of each
-//     document where lengths are given (compute_ref in test/python/sdpa/fp16_ref.py);
-//   - stats are the natural logarithm of the row's sum, f32; without ragged offsets backward wants them packed [batch, heads, seq], with
-//     them [rows, heads] (node/scaled_dot_product_flash_attention.h; test/python/sdpa/fp16.py and Transformer Engine's
-//     fused_attn_f16_arbitrary_seqlen.cu, which cuDNN 9.6 made it possible for);
+//   - operands are [batch, heads, seq, dim] with any strides, the last 1; other strides and addresses are
+//     multiples of 16 bytes (validate_sdpa_operand_stride_alignment in node/sdpa_support_surface.h):
+//     refuse_operand();
+//   - left bound L masks j <= i - L, so it is the window itself; bottom-right moves the diagonal by k_len -
+//     q_len, with lengths of each document where lengths are given (compute_ref in
+//     test/python/sdpa/fp16_ref.py);
+//   - stats are the natural logarithm of the row's sum, f32; without ragged offsets backward wants them
+//     packed [batch, heads, seq], with them [rows, heads] (node/scaled_dot_product_flash_attention.h;
+//     test/python/sdpa/fp16.py and Transformer Engine's fused_attn_f16_arbitrary_seqlen.cu, which cuDNN 9.6
+//     made it possible for);
 //   - ragged offsets count elements, one more than there are documents; they come with lengths and a padding mask;
-//   - set_max_total_seq_len_{q,kv} makes the accumulators of a packed backward as long as the rows, not documents x the longest one; on
-//     GPUs below sm90 and on sm120, and for dims that 16 does not divide, it is ignored.
+//   - set_max_total_seq_len_{q,kv} makes the accumulators of a packed backward as long as the rows, not
+//     documents x the longest one; on GPUs below sm90 and on sm120, and for dims that 16 does not divide, it
+//     is ignored.
 #pragma once
 
 #include <cstdint>
@@ -41,16 +45,18 @@ struct CudnnAttention {
   double softmax_scale = 1;
   Shape q, k, v, out;
   Shape dout, dq, dk, dv;  // of the backward pass
-  bool deterministic =
-      false;  // backward: dq is summed up in one order. Its workspace grows with q_len * k_len
+  // backward: dq is summed up in one order. Its workspace grows with q_len * k_len
+  bool deterministic = false;
   bool operator==(const CudnnAttention&) const = default;
 };
-// With dense views [batch, seq, heads, dim] (BSHD), or [batch, heads, seq, dim] or [seq, batch, heads, dim] in memory (BNSD, SBHD).
+// With dense views [batch, seq, heads, dim] (BSHD), or [batch, heads, seq, dim] or [seq, batch, heads, dim]
+// in memory (BNSD, SBHD).
 CudnnAttention dense_bshd(const FusedShape& shape, double softmax_scale);
 CudnnAttention dense_bnsd(const FusedShape& shape, double softmax_scale);
 CudnnAttention dense_sbhd(const FusedShape& shape, double softmax_scale);  // without documents
 
-// The tensors that a call binds. Offsets (int64) and lengths (int32) are a packed call's alone; each operand has offsets of its own.
+// The tensors that a call binds. Offsets (int64) and lengths (int32) are a packed call's alone; each operand
+// has offsets of its own.
 enum class CudnnTensor : std::int64_t {
   q = 1,
   k,
@@ -77,8 +83,8 @@ bool is_query_side(CudnnTensor operand);  // its rows are queries
 std::string_view name(CudnnTensor operand);
 const Shape& strides(const CudnnAttention& call, CudnnTensor operand);
 Shape& strides(CudnnAttention& call, CudnnTensor operand);
-// A view's strides where those of dimensions with one element, which may be anything, are what a dense view's would be: equal calls
-// have equal strides.
+// A view's strides where those of dimensions with one element, which may be anything, are what a dense view's
+// would be: equal calls have equal strides.
 Shape normal_strides(const View& view);
 
 // A GPU that is not there: cuDNN's own description of one.
@@ -94,8 +100,9 @@ struct CudnnGraph {
   std::string engine;                                   // cuDNN's name of the kernels and their settings
   std::string refusal;
 };
-// For the handle's device, or, without a handle, for a described GPU: the graph that cuDNN expects to be fastest, of those with at most so
-// many bytes of workspace, if these are given. Takes about a second. Throws InvalidInput where cuDNN itself is missing (load_cudnn).
+// For the handle's device, or, without a handle, for a described GPU: the graph that cuDNN expects to be
+// fastest, of those with at most so many bytes of workspace, if these are given. Takes about a second. Throws
+// InvalidInput where cuDNN itself is missing (load_cudnn).
 using WorkspaceLimit = std::optional<std::int64_t>;
 CudnnGraph build_cudnn_graph(const CudnnAttention& call, cudnnContext* handle, WorkspaceLimit limit = {});
 CudnnGraph build_cudnn_graph(const CudnnAttention& call, const DescribedGpu& gpu, WorkspaceLimit limit = {});

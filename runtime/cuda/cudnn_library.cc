@@ -9,7 +9,8 @@
 
 #include "shared/base/error.h"
 
-// cudnn-frontend asks for one where it does not link the library itself. Its header, half a minute of compile time, is not needed here.
+// cudnn-frontend asks for one where it does not link the library itself. Its header, half a minute of compile
+// time, is not needed here.
 namespace cudnn_frontend {
 extern void* cudnn_dlhandle;
 void* cudnn_dlhandle = nullptr;
@@ -18,8 +19,9 @@ void* cudnn_dlhandle = nullptr;
 namespace cp::runtime {
 namespace {
 
-// The frontend works around a defect of 9.15.0 and older by copying lengths from the host inside backward calls of lengths that are no
-// multiple of 128 (node/scaled_dot_product_flash_attention.h), for which the host waits.
+// The frontend works around a defect of 9.15.0 and older by copying lengths from the host inside backward
+// calls of lengths that are no multiple of 128 (node/scaled_dot_product_flash_attention.h), for which the
+// host waits.
 constexpr std::size_t kOldest = 91501;
 
 std::string open_library() {

@@ -19,9 +19,10 @@ class FusedKernels {
   FusedKernels(const FusedKernels&) = delete;
   FusedKernels& operator=(const FusedKernels&) = delete;
 
-  // Builds the step's graph, where no step had an equal one, and uploads what its calls need (offsets of packed documents). Blocks.
-  // Nothing in a build without cuDNN. Throws InvalidInput where the library refuses what the plan asks for, or needs more workspace
-  // than the step declares. The step and the memory outlive the kernel; so does this, while the kernel is used.
+  // Builds the step's graph, where no step had an equal one, and uploads what its calls need (offsets of
+  // packed documents). Blocks. Nothing in a build without cuDNN. Throws InvalidInput where the library
+  // refuses what the plan asks for, or needs more workspace than the step declares. The step and the memory
+  // outlive the kernel; so does this, while the kernel is used.
   PreparedKernel prepare(const AttentionForward& step, const CudaMemory& memory);
   PreparedKernel prepare(const AttentionBackward& step, const CudaMemory& memory);
 

@@ -1,5 +1,5 @@
-// HostCopies: bytes between the host's memory and the GPU's, by way of pinned memory: the GPU copies one piece while the host fills or
-// empties the other, at the link's full speed whatever memory the caller has.
+// HostCopies: bytes between the host's memory and the GPU's, by way of pinned memory: the GPU copies one
+// piece while the host fills or empties the other, at the link's full speed whatever memory the caller has.
 #pragma once
 
 #include <array>

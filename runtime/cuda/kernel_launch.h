@@ -1,12 +1,14 @@
-// How the project's kernels are written and started, on a GPU by nvcc and, for tests without one, on the host by any compiler.
+// How the project's kernels are written and started, on a GPU by nvcc and, for tests without one, on the host
+// by any compiler.
 //
 // A kernel is a struct of plain values with
 //   static constexpr int kThreads;                    threads of a block
 //   static constexpr const char* kName;               for messages
 //   CP_DEVICE void operator()(Block& block) const;    what each block does
-// The body runs on every thread, and is made of phases: in a phase each thread runs the same function, and the next one begins
-// when all have ended it. What one phase leaves to the next lies in shared memory or in a PerThread; everything else outside
-// of phases is equal on all threads. On the host a phase is a loop over the threads.
+// The body runs on every thread, and is made of phases: in a phase each thread runs the same function, and
+// the next one begins when all have ended it. What one phase leaves to the next lies in shared memory or in a
+// PerThread; everything else outside of phases is equal on all threads. On the host a phase is a loop over
+// the threads.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +42,9 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 
 namespace cp::runtime {
 
-// Loads every kernel of the project that this program may launch, on the current device. CUDA loads each at its first launch otherwise,
-// for which the host may have to wait until the device is idle. Throws as check_cuda where the program has none for the device.
+// Loads every kernel of the project that this program may launch, on the current device. CUDA loads each at
+// its first launch otherwise, for which the host may have to wait until the device is idle. Throws as
+// check_cuda where the program has none for the device.
 void load_kernels();
 // `kernel` is one of them; returns true.
 bool register_kernel(const void* kernel);

@@ -10,8 +10,8 @@
 
 namespace cp::runtime {
 
-// A mask slice in coordinates of the views: row r of [row_begin, row_end) sees column c of [column_begin, column_end) where
-// r + low < c <= r + high.
+// A mask slice in coordinates of the views: row r of [row_begin, row_end) sees column c of [column_begin,
+// column_end) where r + low < c <= r + high.
 struct Band {
   std::int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0, low = 0, high = 0;
 
@@ -23,7 +23,8 @@ struct Band {
 Band band_of(const MaskSlice& slice);  // rows are queries, columns keys
 Band transposed(const Band& band);     // rows are keys, columns queries
 
-// The bands of rows [tile * tile_rows, + tile_rows): bands[ids[i]] for i from begins[tile] to begins[tile + 1].
+// The bands of rows [tile * tile_rows, + tile_rows): bands[ids[i]] for i from begins[tile] to begins[tile +
+// 1].
 struct BandTable {
   const Band* bands = nullptr;
   const std::int32_t *ids = nullptr, *begins = nullptr;

@@ -1,8 +1,10 @@
-// The kernels of the GPU one by one; StepKernels chooses among them. Semantics are those of the host kernels (shared/kernels): bits
-// are equal where data moves, is cast, or is added up in integers or element by element.
+// The kernels of the GPU one by one; StepKernels chooses among them. Semantics are those of the host kernels
+// (shared/kernels): bits are equal where data moves, is cast, or is added up in integers or element by
+// element.
 //
-// Each function takes a step's kernel, which is valid (validate_step), and returns what enqueues it; the kernel and the memory
-// outlive that. What a launch needs on the device is uploaded before the function returns.
+// Each function takes a step's kernel, which is valid (validate_step), and returns what enqueues it; the
+// kernel and the memory outlive that. What a launch needs on the device is uploaded before the function
+// returns.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,8 @@ PreparedKernel prepare(const AttentionDelta& kernel, const CudaMemory& memory);
 PreparedKernel prepare_delta(const View& out, const View& dout, float* delta, const CudaMemory& memory);
 // Sums run in ascending k in one accumulator: equal bits to the host's.
 PreparedKernel prepare(const MatMul& kernel, const CudaMemory& memory);
-// Any dtype, dims and list of slices; equal bits at each launch. The engine does not matter: a backward without delta finds it.
+// Any dtype, dims and list of slices; equal bits at each launch. The engine does not matter: a backward
+// without delta finds it.
 PreparedKernel prepare(const AttentionForward& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const AttentionBackward& kernel, const CudaMemory& memory);
 

@@ -1,5 +1,6 @@
-// Products of tiles: what matrix products and attention are made of. 256 threads hold 64 rows and 64 or 128 columns of sums; thread t
-// has 4 neighbouring rows from t / 16 * 4 on and the columns t % 16, t % 16 + 16, ...
+// Products of tiles: what matrix products and attention are made of. 256 threads hold 64 rows and 64 or 128
+// columns of sums; thread t has 4 neighbouring rows from t / 16 * 4 on and the columns t % 16, t % 16 + 16,
+// ...
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,8 @@ CP_DEVICE void clear(TileSums<Value, kColumns>& sums) {
 // Shared memory of add_dots, in values.
 inline constexpr int kDotsShared = 2 * kTileRows * (kTileDepth + 1);
 
-// sums[r][c] += sum over d < depth, ascending, of a(r, d) * b(c, d) for 64 rows and columns. Begins and ends with a barrier behind it.
+// sums[r][c] += sum over d < depth, ascending, of a(r, d) * b(c, d) for 64 rows and columns. Begins and ends
+// with a barrier behind it.
 template <class Value, class A, class B>
 CP_DEVICE void add_dots(Block& block, Value* shared, std::int64_t depth, A&& a, B&& b,
                         PerThread<TileSums<Value, kTileRows>>& sums) {

@@ -39,7 +39,8 @@ Walk::Side side(const std::vector<Loop>& loops, std::int64_t Loop::*step) {
   return side;
 }
 
-// Views without a common nest, walked in row-major order: each by its own dimensions, or, where there are too many, run by run.
+// Views without a common nest, walked in row-major order: each by its own dimensions, or, where there are too
+// many, run by run.
 void add_unlike(const View& in, const View& out, std::vector<WalkPart>& parts) {
   const std::vector<Loop> in_loops = loops_of(in), out_loops = loops_of(out);
   if (out.numel() <= kMaxCount && std::max(in_loops.size(), out_loops.size()) <= Walk::kMaxDims) {

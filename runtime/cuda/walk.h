@@ -1,4 +1,5 @@
-// Walk: where the elements of two strided views lie, by number, as a kernel needs it: few dimensions and 32-bit numbers.
+// Walk: where the elements of two strided views lie, by number, as a kernel needs it: few dimensions and
+// 32-bit numbers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace cp::runtime {
 
-// n / size for n < 2^31 by a product: Granlund and Montgomery, "Division by invariant integers using multiplication" (1994).
+// n / size for n < 2^31 by a product: Granlund and Montgomery, "Division by invariant integers using
+// multiplication" (1994).
 struct Divider {
   std::uint32_t size = 1, magic = std::uint32_t{1} << 31, shift = 31;
 
@@ -64,16 +66,16 @@ struct Walk {
   }
 };
 
-// Part of the elements of two views, from their first elements on. Where `packed`, a unit of the walk is a pack of elements, and
-// its steps count packs.
+// Part of the elements of two views, from their first elements on. Where `packed`, a unit of the walk is a
+// pack of elements, and its steps count packs.
 struct WalkPart {
   Walk walk;
   std::int64_t in_offset = 0, out_offset = 0;  // in elements
   bool packed = false;
 };
 
-// The nest of loops over both views, which have elements, with the smallest steps of `out` innermost, outermost first; steps_a are
-// those of `in`.
+// The nest of loops over both views, which have elements, with the smallest steps of `out` innermost,
+// outermost first; steps_a are those of `in`.
 // Nothing when no common nest exists.
 std::optional<std::vector<Loop>> ordered_loops(const View& in, const View& out);
 
@@ -81,8 +83,8 @@ std::optional<std::vector<Loop>> ordered_loops(const View& in, const View& out);
 void add_walks(std::vector<Loop> loops, bool packed, std::int64_t pack, std::int64_t in_offset,
                std::int64_t out_offset, std::vector<WalkPart>& parts);
 
-// All elements, in packs of `pack` neighbouring elements where they come in such; nothing where they do not, which never happens for
-// packs of one. No parts for empty views.
+// All elements, in packs of `pack` neighbouring elements where they come in such; nothing where they do not,
+// which never happens for packs of one. No parts for empty views.
 std::optional<std::vector<WalkPart>> walks(const View& in, const View& out, std::int64_t pack);
 
 // Turns the innermost loop into one over packs, in which all steps then count; false where that cannot be.

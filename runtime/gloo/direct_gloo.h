@@ -17,8 +17,8 @@ class DirectGloo {
   ~DirectGloo();
 
   void barrier();
-  // `numel`: of the input of all_gather and all_reduce; of what exchange sends to and receives from each peer, whose block lies at
-  // its rank.
+  // `numel`: of the input of all_gather and all_reduce; of what exchange sends to and receives from each
+  // peer, whose block lies at its rank.
   void all_gather(float* in, float* out, std::size_t numel);
   void all_reduce(float* in, float* out, std::size_t numel);  // sum
   void exchange(float* in, float* out, std::size_t numel);

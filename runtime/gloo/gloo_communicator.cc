@@ -42,8 +42,8 @@ void GlooCommunicator::reserve(const Plan& plan, const Collective& collective) {
     reduction_.reserve(reduction_.part_bytes(dtype(reduce->in), reduce->in.numel()));
 }
 
-// To close connections tells the peers, but does not wake who waits for them here, and they may be out of reach. A wait that times
-// out does both, for all waits of the context.
+// To close connections tells the peers, but does not wake who waits for them here, and they may be out of
+// reach. A wait that times out does both, for all waits of the context.
 void GlooCommunicator::abort() {
   std::byte nothing{};
   const auto buffer = context_->createUnboundBuffer(&nothing, sizeof nothing);
@@ -92,16 +92,17 @@ OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& m
   return record;
 }
 
-// Its lowest 8 bits count, so that of 256 neighbours no two share a tag, whatever their digests: members are never that far apart. A
-// digest's 24 bits are equal by chance once in 16 million times; the rendezvous then compares the whole digests.
+// Its lowest 8 bits count, so that of 256 neighbours no two share a tag, whatever their digests: members are
+// never that far apart. A digest's 24 bits are equal by chance once in 16 million times; the rendezvous then
+// compares the whole digests.
 void GlooCommunicator::next_tag(const Digest& digest) {
   tag_ = static_cast<std::uint32_t>(digest.low) << 8 | ((tag_ + 1) & 0xff);
 }
 
 // ---- checksums ------------------------------------------------------------------------------------------------------
 
-// The results of an all_reduce, each made by one member and sent to all others, pass in odd slots (gloo_reduction.h): they are what all
-// members must have alike.
+// The results of an all_reduce, each made by one member and sent to all others, pass in odd slots
+// (gloo_reduction.h): they are what all members must have alike.
 PayloadChecksums GlooCommunicator::take_checksums(const Collective& collective) {
   PayloadChecksums checksums;
   const bool is_all_reduce = std::holds_alternative<AllReduce>(collective);
@@ -150,7 +151,8 @@ void GlooCommunicator::compare_at_once(const OpRecord& record, std::int64_t sequ
 
 // ---- collectives ----------------------------------------------------------------------------------------------------
 
-// All to all at once: a ring, as Gloo has it, passes each block on when it has all of it, and waits for the slowest at each step.
+// All to all at once: a ring, as Gloo has it, passes each block on when it has all of it, and waits for the
+// slowest at each step.
 void GlooCommunicator::all_gather(DType dtype, std::byte* in, std::byte* out, std::int64_t count) {
   calls_.push_back({.function = Function::allgather, .dtype = dtype, .count = count});
   transfer_blocks(
@@ -179,7 +181,8 @@ void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
   if (in(index_) != own && count > 0) std::memcpy(own, in(index_), idx(block_bytes));
 }
 
-// Gloo has no reduce-scatter of this kind, and its all_reduce allocates at each call and adds up in another order on each member.
+// Gloo has no reduce-scatter of this kind, and its all_reduce allocates at each call and adds up in another
+// order on each member.
 void GlooCommunicator::reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
                                       std::int64_t count) {
   reduction_.reduce_scatter(op, dtype, in, out, count, slot(),
@@ -198,7 +201,8 @@ void GlooCommunicator::all_reduce(ReduceOp op, DType dtype, std::byte* in, std::
   calls_.push_back({.function = Function::allreduce, .dtype = dtype, .count = results, .reduction = op});
 }
 
-// Gloo refuses to broadcast nothing: it is noted and left out, on every member alike. In place only the output is set.
+// Gloo refuses to broadcast nothing: it is noted and left out, on every member alike. In place only the
+// output is set.
 void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, std::byte* out,
                                  std::int64_t count) {
   calls_.push_back({.function = Function::broadcast, .dtype = dtype, .count = count, .peer = root});
@@ -225,9 +229,9 @@ void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vect
   transfer(sends, recvs);
 }
 
-// In pieces, two of each transfer at a time: what is on its way stays in the processors' caches, and a member that is late holds up no
-// more than that. Sends and receives are posted in turn: all of one kind first takes longer, since a send waits for its peer to post
-// the receive.
+// In pieces, two of each transfer at a time: what is on its way stays in the processors' caches, and a member
+// that is late holds up no more than that. Sends and receives are posted in turn: all of one kind first takes
+// longer, since a send waits for its peer to post the receive.
 void GlooCommunicator::transfer(const std::vector<Block>& sends, const std::vector<Block>& recvs) {
   struct Flow {
     bool sends = false;

@@ -169,8 +169,8 @@ class GlooDevice::Impl {
         .count();
   }
 
-  // In one order on all ranks, that of the groups' names: connecting blocks, so that two ranks which share two groups and
-  // began with different ones would wait for one another.
+  // In one order on all ranks, that of the groups' names: connecting blocks, so that two ranks which share
+  // two groups and began with different ones would wait for one another.
   void connect(const std::vector<Group>& groups) {
     std::map<std::string, const Group*> missing;
     for (const Group& group : groups) {

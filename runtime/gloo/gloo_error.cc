@@ -10,17 +10,20 @@
 namespace cp::runtime {
 namespace {
 
-// Gloo has one type, IoException, for a peer that is slow and for one that is gone, and no code: its words alone tell them apart. These are
-// all sentences about time of Gloo 0.5.0 (git 5b14351 of May 2022), and the kernel's for ETIMEDOUT, which Gloo appends:
+// Gloo has one type, IoException, for a peer that is slow and for one that is gone, and no code: its words
+// alone tell them apart. These are all sentences about time of Gloo 0.5.0 (git 5b14351 of May 2022), and the
+// kernel's for ETIMEDOUT, which Gloo appends:
 //   transport/tcp/unbound_buffer.cc  "Timed out waiting 30000ms for recv operation to complete"
-//   transport/tcp/pair.cc            "Connect timeout [...]", "Read timeout [...]", "Send timeout [...]", "Write timeout [...]"
+//   transport/tcp/pair.cc            "Connect timeout [...]", "Read timeout [...]", "Send timeout [...]",
+//                                    "Write timeout [...]"
 //   rendezvous/*_store.cc            "Wait timeout for key(s): [...]"
 //   transport/ibverbs/*.cc           "Timeout waiting for memory region from [...]"
 constexpr std::array<std::string_view, 8> kOfTime = {
     "Timed out waiting", "Connect timeout", "Read timeout",    "Send timeout",
     "Write timeout",     "Wait timeout",    "Timeout waiting", "Connection timed out"};
 
-// transport/tcp/pair.cc, of every wait on a connection that another wait's timeout has closed, or that abort() has.
+// transport/tcp/pair.cc, of every wait on a connection that another wait's timeout has closed, or that
+// abort() has.
 constexpr std::string_view kClosedHere = "Application timeout caused pair closure";
 
 }  // namespace
@@ -35,8 +38,8 @@ void throw_gloo(const gloo::Exception& error, const std::string& what, ErrorFact
   throw PeerLost(message, std::move(facts));
 }
 
-// A send that breaks a connection goes on with the descriptor that it has just closed, and fails there: not with a gloo::Exception. The
-// message of a failed check begins with the path of its source.
+// A send that breaks a connection goes on with the descriptor that it has just closed, and fails there: not
+// with a gloo::Exception. The message of a failed check begins with the path of its source.
 void throw_gloo(const gloo::EnforceNotMet& error, const std::string& what, ErrorFacts facts) {
   const std::string words = error.what();
   if (words.find("gloo/transport/") == std::string::npos) throw;

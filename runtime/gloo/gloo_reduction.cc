@@ -11,7 +11,8 @@
 namespace cp::runtime {
 namespace {
 
-// A wait for a peer costs some ten microseconds, which a larger piece outweighs; a smaller one is still in the cache when it is added up.
+// A wait for a peer costs some ten microseconds, which a larger piece outweighs; a smaller one is still in
+// the cache when it is added up.
 constexpr std::int64_t kMostPieceBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kRoomAlignment = 64;
 
@@ -66,8 +67,8 @@ void GlooReduction::reserve(std::int64_t part_bytes) {
                " bytes, which takes ", staging_bytes(), " bytes; at most ", kMostStagingBytes,
                " are declared");
   staging_.reset();
-  staging_ =
-      std::make_unique<std::byte[]>(idx(staging_bytes()));  // filled, so that running faults no page in
+  // Filled, so that running faults no page in.
+  staging_ = std::make_unique<std::byte[]>(idx(staging_bytes()));
   for (std::size_t i = 0; i < arriving_.size(); ++i)
     arriving_[i] =
         unbound(staging_.get() + static_cast<std::int64_t>(i) * (staging_bytes() / 2), staging_bytes() / 2);
@@ -110,7 +111,8 @@ void GlooReduction::run(Call& call) {
   for (; call.results_sent > 0; --call.results_sent) call.results->waitSend();
 }
 
-// In turn, and each member from its neighbour on: a transfer begins when both sides are posted, and nobody has all others' first.
+// In turn, and each member from its neighbour on: a transfer begins when both sides are posted, and nobody
+// has all others' first.
 void GlooReduction::post(Call& call, std::int64_t number) {
   const std::int64_t element_bytes = size_bytes(call.dtype),
                      most = reduced_piece_bytes(size_) / element_bytes;

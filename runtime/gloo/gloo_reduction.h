@@ -1,9 +1,11 @@
-// GlooReduction: the collectives that reduce, over one Gloo context, made of transfers between each two members.
+// GlooReduction: the collectives that reduce, over one Gloo context, made of transfers between each two
+// members.
 //
-// The values are cut into parts, one for each member. Every member gets its part from all others piece by piece, adds the pieces up
-// in the order of the group, and where all want the result passes each piece on as soon as it is done. That moves as many bytes as
-// a ring does, gives the bits of the simulated fabric (reduce() of host_kernels.h over all members at once: 16-bit values are
-// rounded once), and needs no more memory than two pieces from each other member: one that arrives while the other is added up.
+// The values are cut into parts, one for each member. Every member gets its part from all others piece by
+// piece, adds the pieces up in the order of the group, and where all want the result passes each piece on as
+// soon as it is done. That moves as many bytes as a ring does, gives the bits of the simulated fabric
+// (reduce() of host_kernels.h over all members at once: 16-bit values are rounded once), and needs no more
+// memory than two pieces from each other member: one that arrives while the other is added up.
 #pragma once
 
 #include <array>
@@ -21,7 +23,8 @@
 
 namespace cp::runtime {
 
-// The most memory that the reductions of a group keep beside the plan's, whatever the sizes of the values and of the group.
+// The most memory that the reductions of a group keep beside the plan's, whatever the sizes of the values and
+// of the group.
 inline constexpr std::int64_t kMostStagingBytes = std::int64_t{4} << 20;
 
 // How much each member sends to another at a time, in a group of so many.
@@ -35,21 +38,22 @@ class GlooReduction {
   // `index`: of this rank in the group of `size` members, which the context connects.
   GlooReduction(std::shared_ptr<gloo::Context> context, std::int32_t index, std::int32_t size);
 
-  // Makes room for collectives in which a member reduces parts of `part_bytes`. What there is stays where it suffices; the
-  // collectives below allocate nothing and need what was reserved. No collective is under way.
+  // Makes room for collectives in which a member reduces parts of `part_bytes`. What there is stays where it
+  // suffices; the collectives below allocate nothing and need what was reserved. No collective is under way.
   void reserve(std::int64_t part_bytes);
   std::int64_t staging_bytes() const { return 2 * (size_ - 1) * room_bytes_; }
 
   // The bytes of the largest part of an all_reduce.
   std::int64_t part_bytes(DType dtype, std::int64_t count) const;
 
-  // Both block, and throw gloo::Exception. `slot`, which is even, is that of addends; the next is that of results.
+  // Both block, and throw gloo::Exception. `slot`, which is even, is that of addends; the next is that of
+  // results.
   //
   // `in`: `size` blocks of `count` elements; `out`: one, which may be the block `index` of `in`.
   void reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out, std::int64_t count,
                       std::uint64_t slot, const OnTransfer& on_transfer);
-  // `in` and `out`: `count` elements, which may be the same. Returns how many results came to be here: those that this member
-  // made, and those that it was sent.
+  // `in` and `out`: `count` elements, which may be the same. Returns how many results came to be here: those
+  // that this member made, and those that it was sent.
   std::int64_t all_reduce(ReduceOp op, DType dtype, std::byte* in, std::byte* out, std::int64_t count,
                           std::uint64_t slot);
 

@@ -1,8 +1,9 @@
 // HostStreams: CUDA's streams and events on host threads, for libraries that block.
 //
-// A stream is a FIFO of work that one thread of its own runs. record and wait are entries of the FIFO, so that only streams
-// wait for one another; synchronize alone blocks the caller. The first exception that any work throws ends everything: what
-// has not begun is dropped, streams that wait go on, and synchronize throws it, now and ever after.
+// A stream is a FIFO of work that one thread of its own runs. record and wait are entries of the FIFO, so
+// that only streams wait for one another; synchronize alone blocks the caller. The first exception that any
+// work throws ends everything: what has not begun is dropped, streams that wait go on, and synchronize throws
+// it, now and ever after.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +25,8 @@ class HostStreams {
  public:
   using Work = std::function<void()>;
 
-  // `on_error` is called once, on the thread whose work failed: it should make blocked work of other streams return.
+  // `on_error` is called once, on the thread whose work failed: it should make blocked work of other streams
+  // return.
   explicit HostStreams(std::function<void()> on_error);
   ~HostStreams();  // drops what has not begun and waits for what has
   HostStreams(const HostStreams&) = delete;
@@ -55,7 +57,8 @@ class HostStreams {
 
   std::function<void()> on_error_;
   std::mutex mutex_;  // of everything below
-  // Few are waited for at once, and who waits is woken for that alone: a step costs no switch to the host's thread.
+  // Few are waited for at once, and who waits is woken for that alone: a step costs no switch to the host's
+  // thread.
   std::condition_variable event_, idle_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::int64_t unfinished_ = 0;  // entries of all streams

@@ -11,8 +11,8 @@
 
 namespace cp::runtime {
 
-// Throws what the client throws: Timeout for a key that nobody sets, PeerLost when the job has failed. Keys of two stores with
-// one prefix are the same.
+// Throws what the client throws: Timeout for a key that nobody sets, PeerLost when the job has failed. Keys
+// of two stores with one prefix are the same.
 class RendezvousStore : public gloo::rendezvous::Store {
  public:
   explicit RendezvousStore(std::shared_ptr<RendezvousClient> client, std::string prefix = "gloo/");

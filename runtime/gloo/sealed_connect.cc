@@ -96,8 +96,8 @@ class SealedConnect {
     io_.run();
     if (error_) std::rethrow_exception(error_);
     if (missing() > 0) give_up();
-    result_.strangers.count +=
-        static_cast<std::int64_t>(unproven_.size());  // all ranks have proven themselves
+    // All ranks have proven themselves.
+    result_.strangers.count += static_cast<std::int64_t>(unproven_.size());
     for (const auto& incoming : unproven_) note_first(*incoming);
     return std::move(result_);
   }
@@ -377,7 +377,8 @@ class SealedConnect {
     throw Timeout(text, about(ranks));
   }
 
-  // Those that are certainly not connected. A rank whose address was not asked for, since one before it has not told its own, may be there.
+  // Those that are certainly not connected. A rank whose address was not asked for, since one before it has
+  // not told its own, may be there.
   std::vector<Rank> absent() {
     std::vector<Rank> ranks;
     for (std::size_t place = 0; place < group_.ranks.size(); ++place) {

@@ -22,8 +22,8 @@
 #include "shared/base/error.h"
 
 #ifdef __SANITIZE_THREAD__
-// A buffer's destructor waits, by a reference count, until nobody uses the buffer: of that, the thread sanitizer sees what is done here, and
-// not what is done in the library.
+// A buffer's destructor waits, by a reference count, until nobody uses the buffer: of that, the thread
+// sanitizer sees what is done here, and not what is done in the library.
 //
 // The sanitizer's library asks the program for this function, so it is not hidden as all others are.
 extern "C" __attribute__((visibility("default"))) const char*
@@ -38,8 +38,9 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
-// What is taken from the kernel at a time and added up, so that the cache of the core has it: a quarter of the smallest second-level
-// caches of servers (512 KiB). What is sent is added up at once: in such parts it would wake the receiver for each.
+// What is taken from the kernel at a time and added up, so that the cache of the core has it: a quarter of
+// the smallest second-level caches of servers (512 KiB). What is sent is added up at once: in such parts it
+// would wake the receiver for each.
 constexpr std::size_t kSummedBytes = std::size_t{128} << 10;
 
 void fold_into(PassedPayloads::Checksums& checksums, std::uint64_t slot, std::uint64_t checksum) {
@@ -49,8 +50,9 @@ void fold_into(PassedPayloads::Checksums& checksums, std::uint64_t slot, std::ui
 
 class SealedPair final : public tcp::Pair {
  public:
-  // Gloo's constructor listens, at the address of make_gloo_thread(), which nobody reaches; so its loop has seen nothing of that socket,
-  // and forgets it when it is closed. The lock keeps the loop out until the connection is in its place.
+  // Gloo's constructor listens, at the address of make_gloo_thread(), which nobody reaches; so its loop has
+  // seen nothing of that socket, and forgets it when it is closed. The lock keeps the loop out until the
+  // connection is in its place.
   SealedPair(tcp::Context* context, tcp::Device* device, int peer, std::chrono::milliseconds timeout,
              Descriptor socket, ArrivedBytes arrived, PassedPayloads* passed)
       : tcp::Pair(context, device, peer, timeout),

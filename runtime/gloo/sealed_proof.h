@@ -5,10 +5,11 @@
 //                  ->                the proof of who connects
 //                  <-                the proof of who listens; from here on the connection is the ranks'
 //
-// All four have fixed sizes, so that neither end reads a byte of what comes after. A stranger who connects learns nothing that the token
-// could be guessed from: who listens proves itself last. A proof is HMAC-SHA256 over the end that makes it, both ranks and both nonces,
-// by a key made of the token, the job, the group and the listener's own random ticket: a recorded exchange, one of another pair, another
-// group or another job, and one that is sent back do not hold.
+// All four have fixed sizes, so that neither end reads a byte of what comes after. A stranger who connects
+// learns nothing that the token could be guessed from: who listens proves itself last. A proof is HMAC-SHA256
+// over the end that makes it, both ranks and both nonces, by a key made of the token, the job, the group and
+// the listener's own random ticket: a recorded exchange, one of another pair, another group or another job,
+// and one that is sent back do not hold.
 //
 // The exchange says who is at the other end. What is sent later is neither encrypted nor sealed.
 #pragma once

@@ -20,8 +20,8 @@ struct Suspect {
   std::string what = {};              // of a report of the launcher's own: the middle of its text
 };
 
-// Whether it mostly comes of another failure: SIGPIPE, and the exit codes of timeout, peer_lost, rendezvous and cancelled of a process that
-// was seen to end.
+// Whether it mostly comes of another failure: SIGPIPE, and the exit codes of timeout, peer_lost, rendezvous
+// and cancelled of a process that was seen to end.
 bool mostly_consequence(const Suspect& suspect);
 
 // Collects suspects for as long as a process that failed first may be seen after its consequences.
@@ -32,14 +32,16 @@ class CauseFinder {
   void add(Suspect suspect, Clock::time_point now);
   bool empty() const { return suspects_.empty(); }
 
-  // When no better suspect is waited for: 100 ms after the first, or `patience` while there are only such as are mostly
-  // consequences: their cause may have happened on another machine, whose launcher takes its own 100 ms.
+  // When no better suspect is waited for: 100 ms after the first, or `patience` while there are only such as
+  // are mostly consequences: their cause may have happened on another machine, whose launcher takes its own
+  // 100 ms.
   Clock::time_point deadline(std::chrono::milliseconds patience) const;
 
   // The earliest, where
   // - what is mostly a consequence comes after all else;
   // - of ends that were seen at once, a signal that no lost peer causes comes first, then the lower rank;
-  // - a report gives way to a later end of the process that it is about; and a report or SIGABRT to a later death by such
+  // - a report gives way to a later end of the process that it is about; and a report or SIGABRT to a later
+  // death by such
   //   a signal: peers may see closed connections before the launcher sees the end.
   const Suspect& cause() const;
 

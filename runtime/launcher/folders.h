@@ -3,8 +3,8 @@
 
 namespace cp::runtime {
 
-// Calls visit(context, folder, name) for each entry but . and .., with a descriptor of the folder, until it returns false. Whether the
-// folder could be read.
+// Calls visit(context, folder, name) for each entry but . and .., with a descriptor of the folder, until it
+// returns false. Whether the folder could be read.
 using VisitEntry = bool (*)(void* context, int folder, const char* name);
 bool each_entry(const char* path, VisitEntry visit, void* context) noexcept;
 

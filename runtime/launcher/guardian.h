@@ -8,10 +8,11 @@
 
 namespace cp::runtime {
 
-// Forks a process without a program of its own, in a session of its own and with no descriptor but the end of a pipe. When
-// the launcher is gone, however it went, the pipe says so, and the guardian sends SIGKILL to the process groups that it was told
-// of and to all processes that carry the launcher's mark (marked.h), and then removes the launcher's temporary folder. (The death signal
-// of prctl ends the direct children alone, and not what they have started.)
+// Forks a process without a program of its own, in a session of its own and with no descriptor but the end of
+// a pipe. When the launcher is gone, however it went, the pipe says so, and the guardian sends SIGKILL to the
+// process groups that it was told of and to all processes that carry the launcher's mark (marked.h), and then
+// removes the launcher's temporary folder. (The death signal of prctl ends the direct children alone, and not
+// what they have started.)
 class Guardian {
  public:
   // `folder` holds files alone; empty: there is none.

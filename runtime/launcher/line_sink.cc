@@ -29,7 +29,8 @@ void LineSink::flush() {
   while (taken < pending_.size()) {
     pollfd ready{fd_, POLLOUT, 0};
     if (poll(&ready, 1, 0) <= 0) break;
-    // What poll() promises room for in a pipe; the descriptor is shared with others, and must not be made non-blocking for them.
+    // What poll() promises room for in a pipe; the descriptor is shared with others, and must not be made
+    // non-blocking for them.
     const ssize_t n =
         ::write(fd_, pending_.data() + taken, std::min<std::size_t>(pending_.size() - taken, PIPE_BUF));
     if (n < 0 && errno == EINTR) continue;

@@ -8,8 +8,9 @@
 
 namespace cp::runtime {
 
-// Into standard output or error without ever waiting for who reads them, since a launcher that waits there (a pager that shows its
-// first page) hears no signal: what is not taken stays here. Into any other stream at once.
+// Into standard output or error without ever waiting for who reads them, since a launcher that waits there (a
+// pager that shows its first page) hears no signal: what is not taken stays here. Into any other stream at
+// once.
 class LineSink {
  public:
   explicit LineSink(std::ostream& stream);  // which must outlive it

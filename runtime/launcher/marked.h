@@ -1,9 +1,10 @@
-// The processes that a launcher's processes have started, found again wherever they have gone: in a group or a session of their own, and
-// after their parents have died.
+// The processes that a launcher's processes have started, found again wherever they have gone: in a group or
+// a session of their own, and after their parents have died.
 //
-// Each process gets a variable that nobody else has, and its descendants inherit it unless they begin with an empty environment. (A
-// cgroup would hold those too; but an ordinary login session may make none, and one whose maker is killed stays behind.) All functions
-// but make_mark() call only what a signal handler may, so that a forked child of a process with threads may call them.
+// Each process gets a variable that nobody else has, and its descendants inherit it unless they begin with an
+// empty environment. (A cgroup would hold those too; but an ordinary login session may make none, and one
+// whose maker is killed stays behind.) All functions but make_mark() call only what a signal handler may, so
+// that a forked child of a process with threads may call them.
 #pragma once
 
 #include <string>
@@ -14,8 +15,8 @@ namespace cp::runtime {
 // "CPRUN_MARK=1f3a5c7d9e0b2a4c-": a process carries that and its index behind it.
 std::string make_mark();
 
-// Calls visit(context, pid, index) for each process that carries the mark and runs or is stopped; zombies carry nothing, nor does
-// what this user may not look at.
+// Calls visit(context, pid, index) for each process that carries the mark and runs or is stopped; zombies
+// carry nothing, nor does what this user may not look at.
 using VisitProcess = void (*)(void* context, pid_t pid, int index);
 void each_marked(const char* mark, VisitProcess visit, void* context) noexcept;
 

@@ -32,7 +32,8 @@ class LineCutter {
 // One output of one rank: from its pipe into the sink of all ranks, by lines, and as it is into a file.
 class RankOutput {
  public:
-  // No file where log is empty: an existing one is overwritten. The sink must outlive it. Throws InvalidInput.
+  // No file where log is empty: an existing one is overwritten. The sink must outlive it. Throws
+  // InvalidInput.
   RankOutput(std::string prefix, LineSink& sink, const std::string& log);
 
   Descriptor take_write_end() {

@@ -303,7 +303,8 @@ void LauncherRun::reap_group(Process& process) {
   if (process.group_ended) guardian_.guard(static_cast<int>(&process - processes_.data()), 0);
 }
 
-// A look at all processes of the machine takes long where there are many: it is for all that have ended, and takes a fifth of the time.
+// A look at all processes of the machine takes long where there are many: it is for all that have ended, and
+// takes a fifth of the time.
 void LauncherRun::look_for_strays(Time now) {
   const auto waits = [](const Process& p) { return p.ended && !p.gone; };
   if (now < look_at_ || std::none_of(processes_.begin(), processes_.end(), waits)) return;

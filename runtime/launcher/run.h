@@ -31,7 +31,8 @@ class FailureReports {
   Pipe wake_;
 };
 
-// Descendants whose parents have died become children of this process while one exists, so that it can see them end.
+// Descendants whose parents have died become children of this process while one exists, so that it can see
+// them end.
 class Subreaper {
  public:
   Subreaper();

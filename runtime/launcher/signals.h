@@ -9,9 +9,10 @@
 
 namespace cp::runtime {
 
-// While one exists, SIGINT, SIGTERM, SIGHUP and SIGQUIT are only collected, whichever thread they reach, SIGCHLD wakes
-// whoever polls fd(), and SIGPIPE is ignored. One at a time: CP_INVARIANT. SIGINT, SIGHUP and SIGQUIT stay ignored where
-// they were (nohup, a shell's background job). The destructor brings back what was before.
+// While one exists, SIGINT, SIGTERM, SIGHUP and SIGQUIT are only collected, whichever thread they reach,
+// SIGCHLD wakes whoever polls fd(), and SIGPIPE is ignored. One at a time: CP_INVARIANT. SIGINT, SIGHUP and
+// SIGQUIT stay ignored where they were (nohup, a shell's background job). The destructor brings back what was
+// before.
 class SignalScope {
  public:
   SignalScope();

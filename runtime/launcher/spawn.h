@@ -18,8 +18,9 @@ struct SpawnRequest {
   int inherited = -1;  // stays open under its number, beyond 2; all other descriptors are closed
 };
 
-// Returns when the program runs: in a process group of its own that the guardian knows, with the signals as they were before
-// the scope, and killed when the calling thread dies. Throws InvalidInput: "cannot run './x': No such file or directory".
+// Returns when the program runs: in a process group of its own that the guardian knows, with the signals as
+// they were before the scope, and killed when the calling thread dies. Throws InvalidInput: "cannot run
+// './x': No such file or directory".
 pid_t spawn(const SpawnRequest& request, const SignalScope& signals, const Guardian& guardian);
 
 }  // namespace cp::runtime

@@ -93,7 +93,8 @@ class Lowering {
   std::vector<NcclCall>& calls_;
 };
 
-// A device that notes the calls and does nothing: the executor decides on events and iterations, as it does for real ones.
+// A device that notes the calls and does nothing: the executor decides on events and iterations, as it does
+// for real ones.
 class CallNotes : public Device {
  public:
   explicit CallNotes(const Plan& plan) : plan_(plan) {}

@@ -1,9 +1,10 @@
-// The calls of NCCL and CUDA that a rank's plan becomes, as data: what the NCCL device issues, in its order, and what its
-// observed records are made of. Needs neither library.
+// The calls of NCCL and CUDA that a rank's plan becomes, as data: what the NCCL device issues, in its order,
+// and what its observed records are made of. Needs neither library.
 //
 //   AllGather, ReduceScatter, AllReduce, Broadcast   the call of the same name
 //   Exchange     one group of sends and receives; transfers of nothing are left out
-//   AllToAll     one group of sends and receives with all members and with the rank itself, which an Exchange never has
+//   AllToAll     one group of sends and receives with all members and with the rank itself, which an Exchange
+//                never has
 //   Repeat       its iterations one after the other
 #pragma once
 
@@ -46,8 +47,8 @@ struct NcclCall {
   std::string_view kernel = {};  // operation_name() of a kernel
   GroupId comm = -1;
   Address send_buffer = {}, recv_buffer = {};
-  std::int64_t count =
-      0;  // elements, as NCCL counts: of what one member gives (all_gather) or gets (reduce_scatter)
+  // Elements, as NCCL counts: of what one member gives (all_gather) or gets (reduce_scatter).
+  std::int64_t count = 0;
   DType dtype = DType::f32;
   std::optional<ReduceOp> reduction = {};
   std::int32_t peer = -1;  // of send and recv; the root of broadcast
@@ -69,8 +70,8 @@ void add_nccl_calls(const Plan& plan, const Collective& collective, const NcclLa
 // All of the plan, as the executor launches it.
 std::vector<NcclCall> nccl_calls(const Plan& plan);
 
-// The records that the calls amount to, one for each launch of a collective. Sequence numbers count per communicator, from those in
-// `next_sequences` (by group) on, which move on.
+// The records that the calls amount to, one for each launch of a collective. Sequence numbers count per
+// communicator, from those in `next_sequences` (by group) on, which move on.
 std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan,
                                        std::vector<std::int64_t>& next_sequences);
 std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan);  // from 0

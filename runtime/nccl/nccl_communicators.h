@@ -1,9 +1,10 @@
 // NcclCommunicators: a communicator of NCCL for each group of a rank, made once and kept for later plans.
 //
-// Each is made in two moves. First a communicator that does not block (ncclConfig_t::blocking = 0), of the world or of the group's
-// members: connecting can then be given up after a time. From that one the group's is split, which blocks: calls of one that
-// does not block each start a thread of NCCL (ncclGroupEnd of NCCL 2.28), several times the cost of the call. The first one, through
-// which nothing is ever sent, has a single channel; the other shares nothing with it (ncclConfig_t::splitShare) and inherits no option.
+// Each is made in two moves. First a communicator that does not block (ncclConfig_t::blocking = 0), of the
+// world or of the group's members: connecting can then be given up after a time. From that one the group's is
+// split, which blocks: calls of one that does not block each start a thread of NCCL (ncclGroupEnd of NCCL
+// 2.28), several times the cost of the call. The first one, through which nothing is ever sent, has a single
+// channel; the other shares nothing with it (ncclConfig_t::splitShare) and inherits no option.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +37,9 @@ class NcclCommunicators {
   // `options` and `handles` outlive this. Throws InvalidInput for options that have no effect here.
   NcclCommunicators(const NcclOptions& options, NcclHandles& handles);
 
-  // The groups' communicators, by GroupId; those that are missing are made, in the order of their names. Blocks. Throws Timeout with
-  // the group and its members when not all of them came in time, PeerLost when the end has begun meanwhile, and as throw_nccl. After an
-  // error the handles are to be aborted.
+  // The groups' communicators, by GroupId; those that are missing are made, in the order of their names.
+  // Blocks. Throws Timeout with the group and its members when not all of them came in time, PeerLost when
+  // the end has begun meanwhile, and as throw_nccl. After an error the handles are to be aborted.
   std::vector<NcclCommunicator*> connect(const std::vector<Group>& groups);
 
   // Registers memory with each of the communicators (ncclCommRegister) until forget_buffers().
@@ -80,7 +81,8 @@ class NcclCommunicators {
   std::vector<Registered> registered_;
 };
 
-// Groups of one call each of ncclCommSplit: in order, as many as have no rank in common. Equal on all ranks that give the same groups.
+// Groups of one call each of ncclCommSplit: in order, as many as have no rank in common. Equal on all ranks
+// that give the same groups.
 std::vector<std::vector<const Group*>> split_rounds(const std::map<std::string, Group>& groups);
 
 }  // namespace cp::runtime

@@ -300,8 +300,8 @@ class NcclDevice::Impl {
     }
   }
 
-  // Looks again soon at first and then less often: a short run ends without delay, a long one leaves the processor to others. Without
-  // cudaStreamSynchronize, which an abort might not get out.
+  // Looks again soon at first and then less often: a short run ends without delay, a long one leaves the
+  // processor to others. Without cudaStreamSynchronize, which an abort might not get out.
   void await_streams() {
     constexpr std::chrono::microseconds kSpin{200}, kNap{50};
     const auto begin = std::chrono::steady_clock::now();

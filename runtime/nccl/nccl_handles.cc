@@ -72,8 +72,9 @@ bool NcclHandles::end_all(State& state, End how) {
   }
   if (places.empty()) return true;
   static_cast<void>(cudaSetDevice(state.cuda_device));
-  // In one group: an abort waits for the GPU, where another communicator's kernel may wait for what is not aborted yet. Parents
-  // first: a split that is under way ends with its parent, and has then written its child or not.
+  // In one group: an abort waits for the GPU, where another communicator's kernel may wait for what is not
+  // aborted yet. Parents first: a split that is under way ends with its parent, and has then written its
+  // child or not.
   int levels = 1;  // of groups
   bool ended = ncclGroupStart() == ncclSuccess;
   for (const ncclComm_t* place : places) {
@@ -88,7 +89,8 @@ bool NcclHandles::end_all(State& state, End how) {
       ended = false;
     }
   }
-  // By now all are told to abort, also those that a call of the rank's thread uses; they are freed at the end of the group.
+  // By now all are told to abort, also those that a call of the rank's thread uses; they are freed at the end
+  // of the group.
   poll_until([&] { return state.inside.load() == Call::none; });
   for (; levels > 0; --levels) ended = ncclGroupEnd() == ncclSuccess && ended;
   return ended;

@@ -1,8 +1,9 @@
 // NcclHandles: all communicators of a device, who may use them, and their end.
 //
-// NCCL wants that no other thread uses a communicator which is freed. The rank's thread therefore enters before it calls NCCL and
-// leaves afterwards, which costs it two stores and never a wait; once the end has begun it cannot enter any more. The end runs on a
-// thread of its own, which nobody needs to wait for: what hangs there is left behind, with all that it uses.
+// NCCL wants that no other thread uses a communicator which is freed. The rank's thread therefore enters
+// before it calls NCCL and leaves afterwards, which costs it two stores and never a wait; once the end has
+// begun it cannot enter any more. The end runs on a thread of its own, which nobody needs to wait for: what
+// hangs there is left behind, with all that it uses.
 #pragma once
 
 #include <atomic>
@@ -32,8 +33,8 @@ class NcclHandles {
   // Whether it may call NCCL; then it calls leave() afterwards.
   bool enter(Call call = Call::use);
   void leave() { state_->inside.store(Call::none, std::memory_order_release); }
-  // A place for a communicator that NCCL writes, maybe later and from a thread of its own; it is ended with the others. A `parent` is
-  // one from which others are split.
+  // A place for a communicator that NCCL writes, maybe later and from a thread of its own; it is ended with
+  // the others. A `parent` is one from which others are split.
   enum class Kind { parent, child };
   ncclComm_t* add(Kind kind);
 
@@ -41,10 +42,12 @@ class NcclHandles {
   // What NCCL says of the communicator (ncclCommGetAsyncError); success once the end has begun.
   ncclResult_t async_error(ncclComm_t comm) const;
   bool is_ending() const { return state_->ending.load(std::memory_order_acquire); }
-  // Begin the end; the first call counts, and returns true. Return at once. destroy() aborts those communicators that have failed.
+  // Begin the end; the first call counts, and returns true. Return at once. destroy() aborts those
+  // communicators that have failed.
   bool abort() { return end(End::abort); }
   bool destroy() { return end(End::destroy); }
-  // Whether all communicators have gone within `timeout` of the end's beginning, for which it waits first; blocks until that is clear.
+  // Whether all communicators have gone within `timeout` of the end's beginning, for which it waits first;
+  // blocks until that is clear.
   bool await_end(std::chrono::milliseconds timeout) const;
 
  private:

@@ -1,8 +1,8 @@
 // NcclWatchdog: follows the collectives of a device by the events around them, without the rank's thread.
 //
-// It reports each collective that begins and that has ended, in the order of its stream; finds one that has begun and makes no progress for a time; and
-// asks NCCL for errors of its own while any is under way. It looks every kPeriod while something is under way, on its own thread, and
-// sleeps otherwise.
+// It reports each collective that begins and that has ended, in the order of its stream; finds one that has
+// begun and makes no progress for a time; and asks NCCL for errors of its own while any is under way. It
+// looks every kPeriod while something is under way, on its own thread, and sleeps otherwise.
 #pragma once
 
 #include <array>
@@ -62,13 +62,15 @@ class NcclWatchdog {
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
   // ---- the rank's thread; neither waits for the watchdog
-  // Before the calls of a collective, whose begin is recorded; and after them, when its end is too. In between the calls may block
-  // (the first ones of a communicator connect), which counts as time without progress.
+  // Before the calls of a collective, whose begin is recorded; and after them, when its end is too. In
+  // between the calls may block (the first ones of a communicator connect), which counts as time without
+  // progress.
   void begin(const WatchedCollective& watched);
   void issued() { issued_.fetch_add(1, std::memory_order_release); }
 
   // ---- the rank's thread, while nothing is launched
-  // Looks until all collectives have been seen to end, or the end of the handles has begun: then it forgets those that are left.
+  // Looks until all collectives have been seen to end, or the end of the handles has begun: then it forgets
+  // those that are left.
   void drain();
   // How many have ended on each stream since the last call; by StreamId.
   std::vector<std::int64_t> take_ended();

@@ -59,7 +59,8 @@ const unsigned char* bytes_of(std::string_view text) {
 }
 unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
 
-// ChaCha20-Poly1305 with the frame's number as the nonce: keys are of one connection and direction, so no two frames share one.
+// ChaCha20-Poly1305 with the frame's number as the nonce: keys are of one connection and direction, so no two
+// frames share one.
 class Aead {
  public:
   Aead(std::string_view key, std::uint64_t number) : context_(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free) {

@@ -1,10 +1,10 @@
 // Proof that both ends of a connection know the job's token, without sending it.
 //
-// The rank says hello with its claims and a nonce, the server answers with a nonce of its own. Both derive one key for each
-// direction from the token and all of that (HMAC-SHA256), and seal each later frame with its key and its number on the
-// connection (ChaCha20-Poly1305, RFC 8439). The first sealed frame of each side is its proof; a frame that was altered, left out, sent
-// again or recorded on another connection does not open, and nobody without the token reads one. Hello and challenge are read by anybody:
-// job id, rank, host, pid.
+// The rank says hello with its claims and a nonce, the server answers with a nonce of its own. Both derive
+// one key for each direction from the token and all of that (HMAC-SHA256), and seal each later frame with its
+// key and its number on the connection (ChaCha20-Poly1305, RFC 8439). The first sealed frame of each side is
+// its proof; a frame that was altered, left out, sent again or recorded on another connection does not open,
+// and nobody without the token reads one. Hello and challenge are read by anybody: job id, rank, host, pid.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ constexpr std::size_t kMinTokenBytes = 16;
 std::string make_token();
 std::string make_nonce();  // kNonceBytes random bytes
 
-// The token in the file, without white space around it. Throws AuthenticationError when the group or others may read the file
-// (with the chmod that helps), InvalidInput when there is no such file or no token of kMinTokenBytes in it.
+// The token in the file, without white space around it. Throws AuthenticationError when the group or others
+// may read the file (with the chmod that helps), InvalidInput when there is no such file or no token of
+// kMinTokenBytes in it.
 std::string read_token_file(const std::string& path);
 
 std::string hmac_sha256(std::string_view key, std::string_view data);

@@ -58,8 +58,8 @@ void Connection::write() {
                            });
 }
 
-// Closing a socket with unread input resets the connection, and the peer may lose what was sent to it last. So the end is told
-// first; the peer's own end then closes the socket.
+// Closing a socket with unread input resets the connection, and the peer may lose what was sent to it last.
+// So the end is told first; the peer's own end then closes the socket.
 void Connection::drain() {
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);

@@ -1,7 +1,7 @@
 // Connection: frames over one TCP connection, sealed from the moment that both sides have a session.
 //
-// All functions are for the thread that runs the io_context. Handlers are never called from within a function, and not after
-// close().
+// All functions are for the thread that runs the io_context. Handlers are never called from within a
+// function, and not after close().
 #pragma once
 
 #include <array>
@@ -34,7 +34,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void secure(Session session) { session_.emplace(std::move(session)); }
   void set_max_frame_bytes(std::size_t bytes) { parser_.set_max_bytes(bytes); }
 
-  // The message of a frame: sealed once the connection is secured, plain before. Throws AuthenticationError, RendezvousError.
+  // The message of a frame: sealed once the connection is secured, plain before. Throws AuthenticationError,
+  // RendezvousError.
   Message open(const proto::RendezvousFrame& frame);
   void send(const Message& message);        // sealed once the connection is secured
   void send_plain(const Message& message);  // in any case

@@ -112,7 +112,8 @@ void DivergenceCheck::look_at_ends(const std::string& name, Group& group, Clock:
   }
 }
 
-// Of the members that have ended too early and of those that went on, the larger party is right, or the one with the lowest rank.
+// Of the members that have ended too early and of those that went on, the larger party is right, or the one
+// with the lowest rank.
 std::optional<Failure> DivergenceCheck::judge_ends(const std::string& name, const Group& group,
                                                    Clock::time_point now) const {
   if (!group.ends_differ_since) return std::nullopt;

@@ -1,5 +1,5 @@
-// DivergenceCheck: do all ranks run the same collectives? Compares what ranks say of equal (group, sequence number), and after how many
-// they end.
+// DivergenceCheck: do all ranks run the same collectives? Compares what ranks say of equal (group, sequence
+// number), and after how many they end.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,8 @@ class DivergenceCheck {
   // patience: how long a disagreement without a majority waits for the other members of the group.
   explicit DivergenceCheck(std::chrono::milliseconds patience) : patience_(patience) {}
 
-  // A collective that the rank has begun. Digests are of all operations so far, so that later points differ as well.
+  // A collective that the rank has begun. Digests are of all operations so far, so that later points differ
+  // as well.
   void add(Rank rank, const Progress& point, Clock::time_point now);
 
   // The rank begins no further collective; `last`: of each group that it has used.
@@ -29,8 +30,8 @@ class DivergenceCheck {
   // Whether all members of the groups that the rank has used have ended too.
   bool all_ended_with(Rank rank) const;
 
-  // The first disagreement, as a failure of the rank that differs, collective_mismatch: from most members of the group, or, where all have
-  // spoken or patience has ended, from those that are with the lowest rank.
+  // The first disagreement, as a failure of the rank that differs, collective_mismatch: from most members of
+  // the group, or, where all have spoken or patience has ended, from those that are with the lowest rank.
   // A rank that has ended where others began one more is such a disagreement, too.
   std::optional<Failure> find(Clock::time_point now) const;
 

@@ -1,4 +1,5 @@
-// The framing of the rendezvous: length (u32, little-endian), then a proto::RendezvousFrame of that many bytes.
+// The framing of the rendezvous: length (u32, little-endian), then a proto::RendezvousFrame of that many
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +13,24 @@ namespace cp::runtime {
 
 constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxStrangerBytes = 4096;  // of a frame from a peer that has not proved the token yet
-constexpr std::size_t kMaxValueBytes =
-    kMaxFrameBytes - 16384;  // of what is stored or gathered, so that answers fit a frame
+// Of what is stored or gathered, so that answers fit a frame.
+constexpr std::size_t kMaxValueBytes = kMaxFrameBytes - 16384;
 constexpr std::size_t kMaxKeyBytes = 1024;
 
 // Length and frame. Throws InvalidInput beyond kMaxFrameBytes.
 std::string encode_frame(const proto::RendezvousFrame& frame);
 
-// Bytes in, in any pieces; frames out. Holds no more than one frame and the last piece: a length beyond the cap is refused
-// before anything is allocated for it.
+// Bytes in, in any pieces; frames out. Holds no more than one frame and the last piece: a length beyond the
+// cap is refused before anything is allocated for it.
 class FrameParser {
  public:
   explicit FrameParser(std::size_t max_bytes = kMaxFrameBytes) : max_bytes_(max_bytes) {}
   void set_max_bytes(std::size_t max_bytes) { max_bytes_ = max_bytes; }
 
   void feed(std::string_view bytes);
-  // The next whole frame; nothing until more bytes come. To be called until it returns nothing, after each feed. Throws
-  // RendezvousError for a length beyond the cap and for bytes that are no frame; the parser is of no further use then.
+  // The next whole frame; nothing until more bytes come. To be called until it returns nothing, after each
+  // feed. Throws RendezvousError for a length beyond the cap and for bytes that are no frame; the parser is
+  // of no further use then.
   std::optional<proto::RendezvousFrame> next();
 
   std::size_t buffered_bytes() const { return buffer_.size() - begin_; }

@@ -1,8 +1,8 @@
 // ProgressLog: what a rank has begun lately on each group, for its heartbeats.
 //
-// Heartbeats are rare and collectives many, and two ranks are compared at sequence numbers that both sent. So each group keeps
-// its last collectives, and for each power of two the last whose number it divides: ranks that are d apart have one in common
-// unless a multiple of a power above d lies between them.
+// Heartbeats are rare and collectives many, and two ranks are compared at sequence numbers that both sent. So
+// each group keeps its last collectives, and for each power of two the last whose number it divides: ranks
+// that are d apart have one in common unless a multiple of a power above d lies between them.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ namespace cp::runtime {
 
 class ProgressLog {
  public:
-  // For each collective as it begins, in order; for any thread. Sequence numbers of a group grow for as long as the job lasts:
-  // one that starts again needs another text ("run 2 cp[0,1]").
+  // For each collective as it begins, in order; for any thread. Sequence numbers of a group grow for as long
+  // as the job lasts: one that starts again needs another text ("run 2 cp[0,1]").
   void set(std::string_view group, std::int64_t sequence, std::string_view operation, const Digest& digest,
            std::int64_t step);
 

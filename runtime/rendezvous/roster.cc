@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kSettleTime{300};  // for a cause to arrive after its consequence
 constexpr std::size_t kMostGroupsOfRank = 1024;        // of a rank, that are remembered
-// For the launcher of a lost rank to say how it ended. It sees the end at once, and waits a tenth of this for a better cause.
+// For the launcher of a lost rank to say how it ended. It sees the end at once, and waits a tenth of this for
+// a better cause.
 constexpr std::chrono::milliseconds kLaunchersWord{1'000};
 constexpr std::size_t kMostRefusals = 8;  // that are told
 

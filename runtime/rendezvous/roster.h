@@ -1,9 +1,10 @@
 // Roster: who has joined, who is silent, and which failure was the first. No sockets and no clock of its own.
 //
-// One failure makes others: a rank that dies breaks its peers' connections, a rank that is stopped makes them time out. So what
-// says of itself that a peer is at fault (peer_lost and timeout, reported by a rank) waits for a better cause: for a short
-// while always, and for as long as some other rank is late with its heartbeat. A lost connection does not tell how its process ended, and
-// the launcher of the process does: a lost rank waits for the launcher's word, where it has one.
+// One failure makes others: a rank that dies breaks its peers' connections, a rank that is stopped makes them
+// time out. So what says of itself that a peer is at fault (peer_lost and timeout, reported by a rank) waits
+// for a better cause: for a short while always, and for as long as some other rank is late with its
+// heartbeat. A lost connection does not tell how its process ended, and the launcher of the process does: a
+// lost rank waits for the launcher's word, where it has one.
 #pragma once
 
 #include <chrono>
@@ -54,8 +55,8 @@ class Roster {
   void report(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now);
   // Its connection is gone. No news of a rank that has left or failed.
   void lose(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now);
-  // Found by others: known for sure. What the rank's host and pid are is filled in where the failure does not say; where it was, whoever
-  // found it knows better.
+  // Found by others: known for sure. What the rank's host and pid are is filled in where the failure does not
+  // say; where it was, whoever found it knows better.
   void add(Failure failure);
   // To be called often: ranks that are silent for too long or have not joined in time.
   void check(Clock::time_point now);

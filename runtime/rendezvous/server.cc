@@ -161,7 +161,8 @@ class RendezvousServer::Impl {
                       .deadline = Clock::now() + options_.handshake_timeout,
                       .handshake = {}});
     const PeerRef peer = std::prev(peers_.end());
-    // A peer leaves the list only in tick() and make_room(), after its connection was closed: no handler runs then.
+    // A peer leaves the list only in tick() and make_room(), after its connection was closed: no handler runs
+    // then.
     peer->connection->start({.on_frame =
                                  [this, peer](const proto::RendezvousFrame& frame) {
                                    const std::lock_guard lock(mutex_);
@@ -201,7 +202,8 @@ class RendezvousServer::Impl {
     throw RendezvousError("a message that has no place in the first exchange");
   }
 
-  // Of what a stranger says of itself, only that is answered which helps the owner of another job or version and tells nothing.
+  // Of what a stranger says of itself, only that is answered which helps the owner of another job or version
+  // and tells nothing.
   void take_hello(Peer& peer, const Message::Hello& hello) {
     if (hello.protocol_version() != kProtocolVersion) {
       return refuse(peer, ErrorKind::rendezvous,

@@ -29,7 +29,8 @@ struct ServerOptions {
   std::chrono::milliseconds heartbeat_timeout{30'000};  // a rank that is silent for so long is lost
   // A rank that lives, computes and is waited for by others so long counts as stuck; 0: never.
   std::chrono::milliseconds compute_timeout{0};
-  // On the server's thread: who waits for a rank that computes, where it takes longer than the heartbeat timeout.
+  // On the server's thread: who waits for a rank that computes, where it takes longer than the heartbeat
+  // timeout.
   std::function<void(const std::string&)> on_note = {};
   // Ranks 0 to launches - 1 are processes of this server's owner, who tells how they end: report_failure().
   std::int32_t launches = 0;
@@ -54,11 +55,13 @@ class RendezvousServer {
   std::vector<RankStatus> ranks() const;
   std::size_t num_keys() const;  // that are set, and not freed
 
-  // The owner's ranks have ended. Blocks until those of all other launchers have ended well, and returns nothing; or returns the first
-  // failure. The launchers have heard either when it returns. Those that have not come have the join timeout, from this call on.
+  // The owner's ranks have ended. Blocks until those of all other launchers have ended well, and returns
+  // nothing; or returns the first failure. The launchers have heard either when it returns. Those that have
+  // not come have the join timeout, from this call on.
   std::optional<Failure> await_end();
 
-  // What the owner knows for sure, such as a child that was killed. The ranks are told if it is the first failure.
+  // What the owner knows for sure, such as a child that was killed. The ranks are told if it is the first
+  // failure.
   void report_failure(Failure failure);
 
  private:

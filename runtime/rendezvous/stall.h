@@ -1,9 +1,11 @@
-// StallCheck: ranks that wait for one another and can never go on, told apart from ranks that wait for one which computes.
+// StallCheck: ranks that wait for one another and can never go on, told apart from ranks that wait for one
+// which computes.
 //
-// Ranks tell with their heartbeats whether they wait, and in which collectives (Activity). A rank that waits can go on when one of its
-// collectives can: when all members that have not begun it can go on, and some one of them, or of those that have, has done anything
-// lately. So a rank that computes for an hour keeps the others waiting and is no failure; two ranks that each wait for the other to
-// begin another collective are one, and so is a collective that all have begun and in which no payload moves.
+// Ranks tell with their heartbeats whether they wait, and in which collectives (Activity). A rank that waits
+// can go on when one of its collectives can: when all members that have not begun it can go on, and some one
+// of them, or of those that have, has done anything lately. So a rank that computes for an hour keeps the
+// others waiting and is no failure; two ranks that each wait for the other to begin another collective are
+// one, and so is a collective that all have begun and in which no payload moves.
 #pragma once
 
 #include <chrono>
@@ -23,8 +25,8 @@ class StallCheck {
   using Clock = std::chrono::steady_clock;
   using Milliseconds = std::chrono::milliseconds;
 
-  // patience: how long nothing has to happen before a wait is judged. compute_limit: after so long a rank that others wait for, and that
-  // is in no collective itself, counts as stuck in its own code; 0: never.
+  // patience: how long nothing has to happen before a wait is judged. compute_limit: after so long a rank
+  // that others wait for, and that is in no collective itself, counts as stuck in its own code; 0: never.
   explicit StallCheck(Milliseconds patience, Milliseconds compute_limit = Milliseconds(0))
       : patience_(patience), compute_limit_(compute_limit) {}
 
@@ -42,8 +44,8 @@ class StallCheck {
   // collective that all have begun, and of a rank beyond the compute limit.
   std::optional<Failure> find(const LastBegun& last_begun, Clock::time_point now) const;
 
-  // Who waits for whom for longer than the patience, and it is no failure: each such wait once. "ranks 0, 2 wait in exchange #17 of
-  // cp[0,1,2] for rank 1, which computes since 31 s".
+  // Who waits for whom for longer than the patience, and it is no failure: each such wait once. "ranks 0, 2
+  // wait in exchange #17 of cp[0,1,2] for rank 1, which computes since 31 s".
   std::vector<std::string> take_notes(const LastBegun& last_begun, Clock::time_point now);
 
  private:

@@ -53,10 +53,12 @@ struct Failure {
   std::chrono::milliseconds progress_age{0};  // how long before the failure that was; 0: at the failure
 };
 
-// "rank 2 (host b, pid 4711), last heard 2.1 s ago at all_gather #17 of cp[0,1,2,3]: its connection was closed ...". Of what is as new
-// as the failure: "rank 2 (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: ...".
+// "rank 2 (host b, pid 4711), last heard 2.1 s ago at all_gather #17 of cp[0,1,2,3]: its connection was
+// closed ...". Of what is as new as the failure: "rank 2 (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]:
+// ...".
 std::string to_string(const Failure& failure);
-// The same as data, of an error that somebody meets because of it: whose fault it is, and the collective that it was last heard of in.
+// The same as data, of an error that somebody meets because of it: whose fault it is, and the collective that
+// it was last heard of in.
 ErrorFacts facts_of(const Failure& failure);
 
 enum class RankState : std::uint8_t { absent, joined, left, lost };
@@ -78,8 +80,9 @@ using cp::ranks_text;
 // "2 s", "1.5 s", "250 ms".
 std::string duration_text(std::chrono::milliseconds duration);
 
-// Who has not begun a collective that others wait in: "rank 3 has not joined all_gather #17 of group cp[0,1,2,3] after 30 s;
-// ranks 0, 1, 2 wait". What is known of other ranks is as old as their last heartbeats.
+// Who has not begun a collective that others wait in: "rank 3 has not joined all_gather #17 of group
+// cp[0,1,2,3] after 30 s; ranks 0, 1, 2 wait". What is known of other ranks is as old as their last
+// heartbeats.
 std::string describe_wait(const Progress& awaited, std::chrono::milliseconds waited,
                           const std::vector<RankStatus>& ranks);
 

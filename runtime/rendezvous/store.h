@@ -1,4 +1,5 @@
-// Store: the server's keys and values, its barriers, and the requests that wait for them. No sockets and no clock of its own.
+// Store: the server's keys and values, its barriers, and the requests that wait for them. No sockets and no
+// clock of its own.
 #pragma once
 
 #include <chrono>

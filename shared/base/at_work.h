@@ -1,5 +1,5 @@
-// Long work of this layer, which knows neither threads nor signals, says now and then that it goes on. Who called it may stop it there,
-// by an exception.
+// Long work of this layer, which knows neither threads nor signals, says now and then that it goes on. Who
+// called it may stop it there, by an exception.
 #pragma once
 
 namespace cp {

@@ -16,8 +16,8 @@ constexpr std::size_t kBlockBytes = sizeof(Lanes);
 using Vector16 = std::uint64_t __attribute__((vector_size(16)));
 using Vector32 = std::uint64_t __attribute__((vector_size(32)));
 
-// The vectors stay in registers. Without products of 64 bits, which vectors do not have: 513 times by a shift and a
-// sum.
+// The vectors stay in registers. Without products of 64 bits, which vectors do not have: 513 times by a shift
+// and a sum.
 template <class Vector>
 [[gnu::always_inline]] inline void add_blocks(Lanes& lanes, const std::byte* bytes, std::size_t blocks) {
   constexpr std::size_t kVectors = kBlockBytes / sizeof(Vector);

@@ -31,7 +31,8 @@ enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
 std::string_view name(DType dtype);
 std::string_view name(ReduceOp op);
 
-// Throw InvalidInput that lists the known names. A dtype may also have PyTorch's name: torch.bfloat16, float32, half.
+// Throw InvalidInput that lists the known names. A dtype may also have PyTorch's name: torch.bfloat16,
+// float32, half.
 DType parse_dtype(std::string_view text);
 ReduceOp parse_reduce_op(std::string_view text);
 

@@ -17,7 +17,8 @@ std::shared_ptr<const ErrorFacts> shared(ErrorFacts facts) {
   return facts == *none ? none : std::make_shared<const ErrorFacts>(std::move(facts));
 }
 
-// In a template, and not in a switch of its own for each use: a kind that is added is caught as its type everywhere.
+// In a template, and not in a switch of its own for each use: a kind that is added is caught as its type
+// everywhere.
 template <std::size_t... kPlaces>
 void throw_kind(ErrorKind kind, std::string_view message, ErrorFacts facts,
                 std::index_sequence<kPlaces...> /*all*/) {

@@ -1,13 +1,15 @@
-// Errors: an exception says as data what happened (its kind) and what it is about (its facts), and the abort for broken invariants.
+// Errors: an exception says as data what happened (its kind) and what it is about (its facts), and the abort
+// for broken invariants.
 //
 //   throw InvalidInput(str("a mesh of ", size, " ranks; a world of ", world, " has room for as many"));
 //   throw Deadlock(message, {.culprits = {2}, .group = "tp[0,1,2,3]", .sequence = 17});
 //   ...
 //   catch (const Error& error) { error.kind(); error.facts().culprits; }
 //
-// A message says what was wrong with the values in it, why, and the nearest thing that would work. It is for people: whatever has to decide
-// something asks for the kind and the facts and never searches the text (contract 13). What a process ends with for a kind is no affair
-// of errors; runtime/launcher/exit_code.h has the codes, and cli/common/exit_codes.h says what they mean.
+// A message says what was wrong with the values in it, why, and the nearest thing that would work. It is for
+// people: whatever has to decide something asks for the kind and the facts and never searches the text
+// (contract 13). What a process ends with for a kind is no affair of errors; runtime/launcher/exit_code.h has
+// the codes, and cli/common/exit_codes.h says what they mean.
 #pragma once
 
 #include <array>
@@ -96,7 +98,8 @@ using Timeout = ErrorOf<ErrorKind::timeout>;
 using PeerLost = ErrorOf<ErrorKind::peer_lost>;
 using Infeasible = ErrorOf<ErrorKind::infeasible>;
 
-// Throws an ErrorOf<kind>: an error that crossed a thread or a connection as data is caught by its type again.
+// Throws an ErrorOf<kind>: an error that crossed a thread or a connection as data is caught by its type
+// again.
 [[noreturn]] void throw_error(ErrorKind kind, std::string_view message, ErrorFacts facts = {});
 
 [[noreturn]] void invariant_failed(const char* condition, const char* file, int line,

@@ -11,7 +11,8 @@
 
 namespace cp {
 
-// At most `kCapacity` trivial values. The part of std::vector's interface that is used; more values break an invariant.
+// At most `kCapacity` trivial values. The part of std::vector's interface that is used; more values break an
+// invariant.
 template <class T, std::size_t kCapacity>
 class InlineList {
  public:

@@ -55,7 +55,9 @@ std::int64_t parse_int(std::string_view text, std::string_view what) {
                            std::numeric_limits<std::int64_t>::max()));
   }
   if (error != std::errc() || end != digits.data() + digits.size()) {
-    throw InvalidInput(str(what, " '", text, "' is not a whole number; write such as 8, 4Ki or 128K (K is 1024, M 1024 K)"));
+    throw InvalidInput(
+        str(what, " '", text,
+            "' is not a whole number; write, for example, 8, 4Ki or 128K (K is 1024, M 1024 K)"));
   }
   return value * scale;
 }

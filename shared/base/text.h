@@ -11,7 +11,8 @@
 
 namespace cp {
 
-// Appends the value as `<<` prints it. What most messages and names are made of needs no stream, whose making takes longer than all else.
+// Appends the value as `<<` prints it. What most messages and names are made of needs no stream, whose making
+// takes longer than all else.
 template <class Value>
 void append(std::string& out, const Value& value) {
   if constexpr (std::is_convertible_v<const Value&, std::string_view>) {
@@ -61,7 +62,8 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 
 std::string_view trim(std::string_view text);
 
-// Parses a whole decimal number, or such as 4K and 4Ki: 4 * 1024 (K, M, G). Throws InvalidInput that names `what` and quotes the text.
+// Parses a whole decimal number, or such as 4K and 4Ki: 4 * 1024 (K, M, G). Throws InvalidInput that names
+// `what` and quotes the text.
 std::int64_t parse_int(std::string_view text, std::string_view what);
 
 // "1024x1024x256" → {1024, 1024, 256}. Throws InvalidInput.

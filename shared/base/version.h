@@ -1,7 +1,8 @@
-// The version of cpsim: of its programs, its libraries and its headers. It is written here and nowhere else; CMakeLists.txt reads it.
+// The version of cpsim: of its programs, its libraries and its headers. It is written here and nowhere else;
+// CMakeLists.txt reads it.
 //
-// Before 1.0 a minor version may change what a header says, and a patch does not. A program that is to build against several asks
-// the preprocessor:
+// Before 1.0 a minor version may change what a header says, and a patch does not. A program that is to build
+// against several asks the preprocessor:
 //
 //   #if CP_VERSION_NUMBER >= 200  // 0.2.0 and later
 #pragma once

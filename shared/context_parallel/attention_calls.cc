@@ -8,8 +8,9 @@
 namespace cp::detail {
 namespace {
 
-// Consecutive queries [begin, end), each of which sees consecutive keys. From row to row the first key stays, and then goes up by one;
-// the last one goes up by one, and then stays: the first and the last row say it all.
+// Consecutive queries [begin, end), each of which sees consecutive keys. From row to row the first key stays,
+// and then goes up by one; the last one goes up by one, and then stays: the first and the last row say it
+// all.
 struct Strip {
   struct Keys {
     std::int64_t first = 0, last = 0;
@@ -93,7 +94,8 @@ class Cutter {
   }
 
  private:
-  // Strips of rows between which no slice begins or ends; of one row stretch, those whose keys follow one another are one.
+  // Strips of rows between which no slice begins or ends; of one row stretch, those whose keys follow one
+  // another are one.
   static std::vector<Strip> bands(const std::vector<MaskSlice>& slices) {
     std::vector<std::int64_t> cuts;
     for (const MaskSlice& slice : slices)
@@ -127,7 +129,8 @@ class Cutter {
     std::vector<Strip> result;
     for (const Strip& strip : strips) {
       std::vector<std::int64_t> cuts = {strip.begin, strip.end};
-      // A row at the bend fits to both sides: above, a causal part has its last corner, and more rows see all keys.
+      // A row at the bend fits to both sides: above, a causal part has its last corner, and more rows see all
+      // keys.
       if (strip.top.last != strip.bottom.last)
         cuts.push_back(std::min(strip.end, strip.last_key_stays() + 1));
       if (strip.top.first != strip.bottom.first) cuts.push_back(strip.first_key_moves() + 1);
@@ -195,7 +198,8 @@ class Cutter {
     for (std::size_t begin = 0; begin < strips.size();) {
       std::size_t end = begin + 1;
       while (end < strips.size() && follows(strips[end - 1], strips[end])) ++end;
-      // Twice as many as long as it goes, then one by one: a long list is not tried as often as it has documents.
+      // Twice as many as long as it goes, then one by one: a long list is not tried as often as it has
+      // documents.
       const auto fits = [&](std::size_t count) {
         return takes({strips.begin() + static_cast<std::ptrdiff_t>(begin),
                       strips.begin() + static_cast<std::ptrdiff_t>(begin + count)});

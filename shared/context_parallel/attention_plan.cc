@@ -17,8 +17,8 @@ namespace {
 
 // ---- between home and where a rank computes ----
 
-// The two moves that may lie between them, in this order: the Ulysses all-to-all, which trades rows for heads,
-// and the exchange of query rows (head_tail_exchange).
+// The two moves that may lie between them, in this order: the Ulysses all-to-all, which trades rows for
+// heads, and the exchange of query rows (head_tail_exchange).
 class Stages {
  public:
   explicit Stages(AttentionWriter& writer) : writer_(writer) {

@@ -1,5 +1,5 @@
-// AttentionWriter: what those who write attention plans share: tensors, streams, and kernel calls whose views are cut
-// from them. Internal to shared/context_parallel.
+// AttentionWriter: what those who write attention plans share: tensors, streams, and kernel calls whose views
+// are cut from them. Internal to shared/context_parallel.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@
 
 namespace cp::detail {
 
-// The mask between some queries and some keys in neighbouring batch entries, which share it; no slices: no pairs.
+// The mask between some queries and some keys in neighbouring batch entries, which share it; no slices: no
+// pairs.
 struct EntryMask {
   Range batches;
   std::vector<MaskSlice> slices;
@@ -136,7 +137,8 @@ class AttentionWriter {
   Tensor accumulator(std::string name, DType dtype, const Tensor& target);
   // What the calls of fused kernels share: one temporary, as large as the one that needs most.
   View workspace(std::int64_t bytes);
-  // The same for a gradient that fused kernels write though nobody wants it; `which`: 0, 1 or 2. A dense one of the problem's dtype.
+  // The same for a gradient that fused kernels write though nobody wants it; `which`: 0, 1 or 2. A dense one
+  // of the problem's dtype.
   View discarded(std::size_t which, std::int64_t batch, std::int64_t rows, std::int64_t heads,
                  std::int64_t dim);
 
@@ -150,10 +152,11 @@ class AttentionWriter {
   void accumulate(const Tensor& in, const Tensor& out, std::string label);
 
   // ---- attention of the rank's query heads; kernels are called for each range of heads whose kv heads serve
-  // equally many of them, and for each stretch of batch entries that share a mask. Without pairs: out 0 and lse -inf, or
-  // gradients of 0 unless they accumulate. ----
+  // equally many of them, and for each stretch of batch entries that share a mask. Without pairs: out 0 and
+  // lse -inf, or gradients of 0 unless they accumulate. ----
   void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label);
-  // The same for exact targets, merged with what `out` and `lse` hold; for fused ones, one more part of a result.
+  // The same for exact targets, merged with what `out` and `lse` hold; for fused ones, one more part of a
+  // result.
   void attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label);
   void attend_more(const ForwardOperands& operands, const Masks& masks, const std::string& label,
                    PartialSum& sum);
@@ -185,8 +188,8 @@ class AttentionWriter {
   std::vector<HeadGroup> head_groups_;
 };
 
-// The output of a rank's queries, made of the partial results of disjoint sets of keys; exact targets merge them in the order in
-// which they are added.
+// The output of a rank's queries, made of the partial results of disjoint sets of keys; exact targets merge
+// them in the order in which they are added.
 class PartialOutputs {
  public:
   // `parts`: how many will be added.
@@ -211,7 +214,8 @@ class PartialOutputs {
   std::unique_ptr<PartialSum> parts_;  // of a fused target
 };
 
-// A gradient that is the sum of partial ones. Of an absent one there is nothing to do: it gives steps no place, and takes no parts.
+// A gradient that is the sum of partial ones. Of an absent one there is nothing to do: it gives steps no
+// place, and takes no parts.
 class PartialGradient {
  public:
   enum class Of : std::uint8_t { queries, keys };

@@ -1,6 +1,6 @@
-// The cores: how queries and keys of different ring indices meet, once the Ulysses stage is done. One file for
-// each, with its two functions and, at its end, the row of what the rest of the project knows of it (cores.h).
-// Internal to shared/context_parallel.
+// The cores: how queries and keys of different ring indices meet, once the Ulysses stage is done. One file
+// for each, with its two functions and, at its end, the row of what the rest of the project knows of it
+// (cores.h). Internal to shared/context_parallel.
 #pragma once
 
 #include "shared/context_parallel/attention_writer.h"
@@ -8,8 +8,8 @@
 
 namespace cp::detail {
 
-// The rank's parts where it computes (AttentionSharding::compute_q, compute_kv). What is written has the dtype
-// in which the caller needs it.
+// The rank's parts where it computes (AttentionSharding::compute_q, compute_kv). What is written has the
+// dtype in which the caller needs it.
 struct ForwardTensors {
   Tensor q, k, v;
   Tensor out;        // written

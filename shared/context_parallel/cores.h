@@ -1,6 +1,7 @@
-// What the rest of the project knows of each core: one row, which stands at the end of the core's own file, and which names, the
-// writer of plans, memory, the search, its bound and the frameworks read. The oracles of sim/proof (expected_traffic, peak_bound)
-// do not: what they say of a core is derived apart from it, so that they can find a row wrong.
+// What the rest of the project knows of each core: one row, which stands at the end of the core's own file,
+// and which names, the writer of plans, memory, the search, its bound and the frameworks read. The oracles of
+// sim/proof (expected_traffic, peak_bound) do not: what they say of a core is derived apart from it, so that
+// they can find a row wrong.
 //
 // To add a core: docs/extending.md.
 #pragma once
@@ -21,7 +22,8 @@ struct ForwardTensors;
 struct BackwardTensors;
 }  // namespace detail
 
-// Which blocks go round the ring axis and are met one after the other. Nothing: what a rank lacks comes at once, from its home.
+// Which blocks go round the ring axis and are met one after the other. Nothing: what a rank lacks comes at
+// once, from its home.
 enum class Rotates : std::uint8_t { nothing, keys, queries };
 
 // A core with a balance and a choice of its own.
@@ -68,10 +70,12 @@ struct CoreFacts {
   Rotates rotates = Rotates::nothing;
   bool has_rotation = false;  // Strategy::rotation means something to it
 
-  // What is compared when all strategies are asked for. A hybrid among them has a name of its own, "ulysses_NAME"; per_document is
-  // compared where there are documents, and the block of `cost` is chosen by the length.
+  // What is compared when all strategies are asked for. A hybrid among them has a name of its own,
+  // "ulysses_NAME"; per_document is compared where there are documents, and the block of `cost` is chosen by
+  // the length.
   std::span<const CoreVariant> compared;
-  // What a search tries; and the balances that it tries of a strategy that the question fixes, the first of which it takes first.
+  // What a search tries; and the balances that it tries of a strategy that the question fixes, the first of
+  // which it takes first.
   std::span<const CoreVariant> searched;
   std::span<const Balance::Kind> balances;
 
@@ -82,12 +86,14 @@ struct CoreFacts {
   void (*forward)(detail::AttentionWriter&, const detail::ForwardTensors&) = nullptr;
   void (*backward)(detail::AttentionWriter&, const detail::BackwardTensors&) = nullptr;
 
-  // What its plans allocate for the ring axis, beyond the tensors that they are given and return; the most where the mask decides.
+  // What its plans allocate for the ring axis, beyond the tensors that they are given and return; the most
+  // where the mask decides.
   std::int64_t (*workspace_bytes)(const Strategy&, const CoreSizes&) = nullptr;
-  // For the search's bound; q_bytes and kv_bytes of a rank. Nothing is a bound, too: it only makes the search look at more.
+  // For the search's bound; q_bytes and kv_bytes of a rank. Nothing is a bound, too: it only makes the search
+  // look at more.
   LeastTraffic (*least_traffic)(const Strategy&, int ring, double q_bytes, double kv_bytes) = nullptr;
-  // Whether attention replayed on its own takes no longer than within a step, so that it bounds that: not where ranks wait for
-  // others who may be late, since alone they show more of it.
+  // Whether attention replayed on its own takes no longer than within a step, so that it bounds that: not
+  // where ranks wait for others who may be late, since alone they show more of it.
   bool is_least_alone = true;
 };
 

@@ -1,5 +1,5 @@
-// FusedWriter: attention steps for a target with fused kernels: calls as cut_into_calls() has them, whose results a PartialSum brings
-// together. Internal to shared/context_parallel; AttentionWriter asks it.
+// FusedWriter: attention steps for a target with fused kernels: calls as cut_into_calls() has them, whose
+// results a PartialSum brings together. Internal to shared/context_parallel; AttentionWriter asks it.
 #pragma once
 
 #include <string>
@@ -15,7 +15,8 @@ class FusedWriter {
  public:
   explicit FusedWriter(AttentionWriter& writer) : writer_(writer) {}
 
-  // As AttentionWriter's, of masks with pairs; `sum`: of out and lse, which are not written before it is finished.
+  // As AttentionWriter's, of masks with pairs; `sum`: of out and lse, which are not written before it is
+  // finished.
   void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label);
   void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label, PartialSum& sum);
   void attend_backward(const BackwardOperands& operands, const Masks& masks, const std::string& label);

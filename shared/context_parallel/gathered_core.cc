@@ -56,8 +56,8 @@ struct Block {
   Range range;
 };
 
-// All at once; or, where the ring's blocks are gathered, one by one from the rank's own on, as they would have
-// come round.
+// All at once; or, where the ring's blocks are gathered, one by one from the rank's own on, as they would
+// have come round.
 std::vector<Block> blocks_of(const AttentionWriter& writer, const IndexSet& arriving) {
   if (writer.strategy().core != Core::ring) return {{arriving, {0, size(arriving)}}};
   std::vector<Block> blocks;
@@ -144,8 +144,8 @@ void write_gathered(AttentionWriter& writer, const BackwardTensors& t) {
 
 namespace {
 
-// All keys and values, and at most as many rows packed for their users; backward their gradients, and the sum at home. need_only,
-// which brings fewer rows, takes no more.
+// All keys and values, and at most as many rows packed for their users; backward their gradients, and the sum
+// at home. need_only, which brings fewer rows, takes no more.
 std::int64_t gathered_workspace(const Strategy&, const CoreSizes& of) {
   const std::int64_t kv = of.ring * of.kv, f32 = size_bytes(DType::f32);
   return 2 * kv * of.size_bytes + (of.backward ? (kv + of.kv) * f32 : 0);

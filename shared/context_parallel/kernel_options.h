@@ -1,7 +1,8 @@
-// What attention kernels of other systems take and no kernel here does: masks of arbitrary form, biases, functions of scores,
-// dropout, other outputs. Each is a word of its own, so that a program or a scenario that needs one is told so by that name, with the
-// reason and the nearest thing that works, instead of being computed without it. The names are those of PyTorch's
-// scaled_dot_product_attention and flex_attention, of flash-attention and of Ascend's fused attention.
+// What attention kernels of other systems take and no kernel here does: masks of arbitrary form, biases,
+// functions of scores, dropout, other outputs. Each is a word of its own, so that a program or a scenario
+// that needs one is told so by that name, with the reason and the nearest thing that works, instead of being
+// computed without it. The names are those of PyTorch's scaled_dot_product_attention and flex_attention, of
+// flash-attention and of Ascend's fused attention.
 #pragma once
 
 #include <cstdint>

@@ -159,7 +159,8 @@ class SliceFinder {
                   band_.lower + band_.upper});
   }
 
-  // The pairs i + diagonal - window < j <= i + diagonal of the slice's rectangle, cut down to what they touch.
+  // The pairs i + diagonal - window < j <= i + diagonal of the slice's rectangle, cut down to what they
+  // touch.
   bool slice(MaskSlice s) const {
     const std::int64_t q_first = std::max<std::int64_t>(0, -s.diagonal);
     const std::int64_t q_end = std::min(s.q_len, s.k_len - 1 - s.diagonal + s.window);

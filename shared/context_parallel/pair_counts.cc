@@ -10,7 +10,8 @@
 namespace cp {
 namespace {
 
-// Allowed pairs by query, or by key, under a causal mask: a function of the position that is linear between few bends.
+// Allowed pairs by query, or by key, under a causal mask: a function of the position that is linear between
+// few bends.
 struct Pairs {
   const AttentionProblem& problem;
   bool by_key;

@@ -50,8 +50,8 @@ class QueryRing {
     return result;
   }
 
-  // Calls visit(step, block) for each block that has pairs with the rank's keys, its own first, while the next
-  // one travels.
+  // Calls visit(step, block) for each block that has pairs with the rank's keys, its own first, while the
+  // next one travels.
   template <class Visit>
   void for_each_block(const Visit& visit) {
     for (int step = 0; step < ring_.size; ++step) {
@@ -211,7 +211,8 @@ void write_pass_q(AttentionWriter& writer, const BackwardTensors& t) {
 
 namespace {
 
-// Two slots for queries; f32 results for each of the ranks; backward dout travels, too, and gradients of k and v stay.
+// Two slots for queries; f32 results for each of the ranks; backward dout travels, too, and gradients of k
+// and v stay.
 std::int64_t pass_q_workspace(const Strategy&, const CoreSizes& of) {
   const std::int64_t f32 = size_bytes(DType::f32);
   return 2 * of.q * of.size_bytes + of.ring * of.q * f32 +

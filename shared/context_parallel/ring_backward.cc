@@ -170,8 +170,8 @@ class RingBackward {
     if (rings_.nodes() > 1) dkv_[i].settle(label);  // foreign blocks' come to the same place
   }
 
-  // Where a step's dK or dV goes: the block's sum at home; else what travels, from where it begins on, or, for exact kernels, beside it:
-  // it may still be arriving. Parts of fused kernels are beside anyway.
+  // Where a step's dK or dV goes: the block's sum at home; else what travels, from where it begins on, or,
+  // for exact kernels, beside it: it may still be arriving. Parts of fused kernels are beside anyway.
   Gradient gradient(std::size_t i, int step, const std::vector<Tensor>& sums) {
     if (!gradients_.wants(i)) return {};
     if (step == 0) return sums.empty() ? dkv_[i].next() : Gradient{sums[i]};

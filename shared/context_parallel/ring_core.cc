@@ -30,14 +30,16 @@ void write_ring(AttentionWriter& writer, const ForwardTensors& t) {
 
 namespace {
 
-// Two slots, or all blocks; a part of out, and its sum in f32; backward gradients travel in two slots, and are summed at home.
+// Two slots, or all blocks; a part of out, and its sum in f32; backward gradients travel in two slots, and
+// are summed at home.
 std::int64_t ring_workspace(const Strategy& strategy, const CoreSizes& of) {
   const std::int64_t blocks = strategy.rotation == Strategy::Rotation::all_gather ? of.ring : 2,
                      f32 = size_bytes(DType::f32);
   return blocks * of.kv * of.size_bytes + of.q * (of.size_bytes + f32) + (of.backward ? 3 * of.kv * f32 : 0);
 }
 
-// Under a causal mask the first block goes as far as the last rank. Of gathered blocks, and of rings within rings, nothing is claimed.
+// Under a causal mask the first block goes as far as the last rank. Of gathered blocks, and of rings within
+// rings, nothing is claimed.
 LeastTraffic blocks_go_round(const Strategy& strategy, int ring, double, double kv_bytes) {
   if (strategy.inner_ring > 1 || strategy.rotation != Strategy::Rotation::exchange) return {};
   return {.hops = ring - 1, .hop_bytes = kv_bytes};

@@ -21,7 +21,8 @@ struct Ring {
   int block(int step) const { return member(-step, self); }
 };
 
-// How far from its home a block is needed: the distances of the nearest and the farthest other member; 0: by none.
+// How far from its home a block is needed: the distances of the nearest and the farthest other member; 0: by
+// none.
 struct Trip {
   int first = 0, last = 0;
 };

@@ -1,10 +1,10 @@
 // Routing: rows and heads that come straight from their homes to those who use them, and what goes back.
 // Internal to shared/context_parallel.
 //
-// A home member holds all heads of its rows; a user wants some heads of some rows. What arrives lies with rows
-// outermost, home by home, within one home in the home's local order: so each home's block is contiguous where
-// it arrives, and nothing is unpacked. Equal blocks travel by AllToAll, AllGather and ReduceScatter, unequal
-// ones by an Exchange of exactly the rows.
+// A home member holds all heads of its rows; a user wants some heads of some rows. What arrives lies with
+// rows outermost, home by home, within one home in the home's local order: so each home's block is contiguous
+// where it arrives, and nothing is unpacked. Equal blocks travel by AllToAll, AllGather and ReduceScatter,
+// unequal ones by an Exchange of exactly the rows.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,8 @@ class Routing {
     std::optional<IndexSet> wanted;  // as a user; unset: the rows of all members
   };
 
-  // `self`: the rank's index in the group. Of tensors whose heads are split by user (Ulysses) heads_of says which
-  // each user has; it depends on the tensor, so it comes with each call.
+  // `self`: the rank's index in the group. Of tensors whose heads are split by user (Ulysses) heads_of says
+  // which each user has; it depends on the tensor, so it comes with each call.
   Routing(AttentionWriter& writer, GroupId group, int self, std::vector<Member> members);
 
   // The rows that arrive at the rank, in their order.
@@ -45,8 +45,8 @@ class Routing {
   // home → user; all tensors together, where one Exchange can carry them.
   void gather(const std::vector<Transport>& transports, const std::string& label);
 
-  // user → home. Where `sum`, several users may have contributions to one element, which are added in f32 in the
-  // order of the members; home is then f32. Otherwise each element has one user.
+  // user → home. Where `sum`, several users may have contributions to one element, which are added in f32 in
+  // the order of the members; home is then f32. Otherwise each element has one user.
   void give_back(const std::vector<Transport>& transports, bool sum, const std::string& label);
 
  private:

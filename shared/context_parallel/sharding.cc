@@ -13,8 +13,8 @@
 namespace cp {
 namespace {
 
-// Blocks of queries for ranks so that all have about as many allowed cells, and equally many blocks up to one:
-// the heaviest block left goes to the rank with the least work that still may take one.
+// Blocks of queries for ranks so that all have about as many allowed cells, and equally many blocks up to
+// one: the heaviest block left goes to the rank with the least work that still may take one.
 Dealt deal_by_cost(const AttentionProblem& problem, std::int64_t block, int parts) {
   const std::int64_t blocks = ceil_div(problem.q_len, block), most = ceil_div(blocks, parts);
   std::vector<std::int64_t> cells(idx(blocks));
@@ -43,8 +43,8 @@ Dealt deal_by_cost(const AttentionProblem& problem, std::int64_t block, int part
   return dealt;
 }
 
-// The documents' ends as positions among the rows of q or k; what lies before the first document and behind the
-// last one is a document of its own. Of all batch entries together.
+// The documents' ends as positions among the rows of q or k; what lies before the first document and behind
+// the last one is a document of its own. Of all batch entries together.
 std::vector<std::int64_t> document_cuts(const AttentionProblem& problem, bool is_query) {
   const std::int64_t length = is_query ? problem.q_len : problem.kv_len;
   const std::int64_t offset = is_query ? problem.offset() : 0;

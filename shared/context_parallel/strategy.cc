@@ -31,7 +31,8 @@ constexpr std::array<BalanceName, 7> kBalances = {{
 }};
 constexpr std::string_view kPerDocument = "per_document:";
 constexpr std::string_view kKnownBalances =
-    "contiguous (or none), head_tail (or zigzag), striped[:BLOCK], cost[:BLOCK], head_tail_exchange, or per_document: "
+    "contiguous (or none), head_tail (or zigzag), striped[:BLOCK], cost[:BLOCK], head_tail_exchange, or "
+    "per_document: "
     "before one "
     "of the "
     "first three";

@@ -98,10 +98,10 @@ Strategy whole_ulysses(int cp);
 
 // The strategies by the names of the command line, on `cp` ranks:
 //   ulysses, all_gather, ring, double_ring, need_only, pass_q, ulysses_all_gather, ulysses_ring
-// whole Ulysses and what the rows of the cores name (cores.h). If the hybrids' degree or the size of the inner
-// ring is not given, it is the largest divisor of cp that is at most the square root of cp; a hybrid's degree
-// is also at most q_heads. For example, on 8 ranks both are 2. Throws InvalidInput that names the nearest
-// strategy.
+// whole Ulysses and what the rows of the cores name (cores.h). If the hybrids' degree or the size of the
+// inner ring is not given, it is the largest divisor of cp that is at most the square root of cp; a hybrid's
+// degree is also at most q_heads. For example, on 8 ranks both are 2. Throws InvalidInput that names the
+// nearest strategy.
 struct StrategyRequest {
   std::string name = "ring";
   std::optional<int> ulysses_degree, inner_ring;

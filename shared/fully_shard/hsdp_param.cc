@@ -19,7 +19,8 @@ Layout with_dtype(Layout layout, DType dtype) {
   return layout;
 }
 
-// The layout with another placement on these axes. Axes that begin to shard come last in the order of their dimension, as given.
+// The layout with another placement on these axes. Axes that begin to shard come last in the order of their
+// dimension, as given.
 Layout placed(const Layout& layout, const std::vector<int>& axes, const Placement& placement, DType dtype) {
   std::vector<Placement> placements = layout.placements;
   std::vector<std::vector<int>> order = layout.shard_axes;

@@ -8,7 +8,8 @@
 
 namespace cp {
 
-// Which piece a step means in iteration i of its Repeat: number first + i * step. Outside of a Repeat step is 0.
+// Which piece a step means in iteration i of its Repeat: number first + i * step. Outside of a Repeat step is
+// 0.
 struct StackIndex {
   std::int64_t first = 0, step = 0;
 };

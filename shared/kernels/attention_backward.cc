@@ -20,7 +20,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kBackwardTileKeys = 128;  // p and ds of 48 queries are 48 KiB
 
-// The rows of one panel, twice: as rows, padded to whole vectors, and as columns, or as columns of pairs (multiply_pairs()).
+// The rows of one panel, twice: as rows, padded to whole vectors, and as columns, or as columns of pairs
+// (multiply_pairs()).
 struct PanelRows {
   PanelRows(std::int64_t row_dim, bool as_pairs, const TileKernels& tiles)
       : dim(row_dim),
@@ -91,7 +92,8 @@ struct Panel {
   Floats lse, delta;  // by row
 };
 
-// The gradients of keys or of values: of all of them, as sum and low, and of one tile by the panels of one group.
+// The gradients of keys or of values: of all of them, as sum and low, and of one tile by the panels of one
+// group.
 struct KeySums {
   KeySums(std::int64_t keys, std::int64_t tile_keys, std::int64_t row)
       : row_size(row), sum(keys * row), low(keys * row), tile(std::min(tile_keys, keys) * row) {
@@ -102,8 +104,8 @@ struct KeySums {
   Floats sum, low, tile;
 };
 
-// The gradients of one batch and key head. Panels go in groups: a group's sums over its rows stay in the cache, and each is added
-// once to those of all rows.
+// The gradients of one batch and key head. Panels go in groups: a group's sums over its rows stay in the
+// cache, and each is added once to those of all rows.
 class BackwardPart {
  public:
   BackwardPart(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration,
@@ -159,7 +161,8 @@ class BackwardPart {
   }
 
  private:
-  // A row has no gradient if no slice shows it a key, or if no key had any weight: with an infinite lse all its p are 0.
+  // A row has no gradient if no slice shows it a key, or if no key had any weight: with an infinite lse all
+  // its p are 0.
   void load(Panel& panel, std::int64_t number) {
     panel.mask.select(number);
     panel.begin = number * width_, panel.count = std::min(width_, q_.size() - panel.begin);

@@ -12,10 +12,11 @@ namespace cp {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr std::int64_t kForwardTileKeys =
-    256;  // the scores of 48 queries are 48 KiB: they stay in the second-level cache
-// How far a score may lie above the one that the weights are relative to. Beyond it the sums are scaled down: seldom, so that the
-// roundings of scaling do not add up either. The weights of 2^60 keys stay far from overflow.
+// The scores of 48 queries are 48 KiB: they stay in the second-level cache.
+constexpr std::int64_t kForwardTileKeys = 256;
+// How far a score may lie above the one that the weights are relative to. Beyond it the sums are scaled down:
+// seldom, so that the roundings of scaling do not add up either. The weights of 2^60 keys stay far from
+// overflow.
 constexpr float kHeadroom = 8;
 
 // The queries of one batch and key head.
@@ -154,7 +155,8 @@ class ForwardPart {
     for (std::int64_t row = 0; row < width_; ++row) {
       const float low = weights_low_.data()[row];
       const double weight = static_cast<double>(weights[row]) + static_cast<double>(low == low ? low : 0);
-      // In two parts: a rounding of it would be one of all values of the row alike, which their sum, delta, would keep.
+      // In two parts: a rounding of it would be one of all values of the row alike, which their sum, delta,
+      // would keep.
       const double factor = weight == 0 ? 0 : 1 / weight;
       factors[row] = static_cast<float>(factor);
       factors_low[row] = static_cast<float>(factor - static_cast<double>(factors[row]));
@@ -182,7 +184,8 @@ class ForwardPart {
   const std::int64_t padded_v_dim_;
   // Of the current panel: rows as they are in memory; queries, sums and scores with a column for each row.
   Floats rows_, queries_, sums_, sums_low_, tile_sums_, scores_;
-  // By row: the greatest score, the one that weights are relative to, the sum of weights, and what rescales both sums.
+  // By row: the greatest score, the one that weights are relative to, the sum of weights, and what rescales
+  // both sums.
   Floats greatest_, base_, weights_, weights_low_, factors_, factors_low_;
 };
 

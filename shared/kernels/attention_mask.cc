@@ -9,8 +9,8 @@ namespace {
 // The row that is `bits` bits up; all rows from 64 on are beyond every panel.
 std::uint64_t rows_below(std::int64_t row) { return (std::uint64_t{1} << row) - 1; }
 
-// A query i sees the keys i + after < j <= i + last of its slice. Numbers beyond the slice's size mean the same as its size,
-// and cannot overflow.
+// A query i sees the keys i + after < j <= i + last of its slice. Numbers beyond the slice's size mean the
+// same as its size, and cannot overflow.
 struct Diagonals {
   std::int64_t after = 0, last = 0;
 };
@@ -78,8 +78,8 @@ void PanelMask::select(std::int64_t panel) {
   std::sort(tiles_.begin(), tiles_.end());
 }
 
-// Keys are counted from the slice's first one. The queries that see key j are those in (j - last - 1, j - after): an interval
-// that moves with j, and covers all of the panel's queries in between.
+// Keys are counted from the slice's first one. The queries that see key j are those in (j - last - 1, j -
+// after): an interval that moves with j, and covers all of the panel's queries in between.
 void PanelMask::add(const MaskSlice& slice) {
   const Diagonals diagonals = diagonals_of(slice);
   const std::int64_t after = diagonals.after, last = diagonals.last;  // no bindings: Clang 14 captures none

@@ -18,9 +18,9 @@ struct MaskRun {
   bool operator==(const MaskRun&) const = default;
 };
 
-// The queries of the heads that share a key head are rows, row r being query r / heads; a panel is the next `width` rows, a
-// bit for each. Panels are looked at one by one. The work is proportional to the keys that some query of a panel sees and
-// to the number of slices, and not to the product of slices and tiles.
+// The queries of the heads that share a key head are rows, row r being query r / heads; a panel is the next
+// `width` rows, a bit for each. Panels are looked at one by one. The work is proportional to the keys that
+// some query of a panel sees and to the number of slices, and not to the product of slices and tiles.
 class PanelMask {
  public:
   struct Sizes {

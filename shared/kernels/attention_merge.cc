@@ -1,4 +1,5 @@
-// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients need.
+// The merge of results over disjoint sets of keys, the sum of gradients, and the row sums that the gradients
+// need.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -53,8 +54,9 @@ class Rows {
   std::optional<HeadRows> lse_at_;
 };
 
-// Row i of `out` = its merge with that of the parts, each times its share of the weights. In double, but for what is stored: a rounded
-// share would be an error of all values of the row alike, and a merge for each part of a long sequence would add them up.
+// Row i of `out` = its merge with that of the parts, each times its share of the weights. In double, but for
+// what is stored: a rounded share would be an error of all values of the row alike, and a merge for each part
+// of a long sequence would add them up.
 void merge_row(std::vector<Rows>& parts, Rows& out, std::int64_t i, std::int64_t dim, double* sums) {
   const auto has_keys = [i](Rows& part) { return part.lse(i) != kNoKeys; };
   float greatest = out.lse(i);

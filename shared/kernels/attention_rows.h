@@ -1,5 +1,5 @@
-// What the attention kernels read and write: rows of f32 values, whatever the layout and dtype in memory, and the panels
-// that products of tiles take them in.
+// What the attention kernels read and write: rows of f32 values, whatever the layout and dtype in memory, and
+// the panels that products of tiles take them in.
 #pragma once
 
 #include <cstdint>
@@ -61,9 +61,11 @@ View as_rows(const View& statistic);
 // sum over i of a[i] b[i], in f32: a row of delta.
 float row_dot(const float* a, const float* b, std::int64_t dim);
 
-// Whether products over the dim of two tensors are those of bf16: exact products that the processor has for both dtypes.
+// Whether products over the dim of two tensors are those of bf16: exact products that the processor has for
+// both dtypes.
 bool multiplies_pairs(const TileKernels& tiles, const HostMemory& memory, const View& a, const View& b);
-// Of products over the dim: their errors are those of a score, which all weights and gradients of a pair have.
+// Of products over the dim: their errors are those of a score, which all weights and gradients of a pair
+// have.
 inline constexpr std::int64_t kDimChain = 32;
 
 // How deep a product of so many dimensions is.
@@ -73,21 +75,23 @@ inline std::int64_t depth_of(std::int64_t dim, bool pairs) { return pairs ? (dim
 void transpose(const float* in, std::int64_t in_row, std::int64_t rows, std::int64_t columns, float* out,
                std::int64_t out_row);
 
-// Pairs of rows as one row of pairs of bf16, the even row's in the lower halves: [rows][columns] of values that are exact in bf16 to
-// [(rows + 1) / 2][columns], for multiply_pairs(). `out` may be `in`.
+// Pairs of rows as one row of pairs of bf16, the even row's in the lower halves: [rows][columns] of values
+// that are exact in bf16 to [(rows + 1) / 2][columns], for multiply_pairs(). `out` may be `in`.
 void pack_pairs(const float* in, std::int64_t rows, std::int64_t columns, float* out);
 
-// The rows of a head as operands `a` of multiply_panels(), packed tile by tile when first asked for; zeros fill the last panels.
+// The rows of a head as operands `a` of multiply_panels(), packed tile by tile when first asked for; zeros
+// fill the last panels.
 class PackedRows {
  public:
-  // Which products the rows are for: those that sum over the dim (rows are m), those that sum over the rows (rows are k).
+  // Which products the rows are for: those that sum over the dim (rows are m), those that sum over the rows
+  // (rows are k).
   enum class For : std::uint8_t { dim_sums, row_sums, both };
   // With `pairs`, from() is an operand of multiply_pairs(): rows are bf16.
   PackedRows(const HeadRows& rows, const TileKernels& kernels, std::int64_t tile_rows, For use, bool pairs);
 
   void pack(std::int64_t tile);
-  // For sums over the dim, from the given row, a multiple of panel_rows, on: [panel][depth][panel_rows], where depth is the dim, or
-  // half of it.
+  // For sums over the dim, from the given row, a multiple of panel_rows, on: [panel][depth][panel_rows],
+  // where depth is the dim, or half of it.
   const float* from(std::int64_t row) const { return dim_sums_.data() + row * depth_; }
   std::int64_t from_panel() const { return kernels_->panel_rows * depth_; }
   // For sums over rows, from the given row on: [panel of the dim][row][panel_rows].

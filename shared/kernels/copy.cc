@@ -14,8 +14,8 @@ namespace {
 // size.
 template <std::size_t kBytes>
 void copy_elements(std::vector<Loop> loops, const std::byte* in, std::byte* out) {
-  constexpr std::int64_t kTile =
-      16;  // rows and columns, so that a transpose uses each cache line that it touches
+  // Rows and columns, so that a transpose uses each cache line that it touches.
+  constexpr std::int64_t kTile = 16;
   const Loop inner = loops.back();
   const Loop middle = loops.size() > 1 ? loops[loops.size() - 2] : Loop{1, 0, 0};
   const bool transposed = middle.size > 1 && middle.step_a < inner.step_a;
@@ -44,15 +44,16 @@ void copy_elements(std::vector<Loop> loops, const std::byte* in, std::byte* out)
 
 // ---- runs of a cache line and longer ----
 //
-// The C library's memcpy is at its best for one large piece; for rows it has cases that are two to three times as slow as plain loads and
-// stores, where source and target lie differently in their pages or where a row ends before the processor fetches ahead. So rows are
-// copied by lines, the beginning of the next row is fetched while the end of one is copied, and what no cache would keep is
-// stored past the caches, which saves reading the target first.
+// The C library's memcpy is at its best for one large piece; for rows it has cases that are two to three
+// times as slow as plain loads and stores, where source and target lie differently in their pages or where a
+// row ends before the processor fetches ahead. So rows are copied by lines, the beginning of the next row is
+// fetched while the end of one is copied, and what no cache would keep is stored past the caches, which saves
+// reading the target first.
 
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kAhead = 2048;  // bytes from a fetch to its use
-constexpr std::int64_t kStreamed =
-    std::int64_t{8} << 20;  // of a whole copy: with its source more than a core's share of any cache
+// Of a whole copy: with its source more than a core's share of any cache.
+constexpr std::int64_t kStreamed = std::int64_t{8} << 20;
 constexpr std::int64_t kShortestStreamed = 256;  // of a run: ends that are part of a line cost a store more
 
 inline void copy_line(const std::byte* in, std::byte* out) {
@@ -89,8 +90,8 @@ template <bool kStreams>
 void copy_rows(const std::byte* in, std::int64_t in_step, std::byte* out, std::int64_t out_step,
                std::int64_t rows, std::int64_t bytes) {
   const std::int64_t rows_ahead = std::max<std::int64_t>(1, kAhead / bytes);
-  const std::int64_t begin_fetching =
-      std::max<std::int64_t>(0, bytes - kAhead);  // of the row(s) ahead, from its beginning
+  // Of the row(s) ahead, from its beginning.
+  const std::int64_t begin_fetching = std::max<std::int64_t>(0, bytes - kAhead);
   const auto copy = [](const std::byte* from, std::byte* to) {
     if constexpr (kStreams) {
       stream_line(from, to);

@@ -1,5 +1,5 @@
-// Elements: how the values of each dtype are stored, and the type that arithmetic on them happens in. What computes is constexpr: GPU
-// kernels use the same functions.
+// Elements: how the values of each dtype are stored, and the type that arithmetic on them happens in. What
+// computes is constexpr: GPU kernels use the same functions.
 #pragma once
 
 #include <cmath>
@@ -55,8 +55,8 @@ constexpr T convert(Value value) {
       return {f32_to_bf16(narrow)};
     }
   } else if constexpr (std::integral<T> && std::floating_point<Value>) {
-    constexpr Value kEnd =
-        static_cast<Value>(std::uint64_t{1} << (8 * sizeof(T) - 1));  // max + 1, a power of two
+    // Max + 1, a power of two.
+    constexpr Value kEnd = static_cast<Value>(std::uint64_t{1} << (8 * sizeof(T) - 1));
     const Value rounded = std::nearbyint(value);
     if (rounded != rounded) return 0;
     if (rounded >= kEnd) return std::numeric_limits<T>::max();

@@ -1,6 +1,6 @@
 // MatMul: blocks of both operands are unpacked to dense values, products are summed (16-bit types in f32) in
-// ascending k, and the sum is rounded once, unless it is kept in f32. The order of summation depends on no block size, so that results
-// are equal on every host.
+// ascending k, and the sum is rounded once, unless it is kept in f32. The order of summation depends on no
+// block size, so that results are equal on every host.
 #include <algorithm>
 #include <type_traits>
 #include <vector>

@@ -1,13 +1,15 @@
-// The inner loops that take nearly all of the time of attention and of matrix products: products of tiles, and the
-// exponentials between them. They are compiled once for each instruction set, and chosen when the program runs.
+// The inner loops that take nearly all of the time of attention and of matrix products: products of tiles,
+// and the exponentials between them. They are compiled once for each instruction set, and chosen when the
+// program runs.
 //
-// A tile is [keys][width] floats, row-major: a key for each row, a query for each column, so that one vector instruction
-// works on several queries and no sum runs across a vector. All sums run in ascending order of their terms, weights in parts of 16;
-// instruction sets differ in rounding alone (the wider ones fuse a product and a sum).
+// A tile is [keys][width] floats, row-major: a key for each row, a query for each column, so that one vector
+// instruction works on several queries and no sum runs across a vector. All sums run in ascending order of
+// their terms, weights in parts of 16; instruction sets differ in rounding alone (the wider ones fuse a
+// product and a sum).
 //
-// The error of a long sum does not grow with its length: its terms are added up in chains of bounded length, a few chains are added
-// up to the sum of a tile, and tiles are added to a pair of floats, `sum` and `low`, whose additions lose nothing (Knuth's TwoSum; Ogita,
-// Rump and Oishi 2005, "Accurate sum and dot product").
+// The error of a long sum does not grow with its length: its terms are added up in chains of bounded length,
+// a few chains are added up to the sum of a tile, and tiles are added to a pair of floats, `sum` and `low`,
+// whose additions lose nothing (Knuth's TwoSum; Ogita, Rump and Oishi 2005, "Accurate sum and dot product").
 #pragma once
 
 #include <cstdint>
@@ -16,8 +18,9 @@
 
 namespace cp {
 
-// Rows and columns of a product c[m][n] = (or +=) sum over k of a(m, k) * b[k][n]. Distances count floats. The sum is made of chains
-// of terms, each from zero, which are added up: what c holds never meets a single term.
+// Rows and columns of a product c[m][n] = (or +=) sum over k of a(m, k) * b[k][n]. Distances count floats.
+// The sum is made of chains of terms, each from zero, which are added up: what c holds never meets a single
+// term.
 struct TileProduct {
   const float* a = nullptr;
   std::int64_t a_panel = 0;  // multiply_panels only: from one panel of `panel_rows` rows of a to the next
@@ -51,9 +54,9 @@ struct TileKernels {
   // a is a tile: a(m, k) = a[m * width + k].
   void (*multiply_tile)(TileProduct) = nullptr;
 
-  // As multiply_panels, of bf16 values: in the bits of each float of a and b lie two of them, the one for the lower k in the lower half,
-  // and k counts pairs. Products are exact and are added in f32; what is below f32's normal numbers, inputs too, counts as 0. Null where
-  // the processor has no such products.
+  // As multiply_panels, of bf16 values: in the bits of each float of a and b lie two of them, the one for the
+  // lower k in the lower half, and k counts pairs. Products are exact and are added in f32; what is below
+  // f32's normal numbers, inputs too, counts as 0. Null where the processor has no such products.
   void (*multiply_pairs)(TileProduct) = nullptr;
 
   // What has a value for each column starts at column 0.
@@ -64,9 +67,11 @@ struct TileKernels {
   // scores = p = exp(scores * scale - lse), products = p * (products - delta) * scale; both 0 where masked.
   void (*gradients)(TileBlock scores, float* products, float scale, const float* lse,
                     const float* delta) = nullptr;
-  // tile[row][column] *= factors[column] + factors_low[column], or of factors alone where factors_low is null.
+  // tile[row][column] *= factors[column] + factors_low[column], or of factors alone where factors_low is
+  // null.
   void (*scale_columns)(TileBlock, const float* factors, const float* factors_low) = nullptr;
-  // sums + low += terms, without an error but in the additions of low: for `count` floats, a multiple of lanes.
+  // sums + low += terms, without an error but in the additions of low: for `count` floats, a multiple of
+  // lanes.
   void (*add_to)(float* sums, float* low, const float* terms, std::int64_t count) = nullptr;
   // sums = sums + low, rounded; a sum that overflowed, whose low is a NaN, stays what it is.
   void (*round_sums)(float* sums, const float* low, std::int64_t count) = nullptr;

@@ -1,6 +1,6 @@
-// The code of the tile kernels, for the instruction set that the including source is compiled for. Everything here is
-// local to that source, and nothing is an inline function of a library: a linker that merged such a function of two
-// sources could hand the instructions of one machine to another.
+// The code of the tile kernels, for the instruction set that the including source is compiled for. Everything
+// here is local to that source, and nothing is an inline function of a library: a linker that merged such a
+// function of two sources could hand the instructions of one machine to another.
 #pragma once
 
 #if defined(__AVX512BF16__)
@@ -34,8 +34,8 @@ CP_INLINE void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to
 CP_INLINE Vector fill(float value) { return value - Vector{}; }
 CP_INLINE Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 
-// sum + low += term, where sum is the nearest float of both. What the addition rounds off is found exactly (Knuth's TwoSum) and
-// kept in low; only low's own additions round.
+// sum + low += term, where sum is the nearest float of both. What the addition rounds off is found exactly
+// (Knuth's TwoSum) and kept in low; only low's own additions round.
 CP_INLINE void add_exactly(float* sum, float* low, Vector term) {
   const Vector before = load(sum), after = before + term, added = after - before;
   store(low, load(low) + ((before - (after - added)) + (term - added)));
@@ -137,7 +137,8 @@ void multiply_pairs(TileProduct product) { multiply<PairProducts, 1, kPanelRows>
 // ---- exponentials ----
 
 // exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2. The polynomial's relative error is 2^-28;
-// ln 2 is split in two so that n times its first part is exact (Cody and Waite); roundings add up to less than 2 ulp.
+// ln 2 is split in two so that n times its first part is exact (Cody and Waite); roundings add up to less
+// than 2 ulp.
 CP_INLINE Vector exponential_of(Vector x) {
   constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer, which is then in the low bits
   constexpr float kLog2e = 0x1.715476p0f, kLn2High = 0x1.63p-1f, kLn2Low = -0x1.bd0106p-13f;

@@ -1,17 +1,18 @@
-// Attention on the host in tiles, as FlashAttention computes it (Dao et al. 2022): the scores of a panel of queries and a tile
-// of keys are in the cache at a time, and a running maximum and sum replace the softmax over the whole row. All sums are in f32,
-// and each result is rounded once.
+// Attention on the host in tiles, as FlashAttention computes it (Dao et al. 2022): the scores of a panel of
+// queries and a tile of keys are in the cache at a time, and a running maximum and sum replace the softmax
+// over the whole row. All sums are in f32, and each result is rounded once.
 //
-// The errors of sums over keys and over queries do not grow with the sequence: see tile_kernels.h, and the numbers below.
+// The errors of sums over keys and over queries do not grow with the sequence: see tile_kernels.h, and the
+// numbers below.
 //
-// Of bf16 tensors q k and dout v are made by the processor's products of bf16 where it has them (AVX512-BF16): the products are exact and
-// are added in f32. Weights and their gradients stay in f32, so the other products do too: rounded to bf16 they would cost more than
-// all other roundings together.
+// Of bf16 tensors q k and dout v are made by the processor's products of bf16 where it has them
+// (AVX512-BF16): the products are exact and are added in f32. Weights and their gradients stay in f32, so the
+// other products do too: rounded to bf16 they would cost more than all other roundings together.
 //
 // A fused step runs as an exact one; its results have the input's dtype, and delta is made of out and dout.
 //
-// What no slice of the mask touches is not computed, and its values do not matter, NaNs included. A NaN or an infinity
-// among the keys that one query sees can spread to the queries that share its tile.
+// What no slice of the mask touches is not computed, and its values do not matter, NaNs included. A NaN or an
+// infinity among the keys that one query sees can spread to the queries that share its tile.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@
 
 namespace cp {
 
-// The most roundings that one term of a sum can be touched by, whatever the instruction set and the mask: those of its chain, of at
-// most 95 terms, and of the chains that are added up to a tile's sum, one or more for each stretch of keys that some query sees. Of the
-// 256 keys of a forward tile, stretches beside a chain of 95 begin at every second one at most; a backward tile has 128.
+// The most roundings that one term of a sum can be touched by, whatever the instruction set and the mask:
+// those of its chain, of at most 95 terms, and of the chains that are added up to a tile's sum, one or more
+// for each stretch of keys that some query sees. Of the 256 keys of a forward tile, stretches beside a chain
+// of 95 begin at every second one at most; a backward tile has 128.
 inline constexpr std::int64_t kForwardChain = 95 + 1 + (256 - 95) / 2;  // out, over keys
 inline constexpr std::int64_t kQueryChain = 95 + 1 + (128 - 95) / 2;    // dq, over keys
 // The weights of a row, over keys: 16, and 16 such sums.
@@ -34,8 +36,8 @@ inline constexpr std::int64_t kScoreChain = 48;
 // dk and dv, over queries: the rows of a panel, and the panels of a group.
 inline constexpr std::int64_t kGroupPanels = 8, kKeyChain = 48 + kGroupPanels;
 
-// Attention has an independent part for each batch and key head, numbered batch * kv_heads + kv_head. Any split of the parts
-// gives the same bits; parts may run at the same time.
+// Attention has an independent part for each batch and key head, numbered batch * kv_heads + kv_head. Any
+// split of the parts gives the same bits; parts may run at the same time.
 struct Parts {
   std::int64_t begin = 0, end = 0;
 };

@@ -1,14 +1,16 @@
-// The degrees of a parallel run, and the only rules for them: which texts say them, what is inferred, what fits the ranks, the
-// experts and the model, and the axes of the mesh.
+// The degrees of a parallel run, and the only rules for them: which texts say them, what is inferred, what
+// fits the ranks, the experts and the model, and the axes of the mesh.
 //
 //   ParallelConfig    the degrees as a user writes them: some are missing, one may be -1
 //   ParallelDegrees   all of them known; a ParallelLayout (shared/transformer/parallel_layout.h) has them
-//   ParallelDims      degrees that passed every rule, for a trainer that checks them before it builds anything
+//   ParallelDims      degrees that passed every rule, for a trainer that checks them before it builds
+//                     anything
 //
-// The planner, cprun's scenarios and ParallelDims call the same functions below. The rules are those of HyperParallel's ParallelDims
-// (inference, validation against world and model, canonical mesh order, the aliases fsdp, dp and loss, a one-line summary), and
-// torchtitan's rule for expert parallelism as a named choice. In one place they are stricter: where dp and dp_shard are both given
-// and differ, HyperParallel goes by dp_shard without a word; here that is refused.
+// The planner, cprun's scenarios and ParallelDims call the same functions below. The rules are those of
+// HyperParallel's ParallelDims (inference, validation against world and model, canonical mesh order, the
+// aliases fsdp, dp and loss, a one-line summary), and torchtitan's rule for expert parallelism as a named
+// choice. In one place they are stricter: where dp and dp_shard are both given and differ, HyperParallel goes
+// by dp_shard without a word; here that is refused.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,8 @@ enum class ExpertRule : std::uint8_t {
            // (torchtitan, and every ParallelLayout)
 };
 
-// Degrees as a user writes them; those that are unset are 1, if nothing else is said. dp_shard = -1 means "what is left of the world".
+// Degrees as a user writes them; those that are unset are 1, if nothing else is said. dp_shard = -1 means
+// "what is left of the world".
 struct ParallelConfig {
   std::optional<int> dp_replicate;
   std::optional<int> dp_shard;  // unset: dp, else -1, so that tp=4 alone fills a world of 8
@@ -49,47 +52,53 @@ struct ParallelDegrees {
 
 // ---- texts ----
 
-// tp, cp, dp_shard, dp_replicate, dp, pp, ep, etp: what texts of layouts and --fix call the degrees. (ulysses_degree, which they have,
-// too, is a key of the attention strategy there.)
+// tp, cp, dp_shard, dp_replicate, dp, pp, ep, etp: what texts of layouts and --fix call the degrees.
+// (ulysses_degree, which they have, too, is a key of the attention strategy there.)
 std::span<const std::string_view> degree_keys();
-// Writes down what the text says of one of these keys; false for another key. Throws InvalidInput for a value that is no number from
-// 1 to Mesh::kMaxRanks, or -1 of dp_shard and dp.
+// Writes down what the text says of one of these keys; false for another key. Throws InvalidInput for a value
+// that is no number from 1 to Mesh::kMaxRanks, or -1 of dp_shard and dp.
 bool read_degree(ParallelConfig& config, std::string_view key, std::string_view value);
 
 // ---- rules ----
 
-// dp_shard by either of its names, -1 where it is to be inferred; nothing where neither is given. Throws InvalidInput that names both
-// where they differ.
+// dp_shard by either of its names, -1 where it is to be inferred; nothing where neither is given. Throws
+// InvalidInput that names both where they differ.
 std::optional<int> given_dp_shard(const ParallelConfig& config);
 
-// The degrees that make `world_size` ranks: dp_shard is inferred where it is -1 or not given. Throws InvalidInput, with all degrees in
-// the message, for degrees below 1 and for products that are not the world. No world: as many ranks as the given degrees need.
+// The degrees that make `world_size` ranks: dp_shard is inferred where it is -1 or not given. Throws
+// InvalidInput, with all degrees in the message, for degrees below 1 and for products that are not the world.
+// No world: as many ranks as the given degrees need.
 ParallelDegrees infer_degrees(const ParallelConfig& config, std::optional<int> world_size = {});
 
 // Why degrees do not fit, and the nearest that do. `kind` is a short name under which refusals are counted.
 struct DegreeRefusal {
   std::string kind, reason;
-  // Of the key at fault alone: "use tp=7". Whether all else allows it, such as the number of GPUs, is not looked at.
+  // Of the key at fault alone: "use tp=7". Whether all else allows it, such as the number of GPUs, is not
+  // looked at.
   std::string advice;
   std::string text() const { return advice.empty() ? reason : reason + "; " + advice; }
 };
 
-// Experts' tensor parallel groups are the dense ones, or single ranks; and under the nested rule the experts' ranks divide the others.
+// Experts' tensor parallel groups are the dense ones, or single ranks; and under the nested rule the experts'
+// ranks divide the others.
 std::optional<DegreeRefusal> refuse_expert_degrees(const ParallelDegrees& degrees, int etp, ExpertRule rule);
 
 // The fields of a model that the degrees must fit; an unset one is not checked.
 struct ModelDims {
   std::optional<std::int64_t> num_attention_heads, num_key_value_heads, num_experts;
 };
-// Unless tp divides the heads and ep the experts. Key and value heads may be shared by several tp ranks, and sequences of any length are
-// supported everywhere: tp must divide the former, and cp*tp seq_len, only when `strict` (HyperParallel's rules).
+// Unless tp divides the heads and ep the experts. Key and value heads may be shared by several tp ranks, and
+// sequences of any length are supported everywhere: tp must divide the former, and cp*tp seq_len, only when
+// `strict` (HyperParallel's rules).
 std::optional<DegreeRefusal> refuse_model(const ParallelDegrees& degrees, const ModelDims& model,
                                           std::optional<std::int64_t> seq_len = {}, bool strict = false);
 
-// The largest divisor of `number` that is at most `value`: the nearest degree that works. Both are at least 1.
+// The largest divisor of `number` that is at most `value`: the nearest degree that works. Both are at least
+// 1.
 std::int64_t nearest_divisor(std::int64_t number, std::int64_t value);
 
-// The mesh, which from now on knows these aliases of its axes dp_replicate, dp_shard and cp, where there are any behind them:
+// The mesh, which from now on knows these aliases of its axes dp_replicate, dp_shard and cp, where there are
+// any behind them:
 //   fsdp = dp_shard (parameters are sharded along it)
 //   dp   = dp_replicate x dp_shard
 //   loss = dp x cp (losses and token counts are summed over it)
@@ -99,8 +108,8 @@ Mesh with_parallel_aliases(const Mesh& mesh);
 
 class ParallelDims {
  public:
-  // Infers dp_shard and checks every rule; throws InvalidInput with all degrees in the message. pp > 1 is a valid degree here:
-  // require_runnable() refuses it.
+  // Infers dp_shard and checks every rule; throws InvalidInput with all degrees in the message. pp > 1 is a
+  // valid degree here: require_runnable() refuses it.
   ParallelDims(const ParallelConfig& config, int world_size);
 
   const ParallelDegrees& degrees() const { return degrees_; }
@@ -138,8 +147,8 @@ class ParallelDims {
   // Throws InvalidInput for pp > 1: pipeline parallelism is planned, not executed.
   void require_runnable() const;
 
-  // Axes of degree > 1 in the order dp_replicate, dp_shard, ep (peer rule only), cp, tp, pp; one dp_shard axis of the whole world
-  // when there are none. With the aliases of with_parallel_aliases().
+  // Axes of degree > 1 in the order dp_replicate, dp_shard, ep (peer rule only), cp, tp, pp; one dp_shard
+  // axis of the whole world when there are none. With the aliases of with_parallel_aliases().
   Mesh build_mesh() const;
 
   // "dp_replicate=1 dp_shard=2 cp=4 tp=1 pp=1 ep=1 etp=1 | dp=2 world=8"

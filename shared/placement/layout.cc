@@ -20,8 +20,8 @@ std::int64_t size_of(const Layout& layout, int dim) { return layout.shape[static
 
 int num_dims(const Layout& layout) { return static_cast<int>(layout.shape.size()); }
 
-// What some axes leave of a dimension: a plain range for as long as it is one, so that the usual shards need no
-// memory, and a list from then on.
+// What some axes leave of a dimension: a plain range for as long as it is one, so that the usual shards need
+// no memory, and a list from then on.
 struct Rest {
   IndexRange range;
   IndexSet list;
@@ -76,7 +76,8 @@ std::int64_t longest_shard(const Layout& layout, int dim) {
   return longest;
 }
 
-// The groups of ranks whose values `op` is still to combine, in a form that does not depend on the mesh's axes.
+// The groups of ranks whose values `op` is still to combine, in a form that does not depend on the mesh's
+// axes.
 std::vector<std::vector<Rank>> reducing_groups(const Layout& layout, ReduceOp op) {
   std::vector<int> axes;
   for (const int axis : partial_axes(layout)) {

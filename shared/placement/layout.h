@@ -46,11 +46,11 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws InvalidInput
-// for: a number of placements other than the number of axes, a dim out of range, an order that does not list
-// exactly the sharding axes, a split that does not fit (Sized and Dealt must fit what the axes before leave on every
-// rank), reductions mixed in one layout (only sum and avg go together), avg of an integer dtype, a negative
-// size, a tensor of 2^63 bytes or more.
+// A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws
+// InvalidInput for: a number of placements other than the number of axes, a dim out of range, an order that
+// does not list exactly the sharding axes, a split that does not fit (Sized and Dealt must fit what the axes
+// before leave on every rank), reductions mixed in one layout (only sum and avg go together), avg of an
+// integer dtype, a negative size, a tensor of 2^63 bytes or more.
 Layout make_layout(Mesh mesh, std::vector<Placement> placements, Shape shape, DType dtype,
                    std::vector<std::vector<int>> shard_axes = {});
 
@@ -59,8 +59,8 @@ Layout make_layout(Mesh mesh, std::vector<Placement> placements, Shape shape, DT
 // reading (on all axes of a dimension, or on none). Negative dims are resolved against `num_dims`. Throws
 // InvalidInput that quotes the text and lists what is known.
 //
-// What DTensor prints and takes is read too, and written in the form above: "[Shard(0), Replicate()]", "(Shard(dim=0), Partial())",
-// "Partial('avg')". Partial() is a sum.
+// What DTensor prints and takes is read too, and written in the form above: "[Shard(0), Replicate()]",
+// "(Shard(dim=0), Partial())", "Partial('avg')". Partial() is a sum.
 struct ParsedPlacements {
   std::vector<Placement> placements;
   std::vector<std::vector<int>> shard_axes;
@@ -97,10 +97,10 @@ std::vector<int> partial_axes(const Layout& layout);
 // reductions are in their placements.
 std::optional<ReduceOp> reduction(const Layout& layout);
 
-// The tensors have the same shape and dtype, every rank holds the same indices in the same local order, and the
-// same groups of ranks hold partial values with the same reductions: moving from one to the other needs no step.
-// The meshes may differ (nested against flattened axes), but not in their ranks. An axis of size 1 is not
-// partial in this sense: there is nothing to reduce.
+// The tensors have the same shape and dtype, every rank holds the same indices in the same local order, and
+// the same groups of ranks hold partial values with the same reductions: moving from one to the other needs
+// no step. The meshes may differ (nested against flattened axes), but not in their ranks. An axis of size 1
+// is not partial in this sense: there is nothing to reduce.
 bool equivalent(const Layout& a, const Layout& b);
 
 Hasher& hash(Hasher& hasher, const Layout& layout);

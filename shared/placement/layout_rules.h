@@ -1,5 +1,5 @@
-// What makes a layout legal: the checks of make_layout, for the sources of shared/placement alone. Each throws
-// InvalidInput.
+// What makes a layout legal: the checks of make_layout, for the sources of shared/placement alone. Each
+// throws InvalidInput.
 #pragma once
 
 #include <vector>

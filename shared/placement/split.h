@@ -45,17 +45,19 @@ struct Striped {
   bool operator==(const Striped&) const = default;
 };
 
-// Blocks of `block` indices, the last one short, dealt by list: block i belongs to rank owners[i]. For balancing
-// work that no regular pattern balances. Needs an owner for each block, as many as the list that is split has.
+// Blocks of `block` indices, the last one short, dealt by list: block i belongs to rank owners[i]. For
+// balancing work that no regular pattern balances. Needs an owner for each block, as many as the list that is
+// split has.
 struct Dealt {
   std::int64_t block = 1;
   std::vector<std::int64_t> owners;
   bool operator==(const Dealt&) const = default;
 };
 
-// Explicit sizes within each document of a packed sequence: sizes[d][r] elements of document d belong to rank r, the
-// first ones to rank 0. One list for each document, one size for each rank of the axis; they must sum to what is split of
-// the document. For documents that some other rule has split, such as all_split_sizes of MindSpeed's packed_data_gather.
+// Explicit sizes within each document of a packed sequence: sizes[d][r] elements of document d belong to rank
+// r, the first ones to rank 0. One list for each document, one size for each rank of the axis; they must sum
+// to what is split of the document. For documents that some other rule has split, such as all_split_sizes of
+// MindSpeed's packed_data_gather.
 struct SizedEach {
   std::vector<std::vector<std::int64_t>> sizes;
   bool operator==(const SizedEach&) const = default;
@@ -90,18 +92,18 @@ struct IndexRange {
 // and Sized do.
 std::optional<IndexRange> split_range(const Split& split, IndexRange range, int parts, int index);
 
-// Whether the split divides lists of one length alone (Sized, Dealt, and SizedEach, which asks it of each document), so
-// that what earlier axes leave must have it on every rank.
+// Whether the split divides lists of one length alone (Sized, Dealt, and SizedEach, which asks it of each
+// document), so that what earlier axes leave must have it on every rank.
 bool fits_one_length(const Split& split);
 
-// Throws InvalidInput when the split cannot divide the list, what earlier axes left of a dimension of `dim_size`, among
-// `parts`: sizes that do not fit, cu_seqlens that do not end with the dimension, a block below 1. A document of which the
-// list holds nothing, though it has elements, fits all sizes.
+// Throws InvalidInput when the split cannot divide the list, what earlier axes left of a dimension of
+// `dim_size`, among `parts`: sizes that do not fit, cu_seqlens that do not end with the dimension, a block
+// below 1. A document of which the list holds nothing, though it has elements, fits all sizes.
 void validate_split(const Split& split, const IndexSet& list, std::int64_t dim_size, int parts);
 
-// "" for Chunked, "balanced", "sizes:3/2", "head_tail", "striped:512", "dealt:64:0/1/1/0", "per_sequence:0/10/50:head_tail".
-// A per_sequence without an inner split is Chunked within each document; "per_sequence:0/10/50:sizes:4/6:30/10" gives the
-// sizes of each document, one document after the other.
+// "" for Chunked, "balanced", "sizes:3/2", "head_tail", "striped:512", "dealt:64:0/1/1/0",
+// "per_sequence:0/10/50:head_tail". A per_sequence without an inner split is Chunked within each document;
+// "per_sequence:0/10/50:sizes:4/6:30/10" gives the sizes of each document, one document after the other.
 std::string to_string(const Split& split);
 // Also reads "chunked", and numbers such as 4Ki. Throws InvalidInput that quotes the text and lists the known
 // splits.

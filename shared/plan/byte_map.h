@@ -19,8 +19,8 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// The bytes of a view whose first element lies at byte `begin`: ascending, disjoint, not touching one another. Dimensions
-// may come in any order of strides, and may overlap where the view is read.
+// The bytes of a view whose first element lies at byte `begin`: ascending, disjoint, not touching one
+// another. Dimensions may come in any order of strides, and may overlap where the view is read.
 void byte_ranges(const View& view, std::int64_t begin, std::int64_t element_bytes,
                  std::vector<ByteRange>& ranges);
 
@@ -28,8 +28,8 @@ void byte_ranges(const View& view, std::int64_t begin, std::int64_t element_byte
 class ByteMap {
  public:
   struct State {
-    std::int32_t owner =
-        -1;  // the buffer that these bytes are of since they were last written; -1 never written
+    // The buffer that these bytes are of since they were last written; -1 never written.
+    std::int32_t owner = -1;
     std::int32_t writer = -1;   // what wrote them last; -1 where nothing did, or the caller before the start
     std::int32_t readers = -1;  // who read them since, as the user of this class numbers such sets; -1 nobody
     bool operator==(const State&) const = default;
@@ -37,9 +37,9 @@ class ByteMap {
 
   void reset(std::int64_t size, const State& state);
 
-  // Calls visit(range, state) for the maximal pieces of equal state within `ranges`, ascending; what visit() changes in
-  // the state holds for exactly this piece. When visit() throws, the map is unchanged.
-  // `ranges`: as byte_ranges() makes them, within [0, size).
+  // Calls visit(range, state) for the maximal pieces of equal state within `ranges`, ascending; what visit()
+  // changes in the state holds for exactly this piece. When visit() throws, the map is unchanged. `ranges`:
+  // as byte_ranges() makes them, within [0, size).
   template <class Visit>
   void visit(std::span<const ByteRange> ranges, Visit&& visit);
 

@@ -16,8 +16,8 @@ std::vector<Rank> members_of(const std::string& group);
 // "rank 1", "ranks 0, 2"; of many the first eight.
 std::string ranks_text(const std::vector<Rank>& ranks);
 
-// What collective_digest() counts of one collective: operation, dtype, counts, reduction, root; of an Exchange the full matrix of
-// counts. Equal on all members of the group.
+// What collective_digest() counts of one collective: operation, dtype, counts, reduction, root; of an
+// Exchange the full matrix of counts. Equal on all members of the group.
 Digest canonical_digest(const Plan& plan, const Collective& collective);
 
 }  // namespace cp

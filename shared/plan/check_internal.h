@@ -1,5 +1,5 @@
-// What the checker's rules share: the plans with the tables that every rule looks things up in. For check*.cc alone; the
-// contract is in check.h.
+// What the checker's rules share: the plans with the tables that every rule looks things up in. For check*.cc
+// alone; the contract is in check.h.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ struct RankPlan {
   std::vector<std::int32_t> index_in_group;  // by GroupId
   std::vector<std::int32_t> communicator;    // by GroupId; index into World::communicators
   std::vector<CollectiveRef> collectives;    // in issue order
-  // The collectives of group g are collectives[by_group[i]] for i of [group_begin[g], group_begin[g+1]), in order.
+  // The collectives of group g are collectives[by_group[i]] for i of [group_begin[g], group_begin[g+1]), in
+  // order.
   std::vector<std::int32_t> by_group, group_begin;
 
   const Buffer& buffer(const View& view) const { return plan->buffers[idx(view.buffer)]; }

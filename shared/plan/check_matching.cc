@@ -9,7 +9,8 @@
 namespace cp::checker {
 namespace {
 
-// What all members of a collective agree on. Of an Exchange: that it is one; its transfers are compared pair by pair.
+// What all members of a collective agree on. Of an Exchange: that it is one; its transfers are compared pair
+// by pair.
 struct Signature {
   std::size_t operation = 0;  // index in the variant
   std::optional<DType> dtype;

@@ -9,9 +9,10 @@
 namespace cp::checker {
 namespace {
 
-// Goes through a rank's steps in issue order and keeps, for each byte, who wrote it last and who has read it since. A step
-// must happen after all of these that it conflicts with; then every order that the plan allows does the same as this one,
-// and what this one reads and leaves unwritten is what they all do. (Flanagan and Freund, FastTrack, PLDI 2009.)
+// Goes through a rank's steps in issue order and keeps, for each byte, who wrote it last and who has read it
+// since. A step must happen after all of these that it conflicts with; then every order that the plan allows
+// does the same as this one, and what this one reads and leaves unwritten is what they all do. (Flanagan and
+// Freund, FastTrack, PLDI 2009.)
 class OrderAndContents {
  public:
   void check(const RankPlan& rank) {
@@ -24,8 +25,8 @@ class OrderAndContents {
   }
 
  private:
-  // The caller's buffers have a space each, the temporaries one together. An input is never written, so that nothing about
-  // it needs to be known.
+  // The caller's buffers have a space each, the temporaries one together. An input is never written, so that
+  // nothing about it needs to be known.
   static constexpr std::size_t kArena = 0;
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   struct Place {

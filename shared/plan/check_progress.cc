@@ -8,12 +8,14 @@
 namespace cp::checker {
 namespace {
 
-// Runs all ranks with one collective in flight each, in issue order: this is the strictest device. Steps wait only for steps
-// that were issued before them (check_structure), so that every wait between two collectives of a rank, by stream or by edge,
-// direct or through kernels, is one of this order: where it has no cycle, no device has one, with any number in flight.
+// Runs all ranks with one collective in flight each, in issue order: this is the strictest device. Steps wait
+// only for steps that were issued before them (check_structure), so that every wait between two collectives
+// of a rank, by stream or by edge, direct or through kernels, is one of this order: where it has no cycle, no
+// device has one, with any number in flight.
 //
-// A shortest cycle passes each rank at most once, hence at most as many iterations of a Repeat as there are ranks, and stays
-// a cycle when the iterations between are left out: this many iterations show whatever all would show.
+// A shortest cycle passes each rank at most once, hence at most as many iterations of a Repeat as there are
+// ranks, and stays a cycle when the iterations between are left out: this many iterations show whatever all
+// would show.
 class Progress {
  public:
   explicit Progress(const World& world)
@@ -78,8 +80,8 @@ class Progress {
     }
   }
 
-  // From where some rank waits, along "has a member that waits elsewhere" until a communicator comes again; of all starts
-  // the shortest. Entries are (rank, the communicator in which it waits).
+  // From where some rank waits, along "has a member that waits elsewhere" until a communicator comes again;
+  // of all starts the shortest. Entries are (rank, the communicator in which it waits).
   std::vector<std::size_t> shortest_cycle() const {
     std::vector<std::size_t> best;
     for (std::size_t start = 0; start < world_.communicators.size(); ++start) {
@@ -90,7 +92,8 @@ class Progress {
     return best;
   }
 
-  // The ranks of a shortest cycle through `start`, each of which waits for the next, the last one for the first.
+  // The ranks of a shortest cycle through `start`, each of which waits for the next, the last one for the
+  // first.
   std::vector<std::size_t> cycle_through(std::size_t start) const {
     struct Visit {
       bool seen = false;

@@ -47,8 +47,8 @@ class Structure {
     for (const Edge& edge : ref.step->after) check_edge(ref, edge);
   }
 
-  // Edges point backward in issue order. Hence issue order is one legal order of the rank's steps, and no rank can wait
-  // for itself.
+  // Edges point backward in issue order. Hence issue order is one legal order of the rank's steps, and no
+  // rank can wait for itself.
   void check_edge(const StepRef& ref, const Edge& edge) const {
     if (edge.step < 0 || idx(edge.step) >= rank_.steps.size()) {
       fail(step_text(plan_, ref.id), " waits for step ", edge.step, ", but the plan's steps are 0 to ",

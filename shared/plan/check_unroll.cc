@@ -14,11 +14,14 @@ constexpr std::int64_t kMaxNodes = std::int64_t{1} << 26;  // of a rank
 }  // namespace
 
 // Let L be the period after which all slots come back.
-//   - Who wrote a byte last is, from iteration L on, the same in each L-th iteration: 2L iterations show every read.
-//   - Two steps of the body that touch a byte unordered do so at most L iterations apart: else the first one's next turn
-//     on this byte is closer, and no more ordered. Before and after the Repeat, its first and last L iterations count.
-//   - A chain of waits through the Repeat need not come back to a stream that it left, so it takes at most streams - 1
-//     edges; it exists when the Repeat has as many iterations as these edges go back, and one more.
+//   - Who wrote a byte last is, from iteration L on, the same in each L-th iteration: 2L iterations show
+//     every read.
+//   - Two steps of the body that touch a byte unordered do so at most L iterations apart: else the first
+//     one's next turn on this byte is closer, and no more ordered. Before and after the Repeat, its first and
+//     last L iterations count.
+//   - A chain of waits through the Repeat need not come back to a stream that it left, so it takes at most
+//     streams - 1 edges; it exists when the Repeat has as many iterations as these edges go back, and one
+//     more.
 //   - A stack (an advance without period) has other bytes in each iteration: all of them are needed.
 std::int64_t Unrolled::iterations(const RankPlan& rank, const Repeat& repeat) {
   std::int64_t period = 1, most_back = 0;

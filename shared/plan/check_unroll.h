@@ -1,4 +1,5 @@
-// The steps of one rank with their Repeats unrolled, and which of them happen before which. For check*.cc alone.
+// The steps of one rank with their Repeats unrolled, and which of them happen before which. For check*.cc
+// alone.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@ namespace cp::checker {
 // One execution of a step: its number in issue order.
 using Node = std::int32_t;
 
-// A node happens after those before it on its stream, after those its edges name, and after whatever happens before these.
+// A node happens after those before it on its stream, after those its edges name, and after whatever happens
+// before these.
 class Unrolled {
  public:
   // The plan passed check_structure. Storage is kept from one plan to the next.
@@ -30,7 +32,8 @@ class Unrolled {
     return clock(a)[stream] <= clock(b)[stream];
   }
 
-  // How many iterations of the Repeat show all that repeat.count would; the last one's slots are those of the true last.
+  // How many iterations of the Repeat show all that repeat.count would; the last one's slots are those of the
+  // true last.
   static std::int64_t iterations(const RankPlan& rank, const Repeat& repeat);
 
  private:

@@ -15,7 +15,8 @@ struct Dissent {
   bool operator==(const Dissent&) const = default;
 };
 
-// Of ranks that should all have one value, by value: those with another value than most, or all where no value has the most ranks.
+// Of ranks that should all have one value, by value: those with another value than most, or all where no
+// value has the most ranks.
 Dissent dissent_of(const std::map<std::string, std::vector<Rank>>& ranks_by_value);
 
 // The ranks that both findings fit; where no rank fits both, those of either.

@@ -1,4 +1,5 @@
-// ForwardingDevice: for devices that stand between the executor and another device, and watch or change one thing.
+// ForwardingDevice: for devices that stand between the executor and another device, and watch or change one
+// thing.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,8 @@ class ForwardingDevice : public Device {
   void download(BufferId buffer, std::span<std::byte> host) override { device_->download(buffer, host); }
 
  protected:
-  // For one that makes the other device itself: its constructor calls forward_to() before anything else of the device is called.
+  // For one that makes the other device itself: its constructor calls forward_to() before anything else of
+  // the device is called.
   ForwardingDevice() = default;
   void forward_to(Device& device) { device_ = &device; }
 

@@ -16,12 +16,12 @@ namespace cp {
 class HostMemory {
  public:
   // Allocates the arena and the caller's buffers that have no binding. Fresh memory is filled with bytes 0xFB
-  // (a huge negative number in every floating type, a negative integer), so that reading what was never written
-  // shows. Throws InvalidInput for a binding whose size differs from its buffer's.
+  // (a huge negative number in every floating type, a negative integer), so that reading what was never
+  // written shows. Throws InvalidInput for a binding whose size differs from its buffer's.
   //
-  // `before`: of a plan that has ended. Its arena, where it is large enough, and its buffers of equal size become this one's, with
-  // what they hold: a plan that is prepared again with its memory allocates nothing. What does not serve is released before
-  // anything is allocated.
+  // `before`: of a plan that has ended. Its arena, where it is large enough, and its buffers of equal size
+  // become this one's, with what they hold: a plan that is prepared again with its memory allocates nothing.
+  // What does not serve is released before anything is allocated.
   HostMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before = {});
 
   // First byte of the view in the given iteration.

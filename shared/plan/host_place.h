@@ -1,5 +1,6 @@
-// Buffers in the host's memory: an offloaded optimizer's, activations that wait there for their backward pass. They belong to the
-// caller; a Copy between such a buffer and one on the GPU goes over PCIe, and a kernel all of whose operands are such runs on the host.
+// Buffers in the host's memory: an offloaded optimizer's, activations that wait there for their backward
+// pass. They belong to the caller; a Copy between such a buffer and one on the GPU goes over PCIe, and a
+// kernel all of whose operands are such runs on the host.
 #pragma once
 
 #include <string_view>

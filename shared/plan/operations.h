@@ -92,8 +92,8 @@ constexpr bool may_be_absent(std::string_view field) {
          (std::is_same_v<Op, Broadcast> && field == "in");  // read at the root only
 }
 
-// Calls visit(name, field) for each field of the operation, or of a Target's FusedAttention, which may be const, in the order of
-// their definition.
+// Calls visit(name, field) for each field of the operation, or of a Target's FusedAttention, which may be
+// const, in the order of their definition.
 template <class Op, class Visit>
 void visit_fields(Op& op, Visit&& visit) {
   using T = std::remove_const_t<Op>;

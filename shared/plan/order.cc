@@ -117,7 +117,8 @@ class EdgeDeriver {
         later_instance(steps_[i], steps_[begin].id, length, iteration);
       }
       if (iteration > 1) continue;
-      // What is known of other streams settles after as many iterations as the edges reach back, and one for each stream.
+      // What is known of other streams settles after as many iterations as the edges reach back, and one for
+      // each stream.
       Position reach = 1;
       for (const Farther& far : farther_) reach = std::max(reach, far.lag);
       iterations = static_cast<Position>(std::min<std::int64_t>(count, reach + 1 + order_.num_streams_));
@@ -128,8 +129,8 @@ class EdgeDeriver {
     }
   }
 
-  // Iteration 0 is straight-line code: it finds the edges to steps before the Repeat and inside the iteration. Both hold
-  // in all later iterations too; those to before the Repeat by the streams' order alone.
+  // Iteration 0 is straight-line code: it finds the edges to steps before the Repeat and inside the
+  // iteration. Both hold in all later iterations too; those to before the Repeat by the streams' order alone.
   void first_instance(const Item& item, Position at) {
     Clock clock = heads_[idx(item.step->stream)];
     candidates_.clear();
@@ -149,8 +150,9 @@ class EdgeDeriver {
     });
   }
 
-  // Iteration i > 0: the edges so far, then those that reach back to iteration 0. Edges with a smaller reach were found in
-  // earlier iterations. An order that other edges imply is implied here as well: all instances on the way exist.
+  // Iteration i > 0: the edges so far, then those that reach back to iteration 0. Edges with a smaller reach
+  // were found in earlier iterations. An order that other edges imply is implied here as well: all instances
+  // on the way exist.
   void later_instance(const Item& item, StepId begin, Position length, Position iteration) {
     Clock clock = heads_[idx(item.step->stream)];
     for (const Edge& edge : item.step->after) {
@@ -182,8 +184,8 @@ class EdgeDeriver {
     return uses_[idx(buffer) * plan_.streams.size() + idx(stream)];
   }
 
-  // On each other stream, the latest conflicting use that the clock does not cover becomes a candidate. `lag_of` tells how many
-  // iterations back a use conflicts, if it does. Steps before `begin` are left out.
+  // On each other stream, the latest conflicting use that the clock does not cover becomes a candidate.
+  // `lag_of` tells how many iterations back a use conflicts, if it does. Steps before `begin` are left out.
   template <class LagOf>
   void find_conflicts(const Item& item, const Clock& clock, StepId begin, const LagOf& lag_of) {
     for_each_access(plan_, item.step->work, [&](const Access& access) {

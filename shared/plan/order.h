@@ -1,11 +1,12 @@
 // Order: what is known to happen before what among the steps of one plan, and the edges that make it so.
 //
-// Each instance of a step (one iteration of it) has a position in issue order. Its clock says for each stream the latest
-// position that has finished before the instance starts; since streams are FIFOs, everything before that has finished too.
-// (Vector clocks: Mattern, "Virtual Time and Global States of Distributed Systems", 1989.)
+// Each instance of a step (one iteration of it) has a position in issue order. Its clock says for each stream
+// the latest position that has finished before the instance starts; since streams are FIFOs, everything
+// before that has finished too. (Vector clocks: Mattern, "Virtual Time and Global States of Distributed
+// Systems", 1989.)
 //
-// Of a Repeat only as many iterations get positions as its edges and their transitive effects need: what holds between
-// neighbouring iterations there holds between all.
+// Of a Repeat only as many iterations get positions as its edges and their transitive effects need: what
+// holds between neighbouring iterations there holds between all.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,8 @@ class Order {
   // All steps run on one stream: issue order is everything, and there are no clocks.
   bool one_stream() const { return num_streams_ == 1; }
   StreamId num_streams() const { return num_streams_; }
-  // The latest position on `stream` that has finished before the instance at `position` starts; kNoPosition if none.
+  // The latest position on `stream` that has finished before the instance at `position` starts; kNoPosition
+  // if none.
   Position clock(Position position, StreamId stream) const {
     return clocks_[static_cast<std::size_t>(position) * static_cast<std::size_t>(num_streams_) +
                    static_cast<std::size_t>(stream)];
@@ -49,8 +51,9 @@ class Order {
   StreamId num_streams_ = 1;
 };
 
-// Replaces the edges of all steps: two steps on different streams that touch a common element, at least one of them writing,
-// are ordered as they were issued, in every iteration of their Repeats. No edge is written that streams and other edges imply.
+// Replaces the edges of all steps: two steps on different streams that touch a common element, at least one
+// of them writing, are ordered as they were issued, in every iteration of their Repeats. No edge is written
+// that streams and other edges imply.
 Order derive_edges(Plan& plan);
 
 }  // namespace cp

@@ -12,12 +12,13 @@
 //     step 2 on 0 ...
 //   end
 //
-// A view is b<buffer>+<offset>[<shape>], with :<strides> after the shape unless they are those of a row-major tensor, and with
-// ~<stride>%<period>+<phase> when it advances. An edge is <step>, or <step>@<iterations back>. A mask slice is
-// <q_begin>+<q_len>/<k_begin>+<k_len>/<kind>/<diagonal>/<window>. Names and labels are quoted; inside, \" \\ and \xNN (for
-// control characters) are escapes. A list without entries is "-". A RowKernel is row_kernel operation=<its name> ...
-// A target with fused attention goes on with fused_attention <its fields>. Of an attention step, engine, workspace and (backward)
-// out are written where they are not exact or absent; any other absent view is b-1+0[].
+// A view is b<buffer>+<offset>[<shape>], with :<strides> after the shape unless they are those of a row-major
+// tensor, and with ~<stride>%<period>+<phase> when it advances. An edge is <step>, or <step>@<iterations
+// back>. A mask slice is <q_begin>+<q_len>/<k_begin>+<k_len>/<kind>/<diagonal>/<window>. Names and labels are
+// quoted; inside, \" \\ and \xNN (for control characters) are escapes. A list without entries is "-". A
+// RowKernel is row_kernel operation=<its name> ... A target with fused attention goes on with fused_attention
+// <its fields>. Of an attention step, engine, workspace and (backward) out are written where they are not
+// exact or absent; any other absent view is b-1+0[].
 //
 // This header is what writer and reader share; to_text() and parse_plan() are declared in plan.h.
 #pragma once

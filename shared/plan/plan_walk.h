@@ -1,4 +1,5 @@
-// The steps of a plan in the order in which they are issued, the body of a Repeat again in each of its iterations.
+// The steps of a plan in the order in which they are issued, the body of a Repeat again in each of its
+// iterations.
 //
 //   for (PlanWalk walk(plan); !walk.done(); walk.next()) visit(walk.step(), walk.id(), walk.iteration());
 //

@@ -32,7 +32,8 @@ std::vector<BufferId> buffers_that(const Plan& plan, bool (*wanted)(const Buffer
   return ids;
 }
 
-// The device checks what is bound to it; of what is copied it sees one buffer at a time, and only once the plan is prepared.
+// The device checks what is bound to it; of what is copied it sees one buffer at a time, and only once the
+// plan is prepared.
 Bindings to_copy(const Plan& plan, HostBuffers buffers) {
   if (buffers.bound) return {};
   bound_addresses(plan, buffers.bindings);

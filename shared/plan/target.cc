@@ -16,8 +16,8 @@ namespace cp {
 namespace {
 
 constexpr std::array<std::string_view, 4> kGpuGenerations = {"sm80", "sm90", "sm100", "sm120"};
-// Later versions of a generation: A10 and A40, Orin, L4 and L40S; Thor as CUDA 12 calls it, B300; GB10. Its kernels run on them, and cuDNN
-// takes the same calls with no more workspace (tests/cudnn).
+// Later versions of a generation: A10 and A40, Orin, L4 and L40S; Thor as CUDA 12 calls it, B300; GB10. Its
+// kernels run on them, and cuDNN takes the same calls with no more workspace (tests/cudnn).
 constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"sm86", "sm80"},   {"sm87", "sm80"},   {"sm88", "sm80"},  {"sm89", "sm80"},
     {"sm101", "sm100"}, {"sm103", "sm100"}, {"sm121", "sm120"}};
@@ -29,8 +29,8 @@ std::string_view generation_of(std::string_view gpu) {
   return gpu;
 }
 
-// The greatest generation that is not later than the GPU, whose instructions it has; else the first. Numbers are in order, so that
-// this is no matter of spelling.
+// The greatest generation that is not later than the GPU, whose instructions it has; else the first. Numbers
+// are in order, so that this is no matter of spelling.
 std::string_view generation_before(std::string_view gpu) {
   const auto number = [](std::string_view text) {
     int value = 0;

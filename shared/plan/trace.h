@@ -18,8 +18,9 @@
 
 namespace cp {
 
-// Checksums of what one rank sent in a collective and of what reached it (shared/base/checksum.h), by peer, an entry for each member of
-// the group; 0 where there was no transfer. Several transfers with one peer are folded in an order that both ends share.
+// Checksums of what one rank sent in a collective and of what reached it (shared/base/checksum.h), by peer,
+// an entry for each member of the group; 0 where there was no transfer. Several transfers with one peer are
+// folded in an order that both ends share.
 struct PayloadChecksums {
   std::vector<std::uint64_t> sent, received;
   std::uint64_t result = 0;  // of an all_reduce's output, as its parts were made or came; 0: not digested
@@ -82,11 +83,11 @@ struct RankTrace {
   std::vector<OpRecord> observed;         // collectives only; in order of completion per stream
   std::map<std::string, Digest> digests;  // of outputs that are exact in every world, by buffer name
   // What worlds and runs differ in, and equality therefore leaves out.
-  // The i-th time of a stream belongs to the stream's i-th record: of steps as their streams ran them, and of the
-  // calls of the library. There may be fewer times than records.
+  // The i-th time of a stream belongs to the stream's i-th record: of steps as their streams ran them, and of
+  // the calls of the library. There may be fewer times than records.
   std::vector<TimedOp> issued_times = {}, observed_times = {};
-  std::int64_t clock_offset_ns =
-      0;  // from the run's common start to the rank's start; |offset| <= kMaxTraceNs
+  // From the run's common start to the rank's start; |offset| <= kMaxTraceNs.
+  std::int64_t clock_offset_ns = 0;
   std::optional<Environment> environment = {};
 
   bool operator==(const RankTrace& other) const {

@@ -1,16 +1,21 @@
-// Did what was sent arrive? Compares the traces of all ranks of one run with each other, transfer by transfer:
+// Did what was sent arrive? Compares the traces of all ranks of one run with each other, transfer by
+// transfer:
 //
 //   bytes      what a rank observed from a peer is what it issued, no less and no more
-//   checksums  of a payload, where it was sent and where it arrived; of the outputs of an all_reduce, on all members
+//   checksums  of a payload, where it was sent and where it arrived; of the outputs of an all_reduce, on all
+//              members
 //
-// What the checksums are of (PayloadChecksums) is the transfers' own where a collective is made of transfers that the device sees:
+// What the checksums are of (PayloadChecksums) is the transfers' own where a collective is made of transfers
+// that the device sees:
 //
 //   fabric  every collective: what member i gives to member j, and what j read of it, of reductions too
-//   gloo    every collective: each message between two members, as it passes between memory and socket. A broadcast goes through other
-//           members: what is compared is each hop, so that the sender named is the one who passed it on wrong
+//   gloo    every collective: each message between two members, as it passes between memory and socket. A
+//           broadcast goes through other members: what is compared is each hop, so that the sender named is
+//           the one who passed it on wrong
 //   nccl    none: its kernels send and reduce out of sight, and payloads lie on the GPU
 //
-// A payload that was damaged and is then passed on is a fault of the first transfer alone: from there on sender and receiver agree.
+// A payload that was damaged and is then passed on is a fault of the first transfer alone: from there on
+// sender and receiver agree.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +40,8 @@ enum class Checksums : std::uint8_t {
 std::string_view name(Checksums checksums);        // "end"
 Checksums parse_checksums(std::string_view text);  // throws InvalidInput that lists the names
 
-// Its facts are the transfer's sender and receiver, its operation, group and sequence number; or whose outputs differ.
+// Its facts are the transfer's sender and receiver, its operation, group and sequence number; or whose
+// outputs differ.
 class TransferFault : public CheckFailure {
  public:
   using CheckFailure::CheckFailure;
@@ -55,8 +61,9 @@ TransferFault changed_payload(const TransferPlace& place, std::uint64_t sent, st
 std::optional<TransferFault> unequal_results(const TransferPlace& place,
                                              const std::map<Rank, std::uint64_t>& results);
 
-// The first that is wrong: of the lowest sequence number on its group. It names operation, group, sequence number, sender and receiver,
-// bytes or checksums; of outputs that differ those who have other ones than most. Nothing: all that can be compared agrees.
+// The first that is wrong: of the lowest sequence number on its group. It names operation, group, sequence
+// number, sender and receiver, bytes or checksums; of outputs that differ those who have other ones than
+// most. Nothing: all that can be compared agrees.
 std::optional<TransferFault> find_transfer_fault(std::span<const RankTrace> traces);
 
 }  // namespace cp

@@ -119,8 +119,8 @@ class Writer {
   void field(const Digest& digest) { put(std::string_view(to_string(digest))); }
   void field(double value) {
     std::array<char, 40> digits{};
-    const auto [end, error] =
-        std::to_chars(digits.data(), digits.data() + digits.size(), value);  // shortest, exact
+    // Shortest, exact.
+    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
     put(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
   }
   void field(const Edge& edge) {

@@ -1,13 +1,14 @@
 // Lower bounds of what a chain of moves still costs: what lets the search pass over most of it.
 //
-// Internal to shared/redistribute. A move lasts as long as its slowest rank, which is no less than the mean over any
-// set of ranks. The sets used here are the areas:
+// Internal to shared/redistribute. A move lasts as long as its slowest rank, which is no less than the mean
+// over any set of ranks. The sets used here are the areas:
 //   each rank alone                 what it misses of its new shard must arrive, at the best rate there is;
 //   ranks joined by fast axes       what none of them holds must reach them over slower ones, at their rate;
-//   all ranks                       n contributions become one value by n-1 receives, and each further holder of the
-//                                   result receives it: at the best rate, and between areas at the slower ones.
-// Where the target is Partial, ranks that differ along its partial axes hold each value together, and an area is never
-// less than all of these: one of them may have the value, and the others zeros.
+//   all ranks                       n contributions become one value by n-1 receives, and each further holder
+//                                   of the result receives it: at the best rate, and between areas at the
+//                                   slower ones.
+// Where the target is Partial, ranks that differ along its partial axes hold each value together, and an area
+// is never less than all of these: one of them may have the value, and the others zeros.
 //
 // Any areas give a bound, and more of them a better one. Of many ranks only some areas are looked at.
 #pragma once
@@ -40,8 +41,8 @@ class Bounds {
     double time_us = 0;                   // of the state at hand
   };
   struct Level {
-    double gap =
-        0;  // microseconds a byte: no transfer between two of its areas is faster, at full efficiency
+    // Microseconds a byte: no transfer between two of its areas is faster, at full efficiency.
+    double gap = 0;
     std::vector<Area> areas;
   };
   void split_areas();

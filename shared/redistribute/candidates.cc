@@ -100,8 +100,8 @@ class Candidates {
     }
   }
 
-  // Appends the pool's axes, or some of them, where the target has them next, and all together or one by one to each
-  // dim; `kind` is a slice, or reduces them on the way.
+  // Appends the pool's axes, or some of them, where the target has them next, and all together or one by one
+  // to each dim; `kind` is a slice, or reduces them on the way.
   void spread(MoveKind kind, const AxisList& pool) {
     if (pool.empty()) return;
     const AxisMask available = mask_of(pool);
@@ -270,7 +270,8 @@ class Candidates {
     }
   }
 
-  // Axes that stay partial in the target may be reduced too: to_partial makes them partial again, for nothing.
+  // Axes that stay partial in the target may be reduced too: to_partial makes them partial again, for
+  // nothing.
   void reductions() {
     if (reducible_.empty()) return;
     for (const MoveKind kind : {MoveKind::reduce_scatter, MoveKind::reduce_exchange}) {
@@ -297,8 +298,8 @@ class Candidates {
     for (const State& to : straight_targets()) out_.push_back({MoveKind::reduce_exchange, axes, state_, to});
   }
 
-  // The target; where it is partial along axes that the source is not, what becomes it at the end: with these axes
-  // replicated, or sharding a dimension.
+  // The target; where it is partial along axes that the source is not, what becomes it at the end: with these
+  // axes replicated, or sharding a dimension.
   std::vector<State> straight_targets() {
     const State& target = space_.target();
     const AxisMask missing = target.partial & ~state_.partial;
@@ -473,9 +474,10 @@ class Candidates {
     }
   }
 
-  // Along axes that the target is partial along. They must be free, or innermost, so that dropping them leaves a layout; of
-  // a sharded one the other ranks hold zeros, which only sums have. Where sums are reduced, other axes may join them: one
-  // all_reduce over both does what a gather and an all_reduce would; and an all_reduce takes less memory than a gather.
+  // Along axes that the target is partial along. They must be free, or innermost, so that dropping them
+  // leaves a layout; of a sharded one the other ranks hold zeros, which only sums have. Where sums are
+  // reduced, other axes may join them: one all_reduce over both does what a gather and an all_reduce would;
+  // and an all_reduce takes less memory than a gather.
   void to_partials() {
     AxisMask wanted = same_mesh_as_target() ? space_.target().partial & ~state_.partial : 0U;
     if (breadth_ == Breadth::towards_target) {
@@ -524,8 +526,8 @@ class Candidates {
 }  // namespace
 
 double count_layouts(const StateSpace& space, int side) {
-  // k of the axes shard, in any order, laid out over the dims in any way, each with any split of its dim. Where something is
-  // partial, that is one more thing that an axis may be.
+  // k of the axes shard, in any order, laid out over the dims in any way, each with any split of its dim.
+  // Where something is partial, that is one more thing that an axis may be.
   const auto num_axes = static_cast<double>(space.axes(side).size());
   double choices = 0;  // of dim and split for one axis
   for (int dim = 0; dim < space.num_dims(); ++dim)

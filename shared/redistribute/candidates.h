@@ -14,15 +14,17 @@ namespace cp::detail {
 enum class Breadth : std::uint8_t {
   // Every one between layouts that the space holds.
   all,
-  // Those that the two layouts suggest: each dimension changes towards its axes in the target or is gathered; axes
-  // that are free, or partial, are also taken all together or one by one, to spread the work of what follows. They
-  // are some hundred, where all of them would be millions, and do not always hold the best chain.
+  // Those that the two layouts suggest: each dimension changes towards its axes in the target or is gathered;
+  // axes that are free, or partial, are also taken all together or one by one, to spread the work of what
+  // follows. They are some hundred, where all of them would be millions, and do not always hold the best
+  // chain.
   towards_target,
 };
 
-// All layouts of a side are looked at where there are at most this many: a pass over them lasts some tens of milliseconds.
-// Three axes and three dimensions of plain chunks make 106, or 685 with four axes. Where there are more, dimensions that
-// neither source nor target shard are left out: detours through them can only pay under tight memory bounds.
+// All layouts of a side are looked at where there are at most this many: a pass over them lasts some tens of
+// milliseconds. Three axes and three dimensions of plain chunks make 106, or 685 with four axes. Where there
+// are more, dimensions that neither source nor target shard are left out: detours through them can only pay
+// under tight memory bounds.
 inline constexpr double kTriedLayouts = 4000;
 
 // About how many layouts of a side there are.

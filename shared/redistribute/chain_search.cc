@@ -8,9 +8,9 @@
 namespace cp::detail {
 namespace {
 
-// Ranks and pieces that a pass looks at: each takes some tens of nanoseconds, so that a pass ends in a fraction of a
-// second. A candidate counts kCandidateEffort for being listed, one that is bounded or costed also its own ranks and
-// pieces.
+// Ranks and pieces that a pass looks at: each takes some tens of nanoseconds, so that a pass ends in a
+// fraction of a second. A candidate counts kCandidateEffort for being listed, one that is bounded or costed
+// also its own ranks and pieces.
 constexpr std::int64_t kEffortTowardsTarget = 1 << 21;
 constexpr std::int64_t kEffortOfAll = 1 << 18;
 constexpr std::int64_t kCandidateEffort = 8;
@@ -22,7 +22,8 @@ constexpr std::int64_t kMostPieces = 1 << 19;
 // Moves of a chain that is followed to its end at once: each axis can be spread, moved and gathered.
 constexpr int kDeepest = 3 * kMaxMeshAxes;
 
-// Where there are more ranks, chains of few moves are tried first: the search would spend its effort before it comes to them.
+// Where there are more ranks, chains of few moves are tried first: the search would spend its effort before
+// it comes to them.
 constexpr int kManyRanks = 256;
 constexpr int kShortChain = 3;
 
@@ -154,9 +155,10 @@ void ChainSearch::finish(std::int32_t label, const Limits& limits) {
   }
 }
 
-// Chains that are known before any is followed step by step: where no move leads straight to the target, or where there are
-// many ranks, whose search would spend its effort before it comes to the end of a chain. Of the collectives from the
-// layouts at hand the most promising ones are kept, and from each the target is tried, some times over.
+// Chains that are known before any is followed step by step: where no move leads straight to the target, or
+// where there are many ranks, whose search would spend its effort before it comes to the end of a chain. Of
+// the collectives from the layouts at hand the most promising ones are kept, and from each the target is
+// tried, some times over.
 void ChainSearch::try_short_chains(const Limits& limits) {
   constexpr std::size_t kKept = 2;
   const std::int32_t source = graph_.source();
@@ -212,8 +214,8 @@ void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effor
       follow(labels_[idx(label)].parent, *labels_[idx(label)].edge, limits);
       continue;
     }
-    // From each label straight on with the most promising of what follows it, since good chains that are known early spare
-    // looking at most others.
+    // From each label straight on with the most promising of what follows it, since good chains that are
+    // known early spare looking at most others.
     std::int32_t next = label;
     for (int depth = 0; next >= 0 && depth < kDeepest; ++depth) {
       const std::size_t first = labels_.size();

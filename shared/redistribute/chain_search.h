@@ -16,9 +16,9 @@ struct Limits {
   double peak_bytes = std::numeric_limits<double>::infinity();       // with its source and target shards
 };
 
-// Times and bytes on the wire of the moves add up; of the peaks of memory the largest counts. Whole picoseconds and bytes,
-// so that equal costs compare equal and the order of ties is the stated one: by time, then bytes; or by bytes of the rank that
-// receives most, then of all ranks, then peak, then time.
+// Times and bytes on the wire of the moves add up; of the peaks of memory the largest counts. Whole
+// picoseconds and bytes, so that equal costs compare equal and the order of ties is the stated one: by time,
+// then bytes; or by bytes of the rank that receives most, then of all ranks, then peak, then time.
 struct ChainCost {
   std::int64_t primary = 0, secondary = 0, tertiary = 0, last = 0;
   std::int32_t steps = 0;
@@ -30,12 +30,13 @@ struct Chain {
   ChainCost cost;
 };
 
-// A* over the layouts of a graph, in two passes: with the moves that the two layouts suggest, and then, where there are few
-// enough layouts, with all moves, of which only those are looked at that could still lead to a better chain.
+// A* over the layouts of a graph, in two passes: with the moves that the two layouts suggest, and then, where
+// there are few enough layouts, with all moves, of which only those are looked at that could still lead to a
+// better chain.
 //
-// Neither looks at more than its share of ranks and pieces, whatever the request: what is passed over for that is counted in
-// the bound. So the answer is the best chain, or one with a bound on how far it is from that; and it is the same on every
-// machine, since nothing depends on a clock.
+// Neither looks at more than its share of ranks and pieces, whatever the request: what is passed over for
+// that is counted in the bound. So the answer is the best chain, or one with a bound on how far it is from
+// that; and it is the same on every machine, since nothing depends on a clock.
 class ChainSearch {
  public:
   ChainSearch(LayoutGraph& graph, Objective objective, std::int64_t cast_ps, bool try_all_moves)
@@ -45,8 +46,8 @@ class ChainSearch {
     std::optional<Chain> best;        // nothing when no chain was found that keeps the limits
     std::int64_t least_possible = 0;  // no chain that keeps the limits costs less, by the objective
   };
-  // `share`: of the effort that a request may take. A search that is not `patient` gives up where that is spent, though it
-  // knows no chain yet.
+  // `share`: of the effort that a request may take. A search that is not `patient` gives up where that is
+  // spent, though it knows no chain yet.
   Answer run(const Limits& limits, double share, bool patient);
 
  private:
@@ -56,8 +57,8 @@ class ChainSearch {
     LayoutGraph::Edge* edge;    // that led here
     bool superseded = false;
     bool expanded = false;
-    bool is_bound =
-        false;  // the edge's own cost is known as a bound alone: to be found when it is this label's turn
+    // The edge's own cost is known as a bound alone: to be found when it is this label's turn.
+    bool is_bound = false;
   };
 
   void pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient);
@@ -88,8 +89,8 @@ class ChainSearch {
   std::vector<std::int32_t> open_;        // heap of labels
   std::optional<Chain> best_;
   std::int64_t effort_left_ = 0;
-  std::int64_t least_passed_over_ =
-      0;  // the least that a chain costs which was not followed for want of effort
+  // The least that a chain costs which was not followed for want of effort.
+  std::int64_t least_passed_over_ = 0;
 };
 
 }  // namespace cp::detail

@@ -18,7 +18,8 @@
 // has the bandwidth of the slowest mesh axis in which their coordinates differ. A rank receives 2(n-1)/n of
 // the buffer in an all-reduce and (n-1) x its own result in a reduce-scatter; in all other operations just
 // the bytes that move (with padding, where counts must be equal: the time counts wire bytes). The time of a
-// redistribution is the sum over its steps of that of the slowest rank, since a step is over when all have ended it.
+// redistribution is the sum over its steps of that of the slowest rank, since a step is over when all have
+// ended it.
 #pragma once
 
 #include <map>

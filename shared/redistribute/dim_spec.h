@@ -1,6 +1,8 @@
-// DimSpec: how one tensor dimension lies over the ranks of a mesh, and PairTable: what the parts of two of them share.
+// DimSpec: how one tensor dimension lies over the ranks of a mesh, and PairTable: what the parts of two of
+// them share.
 //
-// Internal to shared/redistribute. What two parts share is found when it is asked for, and kept where that is little.
+// Internal to shared/redistribute. What two parts share is found when it is asked for, and kept where that is
+// little.
 #pragma once
 
 #include <array>

@@ -21,8 +21,9 @@ void require_linear(const Layout& layout) {
   }
 }
 
-// Averages that the forward pass has taken: the source is P(avg) on the axis, the target no longer. And those that it has
-// left to take, where only the target is: each rank holds the value then, and the gradient of each of these n copies counts.
+// Averages that the forward pass has taken: the source is P(avg) on the axis, the target no longer. And those
+// that it has left to take, where only the target is: each rank holds the value then, and the gradient of
+// each of these n copies counts.
 double averaged(const Layout& source, const Layout& target) {
   double scale = 1;
   for (std::size_t axis = 0; axis < target.placements.size(); ++axis) {

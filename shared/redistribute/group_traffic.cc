@@ -9,11 +9,11 @@
 namespace cp::detail {
 namespace {
 
-// One group of a collective with equal counts. Its members' old boxes differ in the dimensions that the group's axes
-// leave, their new ones in those that they come to; all else is the same for all of them. So the piece of members i
-// and j is as large as |old i| x |new j| divided by what they share, the largest is that of the largest old box and
-// the largest new one, and where pieces lie in a shard depends on its own size and on whether its part is one
-// stretch, and not on whose it is: one member of each kind stands for the others.
+// One group of a collective with equal counts. Its members' old boxes differ in the dimensions that the
+// group's axes leave, their new ones in those that they come to; all else is the same for all of them. So the
+// piece of members i and j is as large as |old i| x |new j| divided by what they share, the largest is that
+// of the largest old box and the largest new one, and where pieces lie in a shard depends on its own size and
+// on whether its part is one stretch, and not on whose it is: one member of each kind stands for the others.
 class Group {
  public:
   Group(const StateMove& move, const BoxPair& boxes, const std::vector<std::int32_t>& members)
@@ -52,7 +52,8 @@ class Group {
   }
 
  private:
-  // Kinds of members with shards of the right size: their piece for the first member is one stretch, or is not.
+  // Kinds of members with shards of the right size: their piece for the first member is one stretch, or is
+  // not.
   bool old_lies_in_blocks(std::size_t member) {
     std::optional<bool>& known = old_direct_[in_one_stretch(member, 0) ? 1 : 0];
     if (!known) {
@@ -99,8 +100,8 @@ class Group {
   std::array<std::optional<bool>, 2> old_direct_, new_direct_;
 };
 
-// Where all parts are ranges of one size, pieces begin at a sum of one term for each coordinate of the peer: where the
-// pieces of the first peer and of the second along each axis lie right, all do.
+// Where all parts are ranges of one size, pieces begin at a sum of one term for each coordinate of the peer:
+// where the pieces of the first peer and of the second along each axis lie right, all do.
 bool even_pieces_lie_in_blocks(const StateSpace& space, const StateMove& move, const BoxPair& boxes,
                                std::int32_t position, std::int64_t block, bool sends) {
   const auto fits = [&](std::int32_t peer, std::int64_t number) {

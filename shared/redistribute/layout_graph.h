@@ -1,7 +1,8 @@
-// LayoutGraph: the layouts of a redistribution as nodes, its moves as edges, found and costed as they are asked for.
+// LayoutGraph: the layouts of a redistribution as nodes, its moves as edges, found and costed as they are
+// asked for.
 //
-// Internal to shared/redistribute. One graph serves all searches of a request, so that none finds twice what another
-// has found.
+// Internal to shared/redistribute. One graph serves all searches of a request, so that none finds twice what
+// another has found.
 #pragma once
 
 #include <array>

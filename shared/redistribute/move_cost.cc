@@ -127,8 +127,8 @@ std::int64_t MoveCoster::live_bytes(const StateMove& move, const RankTraffic& ra
   return std::max({packing, travelling, unpacking}) * element_bytes_;
 }
 
-// Microseconds for a byte from each peer of a group. Among these, those that differ from the rank along its slowest axis,
-// (n - 1) x the sizes of all faster ones, are behind that axis, and so on with the others.
+// Microseconds for a byte from each peer of a group. Among these, those that differ from the rank along its
+// slowest axis, (n - 1) x the sizes of all faster ones, are behind that axis, and so on with the others.
 double MoveCoster::gap_to_peers(const StateMove& move) const {
   const int side = move.from.side;
   std::array<std::pair<double, int>, kMaxMeshAxes> axes;  // gap and size
@@ -165,8 +165,8 @@ struct Received {
   std::int64_t payload = 0, wire = 0;  // elements, but for an all_reduce, whose parts need not be whole ones
 };
 
-// What a member of a collective with equal counts receives. In a gather its old shard is in place; in an all-to-all,
-// `kept` elements are.
+// What a member of a collective with equal counts receives. In a gather its old shard is in place; in an
+// all-to-all, `kept` elements are.
 Received received_in_group(const StateMove& move, const RankTraffic& rank, std::int64_t kept,
                            std::int64_t element_bytes) {
   const std::int64_t peers = rank.members - 1;
@@ -225,8 +225,8 @@ void MoveCoster::charge_groups(const StateMove& move, Ends ends, MoveCost& cost)
   cost.time_us = time_us;
 }
 
-// Whether a rank makes its part of a to_partial of nothing: then its old shard is gone by then. The first rank of each axis
-// does not, and where all ranks are alike, it stands for them.
+// Whether a rank makes its part of a to_partial of nothing: then its old shard is gone by then. The first
+// rank of each axis does not, and where all ranks are alike, it stands for them.
 bool MoveCoster::holds_neutral(const StateMove& move, std::int32_t position) const {
   const int side = move.from.side;
   if (!space_.in_side(side, position)) return false;
@@ -283,8 +283,8 @@ void MoveCoster::charge_exchange(const StateMove& move, Ends ends, MoveCost& cos
       if (!piece.from_contiguous) time_us_[idx(piece.from)] += static_cast<double>(bytes) * copy_us_per_byte_;
     }
   }
-  const double steps =
-      reduces ? static_cast<double>(traffic_.rounds.size()) : 1;  // each round is a step of its own
+  // Each round is a step of its own.
+  const double steps = reduces ? static_cast<double>(traffic_.rounds.size()) : 1;
   double slowest_us = 0;
   for (std::size_t p = 0; p < n; ++p) {
     const RankTraffic& rank = traffic_.ranks[p];

@@ -1,4 +1,5 @@
-// What a move costs: time by the CostModel, bytes received, live temporaries. Internal to shared/redistribute.
+// What a move costs: time by the CostModel, bytes received, live temporaries. Internal to
+// shared/redistribute.
 #pragma once
 
 #include <cstdint>

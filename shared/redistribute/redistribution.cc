@@ -82,9 +82,10 @@ struct Request {
     return result;
   }
 
-  // The best chain within the memory bound. Where a search that does not try all moves comes to its end without one, ever leaner chains
-  // are looked for until one keeps the bound: the same ones whatever the bound, so that a bound which fits the leanest always works.
-  // Where none keeps it, `least` is what that one needs.
+  // The best chain within the memory bound. Where a search that does not try all moves comes to its end
+  // without one, ever leaner chains are looked for until one keeps the bound: the same ones whatever the
+  // bound, so that a bound which fits the leanest always works. Where none keeps it, `least` is what that one
+  // needs.
   std::optional<Redistribution> first(std::int64_t& least);
 
   Redistribution describe(const std::vector<StateMove>& moves);
@@ -147,8 +148,9 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
 std::optional<Redistribution> Request::first(std::int64_t& least) {
   if (std::optional<Redistribution> best = solve(kNoLimit)) return best;
   const double limit = temporary_limit;
-  graph
-      .reset();  // what was costed already spares effort, so that this search would go further or not with what the first one saw
+  // What was costed already spares effort, so that this search would go further or not with what the first
+  // one saw.
+  graph.reset();
   temporary_limit = 1e6 * static_cast<double>(shard_bytes);  // beyond what any move takes
   bool found = false;
   while (std::optional<Redistribution> leaner = solve(kNoLimit, !found)) {
@@ -196,7 +198,8 @@ double Redistribution::times_the_best() const {
 }
 
 Hasher& hash(Hasher& hasher, const RedistributeOptions& options) {
-  // A field that is added does not compile here until it counts: without it, a cache would give out a plan made with other options.
+  // A field that is added does not compile here until it counts: without it, a cache would give out a plan
+  // made with other options.
   const auto& [cost, objective, max_memory_factor, travel_dtype, partial_rule] = options;
   hash(hasher, cost).add(static_cast<int>(objective)).add(max_memory_factor);
   hasher.add(travel_dtype ? static_cast<int>(*travel_dtype) : -1);

@@ -48,12 +48,14 @@ std::int64_t live_in_rounds(const RankTraffic& rank, std::int64_t old_numel, std
 RoundAnchors anchors_in_rounds(const RoundLives& lives, Anchor old_shard) {
   const Anchor here = old_shard, there = old_shard == Anchor::low ? Anchor::high : Anchor::low;
   const auto& [old, packed, received, made] = lives;
-  // The old shard is gone before the new one begins. Then the packed staging is, too, and the received one lives with both.
+  // The old shard is gone before the new one begins. Then the packed staging is, too, and the received one
+  // lives with both.
   if (!old.meets(made)) {
     if (received.meets(old)) return {here, there, here};
     return {there, here, there};
   }
-  // The new shard begins while the packed staging is alive: all four live together then, and it must not lie behind it.
+  // The new shard begins while the packed staging is alive: all four live together then, and it must not lie
+  // behind it.
   if (packed.begin < made.begin && packed.meets(made)) return {here, here, there};
   return {there, here, there};
 }

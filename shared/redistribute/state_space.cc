@@ -9,7 +9,8 @@
 namespace cp::detail {
 namespace {
 
-// What two parts share is remembered for at most this many pairs of parts (32 MiB in all); beyond it is found each time.
+// What two parts share is remembered for at most this many pairs of parts (32 MiB in all); beyond it is found
+// each time.
 constexpr std::int64_t kKeptPairs = 1 << 20;
 
 }  // namespace

@@ -2,9 +2,9 @@
 // sets share.
 //
 // Internal to shared/redistribute. A layout along one tensor dimension is a DimSpec: the ordered mesh axes
-// that shard it with their splits. Specs are interned; their parts are found once, and what parts of two specs
-// share is found when it is asked for, so that a search over many layouts of many ranks pays for those alone
-// that it looks at. Everything is derived from split_part() and intersect().
+// that shard it with their splits. Specs are interned; their parts are found once, and what parts of two
+// specs share is found when it is asked for, so that a search over many layouts of many ranks pays for those
+// alone that it looks at. Everything is derived from split_part() and intersect().
 //
 // Mesh axes of size 1 do not exist here: Shard and Replicate over one rank are the same index map. An axis is
 // its number among those of more than one rank, slowest first; mesh_axis() gives its number in the mesh.

@@ -9,8 +9,8 @@
 namespace cp::detail {
 namespace {
 
-// Which ranks hold the same values of the same box before a move, so that any one of them can be the source: looked up by the
-// number of the box and the coordinates along the partial axes.
+// Which ranks hold the same values of the same box before a move, so that any one of them can be the source:
+// looked up by the number of the box and the coordinates along the partial axes.
 class Holders {
  public:
   Holders(const StateSpace& space, const State& state, AxisMask kept_axes) {
@@ -50,10 +50,11 @@ class Holders {
   std::vector<std::int32_t> first_, positions_;
 };
 
-// The receiver itself; else the holder whose coordinates agree with the receiver's on the slowest axes that they can (meshes
-// are written from the slowest axis to the fastest). Holders of one box and contribution differ along the axes that neither
-// shard nor are partial, in every way, so that one of them agrees with the receiver on all of these. To a receiver that is not
-// on the holders' mesh all are equally near, and they are dealt round-robin over the receivers.
+// The receiver itself; else the holder whose coordinates agree with the receiver's on the slowest axes that
+// they can (meshes are written from the slowest axis to the fastest). Holders of one box and contribution
+// differ along the axes that neither shard nor are partial, in every way, so that one of them agrees with the
+// receiver on all of these. To a receiver that is not on the holders' mesh all are equally near, and they are
+// dealt round-robin over the receivers.
 class NearestHolder {
  public:
   NearestHolder(const StateSpace& space, const State& state) : space_(space), side_(state.side) {

@@ -58,12 +58,12 @@ struct Traffic {
 // The piece of rank `from`'s old box that rank `to`'s new box holds.
 Piece shared_piece(const BoxPair& boxes, std::int32_t from, std::int32_t to);
 
-// How many pieces an exchange has, own ones included, as far as they are fewer than `limit`. Found without listing
-// them.
+// How many pieces an exchange has, own ones included, as far as they are fewer than `limit`. Found without
+// listing them.
 std::int64_t count_pieces(StateSpace& space, const StateMove& move, std::int64_t limit);
 
-// Fills `traffic` (reusing its memory) for an exchange or a reduce_exchange. Its `axes` only if `with_axes`, or where
-// rounds need them.
+// Fills `traffic` (reusing its memory) for an exchange or a reduce_exchange. Its `axes` only if `with_axes`,
+// or where rounds need them.
 void find_traffic(StateSpace& space, const StateMove& move, bool with_axes, Traffic& traffic);
 
 // Whether every rank does the same in the move: a collective between layouts whose shards are equally large

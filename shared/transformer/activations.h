@@ -1,8 +1,9 @@
-// Activations: where what a layer makes lies: in stacks over the layers where the backward pass needs it, else in working buffers.
+// Activations: where what a layer makes lies: in stacks over the layers where the backward pass needs it,
+// else in working buffers.
 //
-// With host_activations the stacks are in host memory, host/activations/..., and on the GPU two slots take turns: the stream "to_host"
-// empties a slot behind its layer, and "from_host" fills one ahead of its layer's backward pass; each waits for the other layer that
-// has the slot, and for nothing else.
+// With host_activations the stacks are in host memory, host/activations/..., and on the GPU two slots take
+// turns: the stream "to_host" empties a slot behind its layer, and "from_host" fills one ahead of its layer's
+// backward pass; each waits for the other layer that has the slot, and for nothing else.
 #pragma once
 
 #include <array>
@@ -52,11 +53,12 @@ class Activations {
   // Whether it lies in a stack.
   bool keeps(Activation what, const LayerPlace& place) const;
 
-  // Sines and cosines of all positions of a sequence, f32, [seq_len, head_dim], of which rotary kernels read those of the rank's rows:
-  // every rank has the whole table, however many share the sequence.
+  // Sines and cosines of all positions of a sequence, f32, [seq_len, head_dim], of which rotary kernels read
+  // those of the rank's rows: every rank has the whole table, however many share the sequence.
   View positions();
 
-  // The input of a layer, or of what follows the last one: [tokens_tp, hidden]. Without a backward pass two slots take turns.
+  // The input of a layer, or of what follows the last one: [tokens_tp, hidden]. Without a backward pass two
+  // slots take turns.
   View x(StackIndex layer);
 
   // In host memory. Behind a layer's forward pass: sends what it keeps.

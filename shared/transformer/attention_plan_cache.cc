@@ -7,8 +7,8 @@
 
 namespace cp {
 
-// Plans are made for ranks 0 .. n-1 and take the names of the request's ranks when they are asked for: layouts that place
-// the same attention on other ranks share them.
+// Plans are made for ranks 0 .. n-1 and take the names of the request's ranks when they are asked for:
+// layouts that place the same attention on other ranks share them.
 const Plan& AttentionPlanCache::get(const AttentionRequest& request, AttentionPass pass, Rank self,
                                     const Target& target) {
   const auto at = std::find(request.ranks.begin(), request.ranks.end(), self);

@@ -1,7 +1,9 @@
-// KvCache: the cached keys and values of a rank's layers: kv_cache/k and kv_cache/v, [layer, batch, rows, kv heads x head_dim].
+// KvCache: the cached keys and values of a rank's layers: kv_cache/k and kv_cache/v, [layer, batch, rows, kv
+// heads x head_dim].
 //
-// A cp rank's rows are as many as its attention strategy gives it at home. The new ones stay where they were computed, behind those
-// that were cached; which positions of the sequence its cached rows are, earlier requests have decided.
+// A cp rank's rows are as many as its attention strategy gives it at home. The new ones stay where they were
+// computed, behind those that were cached; which positions of the sequence its cached rows are, earlier
+// requests have decided.
 #pragma once
 
 #include "shared/transformer/step_writer.h"
@@ -12,7 +14,8 @@ class KvCache {
  public:
   explicit KvCache(StepWriter& writer);
 
-  // Where the new rows of a layer are written, [batch, rows, width]: in the cache, unless its dtype is another one.
+  // Where the new rows of a layer are written, [batch, rows, width]: in the cache, unless its dtype is
+  // another one.
   View new_k(StackIndex layer) { return new_rows(k_, layer, "k"); }
   View new_v(StackIndex layer) { return new_rows(v_, layer, "v"); }
   // Puts them into the cache where they are not.

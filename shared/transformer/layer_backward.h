@@ -19,8 +19,8 @@ class LayerBackward {
         again_(writer, activations, nullptr),
         experts_(writer, activations) {}
 
-  // dx, [tokens_tp, hidden], becomes the gradient of x from that of the layer's output. All gradients of the layer's weights are
-  // written.
+  // dx, [tokens_tp, hidden], becomes the gradient of x from that of the layer's output. All gradients of the
+  // layer's weights are written.
   void write(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
              const View& x, const View& dx);
 
@@ -33,7 +33,8 @@ class LayerBackward {
                  const View& rows, const View& d_out, const View& d_rows);
   void attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                  const View& x, const View& dx);
-  // From the gradients of q, k and v to those of their products, [tokens, q, k and v], and of the q and k norms.
+  // From the gradients of q, k and v to those of their products, [tokens, q, k and v], and of the q and k
+  // norms.
   View unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients);
   // The norm's output, kept or computed again.
   View norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight, const Window& weights);

@@ -1,4 +1,5 @@
-// LayerLoops: the order in which a pass visits the layers of a stage, as bodies of Repeats, and where each layer's things lie.
+// LayerLoops: the order in which a pass visits the layers of a stage, as bodies of Repeats, and where each
+// layer's things lie.
 #pragma once
 
 #include <cstdint>

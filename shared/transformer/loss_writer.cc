@@ -44,7 +44,8 @@ void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients
   const BufferId targets = writer_.builder().input("working/targets", DType::i32, tokens),
                  losses = writer_.builder().output("working/losses", DType::f32, tokens);
 
-  // A rank may have no rows: then one chunk of none, which still writes its (zero) gradients and meets the others.
+  // A rank may have no rows: then one chunk of none, which still writes its (zero) gradients and meets the
+  // others.
   const std::int64_t each = std::max<std::int64_t>(1, ceil_div(tokens, context_.layout.loss_chunks)),
                      whole = tokens / each;
   const auto write_chunk = [&](std::int64_t first, std::int64_t step, std::int64_t count, bool is_first) {

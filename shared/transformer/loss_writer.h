@@ -1,8 +1,9 @@
-// LossWriter: what lies before the first layer and behind the last one: embedding, final norm, head, loss, and their backward passes.
+// LossWriter: what lies before the first layer and behind the last one: embedding, final norm, head, loss,
+// and their backward passes.
 //
-// Embedding and head are split over the vocabulary (Shoeybi et al. 2019). Head and loss take the rows in chunks, each forward and
-// backward at once, so that the logits of one chunk live: two AllReduces of statistics a row (the maximum; the sum of exponentials
-// and the target's logit) instead of the logits.
+// Embedding and head are split over the vocabulary (Shoeybi et al. 2019). Head and loss take the rows in
+// chunks, each forward and backward at once, so that the logits of one chunk live: two AllReduces of
+// statistics a row (the maximum; the sum of exponentials and the target's logit) instead of the logits.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ class LossWriter {
  public:
   explicit LossWriter(StepWriter& writer) : writer_(writer), context_(writer.context()) {}
 
-  // From the last layer's output to the loss and back to dx, both [tokens_tp, hidden]. All gradients of norm and table are written.
+  // From the last layer's output to the loss and back to dx, both [tokens_tp, hidden]. All gradients of norm
+  // and table are written.
   void write(const HeadPieces& weights, const HeadGradients& gradients, const View& x, const View& dx);
   // Serving: the logits of each sequence's last row.
   void last_logits(const HeadPieces& weights, const View& x);

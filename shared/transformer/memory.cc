@@ -88,20 +88,22 @@ class MemoryModel {
     const std::int64_t shard = ceil_div(numel, ranks), gradient = size_bytes(workload_.gradient_dtype);
     const Optimizer& optimizer = workload_.optimizer;
     const std::int64_t f32 = optimizer.offload ? 0 : kF32 * shard;
-    // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their master copies.
+    // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their
+    // master copies.
     const bool whole = ranks == 1, keeps_gradients = whole || layout_.keeps_whole_gradients();
     const bool whole_ones = !whole && layout_.keeps_whole_parameters();  // counted as gathered
     memory.parameters += !optimizer.offload && !whole ? f32 : whole_ones ? 0 : width_ * shard;
     memory.master += whole && workload_.dtype != DType::f32 ? f32 : 0;
     memory.gradients += gradient * shard;
     memory.optimizer += optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
-    // Gradients are added up where they stay by products, in f32 or their own dtype; of another one those of a layer are made, rounded and
-    // then added.
+    // Gradients are added up where they stay by products, in f32 or their own dtype; of another one those of
+    // a layer are made, rounded and then added.
     const bool rounded =
         workload_.gradient_dtype != workload_.dtype && workload_.gradient_dtype != DType::f32;
     if (keeps_gradients && rounded) memory.unsharded += of_layer * (width_ + gradient);
     if (whole) return;
-    // Two layers' parameters; the gradients of one as they come, and those of the layer before it as they are reduced.
+    // Two layers' parameters; the gradients of one as they come, and those of the layer before it as they are
+    // reduced.
     if (layout_.keeps_whole_parameters()) {
       memory.gathered += numel * width_;
     } else {
@@ -286,7 +288,8 @@ Memory memory_of(const Transformer& model, const Workload& workload, const Paral
   const std::vector<std::int64_t> stages = stage_layers(model, layout);
   const std::int64_t most = *std::max_element(stages.begin(), stages.end());
   Memory result;
-  // The first rank, whose activations wait longest; the second, which may have more layers; the last, which has the head.
+  // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
+  // has the head.
   for (const int rank : {0, 1, layout.pp - 1}) {
     std::int64_t layers = 0;
     for (int chunk = 0; chunk < layout.virtual_stages; ++chunk)

@@ -1,5 +1,6 @@
-// The memory of the GPU that needs most, term by term, in closed form: the definition by which a layout fits or not. Terms that a
-// plan has buffers for are what these buffers hold (a property of the tests); the rest comes from MemoryRules.
+// The memory of the GPU that needs most, term by term, in closed form: the definition by which a layout fits
+// or not. Terms that a plan has buffers for are what these buffers hold (a property of the tests); the rest
+// comes from MemoryRules.
 #pragma once
 
 #include <algorithm>
@@ -24,19 +25,19 @@ struct MemoryRules {
 
 // Bytes on one GPU.
 struct Memory {
-  std::int64_t parameters =
-      0;  // shards in f32, which are the master copies too; with sharding_size 1 also the 16-bit ones
+  // Shards in f32, which are the master copies too; with sharding_size 1 also the 16-bit ones.
+  std::int64_t parameters = 0;
   std::int64_t master = 0;     // f32 copies beside 16-bit parameters
   std::int64_t gradients = 0;  // shards, in the gradient dtype
   std::int64_t optimizer = 0;  // its states; 0 when offloaded
-  std::int64_t gathered =
-      0;  // with pipeline stages: 16-bit parameters and whole gradients, for the whole step
-  std::int64_t unsharded =
-      0;  // of the layers at work: gathered and prefetched ones, and gradients before they are scattered
+  // With pipeline stages: 16-bit parameters and whole gradients, for the whole step.
+  std::int64_t gathered = 0;
+  // Of the layers at work: gathered and prefetched ones, and gradients before they are scattered.
+  std::int64_t unsharded = 0;
   std::int64_t activations = 0;  // kept for the backward pass, of all micro-batches in flight
   std::int64_t working = 0;  // of the layer at work: what it makes on its way, forward, again, and backward
-  std::int64_t logits =
-      0;  // of a chunk, with the copies of the loss; the head's gathered weights and their gradients
+  // Of a chunk, with the copies of the loss; the head's gathered weights and their gradients.
+  std::int64_t logits = 0;
   std::int64_t attention = 0;  // gathered or travelling blocks, accumulators
   std::int64_t kv_cache = 0;
   std::int64_t communicators = 0;

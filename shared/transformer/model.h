@@ -1,7 +1,8 @@
 // Transformer: the sizes of a decoder-only language model, as its config.json gives them.
 //
-// Each layer: x += attention(norm(x)), x += mlp(norm(x)). The MLP is gated, down(act(gate(x)) * up(x)), or has `experts` of which
-// each token takes top_k. A final norm and the head, which may share the embedding's weights, end it.
+// Each layer: x += attention(norm(x)), x += mlp(norm(x)). The MLP is gated, down(act(gate(x)) * up(x)), or
+// has `experts` of which each token takes top_k. A final norm and the head, which may share the embedding's
+// weights, end it.
 #pragma once
 
 #include <cstdint>

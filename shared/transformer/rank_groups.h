@@ -1,5 +1,5 @@
-// RankGroups: where a rank stands in a layout, and with whom it talks. The same groups as those of build_mesh(), without building
-// a mesh of all ranks.
+// RankGroups: where a rank stands in a layout, and with whom it talks. The same groups as those of
+// build_mesh(), without building a mesh of all ranks.
 #pragma once
 
 #include <array>
@@ -34,11 +34,12 @@ class RankGroups {
   // ep neighbours are consecutive among the ranks of dp_shard x cp in the order of the mesh.
   std::vector<Rank> ep_group() const;
 
-  // Where data parallelism keeps parameters: the ranks with this one's tp and pp coordinates, numbered replica by replica, and within
-  // one as the mesh has dp_shard and cp.
+  // Where data parallelism keeps parameters: the ranks with this one's tp and pp coordinates, numbered
+  // replica by replica, and within one as the mesh has dp_shard and cp.
   int data_index() const { return dp_replicate() * layout_.dp_shard * layout_.cp + flat_index(); }
   std::vector<Rank> at_data_indices(const std::vector<Rank>& indices) const;
-  // Over these numbers a mesh, and the axes of HsdpOptions: over `shard` parameters are split, over `replicate` they are kept in full.
+  // Over these numbers a mesh, and the axes of HsdpOptions: over `shard` parameters are split, over
+  // `replicate` they are kept in full.
   struct DataMesh {
     Mesh mesh;
     std::vector<std::string> shard, replicate;

@@ -11,7 +11,8 @@ namespace {
 // Of balances that deal rows by their number alone.
 std::int64_t most_ring_rows(std::int64_t length, int ring, const Balance& balance) {
   if (balance.kind == Balance::Kind::head_tail) {
-    // Of 2 * ring parts the first `longer` ones have a row more; rank 0 has parts 0 and 2 * ring - 1, and so on.
+    // Of 2 * ring parts the first `longer` ones have a row more; rank 0 has parts 0 and 2 * ring - 1, and so
+    // on.
     const std::int64_t parts = 2 * std::int64_t{ring}, longer = length % parts;
     return 2 * (length / parts) + (longer == 0 ? 0 : longer <= ring ? 1 : 2);
   }

@@ -1,4 +1,5 @@
-// Sizes of a model's pieces on one rank of a layout: what memory, bounds and the counts of tests are computed from.
+// Sizes of a model's pieces on one rank of a layout: what memory, bounds and the counts of tests are computed
+// from.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ struct LocalSizes {
   // Rows of activations; tokens = micro_batch x rows.
   std::int64_t rows = 0;    // of a sequence, on the cp rank that has most
   std::int64_t tokens = 0;  // of a micro-batch, on such a rank
-  std::int64_t tokens_tp =
-      0;  // of them, on one tp rank between tensor-parallel regions: ceil(tokens / row_ranks())
+  // Of them, on one tp rank between tensor-parallel regions: ceil(tokens / row_ranks()).
+  std::int64_t tokens_tp = 0;
   std::int64_t chunk_tokens = 0;  // at once under the head and the loss
   std::int64_t mlp_tokens = 0;    // at once in a dense MLP
 

@@ -1,8 +1,9 @@
-// StepWriter: what the writers of a step's pieces share: sizes and groups of the rank, working buffers, and the products, kernels and
-// collectives between the tensor-parallel regions.
+// StepWriter: what the writers of a step's pieces share: sizes and groups of the rank, working buffers, and
+// the products, kernels and collectives between the tensor-parallel regions.
 //
-// Rows of activations are [batch, rows of the sequence]: a rank's `tokens`. Between the regions a tp rank holds `tokens_tp` of them;
-// gathered they are `padded_tokens`, of which those behind `tokens` are zero. Without sequence parallelism each holds all of them.
+// Rows of activations are [batch, rows of the sequence]: a rank's `tokens`. Between the regions a tp rank
+// holds `tokens_tp` of them; gathered they are `padded_tokens`, of which those behind `tokens` are zero.
+// Without sequence parallelism each holds all of them.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +49,9 @@ struct StepContext {
   std::int64_t mlp_rows() const {
     return layout.mlp_chunks == 1 ? tokens : std::max<std::int64_t>(1, ceil_div(tokens, layout.mlp_chunks));
   }
-  // Of the weights that all tp ranks hold alike, those whose gradients are sums over them, at the end of LayerWeights::replicated:
-  // each rank's norms see all rows without sequence parallelism, but norms of q and k, and routers, a rank's own columns alone.
+  // Of the weights that all tp ranks hold alike, those whose gradients are sums over them, at the end of
+  // LayerWeights::replicated: each rank's norms see all rows without sequence parallelism, but norms of q and
+  // k, and routers, a rank's own columns alone.
   Weight summed_over_tp() const {
     const std::int64_t begin = layout.row_ranks() > 1 ? 0 : layer.norm2.end();
     return {begin, 1, layer.replicated - begin};
@@ -85,7 +87,8 @@ class StepWriter {
   // The same, where a weight's gradient comes out.
   void weight_gradient(const View& a, const View& b, const Weight& weight, const GradientPlace& gradients,
                        std::string label);
-  // Of a kernel that gives gradients of weights, [begin, begin + numel) of a piece, beside what it writes and updates.
+  // Of a kernel that gives gradients of weights, [begin, begin + numel) of a piece, beside what it writes and
+  // updates.
   void kernel_with_gradients(RowKernel kernel, const std::vector<Weight>& weights,
                              const GradientPlace& gradients, std::string label);
   void fill(const View& out, double value, std::string label);
@@ -100,7 +103,8 @@ class StepWriter {
   View gather(const View& local, std::string_view name, const std::string& label);
   // [tokens_tp, width] of all tp ranks as [tokens, width]; itself where rows are not split.
   View gather_rows(const View& local, std::string_view name, const std::string& label);
-  // Where a region writes its partial sums of [tokens, width] that scatter_rows() adds up: `local` itself where rows are not split.
+  // Where a region writes its partial sums of [tokens, width] that scatter_rows() adds up: `local` itself
+  // where rows are not split.
   View partial_rows(const View& local, std::string_view name);
   void scatter_rows(const View& partial, const View& local, const std::string& label);
 

@@ -1,16 +1,18 @@
-// UpdateWriter: the steps behind the last backward pass: gradients are added up among replicas, their norm is taken, and the
-// optimizer changes the parameters.
+// UpdateWriter: the steps behind the last backward pass: gradients are added up among replicas, their norm is
+// taken, and the optimizer changes the parameters.
 //
-// Where ranks keep whole pieces although states are sharded, the new parameters are gathered here, once a step, and gradients are
-// reduced and scattered, unless the backward pass has done so (ZeRO-1 and -2; Rajbhandari et al. 2020).
+// Where ranks keep whole pieces although states are sharded, the new parameters are gathered here, once a
+// step, and gradients are reduced and scattered, unless the backward pass has done so (ZeRO-1 and -2;
+// Rajbhandari et al. 2020).
 //
-// Buffers of a unit: gradients/<name>, parameters/<name> or master/<name> (f32), optimizer/<name> (all states); unsharded/<name> and
-// unsharded/gradients/<name> where whole pieces stay.
+// Buffers of a unit: gradients/<name>, parameters/<name> or master/<name> (f32), optimizer/<name> (all
+// states); unsharded/<name> and unsharded/gradients/<name> where whole pieces stay.
 //
-// Offloaded f32 parameters and states lie in host memory, where the host runs the optimizer (ZeRO-Offload; Ren et al. 2021): buffers
-// host/gradients/<name>, host/master/<name>, host/optimizer/<name> and host/parameters/<name>, in `dtype`. Gradients that only the
-// update completes go there in it, on the stream "to_host"; the optimizer runs piece by piece on "host", and what computes comes back
-// behind each piece on "from_host".
+// Offloaded f32 parameters and states lie in host memory, where the host runs the optimizer (ZeRO-Offload;
+// Ren et al. 2021): buffers host/gradients/<name>, host/master/<name>, host/optimizer/<name> and
+// host/parameters/<name>, in `dtype`. Gradients that only the update completes go there in it, on the stream
+// "to_host"; the optimizer runs piece by piece on "host", and what computes comes back behind each piece on
+// "from_host".
 #pragma once
 
 #include <string>
@@ -26,7 +28,8 @@ struct StepUnit {
   ShardedUnit sharded;
   std::string replica_group;
 };
-// Of the stage: "layers"; "experts"; "embedding"; "head", the final norm and a table of its own. Those that it lacks have numel 0.
+// Of the stage: "layers"; "experts"; "embedding"; "head", the final norm and a table of its own. Those that
+// it lacks have numel 0.
 struct StepUnits {
   StepUnit layers, experts, embedding, head;
 

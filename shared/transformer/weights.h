@@ -1,6 +1,8 @@
-// Weights: where the tensors of a layer, of its experts and of the head lie in the flat pieces that are sharded as units.
+// Weights: where the tensors of a layer, of its experts and of the head lie in the flat pieces that are
+// sharded as units.
 //
-// Matrices are [out, in], as PyTorch's Linear has them. What all tp ranks hold alike comes first, so that its gradients are one piece.
+// Matrices are [out, in], as PyTorch's Linear has them. What all tp ranks hold alike comes first, so that its
+// gradients are one piece.
 #pragma once
 
 #include <cstdint>

@@ -30,18 +30,18 @@ std::string to_string(const Optimizer& optimizer);
 struct Workload {
   Phase phase = Phase::training;
   std::int64_t seq_len = 0;  // of each sequence, in tokens; decode: cached plus new
-  std::int64_t global_batch =
-      1;  // sequences in one step, on all replicas together; serving: requests served at once
-  // Serving: tokens that the cache has of each request before this step. Prefill reads the seq_len - cached last ones; decode
-  // writes one token after `cached`, new_tokens times.
+  // Sequences in one step, on all replicas together; serving: requests served at once.
+  std::int64_t global_batch = 1;
+  // Serving: tokens that the cache has of each request before this step. Prefill reads the seq_len - cached
+  // last ones; decode writes one token after `cached`, new_tokens times.
   std::int64_t cached = 0, new_tokens = 0;
 
   DType dtype = DType::bf16;          // of activations, products and travelling parameters
   DType kv_dtype = DType::bf16;       // of the cache
   DType gradient_dtype = DType::f32;  // of gradients that are added up and reduced
   Optimizer optimizer;
-  double expert_imbalance =
-      1;  // tokens of the busiest expert over their mean, >= 1: the capacity that all are given
+  // Tokens of the busiest expert over their mean, >= 1: the capacity that all are given.
+  double expert_imbalance = 1;
   bool operator==(const Workload&) const = default;
 
   std::int64_t tokens() const { return seq_len * global_batch; }  // of a training step

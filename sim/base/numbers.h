@@ -1,5 +1,5 @@
-// Numbers: the one source of chance of everything that is drawn here. Equal seeds give equal numbers with every compiler and
-// standard library, unlike the distributions of <random>.
+// Numbers: the one source of chance of everything that is drawn here. Equal seeds give equal numbers with
+// every compiler and standard library, unlike the distributions of <random>.
 #pragma once
 
 #include <cstddef>

@@ -15,9 +15,10 @@ namespace cp::sim {
 
 inline int num_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-// body(index, worker) for each index below `count`, on `workers` threads at most, the calling one among them; each has its own number
-// below `workers`. After something is thrown no further index begins, and the first of it is thrown here when all have ended. A stop
-// of the calling thread (stop.h) is looked at before each index, and by all threads.
+// body(index, worker) for each index below `count`, on `workers` threads at most, the calling one among them;
+// each has its own number below `workers`. After something is thrown no further index begins, and the first
+// of it is thrown here when all have ended. A stop of the calling thread (stop.h) is looked at before each
+// index, and by all threads.
 template <class Body>
 void parallel_for(std::size_t count, int workers, const Body& body) {
   std::atomic<std::size_t> next{0};

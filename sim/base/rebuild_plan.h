@@ -8,11 +8,12 @@
 
 namespace cp::sim {
 
-// Adds what is to stand for the step: itself, another one, several or none. Called in the order of ids, within its Repeat.
+// Adds what is to stand for the step: itself, another one, several or none. Called in the order of ids,
+// within its Repeat.
 using AddStep = std::function<void(PlanBuilder&, const Step&, StepId)>;
 
-// Streams, groups, buffers, Repeats and inputs are those of `plan`; edges, uses and places of temporaries are what PlanBuilder makes of
-// the added steps. Throws what PlanBuilder does.
+// Streams, groups, buffers, Repeats and inputs are those of `plan`; edges, uses and places of temporaries are
+// what PlanBuilder makes of the added steps. Throws what PlanBuilder does.
 Plan rebuild_plan(const Plan& plan, const AddStep& add);
 
 }  // namespace cp::sim

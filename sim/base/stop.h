@@ -1,5 +1,6 @@
-// A stop that work deep inside of others looks at: replays and searches many times a second, so that one Ctrl-C ends what would run
-// for minutes. It need not pass through every argument list in between. Work of shared/ looks at it through at_work().
+// A stop that work deep inside of others looks at: replays and searches many times a second, so that one
+// Ctrl-C ends what would run for minutes. It need not pass through every argument list in between. Work of
+// shared/ looks at it through at_work().
 #pragma once
 
 #include <atomic>
@@ -11,8 +12,8 @@ namespace cp::sim {
 // What is thrown where work stops. No std::exception, so that nobody takes it for an error of the work.
 struct Stopped {};
 
-// While one exists, look_at_stop() on this thread looks at its flag too; parallel_for() takes it to its threads. A null pointer leaves
-// what there is.
+// While one exists, look_at_stop() on this thread looks at its flag too; parallel_for() takes it to its
+// threads. A null pointer leaves what there is.
 class StopScope {
  public:
   explicit StopScope(const std::atomic<bool>* stop) : before_(current_), hook_before_(at_work_hook) {

@@ -1,7 +1,8 @@
 // The orders in which the baton goes round: which rank goes on with which of its streams.
 //
-// A turn is one piece of work at the head of a stream: a kernel, an event that is waited for, the arrival at a collective, its end.
-// What a body does between its calls of synchronize() belongs to no turn and is done at once, since it touches nothing of other ranks.
+// A turn is one piece of work at the head of a stream: a kernel, an event that is waited for, the arrival at
+// a collective, its end. What a body does between its calls of synchronize() belongs to no turn and is done
+// at once, since it touches nothing of other ranks.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,8 @@ struct Turn {
 
 // What a turn that could be taken next would do.
 struct TurnDetails {
-  // leaving: the collective's round is over; the rank goes on, or (leaves_to_next_round) moves its part and arrives at another round.
+  // leaving: the collective's round is over; the rank goes on, or (leaves_to_next_round) moves its part and
+  // arrives at another round.
   enum class Kind : std::uint8_t { event, kernel, arrival, leaving };
   struct Memory {
     const std::byte *begin = nullptr, *end = nullptr;
@@ -57,8 +59,8 @@ class TurnChooser {
   virtual ~TurnChooser() = default;
   // Fabric::run begins. Whatever came before has ended.
   virtual void begin_run() = 0;
-  // An index into `turns`, all that could be taken next, ascending, at least one. Turns stay possible until they are taken. What it
-  // throws is the run's error.
+  // An index into `turns`, all that could be taken next, ascending, at least one. Turns stay possible until
+  // they are taken. What it throws is the run's error.
   virtual std::size_t choose(std::span<const Turn> turns, const TurnInspector& inspector) = 0;
 };
 
@@ -66,10 +68,11 @@ struct BatonOrder {
   enum class Kind : std::uint8_t {
     random,       // the next rank, and which of its ready streams goes on, drawn from the seed
     round_robin,  // ranks in turn, and of each its streams in turn
-    // Every stream of a rank has a random priority, and the highest that is ready goes on. At depth - 1 random turns among the first
-    // expected_turns the one that would go on falls below all others. With n streams in all and k turns, a defect that shows when
-    // `depth` turns come in a certain order is met with a chance of at least 1 / (n k^(depth-1)), whatever else happens. (Burckhardt,
-    // Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010.)
+    // Every stream of a rank has a random priority, and the highest that is ready goes on. At depth - 1
+    // random turns among the first expected_turns the one that would go on falls below all others. With n
+    // streams in all and k turns, a defect that shows when `depth` turns come in a certain order is met with
+    // a chance of at least 1 / (n k^(depth-1)), whatever else happens. (Burckhardt, Kothari, Musuvathi and
+    // Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010.)
     pct,
     given,   // `turns`, as Fabric::turns() gave them; after the last one the least that is possible
     chosen,  // by `chooser`
@@ -82,7 +85,8 @@ struct BatonOrder {
   std::shared_ptr<TurnChooser> chooser = nullptr;  // chosen
   // Ranks that go on only when nobody else can.
   std::vector<Rank> slow_ranks = {};
-  // A run that takes more turns than this ends with Stall, so that ranks that never come to an end are found; 0: no limit.
+  // A run that takes more turns than this ends with Stall, so that ranks that never come to an end are found;
+  // 0: no limit.
   std::int64_t most_turns = 0;
 };
 

@@ -32,15 +32,16 @@ std::string to_string(Rank rank, const Wait& wait);
 
 struct DeadlockReport {
   std::string text;
-  // Who, by the waits alone, does not do what others wait for: the end of the chain; in a cycle who never launches what is waited for, or
-  // else all of it, a tie.
+  // Who, by the waits alone, does not do what others wait for: the end of the chain; in a cycle who never
+  // launches what is waited for, or else all of it, a tie.
   Dissent dissent;
   std::vector<const Communicator*> communicators;  // that ranks of the cycle, or of the chain, wait in
 };
 
-// `ranks`: all of the world, in order, none of which can go on. Shows the cycle, or the chain that ends at a rank which has returned or
-// never issues what others wait for, and who else waits. What a rank can do next stays possible until it does it, whatever the others do,
-// so that every order of ranks and streams comes to the same waits: the report says that too.
+// `ranks`: all of the world, in order, none of which can go on. Shows the cycle, or the chain that ends at a
+// rank which has returned or never issues what others wait for, and who else waits. What a rank can do next
+// stays possible until it does it, whatever the others do, so that every order of ranks and streams comes to
+// the same waits: the report says that too.
 DeadlockReport deadlock_report(std::span<const RankWaits> ranks);
 
 }  // namespace cp::sim

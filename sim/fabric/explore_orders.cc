@@ -136,7 +136,8 @@ class Explorer final : public TurnChooser {
     node.details = std::move(details);
     for (auto* flags : {&node.wanted, &node.done, &node.asleep}) flags->assign(turns.size(), false);
     if (!nodes_.empty()) {
-      // What was taken before in place of the last turn, and does not depend on it, gives nothing new after it.
+      // What was taken before in place of the last turn, and does not depend on it, gives nothing new after
+      // it.
       const Node& last = nodes_.back();
       for (std::size_t i = 0; i < last.turns.size(); ++i) {
         if (i == last.chosen || last.may_take(i) || depend(last.details[i], last.details[last.chosen]))

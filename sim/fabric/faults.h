@@ -1,10 +1,12 @@
-// Faults: what a machine or a program does wrong on purpose, and what the fabric does about those of machines.
+// Faults: what a machine or a program does wrong on purpose, and what the fabric does about those of
+// machines.
 //
-// A fault has a place: `rank`, the rank's `collective`-th collective and, of a transfer, the `peer` that receives. Collectives of a rank
-// count from 0 in the order in which it launches them, over the life of the fabric, so that a backward pass goes on where the forward
-// pass stopped. A transfer is what one member gives to another in any collective: of a reduction its addend, of a broadcast the root's
-// values for one member. Where a collective has several transfers to the peer the first one is meant. A place that has no such transfer,
-// or one without bytes, has no fault: Fabric::injected() says which faults took place.
+// A fault has a place: `rank`, the rank's `collective`-th collective and, of a transfer, the `peer` that
+// receives. Collectives of a rank count from 0 in the order in which it launches them, over the life of the
+// fabric, so that a backward pass goes on where the forward pass stopped. A transfer is what one member gives
+// to another in any collective: of a reduction its addend, of a broadcast the root's values for one member.
+// Where a collective has several transfers to the peer the first one is meant. A place that has no such
+// transfer, or one without bytes, has no fault: Fabric::injected() says which faults took place.
 //
 //   kind        what happens                                                                      what must come of it
 //   delay       arrives `amount` of the receiver's turns later; the sender goes on                 nothing
@@ -18,7 +20,8 @@
 //   slow_rank   goes on when no other rank can; in parallel it yields its processor                nothing
 //   dead_rank   its body ends when it comes to the collective                                      PeerLost that names it
 //
-// "Wrong bytes" is what find_transfer_fault() (shared/plan/transfer_check.h) finds in the traces, without checksums.
+// "Wrong bytes" is what find_transfer_fault() (shared/plan/transfer_check.h) finds in the traces, without
+// checksums.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +43,8 @@ enum class FaultKind : std::uint8_t {
   truncate = 6,
   slow_rank = 7,
   dead_rank = 8,
-  // Of a rank's program: its plan is damaged before it runs (sim/proof/faults/program_faults.h), and the fabric refuses them.
+  // Of a rank's program: its plan is damaged before it runs (sim/proof/faults/program_faults.h), and the
+  // fabric refuses them.
   skip_collective = 9,
   repeat_collective = 10,
   swap_collectives = 11,

@@ -1,8 +1,10 @@
-// Programs: which collectives each rank is going to issue, and who differs from the others. What a failed run is blamed on.
+// Programs: which collectives each rank is going to issue, and who differs from the others. What a failed run
+// is blamed on.
 //
-// A rank that left a collective out waits, when all stand still, in the next one like everybody else: the chain of who waits for whom
-// begins with a victim as often as with the culprit. So the ranks' whole programs are compared, group by group, as their plans state
-// them: at the first position where the members of a group have different collectives, who has another one than most is at fault.
+// A rank that left a collective out waits, when all stand still, in the next one like everybody else: the
+// chain of who waits for whom begins with a victim as often as with the culprit. So the ranks' whole programs
+// are compared, group by group, as their plans state them: at the first position where the members of a group
+// have different collectives, who has another one than most is at fault.
 #pragma once
 
 #include <cstdint>
@@ -63,13 +65,13 @@ struct Diagnosis {
   std::int64_t sequence = -1;  // since the plans began
 };
 
-// Where the programs of a group's members part. Groups with a member whose program is not known are left out, and so is all when ranks
-// are in different plans. Nothing: the programs agree.
+// Where the programs of a group's members part. Groups with a member whose program is not known are left out,
+// and so is all when ranks are in different plans. Nothing: the programs agree.
 std::optional<Diagnosis> diagnose_programs(std::span<const std::unique_ptr<Communicator>> communicators,
                                            std::span<const KnownProgram> by_rank);
 
-// For programs that agree in each group: who issues the collectives of two of these groups in another order than most of the ranks that
-// have both. Nothing: no two ranks that have the same two groups differ.
+// For programs that agree in each group: who issues the collectives of two of these groups in another order
+// than most of the ranks that have both. Nothing: no two ranks that have the same two groups differ.
 std::optional<Diagnosis> diagnose_order(std::span<const Communicator* const> communicators,
                                         std::span<const KnownProgram> by_rank);
 

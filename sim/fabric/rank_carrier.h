@@ -13,8 +13,9 @@ class RankCarrier {
   virtual ~RankCarrier() = default;
 
   virtual Baton& baton() = 0;
-  // Calls body(rank) once for each rank and returns when all have returned. The body does not throw. Ranks that take turns await the
-  // baton first and pass it on last; before, the host has passed it to the first one.
+  // Calls body(rank) once for each rank and returns when all have returned. The body does not throw. Ranks
+  // that take turns await the baton first and pass it on last; before, the host has passed it to the first
+  // one.
   virtual void run(const std::function<void(Rank)>& body) = 0;
 };
 

@@ -45,7 +45,8 @@ class Stack {
   std::size_t bytes_, guard_ = 0;
 };
 
-// Stacks that fabrics of this thread have given back: to map one and to touch it anew takes longer than most runs.
+// Stacks that fabrics of this thread have given back: to map one and to touch it anew takes longer than most
+// runs.
 constexpr std::size_t kMostIdleStacks = 64;
 thread_local std::vector<Stack> idle_stacks;
 
@@ -60,7 +61,8 @@ void give_back(Stack stack) {
   if (stack.exists() && idle_stacks.size() < kMostIdleStacks) idle_stacks.push_back(std::move(stack));
 }
 
-// What the C++ runtime keeps for a thread of the exceptions that are being handled (Itanium C++ ABI, 2.2.2): each rank has its own.
+// What the C++ runtime keeps for a thread of the exceptions that are being handled (Itanium C++ ABI, 2.2.2):
+// each rank has its own.
 struct HandledExceptions {
   void* caught = nullptr;
   unsigned uncaught = 0;

@@ -1,7 +1,8 @@
 // All ranks on the thread that calls run(), each on a stack of its own: for those that take turns.
 //
-// To pass the baton from one to the next is a change of stacks, less than a microsecond, where two threads need a wake-up and a sleep
-// of several; and a fabric starts without a thread being made. Since one rank runs at a time either way, the turns are the same.
+// To pass the baton from one to the next is a change of stacks, less than a microsecond, where two threads
+// need a wake-up and a sleep of several; and a fabric starts without a thread being made. Since one rank runs
+// at a time either way, the turns are the same.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// DeliveryLog: what one rank's collectives delivered, kept cheap while ranks run and spelled out when somebody reads it.
+// DeliveryLog: what one rank's collectives delivered, kept cheap while ranks run and spelled out when
+// somebody reads it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ namespace cp::sim {
 
 class DeliveryLog {
  public:
-  // A collective has been delivered to the member `index`: its call, as the group matched it and the bytes moved.
+  // A collective has been delivered to the member `index`: its call, as the group matched it and the bytes
+  // moved.
   void add(StreamId stream, const Communicator& communicator, std::int32_t index);
 
   // Appends what was added to `observed` and forgets it.

@@ -40,7 +40,8 @@ void FabricDevice::synchronize() {
     leave_dead();
     throw;
   } catch (...) {
-    // Unwinding may free memory that other members of a round still read: take back or sit out what was begun.
+    // Unwinding may free memory that other members of a round still read: take back or sit out what was
+    // begun.
     world_.fail(rank_, std::current_exception());
     drain();
     abandon();
@@ -178,7 +179,8 @@ bool FabricDevice::move(Communicator& communicator, std::int32_t part, std::int3
   }
 }
 
-// The round has been released. True when the collective is complete; false when it failed, or goes on in another round.
+// The round has been released. True when the collective is complete; false when it failed, or goes on in
+// another round.
 bool FabricDevice::leave_round(Stream& stream) {
   Communicator& communicator = *stream.ticket.communicator;
   const Communicator::Outcome outcome = communicator.outcome();

@@ -158,8 +158,9 @@ class BatonScheduler : public Scheduler {
   std::vector<Rank> ready_;
 };
 
-// One rank at a time, and each turn chosen from all that could be taken. A rank that has the choice between its streams stops there
-// until the choice falls on it; ranks that are on their way to such a choice, or to a wait, go first.
+// One rank at a time, and each turn chosen from all that could be taken. A rank that has the choice between
+// its streams stops there until the choice falls on it; ranks that are on their way to such a choice, or to a
+// wait, go first.
 class TurnScheduler final : public BatonScheduler {
  public:
   // `baton` and `inspector` outlive the scheduler.
@@ -176,7 +177,8 @@ class TurnScheduler final : public BatonScheduler {
   enum class Place : std::uint8_t {
     on_its_way,  // to a choice, a wait or its end
     choice,
-    paused,  // again, without having taken a turn: it wants others to go on, and does so itself when they cannot
+    // Again, without having taken a turn: it wants others to go on, and does so itself when they cannot.
+    paused,
   };
 
   Rank take_next() override;

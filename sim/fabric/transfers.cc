@@ -153,8 +153,8 @@ bool Transfers::arrived(std::int32_t member) {
 
 // ---- collectives that reduce ----------------------------------------------------------------------------------------
 
-// What `to` reads of another member: where that member has it, or in `room` where it arrives with a fault. Delayed addends are there in
-// time; the receiver alone is late.
+// What `to` reads of another member: where that member has it, or in `room` where it arrives with a fault.
+// Delayed addends are there in time; the receiver alone is late.
 const std::byte* Transfers::addend(const Transfer& transfer, std::vector<std::byte>& room) {
   if (transfer.from == transfer.to) return transfer.in;
   note_sent(transfer);

@@ -1,5 +1,6 @@
-// Transfers: the collectives of a group done transfer by transfer, where their payloads are to be digested or something is to go wrong
-// with them. Moves the same bytes as move_part() of movement.h when nothing goes wrong, but all of a collective at once, by one member.
+// Transfers: the collectives of a group done transfer by transfer, where their payloads are to be digested or
+// something is to go wrong with them. Moves the same bytes as move_part() of movement.h when nothing goes
+// wrong, but all of a collective at once, by one member.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +29,20 @@ class Transfers {
  public:
   Transfers(std::int32_t size, bool checksums);
 
-  // By the last member, with all calls in their slots and matched. Returns for each of the faults whether it took place.
+  // By the last member, with all calls in their slots and matched. Returns for each of the faults whether it
+  // took place.
   std::vector<bool> move(Communicator& communicator, std::span<const TransferFaultPlace> faults);
 
-  // By a member, before it leaves the round: false while something that it is to receive is delayed, one of its turns for each call.
+  // By a member, before it leaves the round: false while something that it is to receive is delayed, one of
+  // its turns for each call.
   bool arrived(std::int32_t member);
 
-  // What arrived at the member and is not what was sent to it. `place`: of the collective, without the sender.
+  // What arrived at the member and is not what was sent to it. `place`: of the collective, without the
+  // sender.
   std::optional<TransferFault> find_fault(std::int32_t member, TransferPlace place) const;
 
-  // What the member sent to and received from each, of the last collective; checksums where they were asked for.
+  // What the member sent to and received from each, of the last collective; checksums where they were asked
+  // for.
   std::vector<std::int64_t> sent_bytes(std::int32_t member) const;
   std::vector<std::int64_t> received_bytes(std::int32_t member) const;
   std::optional<PayloadChecksums> checksums(std::int32_t member) const;

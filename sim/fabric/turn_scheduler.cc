@@ -88,7 +88,8 @@ Turn TurnScheduler::decide() {
     for (const StreamId stream : streams_) turns_.push_back({rank, stream});
   }
   CP_INVARIANT(!turns_.empty(), "a rank at its choice has none");
-  // An error is thrown by a rank that holds the baton, in its synchronize, where all errors of a rank come from.
+  // An error is thrown by a rank that holds the baton, in its synchronize, where all errors of a rank come
+  // from.
   try {
     const std::size_t chosen = chooser_->choose(turns_, inspector_);
     CP_INVARIANT(chosen < turns_.size(), "choice ", chosen, " of ", turns_.size());

@@ -177,7 +177,8 @@ void World::fail_departed(Rank rank, const Communicator& communicator) {
                                                std::move(facts))));
   }
   std::sort(gone.begin(), gone.end());
-  // Programs differ, and those of the others need not be known yet: the fewer are wrong, and of one and one nobody can tell.
+  // Programs differ, and those of the others need not be known yet: the fewer are wrong, and of one and one
+  // nobody can tell.
   std::sort(waiting.begin(), waiting.end());
   Dissent evidence{.ranks = waiting.size() < gone.size() ? waiting : gone};
   if (gone.size() == 1 && waiting.size() == 1 && communicator.size() > 2) {

@@ -42,8 +42,9 @@ class World final : private RankInspector {
   FabricDevice& device(Rank rank) { return *devices_[static_cast<std::size_t>(rank)]; }
   std::vector<Turn>& turns() { return turns_; }
 
-  // The communicator of the group, made on first use and kept: its name and ranks are compared here, and never again. Throws
-  // InvalidInput for a group that has no ranks, a rank twice, or one that the world lacks.
+  // The communicator of the group, made on first use and kept: its name and ranks are compared here, and
+  // never again. Throws InvalidInput for a group that has no ranks, a rank twice, or one that the world
+  // lacks.
   Communicator& communicator(const Group& group);
 
   // The first call of a run keeps the error and cancels all ranks; later ones do nothing.
@@ -54,7 +55,8 @@ class World final : private RankInspector {
   void fail_departed(Rank rank, const Communicator& communicator);
   // The calls of a collective on the communicator do not match.
   void fail_mismatched(Rank rank, const Mismatch& mismatch);
-  // To be called when the scheduler says that the run is cancelled. The rank that failed gets its error again.
+  // To be called when the scheduler says that the run is cancelled. The rank that failed gets its error
+  // again.
   [[noreturn]] void throw_cancelled(Rank rank) const;
 
   // The rank's body has returned or thrown.

@@ -8,8 +8,9 @@
 
 namespace cp::sim {
 
-// Of a process that judges one case after the other. A case is over its limit when the process has worked for so long on it, or has stood
-// still for so long: on a busy machine a process may wait for a core much longer than it works, and gets some time again and again.
+// Of a process that judges one case after the other. A case is over its limit when the process has worked for
+// so long on it, or has stood still for so long: on a busy machine a process may wait for a core much longer
+// than it works, and gets some time again and again.
 class CaseClock {
  public:
   CaseClock(pid_t process, std::chrono::seconds limit) : process_(process), limit_(limit) { begin(); }

@@ -8,7 +8,8 @@ namespace cp::sim {
 namespace {
 
 constexpr int kMostExploredRanks = 3;
-// Beyond, a run is not taken to come to its end: a hundred times that of 79 ranks with a hundred steps of about ten turns each.
+// Beyond, a run is not taken to come to its end: a hundred times that of 79 ranks with a hundred steps of
+// about ten turns each.
 constexpr std::int64_t kMostTurns = 10'000'000;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What a case says of how its plans run, made into what the fabric takes: the order of ranks, faults, a planted bug.
+// What a case says of how its plans run, made into what the fabric takes: the order of ranks, faults, a
+// planted bug.
 #pragma once
 
 #include <span>
@@ -18,8 +19,8 @@ struct RunOrder {
 // Exhaustive orders are explored elsewhere (explore_all_orders); here they are random ones.
 RunOrder run_order(const proto::Order& order, std::span<const Plan> plans);
 
-// All orders that can matter of few ranks, as far as a stated number of them goes; `run` makes one run in an order and says what came of
-// it. Whether the case asks for them, and its plans are few enough.
+// All orders that can matter of few ranks, as far as a stated number of them goes; `run` makes one run in an
+// order and says what came of it. Whether the case asks for them, and its plans are few enough.
 bool wants_all_orders(const proto::Order& order, std::span<const Plan> plans);
 // Most cases have one order that matters, and an edge that is missing shows within a few.
 constexpr std::int64_t kMostOrders = 100;
@@ -28,7 +29,8 @@ void explore_all_orders(const std::function<std::string(const BatonOrder&)>& run
 
 std::vector<InjectedFault> faults_of(const proto::FuzzCase& fuzz_case);
 
-// Plants the bug that the case asks for, where it is of this pass; says where. Throws InvalidInput where the plans have no place for it.
+// Plants the bug that the case asks for, where it is of this pass; says where. Throws InvalidInput where the
+// plans have no place for it.
 void plant(const proto::FuzzCase& fuzz_case, bool backward, std::vector<Plan>& plans);
 
 // The plans end in every order by the rules of every library that the model of progress knows.

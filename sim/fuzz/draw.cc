@@ -17,9 +17,10 @@ constexpr std::array<std::pair<FuzzTarget, std::string_view>, 5> kTargets = {
      {FuzzTarget::programs, "programs"},
      {FuzzTarget::all, "all"}}};
 
-// Of 64 cases of all targets: a redistribution takes about 3 ms of a core in the mean and attention 11 ms, so that 24 of the one and 6 of
-// the other take like times; a step of a model, which has no data, comes once. Programs take half a millisecond: half of the cases are
-// programs, in a tenth of the time. Each kind is next to itself, so that it is shared evenly by any number of workers.
+// Of 64 cases of all targets: a redistribution takes about 3 ms of a core in the mean and attention 11 ms, so
+// that 24 of the one and 6 of the other take like times; a step of a model, which has no data, comes once.
+// Programs take half a millisecond: half of the cases are programs, in a tenth of the time. Each kind is next
+// to itself, so that it is shared evenly by any number of workers.
 FuzzTarget target_of(std::uint64_t number) {
   const std::uint64_t place = number % 64;
   return place < 6    ? FuzzTarget::attention

@@ -213,8 +213,9 @@ class AttentionDraw {
         numbers_, {{"sm80", "sm80"}, {"sm90", "sm90"}, {"sm100", "sm100"}, {"sm120", "sm120"}}));
   }
 
-  // No packed call takes documents of several batch entries: a call each. Of more than 64 those that are worth a launch stay (see
-  // shared/context_parallel/attention_calls.h): one document of 2e8 operations, and so many of one or two tokens.
+  // No packed call takes documents of several batch entries: a call each. Of more than 64 those that are
+  // worth a launch stay (see shared/context_parallel/attention_calls.h): one document of 2e8 operations, and
+  // so many of one or two tokens.
   void one_long_among_many() {
     constexpr double kWorthALaunch = 2e8;
     constexpr std::int64_t kDim = 128;

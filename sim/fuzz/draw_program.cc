@@ -389,7 +389,8 @@ class Maker {
 
   // ---- contents ----
 
-  // Each buffer gets one fill at most: what is read too early is filled before, an output that stays unwritten at the start.
+  // Each buffer gets one fill at most: what is read too early is filled before, an output that stays
+  // unwritten at the start.
   void write_before_reading(Plan& draft) const {
     while (const auto unwritten = find_unwritten(draft)) {
       Numbers numbers = source(7, unwritten->buffer, draft.self);

@@ -265,7 +265,8 @@ class RedistributionDraw {
     }
   }
 
-  // Of a dimension so long that index sets of fine stripes would have more runs than they may (shared/placement/index_set.h).
+  // Of a dimension so long that index sets of fine stripes would have more runs than they may
+  // (shared/placement/index_set.h).
   Split coarse() {
     switch (swarm_.choose<int>(numbers_, {{"chunked", 0}, {"balanced", 1}, {"head_tail", 2}})) {
       case 1:

@@ -1,7 +1,7 @@
 // Features of cases, and the table of feature x feature: how much of what can come together has.
 //
-// A group is a question about a case (which splits? which order of ranks?); a case may give several answers. A cell of the table is a pair
-// of answers to two questions.
+// A group is a question about a case (which splits? which order of ranks?); a case may give several answers.
+// A cell of the table is a pair of answers to two questions.
 #pragma once
 
 #include <cstddef>

@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kChanges = 8;  // tried of one plan
 
-// Lists the changes of a plan that may be changed; those of nested types are named here one by one, as the digest has no list of them.
+// Lists the changes of a plan that may be changed; those of nested types are named here one by one, as the
+// digest has no list of them.
 class Changes {
  public:
   struct Change {

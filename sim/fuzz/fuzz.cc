@@ -172,8 +172,8 @@ class Session {
     return shrink(in_a_fixed_order(std::move(fuzz_case), options), options);
   }
 
-  // Found while the ranks ran on all cores, whose order is the machine's: in an order that is drawn from a seed it fails each time, where
-  // one is found soon.
+  // Found while the ranks ran on all cores, whose order is the machine's: in an order that is drawn from a
+  // seed it fails each time, where one is found soon.
   static proto::FuzzCase in_a_fixed_order(proto::FuzzCase fuzz_case, const ShrinkOptions& options) {
     constexpr std::uint64_t kSeeds = 8;
     if (fuzz_case.has_model() || fuzz_case.has_flows() || fuzz_case.order().kind() != proto::Order::parallel)

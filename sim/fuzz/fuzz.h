@@ -1,7 +1,9 @@
-// cpsim fuzz: cases drawn from a seed and judged, on as many processes as there are cores, until one fails or the time is over.
+// cpsim fuzz: cases drawn from a seed and judged, on as many processes as there are cores, until one fails or
+// the time is over.
 //
 //   corpus     all of its cases first, in the order of their names; then cases that are drawn
-//   workers    processes, so that a case that aborts, crashes or never ends is a finding too; worker w of n takes cases w, w+n, ...
+//   workers    processes, so that a case that aborts, crashes or never ends is a finding too; worker w of n
+//              takes cases w, w+n, ...
 //   again      one case in twenty is judged twice: another digest is a finding ("determinism")
 //   coverage   a case that is the first in a cell of the table feature x feature enters the corpus
 //   failure    the first one ends the run: it is shrunk, and written with what was found
@@ -59,8 +61,9 @@ struct FuzzResult {
   bool stopped = false;           // by `stop`
 };
 
-// To be called while the process has one thread: it forks. `on_status` is called by it a few times a second. Throws InvalidInput for
-// folders that cannot be read or written, and for a file of the corpus that is no case.
+// To be called while the process has one thread: it forks. `on_status` is called by it a few times a second.
+// Throws InvalidInput for folders that cannot be read or written, and for a file of the corpus that is no
+// case.
 FuzzResult fuzz(const FuzzOptions& options, const std::function<void(const FuzzStatus&)>& on_status);
 
 // "failure-<digest>.txtpb" in the folder. Throws InvalidInput when it cannot be written.

@@ -1,4 +1,5 @@
-// Judging in a process of its own: a case that aborts, crashes or never ends is a finding too, and ends nothing else.
+// Judging in a process of its own: a case that aborts, crashes or never ends is a finding too, and ends
+// nothing else.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,8 @@ struct IsolatedJudgement {
   Judgement judgement;
 };
 
-// How a process ended that judged a case without saying what it found: property "crash" with the end of what it wrote on standard error.
+// How a process ended that judged a case without saying what it found: property "crash" with the end of what
+// it wrote on standard error.
 proto::Finding crash_finding(int wait_status, const std::string& error_text);
 // A case that took longer than this (case_clock.h): property "time".
 proto::Finding time_finding(std::chrono::seconds limit);

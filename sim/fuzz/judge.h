@@ -1,8 +1,9 @@
 // Judging a case: everything that must hold of it, checked.
 //
-// What always is: it is not refused, plans of all ranks pass check(), memory and bytes are what the planner declares, index sets are what
-// the splits say (sim/proof/exhaustive/index_oracle.h), and where the tensors are small enough the plans run on the fabric and every result is that of
-// one device. What a case's `laws` add is listed by laws_of(): metamorphic laws, gradients, searches, round trips of texts, times.
+// What always is: it is not refused, plans of all ranks pass check(), memory and bytes are what the planner
+// declares, index sets are what the splits say (sim/proof/exhaustive/index_oracle.h), and where the tensors
+// are small enough the plans run on the fabric and every result is that of one device. What a case's `laws`
+// add is listed by laws_of(): metamorphic laws, gradients, searches, round trips of texts, times.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,14 @@ namespace cp::sim {
 
 struct Judgement {
   std::optional<proto::Finding> finding;  // the first thing that does not hold
-  // Of plans, traces, results that are exact in every world, and the property that does not hold: equal in every process, with every
-  // compiler.
+  // Of plans, traces, results that are exact in every world, and the property that does not hold: equal in
+  // every process, with every compiler.
   Digest digest;
   bool ran = false;  // with data
 };
 
-// Throws InvalidInput for what is no case: texts that cannot be read, requests that the rules do not allow, laws that nobody knows.
+// Throws InvalidInput for what is no case: texts that cannot be read, requests that the rules do not allow,
+// laws that nobody knows.
 Judgement judge(const proto::FuzzCase& fuzz_case);
 
 // The laws that a case of this kind may ask for.
@@ -83,7 +85,8 @@ class Trial {
   bool ran_ = false;
 };
 
-// What was observed, stream by stream, and the digests of exact results: equal whatever the order of the ranks and of their streams.
+// What was observed, stream by stream, and the digests of exact results: equal whatever the order of the
+// ranks and of their streams.
 void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher);
 
 // By kind, each in a file of its own. Throw PropertyFailure, and InvalidInput as judge() does.

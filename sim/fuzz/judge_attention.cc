@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "shared/plan/check.h"
-#include "sim/proof/faults/fault_verdict.h"
 #include "sim/fuzz/conditions.h"
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/laws.h"
+#include "sim/proof/faults/fault_verdict.h"
 #include "sim/proof/run/attention_run.h"
 #include "sim/scenario/attention_request.h"
 
@@ -72,8 +72,9 @@ void run_with_faults(const AttentionRequest& request, const AttentionTestData& d
   trial.hasher().add(name(verdict.kind));
 }
 
-// Sums are added up in the order of the plan, whatever the order of the ranks: results have the same bits. The more pairs of queries and
-// keys a run computes, the fewer orders are taken, so that a case stays below a second.
+// Sums are added up in the order of the plan, whatever the order of the ranks: results have the same bits.
+// The more pairs of queries and keys a run computes, the fewer orders are taken, so that a case stays below a
+// second.
 void explore(const AttentionProblem& problem,
              const std::function<AttentionRun(const AttentionRunOptions&)>& run, AttentionRunOptions options,
              const Trial& trial) {

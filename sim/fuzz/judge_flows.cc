@@ -1,19 +1,21 @@
-// Flows over links: at every moment each flow has its max-min fair share (fair_rates.h), and every flow ends when its bytes have passed.
+// Flows over links: at every moment each flow has its max-min fair share (fair_rates.h), and every flow ends
+// when its bytes have passed.
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <vector>
 
 #include "shared/base/units.h"
+#include "sim/cost/network/flow_network.h"
 #include "sim/fuzz/fair_rates.h"
 #include "sim/fuzz/judge.h"
-#include "sim/cost/network/flow_network.h"
 
 namespace cp::sim {
 namespace {
 
 constexpr int kMostLinks = 64, kMostFlows = 256;
-// The network decides which links are short in parts of 2^-42 of their capacity, rounded for each flow: 256 * 2^-42 is 6e-11 of it.
+// The network decides which links are short in parts of 2^-42 of their capacity, rounded for each flow: 256 *
+// 2^-42 is 6e-11 of it.
 constexpr double kFlowRounding = 1e-9;
 
 struct Running {

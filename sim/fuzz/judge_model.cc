@@ -1,5 +1,5 @@
-// Steps of small models: the plans of all ranks pass check(), memory in closed form is what plans declare, and no step is faster on the
-// timeline than its bound.
+// Steps of small models: the plans of all ranks pass check(), memory in closed form is what plans declare,
+// and no step is faster on the timeline than its bound.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -15,9 +15,9 @@
 #include "sim/fuzz/draw.h"
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/timeline_law.h"
-#include "sim/scenario/model_step.h"
 #include "sim/planner/search/bound.h"
 #include "sim/planner/search/evaluate.h"
+#include "sim/scenario/model_step.h"
 #include "traces/plan_proto.h"
 
 namespace cp::sim {
@@ -121,7 +121,8 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   }
   if (const auto refusal = refuse(request.model, request.workload, request.layout))
     throw InvalidInput(refusal->text());
-  // With several stages a rank the first ones send to the second ones, whose plans are others: they do not meet.
+  // With several stages a rank the first ones send to the second ones, whose plans are others: they do not
+  // meet.
   const bool meet = request.layout.virtual_stages == 1;
   for (const StepPart part : parts_of(request)) {
     const std::vector<Plan> plans =

@@ -1,5 +1,5 @@
-// Programs: check() refuses them exactly when the oracle does (sim/proof/exhaustive/program_oracle.h), and legal ones give what the oracle computes,
-// whatever the order of ranks and streams.
+// Programs: check() refuses them exactly when the oracle does (sim/proof/exhaustive/program_oracle.h), and
+// legal ones give what the oracle computes, whatever the order of ranks and streams.
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -79,8 +79,8 @@ std::optional<std::size_t> first_other(DType dtype, const Bytes& bytes,
   return found;
 }
 
-// What an engineer would see who runs such plans unchecked: the fabric names what differs. The counts that an Exchange declares are check()'s
-// business alone.
+// What an engineer would see who runs such plans unchecked: the fabric names what differs. The counts that an
+// Exchange declares are check()'s business alone.
 bool is_seen_by_the_fabric(const proto::Program& job) {
   switch (job.flaw()) {
     case proto::Program::drop_step:

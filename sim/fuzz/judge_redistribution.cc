@@ -10,13 +10,13 @@
 #include "shared/plan/plan_text.h"
 #include "shared/redistribute/lower.h"
 #include "shared/redistribute/scaled.h"
-#include "sim/proof/faults/fault_verdict.h"
 #include "sim/fuzz/conditions.h"
 #include "sim/fuzz/judge.h"
 #include "sim/fuzz/laws.h"
+#include "sim/proof/exhaustive/index_oracle.h"
+#include "sim/proof/faults/fault_verdict.h"
 #include "sim/proof/run/redistribute_run.h"
 #include "sim/scenario/redistribute_request.h"
-#include "sim/proof/exhaustive/index_oracle.h"
 
 namespace cp::sim {
 namespace {
@@ -32,8 +32,9 @@ constexpr std::int64_t kMostListed = 8192;
 // check() takes time and memory in proportion to the stretches of memory that views consist of.
 constexpr double kMostStretches = 1e5;
 
-// Whether the rules allow the request, told apart from how the planner does: a source that is partial on an axis may not become
-// partial there by another reduction. (What a layout may be is make_layout's business, what a gradient may be plan_gradient's.)
+// Whether the rules allow the request, told apart from how the planner does: a source that is partial on an
+// axis may not become partial there by another reduction. (What a layout may be is make_layout's business,
+// what a gradient may be plan_gradient's.)
 void require_legal(const RedistributeRequest& request) {
   if (request.source.mesh != request.target.mesh) return;
   for (std::size_t axis = 0; axis < request.source.placements.size(); ++axis) {
@@ -63,8 +64,8 @@ void require_refused(const RedistributeRequest& request, const Trial& trial) {
                                    " has more axes than a plan can be made for, and there is one"));
 }
 
-// A memory factor with which there is always a plan: straight to the target; with a cast shard beside it; with the value that a new
-// partial one is made of.
+// A memory factor with which there is always a plan: straight to the target; with a cast shard beside it;
+// with the value that a new partial one is made of.
 double sufficient_factor(const RedistributeRequest& request) {
   const bool casts = request.options.travel_dtype.value_or(request.target.dtype) != request.source.dtype ||
                      request.source.dtype != request.target.dtype;
@@ -241,8 +242,8 @@ void run_small(const RedistributeRequest& request, const Gradient& gradient, Tri
   trial.ran();
 }
 
-// Of many ranks a few are lowered: their plans say the same of what they were made from and of the groups that they share, which is all
-// that ranks compare before they run.
+// Of many ranks a few are lowered: their plans say the same of what they were made from and of the groups
+// that they share, which is all that ranks compare before they run.
 void lower_some(const Redistribution& planned, Trial& trial) {
   const std::vector<Rank>& ranks = planned.source.mesh.ranks();
   std::map<Rank, Plan> plans;

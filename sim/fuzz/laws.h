@@ -6,15 +6,15 @@
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/redistribute/gradient.h"
 #include "shared/transformer/step_plan.h"
+#include "sim/cost/schedule/pipeline.h"
 #include "sim/fuzz/judge.h"
 #include "sim/proof/run/attention_run.h"
 #include "sim/scenario/redistribute_request.h"
-#include "sim/cost/schedule/pipeline.h"
 
 namespace cp::sim {
 
-// Those of the case's laws that it asks for. `planned`: what the request gave. Laws whose search or data would take too long for a case
-// of this size say nothing of it.
+// Those of the case's laws that it asks for. `planned`: what the request gave. Laws whose search or data
+// would take too long for a case of this size say nothing of it.
 void check_redistribution_laws(const RedistributeRequest& request, const Gradient& planned,
                                const Trial& trial);
 
@@ -36,11 +36,14 @@ void check_attention_laws(const AttentionRequest& request, const AttentionTestDa
 // Of steps; the layout is not refused. `cluster`: a preset's name, or empty for dgx-h100.
 // The layout, and it with any one field at another value, come back from their texts.
 void check_layout_texts(const StepRequest& request, const Trial& trial);
-// With one field at each of some values, and all others as they are. Text needs no legality, and they have none.
+// With one field at each of some values, and all others as they are. Text needs no legality, and they have
+// none.
 std::vector<ParallelLayout> neighbours(const ParallelLayout& layout);
-// Allowed pairs in closed form are those that are found one by one: of pieces of the rows, and of what each rank has.
+// Allowed pairs in closed form are those that are found one by one: of pieces of the rows, and of what each
+// rank has.
 void check_pairs(const StepRequest& request, const Trial& trial);
-// The gathered layers of the memory in closed form are what the plan of a training step without stages has buffers for.
+// The gathered layers of the memory in closed form are what the plan of a training step without stages has
+// buffers for.
 void check_unsharded(const StepRequest& request, const Plan& micro_batch, const Trial& trial);
 // Causal, without documents.
 std::int64_t pairs_one_by_one(const AttentionProblem& problem, const IndexSet& rows, bool by_key);
@@ -48,8 +51,8 @@ std::int64_t pairs_one_by_one(const AttentionProblem& problem, const IndexSet& r
 void check_pipeline(const StepRequest& request, const std::string& cluster, const Trial& trial);
 void check_pipeline_times(const PipelineTimes& times, int ranks, int stages, std::int64_t micro_batches,
                           const Trial& trial);
-// No step is faster than its bound where multiplying takes nearly all of the time, so that nothing hides operations that are counted too
-// often. Of layouts whose ranks have as many rows; no other is judged.
+// No step is faster than its bound where multiplying takes nearly all of the time, so that nothing hides
+// operations that are counted too often. Of layouts whose ranks have as many rows; no other is judged.
 void check_slow_machine(const StepRequest& request, const std::string& cluster, const Trial& trial);
 struct SlowTimes {
   double step_ns = 0, bound_ns = 0;

@@ -13,10 +13,10 @@
 #include "sim/base/numbers.h"
 #include "sim/fuzz/laws.h"
 #include "sim/fuzz/mutants_law.h"
-#include "sim/fuzz/timeline_law.h"
-#include "sim/proof/ledger/attention_ledger.h"
 #include "sim/fuzz/mutate/plan_mutations.h"
+#include "sim/fuzz/timeline_law.h"
 #include "sim/proof/exhaustive/index_oracle.h"
+#include "sim/proof/ledger/attention_ledger.h"
 #include "traces/plan_proto.h"
 
 namespace cp::sim {
@@ -191,7 +191,8 @@ class Laws {
 
   // Of plans that are damaged. Results of one order are those of every order, bit for bit.
   void mutants() {
-    // What fused kernels round, and sums whose order a mutation may change, are no errors: only what cannot change is compared.
+    // What fused kernels round, and sums whose order a mutation may change, are no errors: only what cannot
+    // change is compared.
     const auto run_in = [&](const std::vector<Plan>& plans, const BatonOrder& order) {
       AttentionRunOptions options = ran_.options;
       options.backward = false;
@@ -249,8 +250,8 @@ class Laws {
     return count;
   }
 
-  // A slice that is computed twice, a step that is taken twice, and a slice that nobody computes are found by the ledger alone: without
-  // any result, which a step that writes the same again leaves as it was.
+  // A slice that is computed twice, a step that is taken twice, and a slice that nobody computes are found by
+  // the ledger alone: without any result, which a step that writes the same again leaves as it was.
   void ledger() {
     constexpr int kTries = 12;  // most steps to repeat are other ones than attention's
     Numbers numbers(Numbers::combine(data_.seed(), 0x6c6564));
@@ -281,7 +282,8 @@ class Laws {
     }
   }
 
-  // Which rows a rank has, by what the balances are said to mean: the ring axis first, then the Ulysses axis evenly.
+  // Which rows a rank has, by what the balances are said to mean: the ring axis first, then the Ulysses axis
+  // evenly.
   void home_rows() {
     const Balance& balance = request_.strategy.balance;
     if (balance.kind == Balance::Kind::cost || balance.per_document) return;
@@ -321,7 +323,8 @@ class Laws {
     return 0;
   }
 
-  // `other` is what the law says results become. `exact`: bit for bit; else as far as both may be from the truth.
+  // `other` is what the law says results become. `exact`: bit for bit; else as far as both may be from the
+  // truth.
   void require_equal(std::string_view law, std::string_view name, const Values& expected, const Values& found,
                      double tolerance) {
     trial_.require(expected.size() == found.size(), law, name, " has ", found.size(), " values of ",
@@ -333,7 +336,8 @@ class Laws {
     }
   }
 
-  // Twice v and dout: every product with them doubles, and no rounding changes, where exponents have room (not in f16).
+  // Twice v and dout: every product with them doubles, and no rounding changes, where exponents have room
+  // (not in f16).
   void scaled() {
     if (problem_.dtype == DType::f16) return;
     AttentionValues twice = values();

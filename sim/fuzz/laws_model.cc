@@ -1,5 +1,6 @@
-// Laws of steps: texts of layouts, counts of pairs, gathered parameters, pipelines, and bounds where operations alone take time. Each is
-// a plain statement of its rule, which shares no formula with what it judges.
+// Laws of steps: texts of layouts, counts of pairs, gathered parameters, pipelines, and bounds where
+// operations alone take time. Each is a plain statement of its rule, which shares no formula with what it
+// judges.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -119,7 +120,8 @@ PlanQuestion question_of(const StepRequest& request, const std::string& cluster)
   return question;
 }
 
-// The same cluster with GPUs that make a million operations of products and attention in a second: all else they do in next to no time.
+// The same cluster with GPUs that make a million operations of products and attention in a second: all else
+// they do in next to no time.
 PlanQuestion slowed(PlanQuestion question) {
   constexpr double kTflops = 1e-6;
   Cluster& cluster = question.cluster;
@@ -184,7 +186,8 @@ class PipelineLaw {
             busy, " ns and waits ", idle, " of ", times_.time_ns);
   }
 
-  // After what its input comes from: forward from the stage before, backward from the one behind it, or its own forward pass.
+  // After what its input comes from: forward from the stage before, backward from the one behind it, or its
+  // own forward pass.
   void in_order(const PipelineChunk& chunk) const {
     const int before = chunk.backward ? chunk.stage + 1 : chunk.stage - 1;
     if (before < 0) return;

@@ -18,7 +18,8 @@ namespace {
 
 // Listed one by one.
 constexpr std::int64_t kMostIndices = 8192;
-// Beyond so many pairs of runs they are found by a search, which has to be reached too (shared/placement/intersect.cc).
+// Beyond so many pairs of runs they are found by a search, which has to be reached too
+// (shared/placement/intersect.cc).
 constexpr int kMostRuns = 24;
 constexpr int kPairs = 8;
 
@@ -32,7 +33,8 @@ Indices listed(const IndexSet& set) {
   return list;
 }
 
-// Runs that lie inside of each other's gaps, in any order: more than layouts make, and all that the header allows.
+// Runs that lie inside of each other's gaps, in any order: more than layouts make, and all that the header
+// allows.
 IndexSet any_set(Numbers& numbers, std::int64_t universe) {
   std::vector<bool> taken(idx(universe));
   IndexSet set;

@@ -27,7 +27,8 @@ namespace {
 constexpr int kMostSearchedRanks = 4;  // exhaustively, and in at most two dimensions
 constexpr int kMostChosenRanks = 8;    // for all chains that no other beats
 
-// The search counts whole picoseconds: in either chain each step, and its casts together, are rounded by half a one at most.
+// The search counts whole picoseconds: in either chain each step, and its casts together, are rounded by half
+// a one at most.
 double rounding_us(const Redistribution& a, const Redistribution& b) {
   return 0.5e-6 * static_cast<double>(a.steps.size() + 1 + b.steps.size() + 1);
 }
@@ -67,7 +68,8 @@ class PlanLaws : private RedistributionSubject {
     throw trial_.failure("legality", str(what, " is not refused"));
   }
 
-  // Values that wait for one reduction are no contributions to another; only sums and means go together; whole numbers have no means.
+  // Values that wait for one reduction are no contributions to another; only sums and means go together;
+  // whole numbers have no means.
   void legality() {
     const Mesh& mesh = request_.source.mesh;
     const Shape& shape = request_.source.shape;
@@ -127,7 +129,8 @@ class PlanLaws : private RedistributionSubject {
         "again", "equal requests have two plans");
   }
 
-  // How two plans of one request in other words compare: alike in all that is counted, where both are proven to be the best.
+  // How two plans of one request in other words compare: alike in all that is counted, where both are proven
+  // to be the best.
   void require_alike(const Redistribution& a, const Redistribution& b, std::string_view law,
                      const Layout& other) {
     if (a.times_the_best() > 1 || b.times_the_best() > 1) return;
@@ -159,7 +162,8 @@ class PlanLaws : private RedistributionSubject {
                   "relabelled", target);
   }
 
-  // An axis more, at `at` of the new mesh, with this placement; of a dimension that it shards it is the innermost axis.
+  // An axis more, at `at` of the new mesh, with this placement; of a dimension that it shards it is the
+  // innermost axis.
   static Layout with_axis(const Layout& layout, int at, const Placement& placement, const Mesh& mesh) {
     std::vector<Placement> placements = layout.placements;
     placements.insert(placements.begin() + at, placement);
@@ -191,7 +195,8 @@ class PlanLaws : private RedistributionSubject {
                   "one_rank_axis", target);
   }
 
-  // The layout on a mesh whose axis `at` is two, of which the first is the outer one. Nothing where that says something else.
+  // The layout on a mesh whose axis `at` is two, of which the first is the outer one. Nothing where that says
+  // something else.
   std::optional<Layout> on_split_axis(const Layout& layout, int at, const Mesh& mesh) {
     std::vector<Placement> placements = layout.placements;
     const Placement& placement = layout.placements[idx(at)];

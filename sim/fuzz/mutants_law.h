@@ -1,5 +1,6 @@
-// What check() promises of plans that it passes, of plans that were damaged in one place: they are refused, or they run to their end in
-// every order with one result, and with the right one where the damage cannot be another legal program.
+// What check() promises of plans that it passes, of plans that were damaged in one place: they are refused,
+// or they run to their end in every order with one result, and with the right one where the damage cannot be
+// another legal program.
 //
 // It is what right plans cannot show: that a rule of the checker is gone.
 #pragma once
@@ -15,7 +16,8 @@
 
 namespace cp::sim {
 
-// `run`: what the plans compute in an order, as a digest; throws what the fabric throws. `right`: what the right plans compute.
+// `run`: what the plans compute in an order, as a digest; throws what the fabric throws. `right`: what the
+// right plans compute.
 void check_mutants(const std::vector<Plan>& plans, std::uint64_t seed,
                    const std::function<std::string(const std::vector<Plan>&, const BatonOrder&)>& run,
                    const std::string& right, const Trial& trial);

@@ -1,4 +1,5 @@
-// What is wrong on purpose in a program (Program::Flaw of traces/fuzz_case.proto). Nothing happens where the plans have no place for it.
+// What is wrong on purpose in a program (Program::Flaw of traces/fuzz_case.proto). Nothing happens where the
+// plans have no place for it.
 #pragma once
 
 #include <vector>

@@ -10,7 +10,8 @@
 
 namespace cp::sim {
 
-// Simpler cases, the boldest steps first: whole parts left out, then sizes halved, then less by one. Some may be no cases at all.
+// Simpler cases, the boldest steps first: whole parts left out, then sizes halved, then less by one. Some may
+// be no cases at all.
 std::vector<proto::FuzzCase> simpler_cases(const proto::FuzzCase& fuzz_case);
 
 struct ShrinkOptions {
@@ -20,7 +21,8 @@ struct ShrinkOptions {
   std::function<bool()> stopped = [] { return false; };  // asked before each case
 };
 
-// Takes the first simpler case that still fails, again and again, until none does or the time is over; then the best so far.
+// Takes the first simpler case that still fails, again and again, until none does or the time is over; then
+// the best so far.
 proto::FuzzCase shrink(proto::FuzzCase fuzz_case, const ShrinkOptions& options);
 
 }  // namespace cp::sim

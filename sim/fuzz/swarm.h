@@ -1,7 +1,7 @@
 // Swarm: how often each choice of a generator is taken in one batch of cases.
 //
-// Cases that mix everything evenly miss what needs much of one thing or none of another. So each batch draws its own weights, many of
-// them 0 (Groce et al. 2012, "Swarm testing").
+// Cases that mix everything evenly miss what needs much of one thing or none of another. So each batch draws
+// its own weights, many of them 0 (Groce et al. 2012, "Swarm testing").
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@
 namespace cp::sim {
 namespace {
 
-// Rates are shared by divisions and times added up in doubles: errors of a few units in the last place for each of the events.
+// Rates are shared by divisions and times added up in doubles: errors of a few units in the last place for
+// each of the events.
 constexpr double kTimelineRounding = 1e-6;
 constexpr int kMostRanksOfSmallNodes = 16;
 

@@ -22,7 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a worker does right now, in memory that both processes see: read when it has ended without a word, or ends no more.
+// What a worker does right now, in memory that both processes see: read when it has ended without a word, or
+// ends no more.
 struct alignas(64) Slot {
   std::atomic<std::uint64_t> number{0}, done{0};
   std::atomic<std::int64_t> since_ns{

@@ -17,8 +17,8 @@ struct WorkOptions {
   std::function<proto::FuzzCase(std::uint64_t number)> make;  // called in the workers
   std::chrono::seconds case_limit{120};
   std::uint64_t twice_each = 20;  // one case in so many is judged twice; 0: none
-  bool may_be_none =
-      false;  // a case that is refused as none is a finding ("drawn case"): generators make legal ones alone
+  // A case that is refused as none is a finding ("drawn case"): generators make legal ones alone.
+  bool may_be_none = false;
   const Coverage* coverage = nullptr;                           // what is known already; unset: nobody asks
   std::function<void(std::uint64_t number)> on_new_cells = {};  // called here
 };
@@ -37,7 +37,8 @@ struct WorkResult {
   std::optional<WorkFailure> failure;
 };
 
-// `go_on` is called a few times a second, and ends the work by false. Throws InvalidInput for a case that is none, unless may_be_none.
+// `go_on` is called a few times a second, and ends the work by false. Throws InvalidInput for a case that is
+// none, unless may_be_none.
 WorkResult run_workers(const WorkOptions& options, const std::function<bool(const WorkStatus&)>& go_on);
 
 }  // namespace cp::sim

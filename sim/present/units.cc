@@ -8,10 +8,10 @@
 namespace cp::sim {
 
 namespace {
-constexpr double kRounded = 999.5;  // three digits make it the next unit
+constexpr double kRounded = 999.5;         // three digits make it the next unit
 constexpr std::int64_t kHours = 2 * 3600;  // from here on in hours
-constexpr double kMostWholeSeconds =
-    1e15;  // beyond, a double does not hold every second, and at last no whole number does
+// Beyond, a double does not hold every second, and at last no whole number does.
+constexpr double kMostWholeSeconds = 1e15;
 }  // namespace
 
 std::string human_us(double time_us) {
@@ -38,6 +38,12 @@ std::string human_count(std::int64_t number) {
     text += digits[i];
   }
   return text;
+}
+
+std::string human_percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string human_rate(double per_second) {
+  return per_second < 99.5 ? fmt::format("{:.3g}", per_second) : human_count(std::llround(per_second));
 }
 
 }  // namespace cp::sim

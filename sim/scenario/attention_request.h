@@ -24,8 +24,8 @@ struct AttentionJob {
   Target target = host_target();
 };
 
-// Throws InvalidInput that names the flag at fault, quotes its text and says what would work. Whether a strategy
-// is legal is not asked here. `device`: the target where the job names none.
+// Throws InvalidInput that names the flag at fault, quotes its text and says what would work. Whether a
+// strategy is legal is not asked here. `device`: the target where the job names none.
 AttentionJob make_attention_job(const proto::Attention& job, const Target& device = host_target());
 
 // Throws InvalidInput for gradients that are asked of a job without a backward pass.

@@ -1,4 +1,5 @@
-// The fields of attention that no kernel has: what shared/context_parallel/kernel_options.h names, each under its name.
+// The fields of attention that no kernel has: what shared/context_parallel/kernel_options.h names, each under
+// its name.
 #pragma once
 
 #include <map>

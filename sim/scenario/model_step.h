@@ -6,7 +6,8 @@
 
 namespace cp::sim {
 
-// Throws InvalidInput for sizes, texts and layouts that make no sense. Whether the layout is legal for the model is refuse()'s question.
+// Throws InvalidInput for sizes, texts and layouts that make no sense. Whether the layout is legal for the
+// model is refuse()'s question.
 StepRequest make_step_request(const proto::ModelStep& step);
 
 }  // namespace cp::sim

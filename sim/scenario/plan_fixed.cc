@@ -6,10 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include "sim/scenario/values.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "sim/cost/cluster/read_software.h"
+#include "sim/scenario/values.h"
 
 namespace cp::sim {
 namespace {

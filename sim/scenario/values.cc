@@ -57,7 +57,7 @@ std::string plain_digits(std::string_view text) {
 
 double parse_real(std::string_view flag, std::string_view text) {
   const auto value = real_of(text);
-  if (!value) throw InvalidInput(str(flag, " ", text, " is not a number; write such as 1.5"));
+  if (!value) throw InvalidInput(str(flag, " ", text, " is not a number; write, for example, 1.5"));
   return *value;
 }
 
@@ -96,7 +96,7 @@ double parse_gib(std::string_view flag, std::string_view text) {
   if (const auto gib = real_of(text)) return *gib;
   if (trim(text).find_first_of("0123456789") == 0)
     return static_cast<double>(parse_bytes(flag, text)) / 0x1p30;
-  throw InvalidInput(str(flag, " ", text, " is not a number; write such as 72, 72GiB or 77GB"));
+  throw InvalidInput(str(flag, " ", text, " is not a number; write, for example, 72, 72GiB or 77GB"));
 }
 
 double parse_ms(std::string_view flag, std::string_view text) {
@@ -108,7 +108,8 @@ double parse_ms(std::string_view flag, std::string_view text) {
     const auto number = real_of(trim(text).substr(0, trim(text).size() - unit.size()));
     if (number) return *number * factor;
   }
-  throw InvalidInput(str(flag, " ", text, " is not a time; write such as 500 (ms), 500ms, 20s or 2min"));
+  throw InvalidInput(
+      str(flag, " ", text, " is not a time; write, for example, 500 (ms), 500ms, 20s or 2min"));
 }
 
 }  // namespace cp::sim

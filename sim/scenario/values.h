@@ -1,4 +1,5 @@
-// Reading the values of flags and scenario fields, so that errors name the flag, quote the text and say what would work.
+// Reading the values of flags and scenario fields, so that errors name the flag, quote the text and say what
+// would work.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 namespace cp::sim {
 
 // What make() returns; an InvalidInput of the library, which knows nothing of flags, becomes one that begins
-// with the flag and its text; the text once, where the error itself begins with it: "--model m.json:2:1: not JSON".
+// with the flag and its text; the text once, where the error itself begins with it: "--model m.json:2:1: not
+// JSON".
 template <class Make>
 decltype(auto) value_of(std::string_view flag, std::string_view text, const Make& make) {
   try {
@@ -25,7 +27,8 @@ decltype(auto) value_of(std::string_view flag, std::string_view text, const Make
   }
 }
 
-// "1_000" -> "1000", "1e6" -> "1000000": what programming languages take for a number. Any other text stays as it is.
+// "1_000" -> "1000", "1e6" -> "1000000": what programming languages take for a number. Any other text stays
+// as it is.
 std::string plain_digits(std::string_view text);
 
 double parse_real(std::string_view flag, std::string_view text);  // finite
@@ -36,8 +39,8 @@ std::int64_t parse_whole(
 // The target of that name; `device` where the text is empty.
 const Target& target_of(std::string_view text, const Target& device);
 
-// At least 1. "4096", "16Mi", "1GiB" and, as nccl-tests counts, "1G" are powers of 1024; with a B, "1GB" and "1.5MB" are powers of
-// 1000, as in the GB/s of a link.
+// At least 1. "4096", "16Mi", "1GiB" and, as nccl-tests counts, "1G" are powers of 1024; with a B, "1GB" and
+// "1.5MB" are powers of 1000, as in the GB/s of a link.
 std::int64_t parse_bytes(std::string_view flag, std::string_view text);
 
 // "72" and "1.5" count GiB; "72GiB", "77GB" and other sizes are those of parse_bytes.

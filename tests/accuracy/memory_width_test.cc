@@ -14,7 +14,8 @@ TEST(MemoryWidth, OfFewRunsIsTheirExtremes) {
   EXPECT_EQ(of.rows, 3);
 }
 
-// Of 19 runs in order there are 20 gaps for the next one: four fifths of them lie between the second and the last but one.
+// Of 19 runs in order there are 20 gaps for the next one: four fifths of them lie between the second and the
+// last but one.
 TEST(MemoryWidth, OfManyRunsHoldsFourInFive) {
   std::vector<double> ratios;
   for (int i = 19; i > 0; --i) ratios.push_back(i);

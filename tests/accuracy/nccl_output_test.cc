@@ -33,7 +33,8 @@ constexpr const char* kHeader =
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  "
     "(GB/s)\n";
 
-// Sixteen GPUs of two nodes, as all_gather_perf -b 1M -e 1G -f 4 -g 1 under mpirun prints it, logs in between.
+// Sixteen GPUs of two nodes, as all_gather_perf -b 1M -e 1G -f 4 -g 1 under mpirun prints it, logs in
+// between.
 std::string all_gather() {
   std::string text =
       "# Collective test starting: all_gather_perf\n"

@@ -66,7 +66,8 @@ TEST(PublishedMeasurements, AreTheTimesInTheOrderOfTheTable) {
   }
 }
 
-// Runs of equal model, length, GPUs, phase and precision are one another's nearest: the first of them answers.
+// Runs of equal model, length, GPUs, phase and precision are one another's nearest: the first of them
+// answers.
 TEST(NearestMeasurement, OfAPublishedQuestionIsItsRow) {
   std::vector<PublishedStep> steps = published_steps();
   std::erase_if(steps, [](const PublishedStep& step) { return !is_time(step); });
@@ -99,7 +100,8 @@ TEST(NearestMeasurement, ErrorsAreOfTheTime) {
     EXPECT_EQ(of.is_rate, of.metric == "tokens/s/GPU") << of.what;
 }
 
-// The nearest one is named although it is not scored, with the reason; of its two readings that of the layout's balance.
+// The nearest one is named although it is not scored, with the reason; of its two readings that of the
+// layout's balance.
 TEST(NearestMeasurement, IsTheNearestScoredOrNot) {
   PlanQuestion question;
   question.model = load_model("qwen2.5-7b").model;

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sim/accuracy/validate/published_steps.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/planner/models/read_model.h"
-#include "sim/accuracy/validate/published_steps.h"
 
 namespace cp::sim {
 namespace {

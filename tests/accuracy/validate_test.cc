@@ -109,7 +109,8 @@ TEST(ValidationTable, RescaledKernelsAreNoAnswersAndCountInNoTotal) {
   EXPECT_EQ(orderings_of({answers, rescaled}).grids, 1);
 }
 
-// A pair has the errors of two: of a standard deviation of s each the median of their difference is 0.674 sqrt(2) s.
+// A pair has the errors of two: of a standard deviation of s each the median of their difference is 0.674
+// sqrt(2) s.
 TEST(WidthChecks, AStrategyIsAsWideAsPairsOfRowsSay) {
   ValidationTable table{.name = "one"};
   table.rows = {row(100, 100, false, "", "a"), row(100, 110, false, "", "a"), row(100, 121, false, "", "b"),

@@ -316,7 +316,8 @@ TEST(PlanRequest, AttentionIsInTheDtypeUnlessItsKernelWasMeasuredInFp8) {
                     HasSubstr("--phase prefill")));
 }
 
-// A framework that is named, and one that the software's profile names, bound the search; what they run of the workload instead is planned.
+// A framework that is named, and one that the software's profile names, bound the search; what they run of
+// the workload instead is planned.
 TEST(PlanRequest, FrameworksBoundTheQuestion) {
   Job job = training();
   const auto frameworks = [&](std::optional<sim::Framework> emitted = std::nullopt) {

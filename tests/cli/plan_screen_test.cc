@@ -8,10 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sim/cost/cluster/read_cluster.h"
 #include "sim/present/plan/plan_explain.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_what_if_screen.h"
-#include "sim/cost/cluster/read_cluster.h"
 #include "tests/support/example_answer.h"
 #include "tests/support/golden.h"
 

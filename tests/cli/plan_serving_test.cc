@@ -5,9 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/present/plan/plan_inputs.h"
 #include "cli/cpsim/plan/plan_request.h"
 #include "sim/planner/search/question.h"
+#include "sim/present/plan/plan_inputs.h"
 #include "tests/support/messages.h"
 
 namespace cp::cli {

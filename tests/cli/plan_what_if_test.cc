@@ -1,4 +1,5 @@
-// cpsim plan --sweep, --maximize, --minimize, --sensitivity, --next-experiment, from the outside: small searches.
+// cpsim plan --sweep, --maximize, --minimize, --sensitivity, --next-experiment, from the outside: small
+// searches.
 #include <csignal>
 #include <string>
 #include <vector>

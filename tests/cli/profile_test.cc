@@ -12,15 +12,15 @@
 #include "cli/cprun/profile/profile_points.h"
 #include "cli/cprun/profile/profile_rows.h"
 #include "cli/cprun/profile/software_profile.h"
-#include "sim/present/plan/plan_inputs.h"
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/cluster/sourced_text.h"
 #include "sim/cost/presets/csv.h"
-#include "sim/present/plan/answer_json.h"
 #include "sim/cost/timeline/kernel_cost.h"
+#include "sim/present/plan/answer_json.h"
+#include "sim/present/plan/plan_inputs.h"
 #include "tests/support/example_answer.h"
 
 namespace cp::cli {
@@ -77,7 +77,8 @@ TEST(ProfileTimes, AreOfTheLabelWithoutTheFirst) {
   EXPECT_THAT(times_of(steps, "kernel", 5), IsEmpty());
 }
 
-// Kernels run from 0 to 60, collectives from 15 to 90: the first kernels and the last collective had company for a part only.
+// Kernels run from 0 to 60, collectives from 15 to 90: the first kernels and the last collective had company
+// for a part only.
 TEST(ProfileTimes, BesideMeansAllAlong) {
   std::vector<TimedOp> steps;
   for (std::int64_t at = 0; at < 60; at += 10) steps.push_back(step("kernel", at * 1000, (at + 10) * 1000));
@@ -385,7 +386,8 @@ TEST(SoftwareProfile, IsWhatCprunAssumesWithWhatWasMeasured) {
                       "0.5, products 0.5, collectives 0.75")));
 }
 
-// A kernel that ran faster beside a transfer than alone, by noise, keeps all of its speed; channels that were asked for do not count.
+// A kernel that ran faster beside a transfer than alone, by noise, keeps all of its speed; channels that were
+// asked for do not count.
 TEST(SoftwareProfile, CountsTheLibrarysOwnChannelsAndNoMoreThanAll) {
   std::vector<ProfileRow> rows = some_rows();
   for (ProfileRow& row : rows) {

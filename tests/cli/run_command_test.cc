@@ -158,7 +158,8 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   EXPECT_THAT(error({"--batch", "3", "--documents", "0/64;0/8"}), HasSubstr("or 3 lists"));
 }
 
-// Every strategy holds every ledger: queries alone learn, of batch entries with documents of their own, in Megatron's order.
+// Every strategy holds every ledger: queries alone learn, of batch entries with documents of their own, in
+// Megatron's order.
 TEST(RunCommand, AllStrategiesTakeWhatIsAskedOfThem) {
   for (const std::vector<std::string>& asked :
        {std::vector<std::string>{"--gradients", "dq", "--lse", "home"},

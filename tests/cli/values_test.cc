@@ -24,7 +24,8 @@ TEST(Values, WholeNumbersAsLanguagesWriteThem) {
     EXPECT_THAT(message_of([&] { parse_whole("--n", text, 0); }), HasSubstr("--n " + std::string(text)))
         << text;
   }
-  EXPECT_THAT(message_of([] { parse_whole("--n", "1,000", 0); }), HasSubstr("write such as 8, 4Ki or 128K"));
+  EXPECT_THAT(message_of([] { parse_whole("--n", "1,000", 0); }),
+              HasSubstr("write, for example, 8, 4Ki or 128K"));
 }
 
 TEST(Values, SizesWithABAreOfTheUnitThatTheyName) {
@@ -57,14 +58,14 @@ TEST(Values, MemoryAndTimesTakeUnits) {
   EXPECT_DOUBLE_EQ(parse_gib("--max-memory", "72GiB"), 72);
   EXPECT_DOUBLE_EQ(parse_gib("--max-memory", "80GB"), 80e9 / 0x1p30);
   EXPECT_THAT(message_of([] { parse_gib("--max-memory", "much"); }),
-              HasSubstr("is not a number; write such as 72"));
+              HasSubstr("is not a number; write, for example, 72"));
   EXPECT_DOUBLE_EQ(parse_ms("--ttft-max", "20000"), 20000);
   EXPECT_DOUBLE_EQ(parse_ms("--ttft-max", "20s"), 20000);
   EXPECT_DOUBLE_EQ(parse_ms("--ttft-max", "500ms"), 500);
   EXPECT_DOUBLE_EQ(parse_ms("--ttft-max", "1.5min"), 90000);
   EXPECT_DOUBLE_EQ(parse_ms("--ttft-max", "250us"), 0.25);
   EXPECT_THAT(message_of([] { parse_ms("--ttft-max", "soon"); }),
-              HasSubstr("is not a time; write such as 500 (ms)"));
+              HasSubstr("is not a time; write, for example, 500 (ms)"));
 }
 
 }  // namespace

@@ -209,7 +209,8 @@ TEST_P(DeviceConformance, ExchangeMatchesTransfersWithAPeerInOrder) {
       }
       return total;
     };
-    // Parts lie by part, then by peer, and are issued with descending peers: order counts between two ranks only.
+    // Parts lie by part, then by peer, and are issued with descending peers: order counts between two ranks
+    // only.
     const auto transfers = [&](BufferId buffer, std::int64_t index, bool sent) {
       std::vector<Transfer> result;
       std::int64_t offset = 0;

@@ -1,10 +1,12 @@
-// The conformance suite: what every Device promises (shared/plan/device.h), tested the same way on all of them.
+// The conformance suite: what every Device promises (shared/plan/device.h), tested the same way on all of
+// them.
 //
 // To put a device under it: write a DeviceFactory and one line in a .cc of this folder,
 //   INSTANTIATE_TEST_SUITE_P(Gloo, DeviceConformance, ::testing::Values(gloo_factory()), factory_name);
 //
-// Ranks may be threads of this process (the fabric) or processes (Gloo, process_world.h). With processes the whole test runs in each of
-// them, and `run` calls the body for that process's rank alone: what bodies leave behind is known everywhere only after `share`.
+// Ranks may be threads of this process (the fabric) or processes (Gloo, process_world.h). With processes the
+// whole test runs in each of them, and `run` calls the body for that process's rank alone: what bodies leave
+// behind is known everywhere only after `share`.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +31,14 @@ using Contents = std::map<std::string, Values>;  // of a rank's buffers, by name
 class DeviceWorld {
  public:
   virtual ~DeviceWorld() = default;
-  // Calls body once on each rank, at the same time; returns when all have returned, and rethrows the first error. On processes
-  // each calls it for its own rank; one may have none.
+  // Calls body once on each rank, at the same time; returns when all have returned, and rethrows the first
+  // error. On processes each calls it for its own rank; one may have none.
   virtual void run(const std::function<void(Rank, Device&)>& body) = 0;
-  // Gives every process what the bodies of a run have left, by rank: each rank's entry is the one that its body wrote.
+  // Gives every process what the bodies of a run have left, by rank: each rank's entry is the one that its
+  // body wrote.
   virtual void share(std::vector<Contents>& by_rank) = 0;
-  // What the devices observed since the last clear, by rank; in issued goes what the bodies record. On processes the own rank's
-  // alone.
+  // What the devices observed since the last clear, by rank; in issued goes what the bodies record. On
+  // processes the own rank's alone.
   virtual std::vector<RankTrace>& traces() = 0;
   virtual void clear_traces() = 0;
 };
@@ -72,8 +75,8 @@ class DeviceConformance : public ::testing::TestWithParam<DeviceFactory> {
   bool has(const std::string& collective) const { return GetParam().target.has_collective(collective); }
   std::vector<DType> dtypes() const;  // of the five that the target has
 
-  // Prepares each rank's plan, uploads `inputs` (by rank), executes, and downloads every output and inout. Plans come in any
-  // order, for some or all ranks. Expects that what was observed is what was issued.
+  // Prepares each rank's plan, uploads `inputs` (by rank), executes, and downloads every output and inout.
+  // Plans come in any order, for some or all ranks. Expects that what was observed is what was issued.
   std::map<Rank, Contents> execute_all(const std::vector<Plan>& plans,
                                        const std::map<Rank, Contents>& inputs);
 

@@ -1,8 +1,8 @@
 // ProcessWorld: a DeviceWorld whose ranks are processes.
 //
-// Made, it forks one process for each rank, all with the same test; this process goes on with it too, without a rank. It learns what the
-// others share, so that it expects the same, and never uses a device: it can make the next world. Destroyed, it ends the others, and
-// fails the test where one of them failed.
+// Made, it forks one process for each rank, all with the same test; this process goes on with it too, without
+// a rank. It learns what the others share, so that it expects the same, and never uses a device: it can make
+// the next world. Destroyed, it ends the others, and fails the test where one of them failed.
 #pragma once
 
 #include <functional>

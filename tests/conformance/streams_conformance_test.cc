@@ -68,7 +68,8 @@ TEST_P(DeviceConformance, KernelsGiveWhatTheHostKernelsGive) {
   EXPECT_EQ(execute_all(plans, inputs), expected);
 }
 
-// One key: the output is its value, whatever the score; two merges of equal parts change lse by log 2 at most.
+// One key: the output is its value, whatever the score; two merges of equal parts change lse by log 2 at
+// most.
 TEST_P(DeviceConformance, AttentionToOneKeyGivesItsValue) {
   if (!GetParam().target.has_kernel("attention_forward"))
     GTEST_SKIP() << "the device has no attention_forward";
@@ -100,7 +101,8 @@ TEST_P(DeviceConformance, AttentionToOneKeyGivesItsValue) {
   }
 }
 
-// compute writes, comm gathers it, compute reads the result: two events each way, in every iteration and with two slots.
+// compute writes, comm gathers it, compute reads the result: two events each way, in every iteration and with
+// two slots.
 TEST_P(DeviceConformance, EventsOrderStreamsInARepeatWithRotatingSlots) {
   constexpr std::int64_t kBlock = 8, kCount = 7, kRanks = 4;
   std::vector<Plan> plans;
@@ -170,7 +172,8 @@ TEST_P(DeviceConformance, RingOfExchangesWithDoubleBuffering) {
 
 using Groups = std::map<std::string, std::vector<Rank>>;
 
-// Each rank joins the groups that hold it, each on a stream of its own; every group sums the same inputs, three times.
+// Each rank joins the groups that hold it, each on a stream of its own; every group sums the same inputs,
+// three times.
 TEST_P(DeviceConformance, GroupsRunOnStreamsOfTheirOwn) {
   constexpr std::int64_t kNumel = 6;
   const Groups table[] = {

@@ -10,8 +10,8 @@
 #include "shared/plan/execute.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
-#include "sim/fabric/fabric.h"
 #include "sim/cost/timeline/timeline.h"
+#include "sim/fabric/fabric.h"
 
 namespace {
 

@@ -145,7 +145,8 @@ TEST(AttentionCalls, TooManyPiecesAreOneExactCall) {
   EXPECT_EQ(calls.front().engine, AttentionEngine::exact);
 }
 
-// Hundreds of documents of a batch cannot be packed. Of 16 heads of 128 values, 1000 queries of a document are worth a call; 100 are not.
+// Hundreds of documents of a batch cannot be packed. Of 16 heads of 128 values, 1000 queries of a document
+// are worth a call; 100 are not.
 TEST(AttentionCalls, ManyCallsStayFusedWhereEachIsWorthIt) {
   const auto documents = [](std::int64_t count, std::int64_t length) {
     AttentionProblem problem = causal(count * length, count * length);
@@ -169,12 +170,14 @@ TEST(AttentionCalls, ManyCallsStayFusedWhereEachIsWorthIt) {
   EXPECT_EQ(fused(most), 1024);
   ASSERT_EQ(most.size(), 1025U);
   EXPECT_EQ(most.back().slices.size(), 76U);
-  // A document's queries see its keys: where rows and keys of the call begin alike, so do those of each of its slices.
+  // A document's queries see its keys: where rows and keys of the call begin alike, so do those of each of
+  // its slices.
   EXPECT_EQ(most.back().q.begin, most.back().k.begin);
   for (const MaskSlice& slice : most.back().slices) EXPECT_EQ(slice.q_begin, slice.k_begin);
 }
 
-// Whatever the rows: each allowed pair in one call, no other pair in any; calls are forms that the library takes, and trimmed.
+// Whatever the rows: each allowed pair in one call, no other pair in any; calls are forms that the library
+// takes, and trimmed.
 RC_GTEST_PROP(AttentionCalls, TakeEveryPairOnce, ()) {
   const AttentionProblem problem = *any_problem();
   const IndexSet q = *any_rows(problem.q_len), k = *any_rows(problem.kv_len);

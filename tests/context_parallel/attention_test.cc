@@ -75,8 +75,9 @@ TEST(ContextParallelAttention, VaryingLengthsEqualOneDeviceAndKeepTheirPlans) {
   }
 }
 
-// Two ranks of four rows each, by Ulysses: buffers are [seq, batch, heads, dim], lse is that of the rank's own rows with all heads, and
-// dq is all that the backward pass makes. Written out here, and nowhere derived from what plans say of buffers.
+// Two ranks of four rows each, by Ulysses: buffers are [seq, batch, heads, dim], lse is that of the rank's
+// own rows with all heads, and dq is all that the backward pass makes. Written out here, and nowhere derived
+// from what plans say of buffers.
 TEST(ContextParallelAttention, TakesMegatronsOrderAndGivesLseAtHomeAndTheGradientThatIsAskedFor) {
   AttentionProblem problem = grouped_problem(8);
   problem.batch = 2, problem.format = TensorFormat::sbhd;

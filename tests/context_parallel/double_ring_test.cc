@@ -1,4 +1,5 @@
-// Double rings of two, three and more nodes: every outer step is there, the last one among them, and the results are one device's.
+// Double rings of two, three and more nodes: every outer step is there, the last one among them, and the
+// results are one device's.
 #include <numeric>
 #include <string>
 #include <vector>
@@ -104,8 +105,8 @@ TEST_P(DoubleRing, EqualsOneDeviceOnAGpusTarget) {
 
 const Nodes kNodes[] = {{4, 2}, {6, 2}, {6, 3}, {8, 2}, {9, 3}, {12, 2, 2}};
 
-// Each rank receives every other rank's block once. Gradients of a block visit the others of its node, and those of each other node,
-// from where the node's part comes straight home: as many steps as other ranks.
+// Each rank receives every other rank's block once. Gradients of a block visit the others of its node, and
+// those of each other node, from where the node's part comes straight home: as many steps as other ranks.
 TEST(DoubleRingBytes, FollowTheClosedFormula) {
   for (const Nodes& nodes : kNodes) {
     if (nodes.ulysses_degree > 1) continue;  // which adds bytes of its own

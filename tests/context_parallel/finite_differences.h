@@ -1,9 +1,10 @@
 // Central differences of the loss <out, dout> along one row of q, k or v, with a bound on their error.
 //
-// Along q or k all scores of a query are linear in the step t, so its share of the loss is the mean of x_j = dout v_j
-// under weights ~ exp(s_j + t c_j). Its third derivative is a joint cumulant, E[x~ c~^3] - 3 E[x~ c~] E[c~^2] with
-// x~ = x - E x: at most 7 X C^3 where |x| <= X and |c| <= C, whatever t. So the difference is off by at most
-// 7/6 step^2 X C^3 a query, and by the errors of both forwards over 2 step. Along v the loss is linear.
+// Along q or k all scores of a query are linear in the step t, so its share of the loss is the mean of x_j =
+// dout v_j under weights ~ exp(s_j + t c_j). Its third derivative is a joint cumulant, E[x~ c~^3] - 3 E[x~
+// c~] E[c~^2] with x~ = x - E x: at most 7 X C^3 where |x| <= X and |c| <= C, whatever t. So the difference
+// is off by at most 7/6 step^2 X C^3 a query, and by the errors of both forwards over 2 step. Along v the
+// loss is linear.
 #pragma once
 
 #include <algorithm>
@@ -95,7 +96,8 @@ struct Difference {
   double value = 0, bound = 0;
 };
 
-// forward: AttentionValues -> Bounded out. The step is a power of two for which both errors are about as large.
+// forward: AttentionValues -> Bounded out. The step is a power of two for which both errors are about as
+// large.
 template <class Forward>
 Difference central_difference(const AttentionProblem& problem, const sim::AttentionValues& values,
                               const Direction& direction, const Forward& forward) {

@@ -159,7 +159,8 @@ TEST(FusedPlans, TheLedgerMissesAPartThatIsNotMerged) {
   }
 }
 
-// One head, whose rows from the second on are a contiguous lse that is out of line: both passes read or write a copy.
+// One head, whose rows from the second on are a contiguous lse that is out of line: both passes read or write
+// a copy.
 TEST(FusedPlans, LseOfSomeRowsOfOneHeadIsInLine) {
   AttentionRequest request = head_tail_ring();
   request.problem.q_heads = request.problem.kv_heads = 1;
@@ -179,7 +180,8 @@ TEST(FusedPlans, LseOfSomeRowsOfOneHeadIsInLine) {
   }
 }
 
-// The steps alone: a call of rank 1 against its own block, written where the result will be, and one against the head of the block before.
+// The steps alone: a call of rank 1 against its own block, written where the result will be, and one against
+// the head of the block before.
 TEST(FusedPlans, TextOfAForwardPlan) {
   AttentionRequest request = head_tail_ring();
   request.ranks = {0, 1};

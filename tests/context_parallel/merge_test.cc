@@ -1,4 +1,5 @@
-// Results that are made of many parts: merged by kernels, a few at once, and by plans in which more wait than one step takes.
+// Results that are made of many parts: merged by kernels, a few at once, and by plans in which more wait than
+// one step takes.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,7 +28,8 @@ namespace {
 
 // ---- kernels ----
 
-// Attention over all keys, and over each of some disjoint ranges of them, one after the other; which may be empty.
+// Attention over all keys, and over each of some disjoint ranges of them, one after the other; which may be
+// empty.
 struct Parts {
   AttentionInputs all;
   std::vector<std::int64_t> ends;  // of the ranges
@@ -113,9 +115,9 @@ RC_GTEST_PROP(ManyParts, MergedAreAttentionOverAllKeys, ()) {
 
   const AttentionOutputs expected = reference_forward(parts.all);
   const std::vector<double> out = decode(DType::f32, memory[0]), lse = decode(DType::f32, memory[1]);
-  // No score is larger than 16 x 4 x 1.5, so an lse is below 2^7 and rounded by at most 2^-18. The i-th merge takes an lse that i
-  // roundings are in, so its weights are off by i x 2^-17 of themselves at most, and by as much again for exponential and quotient; no
-  // value is larger than 1. There are at most twelve.
+  // No score is larger than 16 x 4 x 1.5, so an lse is below 2^7 and rounded by at most 2^-18. The i-th merge
+  // takes an lse that i roundings are in, so its weights are off by i x 2^-17 of themselves at most, and by
+  // as much again for exponential and quotient; no value is larger than 1. There are at most twelve.
   const double tolerance = 12 * 13 / 2 * std::ldexp(1, -16);
   for (std::size_t i = 0; i < out.size(); ++i) RC_ASSERT(std::abs(out[i] - expected.out[i]) <= tolerance);
   for (std::size_t i = 0; i < lse.size(); ++i) {
@@ -169,7 +171,8 @@ std::size_t most_merged(const std::vector<Plan>& plans) {
   return most;
 }
 
-// From two parts to more than twice as many as one step takes: below, at and above each number that plans treat in another way.
+// From two parts to more than twice as many as one step takes: below, at and above each number that plans
+// treat in another way.
 TEST(ManyParts, OfPlansAreOneDevices) {
   std::size_t most = 0;
   for (int cp = 2; cp <= 9; ++cp) {

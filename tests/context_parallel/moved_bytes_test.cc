@@ -1,4 +1,5 @@
-// What a ring's plans for a GPU move beside their attention calls: bytes, and the share of the time that the calls keep.
+// What a ring's plans for a GPU move beside their attention calls: bytes, and the share of the time that the
+// calls keep.
 #include <string>
 #include <variant>
 
@@ -49,7 +50,8 @@ Tally tally(const Plan& plan) {
   return sum;
 }
 
-// An H100's copies move about 2.6 TB/s, and its best kernels do 700 Tflop/s forward and 550 backward: with slower ones the share rises.
+// An H100's copies move about 2.6 TB/s, and its best kernels do 700 Tflop/s forward and 550 backward: with
+// slower ones the share rises.
 double share(const Tally& tally, AttentionPass pass) {
   const double attention = tally.flops / (pass == AttentionPass::forward ? 700e12 : 550e12),
                moves = tally.bytes / 2.6e12;

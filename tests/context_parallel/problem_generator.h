@@ -39,7 +39,8 @@ inline std::vector<std::int64_t> any_documents(std::int64_t kv_len) {
   return ends;
 }
 
-// Lengths around multiples of 8, from 0 to 41; every mask that all batch entries share; few heads of few values.
+// Lengths around multiples of 8, from 0 to 41; every mask that all batch entries share; few heads of few
+// values.
 inline rc::Gen<AttentionProblem> any_problem() {
   return rc::gen::exec([] {
     AttentionProblem problem;

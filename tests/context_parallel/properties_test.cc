@@ -1,5 +1,5 @@
-// Laws that hold for attention whoever computes it, of runs on several ranks: between strategies, between problems
-// and between a pass and its derivative. None of them asks the one-device reference for values.
+// Laws that hold for attention whoever computes it, of runs on several ranks: between strategies, between
+// problems and between a pass and its derivative. None of them asks the one-device reference for values.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -139,7 +139,8 @@ RC_GTEST_PROP(AttentionProperties, AnyTwoStrategiesAgree, ()) {
   RC_ASSERT(difference(compute(data, one), compute(data, other)) == "");
 }
 
-// Backward, and where queries rotate, blocks take the direction of fewer bytes, and sums the order that comes of it.
+// Backward, and where queries rotate, blocks take the direction of fewer bytes, and sums the order that comes
+// of it.
 RC_GTEST_PROP(AttentionProperties, SendingMoreThanIsNeededChangesNoBitOfTheForward, ()) {
   const AttentionProblem problem = *any_problem_at_all();
   const sim::AttentionTestData data(problem, any_seed());
@@ -313,7 +314,8 @@ RC_GTEST_PROP(AttentionProperties, BatchesAreIndependent, ()) {
   }
 }
 
-// A batch entry with documents of its own is what it would be alone. Rows are split alike for all entries, and so otherwise alone.
+// A batch entry with documents of its own is what it would be alone. Rows are split alike for all entries,
+// and so otherwise alone.
 RC_GTEST_PROP(AttentionProperties, EntriesWithDocumentsOfTheirOwnAreIndependent, ()) {
   const AttentionProblem problem = *any_problem_of_entries();
   const sim::AttentionTestData data(problem, any_seed());

@@ -463,7 +463,8 @@ INSTANTIATE_TEST_SUITE_P(
                       SizesCase{{{3, 2, 1}, {2, 2, 1}, {2, 1, 0}}, {14, 2}, 0},
                       SizesCase{{{2, 1, 0}, {2, 2, 1}, {3, 2, 1}}, {2, 14}, 1}));
 
-// The matrix of balanced sizes is the balanced split of each sequence, which hybrid splits compose with Ulysses.
+// The matrix of balanced sizes is the balanced split of each sequence, which hybrid splits compose with
+// Ulysses.
 TEST(SequenceOracle, AMatrixOfBalancedSizesIsTheBalancedSplit) {
   const Sizes lengths = {10, 1, 12};
   SizeMatrix sizes(2);

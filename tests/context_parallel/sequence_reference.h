@@ -42,8 +42,9 @@ Tensor ring_gather(Ring kind, const Tensors& parts, std::int64_t length, int dim
 Tensors packed_split(Ring kind, const Tensor& tensor, const Sizes& lengths, int n, int dim);
 Tensor packed_gather(Ring kind, const Tensors& parts, const Sizes& lengths, int dim);
 
-// all_split_sizes[rank][sequence]: what a rank holds of each sequence, one behind the other. Gathering joins the ranks' pieces of
-// the first sequence, then those of the second, and so on; splitting is the gradient's way back.
+// all_split_sizes[rank][sequence]: what a rank holds of each sequence, one behind the other. Gathering joins
+// the ranks' pieces of the first sequence, then those of the second, and so on; splitting is the gradient's
+// way back.
 using SizeMatrix = std::vector<Sizes>;
 Tensor packed_gather(const Tensors& parts, const SizeMatrix& all_split_sizes, int dim);
 Tensors packed_split(const Tensor& tensor, const SizeMatrix& all_split_sizes, int dim);

@@ -1,5 +1,5 @@
-// Who holds and computes what. Rows J1 to J13 are published cases: torchtitan's tests of context parallelism with
-// documents, HyperParallel's load balance, MindSpeed's splits.
+// Who holds and computes what. Rows J1 to J13 are published cases: torchtitan's tests of context parallelism
+// with documents, HyperParallel's load balance, MindSpeed's splits.
 #include "shared/context_parallel/sharding.h"
 
 #include <numeric>
@@ -43,8 +43,8 @@ std::vector<std::int64_t> elements(const IndexSet& rows) {
   return all;
 }
 
-// Per stretch of consecutive queries of one document that a rank computes: how many, and how many keys from the
-// document's start (or from where the mask begins) to the last one that they see.
+// Per stretch of consecutive queries of one document that a rank computes: how many, and how many keys from
+// the document's start (or from where the mask begins) to the last one that they see.
 std::pair<Lengths, Lengths> varlen(const AttentionProblem& problem, int cp, const char* balance, int index) {
   const AttentionSharding sharding(problem, cp, balanced(balance));
   std::pair<Lengths, Lengths> lengths;
@@ -248,7 +248,8 @@ RC_GTEST_PROP(AttentionSharding, EveryRowAndHeadIsComputedOnce, ()) {
   RC_ASSERT(static_cast<std::int64_t>(keys.size()) == problem.kv_len);
 }
 
-// Rows of all batch entries are split alike: at the boundaries of all of them, and by what all of them compute together.
+// Rows of all batch entries are split alike: at the boundaries of all of them, and by what all of them
+// compute together.
 TEST(AttentionSharding, EntriesWithDocumentsOfTheirOwnAreSplitAlike) {
   AttentionProblem problem = causal_of_documents(16);
   problem.batch = 2;

@@ -1,5 +1,5 @@
-// Every strategy x balance x mask x length x heads, forward and backward: planned, checked, run with data, its
-// ledgers kept, compared with one device.
+// Every strategy x balance x mask x length x heads, forward and backward: planned, checked, run with data,
+// its ledgers kept, compared with one device.
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -103,8 +103,8 @@ TEST(AttentionStrategies, EveryFormatEqualsOneDevice) {
   }
 }
 
-// What is asked for is there, what is not is neither there nor moved, and the ledgers know; on six ranks, so that double rings have
-// three nodes.
+// What is asked for is there, what is not is neither there nor moved, and the ledgers know; on six ranks, so
+// that double rings have three nodes.
 TEST(AttentionStrategies, EveryChoiceOfGradientsEqualsOneDevice) {
   const sim::AttentionTestData data(uneven_problem(), 1);
   for (int asked = 1; asked < 8; ++asked) {
@@ -215,8 +215,8 @@ TEST(AttentionBytes, EvenUnskippedCasesFollowTheClosedFormulas) {
   }
 }
 
-// What is left out does not travel, and takes no memory: of a head-tail ring the partial dK and dV (f32 beside bf16), of pass_q the
-// partial dQ.
+// What is left out does not travel, and takes no memory: of a head-tail ring the partial dK and dV (f32
+// beside bf16), of pass_q the partial dQ.
 TEST(AttentionBytes, GradientsThatNobodyAsksForDoNotTravel) {
   AttentionProblem problem;
   problem.q_len = problem.kv_len = 64;

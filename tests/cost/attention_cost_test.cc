@@ -35,7 +35,8 @@ TEST(AttentionCost, TheKernelDecides) {
   const auto ms = [&](const char* kernel) {
     return AttentionCost(cluster, with_kernels(kernel)).ns(work, 128, false) / 1e6;
   };
-  // Left out of the fit: 3.3104 ms by vLLM's FlashAttention 3. FlashAttention 2 reaches 376 TFLOP/s on the H800.
+  // Left out of the fit: 3.3104 ms by vLLM's FlashAttention 3. FlashAttention 2 reaches 376 TFLOP/s on the
+  // H800.
   EXPECT_NEAR(ms("fa3"), 3.31, 0.15 * 3.31);
   EXPECT_NEAR(ms("fa2"), 2 * 128 * 32 * 16384.0 * 16384 / 376e9, 0.15 * 5.8);
   EXPECT_LT(ms("fa3"), ms("fa2"));
@@ -67,7 +68,8 @@ TEST(AttentionCost, HeadSizesBetweenTwoLieBetweenThemAndAreLessSure) {
   EXPECT_EQ(AttentionCost(cluster, with_kernels("cudnn")).width(64, false), widths::kKernelElsewhere);
 }
 
-// The products of a pair take as long as its head is large; its softmax takes as long in all. From 64 and 128 columns follows 32.
+// The products of a pair take as long as its head is large; its softmax takes as long in all. From 64 and 128
+// columns follows 32.
 TEST(AttentionCost, SmallerHeadsReachLessOfThePeak) {
   const Cluster cluster = find_cluster("dgx-a100");
   const AttentionCost cost(cluster, with_kernels("fa2"));
@@ -169,7 +171,8 @@ TEST(KernelCost, OperandsInEightBitsAreHalfAsManyBytes) {
     work.bytes = 2 * ((work.m + work.n) * work.k + work.m * work.n);
     return KernelCost(cluster, software).product_ns(work, DType::bf16) / 1e3;
   };
-  // Left out of the fits: 50 us of TensorRT-LLM in 16 bits; of 16384 x 8192 x 8192 3.1 ms in 16 bits and 1.8 ms in 8 bits.
+  // Left out of the fits: 50 us of TensorRT-LLM in 16 bits; of 16384 x 8192 x 8192 3.1 ms in 16 bits and 1.8
+  // ms in 8 bits.
   EXPECT_NEAR(us(b16, h100, decode), 49.8, 0.1 * 49.8);
   EXPECT_NEAR(us(b16, h100, train) / us(fp8, h100, train), 1.6, 0.2);
   // Without rates bytes of 8 bits count too.

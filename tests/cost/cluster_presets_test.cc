@@ -248,7 +248,8 @@ TEST(ClusterPresets, RatesAreOfTheGpuOrMarkedAsBorrowed) {
   }
 }
 
-// NVLink of the H100 is 450 / 200 times as fast as the H800's: 64 KiB take as long, 256 MiB the same start and the rest sooner.
+// NVLink of the H100 is 450 / 200 times as fast as the H800's: 64 KiB take as long, 256 MiB the same start
+// and the rest sooner.
 TEST(ClusterPresets, BorrowedTransfersKeepTheirStart) {
   const Cluster h100 = find_cluster("dgx-h100"), h800 = find_cluster("h800");
   const auto ns = [](const Curve& curve, double bytes) { return bytes / curve.at(bytes); };

@@ -54,7 +54,8 @@ TEST(Software, EveryFieldHasASourceAndAtMostFiveAreFree) {
   }
 }
 
-// One fused kernel, products all in the precision that was asked for: that needs no words, anything else does.
+// One fused kernel, products all in the precision that was asked for: that needs no words, anything else
+// does.
 TEST(Software, WhatIsNotAsOneKernelDoesItHasASource) {
   const SoftwareProfile plain;
   int stated = 0;

@@ -48,7 +48,8 @@ TEST(Spread, TraysOfADomainAreOneIsland) {
             2 * collective_ns(CollectiveKind::all_gather, gather, first_ranks(8), cluster));
 }
 
-// Over two GPUs of one node, whose smallest send/recv takes 10 us: each sends half of an all-gather's bytes over 100 GB/s.
+// Over two GPUs of one node, whose smallest send/recv takes 10 us: each sends half of an all-gather's bytes
+// over 100 GB/s.
 TEST(CollectiveModel, TwoGpusByHand) {
   Cluster cluster = round_cluster();
   cluster.transfer.intra_node_latency_us = 10;
@@ -160,7 +161,8 @@ RC_GTEST_PROP(CollectiveModel, TimesGrowWithBytesAndShrinkWithRates, ()) {
   RC_ASSERT(us(bytes) >= near);
 }
 
-// On every preset, measured or not; and no faster than what one GPU receives allows at the full rate of its links.
+// On every preset, measured or not; and no faster than what one GPU receives allows at the full rate of its
+// links.
 TEST(CollectiveCost, TimesOfPresetsNeverFallAndKeepToTheLinks) {
   for (const std::string& preset : cluster_names()) {
     const Cluster cluster = find_cluster(preset, 8);

@@ -29,7 +29,8 @@ TEST(Curve, IsExactAtItsPoints) {
   for (const CurvePoint& point : curve.points()) EXPECT_EQ(curve.at(point.x), point.y);
 }
 
-// Halfway between 100 and 10000 in log scale lies 1000; halfway between 2 and 8, 4. A quarter of the way: 2 x 4^(1/4).
+// Halfway between 100 and 10000 in log scale lies 1000; halfway between 2 and 8, 4. A quarter of the way: 2 x
+// 4^(1/4).
 TEST(Curve, IsAStraightLineInLogLogScale) {
   const Curve curve({{100, 2}, {10'000, 8}});
   EXPECT_NEAR(curve.at(1000), 4, 1e-14);
@@ -57,8 +58,8 @@ TEST(Curve, RefusesWhatHasNoLogarithm) {
   EXPECT_EQ(curve_error({{2, 1}, {3, 1}, {2, 5}}), "a curve has two points at 2; keep one");
 }
 
-// The value never leaves what its neighbours span, up to the rounding of exp and log of numbers up to 1e6: the exponent is at
-// most log(1e6) < 14, and a few of its ulps are a relative 14 x 4 x 2^-53 < 1e-14.
+// The value never leaves what its neighbours span, up to the rounding of exp and log of numbers up to 1e6:
+// the exponent is at most log(1e6) < 14, and a few of its ulps are a relative 14 x 4 x 2^-53 < 1e-14.
 RC_GTEST_PROP(Curve, MonotoneDataStaysMonotone, ()) {
   std::vector<CurvePoint> points;
   double x = 1, y = 1;

@@ -1,4 +1,5 @@
-// Contended patterns against SimGrid, where simgrid_compare was built (see benchmarks/simgrid/CMakeLists.txt).
+// Contended patterns against SimGrid, where simgrid_compare was built (see
+// benchmarks/simgrid/CMakeLists.txt).
 #include <cmath>
 #include <cstdio>
 #include <filesystem>

@@ -70,7 +70,8 @@ TEST(KernelCost, AFusedCallIsAttentionOfItsPairsWhateverItsWorkspace) {
   EXPECT_EQ(fused.flops, exact.flops);
 }
 
-// Where nobody measured them, products in 8 bits reach four fifths of the share of their peak that those in 16 bits reach.
+// Where nobody measured them, products in 8 bits reach four fifths of the share of their peak that those in
+// 16 bits reach.
 TEST(KernelCost, Fp8ProductsWithoutARateReachLessOfTheirPeak) {
   Cluster cluster = round_cluster();
   cluster.gpu.tflops_fp8 = 2 * cluster.gpu.tflops_16;

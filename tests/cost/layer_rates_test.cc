@@ -1,4 +1,5 @@
-// Rates of experts, latent and linear attention, and attention in 8 bits: their formulas, their text, and what they are used for.
+// Rates of experts, latent and linear attention, and attention in 8 bits: their formulas, their text, and
+// what they are used for.
 #include "sim/cost/cluster/layer_rates.h"
 
 #include <string>
@@ -260,7 +261,8 @@ TEST(GroupedProducts, ADenseModelHasNone) {
   }
 }
 
-// Blocks of rows that all meet one matrix are products of their own, and so are those between which something else runs.
+// Blocks of rows that all meet one matrix are products of their own, and so are those between which something
+// else runs.
 TEST(GroupedProducts, HaveMatricesOfTheirOwnAndNothingBetweenThem) {
   const auto grouped = [](std::int64_t matrix_stride, bool fill_between) {
     PlanBuilder builder(0, host_target());

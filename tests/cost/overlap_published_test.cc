@@ -17,9 +17,9 @@ struct Published {
   double tflops;  // of a GPU
 };
 
-// Transformer Engine's ring, backward, of 64 heads (8 kv) of 128 and 8,192 tokens a GPU on DGX H100 by FlashAttention 3, in MagiAttention's
-// benchmark of 2025 (bars of a figure, read to 1 TFLOP/s). Those of 16 GPUs set the profile's backward_progress; without it, with
-// 1, these are 11 and 14 % too fast.
+// Transformer Engine's ring, backward, of 64 heads (8 kv) of 128 and 8,192 tokens a GPU on DGX H100 by
+// FlashAttention 3, in MagiAttention's benchmark of 2025 (bars of a figure, read to 1 TFLOP/s). Those of 16
+// GPUs set the profile's backward_progress; without it, with 1, these are 11 and 14 % too fast.
 TEST(PublishedOverlap, OfTransformerEnginesBackwardRing) {
   constexpr double kHeads = 64, kHeadDim = 128;
   for (const Published& of : {Published{32, true, 469}, {64, true, 457}}) {

@@ -88,7 +88,8 @@ TEST(Pipeline, TransfersDelayWhoWaitsForThem) {
   std::vector<StageTimes> stages = {{10, 20, 3, 100}, {10, 20, 100, 5}};
   EXPECT_EQ(run_pipeline(stages, 2, 1).time_ns, 10 + 3 + 10 + 20 + 5 + 20);
   EXPECT_EQ(pipeline_bound_ns(stages, 2, 1), 68);
-  // Rank 1 begins at 13 and works without a pause: F1 arrives at 23, when B0 runs. B1 ends at 73, and rank 0 ends at 98.
+  // Rank 1 begins at 13 and works without a pause: F1 arrives at 23, when B0 runs. B1 ends at 73, and rank 0
+  // ends at 98.
   const PipelineTimes two = run_pipeline(stages, 2, 2);
   EXPECT_EQ(two.time_ns, 13 + 60 + 5 + 20);
   EXPECT_EQ(two.idle_ns, (std::vector<double>{38, 38}));
@@ -165,12 +166,14 @@ AnyPipeline any_pipeline() {
   });
 }
 
-// Lists of what each rank does, as the papers describe them; then every begin is put off until nothing contradicts it.
+// Lists of what each rank does, as the papers describe them; then every begin is put off until nothing
+// contradicts it.
 class ListSimulation {
  public:
   explicit ListSimulation(const AnyPipeline& p) : p_(p) {
     for (int rank = 0; rank < p.ranks; ++rank) {
-      // All forward passes in the order in which they come, and all backward passes; one of each in turn behind the warm-up.
+      // All forward passes in the order in which they come, and all backward passes; one of each in turn
+      // behind the warm-up.
       std::vector<Item> forward, backward;
       for (std::int64_t first = 0; first < p.micro_batches; first += p.ranks) {
         for (int slice = 0; slice < p.virtual_stages; ++slice) {

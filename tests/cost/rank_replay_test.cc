@@ -202,7 +202,8 @@ TEST(RankReplay, ExchangesTakeTheirPorts) {
   EXPECT_NEAR(both.run(round_cluster()).time_ns, 400, kExact);
 }
 
-// A ring over both nodes: GPUs 1 and 3 send to another node, and all wait for them. This GPU's bytes stay inside.
+// A ring over both nodes: GPUs 1 and 3 send to another node, and all wait for them. This GPU's bytes stay
+// inside.
 TEST(RankReplay, AnExchangeTakesWhatItsSlowestMemberDoes) {
   Hand hand;
   hand.exchange("cp", {0, 1, 2, 3}, {1}, {3}, 4000);
@@ -267,8 +268,8 @@ TEST(RankReplay, ARankWithoutAGpuIsAnErrorThatSaysWhatWorks) {
 
 // ---- against all ranks ----
 
-// Attention where all ranks do the same at the same time, or a little less of it than the one that does most: what rank_replay.h
-// leaves out does not happen here, so that only rounding differs.
+// Attention where all ranks do the same at the same time, or a little less of it than the one that does most:
+// what rank_replay.h leaves out does not happen here, so that only rounding differs.
 class Attention : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
 INSTANTIATE_TEST_SUITE_P(Strategies, Attention,
                          ::testing::Values(std::pair("ring", "head_tail"), std::pair("ring", "striped"),
@@ -313,8 +314,8 @@ TEST_P(Attention, TakesTheTimeOfAllRanks) {
   SoftwareProfile costly;
   costly.forward_progress = 0.7, costly.backward_progress = 0.8, costly.kernel_issue_us = 5;
   costly.collective_issue_us = 20, costly.transfer_issue_us = 3;
-  // Whose kernels take the time of their pairs. By rates, half of the rows against all keys take less than all rows against half of
-  // them, so that ranks of a ring wait for one another.
+  // Whose kernels take the time of their pairs. By rates, half of the rows against all keys take less than
+  // all rows against half of them, so that ranks of a ring wait for one another.
   for (const char* preset : {"a800", "h800"}) {
     for (const int cp : {2, 4, 8, 16}) {
       const Cluster cluster = find_cluster(preset, cp > 8 ? 2 : 1);
@@ -505,8 +506,8 @@ TEST(RankReplay, LongRepeatsAreSkipped) {
   };
   const Cluster cluster = with_gathers();
   const StepClock clock = replay_rank(plan_of_layers(1 << 20), cluster, {});
-  // The collective takes 80 ns, the kernel 24: each layer waits for its weights, and the last kernel runs beside a gather that
-  // nobody needs.
+  // The collective takes 80 ns, the kernel 24: each layer waits for its weights, and the last kernel runs
+  // beside a gather that nobody needs.
   EXPECT_NEAR(clock.time_ns, 80.0 * ((1 << 20) + 1), kExact * clock.time_ns);
   EXPECT_NEAR(clock.other_kernel_ns, 24.0 * (1 << 20), kExact * clock.time_ns);
   EXPECT_NEAR(clock.hidden_ns, 24.0 * (1 << 20), kExact * clock.time_ns);
@@ -533,7 +534,8 @@ TEST(RankReplay, AStepWaitsUntilItIsIssued) {
   EXPECT_NEAR(run(true).time_ns, 100, kExact) << "captured";
 }
 
-// One copy in 20 us, then many that take 0.02 us each and are issued in 1 us each: the first hides the issuing of 20.
+// One copy in 20 us, then many that take 0.02 us each and are issued in 1 us each: the first hides the
+// issuing of 20.
 TEST(RankReplay, AHostThatIsAheadCostsNothing) {
   const auto run = [](std::int64_t first_bytes, int more) {
     Hand hand;
@@ -569,7 +571,8 @@ TEST(RankReplay, IterationsWaitForTheHostInStep) {
 
 // ---- the longest chain ----
 
-// A gather and a kernel at once, and a kernel that waits for both: whichever takes longer is of the chain, and the last kernel.
+// A gather and a kernel at once, and a kernel that waits for both: whichever takes longer is of the chain,
+// and the last kernel.
 TEST(RankReplay, ThePathIsOfWhatTakesLonger) {
   const auto path = [](std::int64_t copied, const RateFactors& factors = {}) {
     PlanBuilder builder(0, host_target());
@@ -598,8 +601,8 @@ TEST(RankReplay, ThePathIsOfWhatTakesLonger) {
   EXPECT_NEAR(path(20000, slow_memory)[Rate::memory], 3 * (40 + 12), kExact);
 }
 
-// Without anything that slows something else down the time is the longest of all chains: the one that was found is among them, and
-// where all rates change alike it stays the longest.
+// Without anything that slows something else down the time is the longest of all chains: the one that was
+// found is among them, and where all rates change alike it stays the longest.
 TEST_P(Attention, NoChainTakesLongerThanTheWhole) {
   const Cluster cluster = find_cluster("h800", 2);
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {

@@ -156,7 +156,8 @@ TEST(PathChains, AddUpToTheWholeTime) {
   }
 }
 
-// What a kernel takes longer beside transfers is the transfers' time: of kernels that hide them all, if they could, nothing else is.
+// What a kernel takes longer beside transfers is the transfers' time: of kernels that hide them all, if they
+// could, nothing else is.
 TEST(PathChains, TransfersThatSlowAKernelDownAreTransfers) {
   SoftwareProfile software = find_software("ring-flash-attention");
   const Cluster cluster = find_cluster("h800", 2);

@@ -143,7 +143,8 @@ double product_us(const char* cluster, const SoftwareProfile& software, double m
          of.gpu.kernel_launch_us;
 }
 
-// TensorRT-LLM on an H200: 8 x 51200 x 8192 in fp8 takes 119.7 us, of which finding scales takes 7.3 and casting 1.4; in 16 bits 212.5.
+// TensorRT-LLM on an H200: 8 x 51200 x 8192 in fp8 takes 119.7 us, of which finding scales takes 7.3 and
+// casting 1.4; in 16 bits 212.5.
 TEST(ServingCost, StoredOperandsAreReadInTheirBits) {
   EXPECT_NEAR(product_us("hgx-h200", serving(LinearPrecision::fp8), 8, 51200, 8192), 111, 0.06 * 111);
   EXPECT_NEAR(product_us("hgx-h200", serving(LinearPrecision::b16), 8, 51200, 8192), 212.5, 0.06 * 212.5);
@@ -179,7 +180,8 @@ double decode_us(const Cluster& cluster, const SoftwareProfile& software, std::i
   return KernelCost(cluster, software).ns(op, plan) / 1e3;
 }
 
-// FlashAttention 3 of vLLM on an H200, 128 requests of 8,191 cached tokens, 8 and 1 heads: 138 us, and 102 us from a cache in fp8.
+// FlashAttention 3 of vLLM on an H200, 128 requests of 8,191 cached tokens, 8 and 1 heads: 138 us, and 102 us
+// from a cache in fp8.
 TEST(ServingCost, ACacheInEightBitsIsRead) {
   const Cluster h200 = find_cluster("hgx-h200");
   SoftwareProfile software = find_software("vllm");

@@ -27,7 +27,8 @@ class Server {
     double tpot_us = 0, ttft_us = 0;
   };
 
-  // Requests come every `gap_us` at the beginning, and then each when another one is answered. Of those that begin behind `skipped`.
+  // Requests come every `gap_us` at the beginning, and then each when another one is answered. Of those that
+  // begin behind `skipped`.
   Means run(double gap_us, std::size_t skipped, std::size_t counted) {
     for (std::int64_t i = 0; i < load_.requests; ++i)
       waiting_.push_back({static_cast<double>(i) * gap_us, 0, 0});

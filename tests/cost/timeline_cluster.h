@@ -19,8 +19,8 @@ inline std::vector<Rank> first_ranks(int gpus) {
   return ranks;
 }
 
-// Nodes of two GPUs: 100 GB/s of NVLink, 10 GB/s of NIC a GPU; 1,000 GB/s of memory at full efficiency; 1 TFLOP/s of
-// attention; no latencies and no launches.
+// Nodes of two GPUs: 100 GB/s of NVLink, 10 GB/s of NIC a GPU; 1,000 GB/s of memory at full efficiency; 1
+// TFLOP/s of attention; no latencies and no launches.
 inline sim::Cluster round_cluster(int nodes = 2) {
   sim::Cluster cluster;
   cluster.name = "round";

@@ -27,8 +27,8 @@ std::vector<Rank> strided(Rank first, int stride, int count) {
   return ranks;
 }
 
-// A layer's traffic on 256 GPUs: tensor parallel over 4 neighbours, a ring of 8 in strides of 4, parameters gathered over 8
-// in strides of 32, all under way at once.
+// A layer's traffic on 256 GPUs: tensor parallel over 4 neighbours, a ring of 8 in strides of 4, parameters
+// gathered over 8 in strides of 32, all under way at once.
 Plan layer_plan(Rank self) {
   constexpr int kTp = 4, kCp = 8, kDp = 8;
   const Rank tp = self % kTp, cp = self / kTp % kCp, dp = self / (kTp * kCp);

@@ -48,8 +48,8 @@ class Replays {
 
 inline const std::string kOddLabel = "a \"label\"\\\n\x01 in \xc3\xa9tat";
 
-// Four ranks; three times each collective among all of them and, beside those, a swap between neighbours, after copies that
-// are longer on higher ranks. Odd ranks have their streams in another order.
+// Four ranks; three times each collective among all of them and, beside those, a swap between neighbours,
+// after copies that are longer on higher ranks. Odd ranks have their streams in another order.
 inline std::vector<Plan> all_collectives() {
   std::vector<Plan> plans;
   for (Rank self = 0; self < 4; ++self) {

@@ -89,7 +89,8 @@ TEST(TransferRate, HoldsForMessagesExchangesAndLoads) {
   }
 }
 
-// An all-to-all written as an exchange: seven transfers at once are no faster than what an all-to-all gets out of the links.
+// An all-to-all written as an exchange: seven transfers at once are no faster than what an all-to-all gets
+// out of the links.
 TEST(PairRate, ManyPeersShareWhatTheLibraryGetsOutOfTheLinks) {
   const Cluster cluster = find_cluster("dgx-h100");
   const std::int64_t numel = 16 << 20;

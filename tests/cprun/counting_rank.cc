@@ -1,8 +1,9 @@
-// A rank that loops over an all_reduce and an all_gather, and counts beside them what it does: run by cprun in the tests and by
-// scripts/scorecard/operation, one process for each rank.
+// A rank that loops over an all_reduce and an all_gather, and counts beside them what it does: run by cprun
+// in the tests and by scripts/scorecard/operation, one process for each rank.
 //
-//   TRUTH     a folder; rank N keeps there, in rank-N, three numbers of 8 bytes: its pid, how many collectives have begun, and how many
-//             have ended, by its own count. The memory is that of the file, so that they are there whatever happens to it
+//   TRUTH     a folder; rank N keeps there, in rank-N, three numbers of 8 bytes: its pid, how many
+//             collectives have begun, and how many have ended, by its own count. The memory is that of the
+//             file, so that they are there whatever happens to it
 //   LOOPS     how often, with two collectives each [until it is killed]
 //   KILL_AT   the number in which rank WHO kills itself, once it has begun; KILL_AFTER: after which it does
 //   PAUSE_US  at most, after each loop; the time is spent outside of collectives [300]

@@ -1,4 +1,5 @@
-// A rank that runs another plan than the others: found before the plans run where they are compared, else while they run.
+// A rank that runs another plan than the others: found before the plans run where they are compared, else
+// while they run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +20,8 @@ TEST(CprunDivergence, ARankWithAnotherPlanIsNamedBeforeItRuns) {
   }
 }
 
-// The plans do not hang: the sums of one are the maxima of the other. So it could go on for ever, with wrong results.
+// The plans do not hang: the sums of one are the maxima of the other. So it could go on for ever, with wrong
+// results.
 TEST(CprunDivergence, ARankThatRunsAnotherPlanIsNamedWhileItRuns) {
   for (int rank = 0; rank < kFaultyRanks; ++rank) {
     FaultyJob job("diverge", "step", str(rank), 100'000);

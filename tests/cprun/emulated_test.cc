@@ -1,4 +1,5 @@
-// cprun on the nccl backend, over an emulated GPU (tests/emulated_gpu): the same device, kernels and messages as on a real one.
+// cprun on the nccl backend, over an emulated GPU (tests/emulated_gpu): the same device, kernels and messages
+// as on a real one.
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -141,8 +142,8 @@ TEST_F(CprunEmulated, GpusOfOneMajorVersionRunOnePlan) {
   }
 }
 
-// The forward pass has one exchange, which rank 1 then did twice: once in the warm-up. Whether it is still in it when it fails, or
-// at it, is a matter of speed.
+// The forward pass has one exchange, which rank 1 then did twice: once in the warm-up. Whether it is still in
+// it when it fails, or at it, is a matter of speed.
 TEST_F(CprunEmulated, AGpuRefusesFusedStepsThatItsGenerationDoesNotTake) {
   const TemporaryFolder folder;
   const std::string path =

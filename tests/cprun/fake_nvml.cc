@@ -1,5 +1,5 @@
-// libnvidia-ml.so.1 of a machine whose GPUs run at 1234 MHz, for cprun profile over the emulated GPU. The rank that FAKE_NVML_WITHOUT names
-// has no clocks to read, as on a machine without the library.
+// libnvidia-ml.so.1 of a machine whose GPUs run at 1234 MHz, for cprun profile over the emulated GPU. The
+// rank that FAKE_NVML_WITHOUT names has no clocks to read, as on a machine without the library.
 #include <cstdlib>
 #include <cstring>
 

@@ -12,8 +12,8 @@
 namespace cp::testing {
 
 constexpr int kFaultyRanks = 3;
-// No rank that is well may be silent for the timeout, nor the server take for lost who was stopped before the launcher says so, at half
-// of it: so it is ten times what a quiet machine needs.
+// No rank that is well may be silent for the timeout, nor the server take for lost who was stopped before the
+// launcher says so, at half of it: so it is ten times what a quiet machine needs.
 constexpr std::chrono::seconds kTimeout{10}, kGrace{1};
 // The promise is to end within timeout + grace + 2 s on a quiet machine; this one may be ten times slower.
 constexpr std::chrono::seconds kSlack{20};
@@ -28,8 +28,8 @@ class FaultyJob {
   std::string fault_pid() const;  // of the process that misbehaved; "of nobody" when none did
 
   using Clock = std::chrono::steady_clock;
-  // Waits until it ends, and checks what holds for every job: in time after the fault, which must have been noted, or after
-  // `since`, no process left, the port free.
+  // Waits until it ends, and checks what holds for every job: in time after the fault, which must have been
+  // noted, or after `since`, no process left, the port free.
   void finish(std::optional<Clock::time_point> since = {});
 
   // What does not hold goes to the report; checks of what it said come after finish().

@@ -1,8 +1,9 @@
 // A rank that misbehaves where it is asked to: run by cprun in the tests, one process for each rank.
 //
-//   FAULT   none, announce (the note alone), late (half a second), kill, stop, terminate, exit, segfault, diverge
-//   AT      before_rendezvous, in_rendezvous, connecting (before it does, and others are), in_collective, between_steps, at_exit; of
-//           diverge: plan, step, length
+//   FAULT   none, announce (the note alone), late (half a second), kill, stop, terminate, exit, segfault,
+//           diverge
+//   AT      before_rendezvous, in_rendezvous, connecting (before it does, and others are), in_collective,
+//           between_steps, at_exit; of diverge: plan, step, length
 //   WHO     the rank, or launcher: then rank 0 sends the signal to it
 //   STEPS   plans to run, with a millisecond between them [6]
 //   NOTE    a file that takes "<pid> <nanoseconds of the steady clock>" just before the fault

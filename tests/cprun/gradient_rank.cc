@@ -1,5 +1,6 @@
-// A rank that splits and gathers a sequence and takes the gradients back, by the Job of a program: rings and Ulysses, packed documents
-// of any sizes, every scale. Says what is wrong. With OTHER_SCALE, rank 1 scales differently. Run by cprun in the tests.
+// A rank that splits and gathers a sequence and takes the gradients back, by the Job of a program: rings and
+// Ulysses, packed documents of any sizes, every scale. Says what is wrong. With OTHER_SCALE, rank 1 scales
+// differently. Run by cprun in the tests.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A program each of whose redistributions is of another length, so that none of its plans is used twice. Rank 0 says by how many bytes
-// its heap grew from the first 200 of them to the end. Run by cprun in the tests.
+// A program each of whose redistributions is of another length, so that none of its plans is used twice. Rank
+// 0 says by how many bytes its heap grew from the first 200 of them to the end. Run by cprun in the tests.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

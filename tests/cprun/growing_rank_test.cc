@@ -1,4 +1,5 @@
-// A job that lives long does not grow: neither a rank nor, in tests/rendezvous/joined_device_test.cc, the server.
+// A job that lives long does not grow: neither a rank nor, in tests/rendezvous/joined_device_test.cc, the
+// server.
 #include <string>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// Whatever happens to a rank or to the launcher, wherever it is: the right one is named, the exit code is right, and nothing is left.
+// Whatever happens to a rank or to the launcher, wherever it is: the right one is named, the exit code is
+// right, and nothing is left.
 #include <atomic>
 #include <csignal>
 #include <functional>
@@ -46,7 +47,8 @@ struct Fault {
 
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
-// As faulty_rank.cc loops: six AllReduces, of which number 3 is the place within, and number 2 comes after the place between.
+// As faulty_rank.cc loops: six AllReduces, of which number 3 is the place within, and number 2 comes after
+// the place between.
 std::string where_in(const std::string& place) {
   const auto reduce = [](int number) { return str("all_reduce #", number, " of cp[0,1,2], step 0"); };
   if (place == "in_collective") return "in " + reduce(3);

@@ -1,6 +1,7 @@
-// A rank that lives, and says so, but comes late to a collective: rank 1 computes for as many seconds as LATE says before its second
-// plan, or until the file LATE_UNTIL exists; and as many as END_LATE says after its last, with the file NOTE as the end. Other ranks say
-// when their Job ended before that. Run by cprun in the tests.
+// A rank that lives, and says so, but comes late to a collective: rank 1 computes for as many seconds as LATE
+// says before its second plan, or until the file LATE_UNTIL exists; and as many as END_LATE says after its
+// last, with the file NOTE as the end. Other ranks say when their Job ended before that. Run by cprun in the
+// tests.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

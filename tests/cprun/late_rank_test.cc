@@ -20,7 +20,8 @@ ProgramEnd run_late(const char* seconds, const std::vector<std::string>& flags =
   return cprun(arguments, {std::string("LATE=") + seconds});
 }
 
-// It lives, and says so: it may compute for as long as it likes, and who waits for it is told. It computes until then.
+// It lives, and says so: it may compute for as long as it likes, and who waits for it is told. It computes
+// until then.
 TEST(CprunLateRank, IsWaitedForBeyondTheTimeout) {
   const cli::TemporaryFolder folder;
   const std::string note = "cprun: note: rank";

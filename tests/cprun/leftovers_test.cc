@@ -186,7 +186,8 @@ TEST(CprunLeftovers, ARankWhosePassFailsWritesAllOfIt) {
   }
 }
 
-// By what it is told, not by what was written in time: everything that was done is there, once, and in its order.
+// By what it is told, not by what was written in time: everything that was done is there, once, and in its
+// order.
 TEST(CprunLeftovers, ATraceThatIsWrittenAsItGoesIsWhole) {
   const TemporaryFolder folder, out;
   Program job(

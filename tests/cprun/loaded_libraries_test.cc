@@ -1,5 +1,6 @@
-// What the programs load when they start: a library that only some work needs is loaded by that work. cuBLAS alone takes 90 MiB of each
-// process's own memory and a quarter of a second, and OpenBLAS starts a thread for each core.
+// What the programs load when they start: a library that only some work needs is loaded by that work. cuBLAS
+// alone takes 90 MiB of each process's own memory and a quarter of a second, and OpenBLAS starts a thread for
+// each core.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// A rank with passes of its own, run by RankRun as cprun runs those of a scenario: two sums in place over ranks 0 to 2, of which the others
-// know without a part in them. Says what is wrong. With OTHER_INPUTS, rank 1 has made its second pass of something else. Run by cprun
-// in the tests.
+// A rank with passes of its own, run by RankRun as cprun runs those of a scenario: two sums in place over
+// ranks 0 to 2, of which the others know without a part in them. Says what is wrong. With OTHER_INPUTS, rank
+// 1 has made its second pass of something else. Run by cprun in the tests.
 #include <array>
 #include <cstdio>
 #include <cstdlib>

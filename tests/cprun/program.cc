@@ -75,7 +75,8 @@ pid_t start(std::vector<std::string> argv, std::vector<std::string> environment,
 }
 
 std::uint16_t next_candidate() {
-  // Below those that the kernel gives away (32768 on); test programs that run at once begin at different ones.
+  // Below those that the kernel gives away (32768 on); test programs that run at once begin at different
+  // ones.
   static std::atomic<unsigned> next{static_cast<unsigned>(getpid()) * 61};
   return static_cast<std::uint16_t>(12'000 + next++ % 20'000);
 }

@@ -15,7 +15,8 @@ struct ProgramEnd {
   std::chrono::steady_clock::time_point when = {};
 };
 
-// A program that runs, with its output in files. All its descendants inherit a variable by which they are found again.
+// A program that runs, with its output in files. All its descendants inherit a variable by which they are
+// found again.
 class Program {
  public:
   // "NAME=value" over this process's environment. argv: looked up in PATH. For any thread.
@@ -47,7 +48,8 @@ std::string built(const std::string& program);  // its path
 ProgramEnd run(std::vector<std::string> argv, const std::vector<std::string>& environment = {});
 ProgramEnd cprun(std::vector<std::string> arguments, const std::vector<std::string>& environment = {});
 
-// Creates the file once standard error holds the text: for a program that waits for a file until something has been said.
+// Creates the file once standard error holds the text: for a program that waits for a file until something
+// has been said.
 ProgramEnd run_with_cue(std::vector<std::string> argv, const std::vector<std::string>& environment,
                         const std::string& text, const std::string& file);
 

@@ -1,4 +1,5 @@
-// cprun with scenarios: what the ranks do is what the simulated fabric does, and what cannot run is said before anything starts.
+// cprun with scenarios: what the ranks do is what the simulated fabric does, and what cannot run is said
+// before anything starts.
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -106,8 +107,8 @@ TEST(CprunScenario, AMeshMayLeaveRanksOut) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr int kSecondsOfWork =
-    4000;  // a length; a second or more on two ranks, which need nothing of one another meanwhile
+// A length; a second or more on two ranks, which need nothing of one another meanwhile.
+constexpr int kSecondsOfWork = 4000;
 #else
 constexpr int kSecondsOfWork = 18000;
 #endif

@@ -1,5 +1,5 @@
-// Jobs beside another user who connects first wherever their ranks listen (scripts/scorecard/strangers): none is broken, none is read, and
-// what came is said.
+// Jobs beside another user who connects first wherever their ranks listen (scripts/scorecard/strangers): none
+// is broken, none is read, and what came is said.
 #include <filesystem>
 
 #include <gmock/gmock.h>

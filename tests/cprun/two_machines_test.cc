@@ -1,4 +1,5 @@
-// A job on two machines of two ranks each: that it works, and what each machine says when the other, or the link, fails.
+// A job on two machines of two ranks each: that it works, and what each machine says when the other, or the
+// link, fails.
 #include "tests/cprun/two_machines.h"
 
 #include <array>

@@ -1,8 +1,8 @@
-// A program of which one rank does something else than the others, once: run by cprun in the tests. Nobody compares its plans before they
-// run, as where all ranks have used all of them before.
+// A program of which one rank does something else than the others, once: run by cprun in the tests. Nobody
+// compares its plans before they run, as where all ranks have used all of them before.
 //
-//   KIND   none, reduction, root, dtype, count, plan (the same collective in a plan that was made from other inputs), skip, repeat, swap
-//          (with the operation after it)
+//   KIND   none, reduction, root, dtype, count, plan (the same collective in a plan that was made from other
+//          inputs), skip, repeat, swap (with the operation after it)
 //   AT     which of the operations, from 0
 //   WHO    the rank that differs
 //   STEPS  how often all operations run [1]; the rank differs in the last round

@@ -1,4 +1,5 @@
-// Ranks that do not do the same: the job never ends with 0, no rank tells a success, and the one that differs is named.
+// Ranks that do not do the same: the job never ends with 0, no rank tells a success, and the one that differs
+// is named.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +31,8 @@ TEST(CprunWrongRank, RanksThatDoTheSameEndWell) {
   EXPECT_THAT(end.out, HasSubstr("all is well"));
 }
 
-// The program ends at once, so that no heartbeat has told of the difference: the goodbyes do, or the collectives that do not match.
+// The program ends at once, so that no heartbeat has told of the difference: the goodbyes do, or the
+// collectives that do not match.
 TEST(CprunWrongRank, TheRankThatDiffersIsNamed) {
   const Wrong all[] = {{"reduction", 0}, {"reduction", 2}, {"root", 4}, {"dtype", 1}, {"count", 3},
                        {"plan", 0},      {"plan", 4},      {"plan", 5}, {"skip", 0},  {"skip", 5},

@@ -1,5 +1,6 @@
-// The rules and figures of shared/plan/fused_attention.h against the library itself, about GPUs that are not there: what refuse()
-// takes, cuDNN builds, with no more workspace than workspace_bytes(). A graph takes about a second.
+// The rules and figures of shared/plan/fused_attention.h against the library itself, about GPUs that are not
+// there: what refuse() takes, cuDNN builds, with no more workspace than workspace_bytes(). A graph takes
+// about a second.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -145,7 +146,8 @@ TEST_P(CudnnSupport, Generated) {
   }
 }
 
-// What one order of summing dq up costs: nothing on Blackwell, elsewhere two bytes for each pair of query and key.
+// What one order of summing dq up costs: nothing on Blackwell, elsewhere two bytes for each pair of query and
+// key.
 TEST_P(CudnnSupport, DeterministicBackward) {
   CudnnAttention attention = dense_bshd(call(true, 2048, 2048, Mask::causal), 0.1);
   attention.deterministic = true;

@@ -1,9 +1,12 @@
-// The emulated GPUs of this process. How many there are, and what they have, is read from the environment once:
+// The emulated GPUs of this process. How many there are, and what they have, is read from the environment
+// once:
 //   CP_EMULATED_GPUS              how many (8)
 //   CP_EMULATED_GPU_MEMORY        bytes of each (16 GiB)
-//   CP_EMULATED_GPU_CAPABILITY    compute capability ("9.0"), or one for each GPU ("8.0,9.0"): those without one have the last
+//   CP_EMULATED_GPU_CAPABILITY    compute capability ("9.0"), or one for each GPU ("8.0,9.0"): those without
+//                                 one have the last
 //
-// Stricter than a GPU, never laxer: addresses are checked, a child made by fork has no GPU, and a failed device stays failed.
+// Stricter than a GPU, never laxer: addresses are checked, a child made by fork has no GPU, and a failed
+// device stays failed.
 #pragma once
 
 #include <functional>
@@ -37,8 +40,9 @@ class Gpu {
   bool destroy_stream(cudaStream_t handle);  // its work still runs
   std::vector<std::shared_ptr<Stream>> streams();
 
-  // Enqueues with the rules of the default stream: its work starts after that of all streams without cudaStreamNonBlocking, and
-  // theirs after it. `sync` is called with the lock held, after the waits that this asks for.
+  // Enqueues with the rules of the default stream: its work starts after that of all streams without
+  // cudaStreamNonBlocking, and theirs after it. `sync` is called with the lock held, after the waits that
+  // this asks for.
   void push(const std::shared_ptr<Stream>& stream, const std::function<void(Stream&)>& sync);
 
   cudaError_t error() const;  // sticky
@@ -71,7 +75,8 @@ bool in_host_function();               // whether this thread runs a function of
 bool forked();                         // whether this process was forked from one that used its GPUs
 void say(const std::string& message);  // on stderr, as the emulated GPU
 
-// Frame of the interface's functions: what is wrong with the device or the thread comes first, errors are kept for cudaGetLastError.
+// Frame of the interface's functions: what is wrong with the device or the thread comes first, errors are
+// kept for cudaGetLastError.
 cudaError_t call(const std::function<cudaError_t()>& body);
 cudaError_t& last_error();  // of the thread
 // For a body: says what was wrong, and returns the code.

@@ -1,13 +1,17 @@
 // What the emulated NCCL adds to NCCL's interface, and the environment that it reads:
-//   NCCL_HOSTID                  the host that a rank says it is on: two ranks of one host cannot share a GPU, as in NCCL 2.28
-//   NCCL_LAUNCH_ORDER_IMPLICIT   1: the work of a GPU starts in the order of the calls, whatever its communicators and streams
+//   NCCL_HOSTID                  the host that a rank says it is on: two ranks of one host cannot share a
+//                                GPU, as in NCCL 2.28
+//   NCCL_LAUNCH_ORDER_IMPLICIT   1: the work of a GPU starts in the order of the calls, whatever its
+//                                communicators and streams
 //   CP_EMULATED_NCCL_CONCURRENT  1: work of several communicators may run at once
-// Unless told otherwise the work of one GPU runs one at a time, in the order in which streams come to it: communicators whose
-// order differs between ranks come to a deadlock, as they may on a GPU. Work of one communicator is always in the order of the calls.
+// Unless told otherwise the work of one GPU runs one at a time, in the order in which streams come to it:
+// communicators whose order differs between ranks come to a deadlock, as they may on a GPU. Work of one
+// communicator is always in the order of the calls.
 //
-// Stricter than NCCL, never laxer: no rank leaves a collective, and no send ends, before all its peers are in it; counts, types,
-// operations and addresses are compared and checked, and what does not fit ends as an error of the communicator. A communicator that
-// is freed while a call uses it, which NCCL may survive, ends the process.
+// Stricter than NCCL, never laxer: no rank leaves a collective, and no send ends, before all its peers are in
+// it; counts, types, operations and addresses are compared and checked, and what does not fit ends as an
+// error of the communicator. A communicator that is freed while a call uses it, which NCCL may survive, ends
+// the process.
 #pragma once
 
 #include <chrono>
@@ -21,7 +25,8 @@ namespace cp::emulated {
 // NCCL_HOSTID of this thread alone, for ranks that are threads of one process; empty: the environment's.
 void set_host_id(const std::string& host_id);
 
-// How long the first launch of each communicator of this process connects, inside of the call and deaf to aborts (0).
+// How long the first launch of each communicator of this process connects, inside of the call and deaf to
+// aborts (0).
 void set_connect_time(std::chrono::milliseconds time);
 // The communicator has an error of its own from now on, as of its proxy thread.
 void break_communicator(ncclComm_t comm);

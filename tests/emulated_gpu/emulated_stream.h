@@ -1,5 +1,6 @@
-// What the emulated GPU adds to CUDA's runtime interface: work of any kind on a stream, which is how emulated kernels and collectives
-// run. The rest is the interface itself (cuda_runtime_api.h, nccl.h), implemented on the host.
+// What the emulated GPU adds to CUDA's runtime interface: work of any kind on a stream, which is how emulated
+// kernels and collectives run. The rest is the interface itself (cuda_runtime_api.h, nccl.h), implemented on
+// the host.
 #pragma once
 
 #include <functional>
@@ -8,8 +9,9 @@
 
 namespace cp::emulated {
 
-// Enqueues; the work runs on the stream's thread, after what was enqueued before it. `stream` 0 is the default stream of the thread's
-// device. An exception of the work becomes a sticky error of the device, as a failed kernel's would.
+// Enqueues; the work runs on the stream's thread, after what was enqueued before it. `stream` 0 is the
+// default stream of the thread's device. An exception of the work becomes a sticky error of the device, as a
+// failed kernel's would.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace cp::emulated

@@ -1,4 +1,5 @@
-// FusedKernels of the emulated GPU: what cuDNN takes and refuses (shared/plan/fused_attention.h), computed by the host kernels.
+// FusedKernels of the emulated GPU: what cuDNN takes and refuses (shared/plan/fused_attention.h), computed by
+// the host kernels.
 #include "runtime/cuda/fused_kernels.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// How the ranks of an emulated communicator find each other: all tell a root who they are, which tells each who is with it, and
-// then each pair connects.
+// How the ranks of an emulated communicator find each other: all tell a root who they are, which tells each
+// who is with it, and then each pair connects.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct Members {
   std::vector<Socket> sockets;  // by rank; none with itself
 };
 
-// Serves `size` ranks at the name, on a thread of its own, until each has its answer or all that came have gone; -1: as many
-// as the first rank says.
+// Serves `size` ranks at the name, on a thread of its own, until each has its answer or all that came have
+// gone; -1: as many as the first rank says.
 void serve_root(const std::string& name, int size = -1);
 // Throws SocketError where a rank or the root went away, or `given_up`.
 Members join(const std::string& root, Hello hello, const GivenUp& given_up);

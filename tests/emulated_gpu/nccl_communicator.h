@@ -58,17 +58,19 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string failure() const;
   void fail(ncclResult_t error, const std::string& what);  // says so; the peers see that the connections end
 
-  // Runs on a thread of its own, after what was begun before. The state is ncclInProgress meanwhile and then what it was, or
-  // the NcclFailure's.
+  // Runs on a thread of its own, after what was begun before. The state is ncclInProgress meanwhile and then
+  // what it was, or the NcclFailure's.
   void begin(std::function<void()> job);
   void finish_job();
 
-  // Connects at first. Enqueues, unless aborted meanwhile; the calls run as one. All are of this communicator.
+  // Connects at first. Enqueues, unless aborted meanwhile; the calls run as one. All are of this
+  // communicator.
   void launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams);
   bool has_work() const;
   void await_work() const;
 
-  // What waits ends, here and, as the loss of this rank, at the peers. await_work() then waits for what runs on the GPU.
+  // What waits ends, here and, as the loss of this rank, at the peers. await_work() then waits for what runs
+  // on the GPU.
   void abort();
   void leave();  // the peers hear that it is on purpose
 

@@ -13,11 +13,12 @@ namespace cp::emulated {
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
-// Frame of the interface's functions: a group of one where no group is open; an error in a group is its end's, too. Says what was
-// wrong, and keeps it for ncclGetLastError.
+// Frame of the interface's functions: a group of one where no group is open; an error in a group is its
+// end's, too. Says what was wrong, and keeps it for ncclGetLastError.
 ncclResult_t nccl_call(const char* function, const std::function<void()>& body);
 
-// Of the handle. Throws NcclFailure where there is none or, with `ready`, where an earlier call is still in progress or has failed.
+// Of the handle. Throws NcclFailure where there is none or, with `ready`, where an earlier call is still in
+// progress or has failed.
 CommunicatorPtr find_communicator(ncclComm_t comm, bool ready);
 
 // For bodies: parts of the group.

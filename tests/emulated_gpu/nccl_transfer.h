@@ -1,8 +1,9 @@
 // The data of an emulated communicator on its connections.
 //
-// Collectives: each rank sends each other one frame, of what that one needs of its memory, which may be nothing. Sends: a frame, which
-// the receiver acknowledges when it is in a matching receive. Frames are read ahead of need, so that no order of a peer's calls
-// blocks a connection; whoever needs a frame compares it with its own call.
+// Collectives: each rank sends each other one frame, of what that one needs of its memory, which may be
+// nothing. Sends: a frame, which the receiver acknowledges when it is in a matching receive. Frames are read
+// ahead of need, so that no order of a peer's calls blocks a connection; whoever needs a frame compares it
+// with its own call.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +40,8 @@ class NcclTransfers {
   NcclTransfers(int rank, const std::vector<Socket>& sockets);
   ~NcclTransfers();
 
-  // Runs the operations together. Throws NcclFailure for what does not match and for a lost peer; returns early, with memory as it may
-  // be, when given up.
+  // Runs the operations together. Throws NcclFailure for what does not match and for a lost peer; returns
+  // early, with memory as it may be, when given up.
   void run(const std::vector<NcclOperation>& operations, const GivenUp& given_up);
   // Tells the peers that no more will come.
   void say_goodbye();

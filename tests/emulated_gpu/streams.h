@@ -33,7 +33,8 @@ class Stream {
  public:
   using Work = std::function<void()>;
 
-  // `run` runs each work, on the stream's thread, and throws nothing; it drops what is not `vital` when the device has failed.
+  // `run` runs each work, on the stream's thread, and throws nothing; it drops what is not `vital` when the
+  // device has failed.
   using Run = std::function<void(const Work&, bool vital)>;
   Stream(int device, unsigned flags, int priority, Run run);
   ~Stream();  // waits for the work

@@ -73,8 +73,9 @@ TEST(Communicator, RoundsGoOnBeyondTheCensusWidth) {
   }
 }
 
-// A member that has seen the end of round 0 in the census may sleep in round 1 before round 0's bell has rung: the late bell is
-// not its own. (Taken for its own, the rank would run uncounted, and others would see a deadlock.)
+// A member that has seen the end of round 0 in the census may sleep in round 1 before round 0's bell has
+// rung: the late bell is not its own. (Taken for its own, the rank would run uncounted, and others would see
+// a deadlock.)
 TEST(Communicator, ALateBellWakesNobodyOfTheNextRound) {
   Communicator communicator({"g", {0, 1}});
   communicator.arrive(0);

@@ -146,8 +146,8 @@ TEST(ExploreOrders, AMissingEdgeIsReportedWithBothOrders) {
 }
 
 TEST(ExploreOrders, OrdersAreAsManyAsDependentTurnsAllow) {
-  // Three streams of one rank add into one slot: 3! orders. Of two ranks that touch nothing in common: 3! for each, which all go
-  // together.
+  // Three streams of one rank add into one slot: 3! orders. Of two ranks that touch nothing in common: 3! for
+  // each, which all go together.
   const std::vector<Small> three = {{Small::add, 0, 0, 2}, {Small::add, 1, 1, 2}, {Small::add, 2, 0, 2}};
   EXPECT_EQ(explore(small_plans({three})).orders, 6);
   EXPECT_EQ(explore(small_plans({three, three})).orders, 36);

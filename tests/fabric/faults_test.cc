@@ -25,7 +25,8 @@ const std::vector<std::string> kOperations = {
     "all_gather", "reduce_scatter", "all_reduce", "all_reduce in place",
     "all_to_all", "broadcast",      "exchange"};
 
-// The collective twice, from `in` to `first` and to `second`: what an early fault does to a later transfer shows.
+// The collective twice, from `in` to `first` and to `second`: what an early fault does to a later transfer
+// shows.
 std::vector<Plan> plans_with(const std::string& operation) {
   const std::int64_t n = kWorldSize, all = n * kBlock;
   return plans_of(kWorldSize, [&](PlanBuilder& b, Rank rank) {

@@ -1,5 +1,5 @@
-// Interleavings: the baton repeats itself exactly; whatever order ranks and streams run in, results are the same, and a broken
-// plan is found, never hung on.
+// Interleavings: the baton repeats itself exactly; whatever order ranks and streams run in, results are the
+// same, and a broken plan is found, never hung on.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -203,7 +203,8 @@ TEST(Interleaving, ThousandsOfProgramsGiveTheResultOfTheirOrder) {
   }
 }
 
-// Rounds end while members are about to sleep, are preempted, or have gone on: none of it may look like a deadlock.
+// Rounds end while members are about to sleep, are preempted, or have gone on: none of it may look like a
+// deadlock.
 TEST(Interleaving, ManyRoundsInAHurryAreNoDeadlock) {
   Fabric fabric(6, {.record_traces = false});
   const auto plans = plans_of(6, [](PlanBuilder& b, Rank rank) {
@@ -269,7 +270,8 @@ TEST(Interleaving, TheBatonPicksAmongTheReadyStreamsOfARank) {
   EXPECT_EQ(orders.size(), 6u);  // all permutations of three streams
 }
 
-// A rank that leaves out a collective is always found, and always as the same kind of error for the same seed.
+// A rank that leaves out a collective is always found, and always as the same kind of error for the same
+// seed.
 TEST(Interleaving, ADroppedCollectiveIsFoundInEveryInterleaving) {
   int found = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {

@@ -42,8 +42,8 @@ std::string mismatch_of(const std::vector<Arguments>& arguments, Schedule schedu
   Fabric fabric(kWorldSize, {.schedule = schedule});
   const auto plans = plans_of(kWorldSize, [&](PlanBuilder& b, Rank rank) {
     add_collective(
-        b, {.operation =
-                arguments[static_cast<std::size_t>(rank)].operation});  // nothing wrong yet when all agree
+        // Nothing wrong yet when all agree.
+        b, {.operation = arguments[static_cast<std::size_t>(rank)].operation});
     add_collective(b, arguments[static_cast<std::size_t>(rank)]);
   });
   const std::string message = message_of<CollectiveMismatch>([&] { execute_all(fabric, plans); });

@@ -77,8 +77,8 @@ TEST(BatonOrders, RoundRobinGoesThroughRanksAndStreams) {
             "0a 1a 0b 1b 0a 1a 0b 1b ");
 }
 
-// Without other reasons to wait, each of the depth - 1 changes lets one stream stop before its end, and it goes on later: at most two
-// more switches than the one from stream to stream.
+// Without other reasons to wait, each of the depth - 1 changes lets one stream stop before its end, and it
+// goes on later: at most two more switches than the one from stream to stream.
 TEST(BatonOrders, PctSwitchesAtItsChangePointsAlone) {
   const auto plans = independent_fills(2, 8);
   for (const int depth : {1, 2, 3}) {
@@ -247,7 +247,8 @@ TEST(BatonOrders, ARankThatPausesForOthersIsNotAlone) {
   }
 }
 
-// Whether a rank is a thread or a fiber is seen by nobody: not in the turns, not in the records, not in errors.
+// Whether a rank is a thread or a fiber is seen by nobody: not in the turns, not in the records, not in
+// errors.
 TEST(BatonOrders, FibersTakeTheTurnsOfThreads) {
   for (const Kind kind : {Kind::random, Kind::round_robin, Kind::pct}) {
     for (std::uint64_t seed = 0; seed < 5; ++seed) {
@@ -265,7 +266,8 @@ TEST(BatonOrders, FibersTakeTheTurnsOfThreads) {
   }
 }
 
-// A rank may be in the middle of handling an exception, or of unwinding its stack, when others go on and do the same.
+// A rank may be in the middle of handling an exception, or of unwinding its stack, when others go on and do
+// the same.
 TEST(BatonOrders, EachRankHandlesItsOwnExceptions) {
   for (const bool fibers : {true, false}) {
     FabricOptions options = baton(Kind::round_robin);

@@ -168,8 +168,8 @@ TEST_P(Runs, DeviceCallsOutOfOrderAreRefused) {
               HasSubstr("stream 9"));
 }
 
-// Members share the work of large collectives: one that is cancelled must not free what others still read. (The address
-// sanitizer tells.)
+// Members share the work of large collectives: one that is cancelled must not free what others still read.
+// (The address sanitizer tells.)
 TEST(RunsInParallel, ACancelledRankKeepsItsMemoryWhileOthersReadIt) {
   constexpr std::int64_t kNumel = 300'000;
   Fabric fabric(4);

@@ -1,5 +1,6 @@
-// libcuda.so.1 of a machine without a GPU, for asking cuDNN about GPUs that are not there: there is no device, and loading the kernels of
-// a plan, which cuDNN does when it makes one, succeeds without doing anything. Nothing can be launched.
+// libcuda.so.1 of a machine without a GPU, for asking cuDNN about GPUs that are not there: there is no
+// device, and loading the kernels of a plan, which cuDNN does when it makes one, succeeds without doing
+// anything. Nothing can be launched.
 //
 // tests/cudnn loads it by its path; cuDNN, which asks the loader for libcuda.so.1 later, then gets it.
 extern "C" {

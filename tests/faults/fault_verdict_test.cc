@@ -1,4 +1,5 @@
-// Every kind of fault x redistributions and strategies: never silent, never the wrong culprit, and no alarm for what may happen.
+// Every kind of fault x redistributions and strategies: never silent, never the wrong culprit, and no alarm
+// for what may happen.
 #include "sim/proof/faults/fault_verdict.h"
 
 #include <string>

@@ -143,7 +143,8 @@ TEST(HsdpDistributed, PartialGradientsAreAddedUpOverTheirAxesToo) {
   EXPECT_THAT(calls_of(whole.reduce_plan(0, {})), ElementsAre("reduce_scatter 0/2", "all_reduce 0/4"));
 }
 
-// Data parallelism over several axes of either kind: each of them is part of the reduction, whatever their order in mesh and options.
+// Data parallelism over several axes of either kind: each of them is part of the reduction, whatever their
+// order in mesh and options.
 TEST(HsdpDistributed, GradientsAreReducedOverEveryReplicateAxis) {
   const auto reduces = [](const char* mesh, const HsdpOptions& options, Part part) {
     return calls_of(
@@ -357,7 +358,8 @@ TEST(HsdpErrors, SayWhatIsWrong) {
 
 // ---- data ----
 
-// Micro-batches of gradients: accumulated without communication, reduced, and added to what an earlier step left.
+// Micro-batches of gradients: accumulated without communication, reduced, and added to what an earlier step
+// left.
 RC_GTEST_PROP(HsdpData, IsWhatTheLayoutsSay, ()) {
   const AnyParam any = any_param();
   const HsdpParam param(any.layout, any.options);
@@ -454,7 +456,8 @@ TEST(HsdpData, MeansAreOfTheData) {
             }));
 }
 
-// What a backward pass leaves in another layout is brought to the parameter's first: added up over tp, or moved.
+// What a backward pass leaves in another layout is brought to the parameter's first: added up over tp, or
+// moved.
 TEST(HsdpData, GradientsInOtherLayoutsAreNormalized) {
   const Mesh mesh = Mesh::parse("dp=2,tp=2");
   const HsdpParam param(parse_layout("R,S(0)", mesh, {6, 4}, DType::f32), sum_over({"dp"}));

@@ -15,7 +15,8 @@ namespace cp::testing {
 // By name of the buffer.
 using NamedShards = std::map<std::string, Shards>;
 
-// Checks the plans, runs them with what `in` has of their buffers of the caller, and returns those that they write.
+// Checks the plans, runs them with what `in` has of their buffers of the caller, and returns those that they
+// write.
 NamedShards run_named(std::span<const Plan> plans, const NamedShards& in);
 
 // Of all ranks of the mesh, ascending.

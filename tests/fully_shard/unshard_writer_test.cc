@@ -34,8 +34,8 @@ ShardedUnit layers_of(const HsdpParam& param, Rank rank, std::int64_t pieces) {
   return unit;
 }
 
-// Every layer in one loop: its parameters come out, and its gradients, which the caller has, are added to those of an earlier
-// micro-batch.
+// Every layer in one loop: its parameters come out, and its gradients, which the caller has, are added to
+// those of an earlier micro-batch.
 Plan layers_plan(const ShardedUnit& unit, Rank rank) {
   PlanBuilder builder(rank, host_target());
   UnshardWriter writer(builder, rank, unit);

@@ -1,5 +1,5 @@
-// Any bytes as what a stranger sends to the rendezvous server: frames and messages, or refused as a RendezvousError, the same however
-// the bytes are cut into pieces.
+// Any bytes as what a stranger sends to the rendezvous server: frames and messages, or refused as a
+// RendezvousError, the same however the bytes are cut into pieces.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

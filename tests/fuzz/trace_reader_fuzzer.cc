@@ -1,4 +1,5 @@
-// Any bytes as a trace file: read, or refused as a BadTrace. What was read is written, read again and compared.
+// Any bytes as a trace file: read, or refused as a BadTrace. What was read is written, read again and
+// compared.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

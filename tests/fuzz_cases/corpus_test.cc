@@ -1,4 +1,5 @@
-// The kept corpus: cases that have failed once, each with why, and edges that generators reach seldom. All hold; the canaries do not.
+// The kept corpus: cases that have failed once, each with why, and edges that generators reach seldom. All
+// hold; the canaries do not.
 #include <algorithm>
 #include <filesystem>
 #include <string>

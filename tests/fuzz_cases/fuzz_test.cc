@@ -1,5 +1,5 @@
-// The machinery of cpsim fuzz: what is drawn is legal and equal everywhere, what fails is found, shrunk and written, whatever it does to
-// the process that judges it.
+// The machinery of cpsim fuzz: what is drawn is legal and equal everywhere, what fails is found, shrunk and
+// written, whatever it does to the process that judges it.
 #include "sim/fuzz/fuzz.h"
 
 #include <csignal>

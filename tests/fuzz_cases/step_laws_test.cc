@@ -1,4 +1,5 @@
-// Laws of steps, flows and small nodes: what they compare with is right by hand, and they fail where a value is wrong.
+// Laws of steps, flows and small nodes: what they compare with is right by hand, and they fail where a value
+// is wrong.
 #include <limits>
 #include <set>
 
@@ -7,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/timeline/fold.h"
 #include "sim/fuzz/draw.h"
 #include "sim/fuzz/fair_rates.h"
 #include "sim/fuzz/features.h"
@@ -14,7 +16,6 @@
 #include "sim/fuzz/shrink.h"
 #include "sim/fuzz/timeline_law.h"
 #include "sim/scenario/model_step.h"
-#include "sim/cost/timeline/fold.h"
 #include "tests/fuzz_cases/case_of.h"
 #include "traces/fuzz_case.h"
 
@@ -191,9 +192,10 @@ TEST(StepLaws, PassesOfAPipeline) {
 
 // ---- bounds ----
 
-// Operations that are counted too often show where the bound leaves next to nothing out. Here a layer's forward products are seven parts
-// for each row, the backward ones fourteen, attention one and two and a half, and a layer's share of the head three quarters: 25 in all,
-// and 33 with what is computed again. Of that the bound leaves out a part, the last product, and everywhere a thousandth: 3.2 %.
+// Operations that are counted too often show where the bound leaves next to nothing out. Here a layer's
+// forward products are seven parts for each row, the backward ones fourteen, attention one and two and a
+// half, and a layer's share of the head three quarters: 25 in all, and 33 with what is computed again. Of
+// that the bound leaves out a part, the last product, and everywhere a thousandth: 3.2 %.
 TEST(StepLaws, BoundsAreTightWhereMultiplyingIsSlow) {
   for (const char* layout :
        {"tp=1", "cp=2,strategy=all_gather,balance=contiguous", "tp=2", "recompute=full"}) {

@@ -1,6 +1,6 @@
-// Fused attention against its definition in float64, in every form, within bounds derived from how fused kernels compute: products of
-// 16-bit numbers summed in f32; weights and their gradients rounded to 16 bits before they are multiplied again; dk and dv of each query
-// head rounded before heads are added up.
+// Fused attention against its definition in float64, in every form, within bounds derived from how fused
+// kernels compute: products of 16-bit numbers summed in f32; weights and their gradients rounded to 16 bits
+// before they are multiplied again; dk and dv of each query head rounded before heads are added up.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -86,8 +86,8 @@ double smallest(DType dtype) {
   return dtype == DType::bf16 ? 0 : 0x1p-25;
 }  // half the distance of subnormals
 
-// Straight from the definition. `all` are the outputs of whole rows, which backward is given in the call's dtypes. Products of two errors
-// are below a hundredth of each: kSecondOrder.
+// Straight from the definition. `all` are the outputs of whole rows, which backward is given in the call's
+// dtypes. Products of two errors are below a hundredth of each: kSecondOrder.
 class Definition {
  public:
   Definition(const AttentionInputs& inputs, const AttentionOutputs& forward, const AttentionOutputs& all,
@@ -147,7 +147,8 @@ class Definition {
       const double score = in_.softmax_scale * dot,
                    score_error = in_.softmax_scale * size * static_cast<double>(d + 4) * kF32;
       worst_score = std::max(worst_score, score_error);
-      // Two scores and their difference, the hardware's exponential (2 units in the last place), and the row's sum.
+      // Two scores and their difference, the hardware's exponential (2 units in the last place), and the
+      // row's sum.
       const double p_error = 2 * score_error + 4 * std::abs(score) * kF32 + 4 * kF32 +
                              2 * static_cast<double>(shape_.kv_len + 2) * kF32;
       const double p = std::exp(score - forward_.lse[l0]);

@@ -1,4 +1,5 @@
-// Ranks that are processes, on emulated GPUs too: for what belongs to a process, as its environment and its memory of a GPU do.
+// Ranks that are processes, on emulated GPUs too: for what belongs to a process, as its environment and its
+// memory of a GPU do.
 //
 //   TEST_F(GpuProcesses, ...) { CP_EXPECT_RIGHT(run_two_ranks()); }
 //   int run_two_ranks() { return run_gpu_processes(2, [](Rank rank) { ...; return wrong; }); }
@@ -20,8 +21,8 @@ class GpuProcesses : public ::testing::Test {
   void SetUp() override;
 };
 
-// Calls body(rank) in a process for each rank, at the same time. Returns 0 where none says what went wrong; else 1, and says it on
-// stderr. For a process that has used no emulated GPU: that of CP_EXPECT_RIGHT.
+// Calls body(rank) in a process for each rank, at the same time. Returns 0 where none says what went wrong;
+// else 1, and says it on stderr. For a process that has used no emulated GPU: that of CP_EXPECT_RIGHT.
 int run_gpu_processes(int count, const std::function<std::string(Rank)>& body);
 
 // Evaluates the expression, which is to be 0, in a process of its own.

@@ -1,5 +1,5 @@
-// Ranks with a GPU each, for tests: threads of this process on the emulated GPUs, processes on real ones, which share a GPU where there
-// are fewer than ranks.
+// Ranks with a GPU each, for tests: threads of this process on the emulated GPUs, processes on real ones,
+// which share a GPU where there are fewer than ranks.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,8 @@
 
 namespace cp::testing {
 
-// Why nothing can run here; empty where there is a GPU. This process does not touch it, so that it can still fork.
+// Why nothing can run here; empty where there is a GPU. This process does not touch it, so that it can still
+// fork.
 std::string why_no_gpu();
 
 // What plans for them are made for, known without touching them.
@@ -46,16 +47,16 @@ class GpuJob {
 // Makes the rank's GPU the thread's, for threads that go on with a device that another one made.
 void use_gpu(Rank rank);
 
-// In a process of a rank, before it has a device: tells NCCL, or not, that the rank may share its GPU, as cprun --allow-shared-gpu
-// does.
+// In a process of a rank, before it has a device: tells NCCL, or not, that the rank may share its GPU, as
+// cprun --allow-shared-gpu does.
 void share_gpu(Rank rank);
 void share_no_gpu();
 
 // In a process of a rank, before it has a device: what it needs where several ranks have one GPU.
 void become_rank(Rank rank, int world_size);
 
-// Calls body(rank) once for each rank, at the same time. Returns what went wrong, by rank: the text that the body returned or the
-// message of its exception; empty when nothing did.
+// Calls body(rank) once for each rank, at the same time. Returns what went wrong, by rank: the text that the
+// body returned or the message of its exception; empty when nothing did.
 std::vector<std::string> run_gpu_ranks(int count, const std::function<std::string(Rank)>& body);
 
 }  // namespace cp::testing

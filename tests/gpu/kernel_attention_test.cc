@@ -96,7 +96,8 @@ Problem any_problem() {
   return {shape, any_slices(shape.q_len, shape.kv_len), any_of<double>({0.5, 0.125, 2})};
 }
 
-// The buffers of one attention. Views are [batch, seq, heads, dim] in either order in memory, with or without gaps.
+// The buffers of one attention. Views are [batch, seq, heads, dim] in either order in memory, with or without
+// gaps.
 class Attention {
  public:
   Attention(const Problem& problem, DType dtype)
@@ -150,8 +151,9 @@ class Attention {
 
 // ---- bounds ----
 //
-// Inputs are below 1 and exact in every dtype, so a score is below S = scale * head_dim, and a sum of d products is within d * d
-// roundings. Weights are relative to the greatest score: the exponent is off by the errors of two scores and of their difference.
+// Inputs are below 1 and exact in every dtype, so a score is below S = scale * head_dim, and a sum of d
+// products is within d * d roundings. Weights are relative to the greatest score: the exponent is off by the
+// errors of two scores and of their difference.
 
 double score_error(const Problem& problem) {
   const auto d = static_cast<double>(problem.shape.head_dim);
@@ -192,8 +194,8 @@ TEST(GpuAttentionForward, IsTheDefinition) {
                lse = attention.rows(Values(expected.lse.size(), kUnused));
     AttentionForward kernel{attention.q, attention.k, attention.v, out, lse, problem.scale, problem.slices};
     attention.run.run_on_gpu(kernel);
-    // A sum of weights times values below 1, over the sum of weights: as many terms as keys, and a rescaling for each tile of 64 keys
-    // and slice.
+    // A sum of weights times values below 1, over the sum of weights: as many terms as keys, and a rescaling
+    // for each tile of 64 keys and slice.
     const double terms = static_cast<double>(problem.shape.kv_len) + 2,
                  rescalings = terms / 64 + static_cast<double>(problem.slices.size()) + 1;
     const double error =
@@ -269,7 +271,8 @@ TEST(GpuAttentionBackward, IsTheDefinition) {
 
 // ---- what is not seen ----
 
-// Queries 1..3 see keys 0..2, below the diagonal, and queries 70..80 keys 63..74, two each; nothing else is read.
+// Queries 1..3 see keys 0..2, below the diagonal, and queries 70..80 keys 63..74, two each; nothing else is
+// read.
 Problem with_padding() {
   return {{1, 90, 75, 2, 1, 3, 5},
           {{0, 4, 0, 5, Kind::causal, -1, 0}, {70, 11, 60, 15, Kind::window, 4, 2}},

@@ -139,7 +139,8 @@ TEST(GpuCopy, FollowsTheIteration) {
   EXPECT_EQ(run.gpu_values(out), (std::vector<double>{3, 4, 5, 6}));
 }
 
-// Heads of [batch, seq, heads, dim] beside those of [batch, heads, seq, dim], and statistics both ways, in every width.
+// Heads of [batch, seq, heads, dim] beside those of [batch, heads, seq, dim], and statistics both ways, in
+// every width.
 TEST(GpuCopy, MovesHeads) {
   CP_SKIP_WITHOUT_GPU();
   for (const DType dtype : {DType::f16, DType::f32, DType::i64}) {

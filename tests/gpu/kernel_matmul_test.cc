@@ -1,4 +1,5 @@
-// Matrix products against the host's: integers bit for bit, floats within the rounding of two orders of summation.
+// Matrix products against the host's: integers bit for bit, floats within the rounding of two orders of
+// summation.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -40,8 +41,8 @@ TEST(GpuMatMul, EqualsTheHosts) {
       RC_ASSERT(difference(run, 2) == "");
       return;
     }
-    // Sums of k products below 1 and of what was there: each order is within (k + 1) roundings of a sum of at most k + 1; results are
-    // rounded once.
+    // Sums of k products below 1 and of what was there: each order is within (k + 1) roundings of a sum of at
+    // most k + 1; results are rounded once.
     const double terms = static_cast<double>(k) + 1;
     const double last = out_dtype == DType::f32 ? 0x1p-24 : out_dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
     const auto host = run.host_values(2), gpu = run.gpu_values(2);

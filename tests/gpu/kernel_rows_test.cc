@@ -61,7 +61,8 @@ TEST(GpuAttentionDelta, IsTheHostsWithinTheRoundingOfSums) {
     run.add(DType::f32, std::vector<double>(static_cast<std::size_t>(extent_of(delta)), 96));
     run.run(AttentionDelta{out, dout, delta});
     const auto host = run.host_values(2), gpu = run.gpu_values(2);
-    // The sum of dim products below 1, in two orders: each within dim * rounding of the exact one, Higham (2002), 3.1.
+    // The sum of dim products below 1, in two orders: each within dim * rounding of the exact one, Higham
+    // (2002), 3.1.
     const auto dim = static_cast<double>(shape.dim);
     for (std::size_t i = 0; i < host.size(); ++i)
       RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * dim * dim * kRounding);
@@ -94,8 +95,9 @@ TEST(GpuAttentionMerge, IsTheHostsWithinTheRoundingOfWeights) {
       run.add(DType::f32, lse_values(merge.more_lse.back()));
     }
     run.run(merge);
-    // A weight is two exponentials (of one rounding, twice that on a GPU), a sum of up to four and a quotient: within 10 roundings on
-    // each side. Each product and sum adds one more, with a share of the weights, which are 1 together; values are below 1.
+    // A weight is two exponentials (of one rounding, twice that on a GPU), a sum of up to four and a
+    // quotient: within 10 roundings on each side. Each product and sum adds one more, with a share of the
+    // weights, which are 1 together; values are below 1.
     const auto host = run.host_values(2), gpu = run.gpu_values(2);
     for (std::size_t i = 0; i < host.size(); ++i) {
       RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * (2 * 14 * kRounding) + 2 * half_ulp(out_dtype, host[i]));

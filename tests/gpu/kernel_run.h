@@ -24,7 +24,8 @@ class KernelRun {
   BufferId add(DType dtype, std::vector<std::byte> bytes);
   BufferId add(DType dtype, const std::vector<double>& values);
 
-  // Runs the kernel on both, each on its own copy of the buffers; later runs go on from there. The kernel is valid.
+  // Runs the kernel on both, each on its own copy of the buffers; later runs go on from there. The kernel is
+  // valid.
   void run(const Kernel& kernel, std::int64_t iteration = 0);
   void run_on_gpu(const Kernel& kernel, std::int64_t iteration = 0);
   // Calls enqueue(memory) and waits; the GPU's buffers are in the memory.
@@ -49,7 +50,8 @@ class KernelRun {
   std::vector<std::vector<std::byte>> host_, gpu_;
 };
 
-// Where the first difference between the two sides is; empty where they are equal: bit for bit, or with all NaNs alike.
+// Where the first difference between the two sides is; empty where they are equal: bit for bit, or with all
+// NaNs alike.
 enum class Nans { by_bits, alike };
 std::string difference(const KernelRun& run, BufferId buffer, Nans nans = Nans::by_bits);
 

@@ -1,4 +1,5 @@
-// The NCCL device under the conformance suite. Some ranks have no part in some of its plans, so groups have ids of their own.
+// The NCCL device under the conformance suite. Some ranks have no part in some of its plans, so groups have
+// ids of their own.
 #include <exception>
 #include <memory>
 #include <mutex>

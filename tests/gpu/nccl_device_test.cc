@@ -82,8 +82,8 @@ TEST(NcclDevice, OptionsOfTheCommunicatorsChangeNoResult) {
 
 Digest digest_of(std::string_view text) { return Hasher().add(text).digest(); }
 
-// Groups of every shape, some of which ranks share with each other, used on streams of their own and in rank-dependent order of
-// declaration.
+// Groups of every shape, some of which ranks share with each other, used on streams of their own and in
+// rank-dependent order of declaration.
 PlanCase many_groups() {
   constexpr int kRanks = 4;
   const std::map<std::string, std::vector<Rank>> groups = {{"a", {0, 1}},           {"b", {1, 2}},
@@ -144,8 +144,9 @@ TEST(NcclCommunicators, RoundsOfASplitHaveNoRankTwice) {
   EXPECT_EQ(rounds, (std::vector<std::string>{"a+c", "b+d"}));
 }
 
-// More events than the ring of those that are used again, waited for late: products that take their time on one stream, each added to
-// those before it, and a copy on the other one, which is too early if it lacks any of them.
+// More events than the ring of those that are used again, waited for late: products that take their time on
+// one stream, each added to those before it, and a copy on the other one, which is too early if it lacks any
+// of them.
 TEST(NcclDevice, OldEventsStillOrderStreams) {
   CP_REQUIRE_GPU();
 #ifdef CP_GPU_EMULATED

@@ -1,4 +1,5 @@
-// What can go wrong on the NCCL device: each ends soon, as an error that names the operation, the group and who.
+// What can go wrong on the NCCL device: each ends soon, as an error that names the operation, the group and
+// who.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -135,7 +136,8 @@ TEST(NcclFailure, APeerThatComesLateIsWaitedFor) {
 #ifdef CP_GPU_EMULATED
 using Lost = PeerLost;
 #else
-using Lost = Error;                      // without sockets between ranks NCCL does not see it, and it is a Timeout
+// Without sockets between ranks NCCL does not see it, and it is a Timeout.
+using Lost = Error;
 #endif
 
 TEST(NcclFailure, ALostPeerIsAnErrorThatNamesTheOperation) {
@@ -269,8 +271,8 @@ TEST(NcclFailure, CallsThatDoNotMatchAreAnErrorOfTheEmulation) {
             kNothing2);
 }
 
-// The first collective of a communicator connects its ranks inside of the call, which does not hear of an abort meanwhile; nothing is
-// freed under it.
+// The first collective of a communicator connects its ranks inside of the call, which does not hear of an
+// abort meanwhile; nothing is freed under it.
 TEST(NcclFailure, AbortEndsTheFirstCollectiveWhenItHasConnected) {
   emulated::set_connect_time(milliseconds(600));
   const GpuJob job(2);

@@ -1,5 +1,5 @@
-// Generated scenarios on the NCCL device and on the simulated fabric leave identical traces, issued, observed and digests, and every
-// rank's results are one device's.
+// Generated scenarios on the NCCL device and on the simulated fabric leave identical traces, issued, observed
+// and digests, and every rank's results are one device's.
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -27,7 +27,8 @@ constexpr int kRedistributions = 16, kAttentions = 26;
 constexpr int kRedistributions = 8, kAttentions = 12;  // eight ranks may share one GPU, in turns
 #endif
 
-// `prefix`: of the files of cases that differ. `change` makes of a scenario of attention what the test is about.
+// `prefix`: of the files of cases that differ. `change` makes of a scenario of attention what the test is
+// about.
 template <class Change>
 std::vector<IdentityCase> cases_for(std::string_view prefix, int ranks, const Target& target,
                                     const Change& change) {

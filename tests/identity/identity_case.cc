@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/present/traces/trace_compare_report.h"
 #include "shared/base/text.h"
 #include "shared/plan/session.h"
+#include "sim/present/traces/trace_compare_report.h"
 #include "sim/proof/run/rank_job.h"
 #include "traces/compare.h"
 #include "traces/scenario.h"

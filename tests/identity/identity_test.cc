@@ -1,5 +1,5 @@
-// The two worlds do the same: generated scenarios on real processes over Gloo and on the simulated fabric leave identical traces,
-// issued, observed and digests, and every rank's results are one device's.
+// The two worlds do the same: generated scenarios on real processes over Gloo and on the simulated fabric
+// leave identical traces, issued, observed and digests, and every rank's results are one device's.
 #include <map>
 #include <set>
 

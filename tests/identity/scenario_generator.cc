@@ -53,7 +53,8 @@ proto::Scenario first_possible(std::uint64_t seed, int ranks, Draw draw) {
   throw InvalidInput(str("no scenario of seed ", seed, " for ", ranks, " ranks"));
 }
 
-// Every second one is a backward. Drawn for all tries of a scenario, so that they go on until one has a group to scale by.
+// Every second one is a backward. Drawn for all tries of a scenario, so that they go on until one has a group
+// to scale by.
 void draw_gradient(std::uint64_t seed, proto::Redistribute& job) {
   Random random(seed);
   if (!random.one_in(2)) return;

@@ -10,7 +10,8 @@ namespace cp::testing {
 // Equal in every process. The scenario needs `ranks` ranks, numbered from 0, and has a plan.
 proto::Scenario redistribute_scenario(std::uint64_t seed, int ranks);
 
-// One strategy and balance, with lengths that nothing divides, windows, documents, grouped heads; mostly with gradients.
+// One strategy and balance, with lengths that nothing divides, windows, documents, grouped heads; mostly with
+// gradients.
 proto::Scenario attention_scenario(std::uint64_t seed, int ranks);
 
 }  // namespace cp::testing

@@ -1,4 +1,5 @@
-// What attention may be given: dtypes of accumulators and results apart from those of q, k and v; no rows; no slices.
+// What attention may be given: dtypes of accumulators and results apart from those of q, k and v; no rows; no
+// slices.
 #include <limits>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// The tiled kernels of every instruction set against the definition: sizes at the edges of panels and tiles, all masks, dtypes
-// and layouts. Inputs are multiples of 1/64 below 1, so that they and their products of up to 128 terms are exact; what is left
-// are the roundings that the tolerances count.
+// The tiled kernels of every instruction set against the definition: sizes at the edges of panels and tiles,
+// all masks, dtypes and layouts. Inputs are multiples of 1/64 below 1, so that they and their products of up
+// to 128 terms are exact; what is left are the roundings that the tolerances count.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -86,8 +86,9 @@ struct Expected {
 
 // Counted in roundings of f32, relative to the sum of the absolute terms of each result:
 //   an exponential 4 (2 ulp); its argument |score| + 2 |lse|, of which lse is rounded where the backward pass reads it;
-//   a sum of n terms n, but no more than the chain of attention.h; scaling sums down 6 each time, which happens where scores rise by
-//   8, so for 1/4 of the greatest score, and once more for lse; products, quotient and logarithm up to 8 in all.
+//   a sum of n terms n, but no more than the chain of attention.h; scaling sums down 6 each time, which
+//   happens where scores rise by 8, so for 1/4 of the greatest score, and once more for lse; products,
+//   quotient and logarithm up to 8 in all.
 Expected expected_of(const AttentionInputs& inputs) {
   const AttentionShape& shape = inputs.shape;
   Expected expected{testing::reference_forward(inputs),
@@ -288,7 +289,8 @@ TEST(AttentionTiles, RowsAndKeysThatNobodyTouches) {
   check({{1, 20, 20, 1, 1, 4, 3}, {}});
 }
 
-// Cuts the queries and the keys, and gives each block of the grid a random mask or none: slices that are disjoint.
+// Cuts the queries and the keys, and gives each block of the grid a random mask or none: slices that are
+// disjoint.
 Problem random_problem() {
   const auto number = [](std::int64_t from, std::int64_t to) {
     return *rc::gen::inRange<std::int64_t>(from, to + 1);
@@ -336,7 +338,8 @@ TEST(AttentionTiles, DTypesAndLayouts) {
   check({shape, one_slice(shape, Kind::causal, 20)}, forms);
 }
 
-// Scores beyond 10^4, of integers: exact. exp() of them overflows. Roundings as in expected_of(): 2 * (300 keys + 30).
+// Scores beyond 10^4, of integers: exact. exp() of them overflows. Roundings as in expected_of(): 2 * (300
+// keys + 30).
 TEST(AttentionTiles, LargeScores) {
   const AttentionShape shape{1, 60, 300, 2, 1, 64, 3};
   Problem problem{shape, one_slice(shape, Kind::causal, 240)};
@@ -356,7 +359,8 @@ TEST(AttentionTiles, LargeScores) {
   }
 }
 
-// Scores that rise by 5 from tile to tile: sums are scaled down every second time. With the keys in the other order they never are.
+// Scores that rise by 5 from tile to tile: sums are scaled down every second time. With the keys in the other
+// order they never are.
 TEST(AttentionTiles, ScoresThatRiseOrFall) {
   const AttentionShape shape{1, 50, 40 * 256, 1, 1, 1, 3};
   for (const bool rise : {false, true}) {
@@ -370,8 +374,9 @@ TEST(AttentionTiles, ScoresThatRiseOrFall) {
     inputs.softmax_scale = 1;
     const auto forward = testing::reference_forward(inputs);
     Expected all{forward, {}, {}, {}, {}, {}, {}, {}};
-    // Two sums of 256 terms; exponentials of 4, quotient, product. What was scaled down k times weighs exp(-8 k): 2 times count, each
-    // an exponential, a product, and the rounding of a difference of exact scores, none.
+    // Two sums of 256 terms; exponentials of 4, quotient, product. What was scaled down k times weighs exp(-8
+    // k): 2 times count, each an exponential, a product, and the rounding of a difference of exact scores,
+    // none.
     all.out_tolerance = Values(forward.out.size(), (2 * 256 + 2 * 4 + 2 + 2 * 2 * 5) * kHalfUlp);
     for (const double lse : forward.lse) {
       all.lse_tolerance.push_back((256 + 4 + 2 * 5 + std::abs(lse)) * kHalfUlp);
@@ -383,9 +388,10 @@ TEST(AttentionTiles, ScoresThatRiseOrFall) {
 
 // ---- errors and lengths ----
 
-// The error of a sum of n terms that are alike: a chain of c of them rounds partial sums that grow evenly to T = c/n of the whole, and the
-// squares of their roundings add up to (c/3) (u T)^2. All n/c chains make c^2/(3n) u^2, relative to the whole. The rest is `others`
-// roundings. Four times the root, as in sim/proof/run/attention_tolerance.h. One long chain would have n/3 instead of c^2/(3n).
+// The error of a sum of n terms that are alike: a chain of c of them rounds partial sums that grow evenly to
+// T = c/n of the whole, and the squares of their roundings add up to (c/3) (u T)^2. All n/c chains make
+// c^2/(3n) u^2, relative to the whole. The rest is `others` roundings. Four times the root, as in
+// sim/proof/run/attention_tolerance.h. One long chain would have n/3 instead of c^2/(3n).
 double growth_bound(std::int64_t n, std::int64_t c, double others) {
   const auto terms = static_cast<double>(n), chain = static_cast<double>(c);
   return 4 * std::sqrt(chain * chain / (3 * terms) + others) * kHalfUlp;
@@ -439,7 +445,8 @@ TEST(AttentionTiles, ErrorsDoNotGrowWithTheNumberOfKeys) {
     });
     const Values out = attention.values(attention.out), lse = attention.values(attention.lse),
                  found = attention.values(dq);
-    // The sum of 16,384 ones is exact. The rest of out: both parts of a sum made one, the quotient, the product, all alike by 1.
+    // The sum of 16,384 ones is exact. The rest of out: both parts of a sum made one, the quotient, the
+    // product, all alike by 1.
     for (std::size_t i = 0; i < out.size(); ++i) {
       EXPECT_NEAR(out[i] / mean[i % kDim], 1, growth_bound(kKeys, kForwardChain, 3));
       // lse is rounded, and an exponential is of it: alike for all terms, up to |lse| + 4 roundings.
@@ -472,7 +479,8 @@ TEST(AttentionTiles, ErrorsDoNotGrowWithTheNumberOfQueries) {
     SCOPED_TRACE(tiles->name);
     AttentionMemory attention(inputs);
     const View dk = attention.like(attention.k, 0), dv = attention.like(attention.v, 0);
-    // With lse = 0 all p are 1, and with delta = -1 and v = 0 all ds are: dk and dv are plain sums of q and dout.
+    // With lse = 0 all p are 1, and with delta = -1 and v = 0 all ds are: dk and dv are plain sums of q and
+    // dout.
     const AttentionBackward backward{attention.q,
                                      attention.k,
                                      attention.v,

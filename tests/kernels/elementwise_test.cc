@@ -112,7 +112,8 @@ TEST(CopyKernel, TransposesInTilesOfEverySize) {
   }
 }
 
-// Columns [skipped, skipped + width) of a matrix, to the end of rows that are `more` elements longer than that; nothing else is touched.
+// Columns [skipped, skipped + width) of a matrix, to the end of rows that are `more` elements longer than
+// that; nothing else is touched.
 void expect_copied_rows(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t skipped,
                         std::int64_t width, std::int64_t more) {
   SCOPED_TRACE(

@@ -100,7 +100,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, Float16,
                          [](const auto& test) { return std::string(name(test.param.dtype)); });
 
 TEST(RoundToOdd, IntegersKeepWhatALaterRoundingNeeds) {
-  // 2^24 + 1 lies next to the middle of no pair of bf16 values; 2^40 + 2^32 is such a middle, and one more decides.
+  // 2^24 + 1 lies next to the middle of no pair of bf16 values; 2^40 + 2^32 is such a middle, and one more
+  // decides.
   constexpr std::int64_t kMiddle = (std::int64_t{1} << 40) + (std::int64_t{1} << 32);
   EXPECT_EQ(bf16_to_f32(f32_to_bf16(round_to_odd(kMiddle))), 0x1p40f);
   EXPECT_EQ(bf16_to_f32(f32_to_bf16(round_to_odd(kMiddle + 1))), 0x1.02p40f);

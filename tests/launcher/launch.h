@@ -1,4 +1,5 @@
-// Runs shell scripts as ranks, in this process or under a launcher of their own that a test may signal and kill.
+// Runs shell scripts as ranks, in this process or under a launcher of their own that a test may signal and
+// kill.
 #pragma once
 
 #include <chrono>
@@ -11,7 +12,8 @@
 
 namespace cp::testing {
 
-// Every process gets RANK (and what the test adds); "/bin/sh -c script"; little patience, since tests are many.
+// Every process gets RANK (and what the test adds); "/bin/sh -c script"; little patience, since tests are
+// many.
 runtime::LaunchOptions shell(const std::string& script, int nproc);
 
 struct Launched {
@@ -39,7 +41,8 @@ class Scratch {
   std::string path_;
 };
 
-// A launcher in a forked process, which ends with the result's code after it wrote the summary. The caller has one thread.
+// A launcher in a forked process, which ends with the result's code after it wrote the summary. The caller
+// has one thread.
 class LauncherProcess {
  public:
   explicit LauncherProcess(runtime::LaunchOptions options,

@@ -1,4 +1,5 @@
-// Many mutants: every operator is caught, what survives is kept as a case, and none of it depends on the threads.
+// Many mutants: every operator is caught, what survives is kept as a case, and none of it depends on the
+// threads.
 #include "sim/fuzz/mutate/campaign.h"
 
 #include <algorithm>
@@ -73,7 +74,8 @@ TEST(MutateCampaign, DoesNotDependOnTheThreads) {
                             .listed);
 }
 
-// A detector that is away is a hole, which the campaign finds: its mutants survive, as cases that show it again.
+// A detector that is away is a hole, which the campaign finds: its mutants survive, as cases that show it
+// again.
 TEST(MutateCampaign, SurvivorsAreCasesThatSurviveAgain) {
   MutateOptions blind = options(400, 3, 2);
   blind.trial.absent = {Outcome::ledger, Outcome::result};

@@ -1,4 +1,5 @@
-// Damage to plans: every kind finds its places, changes something there and says what, and does the same again.
+// Damage to plans: every kind finds its places, changes something there and says what, and does the same
+// again.
 #include "sim/fuzz/mutate/plan_mutations.h"
 
 #include <algorithm>

@@ -136,7 +136,8 @@ TEST(Trials, WhatOneJudgeAloneCatchesSurvivesWithoutIt) {
           .has_value());
 }
 
-// Those of a seed that happen to agree are told apart by data of another seed: with few values there are many such accidents.
+// Those of a seed that happen to agree are told apart by data of another seed: with few values there are many
+// such accidents.
 TEST(Trials, AccidentsOfTheDataAreSeen) {
   proto::FuzzCase job = redistribute_case("P(max)", "R", "a=2", "1");
   job.mutable_redistribute()->set_dtype(proto::bf16);

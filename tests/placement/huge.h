@@ -1,4 +1,5 @@
-// A length that no memory holds: what is computed of index sets must not depend on how many indices they have.
+// A length that no memory holds: what is computed of index sets must not depend on how many indices they
+// have.
 #pragma once
 
 #include <cstdint>

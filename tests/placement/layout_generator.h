@@ -38,7 +38,8 @@ inline Mesh random_mesh() {
   });
 }
 
-// A split for `parts` of a dimension of which earlier axes left one of `lists`; narrows the lists to its parts.
+// A split for `parts` of a dimension of which earlier axes left one of `lists`; narrows the lists to its
+// parts.
 inline Split random_nested_split(std::vector<Indices>& lists, std::int64_t dim_size, int parts) {
   std::set<std::size_t> lengths;
   for (const Indices& list : lists) lengths.insert(list.size());

@@ -1,6 +1,6 @@
-// Index maps of PyTorch, veScale, MindSpeed, HyperParallel and others as tables; each row is named as in the lists of
-// expected results that the project was built against. SS(d, f), PyTorch's strided shard, cuts a dimension into f chunks
-// and shards each: here an order of mesh axes, or per_sequence over the chunks.
+// Index maps of PyTorch, veScale, MindSpeed, HyperParallel and others as tables; each row is named as in the
+// lists of expected results that the project was built against. SS(d, f), PyTorch's strided shard, cuts a
+// dimension into f chunks and shards each: here an order of mesh axes, or per_sequence over the chunks.
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
@@ -178,8 +178,8 @@ TEST(PlacementOracle, Members) {
   }
 }
 
-// A12, A13, A17, A18, A20, A25, A26, A34: SS(0, f) and then S(0) on an axis of size f is the order that splits by that
-// axis first.
+// A12, A13, A17, A18, A20, A25, A26, A34: SS(0, f) and then S(0) on an axis of size f is the order that
+// splits by that axis first.
 TEST(PlacementOracle, StridedShardThenShardIsAnAxisOrder) {
   for (const auto& [row, size] : std::vector<std::pair<std::string, std::int64_t>>{{"A12", 18},
                                                                                    {"A13", 15},
@@ -197,8 +197,8 @@ TEST(PlacementOracle, StridedShardThenShardIsAnAxisOrder) {
   }
 }
 
-// But not for every uneven size: of 9 = 5 + 4 rank 3 of a gets {} of the first chunk and {8} of the second, which the
-// further split hands to its first rank, and the order to its second.
+// But not for every uneven size: of 9 = 5 + 4 rank 3 of a gets {} of the first chunk and {8} of the second,
+// which the further split hands to its first rank, and the order to its second.
 TEST(PlacementOracle, StridedShardIsNoAxisOrderForEveryUnevenSize) {
   const Layout ordered = layout_of("a=4,b=2", "S(0)[1],S(0)[0]", {9});
   const Layout strided = layout_of("a=4,b=2", strided_shard(9, 2) + ",S(0)", {9});
@@ -233,7 +233,8 @@ TEST(PlacementOracle, A28ShardsOfTwoDimensionsCoverTheTensor) {
   }
 }
 
-// A29: on an 8x8x4 mesh, every tensor whose dimensions are 4 times the axes that shard them has shards of 4x4x4.
+// A29: on an 8x8x4 mesh, every tensor whose dimensions are 4 times the axes that shard them has shards of
+// 4x4x4.
 TEST(PlacementOracle, A29LocalShapesOfEvenTensors) {
   const Mesh mesh = Mesh::parse("a=8,b=8,c=4");
   for (int code = 0; code < 64; ++code) {
@@ -440,8 +441,8 @@ TEST(PlacementOracle, J12MindSpeedRingIsHeadTail) {
   }
 }
 
-// Not expressible: A14, SS(0,3) then SS(0,4), whose second split cuts the list that is left at positions that are no
-// global boundaries; I3 and I4, veScale's ragged shards, which split the flattened tensor.
+// Not expressible: A14, SS(0,3) then SS(0,4), whose second split cuts the list that is left at positions that
+// are no global boundaries; I3 and I4, veScale's ragged shards, which split the flattened tensor.
 
 }  // namespace
 }  // namespace cp

@@ -60,7 +60,8 @@ TEST(Arena, EmptyBlocksAndNoBlocks) {
   EXPECT_EQ(pack(blocks).size_bytes, 8);
 }
 
-// The second and third block touch at 60, which would leave 4 between the third and fourth, where 28 live with both.
+// The second and third block touch at 60, which would leave 4 between the third and fourth, where 28 live
+// with both.
 TEST(Arena, AnchoredBlocksLeaveRoomForWhatLivesBetweenThem) {
   const std::vector<Block> blocks = {block(8, 0, 2, Anchor::low), block(32, 2, 6, Anchor::high),
                                      block(28, 3, 8, Anchor::low), block(28, 7, 10, Anchor::high),
@@ -70,8 +71,8 @@ TEST(Arena, AnchoredBlocksLeaveRoomForWhatLivesBetweenThem) {
   EXPECT_EQ(packing.size_bytes, max_live(blocks));
 }
 
-// a 60, b 40, c 60, d 40 in a chain: largest-first puts a and c below, and b and d above them, which fills 100; without
-// anchors a 40-60-40-80 chain does not.
+// a 60, b 40, c 60, d 40 in a chain: largest-first puts a and c below, and b and d above them, which fills
+// 100; without anchors a 40-60-40-80 chain does not.
 TEST(Arena, AChainThatLargestFirstWastesFitsWithAnchors) {
   const auto chain = [](bool anchored) {
     std::vector<Block> blocks;

@@ -84,7 +84,8 @@ TEST(PlanBuilder, OfSeveralConflictsOnOneStreamTheLatestCounts) {
   EXPECT_EQ(edges_of(plan, 4), (Edges{{1, 0}}));
 }
 
-// The transfer of block k+1 runs beside the computation on block k; it overwrites the slot that computation k-1 has read.
+// The transfer of block k+1 runs beside the computation on block k; it overwrites the slot that computation
+// k-1 has read.
 TEST(PlanBuilder, DoubleBufferingOverlapsAndReusesASlotOneIterationLater) {
   Builder b;
   const BufferId kv = b.temporary("kv", DType::f32, 32);
@@ -165,8 +166,8 @@ RC_GTEST_PROP(PlanBuilder, OrdersAllConflicts, ()) {
   RC_ASSERT(all_conflicts_ordered(plan, test::instances_of(plan)));
 }
 
-// Edges across the border of a Repeat stand for its first or last iteration, so that one may be needed by no conflict of it;
-// all other edges are.
+// Edges across the border of a Repeat stand for its first or last iteration, so that one may be needed by no
+// conflict of it; all other edges are.
 RC_GTEST_PROP(PlanBuilder, WritesNoEdgeInVain, ()) {
   Plan plan = test::random_plan();
   const auto instances = test::instances_of(plan);

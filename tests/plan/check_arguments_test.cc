@@ -1,4 +1,5 @@
-// Each argument of each collective, wrong on one rank: the checker refuses it, and digests over the control plane differ.
+// Each argument of each collective, wrong on one rank: the checker refuses it, and digests over the control
+// plane differ.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,8 +29,8 @@ void expect_refused(const std::vector<Disagreement>& table, std::size_t least) {
 }
 
 TEST(CheckArguments, OfEachCollectiveAgree) {
-  // Five operations with four others, four dtypes and three counts each; two with twenty pairs of reductions; six pairs of roots;
-  // each wrong on each of three ranks.
+  // Five operations with four others, four dtypes and three counts each; two with twenty pairs of reductions;
+  // six pairs of roots; each wrong on each of three ranks.
   expect_refused(disagreements_of_calls(), 3 * (5 * (4 + 4 + 3) + 2 * 20 + 6));
 }
 TEST(CheckArguments, OfEachTransferAgree) { expect_refused(disagreements_of_exchanges(), 3 * 2 * 25); }

@@ -482,7 +482,8 @@ TEST(CheckProgress, RanksIssueTheCollectivesOfTwoGroupsInOneOrder) {
 }
 
 TEST(CheckProgress, AnEdgeBetweenStreamsWaitsToo) {
-  // With any number of collectives in flight only the edges decide: these two wait for each other then as well.
+  // With any number of collectives in flight only the edges decide: these two wait for each other then as
+  // well.
   std::vector<Plan> plans = issue_plans({{"a", {0, 1}}, {"b", {0, 1}}}, {"ab", "ba"});
   for (Plan& plan : plans) step_at(plan, 1).after = {{0, 0}};
   expect_error<Deadlock>(plans, {"a wait cycle"});
@@ -532,7 +533,8 @@ TEST(CheckProgress, RepeatsAreComparedAsFarAsRanksCanDriftApart) {
 constexpr StreamId kCompute = 0, kComm = 1;
 const std::vector<std::string> kTwoStreams = {"compute", "comm"};
 
-// `second` runs on another stream than `first`, with an edge or without. x is an input, t and y are already written.
+// `second` runs on another stream than `first`, with an edge or without. x is an input, t and y are already
+// written.
 std::vector<Plan> two_steps(const std::function<Work(const View& x, const View& t, const View& y)>& first,
                             const std::function<Work(const View& x, const View& t, const View& y)>& second,
                             bool edge) {
@@ -713,7 +715,8 @@ TEST(CheckOrder, AfterARepeatItsLastIterationCounts) {
 }
 
 TEST(CheckOrder, AfterARepeatTheSlotsAreThoseOfTheTrueLastIterations) {
-  // `use` waits for the fill of the iteration before; so does whatever follows it: the newest slot may not be full yet.
+  // `use` waits for the fill of the iteration before; so does whatever follows it: the newest slot may not be
+  // full yet.
   const auto plans = [](std::int64_t iterations, std::int64_t slot) {
     return write_plans(
         1,
@@ -743,8 +746,8 @@ TEST(CheckOrder, AfterARepeatTheSlotsAreThoseOfTheTrueLastIterations) {
 }
 
 TEST(CheckOrder, WaitsCrossALongRepeat) {
-  // The wait from the first step to the last passes the Repeat by two edges of 5 iterations back each: there is one where
-  // the Repeat has 11 iterations.
+  // The wait from the first step to the last passes the Repeat by two edges of 5 iterations back each: there
+  // is one where the Repeat has 11 iterations.
   const auto plans = [](std::int64_t iterations) {
     return write_plans(
         1,

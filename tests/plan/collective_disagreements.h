@@ -1,4 +1,5 @@
-// Every argument of every collective, changed on one rank of three: what whoever compares the ranks' collectives has to notice.
+// Every argument of every collective, changed on one rank of three: what whoever compares the ranks'
+// collectives has to notice.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace cp::testing {
 
 inline constexpr std::int32_t kMembers = 3;
 
-// What one rank passes. `numel`: of what one member contributes to another, or gets from it; of an all_to_all all that it gets,
-// a multiple of kMembers.
+// What one rank passes. `numel`: of what one member contributes to another, or gets from it; of an all_to_all
+// all that it gets, a multiple of kMembers.
 struct CollectiveCall {
   std::string_view operation;
   DType dtype = DType::f32;
@@ -116,7 +117,8 @@ inline std::vector<Disagreement> disagreements_of_calls() {
   return all;
 }
 
-// Two elements and then one to the next rank, four to the previous one; each transfer has a buffer of its own.
+// Two elements and then one to the next rank, four to the previous one; each transfer has a buffer of its
+// own.
 inline std::vector<Plan> plans_that_exchange() {
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < kMembers; ++rank) {
@@ -137,8 +139,8 @@ inline std::vector<Plan> plans_that_exchange() {
   return plans;
 }
 
-// Of one rank's exchange: peer, count and dtype of each transfer, each transfer left out, one more, two in another order, and the
-// digest of the matrix.
+// Of one rank's exchange: peer, count and dtype of each transfer, each transfer left out, one more, two in
+// another order, and the digest of the matrix.
 inline std::vector<Disagreement> disagreements_of_exchanges() {
   std::vector<Disagreement> all;
   const auto add = [&](const std::string& what, Rank who,
@@ -185,8 +187,8 @@ inline std::vector<Disagreement> disagreements_of_exchanges() {
   return all;
 }
 
-// Of what a rank issues on the group, not of one collective: one fewer, one more, in another order, on another group, in a Repeat
-// of another count or in none.
+// Of what a rank issues on the group, not of one collective: one fewer, one more, in another order, on
+// another group, in a Repeat of another count or in none.
 inline std::vector<Disagreement> disagreements_of_sequences() {
   std::vector<Disagreement> all;
   constexpr std::string_view kUsual = "(gs)r";

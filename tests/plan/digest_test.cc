@@ -26,7 +26,8 @@ Plan without_later_fields(Plan plan) {
   return plan;
 }
 
-// The same in every process and on every machine; changes when the meaning of a field does, and then on purpose.
+// The same in every process and on every machine; changes when the meaning of a field does, and then on
+// purpose.
 TEST(PlanDigest, GoldenValues) {
   EXPECT_EQ(to_string(digest(Plan{})), "bc854c4b76a4fbda1cd8558a4d3ccc7d");
   Plan plan = test::plan_with_every_field();

@@ -95,7 +95,8 @@ TEST(Execute, WithoutEdgesThereAreOnlyLaunches) {
 }
 
 TEST(Execute, AnEdgeToAnIterationThatNeverWasIsNothing) {
-  // Step 1 waits for step 0 of two iterations ago, step 0 for step 1 of the one before; nobody waits for the last ones.
+  // Step 1 waits for step 0 of two iterations ago, step 0 for step 1 of the one before; nobody waits for the
+  // last ones.
   const Plan plan = plan_of({Repeat{4, {step(1, {{1, 1}}), step(0, {{0, 2}})}}});
   EXPECT_EQ(calls_of(plan), (Calls{"prepare",    "launch 0.0", "record 0.0", "launch 1.0", "record 1.0",
                                    "wait 1 1.0", "launch 0.1", "record 0.1", "launch 1.1", "record 1.1",

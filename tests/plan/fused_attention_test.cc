@@ -164,7 +164,8 @@ TEST(FusedAttention, RefusesOperandsByTheirStrides) {
   EXPECT_TRUE(refuse_operand(shape, bnsd, false));
 }
 
-// Sizes that cuDNN 9.19 asked for (tests/cudnn/support_test.cc asks it again): the bound is above each, by little where it is large.
+// Sizes that cuDNN 9.19 asked for (tests/cudnn/support_test.cc asks it again): the bound is above each, by
+// little where it is large.
 TEST(FusedAttention, RefusesAnLseThatIsScatteredOrOutOfLine) {
   FusedShape shape = call();
   const View lse = dense_view(0, 8, {1, 2, 6});

@@ -1,4 +1,5 @@
-// The hand-written plans through the checker, the text form and the simulated fabric. Gloo and the NCCL calls: tests/runtime.
+// The hand-written plans through the checker, the text form and the simulated fabric. Gloo and the NCCL
+// calls: tests/runtime.
 #include "tests/support/hand_plans.h"
 
 #include <algorithm>
@@ -127,7 +128,8 @@ TEST(HandPlans, TheNextLayerIsGatheredWhileThisOneComputes) {
     return *std::find_if(repeat.steps.begin(), repeat.steps.end(),
                          [&](const Step& s) { return s.label == label; });
   };
-  // Three slots: the gather of layer l waits for the product of layer l-3, in the block before this one or the one before that.
+  // Three slots: the gather of layer l waits for the product of layer l-3, in the block before this one or
+  // the one before that.
   const StepId first = 1;  // after the gather of layer 0
   EXPECT_EQ(step("layer +1").after, (std::vector<Edge>{{first + 1, 1}}));
   EXPECT_EQ(step("layer +2").after, (std::vector<Edge>{{first + 5, 1}}));

@@ -1,5 +1,5 @@
-// A slow and obvious model of plans for tests: every iteration of every step, every element of every view, and the order
-// between all pairs by following streams and edges.
+// A slow and obvious model of plans for tests: every iteration of every step, every element of every view,
+// and the order between all pairs by following streams and edges.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// PlanWriter: a plan written by hand, with its edges; the arena and the first and last uses are filled in plainly (no two
-// temporaries share bytes). For tests of what must not depend on the builder.
+// PlanWriter: a plan written by hand, with its edges; the arena and the first and last uses are filled in
+// plainly (no two temporaries share bytes). For tests of what must not depend on the builder.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Random plans that the builder accepts: several streams, Repeats, slots, strided views, every kind of step that moves little.
+// Random plans that the builder accepts: several streams, Repeats, slots, strided views, every kind of step
+// that moves little.
 #pragma once
 
 #include "shared/plan/plan.h"

@@ -1,4 +1,5 @@
-// PlanSession, on the fabric through a device that watches: in which order it asks for what, and what is in the buffers at the end.
+// PlanSession, on the fabric through a device that watches: in which order it asks for what, and what is in
+// the buffers at the end.
 #include "shared/plan/session.h"
 
 #include <chrono>
@@ -31,7 +32,8 @@ using Numbers = std::vector<std::int64_t>;
 
 constexpr BufferId kOne = 0, kSum = 1, kCopy = 2;
 
-// sum += one; copy = sum. Each run records an event and waits for it, so that its place among the calls shows.
+// sum += one; copy = sum. Each run records an event and waits for it, so that its place among the calls
+// shows.
 Plan plan_that_counts() {
   Plan plan;
   plan.target = host_target();
@@ -140,7 +142,8 @@ TEST(PlanSession, CopiesNothingThatTheDeviceWorksIn) {
   EXPECT_EQ(buffers.copy, (Numbers{11, 22}));
 }
 
-// The runs that count begin with what the caller gave, and the caller's functions are called between the right things.
+// The runs that count begin with what the caller gave, and the caller's functions are called between the
+// right things.
 TEST(PlanSession, WarmsUpWithoutATrace) {
   const Plan plan = plan_that_counts();
   for (const bool bound : {false, true}) {

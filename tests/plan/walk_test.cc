@@ -49,7 +49,8 @@ TEST(PlanWalk, SkipsWhatIssuesNothing) {
   EXPECT_EQ(walked(plan), (std::vector<Visit>{{2, 0, &std::get<Step>(plan.segments[2])}}));
 }
 
-// Of any segments: what is walked is each segment's steps, all of them in each iteration, under the ids that steps_of() gives.
+// Of any segments: what is walked is each segment's steps, all of them in each iteration, under the ids that
+// steps_of() gives.
 RC_GTEST_PROP(PlanWalk, IsTheUnrolledPlan, ()) {
   Plan plan;
   const int segments = pick("segments", rc::gen::inRange(0, 6));

@@ -70,8 +70,9 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Nothing is below a bound of 0, and then the search would replay every layout: on layouts from all over the space the median of the
-// bounds is at least that share of the step. Of experts it leaves out what exchanges and the busiest rank add.
+// Nothing is below a bound of 0, and then the search would replay every layout: on layouts from all over the
+// space the median of the bounds is at least that share of the step. Of experts it leaves out what exchanges
+// and the busiest rank add.
 TEST(StepBound, IsNearTheTimelineOfWholeModels) {
   constexpr std::size_t kMembers = 47;  // one of so many, and of families
   const struct {

@@ -1,5 +1,6 @@
-// Every row of the table of cores (shared/context_parallel/cores.h) is whole, and who reads it finds what it needs: the names, the
-// search, its bound, memory, the frameworks, emission and the fuzzer. What a core computes is tests/context_parallel's.
+// Every row of the table of cores (shared/context_parallel/cores.h) is whole, and who reads it finds what it
+// needs: the names, the search, its bound, memory, the frameworks, emission and the fuzzer. What a core
+// computes is tests/context_parallel's.
 #include "shared/context_parallel/cores.h"
 
 #include <algorithm>
@@ -144,8 +145,8 @@ TEST(Cores, OneThatAQuestionFixesIsTriedWithTheBalancesOfItsRow) {
   }
 }
 
-// Against what each rank must receive, which is counted apart from the rows, by the index sets alone. A bound above it would let the
-// search leave out the best.
+// Against what each rank must receive, which is counted apart from the rows, by the index sets alone. A bound
+// above it would let the search leave out the best.
 TEST(Cores, BoundsClaimNoMoreThanArrives) {
   for (const CoreFacts* core : all_cores()) {
     for (const Strategy& strategy : strategies_of_ring(*core)) {

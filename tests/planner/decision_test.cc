@@ -50,8 +50,8 @@ TEST(Decision, ACommonErrorTellsNothingApart) {
   EXPECT_NEAR(decision.worths[0].us, 0, 1e-9) << "to measure attention changes nothing";
 }
 
-// The logarithm of the one's time over the other's is normal: with as much doubt of both, and medians that differ by one standard
-// deviation of the difference, the slower one wins in 15.87 % of all cases.
+// The logarithm of the one's time over the other's is normal: with as much doubt of both, and medians that
+// differ by one standard deviation of the difference, the slower one wins in 15.87 % of all cases.
 TEST(Decision, ChancesAreThoseOfTheNormalDistribution) {
   const double sigma = 0.1, apart = std::exp(sigma * std::sqrt(2.0));
   const std::vector<Option> options = {option(100, 0), option(0, 100 * apart)};
@@ -78,7 +78,8 @@ TEST(Decision, TheLongestChainCounts) {
   EXPECT_NEAR(decision.choices[0].high_us, 10 + 95 * std::exp(0.2 * 1.2816), 0.5);
 }
 
-// One hangs on the network and is believed to be somewhat slower: to know the network settles the choice, to know attention does not.
+// One hangs on the network and is believed to be somewhat slower: to know the network settles the choice, to
+// know attention does not.
 TEST(Decision, TheMeasurementThatChangesTheChoiceIsWorthMost) {
   const std::vector<Option> options = {option(100, 10), option(60, 55)};
   const Decision decision = decide(options, doubt_of(0.01, 0.3), 20000);

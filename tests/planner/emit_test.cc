@@ -1,4 +1,5 @@
-// What is handed over: golden texts, and for each choice of a layout that a framework has no word for, the sentence that says so.
+// What is handed over: golden texts, and for each choice of a layout that a framework has no word for, the
+// sentence that says so.
 #include "sim/planner/emit/emit.h"
 
 #include <string>

@@ -1,4 +1,5 @@
-// What frameworks can say: the table itself, the search that keeps to it, the texts that are written by it, and the page that shows it.
+// What frameworks can say: the table itself, the search that keeps to it, the texts that are written by it,
+// and the page that shows it.
 #include <algorithm>
 #include <set>
 
@@ -6,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
-#include "sim/planner/emit/emit.h"
 #include "sim/cost/frameworks/framework.h"
+#include "sim/planner/emit/emit.h"
 #include "sim/planner/models/read_model.h"
 #include "sim/planner/search/layout_space.h"
 #include "sim/planner/search/search.h"
@@ -52,7 +53,8 @@ std::vector<ParallelLayout> all_of(const PlanQuestion& question, std::int64_t* l
   return layouts;
 }
 
-// What is run instead of a layout can be said, but where nothing is run in its place; and nothing else changes it.
+// What is run instead of a layout can be said, but where nothing is run in its place; and nothing else
+// changes it.
 TEST(Frameworks, WhatIsRunInsteadCanBeSaid) {
   const PlanQuestion question = small_question(8);
   for (const Framework framework : kTraining) {

@@ -18,8 +18,8 @@ namespace {
 
 using Lane = std::pair<int, std::string>;  // rank, stream
 
-// In order of their beginnings, and one after another on each stream. All times of a timeline are rounded alike, so nothing is
-// allowed for.
+// In order of their beginnings, and one after another on each stream. All times of a timeline are rounded
+// alike, so nothing is allowed for.
 std::map<Lane, double> ends_of_lanes(const std::vector<ReportSpan>& spans) {
   EXPECT_TRUE(std::is_sorted(spans.begin(), spans.end(), [](const ReportSpan& a, const ReportSpan& b) {
     return a.begin_us < b.begin_us;
@@ -111,7 +111,8 @@ TEST(LayoutTimeline, OfServingIsAsLongAsTheStep) {
   }
 }
 
-// Every rank of the pipeline runs both passes of each of its stages for each micro-batch, in an order that data allows.
+// Every rank of the pipeline runs both passes of each of its stages for each micro-batch, in an order that
+// data allows.
 TEST(LayoutTimeline, OfStagesIsTheirSchedule) {
   const PlanQuestion question = testing::small_question(4, 2048, 8);
   for (const char* text : {"pp=4", "pp=2,dp_shard=2", "pp=2,tp=2,virtual_stages=2"}) {

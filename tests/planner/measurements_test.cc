@@ -12,7 +12,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Two layouts; the second one is 1 % behind, and ahead where attention is slower (by 3 %) or the network faster (by 1 %).
+// Two layouts; the second one is 1 % behind, and ahead where attention is slower (by 3 %) or the network
+// faster (by 1 %).
 Sensitivity two_layouts() {
   Sensitivity of;
   of.layouts = {parse_parallel_layout("cp=8"), parse_parallel_layout("tp=8")};
@@ -35,7 +36,8 @@ TEST(Measurements, TheRateThatCostsMostNotToKnowComesFirst) {
   EXPECT_DOUBLE_EQ(found[0].settles, 0.75);
   EXPECT_EQ(found[1].rate, "network");
   EXPECT_DOUBLE_EQ(found[1].settles, 0.25);
-  // 1.505 us before a tie's width behind as it is, 2.47 us beyond it at a tenth: it turns that part of the way.
+  // 1.505 us before a tie's width behind as it is, 2.47 us beyond it at a tenth: it turns that part of the
+  // way.
   ASSERT_EQ(found[0].turns.size(), 1U);
   EXPECT_NEAR(found[0].turns[0].factor, 1 - 0.1 * 1.505 / (1.505 + 2.47), 1e-9);
   EXPECT_EQ(found[0].turns[0].layout, 1);

@@ -74,8 +74,8 @@ TEST(Search, FindsWhatAnExhaustiveOneFinds) {
   EXPECT_TRUE(pipelined && several && recomputed);
 }
 
-// Of layouts that tie the freer comes first: what a little slower one needs must not be left out, neither for its time nor because
-// fewer chunks of the loss fit, too.
+// Of layouts that tie the freer comes first: what a little slower one needs must not be left out, neither for
+// its time nor because fewer chunks of the loss fit, too.
 TEST(Search, FindsTheFreerOfTies) {
   PlanQuestion question = small_question(4, 65536);
   question.fixed.pp = 1, question.fixed.micro_batch = 1;
@@ -102,7 +102,8 @@ TEST(Search, FindsTheFreerOfTies) {
   EXPECT_TRUE(later);
 }
 
-// The same where many kinds are as fast as the best: what a kind's freer variant takes may be more than the slowest of the best takes.
+// The same where many kinds are as fast as the best: what a kind's freer variant takes may be more than the
+// slowest of the best takes.
 TEST(Search, NoVariantOfTheBestTiesAndIsFreer) {
   for (const auto& [model, nodes, seq_len] :
        {std::tuple{"qwen2.5-7b", 8, 262144}, {"llama-3.1-8b", 2, 131072}, {"llama-3.1-8b", 4, 65536}}) {

@@ -148,8 +148,9 @@ TEST(NextExperiments, EachRunTellsApartWhatItSays) {
   const Sensitivity sensitivity = tied();
   EXPECT_FALSE(sensitivity.robust());
   const auto experiments = next_experiments(sensitivity);
-  // Open: attention and network, each against what stays with the first layout (two states), and against each other. The second
-  // layout tells the network from all others, the third attention from all others, and the first both from what stays.
+  // Open: attention and network, each against what stays with the first layout (two states), and against each
+  // other. The second layout tells the network from all others, the third attention from all others, and the
+  // first both from what stays.
   ASSERT_EQ(experiments.size(), 2U);
   EXPECT_EQ(experiments[0].layout.tp, 1);
   EXPECT_DOUBLE_EQ(experiments[0].separates, 4.0 / 5);

@@ -1,4 +1,5 @@
-// What is sharded, whole rows, pieces of an MLP and host memory: as the search finds them, and what they take.
+// What is sharded, whole rows, pieces of an MLP and host memory: as the search finds them, and what they
+// take.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -94,7 +95,8 @@ TEST(StepChoices, TheHostsOptimizerTakesTime) {
   EXPECT_GT(part_us(offloaded, TimePart::exposed_offload), 0);
   EXPECT_GT(offloaded.step_us, on_gpu.step_us);
   EXPECT_LT(offloaded.memory.used(), on_gpu.memory.used());
-  // 30 bytes for each of an eighth of the parameters go through a quarter of the host's memory, and nothing hides that.
+  // 30 bytes for each of an eighth of the parameters go through a quarter of the host's memory, and nothing
+  // hides that.
   const double numel = 4 * (512 * (2 * 512 + 2 * 256) + 3 * 512 * 1024 + 2 * 512) + 2 * 8000 * 512 + 512;
   const double host_us = 30 * numel / 8 / (282.0 / 4) / 1e3;
   EXPECT_GT(part_us(offloaded, TimePart::exposed_offload), 0.99 * host_us);

@@ -1,4 +1,5 @@
-// The texts of a step's parts stand in people's scripts: in columns of --csv, in keys of --json, on the screen.
+// The texts of a step's parts stand in people's scripts: in columns of --csv, in keys of --json, on the
+// screen.
 #include "sim/planner/search/time_part.h"
 
 #include <algorithm>
@@ -11,11 +12,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/ranking.h"
 #include "sim/present/page/report_html.h"
 #include "sim/present/plan/answer_csv.h"
 #include "sim/present/plan/answer_json.h"
-#include "sim/planner/search/evaluate.h"
-#include "sim/planner/search/ranking.h"
 #include "tests/planner/questions.h"
 
 namespace cp::sim {

@@ -38,7 +38,8 @@ struct Picture {
   int width = 0, height = 0;
   std::vector<Pixel> pixels;  // row by row
 };
-// A PNG of 8 bits for a channel, RGB or RGBA, not interlaced: what Chromium writes. Throws std::runtime_error for any other.
+// A PNG of 8 bits for a channel, RGB or RGBA, not interlaced: what Chromium writes. Throws std::runtime_error
+// for any other.
 Picture read_png(const std::string& file);
 // Pixels by colour.
 std::map<Pixel, std::int64_t> count_colours(const Picture& picture);

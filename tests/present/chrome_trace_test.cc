@@ -113,7 +113,8 @@ TEST(ChromeTrace, EveryEventHasWhatItsPhaseNeeds) {
   }
 }
 
-// Slices do not overlap, and are as long as the timeline says; times are rounded to whole ns, half a ns at each end.
+// Slices do not overlap, and are as long as the timeline says; times are rounded to whole ns, half a ns at
+// each end.
 void expect_busy_times(const json& events, const Timeline& timeline, Rank ranks) {
   std::map<std::pair<int, int>, double> free_from;
   std::map<int, Busy> compute, comm;

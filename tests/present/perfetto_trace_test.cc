@@ -67,8 +67,8 @@ TEST(PerfettoTrace, SlicesAreThoseOfTheTimelineAndNest) {
   const TraceSlices slices = replays.slices();
   const pb::Trace trace = decoded(slices);
   const Tracks tracks = tracks_of(trace);
-  using Drawn =
-      std::tuple<int, int, std::string, std::uint64_t, std::uint64_t>;  // pid, tid, name, begin, end
+  // Pid, tid, name, begin, end.
+  using Drawn = std::tuple<int, int, std::string, std::uint64_t, std::uint64_t>;
   std::vector<Drawn> drawn, expected;
   std::map<std::uint64_t, std::pair<std::string, std::uint64_t>> open;
   std::map<std::uint64_t, std::uint64_t> last;

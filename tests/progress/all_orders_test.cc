@@ -90,8 +90,9 @@ bool check_finds_no_order(const std::vector<Plan>& plans) {
   }
 }
 
-// Two ways to find a missing edge: what check() proves of one rank's steps, and whether turns can be taken the other way round.
-// check() looks at each rank alone, so it may refuse what the ranks that are met in between put in order.
+// Two ways to find a missing edge: what check() proves of one rank's steps, and whether turns can be taken
+// the other way round. check() looks at each rank alone, so it may refuse what the ranks that are met in
+// between put in order.
 TEST(AllOrders, AMissingEdgeMakesOrdersWhereCheckRefusesThePlans) {
   AttentionProblem problem;
   problem.q_len = problem.kv_len = 8;

@@ -20,7 +20,8 @@ std::vector<ProgressRules> rules() {
                      .launch = Launch::begin_in_order,
                      .meeting = meeting});
   }
-  // However many transfers a launch takes: those at one distance need those at shorter ones alone to have ended.
+  // However many transfers a launch takes: those at one distance need those at shorter ones alone to have
+  // ended.
   for (const std::int64_t most : {1, 2, 3, 5}) {
     rules.push_back({.name = str(most, " transfers in a launch"),
                      .launch = Launch::one_in_order,

@@ -1,4 +1,5 @@
-// The model of progress and check() answer one question by different code: neither may say what the other one refutes.
+// The model of progress and check() answer one question by different code: neither may say what the other one
+// refutes.
 #include "shared/plan/check.h"
 
 #include <algorithm>

@@ -180,8 +180,8 @@ TEST(Progress, WithoutAnOrderOfLaunchesGroupsEndInSomeOrders) {
                     HasSubstr(" had begun, no order could have ended")));
 }
 
-// Rank 0 sends and receives in one group of calls, and rank 1 never sends. Rank 1 gets its message where transfers go alone, and not where
-// a group of calls waits for all its peers.
+// Rank 0 sends and receives in one group of calls, and rank 1 never sends. Rank 1 gets its message where
+// transfers go alone, and not where a group of calls waits for all its peers.
 TEST(Progress, AReceiveWithoutAPartnerHoldsUpTheSendBesideIt) {
   const auto plans = programs(2, [&](Program& p, Rank rank) {
     const GroupId pair = p.group("pair", {0, 1});
@@ -200,7 +200,8 @@ TEST(Progress, AReceiveWithoutAPartnerHoldsUpTheSendBesideIt) {
   }
 }
 
-// The same as a ring: each transfer's ends come in turn, but one group of calls waits for the end of the chain that it begins.
+// The same as a ring: each transfer's ends come in turn, but one group of calls waits for the end of the
+// chain that it begins.
 TEST(Progress, AGroupOfCallsThatWaitsForWhatItBegins) {
   const auto plans = programs(3, [&](Program& p, Rank rank) {
     const GroupId all = p.group("all", {0, 1, 2});
@@ -217,7 +218,8 @@ TEST(Progress, AGroupOfCallsThatWaitsForWhatItBegins) {
   EXPECT_EQ(ends_under(documented, plans), Ends::in_all_orders);
 }
 
-// An exchange that is cut into launches: rank 0 has one transfer fewer than the others, so its cuts fall elsewhere.
+// An exchange that is cut into launches: rank 0 has one transfer fewer than the others, so its cuts fall
+// elsewhere.
 TEST(Progress, AnExchangeCutIntoLaunchesHangsWhereItsCutsDiffer) {
   const auto plans = programs(4, [&](Program& p, Rank rank) {
     const GroupId all = p.group("all", {0, 1, 2, 3});
@@ -323,7 +325,8 @@ TEST(Progress, WhatMeetsAndDiffersIsSaid) {
 
 // ---- many orders, and limits ----
 
-// `pairs` neighbours of a ring share a group each, on a stream of their own, twice: each rank chooses between two.
+// `pairs` neighbours of a ring share a group each, on a stream of their own, twice: each rank chooses between
+// two.
 std::vector<Plan> unordered_ring(int ranks, int rounds) {
   return programs(ranks,
                   [&](Program& p, Rank rank) {

@@ -1,5 +1,5 @@
-// Defects to plant in correct attention plans, one place at a time, and the words that a finding about each must
-// contain.
+// Defects to plant in correct attention plans, one place at a time, and the words that a finding about each
+// must contain.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The ledger of attention plans, on any problem and strategy: a change of a slice is found, and so is whatever makes
-// results wrong.
+// The ledger of attention plans, on any problem and strategy: a change of a slice is found, and so is
+// whatever makes results wrong.
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -87,8 +87,8 @@ std::optional<std::string> damage_meaning(std::vector<Plan>& plans, std::mt19937
   return std::nullopt;
 }
 
-// Any plans, damaged in any way that check() cannot know about: where the results differ from those of one device, the cells
-// are wrong. The converse does not hold: rows that nobody needs may be anything.
+// Any plans, damaged in any way that check() cannot know about: where the results differ from those of one
+// device, the cells are wrong. The converse does not hold: rows that nobody needs may be anything.
 RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsWhateverMakesResultsWrong, (std::uint64_t seed)) {
   const AttentionProblem problem = *any_problem();
   const int cp = pick("cp", rc::gen::inRange(1, 5));

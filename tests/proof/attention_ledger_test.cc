@@ -1,5 +1,5 @@
-// The ledger of attention plans finds what is wrong with them: correct plans of all strategies have no finding, and each
-// planted defect, one at a time, has one that says what it is about.
+// The ledger of attention plans finds what is wrong with them: correct plans of all strategies have no
+// finding, and each planted defect, one at a time, has one that says what it is about.
 #include "sim/proof/ledger/attention_ledger.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ struct Scene {
   std::vector<Plan> plans() const { return attention_plans(request, pass); }
 };
 
-// Two batches, two kv heads, and on two Ulysses indices two query heads: each can be taken for the other. 21 rows on 4
-// ranks leave blocks of unequal size.
+// Two batches, two kv heads, and on two Ulysses indices two query heads: each can be taken for the other. 21
+// rows on 4 ranks leave blocks of unequal size.
 AttentionProblem small_problem(std::string_view mask) {
   AttentionProblem problem;
   problem.batch = 2, problem.q_len = problem.kv_len = 21;
@@ -129,7 +129,8 @@ INSTANTIATE_TEST_SUITE_P(Of, PlantedDefect, ::testing::ValuesIn(all_defects()), 
 
 // ---- what sums are kept in ----
 
-// Of three parts on each of three ranks, so that two of the states of each sum are unfinished; the problem is in bf16.
+// Of three parts on each of three ranks, so that two of the states of each sum are unfinished; the problem is
+// in bf16.
 TEST(AttentionLedgerOfSums, UnfinishedOnesAreInTheTypeThatTheStrategySays) {
   AttentionRequest request;
   request.problem.q_len = request.problem.kv_len = 12;
@@ -161,8 +162,8 @@ TEST(AttentionLedgerOfSums, UnfinishedOnesAreInTheTypeThatTheStrategySays) {
 
 // ---- the defects of a plan whose rows one can count by hand ----
 
-// 8 rows on 2 ranks by halves, causal: rank 0 has queries and keys 0-3, rank 1 those from 4 on. Its ring brings
-// K and V of rank 0 to rank 1, and dK and dV back.
+// 8 rows on 2 ranks by halves, causal: rank 0 has queries and keys 0-3, rank 1 those from 4 on. Its ring
+// brings K and V of rank 0 to rank 1, and dK and dV back.
 Scene halves(AttentionPass pass, std::vector<std::int64_t> cu_seqlens = {}) {
   Scene scene{"halves", {}, pass};
   AttentionProblem& problem = scene.request.problem;
@@ -258,7 +259,8 @@ TEST(AttentionLedger, CountsAMessageOfPadding) {
   EXPECT_TRUE(ledger.cells.empty()) << ledger.cells.summary();
 }
 
-// A cell that is lost where another one comes twice: the numbers of all rows are right, and their cells are not.
+// A cell that is lost where another one comes twice: the numbers of all rows are right, and their cells are
+// not.
 TEST(AttentionLedger, FindsALostPairThatAnotherOneMakesUpFor) {
   const Scene scene = halves(AttentionPass::backward);
   std::vector<Plan> plans = scene.plans();

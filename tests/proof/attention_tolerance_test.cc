@@ -1,4 +1,5 @@
-// The bounds of attention runs: right results are within them, results that are wrong by a little more are not.
+// The bounds of attention runs: right results are within them, results that are wrong by a little more are
+// not.
 #include "sim/proof/run/attention_tolerance.h"
 
 #include <cmath>
@@ -105,7 +106,8 @@ double distance(const Values& a, const Values& b, const sim::TensorTolerance& to
 
 class Bounds : public ::testing::TestWithParam<const char*> {};
 
-// A scale that is wrong by so little that the result is off by half a bound passes, by one and a half is found.
+// A scale that is wrong by so little that the result is off by half a bound passes, by one and a half is
+// found.
 TEST_P(Bounds, TellAResultThatIsJustWrongFromARightOne) {
   const sim::AttentionTestData data(example(DType::f32), 1);
   const AttentionRequest request = on_four_ranks(data.problem(), GetParam());

@@ -76,7 +76,8 @@ TEST_P(RunOf, ComparesEveryElementOfEveryRank) {
   }
 }
 
-// Same mesh, other mesh over the same ranks, other ranks; every split, reduction and dtype; uneven, empty, scalar.
+// Same mesh, other mesh over the same ranks, other ranks; every split, reduction and dtype; uneven, empty,
+// scalar.
 const Request kRequests[] = {
     {"a=2,b=2", "8x8", "f32", "S(0),S(1)", "S(1),S(0)", ""},
     {"a=2,b=2,c=2", "9x7x5", "f32", "S(0)[0],S(0)[1],S(0)[2]", "S(1)[2],S(1)[1],S(1)[0]", ""},
@@ -104,7 +105,8 @@ const Request kRequests[] = {
     {"a=8", "3x2", "f32", "S(0)", "S(1)", ""},
     {"a=1,b=2", "4x4", "f32", "P(sum),S(0)", "S(0),S(1)", ""},
     {"a=2,b=2", "8x8", "f32", "S(0),R", "S(0),R", ""},
-    // More ranks than elements, where one of two reductions is of an average, and where one axis stays partial.
+    // More ranks than elements, where one of two reductions is of an average, and where one axis stays
+    // partial.
     {"a=2,b=2", "1", "f32", "P(avg),P(sum)", "R", "c=1"},
     {"a=2,b=2", "1", "f32", "P(product),S(0)", "P(product),R", ""},
     // A list of parts that was written for the outer axis stays one.
@@ -159,7 +161,8 @@ TEST(RedistributeRun, GradientsKeepTheSumOfContributions) {
   }
 }
 
-// A scale is one rounding, the same in every world: the results have digests unless a mean over three ranks was taken before.
+// A scale is one rounding, the same in every world: the results have digests unless a mean over three ranks
+// was taken before.
 TEST(RedistributeRun, ScaledResultsAreTheIndexSetsTimesTheFactor) {
   for (const std::string dtype : {"f32", "f16", "bf16"}) {
     for (const Request& request : {Request{"a=3,b=2", "9x7", dtype, "S(0),S(0)", "R,R", ""},

@@ -170,7 +170,8 @@ TEST(TestValues, OnlyMeansOverRanksThatAreNoPowerOfTwoHaveATolerance) {
   EXPECT_FALSE(TestValues(from_to("a=3,b=2", "P(avg),P(sum)", "R,R", DType::f32), 0).is_exact());
 }
 
-// All values that can be expected, times the scale, as a device rounds them: in f32, then to the target's type.
+// All values that can be expected, times the scale, as a device rounds them: in f32, then to the target's
+// type.
 TEST(TestValues, AScaledResultIsWithinTheToleranceAndItsNeighboursAreNot) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const Redistribution redistribution = from_to("a=2,b=2", "S(0),R", "R,R", dtype);

@@ -80,7 +80,8 @@ TEST(ExhaustiveSearch, IllegalPairsHaveNoChain) {
 }
 
 TEST(ExhaustiveSearch, AMoveIsOverWhenItsSlowestRankIs) {
-  // A gather by ranks that took no part in the reduction would be a third step of two latencies: one exchange has both.
+  // A gather by ranks that took no part in the reduction would be a third step of two latencies: one exchange
+  // has both.
   const ExhaustiveSearch search = search_on("a=4", {8, 8}, 1, "a=2,b=2@4/5/6/7");
   const std::optional<Chain> chain = cheapest(search, "P(sum)", "R,R");
   ASSERT_TRUE(chain);

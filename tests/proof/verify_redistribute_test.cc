@@ -94,8 +94,8 @@ TEST(VerifyRedistribute, SmallOnesTryEveryReductionAndLargeOnesSums) {
   EXPECT_THAT(reductions(6, 2), ElementsAre(ReduceOp::sum));
 }
 
-// Sizes that are no powers of two, whose means are exact only where they are divided as they should be, and little memory, where
-// reductions go in rounds.
+// Sizes that are no powers of two, whose means are exact only where they are divided as they should be, and
+// little memory, where reductions go in rounds.
 TEST(VerifyRedistribute, ReductionsOnSixRanks) {
   VerifyRedistributeOptions options = options_for(6, 1);
   options.reductions = {std::begin(kReductions), std::end(kReductions)};

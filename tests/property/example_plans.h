@@ -19,11 +19,12 @@ std::vector<Plan> exchange_ring(int ranks, std::int64_t numel);
 // Partial(sum) to a shard of sizes[i] elements on rank i: an all-to-all-v, then a sum in rank order.
 std::vector<Plan> uneven_reduce(const std::vector<std::int64_t>& sizes);
 
-// `layers` weights are gathered one after the other into two slots, ahead of the sum that uses them on another stream.
+// `layers` weights are gathered one after the other into two slots, ahead of the sum that uses them on
+// another stream.
 std::vector<Plan> double_buffered(int ranks, std::int64_t numel, std::int64_t layers);
 
-// A mesh of 2 x 2 ranks: sums along rows, broadcasts along columns, scatters and transposes, on two streams; two
-// temporaries share their bytes.
+// A mesh of 2 x 2 ranks: sums along rows, broadcasts along columns, scatters and transposes, on two streams;
+// two temporaries share their bytes.
 std::vector<Plan> grid(std::int64_t numel);
 
 struct Example {

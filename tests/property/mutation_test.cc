@@ -1,7 +1,8 @@
 // A mutation of a correct set of plans is caught by the checker, or the plans still do exactly what they did.
 //
-// Some mutations make another legal program (Mutation::may_change_meaning): the checker cannot know what was wanted. Of these
-// too it must prove what it promises: whatever the order of unordered steps, the plans finish, and with one result.
+// Some mutations make another legal program (Mutation::may_change_meaning): the checker cannot know what was
+// wanted. Of these too it must prove what it promises: whatever the order of unordered steps, the plans
+// finish, and with one result.
 #include <map>
 
 #include <gmock/gmock.h>
@@ -105,7 +106,8 @@ RC_GTEST_PROP(PlanMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
   RC_ASSERT(trial->verdict != Verdict::missed);
 }
 
-// Each kind of damage is tried often on each example; the tally shows that the property above is about something.
+// Each kind of damage is tried often on each example; the tally shows that the property above is about
+// something.
 TEST(PlanMutation, EveryKindIsCaughtSomewhere) {
   constexpr std::uint64_t kSeeds = 60;
   for (const MutationInfo& info : all_mutations()) {

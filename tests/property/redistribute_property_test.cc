@@ -1,5 +1,5 @@
-// Properties of redistributions between random layouts: planned, checked, run with data, and held against what is found element
-// by element.
+// Properties of redistributions between random layouts: planned, checked, run with data, and held against
+// what is found element by element.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -119,8 +119,9 @@ RC_GTEST_PROP(RedistributeProperty, TightMemoryIsKeptOrRefusedWithTheFactorThatW
   if (request.options.max_memory_factor > 0) RC_ASSERT_THROWS_AS(plan_of(request), Infeasible);
 }
 
-// How much faster than `first` a chain may be that the search found no faster. The search counts whole picoseconds: in either chain
-// each rank's part of each step, and its casts together, are rounded by half a one at most.
+// How much faster than `first` a chain may be that the search found no faster. The search counts whole
+// picoseconds: in either chain each rank's part of each step, and its casts together, are rounded by half a
+// one at most.
 double rounding_us(const Redistribution& first, const Redistribution& second) {
   constexpr double kHalfPicosecondUs = 0.5e-6;
   const std::size_t rounded = first.steps.size() + 1 + second.steps.size() + 1;
@@ -184,7 +185,8 @@ RC_GTEST_PROP(RedistributeProperty, AnyChainIsRightAndNeedsWhatItDeclares, ()) {
   const double limit =
       request.options.max_memory_factor * 2 * static_cast<double>(largest_shard_bytes(request));
   if (static_cast<double>(memory.arena_bytes) > limit) return;
-  // Nothing that keeps the bound is better than the plan says is possible, nor than a plan that says it is the best.
+  // Nothing that keeps the bound is better than the plan says is possible, nor than a plan that says it is
+  // the best.
   const bool by_time = request.options.objective == Objective::time;
   const double cost = by_time ? chain.time_us : static_cast<double>(chain.wire_bytes_received_max);
   const Redistribution planned = plan_of(request);
@@ -272,8 +274,8 @@ TEST(RedistributeFound, ACastShardCountsThoughNobodyNeedsIt) {
                       {}, 0.375);
 }
 
-// In the leaner chains' reduce_exchange, the packed staging lives with the old shard and the received one, which may take the old
-// shard's place: largest first, the packed staging came to lie beyond it.
+// In the leaner chains' reduce_exchange, the packed staging lives with the old shard and the received one,
+// which may take the old shard's place: largest first, the packed staging came to lie beyond it.
 TEST(RedistributeFound, StagingOfRoundsLeavesNoHoleInTheArena) {
   RedistributeOptions options;
   options.max_memory_factor = 2;
@@ -300,7 +302,8 @@ TEST(RedistributeFound, ShardsThatAreEmptyInDifferentDimensionsAreEqual) {
   EXPECT_NO_THROW(follow_moves(source, target, {}));
 }
 
-// Ranks that hold the neutral value of a new product need their old shards no more, and the largest of them was one.
+// Ranks that hold the neutral value of a new product need their old shards no more, and the largest of them
+// was one.
 TEST(RedistributeFound, RanksThatHoldANeutralValueNeedNoOldShard) {
   const Mesh mesh = Mesh::parse("a=4,b=1,c=3@5/8/12/0/4/7/10/13/6/11/9/1");
   RedistributeOptions options;
@@ -363,8 +366,8 @@ double reduced(const Layout& layout, const ElementValue& value, std::int64_t ele
   return result / averaged;
 }
 
-// Contribution c adds 16^c, so that the digits of the sum count how often each one arrived; the element's number above
-// them comes from one contribution alone.
+// Contribution c adds 16^c, so that the digits of the sum count how often each one arrived; the element's
+// number above them comes from one contribution alone.
 RC_GTEST_PROP(RedistributeProperty, EachContributionArrivesExactlyOnce, ()) {
   RedistributeCase request = *any_case({.partials = Partials::linear, .casts = false, .max_ranks = 8});
   for (Layout* layout : {&request.source, &request.target}) {
@@ -444,8 +447,8 @@ RC_GTEST_PROP(RedistributeProperty, ThereAndBackIsTheIdentity, ()) {
   for (const auto& [rank, shard] : source) RC_ASSERT(back.at(rank) == shard);
 }
 
-// Contract 10: <R x, y> == <x, R^T y> over all ranks' storage, x being any tensor in the source's layout and y any in the dual
-// of the target's.
+// Contract 10: <R x, y> == <x, R^T y> over all ranks' storage, x being any tensor in the source's layout and
+// y any in the dual of the target's.
 RC_GTEST_PROP(RedistributeProperty, GradientIsTheTranspose, ()) {
   const RedistributeCase request =
       *any_case({.partials = Partials::linear, .casts = false, .tight = false, .max_ranks = 8});
@@ -486,7 +489,8 @@ std::string digests_of_seed(std::uint64_t seed) {
 
 constexpr std::uint64_t kDigestSeeds = 60;
 
-// Run by the test below in a process of its own, in another order: nothing may depend on what was planned before.
+// Run by the test below in a process of its own, in another order: nothing may depend on what was planned
+// before.
 TEST(RedistributeDigests, DISABLED_PrintInReverseOrder) {
   for (std::uint64_t seed = kDigestSeeds; seed-- > 0;)
     std::printf("digest %d %s\n", static_cast<int>(seed), digests_of_seed(seed).c_str());
@@ -537,8 +541,9 @@ struct DamageTrial {
   Mutation mutation;
 };
 
-// What becomes of damaged plans. Throws what the fabric throws while plans run that the checker let pass, and CheckFailure when
-// interleavings differ: both would be the checker's fault. That a device refuses to prepare a plan is not.
+// What becomes of damaged plans. Throws what the fabric throws while plans run that the checker let pass, and
+// CheckFailure when interleavings differ: both would be the checker's fault. That a device refuses to prepare
+// a plan is not.
 DamageTrial judge(const Redistribution& planned, const Mutation& mutation, const std::vector<Plan>& damaged,
                   const Shards& source, const Shards& expected) {
   CheckLimits limits;
@@ -589,8 +594,8 @@ RedistributeCase integer_case(RedistributeCase request) {
   return request;
 }
 
-// Damage is refused by the checker or shows in the data, and where the mutation cannot change what the plans mean, the checker
-// alone must find it. A plan that it passes runs to its end on the fabric, with one result.
+// Damage is refused by the checker or shows in the data, and where the mutation cannot change what the plans
+// mean, the checker alone must find it. A plan that it passes runs to its end on the fabric, with one result.
 RC_GTEST_PROP(RedistributeMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
   const RedistributeCase request = integer_case(*any_case({.max_ranks = 8}));
   const auto kind = pick("kind", rc::gen::inRange<std::size_t>(0, sim::all_mutations().size()));
@@ -603,7 +608,8 @@ RC_GTEST_PROP(RedistributeMutation, IsCaughtOrHarmless, (std::uint64_t seed)) {
   RC_ASSERT(trial->verdict != DamageVerdict::wrong_data || trial->mutation.may_change_meaning);
 }
 
-// That the property above is about something: each kind of damage that finds a place is refused somewhere, or shows in the data.
+// That the property above is about something: each kind of damage that finds a place is refused somewhere, or
+// shows in the data.
 TEST(RedistributeMutation, EachKindIsCaughtSomewhere) {
   for (const sim::MutationInfo& info : sim::all_mutations()) {
     std::map<DamageVerdict, int> tally;

@@ -1,5 +1,5 @@
-// Runs all ranks' plans together on host memory, one step after the other, in a random order among those that streams, edges
-// and collectives allow. Slow and plain: it is what the checker's promises are compared with.
+// Runs all ranks' plans together on host memory, one step after the other, in a random order among those that
+// streams, edges and collectives allow. Slow and plain: it is what the checker's promises are compared with.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,9 @@ struct RunFault : std::runtime_error {
 // What the caller's output and inout buffers hold in the end: by plan, then by buffer (empty for others).
 using Results = std::vector<std::vector<std::vector<std::byte>>>;
 
-// Inputs hold small numbers that differ from rank to rank and element to element; unwritten memory holds random bytes.
-// f32, i32 and i64. With one_at_a_time a rank starts a collective only when those it issued before have finished.
+// Inputs hold small numbers that differ from rank to rank and element to element; unwritten memory holds
+// random bytes. f32, i32 and i64. With one_at_a_time a rank starts a collective only when those it issued
+// before have finished.
 Results interpret(std::span<const Plan> plans, std::mt19937_64& random, bool one_at_a_time);
 
 }  // namespace cp::testing

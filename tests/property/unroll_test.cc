@@ -1,4 +1,5 @@
-// The checker unrolls a Repeat only as far as it must: its verdict is that on the plan with all iterations written out.
+// The checker unrolls a Repeat only as far as it must: its verdict is that on the plan with all iterations
+// written out.
 #include <functional>
 #include <random>
 
@@ -92,7 +93,8 @@ class RandomBody {
     return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
   }
 
-  // Buffers: 0 an input, 1 slots that are empty at the start, 2 a stack, 3 + stream a sink for what the stream reads.
+  // Buffers: 0 an input, 1 slots that are empty at the start, 2 a stack, 3 + stream a sink for what the
+  // stream reads.
   Body make(StreamId streams) {
     streams_ = streams;
     generous_ = pick(0, 2);
@@ -210,7 +212,8 @@ struct Issue {
 
 constexpr std::int64_t kDrift = 9;
 
-// Groups of two ranks each around a ring; each group is issued in one Repeat, at a random place of its members' plans.
+// Groups of two ranks each around a ring; each group is issued in one Repeat, at a random place of its
+// members' plans.
 Issue random_issue(std::size_t ranks, std::mt19937_64& random) {
   Issue issue;
   for (std::size_t r = 0; r < ranks; ++r) {

@@ -102,7 +102,8 @@ std::string communications(const Redistribution& redistribution) {
 bool matched_by_pareto_set(const Redistribution& wanted, const RedistributeOptions& options) {
   const std::vector<Redistribution> set = pareto_redistributions(wanted.source, wanted.target, options);
   return std::any_of(set.begin(), set.end(), [&](const Redistribution& ours) {
-    // The search counts whole picoseconds: in both chains each step is rounded by half a one at most, and so are the casts.
+    // The search counts whole picoseconds: in both chains each step is rounded by half a one at most, and so
+    // are the casts.
     constexpr double kHalfPicosecondUs = 0.5e-6;
     const double rounding_us =
         kHalfPicosecondUs * static_cast<double>(ours.steps.size() + wanted.steps.size() + 2);

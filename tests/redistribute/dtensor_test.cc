@@ -284,7 +284,8 @@ TEST(DTensorFromLocal, A31UnevenShardsNeedTheShape) {
   for (const Values& values : full) EXPECT_EQ(values, whole(known));
 }
 
-// A31: ranks that go on with their own wrong layouts are stopped with a reason instead of hanging or mixing up rows.
+// A31: ranks that go on with their own wrong layouts are stopped with a reason instead of hanging or mixing
+// up rows.
 TEST(DTensorFromLocal, A31DisagreeingLayoutsAreAnError) {
   const Mesh mesh = Mesh::parse("m=4");
   sim::Fabric fabric(4);

@@ -1,5 +1,5 @@
-// Gradients: the backward rows of oracle B by PyTorch's table, and the duals of contract 10. That the adjoint rule is the exact
-// transpose is a property test (tests/property/redistribute_property_test.cc).
+// Gradients: the backward rows of oracle B by PyTorch's table, and the duals of contract 10. That the adjoint
+// rule is the exact transpose is a property test (tests/property/redistribute_property_test.cc).
 #include "shared/redistribute/gradient.h"
 
 #include <limits>
@@ -221,7 +221,8 @@ TEST(GradScale, MultipliesWhatTheRuleAlreadyDoes) {
   expect_refused([&] { plan_gradient(whole, rows, options); }, {"i32", "floating"});
 }
 
-// The last step of every plan of a rank that holds anything, with a label, and in the digest of what the plan is made from.
+// The last step of every plan of a rank that holds anything, with a label, and in the digest of what the plan
+// is made from.
 TEST(ScaledPlan, EndsWithTheScaleOfWhatItWrote) {
   const Mesh mesh = Mesh::parse("m=4");
   const Redistribution r =
@@ -315,7 +316,8 @@ struct Legality {
 
 TEST(RedistributeLegality, OfPartialTargets) {
   const Mesh mesh = Mesh::parse("a=2,b=2");
-  // B9 and B11 are errors in PyTorch's public interface, which has the moves inside; here they are moves like others.
+  // B9 and B11 are errors in PyTorch's public interface, which has the moves inside; here they are moves like
+  // others.
   for (const Legality& row :
        {Legality{"B9", "R,R", "P(sum),R", true, ""}, Legality{"B9", "R,R", "R,P(max)", true, ""},
         Legality{"B9", "R,R", "P(product),P(product)", true, ""}, Legality{"B9", "R,R", "P(avg),R", true, ""},
@@ -349,7 +351,8 @@ TEST(RedistributeLegality, B13OnlySumAndAverageMix) {
 
 // ---- B18: types ----
 
-// Checks that a rank's plan casts to `travel` before its first collective, carries nothing else, and ends in `result`.
+// Checks that a rank's plan casts to `travel` before its first collective, carries nothing else, and ends in
+// `result`.
 void expect_travels_as(const Redistribution& planned, DType travel, DType result) {
   EXPECT_EQ(planned.travel_dtype, travel);
   for (const Plan& plan : lower_all(planned)) {

@@ -1,4 +1,5 @@
-// Plans are kept by the digest of what they were made from: a field that did not count would give out a stale one.
+// Plans are kept by the digest of what they were made from: a field that did not count would give out a stale
+// one.
 #include <set>
 
 #include <gtest/gtest.h>
@@ -16,8 +17,8 @@ Digest digest_of(const Options& options) {
   return hash(hasher, options).digest();
 }
 
-// One change for each field of the options, those of the cost model among them. All fields stand in the bindings, so that one which is
-// added does not compile here until it is changed too.
+// One change for each field of the options, those of the cost model among them. All fields stand in the
+// bindings, so that one which is added does not compile here until it is changed too.
 template <class Change>
 void change_each(test::Variations<Change>& change, RedistributeOptions& options) {
   auto& [cost, objective, max_memory_factor, travel_dtype, partial_rule] = options;

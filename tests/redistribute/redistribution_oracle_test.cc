@@ -1,5 +1,6 @@
-// What public planners emit for the same requests (PyTorch DTensor: B and C; Shardy: F; Rink et al.: G). Each of their chains
-// is followed with our moves, executed and verified, and must be matched by our Pareto set in time, bytes and peak memory.
+// What public planners emit for the same requests (PyTorch DTensor: B and C; Shardy: F; Rink et al.: G). Each
+// of their chains is followed with our moves, executed and verified, and must be matched by our Pareto set in
+// time, bytes and peak memory.
 #include <string>
 #include <vector>
 
@@ -73,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(
         OneStep{"B17", "a=2,b=2", {1, 64, 48}, "S2,S2", "S2,R", "all_gather"}),
     [](const auto& row) { return std::string(row.param.row) + "_" + std::to_string(row.index); });
 
-// B17: gathering a dimension that everything before it has size 1 needs no packing; a larger one outside does.
+// B17: gathering a dimension that everything before it has size 1 needs no packing; a larger one outside
+// does.
 TEST(RedistributionOracle, B17GatherOfTheOutermostDimensionIsAPureView) {
   const Mesh mesh = Mesh::parse("a=2,b=2");
   const auto steps_of_rank = [&](const Shape& shape) {
@@ -169,8 +171,8 @@ INSTANTIATE_TEST_SUITE_P(
         ManySteps{"C26", "a=2,b=2,c=2", {8, 8}, {"P,S0,R", "P,R,R", "R,R,R"}, "all_gather all_reduce"}),
     [](const auto& row) { return std::string(row.param.row) + "_" + std::to_string(row.index); });
 
-// C27: nested and flat splits differ at uneven sizes, so that a merged gather which treats one as the other loses a row. Ours
-// places each block by its index sets.
+// C27: nested and flat splits differ at uneven sizes, so that a merged gather which treats one as the other
+// loses a row. Ours places each block by its index sets.
 TEST(RedistributionOracle, C27MergedGatherOfUnevenNestedShardsIsRight) {
   const Mesh mesh = Mesh::parse("a=2,b=2");
   for (const Shape& shape : {Shape{5, 3}, Shape{3, 5}, Shape{1, 1}, Shape{7, 2}}) {
@@ -237,7 +239,8 @@ struct Normal {
   const char *from, *to;
 };
 
-// G: a naive chain gathers up to the whole array on the way; a memory-bounded one never holds more than the larger end.
+// G: a naive chain gathers up to the whole array on the way; a memory-bounded one never holds more than the
+// larger end.
 class MemoryBounded : public ::testing::TestWithParam<Normal> {};
 
 TEST_P(MemoryBounded, NeverHoldsMuchMoreThanTheLargerEnd) {

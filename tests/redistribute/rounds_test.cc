@@ -1,5 +1,5 @@
-// The lives of a reduce_exchange's buffers, and their places in the arena: all patterns of packing, sending and arriving in a few
-// rounds.
+// The lives of a reduce_exchange's buffers, and their places in the arena: all patterns of packing, sending
+// and arriving in a few rounds.
 #include "shared/redistribute/rounds.h"
 
 #include <algorithm>
@@ -64,7 +64,8 @@ std::int64_t most_alive(const std::vector<Block>& blocks) {
   return most;
 }
 
-// In the middle of a chain: the old shard is made from a buffer that is on the other end, and so is what the new one becomes.
+// In the middle of a chain: the old shard is made from a buffer that is on the other end, and so is what the
+// new one becomes.
 TEST(Rounds, BuffersOfAChainFillTheArenaWithoutHoles) {
   constexpr std::int64_t kStart = 2, kEnd = 3 * (kRounds + 1);
   int patterns = 0;

@@ -1,5 +1,5 @@
-// Requests that are large in axes or in ranks: many layouts to pass through, of which not all can be tried, and many ranks,
-// of which one writes its plan. Where the data of all ranks fit, they run.
+// Requests that are large in axes or in ranks: many layouts to pass through, of which not all can be tried,
+// and many ranks, of which one writes its plan. Where the data of all ranks fit, they run.
 #include <string>
 #include <vector>
 
@@ -79,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                            {33, 40}},
                       Wide{"a=2,b=2,c=2,d=2,e=2,f=2", "R,R,R,S(0,head_tail),R,R", "R,R,R,R,R,R", {130, 6}}));
 
-// More contributions on the slow axes than what the direct way takes from each: reduced first, and made partial again.
+// More contributions on the slow axes than what the direct way takes from each: reduced first, and made
+// partial again.
 TEST(WidePartials, SumsThatStayPartialAreReducedOnTheWayWhereThatIsLess) {
   const Mesh mesh = Mesh::parse("a=8,b=8");
   const Layout from = parse_layout("P(sum),S(0)", mesh, {64, 64}, DType::f32);
@@ -87,7 +88,8 @@ TEST(WidePartials, SumsThatStayPartialAreReducedOnTheWayWhereThatIsLess) {
   RedistributeOptions options;
   options.objective = Objective::bytes;
   const Redistribution planned = plan_redistribution(from, to, options);
-  // A rank receives seven parts of a 64th in a reduce_scatter and seven in an all_gather, in place of seven eighths.
+  // A rank receives seven parts of a 64th in a reduce_scatter and seven in an all_gather, in place of seven
+  // eighths.
   EXPECT_EQ(planned.wire_bytes_received_max, 14 * 64 * 64 * 4 / 64);
   EXPECT_NO_THROW(sim::run_redistribution(planned));
 }
@@ -120,7 +122,8 @@ TEST(WideMeshes, ThirteenAxesAreRefusedByTheirMesh) {
   }
 }
 
-// Splits of every kind on twelve axes, at sizes that they do not divide: 4,096 ranks, of which the plans of three are written.
+// Splits of every kind on twelve axes, at sizes that they do not divide: 4,096 ranks, of which the plans of
+// three are written.
 TEST(WideMeshes, AnyLayoutsOnTwelveAxesArePlanned) {
   const Mesh mesh = Mesh::parse(axes_of_size(2, 12));
   const Shape shape = {4097, 333, 129};
@@ -165,7 +168,8 @@ TEST(ManyRanks, OneOf16384WritesItsPlan) {
   }
 }
 
-// The figures of many ranks are those of each: counted for all of 96 uneven ones, whose plans are all written.
+// The figures of many ranks are those of each: counted for all of 96 uneven ones, whose plans are all
+// written.
 TEST(ManyRanks, FiguresAreThoseOfThePlans) {
   for (const char* mesh_text : {"a=96", "a=8,b=12", "a=3,b=4,c=8"}) {
     const Mesh mesh = Mesh::parse(mesh_text);

@@ -89,8 +89,8 @@ TEST(Authentication, TextsAreEqualInLengthAndEveryByte) {
   }
 }
 
-// A prefix of the right MAC, down to none; the right one with more behind it; one with any bit of any byte changed. None of them
-// takes the frame's number.
+// A prefix of the right MAC, down to none; the right one with more behind it; one with any bit of any byte
+// changed. None of them takes the frame's number.
 TEST(Session, OpensWithTheWholeMacAlone) {
   const Handshake handshake = complete_handshake();
   Session rank(kToken, handshake, Side::rank), server(kToken, handshake, Side::server);

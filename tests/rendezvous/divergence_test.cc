@@ -165,8 +165,8 @@ TEST(ProgressLog, SendsEachPointOnce) {
   EXPECT_TRUE(log.take().empty());
 }
 
-// Two ranks that are `apart` from one another and send heartbeats at any moments: a divergence before their last power of two
-// beyond the distance shows.
+// Two ranks that are `apart` from one another and send heartbeats at any moments: a divergence before their
+// last power of two beyond the distance shows.
 RC_GTEST_PROP(ProgressLog, RanksThatDriftApartStillMeet, ()) {
   const auto apart = pick("apart", rc::gen::inRange<std::int64_t>(0, 2000));
   const auto last = pick("last", rc::gen::inRange<std::int64_t>(4096, 100'000));

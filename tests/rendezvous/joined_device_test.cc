@@ -29,8 +29,8 @@ using ::testing::UnorderedElementsAre;
 
 constexpr int kRanks = 2;
 
-// How many collectives each device of a job runs, one device after the other; what the server has heard of rank 0: the number of the
-// last collective of each group.
+// How many collectives each device of a job runs, one device after the other; what the server has heard of
+// rank 0: the number of the last collective of each group.
 std::map<std::string, std::int64_t> heard_of_devices(const std::vector<int>& collectives_of) {
   RendezvousServer server(testing::server_options(kRanks));
   const auto errors = testing::run_ranks(kRanks, [&](Rank rank) {
@@ -57,8 +57,8 @@ std::map<std::string, std::int64_t> heard_of_devices(const std::vector<int>& col
   return last;
 }
 
-// Each device counts from 0. In one group, a late rank's collective of the first device would be compared with an early one's of
-// the second.
+// Each device counts from 0. In one group, a late rank's collective of the first device would be compared
+// with an early one's of the second.
 TEST(JoinedDevice, DevicesOneAfterTheOtherHaveGroupsOfTheirOwn) {
   EXPECT_THAT(heard_of_devices({5, 2}),
               UnorderedElementsAre(Pair("device 0/all[0,1]", 4), Pair("device 1/all[0,1]", 1)));
@@ -82,7 +82,8 @@ TEST(JoinedDevice, IsOfTheJobsBackend) {
   EXPECT_THAT(errors, ::testing::Each(""));
 }
 
-// A job whose plans are each another makes the server no larger: what ranks told each other of them is forgotten when all have read it.
+// A job whose plans are each another makes the server no larger: what ranks told each other of them is
+// forgotten when all have read it.
 TEST(JoinedDevice, ManyPlansLeaveNoKeysOnTheServer) {
   constexpr int kPlans = 20;
   RendezvousServer server(testing::server_options(kRanks));

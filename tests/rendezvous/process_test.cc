@@ -22,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kHeartbeatTimeout = 2s;
 
-// Three processes with the server in that of rank 0. Rank `victim` gets the signal at its third collective, while the others wait
-// for it; they return what they were told and after how many milliseconds, as "ms text". The victim of SIGSTOP is killed at the end.
+// Three processes with the server in that of rank 0. Rank `victim` gets the signal at its third collective,
+// while the others wait for it; they return what they were told and after how many milliseconds, as "ms
+// text". The victim of SIGSTOP is killed at the end.
 std::vector<std::string> run_with_victim(Rank victim, int signal) {
   const testing::TemporaryDirectory directory;
   const std::string port_file = directory.path() + "/port";

@@ -279,8 +279,8 @@ TEST_F(Refusal, AnotherVersion) {
   EXPECT_TRUE(peer.is_closed());
 }
 
-// What listens instead of the job's server: it answers one hello with `nonce`, and then with what `welcome` makes of the seal that
-// the job's server would use.
+// What listens instead of the job's server: it answers one hello with `nonce`, and then with what `welcome`
+// makes of the seal that the job's server would use.
 class Impostor {
  public:
   using Welcome = std::function<void(proto::RendezvousFrame& sealed)>;

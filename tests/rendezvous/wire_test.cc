@@ -14,8 +14,8 @@ TEST(Wire, EveryKindOfErrorTravels) {
     const proto::ErrorKind number = to_wire(kind);
     EXPECT_NE(number, proto::NO_ERROR) << name(kind);
     EXPECT_TRUE(numbers.insert(number).second) << name(kind);
-    const ErrorKind otherwise =
-        kind == ErrorKind::peer_lost ? ErrorKind::check_failed : ErrorKind::peer_lost;  // not by chance
+    // Not by chance.
+    const ErrorKind otherwise = kind == ErrorKind::peer_lost ? ErrorKind::check_failed : ErrorKind::peer_lost;
     EXPECT_EQ(from_wire(number, otherwise), kind);
   }
 }

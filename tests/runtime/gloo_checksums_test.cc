@@ -153,7 +153,8 @@ TEST(GlooChecksums, AFlippedBitIsFoundAtTheEnd) {
   }
 }
 
-// A member writes to two others: four pieces each, or the whole payload, which the kernel takes in one call or in several.
+// A member writes to two others: four pieces each, or the whole payload, which the kernel takes in one call
+// or in several.
 TEST(GlooChecksums, AFlippedBitOfALongPayloadIsFound) {
   const std::vector<std::pair<std::string, std::vector<int>>> writes = {
       {"all_gather", {1, 3, 6}}, {"all_reduce", {1, 3, 6}}, {"broadcast", {0, 1}}};

@@ -62,8 +62,8 @@ std::vector<Rank> all_ranks(int ranks) {
 
 Digest digest_of(std::string_view text) { return Hasher().add(text).digest(); }
 
-// Ranks that do not do the same: no number of one reaches the other, so that none computes with what was meant for something else. They
-// agree on a first collective, and rank 1 differs in the second.
+// Ranks that do not do the same: no number of one reaches the other, so that none computes with what was
+// meant for something else. They agree on a first collective, and rank 1 differs in the second.
 TEST(GlooDevice, RanksThatDifferExchangeNothing) {
   struct Second {
     ReduceOp reduction = ReduceOp::sum;
@@ -111,7 +111,8 @@ TEST(GlooDevice, RanksThatDifferExchangeNothing) {
   }
 }
 
-// Each collective once, on `count` elements, one after the other on one stream; integers, so that all sums are exact.
+// Each collective once, on `count` elements, one after the other on one stream; integers, so that all sums
+// are exact.
 PlanCase every_collective(int ranks, DType dtype, ReduceOp op, std::int64_t count) {
   PlanCase result{str("every_collective_", name(dtype), "_", name(op), "_", count), {}, {}, {}, 0};
   for (Rank self = 0; self < ranks; ++self) {
@@ -162,8 +163,9 @@ TEST(GlooDevice, RunsEveryCollectiveLikeTheFabric) {
   }
 }
 
-// Sums that are not exact have the fabric's bits too: all contributions of an element are added up in the order of the group, and
-// rounded once. Lengths are about those at which another piece begins, and parts of all_reduce differ in length.
+// Sums that are not exact have the fabric's bits too: all contributions of an element are added up in the
+// order of the group, and rounded once. Lengths are about those at which another piece begins, and parts of
+// all_reduce differ in length.
 PlanCase inexact_sums(int ranks, DType dtype, ReduceOp op, std::int64_t count) {
   PlanCase result{str("inexact_", ranks, "_", name(dtype), "_", name(op), "_", count), {}, {}, {}, 0};
   for (Rank self = 0; self < ranks; ++self) {

@@ -99,8 +99,8 @@ TEST(GlooMemory, ACollectiveTakesWhatItsPlanDeclares) {
   }
 }
 
-// Its arena, the buffers that nobody bound, and what a collective needs are there from the first run; other plans in between leave
-// them there.
+// Its arena, the buffers that nobody bound, and what a collective needs are there from the first run; other
+// plans in between leave them there.
 TEST(GlooMemory, APlanThatRunsAgainFaultsNothingIn) {
   if (kMeasuresOthers) GTEST_SKIP() << "a sanitizer's memory would be measured";
   const testing::TemporaryDirectory store;
@@ -132,7 +132,8 @@ TEST(GlooMemory, APlanThatRunsAgainFaultsNothingIn) {
   EXPECT_EQ(said, std::vector<std::string>(2));
 }
 
-// In a group of so many that each piece is small, and for values of any size, a member keeps no more than is declared.
+// In a group of so many that each piece is small, and for values of any size, a member keeps no more than is
+// declared.
 TEST(GlooMemory, StagingIsBoundedForGroupsOfEverySize) {
   for (std::int64_t members = 2; members < 30'000; members += 1 + members / 3) {
     const std::int64_t piece = runtime::reduced_piece_bytes(members);

@@ -78,7 +78,8 @@ TEST_P(NcclCalls, AmountToWhatTheFabricObserves) {
   }
 }
 
-// Sends and receives stand in groups, one communicator to a group; groups do not nest; nothing is sent in vain.
+// Sends and receives stand in groups, one communicator to a group; groups do not nest; nothing is sent in
+// vain.
 TEST_P(NcclCalls, KeepTheRulesOfGroups) {
   for (const PlanCase& plan_case : testing::hand_plans(GetParam())) {
     for (const Plan& plan : plan_case.plans) {
@@ -100,7 +101,8 @@ TEST_P(NcclCalls, KeepTheRulesOfGroups) {
   }
 }
 
-// Every wait is for an event that was recorded before it, as CUDA needs: a wait for one that was not does nothing.
+// Every wait is for an event that was recorded before it, as CUDA needs: a wait for one that was not does
+// nothing.
 TEST_P(NcclCalls, WaitOnlyForWhatWasRecorded) {
   for (const PlanCase& plan_case : testing::hand_plans(GetParam())) {
     for (const Plan& plan : plan_case.plans) {

@@ -18,8 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 #ifdef __SANITIZE_THREAD__
-constexpr std::ptrdiff_t kOwnThreads =
-    2;  // with that of the sanitizer, which it starts beside the first of the program's
+// With that of the sanitizer, which it starts beside the first of the program's.
+constexpr std::ptrdiff_t kOwnThreads = 2;
 #else
 constexpr std::ptrdiff_t kOwnThreads = 1;
 #endif
@@ -35,8 +35,9 @@ std::ptrdiff_t number_of_threads() {
   return std::distance(begin(threads), end(threads));
 }
 
-// The number of threads when it has come to those of one's own, or the last one counted. A thread that was joined stands in the list until the
-// kernel has taken it down, which on a busy machine is some time after the join.
+// The number of threads when it has come to those of one's own, or the last one counted. A thread that was
+// joined stands in the list until the kernel has taken it down, which on a busy machine is some time after
+// the join.
 std::ptrdiff_t threads_left(std::chrono::seconds patience) {
   const Clock::time_point deadline = Clock::now() + patience;
   std::ptrdiff_t threads = number_of_threads();

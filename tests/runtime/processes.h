@@ -10,9 +10,10 @@
 
 namespace cp::testing {
 
-// Forks one process for each rank, which calls body(rank) and ends. Returns what went wrong, by rank: the text that the body
-// returned or the message of its exception, "killed by signal ..." or "timed out"; empty when nothing did. No other thread may
-// exist at the call, since only the calling one would survive in the children.
+// Forks one process for each rank, which calls body(rank) and ends. Returns what went wrong, by rank: the
+// text that the body returned or the message of its exception, "killed by signal ..." or "timed out"; empty
+// when nothing did. No other thread may exist at the call, since only the calling one would survive in the
+// children.
 std::vector<std::string> run_processes(int count, const std::function<std::string(Rank)>& body,
                                        std::chrono::seconds timeout = std::chrono::seconds(60));
 

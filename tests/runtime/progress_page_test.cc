@@ -1,4 +1,5 @@
-// The page that a rank shares with its launcher: what was written last, whole, whatever happens to the writer.
+// The page that a rank shares with its launcher: what was written last, whole, whatever happens to the
+// writer.
 #include "runtime/progress_page.h"
 
 #include <csignal>

@@ -1,5 +1,5 @@
-// Ranks that connect while others connect too: strangers who are silent, talk rubbish, guess, repeat what they have heard or listen in a
-// rank's place, and ranks that do not come.
+// Ranks that connect while others connect too: strangers who are silent, talk rubbish, guess, repeat what
+// they have heard or listen in a rank's place, and ranks that do not come.
 #include <gtest/gtest.h>
 
 #ifdef CP_HAVE_GLOO
@@ -330,7 +330,8 @@ TEST(SealedConnect, StrangersDoNotTakeARanksDescriptors) {
   EXPECT_EQ(said, std::vector<std::string>(2));
 }
 
-// A relay that breaks the first connection off before its proof arrives, uses that proof itself, and lets the second one pass.
+// A relay that breaks the first connection off before its proof arrives, uses that proof itself, and lets the
+// second one pass.
 TEST(SealedConnect, ARecordedProofDoesNotOpen) {
   Ranks ranks(2);
   ranks.start(0);

@@ -1,5 +1,5 @@
-// Gloo over a connection whose other end is played byte by byte: messages that break off, that nobody awaits, and of another size than
-// what they are for.
+// Gloo over a connection whose other end is played byte by byte: messages that break off, that nobody awaits,
+// and of another size than what they are for.
 #include <gtest/gtest.h>
 
 #ifdef CP_HAVE_GLOO
@@ -105,7 +105,8 @@ TEST_F(GlooPeer, AMessageOfTheRightSizeArrives) {
   EXPECT_EQ(passed_->of(1).sent.odd, 0u);
 }
 
-// The peer reads little at a time, so that the kernel takes little at a time, and far more than is added up at a time.
+// The peer reads little at a time, so that the kernel takes little at a time, and far more than is added up
+// at a time.
 TEST_F(GlooPeer, WhatIsSentIsSummedAsItPasses) {
   constexpr std::size_t kSent = 5'000'001;
   std::string bytes(kSent, 'x');

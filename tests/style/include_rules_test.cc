@@ -5,10 +5,11 @@
 //   within cli:   common <- {cpsim, cprun}
 //
 // sim and runtime do not include each other, and traces includes neither: both may read what people write as
-// protobuf text, whose errors by line and column exist once, there. shared includes the standard library, Eigen
-// and fmt alone, and nothing for threads; headers of CUDA, NCCL and Gloo appear under runtime/ alone, and in what
-// holds the GPU's code against them: its tests (tests/gpu), the emulation that these run on (tests/emulated_gpu) and its benchmark;
-// includes of the project's own headers are in quotes and start at the repository root.
+// protobuf text, whose errors by line and column exist once, there. shared includes the standard library,
+// Eigen and fmt alone, and nothing for threads; headers of CUDA, NCCL and Gloo appear under runtime/ alone,
+// and in what holds the GPU's code against them: its tests (tests/gpu), the emulation that these run on
+// (tests/emulated_gpu) and its benchmark; includes of the project's own headers are in quotes and start at
+// the repository root.
 
 #include <algorithm>
 #include <cctype>
@@ -53,8 +54,8 @@ const std::map<std::string, std::set<std::string>> kAllowedRooms = {
     {"benchmarks", {"shared", "traces", "sim", "runtime", "benchmarks"}},
 };
 
-// Within sim, where the rooms are folders. What a plan costs and whether it is right know nothing of each other; the planner stands on
-// costs, and fuzz and present on everything below them.
+// Within sim, where the rooms are folders. What a plan costs and whether it is right know nothing of each
+// other; the planner stands on costs, and fuzz and present on everything below them.
 const std::map<std::string, std::set<std::string>> kAllowedInSim = {
     {"base", {}},
     {"fabric", {"base"}},
@@ -168,7 +169,8 @@ bool is_device_header(const std::string& target) {
   return std::regex_match(target, pattern);
 }
 
-// <immintrin.h> is the compiler's own: kernels use it where the language has no word for a processor's instruction.
+// <immintrin.h> is the compiler's own: kernels use it where the language has no word for a processor's
+// instruction.
 bool is_library_for_shared(const std::string& target) {
   return target == "immintrin.h" || target.starts_with("Eigen/") ||
          target.starts_with("unsupported/Eigen/") || target.starts_with("fmt/");
@@ -338,7 +340,8 @@ TEST(IncludeRules, WorldsDoNotIncludeEachOtherAndBothMayIncludeTraces) {
   const std::vector<std::string> rooms = {"sim", "runtime", "traces"};
   for (const std::string& from : rooms) {
     for (const std::string& to : rooms) {
-      const std::vector<std::string> found = breaches_of(from + "/fabric/a.cc", "#include \"" + to + "/fabric/b.h\"\n");
+      const std::vector<std::string> found =
+          breaches_of(from + "/fabric/a.cc", "#include \"" + to + "/fabric/b.h\"\n");
       EXPECT_EQ(found.empty(), from == to || to == "traces") << from << " -> " << to;
     }
     EXPECT_THAT(breaches_of(from + "/a.cc", "#include \"cli/common/flags.h\"\n"),
@@ -399,8 +402,8 @@ TEST(IncludeRules, OwnHeadersAreQuotedAndNamedFromTheRoot) {
 
 // ---- names ----
 
-// Types that headers define, by namespace and name: where. Two of one name would share their templates' instances without a word from
-// the compiler: a std::vector of the one would allocate for the other.
+// Types that headers define, by namespace and name: where. Two of one name would share their templates'
+// instances without a word from the compiler: a std::vector of the one would allocate for the other.
 std::map<std::string, std::set<std::string>> types_of_headers(const std::vector<Source>& sources) {
   static const std::regex type(R"((?:struct|class) (\w+)(?: final)?(?: *:[^:].*)? \{)"),
       space(R"(namespace ([\w:]+) \{)");
@@ -455,8 +458,8 @@ std::vector<std::string> unnamed_draws(const Source& source) {
   return found;
 }
 
-// Values without names, and types without text forms, make counterexamples that nobody can read: use pick() or pick_case() of
-// tests/support/any_case.h.
+// Values without names, and types without text forms, make counterexamples that nobody can read: use pick()
+// or pick_case() of tests/support/any_case.h.
 TEST(CounterexampleRules, PropertiesNameWhatTheyDraw) {
   std::vector<std::string> found;
   for (const Source& source : project_sources()) {

@@ -1,8 +1,9 @@
-// Drawing the cases of properties so that a counterexample can be read: each value has a name, and is shown as its text form, never as
-// bytes or as one of many numbers that nobody can tell apart.
+// Drawing the cases of properties so that a counterexample can be read: each value has a name, and is shown
+// as its text form, never as bytes or as one of many numbers that nobody can tell apart.
 //
 //   const int cp = pick("cp", rc::gen::inRange(1, 9));        "cp = 3"
-//   const Mesh mesh = pick_case("mesh", [] { ... });          "mesh = dp=2,tp=4": what it is drawn from inside is not shown
+//   const Mesh mesh = pick_case("mesh", [] { ... });          "mesh = dp=2,tp=4": what it is drawn from
+//   inside is not shown
 #pragma once
 
 #include <map>
@@ -38,8 +39,9 @@ inline constexpr bool kIsOptional<std::optional<T>> = true;
 
 }  // namespace any_case_detail
 
-// The text form that the type has: showValue(), to_string(), name(), to_text() or placements and the like by <<; of containers those of
-// their elements. A type that has none does not compile: give it a showValue() beside its generator.
+// The text form that the type has: showValue(), to_string(), name(), to_text() or placements and the like by
+// <<; of containers those of their elements. A type that has none does not compile: give it a showValue()
+// beside its generator.
 template <class T>
 void show_text(const T& value, std::ostream& out) {
   namespace detail = any_case_detail;
@@ -105,8 +107,8 @@ T pick(std::string_view name, rc::Gen<T> generator) {
       .value;
 }
 
-// What make() draws and makes, as one value. It is called again after the property has returned, for smaller counterexamples: let it
-// own what it uses.
+// What make() draws and makes, as one value. It is called again after the property has returned, for smaller
+// counterexamples: let it own what it uses.
 template <class Make>
 auto pick_case(std::string_view name, Make make) {
   return pick(name, rc::gen::exec(std::move(make)));

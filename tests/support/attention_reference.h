@@ -1,5 +1,6 @@
-// Attention and its gradients on one device in float64, straight from the definition: what kernels and distributed plans are
-// compared with. All tensors are dense and row-major, [batch, seq, heads, head_dim]; lse is [batch, heads, seq].
+// Attention and its gradients on one device in float64, straight from the definition: what kernels and
+// distributed plans are compared with. All tensors are dense and row-major, [batch, seq, heads, head_dim];
+// lse is [batch, heads, seq].
 #pragma once
 
 #include <cstdint>

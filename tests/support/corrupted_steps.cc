@@ -93,11 +93,12 @@ std::vector<Corruption> simulated(std::vector<Corruption> corruptions) {
   return corruptions;
 }
 
-// Between the executor and the device: the device prepares `given`, which is of the same groups, buffers and streams, and where the
-// executor asks for a step of its plan, it gets that of `given`, if it has one.
+// Between the executor and the device: the device prepares `given`, which is of the same groups, buffers and
+// streams, and where the executor asks for a step of its plan, it gets that of `given`, if it has one.
 class Corrupter final : public ForwardingDevice {
  public:
-  Corrupter(Device& device, const Plan& given) : ForwardingDevice(device), plan_(given), given_(steps_of(given)) {}
+  Corrupter(Device& device, const Plan& given)
+      : ForwardingDevice(device), plan_(given), given_(steps_of(given)) {}
 
   void prepare(const Plan&, const Bindings& bindings) override { ForwardingDevice::prepare(plan_, bindings); }
 

@@ -1,5 +1,5 @@
-// Collectives that reach a device other than the executor asked for them, or with other data: comparing the traces with those of the
-// simulated fabric finds each.
+// Collectives that reach a device other than the executor asked for them, or with other data: comparing the
+// traces with those of the simulated fabric finds each.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace cp::testing {
 
 constexpr int kCorruptedRanks = 3;
 
-// The arguments of one step. Groups 0 and 1 have the same ranks and other names; buffers 0 and 1 are f32, 2 and 3 i32.
+// The arguments of one step. Groups 0 and 1 have the same ranks and other names; buffers 0 and 1 are f32, 2
+// and 3 i32.
 struct CollectiveArguments {
   std::string operation;
   GroupId group = 0;
@@ -44,7 +45,8 @@ std::vector<Corruption> corrupted_orders();
 // One rank alone reads, writes or holds something else: calls match, and results do not.
 std::vector<Corruption> corrupted_ranks();
 
-// Runs them on the device, as given and, to find nothing, as asked. Returns a line for each: what comparing found.
+// Runs them on the device, as given and, to find nothing, as asked. Returns a line for each: what comparing
+// found.
 std::string lines_of_findings(const std::vector<Corruption>& corruptions, runtime::ProcessDevice& device);
 
 // `said`: what lines_of_findings() returned, by rank. Returns what no rank found, in words.

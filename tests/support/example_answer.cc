@@ -144,8 +144,8 @@ PlanQuestion example_question() {
   return q;
 }
 
-// Spans of one rank, one after the other on each stream: layers forward, then backward, ring steps of attention with their
-// transfers beside them.
+// Spans of one rank, one after the other on each stream: layers forward, then backward, ring steps of
+// attention with their transfers beside them.
 class RankSpans {
  public:
   RankSpans(int rank, std::vector<ReportSpan>& out) : rank_(rank), out_(out) {}

@@ -5,7 +5,8 @@
 
 namespace cp::testing {
 
-// Where the text differs from the file tests/golden/<path>, in words; empty when nowhere, and when the file was written.
+// Where the text differs from the file tests/golden/<path>, in words; empty when nowhere, and when the file
+// was written.
 std::string compare_with_golden(const std::string& path, const std::string& text);
 
 }  // namespace cp::testing

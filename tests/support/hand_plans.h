@@ -1,9 +1,12 @@
-// Three plans written by hand, without any planner: what the plan types, the checker and every device must be able to carry.
+// Three plans written by hand, without any planner: what the plan types, the checker and every device must be
+// able to carry.
 //
-//   ring_backward       gradients of ring attention: head-tail shards of packed documents, keys and values one step ahead of
-//                       the computation on a second stream, f32 gradients one step behind
-//   uneven_reduce       Partial(sum) to an uneven Shard: a padded ReduceScatter, or an Exchange and Accumulates
-//   prefetched_blocks   a Repeat of two-layer blocks whose next layer's weights are gathered on a stream of their own
+//   ring_backward       gradients of ring attention: head-tail shards of packed documents, keys and values
+//                       one step ahead of the computation on a second stream, f32 gradients one step behind
+//   uneven_reduce       Partial(sum) to an uneven Shard: a padded ReduceScatter, or an Exchange and
+//                       Accumulates
+//   prefetched_blocks   a Repeat of two-layer blocks whose next layer's weights are gathered on a stream of
+//                       their own
 //
 // Each comes with its inputs and with what the outputs must be.
 #pragma once

@@ -1,7 +1,7 @@
-// A stack of two-layer blocks over x [S, S], of which each rank holds S/n rows: x becomes W1 (x W0). The first layer works on
-// rows; the second one on columns, between two AllToAlls. The weights are sharded over the ranks: the next layer's are gathered
-// on a stream of their own while this layer computes. Three slots take turns, so that a gather need not wait for the layer
-// before.
+// A stack of two-layer blocks over x [S, S], of which each rank holds S/n rows: x becomes W1 (x W0). The
+// first layer works on rows; the second one on columns, between two AllToAlls. The weights are sharded over
+// the ranks: the next layer's are gathered on a stream of their own while this layer computes. Three slots
+// take turns, so that a gather need not wait for the layer before.
 #include "shared/base/text.h"
 #include "shared/plan/builder.h"
 #include "tests/support/hand_plans.h"
@@ -52,7 +52,8 @@ class PrefetchedBlocks {
   }
 
  private:
-  // Layer 2t + `layer` in block t. Its slot is (t + 2 * layer) mod 3: 0 and 2 in block 0, 1 and 0 in block 1, 2 and 1, ...
+  // Layer 2t + `layer` in block t. Its slot is (t + 2 * layer) mod 3: 0 and 2 in block 0, 1 and 0 in block 1,
+  // 2 and 1, ...
   View shard(std::int64_t layer) const {
     return flat_view(shards_, layer * kBlockNumel / n_, kBlockNumel / n_, {2 * kBlockNumel / n_, 0, 0});
   }

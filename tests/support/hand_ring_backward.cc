@@ -1,6 +1,7 @@
-// The gradients of ring attention. In step i rank r computes with the keys and values of rank r-i. During it, the block of
-// step i+1 arrives, and the gradients of step i-1 go on to the next rank, where they meet their block again: after n hops
-// they are at home. Two slots each make both transfers independent of the computation that they run beside.
+// The gradients of ring attention. In step i rank r computes with the keys and values of rank r-i. During it,
+// the block of step i+1 arrives, and the gradients of step i-1 go on to the next rank, where they meet their
+// block again: after n hops they are at home. Two slots each make both transfers independent of the
+// computation that they run beside.
 #include <algorithm>
 #include <string>
 
@@ -250,7 +251,8 @@ PlanCase ring_backward(int ranks, DType dtype) {
   const AttentionOutputs forward = reference_forward(whole);
   const AttentionGradients grads = reference_backward(whole, dout);
 
-  // f32 sums of up to 40 terms, of values below 3: 40 * 2^-24 * 3 = 7e-6; the greatest difference seen is 9e-7.
+  // f32 sums of up to 40 terms, of values below 3: 40 * 2^-24 * 3 = 7e-6; the greatest difference seen is
+  // 9e-7.
   PlanCase result{str("ring_backward_", name(dtype), "_", ranks, "_ranks"), {}, {}, {}, 1e-5};
   std::vector<std::vector<std::int64_t>> positions;
   for (int index = 0; index < ranks; ++index) positions.push_back(positions_of(ranks, index));

@@ -1,5 +1,5 @@
-// Random plans for the forms of a plan (protobuf, text, digest): every operation, every field, ids that name something.
-// Otherwise arbitrary: they make no sense to the checker.
+// Random plans for the forms of a plan (protobuf, text, digest): every operation, every field, ids that name
+// something. Otherwise arbitrary: they make no sense to the checker.
 #pragma once
 
 #include <algorithm>

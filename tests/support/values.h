@@ -1,4 +1,5 @@
-// Test data: lists of numbers that all floating types hold exactly, for encode() of shared/kernels/host_kernels.h.
+// Test data: lists of numbers that all floating types hold exactly, for encode() of
+// shared/kernels/host_kernels.h.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,8 @@ Plan small_plan() {
   return plan;
 }
 
-// What from_proto() says about the small plan after a change. The digest is left out: it would notice every one.
+// What from_proto() says about the small plan after a change. The digest is left out: it would notice every
+// one.
 std::string error_after(const std::function<void(proto::Plan&)>& change) {
   proto::Plan message = to_proto(small_plan());
   message.clear_digest();
@@ -96,7 +97,8 @@ TEST(PlanProto, HandWrittenPlansComeBackAsTheyWere) {
 
 TEST(PlanProto, AnEmptyPlanComesBackAsItWas) { EXPECT_EQ(parse_plan_bytes(serialize_plan(Plan{})), Plan{}); }
 
-// Bytes are the same in every process and release: these were written once. A change here is a change of the format.
+// Bytes are the same in every process and release: these were written once. A change here is a change of the
+// format.
 TEST(PlanProto, BytesAreThoseOfTheFormat) {
   Plan plan;
   plan.self = 7;

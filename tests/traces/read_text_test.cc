@@ -54,7 +54,8 @@ TEST(ReadText, HugeTextsAreRefused) {
             "a.txtpb: 16777217 bytes are no plan; at most 16777216 are read");
 }
 
-// Files whose size says nothing, or that have a terabyte of nothing: no more of them is read than of any text.
+// Files whose size says nothing, or that have a terabyte of nothing: no more of them is read than of any
+// text.
 TEST(ReadText, HugeFilesAreRefusedBeforeTheyAreRead) {
   const std::filesystem::path sparse =
       std::filesystem::temp_directory_path() / ("cp-sparse-" + std::to_string(getpid()) + ".txtpb");

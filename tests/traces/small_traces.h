@@ -8,7 +8,8 @@
 
 namespace cp::testing {
 
-// Each rank of 0 .. ranks-1: a copy, then two collectives of all ranks and an exchange with rank 0, on stream 1.
+// Each rank of 0 .. ranks-1: a copy, then two collectives of all ranks and an exchange with rank 0, on stream
+// 1.
 inline std::vector<RankTrace> sample_traces(Rank ranks, std::int64_t step_ns = 1000) {
   const auto n = static_cast<std::size_t>(ranks);
   Group world{"world", {}};

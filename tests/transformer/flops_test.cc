@@ -16,7 +16,8 @@ Transformer two_layers() {
   return model;
 }
 
-// A token meets, in each layer, q and out 2 x 64 x 64, k and v 2 x 64 x 32, and the MLP 3 x 64 x 96; and the head 64 x 100.
+// A token meets, in each layer, q and out 2 x 64 x 64, k and v 2 x 64 x 32, and the MLP 3 x 64 x 96; and the
+// head 64 x 100.
 TEST(ModelFlops, ByHand) {
   Workload workload;
   workload.seq_len = 10, workload.global_batch = 3;

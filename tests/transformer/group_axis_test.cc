@@ -74,7 +74,8 @@ std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, GroupAxis 
   return {};
 }
 
-// Whatever is drawn: the plan has no group that the table does not know, and all ranks of each lie along its axis.
+// Whatever is drawn: the plan has no group that the table does not know, and all ranks of each lie along its
+// axis.
 RC_GTEST_PROP(GroupAxis, IsOfAllGroupsOfAStep, ()) {
   const StepRequest request = any_request();
   for (const StepPart part : parts_of(request)) {

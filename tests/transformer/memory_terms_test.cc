@@ -1,5 +1,6 @@
-// Each term of the memory, to the byte: what the plan's buffers hold where it has buffers for just that, else a count by hand of
-// what lives at the moment that the term is about. Every part of every term is decisive in some row: nothing hides below a larger one.
+// Each term of the memory, to the byte: what the plan's buffers hold where it has buffers for just that, else
+// a count by hand of what lives at the moment that the term is about. Every part of every term is decisive in
+// some row: nothing hides below a larger one.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -57,7 +58,8 @@ std::int64_t gathered_bytes(const Plan& plan, const View& view) {
   return buffer.kind == BufferKind::temporary ? view.numel() * size_bytes(buffer.dtype) : 0;
 }
 
-// A chunk of logits, the gradient of one, the rows under the head, and the head's table and its gradient where they are gathered.
+// A chunk of logits, the gradient of one, the rows under the head, and the head's table and its gradient
+// where they are gathered.
 std::int64_t loss_bytes(const Plan& plan) {
   const MatMul &head = product(plan, "head"), &dgrad = product(plan, "head, dgrad"),
                &wgrad = product(plan, "head, wgrad");
@@ -102,7 +104,8 @@ TEST(MemoryTerms, CopiesOfTheLossAreOfAChunk) {
   }
 }
 
-// The last stage, which alone has a head, needs most here; its table is gathered for the whole step and counted there.
+// The last stage, which alone has a head, needs most here; its table is gathered for the whole step and
+// counted there.
 TEST(MemoryTerms, LogitsOfAStageAreThoseOfItsLoss) {
   MemoryRules rules;
   rules.loss_f32_copies = 0;
@@ -170,15 +173,17 @@ TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
 
 // ---- attention: by hand ----
 
-// Beside what is kept, in bytes. `q` are the elements of a rank's queries, `kv` those of its keys and values together, `lse` the f32 of
-// a number for each query and head; four ranks, of which `ring` are in a ring and the others exchange heads.
+// Beside what is kept, in bytes. `q` are the elements of a rank's queries, `kv` those of its keys and values
+// together, `lse` the f32 of a number for each query and head; four ranks, of which `ring` are in a ring and
+// the others exchange heads.
 struct AttentionRow {
   const char* layout;
   std::int64_t training, serving;
 };
 
 TEST(MemoryTerms, AttentionByHand) {
-  // A sequence of 4,096 over four ranks. Serving, 1,024 of the tokens are new, and the keys are those of the cache.
+  // A sequence of 4,096 over four ranks. Serving, 1,024 of the tokens are new, and the keys are those of the
+  // cache.
   constexpr std::int64_t kRows = 1024, kNewRows = 256;
   constexpr std::int64_t q = kRows * 16 * 64, kv = kRows * 2 * 8 * 64, delta = kRows * 16 * kF32;
   constexpr std::int64_t new_q = kNewRows * 16 * 64;
@@ -188,12 +193,14 @@ TEST(MemoryTerms, AttentionByHand) {
       // Everybody's blocks, and as they travel; in f32 the gradients of everybody's, and of one's own.
       {"strategy=all_gather", delta + 2 * 4 * kv * k16 + 4 * kv * kF32 + kv * kF32, 2 * 4 * kv * k16},
       {"strategy=need_only", delta + 2 * 4 * kv * k16 + 4 * kv * kF32 + kv * kF32, 2 * 4 * kv * k16},
-      // Two slots; a part of out, and its sum in f32; gradients of k and v travel in two slots, and are summed at home.
+      // Two slots; a part of out, and its sum in f32; gradients of k and v travel in two slots, and are
+      // summed at home.
       {"strategy=ring", delta + 2 * kv * k16 + q * (k16 + kF32) + 3 * kv * kF32,
        2 * kv * k16 + new_q * (k16 + kF32)},
       {"strategy=ring,rotation=all_gather", delta + 4 * kv * k16 + q * (k16 + kF32) + 3 * kv * kF32,
        4 * kv * k16 + new_q * (k16 + kF32)},
-      // Two slots for queries; f32 results for each of four ranks; q and dout travel backward, k and v's gradients stay.
+      // Two slots for queries; f32 results for each of four ranks; q and dout travel backward, k and v's
+      // gradients stay.
       {"strategy=pass_q", delta + 2 * q * k16 + 4 * q * kF32 + 2 * q * k16 + kv * kF32,
        2 * new_q * k16 + 4 * new_q * kF32},
       // Both: pairs exchange heads, and two pairs make a ring.
@@ -236,10 +243,12 @@ TEST(MemoryTerms, WorkingByHand) {
   const auto working = [](const char* kind, const char* layout) {
     return memory_of(request_of(kind, layout)).working;
   };
-  // The larger of gate, up and their product, or q, out, k and v; a row of the residual, and two of its gradients.
+  // The larger of gate, up and their product, or q, out, k and v; a row of the residual, and two of its
+  // gradients.
   EXPECT_EQ(working("plain", "tp=1"), tokens * (3 * 1280 + hidden + 2 * hidden) * k16);
   EXPECT_EQ(working("wide attention", "tp=1"), tokens * (qkv + hidden + 2 * hidden) * k16);
-  // Half of the columns and of the rows between regions; whole rows on both sides of a region, and of their gradients.
+  // Half of the columns and of the rows between regions; whole rows on both sides of a region, and of their
+  // gradients.
   EXPECT_EQ(working("plain", "tp=2"), tokens * (3 * 1280 / 2 + hidden + 3 * hidden + 2 * hidden / 2) * k16);
   EXPECT_EQ(working("wide attention", "tp=2"),
             tokens * (qkv / 2 + hidden + 3 * hidden + 2 * hidden / 2) * k16);
@@ -250,7 +259,8 @@ TEST(MemoryTerms, WorkingByHand) {
             (2 * tokens * 3 * 768 + 2 * 2 * tokens * hidden + tokens * (hidden + 2 * hidden)) * k16);
 }
 
-// What is computed again lies beside that: as much as is not kept. Activations of a layer are held to plans' by other tests.
+// What is computed again lies beside that: as much as is not kept. Activations of a layer are held to plans'
+// by other tests.
 TEST(MemoryTerms, WhatIsComputedAgainIsAtWork) {
   for (const char* kind : {"plain", "experts", "wide attention"}) {
     for (const char* layout : {"tp=1", "tp=2", "cp=4,strategy=pass_q", "cp=4,strategy=ulysses"}) {

@@ -29,9 +29,9 @@ Memory memory(const char* layout, std::int64_t seq_len, std::int64_t batch, cons
 
 double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
 
-// Eight billion parameters over eight GPUs: 8,030,261,248 / 8 x (4 + 4 + 8) bytes; 32 layers' inputs of 32,768 x 4,096 in bf16; and
-// logits of 32,768 x 128,256 in bf16 with three copies in f32, beside the 32,768 x 4,096 rows under the head and its own 128,256 x
-// 4,096 weights and their gradients.
+// Eight billion parameters over eight GPUs: 8,030,261,248 / 8 x (4 + 4 + 8) bytes; 32 layers' inputs of
+// 32,768 x 4,096 in bf16; and logits of 32,768 x 128,256 in bf16 with three copies in f32, beside the 32,768
+// x 4,096 rows under the head and its own 128,256 x 4,096 weights and their gradients.
 TEST(Memory, OfAnEightBillionModelByHand) {
   MemoryRules rules;
   rules.loss_f32_copies = 3;
@@ -47,9 +47,9 @@ TEST(Memory, OfAnEightBillionModelByHand) {
   EXPECT_NEAR(gib(it.allocated()), 81, 3);
 }
 
-// A token of a layer keeps, in elements: the input 4,096, two norms 2 x 4,096, q and out 2 x 4,096, k and v 2 x 1,024, x between 4,096,
-// gate and up 2 x 14,336, their product 14,336; and 32 f32 of lse. A position of the sequence has 128 f32 of sines and cosines, on every
-// rank.
+// A token of a layer keeps, in elements: the input 4,096, two norms 2 x 4,096, q and out 2 x 4,096, k and v 2
+// x 1,024, x between 4,096, gate and up 2 x 14,336, their product 14,336; and 32 f32 of lse. A position of
+// the sequence has 128 f32 of sines and cosines, on every rank.
 TEST(Memory, OfActivationsByHand) {
   const std::int64_t tokens = 8192, layers = 32, positions = tokens * 128 * 4;
   const auto memory = [&](const char* layout, std::int64_t seq_len, std::int64_t batch) {
@@ -91,8 +91,8 @@ TEST(Memory, OfTheOptimizerByHand) {
   EXPECT_NEAR(static_cast<double>(replica.master), 8030261248.0 * 4, 1);
 }
 
-// 32 layers x 8 heads x 128 x 2 x 2 bytes for each of 131,072 tokens and four requests; an eighth of the heads with tp 8, half of the
-// rows with cp 2.
+// 32 layers x 8 heads x 128 x 2 x 2 bytes for each of 131,072 tokens and four requests; an eighth of the
+// heads with tp 8, half of the rows with cp 2.
 TEST(Memory, OfTheCacheByHand) {
   Workload workload;
   workload.phase = Phase::prefill;
@@ -125,9 +125,10 @@ std::map<std::string, std::int64_t> bytes_by_term(const Plan& plan) {
   return bytes;
 }
 
-// Parameters, gradients and states are what plans declare, up to padding. What a micro-batch needs beside them is what the arena holds,
-// or less: there all buffers of a loop's body live at once, while the closed form counts the moment of a layer that needs most. What
-// layers keep is exact (below), so that the difference does not grow with their number.
+// Parameters, gradients and states are what plans declare, up to padding. What a micro-batch needs beside
+// them is what the arena holds, or less: there all buffers of a loop's body live at once, while the closed
+// form counts the moment of a layer that needs most. What layers keep is exact (below), so that the
+// difference does not grow with their number.
 RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
   StepRequest request;
   request.model = llama_8b();
@@ -168,8 +169,8 @@ RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
            << " logits " << memory.logits << " unsharded " << memory.unsharded << "\n";
   const auto lacks = static_cast<double>(step.arena_bytes) - closed;
   RC_ASSERT(lacks >= 0);
-  // What it counts once is that of the layer at work, whatever the depth: the backward pass of a layer whose forward pass is made again
-  // has both in its body, at most two thirds of that more; others have a third.
+  // What it counts once is that of the layer at work, whatever the depth: the backward pass of a layer whose
+  // forward pass is made again has both in its body, at most two thirds of that more; others have a third.
   const bool again =
       layout.recompute.kind == Recompute::Kind::full || layout.recompute.kind == Recompute::Kind::every;
   RC_ASSERT(lacks <=
@@ -205,7 +206,8 @@ std::int64_t bytes_of_x(const StepRequest& request) {
 
 constexpr const char* kKinds[] = {"llama", "mixtral", "qwen2", "qwen3"};
 
-// What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses up.
+// What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses
+// up.
 TEST(MemoryOfModels, KeepsWhatPlansStackUp) {
   for (const char* kind : kKinds) {
     for (const char* layout :
@@ -252,8 +254,9 @@ TEST(MemoryOfModels, HasTheShardsThatPlansDeclare) {
   }
 }
 
-// The first rank has most passes in flight: all stages' worth of 1F1B, or all micro-batches where there are fewer; with two stages of
-// its own on two ranks four warm-up passes and one more before the first backward pass ends (Narayanan et al. 2021, figure 4).
+// The first rank has most passes in flight: all stages' worth of 1F1B, or all micro-batches where there are
+// fewer; with two stages of its own on two ranks four warm-up passes and one more before the first backward
+// pass ends (Narayanan et al. 2021, figure 4).
 TEST(MemoryOfModels, HasActivationsOfAllMicroBatchesInFlight) {
   const struct {
     const char* layout;

@@ -71,7 +71,8 @@ TEST(ParallelLayout, WhatIsLeftOfTheWorldIsSharded) {
   EXPECT_EQ(parsed("tp=4,dp_shard=-1").world(), 4) << "no world is known";
 }
 
-// What texts of layouts make of the rules of shared/mesh/parallel_dims.h: the same answer, whichever way the degrees come.
+// What texts of layouts make of the rules of shared/mesh/parallel_dims.h: the same answer, whichever way the
+// degrees come.
 struct DegreeRow {
   const char* text;
   int world;

@@ -11,7 +11,8 @@
 namespace cp {
 namespace {
 
-// The closed form of rows is what the index sets of attention's home say, for every strategy, balance and odd length.
+// The closed form of rows is what the index sets of attention's home say, for every strategy, balance and odd
+// length.
 RC_GTEST_PROP(Sizes, RowsAreThoseOfTheFullestHome, ()) {
   AttentionProblem problem;
   problem.causal = true;

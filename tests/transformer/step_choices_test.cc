@@ -1,4 +1,5 @@
-// What is sharded, where rows are split, pieces of an MLP, and host memory: plans, memory and texts of these choices agree.
+// What is sharded, where rows are split, pieces of an MLP, and host memory: plans, memory and texts of these
+// choices agree.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -178,8 +179,8 @@ TEST(StepChoices, UnevenPiecesAreGatheredEach) {
 // ---- rows between tensor-parallel regions ----
 
 TEST(StepChoices, WholeRowsAreAllReduced) {
-  // All rows of 512 in bf16 to the other of two ranks, half of them there and half of the sums back: twice a layer in each direction,
-  // for the embedding and for the head.
+  // All rows of 512 in bf16 to the other of two ranks, half of them there and half of the sums back: twice a
+  // layer in each direction, for the embedding and for the head.
   const std::int64_t rows = 4096 * 512 * k16, layers = 8, statistics = 4096 * 3 * kF32;
   const StepRequest whole = request_of("tp=2,sequence_parallel=no");
   EXPECT_THAT(sent_by(step_plan(whole, StepPart::micro_batch, 0, 1)),
@@ -208,7 +209,8 @@ TEST(StepChoices, StagesExchangeWholeRows) {
 
 // ---- what grows with cp ----
 
-// Of a sequence that is as many times as long on as many ranks, each rank has the same rows, and a longer table of positions.
+// Of a sequence that is as many times as long on as many ranks, each rank has the same rows, and a longer
+// table of positions.
 TEST(StepChoices, ALongerSequenceOnMoreRanksTakesItsTableOfPositions) {
   const StepRequest one = request_of("dp_shard=8");
   StepRequest eight = request_of("cp=8,strategy=ring,balance=head_tail");
@@ -240,7 +242,8 @@ TEST(StepChoices, ChunksOfAnMlpAreNotKept) {
   EXPECT_EQ(inside, (1 + 2) * tokens / 4 * 3 * columns * k16);
 }
 
-// Gradients of weights are sums over the chunks: the first one writes them where they are a layer's alone, the others add.
+// Gradients of weights are sums over the chunks: the first one writes them where they are a layer's alone,
+// the others add.
 TEST(StepChoices, ChunksAddUpTheirGradients) {
   for (const auto& [layout, adds] : {std::pair{"mlp_chunks=3", 3}, std::pair{"dp_shard=4,mlp_chunks=3", 2}}) {
     const Plan plan = step_plan(request_of(layout), StepPart::micro_batch, 0, 0);
@@ -287,7 +290,8 @@ TEST(StepChoices, WhatLayersKeepGoesToTheHostAndComesBack) {
   EXPECT_EQ(moved_on(step_plan(stages, StepPart::backward, 0, 0), "to_host"), 0);
 }
 
-// The next layer's forward pass does not wait until what a layer keeps has been sent, but the one behind that does.
+// The next layer's forward pass does not wait until what a layer keeps has been sent, but the one behind that
+// does.
 TEST(StepChoices, SlotsOfActivationsTakeTurns) {
   const StepRequest request = request_of("activations=host,recompute=full");
   const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);

@@ -148,7 +148,8 @@ TEST(StepPlans, TheBackwardPassMeetsTheLayersFromTheLastOne) {
   const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
   const LocalSizes sizes = local_sizes(request.model, request.workload, request.layout);
   const std::int64_t shard = sizes.dense_layer / 2, x = 24 * 32, gate_up = 24 * 96;
-  // Gathered forward, two layers of a body in turn, the last one alone, and backward. What each body's steps are, its iterations do.
+  // Gathered forward, two layers of a body in turn, the last one alone, and backward. What each body's steps
+  // are, its iterations do.
   EXPECT_THAT(pieces(plan, "parameters/layers", "cast shard", shard),
               ElementsAre(0, 2, 1, 3, 4, 4, 3, 1, 2, 0));
   EXPECT_THAT(pieces(plan, "gradients/layers", "add gradients", shard), ElementsAre(4, 3, 1, 2, 0));
@@ -163,7 +164,8 @@ TEST(StepPlans, TheBackwardPassMeetsTheLayersFromTheLastOne) {
 
 // ---- stages ----
 
-// Where stages of one rank follow each other, what one sends is what the next one receives: the checker sees one stage of a rank.
+// Where stages of one rank follow each other, what one sends is what the next one receives: the checker sees
+// one stage of a rank.
 TEST(StepPlans, NeighbouringStagesExchangeTheSameRows) {
   StepRequest request = small_request("pp=2,virtual_stages=2,tp=2");
   request.model.layers = 6, request.workload.global_batch = 2;

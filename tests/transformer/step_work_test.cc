@@ -74,8 +74,8 @@ Work work_of(const std::vector<Plan>& plans) {
   return all;
 }
 
-// Of a micro-batch of all replicas, from the model alone: 2 flops for each parameter and token forward, 4 backward, 2 for each layer
-// that is computed again.
+// Of a micro-batch of all replicas, from the model alone: 2 flops for each parameter and token forward, 4
+// backward, 2 for each layer that is computed again.
 Work work_by_formula(const StepRequest& request) {
   const Transformer& model = request.model;
   const ParallelLayout& layout = request.layout;
@@ -184,9 +184,10 @@ std::map<std::string, std::int64_t> bytes_of(const Plan& plan) {
 TEST(StepPlans, MoveWhatTheFormulasSay) {
   using ::testing::Pair;
   using ::testing::UnorderedElementsAre;
-  // 24 rows of 32 bf16 on two tp ranks: 12 rows of each go to the other one. A layer gathers its rows twice and scatters them twice
-  // forward; backward it gathers gradients and, for the gradients of weights, rows again, and scatters gradients. The embedding
-  // scatters and its gradients are gathered; the head gathers and its gradients are scattered.
+  // 24 rows of 32 bf16 on two tp ranks: 12 rows of each go to the other one. A layer gathers its rows twice
+  // and scatters them twice forward; backward it gathers gradients and, for the gradients of weights, rows
+  // again, and scatters gradients. The embedding scatters and its gradients are gathered; the head gathers
+  // and its gradients are scattered.
   const std::int64_t rows = 12 * 32 * 2, layers = 3;
   StepRequest request = small_request("tp=2");
   const std::int64_t statistics = 24 * 3 * 4;
@@ -205,7 +206,8 @@ TEST(StepPlans, MoveWhatTheFormulasSay) {
               UnorderedElementsAre(Pair("tp all_gather", (layers * (2 + 2 + 4) + 2) * rows),
                                    Pair("tp reduce_scatter", (layers * (2 + 2 + 2) + 2) * rows),
                                    Pair("tp all_reduce", statistics)));
-  // Parameters of a layer and of the ends, in f32 at home and bf16 under way; gathered forward and backward, layers twice.
+  // Parameters of a layer and of the ends, in f32 at home and bf16 under way; gathered forward and backward,
+  // layers twice.
   request = small_request("dp_shard=4");
   const std::int64_t layer = 32 * (4 + 2 + 2 + 4) * 8 + 3 * 32 * 48 + 2 * 32, embedding = 50 * 32,
                      head = 50 * 32 + 32;

@@ -11,11 +11,10 @@
 
 #include <fmt/format.h>
 
-#include "cli/cprun/nccl_options.h"
+#include "cli/common/exit_codes.h"
 #include "cli/cprun/job/running_trace.h"
 #include "cli/cprun/job/trace_output.h"
-#include "cli/common/exit_codes.h"
-#include "sim/present/units.h"
+#include "cli/cprun/nccl_options.h"
 #include "runtime/backend.h"
 #include "runtime/nccl/nccl_backend.h"
 #include "runtime/rank_gpu.h"
@@ -24,6 +23,7 @@
 #include "runtime/this_host.h"
 #include "shared/base/error.h"
 #include "shared/base/version.h"
+#include "sim/present/units.h"
 #include "sim/proof/run/rank_job.h"
 #include "traces/environment.h"
 #include "traces/scenario.h"

@@ -1,4 +1,5 @@
-// One rank of a scenario, in a process of its own: joins the job, compares plans, runs them, checks what came out, writes its trace.
+// One rank of a scenario, in a process of its own: joins the job, compares plans, runs them, checks what came
+// out, writes its trace.
 #pragma once
 
 #include <functional>
@@ -20,9 +21,10 @@ struct RankOptions {
   bool warm_up = true;  // on GPUs, plans run once before the run that counts
 };
 
-// Joins the job, does the work and says goodbye; returns the exit code. What the work returns is printed after the goodbye: no success is
-// told before it is known that all ranks have done the same. What goes wrong is told on standard error and to the rendezvous
-// server; a rank that ends because another one failed says so, and does not count as a cause.
+// Joins the job, does the work and says goodbye; returns the exit code. What the work returns is printed
+// after the goodbye: no success is told before it is known that all ranks have done the same. What goes wrong
+// is told on standard error and to the rendezvous server; a rank that ends because another one failed says
+// so, and does not count as a cause.
 int run_in_job(const runtime::JobEnvironment& job,
                const std::function<std::string(const std::shared_ptr<runtime::RendezvousClient>&)>& work);
 

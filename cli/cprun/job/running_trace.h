@@ -1,4 +1,5 @@
-// A rank's trace, written while its plans run: whatever happens to the rank, what it did until shortly before is in the file.
+// A rank's trace, written while its plans run: whatever happens to the rank, what it did until shortly before
+// is in the file.
 #pragma once
 
 #include <chrono>
@@ -16,8 +17,8 @@
 
 namespace cp::cli {
 
-// While a pass runs, a thread writes each kPeriod what came since: a pass that is shorter is written when it ends. A collective costs
-// its stream no more than a copy of its record.
+// While a pass runs, a thread writes each kPeriod what came since: a pass that is shorter is written when it
+// ends. A collective costs its stream no more than a copy of its record.
 class RunningTrace {
  public:
   static constexpr std::chrono::milliseconds kPeriod{100};
@@ -30,12 +31,12 @@ class RunningTrace {
 
   void append(const RankTrace& part);  // at once; between passes
 
-  // `pass` has its rank and its clock; the rest comes as it happens, and its `issued` stays as it is from issued() to end_pass().
+  // `pass` has its rank and its clock; the rest comes as it happens, and its `issued` stays as it is from
+  // issued() to end_pass().
   void begin_pass(const RankTrace& pass);
   void issued();
-  void observed(
-      const OpRecord&
-          record);  // as it ends, in the order of its stream; for any thread, and of no effect outside of passes
+  // As it ends, in the order of its stream; for any thread, and of no effect outside of passes.
+  void observed(const OpRecord& record);
   // The whole pass, or what there was of it when it failed: what is not in the file yet goes there.
   void end_pass();
 

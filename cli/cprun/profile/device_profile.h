@@ -14,8 +14,9 @@ namespace cp::cli {
 // The preset that knows a GPU of that name: "dgx-h100"; empty where none does.
 std::string preset_of_gpu(const std::string& gpu);
 
-// `base` with what was measured instead of what it has; what was not measured stays. The text begins with comments that say where, when,
-// with which clocks and versions, and how far the figures of each curve spread.
+// `base` with what was measured instead of what it has; what was not measured stays. The text begins with
+// comments that say where, when, with which clocks and versions, and how far the figures of each curve
+// spread.
 struct DeviceProfile {
   sim::Calibration calibration;
   std::string text;  // .txtpb that find_cluster() reads

@@ -13,13 +13,12 @@
 
 #include <fmt/format.h>
 
+#include "cli/common/interrupt.h"
+#include "cli/cprun/job/rank.h"
+#include "cli/cprun/job/trace_output.h"
 #include "cli/cprun/profile/device_profile.h"
 #include "cli/cprun/profile/profile_measure.h"
 #include "cli/cprun/profile/software_profile.h"
-#include "cli/cprun/job/rank.h"
-#include "cli/cprun/job/trace_output.h"
-#include "cli/common/interrupt.h"
-#include "sim/present/units.h"
 #include "runtime/gpu_clocks.h"
 #include "runtime/joined_device.h"
 #include "runtime/nccl/nccl_backend.h"
@@ -31,6 +30,7 @@
 #include "shared/base/utc.h"
 #include "shared/plan/session.h"
 #include "sim/cost/cluster/read_cluster.h"
+#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {
@@ -143,7 +143,8 @@ class ProfileRank {
     if (row) rows_.push_back(*row);
   }
 
-  // Of this rank's GPU, while products run. All ranks make the device, also those whose GPU has no clocks to read.
+  // Of this rank's GPU, while products run. All ranks make the device, also those whose GPU has no clocks to
+  // read.
   void read_clocks() {
     if (!gpu_ || options_.clock_seconds <= 0) return;
     runtime::JoinedDevice& own = device(0);

@@ -1,5 +1,5 @@
-// cprun profile: measures kernels and collectives on the machine at hand, and writes a cluster and a software profile that the
-// timeline engine reads.
+// cprun profile: measures kernels and collectives on the machine at hand, and writes a cluster and a software
+// profile that the timeline engine reads.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ void check(const ProfileOptions& options);
 // What the launcher starts its ranks with, behind the program's name.
 std::vector<std::string> profile_arguments(const ProfileOptions& options);
 
-// One rank of it; returns the exit code. Rank 0 tells and writes. After SIGINT or SIGTERM on any rank the point that is being measured is
-// the last.
+// One rank of it; returns the exit code. Rank 0 tells and writes. After SIGINT or SIGTERM on any rank the
+// point that is being measured is the last.
 int run_profile_rank(const ProfileOptions& options, const runtime::JobEnvironment& job);
 
 }  // namespace cp::cli

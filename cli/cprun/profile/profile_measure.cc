@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kWarmUp = 2;  // iterations that do not count
 constexpr std::int64_t kPilot = 3, kLeast = 7, kMost = 200;
-// Steps whose issue is measured. The many are less than a device takes before the host has to wait: NCCL's network has slots for 64
-// collectives of 16 channels (nccl_launch.h).
+// Steps whose issue is measured. The many are less than a device takes before the host has to wait: NCCL's
+// network has slots for 64 collectives of 16 channels (nccl_launch.h).
 constexpr std::int64_t kFewIssued = 8, kManyIssued = 40;
 constexpr std::int64_t kMostBeside = 16;  // of one, to an iteration of the other
 constexpr double kPointUs = 200e3;        // a part of a point, about
@@ -82,8 +82,8 @@ std::optional<ProfileRow> ProfileMeasure::beside(const ProfilePoint& point) {
   return row;
 }
 
-// Two runs behind the same head, of few steps and of many: their difference is free of what the head and the loop cost. The head is as long
-// as the host needs for the many, so that nothing of the device is waited for.
+// Two runs behind the same head, of few steps and of many: their difference is free of what the head and the
+// loop cost. The head is as long as the host needs for the many, so that nothing of the device is waited for.
 std::optional<ProfileRow> ProfileMeasure::issue(const IssuePoint& point) {
   ProfilePlanOptions options = first_options();
   const std::vector<TimedOp> pilot = run(point, options);
@@ -133,7 +133,8 @@ std::int64_t ProfileMeasure::iterations_for(double iteration_us) const {
   return std::clamp(static_cast<std::int64_t>(kPointUs / std::max(1.0, iteration_us)), kLeast, most);
 }
 
-// As many iterations as fit the time, by the slowest rank of a first try, behind a head that is as long as the host needs for them.
+// As many iterations as fit the time, by the slowest rank of a first try, behind a head that is as long as
+// the host needs for them.
 std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
   ProfilePlanOptions options = first_options();
   options.part = part;
@@ -143,7 +144,8 @@ std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
     if (step.label == kKernelLabel || step.label == kCollectiveLabel)
       pilot_us = std::max(pilot_us, static_cast<double>(step.end_ns - step.begin_ns) / 1e3);
   }
-  // Of what all ranks have read, so that all take as many: the slowest one's own figure has a fraction that others do not see.
+  // Of what all ranks have read, so that all take as many: the slowest one's own figure has a fraction that
+  // others do not see.
   double slowest_us = 0;
   for (const std::string& text : all_gather_(str(static_cast<std::int64_t>(pilot_us))))
     slowest_us = std::max(slowest_us, static_cast<double>(parse_int(text, "time")));

@@ -13,7 +13,8 @@
 
 namespace cp::cli {
 
-// Fills what the plan reads with numbers between -1 and 1: with equal ones GPUs need less power, and are faster.
+// Fills what the plan reads with numbers between -1 and 1: with equal ones GPUs need less power, and are
+// faster.
 void upload_data(PlanSession& session);
 
 class ProfileMeasure {

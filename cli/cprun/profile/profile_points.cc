@@ -19,8 +19,8 @@ constexpr std::int64_t kWindow = 4096;    // of AttentionPoint::Mask::window
 constexpr std::int64_t kMergeHead = 128;  // head_dim of what is merged
 constexpr std::int64_t kPacked = 1024;    // neighbours of what is packed
 constexpr std::int64_t kMostOverSockets = 64 * kMib;
-constexpr std::int64_t kIssuedBytes =
-    kKib;  // of a step whose issue is measured: it shall end before the next one is issued
+// Of a step whose issue is measured: it shall end before the next one is issued.
+constexpr std::int64_t kIssuedBytes = kKib;
 constexpr DType kType = DType::bf16;
 
 // ---- the grid ----

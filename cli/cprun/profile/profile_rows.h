@@ -26,20 +26,21 @@ Spread spread_of(std::vector<double> times_us);
 
 // The times of the steps with the label, without the first `skip` of them.
 std::vector<double> times_of(const std::vector<TimedOp>& steps, std::string_view label, std::size_t skip);
-// Of two kinds of steps that ran at once: each one's times while the other was under way all along. Either may be empty, where they did
-// not overlap for long enough.
+// Of two kinds of steps that ran at once: each one's times while the other was under way all along. Either
+// may be empty, where they did not overlap for long enough.
 struct Overlapping {
   std::vector<double> a_us, b_us;
 };
 Overlapping overlapping_times(const std::vector<TimedOp>& steps, std::string_view a, std::string_view b,
                               std::size_t skip);
 
-// How often the head of a point's plan is to repeat, so that the host stays ahead of the device for so many iterations: from the times of
-// a first try with fewer.
+// How often the head of a point's plan is to repeat, so that the host stays ahead of the device for so many
+// iterations: from the times of a first try with fewer.
 std::int64_t head_repeats(const std::vector<TimedOp>& tried, std::int64_t tried_iterations,
                           std::int64_t iterations);
 
-// "25 103.5 102.8 105.1": for other ranks; of a point that a rank has no part in, or that left no times, samples are 0.
+// "25 103.5 102.8 105.1": for other ranks; of a point that a rank has no part in, or that left no times,
+// samples are 0.
 std::string to_text(const Spread& spread);
 Spread spread_from_text(std::string_view text);
 // Of all ranks' own: that of the slowest.
@@ -74,7 +75,8 @@ struct Summary {
   double least = 0, median = 0, greatest = 0;
 };
 Summary summary_of(std::vector<double> values);
-// What the host took for each of `steps` that were issued when so many times, over the time of issuing none of them; at least 0.
+// What the host took for each of `steps` that were issued when so many times, over the time of issuing none
+// of them; at least 0.
 Spread issue_times(const std::vector<double>& with_us, const std::vector<double>& without_us, double steps);
 std::string to_text(const Summary& summary);  // "median of 12, from 0.81 to 0.97"
 

@@ -13,7 +13,8 @@
 namespace cp::cli {
 namespace {
 
-// "#   beside each other, channels 8, they keep of their speed: attention forward 0.95, products 0.97, collectives 0.8"
+// "#   beside each other, channels 8, they keep of their speed: attention forward 0.95, products 0.97,
+// collectives 0.8"
 std::string comments_of(const std::map<int, KeptSpeeds>& kept) {
   std::string text;
   for (const auto& [channels, of] : kept) {

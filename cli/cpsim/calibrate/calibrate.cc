@@ -1,4 +1,5 @@
-// cpsim calibrate: a cluster, and the free parameters of a software profile, from what people measured on theirs.
+// cpsim calibrate: a cluster, and the free parameters of a software profile, from what people measured on
+// theirs.
 #include "sim/accuracy/calibrate/calibrate.h"
 
 #include <filesystem>

@@ -49,7 +49,8 @@ struct Flags {
   bool json = false, padding = false;
 };
 
-// What the field holds. How many a cluster may have follows from the GPUs of a node, which the cluster's own check knows.
+// What the field holds. How many a cluster may have follows from the GPUs of a node, which the cluster's own
+// check knows.
 constexpr std::int64_t kMostNodes = std::numeric_limits<std::int32_t>::max();
 
 int nodes_for(const Flags& flags, int gpus, const sim::Cluster& one_node) {

@@ -9,14 +9,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
-#include "sim/present/units.h"
+#include "cli/cpsim/commands.h"
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/isolated.h"
+#include "sim/present/units.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::cli {
@@ -63,7 +63,8 @@ std::string status_text(const FuzzStatus& status) {
   return text;
 }
 
-// One line on a terminal, drawn again and again; else a line every ten seconds. No thread: cases are judged in forked processes.
+// One line on a terminal, drawn again and again; else a line every ten seconds. No thread: cases are judged
+// in forked processes.
 class StatusLine {
  public:
   void show(const FuzzStatus& status) {

@@ -11,16 +11,16 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/table.h"
-#include "sim/present/units.h"
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/mutate/campaign.h"
+#include "sim/present/table.h"
+#include "sim/present/units.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::cli {
@@ -64,7 +64,8 @@ std::vector<sim::Column> columns(std::vector<std::string> keys) {
   for (std::string& key : keys) all.push_back({std::move(key), sim::Align::left});
   all.push_back({"tried", sim::Align::right});
   for (const Outcome outcome : sim::kOutcomes) {
-    all.push_back({outcome == Outcome::survivor ? "survivors" : std::string(name(outcome)), sim::Align::right});
+    all.push_back(
+        {outcome == Outcome::survivor ? "survivors" : std::string(name(outcome)), sim::Align::right});
   }
   return all;
 }
@@ -193,7 +194,8 @@ int run(Flags& flags) {
       const double seconds = std::max(seconds_since(begin), 1e-3);
       if (done % 64 != 0) return;
       progress.show(fmt::format(
-          "{} of {} mutants, {} a second, {} survive", sim::human_count(done), sim::human_count(options.cases),
+          "{} of {} mutants, {} a second, {} survive", sim::human_count(done),
+          sim::human_count(options.cases),
           sim::human_count(static_cast<std::int64_t>(static_cast<double>(done) / seconds)), survivors));
     };
     result = sim::run_mutants(options);

@@ -83,7 +83,8 @@ void add_step(FlagSet app, LayoutFlags& flags) {
             "Decode: prompts are read on the same GPUs, of requests that come spread or together",
             [](Job& job, Text text) { job.set_aggregated(text); })
       .group(group);
-  add_field(app, flags, "--ttft-max", "MS", "Decode: only layouts whose prompt takes no longer: 20000, or 20s",
+  add_field(app, flags, "--ttft-max", "MS",
+            "Decode: only layouts whose prompt takes no longer: 20000, or 20s",
             [](Job& job, Text text) { job.set_ttft_max(parse_ms("--ttft-max", text)); })
       .group(group);
 }
@@ -137,7 +138,8 @@ void add_limits(FlagSet app, LayoutFlags& flags) {
       .type_name("KEY=VALUE,...")
       .one_value_each_time()
       .group(group);
-  add_field(app, flags, "--max-memory", "GIB", "Of a GPU: 72, 72GiB or 77GB [what the cluster's file calls usable]",
+  add_field(app, flags, "--max-memory", "GIB",
+            "Of a GPU: 72, 72GiB or 77GB [what the cluster's file calls usable]",
             [](Job& job, Text text) { job.set_max_memory(parse_gib("--max-memory", text)); })
       .group(group);
   add_field(app, flags, "--baseline", "LAYOUT",

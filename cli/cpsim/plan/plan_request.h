@@ -11,10 +11,11 @@
 
 namespace cp::cli {
 
-// Every default that the job does not set stands among the question's assumptions. Throws InvalidInput that names the flag at fault,
-// quotes its text and says what would work.
-// `emitted`: what the layout is to be handed over to. Of it, and of the framework that the software's profile names, the search keeps to
-// what it can say; what it runs of the workload instead is planned, and stands among the assumptions.
+// Every default that the job does not set stands among the question's assumptions. Throws InvalidInput that
+// names the flag at fault, quotes its text and says what would work.
+// `emitted`: what the layout is to be handed over to. Of it, and of the framework that the software's profile
+// names, the search keeps to what it can say; what it runs of the workload instead is planned, and stands
+// among the assumptions.
 sim::PlanQuestion make_plan_question(const proto::PlanLayouts& job,
                                      std::optional<sim::Framework> emitted = std::nullopt);
 
@@ -22,9 +23,9 @@ sim::PlanQuestion make_plan_question(const proto::PlanLayouts& job,
 sim::PartialLayout parse_partial_layout(const sim::PlanQuestion& question, std::string_view flag,
                                         std::string_view text);
 
-// A layout of the question, over all of its GPUs and as its software runs it: ranks that its degrees leave form dp_shard, in serving
-// dp_replicate; its micro-batch and recomputation are the question's where they are fixed and the text does not say. It may be one
-// that is refused. Throws InvalidInput.
+// A layout of the question, over all of its GPUs and as its software runs it: ranks that its degrees leave
+// form dp_shard, in serving dp_replicate; its micro-batch and recomputation are the question's where they are
+// fixed and the text does not say. It may be one that is refused. Throws InvalidInput.
 ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_view flag,
                                std::string_view text);
 

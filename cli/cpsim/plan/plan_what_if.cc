@@ -10,17 +10,17 @@
 
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
-#include "sim/present/plan/plan_inputs.h"
-#include "cli/cpsim/plan/plan_request.h"
-#include "sim/present/plan/plan_what_if_screen.h"
 #include "cli/common/printable.h"
+#include "cli/cpsim/plan/plan_request.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/units.h"
 #include "shared/base/error.h"
 #include "sim/base/stop.h"
 #include "sim/planner/search/inverse.h"
 #include "sim/planner/search/search.h"
 #include "sim/planner/search/sensitivity.h"
+#include "sim/present/plan/plan_inputs.h"
+#include "sim/present/plan/plan_what_if_screen.h"
+#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {
@@ -37,8 +37,8 @@ class Run {
     options_.threads = threads;
     options_.stop = &InterruptScope::flag();
     options_.progress = [this](const sim::SearchProgress& so_far) {
-      progress_.show(str(what_, sim::human_count(so_far.layouts), " layouts, ", sim::human_count(so_far.replayed),
-                         " replayed",
+      progress_.show(str(what_, sim::human_count(so_far.layouts), " layouts, ",
+                         sim::human_count(so_far.replayed), " replayed",
                          so_far.best_us > 0 ? str(", best so far ", sim::human_us(so_far.best_us)) : ""));
     };
   }
@@ -158,7 +158,8 @@ int sweep(const WhatIf& what_if, const Job& job, int threads, bool json) {
   }
   const bool interrupted = InterruptScope::interrupted();
   if (interrupted && points.empty()) end_interrupted();
-  sim::PlanRows rows{"sweep", "", questions.back().workload.phase, sim::plan_inputs(questions.back()), {}, {}};
+  sim::PlanRows rows{"sweep", "", questions.back().workload.phase, sim::plan_inputs(questions.back()),
+                     {},      {}};
   for (auto& [title, text] : rows.inputs) {
     if (title == "workload") text = str("at the last length, ", text);
   }
@@ -276,8 +277,8 @@ int minimize(const WhatIf& what_if, const Job& job, int threads, bool json) {
     const int gpus = on_fewest.cluster.num_gpus();
     found.summary = str(question.model.name, ", ", tokens_text(question.workload.seq_len), ": ",
                         sim::human_count(gpus), gpus == 1 ? " GPU of " : " GPUs of ", question.cluster.name,
-                        given ? str(" of ", sim::human_count(all)) : "", gpus == 1 ? " is" : " are", " enough, ",
-                        sim::human_us(best.step_us), " with ", to_string(best.layout));
+                        given ? str(" of ", sim::human_count(all)) : "", gpus == 1 ? " is" : " are",
+                        " enough, ", sim::human_us(best.step_us), " with ", to_string(best.layout));
     const std::vector<int> counts = sim::gpu_counts(question);
     const auto at = std::find(counts.begin(), counts.end(), gpus);
     if (at != counts.begin() && at != counts.end()) {

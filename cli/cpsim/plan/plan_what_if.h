@@ -18,11 +18,12 @@ struct WhatIf {
   std::vector<std::string> asked() const;
 };
 
-// Throws InvalidInput unless at most one is asked, of something that there is, and none of `others`, flags of the plan itself, comes
-// with it.
+// Throws InvalidInput unless at most one is asked, of something that there is, and none of `others`, flags of
+// the plan itself, comes with it.
 void check(const WhatIf& what_if, const std::vector<std::string>& others);
 
-// Answers the one that is asked: prints it and gives the exit code. Throws InvalidInput, and Infeasible where nothing fits.
+// Answers the one that is asked: prints it and gives the exit code. Throws InvalidInput, and Infeasible where
+// nothing fits.
 int answer_what_if(const WhatIf& what_if, const proto::PlanLayouts& job, int threads, bool json);
 
 }  // namespace cp::cli

@@ -11,8 +11,8 @@
 
 namespace cp::cli {
 
-// `stored`: in what the model's weights are. Adds a word to `assumptions` for each default that is taken. Throws InvalidInput for a
-// flag that is missing, or that means nothing in the phase.
+// `stored`: in what the model's weights are. Adds a word to `assumptions` for each default that is taken.
+// Throws InvalidInput for a flag that is missing, or that means nothing in the phase.
 Workload read_workload(const proto::PlanLayouts& job, std::optional<DType> stored,
                        std::vector<std::string>& assumptions);
 

@@ -16,22 +16,22 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/redistribute/cost_flags.h"
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/runs/redistribution_report.h"
+#include "cli/cpsim/redistribute/cost_flags.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"
 #include "shared/redistribute/gradient.h"
 #include "shared/redistribute/scaled.h"
+#include "sim/cost/timeline/redistribute_times.h"
+#include "sim/present/runs/redistribution_report.h"
 #include "sim/proof/run/free_memory.h"
 #include "sim/proof/run/redistribute_run.h"
 #include "sim/scenario/redistribute_request.h"
-#include "sim/cost/timeline/redistribute_times.h"
 #include "traces/trace_proto.h"
 
 namespace cp::cli {
@@ -169,8 +169,9 @@ bool is_direct(const Redistribution& r) {
   return r.steps.size() == 1 && r.steps.front().move.kind == MoveKind::exchange;
 }
 
-// The plans that others are asked about. Finding the leanest takes many searches, and a direct exchange of many ranks has
-// the square of their number of pieces: not for a remark in passing where one search already takes a while.
+// The plans that others are asked about. Finding the leanest takes many searches, and a direct exchange of
+// many ranks has the square of their number of pieces: not for a remark in passing where one search already
+// takes a while.
 void add_alternatives(Planned& planned, bool pareto) {
   constexpr int kManyRanks = 128;
   sim::Explanation& e = planned.explanation;

@@ -1,5 +1,5 @@
-// cpsim run: attention over a sequence that is split across ranks, by one strategy or by all, on the simulated
-// fabric with data; everything checked.
+// cpsim run: attention over a sequence that is split across ranks, by one strategy or by all, on the
+// simulated fabric with data; everything checked.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -87,8 +87,8 @@ sim::StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked
   return outcome;
 }
 
-// Seconds that the runs take, about: from one device's reference of a short sequence, which takes most of the time and grows with the
-// product of the lengths. Nothing for what is done at once.
+// Seconds that the runs take, about: from one device's reference of a short sequence, which takes most of the
+// time and grows with the product of the lengths. Nothing for what is done at once.
 std::optional<double> expected_seconds(const sim::AttentionJob& job, const AttentionProblem& problem) {
   constexpr std::int64_t kProbe = 512;
   constexpr double kAtOnce = 2048.0 * 2048 * 8 * 64;  // such a problem takes a second
@@ -104,7 +104,8 @@ std::optional<double> expected_seconds(const sim::AttentionJob& job, const Atten
   const sim::AttentionTestData data(probe, job.seed);
   data.forward();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  // Of the reference's forward pass: its backward pass, and what planning, running and checking a strategy takes, as measured.
+  // Of the reference's forward pass: its backward pass, and what planning, running and checking a strategy
+  // takes, as measured.
   const double reference = job.backward ? 2.75 : 1, each = job.backward ? 0.75 : 0.3;
   return took.count() * size_of(problem) / size_of(probe) *
          (reference + each * static_cast<double>(job.strategies.size()));

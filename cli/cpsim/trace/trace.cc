@@ -11,15 +11,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
-#include "sim/present/traces/trace_compare_report.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/trace/trace_export.h"
-#include "sim/present/traces/trace_show_report.h"
 #include "shared/base/error.h"
+#include "sim/present/traces/trace_compare_report.h"
+#include "sim/present/traces/trace_show_report.h"
 #include "traces/trace_files.h"
 
 namespace cp::cli {
@@ -36,7 +36,8 @@ struct CompareFlags {
 
 int compare(const CompareFlags& flags) {
   const sim::ComparedTraces traces = sim::compare_trace_paths(flags.a, flags.b);
-  fmt::print("{}", flags.json ? sim::compare_json(traces).dump(2) + "\n" : printable(sim::compare_text(traces)));
+  fmt::print("{}",
+             flags.json ? sim::compare_json(traces).dump(2) + "\n" : printable(sim::compare_text(traces)));
   const bool holds = traces.compared_something() && traces.comparison.identical &&
                      (flags.allow_truncated || !traces.any_is_cut());
   return holds ? kSuccess : exit_code(ErrorKind::check_failed);

@@ -123,7 +123,8 @@ class PlanOfRecords {
     return view(record.dtype, bytes / size_bytes(record.dtype));
   }
 
-  // The type of an exchange is that of its first transfer: bytes that are no multiple of it are of a smaller one.
+  // The type of an exchange is that of its first transfer: bytes that are no multiple of it are of a smaller
+  // one.
   std::vector<Transfer> transfers(const OpRecord& record, const std::vector<std::int64_t>& bytes) const {
     std::vector<Transfer> result;
     const std::int64_t element = size_bytes(record.dtype);

@@ -12,8 +12,8 @@
 
 namespace cp::cli {
 
-// One plan for each rank, by ascending rank, whose steps are the operations that have times, and when each ran. The plans say what
-// the trace files show (operations, groups, types, bytes); they cannot be executed.
+// One plan for each rank, by ascending rank, whose steps are the operations that have times, and when each
+// ran. The plans say what the trace files show (operations, groups, types, bytes); they cannot be executed.
 struct MeasuredRun {
   std::vector<Plan> plans;
   sim::Timeline timeline;  // begins with the first operation of all, by the ranks' clocks
@@ -23,8 +23,9 @@ struct MeasuredRun {
   sim::TraceSlices slices() const;  // views this
 };
 
-// Of the issued operations, or of the observed ones where no rank has times of those. Throws InvalidInput for a trace without
-// times, which begins with `name`; BadTrace where times, groups or bytes do not fit together, or an operation is unknown.
+// Of the issued operations, or of the observed ones where no rank has times of those. Throws InvalidInput for
+// a trace without times, which begins with `name`; BadTrace where times, groups or bytes do not fit together,
+// or an operation is unknown.
 MeasuredRun measured_run(std::vector<RankTrace> ranks, const std::string& name);
 
 }  // namespace cp::cli

@@ -183,7 +183,8 @@ std::string merge_perfetto(const LabelledTrace& first, const LabelledTrace& seco
                    std::make_move_iterator(trace->mutable_packet()->end()));
   }
   const auto num_first = static_cast<std::size_t>(a.packet_size());
-  // Viewers show processes in the order in which they are described: both of rank 0, both of rank 1, and all before the events.
+  // Viewers show processes in the order in which they are described: both of rank 0, both of rank 1, and all
+  // before the events.
   std::vector<std::size_t> order(packets.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto events_begin = std::stable_partition(

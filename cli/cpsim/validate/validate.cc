@@ -11,16 +11,16 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/table.h"
-#include "sim/present/units.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "sim/base/parallel_for.h"
 #include "sim/accuracy/validate/accuracy_page.h"
+#include "sim/base/parallel_for.h"
+#include "sim/present/table.h"
+#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {
@@ -52,14 +52,14 @@ std::string regret_text(const sim::OrderingSummary& order) {
 
 std::string summary_text(const std::vector<sim::ValidationTable>& tables) {
   sim::Table text({{"table"},
-              {"fitted", sim::Align::right},
-              {"error there", sim::Align::right},
-              {"test", sim::Align::right},
-              {"error", sim::Align::right},
-              {"signed", sim::Align::right},
-              {"worst", sim::Align::right},
-              {"target"},
-              {"in 80 %", sim::Align::right}});
+                   {"fitted", sim::Align::right},
+                   {"error there", sim::Align::right},
+                   {"test", sim::Align::right},
+                   {"error", sim::Align::right},
+                   {"signed", sim::Align::right},
+                   {"worst", sim::Align::right},
+                   {"target"},
+                   {"in 80 %", sim::Align::right}});
   for (const sim::ValidationTable& table : tables) {
     const sim::ErrorSummary in = table.summary(true), out = table.summary(false);
     text.add_row({table.name, str(in.rows), both(in), str(out.rows), both(out),
@@ -71,11 +71,11 @@ std::string summary_text(const std::vector<sim::ValidationTable>& tables) {
 
 std::string choices_text(const std::vector<sim::ValidationTable>& tables) {
   sim::Table text({{"table"},
-              {"chosen by"},
-              {"groups", sim::Align::right},
-              {"told right", sim::Align::right},
-              {"regret, median / mean", sim::Align::right},
-              {"worst", sim::Align::right}});
+                   {"chosen by"},
+                   {"groups", sim::Align::right},
+                   {"told right", sim::Align::right},
+                   {"regret, median / mean", sim::Align::right},
+                   {"worst", sim::Align::right}});
   bool any = false;
   for (const sim::ValidationTable& table : tables) {
     const auto add = [&](const std::string& by, const sim::OrderingSummary& order) {
@@ -138,12 +138,12 @@ std::string worst_text(const sim::ValidationTable& table) {
 
 std::string rows_text(const sim::ValidationTable& table) {
   sim::Table text({{"row"},
-              {"what"},
-              {"measured", sim::Align::right},
-              {"predicted", sim::Align::right},
-              {"interval", sim::Align::right},
-              {"error", sim::Align::right},
-              {""}});
+                   {"what"},
+                   {"measured", sim::Align::right},
+                   {"predicted", sim::Align::right},
+                   {"interval", sim::Align::right},
+                   {"error", sim::Align::right},
+                   {""}});
   for (const sim::ValidationRow& row : table.rows) {
     const std::string interval =
         row.has_interval() ? str(amount(row.low, table), " - ", amount(row.high, table)) : "-";
@@ -159,12 +159,12 @@ std::string rows_text(const sim::ValidationTable& table) {
 
 std::string parameters_text(const std::vector<sim::FreeParameter>& parameters) {
   sim::Table text({{"free parameter"},
-              {"value", sim::Align::right},
-              {"without it", sim::Align::right},
-              {"table"},
-              {"error", sim::Align::right},
-              {"error without it", sim::Align::right},
-              {"set by"}});
+                   {"value", sim::Align::right},
+                   {"without it", sim::Align::right},
+                   {"table"},
+                   {"error", sim::Align::right},
+                   {"error without it", sim::Align::right},
+                   {"set by"}});
   for (const sim::FreeParameter& parameter : parameters) {
     text.add_row({str(parameter.software, " ", parameter.name), fmt::format("{:g}", parameter.value),
                   fmt::format("{:g}", parameter.neutral), parameter.table, both(parameter.with),
@@ -175,11 +175,11 @@ std::string parameters_text(const std::vector<sim::FreeParameter>& parameters) {
 
 std::string widths_text(const std::vector<sim::WidthCheck>& widths) {
   sim::Table text({{"width of"},
-              {"in use", sim::Align::right},
-              {"measured", sim::Align::right},
-              {"without one source", sim::Align::right},
-              {"residuals", sim::Align::right},
-              {"of"}});
+                   {"in use", sim::Align::right},
+                   {"measured", sim::Align::right},
+                   {"without one source", sim::Align::right},
+                   {"residuals", sim::Align::right},
+                   {"of"}});
   for (const sim::WidthCheck& width : widths) {
     text.add_row({width.name, percent_text(width.in_use), percent_text(width.measured),
                   str(percent_text(width.least), " - ", percent_text(width.most)), str(width.residuals),

@@ -8,13 +8,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/cpsim/commands.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
+#include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress.h"
-#include "sim/present/units.h"
 #include "sim/base/parallel_for.h"
+#include "sim/present/units.h"
 #include "sim/proof/exhaustive/verify_redistribute.h"
 
 namespace cp::cli {
@@ -41,8 +41,9 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 std::string progress_text(std::int64_t done, std::int64_t total, double seconds) {
   const double rate = static_cast<double>(done) / std::max(seconds, 1e-3);
   const double left = static_cast<double>(total - done) / std::max(rate, 1e-9);
-  return fmt::format("checked {} of {} pairs, {} a second, {} left", sim::human_count(done), sim::human_count(total),
-                     sim::human_count(static_cast<std::int64_t>(rate)), sim::human_seconds(left));
+  return fmt::format("checked {} of {} pairs, {} a second, {} left", sim::human_count(done),
+                     sim::human_count(total), sim::human_count(static_cast<std::int64_t>(rate)),
+                     sim::human_seconds(left));
 }
 
 // "over_bound": the key for "over bound".
@@ -57,8 +58,8 @@ std::string text_of(const VerifyRedistributeResult& result, double seconds) {
   for (const std::string& failure : result.failures) text += fmt::format("{}\n", failure);
   text += fmt::format("pairs {}", result.pairs);
   for (const Fault fault : kFaults) text += fmt::format(", {} {}", name(fault), result.count(fault));
-  text += fmt::format(" ({} infeasible within the bound; {}{})\n", result.infeasible, sim::human_seconds(seconds),
-                      result.stopped ? "; stopped before the end" : "");
+  text += fmt::format(" ({} infeasible within the bound; {}{})\n", result.infeasible,
+                      sim::human_seconds(seconds), result.stopped ? "; stopped before the end" : "");
   return text;
 }
 

@@ -1,5 +1,5 @@
-// Curves of a cluster from what people measured on theirs: tables become points, points replace what the cluster had, and the
-// tables' rows are predicted with the old cluster and with the new one.
+// Curves of a cluster from what people measured on theirs: tables become points, points replace what the
+// cluster had, and the tables' rows are predicted with the old cluster and with the new one.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "sim/accuracy/calibrate/nccl_output.h"
+#include "sim/accuracy/validate/validate.h"
 #include "sim/cost/cluster/cluster.h"
 #include "sim/cost/presets/csv.h"
-#include "sim/accuracy/validate/validate.h"
 
 namespace cp::sim {
 
@@ -34,10 +34,11 @@ struct MeasuredCurve {
 // ---- tables, against the cluster whose peaks bound them. Sizes that come twice are averaged. Each throws InvalidInput with file
 // ---- and line for a number that is not above 0, or above what the hardware can do.
 
-// `operation` as nccl-tests or the cluster's text calls it: all_gather, reduce_scatter, all_reduce, all_to_all, send_recv.
-// `gpus` and `nodes` where the output does not say; 0: unknown. send_recv also gives the curve of transfers, inside of a
-// node with one node, across with several. Also throws for the output of another test, bus bandwidths that do not fit the
-// operation and number of GPUs, and GPUs that the nodes do not have.
+// `operation` as nccl-tests or the cluster's text calls it: all_gather, reduce_scatter, all_reduce,
+// all_to_all, send_recv. `gpus` and `nodes` where the output does not say; 0: unknown. send_recv also gives
+// the curve of transfers, inside of a node with one node, across with several. Also throws for the output of
+// another test, bus bandwidths that do not fit the operation and number of GPUs, and GPUs that the nodes do
+// not have.
 std::vector<MeasuredCurve> nccl_curves(std::string_view operation, const NcclOutput& output,
                                        std::string_view file, int gpus, int nodes, const Cluster& cluster);
 
@@ -45,15 +46,15 @@ std::vector<MeasuredCurve> nccl_curves(std::string_view operation, const NcclOut
 std::vector<MeasuredCurve> transfer_curves(const std::vector<CsvRow>& table, std::string_view file,
                                            const Cluster& cluster);
 
-// The rows whose column gpu says so; with an empty `gpu` all rows, an InvalidInput where they are of several. Also throws where
-// there is none.
+// The rows whose column gpu says so; with an empty `gpu` all rows, an InvalidInput where they are of several.
+// Also throws where there is none.
 std::vector<CsvRow> rows_of_gpu(std::vector<CsvRow> table, std::string_view file, const std::string& gpu);
 
 struct AttentionShape {
   int q_heads = 0, head_dim = 0, batch = 1;
 };
-// seq_len, mask (full or causal), forward_milliseconds, backward_milliseconds, of the kernel alone in 16 bit. A column or a
-// cell of times may be missing.
+// seq_len, mask (full or causal), forward_milliseconds, backward_milliseconds, of the kernel alone in 16 bit.
+// A column or a cell of times may be missing.
 std::vector<MeasuredCurve> attention_curves(const std::vector<CsvRow>& table, std::string_view file,
                                             const AttentionShape& shape, const Cluster& cluster);
 
@@ -76,8 +77,8 @@ struct Calibration {
   std::vector<CurveFit> fits;
 };
 
-// What is replaced becomes measured, with FILE as its source. Throws InvalidInput for two curves of one place, and what
-// validate_cluster throws.
+// What is replaced becomes measured, with FILE as its source. Throws InvalidInput for two curves of one
+// place, and what validate_cluster throws.
 Calibration calibrate(const Cluster& cluster, const std::vector<MeasuredCurve>& curves);
 
 }  // namespace cp::sim

@@ -82,8 +82,8 @@ Rows rows_of(const std::string& name, const Range& range, const std::vector<Atte
                          " rows depends on it; give rows of the pass that it is about, or leave it out"));
 }
 
-// Where f is smallest in [0, 1]: the best of a grid, then golden sections between its neighbours. The median of errors may
-// have several valleys; the grid finds the one.
+// Where f is smallest in [0, 1]: the best of a grid, then golden sections between its neighbours. The median
+// of errors may have several valleys; the grid finds the one.
 template <class F>
 double smallest_at(const F& f) {
   constexpr int kGrid = 24, kSections = 24;  // 2 / 24 * 0.618^24 < 1e-6
@@ -110,7 +110,8 @@ double smallest_at(const F& f) {
   return best;
 }
 
-// The best value of one parameter, the others as they are. A wide range is searched in finer steps near its low end.
+// The best value of one parameter, the others as they are. A wide range is searched in finer steps near its
+// low end.
 double best_value(const Parameter& parameter, SoftwareProfile software) {
   const double width = parameter.range.high - parameter.range.low, power = width > 1 ? 3 : 1;
   const auto value_at = [&](double x) { return parameter.range.low + width * std::pow(x, power); };

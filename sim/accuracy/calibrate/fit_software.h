@@ -1,5 +1,5 @@
-// Free parameters of a software profile from times of whole attentions: each is the value with the smallest median error of
-// the rows that it has a say in.
+// Free parameters of a software profile from times of whole attentions: each is the value with the smallest
+// median error of the rows that it has a say in.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "shared/plan/plan.h"
+#include "sim/accuracy/validate/validate.h"
 #include "sim/cost/cluster/cluster.h"
 #include "sim/cost/cluster/software.h"
 #include "sim/cost/presets/csv.h"
-#include "sim/accuracy/validate/validate.h"
 
 namespace cp::sim {
 
@@ -35,11 +35,12 @@ struct AttentionTime {
   const Cluster* cluster = nullptr;
 };
 
-// Rows in the columns of sim/cost/presets/validation/ring_attention_a800_h800.csv: gpu (where `clusters` has any name but ""),
-// heads, head_dim, batch, mask, pass (fwd, bwd), cp, seq_len, strategy (ring, zigzag, stripe), milliseconds; kv_heads may be
-// there. Planned as the software sends. `clusters`: by the column gpu, other GPUs are passed over; "" is of all rows. They
-// have as many nodes as the ranks need, are kept in `sized`, and must outlive the result. Throws InvalidInput with file and
-// line for what a cell may not be, and when no row is left.
+// Rows in the columns of sim/cost/presets/validation/ring_attention_a800_h800.csv: gpu (where `clusters` has
+// any name but ""), heads, head_dim, batch, mask, pass (fwd, bwd), cp, seq_len, strategy (ring, zigzag,
+// stripe), milliseconds; kv_heads may be there. Planned as the software sends. `clusters`: by the column gpu,
+// other GPUs are passed over; "" is of all rows. They have as many nodes as the ranks need, are kept in
+// `sized`, and must outlive the result. Throws InvalidInput with file and line for what a cell may not be,
+// and when no row is left.
 std::vector<AttentionTime> read_attention_times(const std::vector<CsvRow>& table, std::string_view file,
                                                 const RowFilter& filter,
                                                 const std::map<std::string, Cluster>& clusters,
@@ -59,8 +60,9 @@ struct SoftwareFit {
   std::vector<ParameterFit> parameters;  // in the order of `names`
 };
 
-// Each becomes measured, with `source` as its source. Searches within what a profile may hold, one parameter at a time until none moves; a
-// parameter that no row depends on is an error, and so is an unknown name (InvalidInput). `progress` is told what happens.
+// Each becomes measured, with `source` as its source. Searches within what a profile may hold, one parameter
+// at a time until none moves; a parameter that no row depends on is an error, and so is an unknown name
+// (InvalidInput). `progress` is told what happens.
 SoftwareFit fit_software(const SoftwareProfile& software, const std::vector<std::string>& names,
                          const std::vector<AttentionTime>& rows, const std::string& source,
                          const std::function<void(const std::string&)>& progress = {});

@@ -44,7 +44,8 @@ std::string_view without_tag(std::string_view line) {
   return line.starts_with('[') && at != std::string_view::npos ? line.substr(at + mark.size()) : line;
 }
 
-// What stands before NCCL's log, "node1:4711:4725 [0] NCCL INFO ...". Its host may touch the row's last word, a number.
+// What stands before NCCL's log, "node1:4711:4725 [0] NCCL INFO ...". Its host may touch the row's last word,
+// a number.
 std::string_view without_log(std::string_view line) {
   const std::size_t log = line.find(" NCCL ");
   if (log == std::string_view::npos) return line;

@@ -23,10 +23,10 @@ struct NcclOutput {
   std::vector<NcclRow> rows;
 };
 
-// Columns are found by the header above the rows (old versions print no redop and root); without one they are those of
-// today. Comments, what NCCL logs, also in the middle of a row, and the marks of mpirun --tag-output are passed over; so are
-// rows of size 0, and other text. Throws InvalidInput with file and line for a row that is cut short, a value that is no
-// number, a time of 0, wrong results, and where there is no row.
+// Columns are found by the header above the rows (old versions print no redop and root); without one they are
+// those of today. Comments, what NCCL logs, also in the middle of a row, and the marks of mpirun --tag-output
+// are passed over; so are rows of size 0, and other text. Throws InvalidInput with file and line for a row
+// that is cut short, a value that is no number, a time of 0, wrong results, and where there is no row.
 NcclOutput read_nccl_output(std::string_view text, std::string_view filename);
 
 }  // namespace cp::sim

@@ -1,4 +1,5 @@
-// The points of a curve that is being measured, and what a lone kernel or transfer takes. For this folder alone.
+// The points of a curve that is being measured, and what a lone kernel or transfer takes. For this folder
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,9 @@ class Points {
   std::map<double, std::vector<double>> values_;
 };
 
-// The same curve where its times do not fall as bytes grow. Elsewhere neighbours that fall are given their mean time, as ratios: what
-// clusters refuse is mostly noise of a few measurements. `rates`: the curve is of bytes over time.
+// The same curve where its times do not fall as bytes grow. Elsewhere neighbours that fall are given their
+// mean time, as ratios: what clusters refuse is mostly noise of a few measurements. `rates`: the curve is of
+// bytes over time.
 Curve without_falls(const Curve& curve, bool rates);
 
 // A cell above 0, and one that is also whole; throw InvalidInput at the row.

@@ -188,7 +188,8 @@ std::string accuracy_page(const Accuracy& accuracy) {
       "# How good the predictions are\n\n"
       "Written by `cpsim validate --markdown docs/accuracy.md`; a test holds the page to what the command "
       "finds.\n\n"
-      "Every row of the published tables in [sim/cost/presets/validation](../sim/cost/presets/validation/README.md) is "
+      "Every row of the published tables in "
+      "[sim/cost/presets/validation](../sim/cost/presets/validation/README.md) is "
       "predicted as `cpsim estimate` or\n`cpsim plan` would answer it. Errors are relative and of the time, "
       "median / "
       "90th percentile of their absolute values; *signed* is the median\nwith its sign, below zero where "
@@ -208,7 +209,8 @@ std::string accuracy_page(const Accuracy& accuracy) {
   text += choices_text(accuracy.tables);
   text +=
       "\n## Widths\n\n"
-      "What the intervals rest on beside the rates' own errors (`sim/cost/timeline/widths.h`), and the residuals "
+      "What the intervals rest on beside the rates' own errors (`sim/cost/timeline/widths.h`), and the "
+      "residuals "
       "that "
       "each is derived from: as measured\nby all, and without one of their sources (a table, a GPU, a "
       "collective).\n\n";

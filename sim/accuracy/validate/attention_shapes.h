@@ -1,4 +1,5 @@
-// The attentions that published tables measured, as requests of an estimate. For the tables of sim/accuracy/validate alone.
+// The attentions that published tables measured, as requests of an estimate. For the tables of
+// sim/accuracy/validate alone.
 #pragma once
 
 #include <cstdint>

@@ -8,12 +8,12 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/accuracy/validate/attention_shapes.h"
+#include "sim/accuracy/validate/tables.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/presets/csv.h"
 #include "sim/cost/timeline/estimate.h"
-#include "sim/accuracy/validate/attention_shapes.h"
-#include "sim/accuracy/validate/tables.h"
 
 namespace cp::sim::detail {
 namespace {

@@ -1,4 +1,5 @@
-// The tables that calibrate kernels and transfers: each size predicted from the others, as by a cluster that lacks it.
+// The tables that calibrate kernels and transfers: each size predicted from the others, as by a cluster that
+// lacks it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,9 +9,9 @@
 #include <vector>
 
 #include "shared/base/text.h"
+#include "sim/accuracy/validate/tables.h"
 #include "sim/cost/cluster/curve.h"
 #include "sim/cost/presets/csv.h"
-#include "sim/accuracy/validate/tables.h"
 
 namespace cp::sim::detail {
 namespace {
@@ -22,7 +23,8 @@ struct Measured {
   std::string size;
 };
 
-// A point left out makes a gap that no curve of a cluster has: what eight in ten of the other series' rows are off by.
+// A point left out makes a gap that no curve of a cluster has: what eight in ten of the other series' rows
+// are off by.
 void set_intervals(const std::vector<std::string>& names, ValidationTable& table) {
   constexpr double kEight = 0.8;
   table.interval_origin = "errors of the other series in the table";

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "shared/base/text.h"
+#include "sim/accuracy/validate/nccl_systems.h"
+#include "sim/accuracy/validate/tables.h"
 #include "sim/cost/cluster/curve.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/presets/csv.h"
 #include "sim/cost/timeline/collective_cost.h"
-#include "sim/accuracy/validate/nccl_systems.h"
-#include "sim/accuracy/validate/tables.h"
 
 namespace cp::sim::detail {
 namespace {
@@ -57,8 +57,8 @@ struct Origin {
   }
 };
 
-// The width of each row: what eight in ten of the other systems' errors are below, of rows that set nothing; where they are too few,
-// the width that answers print.
+// The width of each row: what eight in ten of the other systems' errors are below, of rows that set nothing;
+// where they are too few, the width that answers print.
 void set_intervals(const std::vector<Origin>& origins, std::vector<ValidationRow>& rows) {
   constexpr std::size_t kEnough = 10;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -1,4 +1,5 @@
-// Kernels of GPUs that no cluster is needed for: rows that were left out of the fits of sim/cost/presets/rates, predicted by those rates.
+// Kernels of GPUs that no cluster is needed for: rows that were left out of the fits of
+// sim/cost/presets/rates, predicted by those rates.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,13 +11,13 @@
 #include "shared/base/text.h"
 #include "shared/base/units.h"
 #include "shared/plan/builder.h"
+#include "sim/accuracy/validate/gpus_of_tables.h"
+#include "sim/accuracy/validate/tables.h"
 #include "sim/cost/cluster/attention_kernels.h"
 #include "sim/cost/cluster/read_rates.h"
 #include "sim/cost/presets/csv.h"
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/rate_doubt.h"
-#include "sim/accuracy/validate/gpus_of_tables.h"
-#include "sim/accuracy/validate/tables.h"
 
 namespace cp::sim::detail {
 namespace {

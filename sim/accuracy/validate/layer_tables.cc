@@ -1,4 +1,5 @@
-// Experts, latent attention and linear attention: rows that were left out of the fits of sim/cost/presets/rates, predicted by those rates.
+// Experts, latent attention and linear attention: rows that were left out of the fits of
+// sim/cost/presets/rates, predicted by those rates.
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,8 @@
 namespace cp::sim::detail {
 namespace {
 
-// The rate of a row's kernel, for which `fits` holds. Throws InvalidInput at the row where there is none, with the nearest kernel.
+// The rate of a row's kernel, for which `fits` holds. Throws InvalidInput at the row where there is none,
+// with the nearest kernel.
 template <class Rate, class Fits>
 const Rate& rate_of(const CsvRow& row, const std::vector<Rate>& rates, std::string_view what,
                     const Fits& fits) {

@@ -39,8 +39,8 @@ NcclSystem nccl_system(const std::string& name) {
     if (name != known.name) continue;
     NcclSystem system{find_cluster(known.preset, 1), known.fitted};
     system.cluster.collectives.clear();
-    // PCIe 5.0 x16, and what two of its cards leave their switch with; PCIe 4.0 x16 by way of a host that moves 13.5 GB/s in all
-    // (all-to-alls of four and eight cards, 256 MiB and longer).
+    // PCIe 5.0 x16, and what two of its cards leave their switch with; PCIe 4.0 x16 by way of a host that
+    // moves 13.5 GB/s in all (all-to-alls of four and eight cards, 256 MiB and longer).
     if (name == "RTX PRO 6000") set_pcie(system.cluster, 54, 32, 0, 6.2);
     if (name == "L40S") set_pcie(system.cluster, 26, 26, 13.5, 7.1);
     return system;

@@ -1,4 +1,5 @@
-// The systems of nccl_gpus.csv as clusters that nobody measured: one node each, without curves of collectives.
+// The systems of nccl_gpus.csv as clusters that nobody measured: one node each, without curves of
+// collectives.
 #pragma once
 
 #include <string>

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "shared/base/error.h"
-#include "sim/cost/cluster/read_cluster.h"
-#include "sim/cost/cluster/read_software.h"
-#include "sim/planner/models/read_model.h"
-#include "sim/cost/presets/csv.h"
-#include "sim/planner/search/evaluate.h"
 #include "sim/accuracy/validate/served_rows.h"
 #include "sim/accuracy/validate/training_steps.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
+#include "sim/cost/presets/csv.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/planner/search/evaluate.h"
 
 namespace cp::sim {
 namespace {
@@ -52,7 +52,8 @@ ParallelLayout layout_of(const CsvRow& row, const PlanQuestion& question, const 
   layout.micro_batch = row.whole("batch_per_replica");
   layout.strategy.balance = parse_balance(question.software.balance);
   layout.strategy.send_empty = question.software.send_empty;
-  // TorchTitan's selective mode keeps every other product: half of the layers' worth of them is computed again.
+  // TorchTitan's selective mode keeps every other product: half of the layers' worth of them is computed
+  // again.
   if (says(notes, "selective")) layout.recompute = {Recompute::Kind::every, 2};
   if (says(notes, "full activation")) layout.recompute = {Recompute::Kind::full, 1};
   return layout;
@@ -90,7 +91,8 @@ NearestMeasurement measurement_of(const PublishedStep& step) {
   return of;
 }
 
-// Whether ranks have as much of a causal mask to compute: all that Ulysses leaves of it, or rows from both ends.
+// Whether ranks have as much of a causal mask to compute: all that Ulysses leaves of it, or rows from both
+// ends.
 bool is_even(const ParallelLayout& layout) {
   return layout.cp == layout.strategy.ulysses_degree ||
          layout.strategy.balance.kind != Balance::Kind::contiguous;

@@ -27,10 +27,10 @@ std::string words_of(const PublishedStep& step);
 double predict(const PublishedStep& step);
 std::string unit_of(PublishedStep::Metric metric);
 
-// Predictions of all of them that are no memory, in the order of the table; and of those of the question's phase the one whose model,
-// length, number of GPUs and precision of products are most like the question's, scored or not; of two readings of one row, that which
-// shares attention as evenly as the layout does. None where nobody measured a step of the phase; of decode a row of servers under load
-// (served_rows.h).
+// Predictions of all of them that are no memory, in the order of the table; and of those of the question's
+// phase the one whose model, length, number of GPUs and precision of products are most like the question's,
+// scored or not; of two readings of one row, that which shares attention as evenly as the layout does. None
+// where nobody measured a step of the phase; of decode a row of servers under load (served_rows.h).
 std::vector<NearestMeasurement> published_measurements();
 std::optional<NearestMeasurement> nearest_measurement(const PlanQuestion& question,
                                                       const ParallelLayout* layout = nullptr);

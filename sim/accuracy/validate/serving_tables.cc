@@ -1,4 +1,5 @@
-// Servers under load: time between tokens and to the first one, as `cpsim plan --phase decode --aggregated` answers them.
+// Servers under load: time between tokens and to the first one, as `cpsim plan --phase decode --aggregated`
+// answers them.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,15 +11,15 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/base/units.h"
-#include "sim/cost/cluster/read_cluster.h"
-#include "sim/cost/cluster/read_software.h"
-#include "sim/cost/cluster/used_part.h"
-#include "sim/planner/models/read_model.h"
-#include "sim/cost/presets/csv.h"
-#include "sim/planner/search/evaluate.h"
 #include "sim/accuracy/validate/memory_width.h"
 #include "sim/accuracy/validate/served_rows.h"
 #include "sim/accuracy/validate/tables.h"
+#include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
+#include "sim/cost/cluster/used_part.h"
+#include "sim/cost/presets/csv.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/planner/search/evaluate.h"
 
 namespace cp::sim::detail {
 namespace {
@@ -175,8 +176,8 @@ ValidationTable served_tokens() {
   return table;
 }
 
-// Where requests come together, and are answered together, the time to the first token follows; else it hangs on how close after one
-// another they come, which a client does not say.
+// Where requests come together, and are answered together, the time to the first token follows; else it hangs
+// on how close after one another they come, which a client does not say.
 ValidationTable served_prompts() {
   ValidationTable table = served_table([](const CsvRow& csv, const Served& predicted, ValidationRow& row) {
     if (csv.text("arrivals") != "together") return false;

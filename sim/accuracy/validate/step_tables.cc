@@ -3,11 +3,11 @@
 #include <vector>
 
 #include "shared/base/text.h"
-#include "sim/planner/search/doubt.h"
 #include "sim/accuracy/validate/memory_width.h"
 #include "sim/accuracy/validate/published_steps.h"
 #include "sim/accuracy/validate/tables.h"
 #include "sim/accuracy/validate/training_steps.h"
+#include "sim/planner/search/doubt.h"
 
 namespace cp::sim::detail {
 namespace {

@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "sim/cost/cluster/software.h"
 #include "sim/accuracy/validate/validate.h"
+#include "sim/cost/cluster/software.h"
 
 namespace cp::sim::detail {
 
 // Between the values, as numpy does it.
 double percentile(const std::vector<double>& ascending, double share);
 
-// Attention kernels as the cluster's presets know them; or made as fast as rows of the table say, which is no answer of a command and
-// shows what is left when the kernels are known.
+// Attention kernels as the cluster's presets know them; or made as fast as rows of the table say, which is no
+// answer of a command and shows what is left when the kernels are known.
 enum class Kernels { as_known, rescaled };
 
 // `software`: what replaces the table's own profile; null for none.
@@ -34,7 +34,8 @@ ValidationTable context_parallel(const std::string& gpu);
 ValidationTable end_to_end();
 ValidationTable end_to_end_memory();
 
-// Rows that were left out of the fits of sim/cost/presets/rates: attention, forward, of one of its GPUs; of all GPUs the others.
+// Rows that were left out of the fits of sim/cost/presets/rates: attention, forward, of one of its GPUs; of
+// all GPUs the others.
 ValidationTable attention_of_gpu(const std::string& gpu);
 ValidationTable attention_without_mask();
 ValidationTable decode_attention();

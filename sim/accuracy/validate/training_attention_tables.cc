@@ -1,18 +1,19 @@
-// Attention of training on Hopper and Blackwell, forward and backward: one GPU, and a split sequence by five strategies.
+// Attention of training on Hopper and Blackwell, forward and backward: one GPU, and a split sequence by five
+// strategies.
 #include <cmath>
 #include <cstdint>
 #include <string>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/accuracy/validate/attention_shapes.h"
+#include "sim/accuracy/validate/tables.h"
 #include "sim/cost/cluster/attention_kernels.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_rates.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/presets/csv.h"
 #include "sim/cost/timeline/estimate.h"
-#include "sim/accuracy/validate/attention_shapes.h"
-#include "sim/accuracy/validate/tables.h"
 
 namespace cp::sim::detail {
 namespace {

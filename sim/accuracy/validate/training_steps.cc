@@ -12,8 +12,8 @@
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/cluster/used_part.h"
-#include "sim/planner/models/read_model.h"
 #include "sim/cost/presets/csv.h"
+#include "sim/planner/models/read_model.h"
 
 namespace cp::sim {
 namespace {
@@ -57,7 +57,8 @@ PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   question.model = presets.model(row.text("model"));
   question.cluster = presets.cluster(row);
   question.software = presets.software(row.text("software"));
-  // The attention kernels of its source's own settings, where these are not the implementation's choice of today.
+  // The attention kernels of its source's own settings, where these are not the implementation's choice of
+  // today.
   const std::string& kernel = row.text("kernels");
   if (!kernel.empty())
     question.software = with_attention_kernel(std::move(question.software), question.cluster, kernel);
@@ -70,7 +71,8 @@ PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   return question;
 }
 
-// torchtitan's "op" keeps every other product of a layer and its attention; as many products are computed again in every other layer.
+// torchtitan's "op" keeps every other product of a layer and its attention; as many products are computed
+// again in every other layer.
 Recompute recompute_of(const CsvRow& row) {
   return row.text("recompute") == "op" ? Recompute{Recompute::Kind::every, 2}
                                        : parse_recompute(row.text("recompute"));

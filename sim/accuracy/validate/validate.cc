@@ -9,10 +9,10 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/accuracy/validate/tables.h"
 #include "sim/base/parallel_for.h"
 #include "sim/cost/cluster/read_rates.h"
 #include "sim/cost/cluster/read_software.h"
-#include "sim/accuracy/validate/tables.h"
 
 namespace cp::sim {
 

@@ -1,5 +1,6 @@
-// Predictions held against published measurements: every row of the tables in sim/cost/presets/validation as `cpsim estimate` or `cpsim
-// plan` would answer it, what set the parameters and what did not in columns of their own.
+// Predictions held against published measurements: every row of the tables in sim/cost/presets/validation as
+// `cpsim estimate` or `cpsim plan` would answer it, what set the parameters and what did not in columns of
+// their own.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +42,8 @@ struct CoverageSummary {
   double share() const { return rows == 0 ? 0 : static_cast<double>(inside) / rows; }
 };
 
-// Which of several alternatives is fastest: told right when the one that is chosen takes at most 5 % longer, as measured, than the one
-// that is. Regret: how much longer it takes, as a share.
+// Which of several alternatives is fastest: told right when the one that is chosen takes at most 5 % longer,
+// as measured, than the one that is. Regret: how much longer it takes, as a share.
 struct OrderingSummary {
   int grids = 0, right = 0;
   double median_regret = 0, mean_regret = 0, worst_regret = 0;

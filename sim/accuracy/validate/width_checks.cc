@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "shared/base/text.h"
+#include "sim/accuracy/validate/tables.h"
+#include "sim/accuracy/validate/validate.h"
 #include "sim/cost/cluster/read_rates.h"
 #include "sim/cost/presets/csv.h"
 #include "sim/cost/timeline/widths.h"
-#include "sim/accuracy/validate/tables.h"
-#include "sim/accuracy/validate/validate.h"
 
 namespace cp::sim {
 namespace {

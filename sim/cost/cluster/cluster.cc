@@ -15,8 +15,8 @@ namespace {
 
 using Errors = std::vector<FieldError>;
 
-// A GPU runs one rank, and a mesh has no more ranks than this: GPUs beyond it could not be used, and their numbers would not stay
-// within 32 bits.
+// A GPU runs one rank, and a mesh has no more ranks than this: GPUs beyond it could not be used, and their
+// numbers would not stay within 32 bits.
 constexpr int kMaxGpus = Mesh::kMaxRanks;
 
 void check_nodes(const Cluster& cluster, Errors& errors) {

@@ -1,5 +1,6 @@
-// A cluster as the timeline sees it: one GPU, how the GPUs of a node are joined, how the nodes are, and what was measured
-// on it. Plain data; every number comes from a preset or a user's file, where its source stands beside it.
+// A cluster as the timeline sees it: one GPU, how the GPUs of a node are joined, how the nodes are, and what
+// was measured on it. Plain data; every number comes from a preset or a user's file, where its source stands
+// beside it.
 //
 // Rates are of one GPU and one direction unless they say otherwise. 1 GB/s = 1e9 bytes a second.
 #pragma once
@@ -23,8 +24,8 @@ struct Gpu {
   double memory_gib = 0;
   double usable_memory_gib = 0;  // what is left to tensors and allocator
   double power_limit_w = 0;
-  // Of the boost clock, in long products under the power limit, in (0, 1]. What is below the peak at the usual limit of this
-  // GPU stands in matmul_efficiency; this is for a lower limit.
+  // Of the boost clock, in long products under the power limit, in (0, 1]. What is below the peak at the
+  // usual limit of this GPU stands in matmul_efficiency; this is for a lower limit.
   double sustained_clock = 1;
   double kernel_launch_us = 0;  // from one kernel's end to the next one's beginning in a stream
   bool operator==(const Gpu&) const = default;
@@ -32,20 +33,21 @@ struct Gpu {
 
 struct Node {
   int gpus = 8;
-  int nvlink_domain =
-      8;  // GPUs that reach each other by NVLink: all of a node, or of several (NVL72); 1: none
+  // GPUs that reach each other by NVLink: all of a node, or of several (NVL72); 1: none
+  int nvlink_domain = 8;
   double nvlink_gbps = 0;  // of a GPU into the switch; 0 without NVLink
   bool nvls = false;       // reductions inside of the switch
   double pcie_gbps = 0;    // of a GPU into its PCIe switch, or its root port
   int gpus_per_pcie_switch = 1;
   double pcie_root_gbps = 0;  // of a PCIe switch towards the others; shared by its GPUs
   bool pcie_peers = true;     // GPUs of one PCIe switch send to each other; else by way of the host's memory
-  // What the host moves, of all transfers of a node together that go from one PCIe switch to another, or by way of its memory;
-  // 0: as much as the switches send.
+  // What the host moves, of all transfers of a node together that go from one PCIe switch to another, or by
+  // way of its memory; 0: as much as the switches send.
   double pcie_host_gbps = 0;
   // Of a GPU to the host's memory, and as much back, where that way is not PCIe; 0: PCIe.
   double host_link_gbps = 0;
-  // What the host's processors read and write of their memory together, as its optimizer does; 0: as much as the GPUs' links to it.
+  // What the host's processors read and write of their memory together, as its optimizer does; 0: as much as
+  // the GPUs' links to it.
   double host_memory_gbps = 0;
   int nvlink_links = 0;     // of a GPU; nvlink_gbps is of all together. 0: unknown, or none
   int nvlink_switches = 0;  // that a domain's links are spread over; 0: unknown, or none
@@ -63,9 +65,9 @@ struct Network {
   bool operator==(const Network&) const = default;
 };
 
-// Rate of one transfer between two GPUs, over its bytes, in GB/s, as bytes over the time of the whole: latency is included, and
-// the time does not fall as bytes grow; transfer_gbps() says what holds below the first point. Empty: the link's rate, after the
-// latency.
+// Rate of one transfer between two GPUs, over its bytes, in GB/s, as bytes over the time of the whole:
+// latency is included, and the time does not fall as bytes grow; transfer_gbps() says what holds below the
+// first point. Empty: the link's rate, after the latency.
 struct TransferCurves {
   Curve intra_node, inter_node;
   double intra_node_latency_us = 0;
@@ -84,8 +86,9 @@ struct CollectiveCurve {
   bool operator==(const CollectiveCurve&) const = default;
 };
 
-// Achieved rate of attention kernels, in TFLOP/s of the pairs that the mask allows (forward 4 flops for each pair and
-// head dimension, backward 10), over the pairs of the whole kernel: batch x query heads x allowed pairs.
+// Achieved rate of attention kernels, in TFLOP/s of the pairs that the mask allows (forward 4 flops for each
+// pair and head dimension, backward 10), over the pairs of the whole kernel: batch x query heads x allowed
+// pairs.
 struct AttentionCurve {
   bool backward = false, causal = false;  // causal: any mask with a diagonal
   int head_dim = 128;
@@ -103,8 +106,9 @@ struct Cluster {
   TransferCurves transfer;
   std::vector<CollectiveCurve> collectives;
   std::vector<AttentionCurve> attention;
-  // What its kernels reach, fitted to tables; where the cluster has a curve of its own for a kernel, that counts. They scale with
-  // tflops_16 over that of the GPU that was measured, and with sustained_clock. Their source is that of "rates".
+  // What its kernels reach, fitted to tables; where the cluster has a curve of its own for a kernel, that
+  // counts. They scale with tflops_16 over that of the GPU that was measured, and with sustained_clock. Their
+  // source is that of "rates".
   Rates rates;
   Curve matmul_efficiency;  // of the peak, over the flops of the product; empty: the rates
   Curve fp8_efficiency;     // of tflops_fp8, with its casts; empty: the rates, else as matmul_efficiency

@@ -1,4 +1,5 @@
-// Every number and curve of a Cluster by name, with what it may be: the one list that reading, writing and checking walk.
+// Every number and curve of a Cluster by name, with what it may be: the one list that reading, writing and
+// checking walk.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +13,10 @@ namespace cp::sim {
 
 enum class Need { required, optional };  // optional: the default of cluster.h means "none" or "no limit"
 
-// Rates, sizes and shares below a millionth of their unit are refused: 1e-6 GB/s is 1 kB/s, less than a modem's, and 1e-6 TFLOP/s a
-// pocket calculator's. What is left keeps all times apart from what a double cannot hold: the largest work of one kernel, 1e30 bytes
-// or flops, takes at most 1e30 / 1e-6 / 1e-12 = 1e48 ns at the least rate and the least efficiency (Curve::kLeast).
+// Rates, sizes and shares below a millionth of their unit are refused: 1e-6 GB/s is 1 kB/s, less than a
+// modem's, and 1e-6 TFLOP/s a pocket calculator's. What is left keeps all times apart from what a double
+// cannot hold: the largest work of one kernel, 1e30 bytes or flops, takes at most 1e30 / 1e-6 / 1e-12 = 1e48
+// ns at the least rate and the least efficiency (Curve::kLeast).
 inline constexpr double kLeastQuantity = 1e-6;
 
 // visit(name, number, range, need); numbers are double, int or bool.

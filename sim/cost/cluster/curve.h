@@ -1,4 +1,5 @@
-// A quantity over the size of a message, a kernel or a product: what was measured at some sizes, and what lies between.
+// A quantity over the size of a message, a kernel or a product: what was measured at some sizes, and what
+// lies between.
 #pragma once
 
 #include <vector>
@@ -14,8 +15,9 @@ struct CurvePoint {
 class Curve {
  public:
   Curve() = default;
-  // What is measured lies far inside of these: a byte a minute is 1.7e-11 GB/s, and all that was ever computed under 1e30 flops.
-  // Ratios of any two such numbers, and times made of them, are finite and above 0.
+  // What is measured lies far inside of these: a byte a minute is 1.7e-11 GB/s, and all that was ever
+  // computed under 1e30 flops. Ratios of any two such numbers, and times made of them, are finite and above
+  // 0.
   static constexpr double kLeast = 1e-12, kMost = 1e30;
 
   // Sorts by x. Throws InvalidInput unless all numbers are in [kLeast, kMost], and no x comes twice.

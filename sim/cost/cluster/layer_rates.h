@@ -1,5 +1,6 @@
-// Times of the kernels of particular layers, as those of sim/cost/cluster/rates.h: the products of experts, latent attention (MLA), and
-// linear attention (gated delta nets, and the short convolutions of these and of state spaces).
+// Times of the kernels of particular layers, as those of sim/cost/cluster/rates.h: the products of experts,
+// latent attention (MLA), and linear attention (gated delta nets, and the short convolutions of these and of
+// state spaces).
 #pragma once
 
 #include <string>
@@ -11,20 +12,22 @@
 
 namespace cp::sim {
 
-// The products of a rank's experts, all experts in one call: `rows` rows of which each meets one of `active` matrices [k, n].
+// The products of a rank's experts, all experts in one call: `rows` rows of which each meets one of `active`
+// matrices [k, n].
 //     work   = 2 (rows + active startup_rows) n (k + startup_k) / tflops       a tile of rows is computed whole
 //     memory = the matrices of the active experts, the rows and the results, at memory_share of the bandwidth
 //     time   = (work^blend + memory^blend)^(1 / blend)
-// The table measures a whole layer: two such calls (gate and up together, down), floor_us of all its calls, and row_passes over what
-// sorts, activates and adds up rows; a plan has kernels of its own for that, so that row_passes is for predictions of those rows.
+// The table measures a whole layer: two such calls (gate and up together, down), floor_us of all its calls,
+// and row_passes over what sorts, activates and adds up rows; a plan has kernels of its own for that, so that
+// row_passes is for predictions of those rows.
 struct ExpertRate {
   std::string kernel;  // "triton", "cutlass", ...
   int bits = 16;       // of the operands: 16 or 8
   double floor_us = 0;
   double tflops = 0, startup_rows = 0, startup_k = 0, blend = 1, memory_share = 0;
   double row_passes = 0;
-  bool all_rows =
-      false;  // row_passes are over the rows of all ranks' experts: those of others are passed over one by one
+  // row_passes are over the rows of all ranks' experts: those of others are passed over one by one
+  bool all_rows = false;
   Provenance provenance;
   LeftOut left_out;
   bool operator==(const ExpertRate&) const = default;
@@ -41,16 +44,17 @@ double expert_products_us(const ExpertRate& rate, const ExpertProducts& products
 // Of each of the two calls.
 inline double expert_floor_us(const ExpertRate& rate) { return rate.floor_us / 2; }
 
-// A layer's experts on one rank, as the tables measure it: `tokens` choose top_k of all ranks' experts, `rows` of these choices are of
-// the rank's, whose `active` ones have a row or more.
+// A layer's experts on one rank, as the tables measure it: `tokens` choose top_k of all ranks' experts,
+// `rows` of these choices are of the rank's, whose `active` ones have a row or more.
 struct ExpertLayer {
   double tokens = 0, top_k = 0, rows = 0, active = 0, hidden = 0, columns = 0;
 };
 double expert_layer_us(const ExpertRate& rate, const ExpertLayer& layer, double hbm_gbps, double speed);
 
-// Attention with keys and values of one low rank for all heads. A context's kernel has keys and values of each head (qk_dim, v_dim: 192,
-// 128), and is timed as attention is: work and longest tile, with all query heads apart. Decoding absorbs the projections and reads
-// what all heads share (576, of which 512 are values as well), at memory_share of the bandwidth:
+// Attention with keys and values of one low rank for all heads. A context's kernel has keys and values of
+// each head (qk_dim, v_dim: 192, 128), and is timed as attention is: work and longest tile, with all query
+// heads apart. Decoding absorbs the projections and reads what all heads share (576, of which 512 are values
+// as well), at memory_share of the bandwidth:
 //     work   = max(heads, tile_rows) (keys + startup_keys) sequences 2 (qk_dim + v_dim) / tflops
 //     memory = sequences (keys + startup_keys) qk_dim cache_bits / 8
 struct LatentRate {
@@ -72,9 +76,11 @@ struct LatentCall {
 };
 double latent_us(const LatentRate& rate, const LatentCall& call, int sms, double hbm_gbps, double speed);
 
-// A kernel that passes over tokens in their order and keeps a state: chains of tokens, each on a multiprocessor, and bytes:
+// A kernel that passes over tokens in their order and keeps a state: chains of tokens, each on a
+// multiprocessor, and bytes:
 //     chain  = ceil(chains / (sms chains_at_once)) rows token_us                   rows: max(tokens, tile_rows)
-//     memory = (rows (sequences token_bytes + chains stage_bytes) + sequences state_bytes) / memory_share of the bandwidth
+//     memory = (rows (sequences token_bytes + chains stage_bytes) + sequences state_bytes) / memory_share of
+//     the bandwidth
 //     time   = floor_us + (chain^blend + memory^blend)^(1 / blend)
 struct LinearRate {
   std::string kernel;  // "gated_delta", "gated_delta_flashinfer", "convolution", ...
@@ -92,8 +98,8 @@ struct LinearCall {
   double chains = 0;                        // that do not wait for one another: sequences x heads
   double token_bytes = 0, state_bytes = 0;  // of a token, and of a sequence's states, read and written
 };
-// What a gated delta net's kernel does: queries and keys of key_heads, values and results of value_heads, each of `dim` numbers in 16 bits,
-// and of each value head a state of dim x dim numbers in f32.
+// What a gated delta net's kernel does: queries and keys of key_heads, values and results of value_heads,
+// each of `dim` numbers in 16 bits, and of each value head a state of dim x dim numbers in f32.
 LinearCall gated_delta_call(double sequences, double tokens, double key_heads, double value_heads,
                             double dim);
 // A short convolution over `channels`, in 16 bits; its state are three tokens.

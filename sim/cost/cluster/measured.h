@@ -12,8 +12,9 @@ struct LeftOut {
   bool operator==(const LeftOut&) const = default;
 };
 
-// What measured calls found in the second-level cache, where the call before had left it: up to `mib` of what they move came `speed`
-// times as fast. For predictions of those rows alone: between two calls of a layer a model passes over all other layers.
+// What measured calls found in the second-level cache, where the call before had left it: up to `mib` of what
+// they move came `speed` times as fast. For predictions of those rows alone: between two calls of a layer a
+// model passes over all other layers.
 struct Resident {
   double mib = 0, speed = 0;  // 0: no such thing was fitted
   bool operator==(const Resident&) const = default;

@@ -1,5 +1,5 @@
-// The protobuf form of a Provenance: `origin` and `source` of the messages in quantity.proto, rates.proto and cluster.proto. The
-// only place that knows both.
+// The protobuf form of a Provenance: `origin` and `source` of the messages in quantity.proto, rates.proto and
+// cluster.proto. The only place that knows both.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,5 @@
-// Where the numbers of fitted rates may lie: wide enough for every GPU, narrow enough to find a slip of units.
+// Where the numbers of fitted rates may lie: wide enough for every GPU, narrow enough to find a slip of
+// units.
 #pragma once
 
 #include "sim/cost/cluster/sourced_text.h"

@@ -1,13 +1,15 @@
-// Times of a GPU's kernels from few physical numbers, which were fitted to tables of measured times. Where a cluster has none for a
-// kernel, curves (sim/cost/cluster/cluster.h) or shares of the peak stand in.
+// Times of a GPU's kernels from few physical numbers, which were fitted to tables of measured times. Where a
+// cluster has none for a kernel, curves (sim/cost/cluster/cluster.h) or shares of the peak stand in.
 //
 // Attention computes tiles of query rows. With P pairs and R rows, of all heads, and c the time of a pair,
 //     work    = (P + R startup_keys) c                            c = flops of a pair / tflops
-//     longest = (most keys of a row + startup_keys) tile_rows sms c      what one multiprocessor needs for its longest tile
+//     longest = (most keys of a row + startup_keys) tile_rows sms c      what one multiprocessor needs for
+//     its longest tile
 //     time    = floor_us + (work^blend + longest^blend)^(1 / blend)
-// so that many rows of many keys come close to tflops, rows of few keys pay for starting, and few tiles leave multiprocessors idle.
-// A slice whose rows do not fill a tile counts as a whole one; a tile holds rows of all query heads of a kv head where they share
-// tiles. A mask without a diagonal, and a window, have startup keys of their own.
+// so that many rows of many keys come close to tflops, rows of few keys pay for starting, and few tiles leave
+// multiprocessors idle. A slice whose rows do not fill a tile counts as a whole one; a tile holds rows of all
+// query heads of a kv head where they share tiles. A mask without a diagonal, and a window, have startup keys
+// of their own.
 #pragma once
 
 #include <string>
@@ -27,15 +29,16 @@ struct AttentionRate {
   int head_dim = 0;
   int bits = 16;        // of queries, keys and values: 16 or 8
   double floor_us = 0;  // of a call, its launch included
-  // That long rows approach, of the pairs that the mask allows: 4 flops for each pair and head dimension, backward 10.
+  // That long rows approach, of the pairs that the mask allows: 4 flops for each pair and head dimension,
+  // backward 10.
   double tflops = 0;
   double startup_keys = 0;                                // of a causal mask
   double full_startup_keys = 0, window_startup_keys = 0;  // 0: as startup_keys
   double tile_rows = 0;
   bool shared_tiles = false;  // query heads of a kv head share tiles
   double blend = 1;           // >= 1; 1: the times add up, more: the longer one hides the other
-  // What the measured calls spend on their cache of keys and values beside the kernel, as passes over these and as a time whatever
-  // their size: for predictions of those rows.
+  // What the measured calls spend on their cache of keys and values beside the kernel, as passes over these
+  // and as a time whatever their size: for predictions of those rows.
   double cache_passes = 0, cache_us = 0;
   Resident resident;  // of these passes
   Provenance provenance;
@@ -43,13 +46,14 @@ struct AttentionRate {
   bool operator==(const AttentionRate&) const = default;
 };
 
-// Few query rows against many keys: floor_us + (keys + startup_keys) bytes of a key and value / (memory_share of the bandwidth), the
-// bytes of all sequences and kv heads.
+// Few query rows against many keys: floor_us + (keys + startup_keys) bytes of a key and value / (memory_share
+// of the bandwidth), the bytes of all sequences and kv heads.
 struct DecodeRate {
   std::string kernel;
   int head_dim = 0;
   double floor_us = 0, startup_keys = 0, memory_share = 0;
-  // More query heads of a kv head than that, and another kernel takes over, which passes so often over the keys. 0: none does.
+  // More query heads of a kv head than that, and another kernel takes over, which passes so often over the
+  // keys. 0: none does.
   int widest_group = 0;
   double wide_passes = 0;
   Resident resident;  // of keys and values
@@ -60,14 +64,16 @@ struct DecodeRate {
   bool operator==(const DecodeRate&) const = default;
 };
 
-// [m, k] times [k, n]: floor_us + (work^blend + memory^blend)^(1 / blend), where work is 2 m n (k + startup_k) / tflops, with m and n
-// of at least kLeastSide, and memory what both operands and the result take at memory_share of the bandwidth. With 8 bits the
-// left operand is cast before: read in 16 bits and written in 8.
+// [m, k] times [k, n]: floor_us + (work^blend + memory^blend)^(1 / blend), where work is 2 m n (k +
+// startup_k) / tflops, with m and n of at least kLeastSide, and memory what both operands and the result take
+// at memory_share of the bandwidth. With 8 bits the left operand is cast before: read in 16 bits and written
+// in 8.
 struct ProductRate {
   static constexpr double kLeastSide = 64;
   int bits = 16;
   double floor_us = 0, tflops = 0, startup_k = 0, blend = 1, memory_share = 0;
-  // Under the power limit: calls whose work is much longer than sustained_us reach sustained_share of tflops. 0: all reach it.
+  // Under the power limit: calls whose work is much longer than sustained_us reach sustained_share of tflops.
+  // 0: all reach it.
   double sustained_share = 1, sustained_us = 0;
   Provenance provenance;
   LeftOut left_out;
@@ -104,8 +110,8 @@ struct AttentionCall {
 // Of one kernel that does all of it. `speed`: of the GPU over that of the one that was measured.
 double attention_us(const AttentionRate& rate, const AttentionCall& shape, double flops_per_pair, int sms,
                     double speed);
-// What no kernels that compute so many pairs take less than: `rows` query rows of all heads, each of them computed at least once, and
-// none against more than `most_keys` keys in one kernel. 0 rows: unknown.
+// What no kernels that compute so many pairs take less than: `rows` query rows of all heads, each of them
+// computed at least once, and none against more than `most_keys` keys in one kernel. 0 rows: unknown.
 double least_attention_us(const AttentionRate& rate, double pairs, double rows, double most_keys,
                           double flops_per_pair, double speed);
 

@@ -9,8 +9,8 @@
 
 namespace cp::sim {
 
-// Throws one InvalidInput with a line `file:line:column: message` for each error, as read_cluster does. Every field has to be
-// given, unless a preset is named that the rest comes from (`like`).
+// Throws one InvalidInput with a line `file:line:column: message` for each error, as read_cluster does. Every
+// field has to be given, unless a preset is named that the rest comes from (`like`).
 SoftwareProfile read_software(std::string_view text, std::string_view filename);
 
 // A preset by its name ("megatron"), or a file whose name ends in .txtpb.

@@ -1,5 +1,6 @@
-// What the kernels of serving software reach: products with weights that are stored in few bits, and all-reduces of their own. A part
-// of Rates (sim/cost/cluster/rates.h), fitted to tables of measured times like the rest.
+// What the kernels of serving software reach: products with weights that are stored in few bits, and
+// all-reduces of their own. A part of Rates (sim/cost/cluster/rates.h), fitted to tables of measured times
+// like the rest.
 #pragma once
 
 #include <string>
@@ -11,8 +12,8 @@
 
 namespace cp::sim {
 
-// [m, k] times [k, n] where both operands come in `bits`: weights are stored so, and the kernel before hands over its result so, by
-// scales that are known beforehand. With
+// [m, k] times [k, n] where both operands come in `bits`: weights are stored so, and the kernel before hands
+// over its result so, by scales that are known beforehand. With
 //     memory = the bytes of both operands, and of the result in 16 bits, at memory_share of the bandwidth
 //     work   = 2 m n k / tflops
 //     tile   = k us_per_k                     what a tile of the result takes, however few tiles there are
@@ -27,8 +28,8 @@ struct StoredProductRate {
   bool operator==(const StoredProductRate&) const = default;
 };
 
-// Of tensor-parallel ranks in one NVLink domain: a straight line between neighbours, the first time below the first point, and beyond
-// the last one time in proportion to the bytes.
+// Of tensor-parallel ranks in one NVLink domain: a straight line between neighbours, the first time below the
+// first point, and beyond the last one time in proportion to the bytes.
 struct AllReduceRate {
   std::string kernel;  // whose: "trtllm", "vllm", "sglang"
   int gpus = 0;

@@ -40,8 +40,8 @@ void for_each_number_of_facts(AnySoftware& software, Visit&& visit) {
   visit("allocator_slack", software.allocator_slack, Range{0, 1});
 }
 
-// visit(name, number, range) and visit(name, fact), for what a profile may leave out: passes are one where a fused kernel does
-// the work, and the rest matters to software that serves or computes in fp8.
+// visit(name, number, range) and visit(name, fact), for what a profile may leave out: passes are one where a
+// fused kernel does the work, and the rest matters to software that serves or computes in fp8.
 template <class AnySoftware, class Visit>
 void for_each_optional_number(AnySoftware& software, Visit&& visit) {
   visit("rotary_passes", software.rotary_passes, Range{1, 100});

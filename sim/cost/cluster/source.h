@@ -1,4 +1,5 @@
-// How a number of a preset is known: said by whoever wrote it, as a field beside the number, and never read out of a text.
+// How a number of a preset is known: said by whoever wrote it, as a field beside the number, and never read
+// out of a text.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@ namespace cp::sim {
 // sim/cost/cluster/quantity.proto says when a figure is which.
 enum class Origin : std::uint8_t { measured, published, estimated, assumed, borrowed };
 
-// Of this hardware and software, by somebody who looked: measured or published. What is second-hand instead was estimated, assumed or
-// taken over from another GPU, and its intervals are wider.
+// Of this hardware and software, by somebody who looked: measured or published. What is second-hand instead
+// was estimated, assumed or taken over from another GPU, and its intervals are wider.
 bool is_first_hand(Origin origin);
 inline bool is_second_hand(Origin origin) { return !is_first_hand(origin); }
 std::string to_string(Origin origin);  // "measured", ...

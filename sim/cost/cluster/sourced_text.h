@@ -1,5 +1,6 @@
-// The sourced fields of a preset's text (sim/cost/cluster/quantity.proto) by their paths, "gpu.hbm_gbps" or "attention[2].tflops": read
-// with errors at their place, and written. For the readers of clusters and of software alone.
+// The sourced fields of a preset's text (sim/cost/cluster/quantity.proto) by their paths, "gpu.hbm_gbps" or
+// "attention[2].tflops": read with errors at their place, and written. For the readers of clusters and of
+// software alone.
 #pragma once
 
 #include <string>
@@ -50,7 +51,8 @@ class SourcedReader {
   void fail(std::string_view path, const std::string& message);
   bool has(std::string_view path) const { return find(path) != nullptr; }
 
-  // A Quantity, Flag, Choice or Curve into `out`, which stays as it is where the text has no such field, or a wrong one.
+  // A Quantity, Flag, Choice or Curve into `out`, which stays as it is where the text has no such field, or a
+  // wrong one.
   void read(std::string_view path, const Range& range, double& out);
   void read(std::string_view path, const Range& range, int& out);
   void read(std::string_view path, const Range& range, bool& out);

@@ -5,9 +5,9 @@
 
 namespace cp::sim {
 
-// The cluster with no more nodes than the first `gpus` GPUs need, one that they do not use, and what completes the leaf switch and the
-// NVLink domain of both: work on those GPUs alone takes the same time on it, and a million other nodes are neither laid out nor
-// searched. The cluster itself where it is no larger.
+// The cluster with no more nodes than the first `gpus` GPUs need, one that they do not use, and what
+// completes the leaf switch and the NVLink domain of both: work on those GPUs alone takes the same time on
+// it, and a million other nodes are neither laid out nor searched. The cluster itself where it is no larger.
 Cluster used_part(Cluster cluster, int gpus);
 
 // One node with so many of its GPUs, which they must divide; throws InvalidInput with a count that does.

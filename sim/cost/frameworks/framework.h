@@ -44,7 +44,8 @@ struct FrameworkFacts {
   std::string_view name, title;      // "megatron", "Megatron-LM"
   std::string_view version, source;  // of which the table is: "core 0.12", "megatron/training/arguments.py"
   bool trains = false, serves = false;
-  // What it has words for. None where it leaves no choice of a core (deepspeed, vllm), or takes them all by their names (cprun).
+  // What it has words for. None where it leaves no choice of a core (deepspeed, vllm), or takes them all by
+  // their names (cprun).
   std::span<const CoreWord> cores = {};
 };
 const FrameworkFacts& facts(Framework framework);
@@ -78,7 +79,8 @@ std::span<const FrameworkRule> rules(Framework framework);
 // Whether the framework has words for a part.
 bool can_say(Framework framework, RulePart part, FrameworkCase said);
 
-// The framework's word for a core, or for the one that it runs instead (shared/context_parallel/cores.h). Of a framework with words.
+// The framework's word for a core, or for the one that it runs instead (shared/context_parallel/cores.h). Of
+// a framework with words.
 std::string_view word_of(Framework framework, Core core);
 
 struct Expressed {

@@ -1,5 +1,5 @@
-// The rules of each framework, one file for each. Internal to sim/cost/frameworks. To add a framework: name it in framework.h, write its
-// file, list it in framework.cc; its emitter is sim/planner/emit's.
+// The rules of each framework, one file for each. Internal to sim/cost/frameworks. To add a framework: name
+// it in framework.h, write its file, list it in framework.cc; its emitter is sim/planner/emit's.
 #pragma once
 
 #include <span>

@@ -4,9 +4,9 @@
 // its own message of step k to have left. The ring follows the order of the group; channels share the bytes,
 // and channel c enters each node at its member number c, so that NICs are shared out too.
 //
-// pairwise: in step s = 1, ..., N - 1 the rank at position r sends to r + s and receives from r - s. A message
-// begins when both sides have opened its step; a rank opens a step when all but the last in_flight - 1 before
-// it are over.
+// pairwise: in step s = 1, ..., N - 1 the rank at position r sends to r + s and receives from r - s. A
+// message begins when both sides have opened its step; a rank opens a step when all but the last in_flight -
+// 1 before it are over.
 #pragma once
 
 #include <cstdint>
@@ -63,11 +63,11 @@ std::vector<double> run_messages(const Topology& topology, const TransferCurves&
                                  std::span<const Message> messages);
 
 // The slowest rank's finish, in closed form: rates are those when all messages of a step are under way
-// together. Rings: what flows say, to rounding, where no link can be short (what folds) and where the messages
-// that make one short are always under way together; elsewhere ranks that run ahead leave links to the others.
-// Pairwise: exact where no link can be short, all ranks are alike and in_flight is 1; it adds up the slowest
-// message of each step, so uneven links (each rank meets them at another step) and several steps in flight take
-// less than it says. In groups above 256 it looks at some of the steps.
+// together. Rings: what flows say, to rounding, where no link can be short (what folds) and where the
+// messages that make one short are always under way together; elsewhere ranks that run ahead leave links to
+// the others. Pairwise: exact where no link can be short, all ranks are alike and in_flight is 1; it adds up
+// the slowest message of each step, so uneven links (each rank meets them at another step) and several steps
+// in flight take less than it says. In groups above 256 it looks at some of the steps.
 double aggregate_ns(const Topology& topology, const TransferCurves& curves, std::span<const int> gpus,
                     const Pattern& pattern);
 

@@ -4,10 +4,11 @@
 //   in a node without it   pcie up, [pcie switch up, [host in, host out,] pcie switch down,] pcie down
 //   between nodes          [pcie up, ... ,] nic tx, [leaf up, leaf down,] nic rx [, ... , pcie down]
 //
-// A PCIe switch's links to the others are crossed when the other end, GPU or NIC, hangs on another switch, and between GPUs of one
-// switch too where peers do not see each other; the host's are there where what it moves is bounded (Node::pcie_host_gbps);
-// leaf links when the NICs hang on different leaves. The spine above the leaves blocks nobody. Between nodes,
-// PCIe is left out where it carries nothing else and is no slower than the NIC.
+// A PCIe switch's links to the others are crossed when the other end, GPU or NIC, hangs on another switch,
+// and between GPUs of one switch too where peers do not see each other; the host's are there where what it
+// moves is bounded (Node::pcie_host_gbps); leaf links when the NICs hang on different leaves. The spine above
+// the leaves blocks nobody. Between nodes, PCIe is left out where it carries nothing else and is no slower
+// than the NIC.
 #pragma once
 
 #include <array>

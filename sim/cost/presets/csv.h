@@ -1,4 +1,5 @@
-// Tables as comma-separated values, the first line naming the columns: the validation tables and what users bring.
+// Tables as comma-separated values, the first line naming the columns: the validation tables and what users
+// bring.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,9 @@ class CsvRow {
   std::map<std::string, std::string, std::less<>> cells_;
 };
 
-// Cells may be quoted ("a, b"; a quote inside is written twice); empty lines are skipped, lines may end in \r\n. Throws
-// InvalidInput with file and line for a row with another number of cells than the first line, a column that has no name or the
-// name of another, a quote that does not end, or text after a closing quote.
+// Cells may be quoted ("a, b"; a quote inside is written twice); empty lines are skipped, lines may end in
+// \r\n. Throws InvalidInput with file and line for a row with another number of cells than the first line, a
+// column that has no name or the name of another, a quote that does not end, or text after a closing quote.
 std::vector<CsvRow> read_csv(std::string_view text, std::string_view filename);
 
 // A table of sim/cost/presets/validation by its name ("nccl_tests"). Throws InvalidInput that lists them.

@@ -1,25 +1,30 @@
-// A server in its steady state: so many requests are always under way, each with a prompt to read and tokens to write, and as soon as
-// one is answered the next one comes. From the times of two things, a step that writes one token of each request and the reading of
-// one prompt alone, follows what a token takes while others' prompts are read on the same GPUs.
+// A server in its steady state: so many requests are always under way, each with a prompt to read and tokens
+// to write, and as soon as one is answered the next one comes. From the times of two things, a step that
+// writes one token of each request and the reading of one prompt alone, follows what a token takes while
+// others' prompts are read on the same GPUs.
 //
-// With c requests of I prompt tokens and O written ones, let s be the time of a step that only writes, TPOT the mean time between two
-// tokens of a request, D = (O - 1) TPOT the time it writes, and L = TTFT + D its life. While one request lives each of the c - 1 others
-// comes once, so that of their prompts (c - 1) D / L are read while it writes, and each of them makes it wait for e:
+// With c requests of I prompt tokens and O written ones, let s be the time of a step that only writes, TPOT
+// the mean time between two tokens of a request, D = (O - 1) TPOT the time it writes, and L = TTFT + D its
+// life. While one request lives each of the c - 1 others comes once, so that of their prompts (c - 1) D / L
+// are read while it writes, and each of them makes it wait for e:
 //
 //     (O - 1) TPOT = (O - 1) s + e (c - 1) D / L
 //
-//   - beside (chunked prefill, in-flight batching): prompt and writing share a step. The I rows join the c rows in every product, so
-//     that the step takes the prompt's time (I + c) / I, and the attention of those that write on top: e = p (I + c) / I + a - s;
+//   - beside (chunked prefill, in-flight batching): prompt and writing share a step. The I rows join the c
+//     rows in every product, so that the step takes the prompt's time (I + c) / I, and the attention of those
+//     that write on top: e = p (I + c) / I + a - s;
 //   - apart (prompts first): nobody writes while a prompt is read: e = p.
 //
-// where p is the time of one prompt, a that of attention in s. A prompt waits for the step that runs when it comes, and for the prompts
-// before it: by Pollaczek and Khinchine, a wait of u e / (2 (1 - u)) with u = e (c - 1) / L.
+// where p is the time of one prompt, a that of attention in s. A prompt waits for the step that runs when it
+// comes, and for the prompts before it: by Pollaczek and Khinchine, a wait of u e / (2 (1 - u)) with u = e (c
+// - 1) / L.
 //
-// Requests that all have the same lengths and come together stay together where prompts are read apart: all of them are read before
-// anybody writes on, so that on average half of the others' prompts lie in a request's TTFT, and the other half in its D.
+// Requests that all have the same lengths and come together stay together where prompts are read apart: all
+// of them are read before anybody writes on, so that on average half of the others' prompts lie in a
+// request's TTFT, and the other half in its D.
 //
-// The host needs h for a step, which grows with the requests in it: s is the longer of the two where it prepares the next step
-// meanwhile, else their sum; and so is p of the one request that a prompt is.
+// The host needs h for a step, which grows with the requests in it: s is the longer of the two where it
+// prepares the next step meanwhile, else their sum; and so is p of the one request that a prompt is.
 #pragma once
 
 #include <cstdint>

@@ -27,27 +27,32 @@ class AttentionCost {
   // `cluster` must outlive this.
   AttentionCost(const Cluster& cluster, const SoftwareProfile& software);
 
-  // Queries, keys and values in 8 bits have rates of their own, forward; a cluster that lacks these has those of 16 bits, which are no
-  // more than a guess then (width()): questions refuse them (with_attention_precision).
-  // Beyond the launch, and without what memory takes. Of a head size that has no rate the time lies on the line through those of two
-  // that have: the products of a pair grow with the size, its softmax does not. Beyond the least and the largest the line goes on, but
-  // never to a faster kernel than the nearest one, nor to less work that takes longer; of one rate alone that counts. Backward without
-  // a rate is kBackwardShare of the forward rate. With neither a curve nor a rate it is kAttentionShare of the peak.
+  // Queries, keys and values in 8 bits have rates of their own, forward; a cluster that lacks these has those
+  // of 16 bits, which are no more than a guess then (width()): questions refuse them
+  // (with_attention_precision). Beyond the launch, and without what memory takes. Of a head size that has no
+  // rate the time lies on the line through those of two that have: the products of a pair grow with the size,
+  // its softmax does not. Beyond the least and the largest the line goes on, but never to a faster kernel
+  // than the nearest one, nor to less work that takes longer; of one rate alone that counts. Backward without
+  // a rate is kBackwardShare of the forward rate. With neither a curve nor a rate it is kAttentionShare of
+  // the peak.
   double ns(const KernelWork& work, std::int64_t head_dim, bool backward) const;
 
   // No kernels that compute it take less.
   double least_ns(const AttentionSum& sum, std::int64_t head_dim, bool backward) const;
 
-  // How far the truth may lie from ns(), as a share each way (widths.h): what eight in ten of the rate's own errors on rows that were
-  // left out of its fit are below, and more where the rate is of another head size, another GPU or the other pass.
+  // How far the truth may lie from ns(), as a share each way (widths.h): what eight in ten of the rate's own
+  // errors on rows that were left out of its fit are below, and more where the rate is of another head size,
+  // another GPU or the other pass.
   double width(std::int64_t head_dim, bool backward) const;
-  // The same of few rows (decoding), by the rate that they have of their own; where they have none as width().
+  // The same of few rows (decoding), by the rate that they have of their own; where they have none as
+  // width().
   double decode_width(std::int64_t head_dim) const;
 
   const std::string& kernel() const { return kernel_; }  // empty: of none
 
   static constexpr double kAttentionShare = 0.5;
-  // FlashAttention 3 and cuDNN on the H100, head_dim 128, 16,384 tokens: 561 of 648 and 516 of 595 TFLOP/s (arXiv:2407.08608).
+  // FlashAttention 3 and cuDNN on the H100, head_dim 128, 16,384 tokens: 561 of 648 and 516 of 595 TFLOP/s
+  // (arXiv:2407.08608).
   static constexpr double kBackwardShare = 0.866;
 
  private:
@@ -65,7 +70,8 @@ class AttentionCost {
   static const AttentionCurve& nearest_curve(const Pass& pass, std::int64_t head_dim, bool causal);
   static const AttentionRate& nearest_rate(const Pass& pass, std::int64_t head_dim);
   double curve_ns(const Pass& pass, const KernelWork& work, std::int64_t head_dim) const;
-  // Of a head size by us(rate, flops of a pair) of one or two rates. `least`: what it never falls below for a us() that ns() does not.
+  // Of a head size by us(rate, flops of a pair) of one or two rates. `least`: what it never falls below for a
+  // us() that ns() does not.
   template <class Us>
   double of_size(const Pass& pass, std::int64_t head_dim, double flops_per_pair, bool least, Us&& us) const;
   // Of the cache's bits where the kernel has such a rate; else of the other ones.

@@ -1,5 +1,6 @@
-// The collectives of all ranks, matched: the n-th one of a group on each of its members is one call. In a folded world groups
-// that become one another when shifted have one call, and ranks that one rank stands for are one member.
+// The collectives of all ranks, matched: the n-th one of a group on each of its members is one call. In a
+// folded world groups that become one another when shifted have one call, and ranks that one rank stands for
+// are one member.
 #pragma once
 
 #include <cstdint>

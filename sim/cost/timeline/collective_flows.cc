@@ -36,7 +36,8 @@ class Rings {
   Rings(const std::vector<Rank>& ranks, const Cluster& cluster, double bytes, double alone_ns)
       : cluster_(cluster), bytes_(bytes), alone_ns_(alone_ns) {
     for (const Rank rank : ranks) members_[cluster.node_of(rank)].push_back(rank);
-    // Not in the order of the group: blocks that are alike by their sets of ranks (fold.h) have the same rings.
+    // Not in the order of the group: blocks that are alike by their sets of ranks (fold.h) have the same
+    // rings.
     for (auto& [node, members] : members_) std::sort(members.begin(), members.end());
     rings_ = ranks.size();
     for (const auto& [node, members] : members_) rings_ = std::min(rings_, members.size());
@@ -49,8 +50,8 @@ class Rings {
   }
 
  private:
-  // Reductions in the switch, and what else the library does better than a ring, send less: never more than the links can
-  // carry in that time.
+  // Reductions in the switch, and what else the library does better than a ring, send less: never more than
+  // the links can carry in that time.
   void add(Rank source, Rank target, bool across) {
     const double link = across                          ? cluster_.network.nic_gbps
                         : cluster_.node.nvlink_gbps > 0 ? cluster_.node.nvlink_gbps

@@ -50,7 +50,8 @@ std::vector<PathStep> CriticalPath::longest() const {
     at = it.late.node >= 0 ? record(it.late).before : it.before;
   }
   std::reverse(path.begin(), path.end());
-  // A collective may have begun with others before the one that came late: of the chain it takes the time since then.
+  // A collective may have begun with others before the one that came late: of the chain it takes the time
+  // since then.
   for (std::size_t i = 1; i < path.size(); ++i)
     path[i].begin_ns = std::max(path[i].begin_ns, path[i - 1].end_ns);
   return path;

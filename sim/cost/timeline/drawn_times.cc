@@ -17,8 +17,9 @@ namespace {
 constexpr double kTail = 0.1;          // below the interval, and above
 constexpr std::uint64_t kSeed = 2718;  // any: answers must not change from one call to the next
 
-// Of the standard normal distribution, one from each of so many equally likely ranges, in random order: their mean and spread are
-// those of the distribution however few there are (Latin hypercube sampling, McKay, Beckman and Conover 1979).
+// Of the standard normal distribution, one from each of so many equally likely ranges, in random order: their
+// mean and spread are those of the distribution however few there are (Latin hypercube sampling, McKay,
+// Beckman and Conover 1979).
 class Draws {
  public:
   explicit Draws(std::size_t count) : quantiles_(count) {

@@ -1,7 +1,8 @@
 // Times with each of some thousand draws of the rates that they hang on.
 //
-// An error of a rate is common to all that uses it, and so the rates are drawn together. A time is that of the chains of operations
-// that may take it whole, the longest of which counts: nothing is replayed for a draw.
+// An error of a rate is common to all that uses it, and so the rates are drawn together. A time is that of
+// the chains of operations that may take it whole, the longest of which counts: nothing is replayed for a
+// draw.
 #pragma once
 
 #include <array>
@@ -13,7 +14,8 @@
 
 namespace cp::sim {
 
-// How far the truth lies from what is believed: standard deviations of the logarithm of times. 0.1: two in three are within 10 %.
+// How far the truth lies from what is believed: standard deviations of the logarithm of times. 0.1: two in
+// three are within 10 %.
 struct Doubt {
   std::array<double, kNumRates> of_rate{};  // one error for all layouts
   double of_all = 0;       // of the software as a whole: the same for all, so that it tells none apart

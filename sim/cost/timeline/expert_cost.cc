@@ -9,7 +9,8 @@
 namespace cp::sim {
 namespace {
 
-// Of a layer's floor the plan's own kernels that sort rows, activate and add up take three launches, half of them beside each call.
+// Of a layer's floor the plan's own kernels that sort rows, activate and add up take three launches, half of
+// them beside each call.
 constexpr double kBeside = 1.5;
 
 }  // namespace

@@ -1,7 +1,9 @@
-// A world that looks the same from each of several equal blocks of its ranks: one block stands for all, exactly.
+// A world that looks the same from each of several equal blocks of its ranks: one block stands for all,
+// exactly.
 //
-// Shifting every rank by a block (around the end of the world) must change neither what the plans do and cost nor which links
-// their transfers meet. Blocks are whole nodes, or the nodes of whole leaves where there are several.
+// Shifting every rank by a block (around the end of the world) must change neither what the plans do and cost
+// nor which links their transfers meet. Blocks are whole nodes, or the nodes of whole leaves where there are
+// several.
 #pragma once
 
 #include <span>
@@ -25,8 +27,8 @@ struct Fold {
   }
 };
 
-// The smallest blocks for these plans of all ranks 0, 1, ..., which the cluster has just enough nodes for; not folded where
-// there are none. Costs one pass over the plans.
+// The smallest blocks for these plans of all ranks 0, 1, ..., which the cluster has just enough nodes for;
+// not folded where there are none. Costs one pass over the plans.
 Fold find_fold(std::span<const Plan> plans, const Cluster& cluster);
 
 // How many blocks a group is shifted by until it is itself again: fold.blocks() where it never is before.

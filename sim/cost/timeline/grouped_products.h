@@ -1,4 +1,5 @@
-// Products of a plan that a library computes in one call: those of a rank's experts, each with rows and a matrix of its own.
+// Products of a plan that a library computes in one call: those of a rank's experts, each with rows and a
+// matrix of its own.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,8 @@
 
 namespace cp::sim {
 
-// Several products of one call: [rows, k] times [k, n], or the gradients of the matrices, whose inner dimension the rows are. Both
-// compute 2 rows n k flops.
+// Several products of one call: [rows, k] times [k, n], or the gradients of the matrices, whose inner
+// dimension the rows are. Both compute 2 rows n k flops.
 struct GroupedCall {
   double products = 0;  // that have a row, or more
   double rows = 0;      // of all together
@@ -17,8 +18,9 @@ struct GroupedCall {
   DType dtype = DType::bf16;  // of the operands
 };
 
-// Products that follow one another on a stream with none but products between them are one call where each one's rows, results and matrix
-// begin in their buffers just where those of the one before end: a plan writes a rank's experts so, and nothing else.
+// Products that follow one another on a stream with none but products between them are one call where each
+// one's rows, results and matrix begin in their buffers just where those of the one before end: a plan writes
+// a rank's experts so, and nothing else.
 class GroupedProducts {
  public:
   explicit GroupedProducts(const Plan& plan);

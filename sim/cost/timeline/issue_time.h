@@ -1,5 +1,5 @@
-// The host's time to issue a step. It issues a plan's steps in their order, all streams in turn; a GPU that comes to a step before it was
-// issued waits, and a host that is ahead costs nothing.
+// The host's time to issue a step. It issues a plan's steps in their order, all streams in turn; a GPU that
+// comes to a step before it was issued waits, and a host that is ahead costs nothing.
 #pragma once
 
 #include "shared/plan/plan.h"

@@ -11,13 +11,14 @@ namespace cp::sim {
 namespace {
 
 constexpr double kOtherShare = 0.8;  // of the peak, where nothing was measured
-// Of the share of its peak that a product in 16 bits reaches, what one in 8 bits does, with its casts. In TensorRT-LLM 1.3 the latter is
-// 1.58 (H100), 1.63 (H200), 1.61 (B200) and 1.63 (L40S) times as fast in the median of 675 products of 4,096 and more rows, columns
-// and channels, with twice the peak (tables of aiconfigurator-core 0.12.0).
+// Of the share of its peak that a product in 16 bits reaches, what one in 8 bits does, with its casts. In
+// TensorRT-LLM 1.3 the latter is 1.58 (H100), 1.63 (H200), 1.61 (B200) and 1.63 (L40S) times as fast in the
+// median of 675 products of 4,096 and more rows, columns and channels, with twice the peak (tables of
+// aiconfigurator-core 0.12.0).
 constexpr double kFp8Share = 0.8;
 
-// The table over the vocabulary or its gradients: "parameters/head", "unsharded/head gradients". A tied one lies in the embedding,
-// which has no products of its own.
+// The table over the vocabulary or its gradients: "parameters/head", "unsharded/head gradients". A tied one
+// lies in the embedding, which has no products of its own.
 bool is_of_head(std::string_view name) {
   const std::size_t slash = name.find('/');
   if (slash == std::string_view::npos) return false;

@@ -53,8 +53,8 @@ void count_attention(const Attention& op, const Plan& plan, KernelWork& work) {
   work.rows = count(op.q.shape[1] * (op.q.shape[2] / std::max<std::int64_t>(1, op.k.shape[2])));
   work.bytes_per_key = (bytes_of(op.k, plan) + bytes_of(op.v, plan)) / std::max(1.0, count(op.k.shape[1]));
   const double d = count(op.q.shape[3]), dv = count(op.v.shape[3]);
-  double per_pair =
-      2 * (d + dv);  // backward: the scores and their gradients, and a product for each gradient
+  // backward: the scores and their gradients, and a product for each gradient
+  double per_pair = 2 * (d + dv);
   if constexpr (std::is_same_v<Attention, AttentionBackward>) {
     per_pair +=
         (is_absent(op.dq) ? 0 : 2 * d) + (is_absent(op.dk) ? 0 : 2 * d) + (is_absent(op.dv) ? 0 : 2 * dv);

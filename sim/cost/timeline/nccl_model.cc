@@ -96,7 +96,8 @@ class Model {
         kSimpleFillBytes);
   }
 
-  // A filled pipeline is a matter of the GPU, not of the machine: but where nothing else takes time, this does not either.
+  // A filled pipeline is a matter of the GPU, not of the machine: but where nothing else takes time, this
+  // does not either.
   double fill_us(double us) const { return near_us_ > 0 ? us : 0; }
 
   // Of channels, whatever the links' rate.
@@ -121,7 +122,8 @@ class Model {
         kNetworkFillHops * far_us_, kNetworkFillBytes);
   }
 
-  // Along the GPUs of each node, and up and down a tree of the nodes, which may be trays of one NVLink domain.
+  // Along the GPUs of each node, and up and down a tree of the nodes, which may be trays of one NVLink
+  // domain.
   void add_tree() {
     const double per_node = n() / spread_.nodes, depth = std::ceil(std::log2(spread_.nodes));
     const double far_steps = alone_ ? 0 : depth, near_steps = per_node - 1 + (alone_ ? depth : 0);
@@ -136,8 +138,8 @@ class Model {
         alone_ ? kSimpleFillBytes : kNetworkFillBytes);
   }
 
-  // The switch adds up what all have and gives it to all: once each way through a GPU's link. NCCL has it for all-reduces of more
-  // than two GPUs, and for the others only where the network's switches reduce too.
+  // The switch adds up what all have and gives it to all: once each way through a GPU's link. NCCL has it for
+  // all-reduces of more than two GPUs, and for the others only where the network's switches reduce too.
   void add_nvls() {
     if (kind_ == CollectiveKind::broadcast || n() < 3) return;
     const bool all_reduce = kind_ == CollectiveKind::all_reduce;

@@ -1,10 +1,12 @@
-// Collectives by algebra, where nobody measured them: each algorithm and protocol has a latency, a rate and what it takes to fill
-// its pipeline, and the library takes the fastest for the size. Ring, tree and NVLS by the protocols LL, LL128 and Simple, as NCCL
-// has them; pairwise all-to-all and send/recv; and a reduction inside of nodes, across them, and inside again.
+// Collectives by algebra, where nobody measured them: each algorithm and protocol has a latency, a rate and
+// what it takes to fill its pipeline, and the library takes the fastest for the size. Ring, tree and NVLS by
+// the protocols LL, LL128 and Simple, as NCCL has them; pairwise all-to-all and send/recv; and a reduction
+// inside of nodes, across them, and inside again.
 //
-// Latencies are in proportion to the cluster's own: transfer.intra_node_latency_us, the time of the smallest send/recv inside of a
-// node, and network.latency_us, that of the smallest one between nodes. Rates are shares of the links' rates. Both kinds of
-// share were fitted to measured collectives (nccl_constants.h says which, and how far off the others are).
+// Latencies are in proportion to the cluster's own: transfer.intra_node_latency_us, the time of the smallest
+// send/recv inside of a node, and network.latency_us, that of the smallest one between nodes. Rates are
+// shares of the links' rates. Both kinds of share were fitted to measured collectives (nccl_constants.h says
+// which, and how far off the others are).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,8 @@ enum class CollectiveKind : std::uint8_t {
   send_recv
 };
 std::string_view name(CollectiveKind kind);
-// Of a curve's operation; "exchange", which nccl-tests calls sendrecv, is send_recv. Of one that validate_cluster() accepts.
+// Of a curve's operation; "exchange", which nccl-tests calls sendrecv, is send_recv. Of one that
+// validate_cluster() accepts.
 CollectiveKind collective_kind(std::string_view operation);
 
 enum class Algorithm : std::uint8_t { ring, tree, nvls, pairwise, hierarchical };
@@ -49,15 +52,16 @@ struct Spread {
   int fewest_on_a_node = 0;
   // On islands, which are NVLink domains of several nodes, or nodes. 0: on as few as hold those nodes.
   int islands = 0, fewest_on_an_island = 0;
-  // On the PCIe switches of the node where they lie on most of them, and the most on one switch. 0: on as few as hold them.
+  // On the PCIe switches of the node where they lie on most of them, and the most on one switch. 0: on as few
+  // as hold them.
   int switches = 0, most_on_a_switch = 0;
   bool nvlink = true;  // those of an island reach each other by NVLink, where the cluster has any
 };
 Spread spread_of(std::span<const Rank> gpus, const Cluster& cluster);
 
-// Latency + bytes / rate + the time to fill the pipeline, which grows with the bytes up to `fill_us`, half of it at `fill_bytes`;
-// for nccl-tests' bytes: the whole buffer of one GPU (all blocks of an all-gather, reduce-scatter or all-to-all; of send_recv the
-// message that every GPU sends to the next one).
+// Latency + bytes / rate + the time to fill the pipeline, which grows with the bytes up to `fill_us`, half of
+// it at `fill_bytes`; for nccl-tests' bytes: the whole buffer of one GPU (all blocks of an all-gather,
+// reduce-scatter or all-to-all; of send_recv the message that every GPU sends to the next one).
 struct CollectiveChoice {
   Algorithm algorithm = Algorithm::ring;
   Protocol protocol = Protocol::simple;

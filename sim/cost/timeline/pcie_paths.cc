@@ -11,7 +11,8 @@ PciePaths pcie_paths(const Spread& spread, int members, const Node& node) {
       spread.most_on_a_switch > 0 ? spread.most_on_a_switch : std::min(members, node.gpus_per_pcie_switch);
   const double n = members, on_one = most, through_host = node.pcie_peers ? switches : n;
 
-  // Times of a byte, in ns. A ring leaves each switch once, and each GPU does where peers do not see each other.
+  // Times of a byte, in ns. A ring leaves each switch once, and each GPU does where peers do not see each
+  // other.
   double ring = 1 / node.pcie_gbps, pairs = (n - 1) / n / node.pcie_gbps;
   if (node.pcie_root_gbps > 0 && (switches > 1 || !node.pcie_peers)) {
     ring = std::max(ring, (node.pcie_peers ? 1 : on_one) / node.pcie_root_gbps);

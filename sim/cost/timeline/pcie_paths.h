@@ -1,6 +1,6 @@
-// What PCIe gives a collective of GPUs of one node that have no NVLink: the narrowest of the GPUs' own links, the uplinks of
-// their switches, and the host, which moves what GPUs that do not see each other exchange (sim/cost/network/topology.h has the same
-// links for single transfers).
+// What PCIe gives a collective of GPUs of one node that have no NVLink: the narrowest of the GPUs' own links,
+// the uplinks of their switches, and the host, which moves what GPUs that do not see each other exchange
+// (sim/cost/network/topology.h has the same links for single transfers).
 #pragma once
 
 #include "sim/cost/cluster/cluster.h"

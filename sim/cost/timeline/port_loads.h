@@ -1,9 +1,10 @@
-// What the collectives of one rank put on the ports of its GPU while all members of their groups do the same thing, in closed
-// form: no flows, no topology of the whole cluster.
+// What the collectives of one rank put on the ports of its GPU while all members of their groups do the same
+// thing, in closed form: no flows, no topology of the whole cluster.
 //
-// A GPU has two ports: one to the others of its NVLink domain or node, one to other nodes (its part of a NIC). All flows of a
-// collective through a port count as one. Leaves and the spine block nobody here, and PCIe on the way to a NIC or between its
-// switches blocks the flows of one collective alone: there replay() knows more.
+// A GPU has two ports: one to the others of its NVLink domain or node, one to other nodes (its part of a
+// NIC). All flows of a collective through a port count as one. Leaves and the spine block nobody here, and
+// PCIe on the way to a NIC or between its switches blocks the flows of one collective alone: there replay()
+// knows more.
 #pragma once
 
 #include <array>
@@ -47,8 +48,8 @@ class PortLoads {
     bool one_domain = false;  // nothing goes between nodes
     std::int32_t self = 0;    // index in the group
   };
-  struct
-      Offset {  // to the member that many places further on: what is sent there, what comes from as far behind
+  // To the member that many places further on: what is sent there, what comes from as far behind.
+  struct Offset {
     std::int32_t places = 0;
     double sent = 0, received = 0;
     double bytes() const { return sent > received ? sent : received; }

@@ -1,4 +1,5 @@
-// The steps of one plan as the timeline replays them: every iteration of every Repeat, with what each waits for.
+// The steps of one plan as the timeline replays them: every iteration of every Repeat, with what each waits
+// for.
 #pragma once
 
 #include <cstdint>

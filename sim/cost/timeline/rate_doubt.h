@@ -17,8 +17,9 @@ struct WorkKinds {
 Doubt doubt_of(const Cluster& cluster, const SoftwareProfile& software, std::int64_t head_dim,
                WorkKinds kinds = {});
 
-// Parts of it, as widths.h counts: of transfers inside of a node, or between nodes; and of products, by the rates' own errors on rows that
-// were left out of their fit; those with stored operands, where the software has such.
+// Parts of it, as widths.h counts: of transfers inside of a node, or between nodes; and of products, by the
+// rates' own errors on rows that were left out of their fit; those with stored operands, where the software
+// has such.
 double transfer_width(const Cluster& cluster, bool across_nodes);
 double product_width(const Cluster& cluster, LinearPrecision precision);
 double product_width(const Cluster& cluster, const SoftwareProfile& software);

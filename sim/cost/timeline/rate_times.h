@@ -1,7 +1,8 @@
 // A time by the rates that it hangs on: what a step's longest chain of operations spends in each of them.
 //
-// What two layouts share is not what tells them apart: where attention is a tenth slower than believed, both are slower. Such a time
-// says by how much, as long as the chain stays the longest; of several chains the longest one counts (sim/planner/search/decision.h).
+// What two layouts share is not what tells them apart: where attention is a tenth slower than believed, both
+// are slower. Such a time says by how much, as long as the chain stays the longest; of several chains the
+// longest one counts (sim/planner/search/decision.h).
 #pragma once
 
 #include <array>

@@ -338,8 +338,8 @@ class Replay {
     }
   }
 
-  // `late` has just arrived; its transfer with `peer` begins if that is there, from `source` to `target` as seen from the
-  // rank that stands for the source.
+  // `late` has just arrived; its transfer with `peer` begins if that is there, from `source` to `target` as
+  // seen from the rank that stands for the source.
   void meet(CallId id, At late, Rank peer, Rank source, Rank target, std::int64_t bytes) {
     const TimedCall& call = calls_.call(id);
     const Calls::World& world = calls_.world(call);

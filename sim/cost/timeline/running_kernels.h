@@ -11,8 +11,8 @@ namespace cp::sim {
 
 class RunningKernels {
  public:
-  // When a kernel ends if nothing changes; a change of its speed makes another one that counts instead. at_ns is infinite
-  // while it stands still.
+  // When a kernel ends if nothing changes; a change of its speed makes another one that counts instead. at_ns
+  // is infinite while it stands still.
   struct End {
     NodeId node = -1;
     std::uint32_t version = 0;
@@ -22,7 +22,8 @@ class RunningKernels {
   bool none() const { return kernels_.empty(); }
   bool counts(NodeId node, std::uint32_t version) const;
 
-  // One that takes `ns` when left alone; `slowest`, in [0, 1], is what it keeps of its speed beside transfers.
+  // One that takes `ns` when left alone; `slowest`, in [0, 1], is what it keeps of its speed beside
+  // transfers.
   End begin(double now_ns, NodeId node, double ns, double slowest);
   // Whether it took longer than alone.
   bool end(double now_ns, NodeId node);

@@ -6,9 +6,9 @@
 #include "shared/plan/execute.h"
 #include "shared/plan/operations.h"
 #include "sim/fabric/fabric.h"
+#include "sim/fuzz/mutate/subjects.h"
 #include "sim/proof/ledger/attention_ledger.h"
 #include "sim/proof/ledger/peak_bound.h"
-#include "sim/fuzz/mutate/subjects.h"
 #include "sim/proof/run/attention_shards.h"
 #include "sim/proof/run/attention_test_data.h"
 #include "sim/proof/run/attention_tolerance.h"
@@ -17,8 +17,9 @@
 namespace cp::sim {
 namespace {
 
-// What a rank computes, but for where: of each step that is no move its operation, numbers, flags and the types of its operands. Plans
-// that are alike in this, and whose outputs the ledger finds to be made of the same, differ by the order of sums alone.
+// What a rank computes, but for where: of each step that is no move its operation, numbers, flags and the
+// types of its operands. Plans that are alike in this, and whose outputs the ledger finds to be made of the
+// same, differ by the order of sums alone.
 std::vector<std::string> arithmetic_of(const Plan& plan) {
   std::vector<std::string> all;
   for (const StepRef& ref : steps_of(plan)) {

@@ -136,8 +136,8 @@ std::int32_t group_size(const Spot& spot);  // of a collective
 std::int32_t own_index(const Spot& spot);
 const Group& group_of(const Spot& spot);
 
-// The members of a group in one collective of theirs, by index in the group: its number in the order of the plans' steps, each
-// of a Repeat's body once. Members whose plan is not there, or has fewer, have no step.
+// The members of a group in one collective of theirs, by index in the group: its number in the order of the
+// plans' steps, each of a Repeat's body once. Members whose plan is not there, or has fewer, have no step.
 struct Meeting {
   std::vector<Spot> members;
   Spot first() const;

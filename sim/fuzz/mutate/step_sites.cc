@@ -5,8 +5,8 @@
 namespace cp::sim {
 namespace {
 
-// Those of the same stream and segment that follow, or outside of Repeats those of the stream that follow before the next Repeat:
-// at most so many.
+// Those of the same stream and segment that follow, or outside of Repeats those of the stream that follow
+// before the next Repeat: at most so many.
 constexpr std::size_t kFarthestPartner = 4;
 std::vector<StepId> partners(const Spot& spot) {
   const std::vector<StepRef> steps = steps_of(*spot.plan);

@@ -30,7 +30,8 @@ std::optional<std::string> complaint_of(const Work& work) {
   return std::nullopt;
 }
 
-// The orders of the ranks that mutants run under, by number: by turns that are drawn, by priorities that are drawn, in turn, and so on.
+// The orders of the ranks that mutants run under, by number: by turns that are drawn, by priorities that are
+// drawn, in turn, and so on.
 inline FabricOptions fabric_options(std::uint64_t schedule) {
   using Kind = BatonOrder::Kind;
   constexpr Kind kKinds[] = {Kind::random, Kind::pct, Kind::round_robin};

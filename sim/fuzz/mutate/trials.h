@@ -1,17 +1,18 @@
 // Trials of mutants: who notices that a set of plans is damaged.
 //
-// A subject is a right set of plans with what they compute. Its mutants are judged in this order, and the first one that objects has
-// caught the mutant:
+// A subject is a right set of plans with what they compute. Its mutants are judged in this order, and the
+// first one that objects has caught the mutant:
 //
 //   check    check() over all ranks' plans. What it refuses never runs.
 //   fabric   a mismatch, a deadlock, or whatever else a run on the simulated fabric throws
 //   ledger   what was asked for and what was done; bytes; mask cells; peak memory
-//   result   the data, against the index sets or against one device in float64, under each of several orders of the ranks (and
-//            for a redistribution under other data, too)
+//   result   the data, against the index sets or against one device in float64, under each of several orders
+//            of the ranks (and for a redistribution under other data, too)
 //
-// A mutant to which nobody objects is shown equivalent when all these orders end with outputs that are bit for bit those of the right
-// plans. One that is `rearranged` has outputs that differ by the order of a sum alone: within the bound of rounding, where the
-// ledger has proved that each output is made of all its cells, each once. All others are survivors.
+// A mutant to which nobody objects is shown equivalent when all these orders end with outputs that are bit
+// for bit those of the right plans. One that is `rearranged` has outputs that differ by the order of a sum
+// alone: within the bound of rounding, where the ledger has proved that each output is made of all its cells,
+// each once. All others are survivors.
 #pragma once
 
 #include <array>
@@ -42,7 +43,8 @@ struct MutantJudgement {
 
 struct TrialOptions {
   int schedules = 4;  // orders of the ranks under which a mutant runs to be shown equivalent
-  // Judges that are not asked: what a test plants to see a survivor. Never `check`, which keeps the others from harm.
+  // Judges that are not asked: what a test plants to see a survivor. Never `check`, which keeps the others
+  // from harm.
   std::set<Outcome> absent = {};
 };
 
@@ -66,8 +68,9 @@ class Subject {
   Subject() = default;
 };
 
-// Of a case's job, a redistribution or attention with one strategy; its order and faults are not looked at. Throws InvalidInput for
-// another job and for one that cannot be planned, and CheckFailure when the unharmed plans do not hold.
+// Of a case's job, a redistribution or attention with one strategy; its order and faults are not looked at.
+// Throws InvalidInput for another job and for one that cannot be planned, and CheckFailure when the unharmed
+// plans do not hold.
 std::unique_ptr<Subject> make_subject(const proto::FuzzCase& job);
 
 struct MutantTrial {
@@ -78,12 +81,14 @@ struct MutantTrial {
 std::optional<MutantTrial> attempt(Subject& subject, const proto::PlanMutation& mutation,
                                    const TrialOptions& options = {});
 
-// The mutation of a case in plans that somebody else has made from its job. Returns what was changed where. Throws InvalidInput for a
-// kind that does not exist, a negative place, and where the plans have no place for it.
+// The mutation of a case in plans that somebody else has made from its job. Returns what was changed where.
+// Throws InvalidInput for a kind that does not exist, a negative place, and where the plans have no place for
+// it.
 std::string apply_mutation(std::vector<Plan>& plans, const proto::PlanMutation& mutation);
 
-// Who catches the mutation of a case, as what was found: property "mutant: ledger", message what was changed and what the judge said of it.
-// Nothing where the mutant is equivalent, or survives. Throws as make_subject() and apply_mutation() do.
+// Who catches the mutation of a case, as what was found: property "mutant: ledger", message what was changed
+// and what the judge said of it. Nothing where the mutant is equivalent, or survives. Throws as
+// make_subject() and apply_mutation() do.
 std::optional<proto::Finding> find_mutant(const proto::FuzzCase& fuzz_case);
 
 }  // namespace cp::sim

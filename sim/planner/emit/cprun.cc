@@ -1,4 +1,5 @@
-// A scenario of the attention alone: one micro-batch, the heads of one tensor-parallel rank, all context-parallel ranks.
+// A scenario of the attention alone: one micro-batch, the heads of one tensor-parallel rank, all
+// context-parallel ranks.
 #include "shared/base/text.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/problem.h"

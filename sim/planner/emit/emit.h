@@ -1,4 +1,5 @@
-// A layout, handed over: the flags or configuration of a framework that runs the model so, or a scenario of its attention.
+// A layout, handed over: the flags or configuration of a framework that runs the model so, or a scenario of
+// its attention.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ struct EmitContext {
   std::string model;  // as the user named it: a preset, or the path of a config.json
   int nodes = 1, gpus_per_node = 8;
   bool fp8_products = false;  // of linear layers; else in the workload's dtype
-  std::vector<std::string> unsaid =
-      {};  // what was asked for and is not in the workload; becomes comments, too
+  // What was asked for and is not in the workload; becomes comments, too.
+  std::vector<std::string> unsaid = {};
   // Where they are given the text says how much memory a GPU needs, and whether it fits.
   std::optional<MemoryRules> memory = {};
   std::int64_t usable_bytes = 0;  // of a GPU, for all but the context
@@ -29,16 +30,17 @@ struct EmitContext {
 
 struct Emitted {
   std::string text;
-  // What the layout has and the text does not say, because the framework has no word for it, with what it does instead, and what a
-  // person has to add: one sentence each. They stand in the text as comments, too.
+  // What the layout has and the text does not say, because the framework has no word for it, with what it
+  // does instead, and what a person has to add: one sentence each. They stand in the text as comments, too.
   std::vector<std::string> cannot;
-  // Of a GPU, for all but the context, when what the text says is run: a choice that is lost may need more than the layout does. None
-  // without a context's memory, and where what is run is no legal layout.
+  // Of a GPU, for all but the context, when what the text says is run: a choice that is lost may need more
+  // than the layout does. None without a context's memory, and where what is run is no legal layout.
   std::optional<std::int64_t> needed_bytes;
   bool fits = true;
 };
 
-// Throws InvalidInput as require_phase() does, for a layout that refuse() refuses, and for a context whose GPUs are not as many as the layout's.
+// Throws InvalidInput as require_phase() does, for a layout that refuse() refuses, and for a context whose
+// GPUs are not as many as the layout's.
 Emitted emit(Framework framework, const Transformer& model, const Workload& workload,
              const ParallelLayout& layout, const EmitContext& context);
 

@@ -1,5 +1,5 @@
-// One function for each framework. Internal to sim/planner/emit. To add one: name it in emit.h, write its file, list it in emit.cc, and its
-// rules in sim/cost/frameworks.
+// One function for each framework. Internal to sim/planner/emit. To add one: name it in emit.h, write its
+// file, list it in emit.cc, and its rules in sim/cost/frameworks.
 #pragma once
 
 #include <string>
@@ -20,7 +20,8 @@ struct EmitRequest {
   int ring_size() const { return layout.cp / layout.strategy.ulysses_degree; }
 };
 
-// Texts without comments, and what has to be added by hand; what the framework has no word for is sim/cost/frameworks' to say.
+// Texts without comments, and what has to be added by hand; what the framework has no word for is
+// sim/cost/frameworks' to say.
 struct EmittedBody {
   std::string text;
   std::vector<std::string> notes;

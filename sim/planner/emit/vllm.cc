@@ -61,7 +61,8 @@ class VllmCommand {
     ((text_ += str(" ", values)), ...);
   }
 
-  // Decoding, the ranks that share a cache are tensor-parallel ones: as many as keep copies of the same heads.
+  // Decoding, the ranks that share a cache are tensor-parallel ones: as many as keep copies of the same
+  // heads.
   void context_parallel(int tensor_parallel) {
     if (workload_.phase == Phase::prefill) {
       flag("prefill-context-parallel-size", layout_.cp);

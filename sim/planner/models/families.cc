@@ -39,8 +39,8 @@ constexpr const char* kSomeExperts =
     "layers with experts among layers without are not described; the nearest thing is a config whose layers "
     "all have them";
 
-// A kind that no Transformer describes, known by a model_type that is one of `types` (or begins with it and "_"), or by one of
-// `keys` that is there and neither 0, false nor empty.
+// A kind that no Transformer describes, known by a model_type that is one of `types` (or begins with it and
+// "_"), or by one of `keys` that is there and neither 0, false nor empty.
 struct OtherKind {
   std::vector<std::string_view> types;
   std::vector<const char*> keys;

@@ -9,7 +9,8 @@
 
 namespace cp::sim {
 
-// `config` is an object. Without source and repository; the sizes are not validated together. Throws what read_model does.
+// `config` is an object. Without source and repository; the sizes are not validated together. Throws what
+// read_model does.
 ReadModel model_of(const nlohmann::json& config, const std::string& filename, const std::string& name);
 
 }  // namespace cp::sim

@@ -8,8 +8,8 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "sim/planner/models/model_reader.h"
 #include "sim/cost/presets/embedded.h"
+#include "sim/planner/models/model_reader.h"
 #include "traces/read_text.h"
 
 namespace cp::sim {

@@ -1,4 +1,5 @@
-// The attention of one layer alone on the timeline: what layouts of a search share, and their bounds are sharpened with.
+// The attention of one layer alone on the timeline: what layouts of a search share, and their bounds are
+// sharpened with.
 #pragma once
 
 #include <map>
@@ -6,8 +7,8 @@
 #include <tuple>
 
 #include "shared/transformer/step_plan.h"
-#include "sim/planner/search/question.h"
 #include "sim/cost/timeline/issue_time.h"
+#include "sim/planner/search/question.h"
 
 namespace cp::sim {
 
@@ -19,8 +20,8 @@ struct AttentionTimes {
   Pass forward, backward;
 };
 
-// What attention depends on: sizes, strategy, and how far apart neighbouring cp ranks are, which counts within a node (or NVLink
-// domain) alone. Layouts of equal keys share its times.
+// What attention depends on: sizes, strategy, and how far apart neighbouring cp ranks are, which counts
+// within a node (or NVLink domain) alone. Layouts of equal keys share its times.
 using AttentionKey = std::tuple<std::int64_t, int, int, int, Core, int, int, Balance::Kind, std::int64_t,
                                 Strategy::Rotation, bool, bool>;
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);

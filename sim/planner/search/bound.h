@@ -1,8 +1,10 @@
-// How fast a layout can be at best: a lower bound of its step on the timeline, in closed form and a few microseconds.
+// How fast a layout can be at best: a lower bound of its step on the timeline, in closed form and a few
+// microseconds.
 //
-// Kernels of a rank run one after the other, so that their sum is a bound; forward, transfers between tensor-parallel regions and
-// those before and behind attention hide behind nothing; backward the chain of input gradients is a bound, transfers included. All
-// weights must be gathered and all gradients be scattered. No link and no kernel is faster than its peak.
+// Kernels of a rank run one after the other, so that their sum is a bound; forward, transfers between
+// tensor-parallel regions and those before and behind attention hide behind nothing; backward the chain of
+// input gradients is a bound, transfers included. All weights must be gathered and all gradients be
+// scattered. No link and no kernel is faster than its peak.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +13,11 @@
 
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/sizes.h"
-#include "sim/planner/search/attention_times.h"
-#include "sim/planner/search/question.h"
 #include "sim/cost/timeline/collective_cost.h"
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/nccl_model.h"
+#include "sim/planner/search/attention_times.h"
+#include "sim/planner/search/question.h"
 
 namespace cp::sim {
 
@@ -29,7 +31,8 @@ class StepBound {
   double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
     return step_ns(layout, shared(layout), false, &attention);
   }
-  // Of all members of its family (layout_space.h): attention shared evenly, nothing moved for it, nothing computed again.
+  // Of all members of its family (layout_space.h): attention shared evenly, nothing moved for it, nothing
+  // computed again.
   double family_ns(const ParallelLayout& layout) const {
     return step_ns(layout, shared(layout), true, nullptr);
   }
@@ -54,7 +57,8 @@ class StepBound {
     double gather_ns = 0, scatter_ns = 0, port_gather_ns = 0, port_scatter_ns = 0;
     double ns(std::int64_t gathers, std::int64_t scatters) const;  // of so many
   };
-  // Of a product forward, and of those for the gradients of its input and of its weights: the same flops in other shapes.
+  // Of a product forward, and of those for the gradients of its input and of its weights: the same flops in
+  // other shapes.
   struct Products {
     double forward_ns = 0, input_ns = 0, weight_ns = 0;
   };

@@ -1,4 +1,5 @@
-// A layout of which some keys are given, with the others as the search finds them: what --explain, --baseline and --compare look at.
+// A layout of which some keys are given, with the others as the search finds them: what --explain, --baseline
+// and --compare look at.
 #pragma once
 
 #include <optional>
@@ -11,8 +12,8 @@
 
 namespace cp::sim {
 
-// Keys that are fixed in a question, and those of a layout: where the layout gives one of the degrees, or one of the strategy's keys,
-// these are its alone, since degrees (and the keys of a strategy) belong together.
+// Keys that are fixed in a question, and those of a layout: where the layout gives one of the degrees, or one
+// of the strategy's keys, these are its alone, since degrees (and the keys of a strategy) belong together.
 Fixed merged(const Fixed& question, const Fixed& given);
 
 struct Completion {
@@ -28,7 +29,8 @@ struct Completion {
       found;  // the keys that were not given: "strategy=all_gather,balance=head_tail"; empty: all were
   // What would work, and was tried: "tp=4,cp=8"; empty where no other value of one key does.
   std::string works;
-  // The layout with the defaults for all other keys, where that is another one; `as_written_fails` says why it cannot run.
+  // The layout with the defaults for all other keys, where that is another one; `as_written_fails` says why
+  // it cannot run.
   std::optional<Candidate> as_written;
   std::string as_written_fails;
   std::vector<std::string> lost;  // what the question's frameworks have no word for in it
@@ -42,8 +44,8 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked,
 struct NearestKey {
   std::string key, value;  // "tp", "4"
 };
-// Another value of one of the keys of `changeable`, all of which the question fixes, with which something is legal and fits: the
-// nearest value of the key for which it is nearest.
+// Another value of one of the keys of `changeable`, all of which the question fixes, with which something is
+// legal and fits: the nearest value of the key for which it is nearest.
 std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed& changeable);
 
 }  // namespace cp::sim

@@ -17,8 +17,9 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// The mean of what is beyond the fastest as it would be when the rate were known: each option's expected lead over the best is fitted
-// by a parabola over the rate's error (the first Hermite polynomials, so that each coefficient is a mean).
+// The mean of what is beyond the fastest as it would be when the rate were known: each option's expected lead
+// over the best is fitted by a parabola over the rate's error (the first Hermite polynomials, so that each
+// coefficient is a mean).
 double regret_taken_away(const DrawnTimes& times, const std::vector<Choice>& choices, std::size_t best,
                          const std::vector<double>& error) {
   const std::size_t draws = error.size();
@@ -40,7 +41,8 @@ double regret_taken_away(const DrawnTimes& times, const std::vector<Choice>& cho
   return mean(most);
 }
 
-// The same when the strategies' errors were known: the expected lead is fitted by a line over the difference of two options' errors.
+// The same when the strategies' errors were known: the expected lead is fitted by a line over the difference
+// of two options' errors.
 double regret_taken_away_by_strategies(const DrawnTimes& times, const std::vector<Choice>& choices,
                                        std::size_t best) {
   const std::size_t draws = times.us[best].size();

@@ -1,9 +1,9 @@
 // Which of several layouts to choose when their rates are known only so well.
 //
-// An error of a rate is common to all layouts that use it: where attention is slower than believed, it is for all of them, and what
-// tells two layouts apart hangs on that much less than either one's time does. So the rates are drawn together, some thousand times,
-// and all layouts are timed with each draw: by the chains of operations that may take a step's whole time, the longest of which
-// counts. Nothing is replayed for it.
+// An error of a rate is common to all layouts that use it: where attention is slower than believed, it is for
+// all of them, and what tells two layouts apart hangs on that much less than either one's time does. So the
+// rates are drawn together, some thousand times, and all layouts are timed with each draw: by the chains of
+// operations that may take a step's whole time, the longest of which counts. Nothing is replayed for it.
 #pragma once
 
 #include <cstddef>
@@ -29,14 +29,15 @@ struct Worth {
 struct Decision {
   std::vector<Choice> choices;  // of the options, in their order
   std::size_t best = 0;         // of the least expected regret
-  // Of the fewest kinds of which one has the fastest nine times in ten, likeliest first: the option of least regret.
+  // Of the fewest kinds of which one has the fastest nine times in ten, likeliest first: the option of least
+  // regret.
   std::vector<std::size_t> trying;
   std::vector<Worth> worths;  // of all rates, the largest first
   double strategies_us = 0;   // the same of knowing what the model gets wrong of the strategies
 };
 
-// `draws`: of the rates; the same ones at each call. Time: linear in draws, options and chains; 1,000 draws of 100 options with three
-// chains each take a few milliseconds.
+// `draws`: of the rates; the same ones at each call. Time: linear in draws, options and chains; 1,000 draws
+// of 100 options with three chains each take a few milliseconds.
 Decision decide(std::span<const Option> options, const Doubt& doubt, std::size_t draws = 1000);
 
 // Probability that `a` takes longer than `b`, and the middle eight tenths of a's time over b's.

@@ -13,9 +13,9 @@
 
 #include "sim/base/parallel_for.h"
 #include "sim/base/stop.h"
+#include "sim/cost/timeline/rate_doubt.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/ranking.h"
-#include "sim/cost/timeline/rate_doubt.h"
 
 namespace cp::sim {
 namespace {
@@ -40,7 +40,8 @@ RateFactors apart(const Doubt& doubt, double transfers) {
   return factors;
 }
 
-// What of a strategy may be modelled wrong: how parts of attention meet, and whether stages wait for one another.
+// What of a strategy may be modelled wrong: how parts of attention meet, and whether stages wait for one
+// another.
 using StrategyKind = std::tuple<int, bool, bool>;
 
 // Numbers for kinds and strategies, by first appearance.

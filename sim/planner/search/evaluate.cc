@@ -114,8 +114,8 @@ Evaluator::Parts Evaluator::served(const StepRequest& request) {
   return parts;
 }
 
-// Clocks of a pipeline's stages. Those with as many layers and the same ends take the same time; what one waits for its neighbours is
-// the schedule's business.
+// Clocks of a pipeline's stages. Those with as many layers and the same ends take the same time; what one
+// waits for its neighbours is the schedule's business.
 class Evaluator::Stages {
  public:
   Stages(Evaluator& evaluator, const StepRequest& request)
@@ -131,7 +131,8 @@ class Evaluator::Stages {
     return evaluator_.clock_of(request_, StepPart::update, static_cast<int>(like(stage)));
   }
 
-  // False, and ends early, where what is known by then takes longer than the limit: those that most are like are replayed first.
+  // False, and ends early, where what is known by then takes longer than the limit: those that most are like
+  // are replayed first.
   bool replay(double limit_ns) {
     std::map<std::size_t, int> kinds;
     for (int stage = 0; stage < size(); ++stage) ++kinds[like(stage)];

@@ -6,9 +6,9 @@
 
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/schedule/pipeline.h"
+#include "sim/cost/timeline/rank_replay.h"
 #include "sim/planner/search/answer.h"
 #include "sim/planner/search/question.h"
-#include "sim/cost/timeline/rank_replay.h"
 
 namespace cp::sim {
 
@@ -20,7 +20,8 @@ class Evaluator {
 
   // The layout must not be refused. Candidate::rank is left at 0.
   Candidate evaluate(const ParallelLayout& layout);
-  // None where it takes longer than the limit and that shows before the end; a pipeline's first stages often show it.
+  // None where it takes longer than the limit and that shows before the end; a pipeline's first stages often
+  // show it.
   std::optional<Candidate> evaluate(const ParallelLayout& layout, double limit_ns);
   // When each pass of each micro-batch runs, of a layout with stages in training: by pipeline rank.
   PipelineTimes schedule(const ParallelLayout& layout);

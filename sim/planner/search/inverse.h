@@ -16,8 +16,8 @@ namespace cp::sim {
 
 // ---- along lengths ----
 
-// "32K..1M" is 32K, 64K, ..., 1M, and the last one itself where doubling misses it; "8K,12K" those two. K is 1024 and M is 1024 K.
-// Throws InvalidInput that shows both forms.
+// "32K..1M" is 32K, 64K, ..., 1M, and the last one itself where doubling misses it; "8K,12K" those two. K is
+// 1024 and M is 1024 K. Throws InvalidInput that shows both forms.
 std::vector<std::int64_t> parse_lengths(std::string_view text);
 
 // The answer at one length; none where nothing is legal or fits, and `why` says so.
@@ -26,8 +26,9 @@ struct SweepPoint {
   std::optional<Candidate> best;
   std::string why;
 };
-// Questions that differ in their length. Throws the InvalidInput of the first one where nothing is legal at any length. When it is
-// stopped: the points that were searched to their ends. `next` is called before each search.
+// Questions that differ in their length. Throws the InvalidInput of the first one where nothing is legal at
+// any length. When it is stopped: the points that were searched to their ends. `next` is called before each
+// search.
 std::vector<SweepPoint> sweep_seq_len(const std::vector<PlanQuestion>& questions,
                                       const SearchOptions& options = {},
                                       const std::function<void(const PlanQuestion&)>& next = {});
@@ -48,8 +49,9 @@ PlanQuestion at_seq_len(PlanQuestion question, std::int64_t seq_len);
 // Lengths that all ranks share evenly, the least of 1024 and more.
 std::int64_t seq_len_grain(const PlanQuestion& question);
 
-// The longest sequence, a multiple of `grain`, for which something fits, from the question's own length, rounded down, to `limit`;
-// nullopt where not even that fits. Memory grows with the length, so that a bisection finds it.
+// The longest sequence, a multiple of `grain`, for which something fits, from the question's own length,
+// rounded down, to `limit`; nullopt where not even that fits. Memory grows with the length, so that a
+// bisection finds it.
 std::optional<std::int64_t> longest_seq_len(const PlanQuestion& question, std::int64_t grain,
                                             std::int64_t limit = std::int64_t{1} << 26,
                                             const InverseOptions& options = {});
@@ -61,8 +63,8 @@ std::vector<int> gpu_counts(const PlanQuestion& question);
 // The same question on one of these counts.
 PlanQuestion at_gpus(PlanQuestion question, int gpus);
 
-// The fewest GPUs with which something fits and, in decode, reads its prompt within the question's limit: all counts are tried, since
-// degrees must divide and larger counts read faster.
+// The fewest GPUs with which something fits and, in decode, reads its prompt within the question's limit: all
+// counts are tried, since degrees must divide and larger counts read faster.
 struct FewestGpus {
   std::optional<int> gpus;
   std::vector<int> too_slow;  // fewer ones on which something fits, but reads too slowly

@@ -200,8 +200,8 @@ std::vector<int> LayoutSpace::loss_chunks(const ParallelLayout& family) const {
 
 namespace {
 
-// What the cores try between or without Ulysses groups, on `cp` ranks. The core that a Strategy has by default comes first of each
-// place: a family's leanest member has the first strategy.
+// What the cores try between or without Ulysses groups, on `cp` ranks. The core that a Strategy has by
+// default comes first of each place: a family's leanest member has the first strategy.
 std::vector<Strategy> strategies_of_cores(int ulysses, int cp) {
   using Place = CoreVariant::Place;
   std::vector<const CoreFacts*> cores(all_cores().begin(), all_cores().end());

@@ -7,8 +7,8 @@
 #include "shared/base/text.h"
 #include "shared/base/units.h"
 #include "shared/transformer/group_axis.h"
-#include "sim/planner/search/evaluate.h"
 #include "sim/cost/timeline/host_cost.h"
+#include "sim/planner/search/evaluate.h"
 
 namespace cp::sim {
 namespace {

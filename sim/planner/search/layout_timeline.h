@@ -9,8 +9,9 @@
 
 namespace cp::sim {
 
-// Of the rank that is replayed: one micro-batch and the update behind it (serving: the step). With pipeline stages: the schedule of
-// every stage, a bar for each pass of a micro-batch. At most `max_spans`, the longest ones.
+// Of the rank that is replayed: one micro-batch and the update behind it (serving: the step). With pipeline
+// stages: the schedule of every stage, a bar for each pass of a micro-batch. At most `max_spans`, the longest
+// ones.
 std::vector<ReportSpan> layout_timeline(const PlanQuestion& question, const ParallelLayout& layout,
                                         std::size_t max_spans = 20000);
 

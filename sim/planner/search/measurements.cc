@@ -13,8 +13,8 @@ namespace {
 constexpr const char* kProfile = "cprun profile --nproc-per-node ";
 constexpr const char* kOut = " --out mine.txtpb";
 
-// From where on the best layout takes a tie's width more than another one, between a rate as it is and one that is changed, where it does:
-// times are close to straight lines in between.
+// From where on the best layout takes a tie's width more than another one, between a rate as it is and one
+// that is changed, where it does: times are close to straight lines in between.
 double turning_factor(double factor, double best_us, double other_us, double changed_best_us,
                       double changed_other_us) {
   const auto beyond = [](double best, double other) { return best - (1 + kTie) * other; };

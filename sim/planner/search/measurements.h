@@ -31,7 +31,8 @@ struct RateMeasurement {
   std::vector<TurningPoint> turns;
   MeasurementCommand command;
 };
-// The rates that could change the choice, the one that costs most if it is not known first. Empty where none could.
+// The rates that could change the choice, the one that costs most if it is not known first. Empty where none
+// could.
 std::vector<RateMeasurement> measurements(const PlanQuestion& question, const Sensitivity& sensitivity);
 
 }  // namespace cp::sim

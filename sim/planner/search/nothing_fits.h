@@ -21,7 +21,8 @@ struct NearestMisses {
   void too_slow(const ParallelLayout& layout, double prompt_us);
 };
 
-// Throws Infeasible where layouts are legal, with what the nearest lacks and what would make it fit; else InvalidInput.
+// Throws Infeasible where layouts are legal, with what the nearest lacks and what would make it fit; else
+// InvalidInput.
 [[noreturn]] void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts,
                                      const NearestMisses& misses);
 

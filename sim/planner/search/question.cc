@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-// Estimate: buffers that NCCL keeps for the channels of a communicator, between one of a node's (tens of MiB) and one across
-// nodes (a few hundred).
+// Estimate: buffers that NCCL keeps for the channels of a communicator, between one of a node's (tens of MiB)
+// and one across nodes (a few hundred).
 constexpr std::int64_t kCommunicatorBytes = std::int64_t{128} << 20;
 
 // Four bits, and a scale of eight bits for 16 elements.

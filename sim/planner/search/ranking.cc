@@ -20,7 +20,8 @@ bool faster(const Candidate& a, const Candidate& b) {
          std::tuple(b.step_us, b.memory.used(), to_string(b.layout));
 }
 
-// Steps of a tie's width from the fastest on: what a candidate ties with does not depend on which others were replayed.
+// Steps of a tie's width from the fastest on: what a candidate ties with does not depend on which others were
+// replayed.
 std::int64_t tie_of(const Candidate& candidate, double least_us) {
   return static_cast<std::int64_t>(std::log(candidate.step_us / least_us) / std::log1p(kTie));
 }

@@ -18,9 +18,11 @@ LayoutKind kind_of(const ParallelLayout& layout);
 // "pure CP", "TP + CP", "with PP", "without CP": the class that a layout counts for.
 std::string class_of(const ParallelLayout& layout);
 
-// Times in steps of this from the fastest on are ties: no measurement of a step tells them apart, and the freer one comes first.
+// Times in steps of this from the fastest on are ties: no measurement of a step tells them apart, and the
+// freer one comes first.
 constexpr double kTie = 0.005;
-// Memory in twentieths of what can be used: of ties, what takes a twentieth less comes first, then the faster one.
+// Memory in twentieths of what can be used: of ties, what takes a twentieth less comes first, then the faster
+// one.
 std::int64_t memory_step(const Memory& memory, std::int64_t usable_bytes);
 
 // Sorts them, the fastest first, ties by their memory, and sets their ranks.

@@ -215,8 +215,8 @@ class Search {
     }
   }
 
-  // What fits of members that differ in loss chunks, mlp_chunks and activations alone: where one does, no other that takes more pieces of
-  // the MLP, or host memory where that one has none, is faster.
+  // What fits of members that differ in loss chunks, mlp_chunks and activations alone: where one does, no
+  // other that takes more pieces of the MLP, or host memory where that one has none, is faster.
   class LeastSavings {
    public:
     bool is_unneeded(const ParallelLayout& layout) {
@@ -238,8 +238,8 @@ class Search {
     std::vector<std::pair<int, bool>> fitting_;
   };
 
-  // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for the others, which
-  // take less memory and no less time, but for those whose memory would count between ties.
+  // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for
+  // the others, which take less memory and no less time, but for those whose memory would count between ties.
   Opened look_into(std::size_t family) const {
     Opened opened;
     std::optional<ParallelLayout> chosen;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/planner/search/answer.h"
 #include "sim/cost/timeline/rate_times.h"
+#include "sim/planner/search/answer.h"
 
 namespace cp::sim {
 
@@ -35,9 +35,10 @@ struct Experiment {
   std::string settles;     // "attention 10 % slower (7.1 s) from network 10 % faster (6.3 s)"
   double separates = 0;    // share of what was still open that it decides
 };
-// At most three, chosen one after the other: each tells apart most of the pairs of changes (the unchanged rates among them) that have
-// different best layouts and that the runs before leave open. A run tells two changes apart when its times differ by more than
-// `noise`. Empty where the best layout is the best under every change.
+// At most three, chosen one after the other: each tells apart most of the pairs of changes (the unchanged
+// rates among them) that have different best layouts and that the runs before leave open. A run tells two
+// changes apart when its times differ by more than `noise`. Empty where the best layout is the best under
+// every change.
 std::vector<Experiment> next_experiments(const Sensitivity& sensitivity, double noise = 0.02);
 
 }  // namespace cp::sim

@@ -1,7 +1,7 @@
 // The parts of a step's time, and what the report's bars are of.
 //
-// Everything that sums, compares or chooses uses these types. Their texts are made at the edge: the screen, --csv, --json and the page
-// all say name(), and the headline of what a step is bound by says bound_text().
+// Everything that sums, compares or chooses uses these types. Their texts are made at the edge: the screen,
+// --csv, --json and the page all say name(), and the headline of what a step is bound by says bound_text().
 #pragma once
 
 #include <array>
@@ -42,10 +42,12 @@ bool is_exposed(TimePart part);
 
 // "attention", "other kernels", "exposed tp", "host between steps", ...
 std::string_view name(TimePart part);
-// What a step is bound by that this is the largest part of: "attention kernels", "tensor-parallel transfers", ...
+// What a step is bound by that this is the largest part of: "attention kernels", "tensor-parallel transfers",
+// ...
 std::string_view bound_text(TimePart part);
 
-// What a bar of the report's timeline shows: a kernel, a transfer of an axis or of the host's memory, or a pass of a pipeline's stage.
+// What a bar of the report's timeline shows: a kernel, a transfer of an axis or of the host's memory, or a
+// pass of a pipeline's stage.
 enum class SpanKind : std::uint8_t {
   attention,
   product,

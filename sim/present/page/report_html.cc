@@ -10,9 +10,9 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/cost/presets/embedded.h"
+#include "sim/planner/search/time_part.h"
 #include "sim/present/plan/answer_json.h"
 #include "sim/present/plan/headline.h"
-#include "sim/planner/search/time_part.h"
 
 namespace cp::sim {
 

@@ -1,13 +1,14 @@
 // A PlanAnswer as JSON: what `cpsim plan --json` prints and what the report shows.
 //
-// Keys stay as they are; new ones may join them. Units stand last in names; shares are in [0, 1]; what is unknown or not given
-// is null. Texts are UTF-8: bytes that are not become U+FFFD.
+// Keys stay as they are; new ones may join them. Units stand last in names; shares are in [0, 1]; what is
+// unknown or not given is null. Texts are UTF-8: bytes that are not become U+FFFD.
 //
 //   schema         "cpsim.plan/1"
 //   summary        the answer in one sentence, as headline() gives it
 //   question
 //     model        name, source, hidden, layers, q_heads, kv_heads, head_dim, intermediate, vocab, max_seq_len (0: unknown),
-//                  tied_embeddings, qkv_bias, qk_norm, window, experts {count, top_k, intermediate}, parameters, active_parameters
+//                  tied_embeddings, qkv_bias, qk_norm, window, experts {count, top_k, intermediate},
+//                  parameters, active_parameters
 //     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype, kv_dtype,
 //                  aggregated ("spread", "together", null), gradient_dtype, optimizer, expert_imbalance
 //     cluster      name, nodes, gpus, gpu, values [value]
@@ -20,7 +21,8 @@
 //     value:       field ("gpu.hbm_gbps"), value (number, flag, text; a curve: its [x, y] points), origin ("measured",
 //                  "published", "estimated", "assumed", "borrowed"; null: a default), source (text)
 //   best, all      [candidate], in order of time
-//   classes        [{name, candidate or null, why, found}]; found: what the search chose for keys that a baseline does not give
+//   classes        [{name, candidate or null, why, found}]; found: what the search chose for keys that a
+//     baseline does not give
 //     candidate:   layout (text, as --baseline takes it), layout_fields, rank, step_us, low_us, high_us, chance, regret_us,
 //                  ttft_us (aggregated; else null), tokens_per_s_per_gpu, mfu,
 //                  exposed_us, bound, parts_us {name: number}, memory_bytes {each term, allocated, reserved, used,
@@ -35,10 +37,12 @@
 //   strategies_worth_us  the same of timing a layer's attention by each strategy
 //   counts         enumerated, rejected [{reason, count}], out_of_memory, pruned, replayed, seconds
 //   nearest        a published row; null: no step of this phase was ever compared with a measurement
-//   published      [{source, what, metric, measured, predicted, error, unscored}]; error: of the time, whatever the
-//                  metric, positive where the prediction is slower; unscored: why a row does not count, or empty
-//   timeline       of the best: labels [text], kinds [text], tracks [{rank, stream, spans [[begin_us, end_us, label, kind]]}], where
-//                  label and kind are indices and spans are in order of their begin; times are rounded to nanoseconds
+//   published      [{source, what, metric, measured, predicted, error, unscored}]; error: of the time,
+//                  whatever the metric, positive where the prediction is slower; unscored: why a row does not
+//                  count, or empty
+//   timeline       of the best: labels [text], kinds [text], tracks [{rank, stream, spans [[begin_us, end_us,
+//                  label, kind]]}], where label and kind are indices and spans are in order of their begin;
+//                  times are rounded to nanoseconds
 //   warnings       [text]
 //   next_command   text
 #pragma once

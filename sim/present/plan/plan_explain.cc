@@ -11,12 +11,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "sim/present/plan/plan_screen.h"
-#include "sim/present/table.h"
-#include "sim/present/units.h"
 #include "shared/base/text.h"
 #include "sim/planner/search/doubt.h"
 #include "sim/planner/search/ranking.h"
+#include "sim/present/plan/plan_screen.h"
+#include "sim/present/table.h"
+#include "sim/present/units.h"
 
 namespace cp::sim {
 namespace {
@@ -25,7 +25,6 @@ using Kind = LayoutVerdict::Kind;
 using nlohmann::ordered_json;
 using sim::Candidate;
 
-constexpr std::size_t kWidth = 110, kIndent = 12;
 constexpr double kSure = 0.9;  // that one layout takes longer than another
 
 const char* name(Kind kind) {
@@ -42,10 +41,6 @@ const char* name(Kind kind) {
       return "best";
   }
   return "";
-}
-
-std::string line(std::string_view title, const std::string& text) {
-  return str(wrapped(str(title, std::string(kIndent - title.size(), ' '), text), kWidth, kIndent), "\n");
 }
 
 // The parts of both steps: the largest difference first.
@@ -130,32 +125,34 @@ std::string about_keys(const LayoutVerdict& verdict) {
   const sim::Completion& completion = verdict.completion;
   std::string text;
   if (!completion.found.empty())
-    text += line("found", str(completion.found, ": the fastest of what ", verdict.asked, " leaves open"));
+    text +=
+        titled_line("found", str(completion.found, ": the fastest of what ", verdict.asked, " leaves open"));
   if (completion.as_written) {
     const Candidate& written = *completion.as_written;
-    text += line("by default",
-                 str(to_string(written.layout), ": ", human_us(written.step_us), ", ",
-                     apart(written, *completion.candidate), " that",
-                     completion.as_written_fails.empty() ? "" : str("; ", completion.as_written_fails)));
+    text += titled_line(
+        "by default", str(to_string(written.layout), ": ", human_us(written.step_us), ", ",
+                          apart(written, *completion.candidate), " that",
+                          completion.as_written_fails.empty() ? "" : str("; ", completion.as_written_fails)));
   } else if (!completion.as_written_fails.empty() && completion.candidate) {
-    text += line("by default", str("the other keys' defaults cannot run: ", completion.as_written_fails));
+    text +=
+        titled_line("by default", str("the other keys' defaults cannot run: ", completion.as_written_fails));
   }
-  for (const std::string& lost : completion.lost) text += line("cannot say", lost);
+  for (const std::string& lost : completion.lost) text += titled_line("cannot say", lost);
   return text;
 }
 
 std::string memory_text(const sim::PlanQuestion& question, const Candidate& candidate) {
-  return line("memory",
-              str(human_bytes(sim::counted_bytes(candidate.memory)), " of ",
-                  human_bytes(candidate.usable_bytes), " a GPU; GiB: ", memory_terms(candidate.memory))) +
-         line("left", memory_left(candidate, question.memory_width));
+  return titled_line("memory", str(human_bytes(sim::counted_bytes(candidate.memory)), " of ",
+                                   human_bytes(candidate.usable_bytes),
+                                   " a GPU; GiB: ", memory_terms(candidate.memory))) +
+         titled_line("left", memory_left(candidate, question.memory_width));
 }
 
 std::string rejected_text(const LayoutVerdict& verdict) {
   const sim::Completion& completion = verdict.completion;
   return wrapped(str(verdict.asked, " is rejected: ", completion.reason,
                      completion.works.empty() ? "" : str("; ", completion.works, " works")),
-                 kWidth, 2) +
+                 kScreenWidth, 2) +
          "\n";
 }
 
@@ -240,7 +237,7 @@ std::string explanation_text(const sim::PlanQuestion& question, const LayoutVerd
     text += tie ? str("as fast as the best, ", to_string(verdict.best->layout), ": ",
                       human_us(verdict.best->step_us), "\n")
                 : "nothing is faster\n";
-    text += line("time", time_parts(candidate));
+    text += titled_line("time", time_parts(candidate));
   } else if (verdict.best) {
     const Candidate& best = *verdict.best;
     text +=
@@ -248,7 +245,7 @@ std::string explanation_text(const sim::PlanQuestion& question, const LayoutVerd
     if (verdict.beside) text += sureness(*verdict.beside, "this", "the best");
     text += str("\n", times_beside(candidate, "this", best, "best"), "\n");
   } else {
-    text += line("time", time_parts(candidate));
+    text += titled_line("time", time_parts(candidate));
   }
   return text + memory_text(question, candidate);
 }
@@ -276,8 +273,8 @@ std::string comparison_text(const sim::PlanQuestion& question, const std::array<
     if (verdict.kind == Kind::rejected) {
       text += rejected_text(verdict);
     } else {
-      text +=
-          str(head(verdict), line("left", memory_left(*verdict.completion.candidate, question.memory_width)));
+      text += str(head(verdict),
+                  titled_line("left", memory_left(*verdict.completion.candidate, question.memory_width)));
     }
   }
   if (verdicts[0].kind == Kind::rejected || verdicts[1].kind == Kind::rejected) return text;

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "sim/scenario/plan_fixed.h"
-#include "sim/present/units.h"
 #include "shared/base/text.h"
+#include "sim/present/units.h"
+#include "sim/scenario/plan_fixed.h"
 
 namespace cp::sim {
 namespace {

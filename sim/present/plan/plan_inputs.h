@@ -9,7 +9,8 @@
 
 namespace cp::sim {
 
-// Titles and texts, in order: model, workload, cluster, rates, software, fixed, assumed; those that say nothing are left out.
+// Titles and texts, in order: model, workload, cluster, rates, software, fixed, assumed; those that say
+// nothing are left out.
 std::vector<std::pair<std::string, std::string>> plan_inputs(const sim::PlanQuestion& question);
 
 }  // namespace cp::sim

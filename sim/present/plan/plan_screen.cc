@@ -24,7 +24,6 @@ using sim::Candidate;
 using sim::PlanAnswer;
 using sim::Rate;
 
-constexpr std::size_t kWidth = 110, kIndent = 12;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // ---- numbers ----
@@ -50,12 +49,6 @@ struct TimeUnit {
 };
 
 std::string gib(std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / kGiB); }
-
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
-std::string rate(double tokens_per_s) {
-  return tokens_per_s < 99.5 ? fmt::format("{:.3g}", tokens_per_s) : human_count(std::llround(tokens_per_s));
-}
 
 // ---- layouts ----
 
@@ -142,14 +135,14 @@ std::string best_table(const PlanAnswer& answer) {
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& candidate = answer.best[i];
     if (i > 0) reordered = reordered || candidate.step_us < answer.best[i - 1].step_us;
-    std::vector<std::string> cells = {percent(candidate.chance), unit.of(candidate.step_us),
+    std::vector<std::string> cells = {human_percent(candidate.chance), unit.of(candidate.step_us),
                                       str(unit.of(candidate.low_us), "-", unit.of(candidate.high_us)),
-                                      rate(candidate.tokens_per_s_per_gpu)};
-    if (phase != Phase::decode) cells.push_back(percent(candidate.mfu));
+                                      human_rate(candidate.tokens_per_s_per_gpu)};
+    if (phase != Phase::decode) cells.push_back(human_percent(candidate.mfu));
     if (answer.question.aggregated) cells.push_back(human_us(candidate.ttft_us.value_or(0)));
     doubtful = doubtful || !candidate.likely_fits();
     cells.push_back(str(gib(sim::counted_bytes(candidate.memory)), candidate.likely_fits() ? "" : "?"));
-    cells.push_back(percent(candidate.exposed_us / candidate.step_us));
+    cells.push_back(human_percent(candidate.exposed_us / candidate.step_us));
     cells.emplace_back(sim::bound_text(candidate.bound));
     cells.push_back(own_text(layouts[i], common, phase));
     table.add_row(cells);
@@ -165,10 +158,6 @@ std::string best_table(const PlanAnswer& answer) {
 
 // ---- lines ----
 
-std::string line(const std::string& title, const std::string& text) {
-  return str(wrapped(str(title, std::string(kIndent - title.size(), ' '), text), kWidth, kIndent), "\n");
-}
-
 std::string classes_text(const PlanAnswer& answer) {
   if (answer.classes.empty() || answer.best.empty()) return "";
   const Candidate& best = answer.best.front();
@@ -179,7 +168,7 @@ std::string classes_text(const PlanAnswer& answer) {
   for (const sim::ClassBest& of_class : answer.classes) {
     const std::string title = str("  ", of_class.name, std::string(width - of_class.name.size() + 2, ' '));
     if (!of_class.candidate) {
-      text += str(wrapped(title + of_class.why, kWidth, title.size()), "\n");
+      text += str(wrapped(title + of_class.why, kScreenWidth, title.size()), "\n");
       continue;
     }
     const Candidate& candidate = *of_class.candidate;
@@ -189,9 +178,9 @@ std::string classes_text(const PlanAnswer& answer) {
                         is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout));
     const std::string margin(title.size(), ' ');
     if (!is_best && !of_class.why.empty())
-      text += str(wrapped(margin + of_class.why, kWidth, title.size()), "\n");
+      text += str(wrapped(margin + of_class.why, kScreenWidth, title.size()), "\n");
     if (!of_class.found.empty())
-      text += str(wrapped(str(margin, "found for it: ", of_class.found), kWidth, title.size()), "\n");
+      text += str(wrapped(str(margin, "found for it: ", of_class.found), kScreenWidth, title.size()), "\n");
   }
   return text;
 }
@@ -211,7 +200,7 @@ std::string sure_text(const PlanAnswer& answer) {
   const Candidate& best = answer.best.front();
   std::string text =
       fmt::format("{} that it is the fastest; on average it takes {} ({:.1f} %) longer than the fastest",
-                  percent(best.chance), human_us(best.regret_us), 100 * best.regret_us / best.step_us);
+                  human_percent(best.chance), human_us(best.regret_us), 100 * best.regret_us / best.step_us);
   // Those that are shown above need no long names.
   std::vector<std::string> others;
   for (const ParallelLayout& layout : answer.worth_trying) {
@@ -284,6 +273,12 @@ std::string memory_left(const Candidate& candidate, const sim::MemoryWidth& widt
                             candidate.likely_fits() ? "likely" : "unlikely");
 }
 
+std::string titled_line(std::string_view title, const std::string& text) {
+  return str(
+      wrapped(str(title, std::string(kScreenIndent - title.size(), ' '), text), kScreenWidth, kScreenIndent),
+      "\n");
+}
+
 std::string wrapped(const std::string& text, std::size_t width, std::size_t indent) {
   std::string out;
   std::size_t column = 0;
@@ -353,31 +348,32 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
   if (brief) {
     if (!answer.best.empty()) {
       text += str(best_table(answer), "\n");
-      text += line("left", memory_left(answer.best.front(), answer.question.memory_width));
+      text += titled_line("left", memory_left(answer.best.front(), answer.question.memory_width));
     }
-    for (const std::string& warning : answer.warnings) text += line("warning", warning);
+    for (const std::string& warning : answer.warnings) text += titled_line("warning", warning);
     return text;
   }
-  for (const auto& [title, what] : plan_inputs(answer.question)) text += line(title, what);
+  for (const auto& [title, what] : plan_inputs(answer.question)) text += titled_line(title, what);
   text += "\n";
   if (!answer.best.empty()) {
     const Candidate& best = answer.best.front();
     text += str(best_table(answer), "\n");
-    text += line("best", to_string(best.layout));
-    text += line("how sure", sure_text(answer));
-    text += line("settles it", settles_text(answer));
-    text += line("its time", time_parts(best));
-    text += line("its memory", str("GiB: ", memory_terms(best.memory)));
-    text += line("left", memory_left(best, answer.question.memory_width));
-    text += line(
+    text += titled_line("best", to_string(best.layout));
+    text += titled_line("how sure", sure_text(answer));
+    text += titled_line("settles it", settles_text(answer));
+    text += titled_line("its time", time_parts(best));
+    text += titled_line("its memory", str("GiB: ", memory_terms(best.memory)));
+    text += titled_line("left", memory_left(best, answer.question.memory_width));
+    text += titled_line(
         "runs", "attention of one layer: --emit cprun, then cprun; the rest of the step is planned, not run");
     text += str("\n", classes_text(answer), "\n");
   }
-  text += line("searched", counts_text(answer.counts));
-  text += line("nearest", answer.nearest ? nearest_text(*answer.nearest)
-                                         : str("none: no step of ", name(answer.question.workload.phase),
-                                               " was ever compared with a measurement"));
-  for (const std::string& warning : answer.warnings) text += line("warning", warning);
+  text += titled_line("searched", counts_text(answer.counts));
+  text +=
+      titled_line("nearest", answer.nearest ? nearest_text(*answer.nearest)
+                                            : str("none: no step of ", name(answer.question.workload.phase),
+                                                  " was ever compared with a measurement"));
+  for (const std::string& warning : answer.warnings) text += titled_line("warning", warning);
   if (!answer.next_command.empty()) text += str("next        ", answer.next_command, "\n");
   return text;
 }

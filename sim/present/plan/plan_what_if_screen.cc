@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shared/base/text.h"
+#include "sim/planner/search/measurements.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_screen.h"
 #include "sim/present/table.h"
 #include "sim/present/units.h"
-#include "shared/base/text.h"
-#include "sim/planner/search/measurements.h"
 
 namespace cp::sim {
 namespace {
@@ -22,23 +22,14 @@ using nlohmann::ordered_json;
 using sim::Candidate;
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
-constexpr std::size_t kWidth = 110, kIndent = 12;
-
 std::string lines(const Lines& all) {
   std::string text;
-  for (const auto& [title, what] : all)
-    text += str(wrapped(str(title, std::string(kIndent - title.size(), ' '), what), kWidth, kIndent), "\n");
+  for (const auto& [title, what] : all) text += titled_line(title, what);
   return text;
 }
 
 std::int64_t counted(const Candidate& candidate) {
   return candidate.memory.used() - candidate.memory.context;
-}
-
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
-std::string rate(double tokens_per_s) {
-  return tokens_per_s < 99.5 ? fmt::format("{:.3g}", tokens_per_s) : human_count(std::llround(tokens_per_s));
 }
 
 // ---- at lengths, on nodes ----
@@ -55,9 +46,10 @@ std::vector<std::string> cells_of(const PlanRow& row) {
   }
   const Candidate& best = *row.best;
   constexpr double kGiB = 1024.0 * 1024 * 1024;
-  cells.insert(cells.end(), {human_us(best.step_us), rate(best.tokens_per_s_per_gpu), percent(best.mfu),
-                             fmt::format("{:.1f}", static_cast<double>(counted(best)) / kGiB),
-                             percent(best.exposed_us / best.step_us), to_string(best.layout)});
+  cells.insert(cells.end(),
+               {human_us(best.step_us), human_rate(best.tokens_per_s_per_gpu), human_percent(best.mfu),
+                fmt::format("{:.1f}", static_cast<double>(counted(best)) / kGiB),
+                human_percent(best.exposed_us / best.step_us), to_string(best.layout)});
   return cells;
 }
 
@@ -119,7 +111,7 @@ std::string rivals(const sim::Sensitivity& sensitivity) {
   Table table({{"", Align::right}, {"time", Align::right}, {"behind", Align::right}, {"layout"}});
   for (std::size_t i = 0; i < sensitivity.layouts.size(); ++i) {
     const double more = sensitivity.step_us[i] / sensitivity.step_us[0] - 1;
-    table.add_row({str(i + 1), human_us(sensitivity.step_us[i]), i == 0 ? "" : percent(more),
+    table.add_row({str(i + 1), human_us(sensitivity.step_us[i]), i == 0 ? "" : human_percent(more),
                    to_string(sensitivity.layouts[i])});
   }
   return table.text();
@@ -144,7 +136,7 @@ std::string rows_text(const PlanRows& rows) {
                {"exposed", right},
                {"layout"}});
   for (const PlanRow& row : rows.rows) table.add_row(cells_of(row));
-  return str(wrapped(rows.summary, kWidth, 2), "\n\n", lines(rows.inputs), "\n", table.text(),
+  return str(wrapped(rows.summary, kScreenWidth, 2), "\n\n", lines(rows.inputs), "\n", table.text(),
              rows.notes.empty() ? "" : "\n", lines(rows.notes));
 }
 
@@ -178,8 +170,8 @@ std::string sensitivity_text(const sim::PlanAnswer& answer, const sim::Sensitivi
                    fmt::format("{:+.1f} %", 100 * (changed.step_us[0] / sensitivity.step_us[0] - 1)),
                    str(changed.best + 1), flips(order) ? join(order, " ") : "the same"});
   }
-  return str(wrapped(summary_of(answer, sensitivity), kWidth, 2), "\n\n", lines(plan_inputs(answer.question)),
-             "\n", table.text(), "\n", rivals(sensitivity));
+  return str(wrapped(summary_of(answer, sensitivity), kScreenWidth, 2), "\n\n",
+             lines(plan_inputs(answer.question)), "\n", table.text(), "\n", rivals(sensitivity));
 }
 
 std::string sensitivity_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity) {
@@ -205,7 +197,7 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
   const std::vector<sim::RateMeasurement> measured = sim::measurements(answer.question, sensitivity);
   std::string text = summary_of(answer, sensitivity);
   if (measured.empty()) {
-    return str(wrapped(text + ": no measurement would change that", kWidth, 2), "\n\n",
+    return str(wrapped(text + ": no measurement would change that", kScreenWidth, 2), "\n\n",
                lines(plan_inputs(answer.question)));
   }
   text += str(": measure ", measured.front().rate, " first");
@@ -216,7 +208,8 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
     // Commands are in one line each, to be copied.
     const auto command = [&](std::string_view title, const std::string& line) {
       if (!line.empty())
-        todo += str(title, std::string(kIndent > title.size() ? kIndent - title.size() : 2, ' '), line, "\n");
+        todo += str(title, std::string(kScreenIndent > title.size() ? kScreenIndent - title.size() : 2, ' '),
+                    line, "\n");
     };
     command(of.rate, of.command.profile);
     command("  2nd node", of.command.other);
@@ -229,8 +222,8 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
     todo += lines({{"or a run", str("a step of ", to_string(run.layout), ", expected to take ",
                                     human_us(run.expected_us), ", tells ", run.settles)}});
   }
-  return str(wrapped(text, kWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", table.text(), "\n",
-             todo);
+  return str(wrapped(text, kScreenWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", table.text(),
+             "\n", todo);
 }
 
 std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,

@@ -1,13 +1,17 @@
-// Answers to the questions around a plan, as text and as JSON: one sentence, one table, and what remains to be said.
+// Answers to the questions around a plan, as text and as JSON: one sentence, one table, and what remains to
+// be said.
 //
 // JSON: schema ("cpsim.plan.sweep/1", maximize, minimize, sensitivity, next_experiment), summary, and
 //   sweep, maximize, minimize  rows [{seq_len, nodes, gpus, best or null, why}], notes [text]
-//     best: layout, step_us, low_us, high_us, tokens_per_s_per_gpu, mfu, exposed_us, bound, counted_bytes, usable_bytes
-//   sensitivity                layouts [{layout, step_us}], changes [{rate, factor, step_us of each layout, order}], robust
-//     order: the layouts' numbers, from 1, the fastest first
-//   next_experiment            measurements [{rate, settles, regret_us, profile, other, quick, turns [{factor, layout, gain_share}]}], the one
-//                              that settles most first; experiments [{layout, expected_us, settles, separates}], robust, then
-//     settles: share of what not knowing the rates costs; turns: from which factor of the rate on which layout is the best
+//     best: layout, step_us, low_us, high_us, tokens_per_s_per_gpu, mfu, exposed_us, bound, counted_bytes,
+//           usable_bytes
+//   sensitivity                layouts [{layout, step_us}], changes [{rate, factor, step_us of each layout,
+//     order}], robust order: the layouts' numbers, from 1, the fastest first
+//   next_experiment            measurements [{rate, settles, regret_us, profile, other, quick, turns
+//                              [{factor, layout, gain_share}]}], the one that settles most first; experiments
+//                              [{layout, expected_us, settles, separates}], robust, then
+//     settles: share of what not knowing the rates costs; turns: from which factor of the rate on which
+//              layout is the best
 //     then: the command that plans with what was measured
 #pragma once
 

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shared/base/text.h"
 #include "sim/present/table.h"
 #include "sim/present/units.h"
-#include "shared/base/text.h"
 
 namespace cp::sim {
 namespace {

@@ -12,7 +12,8 @@
 namespace cp::sim {
 namespace {
 
-// NCCL has a kernel for each type of element, without a sign, that serves all reductions (src/device/generate.py).
+// NCCL has a kernel for each type of element, without a sign, that serves all reductions
+// (src/device/generate.py).
 std::string reduction_kernel(std::string_view operation, DType dtype) {
   std::string type(name(dtype));
   if (!is_floating(dtype)) type.front() = 'u';

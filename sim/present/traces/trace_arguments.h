@@ -1,5 +1,6 @@
-// How a slice is called in a trace file and what is said of it. Communication has the names of NCCL's kernels, and its
-// arguments those of PyTorch's profiler (ProcessGroupNCCL's), which is where tools look for them.
+// How a slice is called in a trace file and what is said of it. Communication has the names of NCCL's
+// kernels, and its arguments those of PyTorch's profiler (ProcessGroupNCCL's), which is where tools look for
+// them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace cp::sim {
 
-// The number of a stream in a trace. HolisticTraceAnalysis takes those above 0 for a GPU's; CUDA's default stream shows up as 7.
+// The number of a stream in a trace. HolisticTraceAnalysis takes those above 0 for a GPU's; CUDA's default
+// stream shows up as 7.
 constexpr std::int64_t trace_stream(int row) { return 7 + row; }
 
 // "attention_forward"; "ncclDevKernel_AllGather_RING_LL".

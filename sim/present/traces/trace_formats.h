@@ -1,5 +1,5 @@
-// Files of traces, whose format their name says: NAME.json is Chrome's, NAME.pftrace Perfetto's, and DIR/ a folder with one
-// rank_N.json for each rank, as HolisticTraceAnalysis wants them.
+// Files of traces, whose format their name says: NAME.json is Chrome's, NAME.pftrace Perfetto's, and DIR/ a
+// folder with one rank_N.json for each rank, as HolisticTraceAnalysis wants them.
 #pragma once
 
 #include <string>

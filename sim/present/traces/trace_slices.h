@@ -1,8 +1,10 @@
-// What the writers of trace files draw: the spans of replayed plans as slices, one row for each rank and stream.
+// What the writers of trace files draw: the spans of replayed plans as slices, one row for each rank and
+// stream.
 //
-// Times are whole nanoseconds, rounded, so that slices which follow each other on a stream never overlap. A kernel's slice is
-// its run. A collective's slice begins when the rank arrives, as NCCL's kernel does, and so holds the wait for the others.
-// Communication has the names of NCCL's kernels, and its arguments those of PyTorch's profiler, where tools look for them.
+// Times are whole nanoseconds, rounded, so that slices which follow each other on a stream never overlap. A
+// kernel's slice is its run. A collective's slice begins when the rank arrives, as NCCL's kernel does, and so
+// holds the wait for the others. Communication has the names of NCCL's kernels, and its arguments those of
+// PyTorch's profiler, where tools look for them.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +43,8 @@ struct TraceRank {
   std::vector<TraceSlice> slices;    // in issue order, which is a stream's order in time
 };
 
-// Bytes of an Exchange from a slice of one rank to one of another, which begin to flow when both have arrived.
+// Bytes of an Exchange from a slice of one rank to one of another, which begin to flow when both have
+// arrived.
 struct TraceFlow {
   std::size_t from_rank = 0, from_slice = 0, to_rank = 0, to_slice = 0;  // of TraceSlices::ranks
   std::int64_t at_ns = 0, bytes = 0;
@@ -49,7 +52,8 @@ struct TraceFlow {
 
 struct TraceSlices {
   std::vector<TracedPass> passes;
-  // Of each pass, and the end of the last, up to the next microsecond: HolisticTraceAnalysis cuts begins and ends to those.
+  // Of each pass, and the end of the last, up to the next microsecond: HolisticTraceAnalysis cuts begins and
+  // ends to those.
   std::vector<std::int64_t> begin_ns;
   std::vector<TraceRank> ranks;
   std::vector<TraceFlow> flows;
@@ -59,8 +63,8 @@ struct TraceSlices {
   const Plan& plan(std::size_t rank, const TraceSlice& slice) const { return passes[slice.pass].plans[rank]; }
 };
 
-// A timeline may have the first ranks alone where they stand for all (its world is folded): those are drawn again and again.
-// Throws InvalidInput when the passes differ in their ranks, or a timeline has no spans.
+// A timeline may have the first ranks alone where they stand for all (its world is folded): those are drawn
+// again and again. Throws InvalidInput when the passes differ in their ranks, or a timeline has no spans.
 TraceSlices trace_slices(std::span<const TracedPass> passes);
 
 }  // namespace cp::sim

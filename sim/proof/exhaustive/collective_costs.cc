@@ -125,8 +125,8 @@ std::vector<std::vector<Member>> groups_of(const Mesh& mesh, const std::vector<i
   return groups;
 }
 
-// Of the ranks along an axis that becomes partial from replicated, all but the first make zeros, or ones of a product, of
-// nothing: they need their old shards no more.
+// Of the ranks along an axis that becomes partial from replicated, all but the first make zeros, or ones of a
+// product, of nothing: they need their old shards no more.
 MoveCost cost_of_to_partial(const Setting& setting) {
   MoveLedger ledger(setting);
   const Layout &from = setting.from.layout, &to = setting.to.layout;

@@ -189,8 +189,8 @@ class ExhaustiveSearch::Run {
     return *std::max_element(edge.cost.time_ps.begin(), edge.cost.time_ps.end());
   }
 
-  // A chain with source and temporaries at its ends differs in what it may do next from one without, but the source is
-  // nobody's next layout.
+  // A chain with source and temporaries at its ends differs in what it may do next from one without, but the
+  // source is nobody's next layout.
   void add_label(Label next) {
     std::size_t& known = waiting_[next.layout];
     if (known != kNoLabel) {

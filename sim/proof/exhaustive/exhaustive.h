@@ -30,8 +30,8 @@ class ExhaustiveSearch {
   };
 
   // Prepares all pairs of a source layout on one mesh and a target layout on the same mesh, or on another
-  // (equal meshes are the same). All partial placements have the one reduction. Afterwards it is immutable: any
-  // number of threads may search.
+  // (equal meshes are the same). All partial placements have the one reduction. Afterwards it is immutable:
+  // any number of threads may search.
   ExhaustiveSearch(const Mesh& source, const Mesh& target, const Shape& shape, DType dtype,
                    const CostModel& cost, double max_memory_factor = 1, ReduceOp reduction = ReduceOp::sum);
 

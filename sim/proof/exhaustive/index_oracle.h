@@ -1,4 +1,5 @@
-// The oracle of index maps: what each rank of a layout holds, found index by index from what the splits are said to mean.
+// The oracle of index maps: what each rank of a layout holds, found index by index from what the splits are
+// said to mean.
 //
 // It shares no code with shared/placement but the types, so that a wrong index map cannot agree with itself.
 #pragma once

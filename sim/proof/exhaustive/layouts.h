@@ -18,9 +18,9 @@ namespace cp::sim {
 std::vector<Mesh> all_meshes(const std::vector<Rank>& ranks);
 std::vector<Mesh> all_meshes(int num_ranks);  // of the ranks 0 .. num_ranks-1
 
-// All layouts of the tensor on the mesh with Chunked splits: each axis Replicate, Shard of any dimension or, where a
-// reduction is given, Partial with it; and for each dimension every order of the axes that shard it. 176 for
-// a=2,b=2,c=2, three dimensions and a reduction.
+// All layouts of the tensor on the mesh with Chunked splits: each axis Replicate, Shard of any dimension or,
+// where a reduction is given, Partial with it; and for each dimension every order of the axes that shard it.
+// 176 for a=2,b=2,c=2, three dimensions and a reduction.
 std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape, DType dtype,
                                 std::optional<ReduceOp> reduction);
 

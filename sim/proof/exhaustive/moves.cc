@@ -95,8 +95,8 @@ std::optional<AxisList> reduced_axes(const AxisLists& from, const AxisLists& to)
   return reduced;
 }
 
-// Whether all that happens is that axes which replicate, or are the last to shard a dimension, become partial. Those that
-// shard become sums, whose other ranks hold zeros.
+// Whether all that happens is that axes which replicate, or are the last to shard a dimension, become
+// partial. Those that shard become sums, whose other ranks hold zeros.
 bool becomes_partial(const AxisLists& from, const AxisLists& to, const Layout& target) {
   const std::optional<AxisList> finished = reduced_axes(to, from);
   if (!finished || finished->empty()) return false;

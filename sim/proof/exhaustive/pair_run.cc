@@ -85,7 +85,8 @@ std::span<const std::int32_t> elements_of(const Written& written, Rank rank) {
   return written.holdings.boxes[static_cast<std::size_t>(written.holdings.box_of_rank[position])];
 }
 
-// What a rank must hold the reduction of afterwards: the contributions that agree with it along the axes that stay partial.
+// What a rank must hold the reduction of afterwards: the contributions that agree with it along the axes that
+// stay partial.
 std::set<std::int32_t> contributions_after(const Written& from, const Written& to, Rank rank) {
   const Mesh& mesh = from.layout.mesh;
   std::set<std::int32_t> contributions;

@@ -168,7 +168,8 @@ class StepRules {
     return written ? refuse_overlapping_dims(view) : std::nullopt;
   }
 
-  // Not only that no element comes twice: each stride exceeds what the smaller ones reach, which is what check() asks for.
+  // Not only that no element comes twice: each stride exceeds what the smaller ones reach, which is what
+  // check() asks for.
   static Refusal refuse_overlapping_dims(const View& view) {
     std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, size
     for (std::size_t dim = 0; dim < view.shape.size(); ++dim) {

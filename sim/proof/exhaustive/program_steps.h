@@ -1,5 +1,6 @@
-// Plans step by step, for the oracle of programs alone: what each step touches, all iterations unrolled, and which collectives meet. Said
-// as naively as possible, and apart from shared/plan, whose types alone are used.
+// Plans step by step, for the oracle of programs alone: what each step touches, all iterations unrolled, and
+// which collectives meet. Said as naively as possible, and apart from shared/plan, whose types alone are
+// used.
 #pragma once
 
 #include <algorithm>
@@ -53,8 +54,8 @@ struct Call {
 std::vector<std::vector<Call>> calls_of(std::span<const Plan> plans,
                                         const std::vector<std::vector<Node>>& nodes);
 
-// Runs what is called in an order in which each rank takes part in one collective at a time, as it issues them: f(members) with the places
-// in `calls` (rank, which). False: they do not all come to an end.
+// Runs what is called in an order in which each rank takes part in one collective at a time, as it issues
+// them: f(members) with the places in `calls` (rank, which). False: they do not all come to an end.
 template <class F>
 bool meet(std::span<const Plan> plans, const std::vector<std::vector<Call>>& calls, const F& f) {
   std::vector<std::size_t> at(plans.size(), 0);

@@ -1,5 +1,5 @@
-// Shards of small tensors as plain lists of numbers, filled and read element by element (index_oracle.h), and plans run on them:
-// for checks that share nothing with index sets, with sim/proof/run and with its data.
+// Shards of small tensors as plain lists of numbers, filled and read element by element (index_oracle.h), and
+// plans run on them: for checks that share nothing with index sets, with sim/proof/run and with its data.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ double small_integer(std::uint64_t seed, std::int64_t element, std::int64_t cont
 // The sum over all ranks and elements of a * b: the inner product on storage of contract 10.
 double inner_product(const Shards& a, const Shards& b);
 
-// Runs the plans of a redistribution (lower.h), one for each rank of both meshes, and returns what lies in the
-// target's shards; ranks that hold nothing have empty lists. Throws what the fabric throws.
+// Runs the plans of a redistribution (lower.h), one for each rank of both meshes, and returns what lies in
+// the target's shards; ranks that hold nothing have empty lists. Throws what the fabric throws.
 Shards run_plans(std::span<const Plan> plans, const Shards& source, const FabricOptions& options = {});
 
 }  // namespace cp::sim

@@ -71,12 +71,12 @@ struct VerifyRedistributeResult {
   } times;
 };
 
-// Throws InvalidInput for numbers of ranks or dimensions that are below 1, or above the limits, and for no reductions or one
-// given twice.
+// Throws InvalidInput for numbers of ranks or dimensions that are below 1, or above the limits, and for no
+// reductions or one given twice.
 VerifyRedistributeResult verify_redistribute(const VerifyRedistributeOptions& options);
 
-// The pairs of meshes, the shapes and the reductions that it runs over. Shapes: even (8x8x8 for eight ranks: every split
-// comes out even) and uneven (9x7x5).
+// The pairs of meshes, the shapes and the reductions that it runs over. Shapes: even (8x8x8 for eight ranks:
+// every split comes out even) and uneven (9x7x5).
 struct RedistributionCase {
   Mesh source, target;
   Shape shape;

@@ -1,5 +1,5 @@
-// What becomes of a run in which something goes wrong on purpose: it must end with the right result, or with an error that names
-// whoever did it.
+// What becomes of a run in which something goes wrong on purpose: it must end with the right result, or with
+// an error that names whoever did it.
 #pragma once
 
 #include <cstdint>
@@ -41,12 +41,13 @@ std::string_view name(FaultVerdict::Kind kind);  // "wrong_culprit"
 // Whether the error is one that the fault must come to:
 //   of a transfer  its sender and its receiver, a check_failed
 //   dead_rank      that rank, a peer_lost
-//   of a program   that rank alone, a collective_mismatch or a deadlock; of two ranks that differ and nobody can tell which is
-//                  wrong, both, as a tie
+//   of a program   that rank alone, a collective_mismatch or a deadlock; of two ranks that differ and nobody
+//                  can tell which is wrong, both, as a tie
 bool names_culprit(const InjectedFault& fault, ErrorKind error, const ErrorFacts& facts);
 
-// Runs once. `run` throws what goes wrong, an Error, and says which of the faults took place before it returns or throws; of several one
-// must be named. Of faults of programs swap_collectives alone may pass, with the right result: orders that no rank waits for.
+// Runs once. `run` throws what goes wrong, an Error, and says which of the faults took place before it
+// returns or throws; of several one must be named. Of faults of programs swap_collectives alone may pass,
+// with the right result: orders that no rank waits for.
 FaultVerdict judge_faults(std::span<const InjectedFault> faults,
                           const std::function<void(std::vector<bool>& took_place)>& run);
 
@@ -56,13 +57,15 @@ struct FaultRunOptions {
   BatonOrder order = {};
   // Without checksums a flipped bit is silent: nothing else looks at payloads.
   Checksums checksums = Checksums::end;
-  bool compare_digests =
-      false;  // of plans, over the control plane, before the run; without it the fabric alone is to find programs' faults
+  // Of plans, over the control plane, before the run; without it the fabric alone is to find programs'
+  // faults.
+  bool compare_digests = false;
   double scale = 1;  // redistributions: RedistributeRunOptions::scale
 };
 
-// Faults of machines take place in the fabric, those of programs in the plans: the collectives of a rank count through the forward and on
-// through the backward pass. `others`: right plans of another problem on the same ranks, for other_plan; empty: there are none.
+// Faults of machines take place in the fabric, those of programs in the plans: the collectives of a rank
+// count through the forward and on through the backward pass. `others`: right plans of another problem on the
+// same ranks, for other_plan; empty: there are none.
 FaultVerdict judge_redistribution(const Redistribution& redistribution, std::span<const Plan> plans,
                                   std::span<const InjectedFault> faults, const FaultRunOptions& options = {},
                                   std::span<const Plan> others = {});

@@ -25,7 +25,8 @@ std::int32_t group_size(const Plan& plan, const Collective& collective) {
   return static_cast<std::int32_t>(group_in(plan, collective).ranks.size());
 }
 
-// Every collective that is issued, in order; those of a Repeat again in each iteration. Stops when `visit` says so.
+// Every collective that is issued, in order; those of a Repeat again in each iteration. Stops when `visit`
+// says so.
 void for_each_collective(const Plan& plan, const std::function<bool(const StepRef&)>& visit) {
   const std::vector<StepRef> steps = steps_of(plan);
   for (PlanWalk walk(plan); !walk.done(); walk.next()) {
@@ -98,7 +99,8 @@ std::optional<Plan> swap_with_next(const Plan& plan, const StepRef& first) {
 
 // ---- arguments ------------------------------------------------------------------------------------------------------
 
-// Changes what a collective is called with; false where there is no such change. Views of its own come from the builder.
+// Changes what a collective is called with; false where there is no such change. Views of its own come from
+// the builder.
 using Change = std::function<bool(PlanBuilder&, Step&)>;
 
 std::optional<Plan> change(const Plan& plan, const StepRef& place, const Change& change) {
@@ -176,7 +178,8 @@ bool set_other_dtype(PlanBuilder& builder, const Plan& plan, Collective& collect
   return true;
 }
 
-// The counts of an exchange over all members, from the plans of all: the `sequence`-th collective on the group.
+// The counts of an exchange over all members, from the plans of all: the `sequence`-th collective on the
+// group.
 std::optional<std::vector<Count>> counts_of(std::span<const Plan> plans, const Group& group,
                                             std::int64_t sequence) {
   std::vector<Count> counts;

@@ -1,4 +1,5 @@
-// What the caller's buffers of attention plans hold, by the words of shared/context_parallel/attention_plan.h.
+// What the caller's buffers of attention plans hold, by the words of
+// shared/context_parallel/attention_plan.h.
 #pragma once
 
 #include <cstdint>

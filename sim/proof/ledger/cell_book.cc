@@ -35,7 +35,8 @@ class KeyBits {
     return twice;
   }
 
-  // The first stretch of keys of [begin, end) that are in the set, or that are not; empty where there is none.
+  // The first stretch of keys of [begin, end) that are in the set, or that are not; empty where there is
+  // none.
   KeyInterval find(std::int64_t begin, std::int64_t end, bool in_set) const {
     const auto skip = [&](std::int64_t at, bool value) {  // the first one from `at` on that is not `value`
       while (at < end) {

@@ -1,4 +1,5 @@
-// The mask-cell ledger: which (query, key) pairs were computed, and by which step, for every batch and query head.
+// The mask-cell ledger: which (query, key) pairs were computed, and by which step, for every batch and query
+// head.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,12 @@ class CellBook {
  public:
   explicit CellBook(const AttentionProblem& problem);
 
-  // A lane is a batch and a query head of it: batch * q_heads + head. A set of them, ascending, gets a number.
+  // A lane is a batch and a query head of it: batch * q_heads + head. A set of them, ascending, gets a
+  // number.
   std::int32_t lanes(std::vector<std::int64_t> lanes);
 
-  // The pairs of the query with the keys of the run, in all lanes of the set. `step` is a number of the caller's.
+  // The pairs of the query with the keys of the run, in all lanes of the set. `step` is a number of the
+  // caller's.
   void enter(std::int64_t query, std::int32_t lanes, const Run& keys, std::int32_t step);
 
   // Words for the findings.
@@ -27,8 +30,8 @@ class CellBook {
     std::function<std::string(std::int32_t step)> step;
     std::function<std::string(std::int64_t lane, std::int64_t query, std::int64_t key)> holders;
   };
-  // Finds pairs that were computed though the mask forbids them, more than once, or not at all. Leaves the book
-  // empty. Returns how many pairs there are, over all lanes.
+  // Finds pairs that were computed though the mask forbids them, more than once, or not at all. Leaves the
+  // book empty. Returns how many pairs there are, over all lanes.
   std::int64_t close(const Names& names, Findings& findings);
 
  private:

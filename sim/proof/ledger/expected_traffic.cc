@@ -230,8 +230,8 @@ class Traffic {
     for (int block = 0; block < ring_; ++block) sum += outer_trip(block, direction).last * kv_bytes(block);
     return sum;
   }
-  // The nodes that a block comes to do not depend on the inner direction; those where it is only handed on have no
-  // inner trip unless everything goes all the way.
+  // The nodes that a block comes to do not depend on the inner direction; those where it is only handed on
+  // have no inner trip unless everything goes all the way.
   std::int64_t inner_bytes(int direction) const {
     std::int64_t sum = 0;
     for (int block = 0; block < ring_; ++block) {
@@ -273,8 +273,8 @@ class Traffic {
       if (wanted_.dv) received.of(Tensor::dv) += bytes(Tensor::dv, own_kv, kv_heads(other), element_bytes);
     }
   }
-  // Whether several Ulysses indices compute with one kv head: what they send home are parts of a sum. Otherwise
-  // it is final.
+  // Whether several Ulysses indices compute with one kv head: what they send home are parts of a sum.
+  // Otherwise it is final.
   bool shares_kv_heads() const {
     std::int64_t held = 0;
     for (int u = 0; u < sharding_.ulysses_degree(); ++u) held += kv_heads(u);

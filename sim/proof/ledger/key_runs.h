@@ -1,5 +1,5 @@
-// The global rows of a view's keys, folded into periodic runs, so that a slice's keys are few runs whatever their
-// number.
+// The global rows of a view's keys, folded into periodic runs, so that a slice's keys are few runs whatever
+// their number.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class KeyRuns {
   // Global rows in local order; -1 for rows that are no keys.
   explicit KeyRuns(std::span<const std::int64_t> rows);
 
-  // Calls visit(run) for the rows at local positions [begin, end), in order. Runs of rows that are no keys have
-  // begin -1.
+  // Calls visit(run) for the rows at local positions [begin, end), in order. Runs of rows that are no keys
+  // have begin -1.
   template <class Visit>
   void for_each(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::size_t p = first_piece(begin); p < pieces_.size() && pieces_[p].local < end; ++p) {

@@ -1,5 +1,5 @@
-// The mask once more, from the words of shared/context_parallel/problem.h and sharing no code with it: what the
-// reference and the ledgers go by, so that an error in one of the two shows.
+// The mask once more, from the words of shared/context_parallel/problem.h and sharing no code with it: what
+// the reference and the ledgers go by, so that an error in one of the two shows.
 #pragma once
 
 #include <cstdint>

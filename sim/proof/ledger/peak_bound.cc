@@ -94,7 +94,8 @@ class Bound {
     if (!backward) return total + out_values_ * (bytes_ + kF32);
     return total + (q_values_ + keys) * (bytes_ + kF32) + keys * bytes_;
   }
-  // Of calls with all of the rank's queries and keys: one mask, or documents of at least a query each, or of one query.
+  // Of calls with all of the rank's queries and keys: one mask, or documents of at least a query each, or of
+  // one query.
   std::int64_t workspace(bool backward, std::int64_t keys) const {
     const TensorPart q = sharding_.compute_q(index_), kv = sharding_.compute_kv(index_);
     if (q.num_heads() == 0) return 0;

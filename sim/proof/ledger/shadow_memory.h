@@ -1,8 +1,8 @@
 // The memory of all ranks in the shadow: a tag for each granule of each buffer.
 //
-// A granule is the greatest number of neighbouring elements that all steps treat alike, so that one tag stands
-// for all of them: as a rule a row of head_dim elements. It is found for buffers together that exchange data,
-// so that what moves, moves in whole granules.
+// A granule is the greatest number of neighbouring elements that all steps treat alike, so that one tag
+// stands for all of them: as a rule a row of head_dim elements. It is found for buffers together that
+// exchange data, so that what moves, moves in whole granules.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace cp::sim {
 
 class ShadowMemory {
  public:
-  // The plans have passed check(). All memory is unwritten. `row_of(plan, buffer)`: how many elements of a buffer
-  // make a row, which is whole granules; 0 where it does not matter.
+  // The plans have passed check(). All memory is unwritten. `row_of(plan, buffer)`: how many elements of a
+  // buffer make a row, which is whole granules; 0 where it does not matter.
   ShadowMemory(std::span<const Plan> plans, const std::function<std::int64_t(std::size_t, BufferId)>& row_of);
 
   // Elements that a tag stands for. `plan` is a position among the plans.

@@ -1,8 +1,8 @@
-// The shadow run: executes the plans of all ranks on tags instead of values, in a legal order, and enters into
-// the books what it sees. It shares no code with the builders and the kernels.
+// The shadow run: executes the plans of all ranks on tags instead of values, in a legal order, and enters
+// into the books what it sees. It shares no code with the builders and the kernels.
 //
-// Each rank goes through its steps in issue order (check() has proved that every other legal order touches each
-// element in the same order); a collective happens when its last member has reached it.
+// Each rank goes through its steps in issue order (check() has proved that every other legal order touches
+// each element in the same order); a collective happens when its last member has reached it.
 #pragma once
 
 #include <array>
@@ -45,8 +45,8 @@ struct ShadowWorld {
   const Strategy& strategy;
   bool rounds_parts = false;  // fused attention is used, whose partial results are in the problem's dtype
 
-  // Whether a result may be kept in this type: one that parts are still added to, each of which rounds, in f32 alone unless the
-  // strategy takes the problem's; a finished one in both.
+  // Whether a result may be kept in this type: one that parts are still added to, each of which rounds, in
+  // f32 alone unless the strategy takes the problem's; a finished one in both.
   bool may_add_up_in(DType dtype, const Tag& sum) const;
 };
 

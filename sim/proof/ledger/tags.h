@@ -20,8 +20,8 @@ constexpr bool is_query(Tensor tensor) {
 }
 
 // An element of a global tensor and what its value is made of so far: `cells` (query, key) pairs, the sum of
-// whose random weights is `print` (CellWeights): a lost pair that another one, taken twice, makes up for shows.
-// Inputs are made of no cells.
+// whose random weights is `print` (CellWeights): a lost pair that another one, taken twice, makes up for
+// shows. Inputs are made of no cells.
 struct Tag {
   std::uint64_t id = 0;
   std::uint32_t cells = 0;
@@ -57,8 +57,8 @@ class TagSpace {
   Element element(std::uint64_t id) const;
   Tensor tensor(std::uint64_t id) const;
 
-  // (batch * heads + head) * seq_len + row of the row that begins with this element of the tensor, so that rows of
-  // q, out, lse, ... that belong together have equal numbers; -1 for any other tag.
+  // (batch * heads + head) * seq_len + row of the row that begins with this element of the tensor, so that
+  // rows of q, out, lse, ... that belong together have equal numbers; -1 for any other tag.
   std::int64_t row_number(Tensor tensor, const Tag& tag) const {
     const Sizes& s = sizes_[index(tensor)];
     if (tag.id < s.first || tag.id >= s.end) return -1;
@@ -95,8 +95,8 @@ struct Cells {
 inline Cells cells_of(const Tag& tag) { return {tag.cells, tag.print}; }
 
 // Random weights of cells. The rows of out, lse and dq are sums over keys, whose weight is of the key alone;
-// those of dk and dv are sums over queries and query heads, whose weight is that of the query times that of the
-// head. The rows themselves are told apart by their tags.
+// those of dk and dv are sums over queries and query heads, whose weight is that of the query times that of
+// the head. The rows themselves are told apart by their tags.
 class CellWeights {
  public:
   explicit CellWeights(const AttentionProblem& problem);

@@ -16,7 +16,8 @@ namespace {
 
 enum : std::uint8_t { kEnds = 1, kHangs = 2 };
 
-// Which of several queues goes on: any, or the one of the highest priority, where the first of all falls to the lowest at two times.
+// Which of several queues goes on: any, or the one of the highest priority, where the first of all falls to
+// the lowest at two times.
 class Walk {
  public:
   Walk(const Model& model, bool by_priority, Numbers& numbers) : numbers_(numbers) {
@@ -83,7 +84,8 @@ class Search {
     std::uint8_t found = 0;
   };
 
-  // What may be moved next: of the first rank that has a choice, since another rank's choice changes nothing about this one's.
+  // What may be moved next: of the first rank that has a choice, since another rank's choice changes nothing
+  // about this one's.
   std::vector<std::int32_t> choices(const State& state) const {
     std::vector<std::int32_t> found;
     for (const auto& queues : model_.queues_of) {
@@ -109,7 +111,8 @@ class Search {
     return next;
   }
 
-  // States never come again on a way, since every move is one forward: depth first, each state is known when its children are.
+  // States never come again on a way, since every move is one forward: depth first, each state is known when
+  // its children are.
   bool search_all() {
     std::vector<Frame> stack;
     const auto push = [&](State state, std::string key) {

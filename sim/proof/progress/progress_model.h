@@ -85,9 +85,11 @@ class State {
 
   // Takes all that may be taken without a choice. `from`: a rank to begin with, -1: all.
   void settle(std::int32_t from);
-  // The queues whose heads can do something now; without `choices` none that would begin an operation of several that could.
+  // The queues whose heads can do something now; without `choices` none that would begin an operation of
+  // several that could.
   bool can_move(std::int32_t queue, bool choices) const;
-  // Moves the queue's head by one phase. Pushes the ranks that may move because of that onto `woken`, if given.
+  // Moves the queue's head by one phase. Pushes the ranks that may move because of that onto `woken`, if
+  // given.
   void move(std::int32_t queue, std::vector<std::int32_t>* woken);
 
   bool ended() const { return unfinished_ == 0; }

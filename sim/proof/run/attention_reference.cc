@@ -23,7 +23,8 @@ struct Matrix {
   std::int64_t rows, columns;
 };
 
-// out (+)= factor * a * b, each transposed or not. Where nothing is to be added up, out stays as it is: zeros.
+// out (+)= factor * a * b, each transposed or not. Where nothing is to be added up, out stays as it is:
+// zeros.
 void multiply(const Matrix& a, bool a_transposed, const Matrix& b, bool b_transposed, double factor,
               bool accumulate, double* out) {
   const auto rows = a_transposed ? a.columns : a.rows, inner = a_transposed ? a.rows : a.columns;
@@ -107,7 +108,8 @@ class Reference {
     return rows(in_.v, kv_head(head), problem_.kv_len, problem_.v_head_dim, tile.key_begin, tile.keys);
   }
 
-  // The scores become weights: exp(score - lse) where allowed, else 0. Finds each row's lse, and its sum of p^2.
+  // The scores become weights: exp(score - lse) where allowed, else 0. Finds each row's lse, and its sum of
+  // p^2.
   void weigh(const Tile& tile, std::vector<double>& scores, double* lse, double* p2) const {
     for_each_row(tile, scores, [&](std::int64_t i, std::span<double> row) {
       lse[i] = -std::numeric_limits<double>::infinity();

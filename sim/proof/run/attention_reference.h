@@ -1,5 +1,6 @@
-// Attention and its gradients on one device in float64: what runs of plans are compared with. It shares no code
-// with the kernels and the planner; matrix products are OpenBLAS's, on one thread each, and heads go in parallel.
+// Attention and its gradients on one device in float64: what runs of plans are compared with. It shares no
+// code with the kernels and the planner; matrix products are OpenBLAS's, on one thread each, and heads go in
+// parallel.
 //
 // The matrix of scores exists only a tile of rows at a time, and only between the first and the last key that
 // one of these rows may see.
@@ -17,8 +18,8 @@ struct ReferenceInputs {
   const std::vector<double>&q, &k, &v;
 };
 
-// With p the weights, ds the gradients of the scores (before the scale: ds = p (dout v - delta)), i a query and j
-// a key. The sums bound the errors of what is added up from them (attention_tolerance.h).
+// With p the weights, ds the gradients of the scores (before the scale: ds = p (dout v - delta)), i a query
+// and j a key. The sums bound the errors of what is added up from them (attention_tolerance.h).
 struct ReferenceForward {
   std::vector<double> out;
   std::vector<double> lse;     // [batch, q_heads, q_len]

@@ -3,8 +3,9 @@
 //   plans    check() over all ranks' plans, forward and backward, with the declared peak memory as the limit
 //   traffic  issued and observed traces agree, and every rank received of each tensor just the bytes that the
 //            index sets say must move to it (AttentionLedger)
-//   cells    each allowed (query, key) pair was computed exactly once, no forbidden one, in the forward and in the
-//            backward pass; every output row is made of all its cells and lies at its home (AttentionLedger)
+//   cells    each allowed (query, key) pair was computed exactly once, no forbidden one, in the forward and
+//            in the backward pass; every output row is made of all its cells and lies at its home
+//            (AttentionLedger)
 //   data     out, lse, dq, dk and dv equal those of one device in float64, within tolerances derived from the
 //            dtypes and the lengths of the sums
 #pragma once
@@ -33,8 +34,8 @@ struct AttentionRunOptions {
   std::uint64_t seed = 0;                          // of the baton
   BatonOrder order = {};                           // of the baton
   std::optional<std::int64_t> memory_limit_bytes;  // refuse ranks that together need more
-  // As those of RedistributeRunOptions (redistribute_run.h). A transfer that is not what was sent throws; without check_plans the plans'
-  // ledgers of cells and bytes are not kept.
+  // As those of RedistributeRunOptions (redistribute_run.h). A transfer that is not what was sent throws;
+  // without check_plans the plans' ledgers of cells and bytes are not kept.
   std::vector<InjectedFault> faults = {};
   Checksums checksums = Checksums::off;
   bool check_plans = true;
@@ -78,7 +79,8 @@ struct AttentionRun {
 AttentionRun run_attention(const AttentionTestData& data, const AttentionRequest& request,
                            const AttentionRunOptions& options = {});
 
-// The same with given plans (by ascending rank; backward empty: forward alone), for tests that plant a defect.
+// The same with given plans (by ascending rank; backward empty: forward alone), for tests that plant a
+// defect.
 AttentionRun run_attention(const AttentionTestData& data, const AttentionRequest& request,
                            const std::vector<Plan>& forward, const std::vector<Plan>& backward,
                            const AttentionRunOptions& options = {});

@@ -1,5 +1,5 @@
-// The buffers of one rank of an attention problem, on whatever device it runs: made from test data before a pass, compared with
-// what one device has after it.
+// The buffers of one rank of an attention problem, on whatever device it runs: made from test data before a
+// pass, compared with what one device has after it.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ struct TensorError {
   void add(const TensorError& other);  // the same tensor's on another rank
 };
 
-// What the ranks computed, gathered into global tensors, row-major [batch, heads, seq, dim] (lse: [batch, heads, seq]).
+// What the ranks computed, gathered into global tensors, row-major [batch, heads, seq, dim] (lse: [batch,
+// heads, seq]).
 struct AttentionResults {
   std::vector<double> out, lse, dq, dk, dv;
 };
@@ -42,8 +43,8 @@ class AttentionShards {
   // A rank's place among the cp ranks.
   int index_of(Rank rank) const { return index_of_.at(rank); }
 
-  // Makes the buffers that the plan wants and that are not there yet. Inputs of the problem are filled; what the forward pass kept
-  // stays as it is.
+  // Makes the buffers that the plan wants and that are not there yet. Inputs of the problem are filled; what
+  // the forward pass kept stays as it is.
   Bindings bind(AttentionPass pass, const Plan& plan, RankBuffers& buffers) const;
 
   // How far each tensor that the pass computed is from one device's.

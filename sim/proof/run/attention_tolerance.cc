@@ -130,7 +130,8 @@ class Bounds {
     const auto terms = static_cast<double>(dim);
     return std::min(terms, chain(terms, kScoreChain * (p_.dtype == DType::bf16 ? 2 : 1)) + terms / 32);
   }
-  // Of a fused backward pass: the square of the roundoff of its parts, and what so many parts may lose below the least number.
+  // Of a fused backward pass: the square of the roundoff of its parts, and what so many parts may lose below
+  // the least number.
   double f2() const { return fused_backward_ ? square(v_) : 0; }
   double least_steps(double parts) const {
     return fused_backward_ ? kGrowth * std::sqrt(parts) * half_least_step(p_.dtype) : 0;

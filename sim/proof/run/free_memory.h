@@ -6,8 +6,8 @@
 
 namespace cp::sim {
 
-// The smaller of what the machine has available and what the process's control group leaves, in bytes; nothing
-// where the system does not say (anything but Linux).
+// The smaller of what the machine has available and what the process's control group leaves, in bytes;
+// nothing where the system does not say (anything but Linux).
 std::optional<std::int64_t> free_memory_bytes();
 
 }  // namespace cp::sim

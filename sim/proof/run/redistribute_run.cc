@@ -18,7 +18,8 @@
 namespace cp::sim {
 namespace {
 
-// What the redistribution declares is without the padding that the plans' target asks for: less than one alignment for each temporary.
+// What the redistribution declares is without the padding that the plans' target asks for: less than one
+// alignment for each temporary.
 std::int64_t most_padding(std::span<const Plan> plans) {
   std::int64_t most = 0;
   for (const Plan& plan : plans) {
@@ -186,8 +187,8 @@ Rank last_rank(const Redistribution& redistribution) {
   return last;
 }
 
-// A shape of the same tensor that needs at most this part of the memory: shorter in its longest dimension, where
-// possible by a multiple of what shards it.
+// A shape of the same tensor that needs at most this part of the memory: shorter in its longest dimension,
+// where possible by a multiple of what shards it.
 Shape shrunk(const Layout& layout, double part) {
   Shape shape = layout.shape;
   const auto longest = std::max_element(shape.begin(), shape.end());

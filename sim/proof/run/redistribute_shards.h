@@ -1,5 +1,5 @@
-// The source and target shards of one rank of a redistribution, on whatever device it runs: made from the elements' numbers alone
-// (TestValues), and compared with what the index sets say.
+// The source and target shards of one rank of a redistribution, on whatever device it runs: made from the
+// elements' numbers alone (TestValues), and compared with what the index sets say.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ class RedistributeShards {
   // The rank's shards: its source filled, its target with what is no number that anybody expects.
   RedistributeBuffers make(Rank rank) const;
 
-  // The ranks that hold contributions to the same elements of the target, whose shards lie alike; the rank alone where it is not
-  // partial.
+  // The ranks that hold contributions to the same elements of the target, whose shards lie alike; the rank
+  // alone where it is not partial.
   std::vector<Rank> partners_of(Rank rank) const;
   // Compares what the targets of all partners add up to, in their order. Nothing: all elements are right.
   std::optional<RedistributeMismatch> compare(Rank first_partner,

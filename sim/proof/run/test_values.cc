@@ -28,8 +28,8 @@ int exact_bits(DType dtype) {
   return 0;
 }
 
-// Results that are rounded on the way stay so small that neighbours are further apart than the tolerance: in f32, and by so
-// many bits less than a type holds where the result is rounded to that type.
+// Results that are rounded on the way stay so small that neighbours are further apart than the tolerance: in
+// f32, and by so many bits less than a type holds where the result is rounded to that type.
 constexpr int kRoundedBits = 12, kBitsOfRoundedResults = 2;
 
 std::uint64_t scramble(std::uint64_t x) {
@@ -100,7 +100,8 @@ TestValues::TestValues(const Redistribution& redistribution, std::uint64_t seed,
   common_bits_ = bits_ - 1 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(contributions_ - 1)));
   const double most_reduced = std::ldexp(static_cast<double>(reduced_unit_), bits_);
   tolerance_ = std::abs(scale) * most_reduced * std::ldexp(rounding_axes + (rounds ? 1 : 0), -23);
-  // To a 16-bit target, half a unit in the last place; of the result as it is, which is off by as much as said.
+  // To a 16-bit target, half a unit in the last place; of the result as it is, which is off by as much as
+  // said.
   if (rounds && target.dtype != DType::f32) {
     const double half_place = std::ldexp(1.0, -exact_bits(target.dtype));
     tolerance_ += (std::abs(scale) * most_reduced + tolerance_) * half_place;

@@ -1,11 +1,12 @@
 // TestValues: what a tensor holds while a redistribution is tried out.
 //
-// Each element is a cheap function of its number in the whole tensor and a seed, so that any rank can make its
-// own shard and check any other, and no rank needs the whole tensor. All values are whole numbers so small that
-// every type on their way and every order of every reduction holds them exactly.
+// Each element is a cheap function of its number in the whole tensor and a seed, so that any rank can make
+// its own shard and check any other, and no rank needs the whole tensor. All values are whole numbers so
+// small that every type on their way and every order of every reduction holds them exactly.
 //
 // Where the source is partial, one contribution of each element, chosen pseudo-randomly, differs from the
-// others, so that a contribution which is lost, taken twice or taken from another element shows in the result:
+// others, so that a contribution which is lost, taken twice or taken from another element shows in the
+// result:
 //
 //   sum, avg    everybody gives g, the chosen one g + k         result n g + k
 //   min, max    the chosen one gives less (more) than all       result that one
@@ -36,13 +37,14 @@ class TestValues {
   // What the elements are once all contributions are reduced, without the scale.
   void fill_reduced(std::int64_t global, std::span<std::int64_t> values) const;
 
-  // How far a result may be from scale x fill_reduced(): 0 unless a mean is taken over, or a value divided among, a
-  // number of ranks that is no power of two, or the scale is none. Then each such mesh axis may round twice in f32, once for
-  // 1/n and once for the product with it; so does the scale, and its product once more in a 16-bit target.
+  // How far a result may be from scale x fill_reduced(): 0 unless a mean is taken over, or a value divided
+  // among, a number of ranks that is no power of two, or the scale is none. Then each such mesh axis may
+  // round twice in f32, once for 1/n and once for the product with it; so does the scale, and its product
+  // once more in a 16-bit target.
   double tolerance() const { return tolerance_; }
 
-  // Whether results have the same bits in every world: those without a mean or a division that rounds. A scale is one product in
-  // f32 and one rounding, on every device.
+  // Whether results have the same bits in every world: those without a mean or a division that rounds. A
+  // scale is one product in f32 and one rounding, on every device.
   bool is_exact() const { return is_exact_; }
 
  private:

@@ -80,7 +80,8 @@ ncclUniqueId new_id() {
   return id;
 }
 
-// Ranks are threads, each with a GPU of its own; `body` aborts or destroys the communicator, or leaves it to this.
+// Ranks are threads, each with a GPU of its own; `body` aborts or destroys the communicator, or leaves it to
+// this.
 void with_communicator(int size, const std::function<void(Rank&)>& body) {
   const ncclUniqueId id = new_id();
   run_ranks(size, [&](int number) {
@@ -369,7 +370,8 @@ TEST(NcclEmulation, RefusesWhatIsNotMemoryOfTheGpu) {
   });
 }
 
-// Two communicators of the same ranks, each on a stream of its own, whose work comes to the GPU in another order on rank 1.
+// Two communicators of the same ranks, each on a stream of its own, whose work comes to the GPU in another
+// order on rank 1.
 bool deadlocks(bool same_order) {
   std::atomic<bool> stuck{false};
   with_communicator(2, [&](Rank& rank) {

@@ -1,4 +1,5 @@
-// The end of a device's communicators, on the emulated NCCL: whenever it comes, nothing is freed twice, in use, or never.
+// The end of a device's communicators, on the emulated NCCL: whenever it comes, nothing is freed twice, in
+// use, or never.
 #include "runtime/nccl/nccl_handles.h"
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// How the NCCL device uses NCCL where a wrong use has no visible end: it costs memory, or an option has no effect.
+// How the NCCL device uses NCCL where a wrong use has no visible end: it costs memory, or an option has no
+// effect.
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
