@@ -7,7 +7,7 @@
 //
 //   const std::shared_ptr<RendezvousClient> client = join(job);
 //   RankRun run(job, client, {});
-//   run.run(passes);  // the caller's RankPasses, or those of sim/proof/run/rank_job.h
+//   run.run(passes);  // the caller's RankPasses, or those of sim/scenario/rank_job.h
 //   client->barrier("all have their results");
 //
 // The barrier comes before the device goes, because others may still wait for what it sends.

@@ -36,7 +36,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/present/traces/trace_compare_report.h"
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
 

@@ -1,5 +1,5 @@
 // RankPasses: what one rank runs, plan after plan, and the data of each. It stands between who has data and
-// who has a device: sim/proof/run/rank_job.h makes the passes of a scenario, a program of one's own may make
+// who has a device: sim/scenario/rank_job.h makes the passes of a scenario, a program of one's own may make
 // others, and runtime/rank_run.h runs them beside those of the other ranks.
 #pragma once
 

@@ -6,6 +6,8 @@
 
 namespace cp::sim {
 
+inline constexpr double kGiB = 1024.0 * 1024 * 1024;  // bytes
+
 std::string human_us(double time_us);  // "0 us", "12.3 us", "1.23 ms", "4.56 s"
 // The same from seconds; from two minutes on "2 min 5 s", from two hours on "60 h 26 min".
 std::string human_seconds(double seconds);

@@ -140,17 +140,17 @@ TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
 
 // dp is dp_shard's old name; -1 leaves the degree to what remains.
 TEST(PlanRequest, DegreesHaveTheNamesOfParallelDims) {
-  EXPECT_EQ(fixed_text(parse_fixed({"dp=4,cp=8"})), "cp=8,dp_shard=4");
-  EXPECT_EQ(fixed_text(parse_fixed({"dp=4,cp=8"}, Phase::decode)), "cp=8,dp_replicate=4");
-  EXPECT_EQ(fixed_text(parse_fixed({"dp_shard=-1,tp=2"})), "tp=2");
-  EXPECT_EQ(fixed_text(parse_fixed({"tp=2,etp=2,ep=4"})), "tp=2,ep=4");
+  EXPECT_EQ(sim::fixed_text(sim::parse_fixed({"dp=4,cp=8"})), "cp=8,dp_shard=4");
+  EXPECT_EQ(sim::fixed_text(sim::parse_fixed({"dp=4,cp=8"}, Phase::decode)), "cp=8,dp_replicate=4");
+  EXPECT_EQ(sim::fixed_text(sim::parse_fixed({"dp_shard=-1,tp=2"})), "tp=2");
+  EXPECT_EQ(sim::fixed_text(sim::parse_fixed({"tp=2,etp=2,ep=4"})), "tp=2,ep=4");
   EXPECT_THAT(message_of([] {
-                parse_fixed({"dp=4", "dp_shard=2"});
+                sim::parse_fixed({"dp=4", "dp_shard=2"});
               }),
               HasSubstr("dp=4 and dp_shard=2 are two names of one degree"));
-  EXPECT_THAT(message_of([] { parse_fixed({"dp=4,dp_replicate=2"}, Phase::prefill); }),
+  EXPECT_THAT(message_of([] { sim::parse_fixed({"dp=4,dp_replicate=2"}, Phase::prefill); }),
               HasSubstr("dp=4 and dp_replicate=2: serving shards no parameters"));
-  EXPECT_THAT(message_of([] { parse_fixed({"tp=4,etp=1"}); }), HasSubstr("etp=1 with tp=4"));
+  EXPECT_THAT(message_of([] { sim::parse_fixed({"tp=4,etp=1"}); }), HasSubstr("etp=1 with tp=4"));
   const sim::PlanQuestion question = make_plan_question(training());
   EXPECT_EQ(to_string(parse_layout_of(question, "--explain", "dp=8,tp=2")), "tp=2,dp_shard=8");
   EXPECT_EQ(to_string(parse_layout_of(question, "--explain", "dp=-1,tp=2,dp_replicate=2")),

@@ -193,7 +193,7 @@ TEST(ProfilePlan, RotatesWhatWouldStayInTheCache) {
 
 TEST(ProfilePoint, CountsWhatItsKernelDoes) {
   AttentionPoint point;
-  point.seq_len = 8192, point.q_heads = 2, point.head_dim = 64;
+  point.seq_len = 8192, point.q_heads = point.kv_heads = 2, point.head_dim = 64;
   EXPECT_DOUBLE_EQ(flops(point), 4.0 * 8192 * 8192 * 2 * 64);
   point.mask = AttentionPoint::Mask::causal, point.backward = true;
   EXPECT_DOUBLE_EQ(flops(point), 10.0 * (8192.0 * 8193 / 2) * 2 * 64);
@@ -312,8 +312,8 @@ TEST(DeviceProfile, IsCalledMeasuredByAPlan) {
       EXPECT_THAT(text, HasSubstr(" numbers measured"));
     }
   }
-  const auto json = nlohmann::json::parse(sim::to_json(answer));
-  for (const auto& value : json["question"]["cluster"]["values"]) {
+  const auto as_json = nlohmann::json::parse(sim::to_json(answer));
+  for (const auto& value : as_json["question"]["cluster"]["values"]) {
     if (value["field"] == "matmul_efficiency") {
       EXPECT_EQ(value["origin"], "measured");
     }

@@ -65,7 +65,7 @@ const BadInput kBadInputs[] = {
     {"ValueMissing", {"redistribute", "--mesh"}, 2, {"--mesh", "--help"}},
     {"MeshMissing", {"redistribute", "--shape", "8x8"}, 2, {"--mesh is missing", "--mesh dp=2,cp=4"}},
     {"StrayWord", with({"quickly"}), 2, {"'quickly'", "--help"}},
-    {"MeshSize", with({"--mesh", "dp=2x,tp=4"}), 2, {"--mesh dp=2x,tp=4", "whole number", "such as"}},
+    {"MeshSize", with({"--mesh", "dp=2x,tp=4"}), 2, {"--mesh dp=2x,tp=4", "whole number", "for example"}},
     {"Shape", with({"--shape", "8xq"}), 2, {"--shape 8xq", "'q'", "whole number"}},
     {"NegativeShape", with({"--shape", "8x-8"}), 2, {"--shape 8x-8", "-8 is negative", "1024x1024x256"}},
     {"Dtype", with({"--dtype", "f64"}), 2, {"--dtype f64", "f32, f16, bf16, i32, i64"}},

@@ -70,8 +70,8 @@ TEST(Strategy, BalancesComeBackFromTheirText) {
 
 TEST(Strategy, BalanceErrorsQuoteTheTextAndListWhatIsKnown) {
   const auto message = [](const char* text) { return message_of([&] { parse_balance(text); }); };
-  EXPECT_THAT(message("zigzag"),
-              AllOf(HasSubstr("'zigzag'"), HasSubstr("known: contiguous (or none), head_tail")));
+  EXPECT_THAT(message("snake"),
+              AllOf(HasSubstr("'snake'"), HasSubstr("known: contiguous (or none), head_tail")));
   EXPECT_THAT(message("striped:0"), HasSubstr("a block of 0 is below 1"));
   EXPECT_THAT(message("head_tail:3"), HasSubstr("'head_tail' has no block"));
   EXPECT_THAT(message("per_document:cost"), HasSubstr("cannot act within a document"));

@@ -153,7 +153,7 @@ TEST(Software, ErrorsStandAtTheirPlace) {
     EXPECT_EQ(software_error("name: \"mine\"\nlike: \"cprun\"\n" + row.line + "\n"), row.message) << row.line;
   }
   EXPECT_THAT(
-      software_error("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"zigzag\" origin: measured "
+      software_error("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"snake\" origin: measured "
                      "source: \"x\" }\n"),
       StartsWith("a.txtpb:3:3: balance: "));
   EXPECT_THAT(software_error("name: \"mine\"\nlike: \"cpran\"\n"),

@@ -81,6 +81,8 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
        "a.txtpb:3:35: unknown origin 'guessed'; use one of measured, published, estimated, assumed, "
        "borrowed"},
       {"gpu { hbm_gbps { value: 1 origin: 6 source: \"x\" } }",
+       "a.txtpb:3:7: gpu.hbm_gbps: has no origin; add origin: and one of measured, published, estimated, "
+       "assumed, borrowed\n"
        "a.txtpb:3:27: unknown origin 6; use one of measured, published, estimated, assumed, borrowed"},
       {"node { nvls { value: true source: \"x\" } }",
        "a.txtpb:3:8: node.nvls: has no origin; add origin: and one of measured, published, estimated, "

@@ -8,7 +8,7 @@
 
 #include "runtime/nccl/nccl_device.h"
 #include "shared/base/text.h"
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 #include "tests/gpu/gpu_ranks.h"
 #include "tests/identity/identity_case.h"
 #include "tests/identity/scenario_generator.h"

@@ -10,7 +10,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/session.h"
 #include "sim/present/traces/trace_compare_report.h"
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 #include "traces/compare.h"
 #include "traces/scenario.h"
 

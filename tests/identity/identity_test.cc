@@ -8,7 +8,7 @@
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 #include "tests/identity/identity_case.h"
 #include "tests/identity/scenario_generator.h"
 #include "tests/runtime/processes.h"

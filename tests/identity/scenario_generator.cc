@@ -8,7 +8,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 #include "tests/support/layout_generators.h"
 #include "traces/types_proto.h"
 

@@ -251,7 +251,7 @@ TEST(Split, ParseErrorsQuoteTheTextAndListWhatIsKnown) {
               AllOf(HasSubstr("needs a list of numbers"), HasSubstr("one list for each document")));
   EXPECT_THAT(message("per_sequence:0/8:sizes:4/x"), HasSubstr("'x'"));
   EXPECT_THAT(message("per_sequence:0/8:per_sequence:0/8"), HasSubstr("cannot act within a document"));
-  EXPECT_THAT(message("per_sequence:0/8:zigzag"), HasSubstr("'zigzag'"));
+  EXPECT_THAT(message("per_sequence:0/8:snake"), HasSubstr("'snake'"));
 }
 
 }  // namespace

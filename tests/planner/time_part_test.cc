@@ -81,7 +81,7 @@ TEST(SpanKinds, HaveNamesOfTheirOwn) {
 // The forms of an answer say them alike: one column, one key, one word each.
 TEST(TimeParts, StandInEveryFormOfAnAnswer) {
   PlanAnswer answer;
-  answer.question = testing::small_question(8, 4096, 1);
+  answer.question = testing::small_question(8, 4096, 2);
   Candidate slower = Evaluator(answer.question).evaluate(parse_parallel_layout("tp=4,dp_shard=2")),
             faster = slower;
   slower.parts.clear(), faster.parts.clear();

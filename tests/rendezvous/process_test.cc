@@ -82,7 +82,7 @@ TEST(RendezvousProcesses, AKilledRankIsNamedAtOnce) {
   const auto said = run_with_victim(2, SIGKILL);
   EXPECT_THAT(said[2], HasSubstr("killed by signal 9"));
   for (const std::size_t rank : {0U, 1U}) {
-    EXPECT_THAT(said[rank], AllOf(HasSubstr(" 13: the job has failed: rank 2 (host "),
+    EXPECT_THAT(said[rank], AllOf(HasSubstr(" peer_lost: the job has failed: rank 2 (host "),
                                   HasSubstr("at all_gather #2 of cp[0,1,2]: its connection was ")));
     EXPECT_LT(milliseconds_of(said[rank]), kDeadlineMs);
   }
@@ -92,7 +92,7 @@ TEST(RendezvousProcesses, AStoppedRankIsNamedAtTheDeadline) {
   const auto said = run_with_victim(1, SIGSTOP);
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_THAT(said[rank],
-                AllOf(HasSubstr(" 13: the job has failed: rank 1 (host "),
+                AllOf(HasSubstr(" peer_lost: the job has failed: rank 1 (host "),
                       HasSubstr("no heartbeat for 2 s: the process is stopped or its machine cannot")));
     EXPECT_LT(milliseconds_of(said[rank]), kDeadlineMs);
   }
@@ -101,7 +101,7 @@ TEST(RendezvousProcesses, AStoppedRankIsNamedAtTheDeadline) {
 TEST(RendezvousProcesses, AStoppedServerIsNamedByAllRanks) {
   const auto said = run_with_victim(0, SIGSTOP);
   for (const std::size_t rank : {1U, 2U}) {
-    EXPECT_THAT(said[rank], AllOf(HasSubstr(" 13: the job has failed: the rendezvous at 127.0.0.1:"),
+    EXPECT_THAT(said[rank], AllOf(HasSubstr(" peer_lost: the job has failed: the rendezvous at 127.0.0.1:"),
                                   HasSubstr("has not answered for 2 s")));
     EXPECT_LT(milliseconds_of(said[rank]), kDeadlineMs);
   }
@@ -110,7 +110,7 @@ TEST(RendezvousProcesses, AStoppedServerIsNamedByAllRanks) {
 TEST(RendezvousProcesses, AKilledServerIsNamedByAllRanks) {
   const auto said = run_with_victim(0, SIGKILL);
   for (const std::size_t rank : {1U, 2U})
-    EXPECT_THAT(said[rank], HasSubstr(" 13: the job has failed: the rendezvous at 127.0.0.1:"));
+    EXPECT_THAT(said[rank], HasSubstr(" peer_lost: the job has failed: the rendezvous at 127.0.0.1:"));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ const std::map<std::string, std::set<std::string>> kAllowedInSim = {
     {"cost", {"base"}},
     {"proof", {"base", "fabric"}},
     {"planner", {"base", "cost"}},
-    {"scenario", {"base", "fabric", "cost", "planner"}},
+    {"scenario", {"base", "fabric", "cost", "proof", "planner"}},
     {"accuracy", {"base", "cost", "planner"}},
     {"present", {"base", "fabric", "cost", "proof", "planner", "scenario"}},
     {"fuzz", {"base", "fabric", "cost", "proof", "planner", "scenario"}},

@@ -55,6 +55,14 @@ TEST(GroupAxisDeathTest, OfAnUnknownNameIsADefect) {
   EXPECT_DEATH(axis_of_group(""), "knows no axis");
 }
 
+// The ranks that stand where this one does in the data mesh, but for the axes.
+std::vector<Rank> over(const RankGroups& groups, const RankGroups::DataMesh& data,
+                       const std::vector<std::string>& names) {
+  std::vector<int> axes;
+  for (const std::string& name : names) axes.push_back(data.mesh.axis_index(name));
+  return groups.at_data_indices(data.mesh.group_of(groups.data_index(), axes));
+}
+
 // The ranks that may be in a group of the axis.
 std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, GroupAxis axis) {
   switch (axis) {
@@ -65,9 +73,12 @@ std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, GroupAxis 
     case GroupAxis::ep:
       return {groups.ep_group()};
     case GroupAxis::fsdp:
-      return {groups.shard_group(), groups.expert_shard_group()};
-    case GroupAxis::dp:
-      return {groups.replicas(), groups.expert_replicas()};
+    case GroupAxis::dp: {
+      const RankGroups::DataMesh dense = groups.data_mesh(), experts = groups.expert_mesh();
+      return axis == GroupAxis::fsdp
+                 ? std::vector{over(groups, dense, dense.shard), over(groups, experts, experts.shard)}
+                 : std::vector{over(groups, dense, dense.replicate), over(groups, experts, experts.replicate)};
+    }
     case GroupAxis::pp:
       return {groups.pp_group()};
   }

@@ -24,7 +24,7 @@
 #include "shared/base/error.h"
 #include "shared/base/version.h"
 #include "sim/present/units.h"
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 #include "traces/environment.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"

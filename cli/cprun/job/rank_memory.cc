@@ -10,7 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/proof/run/free_memory.h"
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 
 namespace cp::cli {
 

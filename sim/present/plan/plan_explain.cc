@@ -80,7 +80,6 @@ std::string times_beside(const Candidate& candidate, const char* title, const Ca
 }
 
 std::string memory_beside(const Candidate& a, const Candidate& b) {
-  constexpr double kGiB = 1024.0 * 1024 * 1024;
   const auto gib = [](std::int64_t bytes) {
     return fmt::format("{:.1f}", static_cast<double>(bytes) / kGiB);
   };

@@ -24,7 +24,6 @@ using sim::Candidate;
 using sim::PlanAnswer;
 using sim::Rate;
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // ---- numbers ----
 

@@ -45,7 +45,6 @@ std::vector<std::string> cells_of(const PlanRow& row) {
     return cells;
   }
   const Candidate& best = *row.best;
-  constexpr double kGiB = 1024.0 * 1024 * 1024;
   cells.insert(cells.end(),
                {human_us(best.step_us), human_rate(best.tokens_per_s_per_gpu), human_percent(best.mfu),
                 fmt::format("{:.1f}", static_cast<double>(counted(best)) / kGiB),

@@ -1,4 +1,4 @@
-#include "sim/proof/run/rank_job.h"
+#include "sim/scenario/rank_job.h"
 
 #include <algorithm>
 #include <utility>
