@@ -152,10 +152,9 @@ TEST(Software, ErrorsStandAtTheirPlace) {
   for (const auto& row : rows) {
     EXPECT_EQ(software_error("name: \"mine\"\nlike: \"cprun\"\n" + row.line + "\n"), row.message) << row.line;
   }
-  EXPECT_THAT(
-      software_error("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"snake\" origin: measured "
-                     "source: \"x\" }\n"),
-      StartsWith("a.txtpb:3:3: balance: "));
+  EXPECT_THAT(software_error("name: \"mine\"\nlike: \"cprun\"\n  balance { value: \"snake\" origin: measured "
+                             "source: \"x\" }\n"),
+              StartsWith("a.txtpb:3:3: balance: "));
   EXPECT_THAT(software_error("name: \"mine\"\nlike: \"cpran\"\n"),
               StartsWith("a.txtpb:2:1: like: unknown software profile 'cpran'; the nearest one is 'cprun'"));
   EXPECT_THAT(software_error("name: \"mine\"\n"),

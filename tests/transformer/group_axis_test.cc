@@ -77,7 +77,8 @@ std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, GroupAxis 
       const RankGroups::DataMesh dense = groups.data_mesh(), experts = groups.expert_mesh();
       return axis == GroupAxis::fsdp
                  ? std::vector{over(groups, dense, dense.shard), over(groups, experts, experts.shard)}
-                 : std::vector{over(groups, dense, dense.replicate), over(groups, experts, experts.replicate)};
+                 : std::vector{over(groups, dense, dense.replicate),
+                               over(groups, experts, experts.replicate)};
     }
     case GroupAxis::pp:
       return {groups.pp_group()};

@@ -24,7 +24,6 @@ using sim::Candidate;
 using sim::PlanAnswer;
 using sim::Rate;
 
-
 // ---- numbers ----
 
 // One unit for a whole column, in which `us` has three digits.
