@@ -29,8 +29,7 @@ const Backend& require_backend(std::string_view name) {
 
 std::map<std::string, std::string> library_versions(std::string_view name) {
   const Backend& backend = find_backend(name);
-  return backend.library_versions == nullptr ? std::map<std::string, std::string>{}
-                                             : backend.library_versions();
+  return backend.versions == nullptr ? std::map<std::string, std::string>{} : backend.versions();
 }
 
 }  // namespace cp::runtime

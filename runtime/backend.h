@@ -62,7 +62,7 @@ struct Backend {
   // a back end has nothing to say.
   std::unique_ptr<ProcessDevice> (*make)(DeviceRequest request) = nullptr;
   // The versions of the libraries that its devices and the rendezvous are built on, by name.
-  std::map<std::string, std::string> (*library_versions)() = nullptr;
+  std::map<std::string, std::string> (*versions)() = nullptr;
   // Says which GPU the rank has, as rank_gpu() of rank_gpu.h.
   RankGpu (*rank_gpu)(const JobEnvironment& job, RendezvousClient& client) = nullptr;
   // What its libraries need to find in a rank's environment, as "NAME=value". What the user has set is left
@@ -79,7 +79,7 @@ const Backend& find_backend(std::string_view name);
 // The same, but it also throws InvalidInput, with why_not, for a back end that this build lacks.
 const Backend& require_backend(std::string_view name);
 
-// What Backend::library_versions returns; empty for a back end that this build lacks.
+// What Backend::versions returns; empty for a back end that this build lacks.
 std::map<std::string, std::string> library_versions(std::string_view backend);
 
 }  // namespace cp::runtime

@@ -43,7 +43,7 @@ Backend gloo_backend() {
   backend.name = "gloo";
   backend.has_checksums = true;
   backend.make = make_gloo_device;
-  backend.library_versions = gloo_library_versions;
+  backend.versions = gloo_library_versions;
   return backend;
 }
 

@@ -100,7 +100,7 @@ Backend nccl_backend() {
   backend.name = "nccl";
   backend.on_gpus = true;
   backend.make = make_nccl_device;
-  backend.library_versions = gpu_library_versions;
+  backend.versions = gpu_library_versions;
   backend.rank_gpu = gpu_of_this_rank;
   backend.variables = nccl_variables;
   backend.left_behind = left_behind;

@@ -69,7 +69,8 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
        "source: "
        "\"data sheet\", where origin is one of measured, published, estimated, assumed, borrowed"},
       {"gpu { hbm_gbps { value: 1 origin: measured source: \" \" } }",
-       "a.txtpb:3:7: gpu.hbm_gbps: has no source; add where it is from, or why it is so, such as source: "
+       "a.txtpb:3:7: gpu.hbm_gbps: has no source; add where it is from, or why it is so: for example, "
+       "source: "
        "\"data sheet\""},
       {"gpu { hbm_gbps { value: 1 source: \"x\" } }",
        "a.txtpb:3:7: gpu.hbm_gbps: has no origin; add origin: and one of measured, published, estimated, "
@@ -81,8 +82,6 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
        "a.txtpb:3:35: unknown origin 'guessed'; use one of measured, published, estimated, assumed, "
        "borrowed"},
       {"gpu { hbm_gbps { value: 1 origin: 6 source: \"x\" } }",
-       "a.txtpb:3:7: gpu.hbm_gbps: has no origin; add origin: and one of measured, published, estimated, "
-       "assumed, borrowed\n"
        "a.txtpb:3:27: unknown origin 6; use one of measured, published, estimated, assumed, borrowed"},
       {"node { nvls { value: true source: \"x\" } }",
        "a.txtpb:3:8: node.nvls: has no origin; add origin: and one of measured, published, estimated, "

@@ -26,19 +26,17 @@ std::optional<Origin> from_proto(proto::Origin origin) {
 }
 
 std::string provenance_error(proto::Origin origin, std::string_view source) {
-  const bool no_source = trim(source).empty(), no_origin = !from_proto(origin);
+  // An unknown number is no missing one: who reads the text has refused it (traces/read_text.h).
+  const bool no_source = trim(source).empty(), no_origin = origin == proto::origin_unspecified;
   std::vector<std::string> words;
   for (const auto& [ours, theirs] : kOriginTable.rows) words.push_back(to_string(ours));
   const std::string one_of = str("one of ", join(words, ", "));
   if (no_source && no_origin) {
-    return str(
-        "has neither origin nor source; add, for example, origin: published source: \"data sheet\", where "
-        "origin "
-        "is ",
-        one_of);
+    return str("has neither origin nor source; add, for example, origin: published source: \"data sheet\", ",
+               "where origin is ", one_of);
   }
   if (no_source)
-    return "has no source; add where it is from, or why it is so, such as source: \"data sheet\"";
+    return "has no source; add where it is from, or why it is so: for example, source: \"data sheet\"";
   return no_origin ? str("has no origin; add origin: and ", one_of) : "";
 }
 
