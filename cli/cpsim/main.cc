@@ -1,5 +1,6 @@
 // cpsim: plans and simulates context-parallel training. Parses the command line, runs one command, and turns
 // errors into messages and exit codes.
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -69,6 +70,16 @@ int fail_unknown(const CLI::App& app, const std::string& word) {
   return fail_usage(app, fmt::format("unknown {} '{}'; {}", what, wanted, list));
 }
 
+// The flag that was given more often than it takes values; nothing for one that takes none, which may come
+// again.
+const CLI::Option* repeated_flag(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const int most = option->get_items_expected_max();
+    if (most > 0 && option->count() > static_cast<std::size_t>(most)) return option;
+  }
+  return nullptr;
+}
+
 int explain(const CLI::App& cpsim, const CLI::ParseError& error) {
   const CLI::App& app = innermost(cpsim);
   const std::vector<std::string> extras = cpsim.remaining(true);
@@ -78,11 +89,10 @@ int explain(const CLI::App& cpsim, const CLI::ParseError& error) {
     return fail_usage(app,
                       fmt::format("a command is missing; use one of: {}", join(subcommands_of(app), ", ")));
   }
-  if (const auto* repeated = dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
-    const std::string what = repeated->what();
-    const std::string flag = what.substr(0, what.find(':'));
-    if (what.find("At Most 1 required") != std::string::npos)
-      return fail_usage(app, fmt::format("{} was given more than once; leave one of them", flag));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (const CLI::Option* repeated = repeated_flag(app))
+      return fail_usage(app,
+                        fmt::format("{} was given more than once; leave one of them", repeated->get_name()));
   }
   return fail_usage(app, fmt::format("{}; see {} --help", error.what(), path_of(app)));
 }
