@@ -42,7 +42,7 @@ TEST(Interrupt, TerminationStopsItWith143) {
 }
 
 TEST(Interrupt, AStoppedVerificationSaysHowFarItGot) {
-  CpsimProcess process({"verify", "redistribute", "--ranks", "8", "--tensor-dims", "3"},
+  CpsimProcess process({"verify", "redistribute", "--ranks", "8", "--tensor-dims", "2"},
                        CpsimProcess::Terminal::standard_error);
   ASSERT_TRUE(process.wait_for_error_text(" a second, "));
   process.signal(SIGINT);
@@ -95,7 +95,7 @@ TEST(InterruptDeathTest, EachProgramSaysItsOwnName) {
 }
 
 TEST(Progress, IsShownOnATerminalAfterASecondAndWiped) {
-  CpsimProcess process({"verify", "redistribute", "--ranks", "8", "--tensor-dims", "3"},
+  CpsimProcess process({"verify", "redistribute", "--ranks", "8", "--tensor-dims", "2"},
                        CpsimProcess::Terminal::standard_error);
   ASSERT_TRUE(process.wait_for_error_text(" left ("));
   process.signal(SIGINT);
