@@ -4,18 +4,19 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <string_view>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
-#include "shared/base/text.h"
 #include "shared/base/units.h"
-#include "shared/plan/operations.h"
 #include "sim/base/stop.h"
 #include "sim/cost/timeline/collective_cost.h"
-#include "sim/cost/timeline/issue_time.h"
-#include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/port_loads.h"
+#include "sim/cost/timeline/rank_chains.h"
+#include "sim/cost/timeline/rank_tasks.h"
 
 namespace cp::sim {
 namespace {
@@ -23,50 +24,6 @@ namespace {
 constexpr double kRounding = 1e-12;       // what is left of a step when it should have ended, over its time
 constexpr double kSame = 1e-11;           // between two iterations, over the time of one
 constexpr std::size_t kLongestCycle = 4;  // of iterations that take turns
-
-// Where the time of a rank goes, and what it sends: places in a list of sums. The groups follow.
-enum Sum : std::size_t {
-  kAttention,
-  kProduct,
-  kOther,
-  kHidden,
-  kHost,
-  kOffload,
-  kInside,
-  kNetwork,
-  kFixedSums
-};
-
-struct Need {  // what a step waits for
-  StepId step = -1;
-  std::int64_t ends = 0;  // of it; inside a Repeat: in iteration i, i + ends of them
-  bool inside = false;
-};
-
-struct Task {
-  StepId step = -1;
-  bool collective = false;
-  bool of_host = false;      // copies from and to its memory, and its own kernels: none of the GPU's
-  std::size_t sum = kOther;  // where its time goes when it is a kernel; of a collective: its group's
-  Rate rate = Rate::memory;  // of a kernel
-  double ns = 0, beside_transfers = 1;  // of a kernel: alone; share of its speed beside transfers
-  PortLoad load;                        // of a collective
-  double issued_ns = 0;                 // after the segment's, or the iteration's, first step is begun with
-  std::size_t first_need = 0, num_needs = 0;  // in the list of all
-};
-
-// Something that ended, and the chain of operations that led there: its times add up to the end.
-struct Ended {
-  double ns = 0;
-  RateTimes path;
-};
-
-// The steps of a segment on one stream.
-struct Part {
-  std::int32_t segment = 0;
-  std::int64_t count = 1;
-  std::size_t begin = 0, end = 0;  // among the stream's tasks
-};
 
 // A flow or its delay, or a kernel.
 struct Running {
@@ -79,20 +36,19 @@ struct Running {
 };
 
 struct Stream {
-  std::vector<Task> tasks;
-  std::vector<Part> parts;
+  std::size_t number = 0;
+  std::span<const RankTask> tasks;
+  std::span<const RankTasks::Part> parts;
   std::size_t part = 0, at = 0;  // the next task, or the one that runs
   std::int64_t iteration = 0;
   bool runs = false;
   std::uint64_t begun = 0;  // in the order of all beginnings
-  double ready_ns = -1, begin_ns = 0;
+  double begin_ns = 0;
   std::array<Running, 2> work;  // kernel: the first; collective: inside, network
   std::size_t longer = 0;       // of the two: what ended last
-  RateTimes before;             // of what runs: the chain up to its beginning
-  Ended last;                   // task
 
   bool ended() const { return part == parts.size(); }
-  const Task& task() const { return tasks[at]; }
+  const RankTask& task() const { return tasks[at]; }
 };
 
 // A moment when all streams have ended an iteration.
@@ -102,33 +58,30 @@ struct Moment {
   std::vector<std::int64_t> places;  // where streams are, by iterations from here
   std::vector<double> left_ns;
   std::vector<double> sums;
-  double host_lead_ns = 0;              // how much earlier than now the host begins with the next iteration
-  std::int64_t host_waits = 0;          // so far
-  std::vector<RateTimes> before, last;  // by stream
-  std::vector<Ended> ended;             // by step
+  double host_lead_ns = 0;  // how much earlier than now the host begins with the next iteration
+  RankChains::State chains;
 };
 
 class RankReplay {
+  using enum RankTask::Sum;
+
  public:
   RankReplay(const Plan& plan, const Cluster& cluster, const SoftwareProfile& software,
              const RankReplayOptions& options)
       : plan_(plan),
         cluster_(cluster),
-        software_(software),
         keep_spans_(options.keep_spans),
-        factors_(options.factors),
-        launch_ns_(cluster.gpu.kernel_launch_us * kNsPerUs),
-        settings_(settings_of(options.collectives, software)),
-        loads_(plan, cluster, settings_),
         steps_(steps_of(plan)),
+        tasks_(rank_tasks(plan, steps_, cluster, software, settings_of(options.collectives, software),
+                          options.factors)),
+        chains_(tasks_, steps_.size(),
+                cluster.gpu.kernel_launch_us * kNsPerUs * options.factors[Rate::launch]),
         done_(steps_.size(), 0),
-        last_ends_(steps_.size()),
-        streams_(plan.streams.size()) {
-    if (plan.self >= cluster.num_gpus()) {
-      throw InvalidInput(str("rank ", plan.self, " has no GPU on ", cluster.name, ", which has ",
-                             cluster.num_gpus(), "; use --nodes ", plan.self / cluster.node.gpus + 1));
+        sums_(kFixedSums + tasks_.groups.size(), 0) {
+    for (std::size_t s = 0; s < tasks_.streams.size(); ++s) {
+      Stream& stream = streams_.emplace_back();
+      stream.number = s, stream.tasks = tasks_.streams[s].tasks, stream.parts = tasks_.streams[s].parts;
     }
-    add_tasks();
     repeat_ = next_repeat(0);
   }
 
@@ -147,103 +100,10 @@ class RankReplay {
   }
 
  private:
-  // ---- what there is to do ----
-
-  void add_tasks() {
-    const KernelCost kernels(cluster_, software_);
-    const GroupedProducts grouped(plan_);
-    sums_.assign(kFixedSums, 0);
-    for (const StepRef& ref : steps_) {
-      Host& host = host_of(ref.segment);
-      look_at_stop();
-      Stream& stream = streams_[idx(ref.step->stream)];
-      if (stream.parts.empty() || stream.parts.back().segment != ref.segment) {
-        stream.parts.push_back({ref.segment, ref.count, stream.tasks.size(), stream.tasks.size()});
-      }
-      ++stream.parts.back().end;
-      Task& task = stream.tasks.emplace_back();
-      task.step = ref.id;
-      if (!kernels.is_launched_before(ref.id, grouped))
-        host.iteration_ns += issue_ns(*ref.step, software_) * factors_[Rate::host];
-      task.issued_ns = host.iteration_ns;
-      if (const auto* kernel = std::get_if<Kernel>(&ref.step->work)) {
-        task.ns = kernels.ns(ref.id, *kernel, plan_, grouped);
-        task.of_host = place_of(*kernel, plan_) != KernelPlace::gpu;
-        if (std::holds_alternative<AttentionForward>(*kernel)) {
-          task.sum = kAttention, task.beside_transfers = software_.forward_progress;
-          task.rate = Rate::attention_forward;
-        } else if (std::holds_alternative<AttentionBackward>(*kernel)) {
-          task.sum = kAttention, task.beside_transfers = software_.backward_progress;
-          task.rate = Rate::attention_backward;
-        } else if (std::holds_alternative<MatMul>(*kernel)) {
-          task.sum = kProduct, task.rate = Rate::products;
-        } else if (task.of_host) {
-          task.sum = kOffload, task.rate = Rate::offload;
-        }
-        const double launch_ns = std::min(launch_ns_, task.ns);
-        task.ns = launch_ns * factors_[Rate::launch] + (task.ns - launch_ns) * factors_[task.rate];
-      } else {
-        const Collective& collective = std::get<Collective>(ref.step->work);
-        task.collective = true;
-        task.load = slower(loads_.of(collective));
-        task.sum = sum_of(plan_.groups[idx(group_of(collective))].name);
-      }
-      task.first_need = needs_.size();
-      for (const Edge& edge : ref.step->after) {
-        const StepRef& before = steps_[idx(edge.step)];
-        if (before.segment == ref.segment) {
-          needs_.push_back({edge.step, 1 - edge.iterations_back, true});
-        } else {
-          needs_.push_back({edge.step, before.count, false});
-        }
-      }
-      task.num_needs = needs_.size() - task.first_need;
-    }
-    if (!plan_.segments.empty()) host_of(static_cast<std::int32_t>(plan_.segments.size()) - 1);
-  }
-
-  // Of a segment: when the host begins with it, and how long it takes for one iteration. Segments come in
-  // their order.
-  struct Host {
-    double begin_ns = 0, iteration_ns = 0;
-  };
-  Host& host_of(std::int32_t segment) {
-    while (hosts_.size() <= idx(segment)) {
-      const auto last = static_cast<std::int32_t>(hosts_.size()) - 1;
-      const double begin = last < 0 ? 0
-                                    : hosts_.back().begin_ns + static_cast<double>(iterations_of(last)) *
-                                                                   hosts_.back().iteration_ns;
-      hosts_.push_back({begin, 0});
-    }
-    return hosts_[idx(segment)];
-  }
-  std::int64_t iterations_of(std::int32_t segment) const {
-    const auto* repeat = std::get_if<Repeat>(&plan_.segments[idx(segment)]);
-    return repeat == nullptr ? 1 : repeat->count;
-  }
-
-  PortLoad slower(PortLoad load) const {
-    for (const auto& [flow, rate] :
-         {std::pair(&load.inside, Rate::inside), std::pair(&load.network, Rate::network)}) {
-      flow->delay_ns *= factors_[Rate::latency], flow->gbps /= factors_[rate];
-    }
-    return load;
-  }
-
-  std::size_t sum_of(const std::string& group) {
-    const auto found = std::find(group_names_.begin(), group_names_.end(), group);
-    if (found != group_names_.end()) return kFixedSums + idx(found - group_names_.begin());
-    group_names_.push_back(group);
-    sums_.push_back(0);
-    return sums_.size() - 1;
-  }
-
   // ---- the host ----
 
   double issued_ns(const Stream& stream) const {
-    const Host& host = hosts_[idx(stream.parts[stream.part].segment)];
-    return host.begin_ns + static_cast<double>(stream.iteration) * host.iteration_ns +
-           stream.task().issued_ns;
+    return tasks_.host.issued_ns(stream.task().step, stream.parts[stream.part].segment, stream.iteration);
   }
   // All else that it needs is there.
   bool waits_for_host(const Stream& stream) const {
@@ -257,9 +117,9 @@ class RankReplay {
   // ---- beginning and ending ----
 
   bool is_ready(const Stream& stream) const {
-    const Task& task = stream.task();
+    const RankTask& task = stream.task();
     for (std::size_t n = task.first_need; n < task.first_need + task.num_needs; ++n) {
-      const Need& need = needs_[n];
+      const RankNeed& need = tasks_.needs[n];
       if (done_[idx(need.step)] < need.ends + (need.inside ? stream.iteration : 0)) return false;
     }
     return true;
@@ -282,11 +142,11 @@ class RankReplay {
   }
 
   void begin(Stream& stream) {
-    const Task& task = stream.task();
+    const RankTask& task = stream.task();
     stream.runs = true;
     stream.begun = begun_++;
     stream.begin_ns = now_;
-    stream.before = path_to(stream);
+    chains_.begin(stream.number, task, issued_ns(stream));
     stream.work = {}, stream.longer = 0;
     if (!task.collective) {
       stream.work[0].left = task.ns;
@@ -301,7 +161,7 @@ class RankReplay {
   }
 
   void end(Stream& stream) {
-    const Task& task = stream.task();
+    const RankTask& task = stream.task();
     stream.runs = false;
     if (task.collective) {
       --collectives_;
@@ -309,54 +169,14 @@ class RankReplay {
       --kernels_[task.sum];
     }
     if (keep_spans_) spans_.push_back({task.step, stream.iteration, stream.begin_ns, stream.begin_ns, now_});
-    stream.last = {now_, path_through(stream)};
-    last_ends_[idx(task.step)] = stream.last;
+    chains_.end(stream.number, task, now_ - stream.begin_ns, now_, stream.longer != 0);
     ++done_[idx(task.step)];
-    const Part& part = stream.parts[stream.part];
+    const RankTasks::Part& part = stream.parts[stream.part];
     if (++stream.at < part.end) return;
     stream.at = part.begin;
     if (++stream.iteration < part.count) return;
     stream.iteration = 0;
     if (++stream.part < stream.parts.size()) stream.at = stream.parts[stream.part].begin;
-  }
-
-  // ---- the longest chain ----
-
-  // It begins now because something that it waits for has just ended. That may be an earlier iteration's end
-  // of a step that has ended again since; then both did so now, and either chain takes the whole time.
-  RateTimes path_to(const Stream& stream) {
-    const Ended* latest = &stream.last;
-    const Task& task = stream.task();
-    for (std::size_t n = task.first_need; n < task.first_need + task.num_needs; ++n) {
-      const Ended& need = last_ends_[idx(needs_[n].step)];
-      if (need.ns > latest->ns) latest = &need;
-    }
-    if (const double issued = issued_ns(stream); issued > latest->ns) {
-      ++host_waits_;
-      RateTimes of_host;
-      of_host[Rate::host] = issued;
-      return of_host;
-    }
-    return latest->path;
-  }
-
-  // With the task that ends now.
-  RateTimes path_through(const Stream& stream) const {
-    const Task& task = stream.task();
-    RateTimes path = stream.before;
-    const double ns = now_ - stream.begin_ns;
-    const auto add = [&](Rate first, double first_ns, Rate rest) {
-      first_ns = std::min(first_ns, ns);
-      path[first] += first_ns, path[rest] += ns - first_ns;
-    };
-    if (!task.collective) {
-      add(Rate::launch, launch_ns_ * factors_[Rate::launch], task.rate);
-    } else if (stream.longer == 0) {
-      add(Rate::latency, task.load.inside.delay_ns, Rate::inside);
-    } else {
-      add(Rate::latency, task.load.network.delay_ns, Rate::network);
-    }
-    return path;
   }
 
   // ---- speeds ----
@@ -383,8 +203,8 @@ class RankReplay {
         stream.work[0].speed = disturbed ? stream.task().beside_transfers : 1;
     }
     if (disturbed) {
-      share_port(0, loads_.inside_gbps() / factors_[Rate::inside], &PortLoad::inside);
-      share_port(1, loads_.network_gbps() / factors_[Rate::network], &PortLoad::network);
+      share_port(0, tasks_.inside_gbps, &PortLoad::inside);
+      share_port(1, tasks_.network_gbps, &PortLoad::network);
     }
     return true;
   }
@@ -494,7 +314,7 @@ class RankReplay {
     if (stream.ended() || stream.parts[stream.part].segment > repeat_) return all_iterations();
     if (stream.parts[stream.part].segment == repeat_) return stream.iteration;
     const bool comes = std::any_of(stream.parts.begin(), stream.parts.end(),
-                                   [&](const Part& part) { return part.segment == repeat_; });
+                                   [&](const RankTasks::Part& part) { return part.segment == repeat_; });
     return comes ? 0 : all_iterations();
   }
   std::int64_t all_iterations() const { return std::get<Repeat>(plan_.segments[idx(repeat_)]).count; }
@@ -532,10 +352,9 @@ class RankReplay {
   }
 
   Moment this_moment() const {
-    Moment moment{now_,        ended_, {}, {},        sums_, now_ - host_begins_with(ended_),
-                  host_waits_, {},     {}, last_ends_};
+    Moment moment{now_,           ended_, {}, {}, sums_, now_ - tasks_.host.begins_ns(repeat_, ended_),
+                  chains_.state()};
     for (const Stream& stream : streams_) {
-      moment.before.push_back(stream.before), moment.last.push_back(stream.last.path);
       const std::int64_t from = is_in_repeat(stream) ? ended_ : 0;
       moment.places.insert(moment.places.end(),
                            {static_cast<std::int64_t>(stream.part), static_cast<std::int64_t>(stream.at),
@@ -555,16 +374,11 @@ class RankReplay {
     return moment;
   }
 
-  double host_begins_with(std::int64_t iteration) const {
-    const Host& host = hosts_[idx(repeat_)];
-    return host.begin_ns + static_cast<double>(iteration) * host.iteration_ns;
-  }
-
   // A host that comes ever further ahead, and that nobody has waited for meanwhile, is not waited for later.
   static bool alike(const Moment& a, const Moment& b) {
     if (a.places != b.places) return false;
     const double most = kSame * (b.now_ns - a.now_ns);
-    const bool host_is_ahead = b.host_lead_ns >= a.host_lead_ns && b.host_waits == a.host_waits;
+    const bool host_is_ahead = b.host_lead_ns >= a.host_lead_ns && b.chains.host_waits == a.chains.host_waits;
     if (!host_is_ahead && std::abs(b.host_lead_ns - a.host_lead_ns) > most) return false;
     return std::equal(a.left_ns.begin(), a.left_ns.end(), b.left_ns.begin(), b.left_ns.end(),
                       [&](double x, double y) { return std::abs(x - y) <= most; });
@@ -593,39 +407,24 @@ class RankReplay {
       Stream& stream = streams_[s];
       if (stream.runs) {
         stream.begin_ns += passed;
-        lengthen(stream.before, before.before[s], factor);
+        chains_.extend_running(s, before.chains, factor);
       }
       if (!is_in_repeat(stream)) continue;
       stream.iteration += times * cycle;
-      stream.last.ns += passed;
-      lengthen(stream.last.path, before.last[s], factor);
+      chains_.extend_last(s, before.chains, factor, passed);
     }
     for (const StepRef& ref : steps_) {
       if (ref.segment != repeat_) continue;
       done_[idx(ref.id)] += times * cycle;
-      Ended& ended = last_ends_[idx(ref.id)];
-      ended.ns += passed;
-      lengthen(ended.path, before.ended[idx(ref.id)].path, factor);
+      chains_.extend_step(ref.id, before.chains, factor, passed);
     }
     ended_ += times * cycle;
     moments_.clear();
   }
-  // By what the chain grew since then, so many times more. It may have become another chain of the same
-  // length: what that has less of is not taken away more than once.
-  static void lengthen(RateTimes& path, const RateTimes& then, double factor) {
-    RateTimes grown;
-    double all = 0, more = 0;
-    for (std::size_t i = 0; i < kNumRates; ++i) {
-      const double by = path.of[i] - then.of[i];
-      all += by, more += std::max(by, 0.0);
-      grown.of[i] = std::max(by, 0.0);
-    }
-    if (more > 0) path.add(grown, factor * all / more);
-  }
   // For the limit: a stream that has nothing in this Repeat sets none.
   std::int64_t ended_by_or_none(const Stream& stream) const {
     const bool has = std::any_of(stream.parts.begin(), stream.parts.end(),
-                                 [&](const Part& part) { return part.segment == repeat_; });
+                                 [&](const RankTasks::Part& part) { return part.segment == repeat_; });
     return has ? ended_by(stream) : 0;
   }
 
@@ -638,35 +437,29 @@ class RankReplay {
     clock.other_kernel_ns = sums_[kOther], clock.hidden_ns = sums_[kHidden];
     clock.host_ns = sums_[kHost], clock.offload_ns = sums_[kOffload];
     clock.nvlink_bytes = sums_[kInside], clock.nic_bytes = sums_[kNetwork];
-    for (std::size_t g = 0; g < group_names_.size(); ++g)
-      clock.exposed.push_back({group_names_[g], sums_[kFixedSums + g]});
-    const auto longest =
-        std::max_element(streams_.begin(), streams_.end(),
-                         [](const Stream& a, const Stream& b) { return a.last.ns < b.last.ns; });
-    if (longest != streams_.end()) clock.path = longest->last.path;
+    for (std::size_t g = 0; g < tasks_.groups.size(); ++g)
+      clock.exposed.push_back({tasks_.groups[g], sums_[kFixedSums + g]});
+    const RankChains::Ended* longest = nullptr;
+    for (const Stream& stream : streams_) {
+      const RankChains::Ended& last = chains_.last(stream.number);
+      if (longest == nullptr || last.ns > longest->ns) longest = &last;
+    }
+    if (longest != nullptr) clock.path = longest->path;
     clock.spans = std::move(spans_);
     return clock;
   }
 
   const Plan& plan_;
   const Cluster& cluster_;
-  const SoftwareProfile& software_;
   const bool keep_spans_;
-  const RateFactors factors_;
-  const double launch_ns_;
-  const CollectiveSettings settings_;
-  PortLoads loads_;
   const std::vector<StepRef> steps_;
-  std::vector<Need> needs_;
+  const RankTasks tasks_;
+  RankChains chains_;
   std::vector<std::int64_t> done_;  // ends of each step
-  std::vector<Ended> last_ends_;    // of each step
   std::vector<Stream> streams_;
-  std::vector<Host> hosts_;  // by segment
-  std::vector<std::string> group_names_;
 
   double now_ = 0;
   std::uint64_t begun_ = 0;
-  std::int64_t host_waits_ = 0;   // steps that began later because they were not issued before
   std::array<int, 3> kernels_{};  // that run, by Sum
   int collectives_ = 0;           // under way
   std::vector<double> sums_;
