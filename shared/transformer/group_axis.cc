@@ -1,14 +1,21 @@
 #include "shared/transformer/group_axis.h"
 
-#include <utility>
+#include <algorithm>
+#include <iterator>
 
 #include "shared/base/error.h"
 
 namespace cp {
 namespace {
 
-constexpr std::pair<std::string_view, GroupAxis> kGroups[] = {
-    {"tp", GroupAxis::tp},
+struct NamedGroup {
+  std::string_view name;
+  GroupAxis axis;
+  bool joins_regions = false;
+};
+
+constexpr NamedGroup kGroups[] = {
+    {"tp", GroupAxis::tp, true},
     {"tp_kv", GroupAxis::tp},
     {"norm_tp", GroupAxis::tp},
     // As attention calls its own.
@@ -28,6 +35,12 @@ constexpr std::pair<std::string_view, GroupAxis> kGroups[] = {
     {"tied", GroupAxis::pp},  // the stages with the embedding and the head
     {"norm_pp", GroupAxis::pp},
 };
+
+const NamedGroup* find_group(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kGroups), std::end(kGroups),
+                                   [&](const NamedGroup& known) { return known.name == name; });
+  return found == std::end(kGroups) ? nullptr : found;
+}
 
 }  // namespace
 
@@ -50,11 +63,15 @@ std::string_view name(GroupAxis axis) {
 }
 
 GroupAxis axis_of_group(std::string_view group) {
-  for (const auto& [known, axis] : kGroups) {
-    if (group == known) return axis;
-  }
+  const NamedGroup* known = find_group(group);
+  if (known != nullptr) return known->axis;
   CP_INVARIANT(false, "a step's plan has the group ", group,
                ", of which shared/transformer/group_axis.cc knows no axis");
+}
+
+bool joins_regions(std::string_view group) {
+  const NamedGroup* known = find_group(group);
+  return known != nullptr && known->joins_regions;
 }
 
 }  // namespace cp

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -209,6 +210,26 @@ TEST(ServingCost, TensorParallelRanksHaveTheSoftwaresAllReduce) {
   EXPECT_EQ(us(CollectiveKind::all_reduce, 16, own), of_library(CollectiveKind::all_reduce, 16))
       << "across nodes";
   EXPECT_EQ(us(CollectiveKind::all_to_all, 4, own), of_library(CollectiveKind::all_to_all, 4));
+}
+
+// Of the groups of tensor-parallel ranks, that between the regions alone: gradients and their norm are the
+// library's.
+TEST(ServingCost, GroupsBetweenRegionsHaveTheSoftwaresAllReduce) {
+  const Cluster h200 = find_cluster("hgx-h200");
+  const CollectiveSettings own = settings_of({}, find_software("trtllm"));
+  const Spread spread = spread_of(first_ranks(4), h200);
+  const double region = region_ns(CollectiveKind::all_reduce, 1 << 20, spread, h200, own),
+               library = collective_ns(CollectiveKind::all_reduce, 1 << 20, spread, h200, own);
+  ASSERT_NE(region, library);
+  for (const auto& [group, ns] : {std::pair("tp", region), std::pair("tp_kv", library),
+                                  std::pair("norm_tp", library), std::pair("fsdp", library)}) {
+    PlanBuilder builder(0, host_target());
+    const View x = flat_view(builder.inout("x", DType::f32, 1 << 18), 0, 1 << 18);
+    const AllReduce sum{builder.group(group, first_ranks(4)), ReduceOp::sum, x, x};
+    builder.add(builder.stream("tp"), sum);
+    const Plan plan = std::move(builder).build({});
+    EXPECT_EQ(collective_ns(Collective(sum), plan, h200, own), ns) << group;
+  }
 }
 
 TEST(ServingCost, ProductsAreAsUncertainAsTheRatesThatCount) {

@@ -37,7 +37,11 @@ TEST(GroupAxis, IsOfTheGroupsName) {
                                                  {"pp", GroupAxis::pp},
                                                  {"tied", GroupAxis::pp},
                                                  {"norm_pp", GroupAxis::pp}};
-  for (const auto& [group, axis] : axes) EXPECT_EQ(axis_of_group(group), axis) << group;
+  for (const auto& [group, axis] : axes) {
+    EXPECT_EQ(axis_of_group(group), axis) << group;
+    EXPECT_EQ(joins_regions(group), group == "tp") << group;
+  }
+  EXPECT_FALSE(joins_regions("dp_shard")) << "of another plan";
 }
 
 TEST(GroupAxis, HasAName) {

@@ -8,6 +8,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/base/units.h"
+#include "shared/transformer/group_axis.h"
 #include "sim/cost/cluster/transfer_rate.h"
 
 namespace cp::sim {
@@ -129,7 +130,7 @@ double collective_ns(const Collective& collective, const Plan& plan, const Sprea
     return static_cast<double>(view.numel() *
                                size_bytes(plan.buffers[static_cast<std::size_t>(view.buffer)].dtype));
   };
-  const bool region = plan.groups[static_cast<std::size_t>(group_of(collective))].name == "tp";
+  const bool region = joins_regions(plan.groups[static_cast<std::size_t>(group_of(collective))].name);
   const auto reduced = [&](CollectiveKind kind, double size) {
     return region ? region_ns(kind, size, spread, cluster, settings)
                   : collective_ns(kind, size, spread, cluster, settings);
