@@ -1,5 +1,5 @@
 // Gradients: the backward rows of oracle B by PyTorch's table, and the duals of contract 10. That the adjoint
-// rule is the exact transpose is a property test (tests/property/redistribute_property_test.cc).
+// rule is the exact transpose is a property test (tests/property/redistribute_data_test.cc).
 #include "shared/redistribute/gradient.h"
 
 #include <limits>
