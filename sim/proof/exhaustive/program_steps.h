@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "shared/plan/plan.h"
@@ -14,6 +16,7 @@
 namespace cp::sim::program {
 
 using Numbers = std::vector<std::int64_t>;
+using Refusal = std::optional<std::string>;  // why something is illegal; nothing where it is legal
 
 struct Touch {
   const View* view = nullptr;
