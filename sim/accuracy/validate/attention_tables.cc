@@ -233,7 +233,9 @@ ValidationRow usp_row(const CsvRow& csv, const Predicted& predicted) {
   const std::string shape =
       str(csv.text("q_heads"), " heads/", csv.text("gqa_group"), " d=", csv.text("head_dim"));
   const std::string &kind = csv.text("ring_kind"), &degree = csv.text("ulysses_degree");
-  row.what = str(shape, " u=", degree, " ", kind, csv.text("packed_qkv") == "1" ? " packed" : "");
+  const bool packed = csv.text("packed_qkv") == "1";
+  row.what = str(shape, " u=", degree, " ", kind, packed ? " packed" : "");
+  row.kind = packed ? "packed" : "apart";
   row.measured = 1e6 / csv.number("iterations_per_second");
   set(row, predicted);
   row.grid = str(csv.text("seq_len"), " ", shape, " ", csv.text("packed_qkv"));

@@ -99,9 +99,7 @@ double tokens_per_s_per_gpu(const CsvRow& row, const PlanQuestion& question) {
 }
 
 std::string oddity_of(const CsvRow& row) {
-  const std::string& notes = row.text("notes");
-  if (notes == "not compiled") return "without torch.compile: kernels that are not fused";
-  if (notes.starts_with("the source does not")) return notes;
+  if (const std::string& said = row.text("oddity"); !said.empty()) return said;
   return row.text("balance") == "unstated" ? "the source does not say how the sequence is balanced" : "";
 }
 

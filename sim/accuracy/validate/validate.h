@@ -23,6 +23,7 @@ struct ValidationRow {
   double low = 0, high = 0;   // the printed interval, which is to hold eight in ten; 0 and 0: none is printed
   std::uint32_t rules = 0;    // bit i: what the table's rule i chooses in the grid
   std::string strategy = {};  // what of alternatives is modelled apart; empty: not said
+  std::string kind = {};      // rows of one kind are checked together where the table has several
 
   double error() const { return predicted / measured - 1; }
   bool has_interval() const { return high > 0; }

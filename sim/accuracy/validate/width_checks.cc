@@ -180,8 +180,7 @@ std::vector<WidthCheck> width_checks(const std::vector<ValidationTable>& tables)
   if (const ValidationTable* table = find(tables, "usp_short")) {
     Residuals residuals;
     for (const ValidationRow& row : table->rows) {
-      const std::string packing = row.what.ends_with(" packed") ? "packed" : "apart";
-      if (row.scored()) residuals[packing].push_back(apart(row.predicted, row.measured));
+      if (row.scored()) residuals[row.kind].push_back(apart(row.predicted, row.measured));
     }
     checks.push_back(check("what a host needs to issue a call", "rows that wait for it, eight in ten",
                            widths::kHost, residuals, eight_in_ten));
