@@ -165,7 +165,16 @@ const std::vector<StrategyName>& names_of_cores() {
   return kNames;
 }
 
+bool is_at(std::string_view name, Place place) {
+  const std::vector<StrategyName>& names = names_of_cores();
+  return std::any_of(names.begin(), names.end(),
+                     [&](const StrategyName& of) { return of.name == name && of.place == place; });
+}
+
 }  // namespace
+
+bool is_hybrid(std::string_view name) { return is_at(name, Place::hybrid); }
+bool has_inner_rings(std::string_view name) { return is_at(name, Place::inner_rings); }
 
 const std::vector<std::string>& strategy_names() {
   static const std::vector<std::string> kNames = [] {

@@ -108,6 +108,10 @@ struct StrategyRequest {
 };
 Strategy named_strategy(const StrategyRequest& request, const AttentionProblem& problem, int cp);
 const std::vector<std::string>& strategy_names();
+// Whether that name is of a core between Ulysses groups, so that a degree is to be chosen; of a ring of inner
+// rings, so that their size is.
+bool is_hybrid(std::string_view name);
+bool has_inner_rings(std::string_view name);
 
 // Every strategy on `cp` ranks, with the balances and variants that its systems use. These are what is
 // compared when a user asks for all. Some of them may not be legal for the problem.

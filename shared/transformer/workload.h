@@ -20,7 +20,8 @@ struct Optimizer {
   std::string name = "adamw";  // adamw, adamw_16 (states in bf16), sgd (no state), sgd_momentum
   int states = 2;              // tensors as large as the parameters
   DType state_dtype = DType::f32;
-  bool offload = false;  // states and f32 parameters lie in host memory
+  bool offload = false;                         // states and f32 parameters lie in host memory
+  bool is_adam() const { return states == 2; }  // it keeps both moments
   bool operator==(const Optimizer&) const = default;
 };
 // "adamw", "adamw:offload": throws InvalidInput that lists them.

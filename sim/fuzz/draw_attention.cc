@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shared/base/text.h"
+#include "shared/context_parallel/strategy.h"
 #include "shared/mesh/mesh.h"
 #include "sim/fuzz/draw.h"
 #include "traces/types_proto.h"
@@ -171,11 +172,11 @@ class AttentionDraw {
                                                           {"ulysses_all_gather", "ulysses_all_gather"}});
     if (strategy == "ulysses" && q_heads_ < ranks_) strategy = "ulysses_ring";
     job_.set_strategy(strategy);
-    if (strategy.starts_with("ulysses_")) {
+    if (is_hybrid(strategy)) {
       job_.set_ulysses_degree(static_cast<int>(numbers_.of(divisors(ranks_, q_heads_))));
       if (swarm_.take(numbers_, "ring_inner")) job_.set_axis_order("ring_inner");
     }
-    if (strategy == "double_ring")
+    if (has_inner_rings(strategy))
       job_.set_inner_ring(static_cast<int>(numbers_.of(divisors(ranks_, ranks_))));
     if (swarm_.take(numbers_, "rotation.all_gather")) job_.set_rotation("all_gather");
     job_.set_balance(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/context_parallel/strategy.h"
 #include "shared/mesh/mesh.h"
 #include "sim/scenario/kernel_option_fields.h"
 #include "sim/scenario/values.h"
@@ -83,13 +84,13 @@ std::string what_ran_instead(const StrategyRequest& request, const Strategy& str
                              const AttentionProblem& problem, int cp) {
   if (cp == 1) return "";
   const std::string ran = to_string(strategy, cp);
-  if (request.name.starts_with("ulysses_") && !request.ulysses_degree &&
+  if (is_hybrid(request.name) && !request.ulysses_degree &&
       (strategy.ulysses_degree == cp || strategy.ulysses_degree == 1)) {
     return str(request.name, ": no degree between 1 and ", cp, " divides the ", cp, " ranks",
                strategy.ulysses_degree == 1 ? str(" and is at most q_heads=", problem.q_heads) : "", ": ran ",
                ran);
   }
-  if (request.name == "double_ring" && !request.inner_ring && strategy.inner_ring == 1)
+  if (has_inner_rings(request.name) && !request.inner_ring && strategy.inner_ring == 1)
     return str(request.name, ": no number between 1 and ", cp, " divides the ", cp, " ranks: ran ", ran);
   return "";
 }
@@ -122,8 +123,7 @@ std::vector<Strategy> make_strategies(const proto::Attention& job, const Mesh& m
     if (job.has_ulysses_degree()) request.ulysses_degree = job.ulysses_degree();
     if (job.has_inner_ring()) request.inner_ring = job.inner_ring();
     // The second axis of a 2-D mesh is the hybrids' Ulysses axis (HyperParallel's co x ds).
-    if (!request.ulysses_degree && request.name.starts_with("ulysses_") && mesh.num_axes() == 2 &&
-        mesh.size() == cp) {
+    if (!request.ulysses_degree && is_hybrid(request.name) && mesh.num_axes() == 2 && mesh.size() == cp) {
       request.ulysses_degree = mesh.axis_size(1);
     }
     strategies.push_back(with_options(named_strategy(request, problem, cp), job));

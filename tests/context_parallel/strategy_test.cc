@@ -91,6 +91,19 @@ TEST(Strategy, NamesStandForWhatSystemsCallThem) {
               HasSubstr("did you mean ulysses?"));
 }
 
+// What can be chosen beside the name: the degree of hybrids, the inner rings of a ring of rings.
+TEST(Strategy, NamesSayWhatIsToBeChosen) {
+  const AttentionProblem problem = small_problem();
+  for (const std::string& name : strategy_names()) {
+    const Strategy strategy = named_strategy({name, {}, {}}, problem, 4);
+    EXPECT_EQ(is_hybrid(name), strategy.ulysses_degree == 2) << name;
+    EXPECT_EQ(has_inner_rings(name), strategy.inner_ring == 2) << name;
+  }
+  EXPECT_TRUE(is_hybrid("ulysses_ring"));
+  EXPECT_TRUE(has_inner_rings("double_ring"));
+  EXPECT_FALSE(is_hybrid("ulysses") || is_hybrid("ulysses_rings") || has_inner_rings("ring"));
+}
+
 TEST(Strategy, EveryNameIsLegalOnSmallGroups) {
   const AttentionProblem problem = small_problem();
   for (const std::string& name : strategy_names()) {

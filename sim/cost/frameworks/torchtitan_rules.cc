@@ -120,8 +120,7 @@ constexpr FrameworkRule kTorchtitanRules[] = {
        Optimizer& optimizer = said.workload.optimizer;
        const Optimizer asked = optimizer;
        std::vector<std::string> lost;
-       if (!asked.name.starts_with("adamw"))
-         lost.push_back(str(asked.name, ": the optimizers are Adam and AdamW"));
+       if (!asked.is_adam()) lost.push_back(str(asked.name, ": the optimizers are Adam and AdamW"));
        if (asked.state_dtype != DType::f32)
          lost.push_back(str("states in ", name(asked.state_dtype), ": they are in f32"));
        if (lost.empty()) return std::string();

@@ -100,7 +100,7 @@ std::vector<std::int64_t> mesh_axes(Numbers& draws) {
 
 proto::Attention draw_base_attention(Numbers& draws, std::string_view strategy) {
   proto::Attention job;
-  const bool two_levels = strategy == "double_ring" || strategy.starts_with("ulysses_");
+  const bool two_levels = has_inner_rings(strategy) || is_hybrid(strategy);
   const std::int64_t cp =
       two_levels ? draws.of<std::int64_t>({4, 4, 6}) : draws.of<std::int64_t>({2, 3, 3, 4});
   job.set_mesh(mesh_of_cp(draws, cp));
@@ -113,8 +113,9 @@ proto::Attention draw_base_attention(Numbers& draws, std::string_view strategy) 
   job.set_kv_len(kv_len);
   job.set_batch(draws.of<std::int64_t>({1, 1, 2}));
   const std::int64_t kv_heads = draws.of<std::int64_t>({1, 2, 2, 3});
-  const std::int64_t groups =
-      strategy.starts_with("ulysses") ? draws.of<std::int64_t>({2, 3}) : draws.of<std::int64_t>({1, 1, 2});
+  const std::int64_t groups = strategy == "ulysses" || is_hybrid(strategy)
+                                  ? draws.of<std::int64_t>({2, 3})
+                                  : draws.of<std::int64_t>({1, 1, 2});
   job.set_kv_heads(kv_heads);
   job.set_q_heads(kv_heads * groups);
   job.set_head_dim(fused ? 8 : draws.of<std::int64_t>({1, 3, 4}));

@@ -66,7 +66,7 @@ class DeepspeedConfig {
 
   void optimizer() {
     const Optimizer& optimizer = workload_.optimizer;
-    const bool adam = optimizer.name.starts_with("adamw");
+    const bool adam = optimizer.is_adam();
     json_["optimizer"]["type"] = adam ? "AdamW" : "SGD";
     if (!adam) json_["optimizer"]["params"]["momentum"] = optimizer.states == 0 ? 0.0 : 0.9;
   }

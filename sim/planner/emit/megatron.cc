@@ -162,7 +162,7 @@ class MegatronFlags {
 
   void optimizer() {
     const Optimizer& optimizer = workload_.optimizer;
-    const bool adam = optimizer.name.starts_with("adamw");
+    const bool adam = optimizer.is_adam();
     flag("optimizer", adam ? "adam" : "sgd");
     if (!adam) flag("sgd-momentum", optimizer.states == 0 ? "0.0" : "0.9");
     if (adam && optimizer.state_dtype == DType::bf16) {
