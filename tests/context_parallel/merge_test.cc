@@ -28,6 +28,16 @@ namespace {
 
 // ---- kernels ----
 
+// On one rank; `memory` is that of the plan's buffers.
+void run_alone(const Plan& plan, std::vector<std::vector<std::byte>>& memory) {
+  Bindings bindings;
+  for (std::size_t i = 0; i < memory.size(); ++i)
+    bindings.push_back(
+        {static_cast<BufferId>(i), memory[i].data(), static_cast<std::int64_t>(memory[i].size())});
+  sim::Fabric fabric(1);
+  fabric.run([&](Rank, Device& device) { execute(plan, device, bindings); });
+}
+
 // Attention over all keys, and over each of some disjoint ranges of them, one after the other; which may be
 // empty.
 struct Parts {
@@ -105,13 +115,7 @@ RC_GTEST_PROP(ManyParts, MergedAreAttentionOverAllKeys, ()) {
     }
     writer.add(0, Kernel(std::move(merge)));
   }
-  const Plan plan = std::move(writer).finish();
-  Bindings bindings;
-  for (std::size_t i = 0; i < memory.size(); ++i)
-    bindings.push_back(
-        {static_cast<BufferId>(i), memory[i].data(), static_cast<std::int64_t>(memory[i].size())});
-  sim::Fabric fabric(1);
-  fabric.run([&](Rank, Device& device) { execute(plan, device, bindings); });
+  run_alone(std::move(writer).finish(), memory);
 
   const AttentionOutputs expected = reference_forward(parts.all);
   const std::vector<double> out = decode(DType::f32, memory[0]), lse = decode(DType::f32, memory[1]);
@@ -147,13 +151,7 @@ RC_GTEST_PROP(ManyParts, AddedAreTheirSum, ()) {
     for (++next; merge.more.size() + 1 < at_once && next < count; ++next) merge.more.push_back(parts[next]);
     writer.add(0, Kernel(std::move(merge)));
   }
-  const Plan plan = std::move(writer).finish();
-  Bindings bindings;
-  for (std::size_t i = 0; i < memory.size(); ++i)
-    bindings.push_back(
-        {static_cast<BufferId>(i), memory[i].data(), static_cast<std::int64_t>(memory[i].size())});
-  sim::Fabric fabric(1);
-  fabric.run([&](Rank, Device& device) { execute(plan, device, bindings); });
+  run_alone(std::move(writer).finish(), memory);
   RC_ASSERT(decode(DType::f32, memory[0]) == expected);
 }
 

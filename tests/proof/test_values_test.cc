@@ -12,6 +12,7 @@
 #include "shared/base/error.h"
 #include "shared/kernels/elements.h"
 #include "sim/proof/run/shard_runs.h"
+#include "tests/support/values.h"
 
 namespace cp::sim {
 namespace {
@@ -24,21 +25,6 @@ Redistribution from_to(const std::string& mesh, const std::string& from, const s
           .travel_dtype = dtype,
           .steps = {},
           .inputs = {}};
-}
-
-double reduce(ReduceOp op, double a, double b) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg:
-      return a + b;
-    case ReduceOp::min:
-      return std::min(a, b);
-    case ReduceOp::max:
-      return std::max(a, b);
-    case ReduceOp::product:
-      return a * b;
-  }
-  return 0;
 }
 
 bool is_exact(DType dtype, std::int64_t value) {
@@ -75,7 +61,7 @@ TEST_P(Contributions, ReduceExactlyToTheResultInAnyOrder) {
         reduced.assign(part.begin(), part.end());
       } else {
         for (std::size_t k = 0; k < kCount; ++k)
-          reduced[k] = reduce(op, reduced[k], static_cast<double>(part[k]));
+          reduced[k] = testing::combined(op, reduced[k], static_cast<double>(part[k]));
       }
       for (std::size_t k = 0; k < kCount; ++k) {
         ASSERT_TRUE(is_exact(dtype, part[k])) << part[k];
@@ -110,7 +96,7 @@ TEST_P(FewContributions, ALostOneShows) {
         reduced.assign(part.begin(), part.end());
       } else {
         for (std::size_t k = 0; k < kCount; ++k)
-          reduced[k] = reduce(op, reduced[k], static_cast<double>(part[k]));
+          reduced[k] = testing::combined(op, reduced[k], static_cast<double>(part[k]));
       }
     }
     const double divisor = op == ReduceOp::avg ? static_cast<double>(n) : 1;

@@ -30,13 +30,8 @@ using Partials = CaseKinds::Partials;
 double reduced(const Layout& layout, const ElementValue& value, std::int64_t element) {
   const ReduceOp op = reduction(layout).value_or(ReduceOp::sum);
   double result = value(element, 0), averaged = 1;
-  for (std::int64_t c = 1; c < num_contributions(layout); ++c) {
-    const double next = value(element, c);
-    if (op == ReduceOp::min) result = std::min(result, next);
-    if (op == ReduceOp::max) result = std::max(result, next);
-    if (op == ReduceOp::product) result *= next;
-    if (op == ReduceOp::sum || op == ReduceOp::avg) result += next;
-  }
+  for (std::int64_t c = 1; c < num_contributions(layout); ++c)
+    result = combined(op, result, value(element, c));
   for (int axis = 0; axis < layout.mesh.num_axes(); ++axis) {
     const auto* partial = std::get_if<Partial>(&layout.placements[static_cast<std::size_t>(axis)]);
     if (partial != nullptr && partial->op == ReduceOp::avg) averaged *= layout.mesh.axis_size(axis);

@@ -1,6 +1,5 @@
 #include "tests/property/reference_interpreter.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -8,24 +7,10 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "tests/support/values.h"
 
 namespace cp::testing {
 namespace {
-
-double combine(ReduceOp op, double a, double b) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg:
-      return a + b;
-    case ReduceOp::min:
-      return std::min(a, b);
-    case ReduceOp::max:
-      return std::max(a, b);
-    case ReduceOp::product:
-      return a * b;
-  }
-  return 0;
-}
 
 template <class T>
 double load_as(const std::byte* at) {
@@ -127,7 +112,7 @@ class Machine {
       update(scale->data, [&](double value, std::size_t) { return value * scale->factor; });
     } else if (const Accumulate* add = std::get_if<Accumulate>(&kernel)) {
       const std::vector<double> in = read(add->in, turn);
-      update(add->out, [&](double value, std::size_t i) { return combine(add->op, value, in[i]); });
+      update(add->out, [&](double value, std::size_t i) { return combined(add->op, value, in[i]); });
     } else {
       throw RunFault("a kernel that the reference interpreter lacks");
     }
@@ -311,7 +296,7 @@ class World {
   static std::vector<double> reduce(ReduceOp op, const std::vector<std::vector<double>>& all) {
     std::vector<double> result = all[0];
     for (std::size_t i = 1; i < all.size(); ++i) {
-      for (std::size_t k = 0; k < result.size(); ++k) result[k] = combine(op, result[k], all[i][k]);
+      for (std::size_t k = 0; k < result.size(); ++k) result[k] = combined(op, result[k], all[i][k]);
     }
     if (op == ReduceOp::avg) {
       for (double& value : result) value /= static_cast<double>(all.size());

@@ -1,5 +1,6 @@
 #include "tests/support/values.h"
 
+#include <algorithm>
 #include <random>
 
 namespace cp::testing {
@@ -19,6 +20,21 @@ std::vector<double> small_integers(std::int64_t numel, std::uint64_t seed, std::
     value = static_cast<double>(static_cast<std::int64_t>((random() >> 11) % choices) - limit);
   }
   return values;
+}
+
+double combined(ReduceOp op, double a, double b) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::avg:
+      return a + b;
+    case ReduceOp::min:
+      return std::min(a, b);
+    case ReduceOp::max:
+      return std::max(a, b);
+    case ReduceOp::product:
+      return a * b;
+  }
+  return 0;
 }
 
 }  // namespace cp::testing
