@@ -5,8 +5,8 @@
 
 #include "shared/base/error.h"
 #include "shared/redistribute/scaled.h"
-#include "sim/proof/run/attention_memory.h"
 #include "sim/proof/run/attention_run.h"
+#include "sim/proof/run/attention_run_memory.h"
 #include "sim/proof/run/attention_tolerance.h"
 #include "sim/proof/run/free_memory.h"
 #include "sim/proof/run/redistribute_run.h"

@@ -28,7 +28,7 @@
 #include "sim/cost/timeline/collective_cost.h"
 #include "sim/present/traces/trace_formats.h"
 #include "sim/present/units.h"
-#include "sim/proof/run/attention_memory.h"
+#include "sim/proof/run/attention_run_memory.h"
 #include "sim/proof/run/free_memory.h"
 #include "sim/scenario/attention_request.h"
 

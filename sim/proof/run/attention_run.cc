@@ -13,7 +13,7 @@
 #include "shared/plan/transfer_check.h"
 #include "sim/proof/ledger/attention_ledger.h"
 #include "sim/proof/ledger/peak_bound.h"
-#include "sim/proof/run/attention_memory.h"
+#include "sim/proof/run/attention_run_memory.h"
 #include "sim/proof/run/attention_tolerance.h"
 #include "sim/proof/run/tells_injected.h"
 

@@ -1,4 +1,4 @@
-#include "sim/proof/run/attention_memory.h"
+#include "sim/proof/run/attention_run_memory.h"
 
 #include <algorithm>
 
