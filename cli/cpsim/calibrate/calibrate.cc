@@ -16,7 +16,7 @@
 
 #include "cli/common/flags.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/accuracy/calibrate/fit_software.h"

@@ -16,7 +16,7 @@
 #include "cli/common/printable.h"
 #include "cli/cpsim/attention_flags.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"

@@ -15,7 +15,7 @@
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/mutate/campaign.h"

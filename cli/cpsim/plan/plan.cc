@@ -19,7 +19,7 @@
 #include "cli/cpsim/plan/plan_flags.h"
 #include "cli/cpsim/plan/plan_request.h"
 #include "cli/cpsim/plan/plan_what_if.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "sim/accuracy/validate/published_steps.h"
 #include "sim/base/stop.h"

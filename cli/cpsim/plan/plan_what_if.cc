@@ -12,7 +12,7 @@
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/cpsim/plan/plan_request.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "sim/base/stop.h"
 #include "sim/planner/search/inverse.h"

@@ -21,7 +21,7 @@
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "cli/cpsim/redistribute/cost_flags.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"

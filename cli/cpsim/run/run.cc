@@ -18,7 +18,7 @@
 #include "cli/common/printable.h"
 #include "cli/cpsim/attention_flags.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"
 #include "sim/present/runs/attention_report.h"

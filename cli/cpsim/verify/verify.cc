@@ -12,7 +12,7 @@
 #include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 #include "sim/base/parallel_for.h"
 #include "sim/present/units.h"
 #include "sim/proof/exhaustive/verify_redistribute.h"

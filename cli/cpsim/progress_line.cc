@@ -1,4 +1,4 @@
-#include "cli/cpsim/progress.h"
+#include "cli/cpsim/progress_line.h"
 
 #include <unistd.h>
 #include <utility>
