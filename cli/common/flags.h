@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 
 namespace CLI {
 class App;

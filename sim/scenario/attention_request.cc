@@ -9,7 +9,7 @@
 #include "shared/context_parallel/strategy.h"
 #include "shared/mesh/mesh.h"
 #include "sim/scenario/kernel_option_fields.h"
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
 
 namespace cp::sim {

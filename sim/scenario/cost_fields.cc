@@ -5,7 +5,7 @@
 #include <google/protobuf/descriptor.h>
 
 #include "shared/base/error.h"
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 
 namespace cp::sim {
 namespace {

@@ -1,6 +1,6 @@
 #include "sim/scenario/model_step.h"
 
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
 
 namespace cp::sim {

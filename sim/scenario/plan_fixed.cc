@@ -9,7 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "sim/cost/cluster/read_software.h"
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 
 namespace cp::sim {
 namespace {

@@ -10,7 +10,7 @@
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/timeline/redistribute_times.h"
 #include "sim/scenario/cost_fields.h"
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
 
 namespace cp::sim {

@@ -1,5 +1,5 @@
 // Numbers, sizes and times as flags take them.
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-#include "sim/scenario/values.h"
+#include "sim/scenario/read_values.h"
 
 #include <algorithm>
 #include <array>
