@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/fuzz/mutate/trials.h"
-#include "tests/mutate/subjects.h"
+#include "tests/mutate/damaged_jobs.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::testing {

@@ -14,7 +14,7 @@
 #include "shared/plan/builder.h"
 #include "shared/redistribute/lower.h"
 #include "sim/fuzz/mutate/mutation_sites.h"
-#include "tests/mutate/subjects.h"
+#include "tests/mutate/damaged_jobs.h"
 #include "tests/property/example_plans.h"
 
 namespace cp::testing {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
-#include "tests/mutate/subjects.h"
+#include "tests/mutate/damaged_jobs.h"
 
 namespace cp::testing {
 namespace {
