@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/launcher/launch.h"
+#include "tests/launcher/script_ranks.h"
 
 namespace cp::testing {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "runtime/launcher/folders.h"
 #include "runtime/launcher/marked.h"
-#include "tests/launcher/launch.h"
+#include "tests/launcher/script_ranks.h"
 
 namespace cp::testing {
 namespace {

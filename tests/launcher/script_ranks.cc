@@ -1,4 +1,4 @@
-#include "tests/launcher/launch.h"
+#include "tests/launcher/script_ranks.h"
 
 #include <algorithm>
 #include <cerrno>
