@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/errors.h"
-#include "tests/rendezvous/job.h"
+#include "tests/rendezvous/test_job.h"
 #include "tests/runtime/processes.h"
 
 namespace cp {

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/rendezvous/job.h"
+#include "tests/rendezvous/test_job.h"
 
 namespace cp {
 namespace {

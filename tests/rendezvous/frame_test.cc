@@ -5,7 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "runtime/errors.h"
-#include "tests/rendezvous/job.h"
+#include "tests/rendezvous/test_job.h"
 #include "tests/support/any_case.h"
 
 namespace cp {

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/rendezvous/job.h"
+#include "tests/rendezvous/test_job.h"
 #include "tests/runtime/processes.h"
 #include "tests/support/hand_plans.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/errors.h"
-#include "tests/rendezvous/job.h"
+#include "tests/rendezvous/test_job.h"
 
 namespace cp {
 namespace {

@@ -12,7 +12,7 @@
 #include "runtime/job_environment.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/plan/execute.h"
-#include "tests/rendezvous/job.h"
+#include "tests/rendezvous/test_job.h"
 #include "tests/support/hand_plans.h"
 #include "tests/support/messages.h"
 

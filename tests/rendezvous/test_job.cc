@@ -1,4 +1,4 @@
-#include "tests/rendezvous/job.h"
+#include "tests/rendezvous/test_job.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
