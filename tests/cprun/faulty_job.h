@@ -7,7 +7,7 @@
 #include <string>
 
 #include "shared/base/text.h"
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 
 namespace cp::testing {
 

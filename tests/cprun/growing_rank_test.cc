@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/text.h"
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 
 namespace cp::testing {
 namespace {

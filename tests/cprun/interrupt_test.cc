@@ -10,7 +10,7 @@
 
 #include "shared/base/text.h"
 #include "tests/cli/cpsim_process.h"
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 #include "tests/cprun/scenario_file.h"
 
 namespace cp::testing {

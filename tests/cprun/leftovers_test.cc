@@ -11,7 +11,7 @@
 
 #include "shared/base/text.h"
 #include "tests/cli/cpsim_process.h"
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 #include "tests/cprun/scenario_file.h"
 #include "traces/trace_files.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cli/cpsim_process.h"
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 #include "tests/cprun/scenario_file.h"
 
 namespace cp::testing {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 
 namespace cp::testing {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "shared/base/text.h"
 #include "tests/cli/cpsim_process.h"
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 
 namespace cp::testing {
 namespace {

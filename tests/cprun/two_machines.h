@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 
 namespace cp::testing {
 

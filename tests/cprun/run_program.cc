@@ -1,4 +1,4 @@
-#include "tests/cprun/program.h"
+#include "tests/cprun/run_program.h"
 
 #include <algorithm>
 #include <arpa/inet.h>
