@@ -20,7 +20,7 @@
 #include "tests/context_parallel/run_findings.h"
 #include "tests/plan/plan_writer.h"
 #include "tests/support/any_case.h"
-#include "tests/support/attention_reference.h"
+#include "tests/support/attention_definition.h"
 #include "tests/support/values.h"
 
 namespace cp::testing {

@@ -19,7 +19,7 @@
 #include "shared/plan/builder.h"
 #include "shared/plan/fused_attention.h"
 #include "tests/gpu/kernel_run.h"
-#include "tests/support/attention_reference.h"
+#include "tests/support/attention_definition.h"
 #include "tests/support/values.h"
 
 namespace cp {

@@ -12,7 +12,7 @@
 #include "shared/base/text.h"
 #include "tests/gpu/kernel_run.h"
 #include "tests/gpu/kernel_views.h"
-#include "tests/support/attention_reference.h"
+#include "tests/support/attention_definition.h"
 #include "tests/support/values.h"
 
 namespace cp {

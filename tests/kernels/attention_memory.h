@@ -12,7 +12,7 @@
 
 #include "shared/base/text.h"
 #include "tests/kernels/kernel_memory.h"
-#include "tests/support/attention_reference.h"
+#include "tests/support/attention_definition.h"
 
 namespace cp::testing {
 

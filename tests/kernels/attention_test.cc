@@ -7,7 +7,7 @@
 
 #include "tests/kernels/attention_memory.h"
 #include "tests/kernels/kernel_memory.h"
-#include "tests/support/attention_reference.h"
+#include "tests/support/attention_definition.h"
 
 namespace cp {
 namespace {

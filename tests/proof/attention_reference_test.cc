@@ -14,7 +14,7 @@
 #include "tests/context_parallel/finite_differences.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/support/any_case.h"
-#include "tests/support/attention_reference.h"
+#include "tests/support/attention_definition.h"
 #include "tests/support/values.h"
 
 namespace cp::testing {

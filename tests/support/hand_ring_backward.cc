@@ -8,7 +8,7 @@
 #include "shared/base/text.h"
 #include "shared/placement/split.h"
 #include "shared/plan/builder.h"
-#include "tests/support/attention_reference.h"
+#include "tests/support/attention_definition.h"
 #include "tests/support/hand_plans.h"
 #include "tests/support/values.h"
 
