@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/present/units.h"
+#include "sim/present/number_text.h"
 
 namespace cp::cli {
 namespace {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "cli/common/printable.h"
+#include "sim/present/number_text.h"
 #include "sim/present/table.h"
-#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {

@@ -19,8 +19,8 @@
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/mutate/campaign.h"
+#include "sim/present/number_text.h"
 #include "sim/present/table.h"
-#include "sim/present/units.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::cli {

@@ -27,12 +27,12 @@
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/layout_timeline.h"
 #include "sim/planner/search/search.h"
+#include "sim/present/number_text.h"
 #include "sim/present/page/report_html.h"
 #include "sim/present/plan/answer_csv.h"
 #include "sim/present/plan/answer_json.h"
 #include "sim/present/plan/plan_explain.h"
 #include "sim/present/plan/plan_screen.h"
-#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {

@@ -18,9 +18,9 @@
 #include "sim/planner/search/inverse.h"
 #include "sim/planner/search/search.h"
 #include "sim/planner/search/sensitivity.h"
+#include "sim/present/number_text.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_what_if_screen.h"
-#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {

@@ -19,8 +19,8 @@
 #include "shared/base/text.h"
 #include "sim/accuracy/validate/accuracy_page.h"
 #include "sim/base/parallel_for.h"
+#include "sim/present/number_text.h"
 #include "sim/present/table.h"
-#include "sim/present/units.h"
 
 namespace cp::cli {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "shared/base/text.h"
 #include "sim/planner/search/measurements.h"
+#include "sim/present/number_text.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_screen.h"
 #include "sim/present/table.h"
-#include "sim/present/units.h"
 
 namespace cp::sim {
 namespace {

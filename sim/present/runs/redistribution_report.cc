@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "shared/base/text.h"
+#include "sim/present/number_text.h"
 #include "sim/present/table.h"
-#include "sim/present/units.h"
 
 namespace cp::sim {
 namespace {

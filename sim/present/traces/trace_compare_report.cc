@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "sim/present/number_text.h"
 #include "sim/present/table.h"
-#include "sim/present/units.h"
 #include "traces/trace_files.h"
 
 namespace cp::sim {

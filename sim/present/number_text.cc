@@ -1,4 +1,4 @@
-#include "sim/present/units.h"
+#include "sim/present/number_text.h"
 
 #include <cmath>
 #include <cstddef>
