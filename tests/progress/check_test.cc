@@ -111,7 +111,7 @@ std::vector<Count> counts_of(const Operation& operation, std::int32_t n) {
 }
 
 void add(const RandomProgram& program, int index, Rank rank, const std::vector<GroupId>& ids,
-         std::vector<StepId>& steps, Program& p) {
+         std::vector<StepId>& steps, HandProgram& p) {
   const Operation& operation = program.operations[static_cast<std::size_t>(index)];
   const auto group = static_cast<std::size_t>(operation.group);
   const auto& ranks = program.groups[group];
@@ -141,7 +141,7 @@ void add(const RandomProgram& program, int index, Rank rank, const std::vector<G
   }
   const auto self = static_cast<std::int32_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   const std::vector<Count> counts = counts_of(operation, static_cast<std::int32_t>(ranks.size()));
-  std::vector<Program::To> sends, recvs;
+  std::vector<HandProgram::To> sends, recvs;
   for (const Count& count : counts) {
     if (count.from == self) sends.push_back({count.to, count.numel});
     if (count.to == self) recvs.push_back({count.from, count.numel});
@@ -151,7 +151,7 @@ void add(const RandomProgram& program, int index, Rank rank, const std::vector<G
 
 std::vector<Plan> plans_of(const RandomProgram& program) {
   return programs(program.world_size,
-                  [&](Program& p, Rank rank) {
+                  [&](HandProgram& p, Rank rank) {
                     std::vector<GroupId> ids;
                     for (std::size_t g = 0; g < program.groups.size(); ++g) {
                       const bool member = is_member(program, static_cast<int>(g), rank);

@@ -10,9 +10,9 @@
 namespace cp::sim {
 
 // One rank's program: collectives and exchanges of 4-byte elements in buffers of its own.
-class Program {
+class HandProgram {
  public:
-  explicit Program(Rank self, std::vector<std::string> streams = {"main"})
+  explicit HandProgram(Rank self, std::vector<std::string> streams = {"main"})
       : writer_(self, std::move(streams)) {
     in_ = writer_.input("in", kNumel);
   }
@@ -65,7 +65,7 @@ std::vector<Plan> programs(int world_size, AddSteps&& add_steps,
                            const std::vector<std::string>& streams = {"main"}) {
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < world_size; ++rank) {
-    Program program(rank, streams);
+    HandProgram program(rank, streams);
     add_steps(program, rank);
     plans.push_back(std::move(program).finish());
   }

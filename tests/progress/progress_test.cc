@@ -34,7 +34,7 @@ std::vector<Rank> ranks_of(const std::vector<ProgressStep>& steps) {
 
 // Rank 0 and 1 send to each other, then receive.
 std::vector<Plan> sends_first(std::int64_t numel) {
-  return programs(2, [&](Program& p, Rank rank) {
+  return programs(2, [&](HandProgram& p, Rank rank) {
     const GroupId pair = p.group("pair", {0, 1});
     p.send(pair, 1 - rank, numel);
     p.recv(pair, 1 - rank, numel);
@@ -75,13 +75,13 @@ TEST(Progress, TheTextSaysUnderWhichRulesPlansEnd) {
   EXPECT_THAT(to_string(explore_progress(sends_first(1), rules)),
               HasSubstr("the plans end under: nccl, buffers without a bound\n"
                         "and hang, or may hang, under: nccl, buffers of 0 bytes\n"));
-  EXPECT_THAT(to_string(explore_progress(programs(1, [](Program& p, Rank) { p.fill(); }), rules)),
+  EXPECT_THAT(to_string(explore_progress(programs(1, [](HandProgram& p, Rank) { p.fill(); }), rules)),
               Not(HasSubstr("depends on the library")));
 }
 
 TEST(Progress, BuffersHoldAllThatIsNotYetReceived) {
   // Two sends of 1024 bytes each wait for one receive at a time.
-  const auto plans = programs(2, [&](Program& p, Rank rank) {
+  const auto plans = programs(2, [&](HandProgram& p, Rank rank) {
     const GroupId pair = p.group("pair", {0, 1});
     for (int i = 0; i < 2; ++i) p.send(pair, 1 - rank, 256);
     for (int i = 0; i < 2; ++i) p.recv(pair, 1 - rank, 256);
@@ -93,7 +93,7 @@ TEST(Progress, BuffersHoldAllThatIsNotYetReceived) {
 }
 
 TEST(Progress, BothReceiveFirst) {
-  const auto plans = programs(2, [&](Program& p, Rank rank) {
+  const auto plans = programs(2, [&](HandProgram& p, Rank rank) {
     const GroupId pair = p.group("pair", {0, 1});
     p.recv(pair, 1 - rank);
     p.send(pair, 1 - rank);
@@ -104,7 +104,7 @@ TEST(Progress, BothReceiveFirst) {
 }
 
 TEST(Progress, OneExchangeForBothEnds) {
-  const auto plans = programs(2, [&](Program& p, Rank rank) {
+  const auto plans = programs(2, [&](HandProgram& p, Rank rank) {
     p.exchange(p.group("pair", {0, 1}), {{1 - rank, 1000}}, {{1 - rank, 1000}});
   });
   for (const ProgressReport& report : explore_progress(plans, all_rules())) {
@@ -117,7 +117,7 @@ TEST(Progress, OneExchangeForBothEnds) {
 // Every rank sends to the next and then receives: a ring without a first one.
 TEST(Progress, ARingOfThreeThatSendsBeforeItReceives) {
   const auto ring = [](bool rank_0_receives_first) {
-    return programs(3, [&](Program& p, Rank rank) {
+    return programs(3, [&](HandProgram& p, Rank rank) {
       const GroupId all = p.group("all", {0, 1, 2});
       const std::int32_t next = (rank + 1) % 3, before = (rank + 2) % 3;
       if (rank == 0 && rank_0_receives_first) p.recv(all, before, 8);
@@ -137,7 +137,7 @@ TEST(Progress, ARingOfThreeThatSendsBeforeItReceives) {
 // Two groups on streams of their own, which one rank issues the other way round.
 std::vector<Plan> crossed_groups(bool crossed) {
   return programs(2,
-                  [&](Program& p, Rank rank) {
+                  [&](HandProgram& p, Rank rank) {
                     const GroupId a = p.group("a", {0, 1}), b = p.group("b", {0, 1});
                     if (rank == 0 || !crossed) {
                       p.all_reduce(a, 0);
@@ -183,7 +183,7 @@ TEST(Progress, WithoutAnOrderOfLaunchesGroupsEndInSomeOrders) {
 // Rank 0 sends and receives in one group of calls, and rank 1 never sends. Rank 1 gets its message where
 // transfers go alone, and not where a group of calls waits for all its peers.
 TEST(Progress, AReceiveWithoutAPartnerHoldsUpTheSendBesideIt) {
-  const auto plans = programs(2, [&](Program& p, Rank rank) {
+  const auto plans = programs(2, [&](HandProgram& p, Rank rank) {
     const GroupId pair = p.group("pair", {0, 1});
     if (rank == 0) p.exchange(pair, {{1}}, {{1}});
     if (rank == 1) p.recv(pair, 0);
@@ -203,7 +203,7 @@ TEST(Progress, AReceiveWithoutAPartnerHoldsUpTheSendBesideIt) {
 // The same as a ring: each transfer's ends come in turn, but one group of calls waits for the end of the
 // chain that it begins.
 TEST(Progress, AGroupOfCallsThatWaitsForWhatItBegins) {
-  const auto plans = programs(3, [&](Program& p, Rank rank) {
+  const auto plans = programs(3, [&](HandProgram& p, Rank rank) {
     const GroupId all = p.group("all", {0, 1, 2});
     if (rank == 0) p.exchange(all, {{1}}, {{2}});
     if (rank != 0) {
@@ -221,9 +221,9 @@ TEST(Progress, AGroupOfCallsThatWaitsForWhatItBegins) {
 // An exchange that is cut into launches: rank 0 has one transfer fewer than the others, so its cuts fall
 // elsewhere.
 TEST(Progress, AnExchangeCutIntoLaunchesHangsWhereItsCutsDiffer) {
-  const auto plans = programs(4, [&](Program& p, Rank rank) {
+  const auto plans = programs(4, [&](HandProgram& p, Rank rank) {
     const GroupId all = p.group("all", {0, 1, 2, 3});
-    std::vector<Program::To> sends, recvs;
+    std::vector<HandProgram::To> sends, recvs;
     for (std::int32_t distance = 1; distance < 4; ++distance) {
       // Rank 0 sends nothing to rank 1.
       if (rank != 0 || distance != 1) sends.push_back({(rank + distance) % 4});
@@ -243,7 +243,7 @@ TEST(Progress, AnExchangeCutIntoLaunchesHangsWhereItsCutsDiffer) {
 }
 
 TEST(Progress, AMemberThatNeverComes) {
-  const auto plans = programs(3, [&](Program& p, Rank rank) {
+  const auto plans = programs(3, [&](HandProgram& p, Rank rank) {
     const GroupId all = p.group("all", {0, 1, 2});
     if (rank != 1) p.all_reduce(all);
     p.fill();
@@ -265,7 +265,7 @@ TEST(Progress, EdgesAreWaitedFor) {
   // Rank 0 sends on one stream after it has received on the other, and rank 1 the other way round.
   const auto plans = [](bool crossed) {
     return programs(2,
-                    [&](Program& p, Rank rank) {
+                    [&](HandProgram& p, Rank rank) {
                       const GroupId there = p.group("there", {0, 1}), back = p.group("back", {0, 1});
                       const auto go = [&](std::vector<Edge> after) {
                         return rank == 0 ? p.exchange(there, {{1}}, {}, 0, std::move(after))
@@ -293,7 +293,7 @@ TEST(Progress, EdgesAreWaitedFor) {
 
 TEST(Progress, RepeatsAreCountedOut) {
   const auto plans = [](std::int64_t rank_1_iterations) {
-    return programs(2, [&](Program& p, Rank rank) {
+    return programs(2, [&](HandProgram& p, Rank rank) {
       const GroupId pair = p.group("pair", {0, 1});
       p.writer().begin_repeat(rank == 0 ? 5 : rank_1_iterations);
       p.all_reduce(pair);
@@ -308,14 +308,14 @@ TEST(Progress, RepeatsAreCountedOut) {
 }
 
 TEST(Progress, WhatMeetsAndDiffersIsSaid) {
-  const auto operations = programs(2, [&](Program& p, Rank rank) {
+  const auto operations = programs(2, [&](HandProgram& p, Rank rank) {
     const GroupId pair = p.group("pair", {0, 1});
     rank == 0 ? p.all_reduce(pair) : p.broadcast(pair);
   });
   EXPECT_THAT(to_string(explore_progress(operations, nccl_rules())),
               HasSubstr("what meets differs: rank 0 step 0 all_reduce #0 on pair[0,1] (stream main) meets "
                         "rank 1 step 0 broadcast"));
-  const auto sizes = programs(2, [&](Program& p, Rank rank) {
+  const auto sizes = programs(2, [&](HandProgram& p, Rank rank) {
     const GroupId pair = p.group("pair", {0, 1});
     rank == 0 ? p.send(pair, 1, 4) : p.recv(pair, 0, 3);
   });
@@ -329,7 +329,7 @@ TEST(Progress, WhatMeetsAndDiffersIsSaid) {
 // two.
 std::vector<Plan> unordered_ring(int ranks, int rounds) {
   return programs(ranks,
-                  [&](Program& p, Rank rank) {
+                  [&](HandProgram& p, Rank rank) {
                     const auto link = [&](Rank a) {
                       return p.group(str("link", a), {a, static_cast<Rank>((a + 1) % ranks)});
                     };
@@ -387,7 +387,7 @@ TEST(Progress, TooManyOperationsAreNotLookedAt) {
 }
 
 TEST(Progress, ThousandRanksTakeOneOrder) {
-  const auto plans = programs(1024, [&](Program& p, Rank rank) {
+  const auto plans = programs(1024, [&](HandProgram& p, Rank rank) {
     std::vector<Rank> all;
     for (Rank each = 0; each < 1024; ++each) all.push_back(each);
     const GroupId group = p.group("all", all);
@@ -411,20 +411,21 @@ TEST(Progress, PlansThatNameWhatIsNotThereAreRefused) {
     }
     return "nothing was thrown";
   };
-  EXPECT_THAT(refusal([](Program& p, Rank) { p.all_reduce(3); }), HasSubstr("on group 3; the plan has 0"));
-  EXPECT_THAT(refusal([](Program& p, Rank) { p.fill(2); }), HasSubstr("on stream 2; the plan has 2"));
-  EXPECT_THAT(refusal([](Program& p, Rank) {
+  EXPECT_THAT(refusal([](HandProgram& p, Rank) { p.all_reduce(3); }),
+              HasSubstr("on group 3; the plan has 0"));
+  EXPECT_THAT(refusal([](HandProgram& p, Rank) { p.fill(2); }), HasSubstr("on stream 2; the plan has 2"));
+  EXPECT_THAT(refusal([](HandProgram& p, Rank) {
                 p.fill(0, {{1, 0}});
                 p.fill(1);
               }),
               HasSubstr("which is issued later"));
-  EXPECT_THAT(refusal([](Program& p, Rank) {
+  EXPECT_THAT(refusal([](HandProgram& p, Rank) {
                 const GroupId pair = p.group("pair", {0, 1});
                 p.all_reduce(pair, 0);
                 p.all_reduce(pair, 1);
               }),
               HasSubstr("on streams 0 and 1"));
-  EXPECT_THAT(refusal([](Program& p, Rank) {
+  EXPECT_THAT(refusal([](HandProgram& p, Rank) {
                 p.send(p.group("pair", {0, 1}), 2);
               }),
               HasSubstr("member 2 of a group of 2"));

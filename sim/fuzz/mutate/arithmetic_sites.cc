@@ -27,7 +27,7 @@ void change_reduction(Sites& sites, const Spot& spot) {
 }
 
 void change_reductions(Sites& sites) {
-  for (const Meeting& meeting : meetings(sites.plans)) {
+  for (const GroupMeeting& meeting : meetings(sites.plans)) {
     const Spot first = meeting.first();
     for_each_field<ReduceOp>(*first.step, [&](std::string_view field, ReduceOp& op) {
       sites.offer(first, true, [meeting, field, &op](Numbers& draws) {

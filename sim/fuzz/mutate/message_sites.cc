@@ -55,13 +55,13 @@ void drop_transfer(Sites& sites, const Spot& spot) {
 
 // ---- all ranks of one exchange ----
 
-Exchange* exchange_of(const Meeting& meeting, std::size_t member) {
+Exchange* exchange_of(const GroupMeeting& meeting, std::size_t member) {
   const Spot& spot = meeting.members[member];
   return spot.step == nullptr ? nullptr : operation_of<Exchange>(*spot.step);
 }
 
 // The receive that matches the sender's send number `number`.
-Transfer* receive_of(const Meeting& meeting, std::size_t sender, std::size_t number) {
+Transfer* receive_of(const GroupMeeting& meeting, std::size_t sender, std::size_t number) {
   const std::vector<Transfer>& sends = exchange_of(meeting, sender)->sends;
   const std::int32_t peer = sends[number].peer;
   Exchange* receiver = exchange_of(meeting, idx(peer));
@@ -77,7 +77,7 @@ Transfer* receive_of(const Meeting& meeting, std::size_t sender, std::size_t num
 
 template <class Change>
 void each_transfer_everywhere(Sites& sites, const Change& change) {
-  for (const Meeting& meeting : meetings(sites.plans)) {
+  for (const GroupMeeting& meeting : meetings(sites.plans)) {
     for (std::size_t member = 0; member < meeting.members.size(); ++member) {
       const Exchange* exchange = exchange_of(meeting, member);
       for (std::size_t i = 0; exchange != nullptr && i < exchange->sends.size(); ++i)
@@ -87,7 +87,7 @@ void each_transfer_everywhere(Sites& sites, const Change& change) {
 }
 
 void drop_transfers(Sites& sites) {
-  each_transfer_everywhere(sites, [&](const Meeting& meeting, std::size_t member, std::size_t i) {
+  each_transfer_everywhere(sites, [&](const GroupMeeting& meeting, std::size_t member, std::size_t i) {
     if (receive_of(meeting, member, i) == nullptr) return;
     sites.offer(meeting.members[member], true, [meeting, member, i](Numbers&) {
       std::vector<Transfer>& sends = exchange_of(meeting, member)->sends;
@@ -102,7 +102,7 @@ void drop_transfers(Sites& sites) {
 }
 
 void shorten_transfers(Sites& sites) {
-  each_transfer_everywhere(sites, [&](const Meeting& meeting, std::size_t member, std::size_t i) {
+  each_transfer_everywhere(sites, [&](const GroupMeeting& meeting, std::size_t member, std::size_t i) {
     const Transfer* recv = receive_of(meeting, member, i);
     const View& sent = exchange_of(meeting, member)->sends[i].view;
     if (recv == nullptr || sent.shape.empty() || recv->view.shape.empty() || sent.shape[0] < 2 ||
@@ -121,7 +121,7 @@ void shorten_transfers(Sites& sites) {
   });
 }
 
-bool sends_to_either(const Meeting& meeting, std::int32_t a, std::int32_t b) {
+bool sends_to_either(const GroupMeeting& meeting, std::int32_t a, std::int32_t b) {
   for (std::size_t i = 0; i < meeting.members.size(); ++i) {
     const Exchange* exchange = exchange_of(meeting, i);
     if (exchange == nullptr || i == idx(a) || i == idx(b)) continue;
@@ -134,7 +134,7 @@ bool sends_to_either(const Meeting& meeting, std::int32_t a, std::int32_t b) {
 
 // What others send to a goes to b, and what to b to a.
 void swap_receivers(Sites& sites) {
-  for (const Meeting& meeting : meetings(sites.plans)) {
+  for (const GroupMeeting& meeting : meetings(sites.plans)) {
     const auto members = static_cast<std::int32_t>(meeting.members.size());
     for (std::int32_t a = 0; a < members; ++a) {
       for (std::int32_t b = a + 1; b < members; ++b) {
@@ -176,7 +176,7 @@ void change_root(Sites& sites, const Spot& spot) {
 }
 
 void change_roots(Sites& sites) {
-  for (const Meeting& meeting : meetings(sites.plans)) {
+  for (const GroupMeeting& meeting : meetings(sites.plans)) {
     const Spot first = meeting.first();
     if (operation_of<Broadcast>(*first.step) == nullptr || meeting.members.size() < 2) continue;
     sites.offer(first, true, [meeting, first](Numbers& draws) {

@@ -68,12 +68,12 @@ std::int32_t own_index(const Spot& spot) {
   return index_in_group(*spot.plan, group_of(std::get<Collective>(spot.step->work)));
 }
 
-Spot Meeting::first() const {
+Spot GroupMeeting::first() const {
   return *std::find_if(members.begin(), members.end(), [](const Spot& spot) { return spot.step != nullptr; });
 }
 
-std::vector<Meeting> meetings(std::vector<Plan>& plans) {
-  std::vector<Meeting> all;
+std::vector<GroupMeeting> meetings(std::vector<Plan>& plans) {
+  std::vector<GroupMeeting> all;
   std::map<std::pair<std::string, std::vector<Rank>>, std::vector<std::size_t>> of_group;
   std::map<std::pair<const Plan*, GroupId>, std::size_t> next;
   Sites(plans, -1).for_each_step([&](const Spot& spot) {
@@ -91,7 +91,7 @@ std::vector<Meeting> meetings(std::vector<Plan>& plans) {
   return all;
 }
 
-void count_again(const Meeting& meeting) {
+void count_again(const GroupMeeting& meeting) {
   std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> sums;
   const auto each = [&](const auto& visit) {
     for (std::size_t i = 0; i < meeting.members.size(); ++i) {

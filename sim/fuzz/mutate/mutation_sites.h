@@ -138,13 +138,13 @@ const Group& group_of(const Spot& spot);
 
 // The members of a group in one collective of theirs, by index in the group: its number in the order of the
 // plans' steps, each of a Repeat's body once. Members whose plan is not there, or has fewer, have no step.
-struct Meeting {
+struct GroupMeeting {
   std::vector<Spot> members;
   Spot first() const;
 };
-std::vector<Meeting> meetings(std::vector<Plan>& plans);
+std::vector<GroupMeeting> meetings(std::vector<Plan>& plans);
 // The digests of the counts after what the members of an exchange send was changed.
-void count_again(const Meeting& meeting);
+void count_again(const GroupMeeting& meeting);
 
 // ---- changing plans ----
 
