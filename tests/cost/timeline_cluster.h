@@ -1,23 +1,17 @@
 // A cluster whose every number is round, so that times can be worked out by hand.
 #pragma once
 
-#include <numeric>
 #include <vector>
 
 #include "shared/base/types.h"
 #include "sim/cost/cluster/cluster.h"
 #include "sim/cost/cluster/software.h"
+#include "tests/support/ranks.h"
 
 namespace cp::testing {
 
 // Relative: sums of the same numbers in another order.
 constexpr double kExact = 1e-9;
-
-inline std::vector<Rank> first_ranks(int gpus) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 // Nodes of two GPUs: 100 GB/s of NVLink, 10 GB/s of NIC a GPU; 1,000 GB/s of memory at full efficiency; 1
 // TFLOP/s of attention; no latencies and no launches.

@@ -1,7 +1,6 @@
 // The ledger of attention plans, on any problem and strategy: a change of a slice is found, and so is
 // whatever makes results wrong.
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <random>
 
@@ -15,15 +14,10 @@
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/proof/attention_ledger_defects.h"
 #include "tests/support/any_case.h"
+#include "tests/support/ranks.h"
 
 namespace cp::testing {
 namespace {
-
-std::vector<Rank> first_ranks(int cp) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(cp));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 // Any slice of any plan, dropped, doubled or moved: found unless what is computed stays the same.
 RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsEveryChangeOfASlice, ()) {
