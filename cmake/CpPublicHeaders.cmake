@@ -1,6 +1,6 @@
 # The public headers, by the component of find_package(cpsim COMPONENTS ...) that they come with: what docs/embedding.md lists and
 # a program of one's own includes. Those that they include are installed too; any other header is internal, may change from one
-# commit to the next, and is not installed.
+# commit to the next, and is not installed. A test (tests/style/public_headers_test.cc) holds the two lists together.
 
 set(CP_PUBLIC_HEADERS_core
   shared/base/dtype.h
@@ -11,6 +11,7 @@ set(CP_PUBLIC_HEADERS_core
   shared/context_parallel/sequence.h
   shared/context_parallel/sharding.h
   shared/context_parallel/strategy.h
+  shared/fully_shard/hsdp_param.h
   shared/mesh/mesh.h
   shared/mesh/parallel_dims.h
   shared/placement/layout.h
@@ -21,6 +22,7 @@ set(CP_PUBLIC_HEADERS_core
   shared/plan/forwarding_device.h
   shared/plan/plan.h
   shared/plan/plan_cache.h
+  shared/plan/session.h
   shared/plan/target.h
   shared/plan/trace.h
   shared/redistribute/dtensor.h
@@ -49,4 +51,6 @@ set(CP_PUBLIC_HEADERS_planner
 set(CP_PUBLIC_HEADERS_runtime
   runtime/errors.h
   runtime/job.h
+  runtime/nccl/nccl_backend.h
+  runtime/rank_run.h
   runtime/rendezvous/client.h)
