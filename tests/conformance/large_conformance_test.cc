@@ -1,5 +1,5 @@
-// Collectives of more than 2^31 bytes. Disabled, since each takes 4 to 9 GB of memory and some seconds:
-//   conformance_test --gtest_also_run_disabled_tests --gtest_filter='*MoreThanTwoGibibytes*'
+// Collectives of more than 2^31 bytes. Disabled, since each takes 4 to 9 GB of memory and some seconds;
+// scripts/large runs them.
 #include <cstdint>
 #include <memory>
 
