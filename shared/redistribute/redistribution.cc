@@ -110,20 +110,15 @@ Digest request_digest(const Layout& source, const Layout& target, const Redistri
 
 Redistribution Request::describe(const std::vector<StateMove>& moves) {
   const std::int64_t ends = coster.largest_ends_bytes();
-  Redistribution result{source,
-                        target,
-                        travel,
-                        options.partial_rule,
-                        {},
-                        0,
-                        0,
-                        0,
-                        0,
-                        ends,
-                        ends + static_cast<std::int64_t>(temporary_limit),
-                        0,
-                        options.objective,
-                        request_digest(source, target, options)};
+  Redistribution result{.source = source,
+                        .target = target,
+                        .travel_dtype = travel,
+                        .partial_rule = options.partial_rule,
+                        .steps = {},
+                        .peak_bytes = ends,
+                        .bound_bytes = ends + static_cast<std::int64_t>(temporary_limit),
+                        .objective = options.objective,
+                        .inputs = request_digest(source, target, options)};
   for (std::size_t i = 0; i < moves.size(); ++i) {
     const bool last = i + 1 == moves.size();
     const MoveCost cost = coster.evaluate(

@@ -10,21 +10,6 @@
 #include "shared/plan/builder.h"
 
 namespace cp::sim {
-namespace {
-
-template <class Check>
-void for_each_step(const Plan& plan, Check&& check) {
-  for (const Segment& segment : plan.segments) {
-    if (const Step* step = std::get_if<Step>(&segment)) {
-      check(*step, std::int64_t{1});
-    } else {
-      const Repeat& repeat = std::get<Repeat>(segment);
-      for (const Step& body_step : repeat.steps) check(body_step, repeat.count);
-    }
-  }
-}
-
-}  // namespace
 
 // ---- preparing ------------------------------------------------------------------------------------------------------
 
@@ -34,7 +19,7 @@ void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
   refuse_foreign_plan(plan, *this, "fabric");
   memberships_.clear();
   for (const Group& group : plan.groups) memberships_.push_back(membership_of(group));
-  for_each_step(plan, [&](const Step& step, std::int64_t count) { check_step(plan, step, count); });
+  for (const StepRef& ref : steps_of(plan)) check_step(plan, *ref.step, ref.count);
   memory_.emplace(plan, bindings);
   world_.publish(rank_, program_of(plan));
   if (streams_.size() < plan.streams.size()) streams_.resize(plan.streams.size());

@@ -86,5 +86,28 @@ TEST(AttentionKey, DiffersWithTheStrategy) {
   }
 }
 
+// Fields that no search varies today decide, too.
+TEST(AttentionKey, HasEveryFieldOfAStrategy) {
+  const Cluster cluster = testing::small_question(8, 2048, 8).cluster;
+  const ParallelLayout layout = parse_parallel_layout("cp=8,strategy=ring");
+  const auto differs = [&](const auto& change) {
+    ParallelLayout other = layout;
+    change(other.strategy);
+    return attention_key(other, cluster) != attention_key(layout, cluster);
+  };
+  EXPECT_FALSE(differs([](Strategy&) {}));
+  EXPECT_TRUE(differs([](Strategy& s) { s.core = Core::pass_q; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.ulysses_degree = 2; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.ulysses_inner = false; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.inner_ring = 2; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.rotation = Strategy::Rotation::all_gather; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.balance.kind = Balance::Kind::striped; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.balance.block = 16; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.balance.per_document = true; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.input_dtype_gradients = true; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.input_dtype_merge = true; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.send_empty = true; }));
+}
+
 }  // namespace
 }  // namespace cp::sim

@@ -12,19 +12,25 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
   int stride = 1;
   const std::vector<MeshAxis> axes = mesh_axes(layout);
   for (auto axis = axes.rbegin(); axis->name != "cp"; ++axis) stride *= axis->size;
-  const Strategy& strategy = layout.strategy;
-  return {layout.micro_batch,
-          layout.tp,
-          layout.cp,
-          std::min(stride, std::max(cluster.node.gpus, cluster.node.nvlink_domain)),
-          strategy.core,
-          strategy.ulysses_degree,
-          strategy.inner_ring,
-          strategy.balance.kind,
-          strategy.balance.block,
-          strategy.rotation,
-          strategy.ulysses_inner,
-          strategy.send_empty};
+  // Names for all fields: one that a strategy gets later does not compile until the key has it.
+  const auto& [core, ulysses_degree, ulysses_inner, inner_ring, rotation, balance, input_dtype_gradients,
+               input_dtype_merge, send_empty] = layout.strategy;
+  const auto& [kind, block, per_document] = balance;
+  return {.micro_batch = layout.micro_batch,
+          .tp = layout.tp,
+          .cp = layout.cp,
+          .ranks_apart = std::min(stride, std::max(cluster.node.gpus, cluster.node.nvlink_domain)),
+          .core = core,
+          .ulysses_degree = ulysses_degree,
+          .inner_ring = inner_ring,
+          .balance = kind,
+          .block = block,
+          .rotation = rotation,
+          .ulysses_inner = ulysses_inner,
+          .send_empty = send_empty,
+          .per_document = per_document,
+          .input_dtype_gradients = input_dtype_gradients,
+          .input_dtype_merge = input_dtype_merge};
 }
 
 AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, AttentionPass pass) const {

@@ -2,9 +2,10 @@
 // sharpened with.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <map>
 #include <mutex>
-#include <tuple>
 
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/timeline/issue_time.h"
@@ -20,10 +21,20 @@ struct AttentionTimes {
   Pass forward, backward;
 };
 
-// What attention depends on: sizes, strategy, and how far apart neighbouring cp ranks are, which counts
-// within a node (or NVLink domain) alone. Layouts of equal keys share its times.
-using AttentionKey = std::tuple<std::int64_t, int, int, int, Core, int, int, Balance::Kind, std::int64_t,
-                                Strategy::Rotation, bool, bool>;
+// What attention depends on: sizes, the strategy with all its fields, and how far apart neighbouring cp ranks
+// are. Layouts of equal keys share its times, and the order of keys is that in which a search replays them.
+struct AttentionKey {
+  std::int64_t micro_batch;
+  int tp, cp;
+  int ranks_apart;  // no more than a node or an NVLink domain has: beyond, all distances are equal
+  Core core;
+  int ulysses_degree, inner_ring;
+  Balance::Kind balance;
+  std::int64_t block;
+  Strategy::Rotation rotation;
+  bool ulysses_inner, send_empty, per_document, input_dtype_gradients, input_dtype_merge;
+  auto operator<=>(const AttentionKey&) const = default;
+};
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);
 
 // For any thread; the question must outlive it.
