@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -135,5 +136,20 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
                                    const ParallelLayout& layout);
 
 Hasher& hash(Hasher& hasher, const ParallelLayout& layout);
+
+// ---- the parts of a layout's text, for those who show some of them and not others ----
+
+// One key=value.
+struct LayoutItem {
+  std::string_view key;  // of degree_keys(), or another that parse_parallel_layout() takes
+  std::string value;
+  bool operator==(const LayoutItem&) const = default;
+};
+inline std::ostream& operator<<(std::ostream& out, const LayoutItem& item) {
+  return out << item.key << '=' << item.value;
+}
+// What to_string(layout) joins with commas, in that order: the degrees above 1, and what differs from the
+// defaults; tp=1 where there is nothing else to say.
+std::vector<LayoutItem> items_of(const ParallelLayout& layout);
 
 }  // namespace cp

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -97,15 +98,16 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
   text.word("axis_order", "ulysses_inner", true, "ring_inner", false, layout.strategy.ulysses_inner);
 }
 
-std::string strategy_text(const ParallelLayout& layout) {
+void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) {
   const Strategy& strategy = layout.strategy;
   const bool whole = strategy.ulysses_degree == layout.cp;
-  std::string text = whole ? ",strategy=ulysses" : str(",strategy=", name(strategy.core));
-  if (!whole && strategy.ulysses_degree > 1) text += str(",ulysses_degree=", strategy.ulysses_degree);
-  if (strategy.inner_ring > 1) text += str(",inner_ring=", strategy.inner_ring);
-  if (!strategy.ulysses_inner) text += ",axis_order=ring_inner";
-  if (strategy.rotation == Strategy::Rotation::all_gather) text += ",rotation=all_gather";
-  return text + ",balance=" + to_string(strategy.balance);
+  items.push_back({"strategy", whole ? "ulysses" : std::string(name(strategy.core))});
+  if (!whole && strategy.ulysses_degree > 1)
+    items.push_back({"ulysses_degree", str(strategy.ulysses_degree)});
+  if (strategy.inner_ring > 1) items.push_back({"inner_ring", str(strategy.inner_ring)});
+  if (!strategy.ulysses_inner) items.push_back({"axis_order", "ring_inner"});
+  if (strategy.rotation == Strategy::Rotation::all_gather) items.push_back({"rotation", "all_gather"});
+  items.push_back({"balance", to_string(strategy.balance)});
 }
 
 }  // namespace
@@ -160,25 +162,29 @@ const std::vector<AxisOrder>& axis_orders() {
   return orders;
 }
 
-std::string to_string(const ParallelLayout& layout) {
-  std::string text;
+std::vector<LayoutItem> items_of(const ParallelLayout& layout) {
+  std::vector<LayoutItem> items;
   const auto add = [&](std::string_view key, std::int64_t value) {
-    if (value > 1) text += str(",", key, "=", value);
+    if (value > 1) items.push_back({key, str(value)});
   };
   add("tp", layout.tp), add("cp", layout.cp), add("dp_shard", layout.dp_shard);
   add("dp_replicate", layout.dp_replicate), add("pp", layout.pp), add("ep", layout.ep);
   add("virtual_stages", layout.virtual_stages);
-  if (layout.cp > 1) text += strategy_text(layout);
-  if (layout.sharding == ShardingGroup::dp_shard) text += ",sharding=dp_shard";
-  if (layout.zero != 0) text += str(",zero=", layout.zero);
-  if (!layout.sequence_parallel) text += ",sequence_parallel=no";
-  if (layout.order != AxisOrder::tp_cp_dp_pp) text += str(",order=", to_string(layout.order));
+  if (layout.cp > 1) add_strategy(layout, items);
+  if (layout.sharding == ShardingGroup::dp_shard) items.push_back({"sharding", "dp_shard"});
+  if (layout.zero != 0) items.push_back({"zero", str(layout.zero)});
+  if (!layout.sequence_parallel) items.push_back({"sequence_parallel", "no"});
+  if (layout.order != AxisOrder::tp_cp_dp_pp) items.push_back({"order", to_string(layout.order)});
   add("micro_batch", layout.micro_batch);
-  if (layout.recompute.kind != Recompute::Kind::none) text += str(",recompute=", to_string(layout.recompute));
+  if (layout.recompute.kind != Recompute::Kind::none)
+    items.push_back({"recompute", to_string(layout.recompute)});
   add("loss_chunks", layout.loss_chunks), add("mlp_chunks", layout.mlp_chunks);
-  if (layout.host_activations) text += ",activations=host";
-  return text.empty() ? "tp=1" : text.substr(1);
+  if (layout.host_activations) items.push_back({"activations", "host"});
+  if (items.empty()) items.push_back({"tp", "1"});
+  return items;
 }
+
+std::string to_string(const ParallelLayout& layout) { return join(items_of(layout)); }
 
 void require_plannable(const ParallelConfig& degrees) {
   const int tp = degrees.tp.value_or(1);

@@ -34,11 +34,9 @@ bool gives(std::string_view text, std::string_view key) {
 std::string keys_found(const PlanQuestion& question, const PartialLayout& asked,
                        const ParallelLayout& layout) {
   std::vector<std::string> found;
-  const std::string text = to_string(layout);
-  for (const std::string_view item : split(text, ',')) {
-    const std::string_view key = item.substr(0, item.find('='));
-    const bool implied = key == "micro_batch" && question.workload.phase != Phase::training;
-    if (!gives(asked.text, key) && !implied) found.emplace_back(item);
+  for (const LayoutItem& item : items_of(layout)) {
+    const bool implied = item.key == "micro_batch" && question.workload.phase != Phase::training;
+    if (!gives(asked.text, item.key) && !implied) found.push_back(str(item));
   }
   const bool training = question.workload.phase == Phase::training;
   if (training && layout.recompute.kind == Recompute::Kind::none && !gives(asked.text, "recompute"))

@@ -50,32 +50,23 @@ std::string gib(std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<d
 
 // ---- layouts ----
 
-using Items = std::vector<std::string>;
-
-Items items_of(const ParallelLayout& layout) {
-  const std::string text = to_string(layout);
-  Items items;
-  for (const std::string_view item : split(text, ',')) items.emplace_back(item);
-  return items;
-}
+using Items = std::vector<LayoutItem>;
 
 // Degrees and the strategy stay with each layout; all else may be said once, where all layouts have it.
-bool may_be_common(const std::string& item) {
+bool may_be_common(const LayoutItem& item) {
   constexpr std::array<std::string_view, 9> kAlways = {
-      "tp=", "cp=",       "dp_shard=",       "dp_replicate=", "pp=",
-      "ep=", "strategy=", "ulysses_degree=", "inner_ring="};
-  return std::none_of(kAlways.begin(), kAlways.end(),
-                      [&](std::string_view key) { return item.starts_with(key); });
+      "tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "strategy", "ulysses_degree", "inner_ring"};
+  return std::find(kAlways.begin(), kAlways.end(), item.key) == kAlways.end();
 }
 
-bool has(const Items& items, const std::string& item) {
+bool has(const Items& items, const LayoutItem& item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
 Items common_items(const std::vector<Items>& all) {
   Items common;
   if (all.size() < 2) return common;
-  for (const std::string& item : all.front()) {
+  for (const LayoutItem& item : all.front()) {
     if (may_be_common(item) &&
         std::all_of(all.begin(), all.end(), [&](const Items& items) { return has(items, item); }))
       common.push_back(item);
@@ -97,9 +88,8 @@ std::size_t num_shown(const PlanAnswer& answer) {
 // Without what all layouts have; in serving a micro-batch is what a replica has of the requests.
 std::string own_text(const Items& items, const Items& common, Phase phase) {
   Items own;
-  for (const std::string& item : items) {
-    if (!has(common, item) && (phase == Phase::training || !item.starts_with("micro_batch=")))
-      own.push_back(item);
+  for (const LayoutItem& item : items) {
+    if (!has(common, item) && (phase == Phase::training || item.key != "micro_batch")) own.push_back(item);
   }
   return join(own);
 }
