@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/accuracy/validate/step_columns.h"
 #include "sim/planner/models/read_model.h"
+#include "tests/support/messages.h"
 
 namespace cp::sim {
 namespace {
@@ -28,6 +30,20 @@ TEST(TrainingSteps, AreLayoutsThatFitTheirClustersAndCanRun) {
   EXPECT_EQ(rows.size(), 47U);
   EXPECT_EQ(twice, 3);    // torchtitan's cp 2, 4 and 8 of 405B, whose balance nobody states
   EXPECT_EQ(scored, 41);  // nor one that was not compiled, nor two on an H100 that nobody names
+}
+
+TEST(StepColumns, AreReadAndNotNotes) {
+  const auto row = [](const char* products, const char* recompute) {
+    return CsvRow("t.csv:2", {{"products", products},
+                              {"recompute", recompute},
+                              {"notes", "float8 linear; full activation checkpointing"}});
+  };
+  EXPECT_EQ(products_of(row("b16", "none")), LinearPrecision::b16);
+  EXPECT_EQ(products_of(row("fp8", "none")), LinearPrecision::fp8);
+  EXPECT_EQ(testing::message_of([&] { products_of(row("int4", "none")); }),
+            "t.csv:2: unknown products 'int4'; use b16 or fp8");
+  EXPECT_EQ(recompute_of(row("b16", "none")), Recompute{});
+  EXPECT_EQ(recompute_of(row("b16", "op")), (Recompute{Recompute::Kind::every, 2}));
 }
 
 TEST(TrainingSteps, OfNemoAreCountedAsItPublishedThem) {

@@ -6,6 +6,7 @@
 
 #include "shared/base/error.h"
 #include "sim/accuracy/validate/served_rows.h"
+#include "sim/accuracy/validate/step_columns.h"
 #include "sim/accuracy/validate/training_steps.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
@@ -21,8 +22,6 @@ using Metric = PublishedStep::Metric;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kOtherPrecision = 0.5;  // of products, in doublings of a size
 
-bool says(const std::string& text, std::string_view words) { return text.find(words) != std::string::npos; }
-
 Metric metric_of(const CsvRow& row) {
   const std::string& metric = row.text("metric");
   if (metric == "tokens_per_second_per_gpu") return Metric::tokens_per_s_per_gpu;
@@ -30,46 +29,29 @@ Metric metric_of(const CsvRow& row) {
   return Metric::milliseconds;
 }
 
-PlanQuestion question_of(const CsvRow& row, const std::string& notes) {
+PlanQuestion question_of(const CsvRow& row) {
   PlanQuestion question;
   const bool training = row.text("phase") == "training";
   question.model =
       load_model(row.text("model") == "Llama-3-405B" ? "llama-3.1-405b" : row.text("model")).model;
   question.cluster = find_cluster("h100-96gb-500w", static_cast<int>(row.whole("gpus") + 7) / 8);
   question.software = find_software(training ? "torchtitan" : "meta-serving");
-  const bool fp8 = says(notes, "loat8") || says(notes, "FP8");
-  question.software.linear_precision = fp8 ? LinearPrecision::fp8 : LinearPrecision::b16;
+  question.software.linear_precision = products_of(row);
   question.workload.phase = training ? Phase::training : Phase::prefill;
   question.workload.seq_len = row.whole("seq_len");
   question.workload.global_batch = row.whole("batch_per_replica") * row.whole("dp_shard");
   return question;
 }
 
-ParallelLayout layout_of(const CsvRow& row, const PlanQuestion& question, const std::string& notes) {
+ParallelLayout layout_of(const CsvRow& row, const PlanQuestion& question) {
   ParallelLayout layout;
   layout.dp_shard = static_cast<int>(row.whole("dp_shard")), layout.tp = static_cast<int>(row.whole("tp"));
   layout.cp = static_cast<int>(row.whole("cp")), layout.pp = static_cast<int>(row.whole("pp"));
   layout.micro_batch = row.whole("batch_per_replica");
   layout.strategy.balance = parse_balance(question.software.balance);
   layout.strategy.send_empty = question.software.send_empty;
-  // TorchTitan's selective mode keeps every other product: half of the layers' worth of them is computed
-  // again.
-  if (says(notes, "selective")) layout.recompute = {Recompute::Kind::every, 2};
-  if (says(notes, "full activation")) layout.recompute = {Recompute::Kind::full, 1};
+  layout.recompute = recompute_of(row);
   return layout;
-}
-
-// What the rows of the same run say in their notes stands in the first of them.
-std::string notes_of(const std::vector<CsvRow>& rows, std::size_t at) {
-  const auto same = [&](const CsvRow& a, const CsvRow& b) {
-    for (const char* column : {"source", "cp", "seq_len", "gpus", "tp"}) {
-      if (a.text(column) != b.text(column)) return false;
-    }
-    return true;
-  };
-  const std::string& own = rows[at].text("notes");
-  if (metric_of(rows[at]) != Metric::peak_memory_gib || at == 0 || !same(rows[at], rows[at - 1])) return own;
-  return rows[at - 1].text("notes");
 }
 
 double distance(const PlanQuestion& a, const PlanQuestion& b) {
@@ -117,20 +99,14 @@ std::string words_of(const PublishedStep& step) {
 }
 
 std::vector<PublishedStep> published_steps() {
-  const std::vector<CsvRow> rows = validation_table("end_to_end");
   std::vector<PublishedStep> steps;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const CsvRow& row = rows[i];
+  for (const CsvRow& row : validation_table("end_to_end")) {
     if (row.text("phase").empty() || row.text("cp").empty()) continue;  // of a kernel alone
-    const std::string notes = notes_of(rows, i);
-    PublishedStep step{row.where(),    row.text("source"),  "", question_of(row, notes), {},
-                       metric_of(row), row.number("value"), ""};
-    step.layout = layout_of(row, step.question, notes);
-    const bool memory = step.metric == Metric::peak_memory_gib, torchtitan = says(step.source, "torchtitan");
-    if (!memory && torchtitan && says(step.source, "table 1") && !says(notes, "compile"))
-      step.oddity = "without torch.compile: kernels that are not fused";
+    PublishedStep step{row.where(),         row.text("source"), "", question_of(row), {}, metric_of(row),
+                       row.number("value"), row.text("oddity")};
+    step.layout = layout_of(row, step.question);
     step.what = words_of(step);
-    const bool unstated = !memory && torchtitan && step.layout.cp > 2;
+    const bool unstated = row.text("balance") == "unstated";
     if (unstated) step.oddity = "the source does not say how the sequence is balanced";
     steps.push_back(step);
     if (!unstated) continue;

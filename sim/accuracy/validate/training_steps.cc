@@ -8,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/accuracy/validate/step_columns.h"
 #include "sim/cost/cluster/attention_kernels.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
@@ -62,20 +63,12 @@ PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   const std::string& kernel = row.text("kernels");
   if (!kernel.empty())
     question.software = with_attention_kernel(std::move(question.software), question.cluster, kernel);
-  const bool fp8 = row.text("products") == "fp8";
-  question.software.linear_precision = fp8 ? LinearPrecision::fp8 : LinearPrecision::b16;
+  question.software.linear_precision = products_of(row);
   question.workload.phase = Phase::training;
   question.workload.dtype = DType::bf16;
   question.workload.seq_len = row.whole("seq_len");
   question.workload.global_batch = row.whole("global_batch");
   return question;
-}
-
-// torchtitan's "op" keeps every other product of a layer and its attention; as many products are computed
-// again in every other layer.
-Recompute recompute_of(const CsvRow& row) {
-  return row.text("recompute") == "op" ? Recompute{Recompute::Kind::every, 2}
-                                       : parse_recompute(row.text("recompute"));
 }
 
 ParallelLayout layout_of(const CsvRow& row, const SoftwareProfile& software) {
