@@ -36,6 +36,7 @@ TEST(ValidationTable, ScoresWhatSetNothingAndIsNoOddity) {
   EXPECT_EQ(table.summary(true).rows, 1);
   EXPECT_EQ(table.summary(false).rows, 2);
   EXPECT_DOUBLE_EQ(table.summary(false).median, 0.2);
+  EXPECT_FALSE(table.within_target()) << "a table without a target meets none";
   table.target_median = 0.21;
   EXPECT_TRUE(table.within_target());
   table.target_p90 = 0.25;

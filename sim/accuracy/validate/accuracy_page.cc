@@ -161,7 +161,8 @@ Accuracy accuracy(int threads) {
 }
 
 std::vector<std::string> accuracy_lines(const Accuracy& accuracy) {
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = {"| prediction | rows | median | 90th percentile | signed median |",
+                                    "|---|---|---|---|---|"};
   for (const Kind& kind : kinds()) {
     ValidationTable all;
     for (const ValidationTable& table : accuracy.tables) {
@@ -169,13 +170,13 @@ std::vector<std::string> accuracy_lines(const Accuracy& accuracy) {
     }
     const ErrorSummary error = all.summary(false);
     if (error.rows == 0) continue;
-    lines.push_back(str("- ", kind.words, ": ", percent_text(error.median), " in the median, ",
-                        percent_text(error.p90), " at the 90th percentile (", rows_in_words(error.rows),
-                        ", signed median ", signed_percent_text(error.signed_median), ")."));
+    lines.push_back(str("| ", kind.words, " | ", error.rows, " | ", percent_text(error.median), " | ",
+                        percent_text(error.p90), " | ", signed_percent_text(error.signed_median), " |"));
   }
   const CoverageSummary coverage = coverage_of(accuracy.tables);
   const OrderingSummary order = orderings_of(accuracy.tables);
-  lines.push_back(str("- Of ", coverage.rows, " rows, ", coverage_text(coverage),
+  lines.emplace_back();
+  lines.push_back(str("Of ", coverage.rows, " rows, ", coverage_text(coverage),
                       " lie in the printed interval, which is to hold 80 %; of ", order.grids,
                       " groups of alternatives, what is predicted fastest takes ",
                       percent_text(order.median_regret), " (median) and ", percent_text(order.mean_regret),

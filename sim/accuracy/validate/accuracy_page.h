@@ -18,7 +18,8 @@ struct Accuracy {
 Accuracy accuracy(int threads);
 
 std::string accuracy_page(const Accuracy& accuracy);
-// A line for each kind of prediction, for the intervals and for the choices.
+// A table with a row for each kind of prediction; and, behind an empty line, a sentence on the intervals and
+// the choices.
 std::vector<std::string> accuracy_lines(const Accuracy& accuracy);
 
 // "8.0 %"; of a target "8.0 % / 15.0 %, met", "..., MISSED".
