@@ -6,6 +6,7 @@
 #include "shared/plan/arena.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/order.h"
+#include "shared/plan/step_rules.h"
 
 namespace cp {
 

@@ -77,9 +77,4 @@ class PlanBuilder {
   StepId next_step_ = 0;
 };
 
-// Throws InvalidInput unless the step's views lie in their buffers (in every iteration), have the sizes and
-// dtypes that the operation needs, and are contiguous where it needs that. The builder and the checker both
-// call this function, so that these rules are written once (validate.cc).
-void validate_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
-
 }  // namespace cp

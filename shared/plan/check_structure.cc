@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "shared/base/index.h"
-#include "shared/plan/builder.h"
 #include "shared/plan/check_internal.h"
+#include "shared/plan/step_rules.h"
 
 namespace cp::checker {
 namespace {

@@ -1,4 +1,6 @@
 // The rules of every operation: see plan.h for what each one means.
+#include "shared/plan/step_rules.h"
+
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
@@ -7,7 +9,6 @@
 #include <utility>
 
 #include "shared/base/index.h"
-#include "shared/plan/builder.h"
 #include "shared/plan/fused_attention.h"
 #include "shared/plan/view_rules.h"
 

@@ -7,7 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/bindings.h"
-#include "shared/plan/builder.h"
+#include "shared/plan/step_rules.h"
 
 namespace cp::sim {
 

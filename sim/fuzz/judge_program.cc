@@ -9,9 +9,9 @@
 
 #include "shared/base/index.h"
 #include "shared/kernels/elements.h"
-#include "shared/plan/builder.h"
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
+#include "shared/plan/step_rules.h"
 #include "sim/fabric/fabric.h"
 #include "sim/fuzz/conditions.h"
 #include "sim/fuzz/draw_program.h"

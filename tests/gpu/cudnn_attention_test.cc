@@ -18,6 +18,7 @@
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/fused_attention.h"
+#include "shared/plan/step_rules.h"
 #include "tests/gpu/kernel_run.h"
 #include "tests/support/attention_definition.h"
 #include "tests/support/values.h"

@@ -12,6 +12,7 @@
 #include "shared/base/text.h"
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/builder.h"
+#include "shared/plan/step_rules.h"
 #include "tests/support/values.h"
 
 namespace cp::testing {

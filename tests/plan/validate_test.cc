@@ -6,6 +6,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/fused_attention.h"
+#include "shared/plan/step_rules.h"
 
 namespace cp {
 namespace {
