@@ -29,7 +29,7 @@ void FaultyJob::finish(std::optional<Clock::time_point> since) {
   if (since) check(end_.when - *since < kTimeout + kGrace + kSlack, "ended late");
   // What is left when the launcher itself was killed is about to be killed; else there is nothing.
   const bool launcher_died = end_.exit_code == 128 + SIGKILL && name_.ends_with("launcher");
-  check(within(launcher_died ? 2s : 0s, [&] { return program_.processes().empty(); }), "left processes");
+  check(within(launcher_died ? kSlack : 0s, [&] { return program_.processes().empty(); }), "left processes");
   check(is_free(port_), "the port is in use");
 }
 

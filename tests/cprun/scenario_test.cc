@@ -247,14 +247,14 @@ TEST(CprunProgram, LogsAreWhatEachRankWrote) {
 // A pager that shows its first page, say.
 TEST(CprunProgram, AReaderThatReadsNoMoreDoesNotHoldIt) {
   const TemporaryFolder folder;
-  Program program({"/bin/sh", "-c", R"(mkfifo "$1"; sleep 60 <"$1" & exec "$0" --grace 0.5 -- yes >"$1")",
+  Program program({"/bin/sh", "-c", R"(mkfifo "$1"; sleep 300 <"$1" & exec "$0" --grace 0.5 -- yes >"$1")",
                    built("cprun"), folder.file("pipe")});
-  ASSERT_TRUE(within(std::chrono::seconds(10), [&] {
+  ASSERT_TRUE(within(std::chrono::seconds(60), [&] {
     return program.processes().size() >= 4;  // it, its guardian, yes and the reader
   }));
   sleep_for(std::chrono::milliseconds(300));
   program.signal(SIGTERM);
-  const ProgramEnd end = program.finish(std::chrono::seconds(10));
+  const ProgramEnd end = program.finish(std::chrono::seconds(30));  // the reader would hold it for 300
   EXPECT_EQ(end.exit_code, 128 + SIGTERM);
   EXPECT_THAT(end.err, HasSubstr("stopped by SIGTERM"));
 }
@@ -262,7 +262,7 @@ TEST(CprunProgram, AReaderThatReadsNoMoreDoesNotHoldIt) {
 TEST(CprunProgram, APortInUseIsNamed) {
   const Program first({built("cprun"), "--rdzv-endpoint", str("127.0.0.1:", free_port()), "--", "/bin/sh",
                        "-c", "echo $MASTER_PORT; exec sleep 60"});
-  ASSERT_TRUE(within(std::chrono::seconds(20), [&] { return !first.read("out").empty(); }));
+  ASSERT_TRUE(within(std::chrono::seconds(60), [&] { return !first.read("out").empty(); }));
   const std::string line = first.read("out"), port = line.substr(9, line.find('\n') - 9);  // "[rank 0] "
   const ProgramEnd second = cprun({"--rdzv-endpoint", "127.0.0.1:" + port, "--", "true"});
   EXPECT_EQ(second.exit_code, 16);

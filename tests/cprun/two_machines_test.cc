@@ -82,7 +82,7 @@ class TwoMachinesTest : public ::testing::Test {
     const ProgramEnd end = program.finish(30s);
     EXPECT_EQ(end.exit_code, exit_code) << end.out << end.err;
     EXPECT_THAT(end.err, AllOf(HasSubstr(says), HasSubstr(also)));
-    EXPECT_TRUE(within(2s, [&] { return program.processes().empty(); }));
+    EXPECT_TRUE(within(kSlack, [&] { return program.processes().empty(); }));
   }
 
   TwoMachines machines_;
