@@ -1,16 +1,14 @@
 // What a process of a job knows from its environment: its rank, and where the others are found. cprun sets
 // it; the names are those of torchrun, where it has one.
 //
-//   RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT   the rank, and the rendezvous server
-//   CPRUN_TOKEN, CPRUN_JOB_ID                                what the server asks for
-//   CPRUN_TIMEOUT_MS                                         of connecting, and of each wait for a peer
-//   CPRUN_INTERFACE                                          address or name that peers of this rank connect
-//     to
-//   CPRUN_BACKEND                                            what runs the plans (runtime/backend.h): gloo or
-//     nccl
-//   CPRUN_ALLOW_SHARED_GPU                                   1: several ranks may have one GPU
-//   CPRUN_PROGRESS                                           the launcher's page of this process
-//     (runtime/progress_page.h)
+//   RANK, WORLD_SIZE, LOCAL_RANK   the rank among all, how many there are, and the rank on its machine
+//   MASTER_ADDR, MASTER_PORT       the rendezvous server
+//   CPRUN_TOKEN, CPRUN_JOB_ID      what the server asks for
+//   CPRUN_TIMEOUT_MS               the time limit of connecting, and of each wait for a peer
+//   CPRUN_INTERFACE                the address or name that peers of this rank connect to
+//   CPRUN_BACKEND                  what runs the plans (runtime/backend.h): gloo or nccl
+//   CPRUN_ALLOW_SHARED_GPU         1: several ranks may have one GPU
+//   CPRUN_PROGRESS                 the launcher's page of this process (runtime/progress_page.h)
 #pragma once
 
 #include <chrono>

@@ -1,9 +1,10 @@
 // RankRun runs one rank's passes on a device of its job, beside the passes of the other ranks. cprun runs
 // scenarios with it, and programs that have passes of their own can use it too:
 //
-//   all ranks compare what their passes are made from, and what they do together; a difference is an error,
-//   never a hang the device is made, and the ranks agree on when times begin
-//   each pass: bind its buffers - prepare - upload - warm up - run - download - take its trace
+//   1. All ranks compare what their passes are made from, and what they do together. A difference is an error,
+//      never a hang.
+//   2. The device is made, and the ranks agree on when times begin.
+//   3. Each pass: bind its buffers - prepare - upload - warm up - run - download - take its trace.
 //
 //   const std::shared_ptr<RendezvousClient> client = join(job);
 //   RankRun run(job, client, {});
