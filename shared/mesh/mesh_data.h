@@ -1,5 +1,5 @@
-// What a Mesh holds: its axes, its ranks and where it was cut from. Private to shared/mesh; a position is an
-// index into the mesh's row-major list of ranks.
+// The storage behind a Mesh: its axes, its ranks, and the mesh that it was cut from. Private to shared/mesh.
+// A "position" in this folder is an index into the mesh's row-major list of ranks.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ std::string axes_text(const std::vector<MeshAxis>& axes);
 // Throws InvalidInput for a name that the text form of a mesh could not carry.
 void check_axis_name(std::string_view name);
 
-// Throws InvalidInput as the constructor of Mesh does; returns the number of ranks.
+// Checks the axes and returns the number of ranks. Throws InvalidInput as the constructor of Mesh does.
 int check_axes(const std::vector<MeshAxis>& axes);
 
 struct MeshAlias {
@@ -33,16 +33,16 @@ struct Mesh::Data {
   std::vector<int> strides;                // in positions, for each axis
   std::shared_ptr<const RankTable> table;  // shared by meshes that differ in their aliases alone
   std::vector<MeshAlias> aliases;
-  // For a mesh that was cut from another one: that mesh, and for each axis here the axes there that it
-  // flattens. A root has neither.
+  // A mesh that was cut from another one remembers this root, and for each of its own axes the axes of the
+  // root that it flattens; concatenate() needs both to join two slices. A root has neither.
   std::shared_ptr<const Data> root;
   std::vector<std::vector<int>> root_axes;
 
-  // A root; throws InvalidInput as the constructor of Mesh does.
+  // Makes a root. Throws InvalidInput as the constructor of Mesh does.
   Data(std::vector<MeshAxis> mesh_axes, std::vector<Rank> ranks);
 
-  // A mesh through `position` of `from`, with one axis for each of `parts`: the flattening of these axes of
-  // `from`.
+  // Cuts the mesh through `position` of `from` that has one axis for each of `parts`: the flattening of these
+  // axes of `from`.
   static std::shared_ptr<const Data> cut(const std::shared_ptr<const Data>& from,
                                          std::vector<std::string> names,
                                          const std::vector<std::vector<int>>& parts, int position);
@@ -57,18 +57,18 @@ struct Mesh::Data {
   // The axes of the root that `axis` flattens.
   std::vector<int> behind(int axis) const;
 
-  // As operator== of Mesh.
+  // What operator== of Mesh compares.
   bool equals(const Data& other) const;
 
   int find_axis(std::string_view name) const;                // -1 when there is none
   const MeshAlias* find_alias(std::string_view name) const;  // null when there is none
 
-  // Throw InvalidInput for an axis out of range, and mark() for one that comes twice.
+  // Both throw InvalidInput if an axis is out of range, and mark() also if one comes twice.
   void check_axis(int axis) const;
   std::vector<bool> mark(std::span<const int> chosen) const;  // for each axis whether it is chosen
 
-  // The positions, counted from the first, of ranks that differ only along `chosen`, whose last axis is
-  // fastest.
+  // The positions of the ranks that differ along `chosen` only, relative to the first of them. The last of
+  // the chosen axes varies fastest.
   std::vector<int> offsets(std::span<const int> chosen) const;
   // The ranks at these offsets from position `first`.
   std::vector<Rank> ranks_at(int first, const std::vector<int>& from_first) const;

@@ -14,8 +14,10 @@
 namespace cp {
 namespace {
 
+// What a user writes for dp_shard to have it inferred: the value that HyperParallel and torchtitan use.
 constexpr int kInfer = -1;
 
+// In the order of `members` in read_degree().
 constexpr std::array<std::string_view, 8> kDegreeKeys = {"tp", "cp", "dp_shard", "dp_replicate",
                                                          "dp", "pp", "ep",       "etp"};
 

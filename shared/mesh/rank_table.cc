@@ -8,8 +8,11 @@
 namespace cp {
 namespace {
 
-// A dense table may be this many times as long as the list: a slice along the outermost of a few axes stays
-// dense.
+// A list whose ranks span at most this many times its length gets a dense table, any other list a hash table.
+// Chosen: a slice along the outer of two axes spans as many times its length as the inner axes have ranks,
+// and groups of neighbours (tp, or cp and tp) have up to some dozens. At the limit the dense table takes 256
+// bytes a rank, which is several times what a hash table takes: this favours time over memory. No answer
+// depends on it.
 constexpr std::int64_t kMaxSpread = 64;
 
 bool is_consecutive(const std::vector<Rank>& ranks) {

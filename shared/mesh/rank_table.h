@@ -1,4 +1,4 @@
-// RankTable: an immutable list of distinct ranks that knows where each of them stands.
+// An immutable list of distinct ranks that finds the position of a rank in constant time.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace cp {
 
 class RankTable {
  public:
-  // Throws InvalidInput for a negative or a repeated rank, and for an empty list.
+  // Throws InvalidInput if the list is empty, or if a rank is negative or comes twice.
   explicit RankTable(std::vector<Rank> ranks);
 
   const std::vector<Rank>& ranks() const { return ranks_; }
@@ -20,7 +20,7 @@ class RankTable {
   Rank lowest() const { return lowest_; }
   Rank highest() const { return highest_; }
 
-  // Position of `rank` in ranks(), or kAbsent. Constant time.
+  // The position of `rank` in ranks(), or kAbsent. Takes constant time.
   static constexpr int kAbsent = -1;
   int find(Rank rank) const {
     if (rank < lowest_ || rank > highest_) return kAbsent;
@@ -38,9 +38,9 @@ class RankTable {
   std::vector<Rank> ranks_;
   Rank lowest_ = 0;
   Rank highest_ = 0;
-  bool consecutive_ = false;  // ranks_[i] == lowest_ + i, by far the most common list: needs no table
+  bool consecutive_ = false;  // ranks_[i] == lowest_ + i: by far the most common list, and it needs no table
   std::vector<int> dense_;    // position by rank - lowest_, unless the ranks lie far apart
-  std::unordered_map<Rank, int> sparse_;  // position by rank, when they do
+  std::unordered_map<Rank, int> sparse_;  // position by rank, if they do lie far apart
 };
 
 }  // namespace cp

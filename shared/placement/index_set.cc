@@ -10,7 +10,8 @@
 namespace cp {
 namespace {
 
-// 128 MiB of runs. Only patterns of three levels with many repetitions get there.
+// Chosen: a Run is 32 bytes, so the limit is 128 MiB for one set. Only patterns of three levels with millions
+// of repetitions come near it.
 constexpr std::int64_t kMaxRuns = std::int64_t{1} << 22;
 
 void require_few_runs(std::int64_t runs, const Run& base, const Run& positions) {

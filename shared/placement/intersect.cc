@@ -14,7 +14,9 @@ namespace {
 
 __extension__ using Int128 = __int128;
 
-// Up to this many pairs of runs are simply tried.
+// Up to this many pairs of runs are tried one by one; beyond, the runs of b are sorted once, so that each run
+// of a finds those it can touch. Chosen, not measured: 8 x 8 runs are more than head-tail and striped splits
+// make, even nested; packed documents and dealt blocks make more. The result is the same either way.
 constexpr std::size_t kFewPairs = 64;
 
 std::int64_t modulo(std::int64_t value, std::int64_t modulus) {

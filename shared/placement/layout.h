@@ -1,8 +1,13 @@
-// Layout: the meaning of a distributed tensor, and what everything about it is derived from.
+// A Layout says how a global tensor lies over the ranks of a mesh. For each axis of the mesh it says one of
+// three things: the axis shards a tensor dimension (Shard), its ranks hold copies (Replicate), or its ranks
+// hold partial values that are still to be reduced (Partial). These are the placements of PyTorch's DTensor,
+// with more ways to split a dimension (split.h).
 //
-// A layout says for each mesh axis whether it shards a tensor dimension, replicates, or holds partial values
-// that are still to be reduced. Contract 1: shapes, offsets, equivalence and bytes to move all come from
-// indices(); there is no second formula.
+// For example, parse_layout("S(0),R", Mesh::parse("dp=2,tp=2"), {8, 4}, DType::f32) gives ranks 0 and 1 the
+// rows 0..3, and ranks 2 and 3 the rows 4..7.
+//
+// Everything else follows from indices(), which says what a rank holds: shapes, offsets, equivalence, and the
+// bytes that have to move. There is no second formula for any of them (contract 1).
 #pragma once
 
 #include <optional>
@@ -37,30 +42,36 @@ using Placement = std::variant<Shard, Replicate, Partial>;
 
 struct Layout {
   Mesh mesh;
-  std::vector<Placement> placements;  // one for each mesh axis
+  std::vector<Placement> placements;  // one for each mesh axis, in the order of the axes
   Shape shape;                        // global
   DType dtype = DType::f32;
-  // For each tensor dimension the mesh axes that shard it; the first one splits first (outermost).
+  // For each tensor dimension the mesh axes that shard it, outermost first: the first axis splits the
+  // dimension, the second splits what the first left, and so on.
   std::vector<std::vector<int>> shard_axes;
 
   bool operator==(const Layout&) const = default;
 };
 
-// A checked layout. Negative dims count from the end. `shard_axes` empty means mesh order. Throws
-// InvalidInput for: a number of placements other than the number of axes, a dim out of range, an order that
-// does not list exactly the sharding axes, a split that does not fit (Sized and Dealt must fit what the axes
-// before leave on every rank), reductions mixed in one layout (only sum and avg go together), avg of an
-// integer dtype, a negative size, a tensor of 2^63 bytes or more.
+// Makes a layout and checks it; the functions below expect one made here. Dims may be negative and then count
+// from the end. If `shard_axes` is empty, the axes split in mesh order.
+//
+// Throws InvalidInput if
+//   - there is not one placement for each axis, or a dim is out of range;
+//   - `shard_axes` does not list, for each dimension, exactly the axes that shard it;
+//   - a split does not fit: Sized and Dealt must fit what the axes before them leave, on every rank;
+//   - different reductions meet (only sum and avg may), or avg is asked of an integer dtype;
+//   - a size is negative, or the tensor has 2^63 bytes or more.
 Layout make_layout(Mesh mesh, std::vector<Placement> placements, Shape shape, DType dtype,
                    std::vector<std::vector<int>> shard_axes = {});
 
-// The text form of the placements: "S(0)[1],S(0)[0],P(sum),R". The bracket is the axis' position in the split
-// order of its dimension; it is printed only where the order is not mesh order, and may be left out when
-// reading (on all axes of a dimension, or on none). Negative dims are resolved against `num_dims`. Throws
+// Reads the text form of placements, one for each mesh axis: "S(0)[1],S(0)[0],P(sum),R". The bracket is the
+// position of the axis among those that split the same dimension: here the second mesh axis splits dimension
+// 0 first. placements_to_string() prints brackets only if the order is not mesh order. When reading, they may
+// be left out on all axes of a dimension or on none. Negative dims count from the end of `num_dims`. Throws
 // InvalidInput that quotes the text and lists what is known.
 //
-// What DTensor prints and takes is read too, and written in the form above: "[Shard(0), Replicate()]",
-// "(Shard(dim=0), Partial())", "Partial('avg')". Partial() is a sum.
+// What DTensor prints is read, too, but written in the form above: "[Shard(0), Replicate()]", "(Shard(dim=0),
+// Partial())", "Partial('avg')". Partial() means a sum, as it does there.
 struct ParsedPlacements {
   std::vector<Placement> placements;
   std::vector<std::vector<int>> shard_axes;
@@ -70,37 +81,38 @@ Layout parse_layout(std::string_view placements, Mesh mesh, Shape shape, DType d
 std::string placements_to_string(const Layout& layout);
 std::string to_string(const Layout& layout);  // with mesh, shape and dtype
 
-// How a mesh axis splits the dimension that it shards; the axis must shard one.
+// The split by which a mesh axis divides its dimension. The axis must be one that shards.
 const Split& split_along(const Layout& layout, int axis);
 
-// The global indices along tensor dimension `tensor_dim` that `rank` holds, in local order; canonical.
+// The global indices along dimension `tensor_dim` that `rank` holds, in local order, in canonical form.
 IndexSet indices(const Layout& layout, int tensor_dim, Rank rank);
-// The same for the rank at `coordinates` of the mesh, one for each axis. Axes that do not shard the dimension
-// do not matter.
+// The same for the rank at `coordinates`, one for each mesh axis. The coordinates of axes that do not shard
+// this dimension do not matter.
 IndexSet indices_at(const Layout& layout, int tensor_dim, std::span<const int> coordinates);
 
-// One rank's box: the index sets of all dimensions.
+// What one rank holds, as one index set for each dimension; its elements are all combinations of these
+// indices.
 std::vector<IndexSet> box(const Layout& layout, Rank rank);
 Shape local_shape(const Layout& layout, Rank rank);
 std::int64_t local_numel(const Layout& layout, Rank rank);
 std::int64_t local_bytes(const Layout& layout, Rank rank);
 std::int64_t max_local_bytes(const Layout& layout);  // over all ranks
 
-// First global index held along each dimension; an empty shard's offset is the global size (PyTorch's
-// convention).
+// The first global index that the rank holds along each dimension. If the rank holds none, the offset is the
+// size of the dimension (PyTorch's convention).
 Shape global_offset(const Layout& layout, Rank rank);
 
 bool is_partial(const Layout& layout);
-// The axes with a Partial placement, in mesh order.
+// The axes whose placement is Partial, in mesh order.
 std::vector<int> partial_axes(const Layout& layout);
-// Their reduction: avg where any is avg and the others are sum; none when there are none. The axes' own
-// reductions are in their placements.
+// The one reduction of all partial axes together: avg if any of them is avg and the others are sum; nothing
+// if no axis is partial. The reduction of a single axis is in its placement.
 std::optional<ReduceOp> reduction(const Layout& layout);
 
-// The tensors have the same shape and dtype, every rank holds the same indices in the same local order, and
-// the same groups of ranks hold partial values with the same reductions: moving from one to the other needs
-// no step. The meshes may differ (nested against flattened axes), but not in their ranks. An axis of size 1
-// is not partial in this sense: there is nothing to reduce.
+// True if moving from one layout to the other needs no step: the tensors have the same shape and dtype, every
+// rank holds the same indices in the same local order, and the same groups of ranks hold partial values of
+// the same reductions. The meshes may differ in their axes (two nested axes against one flattened axis) but
+// not in their ranks. A Partial over an axis of size 1 does not count, since there is nothing to reduce.
 bool equivalent(const Layout& a, const Layout& b);
 
 Hasher& hash(Hasher& hasher, const Layout& layout);

@@ -1,4 +1,4 @@
-// Building blocks of the operations on index sets: for the sources of shared/placement alone.
+// Building blocks of the operations on index sets. Private to shared/placement.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline std::int64_t global_in_run(const Run& run, std::int64_t local) {
   return run.begin + local / run.run * run.stride + local % run.run;
 }
 
-// How many indices of a run are below `global`; for an index that the run holds, its position in the run.
+// How many indices of a run are below `global`. If the run holds `global`, this is its position in the run.
 inline std::int64_t count_below(const Run& run, std::int64_t global) {
   if (global <= run.begin) return 0;
   const std::int64_t distance = global - run.begin;
@@ -29,8 +29,8 @@ inline std::int64_t count_below(const Run& run, std::int64_t global) {
   return block * run.run + std::min(distance - block * run.stride, run.run);
 }
 
-// Calls emit(Run) for the parts of `run` inside [begin, end), in order: a cut first block, whole blocks, a
-// cut last block.
+// Calls emit(Run) for what `run` holds inside [begin, end), in order. There are at most three parts: a first
+// block that `begin` cuts, the whole blocks, and a last block that `end` cuts.
 template <class Emit>
 void clip_run(const Run& run, std::int64_t begin, std::int64_t end, const Emit& emit) {
   const std::int64_t before = begin - run.begin - run.run;  // < 0: the first block reaches past `begin`
@@ -56,30 +56,30 @@ void clip_run(const Run& run, std::int64_t begin, std::int64_t end, const Emit& 
   if (tail_is_cut) emit(Run{tail, end - tail, end - tail, 1});
 }
 
-// Builds an index set from runs that are appended in local order, and keeps it canonical.
+// Builds an index set from runs appended in local order, and keeps it canonical.
 //
-// A list of indices falls into maximal blocks of consecutive ones in just one way. Read from the left, each
-// run takes as many blocks of its length at its distance as follow. So the form depends on the list alone,
-// not on how it was cut.
+// Why the form depends on the indices alone and not on how they were cut into runs: a list of indices falls
+// into maximal blocks of consecutive ones in just one way; and read from the left, each run takes as many
+// blocks of its length at its distance as follow.
 class RunBuilder {
  public:
   void append(const Run& run);  // ignored when it is empty
   IndexSet take();              // leaves the builder empty
 
  private:
-  void append_blocks(Run blocks);  // maximal blocks: nothing that follows will lengthen the last of them
+  void append_blocks(Run blocks);  // maximal blocks: nothing that follows can lengthen the last of them
 
   IndexSet runs_;
   std::int64_t tail_begin_ = 0, tail_size_ = 0;  // the last block, which the next run may still lengthen
 };
 
-// Finds the runs of a set that can touch a range without looking at all of them.
+// Finds the runs of a set that can touch a range, without looking at all of them.
 class RunFinder {
  public:
   explicit RunFinder(const IndexSet& set);
 
-  // Calls f(position of the run in the set) for each run whose hull touches [begin, end): in ascending order
-  // of their first index, which is not always local order.
+  // Calls f(position of the run in the set) for each run whose hull touches [begin, end). The calls come in
+  // ascending order of the runs' first indices, which is not always local order.
   template <class F>
   void for_each(std::int64_t begin, std::int64_t end, const F& f) const {
     const auto reaches = [](std::int64_t value, const Hull& hull) { return value < hull.reach; };

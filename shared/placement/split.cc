@@ -131,6 +131,7 @@ void append_part(const PerSequence& documents, const IndexSet& list, int parts, 
 
 // Enough of a long list to recognise it by.
 std::string excerpt(const std::vector<std::int64_t>& values) {
+  // Chosen: ten numbers of up to six digits fit on one line of a terminal.
   constexpr std::size_t kHead = 8, kTail = 2;
   if (values.size() <= kHead + kTail + 1) return join(values, "/");
   const auto first = values.begin(), last = values.end();
