@@ -1,5 +1,6 @@
-// HsdpParam: one parameter of hybrid-sharded data parallelism, as layouts and the plans that lead between
-// them.
+// An HsdpParam is one parameter of hybrid-sharded data parallelism (HSDP: sharded over some axes of a mesh,
+// replicated over others). It derives the layouts that the parameter and its gradient have in turn, and makes
+// the plans that lead from one to the next:
 //
 //                 shard axes       replicate axes    partial axes    other axes   dtype
 //   sharded       S(shard_dim)     R                 R               the tensor's own
@@ -9,22 +10,24 @@
 //   scattered     S(shard_dim)     "                 "               "            reduce_dtype
 //   reduced       as sharded
 //
-//   unshard      sharded -> unsharded        all-gather over the shard axes
-//   normalize    any -> gradient             what a backward pass left otherwise on the other axes: added up there, or moved
-//   accumulate   gradient -> accumulated     local
-//   scatter      gradient -> scattered       reduce-scatter over the shard axes
-//   all_reduce   scattered -> reduced        all-reduce over the other axes where the gradient is partial
+//   unshard      sharded -> unsharded      all-gather over the shard axes
+//   normalize    any -> gradient           reduces or moves what a backward pass left in another layout
+//   accumulate   gradient -> accumulated   local
+//   scatter      gradient -> scattered     reduce-scatter over the shard axes
+//   all_reduce   scattered -> reduced      all-reduce over the other axes where the gradient is partial
 //
-// Going back to sharded takes no step: the shard was never given up. Every group that communicates is one of
-// the mesh along the axes on which two of these layouts differ; there is no other place where groups come
-// from. What the mesh does not have is an error.
+// Going back from unsharded to sharded takes no step, since the shard was never given up. Each group that
+// communicates is a group of the mesh along the axes on which two of these layouts differ; there is no other
+// place where groups come from, and an axis that the mesh does not have is an error.
 //
-// These are the only rules of fully sharded data parallelism here. A whole model's step goes by them, too:
-// UnshardWriter (unshard_writer.h) writes the same moves of a flat parameter for loops over layers.
+// These are the only rules of fully sharded data parallelism in the library. The step of a whole model
+// follows them, too: UnshardWriter (unshard_writer.h) writes the same moves of a flat parameter for loops
+// over layers.
 //
-// A parameter may be distributed already, by tensor parallelism say; data parallelism then splits each of its
-// shards, whose axes stay outermost in the order of the dimension. Its mesh has the data-parallel axes
-// (PyTorch: as DTensor compatible with the mesh given to fully_shard), or gets them by unified_layout().
+// A parameter may be distributed already, for example by tensor parallelism. Data parallelism then splits
+// each of its shards further; the axes of the earlier split stay outermost in the order of the dimension. The
+// parameter's mesh must have the data-parallel axes, as PyTorch demands of a DTensor given to fully_shard;
+// unified_layout() adds them.
 #pragma once
 
 #include <cstdint>
@@ -39,36 +42,38 @@
 namespace cp {
 
 struct HsdpOptions {
-  // Axes of the mesh, or aliases for several. Over the shard axes the parameter is split, the first one
-  // outermost; over the replicate axes it is kept in full. On both ranks see different data, so that
-  // gradients are still to be reduced.
+  // Names of mesh axes, or aliases that stand for several. The parameter is split over the shard axes, the
+  // first one outermost, and kept in full over the replicate axes. Along both, ranks see different data, so
+  // gradients have to be reduced over them.
   std::vector<std::string> shard, replicate;
-  // Further axes on which ranks see the same data and hold the same parameter, but parts of its gradient that
-  // add up: that of tensor parallelism for norms, which see only some rows there. On axes that are named
-  // nowhere the gradient is whole.
+  // Further axes along which ranks see the same data and hold the same parameter, but only parts of its
+  // gradient, which add up. An example is the tensor-parallel axis for the weights of norms, if each tp rank
+  // normalizes some of the rows only. Along axes that are not named at all the gradient is whole.
   std::vector<std::string> partial;
   int shard_dim = 0;
   Split split = Chunked{};
-  std::int64_t min_numel = 0;         // smaller parameters are not split: the shard axes replicate, too
-  ReduceOp reduce = ReduceOp::avg;    // over the data; or sum
-  std::optional<DType> param_dtype;   // of computation, and of what is gathered; default: the parameter's
+  // a parameter with fewer elements is not split: the shard axes replicate it, too
+  std::int64_t min_numel = 0;
+  ReduceOp reduce = ReduceOp::avg;    // reduction over the data: avg or sum
+  std::optional<DType> param_dtype;   // in which it is gathered and computed with; default: its own dtype
   std::optional<DType> reduce_dtype;  // in which gradients are added up and travel; default: param_dtype
 };
 
-// How gradients are reduced.
+// Which part of the reduction of a gradient a plan makes.
 struct HsdpReduction {
   enum class Part : std::uint8_t { scatter, all_reduce, both };
   Part part = Part::both;
-  bool accumulated = false;  // begins with what accumulate left, not with a gradient of the backward pass
-  bool add = false;          // to what the output holds, which is then an inout buffer
+  bool accumulated = false;  // begin with the result of accumulate, not with a gradient of the backward pass
+  bool add = false;          // add to the output instead of overwriting it; it is an inout buffer then
 };
 
 class HsdpParam {
  public:
-  // `param`: where the parameter lies before data parallelism splits it. Throws InvalidInput for an axis that
-  // the mesh does not have or that comes twice, a parameter that is partial or, on one of these axes, not
-  // replicated; a reduction that is neither avg nor sum; a dimension or split that does not fit; dtypes that
-  // cannot be converted.
+  // `param` is the parameter's layout before data parallelism splits it. Throws InvalidInput if
+  //   - an axis is not in the mesh, or comes twice;
+  //   - the parameter is partial, or not replicated along one of the named axes;
+  //   - the reduction is neither avg nor sum;
+  //   - the dimension or the split does not fit, or a dtype cannot be converted.
   HsdpParam(const Layout& param, HsdpOptions options);
 
   const Layout& sharded() const { return sharded_; }
@@ -79,33 +84,35 @@ class HsdpParam {
   const Layout& reduced() const { return sharded_; }
 
   bool is_split() const { return !shard_axes_.empty(); }
-  // Axes of the mesh, without those of one rank: in the order of the splits; in mesh order.
+  // Indices of mesh axes; axes of one rank are left out. shard_axes() is in the order of the splits,
+  // all_reduce_axes() in mesh order.
   const std::vector<int>& shard_axes() const { return shard_axes_; }
   const std::vector<int>& all_reduce_axes() const { return all_reduce_axes_; }
-  // The ranks that `self` gathers the parameter with, in the order of their shards; and those that add up the
-  // gradient of its shard with it. {self} where there are no others.
+  // shard_group() has the ranks with which `self` gathers the parameter, in the order of their shards;
+  // all_reduce_group() those with which it adds up the gradient of its shard. Either is {self} if there are
+  // no others.
   std::vector<Rank> shard_group(Rank self) const { return param_.mesh.group_of(self, shard_axes_); }
   std::vector<Rank> all_reduce_group(Rank self) const { return param_.mesh.group_of(self, all_reduce_axes_); }
   const HsdpOptions& options() const { return options_; }
 
-  // The moves between two states, one for each operation.
+  // The moves between two of the layouts, as a redistribution.
   Redistribution unshard() const;
   Redistribution reduction(const HsdpReduction& request) const;
-  // Of a gradient that a backward pass leaves in a layout of its own: partial over tensor-parallel ranks,
-  // say, or split along another dimension than the parameter. Throws InvalidInput unless it lies on the
-  // parameter's mesh, has its shape, and is what gradient() is on the axes that the options name: there each
-  // rank has its own data, and it is reduce_plan() that adds up.
+  // The moves that bring a gradient to gradient() if a backward pass left it in another layout: partial over
+  // tensor-parallel ranks, for example, or split along another dimension than the parameter. Throws
+  // InvalidInput unless it is on the parameter's mesh, has its shape, and agrees with gradient() along the
+  // shard and replicate axes: there each rank has data of its own, and adding up is the job of reduce_plan().
   Redistribution normalization(const Layout& produced) const;
 
   // Buffers: "shard" (input), "parameter" (output).
   Plan unshard_plan(Rank self, const Target& target = host_target()) const;
   // Buffers: "produced" (input), "gradient" (output).
   Plan normalize_plan(Rank self, const Layout& produced, const Target& target = host_target()) const;
-  // Adds one micro-batch's gradient, without communication. Buffers: "gradient" (input); "accumulated"
-  // (inout; of the first micro-batch output).
+  // Adds the gradient of one micro-batch, without communication. Buffers: "gradient" (input) and
+  // "accumulated" (output for the first micro-batch, inout for the others).
   Plan accumulate_plan(Rank self, bool first, const Target& target = host_target()) const;
-  // Buffers: "gradient", "accumulated" or "scattered" (input) and "scattered" or "reduced" (output, or
-  // inout).
+  // Buffers: the input is "gradient", "accumulated" or "scattered", the output "scattered" or "reduced" (an
+  // inout buffer if request.add is set).
   Plan reduce_plan(Rank self, const HsdpReduction& request, const Target& target = host_target()) const;
 
  private:
@@ -119,11 +126,12 @@ class HsdpParam {
   Layout sharded_, unsharded_, gradient_, accumulated_, scattered_;
 };
 
-// A parameter that lies whole on every rank of the mesh.
+// The layout of a parameter that every rank of the mesh holds whole.
 Layout replicated_layout(const Mesh& mesh, Shape shape, DType dtype);
 
-// The layout `param` on its own mesh joined behind `data_parallel`, on whose axes it is replicated. Both
-// meshes are slices of one mesh and hold `member`. Throws InvalidInput when they are not, or share an axis.
+// The layout `param` on a larger mesh: its own axes joined behind those of `data_parallel`, along which it is
+// replicated. Both meshes must be slices of one mesh and hold `member`. Throws InvalidInput if they are not,
+// or if they share an axis.
 Layout unified_layout(const Mesh& data_parallel, const Layout& param, Rank member);
 
 }  // namespace cp

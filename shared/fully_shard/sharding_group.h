@@ -1,4 +1,6 @@
-// Over which ranks fully sharded parameters are spread.
+// Over which ranks fully sharded parameters are spread: those of the dp_shard axis, or those of dp_shard x
+// cp. Ranks along cp hold the same parameters, so that sharding over them, too, saves memory (torchtitan does
+// so).
 #pragma once
 
 #include <cstdint>

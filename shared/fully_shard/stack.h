@@ -1,4 +1,4 @@
-// Stack: equal pieces of one buffer, one for each layer; and slots, which layers take in turn.
+// A stack is a buffer of equal pieces, one for each layer. Slots are a few pieces that layers use in turn.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 
 namespace cp {
 
-// Which piece a step means in iteration i of its Repeat: number first + i * step. Outside of a Repeat step is
-// 0.
+// Says which piece a step means: in iteration i of its Repeat, piece number first + i * step. Outside of a
+// Repeat, step is 0.
 struct StackIndex {
   std::int64_t first = 0, step = 0;
 };
 
-// Where something lies: the beginning of a piece, and how it moves with the Repeat.
+// Where a piece begins, and how this place advances with the iterations of the Repeat. Offsets are in
+// elements.
 struct Window {
   BufferId buffer = -1;
   std::int64_t offset = 0;
@@ -26,7 +27,7 @@ struct Window {
   View dense(std::int64_t begin, Shape shape) const {
     return dense_view(buffer, offset + begin, std::move(shape), advance);
   }
-  // Rows of `width` elements that lie `stride` apart.
+  // A matrix of `rows` rows of `width` elements; the rows begin `stride` elements apart.
   View rows(std::int64_t begin, std::int64_t rows, std::int64_t width, std::int64_t stride) const {
     return {buffer, offset + begin, {rows, width}, {stride, 1}, advance};
   }
@@ -36,7 +37,7 @@ inline Window in_stack(BufferId buffer, std::int64_t piece, StackIndex index) {
   return {buffer, index.first * piece, index.step == 0 ? Advance{} : Advance{index.step * piece, 0, 0}};
 }
 
-// `index` counts turns: turn n has slot n % slots. `slots` is 1 or 2.
+// The slot of a turn: turn n has slot n % slots. `slots` is 1 or 2.
 inline Window in_slot(BufferId buffer, std::int64_t piece, StackIndex index, int slots) {
   if (index.step % slots == 0) return {buffer, index.first % slots * piece, {}};
   return {buffer, 0, {piece, slots, index.first % slots}};

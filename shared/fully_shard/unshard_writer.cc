@@ -87,7 +87,8 @@ Window UnshardWriter::whole_gradients(StackIndex piece) {
 
 GradientPlace UnshardWriter::gradient(StackIndex piece, StackIndex turn) {
   if (unit_.adds_gradients()) return {whole_gradients(piece), true};
-  // The cast copy is what travels; without it the next layer needs another slot.
+  // If gradients are cast, the copy is what travels, and the next layer may overwrite the original. If not,
+  // the original travels, and the next layer needs another slot.
   const bool whole = unit_.has_whole_gradients();
   const int count = whole || casts_gradients() ? 1 : slots();
   const std::int64_t padded = whole ? unit_.numel : unit_.padded_numel();
@@ -139,7 +140,7 @@ void UnshardWriter::send_to_host(StackIndex piece) {
       "gradients to the host");
 }
 
-// Of a dtype that products cannot have.
+// For a gradient dtype in which products cannot accumulate: cast first, then add.
 void UnshardWriter::add_to_whole(StackIndex piece, const Window& gradient) {
   const StreamId compute = builder_.stream("compute");
   const View cast =

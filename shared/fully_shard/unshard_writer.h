@@ -1,20 +1,30 @@
-// UnshardWriter: the parameters and gradients of a unit (a layer, the embedding, the head) inside a plan.
+// UnshardWriter writes the steps that bring the parameters of a unit (a layer, the embedding, the head) to
+// where they compute, and take its gradients away.
 //
-// Who shares a unit, in which dtypes, and whose gradients are added up, is what HsdpParam (hsdp_param.h) says
-// of it: flat_unit(). What is more here is when: loops over layers, slots, padding instead of copies.
+// The rules are those of HsdpParam (hsdp_param.h): who shares a unit, in which dtypes, and whose gradients
+// are added up; flat_unit() translates them. What this class adds is the timing: loops over layers, slots,
+// and padding instead of copies.
 //
-// A unit is a flat piece for each layer. Sharded (FSDP, ZeRO-3; Zhao et al. 2023), a rank keeps ceil(numel /
-// ranks) elements of each piece: they are cast to `dtype` and gathered before a layer computes, and its
-// gradients are reduced and scattered behind it. Two slots take turns, so that the next layer's are gathered
-// meanwhile: the stream "fsdp" runs ahead by itself, and "fsdp_reduce", with a communicator of its own, does
-// not hold it up. Resident, whole pieces stay (ZeRO-2; Rajbhandari et al. 2020); where gradients are, too,
-// the products of the backward pass add to whole ones (ZeRO-1).
+// A unit is a flat piece of memory for each layer. It is kept in one of these ways:
 //
-// Gradients may go to the host as soon as they are those of all ranks: behind a piece's backward pass, on the
-// stream "to_host".
+//   sharded             A rank keeps ceil(numel / ranks) elements of each piece. They are cast to `dtype` and
+//                       gathered before a layer computes; its gradients are reduced and scattered behind it
+//                       (ZeRO-3; FSDP, Zhao et al. 2023).
+//   resident            Whole parameters stay; gradients are still scattered (ZeRO-2; Rajbhandari et al.
+//                       2020).
+//   and resident_sums   Whole gradients stay, too, and the products of the backward pass add to them
+//                       (ZeRO-1).
 //
-// Buffers, all pieces of a unit in one: parameters/<name> (shards in `shard_dtype`; resident: `dtype`),
-// gradients/<name> in `gradient_dtype`, host/gradients/<name>, and temporaries unsharded/<name>....
+// Two slots take turns, so that the next layer's parameters are gathered while this layer computes: the
+// stream "fsdp" runs ahead by itself. Reductions have a stream "fsdp_reduce" and a communicator of their own,
+// so that they do not hold up the gathers.
+//
+// Gradients can go to the host as soon as they are sums over all ranks: behind the backward pass of a piece,
+// on the stream "to_host".
+//
+// Buffers hold all pieces of a unit: parameters/<name> (shards in `shard_dtype`; resident: whole, in
+// `dtype`), gradients/<name> in `gradient_dtype`, host/gradients/<name>, and temporaries whose names begin
+// with unsharded/<name>.
 #pragma once
 
 #include <cstdint>
@@ -29,44 +39,46 @@ namespace cp {
 
 struct ShardedUnit {
   std::string name;
-  std::string group = "fsdp";  // of the gathers; "<group>_reduce" of the gradients
-  std::int64_t numel = 0;      // of a piece
+  std::string group = "fsdp";  // name of the group that gathers; "<group>_reduce" reduces gradients
+  std::int64_t numel = 0;      // elements of one piece
   std::int64_t pieces = 1;
-  std::vector<Rank> ranks;     // that share a piece; one: it stays whole
-  std::vector<Rank> replicas;  // that hold the same shard, and add up its gradients in the end
-  DType dtype = DType::bf16;   // of what computes, and travels to it
+  std::vector<Rank> ranks;     // that share a piece; if it is one rank, the piece stays whole
+  std::vector<Rank> replicas;  // that hold the same shard; their gradients are added up in the update
+  DType dtype = DType::bf16;   // in which parameters are gathered and computed with
   DType shard_dtype = DType::f32;
   DType gradient_dtype = DType::f32;
-  // Whole pieces in buffers of these names, whoever gathers them: "unsharded" instead of "parameters" and
-  // "gradients".
+  // If set, whole pieces stay in buffers with the names below, instead of shards in "parameters/" and
+  // "gradients/". This class does not gather them then.
   bool resident = false;       // parameters
   bool resident_sums = false;  // gradients
   const char* resident_parameters = "parameters";
   const char* resident_gradients = "gradients";
-  bool sends_gradients = false;  // to the host
+  bool sends_gradients = false;  // gradients go to the host
 
   std::int64_t num_ranks() const { return static_cast<std::int64_t>(ranks.size()); }
   std::int64_t shard_numel() const { return ceil_div(numel, num_ranks()); }
   std::int64_t padded_numel() const { return shard_numel() * num_ranks(); }
-  // Where whole parameters are gathered piece by piece, since their gradients were scattered so, each piece
-  // has room for its padding.
+  // Elements from one whole piece to the next. If whole parameters are gathered piece by piece, because their
+  // gradients were scattered that way, each piece has room for its padding.
   std::int64_t whole_stride() const { return resident && !has_whole_gradients() ? padded_numel() : numel; }
-  // Of a buffer with all pieces whole, which ranks can share evenly.
+  // Elements of a buffer with all pieces whole, rounded up so that the ranks can share it evenly.
   std::int64_t whole_numel() const { return align_up(pieces * whole_stride(), num_ranks()); }
   bool whole() const { return resident || ranks.size() == 1; }
   bool has_whole_gradients() const { return resident_sums || ranks.size() == 1; }
-  // Whether the products of the backward pass are added to the gradients of the step themselves, unrounded.
+  // Whether the backward pass adds its products to the gradients of the step directly, without rounding them
+  // first.
   bool adds_gradients() const {
     return has_whole_gradients() && (gradient_dtype == dtype || gradient_dtype == DType::f32);
   }
 };
 
-// The unit of a parameter with one dimension, as rank `self` has it: one piece, without a name. Throws
-// InvalidInput for a parameter that is split another way than in one axis' equal chunks, or whose gradients
-// are averaged: steps scale their losses instead.
+// The unit of a one-dimensional parameter as rank `self` has it: one piece, without a name. Throws
+// InvalidInput if the parameter is split in any other way than in equal chunks along one axis, or if its
+// gradients are averaged: steps scale their losses instead.
 ShardedUnit flat_unit(const HsdpParam& param, Rank self);
 
-// Where the backward pass writes the gradients of a piece: to elements that it writes first, or adds to.
+// Where the backward pass puts the gradients of a piece: it overwrites these elements, or adds to them if
+// `adds`.
 struct GradientPlace {
   Window window;
   bool adds = false;
@@ -76,13 +88,14 @@ class UnshardWriter {
  public:
   UnshardWriter(PlanBuilder& builder, Rank self, ShardedUnit unit);
 
-  // The parameters of a piece. `turn` counts the pieces that this pass has unsharded before.
+  // The whole parameters of a piece; writes the steps that gather them. `turn` counts the pieces that this
+  // pass has unsharded before, and so chooses the slot.
   Window unshard(StackIndex piece, StackIndex turn);
-  // Where the backward pass writes all gradients of a piece: in `dtype`, or in `gradient_dtype` where it adds
+  // Where the backward pass writes the gradients of a piece: in `dtype`, or in `gradient_dtype` if it adds
   // them.
   GradientPlace gradient(StackIndex piece, StackIndex turn);
-  // Adds them to those of the step, where that is still to be done, and sends these to the host where that is
-  // asked for.
+  // Behind the backward pass of a piece: adds its gradients to those of the step, unless the products have
+  // done so, and sends them to the host if the unit asks for it.
   void reduce(StackIndex piece, StackIndex turn);
 
   const ShardedUnit& unit() const { return unit_; }
@@ -90,7 +103,7 @@ class UnshardWriter {
  private:
   bool casts_gradients() const { return unit_.dtype != unit_.gradient_dtype; }
   int slots() const { return unit_.pieces > 1 ? 2 : 1; }
-  // The rank's block of a padded piece.
+  // Where this rank's block begins in a padded piece.
   std::int64_t own_block() const;
   BufferId once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype, std::int64_t numel);
   Window whole_gradients(StackIndex piece);
@@ -101,7 +114,7 @@ class UnshardWriter {
   PlanBuilder& builder_;
   ShardedUnit unit_;
   GroupId gather_group_ = -1, reduce_group_ = -1;
-  std::int64_t index_ = 0;  // among the ranks
+  std::int64_t index_ = 0;  // of this rank among unit_.ranks
   BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, gradient_slots_ = -1, cast_ = -1,
            host_gradients_ = -1;
 };

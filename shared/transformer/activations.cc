@@ -71,6 +71,7 @@ Window Activations::at(Activation what, const LayerPlace& place, DType dtype, st
 
 namespace {
 
+// One slot is used by the layer at work, the other one is being emptied or filled (activations.h).
 constexpr int kSlots = 2;
 
 }  // namespace

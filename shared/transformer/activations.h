@@ -1,9 +1,10 @@
-// Activations: where what a layer makes lies: in stacks over the layers where the backward pass needs it,
-// else in working buffers.
+// Activations says where a layer's intermediate results are stored: in stacks over the layers if the backward
+// pass needs them, else in working buffers that every layer uses again.
 //
-// With host_activations the stacks are in host memory, host/activations/..., and on the GPU two slots take
-// turns: the stream "to_host" empties a slot behind its layer, and "from_host" fills one ahead of its layer's
-// backward pass; each waits for the other layer that has the slot, and for nothing else.
+// With host_activations the stacks are in host memory, host/activations/..., and the GPU has two slots for
+// each, which layers use in turn. The stream "to_host" empties a slot behind its layer, and "from_host" fills
+// one ahead of its layer's backward pass. Two are enough: while one layer computes in its slot, the copy of
+// its neighbour runs in the other; each waits only for the layer that had the slot before.
 #pragma once
 
 #include <array>
@@ -17,57 +18,62 @@ namespace cp {
 
 enum class Activation : std::uint8_t {
   norm1,  // [tokens_tp, hidden]
-  qk,     // before their norms, with qk_norm: [tokens, q and k]
+  qk,     // q and k before their norms, only with qk_norm: [tokens, q and k]
   q,
   k,
-  v,  // rotated, as attention takes them
+  v,  // q, k, v: rotated, as attention takes them
   out,
   lse,
   saved_q,
   saved_k,
   saved_v,
-  saved_out,  // as attention plans keep them
+  saved_out,  // saved_...: what attention plans keep for their backward pass
   mid,        // x between attention and MLP: [tokens_tp, hidden]
   norm2,
-  router,  // logits of experts: [tokens, experts]
-  route,   // which experts a token goes to: [tokens, top_k], i32
+  router,  // logits over the experts: [tokens, experts]
+  route,   // the experts of each token: [tokens, top_k], i32
   expert_in,
-  expert_weight,  // rows of the rank's experts, and what their outputs are multiplied by
-  gate_up,        // [tokens or rows of experts, gate and up]
+  // expert_in and expert_weight: the rows that the rank's experts got, and the factor of each row's output
+  expert_weight,
+  gate_up,  // [tokens or rows of experts, gate and up]
   activated,
 };
 inline constexpr std::size_t kActivations = 19;
 
 class Activations {
  public:
-  // `kind`: of the stacks: temporaries, or the caller's. Those in host memory are always the caller's.
+  // `kind` is that of the stacks: temporary, or buffers of the caller. Stacks in host memory are always the
+  // caller's.
   Activations(StepWriter& writer, BufferKind kind) : writer_(writer), kind_(kind) {}
 
-  // A piece of that many elements for each layer.
+  // The place of `what` in this layer, `numel` elements. Buffers are made on first use.
   Window at(Activation what, const LayerPlace& place, DType dtype, std::int64_t numel);
   View rows(Activation what, const LayerPlace& place, std::int64_t rows, std::int64_t width) {
     return at(what, place, writer_.dtype(), rows * width).dense(0, {rows, width});
   }
-  // A buffer of the attention plans that is neither gradient nor cache, by its name there.
+  // The place of a buffer that attention plans ask for by `name`, and that is neither a gradient nor the
+  // cache.
   View attention_operand(std::string_view name, const LayerPlace& place, std::int64_t numel);
-  // Whether it lies in a stack.
+  // Whether `what` is kept in a stack, and not in a working buffer.
   bool keeps(Activation what, const LayerPlace& place) const;
 
-  // Sines and cosines of all positions of a sequence, f32, [seq_len, head_dim], of which rotary kernels read
-  // those of the rank's rows: every rank has the whole table, however many share the sequence.
+  // The table of sines and cosines for all positions of a sequence, f32, [seq_len, head_dim]. Rotary kernels
+  // read the rows of the rank's positions. Every rank has the whole table, however many ranks share the
+  // sequence.
   View positions();
 
-  // The input of a layer, or of what follows the last one: [tokens_tp, hidden]. Without a backward pass two
-  // slots take turns.
+  // The input of a layer (or, behind the last layer, of the head): [tokens_tp, hidden]. If there is no
+  // backward pass, two slots take turns.
   View x(StackIndex layer);
 
-  // In host memory. Behind a layer's forward pass: sends what it keeps.
+  // For stacks in host memory: called behind a layer's forward pass, sends what the layer keeps.
   void send(const LayerPlace& place);
-  // Before a layer's backward pass: whatever it asks for from now on is fetched first.
+  // For stacks in host memory: called before a layer's backward pass. Whatever the layer asks for from now on
+  // is fetched first.
   void begin_fetching(const LayerPlace& place);
 
  private:
-  // All pieces; or two slots, and all pieces in host memory.
+  // A buffer of all pieces; or one of two slots, and all pieces in host memory.
   struct Stack {
     BufferId buffer = -1, host = -1;
     std::int64_t piece = 0;              // elements

@@ -1,4 +1,4 @@
-// What is wrong with a description, all of it said at once.
+// Collects everything that is wrong with a description, so that a user can mend it all at once.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Complaints {
   void require(bool holds, std::string complaint) {
     if (!holds) add(std::move(complaint));
   }
-  // Whether the value is in [least, most]; a complaint where it is not.
+  // Returns whether the value is in [least, most]; adds a complaint if it is not.
   bool require_range(std::string_view field, std::int64_t value, std::int64_t least, std::int64_t most) {
     const bool holds = value >= least && value <= most;
     require(holds, str(field, "=", value, " must be at least ", least, " and at most ", most));
@@ -26,7 +26,7 @@ class Complaints {
   }
 
   bool empty() const { return complaints_.empty(); }
-  // Throws InvalidInput with all complaints, where there are any; `of`: what is described.
+  // Throws InvalidInput with all complaints if there are any. `of` says what they are about.
   void raise(std::string_view of) const {
     if (!complaints_.empty()) throw InvalidInput(str(of, ": ", join(complaints_, "; ")));
   }

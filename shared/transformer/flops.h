@@ -1,5 +1,5 @@
-// Floating-point operations that a model asks for, whatever the layout: nothing is counted twice that is
-// computed twice.
+// The floating-point operations that a model needs, whatever the layout: the numerator of MFU (model FLOPs
+// utilization; Chowdhery et al. 2022). Work that a layout does twice, such as recomputation, is counted once.
 #pragma once
 
 #include "shared/transformer/model.h"
@@ -7,12 +7,14 @@
 
 namespace cp {
 
-// (query, key) pairs that the mask allows in one sequence of the workload, of one head and layer.
+// The number of (query, key) pairs that the mask allows in one sequence of the workload, for one head of one
+// layer.
 double allowed_pairs(const Transformer& model, const Workload& workload);
 
-// Of a whole step of all GPUs: products 2 flops a parameter and token, attention 4 * head_dim a pair and
-// head; a backward pass twice as much again. Prefill: of the tokens behind `cached`, with one row of logits
-// for each request; decode: of one token for each.
+// For one step over all GPUs. Matrix products take 2 flops for each parameter and token; attention takes 4 *
+// head_dim flops for each allowed pair and head (2 for q k^T, 2 for p v). A backward pass takes twice as many
+// again, so that training counts three times the forward pass. Prefill counts the tokens behind `cached` and
+// one row of logits for each request; decode counts one token for each.
 struct ModelFlops {
   double products = 0, attention = 0;
   double total() const { return products + attention; }

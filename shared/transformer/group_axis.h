@@ -1,4 +1,4 @@
-// The axis of a layout that a group of a step's plan belongs to.
+// Which axis of a layout a communication group of a step's plan belongs to.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 
 namespace cp {
 
-// tp, cp, ep and pp as in ParallelLayout; fsdp: ranks that hold shards of the same parameters; dp: ranks that
-// hold the same shard.
+// tp, cp, ep and pp are those of ParallelLayout. Ranks of an fsdp group hold shards of the same parameters;
+// ranks of a dp group hold the same shard.
 enum class GroupAxis : std::uint8_t { tp, cp, ep, fsdp, dp, pp };
 
 // "tp", "cp", "ep", "fsdp", "dp", "pp".
 std::string_view name(GroupAxis axis);
 
-// Of a group of a plan that step_plan() wrote, by the group's name. The names stand in one table
-// (group_axis.cc); a group that a writer calls otherwise is an invariant failure, so that its time is never
-// counted for an axis that it has nothing to do with. A plan keeps the name alone: an axis in its groups
-// would be part of its digest and say the same again.
+// The axis of a group in a plan that step_plan() wrote, found by the group's name. All names stand in one
+// table in group_axis.cc. A name that is not in it fails an invariant, so that its time is never counted for
+// an axis that it has nothing to do with. Why names and not a field of Group: an axis in the plan would be
+// part of its digest and say the same thing again.
 GroupAxis axis_of_group(std::string_view group);
 
 // Whether its collectives carry rows between tensor-parallel regions: serving systems run these by kernels of

@@ -9,7 +9,8 @@
 namespace cp {
 namespace {
 
-// All of them stand in the body of the layers' loop.
+// Chosen: loops of a plan do not nest, so the steps of every chunk stand in the body of the layers' loop, and
+// plans grow with the chunks. A larger limit would cost plan size and search time alone.
 constexpr std::int64_t kMostMlpChunks = 64;
 
 std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const ParallelLayout& layout) {

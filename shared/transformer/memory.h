@@ -1,6 +1,6 @@
-// The memory of the GPU that needs most, term by term, in closed form: the definition by which a layout fits
-// or not. Terms that a plan has buffers for are what these buffers hold (a property of the tests); the rest
-// comes from MemoryRules.
+// The memory of the GPU that needs most, term by term, in closed form. This decides whether a layout fits.
+// Each term for which a plan has buffers equals what these buffers hold; a property of the tests compares the
+// two. The rest comes from MemoryRules.
 #pragma once
 
 #include <algorithm>
@@ -13,32 +13,35 @@
 
 namespace cp {
 
-// What a cluster and an implementation add.
+// What a cluster and an implementation add to what the plan declares.
 struct MemoryRules {
-  std::int64_t context_bytes = 0;       // of CUDA, its libraries and kernels
-  std::int64_t communicator_bytes = 0;  // of each group that a rank is a member of
-  double loss_f32_copies = 1;           // of the logits of a chunk, beside those in the workload's dtype
-  double served_layer_bytes = 2;        // of a parameter of a layer, when serving
-  std::int64_t cached_bytes = 0;        // of a cached element; 0: those of the workload's kv_dtype
-  double slack = 0;                     // share of what is allocated that the allocator reserves beyond it
+  std::int64_t context_bytes = 0;       // of the CUDA context, its libraries and kernels
+  std::int64_t communicator_bytes = 0;  // for each group that a rank is a member of
+  // f32 copies of a chunk's logits that the loss makes beside those in the workload's dtype
+  double loss_f32_copies = 1;
+  double served_layer_bytes = 2;  // for each parameter of a layer, in serving
+  std::int64_t cached_bytes = 0;  // for each cached element; 0: size_bytes(kv_dtype)
+  double slack = 0;               // what the allocator reserves beyond what is allocated, as a share of it
 };
 
-// Bytes on one GPU.
+// Bytes on one GPU. Terms are 0 if the workload or the layout does not have them.
 struct Memory {
-  // Shards in f32, which are the master copies too; with sharding_size 1 also the 16-bit ones.
+  // Shards in f32, which are the master copies, too. If nothing is sharded (sharding_size 1), or if the f32
+  // parameters are offloaded, it is those in the workload's dtype.
   std::int64_t parameters = 0;
-  std::int64_t master = 0;     // f32 copies beside 16-bit parameters
+  std::int64_t master = 0;     // f32 copies beside whole 16-bit parameters
   std::int64_t gradients = 0;  // shards, in the gradient dtype
-  std::int64_t optimizer = 0;  // its states; 0 when offloaded
-  // With pipeline stages: 16-bit parameters and whole gradients, for the whole step.
+  std::int64_t optimizer = 0;  // its states; 0 if they are offloaded
+  // Whole 16-bit parameters and whole gradients that a rank keeps for the step (ZeRO-1 and -2, pipeline
+  // stages).
   std::int64_t gathered = 0;
-  // Of the layers at work: gathered and prefetched ones, and gradients before they are scattered.
+  // Of the layers at work: gathered and prefetched parameters, and gradients before they are scattered.
   std::int64_t unsharded = 0;
-  std::int64_t activations = 0;  // kept for the backward pass, of all micro-batches in flight
-  std::int64_t working = 0;  // of the layer at work: what it makes on its way, forward, again, and backward
-  // Of a chunk, with the copies of the loss; the head's gathered weights and their gradients.
+  std::int64_t activations = 0;  // kept for the backward pass, for all micro-batches in flight
+  std::int64_t working = 0;  // what the layer at work makes on its way: forward, computed again, and backward
+  // The logits of a chunk, with the copies of the loss; and the head's gathered weights and their gradients.
   std::int64_t logits = 0;
-  std::int64_t attention = 0;  // gathered or travelling blocks, accumulators
+  std::int64_t attention = 0;  // of the strategy: gathered or travelling blocks, accumulators
   std::int64_t kv_cache = 0;
   std::int64_t communicators = 0;
   std::int64_t context = 0;
@@ -53,10 +56,10 @@ struct Memory {
   std::int64_t used() const { return reserved() + communicators + context; }
 };
 
-// Names and values, in the order above.
+// The names and values of all terms, in the order above.
 std::array<std::pair<std::string_view, std::int64_t>, 14> terms(const Memory& memory);
 
-// Of the stage that needs most. The layout must not be refused.
+// The memory of a rank of the stage that needs most. The layout must not be one that is refused.
 Memory memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
                  const MemoryRules& rules);
 

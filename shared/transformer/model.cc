@@ -11,7 +11,10 @@
 namespace cp {
 namespace {
 
-// Far above any model, and low enough that products of what is counted fit into 64 bits.
+// Limits of what a config.json may say. Chosen far above any model. Sizes and counts are so low that the
+// product of any two fits into 64 bits; that of three need not, so the number of parameters is estimated in
+// floating point first. Up to kMaxParameters (about 2^50) also the bytes of parameters, gradients and
+// optimizer states fit.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 16;  // of layers, heads and experts
 constexpr double kMaxParameters = 1e15;

@@ -1,8 +1,9 @@
-// Transformer: the sizes of a decoder-only language model, as its config.json gives them.
+// A Transformer holds the sizes of a decoder-only language model, as its config.json gives them. Sizes are of
+// the whole model, before any GPU is thought of.
 //
-// Each layer: x += attention(norm(x)), x += mlp(norm(x)). The MLP is gated, down(act(gate(x)) * up(x)), or
-// has `experts` of which each token takes top_k. A final norm and the head, which may share the embedding's
-// weights, end it.
+// Each layer computes x += attention(norm(x)) and then x += mlp(norm(x)). The MLP is gated: down(act(gate(x))
+// * up(x)). A mixture of experts has `experts` instead, of which each token uses top_k. Behind the last layer
+// come a final norm and the head; the head may share its weights with the embedding.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +15,23 @@
 namespace cp {
 
 struct Experts {
-  std::int64_t count = 0;         // of a layer
-  std::int64_t top_k = 0;         // that a token goes to
-  std::int64_t intermediate = 0;  // of each expert
+  std::int64_t count = 0;         // experts in each layer
+  std::int64_t top_k = 0;         // experts that each token is sent to
+  std::int64_t intermediate = 0;  // width of each expert's MLP
   bool operator==(const Experts&) const = default;
 };
 
 struct Transformer {
   std::string name;
   std::int64_t hidden = 0, layers = 0;
-  std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;  // head_dim * q_heads need not be hidden
-  std::int64_t intermediate = 0;                         // of the dense MLP; unused with experts
+  std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;  // q_heads * head_dim need not be hidden
+  std::int64_t intermediate = 0;  // width of the dense MLP; not used if there are experts
   std::int64_t vocab = 0;
-  std::int64_t max_seq_len = 0;  // positions that it was trained for; 0: unknown
-  bool tied_embeddings = false;  // the head is the embedding's transpose
+  std::int64_t max_seq_len = 0;  // positions that the model was trained for; 0: not known
+  bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
-  bool qk_norm = false;                // norms of q and k over head_dim
-  std::optional<std::int64_t> window;  // sliding window of every layer
+  bool qk_norm = false;                // q and k are normalized over head_dim (as in Qwen3)
+  std::optional<std::int64_t> window;  // in tokens; every layer has this sliding window
   std::optional<Experts> experts;
   bool operator==(const Transformer&) const = default;
 
@@ -38,24 +39,25 @@ struct Transformer {
   std::int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
-// Throws InvalidInput that names each field at fault, its value and what is allowed.
+// Throws InvalidInput that names every field at fault, its value, and what is allowed.
 void validate_model(const Transformer& model);
 
-// Numbers of parameters.
+// Numbers of parameters (not bytes).
 struct ParameterCounts {
   std::int64_t embedding = 0;
   // Of one layer:
-  std::int64_t attention = 0;  // the four projections, with biases
-  std::int64_t mlp = 0;        // the dense MLP, or all experts
+  std::int64_t attention = 0;  // the projections q, k, v and out, with their biases
+  std::int64_t mlp = 0;        // the dense MLP, or all experts together
   std::int64_t router = 0;
   std::int64_t norms = 0;
   // Behind the last layer:
   std::int64_t final_norm = 0;
-  std::int64_t head = 0;  // 0 when tied
+  std::int64_t head = 0;  // 0 if the head uses the embedding's table
 
   std::int64_t layer() const { return attention + mlp + router + norms; }
-  std::int64_t total = 0;  // of the model
-  // That one token meets: top_k of the experts, the head even where it is tied, not the embedding's lookup.
+  std::int64_t total = 0;  // of the whole model
+  // The parameters that one token is multiplied with: of the experts top_k, the head even if it is tied, and
+  // not the embedding, which is looked up.
   std::int64_t active = 0;
 };
 ParameterCounts parameter_counts(const Transformer& model);

@@ -1,5 +1,6 @@
-// RankGroups: where a rank stands in a layout, and with whom it talks. The same groups as those of
-// build_mesh(), without building a mesh of all ranks.
+// RankGroups says where a rank stands in a layout and with whom it communicates. The groups are those of
+// build_mesh(), but found without building a mesh of all ranks: a plan of one rank among thousands needs only
+// its own groups.
 #pragma once
 
 #include <array>
@@ -26,26 +27,29 @@ class RankGroups {
   std::vector<Rank> tp_group() const { return along(kTp); }
   std::vector<Rank> cp_group() const { return along(kCp); }
   std::vector<Rank> pp_group() const { return along(kPp); }
-  // The rank in the same place of another pipeline rank.
+  // The rank that has this rank's coordinates on all other axes, on pipeline rank `pp`.
   Rank on_pipeline_rank(int pp) const;
-  // The tp ranks that hold the same kv head; more than one where kv_heads < tp.
+  // The tp ranks that hold the same kv head as this one; more than one if kv_heads < tp.
   std::vector<Rank> tp_group_of_kv_head(std::int64_t kv_heads) const;
 
-  // ep neighbours are consecutive among the ranks of dp_shard x cp in the order of the mesh.
+  // The ep ranks among which the experts are split: consecutive ones among the ranks of dp_shard x cp, in the
+  // order of the mesh.
   std::vector<Rank> ep_group() const;
 
-  // Where data parallelism keeps parameters: the ranks with this one's tp and pp coordinates, numbered
-  // replica by replica, and within one as the mesh has dp_shard and cp.
+  // Data parallelism spreads a parameter over the ranks that share this rank's tp and pp coordinates. They
+  // are numbered replica by replica, and within a replica in the order in which the mesh has dp_shard and cp.
+  // data_index() is this rank's number, and at_data_indices() translates numbers to ranks.
   int data_index() const { return dp_replicate() * layout_.dp_shard * layout_.cp + flat_index(); }
   std::vector<Rank> at_data_indices(const std::vector<Rank>& indices) const;
-  // Over these numbers a mesh, and the axes of HsdpOptions: over `shard` parameters are split, over
-  // `replicate` they are kept in full.
+  // A mesh over these numbers, and which of its axes HsdpOptions gets: over the axes `shard` a parameter is
+  // split, over the axes `replicate` it is kept in full.
   struct DataMesh {
     Mesh mesh;
     std::vector<std::string> shard, replicate;
   };
-  DataMesh data_mesh() const;  // of dense layers
-  // Of experts. Over the last axis, "ep", ranks have different ones.
+  DataMesh data_mesh() const;  // for the parameters of dense layers
+  // For the parameters of experts. The last axis, "ep", is in neither list: along it ranks hold different
+  // experts.
   DataMesh expert_mesh() const;
 
  private:
@@ -54,12 +58,12 @@ class RankGroups {
 
   Rank rank_at(const Coordinates& at) const;
   std::vector<Rank> along(Axis axis) const;
-  // Among the ranks of dp_shard x cp.
+  // The index among the ranks of dp_shard x cp.
   int flat_index() const;
   Coordinates at_flat_index(int index) const;
   ParallelLayout layout_;
   std::array<int, kAxes> size_, stride_{};
-  bool cp_is_slower_;  // than dp_shard, in the mesh
+  bool cp_is_slower_;  // cp varies more slowly than dp_shard in the mesh
   Coordinates at_{};
 };
 

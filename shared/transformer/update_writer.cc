@@ -205,7 +205,10 @@ void UpdateWriter::optimize(const StepUnit& unit, const View& gradients) {
 }
 
 void UpdateWriter::optimize_on_host(const StepUnit& unit, const View& gradients, const View& computes) {
-  constexpr std::int64_t kPieces = 16;  // so that what computes is on its way while the host goes on
+  // Chosen: the copies of computed pieces run beside the optimizer of the next ones, so that what lasts
+  // beyond the longer of both is one piece of the other: a sixteenth. More pieces would gain little and make
+  // more steps.
+  constexpr std::int64_t kPieces = 16;
   const ShardedUnit& u = unit.sharded;
   const Optimizer& optimizer = context_.workload.optimizer;
   PlanBuilder& builder = writer_.builder();

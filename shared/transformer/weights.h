@@ -1,8 +1,8 @@
-// Weights: where the tensors of a layer, of its experts and of the head lie in the flat pieces that are
+// Weights say where the tensors of a layer, of its experts and of the head begin in the flat pieces that are
 // sharded as units.
 //
-// Matrices are [out, in], as PyTorch's Linear has them. What all tp ranks hold alike comes first, so that its
-// gradients are one piece.
+// Matrices are [out, in], as in PyTorch's Linear. Tensors that all tp ranks hold alike come first, so that
+// their gradients are one piece, which one AllReduce over the tp ranks adds up.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ struct Weight {
   std::int64_t end() const { return begin + numel(); }
 
   View flat(const Window& piece) const { return piece.flat(begin, numel()); }
-  // [out, in], as gradients and products of gradients take it.
+  // [out, in]: as a weight's gradient is written, and as the product for the input's gradient takes it.
   View matrix(const Window& piece) const { return piece.dense(begin, {rows, columns}); }
-  // [in, out], as the forward pass takes it.
+  // [in, out]: as the forward pass takes it. No data moves; only the strides are exchanged.
   View transposed(const Window& piece) const {
     return {piece.buffer, piece.offset + begin, {columns, rows}, {1, columns}, piece.advance};
   }
-  // Some of the rows.
+  // Rows first .. first + count - 1.
   Weight part(std::int64_t first, std::int64_t count) const {
     return {begin + first * columns, count, columns};
   }
@@ -33,19 +33,19 @@ struct Weight {
 struct LayerWeights {
   LayerWeights(const Transformer& model, const LocalSizes& sizes);
 
-  Weight norm1, norm2, q_norm, k_norm, router;  // vectors have one row; those that the model lacks are empty
-  std::int64_t replicated = 0;                  // elements up to here are equal on all tp ranks
+  Weight norm1, norm2, q_norm, k_norm, router;  // a vector is one row; one that the model lacks is empty
+  std::int64_t replicated = 0;                  // elements before this one are equal on all tp ranks
   Weight qkv, qkv_bias, out, gate_up, down;     // qkv: the rows of q, then k, then v; gate_up: gate, then up
   std::int64_t numel = 0;
 };
 
-// Of an ep rank's experts: the gate and up of all of them, then the downs.
+// The experts of one ep rank: gate and up of all of them, then the down matrices.
 struct ExpertWeights {
   ExpertWeights(const Transformer& model, const LocalSizes& sizes);
 
   Weight gate_up(std::int64_t expert) const { return gate_up_.part(expert * 2 * columns_, 2 * columns_); }
   Weight down(std::int64_t expert) const { return down_.part(expert * hidden_, hidden_); }
-  std::int64_t numel = 0;  // 0 without experts
+  std::int64_t numel = 0;  // 0 if the model has no experts
 
  private:
   std::int64_t hidden_, columns_;

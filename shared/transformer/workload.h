@@ -1,4 +1,5 @@
-// Workload: what a model is to do, whatever the GPUs: train on sequences, read prompts, or write tokens.
+// A Workload says what a model is to do in one step, whatever GPUs do it: train on sequences, read prompts
+// (prefill), or write tokens (decode).
 #pragma once
 
 #include <cstdint>
@@ -13,42 +14,44 @@ namespace cp {
 
 enum class Phase : std::uint8_t { training, prefill, decode };
 std::string_view name(Phase phase);
-Phase parse_phase(std::string_view text);  // throws InvalidInput that lists them
+Phase parse_phase(std::string_view text);  // throws InvalidInput that lists the phases
 
-// What the optimizer keeps for each parameter, beside the f32 parameter itself.
+// What the optimizer keeps for each parameter in addition to the f32 parameter itself.
 struct Optimizer {
-  std::string name = "adamw";  // adamw, adamw_16 (states in bf16), sgd (no state), sgd_momentum
-  int states = 2;              // tensors as large as the parameters
+  std::string name = "adamw";  // adamw, adamw_16 (states in bf16), sgd (no states), sgd_momentum (one)
+  int states = 2;              // tensors as large as the parameters: AdamW has two, the moments
   DType state_dtype = DType::f32;
-  bool offload = false;                         // states and f32 parameters lie in host memory
+  bool offload = false;  // states and f32 parameters are in host memory (ZeRO-Offload)
   bool is_adam() const { return states == 2; }  // it keeps both moments
   bool operator==(const Optimizer&) const = default;
 };
-// "adamw", "adamw:offload": throws InvalidInput that lists them.
+// Reads "adamw" or "adamw:offload". Throws InvalidInput that lists the optimizers.
 Optimizer parse_optimizer(std::string_view text);
 std::string to_string(const Optimizer& optimizer);
 
 struct Workload {
   Phase phase = Phase::training;
-  std::int64_t seq_len = 0;  // of each sequence, in tokens; decode: cached plus new
-  // Sequences in one step, on all replicas together; serving: requests served at once.
+  std::int64_t seq_len = 0;  // tokens of each sequence; of decode, the cached and the new ones together
+  // The sequences of one step, over all replicas together. In serving: the requests that are served at once.
   std::int64_t global_batch = 1;
-  // Serving: tokens that the cache has of each request before this step. Prefill reads the seq_len - cached
-  // last ones; decode writes one token after `cached`, new_tokens times.
+  // In serving, the tokens of each request that are in the cache before this step. Prefill reads the last
+  // seq_len - cached tokens of each request; decode writes one token behind the cached ones, new_tokens
+  // times.
   std::int64_t cached = 0, new_tokens = 0;
 
-  DType dtype = DType::bf16;          // of activations, products and travelling parameters
-  DType kv_dtype = DType::bf16;       // of the cache
-  DType gradient_dtype = DType::f32;  // of gradients that are added up and reduced
+  DType dtype = DType::bf16;          // of activations, matrix products and gathered parameters
+  DType kv_dtype = DType::bf16;       // of cached keys and values
+  DType gradient_dtype = DType::f32;  // in which gradients are added up and reduced over ranks
   Optimizer optimizer;
-  // Tokens of the busiest expert over their mean, >= 1: the capacity that all are given.
+  // Tokens of the busiest expert divided by the mean over all experts; at least 1. Every rank reserves room
+  // for, and computes, this many times the mean: the capacity of its experts.
   double expert_imbalance = 1;
   bool operator==(const Workload&) const = default;
 
-  std::int64_t tokens() const { return seq_len * global_batch; }  // of a training step
+  std::int64_t tokens() const { return seq_len * global_batch; }  // tokens of a training step
 };
 
-// Throws InvalidInput that names each field at fault, its value and what is allowed.
+// Throws InvalidInput that names every field at fault, its value, and what is allowed.
 void validate_workload(const Workload& workload);
 
 Hasher& hash(Hasher& hasher, const Workload& workload);
