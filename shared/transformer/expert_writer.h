@@ -1,10 +1,12 @@
-// ExpertWriter: the steps of a layer's experts: tokens are routed, sent to the ranks of their experts,
+// ExpertWriter writes the steps of a layer's experts: tokens are routed, sent to the ranks of their experts,
 // computed there, and brought back.
 //
-// Each rank sends each ep rank one block of the same size, its capacity, whatever the router says: tokens x
-// top_k / ep x imbalance. What arrives is sorted by expert; a rank's experts share it evenly. The weights of
-// the router travel with the tokens and are applied before the down products, so that their gradients need no
-// output of an expert.
+// Each rank sends every ep rank one block of the same size, whatever the router decides: its capacity, tokens
+// x top_k / ep x imbalance. So one AllToAll with equal counts does, and shapes do not depend on data. What
+// arrives is sorted by expert, and the rank's experts share it evenly.
+//
+// The router's weights travel with the tokens and are multiplied in before the down products. Their gradients
+// then need no output of an expert, and no output has to be kept.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +22,19 @@ class ExpertWriter {
   ExpertWriter(StepWriter& writer, Activations& activations)
       : writer_(writer), context_(writer.context()), activations_(activations) {}
 
-  // From the gathered rows of the norm to this tp rank's part of the outputs, both [tokens, hidden].
+  // Forward: from `rows`, the gathered rows of the norm, to `partial`, this tp rank's part of the outputs;
+  // both are [tokens, hidden].
   void forward(const LayerPlace& place, const Window& layer, const Window& experts, const View& rows,
                const View& partial);
-  // From the gathered gradient of the outputs to the partial one of the rows, both [tokens, hidden];
-  // gradients of weights are written.
+  // Backward: from `d_out`, the gathered gradient of the outputs, to `d_rows`, the partial gradient of the
+  // rows; both are [tokens, hidden]. The gradients of all weights are written.
   void backward(const LayerPlace& place, const Window& layer, const Window& experts,
                 const GradientPlace& layer_gradient, const GradientPlace& experts_gradient, const View& rows,
                 const View& d_out, const View& d_rows);
 
  private:
   using A = Activation;
-  // Rows for, or of, experts and what is kept of each one.
+  // Rows that go to or come from experts, with the router's weight of each row.
   struct Tokens {
     View rows, weights;
   };
@@ -43,8 +46,9 @@ class ExpertWriter {
   View router_logits(const LayerPlace& place);
   Tokens expert_tokens(const LayerPlace& place);
 
-  // Rows in the order of the ranks that they come from, to the order of experts on this rank, and back.
-  // `last` is where they are to lie in the end; the buffers on the way have names that begin with `name`.
+  // The way of rows from the order of the ranks that sent them to the order of the experts on this rank, and
+  // back. `last` (or `first`) is the end of the way that the caller has; buffers in between have names that
+  // begin with `name`.
   View start_of_way(const View& last, const std::string& name);
   void to_experts(const View& from, const View& to, const std::string& name);
   View end_of_way(const View& first, const std::string& name);

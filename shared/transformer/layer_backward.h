@@ -1,4 +1,5 @@
-// LayerBackward: the steps of one layer's backward pass, with what it computes again first.
+// LayerBackward writes the steps of one layer's backward pass. It first computes again what the forward pass
+// did not keep.
 #pragma once
 
 #include "shared/fully_shard/unshard_writer.h"
@@ -7,7 +8,7 @@
 namespace cp {
 
 struct LayerGradients {
-  GradientPlace layer, experts;  // experts: meaningless without
+  GradientPlace layer, experts;  // `experts` has no meaning if the model has none
 };
 
 class LayerBackward {
@@ -19,8 +20,8 @@ class LayerBackward {
         again_(writer, activations, nullptr),
         experts_(writer, activations) {}
 
-  // dx, [tokens_tp, hidden], becomes the gradient of x from that of the layer's output. All gradients of the
-  // layer's weights are written.
+  // Turns dx, [tokens_tp, hidden], from the gradient of the layer's output into that of its input x, in
+  // place. The gradients of all weights of the layer are written.
   void write(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
              const View& x, const View& dx);
 
@@ -33,15 +34,15 @@ class LayerBackward {
                  const View& rows, const View& d_out, const View& d_rows);
   void attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                  const View& x, const View& dx);
-  // From the gradients of q, k and v to those of their products, [tokens, q, k and v], and of the q and k
-  // norms.
+  // Takes the gradients of q, k and v back through the rotation and the norms of q and k. Returns the
+  // gradient of the projections' output, [tokens, q and k and v].
   View unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients);
-  // The norm's output, kept or computed again.
+  // The output of a norm, kept or computed again.
   View norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight, const Window& weights);
-  // dx += the norm's backward of the partial gradients of its gathered rows.
+  // Adds to dx what the norm's backward pass makes of `partial`, the partial gradients of its gathered rows.
   void close_region(const View& partial, const View& x, const Weight& weight, const Window& weights,
                     const GradientPlace& gradients, const View& dx, const std::string& label);
-  // Of weights that several tp ranks hold.
+  // Adds up, over the tp ranks, the gradients of weights that all of them hold.
   void add_up_replicated(const GradientPlace& place);
 
   StepWriter& writer_;

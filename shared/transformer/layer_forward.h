@@ -1,4 +1,5 @@
-// LayerForward: the steps of one layer's forward pass, which a backward pass may take again.
+// LayerForward writes the steps of one layer's forward pass. The backward pass uses it again if the layer is
+// recomputed.
 #pragma once
 
 #include <vector>
@@ -12,20 +13,20 @@ namespace cp {
 
 // The parameters of a layer.
 struct LayerPieces {
-  Window layer, experts;  // experts: meaningless without
+  Window layer, experts;  // `experts` has no meaning if the model has none
 };
 
-// Rows that a dense MLP computes at once.
+// Rows that a dense MLP computes at once: `count` of them from `first` on.
 struct RowChunk {
   std::int64_t first = 0, count = 0;
 };
 std::vector<RowChunk> mlp_chunks(const StepContext& context);
-// Some rows of what the MLP makes on its way, which lie where those of the first chunk do.
+// The place of a chunk's intermediate rows. All chunks use the place of the first one, one after the other.
 View of_chunk(const View& rows, const RowChunk& chunk);
 
 class LayerForward {
  public:
-  // `cache`: of serving, else null.
+  // `cache` is null unless the workload is one of serving.
   LayerForward(StepWriter& writer, Activations& activations, KvCache* cache)
       : writer_(writer),
         context_(writer.context()),
@@ -33,22 +34,23 @@ class LayerForward {
         cache_(cache),
         experts_(writer, activations) {}
 
-  // From x to x_next, both [tokens_tp, hidden].
+  // Computes x_next from x; both are [tokens_tp, hidden].
   void write(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& x_next);
 
  private:
   using A = Activation;
 
   void attention(const LayerPlace& place, const Window& weights, const View& x, const View& mid);
-  // q, k and v as attention takes them, from the gathered rows of the norm.
+  // Computes q, k and v as attention takes them from the gathered rows of the norm.
   void project(const LayerPlace& place, const Window& weights, const View& rows);
   void project_with_norms(const LayerPlace& place, const Window& weights, const View& rows);
-  // q, k and v as attention takes them, from what the products or the norms of q and k gave.
+  // Rotates q, k and v to what attention takes, from the projections' output or from that of the norms of q
+  // and k.
   void rotate(const LayerPlace& place, std::vector<View> products, const View& q);
   void attend(const LayerPlace& place);
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);
-  // next = x + what the region's tp ranks add up to.
+  // next = x + the sum of `partial` over the tp ranks.
   void close_region(const View& partial, const View& x, const View& next, const std::string& label);
 
   View k_rows(const LayerPlace&place), v_rows(const LayerPlace&place);

@@ -1,5 +1,8 @@
-// LayerLoops: the order in which a pass visits the layers of a stage, as bodies of Repeats, and where each
-// layer's things lie.
+// The order in which a pass visits the layers of a stage, as bodies of Repeats, and where each layer's data
+// is stored.
+//
+// A plan does not list every layer: equal layers are the iterations of a Repeat. For example, 8 layers with
+// recompute=every:4 are a Repeat of 2 iterations with a body of 4 layers, of which one is recomputed.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +13,12 @@
 
 namespace cp {
 
-// A layer of a body, in the iterations of its Repeat.
+// One layer of a body. Each index advances with the iterations of the Repeat (see StackIndex).
 struct LayerPlace {
-  StackIndex layer;         // of the stage
-  StackIndex kept;          // among the layers that keep what the backward pass needs
+  StackIndex layer;         // which layer of the stage
+  StackIndex kept;          // which among the layers that keep what the backward pass needs
   StackIndex turn;          // how many layers this pass has visited before
-  bool recomputed = false;  // keeps nothing but its input
+  bool recomputed = false;  // keeps only its input
 
   StackIndex next_layer() const { return {layer.first + 1, layer.step}; }
 };
@@ -28,7 +31,7 @@ struct LayerLoop {
 std::vector<LayerLoop> forward_loops(std::int64_t layers, const Recompute& recompute);
 // From the last layer to the first.
 std::vector<LayerLoop> backward_loops(std::int64_t layers, const Recompute& recompute);
-// Layers that keep more than their input.
+// The number of layers that keep more than their input.
 std::int64_t layers_that_keep(std::int64_t layers, const Recompute& recompute);
 
 }  // namespace cp

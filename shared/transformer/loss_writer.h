@@ -1,9 +1,10 @@
-// LossWriter: what lies before the first layer and behind the last one: embedding, final norm, head, loss,
-// and their backward passes.
+// The steps before the first layer and behind the last one: embedding, final norm, head and loss, and their
+// backward passes.
 //
 // Embedding and head are split over the vocabulary (Shoeybi et al. 2019). Head and loss take the rows in
-// chunks, each forward and backward at once, so that the logits of one chunk live: two AllReduces of
-// statistics a row (the maximum; the sum of exponentials and the target's logit) instead of the logits.
+// chunks, and do the forward and the backward pass of a chunk at once, so that only the logits of one chunk
+// exist at a time. The tp ranks exchange statistics instead of logits, in two AllReduces with a few values
+// for each row: first the maximum, then the sum of exponentials and the logit of the target.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,14 @@ class EmbeddingWriter {
  public:
   explicit EmbeddingWriter(StepWriter& writer);
 
-  // The rank's tokens to x, [tokens_tp, hidden].
+  // Looks up the rank's tokens and writes x, [tokens_tp, hidden].
   void forward(const Window& table, const View& x);
-  // Adds to the table's gradient, which has been written.
+  // Adds the gradients of the looked-up rows to the table's gradient, which must have been written before.
   void backward(const View& dx, const Window& gradient);
 
  private:
-  // The rows that are looked up, as many as there are at most: what is read, or added to, of the table.
+  // The table's rows that are looked up: as many as there can be at most. This is what is read of the table,
+  // or added to its gradient.
   View looked_up(const Window& table) const;
   View tokens();
 
@@ -31,7 +33,7 @@ class EmbeddingWriter {
   BufferId tokens_ = -1;
 };
 
-// Where the two weights begin; the table may be the embedding's.
+// Where the weights of the final norm and of the head begin; the head's table may be that of the embedding.
 struct HeadPieces {
   Window norm, table;
 };
@@ -43,10 +45,10 @@ class LossWriter {
  public:
   explicit LossWriter(StepWriter& writer) : writer_(writer), context_(writer.context()) {}
 
-  // From the last layer's output to the loss and back to dx, both [tokens_tp, hidden]. All gradients of norm
-  // and table are written.
+  // Computes the loss from x, the last layer's output, and goes back to dx, its gradient; both are
+  // [tokens_tp, hidden]. The gradients of norm and table are written.
   void write(const HeadPieces& weights, const HeadGradients& gradients, const View& x, const View& dx);
-  // Serving: the logits of each sequence's last row.
+  // For serving: computes the logits of the last row of each sequence.
   void last_logits(const HeadPieces& weights, const View& x);
 
  private:

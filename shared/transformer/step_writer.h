@@ -1,9 +1,9 @@
-// StepWriter: what the writers of a step's pieces share: sizes and groups of the rank, working buffers, and
-// the products, kernels and collectives between the tensor-parallel regions.
+// StepWriter is what all writers of a step's pieces share: the rank's sizes and groups, its working buffers,
+// and the products, kernels and collectives between the tensor-parallel regions.
 //
-// Rows of activations are [batch, rows of the sequence]: a rank's `tokens`. Between the regions a tp rank
-// holds `tokens_tp` of them; gathered they are `padded_tokens`, of which those behind `tokens` are zero.
-// Without sequence parallelism each holds all of them.
+// Rows of activations are [batch, rows of the sequence]; a rank has `tokens` of them. Between the regions a
+// tp rank holds `tokens_tp` of them. Gathered they are `padded_tokens`, and those behind `tokens` are zero.
+// Without sequence parallelism every tp rank holds all rows.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace cp {
 
-// What all pieces of one rank's plan ask for.
+// What all writers of one rank's plan need to know. It keeps references to the request and the cache.
 struct StepContext {
   StepContext(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache& cache);
 
@@ -43,15 +43,16 @@ struct StepContext {
 
   std::int64_t hidden = 0;
   std::int64_t tokens = 0, tokens_tp = 0, padded_tokens = 0;  // of this rank
-  std::int64_t new_rows = 0, cache_rows = 0;                  // serving: of a sequence's queries; of its keys
+  std::int64_t new_rows = 0, cache_rows = 0;  // serving: rows of a sequence's queries; rows of its keys
 
-  // That a dense MLP computes at once, of this rank: all of them where there are no chunks.
+  // The rows of this rank that a dense MLP computes at once: all of them if there are no chunks.
   std::int64_t mlp_rows() const {
     return layout.mlp_chunks == 1 ? tokens : std::max<std::int64_t>(1, ceil_div(tokens, layout.mlp_chunks));
   }
-  // Of the weights that all tp ranks hold alike, those whose gradients are sums over them, at the end of
-  // LayerWeights::replicated: each rank's norms see all rows without sequence parallelism, but norms of q and
-  // k, and routers, a rank's own columns alone.
+  // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks; they stand
+  // at the end of LayerWeights::replicated. With sequence parallelism these are all: each rank's norms see a
+  // part of the rows. Without it every rank's norms see all rows and have the whole gradient; the norms of q
+  // and k, and the router, still see a rank's own columns only.
   Weight summed_over_tp() const {
     const std::int64_t begin = layout.row_ranks() > 1 ? 0 : layer.norm2.end();
     return {begin, 1, layer.replicated - begin};
@@ -73,8 +74,7 @@ class StepWriter {
   DType dtype() const { return context_.workload.dtype; }
   bool splits_rows() const { return context_.layout.row_ranks() > 1; }
 
-  // ---- memory ----
-  // The working buffer of that name of this pass, made on first use. The next pass gets buffers of its own.
+  // The working buffer `name`, made on first use. begin_pass() makes the next pass use buffers of its own.
   Window working(std::string_view name, DType dtype, std::int64_t numel, std::string_view term = "working");
   View working_rows(std::string_view name, std::int64_t rows, std::int64_t width) {
     return working(name, dtype(), rows * width).dense(0, {rows, width});
@@ -84,11 +84,11 @@ class StepWriter {
   // ---- steps; nothing where there are no elements ----
   void matmul(const View& a, const View& b, const View& out, std::string label, bool accumulate = false);
   void kernel(RowKernel kernel, std::string label);
-  // The same, where a weight's gradient comes out.
+  // A product whose result is the gradient of a weight.
   void weight_gradient(const View& a, const View& b, const Weight& weight, const GradientPlace& gradients,
                        std::string label);
-  // Of a kernel that gives gradients of weights, [begin, begin + numel) of a piece, beside what it writes and
-  // updates.
+  // A kernel that gives gradients of weights, [begin, begin + numel) of a piece, in addition to what it
+  // writes and updates.
   void kernel_with_gradients(RowKernel kernel, const std::vector<Weight>& weights,
                              const GradientPlace& gradients, std::string label);
   void fill(const View& out, double value, std::string label);
@@ -98,21 +98,22 @@ class StepWriter {
   void all_reduce(std::string_view group, const std::vector<Rank>& ranks, ReduceOp op, const View& data,
                   std::string_view stream, std::string label);
 
-  // ---- between the tensor-parallel regions ----
-  // [rows, width] of each tp rank as [tp x rows, width]; itself where rows are not split.
+  // Gathers [rows, width] of each tp rank to [tp x rows, width]; returns `local` itself if rows are not
+  // split.
   View gather(const View& local, std::string_view name, const std::string& label);
-  // [tokens_tp, width] of all tp ranks as [tokens, width]; itself where rows are not split.
+  // Gathers [tokens_tp, width] of all tp ranks to [tokens, width]; returns `local` itself if rows are not
+  // split.
   View gather_rows(const View& local, std::string_view name, const std::string& label);
-  // Where a region writes its partial sums of [tokens, width] that scatter_rows() adds up: `local` itself
-  // where rows are not split.
+  // Where a region writes its partial sums, [tokens, width], for scatter_rows() to add up. It is `local`
+  // itself if rows are not split.
   View partial_rows(const View& local, std::string_view name);
   void scatter_rows(const View& partial, const View& local, const std::string& label);
 
-  // With the stage before (-1) or behind (+1): rows [tokens_tp, hidden] from or to it.
+  // Exchanges rows, [tokens_tp, hidden], with the stage before (direction -1) or behind (+1).
   void receive(int direction, const View& rows);
   void send(int direction, const View& rows);
 
-  // Appends the attention plan; `place(name, numel)` says where each of its buffers lies.
+  // Appends the steps of the attention plan. place(name, numel) must return the view for each of its buffers.
   void attention(AttentionPass pass, const std::function<View(std::string_view, std::int64_t)>& place);
 
   Plan build() &&;
@@ -127,7 +128,7 @@ class StepWriter {
   std::vector<std::pair<std::string, BufferId>> working_;
 };
 
-// Some rows of a matrix.
+// Rows first .. first + count - 1 of a matrix, and its columns first .. first + count - 1.
 View rows_of(const View& matrix, std::int64_t first, std::int64_t count);
 // Some columns.
 View columns_of(const View& matrix, std::int64_t first, std::int64_t count);

@@ -1,18 +1,18 @@
-// UpdateWriter: the steps behind the last backward pass: gradients are added up among replicas, their norm is
-// taken, and the optimizer changes the parameters.
+// UpdateWriter writes the steps behind the last backward pass: gradients are added up over replicas, their
+// norm is taken, and the optimizer changes the parameters.
 //
-// Where ranks keep whole pieces although states are sharded, the new parameters are gathered here, once a
-// step, and gradients are reduced and scattered, unless the backward pass has done so (ZeRO-1 and -2;
-// Rajbhandari et al. 2020).
+// If ranks keep whole pieces although states are sharded (ZeRO-1 and -2; Rajbhandari et al. 2020), the new
+// parameters are gathered here, once a step; and gradients are reduced and scattered here, unless the
+// backward pass has done so.
 //
 // Buffers of a unit: gradients/<name>, parameters/<name> or master/<name> (f32), optimizer/<name> (all
-// states); unsharded/<name> and unsharded/gradients/<name> where whole pieces stay.
+// states); if whole pieces stay, unsharded/<name> and unsharded/gradients/<name>.
 //
-// Offloaded f32 parameters and states lie in host memory, where the host runs the optimizer (ZeRO-Offload;
-// Ren et al. 2021): buffers host/gradients/<name>, host/master/<name>, host/optimizer/<name> and
-// host/parameters/<name>, in `dtype`. Gradients that only the update completes go there in it, on the stream
-// "to_host"; the optimizer runs piece by piece on "host", and what computes comes back behind each piece on
-// "from_host".
+// Offloaded f32 parameters and states are in host memory, and the host runs the optimizer (ZeRO-Offload; Ren
+// et al. 2021). Its buffers are host/gradients/<name>, host/master/<name>, host/optimizer/<name>, and
+// host/parameters/<name> in `dtype`. Gradients that are complete only in the update go to the host there, on
+// the stream "to_host". The optimizer runs piece by piece on the stream "host", and the computed parameters
+// come back behind each piece on "from_host".
 #pragma once
 
 #include <string>
@@ -23,18 +23,19 @@
 
 namespace cp {
 
-// A unit of parameters, and what the group of those that hold the same shard of it is called.
+// A unit of parameters, and the name of the group of ranks that hold the same shard of it.
 struct StepUnit {
   ShardedUnit sharded;
   std::string replica_group;
 };
-// Of the stage: "layers"; "experts"; "embedding"; "head", the final norm and a table of its own. Those that
-// it lacks have numel 0.
+// The units of a stage: "layers", "experts", "embedding", and "head" (the final norm, and a table of its own
+// unless it is tied). A unit that the stage lacks has numel 0.
 struct StepUnits {
   StepUnit layers, experts, embedding, head;
 
   explicit StepUnits(const StepContext& context);
-  // Whether the backward pass itself leaves the gradients of the step behind, and can send them to the host.
+  // Whether the backward pass itself completes the gradients of the step, so that it can send them to the
+  // host.
   static bool completes_gradients(const StepContext& context, const StepUnit& unit);
   std::vector<const StepUnit*> present() const;
 };
@@ -46,18 +47,19 @@ class UpdateWriter {
   void write();
 
  private:
-  // The rank's elements of a unit's gradients, as a flat view.
+  // The rank's elements of a unit's gradients, completely reduced, as a flat view.
   View reduced_gradients(const StepUnit& unit);
-  // Of weights that several tp ranks hold, where the backward pass has added to the gradients of the step.
+  // Adds up, over the tp ranks, the gradients of weights that all of them hold, if the backward pass has
+  // added its products to the gradients of the step directly.
   void add_up_replicated();
-  // Equal pieces of all layers' gradients, packed into one AllReduce.
+  // Adds up the same piece of every layer's gradients over `ranks`, packed into one AllReduce.
   void add_up_pieces(const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
                      std::int64_t numel, const std::string& label);
-  // Of the embedding's table, which first and last stage both have.
+  // Adds up the gradients of a tied table, which both the first and the last stage hold.
   void add_up_tied_tables();
   void take_norm(const std::vector<View>& gradients);
   void optimize(const StepUnit& unit, const View& gradients);
-  // In host memory; what computes comes to `computes`.
+  // The optimizer in host memory; the parameters to compute with arrive in `computes`.
   void optimize_on_host(const StepUnit& unit, const View& gradients, const View& computes);
   struct HostUnit {
     BufferId gradients = -1, master = -1, states = -1, parameters = -1;
