@@ -12,8 +12,9 @@
 namespace cp {
 namespace {
 
-// Finds the added lives that meet a span of positions. A segment tree: each life hangs at the O(log n) nodes
-// that cover it, so that a look costs little more than what it finds.
+// Finds the added lives that meet a span of positions. It is a segment tree: a node stands for a range of
+// positions, and each life hangs at the O(log n) nodes whose ranges make it up. A look costs little more than
+// what it finds, so that plans of tens of thousands of temporaries are packed without comparing all pairs.
 class LivingBlocks {
  public:
   explicit LivingBlocks(Position num_positions) {
@@ -72,18 +73,21 @@ class LivingBlocks {
   std::vector<Entry> entries_;
 };
 
+// The bytes [begin, end) of the arena.
 struct Interval {
   std::int64_t begin = 0, end = 0;
 };
 
-// Blocks of one life, as the temporaries of a Repeat are: placed together, they are a few runs of bytes.
+// All blocks that live for the same span. The temporaries of a Repeat do, since they live through all of it;
+// placed one on the other, they take a few runs of bytes, which are looked at instead of the blocks.
 struct Life {
   Position first = 0, last = 0, horizon = 0;
   std::vector<std::size_t> placed;  // blocks
-  std::vector<Interval>
-      runs;  // that they take: ascending, not touching one another; not while they are being stacked
-  std::size_t look = 0;  // the last one that found it
+  // The bytes that they take: ascending, and not touching one another. Empty while blocks are being stacked.
+  std::vector<Interval> runs;
+  std::size_t look = 0;  // number of the last look that found it
 
+  // Adds an interval to the runs, and joins it with the runs that it touches.
   void take(const Interval& interval) {
     const auto after =
         std::upper_bound(runs.begin(), runs.end(), interval.begin,
@@ -171,6 +175,7 @@ class Packer {
     return {packing_.offsets[block], packing_.offsets[block] + blocks_[block].size_bytes};
   }
 
+  // The largest sum of sizes that live at the same position. No packing is smaller.
   std::int64_t most_alive() const {
     std::vector<std::int64_t> change(static_cast<std::size_t>(num_positions_) + 1, 0);
     for (const Block& block : blocks_) {
@@ -183,13 +188,16 @@ class Packer {
     return most;
   }
 
+  // Whether two blocks may live at the same time. Positions decide it if they overlap, or if one ended before
+  // the other's horizon; in between it depends on what the streams have waited for.
   bool together(std::size_t a, std::size_t b) const {
     if (blocks_[b].first < blocks_[a].first) std::swap(a, b);
     if (blocks_[b].first <= blocks_[a].last) return true;
     return blocks_[a].last >= blocks_[b].horizon && !ordered_(a, b);
   }
 
-  // Calls f(life) once for each life of placed blocks some of which may live together with this one.
+  // Calls f(life) once for each life of which some placed blocks may live together with this one. A life may
+  // hang at several nodes of the tree, so `look` remembers who has been seen.
   template <class F>
   void for_each_life(std::size_t block, const F& f) {
     ++looks_;
@@ -207,13 +215,27 @@ class Packer {
     });
   }
 
-  // Depths of high blocks are measured from the top, whose place is known once all of them lie: where low and
-  // high blocks that live together just touch.
+  // Places the anchored blocks: low ones as deep as possible, high ones as high as possible. For a chain in
+  // which A makes B, B makes C and C makes D, each dead when the next but one begins:
+  //
+  //   top |      BBBBBBBBBBBBDDDDDDDDDDDD
+  //       |      BBBBBBBBBBBB
+  //       |            CCCCCCCCCCCC
+  //       |AAAAAAAAAAAACCCCCCCCCCCC
+  //     0 |AAAAAAAAAAAACCCCCCCCCCCC
+  //       +-------------------------------> time
+  //
+  // Every step finds its two buffers at opposite ends, and the arena is as high as the largest pair (B and
+  // C). Were all of them stacked from below, B would stand on A, and when A has gone C would not fit under B:
+  // holes would remain.
+  //
+  // The top is not known before all blocks are placed: it is where low and high blocks that live together
+  // just touch. So high blocks are measured by their depth below the top until then.
   void stack_at_both_ends(const std::vector<std::size_t>& ends) {
-    // Of high blocks, for now, the depth of their lower end.
+    // For high blocks, for now, the depth of the lower end below the top.
     std::vector<std::int64_t>& offsets = packing_.offsets;
-    // No packing is smaller than what lives at once: the top may lie that high, and leaves room in the
-    // middle.
+    // No packing is smaller than what lives at once, so the top may as well be that high from the beginning;
+    // it leaves room in the middle for blocks without an anchor.
     std::int64_t top = most_alive(), top_alignment = 1;
     std::vector<Interval> taken;
     // Each block goes as far towards its end as the blocks there that live with it allow. The arena must be
@@ -255,6 +277,10 @@ class Packer {
     }
   }
 
+  // Places the remaining blocks, the largest first, each at the lowest place that is free for its life (the
+  // heuristic that Pisarchyk and Lee, 2020, call greedy by size). Small blocks then fill the gaps that large
+  // ones leave; the other way round, large blocks would find only gaps that are too small for them. Ties
+  // are settled by time and index, so that equal plans give equal places.
   void largest_first(bool anchored_too) {
     std::vector<std::size_t> rest;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -268,6 +294,8 @@ class Packer {
     for (const std::size_t i : rest) {
       taken.clear();
       for_each_life(i, [&](const Life& life) {
+        // The positions overlap, so all blocks of this life are in the way, and their runs say where.
+        // Otherwise only the streams' waits tell which of them are over.
         if (life.first <= blocks_[i].last && blocks_[i].first <= life.last) {
           taken.insert(taken.end(), life.runs.begin(), life.runs.end());
           return;
@@ -311,7 +339,7 @@ Packing pack(std::span<const Block> blocks, const Ordered& ordered) {
 
 namespace {
 
-// The life of each temporary, and what is known of each stream when it starts.
+// Finds the life of each temporary from its uses, and what is known to be over on each stream when it starts.
 class Lives {
  public:
   Lives(const Plan& plan, const Order& order)
@@ -330,7 +358,9 @@ class Lives {
     if (order_.one_stream()) return;
     const std::size_t row = idx(buffer) * num_streams_;
     Position& last = last_on_[row + idx(place.stream)];
-    if (last == kNoPosition) {  // the first use on this stream
+    // The first use on this stream. What is over before the buffer starts to live is what all streams that
+    // use it have waited for: the minimum over their first uses.
+    if (last == kNoPosition) {
       for (StreamId stream = 0; stream < order_.num_streams(); ++stream) {
         Position& known = known_[row + idx(stream)];
         known = std::min(known, order_.clock(place.first, stream));
@@ -364,8 +394,8 @@ class Lives {
   std::size_t num_streams_;
   std::vector<Block> blocks_;      // by buffer; only first and last
   std::vector<Position> last_on_;  // by buffer, then stream: its last use there
-  std::vector<Position>
-      known_;  // by buffer, then stream: the latest position over before the first use on any stream
+  // By buffer, then stream: the latest position that is over before the first use on any stream.
+  std::vector<Position> known_;
 };
 
 }  // namespace
@@ -375,6 +405,7 @@ void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order&
   const std::vector<StepRef> steps = steps_of(plan);
   for (std::size_t begin = 0, end; begin < steps.size(); begin = end) {
     end = begin + 1;
+    // [begin, end) is one segment: the steps of a Repeat, or a step outside of any.
     while (end < steps.size() && steps[end].segment == steps[begin].segment) ++end;
     for (std::size_t i = begin; i < end; ++i) {
       for_each_access(plan, steps[i].step->work, [&](const Access& access) {
@@ -394,7 +425,7 @@ void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order&
     const Buffer& buffer = plan.buffers[i];
     const auto id = static_cast<BufferId>(i);
     if (buffer.kind != BufferKind::temporary) continue;
-    if (!lives.used(id)) {  // may share with all
+    if (!lives.used(id)) {  // no step uses it, so it may share its bytes with all others
       plan.arena_bytes = std::max(plan.arena_bytes, buffer.bytes());
       continue;
     }

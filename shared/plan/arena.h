@@ -1,5 +1,5 @@
-// The arena: places for temporaries in one piece of memory, so that two share bytes only when they never live
-// together.
+// The arena is one piece of memory that holds all temporaries of a plan. This finds a place for each of them,
+// so that two share bytes only if they never live at the same time.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,17 @@ namespace cp {
 
 // A temporary that lives from position `first` to `last`, both included.
 struct Block {
-  std::int64_t size_bytes = 0, alignment = 1;  // alignment: a power of two
+  std::int64_t size_bytes = 0, alignment = 1;  // alignment in bytes: a power of two
   Anchor anchor = Anchor::any;
   Position first = 0, last = 0;
-  Position horizon = 0;  // <= first; what ended before it is known to be over when this block starts to live
+  // <= first. Whatever ended before it is known to be over when this block starts to live
+  Position horizon = 0;
 };
 
-// Whether a block that ended before another one's first position, but not before its horizon, is known to be
-// over; the two are given by index. Empty: never needed, since each horizon is the block's first position
-// (one stream).
+// Whether `earlier` is known to be over when `later` starts to live; both are indices of blocks. It is asked
+// only for pairs that positions do not decide: `earlier` ends before later.first, but not before
+// later.horizon. (Streams run beside one another, so an earlier position alone does not mean that a step is
+// over.) Empty: never needed, because each horizon is the block's first position, as on one stream.
 using Ordered = std::function<bool(std::size_t earlier, std::size_t later)>;
 
 struct Packing {
@@ -31,17 +33,18 @@ struct Packing {
   std::int64_t size_bytes = 0;
 };
 
-// The smaller of two packings, the first when they are equal:
-//   anchored   blocks anchored low or high first, each stacked at its end of the arena in the order in which
-//              they start to live; then the others, largest first, each at the lowest place that is free for
-//              its life
+// Makes two packings and returns the smaller one, the first if they are equal:
+//   anchored   blocks anchored low or high come first, each stacked at its end of the arena in the order in
+//              which they start to live; then the others, largest first, each at the lowest place that is
+//              free for its life
 //   plain      all blocks, largest first, each at the lowest free place
-// On one stream a chain of blocks that alternate between low and high, each living with its neighbours, fills
-// exactly the greatest sum that lives at once.
+//
+// On one stream, a chain of blocks that alternate between low and high, each living with its neighbours,
+// takes exactly as many bytes as live at once at most.
 Packing pack(std::span<const Block> blocks, const Ordered& ordered = {});
 
-// Sets first and last uses and offsets of the plan's temporaries, and the size of its arena. `anchors`: by
-// buffer.
+// Sets first_use, last_use and offset_bytes of the plan's temporaries, and plan.arena_bytes. `anchors` has
+// one entry for each buffer of the plan.
 void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order& order);
 
 }  // namespace cp

@@ -128,9 +128,9 @@ class StepWriter {
   std::vector<std::pair<std::string, BufferId>> working_;
 };
 
-// Rows first .. first + count - 1 of a matrix, and its columns first .. first + count - 1.
+// Rows first .. first + count - 1 of a matrix.
 View rows_of(const View& matrix, std::int64_t first, std::int64_t count);
-// Some columns.
+// Columns first .. first + count - 1.
 View columns_of(const View& matrix, std::int64_t first, std::int64_t count);
 View transposed(const View& matrix);
 
