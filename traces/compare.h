@@ -1,8 +1,10 @@
-// Comparing the traces of two runs: they must be identical in everything but time.
+// Compares the traces of two runs, for example of the fabric and of a real cluster: they must be identical in
+// everything but time.
 //
-// For each rank: `issued` of each side with its own `observed` (the collectives), `observed` of both,
-// `issued` of both (kernels too), and the digests. Of a rank that differs the first divergence alone is told:
-// what follows it follows from it.
+// For each rank, four comparisons are made: `issued` of each side with its own `observed` (collectives only,
+// since the boundary of the library sees no kernels), `observed` of both sides, `issued` of both sides
+// (kernels, too), and the digests. Only the first divergence of a rank is reported, since what follows it
+// usually follows from it.
 #pragma once
 
 #include <cstddef>
@@ -16,35 +18,36 @@
 namespace cp {
 
 struct CompareOptions {
-  // The side was cut off: what it lacks at the end of a stream, and ranks and digests that it lacks, are no
-  // differences.
+  // The trace of this side was cut off, as after a crash. Then nothing that it merely lacks is a difference:
+  // operations at the end of a stream, ranks, digests.
   bool a_is_cut = false, b_is_cut = false;
-  std::size_t neighbours = 2;  // operations shown before and after a divergence
+  std::size_t neighbours = 2;  // operations to show before and after a divergence
 };
 
-// A few operations of one stream around the one that differs.
+// A few operations of one stream, around the one that differs.
 struct Neighbourhood {
   std::string side;                  // "A observed"
-  std::size_t first = 0;             // the position on the stream of the first one here
-  std::size_t total = 0;             // operations on the stream
-  std::vector<OpRecord> operations;  // without the one that differs, where the stream ends before it
+  std::size_t first = 0;             // position on the stream of the first operation here
+  std::size_t total = 0;             // number of operations on the stream
+  std::vector<OpRecord> operations;  // lacks the one that differs if the stream ends before it
 };
 
 struct RankDivergence {
   Rank rank = 0;
   StreamId stream = 0;
-  // Position on the stream, among collectives or, of two issued sections, among all operations.
+  // Position on the stream. It counts collectives, or all operations if two issued sections are compared
+  // (among_collectives is false then).
   std::size_t at = 0;
   bool among_collectives = true;
   Neighbourhood one, other;
-  std::vector<std::string>
-      fields;  // what differs there: "reduction: sum, max"; empty where one side has ended
+  // What differs there, for example "reduction: sum, max"; empty if one side has ended.
+  std::vector<std::string> fields;
 };
 
 struct DigestDifference {
   Rank rank = 0;
   std::string buffer;
-  std::optional<Digest> a, b;  // nothing: that side has none
+  std::optional<Digest> a, b;  // nothing: this side has no digest of the buffer
 };
 
 struct ComparedTime {
@@ -56,24 +59,26 @@ struct OperationTime : ComparedTime {
 };
 
 struct TraceComparison {
-  std::size_t num_ranks = 0;                // that both sides have
-  std::int64_t num_operations = 0;          // issued on them, of the longer side
-  std::vector<Rank> only_in_a, only_in_b;   // differences unless the other side was cut off
-  std::vector<RankDivergence> divergences;  // at most one a rank, by ascending rank
+  std::size_t num_ranks = 0;                // ranks that both sides have
+  std::int64_t num_operations = 0;          // issued operations on these ranks, of the longer side
+  std::vector<Rank> only_in_a, only_in_b;   // these are differences, unless the other side was cut off
+  std::vector<RankDivergence> divergences;  // at most one for each rank, by ascending rank
   std::vector<DigestDifference> digests;
-  // Sums over ranks of the issued times (where a side has none, the observed ones), the longest first.
+  // For each operation the sum of its issued times over all ranks, the longest first. If a side has no issued
+  // times, its observed ones.
   std::vector<OperationTime> times;
-  // From the first begin to the last end, clocks aligned; counts are of all timed operations.
+  // From the first begin to the last end of any operation, with the ranks' clocks aligned; counts are of all
+  // timed operations.
   ComparedTime whole;
   bool identical = true;
 };
 
-// Throws InvalidInput when a rank comes twice on one side.
+// Throws InvalidInput if a rank comes twice on one side.
 TraceComparison compare_traces(const std::vector<RankTrace>& a, const std::vector<RankTrace>& b,
                                const CompareOptions& options = {});
 
-// The fields in which two records differ, with both values: "dtype: f32, bf16", "sent bytes[2]: 64, 60" of
-// the first peer.
+// The fields in which two records differ, with both values: "dtype: f32, bf16". Of bytes, the first peer that
+// differs, by its index in the group: "sent bytes[2]: 64, 60".
 std::vector<std::string> differing_fields(const OpRecord& a, const OpRecord& b);
 
 }  // namespace cp

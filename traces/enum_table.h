@@ -1,4 +1,4 @@
-// An enumeration of the project and its protobuf form, both ways.
+// Translates between an enumeration of the project and its protobuf form. One table serves both directions.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,8 @@ struct EnumTable {
     CP_INVARIANT(false, descriptor().full_name(), " lacks ", static_cast<int>(value));
   }
 
-  // Throws for 0, which means that the field is unset, and for the numbers of a later version.
+  // Throws InvalidInput for 0, which means that the field is not set, and for numbers that only a later
+  // version knows.
   Enum from_proto(ProtoEnum value, const FieldPath& path) const {
     for (const auto& [ours, theirs] : rows) {
       if (theirs == value) return ours;

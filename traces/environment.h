@@ -1,4 +1,5 @@
-// Where a rank ran: how a trace's environment is filled in, shown and written.
+// The environment of a trace says where a rank ran: host, back end, libraries, versions. These functions fill
+// it in and convert it.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +13,28 @@
 namespace cp {
 
 struct EnvironmentOptions {
-  std::string host;                              // the name of this machine
+  std::string host;                              // name of this machine
   std::string backend;                           // "fabric", "gloo", "nccl"
-  std::map<std::string, std::string> libraries;  // versions, by name
+  std::map<std::string, std::string> libraries;  // version by name of the library
   std::string cpsim_version;
   std::int32_t world_size = 0;
-  std::string scenario_text;  // empty: no scenario
-  bool hash_host = false;     // leave the host's name out
-  std::string
-      host_salt;  // of the run, the same on all its ranks, kept secret where names must not be guessed
+  std::string scenario_text;  // empty if there is none
+  bool hash_host = false;     // write hashed_host() instead of the host's name
+  // Salt of the run: the same on all its ranks, and kept secret if nobody may guess the hosts' names.
+  std::string host_salt;
 };
 
-// Of this process, which starts now.
+// The environment of this process; its start time is now.
 Environment this_environment(const EnvironmentOptions& options);
 
-// "host-" and the first 8 hexadecimal digits of the SHA-256 of salt and name: ranks of one run on one host
-// can be told to be so, while the names of two runs cannot be matched.
+// "host-" and the first 8 hexadecimal digits of the SHA-256 of salt and name. So one can see which ranks of a
+// run shared a host, but not match the hosts of two runs, unless their salts are equal. (8 digits are 32
+// bits: two of 1,000 hosts collide with a probability of about 10^-4.)
 std::string hashed_host(std::string_view name, std::string_view salt);
 
 proto::Environment to_proto(const Environment& environment);
-// Throws InvalidInput, with the path of the field and its value, for negative pids and world sizes and for a
-// library that comes twice.
+// Throws InvalidInput, with the path of the field and its value, if a pid or the world size is negative, or a
+// library comes twice.
 Environment from_proto(const proto::Environment& message);
 
 }  // namespace cp

@@ -1,4 +1,4 @@
-// Where a value stands in a message, for error messages: "plan.segments[3].step.copy.in.buffer".
+// The path of a value in a message, for error messages: "plan.segments[3].step.copy.in.buffer".
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace cp {
 
-// A link of a chain from the value up to the message; costs nothing until it is printed. Parents and names
-// must outlive it, so it is passed down, never kept.
+// One link of a chain from a value up to its message. It costs nothing until it is printed. Parents and names
+// must outlive it, so pass it down the stack and never keep it.
 class FieldPath {
  public:
   explicit FieldPath(std::string_view root) : name_(root) {}
@@ -23,13 +23,14 @@ class FieldPath {
     return parent_ == nullptr ? own : str(parent_->to_string(), ".", own);
   }
 
-  // Throws InvalidInput: the path, then the parts.
+  // Throws InvalidInput whose message is the path, then the parts.
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
     throw InvalidInput(str(to_string(), " ", parts...));
   }
 
-  // An index into a list of `count` of `what`.
+  // Throws InvalidInput unless `value` is an index into a list of `count` things, which `what` names in the
+  // plural.
   void require_index(std::int64_t value, std::size_t count, std::string_view what) const {
     if (value >= 0 && static_cast<std::uint64_t>(value) < count) return;
     if (count == 0) fail("is ", value, ", but there are no ", what);

@@ -1,5 +1,5 @@
-// Cases of cpsim fuzz as files: protobuf text (.txtpb) that people read and change. fuzz_case.proto has the
-// fields.
+// Cases of cpsim fuzz as files: protobuf text (.txtpb) that people read and change. The fields are in
+// fuzz_case.proto.
 #pragma once
 
 #include <string>
@@ -10,18 +10,18 @@
 
 namespace cp {
 
-// Parses the text. Throws one InvalidInput with a line `file:line:column: message` for each error, as
-// read_text does; a case that asks for nothing is one too.
+// Parses the text. Throws one InvalidInput for all errors, with a line `file:line:column: message` for each,
+// as read_text() does; a case that asks for nothing is an error, too.
 proto::FuzzCase read_case_text(std::string_view text, std::string_view filename);
 
-// The same for a file; also throws InvalidInput when it cannot be read.
+// The same for a file; also throws InvalidInput if it cannot be read.
 proto::FuzzCase read_case_file(const std::string& path);
 
-// The text of a case file, with every field that is set; reading it gives the same case. What was found comes
-// first, as a comment too.
+// The text of a case file, with every field that is set; reading it gives the same case. What the case found
+// comes first, as a comment, too.
 std::string write_case_text(const proto::FuzzCase& fuzz_case);
 
-// Of the case without what was found: names its file.
+// The digest of the case without what it found. Its file is named after it.
 Digest digest(const proto::FuzzCase& fuzz_case);
 
 }  // namespace cp

@@ -1,4 +1,4 @@
-// What writing and reading plan.proto share.
+// The tables that writing and reading plan.proto share.
 #pragma once
 
 #include <string>
@@ -42,7 +42,7 @@ inline constexpr EnumTable<RowOperation, proto::RowOperation, 17> kRowOperations
      {RowOperation::squared_norm, proto::squared_norm},
      {RowOperation::optimizer, proto::optimizer}}};
 
-// The field of an operation's message, by the name that visit_fields() gives it.
+// The field of an operation's message, found by the name that visit_fields() gives it.
 inline const google::protobuf::FieldDescriptor* field_named(const google::protobuf::Message& message,
                                                             std::string_view name) {
   const auto* field = message.GetDescriptor()->FindFieldByName(std::string(name));

@@ -21,7 +21,8 @@ using traces::field_named;
 using traces::kBufferKinds;
 using traces::kMaskKinds;
 
-// Of elements in a buffer, and of steps between them: 2^60 elements of 8 bytes are 2^63 bytes.
+// The most elements of a buffer, and the longest stride. With elements of 8 bytes, 2^60 of them would be 2^63
+// bytes, one more than 64 bits hold.
 constexpr std::int64_t kMaxElements = (std::int64_t{1} << 60) - 1;
 
 // Calls read(element, path of the element) for each one and collects what it returns.

@@ -21,8 +21,12 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using google::protobuf::TextFormat;
 
-constexpr int kMaxDepth = 32;               // of braces, known or not
-constexpr std::size_t kMaxBytes = 1 << 24;  // a file that people write has some thousands
+// Depth of braces, of known fields or not. Chosen: far above what our messages need, and 32 levels of the
+// parser's recursion are safe on any stack.
+constexpr int kMaxDepth = 32;
+// Chosen: 16 MiB, where a file that people write has some thousands of bytes. It turns a wrong path (a
+// checkpoint, a device) into an error.
+constexpr std::size_t kMaxBytes = 1 << 24;
 
 void blank_line(std::string& text, int line) {
   std::size_t begin = 0;

@@ -13,6 +13,8 @@ namespace cp {
 namespace {
 
 constexpr std::string_view kMagic = "CPTR";
+// Sizes that follow from the format (record_file.h): 4 bytes of magic and 4 of version; three numbers of 4
+// bytes.
 constexpr std::size_t kFileHeaderBytes = 8;
 constexpr std::size_t kRecordHeaderBytes = 12;
 
@@ -107,6 +109,7 @@ std::optional<Record> RecordReader::next() {
 
 // In pieces, so that memory grows with what is there, not with what a header promises.
 bool RecordReader::read(std::string& bytes, std::size_t size) {
+  // Chosen: most records are of about this size (kRecordBytes of trace_proto.cc) and are read in one piece.
   constexpr std::size_t kPiece = std::size_t{1} << 20;
   bytes.clear();
   while (bytes.size() < size) {

@@ -1,13 +1,13 @@
-// The framing of trace files: a header, then records that each carry a kind and checksums.
+// The framing of trace files: a header, then records, each of which has a kind and checksums.
 //
 //   file    "CPTR", version (u32), record..., end record
 //   record  length (u32), kind (u32), CRC-32 of these 8 bytes (u32), payload (length bytes), CRC-32 of the
 //           payload (u32)
 //
-// All numbers are little-endian. The header of a record has a checksum of its own, so that a changed length
-// is told from a file that was cut off, and never decides how much memory is asked for. The end record holds
-// a TraceEnd; a file without one was cut off. A kind that a reader does not know is checked and skipped: new
-// kinds may be added within a version.
+// All numbers are little-endian. The header of a record has a checksum of its own for two reasons: a length
+// that was damaged can be told from a file that was cut off, and a damaged length never decides how much
+// memory is asked for. The end record holds a TraceEnd; a file without one was cut off. A reader checks and
+// skips records of a kind that it does not know, so new kinds may be added within a version.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,12 @@
 
 namespace cp {
 
-using BadTrace = ErrorOf<ErrorKind::bad_trace>;  // not a trace file, or damaged
+using BadTrace = ErrorOf<ErrorKind::bad_trace>;  // the file is no trace file, or damaged
 
+// The version that this program writes, and the only one that it reads.
 constexpr std::uint32_t kTraceVersion = 1;
+// Chosen: 256 times the size at which a writer closes a record (kRecordBytes of trace_proto.cc), so that no
+// writer meets it, and far below the 2 GiB at which protobuf ends. A reader never holds more than this.
 constexpr std::size_t kMaxRecordBytes = std::size_t{256} << 20;
 
 // Numbers in files: never reused.
@@ -34,17 +37,17 @@ enum class RecordKind : std::uint32_t {
 struct Record {
   RecordKind kind = RecordKind::end;
   std::string payload;
-  std::uint64_t offset = 0;  // of its header in the file
+  std::uint64_t offset = 0;  // of the record's header in the file, in bytes
 };
 
-// Writes the header at once. The stream must be binary and outlive the writer.
+// Writes the file's header at once. The stream must be binary and outlive the writer.
 class RecordWriter {
  public:
   explicit RecordWriter(std::ostream& out);
-  // Throws InvalidInput when the payload exceeds kMaxRecordBytes, BadTrace when the stream fails (a full
-  // disk).
+  // Throws InvalidInput if the payload is larger than kMaxRecordBytes, and BadTrace if the stream fails, as
+  // on a full disk.
   void write(RecordKind kind, std::string_view payload);
-  // Writes the end record and flushes; without it readers take the file for cut off.
+  // Writes the end record and flushes. Without it, readers report that the file was cut off.
   void finish();
 
  private:
@@ -54,18 +57,18 @@ class RecordWriter {
   std::uint64_t count_ = 0;
 };
 
-// Reads record by record; memory is at most that of the largest record.
+// Reads one record at a time, and takes no more memory than the largest record.
 class RecordReader {
  public:
-  // Throws BadTrace for what is no trace file, or one of another version. `name` is for messages.
+  // Throws BadTrace if this is no trace file, or one of another version. `name` is for messages.
   RecordReader(std::istream& in, std::string name);
 
-  // The next record, of whatever kind; nothing after the end record, and where the file is cut off. Throws
-  // BadTrace when the record is damaged: a checksum differs, it is too long, the end record counts other
-  // records, bytes follow the end.
+  // The next record, of any kind; nothing behind the end record, and at the place where the file is cut off.
+  // Throws BadTrace if the record is damaged: a checksum differs, it is too long, the end record counts
+  // another number of records, or bytes follow the end.
   std::optional<Record> next();
 
-  // Once next() has returned nothing: where the file was cut off, in words; nothing when it was whole.
+  // Valid once next() has returned nothing: says in words where the file was cut off; nothing if it is whole.
   const std::optional<std::string>& truncation() const { return truncation_; }
 
  private:

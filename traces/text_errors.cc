@@ -137,6 +137,7 @@ void TextErrors::raise() const {
 int TextErrors::take_skippable_line() { return std::exchange(skippable_line_, -1); }
 
 TextErrors::Place TextErrors::place(int line, int parser_column) const {
+  // As protobuf's tokenizer counts columns.
   constexpr int kTabWidth = 8;
   const std::string_view text = line_text(line);
   int column = 0, bytes = 0;

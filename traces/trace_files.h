@@ -1,4 +1,5 @@
-// The trace files of a run: one for all its ranks, or a folder with one for each, rank-3.cptrace.
+// The trace files of a run: one file for all its ranks, or a folder with one file for each, such as
+// rank-3.cptrace.
 #pragma once
 
 #include <fstream>
@@ -13,28 +14,28 @@ namespace cp {
 // "folder/rank-3.cptrace".
 std::string rank_trace_path(const std::string& folder, Rank rank);
 
-// A file, or all rank-N.cptrace of a folder as one trace, by ascending rank. Throws BadTrace as
-// read_trace_file does, for a folder without such files, and for a rank that two of them hold. `truncation`
+// Reads a file, or all rank-N.cptrace of a folder as one trace, by ascending rank. Throws BadTrace as
+// read_trace_file() does, and if the folder has no such files or two of them hold the same rank. `truncation`
 // names every file that was cut off.
 TraceFile read_trace_path(const std::string& path);
 
-// One file of all records of the given ones, which stay as they are to the byte: with the fields and the
-// kinds of records that this program does not know. All are read and checked first; throws BadTrace for one
-// that read_trace_path would not take and for one that was cut off, and InvalidInput when `out` is one of
-// them. Writes the end record last; where that fails, as on a full disk, nothing stays of the file.
+// Writes the records of all given files into one. Records stay as they are to the byte, so that fields and
+// kinds of records that this program does not know are kept. All files are read and checked first: throws
+// BadTrace for a file that read_trace_path() would refuse or that was cut off, and InvalidInput if `out` is
+// one of them. The end record is written last; if writing fails, as on a full disk, the file is removed.
 void merge_trace_files(const std::vector<std::string>& paths, const std::string& out);
-// Those of a folder, in the order of their ranks.
+// The trace files of a folder, in the order of their ranks.
 std::vector<std::string> trace_files_of(const std::string& path);
 
-// Writes a file while its ranks run: what was appended is in the file, and can be read, whatever happens to
-// the process later.
+// Writes a trace file while its ranks run. What was appended is in the file and can be read, whatever happens
+// to the process later.
 class TraceFileWriter {
  public:
-  // Throws BadTrace when the file cannot be written.
+  // Throws BadTrace if the file cannot be written.
   explicit TraceFileWriter(std::string path);
-  // The rank's trace, or what was added to it since the last call. Flushes.
+  // Writes a rank's trace, or what was added to it since the last call, and flushes.
   void append(const RankTrace& part);
-  // Writes the end record; without it the file counts as cut off.
+  // Writes the end record. Without it, the file counts as cut off.
   void finish();
 
  private:

@@ -16,9 +16,11 @@
 namespace cp {
 namespace {
 
+// Ranks and streams are 32 bits wide in the program, and wider in the messages.
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-// A record is closed when it exceeds this: far below the limit, and small enough that a crash loses little.
+// A record is closed when it exceeds this size. Chosen: far below kMaxRecordBytes, and little enough to lose
+// in a crash, since only whole records can be read.
 constexpr std::size_t kRecordBytes = std::size_t{1} << 20;
 
 // Fills one message; groups are listed once.

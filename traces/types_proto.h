@@ -1,4 +1,4 @@
-// The protobuf form of what plans and traces share: dtypes, reductions, digests and groups.
+// Converts what plans and traces share to and from its protobuf form: dtypes, reductions, digests and groups.
 //
 // from_proto() throws InvalidInput with the path of the field and its value.
 #pragma once
@@ -21,10 +21,10 @@ proto::Group to_proto(const Group& group);
 DType from_proto(proto::DType dtype, const FieldPath& path);
 ReduceOp from_proto(proto::ReduceOp op, const FieldPath& path);
 Digest from_proto(const proto::Digest& digest);
-// Ranks are not negative; whether they repeat is the checker's matter.
+// Ranks must not be negative. Whether they repeat is for the checker to say.
 Group from_proto(const proto::Group& group, const FieldPath& path);
 
-// The text itself, which goes into a message: those are UTF-8, and what is not could be written but not read
+// Returns the text if it is UTF-8, as texts in messages must be: others could be written, but not be read
 // again. Throws InvalidInput that quotes the bytes.
 const std::string& require_utf8(const std::string& text, const FieldPath& path);
 

@@ -308,8 +308,8 @@ class BackwardPart {
   std::deque<Panel> group_;
   std::vector<std::int64_t> tile_numbers_;  // that some panel of the group sees, ascending
   std::int64_t tile_begin_ = 0;             // the first key of the current tile
-  Floats dq_tile_, dq_rows_, scores_,
-      products_;  // of one panel; dq_tile_ of one tile, dq_rows_ as it is in memory
+  // Of one panel; dq_tile_ is of one tile, dq_rows_ as the rows are in memory.
+  Floats dq_tile_, dq_rows_, scores_, products_;
   KeySums dk_sums_, dv_sums_;
   std::vector<KeySums*> wanted_sums_;
 };

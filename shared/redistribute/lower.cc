@@ -363,8 +363,10 @@ class MoveWriter {
     const RankTraffic& rank = mine();
     std::map<std::int32_t, std::int32_t> index_of;
     const GroupId group = exchange_group(index_of);
-    std::set<std::int64_t>
-        started;  // boxes of old shards whose part of the result holds its first contribution
+    // Boxes of old shards whose part of the result holds its first contribution. Contributions of equal boxes
+    // cover the same elements, those of different boxes none in common: so the first of each box is copied,
+    // the others are added to it, and nothing has to be zeroed before.
+    std::set<std::int64_t> started;
     if (rank.self_numel > 0) {
       write_local(PieceViews(from_box_, to_box_));
       started.insert(detail::box_number(space_, state_move_.from, position_));
