@@ -8,7 +8,8 @@
 namespace cp {
 namespace {
 
-// Odd, of which XXH64 says that they mix well.
+// The primes 1 to 4 of XXH64 (Collet, xxHash): odd, with well spread bits. Any odd numbers would keep the
+// guarantees of checksum.h; other ones would change every checksum.
 constexpr std::uint64_t kPrime1 = 0x9e3779b185ebca87, kPrime2 = 0xc2b2ae3d27d4eb4f,
                         kPrime3 = 0x165667b19e3779f9, kPrime4 = 0x85ebca77c2b2ae63;
 using Lanes = std::array<std::uint64_t, 32>;

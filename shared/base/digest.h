@@ -45,7 +45,7 @@ class Hasher {
  private:
   Hasher& add_word(std::uint64_t word);
 
-  std::uint64_t first_ = 0x243f6a8885a308d3;  // digits of pi: nothing up the sleeve
+  std::uint64_t first_ = 0x243f6a8885a308d3;  // digits of pi, the usual start without hidden intent
   std::uint64_t second_ = 0x13198a2e03707344;
   std::uint64_t count_ = 0;
 };

@@ -10,8 +10,8 @@
 namespace cp {
 namespace {
 
-// A piece of fewer letters is part of too many names to mean one of them: "cp" is in "cprun" and in
-// "cp_degree".
+// Chosen: a piece of fewer letters is part of too many names to mean one of them. For example, "cp" is in
+// "cprun" and in "cp_degree".
 constexpr std::size_t kShortestPart = 3;
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }

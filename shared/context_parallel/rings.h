@@ -15,7 +15,7 @@
 
 namespace cp::detail {
 
-inline constexpr std::size_t kK = 0, kV = 1;  // travellers
+inline constexpr std::size_t kK = 0, kV = 1;  // indices of what travels round the ring
 
 // Which ring index stands where, and who needs what. Blocks are named by the ring index of their home.
 class Rings {

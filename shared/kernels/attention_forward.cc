@@ -12,11 +12,13 @@ namespace cp {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-// The scores of 48 queries are 48 KiB: they stay in the second-level cache.
+// Keys of a tile. Chosen: the scores of 48 queries are 48 KiB, which stay in the second-level cache.
+// kForwardChain (tiled_attention.h) depends on it.
 constexpr std::int64_t kForwardTileKeys = 256;
-// How far a score may lie above the one that the weights are relative to. Beyond it the sums are scaled down:
-// seldom, so that the roundings of scaling do not add up either. The weights of 2^60 keys stay far from
-// overflow.
+// How far a score may lie above the one that the weights are relative to before the sums are scaled down.
+// Chosen: large enough that scaling is rare, so that its roundings do not add up; small enough that sums stay
+// far from overflow: weights are at most e^8, about 3,000, and even 2^60 of them are below 2^72, where f32
+// ends at 2^128.
 constexpr float kHeadroom = 8;
 
 // The queries of one batch and key head.

@@ -13,7 +13,9 @@
 namespace cp {
 namespace {
 
-constexpr float kNoKeys = -std::numeric_limits<float>::infinity();  // of a row that no key reaches
+constexpr float kNoKeys = -std::numeric_limits<float>::infinity();  // the lse of a row that no key reaches
+// Rows that are loaded, merged and stored at a time. Chosen: with a dim of 128 they are 16 KiB for each
+// operand, so that all operands of a merge stay in the second-level cache.
 constexpr std::int64_t kRowsAtOnce = 32;
 
 // Calls f(begin, count) for some rows at a time.

@@ -24,6 +24,7 @@ class Floats {
   struct Free {
     void operator()(float* data) const { ::operator delete[](data, kAlignment); }
   };
+  // A cache line, and the widest vector (AVX-512).
   static constexpr std::align_val_t kAlignment{64};
   std::unique_ptr<float[], Free> data_;
 };

@@ -14,7 +14,8 @@ namespace {
 // size.
 template <std::size_t kBytes>
 void copy_elements(std::vector<Loop> loops, const std::byte* in, std::byte* out) {
-  // Rows and columns, so that a transpose uses each cache line that it touches.
+  // A transpose is copied in tiles of this many rows and columns, so that it uses all of each cache line that
+  // it touches: 16 elements of 4 bytes are a line of 64 bytes.
   constexpr std::int64_t kTile = 16;
   const Loop inner = loops.back();
   const Loop middle = loops.size() > 1 ? loops[loops.size() - 2] : Loop{1, 0, 0};
@@ -50,11 +51,19 @@ void copy_elements(std::vector<Loop> loops, const std::byte* in, std::byte* out)
 // fetched while the end of one is copied, and what no cache would keep is stored past the caches, which saves
 // reading the target first.
 
+// Bytes of a cache line on x86-64 and on most ARM processors. On others copies are as right, and a little
+// slower.
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kAhead = 2048;  // bytes from a fetch to its use
-// Of a whole copy: with its source more than a core's share of any cache.
+// Bytes from a fetch to its use. Chosen: a core copies about 10 bytes in a nanosecond, so the fetch has some
+// 200 ns, about twice the latency of memory. Too few bytes would wait for memory, many more would be evicted
+// before their use.
+constexpr std::int64_t kAhead = 2048;
+// A copy of at least this many bytes is stored past the caches. Chosen: with its source it is more than a
+// core's share of any cache, so that nobody would find the target there.
 constexpr std::int64_t kStreamed = std::int64_t{8} << 20;
-constexpr std::int64_t kShortestStreamed = 256;  // of a run: ends that are part of a line cost a store more
+// The shortest run that is stored past the caches. Chosen: the ends of a run that are part of a line cost a
+// store more, which four lines outweigh.
+constexpr std::int64_t kShortestStreamed = 256;
 
 inline void copy_line(const std::byte* in, std::byte* out) {
   std::array<std::byte, kLine> line;

@@ -12,6 +12,9 @@
 namespace cp {
 namespace {
 
+// Lanes of a vector register; and the size of a panel's product, kPanelRows rows of kVectors vectors. Its
+// accumulators stay in registers beside kVectors of b and one broadcast element of a: 8 x 3 + 4 of the 32 of
+// AVX-512, 4 x 3 + 4 of the 16 of AVX2, and 4 x 2 + 3 of the 16 of SSE2.
 #if defined(__AVX512F__)
 constexpr int kLanes = 16, kVectors = 3, kPanelRows = 8;
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -152,6 +155,8 @@ CP_INLINE Vector exponential_of(Vector x) {
   p = (p * r) * r + r + 1.0f;
   // 2p * 2^(n-1), so that n = 128 is no overflow.
   const Integers exponent = (Integers)shifted + (126 - 0x4b400000);
+  // Below -86.9, 2^(n-1) would leave the normal numbers (n < -125), and exp(x) is less than 2 * 10^-38: zero.
+  // Above 88.73, exp(x) is more than the largest float (its logarithm is 88.7228).
   const Vector result = (p + p) * (Vector)(exponent << 23);
   const Vector low = x < -86.9f ? Vector{} : result;
   return x > 88.73f ? fill(__builtin_inff()) : low;

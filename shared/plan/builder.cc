@@ -67,7 +67,8 @@ void PlanBuilder::grow(BufferId temporary, std::int64_t numel) {
 
 BufferId PlanBuilder::add_buffer(std::string name, BufferKind kind, DType dtype, std::int64_t numel,
                                  Anchor anchor) {
-  // Elements have at most 8 bytes, so a buffer has at most 2^62, and the sum of two still fits into 64 bits.
+  // Elements have at most 8 bytes, so a buffer has at most 2^62 bytes, and the sum of two buffers still fits
+  // into 64 bits.
   constexpr std::int64_t kMaxNumel = std::int64_t{1} << 59;
   if (numel < 0 || numel > kMaxNumel) {
     throw InvalidInput(str("buffer ", name, " of ", numel, " elements; use 0 to 2^59"));

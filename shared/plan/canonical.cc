@@ -9,6 +9,7 @@
 namespace cp {
 
 std::string ranks_text(const std::vector<Rank>& ranks) {
+  // Chosen: the ranks of a node of 8 GPUs are listed in full; a longer list would hide the message.
   constexpr std::size_t kMostRanks = 8;
   const std::vector<Rank> some(
       ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kMostRanks)));

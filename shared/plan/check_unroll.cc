@@ -9,7 +9,10 @@
 namespace cp::checker {
 namespace {
 
-constexpr std::int64_t kMaxNodes = std::int64_t{1} << 26;  // of a rank
+// The most steps of a rank that the checker unrolls. Chosen: at some tens of bytes for each (estimated) a
+// plan near the limit takes some GiB. Our builders' periods are 1 or 2, and their unrolled plans have
+// thousands of steps.
+constexpr std::int64_t kMaxNodes = std::int64_t{1} << 26;
 
 }  // namespace
 

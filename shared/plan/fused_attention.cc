@@ -12,9 +12,10 @@ namespace {
 using Mask = FusedShape::Mask;
 using Document = FusedShape::Document;
 
-// Up to this length of queries or keys the library's backward kernels may keep a second dq in their workspace
-// (keeps_second_dq). It was found by asking cuDNN; tests/cudnn compares the workspace with cuDNN's own
-// answers.
+// Up to this length of queries or keys, the library's backward kernels may keep a second dq in their
+// workspace (keeps_second_dq). Measured: found by asking cuDNN for its workspace; tests/cudnn compares ours
+// with its answers. Too small a value would make prepare() fail, too large a one would only declare memory
+// that is not used.
 constexpr std::int64_t kShort = 256;
 
 std::string_view name(Mask mask) {

@@ -14,7 +14,9 @@ struct Term {
 };
 
 // Whether two strided views share an element is a search over sums of strides, which could take long. Beyond
-// these limits the answer is "they may overlap": that costs an edge that was not needed, never a missing one.
+// these limits the answer is "they may overlap": this costs an edge that was not needed, but never misses
+// one. All are chosen: the views that our builders make stay far below them, and a search that reaches one
+// takes some microseconds.
 constexpr std::size_t kMaxTerms = 16;      // dimensions of both views together
 constexpr int kMaxSearchNodes = 256;       // partial sums that are tried
 constexpr std::int64_t kMaxPeriod = 1024;  // of two views' advances together

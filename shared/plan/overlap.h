@@ -27,8 +27,9 @@ Extent extent(const View& view, std::int64_t count);
 // Whether `a` in iteration i and `b` in iteration i - lag share an element for some i, lag <= i < count.
 bool overlaps_at_lag(const View& a, const View& b, std::int64_t lag, std::int64_t count);
 
-// The least lag >= from at which they do. At most kMaxLag: a farther overlap is reported there, which orders
-// more than needed.
+// The least lag >= from at which they do. An overlap beyond kMaxLag is reported at kMaxLag, which orders more
+// than needed and never less. Chosen: slots and stacks meet themselves after 1 or 2 iterations, so 64 is
+// never reached by our builders.
 inline constexpr std::int64_t kMaxLag = 64;
 std::optional<std::int64_t> least_overlapping_lag(const View& a, const View& b, std::int64_t from,
                                                   std::int64_t count);

@@ -14,7 +14,9 @@
 
 namespace cp {
 
-inline constexpr std::int64_t kMaxIterations = std::int64_t{1} << 31;  // of a Repeat, a period, a phase
+// Of a Repeat, a period or a phase. Chosen: with a stride of at most kMaxElements / iterations, the offset in
+// any iteration fits into 64 bits.
+inline constexpr std::int64_t kMaxIterations = std::int64_t{1} << 31;
 inline constexpr std::int64_t kMaxElements = std::int64_t{1}
                                              << 60;  // 2^60 elements of 8 bytes are 2^63 bytes
 

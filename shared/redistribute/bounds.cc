@@ -11,9 +11,10 @@
 namespace cp::detail {
 namespace {
 
-// Beyond this number of ranks, areas of kSampledAreas of them are looked at alone, and none larger than
-// kLargestArea: what is looked at once for each layout then takes some thousand look-ups, however many ranks
-// there are.
+// Beyond kWholeUpTo ranks, only areas around kSampledAreas of them are looked at, and none larger than
+// kLargestArea. All three are chosen: what is looked at once for each layout then takes some thousand
+// look-ups, however many ranks there are. Fewer areas make the bound lower and the search longer; they never
+// make it wrong.
 constexpr std::int32_t kWholeUpTo = 256;
 constexpr std::int32_t kSampledAreas = 16;
 constexpr std::size_t kLargestArea = 64;
@@ -230,8 +231,9 @@ Bounds::Left Bounds::find(const State& state) {
   }
   if (space_.num_sides() == 1) most_us = std::max(most_us, mean_us + latency_us);
   most_us = std::max(most_us, mean_us);
-  // Sums of doubles differ from those of the moves by their rounding; bytes of a mean are rounded up to whole
-  // ones.
+  // A bound must not exceed the cost that it bounds. The sums of doubles here round differently from those of
+  // the moves: by about 2^-53 for each of at most some ten thousand terms, which is 10^-12, so 10^-9 is
+  // ample. Bytes of a mean are rounded up to whole ones.
   constexpr double kRounding = 1 - 1e-9;
   return {static_cast<std::int64_t>(most_us * kPsPerUs * kRounding),
           static_cast<std::int64_t>(std::max(mean_bytes, largest_bytes) * kRounding)};

@@ -31,9 +31,11 @@
 namespace cp {
 
 struct CostModel {
-  // Defaults: latencies of an NCCL collective, a grouped send/recv pair and a kernel launch on current GPUs;
-  // a node of `ranks_per_node` consecutive ranks joined by an NVLink-class fabric, nodes by one 400 Gb/s port
-  // a GPU.
+  // The defaults are estimates of a current GPU cluster, and measured on none: the latencies of an NCCL
+  // collective, of a grouped send/recv pair and of a kernel launch; a node of `ranks_per_node` consecutive
+  // ranks joined by an NVLink-class fabric; nodes joined by one 400 Gb/s port for each GPU, 50 GB/s of which
+  // 45 are assumed to arrive. They decide which chain of moves is taken as cheapest, and never whether a
+  // chain is right. Give the figures of your own cluster if its links differ much.
   double step_latency_us = 10;
   double peer_latency_us = 1;
   double local_latency_us = 3;
@@ -42,7 +44,7 @@ struct CostModel {
   double reduce_scatter_efficiency = 0.85;
   double all_reduce_efficiency = 0.85;
   double all_to_all_efficiency = 0.75;
-  double exchange_efficiency = 0.6;  // irregular and often unpipelined: less than an all-gather
+  double exchange_efficiency = 0.6;  // irregular and often not pipelined: less than an all-gather
   double node_gbps = 300;            // GB/s per rank and direction, inside a node
   double network_gbps = 45;          // across nodes
   int ranks_per_node = 8;

@@ -7,7 +7,8 @@
 namespace cp::detail {
 namespace {
 
-// Blocks of periodic index sets that are looked through one by one to find which parts meet, at most.
+// The most blocks of periodic index sets that are listed to find which parts meet; beyond it, parts are
+// compared pair by pair. Chosen: a Block is a few words, so that the list is about 100 MiB at most.
 constexpr std::int64_t kListedBlocks = 1 << 22;
 
 Shared share_ranges(std::int64_t from_begin, std::int64_t from_size, std::int64_t to_begin,

@@ -33,8 +33,8 @@ std::string axes_name(const Mesh& mesh, const std::vector<int>& axes) {
   return text;
 }
 
-// A shard on its way. In a chain each buffer is made from the one before, so that they alternate between the
-// ends of the arena.
+// A shard on its way through the moves. In a chain each buffer is made from the one before, so that they
+// alternate between the ends of the arena and leave no hole (Anchor in shared/plan/builder.h).
 struct Held {
   BufferId buffer = -1;
   bool temporary = false;
@@ -59,6 +59,9 @@ class MoveWriter {
         space_(move_.from, move_.to, dtype),
         state_move_{move_.kind, space_.axes_of(0, move_.axes), space_.source(), space_.target()},
         position_(space_.position(self)) {
+    // A plan is made for one rank among perhaps thousands. In a collective with equal counts a rank's own
+    // traffic is all it needs. In an exchange the groups and rounds depend on what all ranks send, so all
+    // traffic is found.
     if (detail::is_equal_count(move_.kind)) {
       if (space_.in_side(0, position_)) mine_ = detail::group_traffic_of(space_, state_move_, position_);
     } else if (move_.kind == MoveKind::exchange || move_.kind == MoveKind::reduce_exchange) {
@@ -78,6 +81,8 @@ class MoveWriter {
   Anchor anchor_of_result(Anchor from) const {
     if (move_.kind == MoveKind::reduce_exchange)
       return detail::anchors_in_rounds(detail::lives_in_rounds(mine()), from).new_shard;
+    // old shard -> (packed) -> (received) -> new shard: each arrow changes the end. With exactly one staging
+    // buffer there are two arrows, and the new shard is back at the old one's end.
     const int staged = (mine().send_numel > 0 ? 1 : 0) + (mine().recv_numel > 0 ? 1 : 0);
     return staged == 1 ? from : opposite(from);
   }
@@ -146,6 +151,9 @@ class MoveWriter {
   void write_to_partial() {
     const std::int64_t numel = mine().new_numel;
     if (numel == 0) return;
+    // A replicated value becomes n contributions that reduce to it. For a sum, the first rank keeps the value
+    // and the others have zeros, or each has 1/n of it, as the rule says; for a product the others have ones.
+    // For avg, min and max, copies are already right.
     bool keeps = true;
     double share = 1, neutral = 0;
     for (int axis = 0; axis < move_.to.mesh.num_axes(); ++axis) {
@@ -192,6 +200,9 @@ class MoveWriter {
     if (rank.block == 0) return;
     std::vector<std::int32_t> members;
     space_.members(state_move_.from.side, position_, state_move_.axes, members);
+    // The library wants one dense block of the same size for each member. Shards that are such blocks already
+    // are sent straight from where they are; others are packed first, and what is short of a block is filled
+    // up with zeros, which nobody unpacks.
     const bool gathers = move_.kind == MoveKind::all_gather;
     const bool reduces = move_.kind == MoveKind::reduce_scatter;
     const std::int64_t send_size = gathers ? rank.block : rank.members * rank.block;
@@ -207,6 +218,7 @@ class MoveWriter {
         if (rank.old_numel > 0)
           copy(flat_view(from_.buffer, 0, rank.old_numel), flat_view(send, 0, rank.old_numel), "pack");
       } else {
+        // Filled before packing, since the blocks' gaps lie between the packed pieces.
         if (rank.old_numel < send_size) pad(send, 0, send_size);
         for (std::size_t i = 0; i < members.size(); ++i) {
           pack(PieceViews(from_box_, box_of(move_.to, members[i])), send,
@@ -321,6 +333,7 @@ class MoveWriter {
       if (piece.from == position_) {
         std::int64_t offset = piece.from_start;
         if (packs) {
+          // Ranks that hold copies of the new shard get the same piece: it is packed once and sent to each.
           const auto [place, added] =
               packed_at.try_emplace(detail::box_number(space_, state_move_.to, piece.to), packed);
           if (added) {
@@ -359,6 +372,7 @@ class MoveWriter {
 
   void write_reduce_exchange() {
     const ReduceOp op = reduction();
+    // An average is added up like a sum and divided once at the end, so that it is rounded once.
     const ReduceOp step_op = op == ReduceOp::avg ? ReduceOp::sum : op;
     const RankTraffic& rank = mine();
     std::map<std::int32_t, std::int32_t> index_of;
@@ -388,6 +402,8 @@ class MoveWriter {
         const Piece& piece = *next;
         counts.push_back({index_of.at(piece.from), index_of.at(piece.to), piece.numel});
         if (piece.from == position_) {
+          // A rank sends and receives at most one piece in a round, so that one staging buffer for each
+          // direction is enough: round by round they are used again.
           if (!piece.from_contiguous) pack(views_of(piece), send, 0);
           exchange.sends.push_back(
               {index_of.at(piece.to), piece.from_contiguous
@@ -420,6 +436,7 @@ class MoveWriter {
   double contributions() const {
     double ranks = 1;
     for (std::size_t axis = 0; axis < move_.from.placements.size(); ++axis) {
+      // An axis that is Partial before and after the move is not reduced by it.
       const bool stays = state_move_.from.side == state_move_.to.side && move_.to.mesh == move_.from.mesh &&
                          std::holds_alternative<Partial>(move_.to.placements[axis]);
       if (std::holds_alternative<Partial>(move_.from.placements[axis]) && !stays) {
@@ -481,6 +498,8 @@ void append_redistribution(PlanBuilder& builder, StreamId stream, Rank self, con
     const bool last = i + 1 == r.steps.size();
     Held next{output, false, Anchor::low};
     if (!last || casts_after) {
+      // An AllReduce may write where it reads. The caller's input must stay as it is, so only a temporary is
+      // reduced in place.
       const bool in_place = r.steps[i].move.kind == MoveKind::all_reduce && current.temporary;
       if (in_place) {
         next = current;

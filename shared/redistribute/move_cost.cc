@@ -13,8 +13,10 @@
 namespace cp::detail {
 namespace {
 
+// 1 byte / (1e9 bytes/s) = 1e-9 s.
 constexpr double kMicrosecondsPerByteAtOneGbps = 1e-3;
-// Ranks that a bound looks at, spread over all of them, where there are more.
+// Of more ranks than this, a bound looks at this many, spread over all of them. Chosen: the bound is the
+// largest of what single ranks miss, so fewer ranks only make it lower.
 constexpr std::int32_t kSampledRanks = 64;
 
 std::int64_t picoseconds(double time_us) { return std::llround(time_us * kPsPerUs); }
@@ -384,7 +386,8 @@ MoveCoster::AtLeast MoveCoster::at_least(const StateMove& move) {
     peers = std::ceil(static_cast<double>(missing) / static_cast<double>(largest));
   }
   const double us_per_byte = best_gap_ / efficiency(move.kind) + (in_rounds ? 1.5 * copy_us_per_byte_ : 0);
-  // Sums of doubles differ from evaluate()'s by their rounding.
+  // The sums of doubles here round differently from evaluate()'s, and a bound must not exceed the cost: see
+  // kRounding in bounds.cc.
   constexpr double kRounding = 1 - 1e-9;
   const double time_us = model_.step_latency_us * (in_rounds ? receives : 1) +
                          model_.peer_latency_us * peers + bytes * us_per_byte;
