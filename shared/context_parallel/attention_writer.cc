@@ -27,12 +27,16 @@ AttentionContext::AttentionContext(const AttentionRequest& asked)
     : request(asked),
       sharding(asked.problem, static_cast<int>(asked.ranks.size()), asked.strategy),
       mask_groups_(cp::mask_groups(asked.problem)) {
+  // Ranks of one Ulysses group compute on the same rows (of different heads), so one entry for each ring
+  // index is enough.
   const int n = sharding.ring_size();
   for (int r = 0; r < n; ++r) {
     q_rows_.push_back(sharding.compute_q(sharding.index_at(r, 0)).rows);
     kv_rows_.push_back(sharding.compute_kv(sharding.index_at(r, 0)).rows);
   }
   if (facts(request.strategy.core).rotates == Rotates::nothing || n == 1) return;
+  // Whether two blocks have an allowed pair is asked again and again while trips and directions are chosen,
+  // by cores that rotate; each pair of blocks is looked at once.
   meets_.reserve(static_cast<std::size_t>(n) * static_cast<std::size_t>(n));
   for (int q = 0; q < n; ++q) {
     for (int kv = 0; kv < n; ++kv) meets_.push_back(any_pair(q_rows(q), kv_rows(kv)));
@@ -59,7 +63,9 @@ AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass 
       compute_(builder_.stream("compute")),
       comm_(builder_.stream("comm")),
       is_fused_(uses_fused_attention(context.request.problem, pass, target)) {
-  // Heads of one kv head that is not served whole, heads of whole kv heads, heads of another cut one.
+  // A kernel needs whole multiples of query heads for each kv head. If Ulysses cuts between the query heads
+  // of one kv head, this rank's heads fall into up to three groups, with a call for each: the rest of the
+  // first kv head, all whole ones, the beginning of the last one.
   const TensorPart q = sharding().compute_q(index_);
   const std::int64_t per_kv = problem().heads_per_kv(), first_kv = q.head_begin / per_kv;
   for (std::int64_t head = q.head_begin; head < q.head_end;) {
@@ -153,6 +159,7 @@ Tensor AttentionWriter::accumulator(std::string name, DType dtype, const Tensor&
 }
 
 View AttentionWriter::workspace(std::int64_t bytes) {
+  // One workspace for all calls, as large as the largest needs: they run one after the other on one stream.
   const std::int64_t numel = ceil_div(bytes, size_bytes(DType::f32));
   if (workspace_ < 0) workspace_ = builder_.temporary("attention workspace", DType::f32, numel);
   builder_.grow(workspace_, numel);
@@ -254,6 +261,8 @@ void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& 
 void AttentionWriter::attend_backward(const BackwardOperands& operands, const Masks& masks,
                                       const std::string& label) {
   const BackwardOperands& o = operands;
+  // Gradients that this call overwrites. If no pair is allowed, they must become zero; those that are added
+  // to are right already.
   std::vector<Tensor> written;  // not added to
   for (const Gradient* gradient : {&o.dq, &o.dk, &o.dv}) {
     if (gradient->is_wanted() && !gradient->accumulate && gradient->sum == nullptr)
@@ -327,6 +336,8 @@ Plan AttentionWriter::build(std::string_view pass) && {
   inputs.add(to_string(gradients())).add(name(context_.request.options.lse));
   hash(inputs, problem());
   hash(inputs, strategy());
+  // Ranks compare this digest. Exact kernels do the same on every target, so that ranks with different ones
+  // may work together; what is fused depends on the target.
   if (is_fused_) hash(inputs, builder_.target());
   return std::move(builder_).build(inputs.digest());
 }

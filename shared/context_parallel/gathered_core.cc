@@ -91,6 +91,7 @@ void write_gathered(AttentionWriter& writer, const ForwardTensors& t) {
   }
   const Gathered all = gather_kv(writer, t.k, t.v);
   std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
+  // Blocks that no query of this rank sees are gathered, since AllGather has equal counts, but not computed.
   std::erase_if(blocks, [&](const Block& block) { return !writer.context().any_pair(q_rows, block.rows); });
   PartialOutputs outputs(writer, t.out, t.lse, static_cast<int>(blocks.size()));
   for (const Block& block : blocks) {
@@ -123,11 +124,14 @@ void write_gathered(AttentionWriter& writer, const BackwardTensors& t) {
   add(all.k, t.dk, operands.dk, "dk"), add(all.v, t.dv, operands.dv, "dv");
   const std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
   std::optional<PartialGradient> dq;
+  // A single block writes the whole dq at once; the results of several are added up in f32.
   if (blocks.size() != 1)
     dq.emplace(writer, "dq", t.dq, PartialGradient::Of::queries, static_cast<int>(blocks.size()));
   for (const Block& block : blocks) {
     operands.k = part(all.k.user, block.range), operands.v = part(all.v.user, block.range);
     for (const KeyGradient& gradient : of_keys) *gradient.operand = {part(gradient.way.user, block.range)};
+    // dk and dv are written for each gathered row once, by its own block, so only dq is a sum over blocks.
+    // The sums over ranks are made at home, behind give_back().
     if (dq) operands.dq = dq->next();
     writer.attend_backward(operands, writer.masks(q_rows, block.rows), "attention backward");
   }

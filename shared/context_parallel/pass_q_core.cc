@@ -10,13 +10,15 @@
 namespace cp::detail {
 namespace {
 
-// Query blocks on their way; a block is the ring index of its home.
+// Query blocks that travel round the ring. A block is named by the ring index of its home.
 class QueryRing {
  public:
   QueryRing(AttentionWriter& writer, std::vector<Traveller> travellers)
       : writer_(writer),
         context_(writer.context()),
         ring_{writer.ring_group(), writer.comm(), writer.sharding().ring_size(), writer.ring_index(), 1} {
+    // A block travels only as far as the last rank that needs it, and under a causal mask one direction is
+    // shorter. All ranks compute the same costs, so they agree.
     ring_.direction = cost(-1) < cost(1) ? -1 : 1;
     std::vector<std::int64_t> rows;
     std::vector<int> last;
@@ -60,7 +62,8 @@ class QueryRing {
     }
   }
 
-  // What this rank has for the queries of other ranks, and where theirs for its own arrives.
+  // What this rank has computed for the queries of other ranks, and where their results for its own queries
+  // arrive. per_row: elements that travel for each query row.
   struct Results {
     std::vector<std::pair<int, std::vector<View>>> computed, arriving;  // by ring index
     std::int64_t per_row = 0;
@@ -141,6 +144,7 @@ void write_pass_q(AttentionWriter& writer, const ForwardTensors& t) {
   queries.for_each_block([&](int step, int block) {
     const Masks masks = writer.masks(queries.rows(block), kv_rows);
     const std::string label = str("attention of step ", step);
+    // A rank's own queries need no partial result that travels: they go straight into the output's sum.
     if (step == 0) return outputs.add({t.q, t.k, t.v}, masks, label);
     const Partial partial = make_partial(writer, t, size(queries.rows(block)), block);
     writer.attend({queries.tensor(0, t.q, step), t.k, t.v, partial.out, partial.lse}, masks, label);
@@ -182,6 +186,8 @@ void write_pass_q(AttentionWriter& writer, const BackwardTensors& t) {
     const Gradient block_dq =
         step == 0 || !wants_dq ? dq.next() : Gradient{partial_dq(block, size(queries.rows(block)))};
     RowDelta block_delta = delta;
+    // delta is computed once at home and travels as one number a row. Fused kernels take `out` instead, so
+    // that it travels in delta's place; what they leave to exact kernels makes delta of it there.
     if (!writer.is_fused()) {
       block_delta.rows = queries.statistic(3, delta.rows, step);
     } else if (step > 0) {
@@ -200,6 +206,8 @@ void write_pass_q(AttentionWriter& writer, const BackwardTensors& t) {
       results.arriving.push_back({helper, {arrived.back().flat()}});
     }
   }
+  // All partial results go home in one exchange at the end, instead of travelling on with their queries: a
+  // result is sent once, straight to where it is needed.
   queries.send_home(std::move(results), "partial dq");
   for (std::size_t i = 0; i < arrived.size(); ++i) dq.add(arrived[i], str("dq from ", helpers[i]));
   dq.finish("dq");

@@ -9,10 +9,13 @@
 namespace cp::detail {
 namespace {
 
-// dK and dV, those that are wanted, of the blocks of one home node, on their way round the inner ring.
+// dK and dV (those that are wanted) of the blocks of one home node, on their way round the inner ring. The
+// gradients of a block travel one step behind the block itself: each rank adds its part and passes them on,
+// and behind the last rank that has a part they go straight home. Only the ranks from trip.first to trip.last
+// take part.
 class GradientRing {
  public:
-  // `k`, `v`: this rank's tensors, which say what gradients look like.
+  // `k` and `v` are this rank's tensors; gradients have their order, heads and dims.
   GradientRing(AttentionWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
       : writer_(writer), rings_(rings), places_(2) {
     if (writer.gradients().dk) wanted_.push_back(kK);
@@ -23,6 +26,9 @@ class GradientRing {
     }
     for (const std::size_t i : wanted_) {
       const Tensor& model = i == kK ? k : v;
+      // Two slots: while one is being sent, the next block's gradients arrive in the other. `part` is what
+      // this rank computes while a block's gradients may still be arriving, and `home` is where its own come
+      // back.
       const auto place = [&](const char* name) {
         return writer.temporary(name, writer.gradient_dtype(), model.order, most_rows, model.heads,
                                 model.dim);
@@ -47,17 +53,21 @@ class GradientRing {
   const Trip& trip(int place) const { return trips_[static_cast<std::size_t>(place)]; }
   int block(int step) const { return rings_.block_at(home_node_, rings_.inner().block(step)); }
 
-  // What the block's gradients of a step are written to: where they begin their way, or beside what arrived.
+  // Whether this rank is the first that writes gradients of the block of this step: it writes them into the
+  // slot, with nothing to add to.
   bool begins(int step) const { return trip(rings_.inner().block(step)).first == step; }
   Tensor slot(std::size_t i, int step) const {
     return places_[i].slots[step % 2].with_rows(rows(block(step)));
   }
   Tensor part(std::size_t i, int step) const { return places_[i].part.with_rows(rows(block(step))); }
 
-  // Sends on, or home, what step-1 left. Returns whether something came home, to home(0) and home(1).
+  // Sends what step-1 left to the next rank, or home if no later rank has a part. Returns whether this rank's
+  // own gradients came home, to home(kK) and home(kV).
   bool pass_on(int step) {
     const Ring& ring = rings_.inner();
     ExchangeWriter exchange(ring.group);
+    // All members list the same counts, also for transfers that are not theirs: the digest of the whole
+    // exchange is what they compare.
     for (int place = 0; place < ring.size; ++place) {
       const Trip& t = trip(place);
       if (t.last == 0 || step - 1 < t.first || step - 1 > t.last) continue;
@@ -72,6 +82,8 @@ class GradientRing {
     const auto moves = [&](int place) {
       return trip(place).last > 0 && step - 1 >= trip(place).first && step - 1 <= trip(place).last;
     };
+    // Of this rank's own block: the last rank that had a part has just computed it. (At step 1 only the home
+    // itself has.)
     const bool comes_home = trip(ring.self).last == step - 1 && step > 1;
     for (const std::size_t i : wanted_) {
       if (moves(leaving)) {
@@ -154,6 +166,9 @@ class RingBackward {
   void inner_ring(int home_node, Rotation& keys, const std::vector<Tensor>& sums) {
     const int size = rings_.inner().size;
     gradients_.enter(home_node);
+    // The order lets transfers run beside the computation: the next block is asked for first, then gradients
+    // of the step before are sent, then this step computes. One turn more than steps, to send what the last
+    // one left.
     for (int step = 0; step <= size; ++step) {
       if (step + 1 < size) keys.bring(step + 1);
       if (step > 0 && gradients_.pass_on(step)) {
@@ -181,6 +196,8 @@ class RingBackward {
   }
 
   void compute(int step, const Rotation& keys, const std::vector<Tensor>& sums) {
+    // A rank without a pair in the block has still to write zeros if it is where the gradients begin: whoever
+    // comes next adds to them.
     const int block = gradients_.block(step);
     const bool meets = rings_.meets(block);
     if (step == 0) {
@@ -202,6 +219,8 @@ class RingBackward {
          t_.lse, &delta_, dq_.next(), gradient(kK, step, sums), gradient(kV, step, sums)},
         writer_.masks(writer_.context().q_rows(writer_.ring_index()), writer_.context().kv_rows(block)),
         label);
+    // What arrived meanwhile is in the slot; an exact kernel's part is added to it only now, so that the
+    // kernel did not have to wait for the arrival. Fused parts were added by PartialSum.
     if (step == 0 || gradients_.begins(step) || writer_.is_fused()) return;
     for (const std::size_t i : gradients_.wanted()) {
       writer_.accumulate(gradients_.part(i, step), gradients_.slot(i, step), str("dk, dv of step ", step));

@@ -100,6 +100,8 @@ class Progress {
       std::size_t by = 0;  // the member that waits here and is awaited in `from`
       std::size_t from = 0;
     };
+    // Breadth first over communicators: from `here`, each member that waits leads to the communicator that it
+    // waits in. The first path that comes back to `start` is a shortest one.
     std::vector<Visit> visits(world_.communicators.size());
     std::deque<std::size_t> queue{start};
     while (!queue.empty()) {

@@ -67,7 +67,9 @@ class Structure {
     }
   }
 
-  // A group's numbering needs the size of a Repeat's body before it can pass it: segment by segment.
+  // Numbers the collectives of each group in the order in which all their iterations are issued: the one that
+  // is k-th in the body has the number before + k + iteration * per_iteration. How many collectives a body
+  // has is known only at its end, so segments are numbered one by one, each when the next begins.
   void collect_collectives() {
     struct Tally {
       std::int64_t before = 0;      // collectives before this segment, all iterations counted

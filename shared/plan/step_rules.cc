@@ -131,6 +131,8 @@ class StepRules : ViewRules {
     const bool alike = std::all_of(items.begin(), items.end(), [&](const Item& item) {
       return item.view->advance == items[0].view->advance;
     });
+    // Sorted by offset, a view meets an earlier one only if it meets the one that reaches farthest. Reads may
+    // share with reads, so both kinds are followed apart.
     const Item *last_read = nullptr, *last_written = nullptr;  // the ones that reach farthest
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!alike) {

@@ -66,6 +66,8 @@ OpRecord issued_record(const Plan& plan, const Step& step, std::int64_t sequence
   record.operation = operation_name(step.work);
   const Collective* collective = std::get_if<Collective>(&step.work);
   if (collective == nullptr) {
+    // A kernel has no volume between ranks; the bytes that it writes stand for it, so that two traces differ
+    // if their kernels' sizes do.
     std::int64_t written = 0;
     for_each_access(step.work, 0, [&](const Access& access) {
       if (access.writes) written += access.view->numel() * size_bytes(buffer(*access.view).dtype);

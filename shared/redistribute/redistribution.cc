@@ -124,6 +124,8 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
                         .inputs = request_digest(source, target, options)};
   for (std::size_t i = 0; i < moves.size(); ++i) {
     const bool last = i + 1 == moves.size();
+    // The shards of the caller are in no temporary: the first move reads the input and the last one writes
+    // the output, unless a cast stands between.
     const MoveCost cost = coster.evaluate(
         moves[i], {i == 0 && !casts_before(), last && !casts_after(), i == 0 && casts_before()});
     result.steps.push_back({{moves[i].kind, space.mesh_axes(moves[i].from.side, moves[i].axes),

@@ -68,6 +68,8 @@ StateSpace::StateSpace(const Layout& source, const Layout& target, DType dtype)
 
 void StateSpace::add_side(const Layout& layout) {
   Side side{layout.mesh, {}, {}, {}, {}, {}, {}, {}};
+  // Axes of one rank split nothing and would only multiply the layouts to search, so that they are left out;
+  // layout_of() puts them back.
   std::int32_t stride = 1;
   for (int axis = layout.mesh.num_axes() - 1; axis >= 0; --axis) {
     if (layout.mesh.axis_size(axis) == 1) continue;
@@ -86,6 +88,8 @@ void StateSpace::add_side(const Layout& layout) {
     side.axes.push_back(static_cast<std::int8_t>(axis));
   const std::vector<Rank>& ranks = layout.mesh.ranks();
   side.positions.reserve(ranks.size());
+  // Every rank of either mesh gets a position, so that tables about ranks are arrays. The first mesh's ranks
+  // come in mesh order: a position there is the index in the mesh.
   if (sides_.empty()) {
     ranks_ = ranks;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -103,6 +107,7 @@ void StateSpace::add_side(const Layout& layout) {
     }
   }
   sides_.push_back(std::move(side));
+  // The second mesh may have added ranks, so both sides are numbered again.
   for (Side& known : sides_) {
     known.mesh_index.assign(ranks_.size(), -1);
     for (std::size_t i = 0; i < known.positions.size(); ++i)
@@ -214,6 +219,7 @@ bool StateSpace::usable(int side, int dim, const ShardList& entries) const {
 
 int StateSpace::intern(int side, int dim, const ShardList& entries) {
   const SpecKey key{static_cast<std::int8_t>(side), static_cast<std::int8_t>(dim), entries};
+  // Interned: equal specs have equal ids, so that layouts compare and hash as small integers.
   const auto known = spec_index_.find(key);
   if (known != spec_index_.end()) return known->second;
   if (!usable(side, dim, entries)) return -1;
@@ -248,6 +254,7 @@ void StateSpace::fill_parts(DimSpec& spec, int parent) {
     for (const std::int32_t position : side.positions) spec.part_of[idx(position)] = 0;
     return;
   }
+  // A spec splits each part of its parent, the spec without the innermost axis, into n parts.
   const DimSpec& outer = *specs_[idx(parent)];
   const ShardEntry entry = spec.entries.back();
   const int n = side.sizes[idx(entry.axis)];
@@ -260,6 +267,8 @@ void StateSpace::fill_parts(DimSpec& spec, int parent) {
   fill_even(spec, outer, entry);
   if (spec.even) return;
   const Split& split = splits_[idx(entry.split)];
+  // Ranges are kept as two numbers, and only what is not a range as an index set: specs are made by the
+  // thousand in a search.
   spec.ranges = outer.ranges && split_range(split, {0, 0}, 1, 0).has_value();
   spec.sizes_.reserve(idx(spec.degree));
   for (std::int32_t part = 0; part < outer.degree; ++part) {

@@ -15,6 +15,7 @@ StepUnits::StepUnits(const StepContext& context) {
   const auto param_of = [&](const RankGroups::DataMesh& data, std::int64_t numel, bool split) {
     HsdpOptions options;
     options.shard = data.shard, options.replicate = data.replicate;
+    // Sums, not averages: steps scale their losses instead (flat_unit()).
     options.reduce = ReduceOp::sum;
     options.param_dtype = workload.dtype, options.reduce_dtype = workload.gradient_dtype;
     std::vector<Placement> placements(idx(data.mesh.num_axes()), Replicate{});
@@ -25,6 +26,8 @@ StepUnits::StepUnits(const StepContext& context) {
   };
   const auto unit = [&](std::string name, std::int64_t numel, std::int64_t pieces, bool of_experts) {
     StepUnit made;
+    // Along ep ranks have different experts. Seen from HsdpParam this is one parameter, of ep times the
+    // elements, that is split along the axis "ep" before data parallelism splits it further.
     const bool split = of_experts && layout.ep > 1;
     ShardedUnit& sharded = made.sharded;
     sharded = flat_unit(param_of(split ? of_ep : dense, numel, split), groups.data_index());
@@ -33,6 +36,7 @@ StepUnits::StepUnits(const StepContext& context) {
     sharded.name = std::move(name), sharded.pieces = pieces;
     sharded.group = split ? "fsdp_experts" : "fsdp";
     made.replica_group = split ? "replicas_experts" : "replicas";
+    // Serving keeps whole parameters, and has no gradients to scatter.
     if (!context.training) sharded.resident = true;
     if (!context.training) sharded.resident_sums = true;
     if (context.training && layout.keeps_whole_parameters() && sharded.ranks.size() > 1) {
@@ -42,6 +46,7 @@ StepUnits::StepUnits(const StepContext& context) {
     sharded.sends_gradients = workload.optimizer.offload && completes_gradients(context, made);
     return made;
   };
+  // With stages, the last one has a table of its own for the head, even if it is tied: the head's unit.
   const bool table = context.first_stage || (context.last_stage && layout.pp == 1);
   layers = unit("layers", context.layer.numel, context.layers, false);
   experts = unit("experts", context.model.experts ? context.experts.numel : 0, context.layers, true);
