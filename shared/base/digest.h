@@ -1,5 +1,5 @@
 // A stable 128-bit digest of plain data: equal inputs give equal digests in every process, on every machine.
-// It tells honest plans apart; it is no protection against a forger.
+// It tells honest plans apart, and is no protection against a forger.
 #pragma once
 
 #include <compare>
@@ -21,8 +21,8 @@ struct Digest {
 // 32 lower-case hexadecimal digits.
 std::string to_string(const Digest& digest);
 
-// Accumulates values in order. Every variable-length value is preceded by its length, so that no two
-// different sequences of calls look alike.
+// Accumulates values in order. A value of variable length is preceded by its length, so that no two different
+// sequences of calls look alike.
 class Hasher {
  public:
   template <std::integral T>

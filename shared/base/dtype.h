@@ -24,14 +24,14 @@ constexpr std::int64_t size_bytes(DType dtype) {
 
 constexpr bool is_floating(DType dtype) { return dtype != DType::i32 && dtype != DType::i64; }
 
-// How contributions of several ranks become one value. `avg` is sum divided by the group's size; floating
-// types only.
+// How the contributions of several ranks become one value. `avg` is the sum divided by the size of the group,
+// for floating types only.
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
 
 std::string_view name(DType dtype);
 std::string_view name(ReduceOp op);
 
-// Throw InvalidInput that lists the known names. A dtype may also have PyTorch's name: torch.bfloat16,
+// Both throw InvalidInput that lists the known names. A dtype may also have PyTorch's name: torch.bfloat16,
 // float32, half.
 DType parse_dtype(std::string_view text);
 ReduceOp parse_reduce_op(std::string_view text);

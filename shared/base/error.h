@@ -1,15 +1,15 @@
-// Errors: an exception says as data what happened (its kind) and what it is about (its facts), and the abort
-// for broken invariants.
+// An error is an exception that says as data what happened (its kind) and what it is about (its facts). A
+// broken invariant is no error of this sort: CP_INVARIANT aborts.
 //
 //   throw InvalidInput(str("a mesh of ", size, " ranks; a world of ", world, " has room for as many"));
 //   throw Deadlock(message, {.culprits = {2}, .group = "tp[0,1,2,3]", .sequence = 17});
 //   ...
 //   catch (const Error& error) { error.kind(); error.facts().culprits; }
 //
-// A message says what was wrong with the values in it, why, and the nearest thing that would work. It is for
-// people: whatever has to decide something asks for the kind and the facts and never searches the text
-// (contract 13). What a process ends with for a kind is no affair of errors; runtime/launcher/exit_code.h has
-// the codes, and cli/common/exit_codes.h says what they mean.
+// A message says what was wrong, with the values, why, and the nearest thing that would work. It is for
+// people: code that has to decide something asks for the kind and the facts, and never searches the text
+// (contract 13). Errors do not know exit codes; runtime/launcher/exit_code.h has them, and
+// cli/common/exit_codes.h says what they mean.
 #pragma once
 
 #include <array>
@@ -31,15 +31,15 @@ enum class ErrorKind : std::uint8_t {
   invalid_input,        // bad usage, bad values, an illegal request
   collective_mismatch,  // ranks disagree about a collective
   deadlock,             // a cycle of waits
-  timeout,              // something was to happen in a time, and has not
+  timeout,              // something did not happen in its time
   peer_lost,            // a rank, or the connection to it, is gone
   rendezvous,           // ranks cannot find one another, or may not join
   authentication,       // a token or a seal is wrong
   address_in_use,
   bad_trace,   // not a trace file, or damaged
   ledger,      // what was computed or moved is not what had to be
-  infeasible,  // legal, but nothing keeps the given limits
-  cancelled,   // stopped because of an error elsewhere, which its owner tells
+  infeasible,  // legal, but nothing stays within the given limits
+  cancelled,   // stopped because of an error elsewhere, which is reported there
 };
 
 inline constexpr std::array kErrorKinds = {
@@ -52,17 +52,18 @@ inline constexpr std::array kErrorKinds = {
 
 std::string_view name(ErrorKind kind);  // "collective_mismatch"
 
-// What an error is about. Whoever throws fills in what it knows.
+// What an error is about. The code that throws fills in what it knows.
 struct ErrorFacts {
-  // The ranks at fault, ascending; of a transfer its sender and its receiver. Empty: not known.
+  // The ranks at fault, ascending; for a transfer, its sender and its receiver. Empty: not known.
   std::vector<Rank> culprits = {};
-  bool is_tie = false;              // the evidence fits each of the culprits alike: one of them is at fault
-  Rank sender = -1, receiver = -1;  // of the transfer that is wrong; -1: the error is of no transfer
+  bool is_tie = false;  // only one of the culprits is at fault, and the evidence fits each of them alike
+  Rank sender = -1, receiver = -1;         // of the transfer that is wrong; -1 if it is none
   std::string operation = {}, group = {};  // "all_gather", "cp[0,1,2,3]"
-  std::int64_t sequence = -1;              // of the collective on its group
-  Rank rank = -1;                          // that met the error; -1: not known, or none
-  std::int64_t step = -1;                  // of that rank's plan: a StepId
-  // What would help, where the thrower knows more than its message says; text() puts it behind the message.
+  std::int64_t sequence = -1;              // number of the collective on its group; -1: not known
+  Rank rank = -1;                          // the rank that met the error; -1: not known, or none
+  std::int64_t step = -1;                  // step of that rank's plan (a StepId); -1: not known
+  // What would help, if the code that throws knows more than its message says. what() has it behind the
+  // message.
   std::string advice = {};
   bool operator==(const ErrorFacts&) const = default;
 };
@@ -71,7 +72,7 @@ class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, std::string_view message, ErrorFacts facts = {});
 
-  // what() is the text for people: the message, and the advice behind it.
+  // what() is the text for people: the message and, behind it, the advice.
   ErrorKind kind() const { return kind_; }
   std::string_view message() const { return std::string_view(what()).substr(0, message_bytes_); }
   const ErrorFacts& facts() const { return *facts_; }
@@ -82,7 +83,7 @@ class Error : public std::runtime_error {
   std::shared_ptr<const ErrorFacts> facts_;  // shared, so that copying an exception cannot throw
 };
 
-// One type for each kind, so that a kind can be caught.
+// One type for each kind, so that catch can choose a kind.
 template <ErrorKind kKind>
 class ErrorOf : public Error {
  public:
@@ -98,8 +99,8 @@ using Timeout = ErrorOf<ErrorKind::timeout>;
 using PeerLost = ErrorOf<ErrorKind::peer_lost>;
 using Infeasible = ErrorOf<ErrorKind::infeasible>;
 
-// Throws an ErrorOf<kind>: an error that crossed a thread or a connection as data is caught by its type
-// again.
+// Throws an ErrorOf<kind>. An error that crossed a thread or a connection as data can so be caught by its
+// type again.
 [[noreturn]] void throw_error(ErrorKind kind, std::string_view message, ErrorFacts facts = {});
 
 [[noreturn]] void invariant_failed(const char* condition, const char* file, int line,

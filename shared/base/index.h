@@ -1,4 +1,4 @@
-// Positions are signed in this project, as extents and ranks are; containers want them unsigned.
+// Converts a signed position, as this project uses them, to the unsigned index that containers want.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace cp {
 
-// `value` is not negative.
+// `value` must not be negative.
 inline std::size_t idx(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 }  // namespace cp

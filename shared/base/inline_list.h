@@ -1,4 +1,5 @@
-// InlineList: a short list in place, for hot paths where a vector's allocation would be most of the work.
+// An InlineList is a short list that stores its values in place. It is for hot paths in which the allocation
+// of a vector would be most of the work.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 
 namespace cp {
 
-// At most `kCapacity` trivial values. The part of std::vector's interface that is used; more values break an
-// invariant.
+// Holds at most `kCapacity` trivial values; one more breaks an invariant. It has the part of std::vector's
+// interface that is used here.
 template <class T, std::size_t kCapacity>
 class InlineList {
  public:
@@ -47,7 +48,7 @@ class InlineList {
   }
 
  private:
-  std::array<T, kCapacity> values_;  // those from size_ on are never read
+  std::array<T, kCapacity> values_;  // values from size_ on are never read
   std::uint8_t size_ = 0;
 };
 

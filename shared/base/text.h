@@ -11,8 +11,8 @@
 
 namespace cp {
 
-// Appends the value as `<<` prints it. What most messages and names are made of needs no stream, whose making
-// takes longer than all else.
+// Appends the value as `<<` prints it. Strings, characters and numbers, of which most messages are made, go
+// without a stream, since making one takes longer than all the rest.
 template <class Value>
 void append(std::string& out, const Value& value) {
   if constexpr (std::is_convertible_v<const Value&, std::string_view>) {
@@ -20,7 +20,7 @@ void append(std::string& out, const Value& value) {
   } else if constexpr (std::is_same_v<Value, char>) {
     out += value;
   } else if constexpr (std::is_floating_point_v<Value> || (std::is_integral_v<Value> && sizeof(Value) > 1)) {
-    char text[32];  // of a long double with six digits: -1.23457e-4951
+    char text[32];  // the longest is a long double with six digits: -1.23457e-4951
     const std::to_chars_result end = [&] {
       if constexpr (std::is_floating_point_v<Value>)
         return std::to_chars(text, text + sizeof(text), value, std::chars_format::general, 6);
@@ -62,8 +62,8 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 
 std::string_view trim(std::string_view text);
 
-// Parses a whole decimal number, or such as 4K and 4Ki: 4 * 1024 (K, M, G). Throws InvalidInput that names
-// `what` and quotes the text.
+// Parses a whole decimal number. A suffix K, M or G multiplies it: both 4K and 4Ki are 4 * 1024. Throws
+// InvalidInput that names `what` and quotes the text.
 std::int64_t parse_int(std::string_view text, std::string_view what);
 
 // "1024x1024x256" → {1024, 1024, 256}. Throws InvalidInput.

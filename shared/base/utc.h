@@ -1,4 +1,4 @@
-// Times as people and files of others write them.
+// Times as people and the files of other programs write them.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace cp {
 
-// "2026-11-21T22:30:05Z"; also of times before 1970.
+// "2026-11-21T22:30:05Z". Times before 1970 (negative) work, too.
 std::string utc_text(std::int64_t unix_ns);
 
 }  // namespace cp

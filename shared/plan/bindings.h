@@ -1,4 +1,5 @@
-// What every device asks of a plan, of its buffers and of what it is given, so that all of them say it alike.
+// The checks that every device makes of a plan and of the buffers that it is given, written once so that all
+// devices refuse in the same words.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +11,18 @@
 
 namespace cp {
 
-// The address that each buffer is bound to, by BufferId; nullptr for those that are not. Throws InvalidInput
-// for a binding of no buffer, of a temporary, of another size than the buffer's or a second one, and for a
-// temporary that lies outside of the arena.
+// The address that each buffer is bound to, by BufferId; nullptr for a buffer without a binding. Throws
+// InvalidInput if a binding is of no buffer or of a temporary, has another size than the buffer, or is a
+// second one for the same buffer; and if a temporary reaches out of the arena.
 std::vector<std::byte*> bound_addresses(const Plan& plan, const Bindings& bindings);
 
-// Throws InvalidInput unless the buffer is one of the caller's and has so many bytes; `what` is "upload" or
-// "download".
+// Throws InvalidInput unless the buffer is one of the caller's and has `host_bytes` bytes. `what` is "upload"
+// or "download".
 void check_host_copy(const Plan& plan, std::string_view what, BufferId buffer, std::size_t host_bytes);
 
-// Throws InvalidInput for a plan that the device cannot run: one of another rank, and one with an operation
-// or a type that the device's target lacks, of which it names the first, and what there is. `name` is the
-// device's: "gloo". Devices begin prepare() with it.
+// Throws InvalidInput if the device cannot run the plan: it is another rank's, or has an operation or a type
+// that the device's target lacks. The message names the first of these, and what there is. `name` is that of
+// the device, such as "gloo". Devices begin prepare() with this call.
 void refuse_foreign_plan(const Plan& plan, const Device& device, std::string_view name);
 
 }  // namespace cp

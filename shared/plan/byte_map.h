@@ -1,6 +1,7 @@
-// What the checker knows of each byte of one memory space, as intervals; and the bytes that a view covers.
+// What the checker knows about each byte of one memory space, as intervals of bytes in the same state; and
+// the bytes that a view covers.
 //
-// Everything costs by the number of contiguous runs, never by the number of bytes.
+// All costs grow with the number of contiguous runs, never with the number of bytes.
 #pragma once
 
 #include <algorithm>
@@ -19,41 +20,43 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// The bytes of a view whose first element lies at byte `begin`: ascending, disjoint, not touching one
-// another. Dimensions may come in any order of strides, and may overlap where the view is read.
+// The bytes of a view whose first element is at byte `begin`: ascending, disjoint, and not touching one
+// another. The strides of the dimensions may come in any order, and a view that is only read may overlap
+// itself.
 void byte_ranges(const View& view, std::int64_t begin, std::int64_t element_bytes,
                  std::vector<ByteRange>& ranges);
 
-// A partition of the bytes [0, size) of a space into intervals with equal state.
+// Divides the bytes [0, size) of a space into intervals with equal state.
 class ByteMap {
  public:
   struct State {
-    // The buffer that these bytes are of since they were last written; -1 never written.
+    // The buffer to which these bytes have belonged since they were last written; -1: never written.
     std::int32_t owner = -1;
-    std::int32_t writer = -1;   // what wrote them last; -1 where nothing did, or the caller before the start
-    std::int32_t readers = -1;  // who read them since, as the user of this class numbers such sets; -1 nobody
+    std::int32_t writer = -1;  // what wrote them last; -1: nothing, or the caller before the start
+    // who has read them since: a number that the user of this class gives to a set of readers; -1: nobody
+    std::int32_t readers = -1;
     bool operator==(const State&) const = default;
   };
 
   void reset(std::int64_t size, const State& state);
 
-  // Calls visit(range, state) for the maximal pieces of equal state within `ranges`, ascending; what visit()
-  // changes in the state holds for exactly this piece. When visit() throws, the map is unchanged. `ranges`:
-  // as byte_ranges() makes them, within [0, size).
+  // Calls visit(range, state) for the maximal pieces of equal state within `ranges`, in ascending order.
+  // Changes that visit() makes to the state hold for exactly this piece. If visit() throws, the map is
+  // unchanged. `ranges` must be as byte_ranges() makes them, within [0, size).
   template <class Visit>
   void visit(std::span<const ByteRange> ranges, Visit&& visit);
 
  private:
   struct Interval {
-    std::int64_t begin = 0;  // up to the next one's
+    std::int64_t begin = 0;  // ends where the next interval begins
     State state;
   };
 
-  std::size_t find(std::int64_t byte) const;  // the interval that holds the byte
+  std::size_t find(std::int64_t byte) const;  // the index of the interval that holds the byte
   void append(std::int64_t begin, const State& state) {
     if (changed_.empty() || changed_.back().state != state) changed_.push_back({begin, state});
   }
-  void replace(std::size_t first, std::size_t last);  // these intervals by changed_
+  void replace(std::size_t first, std::size_t last);  // replaces these intervals by changed_
 
   std::vector<Interval> intervals_;  // ascending; the last one is a sentinel at `size`
   std::vector<Interval> changed_;

@@ -1,5 +1,5 @@
-// What the checker's rules share: the plans with the tables that every rule looks things up in. For check*.cc
-// alone; the contract is in check.h.
+// What the checker's rules share: the plans, with tables in which every rule looks things up. Private to
+// check*.cc; the contract is in check.h.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 
 namespace cp::checker {
 
-// A collective step as the rank's groups see it; the body of a Repeat counts once.
+// A collective step as its group sees it. The body of a Repeat is listed once.
 struct CollectiveRef {
   const Collective* work = nullptr;
   StepId step = -1;
   GroupId group = -1;
   std::int64_t count = 1;          // iterations
-  std::int32_t repeat = -1;        // the how-manieth Repeat on the group, -1 where it runs once
-  std::int64_t sequence = 0;       // on the group, in the first iteration
-  std::int64_t per_iteration = 1;  // collectives on the group in an iteration
+  std::int32_t repeat = -1;        // which Repeat on the group it is in (0, 1, ...); -1 if it is in none
+  std::int64_t sequence = 0;       // number on the group, in the first iteration
+  std::int64_t per_iteration = 1;  // how many collectives on the group one iteration has
 };
 
 struct RankPlan {
@@ -32,8 +32,8 @@ struct RankPlan {
   std::vector<std::int32_t> index_in_group;  // by GroupId
   std::vector<std::int32_t> communicator;    // by GroupId; index into World::communicators
   std::vector<CollectiveRef> collectives;    // in issue order
-  // The collectives of group g are collectives[by_group[i]] for i of [group_begin[g], group_begin[g+1]), in
-  // order.
+  // The collectives of group g, in order, are collectives[by_group[i]] for each i in [group_begin[g],
+  // group_begin[g+1]).
   std::vector<std::int32_t> by_group, group_begin;
 
   const Buffer& buffer(const View& view) const { return plan->buffers[idx(view.buffer)]; }
@@ -44,11 +44,11 @@ struct RankPlan {
   }
 };
 
-// A group of the world with its members' plans, by index in the group.
+// A group of the world, with the plans of its members by index in the group.
 struct Communicator {
   struct Member {
     std::int32_t plan = -1;  // index into World::ranks
-    GroupId group = -1;      // what this plan calls the group
+    GroupId group = -1;      // number of the group in this plan
   };
   const Group* group = nullptr;
   std::vector<Member> members;

@@ -1,5 +1,5 @@
-// The steps of one rank with their Repeats unrolled, and which of them happen before which. For check*.cc
-// alone.
+// The steps of one rank with their Repeats unrolled, and which of them happen before which. Private to
+// check*.cc.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,12 @@ namespace cp::checker {
 // One execution of a step: its number in issue order.
 using Node = std::int32_t;
 
-// A node happens after those before it on its stream, after those its edges name, and after whatever happens
-// before these.
+// A node happens after the nodes before it on its stream, after those that its edges name, and after whatever
+// happens before any of these. Vector clocks hold this (see order.h for their source); the checker computes
+// its own, so that a mistake of the builder's cannot hide in both.
 class Unrolled {
  public:
-  // The plan passed check_structure. Storage is kept from one plan to the next.
+  // The plan must have passed check_structure. Storage is kept from one plan to the next.
   void assign(const RankPlan& rank);
 
   Node size() const { return static_cast<Node>(refs_.size()); }
@@ -32,12 +33,12 @@ class Unrolled {
     return clock(a)[stream] <= clock(b)[stream];
   }
 
-  // How many iterations of the Repeat show all that repeat.count would; the last one's slots are those of the
-  // true last.
+  // How many iterations of the Repeat must be unrolled to show everything that repeat.count iterations would.
+  // The last of them uses the same slots as the true last one.
   static std::int64_t iterations(const RankPlan& rank, const Repeat& repeat);
 
  private:
-  // Where a step's executions are: iteration i is node first + i * body.
+  // Where a step's executions are: iteration i is the node first + i * body.
   struct Place {
     Node first = 0, body = 1;
     std::int64_t iterations = 1;
@@ -47,7 +48,7 @@ class Unrolled {
   void run_clocks(const RankPlan& rank);
   Node named(const RankPlan& rank, const Edge& edge, Node from) const;
 
-  // By stream: how many of its nodes happen before this one, itself included.
+  // For each stream, how many of its nodes happen before this one, itself included.
   std::int32_t* clock(Node node) { return clocks_.data() + idx(node) * streams_; }
   const std::int32_t* clock(Node node) const { return clocks_.data() + idx(node) * streams_; }
 

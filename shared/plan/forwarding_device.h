@@ -1,5 +1,5 @@
-// ForwardingDevice: for devices that stand between the executor and another device, and watch or change one
-// thing.
+// A ForwardingDevice is the base of devices that stand between the executor and another device, and watch or
+// change one thing.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace cp {
 
-// Does everything as the other device, which outlives it.
+// Forwards every call to the other device, which must outlive it.
 class ForwardingDevice : public Device {
  public:
   explicit ForwardingDevice(Device& device) : device_(&device) {}
@@ -26,8 +26,8 @@ class ForwardingDevice : public Device {
   void download(BufferId buffer, std::span<std::byte> host) override { device_->download(buffer, host); }
 
  protected:
-  // For one that makes the other device itself: its constructor calls forward_to() before anything else of
-  // the device is called.
+  // For a subclass that makes the other device itself: its constructor must call forward_to() before any
+  // other function of the device is called.
   ForwardingDevice() = default;
   void forward_to(Device& device) { device_ = &device; }
 

@@ -1,4 +1,4 @@
-// HostMemory: the memory of one prepared plan on the host, for devices whose kernels run on the CPU.
+// HostMemory is the memory of one prepared plan, for devices whose kernels run on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,17 @@ namespace cp {
 
 class HostMemory {
  public:
-  // Allocates the arena and the caller's buffers that have no binding. Fresh memory is filled with bytes 0xFB
-  // (a huge negative number in every floating type, a negative integer), so that reading what was never
-  // written shows. Throws InvalidInput for a binding whose size differs from its buffer's.
+  // Allocates the arena, and those of the caller's buffers that have no binding. Fresh memory is filled with
+  // the byte 0xFB (a huge negative number in every floating type, and a negative integer), so that a read of
+  // what was never written shows. Throws InvalidInput if the size of a binding differs from that of its
+  // buffer.
   //
-  // `before`: of a plan that has ended. Its arena, where it is large enough, and its buffers of equal size
-  // become this one's, with what they hold: a plan that is prepared again with its memory allocates nothing.
-  // What does not serve is released before anything is allocated.
+  // `before` is the memory of a plan that has ended. Its arena, if it is large enough, and its buffers of
+  // equal size are used again, with what they hold. So a plan that is prepared again with its own memory
+  // allocates nothing. What cannot be used is released before anything is allocated.
   HostMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before = {});
 
-  // First byte of the view in the given iteration.
+  // The first byte of the view in the given iteration.
   std::byte* at(const View& view, std::int64_t iteration) const;
   DType dtype(const View& view) const;
   std::span<std::byte> bytes(BufferId buffer) const;

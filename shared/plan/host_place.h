@@ -1,6 +1,6 @@
-// Buffers in the host's memory: an offloaded optimizer's, activations that wait there for their backward
-// pass. They belong to the caller; a Copy between such a buffer and one on the GPU goes over PCIe, and a
-// kernel all of whose operands are such runs on the host.
+// Says which buffers are in the host's memory, for example those of an offloaded optimizer, or activations
+// that wait there for their backward pass. They belong to the caller. A Copy between such a buffer and one on
+// the GPU goes over PCIe; a kernel all of whose operands are such buffers runs on the host.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace cp {
 
-inline constexpr std::string_view kHostPrefix = "host/";  // of their names
+inline constexpr std::string_view kHostPrefix = "host/";  // with which their names begin
 
 inline bool lies_on_host(const Buffer& buffer) { return buffer.name.starts_with(kHostPrefix); }
 

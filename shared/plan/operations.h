@@ -1,7 +1,7 @@
-// What every operation consists of, written once: its name, its fields, what it reads and writes.
+// Says once what every operation consists of: its name, its fields, and what it reads and writes.
 //
-// The text form, the digest and accesses() are made of these; an operation added to plan.h is added here and
-// to validate_step(), and nowhere else under shared/plan.
+// The text form, the digest and accesses() are made from this. Whoever adds an operation to plan.h adds it
+// here and to validate_step(), and nowhere else under shared/plan.
 #pragma once
 
 #include <array>
@@ -13,7 +13,8 @@
 
 namespace cp {
 
-// Of the type: the word of the text form and of plan.proto. operation_name() differs for RowKernels alone.
+// The name of the type: the word of the text form and of plan.proto. operation_name() differs from it only
+// for RowKernels.
 template <class Op>
 inline constexpr std::string_view kOperationName = "";
 template <>
@@ -70,7 +71,7 @@ inline constexpr std::array<std::pair<RowOperation, std::string_view>, 17> kRowO
      {RowOperation::squared_norm, "squared_norm"},
      {RowOperation::optimizer, "optimizer"}}};
 
-// Whether the forms of a plan (text, digest) leave the field out where it has its default.
+// Whether the text and the digest of a plan leave the field out if it has its default.
 template <class Op>
 constexpr bool may_be_left_out(std::string_view field) {
   if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
@@ -82,18 +83,18 @@ constexpr bool may_be_left_out(std::string_view field) {
     return false;
   }
 }
-// Whether the view may be absent (is_absent).
+// Whether the field may be an absent view (is_absent).
 template <class Op>
 constexpr bool may_be_absent(std::string_view field) {
   return may_be_left_out<Op>(field) ||
          (std::is_same_v<Op, AttentionBackward> &&
           (field == "delta" || field == "dq" || field == "dk" || field == "dv")) ||
          (std::is_same_v<Op, AttentionMerge> && (field == "in_lse" || field == "lse")) ||
-         (std::is_same_v<Op, Broadcast> && field == "in");  // read at the root only
+         (std::is_same_v<Op, Broadcast> && field == "in");  // only the root reads it
 }
 
-// Calls visit(name, field) for each field of the operation, or of a Target's FusedAttention, which may be
-// const, in the order of their definition.
+// Calls visit(name, field) for each field, in the order of definition. `op` is an operation or a Target's
+// FusedAttention, and may be const.
 template <class Op, class Visit>
 void visit_fields(Op& op, Visit&& visit) {
   using T = std::remove_const_t<Op>;
@@ -142,13 +143,13 @@ void visit_fields(Op& op, Visit&& visit) {
   }
 }
 
-// Calls f(op) with the operation itself, whether kernel or collective.
+// Calls f(op) with the operation itself, be it a kernel or a collective.
 template <class AnyWork, class F>
 decltype(auto) visit_operation(AnyWork& work, F&& f) {
   return std::visit([&](auto& kind) -> decltype(auto) { return std::visit(f, kind); }, work);
 }
 
-// Calls f(Access) for each view of the operation, as accesses() lists them, without allocating.
+// Calls f(Access) for each view of the operation, in the order of accesses(), without allocating.
 template <class Op, class F>
 void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
   const auto reads = [&](const auto&... views) { (f(Access{&views, true, false}), ...); };
@@ -207,7 +208,8 @@ void for_each_access(const Work& work, std::int32_t index_in_group, F&& f) {
   visit_operation(work, [&](const auto& op) { for_each_access_of(op, index_in_group, f); });
 }
 
-// The same for a step of this plan's rank, whose index in the group matters for a Broadcast alone.
+// The same for a step of the plan's rank. The rank's index in the group is looked up for a Broadcast only,
+// the only operation for which it matters.
 template <class F>
 void for_each_access(const Plan& plan, const Work& work, F&& f) {
   const Collective* collective = std::get_if<Collective>(&work);

@@ -1,11 +1,11 @@
-// Order: what is known to happen before what among the steps of one plan, and the edges that make it so.
+// Order knows which steps of one plan happen before which, and derives the edges that make it so.
 //
 // Each instance of a step (one iteration of it) has a position in issue order. Its clock says for each stream
-// the latest position that has finished before the instance starts; since streams are FIFOs, everything
-// before that has finished too. (Vector clocks: Mattern, "Virtual Time and Global States of Distributed
-// Systems", 1989.)
+// the latest position that has finished before the instance starts; since a stream is a queue, everything
+// before that position on the stream has finished, too. (Vector clocks: Mattern, "Virtual Time and Global
+// States of Distributed Systems", 1989.)
 //
-// Of a Repeat only as many iterations get positions as its edges and their transitive effects need: what
+// Only as many iterations of a Repeat get positions as its edges and their transitive effects need: what
 // holds between neighbouring iterations there holds between all.
 #pragma once
 
@@ -25,12 +25,12 @@ class Order {
   struct Place {
     StreamId stream = 0;
     Position first = 0, last = 0;                  // of the step's first and last instance
-    Position segment_first = 0, segment_last = 0;  // of its Repeat as a whole
+    Position segment_first = 0, segment_last = 0;  // of its whole Repeat
   };
 
   const Place& place(StepId step) const { return places_[static_cast<std::size_t>(step)]; }
   Position num_positions() const { return num_positions_; }
-  // All steps run on one stream: issue order is everything, and there are no clocks.
+  // True if all steps run on one stream: then issue order decides everything, and there are no clocks.
   bool one_stream() const { return num_streams_ == 1; }
   StreamId num_streams() const { return num_streams_; }
   // The latest position on `stream` that has finished before the instance at `position` starts; kNoPosition
@@ -51,9 +51,9 @@ class Order {
   StreamId num_streams_ = 1;
 };
 
-// Replaces the edges of all steps: two steps on different streams that touch a common element, at least one
-// of them writing, are ordered as they were issued, in every iteration of their Repeats. No edge is written
-// that streams and other edges imply.
+// Derives and replaces the edges of all steps: if two steps on different streams touch a common element and
+// at least one of them writes it, they run in the order in which they were issued, in every iteration of
+// their Repeats. Edges that streams or other edges imply are left out.
 Order derive_edges(Plan& plan);
 
 }  // namespace cp

@@ -1,8 +1,9 @@
-// Whether two views of one buffer share an element, in one iteration or across iterations of a Repeat.
+// Decides whether two views of one buffer share an element, in one iteration or across iterations of a
+// Repeat.
 //
-// Every answer is sound: a true overlap is never missed. It is exact for contiguous views and for all strided
-// views whose dimensions nest (tensor layouts); the search gives up, and answers "yes", only for adversarial
-// strides. Views are valid (see validate_step); views of different buffers share nothing.
+// No true overlap is ever missed. The answer is exact for contiguous views, and for strided views whose
+// dimensions nest, as those of tensors do. Only for adversarial strides does the search give up and answer
+// "yes". The views must be valid (see validate_step) and be of the same buffer.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,10 @@ struct Extent {
   }
 };
 Extent extent_at(const View& view, std::int64_t iteration);
-// Over the first `count` iterations together.
+// The extent of the first `count` iterations together.
 Extent extent(const View& view, std::int64_t count);
 
-// Whether `a` in iteration i and `b` in iteration i - lag share an element for some i, lag <= i < count.
+// Whether `a` in iteration i and `b` in iteration i - lag share an element, for some i with lag <= i < count.
 bool overlaps_at_lag(const View& a, const View& b, std::int64_t lag, std::int64_t count);
 
 // The least lag >= from at which they do. An overlap beyond kMaxLag is reported at kMaxLag, which orders more

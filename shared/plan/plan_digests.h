@@ -1,4 +1,4 @@
-// What a rank's plan says of itself, and whether all ranks say the same (contract 2 of the architecture).
+// The digests by which ranks compare their plans before they run them (contract 2 of docs/architecture.md).
 #pragma once
 
 #include <map>
@@ -11,29 +11,29 @@
 
 namespace cp {
 
-// Equal on all ranks, and, of each group, on all members.
+// `inputs` must be equal on all ranks, and a group's `collectives` on all members of the group.
 struct PlanDigests {
   struct GroupDigest {
     std::string group;  // "cp[0,1,2,3]": its name and ranks
     Digest collectives;
   };
-  Digest inputs;  // of what the builder was given
+  Digest inputs;  // digest of what the builder was given
   std::vector<GroupDigest> groups;
 };
 
 PlanDigests plan_digests(const Plan& plan);
 
-// What differs, and on whom: the ranks that all differences fit.
+// What differs, and on which ranks: those that all differences point to.
 struct PlanDifference {
-  std::string text;  // empty when nothing differs
+  std::string text;  // empty if nothing differs
   Dissent dissent;
 };
 PlanDifference compare_plan_digests(const std::map<Rank, PlanDigests>& ranks);
 
-// In words alone.
+// Only the text of the difference.
 std::string plan_difference(const std::map<Rank, PlanDigests>& ranks);
 
-// Throws CollectiveMismatch, with facts, when the digests differ.
+// Both throw CollectiveMismatch, with facts, if the digests differ.
 void require_equal_plans(const std::map<Rank, PlanDigests>& ranks);
 void require_equal_plans(std::span<const Plan> plans);
 

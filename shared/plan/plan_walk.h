@@ -1,9 +1,9 @@
-// The steps of a plan in the order in which they are issued, the body of a Repeat again in each of its
-// iterations.
+// PlanWalk visits the steps of a plan in the order in which they are issued; the body of a Repeat comes again
+// in each iteration.
 //
 //   for (PlanWalk walk(plan); !walk.done(); walk.next()) visit(walk.step(), walk.id(), walk.iteration());
 //
-// Where one pass over the text of a plan is wanted, a Repeat's body once, steps_of() (plan.h) gives it.
+// If you want each step once, with the count of its Repeat, use steps_of() (plan.h).
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,14 @@
 
 namespace cp {
 
-// Keeps its place alone: no memory, whatever the counts. The plan must outlive it and stay as it is.
+// It keeps its place and allocates nothing, whatever the counts. The plan must outlive it and must not
+// change.
 class PlanWalk {
  public:
   explicit PlanWalk(const Plan& plan) : plan_(&plan) { settle(); }
 
   bool done() const { return segment_ == plan_->segments.size(); }
-  // Not once it is done:
+  // These must not be called once it is done.
   const Step& step() const;
   StepId id() const { return first_ + static_cast<StepId>(in_body_); }
   std::int64_t iteration() const { return iteration_; }  // 0 outside of a Repeat

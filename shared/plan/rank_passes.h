@@ -1,6 +1,6 @@
-// RankPasses: what one rank runs, plan after plan, and the data of each. It stands between who has data and
-// who has a device: sim/scenario/rank_job.h makes the passes of a scenario, a program of one's own may make
-// others, and runtime/rank_run.h runs them beside those of the other ranks.
+// RankPasses holds what one rank runs, plan after plan, and the data of each. It stands between code that has
+// data and code that has a device: sim/scenario/rank_job.h makes the passes of a scenario (your own program
+// may make others), and runtime/rank_run.h runs them beside those of the other ranks.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@ class RankPasses {
  public:
   virtual ~RankPasses() = default;
 
-  // A rank may have no part in the passes: it has no plans then, and still knows what those of the others are
-  // made from.
+  // A rank may have no part in the passes. Then it has no plans, but still knows from which inputs the plans
+  // of the others are made.
   const std::vector<Plan>& plans() const { return plans_; }
-  const std::vector<Digest>& inputs() const { return inputs_; }  // of each pass, on every rank
+  const std::vector<Digest>& inputs() const { return inputs_; }  // one for each pass, equal on every rank
 
-  // The caller's buffers of a pass, in memory of the host, made on first use; passes are bound in order. They
-  // live as long as this.
+  // The caller's buffers of a pass, in host memory, made on first use. Passes must be bound in order. The
+  // buffers live as long as this object.
   virtual Bindings bind(std::size_t pass) = 0;
-  // Of a pass that ran: outputs that are exact in every world, by buffer name.
+  // The digests of a pass that has run, by buffer name: of those outputs that are exact in every world.
   virtual std::map<std::string, Digest> digests(std::size_t pass) const = 0;
 
  protected:

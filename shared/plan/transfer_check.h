@@ -1,21 +1,20 @@
-// Did what was sent arrive? Compares the traces of all ranks of one run with each other, transfer by
-// transfer:
+// Checks that what was sent arrived. It compares the traces of all ranks of one run with each other, transfer
+// by transfer:
 //
-//   bytes      what a rank observed from a peer is what it issued, no less and no more
-//   checksums  of a payload, where it was sent and where it arrived; of the outputs of an all_reduce, on all
-//              members
+//   bytes      what a rank observed from a peer is what the peer issued, no less and no more
+//   checksums  the payload has the same checksum where it was sent and where it arrived; the outputs of an
+//              all_reduce have the same on all members
 //
-// What the checksums are of (PayloadChecksums) is the transfers' own where a collective is made of transfers
-// that the device sees:
+// A device takes checksums (PayloadChecksums) of the transfers that it sees itself:
 //
-//   fabric  every collective: what member i gives to member j, and what j read of it, of reductions too
+//   fabric  every collective: what member i gives to member j, and what j read of it, also in reductions
 //   gloo    every collective: each message between two members, as it passes between memory and socket. A
-//           broadcast goes through other members: what is compared is each hop, so that the sender named is
-//           the one who passed it on wrong
-//   nccl    none: its kernels send and reduce out of sight, and payloads lie on the GPU
+//           broadcast goes through other members, so each hop is compared, and the sender named is the one
+//           that passed it on wrong
+//   nccl    none: its kernels send and reduce out of sight, and payloads are on the GPU
 //
-// A payload that was damaged and is then passed on is a fault of the first transfer alone: from there on
-// sender and receiver agree.
+// If a damaged payload is passed on, only the first transfer is reported: from there on sender and receiver
+// agree.
 #pragma once
 
 #include <cstddef>
@@ -31,17 +30,17 @@
 
 namespace cp {
 
-// Whether payloads are digested, at the sender and at the receiver of each transfer.
+// Whether checksums are taken of payloads, at the sender and at the receiver of each transfer.
 enum class Checksums : std::uint8_t {
   off,
-  end,   // they are in the observed records, for find_transfer_fault() when a run has ended
-  each,  // and compared at once: the receiver of what differs throws the TransferFault
+  end,   // into the observed records, for find_transfer_fault() when a run has ended
+  each,  // also compared at once: the receiver of what differs throws TransferFault
 };
 std::string_view name(Checksums checksums);        // "end"
 Checksums parse_checksums(std::string_view text);  // throws InvalidInput that lists the names
 
-// Its facts are the transfer's sender and receiver, its operation, group and sequence number; or whose
-// outputs differ.
+// Its facts are the sender, the receiver, the operation, the group and the sequence number of the transfer;
+// or, if outputs differ, the ranks whose outputs do.
 class TransferFault : public CheckFailure {
  public:
   using CheckFailure::CheckFailure;
@@ -52,18 +51,19 @@ struct TransferPlace {
   std::string operation = {};
   const Group* group = nullptr;
   std::int64_t sequence = 0;
-  std::size_t from = 0, to = 0;  // indices
+  std::size_t from = 0, to = 0;  // indices in the group
 };
 TransferFault wrong_bytes(const TransferPlace& place, std::int64_t arrived, std::int64_t sent);
 TransferFault changed_payload(const TransferPlace& place, std::uint64_t sent, std::uint64_t received);
 
-// Of outputs that must be equal bits, by rank; nothing where they are. `place`: of the collective alone.
+// Compares outputs that must be equal to the bit, by rank; returns nothing if they are. `place` names only
+// the collective.
 std::optional<TransferFault> unequal_results(const TransferPlace& place,
                                              const std::map<Rank, std::uint64_t>& results);
 
-// The first that is wrong: of the lowest sequence number on its group. It names operation, group, sequence
-// number, sender and receiver, bytes or checksums; of outputs that differ those who have other ones than
-// most. Nothing: all that can be compared agrees.
+// The first transfer that is wrong: the one with the lowest sequence number on its group. The fault names
+// operation, group, sequence number, sender, receiver, and bytes or checksums; if outputs differ, the ranks
+// that have others than most. Returns nothing if all that can be compared agrees.
 std::optional<TransferFault> find_transfer_fault(std::span<const RankTrace> traces);
 
 }  // namespace cp

@@ -1,4 +1,5 @@
-// The rules that every view of a step keeps, and the words for breaking one. Inside of validate_step() only.
+// The rules that every view of a step must keep, and the words for breaking one. Used by validate_step()
+// only.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,8 @@ inline constexpr std::int64_t kMaxIterations = std::int64_t{1} << 31;
 inline constexpr std::int64_t kMaxElements = std::int64_t{1}
                                              << 60;  // 2^60 elements of 8 bytes are 2^63 bytes
 
-// What messages print is put into words only when a rule fails: a plan of ten steps is built in microseconds.
+// These put a view into words only if a rule fails, so that a plan of ten steps is still built in
+// microseconds.
 struct ShapeText {
   const Shape& shape;
   friend std::ostream& operator<<(std::ostream& out, const ShapeText& text) {
@@ -60,7 +62,8 @@ class ViewRules {
 
   // ---- rules ----
 
-  // The view alone: its buffer, dtype, dimensions, and that it lies in the buffer in every iteration.
+  // Checks the view by itself: its buffer, dtype and dimensions, and that it stays in the buffer in every
+  // iteration.
   void check_view(const View& view, bool written) const;
 
   void contiguous(const View& view) const {
