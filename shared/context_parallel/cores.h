@@ -1,9 +1,9 @@
-// What the rest of the project knows of each core: one row, which stands at the end of the core's own file,
-// and which names, the writer of plans, memory, the search, its bound and the frameworks read. The oracles of
-// sim/proof (expected_traffic, peak_bound) do not: what they say of a core is derived apart from it, so that
-// they can find a row wrong.
+// What the rest of the project knows about each core is one row of facts, which stands at the end of the
+// core's own file. Names, the writer of plans, memory, the search, its bound and the emitters for other
+// frameworks read it. The oracles of sim/proof (expected_traffic, peak_bound) do not: what they expect of a
+// core is derived separately, so that they can find a row wrong.
 //
-// To add a core: docs/extending.md.
+// To add a core, see docs/extending.md.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ struct ForwardTensors;
 struct BackwardTensors;
 }  // namespace detail
 
-// Which blocks go round the ring axis and are met one after the other. Nothing: what a rank lacks comes at
+// Which blocks go round the ring axis and are met one after the other. Nothing: a rank gets what it lacks at
 // once, from its home.
 enum class Rotates : std::uint8_t { nothing, keys, queries };
 
-// A core with a balance and a choice of its own.
+// One way to use a core: with a balance, a rotation, and a place beside Ulysses.
 struct CoreVariant {
   enum class Place : std::uint8_t {
     any_degree,   // alone, and between Ulysses groups
@@ -40,23 +40,23 @@ struct CoreVariant {
   bool ulysses_inner = true;
 };
 
-// Of one rank of a ring axis of more than one.
+// The sizes of one rank's data, for a ring axis of more than one rank.
 struct CoreSizes {
   int ring;                 // ranks
-  std::int64_t q;           // values of the rank's queries, as many as of its outputs
-  std::int64_t kv;          // values of its keys and values together
-  std::int64_t size_bytes;  // of a value of the problem's dtype
+  std::int64_t q;           // elements of the rank's queries, and of its outputs
+  std::int64_t kv;          // elements of its keys and values together
+  std::int64_t size_bytes;  // bytes of an element of the problem's dtype
   bool backward;            // there is a backward pass, too
 };
 
-// What a pass over a whole causal triangle surely moves over the ring axis.
+// What a pass over a whole causal triangle moves over the ring axis at the very least.
 struct LeastTraffic {
   double gathered_bytes = 0;  // arrive from each other rank before anything is computed
-  int hops = 0;               // one after the other, while others are computed on,
-  double hop_bytes = 0;       // of so many bytes each
+  int hops = 0;               // blocks that travel one after the other, while others are computed on
+  double hop_bytes = 0;       // bytes of each of these blocks
 };
 
-// For a framework that has no word for a core: the core that it runs instead, and how that one differs.
+// If a framework has no word for a core: the core that it runs instead, and how that one differs.
 struct CoreInstead {
   Core core;
   std::string_view how;  // follows the framework's word: "brings every rank all keys and values instead"
@@ -65,39 +65,39 @@ struct CoreInstead {
 struct CoreFacts {
   Core core;
   std::string_view name;  // "ring": of the command line, of texts, and of plan digests
-  // "double_ring": the strategy with Strategy::inner_ring. Empty: inner_ring means nothing to it.
+  // The name of the strategy with Strategy::inner_ring: "double_ring". Empty: inner_ring means nothing to
+  // this core.
   std::string_view name_of_inner_rings = {};
   Rotates rotates = Rotates::nothing;
-  bool has_rotation = false;  // Strategy::rotation means something to it
+  bool has_rotation = false;  // whether Strategy::rotation means something to it
 
-  // What is compared when all strategies are asked for. A hybrid among them has a name of its own,
-  // "ulysses_NAME"; per_document is compared where there are documents, and the block of `cost` is chosen by
-  // the length.
+  // What is compared if all strategies are asked for. A hybrid among them is called "ulysses_NAME".
+  // per_document is compared if there are documents; the block of `cost` is chosen by the length.
   std::span<const CoreVariant> compared;
-  // What a search tries; and the balances that it tries of a strategy that the question fixes, the first of
-  // which it takes first.
+  // What a search tries; and which balances it tries for a strategy that the user has fixed, in this order.
   std::span<const CoreVariant> searched;
   std::span<const Balance::Kind> balances;
 
-  // None: every framework with a choice of cores has a word for it.
+  // Nothing: every framework with a choice of cores has a word for it.
   std::optional<CoreInstead> instead = std::nullopt;
 
   // The writers of its plans (core.h).
   void (*forward)(detail::AttentionWriter&, const detail::ForwardTensors&) = nullptr;
   void (*backward)(detail::AttentionWriter&, const detail::BackwardTensors&) = nullptr;
 
-  // What its plans allocate for the ring axis, beyond the tensors that they are given and return; the most
-  // where the mask decides.
+  // Bytes that its plans allocate for the ring axis, in addition to the tensors that they are given and
+  // return. If the mask decides, the most.
   std::int64_t (*workspace_bytes)(const Strategy&, const CoreSizes&) = nullptr;
-  // For the search's bound; q_bytes and kv_bytes of a rank. Nothing is a bound, too: it only makes the search
-  // look at more.
+  // For the bound of the search; q_bytes and kv_bytes are those of one rank. To claim nothing is correct,
+  // too: the search then looks at more layouts.
   LeastTraffic (*least_traffic)(const Strategy&, int ring, double q_bytes, double kv_bytes) = nullptr;
-  // Whether attention replayed on its own takes no longer than within a step, so that it bounds that: not
-  // where ranks wait for others who may be late, since alone they show more of it.
+  // Whether attention takes no longer when it is replayed alone than within a step, so that its time alone
+  // bounds that within a step. Not so if ranks wait for others that may be late: alone, more of such waiting
+  // shows.
   bool is_least_alone = true;
 };
 
-// In the order of Core.
+// In the order of the enumeration Core.
 std::span<const CoreFacts* const> all_cores();
 const CoreFacts& facts(Core core);
 

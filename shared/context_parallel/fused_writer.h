@@ -1,5 +1,6 @@
-// FusedWriter: attention steps for a target with fused kernels: calls as cut_into_calls() has them, whose
-// results a PartialSum brings together. Internal to shared/context_parallel; AttentionWriter asks it.
+// FusedWriter writes attention steps for a target with fused kernels: the calls that cut_into_calls() makes,
+// whose results a PartialSum puts together. Internal to shared/context_parallel; only AttentionWriter uses
+// it.
 #pragma once
 
 #include <string>
@@ -15,22 +16,22 @@ class FusedWriter {
  public:
   explicit FusedWriter(AttentionWriter& writer) : writer_(writer) {}
 
-  // As AttentionWriter's, of masks with pairs; `sum`: of out and lse, which are not written before it is
-  // finished.
+  // As the functions of AttentionWriter, for masks with at least one pair. `sum` is that of out and lse,
+  // which are not written before it is finished.
   void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label);
   void attend(const ForwardOperands& operands, const Masks& masks, const std::string& label, PartialSum& sum);
   void attend_backward(const BackwardOperands& operands, const Masks& masks, const std::string& label);
 
  private:
-  // Of gradients that nobody wants: null.
+  // Null for a gradient that nobody wants.
   struct Sums {
     PartialSum *dq, *dk, *dv;
   };
 
-  // `of_q`, `of_kv`: the operands that calls read.
+  // `of_q` and `of_kv` are the operands that the calls read.
   std::vector<AttentionCall> calls_of(const EntryMask& mask, bool backward, const std::vector<Tensor>& of_q,
                                       const std::vector<Tensor>& of_kv) const;
-  // Of a fused call on some batch entries; without its lengths and mask where none is given.
+  // The shape of a fused call on some batch entries. Without a call, it lacks lengths and mask.
   FusedShape shape_of(const HeadGroup& heads, Range batches, bool backward,
                       const AttentionCall* call = nullptr) const;
   View workspace(const AttentionCall& call, const FusedShape& shape);

@@ -1,5 +1,5 @@
-// How many (query, key) pairs the mask of a problem allows, for whole sets of rows: allowed_keys() summed up,
-// in closed form.
+// Counts the (query, key) pairs that the mask of a problem allows, for whole sets of rows: the sum of
+// allowed_keys(), in closed form.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace cp {
 
-// Of one batch and head. Of a causal problem without documents, with or without a window. Time: a few steps
-// for each run of the set, and for each row of the shorter side of a periodic one.
+// Both count for one batch entry and one head, of a causal problem without documents, with or without a
+// window. Time: a few steps for each run of the set, and for each row of the shorter side of a periodic one.
 std::int64_t pairs_of_queries(const AttentionProblem& problem, const IndexSet& queries);
 std::int64_t pairs_of_keys(const AttentionProblem& problem, const IndexSet& keys);
 

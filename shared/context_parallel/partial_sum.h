@@ -1,13 +1,13 @@
-// PartialSum: a result that is made of partial ones, for a target with fused kernels: out with its lse, of
-// disjoint sets of keys; or a gradient. Internal to shared/context_parallel.
+// A PartialSum puts a result together from partial ones, for a target with fused kernels: out with its lse,
+// from disjoint sets of keys; or a gradient. Internal to shared/context_parallel.
 //
-// Fused calls write parts in the problem's dtype. Little memory is moved when they are brought together late,
-// several at once, and the result is rounded once:
-//   16-bit result   the first part of a row is written where the result will be, others beside it; finish()
-//                   merges them into it. Up to four parts of a row wait so; of more, every two are added to a
-//                   sum in f32, which finish() merges too
-//   f32 result      is the sum itself: the first part of a row is converted to it, others are added, two at a
-//                   time
+// Fused calls write parts in the problem's dtype. To move little memory, parts are put together late, several
+// at once, and the result is rounded once:
+//   16-bit result   The first part of a row is written where the result will be, others beside it; finish()
+//                   merges them into it. Up to four parts of a row wait in this way. If there are more, they
+//                   are added, two at a time, to a sum in f32, which finish() merges as well.
+//   f32 result      It is the sum itself: the first part of a row is converted to it, others are added, two
+//                   at a time.
 // Exact calls write f32 parts, which are treated alike.
 #pragma once
 
@@ -23,9 +23,9 @@ namespace cp::detail {
 
 class PartialSum {
  public:
-  using Of = PartialGradient::Of;  // what has lse is out
-  // `parts`: how many come for a row, where each step's calls have disjoint rows (more is correct too).
-  // `begun`: the result holds one.
+  using Of = PartialGradient::Of;  // a result that has lse is out
+  // `parts` says how many parts come for a row, if the calls of a step have disjoint rows (more is correct,
+  // too). `begun` says that the result already holds one.
   PartialSum(AttentionWriter& writer, std::string name, const Tensor& result, const RowStatistic* lse, Of of,
              int parts, bool begun = false);
 
@@ -37,22 +37,22 @@ class PartialSum {
   // Reserves the place where one call writes its partial result for these rows, and records it as a part.
   // `shape` is that of a fused call, and null for an exact one.
   struct Place {
-    View values, lse;  // no lse: absent
+    View values, lse;  // lse is absent if the result has none
   };
   Place place(const FusedShape* shape, Range rows, const Slab& slab, const std::string& label);
-  // A whole partial result that came from elsewhere: a temporary, which may be written to, and stays until
-  // finish().
+  // Adds a whole partial result that came from elsewhere. It must be a temporary that may be written to, and
+  // that stays until finish().
   void add(const Tensor& values, const RowStatistic* lse, const std::string& label);
-  // Adds what waits to the sum now: temporaries that it lies in may be used again.
+  // Adds what waits to the sum now, so that the temporaries it is in may be used again.
   void settle(const std::string& label);
-  // The result: zeros (lse: -inf) where there is no part.
+  // Writes the result; rows without a part become zeros (lse: -inf).
   void finish(const std::string& label);
 
  private:
   struct Part {
     Range rows;
-    View values, lse;      // of all these rows
-    bool is_home = false;  // in the result's memory
+    View values, lse;      // the views of all these rows
+    bool is_home = false;  // whether it is in the result's memory
   };
   struct Group {
     Slab slab;
@@ -60,7 +60,7 @@ class PartialSum {
     WrittenRows summed;
   };
 
-  bool is_sum() const { return result_.dtype == DType::f32; }  // the result itself
+  bool is_sum() const { return result_.dtype == DType::f32; }  // the result itself is the sum
   Group& group_of(const Slab& slab);
   std::size_t depth(const Group& group, Range rows) const;
   bool has_home(const Group& group, Range rows) const;

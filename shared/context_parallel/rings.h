@@ -1,8 +1,9 @@
-// Rings, on which blocks of K and V rotate: which ring index stands where, who needs what, and K and V on
-// their way. Internal to shared/context_parallel.
+// The rings on which blocks of K and V rotate: which ring index stands where, who needs what, and where K and
+// V are at each step. Internal to shared/context_parallel.
 //
-// A double ring is an outer ring of nodes in whose every step an inner ring runs; a plain one is a single
-// node.
+// A double ring is an outer ring of nodes, and in each of its steps an inner ring runs inside every node. A
+// plain ring is a single node. With 8 ranks and inner_ring=4, the nodes are the ring indices 0..3 and 4..7;
+// the outer rings are {0, 4}, {1, 5}, {2, 6} and {3, 7}.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace cp::detail {
 
 inline constexpr std::size_t kK = 0, kV = 1;  // indices of what travels round the ring
 
-// Which ring index stands where, and who needs what. Blocks are named by the ring index of their home.
+// Says which ring index stands where, and who needs what. A block is named by the ring index of its home.
 class Rings {
  public:
   explicit Rings(AttentionWriter& writer)
@@ -38,7 +39,8 @@ class Rings {
               node_, 1};
   }
 
-  // Backward: the directions that take fewer bytes, the reverse ones among equals.
+  // For the backward pass: chooses the directions that take fewer bytes, and the reverse one if both take the
+  // same. (The forward pass always goes from r to r+1.)
   void choose_directions() {
     inner_.direction = inner_cost(1) < inner_cost(-1) ? 1 : -1;
     outer_.direction = outer_cost(1) < outer_cost(-1) ? 1 : -1;
@@ -52,13 +54,13 @@ class Rings {
 
   // Whether the rank computes on the block.
   bool meets(int block) const { return context_.meets(writer_.ring_index(), block); }
-  // How many it computes on.
+  // The number of blocks on which the rank computes.
   int blocks_met() const {
     int count = 0;
     for (int block = 0; block < nodes_ * inner_size_; ++block) count += meets(block) ? 1 : 0;
     return count;
   }
-  // Whether any rank of the node does, so that the block rotates there.
+  // Whether any rank of the node computes on the block, so that it rotates there.
   bool node_needs(int node, int block) const {
     for (int place = 0; place < inner_size_; ++place) {
       if (context_.meets(block_at(node, place), block)) return true;
@@ -66,7 +68,7 @@ class Rings {
     return writer_.strategy().send_empty;
   }
 
-  // Of the block whose home in this node is at `place`, round the inner ring.
+  // The trip round the inner ring of a block that enters the node at the block's place in its own node.
   Trip inner_trip(int node, int block, int direction) const {
     const int place = block % inner_size_;
     return trip_of(inner_size_, [&](int distance) {
@@ -74,7 +76,7 @@ class Rings {
       return writer_.strategy().send_empty || context_.meets(block_at(node, member), block);
     });
   }
-  // From node to node.
+  // The trip of a block from node to node.
   Trip outer_trip(int block, int direction) const {
     const int home = block / inner_size_;
     return trip_of(nodes_, [&](int distance) {
@@ -83,7 +85,8 @@ class Rings {
   }
 
  private:
-  // Bytes of all blocks' trips, per head; outer ones per value, of which there are equally many in each row.
+  // The bytes of all blocks' trips, for one head. (Outer trips are counted in rows: there, every row has
+  // equally many bytes.)
   std::int64_t inner_cost(int direction) const {
     const std::int64_t dim = writer_.problem().head_dim, v_dim = writer_.problem().v_head_dim;
     const Gradients& wanted = writer_.gradients();
@@ -115,7 +118,7 @@ class Rings {
   Ring inner_, outer_;
 };
 
-// K and V as they rotate.
+// Where K and V are as they rotate.
 class KeyRings {
  public:
   KeyRings(AttentionWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
@@ -129,7 +132,7 @@ class KeyRings {
     if (rings.nodes() > 1) outer_slots_ = make_slots(writer, travellers, most_rows, "outer k, v");
   }
 
-  // Between the nodes; a block is the node of its home.
+  // The rotation between the nodes. In it a block is named by the node of its home.
   Rotation outer() const {
     std::vector<std::int64_t> rows;
     std::vector<int> last;
@@ -141,7 +144,8 @@ class KeyRings {
     return {writer_, rings_.outer(), rows, last, {traveller(k_), traveller(v_)}, outer_slots_, "outer k, v"};
   }
 
-  // Inside the node, of the blocks of `home_node`, of which this rank's lies in the given buffers.
+  // The rotation inside this node of the blocks of `home_node`. This rank's own one of them is in the given
+  // buffers.
   Rotation inner(int home_node, BufferId k, BufferId v) const {
     std::vector<std::int64_t> rows;
     std::vector<int> last;
@@ -155,7 +159,7 @@ class KeyRings {
     return {writer_, rings_.inner(), rows, last, {base_k, base_v}, inner_slots_, "k, v"};
   }
 
-  // The block in a buffer.
+  // The tensor of a block that is in the given buffer.
   Tensor k_in(BufferId buffer, int block) const { return in(k_, buffer, block); }
   Tensor v_in(BufferId buffer, int block) const { return in(v_, buffer, block); }
 

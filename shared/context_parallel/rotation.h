@@ -1,4 +1,4 @@
-// Rotation: blocks that go round a ring of ranks, double buffered: while one step computes on its block, the
+// A Rotation moves blocks round a ring of ranks, double buffered: while one step computes on its block, the
 // next one arrives. Internal to shared/context_parallel.
 #pragma once
 
@@ -21,12 +21,12 @@ struct Ring {
   int block(int step) const { return member(-step, self); }
 };
 
-// How far from its home a block is needed: the distances of the nearest and the farthest other member; 0: by
-// none.
+// How far from its home a block is needed: the distances of the nearest and of the farthest other member that
+// needs it; 0 if none does.
 struct Trip {
   int first = 0, last = 0;
 };
-// `needs(distance)`: whether the member at this distance from the block's home needs it.
+// needs(distance) says whether the member at this distance from the block's home needs it.
 template <class Needs>
 Trip trip_of(int size, const Needs& needs) {
   Trip trip;
@@ -38,7 +38,8 @@ Trip trip_of(int size, const Needs& needs) {
   return trip;
 }
 
-// Something dense that a block consists of, with so many elements a row, from the beginning of its buffer.
+// One of the dense tensors that a block consists of, from the beginning of its buffer; `per_row` elements for
+// each row.
 struct Traveller {
   BufferId buffer = -1;
   DType dtype = DType::f32;
@@ -47,8 +48,8 @@ struct Traveller {
 Traveller traveller(const Tensor& tensor);
 Traveller traveller(const RowStatistic& statistic);
 
-// Two places for what arrives of each traveller, large enough for any block; shared by rotations that follow
-// one another.
+// Two places for what arrives of each traveller, each large enough for any block. Rotations that follow one
+// another can share them.
 struct Slots {
   std::vector<std::array<BufferId, 2>> of_traveller;
 };
@@ -57,14 +58,14 @@ Slots make_slots(AttentionWriter& writer, const std::vector<Traveller>& travelle
 
 class Rotation {
  public:
-  // `rows`, `last`: by block, its rows and the distance as far as which it travels.
+  // `rows` and `last` have for each block its rows, and the distance that it travels.
   Rotation(AttentionWriter& writer, const Ring& ring, std::vector<std::int64_t> rows, std::vector<int> last,
            std::vector<Traveller> travellers, const Slots& slots, std::string label);
 
-  // The hop that brings the blocks of `step` (1 .. size-1); nothing when none travels that far.
+  // Writes the hop that brings the blocks of `step` (1 .. size-1); nothing if no block travels that far.
   void bring(int step);
 
-  // Where the block of a step lies: at home in step 0.
+  // The buffer with the block of a step; in step 0 the rank's own.
   BufferId buffer(std::size_t traveller, int step) const {
     return step == 0 ? travellers_[traveller].buffer
                      : slots_.of_traveller[traveller][static_cast<std::size_t>(step % 2)];
@@ -80,12 +81,12 @@ class Rotation {
   std::string label_;
 };
 
-// An Exchange that grows transfer by transfer; every member counts all of them, and writes down its own.
+// Builds an Exchange transfer by transfer. Every member must count all transfers, and adds its own.
 class ExchangeWriter {
  public:
   explicit ExchangeWriter(GroupId group) : exchange_{group, {}, {}, {}} {}
 
-  // So many elements go from one member to another. Call for all pairs.
+  // Says that `numel` elements go from one member to another. Call this for all pairs.
   void count(int from, int to, std::int64_t numel) {
     if (numel > 0) counts_.push_back({from, to, numel});
   }

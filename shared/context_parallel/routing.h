@@ -1,10 +1,10 @@
-// Routing: rows and heads that come straight from their homes to those who use them, and what goes back.
+// Routing brings rows and heads straight from their homes to the ranks that use them, and takes results back.
 // Internal to shared/context_parallel.
 //
-// A home member holds all heads of its rows; a user wants some heads of some rows. What arrives lies with
-// rows outermost, home by home, within one home in the home's local order: so each home's block is contiguous
-// where it arrives, and nothing is unpacked. Equal blocks travel by AllToAll, AllGather and ReduceScatter,
-// unequal ones by an Exchange of exactly the rows.
+// A home member holds all heads of its rows; a user wants some heads of some rows. What arrives has rows
+// outermost: home by home, and within one home in the home's local order. So the block of each home is
+// contiguous where it arrives, and nothing has to be unpacked. Equal blocks travel by AllToAll, AllGather and
+// ReduceScatter, unequal ones by an Exchange of exactly the rows.
 #pragma once
 
 #include <optional>
@@ -20,33 +20,33 @@ class Routing {
  public:
   struct Member {
     IndexSet held;                   // rows at home
-    std::optional<IndexSet> wanted;  // as a user; unset: the rows of all members
+    std::optional<IndexSet> wanted;  // rows that it uses; unset: the rows of all members
   };
 
-  // `self`: the rank's index in the group. Of tensors whose heads are split by user (Ulysses) heads_of says
-  // which each user has; it depends on the tensor, so it comes with each call.
+  // `self` is the rank's index in the group. If the heads of a tensor are split by user (Ulysses), Heads says
+  // which each user has; this depends on the tensor, so it comes with each call.
   Routing(AttentionWriter& writer, GroupId group, int self, std::vector<Member> members);
 
-  // The rows that arrive at the rank, in their order.
+  // The rows that arrive at the rank, in the order in which they lie.
   const IndexSet& arriving() const { return arriving_; }
 
   struct Heads {
     std::vector<Range> of_user;  // by member
     std::int64_t all = 0;
   };
-  // The same heads for everybody.
+  // All heads, for every user.
   Heads all_heads(std::int64_t heads) const;
 
-  // A tensor at home, and where the wanted part arrives.
+  // A tensor at home, and the place where the wanted part arrives.
   struct Transport {
     Tensor home, user;
     Heads heads;
   };
-  // home → user; all tensors together, where one Exchange can carry them.
+  // Moves home → user; all tensors together if one Exchange can carry them.
   void gather(const std::vector<Transport>& transports, const std::string& label);
 
-  // user → home. Where `sum`, several users may have contributions to one element, which are added in f32 in
-  // the order of the members; home is then f32. Otherwise each element has one user.
+  // Moves user → home. With `sum`, several users may have contributions to one element; they are added in f32
+  // in the order of the members, and home must be f32. Otherwise each element must have one user.
   void give_back(const std::vector<Transport>& transports, bool sum, const std::string& label);
 
  private:
@@ -54,15 +54,16 @@ class Routing {
   struct Piece {
     std::vector<Overlap> stretches;
     std::int64_t rows = 0;
-    std::int64_t user_begin = 0;  // where they begin at the user; meaningful where the user is this rank
+    std::int64_t user_begin = 0;  // where they begin at the user; only set if the user is this rank
   };
 
   Piece piece(int home, int user) const;
   std::int64_t rows_between(int home, int user) const;
   bool wants_all() const;
-  // Elements of one block when all are equal and not empty.
+  // Whether all blocks are equally large and not empty.
   bool all_equal(const std::vector<Transport>& transports) const;
-  // Of the Exchange that carries all of them; and the step, unless nobody sends anything.
+  // The counts of the Exchange that carries all of them. issue() appends the step, unless nobody sends
+  // anything.
   std::vector<Count> counts(const std::vector<Transport>& transports, bool to_home) const;
   void issue(Exchange exchange, std::vector<Count> counts, const std::string& label);
   // Elements between this rank as home and a user.
@@ -70,7 +71,7 @@ class Routing {
 
   // Views of a piece at home: some heads of the stretch, in the order of rows_outermost.
   View stretch_view(const Tensor& home, const Overlap& stretch, Range heads) const;
-  // The piece as it lies at home, when that is one block in the order that travels.
+  // The piece at home, if it is one block in the order that travels; nothing otherwise.
   std::optional<View> contiguous_at_home(const Transport& transport, int user) const;
   void pack(const Transport& transport, int user, BufferId staging, std::int64_t offset,
             const std::string& label);
@@ -78,12 +79,12 @@ class Routing {
 
   void gather_equal(const Transport& transport, const std::string& label);
   void gather_by_exchange(const std::vector<Transport>& transports, const std::string& label);
-  // What each other user is sent of a tensor; packed where it does not lie in the order that travels.
+  // What each other user is sent of a tensor. It is packed if it is not in the order that travels.
   std::vector<std::pair<int, View>> sends_of(const Transport& transport, const std::string& label);
   void give_back_equal(const Transport& transport, const std::string& label);
   void give_back_by_exchange(const std::vector<Transport>& transports, bool sum, const std::string& label);
   void reduce_scatter(const Transport& transport, const std::string& label);
-  // What came from a user, or the rank's own part, to its place at home.
+  // Moves what came from a user, or the rank's own part, to its place at home.
   void unpack(const Transport& transport, int user, const View& from, bool add, const std::string& label);
 
   std::size_t size() const { return members_.size(); }

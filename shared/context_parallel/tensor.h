@@ -1,5 +1,5 @@
-// Tensor: a part of q, k, v, out or a gradient in the memory of a plan, and the views that steps take of it.
-// Internal to shared/context_parallel.
+// A Tensor is a part of q, k, v, out or a gradient in the memory of a plan, from which the views of steps are
+// cut. Internal to shared/context_parallel.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace cp::detail {
 
-// The order of the dimensions in memory. With rows outermost any range of rows is contiguous.
+// The order of the dimensions in memory. If rows are outermost, any range of rows is contiguous.
 enum class Order : std::uint8_t { bshd, bnsd, rows_outermost };
 
 // [begin, begin + len).
@@ -40,11 +40,12 @@ struct Tensor {
   View view() const { return view(all_rows(), all_heads()); }
   View flat() const { return flat_view(buffer, offset, numel()); }
 
-  // Whether ranges of rows are contiguous with all their heads and batches, in the order of rows_outermost.
+  // Whether a range of rows, with all heads and batch entries, is contiguous and in the order of
+  // rows_outermost.
   bool has_rows_outermost() const;
-  // Such a range.
+  // The view of such a range.
   View row_block(Range rows) const;
-  // The same memory holding fewer rows (its first numel() elements).
+  // The same memory with fewer rows: they take its first numel() elements.
   Tensor with_rows(std::int64_t fewer) const;
 };
 

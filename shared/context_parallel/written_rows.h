@@ -1,4 +1,4 @@
-// WrittenRows: which rows of a result hold something. Internal to shared/context_parallel.
+// WrittenRows remembers which rows of a result have been written. Internal to shared/context_parallel.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class WrittenRows {
     if (!all && rows > 0) missing_.push_back({0, rows});
   }
 
-  // Ascending and disjoint.
+  // The rows not yet written, as ascending, disjoint ranges.
   const std::vector<Range>& missing() const { return missing_; }
   std::vector<Range> missing(Range of) const {
     std::vector<Range> result;
