@@ -10,7 +10,7 @@
 
 namespace cp {
 
-// Whole panels of keys [begin, end) of one tile, of which queries in the same vectors see some.
+// Whole panels of keys, [begin, end) of one tile, of which queries in the same vectors see some.
 struct MaskRun {
   std::int64_t begin = 0, end = 0;
   std::int64_t first_vector = 0, vectors = 0;
@@ -18,29 +18,29 @@ struct MaskRun {
   bool operator==(const MaskRun&) const = default;
 };
 
-// The queries of the heads that share a key head are rows, row r being query r / heads; a panel is the next
-// `width` rows, a bit for each. Panels are looked at one by one. The work is proportional to the keys that
-// some query of a panel sees and to the number of slices, and not to the product of slices and tiles.
+// The rows are the queries of the heads that share a key head: row r is query r / heads. A panel is `width`
+// consecutive rows, with a bit for each. Panels are looked at one by one. The work grows with the keys that
+// some query of a panel sees and with the number of slices, not with the product of slices and tiles.
 class PanelMask {
  public:
   struct Sizes {
     std::int64_t q_len = 0, k_len = 0;
-    std::int64_t heads = 1;       // that share a key head
+    std::int64_t heads = 1;       // query heads that share a key head
     std::int64_t tile_keys = 64;  // a multiple of panel_rows
   };
   PanelMask(std::span<const MaskSlice> slices, const Sizes& sizes, const TileKernels& kernels);
 
   std::int64_t panels() const { return panels_; }
 
-  // Makes the panel the current one: that of rows [panel * width, ...).
+  // Makes this panel the current one: the rows from panel * width on.
   void select(std::int64_t panel);
-  // Tiles of keys that some row of the panel sees, ascending.
+  // The tiles of keys that some row of the panel sees, ascending.
   std::span<const std::int64_t> tiles() const { return tiles_; }
-  // The rows that see some key.
+  // The rows that see at least one key, as bits.
   std::uint64_t rows() const { return rows_; }
-  // The rows that see the key, which may lie in the padding of its tile.
+  // The rows that see the key, as bits. The key may be in the padding of its tile.
   const std::uint64_t* of(std::int64_t key) const { return bits_.data() + key; }
-  // The tile's keys, ascending.
+  // The runs of the tile's keys that are seen, ascending.
   const std::vector<MaskRun>& runs(std::int64_t tile);
 
  private:

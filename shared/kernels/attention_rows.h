@@ -1,5 +1,5 @@
 // What the attention kernels read and write: rows of f32 values, whatever the layout and dtype in memory, and
-// the panels that products of tiles take them in.
+// the panels in which products of tiles take them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace cp {
 
-// Uninitialised floats, aligned for every vector.
+// An array of floats, not initialised, aligned for every vector.
 class Floats {
  public:
   explicit Floats(std::int64_t count);
@@ -45,7 +45,7 @@ class HeadRows {
 
   // Row begin + i is at rows + i * row_size.
   void load(std::int64_t begin, std::int64_t count, float* rows, std::int64_t row_size) const;
-  // Writes the rows, or adds them to what is there; rounds once.
+  // Writes the rows, or adds them to what is there. Rounds once.
   void store(std::int64_t begin, std::int64_t count, const float* rows, std::int64_t row_size,
              bool accumulate = false) const;
 
@@ -62,30 +62,31 @@ View as_rows(const View& statistic);
 // sum over i of a[i] b[i], in f32: a row of delta.
 float row_dot(const float* a, const float* b, std::int64_t dim);
 
-// Whether products over the dim of two tensors are those of bf16: exact products that the processor has for
-// both dtypes.
+// Whether products over the dim of two tensors use the processor's products of bf16, which are exact: both
+// must be bf16, and the processor must have them.
 bool multiplies_pairs(const TileKernels& tiles, const HostMemory& memory, const View& a, const View& b);
-// Of products over the dim: their errors are those of a score, which all weights and gradients of a pair
-// have.
+// Terms of a chain in products over the dim. Chosen: half the default of 64, since an error of a score is
+// in all weights and gradients of its pair.
 inline constexpr std::int64_t kDimChain = 32;
 
-// How deep a product of so many dimensions is.
+// The depth of a product over `dim` dimensions; pairs of bf16 count once.
 inline std::int64_t depth_of(std::int64_t dim, bool pairs) { return pairs ? (dim + 1) / 2 : dim; }
 
 // out[column][row] = in[row][column], for rows x columns of in.
 void transpose(const float* in, std::int64_t in_row, std::int64_t rows, std::int64_t columns, float* out,
                std::int64_t out_row);
 
-// Pairs of rows as one row of pairs of bf16, the even row's in the lower halves: [rows][columns] of values
-// that are exact in bf16 to [(rows + 1) / 2][columns], for multiply_pairs(). `out` may be `in`.
+// Packs pairs of rows to one row of pairs of bf16, with the even row's values in the lower halves: from
+// [rows][columns] of values that are exact in bf16 to [(rows + 1) / 2][columns], for multiply_pairs(). `out`
+// may be `in`.
 void pack_pairs(const float* in, std::int64_t rows, std::int64_t columns, float* out);
 
-// The rows of a head as operands `a` of multiply_panels(), packed tile by tile when first asked for; zeros
-// fill the last panels.
+// The rows of a head as operands `a` of multiply_panels(). Tiles are packed when they are first asked for;
+// zeros fill the last panels.
 class PackedRows {
  public:
-  // Which products the rows are for: those that sum over the dim (rows are m), those that sum over the rows
-  // (rows are k).
+  // For which products the rows are: for those that sum over the dim (rows are m), those that sum over the
+  // rows (rows are k), or both.
   enum class For : std::uint8_t { dim_sums, row_sums, both };
   // With `pairs`, from() is an operand of multiply_pairs(): rows are bf16.
   PackedRows(const HeadRows& rows, const TileKernels& kernels, std::int64_t tile_rows, For use, bool pairs);

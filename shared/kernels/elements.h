@@ -1,5 +1,5 @@
-// Elements: how the values of each dtype are stored, and the type that arithmetic on them happens in. What
-// computes is constexpr: GPU kernels use the same functions.
+// How the values of each dtype are stored, and in which type arithmetic on them happens. The functions are
+// constexpr, so that GPU kernels use the same ones.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@ struct BF16 {
 template <class T>
 concept SixteenBit = std::same_as<T, F16> || std::same_as<T, BF16>;
 
-// What arithmetic on a stored T happens in: f32 for the 16-bit types, else T itself.
+// The type in which arithmetic on a stored T happens: f32 for the 16-bit types, else T itself.
 template <class T>
 using ValueOf = std::conditional_t<SixteenBit<T>, float, T>;
 
@@ -36,8 +36,9 @@ template <class T>
 requires std::is_arithmetic_v<T>
 constexpr T load(T element) { return element; }
 
-// Value → stored element. Rounds once, to nearest even, also to integers; what an integer cannot hold becomes
-// its nearest limit, a NaN becomes 0. Between integers the low bits are kept.
+// Converts a value to a stored element. Rounds once, to nearest even, also to integers. A value beyond the
+// limits of an integer becomes the nearest limit, and a NaN becomes 0. Between integers the low bits are
+// kept.
 template <class T, class Value>
 constexpr T convert(Value value) {
   if constexpr (SixteenBit<T>) {
@@ -55,7 +56,7 @@ constexpr T convert(Value value) {
       return {f32_to_bf16(narrow)};
     }
   } else if constexpr (std::integral<T> && std::floating_point<Value>) {
-    // Max + 1, a power of two.
+    // The largest integer + 1: a power of two, so that it is exact.
     constexpr Value kEnd = static_cast<Value>(std::uint64_t{1} << (8 * sizeof(T) - 1));
     const Value rounded = std::nearbyint(value);
     if (rounded != rounded) return 0;
@@ -85,7 +86,7 @@ constexpr T times(T a, T b) {
     return a * b;
   }
 }
-// A NaN on either side wins.
+// A NaN on either side is the result.
 template <class T>
 constexpr T least(T a, T b) {
   return b < a || b != b ? b : a;

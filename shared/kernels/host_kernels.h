@@ -1,9 +1,9 @@
-// The kernels on the host, shared by the fabric and by Gloo.
+// The host kernels, which the fabric and Gloo share.
 //
-// Arithmetic on f16 and bf16 happens in f32 and is rounded once, to nearest even; integer arithmetic wraps.
-// Casts to integers round to nearest even; what does not fit becomes the nearest limit, a NaN becomes 0.
-// A NaN wins every min and max. Scale and attention are defined for floating types. Sums run in
-// ascending order, so that equal inputs give equal bits.
+// Arithmetic on f16 and bf16 happens in f32 and is rounded once, to nearest even. Integer arithmetic wraps.
+// Casts to integers round to nearest even; a value that does not fit becomes the nearest limit, and a NaN
+// becomes 0. A NaN wins every min and max. Scale and attention are defined for floating types only. Sums run
+// in ascending order, so that equal inputs give equal bits.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace cp {
 
-// Throws InvalidInput for what host_target() lacks.
+// Throws InvalidInput for an operation that host_target() lacks.
 void run_kernel(const Kernel& kernel, const HostMemory& memory, std::int64_t iteration);
 
 // out[i] = in[0][i] op in[1][i] op ... in this order, for `numel` contiguous elements; for avg the sum is
@@ -30,7 +30,7 @@ void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, 
 // Element access for tests, digests and fills: conversions between a dtype's storage and double.
 double load_element(DType dtype, const std::byte* data, std::int64_t index);
 void store_element(DType dtype, std::byte* data, std::int64_t index, double value);
-// Whole lists of them.
+// The same for whole lists.
 std::vector<std::byte> encode(DType dtype, const std::vector<double>& values);
 std::vector<double> decode(DType dtype, std::span<const std::byte> bytes);
 

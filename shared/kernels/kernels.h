@@ -1,5 +1,5 @@
-// The host kernels one by one; run_kernel() of host_kernels.h chooses among them. Views are valid
-// (validate_step) and lie in `memory`; all of them are those of the given iteration of their Repeat.
+// The host kernels one by one; run_kernel() of host_kernels.h chooses among them. The views must be valid
+// (validate_step) and lie in `memory`; they are taken in the given iteration of their Repeat.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Walking strided views without computing the place of each element: views are reduced to few, long inner
+// Walks strided views without computing the place of each element: views are reduced to a few long inner
 // runs.
 #pragma once
 
@@ -13,18 +13,18 @@
 
 namespace cp {
 
-// One loop of a nest over two views: how often, and how far each view moves, in elements.
+// One loop of a nest over two views: how often it runs, and how far each view moves, in elements.
 struct Loop {
   std::int64_t size = 0, step_a = 0, step_b = 0;
   bool operator==(const Loop&) const = default;
 };
 
-// The shortest nest (outermost first, at least one loop) that walks both views in row-major order. The shapes
-// may differ, the numbers of elements may not. Nothing when no common nest exists, as for strided [2, 3]
+// The shortest nest of loops (outermost first, at least one) that walks both views in row-major order. The
+// shapes may differ, but not the numbers of elements. Nothing if no common nest exists, as for strided [2, 3]
 // against strided [3, 2].
 std::optional<std::vector<Loop>> common_loops(const View& a, const View& b);
 
-// Position in one strided view, moved on by runs of its innermost dimension.
+// A position in one strided view, which moves on in runs of the innermost dimension.
 class Cursor {
  public:
   explicit Cursor(const View& view);

@@ -1,16 +1,17 @@
-// Lower bounds of what a chain of moves still costs: what lets the search pass over most of it.
+// Lower bounds of what a chain of moves still costs. They let the search pass over most of the moves.
 //
 // Internal to shared/redistribute. A move lasts as long as its slowest rank, which is no less than the mean
-// over any set of ranks. The sets used here are the areas:
+// over any set of ranks. The sets used here are called areas:
 //   each rank alone                 what it misses of its new shard must arrive, at the best rate there is;
 //   ranks joined by fast axes       what none of them holds must reach them over slower ones, at their rate;
 //   all ranks                       n contributions become one value by n-1 receives, and each further holder
 //                                   of the result receives it: at the best rate, and between areas at the
 //                                   slower ones.
-// Where the target is Partial, ranks that differ along its partial axes hold each value together, and an area
-// is never less than all of these: one of them may have the value, and the others zeros.
+// If the target is Partial, ranks that differ along its partial axes hold each value together. An area is
+// then never less than all of these, since one of them may have the value and the others zeros.
 //
-// Any areas give a bound, and more of them a better one. Of many ranks only some areas are looked at.
+// Any set of areas gives a bound, and more of them a better one. If there are many ranks, only some areas are
+// looked at.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ namespace cp::detail {
 
 class Bounds {
  public:
-  // Of chains that end in space.target().
+  // Bounds of chains that end in space.target().
   Bounds(StateSpace& space, const MoveCoster& coster, const CostModel& model);
 
   struct Left {
@@ -35,13 +36,13 @@ class Bounds {
  private:
   struct Area {
     std::vector<std::int32_t> ranks;
-    std::vector<std::int32_t> receivers;  // of `ranks`, one for each distinct part of the target
-    std::int64_t distinct = 0;            // elements of those parts
-    std::vector<std::size_t> inner;       // the areas of the level before that make up this one
-    double time_us = 0;                   // of the state at hand
+    std::vector<std::int32_t> receivers;  // one of `ranks` for each distinct part of the target
+    std::int64_t distinct = 0;            // elements of these parts together
+    std::vector<std::size_t> inner;       // which areas of the level before make up this one
+    double time_us = 0;                   // for the state that find() looks at
   };
   struct Level {
-    // Microseconds a byte: no transfer between two of its areas is faster, at full efficiency.
+    // Microseconds for each byte: no transfer between two areas of the level is faster, at full efficiency.
     double gap = 0;
     std::vector<Area> areas;
   };
@@ -58,7 +59,7 @@ class Bounds {
   const MoveCoster& coster_;
   const CostModel& model_;
   std::vector<Level> levels_;  // fastest first
-  bool complete_ = true;       // the areas of each level are all that there are
+  bool complete_ = true;       // no area was left out
 };
 
 }  // namespace cp::detail

@@ -1,4 +1,4 @@
-// The search for the cheapest chain of moves. Internal to shared/redistribute.
+// Searches the cheapest chain of moves. Internal to shared/redistribute.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,17 @@
 
 namespace cp::detail {
 
-// What a chain must keep.
+// The limits that a chain must keep, in bytes on any rank.
 struct Limits {
-  double temporary_bytes = std::numeric_limits<double>::infinity();  // on any rank
-  double peak_bytes = std::numeric_limits<double>::infinity();       // with its source and target shards
+  double temporary_bytes = std::numeric_limits<double>::infinity();  // of temporaries
+  // of temporaries and the rank's source and target shards
+  double peak_bytes = std::numeric_limits<double>::infinity();
 };
 
-// Times and bytes on the wire of the moves add up; of the peaks of memory the largest counts. Whole
-// picoseconds and bytes, so that equal costs compare equal and the order of ties is the stated one: by time,
-// then bytes; or by bytes of the rank that receives most, then of all ranks, then peak, then time.
+// The cost of a chain. Times and bytes on the wire are sums over its moves; the peak of memory is the
+// largest. They are whole picoseconds and bytes, so that equal costs compare equal and ties are broken in the
+// stated order: by time, then bytes; or by the bytes of the rank that receives most, then of all ranks, then
+// peak, then time.
 struct ChainCost {
   std::int64_t primary = 0, secondary = 0, tertiary = 0, last = 0;
   std::int32_t steps = 0;
@@ -26,38 +28,38 @@ struct ChainCost {
 };
 
 struct Chain {
-  std::vector<StateMove> moves;  // empty when the layouts are equivalent
+  std::vector<StateMove> moves;  // empty if the layouts are equivalent
   ChainCost cost;
 };
 
-// A* over the layouts of a graph, in two passes: with the moves that the two layouts suggest, and then, where
-// there are few enough layouts, with all moves, of which only those are looked at that could still lead to a
-// better chain.
+// A* search over the layouts of a graph (Hart, Nilsson and Raphael 1968), in two passes: first with the moves
+// that source and target suggest; then, if there are few enough layouts, with all moves, of which only those
+// are looked at that could still lead to a better chain.
 //
-// Neither looks at more than its share of ranks and pieces, whatever the request: what is passed over for
-// that is counted in the bound. So the answer is the best chain, or one with a bound on how far it is from
-// that; and it is the same on every machine, since nothing depends on a clock.
+// Neither pass looks at more than its share of ranks and pieces, whatever the request, and what is passed
+// over for this reason is counted in the bound. So the answer is the best chain, or a chain with a bound on
+// how far it is from the best. It is the same on every machine, since nothing depends on a clock.
 class ChainSearch {
  public:
   ChainSearch(LayoutGraph& graph, Objective objective, std::int64_t cast_ps, bool try_all_moves)
       : graph_(graph), objective_(objective), cast_ps_(cast_ps), try_all_moves_(try_all_moves) {}
 
   struct Answer {
-    std::optional<Chain> best;        // nothing when no chain was found that keeps the limits
-    std::int64_t least_possible = 0;  // no chain that keeps the limits costs less, by the objective
+    std::optional<Chain> best;        // nothing if no chain was found that keeps the limits
+    std::int64_t least_possible = 0;  // by the objective, no chain that keeps the limits costs less
   };
-  // `share`: of the effort that a request may take. A search that is not `patient` gives up where that is
-  // spent, though it knows no chain yet.
+  // `share` is the part of a request's effort that this search may take. A search that is not `patient` gives
+  // up when its share is spent, even if it has found no chain.
   Answer run(const Limits& limits, double share, bool patient);
 
  private:
   struct Label {
     std::int32_t node, parent;
-    ChainCost spent, finished;  // so far; with what is left at least
-    LayoutGraph::Edge* edge;    // that led here
+    ChainCost spent, finished;  // the cost so far; and with the least that is left
+    LayoutGraph::Edge* edge;    // the edge that led here
     bool superseded = false;
     bool expanded = false;
-    // The edge's own cost is known as a bound alone: to be found when it is this label's turn.
+    // Only a bound of the edge's own cost is known. The cost is found when it is this label's turn.
     bool is_bound = false;
   };
 
@@ -85,11 +87,11 @@ class ChainSearch {
   std::int64_t cast_ps_;
   bool try_all_moves_;
   std::vector<Label> labels_;
-  std::vector<std::int32_t> best_label_;  // by node, -1 where there is none
-  std::vector<std::int32_t> open_;        // heap of labels
+  std::vector<std::int32_t> best_label_;  // by node; -1 if there is none
+  std::vector<std::int32_t> open_;        // a heap of labels
   std::optional<Chain> best_;
   std::int64_t effort_left_ = 0;
-  // The least that a chain costs which was not followed for want of effort.
+  // The least that a chain can cost that was not followed because the effort was spent.
   std::int64_t least_passed_over_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// DimSpec: how one tensor dimension lies over the ranks of a mesh, and PairTable: what the parts of two of
-// them share.
+// A DimSpec says how one tensor dimension is split over the ranks of a mesh, and a PairTable what the parts
+// of two DimSpecs share.
 //
-// Internal to shared/redistribute. What two parts share is found when it is asked for, and kept where that is
-// little.
+// Internal to shared/redistribute. What two parts share is computed when it is asked for, and kept if there
+// are few pairs.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@
 namespace cp::detail {
 
 inline constexpr int kMaxDims = 12;      // of a tensor that is redistributed
-inline constexpr int kMaxMeshAxes = 12;  // with more than one rank
+inline constexpr int kMaxMeshAxes = 12;  // axes with more than one rank
 
-// One mesh axis that shards a dimension; `split` indexes the splits of the StateSpace, at most one for each
-// axis of source and target, and Chunked.
+// One mesh axis that shards a dimension. `split` is an index into the splits of the StateSpace, of which
+// there are at most one for each axis of source and target, and Chunked.
 struct ShardEntry {
   std::int8_t axis = 0;
   std::int8_t split = 0;
@@ -30,22 +30,23 @@ using ShardList = InlineList<ShardEntry, kMaxMeshAxes>;  // outermost first
 using AxisList = InlineList<std::int8_t, kMaxMeshAxes>;
 using AxisMask = std::uint32_t;  // bit i: axis i
 
-// How one dimension lies over the ranks of one side. Parts are numbered by the coordinates along `entries`,
-// row-major.
+// How one dimension is split over the ranks of one side. Its parts are numbered by the coordinates along
+// `entries`, row-major.
 class DimSpec {
  public:
   int side = 0, dim = 0;
   ShardList entries;
-  std::int64_t degree = 1;            // number of parts
-  std::vector<std::int32_t> part_of;  // by position of the rank in the space; -1: outside of this side's mesh
-  bool even = false;                  // parts are ranges of one size, in order
-  bool ranges = false;                // parts are ranges, in order
+  std::int64_t degree = 1;  // number of parts
+  // by position of the rank in the space; -1 for a rank outside of this side's mesh
+  std::vector<std::int32_t> part_of;
+  bool even = false;    // parts are ranges of one size, in order
+  bool ranges = false;  // parts are ranges, in order
 
   std::int64_t size(std::int32_t part) const {
     return even ? even_size_ : sizes_[static_cast<std::size_t>(part)];
   }
   std::int64_t largest() const { return largest_; }  // of the sizes
-  // Where a part begins, of `ranges`.
+  // Where a part begins; only if the parts are ranges.
   std::int64_t begin(std::int32_t part) const {
     return even ? even_size_ * part : begins_[static_cast<std::size_t>(part)];
   }
@@ -54,27 +55,27 @@ class DimSpec {
  private:
   friend class StateSpace;
   std::int64_t even_size_ = 0, largest_ = 0;
-  std::vector<std::int64_t> begins_, sizes_;  // by part, unless even; begins_ of ranges alone
-  std::vector<IndexSet> sets_;                // by part, unless ranges
+  std::vector<std::int64_t> begins_, sizes_;  // by part, unless even; begins_ only if the parts are ranges
+  std::vector<IndexSet> sets_;                // by part, unless the parts are ranges
 };
 
 // What part i of one spec and part j of another share.
 struct Shared {
   std::int64_t numel = 0;
-  std::int64_t from_start = 0, to_start = 0;  // local position of the first shared index
-  bool contiguous = false;                    // one stretch, in both local orders
+  std::int64_t from_start = 0, to_start = 0;  // local positions of the first shared index
+  bool contiguous = false;                    // it is one stretch in both local orders
 };
 
 // What the parts of two specs share.
 class PairTable {
  public:
-  // `keeps`: what two parts share is remembered.
+  // With `keeps`, the table remembers what two parts share.
   PairTable(const DimSpec& from, const DimSpec& to, bool keeps);
 
   const DimSpec& from() const { return from_; }
   const DimSpec& to() const { return to_; }
   Shared at(std::int32_t from, std::int32_t to) const;
-  // The from parts that share something with a to part, ascending.
+  // The parts of `from` that share something with part `to` of the other, ascending.
   std::span<const std::int32_t> overlapping(std::int32_t to) const;
 
  private:
@@ -82,13 +83,14 @@ class PairTable {
 
   const DimSpec& from_;
   const DimSpec& to_;
-  mutable std::vector<Shared> known_;  // [from part][to part], numel -1 where not asked for yet; or empty
+  // [from part][to part], numel -1 if not asked for yet; empty if nothing is kept
+  mutable std::vector<Shared> known_;
   mutable std::vector<std::int64_t> first_;  // those of to part i lie at [first_[i], first_[i + 1])
   mutable std::vector<std::int32_t> overlapping_;
 };
 
-// What the boxes of two layouts share, with the look-ups of specs done: for loops over many pairs of ranks.
-// Positions must be in the meshes.
+// What the boxes of two layouts share, with the specs looked up beforehand, for loops over many pairs of
+// ranks. The positions must be in the meshes.
 struct BoxPair {
   int num_dims = 0;
   std::array<const PairTable*, kMaxDims> dims;

@@ -1,8 +1,8 @@
-// LayoutGraph: the layouts of a redistribution as nodes, its moves as edges, found and costed as they are
-// asked for.
+// A LayoutGraph has the layouts of a redistribution as nodes and its moves as edges. Both are found, and
+// costed, when they are asked for.
 //
-// Internal to shared/redistribute. One graph serves all searches of a request, so that none finds twice what
-// another has found.
+// Internal to shared/redistribute. One graph serves all searches of a request, so that nothing is found
+// twice.
 #pragma once
 
 #include <array>
@@ -23,19 +23,19 @@ class LayoutGraph {
   struct Node {
     State state;
     bool is_goal = false;  // the target, or a layout with the same index sets
-    Bounds::Left left;     // what every chain from here to the target costs at least
+    Bounds::Left left;     // what every chain from here to the target costs at the least
   };
   struct Edge {
     MoveKind kind;
     AxisList axes;
     State to;
-    std::int32_t node = -1;  // of `to`, once asked for
+    std::int32_t node = -1;  // the node of `to`, once asked for
     MoveCoster::AtLeast least;
     std::optional<MoveCost> cost;
     bool bounded = false;  // `least` is known
   };
 
-  // With a cast before (after) the moves the first (last) shard is a temporary too.
+  // If there is a cast before (after) the moves, the first (last) shard is a temporary, too.
   LayoutGraph(StateSpace& space, MoveCoster& coster, const CostModel& model, bool cast_before,
               bool cast_after)
       : space_(space),
@@ -50,17 +50,17 @@ class LayoutGraph {
   std::size_t num_nodes() const { return nodes_.size(); }
   int num_ranks() const { return space_.num_ranks(); }
 
-  // The candidates from a node; edges straight to the target come first, since they bound all others.
+  // The edges from a node. Those that lead straight to the target come first, since they bound all others.
   std::vector<Edge>& edges(std::int32_t node, Breadth breadth);
   std::int32_t target_of(Edge& edge) {
     if (edge.node < 0) edge.node = node_of(edge.to);
     return edge.node;
   }
   std::int64_t least_ps(const Edge& edge) const { return coster_.least_ps(edge.kind); }
-  // No more than the move costs. target_of() must have been asked before.
+  // A lower bound of the move's cost. target_of() must have been called before.
   const MoveCoster::AtLeast& at_least(std::int32_t from, Edge& edge);
   const MoveCost& cost(std::int32_t from, Edge& edge);
-  // What cost() takes, in ranks and pieces, as far as that is less than `limit`; nothing where it is known.
+  // The effort of cost(), in ranks and pieces, counted up to `limit`; 0 if the cost is known.
   std::int64_t effort(std::int32_t from, Edge& edge, std::int64_t limit);
 
   StateMove move(std::int32_t from, const Edge& edge) const;

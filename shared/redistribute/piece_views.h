@@ -1,9 +1,9 @@
-// PieceViews: where the elements that two shards share lie in the memory of each, and in staging between
-// them.
+// PieceViews says where the elements that two shards share are in the memory of each shard, and in staging
+// between them.
 //
-// Internal to shared/redistribute. A shard's memory is dense and row-major over its box, in the local order
-// of the index sets. The shared elements have one order that sender and receiver agree on: row-major over the
-// dimensions, along each one in the order of intersect(old, new).
+// Internal to shared/redistribute. The memory of a shard is dense and row-major over its box, in the local
+// order of the index sets. Sender and receiver agree on one order of the shared elements: row-major over the
+// dimensions, and along each dimension in the order of intersect(old, new).
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ class PieceViews {
 
   std::int64_t numel() const { return numel_; }
 
-  // A regular block of the piece: the same elements in the old shard, in the new one, and in a dense piece.
+  // A regular block of the piece: views of the same elements in the old shard, in the new one, and in the
+  // dense piece.
   struct Block {
     View from, to, dense;
   };
-  // All blocks; together they are the piece. `dense_offset`: where the dense piece begins in its buffer.
+  // All blocks, which together are the piece. `dense_offset` is where the dense piece begins in its buffer.
   std::vector<Block> blocks(BufferId from, BufferId to, BufferId dense, std::int64_t dense_offset) const;
 
-  // Where the piece begins in the shards' memory: meaningful where it is contiguous there.
+  // Where the piece begins in the memory of each shard; only has a meaning if it is contiguous there.
   std::int64_t from_start() const;
   std::int64_t to_start() const;
 

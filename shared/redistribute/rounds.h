@@ -1,8 +1,8 @@
-// What a rank of a reduce_exchange holds when. Internal to shared/redistribute.
+// What a rank of a reduce_exchange holds at which time. Internal to shared/redistribute.
 //
-// Time counts three phases a round: pack, exchange, accumulate. The rank's own part is copied before the
-// first. The cost of the move and the places of its buffers in the arena both follow from these lives, so
-// that the plan needs just what is costed.
+// Time counts three phases for each round: pack, exchange, accumulate. The rank's own part is copied before
+// the first round. Both the cost of the move and the places of its buffers in the arena follow from these
+// lives, so that the plan needs exactly what is costed.
 #pragma once
 
 #include <algorithm>
@@ -27,12 +27,12 @@ struct RoundLives {
 };
 RoundLives lives_in_rounds(const RankTraffic& rank);
 
-// The most elements alive at once, where the shards count as this large.
+// The most elements alive at once, if the shards count as `old_numel` and `new_numel`.
 std::int64_t live_in_rounds(const RankTraffic& rank, std::int64_t old_numel, std::int64_t new_numel);
 
-// Ends of the arena for the staging and the new shard, given that of the old one, at which they take no more
-// than what is alive at once, whatever their sizes: no buffer lies behind the place of one that is gone, as
-// seen from its end, while that matters.
+// At which ends of the arena the staging and the new shard should be, given that of the old shard, so that
+// they take no more than what is alive at once, whatever their sizes: seen from its end, no buffer is behind
+// the place of one that is gone, as long as that matters.
 struct RoundAnchors {
   Anchor packed, received, new_shard;
 };

@@ -27,7 +27,7 @@ std::vector<Plan> lower_all_scaled(const Redistribution& redistribution, double 
 // The label of the Scale in the plan.
 inline constexpr std::string_view kScaleLabel = "gradient scale";
 
-// What the Scale takes, as the cost model counts a local step: on the rank that holds most of the target. 0
+// The time of the Scale, as the cost model counts a local step, on the rank that holds most of the target. 0
 // for a scale of 1.
 double scale_time_us(const Redistribution& redistribution, double scale, const CostModel& cost = {});
 

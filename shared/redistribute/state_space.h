@@ -1,13 +1,14 @@
-// StateSpace: the layouts that a redistribution may pass through, as small integers, and what their index
-// sets share.
+// A StateSpace holds the layouts through which a redistribution may pass, as small integers, and what their
+// index sets share.
 //
 // Internal to shared/redistribute. A layout along one tensor dimension is a DimSpec: the ordered mesh axes
-// that shard it with their splits. Specs are interned; their parts are found once, and what parts of two
-// specs share is found when it is asked for, so that a search over many layouts of many ranks pays for those
-// alone that it looks at. Everything is derived from split_part() and intersect().
+// that shard it, with their splits. Specs are interned. Their parts are computed once, and what parts of two
+// specs share is computed when it is asked for; so a search over many layouts of many ranks pays only for
+// what it looks at. Everything is derived from split_part() and intersect() (contract 1).
 //
-// Mesh axes of size 1 do not exist here: Shard and Replicate over one rank are the same index map. An axis is
-// its number among those of more than one rank, slowest first; mesh_axis() gives its number in the mesh.
+// Mesh axes of size 1 do not exist here, since Shard and Replicate over one rank are the same index map. An
+// axis is numbered among those of more than one rank, slowest first; mesh_axis() gives its number in the
+// mesh.
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@
 
 namespace cp::detail {
 
-// A layout: which side's mesh, which spec each dimension has, which axes are partial.
+// A layout: on which side's mesh it is, which spec each dimension has, and which axes are partial.
 struct State {
   std::int32_t side = 0;
   AxisMask partial = 0;
@@ -35,15 +36,15 @@ struct StateHash {
 
 class StateSpace {
  public:
-  // Side 0 is the source's mesh; side 1 the target's, when it is another mesh. layout_of() gives layouts of
-  // `dtype`. Throws InvalidInput for more dimensions or axes than the limits above.
+  // Side 0 is the source's mesh, side 1 the target's if it is another mesh. layout_of() gives layouts of
+  // `dtype`. Throws InvalidInput if there are more dimensions or axes than kMaxDims and kMaxMeshAxes.
   StateSpace(const Layout& source, const Layout& target, DType dtype);
 
   int num_dims() const { return num_dims_; }
   int num_sides() const { return static_cast<int>(sides_.size()); }
   int num_ranks() const { return static_cast<int>(ranks_.size()); }  // of both meshes together
   Rank rank(int position) const { return ranks_[static_cast<std::size_t>(position)]; }
-  int position(Rank rank) const;  // -1 for a stranger
+  int position(Rank rank) const;  // -1 if the rank is in neither mesh
   const Mesh& mesh(int side) const { return sides_[static_cast<std::size_t>(side)].mesh; }
 
   int num_axes(int side) const {
@@ -56,7 +57,7 @@ class StateSpace {
   int mesh_axis(int side, int axis) const {
     return sides_[static_cast<std::size_t>(side)].mesh_axes[static_cast<std::size_t>(axis)];
   }
-  // Axes of a side's mesh by their numbers there, without those of one rank, and back.
+  // Translates axes of a side's mesh from their numbers there, leaving out those of one rank; and back.
   AxisList axes_of(int side, std::span<const int> mesh_axes) const;
   std::vector<int> mesh_axes(int side, const AxisList& axes) const;
 
@@ -68,29 +69,30 @@ class StateSpace {
   bool in_side(int side, int position) const {
     return sides_[static_cast<std::size_t>(side)].mesh_index[static_cast<std::size_t>(position)] >= 0;
   }
-  // The ranks (positions) that differ from `position` only along `axes`, the last axis fastest.
+  // The positions of the ranks that differ from `position` only along `axes`; the last axis varies fastest.
   void members(int side, int position, const AxisList& axes, std::vector<std::int32_t>& out) const;
-  // The first of those, and the next rank after a position along an axis.
+  // moved_to_first() gives the first of these positions.
   std::int32_t moved_to_first(int side, int position, const AxisList& axes) const;
   // The position with the coordinates of `other` along `axes` and those of `position` along all others.
   std::int32_t moved_beside(int side, int position, int other, const AxisList& axes) const;
+  // The next position along an axis, which must not be the last one.
   std::int32_t neighbour(int side, int position, int axis) const {
     const Side& s = sides_[static_cast<std::size_t>(side)];
     const std::int32_t index = s.mesh_index[static_cast<std::size_t>(position)];
     return s.positions[static_cast<std::size_t>(index + s.strides[static_cast<std::size_t>(axis)])];
   }
-  // Whether all coordinates of the position along `axes` are 0: one position of each group.
+  // Whether all coordinates of the position along `axes` are 0, which is so for one position of each group.
   bool leads(int side, int position, const AxisList& axes) const;
 
-  // Splits that intermediate layouts may use for a dimension: those of the source and the target, else
+  // The splits that intermediate layouts may use for a dimension: those of the source and the target, or else
   // Chunked.
   const std::vector<std::int8_t>& splits_for(int dim) const {
     return dim_splits_[static_cast<std::size_t>(dim)];
   }
-  // Whether source or target shard this dimension.
+  // Whether the source or the target shards this dimension.
   bool sharded_in_request(int dim) const { return request_shards_[static_cast<std::size_t>(dim)]; }
 
-  // The spec of these entries, interned; -1 when a split cannot be used there.
+  // The interned spec of these entries; -1 if a split cannot be used there.
   int intern(int side, int dim, const ShardList& entries);
   const DimSpec& spec(int id) const { return *specs_[static_cast<std::size_t>(id)]; }
   const DimSpec& spec(const State& state, int dim) const {
@@ -105,12 +107,12 @@ class StateSpace {
   ReduceOp reduction(int side, int axis) const;
 
   std::int64_t numel(const State& state, int position) const;
-  std::int64_t largest_numel(const State& state) const;  // over the ranks, at most
+  std::int64_t largest_numel(const State& state) const;  // the largest over the ranks
   std::int64_t global_numel() const { return cp::numel(shape_); }
-  // All parts of all dimensions have equal sizes, so that every rank of the mesh does the same in a
+  // Whether all parts of all dimensions have equal sizes, so that every rank of the mesh does the same in a
   // collective.
   bool is_even(const State& state) const;
-  // The same boxes in the same local order on every rank, and the same partial axes.
+  // Whether every rank has the same box in the same local order, and the same axes are partial.
   bool equivalent(const State& a, const State& b);
 
  private:
@@ -140,8 +142,8 @@ class StateSpace {
   std::vector<Split> splits_;
   std::vector<std::vector<std::int8_t>> dim_splits_;
   std::vector<bool> request_shards_;
-  std::vector<std::vector<ShardList>>
-      request_lists_[2];  // [side][dim]: lists of source and target, for Sized prefixes
+  // [side][dim]: the shard lists of source and target, for prefixes with Sized.
+  std::vector<std::vector<ShardList>> request_lists_[2];
   struct SpecKey {
     std::int8_t side, dim;
     ShardList entries;
