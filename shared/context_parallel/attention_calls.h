@@ -1,6 +1,6 @@
-// From mask slices to calls: a library's fused kernels take a mask only in a few forms
-// (shared/plan/fused_attention.h), so the slices are cut, and joined where they make one form together.
-// Internal to shared/context_parallel.
+// Turns mask slices into calls. The fused kernels of a library support a few forms of masks only
+// (shared/plan/fused_attention.h), so slices are cut, and joined if they make one form together. Internal to
+// shared/context_parallel.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace cp::detail {
 
-// One attention step: the rows of the operands that it is given, and its slices in coordinates of these.
+// One attention step: the rows of the operands that it gets, and its slices in coordinates of these rows.
 struct AttentionCall {
   AttentionEngine engine = AttentionEngine::exact;
   Range q, k;
@@ -19,25 +19,28 @@ struct AttentionCall {
   bool operator==(const AttentionCall&) const = default;
 };
 
-// Few calls are fused whatever they do. Of more, those stay that are worth a launch: about 20 us for the call
-// and what brings its results in, in which the exact kernel, at some 10 Tflop/s, does kLeastCallFlops of the
-// forward pass. What is smaller (striped blocks of few rows, hundreds of short documents that leave gaps) is
-// one exact call together. At most kMostCalls stay, the largest: with merges and casts a step of attention is
-// at most some ten times as many steps of the plan.
+// Which calls are worth a launch. Up to kFewCalls, all are fused, whatever they do (chosen). If there are
+// more, only those stay that do at least kLeastCallFlops in the forward pass: a call, with what puts its
+// results together, takes about 20 us, in which the exact kernel at some 10 Tflop/s does 2e8 flops (both
+// estimated). What is smaller (striped blocks of few rows, hundreds of short documents with gaps) becomes one
+// exact call together. At most kMostCalls stay, the largest ones (chosen): with merges and casts, a step of
+// attention then becomes at most some ten thousand steps of the plan.
 inline constexpr std::size_t kFewCalls = 64, kMostCalls = 1024;
 inline constexpr double kLeastCallFlops = 2e8;
 
-// The pairs of the slices (disjoint, as mask_slices() gives them), each in one call. Fused calls come first,
-// those of most queries before others. They are trimmed: every row of them has a key, every key a row.
-//   causal             one call where the diagonal meets the last corner (bottom-right); else one for the
-//                      rows up to there, and a full one for the rows that see every key
-//   window             likewise; what is behind its end (no upper bound, but a lower one) is not a form
+// The pairs of the slices (disjoint, as mask_slices() makes them), each in exactly one call. Fused calls come
+// first, those with most queries before others. They are trimmed: every row of a call has a key, and every
+// key a row.
+//   causal             one call if the diagonal meets the last corner (bottom-right); else one for the rows
+//                      up to there, and a full one for the rows that see every key
+//   window             likewise; the part behind its end (no upper bound, but a lower one) is no form
 //   neighbouring keys  slices of the same rows that follow one another are one mask: two halves of a
 //                      head-tail shard are causal
-//   neighbouring rows  join where they have one form together
-//   documents          that tile queries and keys without gaps are one packed call, where the batch is 1
-// What is in no form that the library takes is one exact call, cut to the rows and keys that it touches.
-// `of`: the dtype, dims, heads, batch and direction.
+//   neighbouring rows  join if they have one form together
+//   documents          documents that tile queries and keys without gaps are one packed call, if the batch is
+//                      1
+// Pairs in no form that the library supports are one exact call, cut to the rows and keys that it touches.
+// `of` gives dtype, dims, heads, batch and direction.
 std::vector<AttentionCall> cut_into_calls(const std::vector<MaskSlice>& slices, const FusedAttention& library,
                                           const FusedShape& of);
 

@@ -145,6 +145,9 @@ class PassWriter {
     const TensorPart& lse_part = lse_moves ? home_q_ : q_;
     const RowStatistic lse =
         writer_.statistic(BufferKind::output, "lse", lse_part.num_rows(), lse_part.num_heads());
+    // If nothing moves, the core works on the caller's buffers themselves. Otherwise it works on tensors
+    // between two moves, which are outputs ("saved_...") if the backward pass wants them, and temporaries if
+    // not.
     ForwardTensors t{q, k, v, out, lse};
     if (lse_moves) {
       const bool keeps = writer_.context().request.keep_for_backward;
@@ -171,6 +174,7 @@ class PassWriter {
     const Tensor dout = home_input("dout", home_q_, p.v_head_dim);
     BackwardTensors t;
     const bool moves_q = stages_.moves_q(), moves_kv = stages_.moves_kv();
+    // What the forward pass moved is not moved again: its outputs are inputs here. Only dout travels.
     t.q = moves_q ? saved("saved_q", q_, p.head_dim) : home_input("q", home_q_, p.head_dim);
     t.out = moves_q ? saved("saved_out", q_, p.v_head_dim) : home_input("out", home_q_, p.v_head_dim);
     t.k = moves_kv ? saved("saved_k", kv_, p.head_dim) : home_input("k", home_kv_, p.head_dim);
@@ -182,6 +186,8 @@ class PassWriter {
                  dv = wanted.dv ? home_output("dv", home_kv_, p.v_head_dim) : Tensor{};
     t.dout = moves_q ? stages_.bring_q(dout, moved("dout there", p.dtype, q_, p.v_head_dim), "dout") : dout;
     t.dq = moves_q && wanted.dq ? moved("dq there", p.dtype, q_, p.head_dim) : dq;
+    // If several ranks compute with copies of one kv head, their gradients are parts of a sum, and keep the
+    // wider dtype until they have been added up.
     const DType kv_dtype = stages_.shares_kv_heads() ? writer_.gradient_dtype() : p.dtype;
     t.dk = moves_kv && wanted.dk ? moved("dk there", kv_dtype, kv_, p.head_dim) : dk;
     t.dv = moves_kv && wanted.dv ? moved("dv there", kv_dtype, kv_, p.v_head_dim) : dv;
@@ -196,7 +202,7 @@ class PassWriter {
   bool moves_lse() const {
     return stages_.moves_q() && writer_.context().request.options.lse == LsePlace::home;
   }
-  // With its rows outermost, as all that travels.
+  // Whatever travels has its rows outermost, but lse is [batch, heads, rows]: it is packed before.
   void return_lse(const RowStatistic& there, const RowStatistic& home) {
     const Tensor rows =
         writer_.temporary("lse there", DType::f32, Order::rows_outermost, there.rows, there.heads, 1);

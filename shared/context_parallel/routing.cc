@@ -88,7 +88,8 @@ std::vector<Count> Routing::counts(const std::vector<Transport>& transports, boo
 }
 
 void Routing::issue(Exchange exchange, std::vector<Count> counts, const std::string& label) {
-  if (counts.empty()) return;  // on all members alike
+  // nobody sends anything; all members see the same counts, so all leave the step out
+  if (counts.empty()) return;
   exchange.counts = counts_digest(std::move(counts));
   writer_.builder().add(writer_.comm(), std::move(exchange), label);
 }
@@ -163,6 +164,7 @@ void Routing::gather(const std::vector<Transport>& transports, const std::string
 
 void Routing::gather_equal(const Transport& transport, const std::string& label) {
   const std::int64_t block = transport.user.numel() / static_cast<std::int64_t>(size());
+  // All heads for everybody is an AllGather. Different heads for each user (Ulysses) are an AllToAll.
   const bool same_for_all = transport.heads.of_user.front().len == transport.heads.all;
   if (same_for_all) {
     View in = transport.home.flat();

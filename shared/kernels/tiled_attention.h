@@ -23,21 +23,24 @@
 
 namespace cp {
 
-// The most roundings that one term of a sum can be touched by, whatever the instruction set and the mask:
-// those of its chain, of at most 95 terms, and of the chains that are added up to a tile's sum, one or more
-// for each stretch of keys that some query sees. Of the 256 keys of a forward tile, stretches beside a chain
-// of 95 begin at every second one at most; a backward tile has 128.
+// How many roundings can touch one term of a sum at most, whatever the instruction set and the mask;
+// tolerances are derived from these numbers. A term meets the roundings of its own chain, which has at most
+// 95 terms (less than 3/2 of 64), and those of adding up the chains of a tile, of which there is at least one
+// for each stretch of keys that some query sees. In a forward tile of 256 keys, the other stretches beside a
+// chain of 95 keys can begin at every second key at most; a backward tile has 128 keys.
 inline constexpr std::int64_t kForwardChain = 95 + 1 + (256 - 95) / 2;  // out, over keys
 inline constexpr std::int64_t kQueryChain = 95 + 1 + (128 - 95) / 2;    // dq, over keys
-// The weights of a row, over keys: 16, and 16 such sums.
+// The weights of a row, over keys: sums of 16, and 16 such sums for a tile of 256.
 inline constexpr std::int64_t kWeightChain = 16 + 16;
-// A score, over the dim: terms, or pairs of bf16; and the sums of dim/32 chains beside.
+// A score, over the dim: a chain of less than 3/2 of kDimChain terms (or pairs of bf16). The sums of dim/32
+// chains come in addition.
 inline constexpr std::int64_t kScoreChain = 48;
-// dk and dv, over queries: the rows of a panel, and the panels of a group.
+// dk and dv, over queries: the 48 rows of a panel at most, and the panels of a group. Chosen: 8 panels are
+// added up before they meet the pair of floats, so that this costs an eighth.
 inline constexpr std::int64_t kGroupPanels = 8, kKeyChain = 48 + kGroupPanels;
 
-// Attention has an independent part for each batch and key head, numbered batch * kv_heads + kv_head. Any
-// split of the parts gives the same bits; parts may run at the same time.
+// Attention falls into independent parts, one for each batch entry and key head, numbered batch * kv_heads +
+// kv_head. Any split into parts gives the same bits, and parts may run at the same time.
 struct Parts {
   std::int64_t begin = 0, end = 0;
 };

@@ -1,4 +1,4 @@
-// Reads one line of a plan's text from left to right. Inside of parse_plan() only.
+// Reads one line of a plan's text from left to right. Used by parse_plan() only.
 #pragma once
 
 #include <algorithm>

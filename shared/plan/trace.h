@@ -1,10 +1,10 @@
-// What a run leaves behind, as plain data: what was asked, what happened at the library's boundary, and what
-// came out.
+// A trace is what a run leaves behind, as plain data: what was asked for, what happened at the boundary of
+// the library, and what came out.
 //
-// `observed` is rebuilt by each device from the arguments of the calls it makes (the fabric: from its
-// deliveries), never copied from the step. Calls that a back end makes for one step are summed, so that two
-// worlds compare equal when they did the same thing by different calls. Order is compared per rank and
-// stream; times are never compared for equality.
+// Each device rebuilds `observed` from the arguments of the calls that it makes (the fabric: from its
+// deliveries), and never copies it from the step. Several calls that a back end makes for one step are added
+// up, so that two worlds compare equal if they did the same thing by different calls. Order is compared for
+// each rank and stream; times are never compared for equality.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +18,31 @@
 
 namespace cp {
 
-// Checksums of what one rank sent in a collective and of what reached it (shared/base/checksum.h), by peer,
-// an entry for each member of the group; 0 where there was no transfer. Several transfers with one peer are
-// folded in an order that both ends share.
+// Checksums of what one rank sent in a collective and of what reached it (shared/base/checksum.h), by peer:
+// an entry for each member of the group, 0 if there was no transfer. If there were several transfers with one
+// peer, they are folded in an order that both ends share.
 struct PayloadChecksums {
   std::vector<std::uint64_t> sent, received;
-  std::uint64_t result = 0;  // of an all_reduce's output, as its parts were made or came; 0: not digested
+  std::uint64_t result = 0;  // of an all_reduce's output, part by part as it was made or came; 0: none
   bool operator==(const PayloadChecksums&) const = default;
 };
 
-// One operation on one stream of one rank. For kernels only `stream`, `operation` and `sent` = {bytes
-// written} are set. The dtype of an Exchange is that of its first send, without sends that of its first
-// receive, without either f32.
+// One operation on one stream of one rank. A kernel has only `stream`, `operation` and `sent` = {bytes
+// written}. The dtype of an Exchange is that of its first send; without sends that of its first receive;
+// without either f32.
 struct OpRecord {
   StreamId stream = 0;
   std::string operation;
   Group group;
-  std::int64_t sequence = -1;  // the how-manieth collective on the group, from 0 where the trace begins
+  std::int64_t sequence = -1;  // number of the collective on its group; the trace begins with 0
   DType dtype = DType::f32;
   std::optional<ReduceOp> reduction;
   std::int32_t root = -1;                    // index in the group
-  std::vector<std::int64_t> sent, received;  // bytes per peer, as Volume counts them
-  // Of an observed collective whose payloads were digested (shared/plan/transfer_check.h), else absent.
+  std::vector<std::int64_t> sent, received;  // bytes for each peer, as Volume counts them
+  // For an observed collective whose payloads were digested (shared/plan/transfer_check.h); else absent.
   std::optional<PayloadChecksums> checksums = {};
 
-  // Without the checksums, which runs may have or not: they are compared between sender and receiver.
+  // Does not compare checksums, which a run may have or not. They are compared between sender and receiver.
   bool operator==(const OpRecord& other) const {
     return stream == other.stream && operation == other.operation && group == other.group &&
            sequence == other.sequence && dtype == other.dtype && reduction == other.reduction &&
@@ -56,14 +56,16 @@ std::string to_string(const OpRecord& record);
 // When one operation ran.
 struct TimedOp {
   StreamId stream = 0;
-  std::string operation;                  // the record's
-  std::string label;                      // the step's; often empty
+  std::string operation;                  // that of the record
+  std::string label;                      // that of the step; often empty
   std::int64_t begin_ns = 0, end_ns = 0;  // since the rank's start; 0 <= begin <= end <= kMaxTraceNs
   bool operator==(const TimedOp&) const = default;
 };
-inline constexpr std::int64_t kMaxTraceNs = 1'000'000'000'000'000'000;  // 31 years; sums of two fit
+// Chosen: 31 years; the sum of two still fits into 64 bits.
+inline constexpr std::int64_t kMaxTraceNs = 1'000'000'000'000'000'000;
 
-// Where and with what a rank ran. Plain numbers and texts: who fills them in has the clock and the host.
+// Where and with what a rank ran. These are plain numbers and texts, because this layer has neither a clock
+// nor a host's name; the layer above fills them in.
 struct Environment {
   std::string host;  // its name, or what stands for it: "host-1a2b3c4d" (traces/environment.h)
   bool host_is_hashed = false;
@@ -80,11 +82,12 @@ struct Environment {
 struct RankTrace {
   Rank rank = 0;
   std::vector<OpRecord> issued;           // in issue order
-  std::vector<OpRecord> observed;         // collectives only; in order of completion per stream
-  std::map<std::string, Digest> digests;  // of outputs that are exact in every world, by buffer name
-  // What worlds and runs differ in, and equality therefore leaves out.
-  // The i-th time of a stream belongs to the stream's i-th record: of steps as their streams ran them, and of
-  // the calls of the library. There may be fewer times than records.
+  std::vector<OpRecord> observed;         // collectives only; on each stream in order of completion
+  std::map<std::string, Digest> digests;  // by buffer name: outputs that are exact in every world
+  // Worlds and runs differ in what follows, so operator== leaves it out.
+  //
+  // The i-th time of a stream belongs to the stream's i-th record: one list has the times of steps as their
+  // streams ran them, the other those of the library's calls. There may be fewer times than records.
   std::vector<TimedOp> issued_times = {}, observed_times = {};
   // From the run's common start to the rank's start; |offset| <= kMaxTraceNs.
   std::int64_t clock_offset_ns = 0;
@@ -96,25 +99,26 @@ struct RankTrace {
   }
 };
 
-// The record that the executor writes for a step. `sequence` counts per group.
+// The record that the executor writes for a step. `sequence` counts the collectives of each group.
 OpRecord issued_record(const Plan& plan, const Step& step, std::int64_t sequence);
 
-// The records on each stream, in order.
+// The records of each stream, in order.
 using StreamRecords = std::map<StreamId, std::vector<const OpRecord*>>;
 StreamRecords records_by_stream(const std::vector<OpRecord>& records, bool collectives_only);
 
-// Where the records of two worlds part: the first stream, and the first position on it, at which they differ.
+// Where the records of two worlds diverge: the first stream on which they differ, and the first position
+// there.
 struct Divergence {
   StreamId stream = 0;
   std::size_t at = 0;
 };
-// With `a_is_cut`, that a ends where b goes on is no divergence; `b_is_cut` likewise.
+// If `a_is_cut`, it is no divergence that a ends and b goes on; `b_is_cut` likewise.
 std::optional<Divergence> first_divergence(const StreamRecords& a, const StreamRecords& b,
                                            bool a_is_cut = false, bool b_is_cut = false);
 
-// Where two traces of one run differ in the collectives, per rank and stream: nothing when they agree, else
-// the first divergence in words. `observed` of both are compared, and each `issued` with its own `observed`.
-// Times and environments are not looked at.
+// Compares the collectives of two traces, rank by rank and stream by stream. Returns nothing if they agree,
+// else the first divergence in words. It compares `observed` of both, and each `issued` with its own
+// `observed`, and ignores times and environments.
 std::optional<std::string> first_difference(const std::vector<RankTrace>& a, const std::vector<RankTrace>& b);
 
 }  // namespace cp

@@ -16,6 +16,7 @@
 
 namespace cp::detail {
 
+// Chosen: states are arrays of these sizes. A mesh of 12 such axes has at least 4,096 ranks.
 inline constexpr int kMaxDims = 12;      // of a tensor that is redistributed
 inline constexpr int kMaxMeshAxes = 12;  // axes with more than one rank
 

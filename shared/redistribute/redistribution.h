@@ -115,8 +115,8 @@ struct Redistribution {
   double time_us = 0;                     // sum over the steps: each is over when its slowest rank is
   std::int64_t bytes_received_max = 0;    // payload: sum over the steps of the most that a rank receives
   std::int64_t bytes_received_total = 0;  // payload: sum over steps and ranks
-  std::int64_t wire_bytes_received_max =
-      0;                         // with padding: sum over the steps of the most that a rank receives
+  // With padding: sum over the steps of the most that a rank receives.
+  std::int64_t wire_bytes_received_max = 0;
   std::int64_t peak_bytes = 0;   // exact: source + target + temporaries, largest over the ranks
   std::int64_t bound_bytes = 0;  // source + target + max_memory_factor x 2M, largest over the ranks
   // By the objective, in microseconds or bytes, no chain of moves that keeps the memory bound is better than
