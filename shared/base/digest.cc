@@ -6,7 +6,8 @@
 namespace cp {
 namespace {
 
-// The finalizer of SplitMix64: a bijection in which each input bit flips half of the output bits.
+// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): a bijection in which each input bit flips about
+// half of the output bits.
 constexpr std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;

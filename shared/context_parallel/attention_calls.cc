@@ -59,7 +59,7 @@ Strip strip_of(const MaskSlice& slice) {
   return {slice.q_begin, slice.q_begin + slice.q_len, keys_of(0), keys_of(slice.q_len - 1)};
 }
 
-// Both as one, where that is a strip.
+// Both as one strip, if together they are one.
 std::optional<Strip> below(const Strip& upper, const Strip& lower) {
   if (upper.end != lower.begin) return std::nullopt;
   const Strip both{upper.begin, lower.end, upper.top, lower.bottom};
@@ -124,13 +124,13 @@ class Cutter {
     return joined;
   }
 
-  // Cut where a bound begins or ends to move, by row.
+  // Cuts strips at the rows where a bound begins or ends to move.
   static std::vector<Strip> pieces(const std::vector<Strip>& strips) {
     std::vector<Strip> result;
     for (const Strip& strip : strips) {
       std::vector<std::int64_t> cuts = {strip.begin, strip.end};
-      // A row at the bend fits to both sides: above, a causal part has its last corner, and more rows see all
-      // keys.
+      // A row at the bend fits both sides. Put above, the causal part has its last corner; put below, more
+      // rows see all keys.
       if (strip.top.last != strip.bottom.last)
         cuts.push_back(std::min(strip.end, strip.last_key_stays() + 1));
       if (strip.top.first != strip.bottom.first) cuts.push_back(strip.first_key_moves() + 1);

@@ -26,11 +26,11 @@ constexpr float f16_to_f32(std::uint16_t bits) {
 
 constexpr std::uint16_t f32_to_f16(float value) {
   constexpr std::uint32_t kInfinity = 0xffu << 23;
-  constexpr std::uint32_t kFirstOverflow = (127u + 16u)
-                                           << 23;  // 2^16; what lies between 65520 and it overflows by carry
+  // 2^16. A value from 65520 up to it rounds up to infinity by the carry.
+  constexpr std::uint32_t kFirstOverflow = (127u + 16u) << 23;
   constexpr std::uint32_t kFirstNormal = 113u << 23;  // 2^-14
-  constexpr std::uint32_t kDenormalShift = 126u
-                                           << 23;  // 0.5: its last bit weighs 2^-24, that of a f16 denormal
+  // 0.5. Its last bit weighs 2^-24, as the last bit of an f16 denormal does, so that adding it rounds there.
+  constexpr std::uint32_t kDenormalShift = 126u << 23;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   const std::uint32_t sign = (bits >> 16) & 0x8000u;

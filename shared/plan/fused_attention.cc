@@ -186,12 +186,14 @@ std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& sh
   std::int64_t longest_q = packed ? 0 : shape.q_len;
   for (const Document& part : shape.documents) longest_q = std::max(longest_q, part.q_len);
 
-  // Descriptors and counters, of each document too: at most 17152 bytes and 448 for each were seen.
+  // Descriptors and counters, for each document, too. Measured: cuDNN asked for at most 17,152 bytes and 448
+  // for each document; the bound has room for versions that ask for more.
   std::int64_t bytes = (std::int64_t{64} << 10) + documents * 512;
   if (packed) bytes += align_up(shape.q_len * shape.q_heads * f32, 256);  // lse as [seq, heads]
   if (!shape.backward) {
-    // Decoding cuts the keys into up to 64 parts, to fill the multiprocessors with heads of keys (8.7 of them
-    // each were seen), and keeps out and two sums of each part.
+    // Decoding cuts the keys into up to 64 parts, so that every multiprocessor has work, and keeps out and
+    // two sums for each part. Measured: up to 8.7 pairs of a head and a part for each multiprocessor; the
+    // bound allows 16.
     if (longest_q == 1) {
       const std::int64_t copies = shape.batch * std::max<std::int64_t>(documents, 1);
       const std::int64_t parts =
@@ -211,6 +213,9 @@ std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& sh
 
 const FusedAttention& cudnn_attention(std::string_view generation) {
   static const std::map<std::string_view, FusedAttention> known = [] {
+    // What each generation supports was measured by asking cuDNN (tests/cudnn/support_test.cc). sm_count is
+    // that of the A100, RTX 5090, B200 and H100 SXM (as NVIDIA publishes them); a GPU with more
+    // multiprocessors may ask for more workspace when it decodes.
     FusedAttention figures{.dtypes = {DType::f16, DType::bf16},
                            .head_dim_multiple = 8,
                            .max_head_dim_forward = 256,

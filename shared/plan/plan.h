@@ -246,7 +246,10 @@ struct AttentionMerge {
   std::vector<View> more = {}, more_lse = {};
   bool operator==(const AttentionMerge&) const = default;
 };
-inline constexpr std::size_t kMostMerged = 3;  // results that one AttentionMerge adds to `out`
+// Results that one AttentionMerge adds to `out`. Chosen: with `out` they are four streams of memory, and
+// `out` is read and written once for three results instead of three times. A larger number would need larger
+// argument lists of the GPU's kernel (runtime/cuda/attention_rows.cu).
+inline constexpr std::size_t kMostMerged = 3;
 
 // Kernels that work on rows one by one, or move whole rows, and whose time is that of their memory traffic: a
 // transformer needs them beside products and attention. They have shapes only. No device computes them yet,

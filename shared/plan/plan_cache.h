@@ -16,8 +16,9 @@ namespace cp {
 class PlanCache {
  public:
   // `first_use` is called with each plan before it is given out for the first time; a Job compares it there
-  // with the plans of the other ranks (contract 2). `most` is how many plans are kept. It is at least 2, so
-  // that the plan that a device still has is not dropped.
+  // with the plans of the other ranks (contract 2). `most` is how many plans are kept; it is at least 2, so
+  // that the plan that a device still has is not dropped. The default of 64 is chosen: enough for the layers
+  // and lengths that a program uses in turn; if it is too small, plans are made again.
   explicit PlanCache(std::size_t most = 64, std::function<void(const Plan&)> first_use = {});
 
   // The plan of that key, which make() makes if there is none. The reference stays valid until `most` other

@@ -77,7 +77,7 @@ const Target& gpu_target(std::string_view gpu) {
     for (const std::string_view name : kGpuGenerations) {
       Target& target = made.emplace(name, host_target()).first->second;
       target.name = name;
-      target.alignment_bytes = 256;  // as cudaMalloc's
+      target.alignment_bytes = 256;  // what cudaMalloc guarantees, and so what libraries may expect
       target.fused_attention = cudnn_attention(name);
     }
     return made;

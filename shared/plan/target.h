@@ -16,13 +16,15 @@
 
 namespace cp {
 
-// What a library's fused attention kernels take; the rules are in shared/plan/fused_attention.h.
+// What the fused attention kernels of a library support; the rules are in shared/plan/fused_attention.h.
 struct FusedAttention {
   std::set<DType> dtypes;
   std::int64_t head_dim_multiple = 8;
-  std::int64_t max_head_dim_forward = 0, max_head_dim_backward = 0;  // of q, k and of v
-  bool window = false, packed = false;  // masks beside full and causal, and several documents in one call
-  std::int64_t sm_count = 0;            // where the workspace depends on it
+  // limits of the head sizes of q, k and of v
+  std::int64_t max_head_dim_forward = 0, max_head_dim_backward = 0;
+  // whether it has windows beside full and causal masks; several documents in one call
+  bool window = false, packed = false;
+  std::int64_t sm_count = 0;  // multiprocessors; the workspace of some calls depends on them
   bool operator==(const FusedAttention&) const = default;
 };
 
@@ -31,7 +33,7 @@ struct Target {
   std::set<std::string> collectives;  // operation_name() of the collectives it has
   std::set<std::string> kernels;      // operation_name() of the kernels it has
   std::set<DType> dtypes;
-  std::int64_t alignment_bytes = 1;  // of every temporary in the arena; 1: the element's own size
+  std::int64_t alignment_bytes = 1;  // of every temporary in the arena; 1: only that of the element
   // What its attention library supports, beside the kernels above; absent if there is no such library.
   std::optional<FusedAttention> fused_attention = {};
 

@@ -18,8 +18,8 @@ namespace cp {
 // Of a Repeat, a period or a phase. Chosen: with a stride of at most kMaxElements / iterations, the offset in
 // any iteration fits into 64 bits.
 inline constexpr std::int64_t kMaxIterations = std::int64_t{1} << 31;
-inline constexpr std::int64_t kMaxElements = std::int64_t{1}
-                                             << 60;  // 2^60 elements of 8 bytes are 2^63 bytes
+// 2^60 elements of 8 bytes are 2^63 bytes.
+inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;
 
 // These put a view into words only if a rule fails, so that a plan of ten steps is still built in
 // microseconds.

@@ -13,7 +13,7 @@
 namespace cp::detail {
 namespace {
 
-// 1 byte / (1e9 bytes/s) = 1e-9 s.
+// 1 byte / (1e9 bytes/s) = 1e-9 s = 1e-3 us.
 constexpr double kMicrosecondsPerByteAtOneGbps = 1e-3;
 // Of more ranks than this, a bound looks at this many, spread over all of them. Chosen: the bound is the
 // largest of what single ranks miss, so fewer ranks only make it lower.

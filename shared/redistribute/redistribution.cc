@@ -151,7 +151,7 @@ std::optional<Redistribution> Request::first(std::int64_t& least) {
   // What was costed already spares effort, so that this search would go further or not with what the first
   // one saw.
   graph.reset();
-  temporary_limit = 1e6 * static_cast<double>(shard_bytes);  // beyond what any move takes
+  temporary_limit = 1e6 * static_cast<double>(shard_bytes);  // beyond what any move takes, and finite
   bool found = false;
   while (std::optional<Redistribution> leaner = solve(kNoLimit, !found)) {
     found = true;

@@ -46,7 +46,7 @@ std::vector<Plan> lower_all_scaled(const Redistribution& redistribution, double 
 }
 
 double scale_time_us(const Redistribution& redistribution, double scale, const CostModel& cost) {
-  // 1 byte / (1e9 bytes/s) = 1e-9 s.
+  // 1 byte / (1e9 bytes/s) = 1e-9 s = 1e-3 us.
   constexpr double kMicrosecondsPerByteAtOneGbps = 1e-3;
   const std::int64_t bytes = max_local_bytes(redistribution.target);
   if (scale == 1 || bytes == 0) return 0;

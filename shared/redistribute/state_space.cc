@@ -16,6 +16,8 @@ constexpr std::int64_t kKeptPairs = 1 << 20;
 }  // namespace
 
 std::size_t StateHash::operator()(const State& state) const noexcept {
+  // Multiplied by 2^64 / the golden ratio, as in Fibonacci hashing: the ids of specs are small and close
+  // together, and this spreads them over all bits.
   std::uint64_t hash =
       (static_cast<std::uint64_t>(state.partial) << 8) ^ static_cast<std::uint64_t>(state.side);
   for (const std::int32_t spec : state.spec) {
@@ -26,6 +28,7 @@ std::size_t StateHash::operator()(const State& state) const noexcept {
 }
 
 std::size_t StateSpace::SpecKeyHash::operator()(const SpecKey& key) const noexcept {
+  // FNV-1 with its 64-bit prime, over entries instead of bytes.
   std::uint64_t hash = static_cast<std::uint64_t>(key.side) << 8 | static_cast<std::uint64_t>(key.dim);
   for (const ShardEntry& entry : key.entries) {
     hash = (hash * 0x100000001b3) ^ static_cast<std::uint64_t>(entry.axis * 64 + entry.split + 1);

@@ -81,8 +81,9 @@ struct StepRequest {
 };
 
 // Keeps attention plans by request, pass and index of the rank, since most steps of a search share a few. It
-// is bounded by `max_plans`; the caller owns it and uses it from one thread. A plan equals that of
-// attention_plan() except for its digest of inputs, and stays valid until the next call of get().
+// is bounded by `max_plans` (256 is chosen: too few only means that plans are made again). The caller owns it
+// and uses it from one thread. A plan equals that of attention_plan() except for its digest of inputs, and
+// stays valid until the next call of get().
 class AttentionPlanCache {
  public:
   explicit AttentionPlanCache(std::size_t max_plans = 256) : max_plans_(max_plans) {}
