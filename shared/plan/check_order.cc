@@ -48,6 +48,8 @@ class OrderAndContents {
       spaces_[count].reset(size, {.owner = owner});
       return count++;
     };
+    // The arena is one space, so that temporaries which share bytes meet there. Each output and inout has a
+    // space of its own. Inputs need none: nobody writes them, and they are written from the start.
     add_space(rank_->plan->arena_bytes, -1);
     for (const Buffer& buffer : rank_->plan->buffers) {
       const auto id = static_cast<BufferId>(places_.size());
@@ -139,6 +141,8 @@ class OrderAndContents {
   }
 
   std::int32_t with_reader(std::int32_t set, Node node) {
+    // Readers that happen before this one are dropped: whoever must come behind this one comes behind them,
+    // too. So sets stay as small as the number of streams.
     std::int32_t result = -1;
     for (std::int32_t r = set; r >= 0; r = readers_[idx(r)].next) {
       const Node other = readers_[idx(r)].node;

@@ -108,11 +108,14 @@ void Bounds::split_areas() {
   }
   if (space_.num_sides() > 1 || gaps.empty()) gaps.insert(coster_.slowest_gap());
   // Areas of the levels, slowest first: those of the faster ones lie inside, and of the sampled ones all do.
+  // A level for each speed of links: its areas are the ranks that are joined by links faster than this one.
   std::vector<std::vector<std::vector<std::int32_t>>> by_level;
   for (const double gap : gaps) {
     by_level.push_back(joined_ranks(gap));
     levels_.push_back({gap, {}});
   }
+  // If only some ranks are looked at, they are chosen on the slowest level that has areas small enough; the
+  // faster levels then take the areas that lie inside these, so that inner areas are never missing.
   std::vector<bool> sampled(idx(n), complete_);
   for (std::size_t level = by_level.size(); level-- > 0 && !complete_;) {
     const std::size_t count = by_level[level].size();

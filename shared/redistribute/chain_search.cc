@@ -174,6 +174,8 @@ void ChainSearch::try_short_chains(const Limits& limits) {
   });
   if (is_direct && graph_.num_ranks() <= kManyRanks) return;
   finish(0, limits);
+  // If there is something to reduce, the first collective must reduce all of it: sums are smaller than their
+  // parts, so whatever follows moves less.
   const bool reduces = graph_.node(source).state.partial != 0;
   std::vector<std::int32_t> from = {0};
   for (int depth = 0; depth < kShortChain; ++depth) {
@@ -207,6 +209,8 @@ void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effor
   push(start);
   if (breadth == Breadth::towards_target && !best_ && patient) try_short_chains(limits);
   while (!open_.empty()) {
+    // The label whose chain may become the cheapest comes first. If even this one cannot beat the best chain,
+    // none can.
     std::pop_heap(open_.begin(), open_.end(), [this](std::int32_t a, std::int32_t b) { return later(a, b); });
     const std::int32_t label = open_.back();
     open_.pop_back();
@@ -216,6 +220,7 @@ void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effor
       least_passed_over_ = std::min(least_passed_over_, labels_[idx(label)].finished.primary);
       return;
     }
+    // Its own edge was only bounded so far: now that it is the most promising, the cost is worth the effort.
     if (labels_[idx(label)].is_bound) {
       follow(labels_[idx(label)].parent, *labels_[idx(label)].edge, limits);
       continue;

@@ -324,6 +324,7 @@ MoveCost MoveCoster::evaluate(const StateMove& move, Ends ends) {
 std::int64_t MoveCoster::effort(const StateMove& move, std::int64_t limit) {
   if (ranks_are_alike(space_, move)) return std::min<std::int64_t>(limit, 1);
   const bool lists = move.kind == MoveKind::exchange || move.kind == MoveKind::reduce_exchange;
+  // Only exchanges list pieces; for all other moves it is enough to look at each rank once.
   return std::min(limit, space_.num_ranks() + (lists ? count_pieces(space_, move, limit) : 0));
 }
 
@@ -367,6 +368,7 @@ MoveCoster::AtLeast MoveCoster::at_least(const StateMove& move) {
       move.kind == MoveKind::all_reduce ? 2 * (contributions - 1) / contributions : contributions - 1;
   const BoxPair boxes = space_.boxes(move.from, move.to);
   std::int64_t missing = 0;
+  // The rank that misses most decides how long the move lasts; any rank gives a bound.
   const std::int32_t n = space_.num_ranks(), stride = std::max(1, n / kSampledRanks);
   for (std::int32_t p = 0; p < n; p += stride) {
     if (!space_.in_side(move.to.side, p)) continue;
@@ -385,6 +387,7 @@ MoveCoster::AtLeast MoveCoster::at_least(const StateMove& move) {
   } else if (const std::int64_t largest = space_.largest_numel(move.from); largest > 0) {
     peers = std::ceil(static_cast<double>(missing) / static_cast<double>(largest));
   }
+  // 1.5: an accumulation reads two elements and writes one, where copy_us_per_byte_ counts one of each.
   const double us_per_byte = best_gap_ / efficiency(move.kind) + (in_rounds ? 1.5 * copy_us_per_byte_ : 0);
   // The sums of doubles here round differently from evaluate()'s, and a bound must not exceed the cost: see
   // kRounding in bounds.cc.

@@ -155,6 +155,8 @@ void LayerBackward::add_up_replicated(const GradientPlace& place) {
   writer_.all_reduce("tp", tp, ReduceOp::sum, context_.summed_over_tp().flat(gradients), "tp",
                      "add up d norms");
   if (context_.model.kv_heads >= context_.layout.tp) return;
+  // Ranks that hold copies of one kv head have each the part of its gradient that came from their own query
+  // heads.
   const std::vector<Rank> sharing = context_.groups.tp_group_of_kv_head(context_.model.kv_heads);
   const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;
   const Weight kv = layer.qkv.part(q_width, 2 * kv_width);

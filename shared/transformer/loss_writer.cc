@@ -48,6 +48,8 @@ void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients
   // others.
   const std::int64_t each = std::max<std::int64_t>(1, ceil_div(tokens, context_.layout.loss_chunks)),
                      whole = tokens / each;
+  // The first chunk stands apart, since it overwrites the table's gradient and the others add to it. The
+  // whole chunks behind it are a Repeat, and what is left over is a last, shorter chunk.
   const auto write_chunk = [&](std::int64_t first, std::int64_t step, std::int64_t count, bool is_first) {
     const auto part = [&](BufferId buffer, std::int64_t width) {
       return Window{buffer, first * width, step == 0 ? Advance{} : Advance{step * width, 0, 0}};
@@ -90,6 +92,8 @@ void LossWriter::chunk(const HeadPieces& weights, const HeadGradients& gradients
              target = targets.flat(0, count);
   const std::vector<Rank> tp = context_.groups.tp_group();
   writer_.matmul(in, transposed(table), logits, "head");
+  // With a split vocabulary the sum of exponentials needs the maximum over all tp ranks first, so the kernel
+  // runs in two halves with an AllReduce behind each.
   if (tp.size() > 1) {
     writer_.kernel({RowOperation::cross_entropy, {logits}, {maxima}, {}}, "maxima");
     writer_.all_reduce("tp", tp, ReduceOp::max, maxima, "tp", "maxima of all");

@@ -27,7 +27,7 @@ struct MemoryRules {
 // Bytes on one GPU. Terms are 0 if the workload or the layout does not have them.
 struct Memory {
   // Shards in f32, which are the master copies, too. If nothing is sharded (sharding_size 1), or if the f32
-  // parameters are offloaded, it is those in the workload's dtype.
+  // parameters are offloaded, it is those in the workload's dtype (unless `gathered` counts them).
   std::int64_t parameters = 0;
   std::int64_t master = 0;     // f32 copies beside whole 16-bit parameters
   std::int64_t gradients = 0;  // shards, in the gradient dtype

@@ -53,6 +53,7 @@ class PartWriter {
 
   bool tied() const { return context_.model.tied_embeddings && context_.layout.pp == 1; }
   StackIndex last() const { return {context_.layers, 0}; }
+  // The gradient that goes from layer to layer, in place.
   View dx() { return writer_.working_rows("dx", context_.tokens_tp, context_.hidden); }
 
   void write_micro_batch() {
@@ -178,6 +179,8 @@ class PartWriter {
 
   void embedding_backward(EmbeddingWriter& embedding, const View& dx) {
     const GradientPlace gradient = embedding_->gradient(kOnly, kOnly);
+    // The kernel adds to the rows that were looked up and touches no others, so all must be zero before. If
+    // the table is tied, the head's gradient is there already.
     if (!tied() && !gradient.adds) {
       writer_.fill(context_.embedding.flat(gradient.window), 0, "no d embedding yet");
     }

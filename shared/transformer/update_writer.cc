@@ -73,6 +73,9 @@ std::vector<const StepUnit*> StepUnits::present() const {
 
 void UpdateWriter::write() {
   const std::vector<const StepUnit*> units = units_.present();
+  // The order matters: a gradient must be a sum over tp ranks and tied stages before data parallelism
+  // scatters it, and the norm (for clipping) needs the gradients of all units before the first parameter
+  // changes.
   add_up_replicated();
   add_up_tied_tables();
   std::vector<View> gradients;
@@ -118,6 +121,8 @@ void UpdateWriter::add_up_pieces(const std::string& group, const std::vector<Ran
                                  std::int64_t numel, const std::string& label) {
   const ShardedUnit& layers = units_.layers.sharded;
   const View pieces{whole_gradients(units_.layers), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
+  // One AllReduce for all layers: the norms of one layer are a few thousand elements, whose own AllReduce
+  // would be nearly all latency.
   const View packed = writer_.working(label, layers.gradient_dtype, pieces.numel()).dense(0, pieces.shape);
   writer_.copy(pieces, packed, str("pack d ", label));
   writer_.all_reduce(group, ranks, ReduceOp::sum, packed, "tp", str("add up d ", label));
@@ -126,6 +131,8 @@ void UpdateWriter::add_up_pieces(const std::string& group, const std::vector<Ran
 
 void UpdateWriter::add_up_tied_tables() {
   if (!context_.model.tied_embeddings || context_.layout.pp == 1) return;
+  // The first stage's gradient comes from the look-up, the last stage's from the head. Both add up the two
+  // and then make the same update, so their tables stay equal.
   const std::vector<Rank> ends = {context_.groups.on_pipeline_rank(0),
                                   context_.groups.on_pipeline_rank(context_.layout.pp - 1)};
   const std::int64_t numel = context_.embedding.numel();

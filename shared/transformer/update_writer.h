@@ -28,8 +28,8 @@ struct StepUnit {
   ShardedUnit sharded;
   std::string replica_group;
 };
-// The units of a stage: "layers", "experts", "embedding", and "head" (the final norm, and a table of its own
-// unless it is tied). A unit that the stage lacks has numel 0.
+// The units of a stage: "layers", "experts", "embedding", and "head" (the final norm, and the head's table
+// unless it is the embedding's). A unit that the stage lacks has numel 0.
 struct StepUnits {
   StepUnit layers, experts, embedding, head;
 
