@@ -6,7 +6,7 @@
 namespace cp {
 
 inline constexpr double kNsPerUs = 1e3, kUsPerMs = 1e3, kPsPerUs = 1e6;
-// the time of an event that does not happen
+// The time of an event that does not happen.
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace cp

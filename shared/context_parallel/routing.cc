@@ -88,7 +88,7 @@ std::vector<Count> Routing::counts(const std::vector<Transport>& transports, boo
 }
 
 void Routing::issue(Exchange exchange, std::vector<Count> counts, const std::string& label) {
-  // nobody sends anything; all members see the same counts, so all leave the step out
+  // Nobody sends anything; all members see the same counts, so all leave the step out.
   if (counts.empty()) return;
   exchange.counts = counts_digest(std::move(counts));
   writer_.builder().add(writer_.comm(), std::move(exchange), label);

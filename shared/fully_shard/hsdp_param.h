@@ -52,7 +52,7 @@ struct HsdpOptions {
   std::vector<std::string> partial;
   int shard_dim = 0;
   Split split = Chunked{};
-  // a parameter with fewer elements is not split: the shard axes replicate it, too
+  // A parameter with fewer elements is not split: the shard axes replicate it, too.
   std::int64_t min_numel = 0;
   ReduceOp reduce = ReduceOp::avg;    // reduction over the data: avg or sum
   std::optional<DType> param_dtype;   // in which it is gathered and computed with; default: its own dtype
@@ -101,7 +101,8 @@ class HsdpParam {
   // The moves that bring a gradient to gradient() if a backward pass left it in another layout: partial over
   // tensor-parallel ranks, for example, or split along another dimension than the parameter. Throws
   // InvalidInput unless it is on the parameter's mesh, has its shape, and agrees with gradient() along the
-  // shard and replicate axes: there each rank has data of its own, and adding up is the job of reduce_plan().
+  // axes that the options name: there each rank has data of its own, and adding up is the job of
+  // reduce_plan().
   Redistribution normalization(const Layout& produced) const;
 
   // Buffers: "shard" (input), "parameter" (output).

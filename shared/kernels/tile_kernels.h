@@ -32,7 +32,7 @@ struct TileProduct {
   std::int64_t depth = 0;    // k
   std::int64_t vectors = 0;  // n, in vectors
   bool accumulate = false;
-  // terms of a chain; the last one has less than 3/2 of that. Chosen: see kForwardChain
+  // Terms of a chain; the last one has less than 3/2 of that. Chosen: see kForwardChain.
   std::int64_t chain = 64;
 };
 

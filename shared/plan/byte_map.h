@@ -33,7 +33,7 @@ class ByteMap {
     // The buffer to which these bytes have belonged since they were last written; -1: never written.
     std::int32_t owner = -1;
     std::int32_t writer = -1;  // what wrote them last; -1: nothing, or the caller before the start
-    // who has read them since: a number that the user of this class gives to a set of readers; -1: nobody
+    // Who has read them since: a number that the user of this class gives to a set of readers; -1: nobody.
     std::int32_t readers = -1;
     bool operator==(const State&) const = default;
   };

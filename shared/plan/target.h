@@ -20,9 +20,9 @@ namespace cp {
 struct FusedAttention {
   std::set<DType> dtypes;
   std::int64_t head_dim_multiple = 8;
-  // limits of the head sizes of q, k and of v
+  // Limits of the head sizes of q, k and v.
   std::int64_t max_head_dim_forward = 0, max_head_dim_backward = 0;
-  // whether it has windows beside full and causal masks; several documents in one call
+  // Whether it has windows beside full and causal masks, and takes several documents in one call.
   bool window = false, packed = false;
   std::int64_t sm_count = 0;  // multiprocessors; the workspace of some calls depends on them
   bool operator==(const FusedAttention&) const = default;

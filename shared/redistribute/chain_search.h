@@ -13,7 +13,7 @@ namespace cp::detail {
 // The limits that a chain must keep, in bytes on any rank.
 struct Limits {
   double temporary_bytes = std::numeric_limits<double>::infinity();  // of temporaries
-  // of temporaries and the rank's source and target shards
+  // Of temporaries and the rank's source and target shards.
   double peak_bytes = std::numeric_limits<double>::infinity();
 };
 

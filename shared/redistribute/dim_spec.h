@@ -38,7 +38,7 @@ class DimSpec {
   int side = 0, dim = 0;
   ShardList entries;
   std::int64_t degree = 1;  // number of parts
-  // by position of the rank in the space; -1 for a rank outside of this side's mesh
+  // By position of the rank in the space; -1 for a rank outside of this side's mesh.
   std::vector<std::int32_t> part_of;
   bool even = false;    // parts are ranges of one size, in order
   bool ranges = false;  // parts are ranges, in order

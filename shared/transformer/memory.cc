@@ -176,7 +176,7 @@ class MemoryModel {
 
   // In host memory: of two layers, which take turns.
   std::int64_t slots_of_activations(std::int64_t layers, const LayerKept& kept) const {
-    // two slots take turns: Activations (activations.h) says why two are enough
+    // Two slots take turns; activations.h says why two are enough.
     constexpr std::int64_t kHeld = 2;
     const Recompute& recompute = layout_.recompute;
     const bool keeps_more = recompute.kind != Recompute::Kind::full &&

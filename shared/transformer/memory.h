@@ -17,7 +17,7 @@ namespace cp {
 struct MemoryRules {
   std::int64_t context_bytes = 0;       // of the CUDA context, its libraries and kernels
   std::int64_t communicator_bytes = 0;  // for each group that a rank is a member of
-  // f32 copies of a chunk's logits that the loss makes beside those in the workload's dtype
+  // How many f32 copies of a chunk's logits the loss makes beside those in the workload's dtype.
   double loss_f32_copies = 1;
   double served_layer_bytes = 2;  // for each parameter of a layer, in serving
   std::int64_t cached_bytes = 0;  // for each cached element; 0: size_bytes(kv_dtype)
