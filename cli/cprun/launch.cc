@@ -50,11 +50,14 @@ int world_size(const LaunchRequest& request, const std::optional<proto::Scenario
   const int needed = sim::world_size_of(*scenario);
   const int given = request.nproc_per_node == 0 ? needed : request.nnodes * request.nproc_per_node;
   if (given == needed && needed % request.nnodes == 0) return needed;
-  const int each = (needed + request.nnodes - 1) / request.nnodes;
-  throw InvalidInput(str("the scenario is for ", needed, " ranks, not for ", given,
-                         request.nnodes > 1 ? str(" on ", request.nnodes, " machines") : "", "; use ",
-                         needed % request.nnodes == 0 ? str("--nproc-per-node ", each)
-                                                      : str("--nnodes 1 --nproc-per-node ", needed)));
+  if (needed % request.nnodes != 0) {
+    throw InvalidInput(str("the scenario needs ", needed, " ranks, which cannot be divided evenly among ",
+                           request.nnodes, " machines; use --nnodes 1 --nproc-per-node ", needed));
+  }
+  throw InvalidInput(str("the scenario needs ", needed, " ranks, but --nproc-per-node ",
+                         request.nproc_per_node, " starts ", given,
+                         request.nnodes > 1 ? str(" on ", request.nnodes, " machines") : "",
+                         "; use --nproc-per-node ", needed / request.nnodes));
 }
 
 // The secret of the job, where the surroundings give one.
@@ -79,9 +82,9 @@ std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text, in
   const auto port =
       static_cast<std::uint16_t>(parse_whole("--rdzv-endpoint", text.substr(colon + 1), 0, 65535));
   if (port == 0 && nnodes > 1) {
-    throw InvalidInput(str("--rdzv-endpoint ", text, ": port 0 takes one that is free, which --nnodes ",
-                           nnodes, " machines cannot know; use a port of your own, such as ", host,
-                           ":29500"));
+    throw InvalidInput(str("--rdzv-endpoint ", text, ": port 0 takes any free port, and with --nnodes ",
+                           nnodes, " the other machines cannot know which one; choose a port, for example ",
+                           host, ":29500"));
   }
   return {host, port};
 }
@@ -89,39 +92,42 @@ std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text, in
 void check(const LaunchRequest& request) {
   const runtime::Backend& backend = runtime::require_backend(request.backend);
   if (request.allow_shared_gpu && !backend.on_gpus)
-    throw InvalidInput("--allow-shared-gpu is for GPUs; add --backend nccl, or leave it out");
+    throw InvalidInput(
+        "--allow-shared-gpu needs a backend that runs on GPUs; add --backend nccl, or leave "
+        "--allow-shared-gpu out");
   if (request.node_rank >= request.nnodes) {
-    throw InvalidInput(str("--node-rank ", request.node_rank, " of --nnodes ", request.nnodes,
-                           "; use --nnodes ", request.node_rank + 1, " or more",
+    throw InvalidInput(str("--node-rank ", request.node_rank, " is too large for --nnodes ", request.nnodes,
+                           ", because machines are counted from 0; use --nnodes ", request.node_rank + 1,
+                           " or more",
                            request.nnodes > 1 ? str(", or --node-rank 0 to ", request.nnodes - 1) : ""));
   }
   if (request.nnodes > 1 &&
       (request.endpoint.empty() || (request.token_file.empty() && token_variable() == nullptr))) {
     throw InvalidInput(
-        "several machines need --rdzv-endpoint HOST:PORT, an address of machine 0, and --token-file FILE, "
-        "the same secret on "
-        "all: openssl rand -hex 32 > FILE; chmod 600 FILE (or the variable CPRUN_TOKEN)");
+        "several machines need --rdzv-endpoint HOST:PORT (an address of machine 0) and --token-file FILE (a "
+        "secret that is the same on all machines); make the file with: openssl rand -hex 32 > FILE; chmod "
+        "600 FILE, or put the secret into the variable CPRUN_TOKEN");
   }
   if (request.verify && request.scenario.empty())
     throw InvalidInput(
-        "--verify compares a scenario with the simulated fabric, and a program is none; leave it out");
+        "--verify compares a scenario with the simulated fabric, which cannot run a program; leave --verify "
+        "out");
   if (request.scenario.empty() && (!request.trace.empty() || request.hash_host))
     throw InvalidInput(
-        "--trace and --hash-hosts are for scenarios; a program writes its own traces (traces/trace_files.h)");
+        "--trace and --hash-hosts need a scenario; a program writes its own traces (see "
+        "traces/trace_files.h)");
   if (request.checksums != Checksums::off && request.scenario.empty())
     throw InvalidInput(
-        "--checksums is for scenarios; a program asks its device for them: JoinedDeviceOptions::checksums");
+        "--checksums needs a scenario; a program sets JoinedDeviceOptions::checksums for its device");
   if (request.checksums != Checksums::off && !backend.has_checksums) {
     throw InvalidInput(
-        "--checksums reads payloads in the host's memory, and NCCL sends and reduces on the GPU, out of "
-        "sight; use --backend gloo, or "
-        "--verify, which compares results");
+        "--checksums reads payloads in the host's memory, but NCCL sends and reduces them on the GPU; use "
+        "--backend gloo, or --verify, which compares the results");
   }
   if (request.verify && request.nnodes > 1) {
     throw InvalidInput(
-        "--verify needs the traces of all ranks on one machine; use --trace on each, bring the files "
-        "together, and compare: cpsim "
-        "trace merge, cpsim trace compare");
+        "--verify needs the traces of all ranks on one machine; use --trace on each machine, copy the files "
+        "to one of them, and compare them there with cpsim trace merge and cpsim trace compare");
   }
 }
 
@@ -133,10 +139,10 @@ void require_descriptors(int processes) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   limit.rlim_cur = std::min(needed, limit.rlim_max);
   if (limit.rlim_cur == needed && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  throw InvalidInput(str(processes, " processes on this machine need ", needed, " open files, and ",
-                         limit.rlim_max, " are allowed; use ", (limit.rlim_max - kOwn) / kEach,
-                         " processes at most, more --nnodes, or a "
-                         "higher limit (ulimit -n)"));
+  throw InvalidInput(str(processes, " processes on this machine need ", needed,
+                         " open files, but the limit is ", limit.rlim_max, "; start at most ",
+                         (limit.rlim_max - kOwn) / kEach,
+                         " processes here, use more machines (--nnodes), or raise the limit (ulimit -n)"));
 }
 
 // The server where this machine has it, the processes, and who tells whom of what failed.
@@ -368,8 +374,8 @@ void merge(const std::string& folder, const std::string& trace) {
   try {
     merge_trace_files(trace_files_of(folder), trace);
   } catch (const BadTrace& error) {
-    throw BadTrace(str(error.what(), "; what the ranks did stays in ", folder, ": cpsim trace merge ", folder,
-                       " -o FILE"));
+    throw BadTrace(str(error.what(), "; the ranks' own traces are kept in ", folder,
+                       "; merge them with: cpsim trace merge ", folder, " -o FILE"));
   }
 }
 
@@ -389,7 +395,7 @@ int run_scenario(const LaunchRequest& request) {
     fmt::print(stderr, "cprun: {}\n", printable(summary(result)));
     if (!trace.empty()) {
       folder->keep();
-      fmt::print(stderr, "cprun: what the ranks did until then: {}\n", folder->path());
+      fmt::print(stderr, "cprun: the traces up to the failure are in {}\n", folder->path());
     }
     return result.exit_code;
   }

@@ -45,7 +45,8 @@ struct Flags {
 std::chrono::milliseconds parse_seconds(const char* flag, const std::string& text) {
   const double seconds = parse_real(flag, text);
   if (seconds <= 0 || seconds > 1e6)
-    throw InvalidInput(str(flag, " ", text, " is out of range; use, for example, 30, or 0.5"));
+    throw InvalidInput(str(flag, " ", text,
+                           " is out of range; use seconds above 0 and up to 1000000, for example 30 or 0.5"));
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::max(1.0, seconds * 1e3)));
 }
 
@@ -56,72 +57,79 @@ void add_job_flags(FlagSet app, LaunchRequest& launch) {
       value = static_cast<int>(parse_whole(name, text, least, 1 << 20));
     });
   };
-  count("--nproc-per-node", "Processes on this machine [as many as the scenario needs, else 1]",
+  count("--nproc-per-node", "Number of processes on this machine [what the scenario needs; 1 for a program]",
         launch.nproc_per_node, 1);
-  count("--nnodes", "Machines [1]", launch.nnodes, 1);
-  count("--node-rank", "Which of them this is, from 0 [0]", launch.node_rank, 0);
+  count("--nnodes", "Number of machines [1]", launch.nnodes, 1);
+  count("--node-rank", "Which machine this is, counted from 0 [0]", launch.node_rank, 0);
   add_value(app, "--backend", "NAME",
-            str("What runs the plans: gloo, on CPUs, or nccl, on a GPU for each rank [", launch.backend, "]"),
+            str("Library that runs the plans: gloo on CPUs, or nccl with a GPU for each rank [",
+                launch.backend, "]"),
             [&launch](const std::string& text) { launch.backend = runtime::find_backend(text).name; });
   app.add_flag("--allow-shared-gpu", launch.allow_shared_gpu,
-               "With nccl: ranks of one machine may have one GPU, each as if it were a host of its own "
-               "(NCCL_HOSTID; NCCL_MULTI_RANK_GPU_ENABLE=1 where NCCL has it). What they send goes over "
-               "sockets (NCCL_NET=Socket), on one machine by lo (NCCL_SOCKET_IFNAME): for tests, not for "
-               "speed. Takes 33 MiB of /dev/shm for each rank and group");
+               "With nccl: ranks of one machine may share a GPU. NCCL then takes each rank for a host of its "
+               "own (NCCL_HOSTID; NCCL_MULTI_RANK_GPU_ENABLE=1 if NCCL knows it) and sends over sockets "
+               "(NCCL_NET=Socket; on one machine over lo, NCCL_SOCKET_IFNAME). This is slow, and meant for "
+               "tests. It takes 33 MiB of /dev/shm for each rank and group");
   app.add_option("--rdzv-endpoint", launch.endpoint,
-                 "Where all ranks find one another: an address of machine 0 [127.0.0.1, any port]")
+                 "Address of machine 0 at which all ranks find one another [127.0.0.1 and any free port]")
       .type_name("HOST:PORT");
-  app.add_option("--rdzv-id", launch.job_id, "Tells jobs on one endpoint apart [cprun]").type_name("NAME");
+  app.add_option("--rdzv-id", launch.job_id,
+                 "Name of the job; ranks of another job are refused at its endpoint [cprun]")
+      .type_name("NAME");
   app.add_option("--token-file", launch.token_file,
-                 "The same secret on all machines; one machine makes its own")
+                 "File with a secret that is the same on all machines [a job on one machine makes its own]")
       .type_name("FILE");
-  app.add_option("--interface", launch.interface,
-                 "Address or name that peers of this machine's ranks connect to, and with nccl that NCCL's "
-                 "sockets are on (NCCL_SOCKET_IFNAME)")
+  app.add_option(
+         "--interface", launch.interface,
+         "Network interface, by address or name, at which other ranks reach the ranks of this machine; "
+         "with nccl also that of NCCL's sockets (NCCL_SOCKET_IFNAME)")
       .type_name("NAME");
   app.add_option("--log-dir", launch.log_dir,
-                 "Also write each rank's output to rank-N.out and rank-N.err there")
+                 "Also write each rank's output to DIR/rank-N.out and DIR/rank-N.err")
       .type_name("DIR");
-  add_value(app, "--timeout", "SECONDS", "Until a rank that is silent counts as lost [30]",
+  add_value(app, "--timeout", "SECONDS", "How long a rank may be silent before it counts as lost [30]",
             [&launch](const std::string& text) { launch.timeout = parse_seconds("--timeout", text); });
   add_value(app, "--compute-timeout", "SECONDS",
-            "Until a rank that lives, and that others wait for, counts as stuck in its own code [never: it "
-            "computes]",
+            "How long others may wait for a rank that is alive but joins no collective, before it counts as "
+            "stuck in its own code [without limit: it may be computing]",
             [&launch](const std::string& text) {
               launch.compute_timeout = parse_seconds("--compute-timeout", text);
             });
-  add_value(app, "--grace", "SECONDS", str("Between SIGTERM and SIGKILL [", launch.grace.count() / 1000, "]"),
+  add_value(app, "--grace", "SECONDS",
+            str("How long a rank may take to end after SIGTERM, before it gets SIGKILL [",
+                launch.grace.count() / 1000, "]"),
             [&launch](const std::string& text) { launch.grace = parse_seconds("--grace", text); });
 }
 
 void add_flags(FlagSet app, Flags& flags) {
   LaunchRequest& launch = flags.launch;
-  app.add_option("scenario", launch.scenario, "What to run (.txtpb): cpsim run --save-scenario writes one")
+  app.add_option("scenario", launch.scenario,
+                 "Scenario to run (.txtpb); cpsim run --save-scenario writes one")
       .type_name("SCENARIO");
   add_job_flags(app, launch);
-  app.add_option("--trace", launch.trace, "Write what the ranks did").type_name("FILE");
-  app.add_flag("--hash-hosts", launch.hash_host, "Leave the hosts' names out of the trace");
+  app.add_option("--trace", launch.trace, "Write a trace of what the ranks did").type_name("FILE");
+  app.add_flag("--hash-hosts", launch.hash_host, "Do not write the hosts' names into the trace");
   app.add_flag(
       "--no-warm-up", [&launch] { launch.warm_up = false; },
-      "With nccl: run each plan once. Otherwise it runs twice, and the second run counts, whose times hold "
-      "no "
-      "connecting of ranks and no loading of kernels");
-  app.add_flag("--verify", launch.verify, "Run the simulated fabric on the same scenario and compare");
-  app.add_flag("--checksums{end}", flags.checksums,
-               "Digest what each rank sends and what arrives, and compare, so that one flipped bit is found "
-               "and the two ranks named: end, "
-               "when a plan has ended, over the control plane; each, at each collective, which stops there. "
-               "With gloo; nccl has none")
+      "With nccl: run each plan once. Without this flag it runs twice and the second run counts, so that its "
+      "times do not hold the connecting of ranks and the loading of kernels");
+  app.add_flag("--verify", launch.verify,
+               "Run the same scenario on the simulated fabric too, and compare traces and results");
+  app.add_flag(
+         "--checksums{end}", flags.checksums,
+         "Compare checksums of what each rank sends and of what arrives: one flipped bit is found, and "
+         "the two ranks are named. end: compare when a plan has ended; each: compare at each collective, "
+         "and stop there. Only with gloo")
       .type_name("[=end|each]");
   // What the launcher gives to its ranks.
   app.add_flag("--as-rank", flags.is_rank).group("");
   app.add_option("--trace-folder", flags.rank.trace_folder).group("");
   app.footer(
-      "Is the network to be trusted? cprun --checksums=each scenario.txtpb\n"
-      "A program of your own: cprun --nproc-per-node 4 -- ./program arguments\n"
-      "On GPUs: cprun --backend nccl --verify scenario.txtpb; the scenario may have options of NCCL: nccl { "
-      "max_ctas: 8 }\n"
-      "Under torchrun, mpirun or srun it is a rank itself: srun -n 8 cprun scenario.txtpb\n"
+      "Check whether the network can be trusted: cprun --checksums=each scenario.txtpb\n"
+      "Run a program of your own: cprun --nproc-per-node 4 -- ./program arguments\n"
+      "Run on GPUs: cprun --backend nccl --verify scenario.txtpb; NCCL's options stand in the scenario, for\n"
+      "example nccl { max_ctas: 8 }\n"
+      "Run under torchrun, mpirun or srun, where each cprun is one rank: srun -n 8 cprun scenario.txtpb\n"
       "Example:\n"
       "  cpsim run --mesh cp=4 --strategy ring --seq-len 4096 --q-heads 8 --causal --backward "
       "--save-scenario ring.txtpb\n"
@@ -131,31 +139,32 @@ void add_flags(FlagSet app, Flags& flags) {
 
 FlagSet add_profile(FlagSet cprun, Flags& flags) {
   const FlagSet app = cprun.add_subcommand(
-      "profile", "Measure kernels and collectives here, and write a cluster that cpsim plans with");
+      "profile",
+      "Measure kernels and collectives on these machines, and write a cluster file that cpsim plans with");
   ProfileOptions& profile = flags.profile;
   LaunchRequest& launch = flags.profile_launch;
   launch.backend = "nccl";
   launch.grace = std::chrono::seconds(60);  // the point that is being measured
-  app.add_option(
-         "--out", profile.out,
-         "The cluster that is written; beside it a .csv of all figures and a .software.txtpb [profile.txtpb]")
+  app.add_option("--out", profile.out,
+                 "Cluster file to write; a .csv of all figures and a .software.txtpb are written beside it "
+                 "[profile.txtpb]")
       .type_name("FILE.txtpb");
   app.add_option("--cluster", profile.cluster,
-                 "Where that comes from which is not measured [the preset that has the GPU]")
+                 "Cluster that gives the figures that are not measured [the preset with this GPU]")
       .type_name("NAME|FILE.txtpb");
   add_value(app, "--grid", "SIZE",
-            "How much: quick takes minutes, whole up to an hour; tiny is a test [whole]",
+            "How much to measure: quick takes minutes, whole up to an hour; tiny is for tests [whole]",
             [&profile](const std::string& text) { profile.grid = parse_profile_size(text); });
   add_value(
-      app, "--clock-seconds", "SECONDS", "Products before the sustained clock is read [30]",
+      app, "--clock-seconds", "SECONDS",
+      "How long to run matrix products before the sustained clock is read [30]",
       [&profile](const std::string& text) { profile.clock_seconds = parse_real("--clock-seconds", text); });
   add_job_flags(app, launch);
   app.add_flag("--as-rank", flags.is_rank).group("");
   app.footer(
-      "With several ranks: their collectives too, and what kernels and collectives cost one another; with "
-      "several\n"
-      "machines also pairs across them. Ctrl-C ends it after the point in hand; what was measured is "
-      "written.\n"
+      "Several ranks measure their collectives too, and how kernels and collectives slow one another down;\n"
+      "several machines also measure pairs of ranks across machines. Ctrl-C ends the run after the current\n"
+      "measurement, and what was measured so far is written.\n"
       "Example:\n"
       "  cprun profile --nproc-per-node 8 --out mine.txtpb\n"
       "  cpsim plan --model llama-3.1-8b --cluster mine.txtpb --software mine.software.txtpb \\\n"
@@ -206,9 +215,10 @@ int run(Flags& flags) {
   if (launch_request.scenario.empty() == launch_request.program.empty()) {
     throw InvalidInput(
         launch_request.scenario.empty()
-            ? "nothing to run; give a scenario, or a program behind --: cprun --nproc-per-node 4 -- ./program"
-            : str("both a scenario, ", launch_request.scenario, ", and a program, ",
-                  launch_request.program.front(), "; give one of them"));
+            ? "there is nothing to run; give a scenario, or a program behind --, for example: cprun "
+              "--nproc-per-node 4 -- ./program"
+            : str("a scenario (", launch_request.scenario, ") and a program (",
+                  launch_request.program.front(), ") are given; give only one of them"));
   }
   join_other_launcher(launch_request);
   return launch(launch_request);

@@ -15,8 +15,8 @@ constexpr std::array<std::string_view, 2> kPolicies = {"default", "efficiency"};
 
 int ctas(const char* field, int value) {
   if (value >= 1 && value <= kMostCtas) return value;
-  throw InvalidInput(str("the scenario's nccl.", field, ": ", value, " is out of range; NCCL has 1 to ",
-                         kMostCtas, " channels"));
+  throw InvalidInput(
+      str("the scenario's nccl.", field, ": ", value, " is out of range; use 1 to ", kMostCtas));
 }
 
 }  // namespace
@@ -32,16 +32,15 @@ runtime::NcclCommOptions nccl_options(const proto::Nccl& nccl) {
   }
   if (nccl.cta_policy() == "zero") {
     throw InvalidInput(
-        "the scenario's nccl.cta_policy: \"zero\" has no effect on plans: NCCL takes it for memory that has "
-        "equal "
-        "offsets on all ranks, which a plan's buffers have not; use \"efficiency\" with register_buffers: "
-        "true");
+        "the scenario's nccl.cta_policy: \"zero\" has no effect on plans: it needs memory with equal offsets "
+        "on all ranks, and a plan's buffers have different ones; use \"efficiency\" with "
+        "register_buffers: true");
   }
   if (!nccl.cta_policy().empty()) {
     const auto policy = std::find(kPolicies.begin(), kPolicies.end(), nccl.cta_policy());
     if (policy == kPolicies.end()) {
-      throw InvalidInput(str("the scenario's nccl.cta_policy: \"", nccl.cta_policy(), "\" is none of ",
-                             join(kPolicies, ", ")));
+      throw InvalidInput(str("the scenario's nccl.cta_policy: \"", nccl.cta_policy(),
+                             "\" is unknown; use one of ", join(kPolicies, ", ")));
     }
     options.cta_policy = static_cast<int>(policy - kPolicies.begin());
   }

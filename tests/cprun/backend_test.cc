@@ -30,7 +30,8 @@ void expect_refused(const std::vector<std::string>& arguments, const std::string
 TEST(CprunBackend, IsOneOfItsNames) {
   const TemporaryFolder folder;
   expect_refused({"--backend", "mpi", ring(folder)}, "'mpi' is no backend; use gloo or nccl");
-  expect_refused({"--allow-shared-gpu", ring(folder)}, "--allow-shared-gpu is for GPUs; add --backend nccl");
+  expect_refused({"--allow-shared-gpu", ring(folder)},
+                 "--allow-shared-gpu needs a backend that runs on GPUs; add --backend nccl");
 }
 
 // torchrun's spelling; and what no flag is, with the nearest one.
@@ -62,12 +63,12 @@ TEST(CprunBackend, NcclSaysWhatIsMissing) {
 
 TEST(CprunBackend, OptionsOfNcclThatMakeNoSenseAreNamed) {
   const TemporaryFolder folder;
-  expect_refused({with_nccl(folder, "min_ctas: 0")}, "nccl.min_ctas: 0 is out of range; NCCL has 1 to 64");
+  expect_refused({with_nccl(folder, "min_ctas: 0")}, "nccl.min_ctas: 0 is out of range; use 1 to 64");
   expect_refused({with_nccl(folder, "max_ctas: 65")}, "nccl.max_ctas: 65 is out of range");
   expect_refused({with_nccl(folder, "min_ctas: 9 max_ctas: 8")},
                  "nccl.min_ctas: 9 is more than its max_ctas: 8");
   expect_refused({with_nccl(folder, "cta_policy: \"none\"")},
-                 "nccl.cta_policy: \"none\" is none of default, efficiency");
+                 "nccl.cta_policy: \"none\" is unknown; use one of default, efficiency");
   expect_refused({with_nccl(folder, "cta_policy: \"zero\"")},
                  "nccl.cta_policy: \"zero\" has no effect on plans");
 }

@@ -49,7 +49,8 @@ TEST_F(CprunEmulated, TwoRanksOfOneGpuAreTheFabrics) {
   const ProgramEnd end = on_gpus(1, {"--backend", "nccl", "--nproc-per-node", "2", "--allow-shared-gpu",
                                      "--verify", attention(folder, "}")});
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_THAT(end.out, AllOf(HasSubstr("[rank 0] 2 ranks on nccl: "), HasSubstr("results are one device's\n"),
+  EXPECT_THAT(end.out, AllOf(HasSubstr("[rank 0] 2 ranks on nccl: "),
+                             HasSubstr("the results equal those of one device\n"),
                              HasSubstr("\nidentical: 2 ranks, ")));
 }
 
@@ -122,8 +123,8 @@ TEST_F(CprunEmulated, GpusOfDifferentGenerationsRunPlansForATargetThatTheScenari
   EXPECT_EQ(nobody.exit_code, 2) << nobody.out;
   EXPECT_THAT(nobody.err,
               HasSubstr("the ranks' GPUs have different targets: sm80 (Emulated GPU (sm_80)) on rank 0, and "
-                        "sm90 (Emulated GPU (sm_90)) on rank 1; plans are for one, so name it in the "
-                        "scenario, as in target: \"sm"));
+                        "sm90 (Emulated GPU (sm_90)) on rank 1; a plan is made for one target, so name it "
+                        "in the scenario, for example target: \"sm"));
   for (const char* target : {"host", "sm80", "sm90"}) {
     const ProgramEnd end = run_for(str("target: \"", target, "\""));
     EXPECT_EQ(end.exit_code, 0) << target << end.err;
@@ -337,7 +338,8 @@ TEST_F(CprunEmulated, AProfileHasTheClocksOfTheFirstRankAlone) {
     ASSERT_EQ(end.exit_code, 0) << without << end.err;
     std::ifstream file(out);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    EXPECT_THAT(text, HasSubstr(*without == '0' ? "clocks unknown: NVML is not there" : "SM clock 1234 MHz"));
+    EXPECT_THAT(text,
+                HasSubstr(*without == '0' ? "clocks unknown: NVML was not found" : "SM clock 1234 MHz"));
   }
 }
 
@@ -348,7 +350,7 @@ TEST_F(CprunEmulated, AProfileOfASharedGpuHasItsKernels) {
   const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--nproc-per-node", "2",
                                      "--allow-shared-gpu", "--cluster", "dgx-h100", "--out", out});
   ASSERT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_THAT(end.out, AllOf(HasSubstr("ranks share a GPU: their collectives are in the table alone"),
+  EXPECT_THAT(end.out, AllOf(HasSubstr("ranks share a GPU, so that their collectives are only in the .csv"),
                              HasSubstr("(6 curves)"), HasSubstr("(28 points)"),
                              HasSubstr("mine.software.txtpb (collective_issue_us, kernel_issue_us, "
                                        "merge_passes, pack_passes, transfer_issue_us)")));
@@ -358,9 +360,7 @@ TEST_F(CprunEmulated, AProfileOfUnknownGpusAsksForACluster) {
   const TemporaryFolder folder;
   const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--out", folder.file("mine.txtpb")});
   EXPECT_EQ(end.exit_code, 2);
-  EXPECT_THAT(
-      end.err,
-      HasSubstr("no preset has Emulated GPU (sm_90); say where the rest comes from, as in --cluster "));
+  EXPECT_THAT(end.err, HasSubstr("no preset has the GPU Emulated GPU (sm_90); choose "));
 }
 
 }  // namespace

@@ -79,6 +79,7 @@ TEST(CprunInterrupt, AFailureIsToldInTheLaunchersWordsAlone) {
   EXPECT_THAT(end.err, ::testing::HasSubstr(str("(pid ", ranks[1], ") was killed by SIGTERM")));
   EXPECT_THAT(end.err, ::testing::Not(::testing::HasSubstr("interrupted")));
   EXPECT_THAT(end.err, ::testing::Not(::testing::ContainsRegex("\\[rank [0-9]\\] \n")));
+  EXPECT_THAT(end.err, ::testing::Not(::testing::ContainsRegex("\\[rank [0-9]\\] [^\n]*SIGTERM")));
 }
 
 }  // namespace

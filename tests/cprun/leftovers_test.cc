@@ -111,7 +111,7 @@ TEST(CprunLeftovers, AFullDiskLeavesNoHalfATraceAndSaysWhereTheWholeOnesAre) {
            built("cprun"), "--trace", out.file("run.cptrace"), path});
   EXPECT_EQ(end.exit_code, 17) << end.err;
   const std::string ranks = only_folder_in(out.file(""));
-  EXPECT_THAT(end.err, AllOf(HasSubstr("is the disk full?"), HasSubstr("stays in " + ranks + ":")));
+  EXPECT_THAT(end.err, AllOf(HasSubstr("is the disk full?"), HasSubstr("are kept in " + ranks + ";")));
   EXPECT_FALSE(fs::exists(out.file("run.cptrace")));
   EXPECT_EQ(read_trace_path(ranks).ranks.size(), 4U);
   EXPECT_EQ(read_trace_path(ranks).truncation, std::nullopt);
@@ -150,7 +150,7 @@ class TracedJob {
   }
   ProgramEnd finish() {
     const ProgramEnd end = program_->finish(2min);
-    EXPECT_THAT(end.err, HasSubstr("cprun: what the ranks did until then: " + ranks_ + "\n"));
+    EXPECT_THAT(end.err, HasSubstr("cprun: the traces up to the failure are in " + ranks_ + "\n"));
     return end;
   }
 

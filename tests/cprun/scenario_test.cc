@@ -34,7 +34,8 @@ TEST(CprunScenario, AttentionForwardAndBackwardIsTheFabrics) {
   const TemporaryFolder folder;
   const ProgramEnd end = cprun({"--nproc-per-node", "4", "--verify", ring(folder)});
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_THAT(end.out, AllOf(HasSubstr("[rank 0] 4 ranks on gloo: "), HasSubstr("results are one device's\n"),
+  EXPECT_THAT(end.out, AllOf(HasSubstr("[rank 0] 4 ranks on gloo: "),
+                             HasSubstr("the results equal those of one device\n"),
                              HasSubstr("\nidentical: 4 ranks, ")));
   EXPECT_THAT(end.err, IsEmpty());
 }
@@ -80,7 +81,8 @@ TEST(CprunScenario, AttentionAsItIsAskedForIsTheFabrics) {
             "gradients: \"dq\" lse: \"home\" }"));
     const ProgramEnd end = cprun({"--verify", path});
     EXPECT_EQ(end.exit_code, 0) << end.err;
-    EXPECT_THAT(end.out, AllOf(HasSubstr("results are one device's\n"), HasSubstr("\nidentical: 4 ranks, ")));
+    EXPECT_THAT(end.out, AllOf(HasSubstr("the results equal those of one device\n"),
+                               HasSubstr("\nidentical: 4 ranks, ")));
   }
 }
 
@@ -197,18 +199,20 @@ TEST(CprunScenario, WhatCannotRunIsSaidBeforeAnythingStarts) {
     EXPECT_THAT(end.out, IsEmpty());
   };
   expect_refused({"--nproc-per-node", "3", path},
-                 "the scenario is for 4 ranks, not for 3; use --nproc-per-node 4");
-  expect_refused({"--nnodes", "2", "--nproc-per-node", "4", "--rdzv-endpoint", "127.0.0.1:1", "--token-file",
-                  path, path},
-                 "the scenario is for 4 ranks, not for 8 on 2 machines; use --nproc-per-node 2");
+                 "the scenario needs 4 ranks, but --nproc-per-node 3 starts 3; use --nproc-per-node 4");
+  expect_refused(
+      {"--nnodes", "2", "--nproc-per-node", "4", "--rdzv-endpoint", "127.0.0.1:1", "--token-file", path,
+       path},
+      "the scenario needs 4 ranks, but --nproc-per-node 4 starts 8 on 2 machines; use --nproc-per-node 2");
   expect_refused({"--nnodes", "3", "--nproc-per-node", "2", "--rdzv-endpoint", "127.0.0.1:1", "--token-file",
                   path, path},
-                 "the scenario is for 4 ranks, not for 6 on 3 machines; use --nnodes 1 --nproc-per-node 4");
+                 "the scenario needs 4 ranks, which cannot be divided evenly among 3 machines; use --nnodes "
+                 "1 --nproc-per-node 4");
   expect_refused({"--nnodes", "2", "--nproc-per-node", "2", path}, "several machines need --rdzv-endpoint");
-  expect_refused({"--nnodes", "2", "--node-rank", "2", path}, "--node-rank 2 of --nnodes 2; use ");
+  expect_refused({"--nnodes", "2", "--node-rank", "2", path}, "--node-rank 2 is too large for --nnodes 2, ");
   expect_refused({folder.file("none.txtpb")}, "none.txtpb");
   expect_refused({}, "nothing to run; give a scenario, or a program behind --");
-  expect_refused({path, "--", "ls"}, "both a scenario");
+  expect_refused({path, "--", "ls"}, "give only one of them");
   expect_refused({"--verify", "--", "ls"}, "--verify compares a scenario");
   expect_refused({"--timeout", "0", path}, "--timeout 0 is out of range");
   expect_refused({"--", "./no_such_program"}, "cannot run './no_such_program': No such file");

@@ -66,9 +66,10 @@ class RankProgram {
                                              : *scenario.mutable_redistribute()->mutable_target();
     if (!target.empty()) return;
     if (!gpu.targets_differ.empty()) {
-      throw InvalidInput(str("the ranks' GPUs have different targets: ", gpu.targets_differ,
-                             "; plans are for one, so name it in the scenario, as in target: \"",
-                             gpu.target->name, "\""));
+      throw InvalidInput(
+          str("the ranks' GPUs have different targets: ", gpu.targets_differ,
+              "; a plan is made for one target, so name it in the scenario, for example target: \"",
+              gpu.target->name, "\""));
     }
     target = gpu.target->name;
   }
@@ -138,9 +139,12 @@ class RankProgram {
     }
     std::vector<std::string> times;
     for (const double pass : slowest) times.push_back(sim::human_seconds(pass));
+    // An attention with gradients has two passes, and a redistribution has one.
+    const std::string took =
+        times.size() == 2 ? str(times[0], " forward and ", times[1], " backward") : join(times, " and ");
     return fmt::format("{} ranks on {}: {} steps, {} collectives in {}{}{}\n", all.size(), job_.backend,
-                       steps, collectives, join(times, " and "),
-                       options_.check_results ? "; results are one device's" : "",
+                       steps, collectives, took,
+                       options_.check_results ? "; the results equal those of one device" : "",
                        options_.checksums != Checksums::off ? "; every payload arrived as it was sent" : "");
   }
 
@@ -154,10 +158,9 @@ class RankProgram {
 
 int fail(RendezvousClient* client, Rank rank, ErrorKind kind, const std::string& message) {
   if (client != nullptr) {
-    if (const auto cause = client->failure(); cause && cause->rank != rank) {
-      fmt::print(stderr, "stopped: {}\n", to_string(*cause));
+    // The rank that failed and the launcher tell the cause; all other ranks would only repeat it.
+    if (const auto cause = client->failure(); cause && cause->rank != rank)
       return exit_code(ErrorKind::peer_lost);
-    }
     client->report_failure(kind, message);
   }
   fmt::print(stderr, "{}\n", message);
@@ -180,7 +183,7 @@ int run_in_job(const runtime::JobEnvironment& job,
     return fail(client.get(), job.rank, error.kind(), error.what());
   } catch (const std::bad_alloc&) {
     return fail(client.get(), job.rank, ErrorKind::invalid_input,
-                "out of memory; use a smaller tensor, or more ranks");
+                "this rank has no memory left; use a smaller tensor, or more ranks");
   }
 }
 

@@ -31,7 +31,7 @@ void require_rank_memory(const proto::Scenario& scenario, const LaunchRequest& r
   };
   throw InvalidInput(
       str(here, here == 1 ? " rank on this machine needs " : " ranks on this machine need ", shown(needed),
-          ", ", shown(bytes), " each, and ", human_bytes(*free), " are free; use ",
+          " (", shown(bytes), " each), but only ", human_bytes(*free), " are free; use ",
           scenario.has_run()
               ? str("seq_len: ",
                     std::max<std::int64_t>(

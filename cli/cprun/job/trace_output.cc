@@ -57,18 +57,18 @@ TraceFolder::TraceFolder(const std::string& trace) {
   for (int i = 0; i < kMostTries; ++i) {
     if (make(base)) return;
   }
-  throw InvalidInput(str("the folders for the ranks' traces, ", base,
-                         "XXXXXX, are removed as soon as they are made",
-                         trace.empty() ? "; TMPDIR says where they are" : ""));
+  throw InvalidInput(str(
+      "something removes the folders for the ranks' traces (", base, "XXXXXX) as soon as cprun makes them; ",
+      trace.empty() ? "set TMPDIR to another folder" : "use --trace with a path in another folder"));
 }
 
 // Between the making and the lock it looks abandoned.
 bool TraceFolder::make(const std::string& base) {
   path_ = base + "XXXXXX";
   if (::mkdtemp(path_.data()) == nullptr) {
-    throw InvalidInput(str("cannot make a folder for the ranks' traces, ", path_, ": ",
-                           std::generic_category().message(errno),
-                           base.ends_with(kTemporary) ? "; TMPDIR says where"
+    throw InvalidInput(str("cannot make the folder ", path_,
+                           " for the ranks' traces: ", std::generic_category().message(errno),
+                           base.ends_with(kTemporary) ? "; set TMPDIR to a folder that can be written"
                                                       : "; use --trace with a path that can be written"));
   }
   lock_ = open_folder(path_);

@@ -30,7 +30,8 @@ class Profile {
     add_memory();
     if (machine_.world.shared_gpu) {
       if (machine_.world.ranks > 1)
-        notes_.emplace_back("ranks share a GPU: their collectives are in the table alone");
+        notes_.emplace_back(
+            "ranks share a GPU, so that their collectives are only in the .csv, and not in the cluster");
     } else {
       add_collectives();
     }
@@ -50,7 +51,7 @@ class Profile {
     profile.notes = notes_;
     std::string comments = comments_of(machine_);
     for (const std::string& note : notes_) comments += str("#   ", note, "\n");
-    comments += str("# What was not measured is that of ", base_.name, ".\n");
+    comments += str("# Figures that were not measured are those of ", base_.name, ".\n");
     profile.text = with_comments(sim::write_cluster(cluster), comments);
     return profile;
   }
@@ -97,7 +98,7 @@ class Profile {
       add(of[head_dim],
           [&, &table = table] { return sim::attention_curves(table, "cprun profile", shape, base_); });
     }
-    if (windows) notes_.emplace_back("windows of attention are in the table alone");
+    if (windows) notes_.emplace_back("attention with a window is only in the .csv, and not in the cluster");
   }
 
   void add_products() {

@@ -81,8 +81,8 @@ class ProfileRank {
   void look_around() {
     if (runtime::find_backend(job_.backend).on_gpus) gpu_ = runtime::rank_gpu(job_, *client_);
     if (gpu_ && !gpu_->targets_differ.empty()) {
-      throw InvalidInput(
-          str("a profile is of one kind of GPU, and the ranks have ", gpu_->targets_differ, "; take some"));
+      throw InvalidInput(str("a profile describes one kind of GPU, but the ranks have ", gpu_->targets_differ,
+                             "; profile each kind by itself"));
     }
     machine_.gpu = gpu_ ? gpu_->name : "CPU";
     machine_.date = today();
@@ -95,9 +95,10 @@ class ProfileRank {
     machine_.world = {job_.world_size, machines, job_.allow_shared_gpu};
     const std::string preset = options_.cluster.empty() ? preset_of_gpu(machine_.gpu) : options_.cluster;
     if (preset.empty()) {
-      throw InvalidInput(
-          str("no preset has ", machine_.gpu, "; say where the rest comes from, as in --cluster ",
-              sim::cluster_names().front(), ": one of ", join(sim::cluster_names(), ", "), ", or a file"));
+      throw InvalidInput(str(
+          "no preset has the GPU ", machine_.gpu,
+          "; choose the cluster that gives the figures that are not measured, for example --cluster ",
+          sim::cluster_names().front(), ": use one of ", join(sim::cluster_names(), ", "), ", or a file"));
     }
     base_ = sim::find_cluster(preset);
   }
@@ -133,10 +134,10 @@ class ProfileRank {
     ++measured_;
     const std::optional<ProfileRow> row = measure.row(point);
     if (job_.rank == 0) {
-      const std::string what =
-          row ? fmt::format("{}, half of {} within {:.2g} %", sim::human_seconds(row->time.median_us * 1e-6),
-                            row->time.samples, 100 * row->time.relative())
-              : "nothing to see: it did not overlap";
+      const std::string what = row ? fmt::format("{}, the median of {}, half of them within {:.2g} %",
+                                                 sim::human_seconds(row->time.median_us * 1e-6),
+                                                 row->time.samples, 100 * row->time.relative())
+                                   : "no result, because the two did not overlap";
       fmt::print("{} of {}: {}: {}\n", measured_, points, name(point), what);
       std::fflush(stdout);
     }
@@ -174,7 +175,7 @@ class ProfileRank {
 
   void write() const {
     if (rows_.empty()) {
-      fmt::print("nothing was measured; nothing is written\n");
+      fmt::print("nothing was measured, so no file is written\n");
       return;
     }
     const std::string csv = beside(options_.out, ".csv"), software = beside(options_.out, ".software.txtpb");
@@ -215,8 +216,8 @@ ProfileSize parse_profile_size(const std::string& text) {
 void check(const ProfileOptions& options) {
   if (!options.out.ends_with(".txtpb")) {
     throw InvalidInput(str("--out ", options.out,
-                           " does not end in .txtpb, so that no command would read it; use ", options.out,
-                           ".txtpb"));
+                           " does not end in .txtpb, and no command would read such a file; use ",
+                           options.out, ".txtpb"));
   }
   for (const std::string& path :
        {options.out, beside(options.out, ".csv"), beside(options.out, ".software.txtpb")})

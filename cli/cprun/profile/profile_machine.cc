@@ -21,7 +21,7 @@ std::string comments_of(const ProfileMachine& machine) {
         fmt::format("#   SM clock {:.0f} MHz and {:.0f} W after {:.0f} s of products; at most {:.0f} MHz\n",
                     machine.sustained_clock_mhz, machine.power_w, machine.seconds, machine.max_clock_mhz);
   } else {
-    text += "#   clocks unknown: NVML is not there\n";
+    text += "#   clocks unknown: NVML was not found\n";
   }
   return text;
 }

@@ -44,7 +44,7 @@ double quantile(const std::vector<double>& sorted, double q) {
 }  // namespace
 
 Spread spread_of(std::vector<double> times_us) {
-  if (times_us.empty()) throw InvalidInput("there are no times to take the median of");
+  if (times_us.empty()) throw InvalidInput("no time was measured, so there is no median");
   std::sort(times_us.begin(), times_us.end());
   return {static_cast<int>(times_us.size()), quantile(times_us, 0.5), quantile(times_us, 0.25),
           quantile(times_us, 0.75)};

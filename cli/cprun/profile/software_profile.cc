@@ -84,9 +84,9 @@ class Software {
   std::optional<MeasuredSoftware> result(const std::string& comments) {
     if (result_.measured.empty()) return std::nullopt;
     std::sort(result_.measured.begin(), result_.measured.end());
-    result_.text = with_comments(
-        sim::write_software(result_.software),
-        str(cli::comments_of(machine_), comments, "# What was not measured is that of the preset cprun.\n"));
+    result_.text = with_comments(sim::write_software(result_.software),
+                                 str(cli::comments_of(machine_), comments,
+                                     "# Figures that were not measured are those of the preset cprun.\n"));
     return std::move(result_);
   }
 
