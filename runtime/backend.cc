@@ -18,7 +18,7 @@ const Backend& find_backend(std::string_view name) {
     if (backend.name == name) return backend;
     names.push_back(backend.name);
   }
-  throw InvalidInput(str("'", name, "' is no backend; use ", cp::join(names, " or ")));
+  throw InvalidInput(str("'", name, "' is not a backend; use ", cp::join(names, " or ")));
 }
 
 const Backend& require_backend(std::string_view name) {

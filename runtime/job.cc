@@ -47,7 +47,7 @@ class Job::Impl {
     device_.reset();
     if (client_->failure()) return;  // this is a consequence of that one
     const Error error =
-        last_error_.value_or(Error(ErrorKind::check_failed, "the program ends by an exception"));
+        last_error_.value_or(Error(ErrorKind::check_failed, "the program ended with an exception"));
     client_->report_failure(error.kind(), error.what());
   }
 

@@ -20,13 +20,14 @@ std::int64_t in_range(const char* name, const char* text, std::int64_t least, st
   const std::int64_t value = parse_int(text, name);
   if (value >= least && value <= most) return value;
   throw InvalidInput(
-      str("the environment variable ", name, "=", text, " is out of range; it is ", least, " to ", most));
+      str("the environment variable ", name, "=", text, " is out of range; use ", least, " to ", most));
 }
 
 // Of a variable that the launcher sets.
 std::int64_t number(const char* name, std::int64_t least, std::int64_t most, const char* launcher = "cprun") {
   if (const char* text = variable(name)) return in_range(name, text, least, most);
-  throw InvalidInput(str("the environment variable ", name, " is missing, which ", launcher, " sets"));
+  throw InvalidInput(str("the environment variable ", name, " is missing, although ", launcher,
+                         " sets it for each of its ranks"));
 }
 
 constexpr std::int64_t kMostRanks = 1 << 20;

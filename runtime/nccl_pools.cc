@@ -43,9 +43,9 @@ void NcclPools::add(const std::vector<Group>& groups, std::optional<std::int64_t
   }
   throw InvalidInput(
       str("NCCL needs ", human_bytes(needed), " of ", kSharedMemory, " on this machine, which has ",
-          human_bytes(*shared_memory), ": ", human_bytes(kNcclPoolBytes),
-          " for each of its ranks in each group that talks over sockets or a network, and ", count,
-          " such; of a container ask for more, as in docker run --shm-size 2g, or --ipc host"));
+          human_bytes(*shared_memory), ": each rank here takes ", human_bytes(kNcclPoolBytes),
+          " for each of its groups that talks over sockets or a network, which makes ", count,
+          " times as much; give a container more with docker run --shm-size 2g, or --ipc host"));
 }
 
 // NCCL has one result, ncclSystemError, for all that the system refuses. Its sentence, of shmutils.cc in
@@ -55,7 +55,7 @@ std::string_view shared_memory_advice(std::string_view words) {
   if (words.find(kSharedMemory) == std::string_view::npos &&
       words.find("shared memory") == std::string_view::npos)
     return "";
-  return "where /dev/shm is full, of a container ask for more of it, as in docker run --shm-size 2g, or "
+  return "if /dev/shm is full, give the container more of it with docker run --shm-size 2g, or "
          "--ipc host";
 }
 

@@ -104,7 +104,7 @@ std::string to_string(const PageReport& report) {
     text = "before its first collective";
   }
   if (report.look_every.count() == 0) return text;
-  return str("(seen last ", text, "; its GPU is looked at every ", duration_text(report.look_every), ")");
+  return str("(last seen ", text, "; its GPU is checked every ", duration_text(report.look_every), ")");
 }
 
 ProgressReader::ProgressReader() {

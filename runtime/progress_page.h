@@ -43,8 +43,8 @@ struct PageReport {
 };
 
 // "in all_gather #17 of cp[0,1,2,3], step 40", "after all_gather #17 of cp[0,1,2,3], step 40, had ended",
-// "before its first collective"; of what is looked at from time to time: "(seen last in all_gather ...; its
-// GPU is looked at every 10 ms)". Empty where the page does not know.
+// "before its first collective"; of what is looked at from time to time: "(last seen in all_gather ...; its
+// GPU is checked every 10 ms)". Empty where the page does not know.
 std::string to_string(const PageReport& report);
 
 namespace page {

@@ -13,7 +13,8 @@ int choose_gpu(const JobEnvironment& job, int gpus) {
   if (job.local_rank < gpus) return job.local_rank;
   if (gpus == 1) return 0;
   if (job.allow_shared_gpu) return job.local_rank % gpus;
-  throw InvalidInput(str("process ", job.local_rank, " of this machine, from 0, has no GPU: there are ", gpus,
+  throw InvalidInput(str("process ", job.local_rank,
+                         " of this machine, counted from 0, has no GPU: there are ", gpus,
                          "; use --nproc-per-node ", gpus, ", or --allow-shared-gpu"));
 }
 
@@ -39,10 +40,10 @@ void refuse_shared_gpus(const std::vector<GpuOfRank>& ranks) {
     for (const auto& [address, sharing] : gpus) {
       if (sharing.size() == 1) continue;
       const GpuOfRank& gpu = ranks[static_cast<std::size_t>(sharing.front())];
-      throw InvalidInput(str(ranks_text(sharing), " on host ", host.first, " have one GPU, ", gpu.name,
-                             " at ", address, ", and NCCL wants one for each; use --nproc-per-node ",
+      throw InvalidInput(str(ranks_text(sharing), " on host ", host.first, " share the GPU ", gpu.name,
+                             " at ", address, ", but NCCL wants one for each rank; use --nproc-per-node ",
                              gpus.size(),
-                             ", or --allow-shared-gpu, which is slow: what they send goes over sockets"));
+                             ", or --allow-shared-gpu, which is slow, because such ranks send over sockets"));
     }
   }
 }

@@ -85,7 +85,8 @@ Environment from_proto(const proto::Environment& message) {
   for (int i = 0; i < message.libraries_size(); ++i) {
     const proto::LibraryVersion& library = message.libraries(i);
     if (!environment.libraries.emplace(library.name(), library.version()).second) {
-      FieldPath(root, "libraries", i).fail("is of '", library.name(), "', which has a version already");
+      FieldPath(root, "libraries", i)
+          .fail("names the library '", library.name(), "' a second time; give each library one version");
     }
   }
   if (message.has_scenario_digest()) environment.scenario_digest = from_proto(message.scenario_digest());

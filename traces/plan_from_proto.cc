@@ -200,7 +200,7 @@ class PlanReader {
   Work read_work(const proto::Step& message, const FieldPath& path) const {
     const auto* oneof = message.GetDescriptor()->FindOneofByName("work");
     const FieldDescriptor* field = message.GetReflection()->GetOneofFieldDescriptor(message, oneof);
-    if (field == nullptr) path.fail("has no work that this version knows");
+    if (field == nullptr) path.fail("has no operation that this version knows");
     std::optional<Work> work = make_operation<Kernel>(field->name());
     if (!work) work = make_operation<Collective>(field->name());
     CP_INVARIANT(work.has_value(), "plan.proto: no operation is named ", field->name());
@@ -348,8 +348,8 @@ Plan from_proto(const proto::Plan& message) {
   Plan plan = PlanReader(message).read();
   if (message.has_digest() && from_proto(message.digest()) != digest(plan)) {
     FieldPath("plan.digest")
-        .fail("is ", to_string(from_proto(message.digest())), ", but what was read has ",
-              to_string(digest(plan)), "; the plan was changed, or written by another version");
+        .fail("is ", to_string(from_proto(message.digest())), ", but the plan that was read has ",
+              to_string(digest(plan)), "; somebody changed the plan, or another version wrote it");
   }
   return plan;
 }

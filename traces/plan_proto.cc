@@ -181,7 +181,7 @@ std::string serialize_plan(const Plan& plan) {
   const proto::Plan message = to_proto(plan);
   if (message.ByteSizeLong() > kMaxPlanBytes) {
     throw InvalidInput(str("the plan of rank ", plan.self, " takes ", message.ByteSizeLong(),
-                           " bytes; at most ", kMaxPlanBytes, " can be read again"));
+                           " bytes, more than the ", kMaxPlanBytes, " bytes that can be read back"));
   }
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
@@ -194,15 +194,16 @@ std::string serialize_plan(const Plan& plan) {
 
 Plan parse_plan_bytes(std::string_view bytes) {
   if (bytes.size() > kMaxPlanBytes) {
-    throw InvalidInput(str("a plan of ", bytes.size(), " bytes; at most ", kMaxPlanBytes, " are read"));
+    throw InvalidInput(
+        str("the plan has ", bytes.size(), " bytes, more than the ", kMaxPlanBytes, " bytes that are read"));
   }
   proto::Plan message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    throw InvalidInput(str("these ", bytes.size(), " bytes are not a plan, or are cut off"));
+    throw InvalidInput(str("these ", bytes.size(), " bytes are not a plan, or they are cut off"));
   }
   if (!message.has_digest()) {
     throw InvalidInput(
-        str("these ", bytes.size(), " bytes are not a plan, or are cut off: its digest is missing"));
+        str("these ", bytes.size(), " bytes are not a plan, or they are cut off: the digest is missing"));
   }
   return from_proto(message);
 }

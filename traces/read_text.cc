@@ -85,8 +85,8 @@ void check_enumerators(const Message& message, const TextLocations& locations, T
 void read_text(std::string_view text, std::string_view filename, std::string_view kind, Message& message,
                const TextCheck& check) {
   if (text.size() > kMaxBytes) {
-    throw InvalidInput(
-        str(filename, ": ", text.size(), " bytes are no ", kind, "; at most ", kMaxBytes, " are read"));
+    throw InvalidInput(str(filename, ": the file has ", text.size(), " bytes, but a ", kind, " has at most ",
+                           kMaxBytes, "; is it the right file?"));
   }
   TextErrors errors(text, filename, *message.GetDescriptor());
   TextLocations locations;
@@ -108,7 +108,8 @@ std::string read_text_file(const std::string& path, std::string_view kind) {
   if (!in.is_open() || in.bad())
     throw InvalidInput(str("cannot read the ", kind, " ", path, ": ", std::strerror(errno)));
   if (text.size() > kMaxBytes)
-    throw InvalidInput(str(path, ": more than ", kMaxBytes, " bytes are no ", kind, "; give a smaller file"));
+    throw InvalidInput(str(path, ": the file is too large: a ", kind, " has at most ", kMaxBytes,
+                           " bytes; is it the right file?"));
   return text;
 }
 

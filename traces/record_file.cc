@@ -54,8 +54,8 @@ void RecordWriter::finish() {
 
 void RecordWriter::write_record(RecordKind kind, std::string_view payload) {
   if (payload.size() > kMaxRecordBytes) {
-    throw InvalidInput(
-        str("a trace record of ", payload.size(), " bytes; at most ", kMaxRecordBytes, " fit, split it"));
+    throw InvalidInput(str("a trace record has ", payload.size(), " bytes, but at most ", kMaxRecordBytes,
+                           " fit; split it"));
   }
   const std::string header = little_endian(static_cast<std::uint32_t>(payload.size())) +
                              little_endian(static_cast<std::uint32_t>(kind));
@@ -69,14 +69,16 @@ RecordReader::RecordReader(std::istream& in, std::string name) : in_(in), name_(
   std::string header;
   const bool whole = read(header, kFileHeaderBytes);
   const std::string_view magic = std::string_view(header).substr(0, kMagic.size());
-  if (magic != kMagic.substr(0, magic.size())) fail(0, "it does not begin with CPTR: not a trace file");
+  if (magic != kMagic.substr(0, magic.size()))
+    fail(0, "the file does not begin with CPTR, so it is not a trace");
   if (!whole) {
     cut_off("in its first 8 bytes");
     return;
   }
   const std::uint32_t version = number_at(header, kMagic.size());
   if (version != kTraceVersion) {
-    fail(kMagic.size(), str("version ", version, "; this program reads version ", kTraceVersion));
+    fail(kMagic.size(),
+         str("the trace has version ", version, ", but this program reads version ", kTraceVersion));
   }
 }
 
@@ -93,7 +95,8 @@ std::optional<Record> RecordReader::next() {
   const std::size_t length = number_at(header, 0);
   record.kind = static_cast<RecordKind>(number_at(header, 4));
   if (length > kMaxRecordBytes) {
-    fail(record.offset, str("a record of ", length, " bytes; at most ", kMaxRecordBytes, " are read"));
+    fail(record.offset,
+         str("the record has ", length, " bytes, more than the ", kMaxRecordBytes, " that are read"));
   }
   if (!read(record.payload, length) || !read(checksum, 4)) return cut_off("in the payload");
   if (number_at(checksum, 0) != crc32(record.payload))
@@ -118,7 +121,7 @@ bool RecordReader::read(std::string& bytes, std::size_t size) {
     in_.read(bytes.data() + begin, static_cast<std::streamsize>(bytes.size() - begin));
     const auto got = static_cast<std::size_t>(in_.gcount());
     offset_ += got;
-    if (in_.bad()) fail(offset_, "cannot be read");
+    if (in_.bad()) fail(offset_, "the file cannot be read");
     if (begin + got < bytes.size()) {
       bytes.resize(begin + got);
       return false;

@@ -40,11 +40,11 @@ std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
 std::string_view purpose(proto::Scenario::JobCase job) {
   switch (job) {
     case proto::Scenario::kRedistribute:
-      return "moves";
+      return "needs to move a tensor";
     case proto::Scenario::kPlan:
-      return "plans";
+      return "needs to plan";
     default:
-      return "computes";
+      return "needs to compute";
   }
 }
 
@@ -57,8 +57,9 @@ void check_required(const proto::Scenario& scenario, const TextLocations& locati
   const std::vector<std::string> missing = missing_fields(scenario);
   if (missing.empty()) return;
   const FieldDescriptor* job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case());
-  errors.add(locations.GetLocation(job, -1), str(job->name(), " lacks what it ", purpose(scenario.job_case()),
-                                                 "; add, for example, ", join(missing, ", ")));
+  errors.add(locations.GetLocation(job, -1),
+             str(job->name(), " lacks fields that it ", purpose(scenario.job_case()), "; add, for example, ",
+                 join(missing, ", ")));
 }
 
 }  // namespace

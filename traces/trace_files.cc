@@ -70,11 +70,13 @@ std::vector<std::string> trace_files_of(const std::string& path) {
     const std::optional<Rank> rank = rank_in_name(entry->path().filename().string());
     if (!rank) continue;
     const auto [known, is_new] = files.emplace(*rank, file);
-    if (!is_new) throw BadTrace(str(known->second, " and ", file, " are both of rank ", *rank));
+    if (!is_new)
+      throw BadTrace(
+          str(known->second, " and ", file, " are both traces of rank ", *rank, "; keep one of them"));
   }
   if (error) throw BadTrace(str("cannot read the folder ", path, ": ", error.message()));
   if (files.empty()) {
-    throw BadTrace(str("the folder ", path, " holds no trace; one file for each rank is expected, such as ",
+    throw BadTrace(str("the folder ", path, " holds no trace; it needs one file for each rank, for example ",
                        rank_trace_path(path, 0)));
   }
   std::vector<std::string> paths;
@@ -87,7 +89,9 @@ TraceFile read_trace_path(const std::string& path) { return read_all(trace_files
 void merge_trace_files(const std::vector<std::string>& paths, const std::string& out) {
   for (const std::string& path : paths) {
     std::error_code error;
-    if (fs::equivalent(path, out, error)) throw InvalidInput(str(out, " would overwrite what it is made of"));
+    if (fs::equivalent(path, out, error))
+      throw InvalidInput(
+          str(out, " would overwrite one of the traces that it is made from; choose another name"));
   }
   if (const TraceFile all = read_all(paths); all.truncation) throw BadTrace(*all.truncation);
   std::ofstream stream = opened(out);

@@ -144,7 +144,8 @@ TimedOp read_time(const proto::TimedOp& message, const FieldPath& path) {
 RankTrace read_part(const Record& record, const std::string& name) {
   const auto where = [&] { return str(name, ", record at byte ", record.offset, ": "); };
   proto::RankTrace message;
-  if (!message.ParseFromString(record.payload)) throw BadTrace(where() + "it is no trace of a rank");
+  if (!message.ParseFromString(record.payload))
+    throw BadTrace(where() + "the record is not the trace of a rank");
   try {
     return from_proto(message);
   } catch (const InvalidInput& error) {
@@ -183,7 +184,8 @@ RankTrace from_proto(const proto::RankTrace& message) {
   for (int i = 0; i < message.digests_size(); ++i) {
     const proto::NamedDigest& named = message.digests(i);
     if (!trace.digests.emplace(named.buffer(), from_proto(named.digest())).second) {
-      FieldPath(root, "digests", i).fail("is of buffer '", named.buffer(), "', which has one already");
+      FieldPath(root, "digests", i)
+          .fail("is a second digest of buffer '", named.buffer(), "'; give each buffer one");
     }
   }
   for (int i = 0; i < message.issued_times_size(); ++i) {
@@ -221,7 +223,7 @@ void write_trace(std::ostream& out, std::span<const RankTrace> traces) {
   RecordWriter records(out);
   for (const RankTrace& trace : traces) {
     if (!ranks.insert(trace.rank).second)
-      throw InvalidInput(str("two traces of rank ", trace.rank, " in one file"));
+      throw InvalidInput(str("rank ", trace.rank, " has two traces for one file; write each rank once"));
     write_rank(records, trace);
   }
   records.finish();

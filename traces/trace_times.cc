@@ -19,14 +19,14 @@ std::vector<const TimedOp*> times_of_records(const std::vector<OpRecord>& record
     const TimedOp* time = at < timed.size() ? timed[at] : nullptr;
     if (time != nullptr && time->operation != record.operation) {
       throw BadTrace(str("rank ", rank, ", stream ", record.stream, ": operation ", at, " is ",
-                         record.operation, ", but the time in its place is of ", time->operation));
+                         record.operation, ", but the time in its place belongs to ", time->operation));
     }
     result.push_back(time);
   }
   for (const auto& [stream, timed] : on_stream) {
     if (timed.size() <= used[stream]) continue;
-    throw BadTrace(str("rank ", rank, ", stream ", stream, ": ", timed.size(), " times of ", used[stream],
-                       " operations"));
+    throw BadTrace(str("rank ", rank, ", stream ", stream, ": there are ", timed.size(), " times for ",
+                       used[stream], " operations"));
   }
   return result;
 }

@@ -19,7 +19,7 @@ void* open_library() {
     errors += str(errors.empty() ? "" : "; ", error ? error : name);
   }
   throw InvalidInput(str("matrix products on GPUs need ", file_name(), ", which was not found (", errors,
-                         "); add its folder to LD_LIBRARY_PATH (pip install nvidia-cublas has it under "
+                         "); add its folder to LD_LIBRARY_PATH (pip install nvidia-cublas puts it under "
                          "nvidia/cu13/lib or nvidia/cublas/lib), or use --backend gloo"));
 }
 
@@ -28,8 +28,8 @@ void find(void* library, const char* name, F& function) {
   function = reinterpret_cast<F>(::dlsym(library, name));
   if (function != nullptr) return;
   throw InvalidInput(str("matrix products on GPUs need ", file_name(), " of CUDA ", CUBLAS_VER_MAJOR, ".",
-                         CUBLAS_VER_MINOR, " or newer, and the one that was found has no ", name,
-                         "; put a newer one in front in LD_LIBRARY_PATH"));
+                         CUBLAS_VER_MINOR, " or newer, but the one that was found has no ", name,
+                         "; put the folder of a newer one first in LD_LIBRARY_PATH"));
 }
 
 CublasFunctions load() {

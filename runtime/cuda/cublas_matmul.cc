@@ -17,7 +17,7 @@ void check_cublas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   const std::string text = str(call, ": ", cublas().status_name(status), ", ", cublas().status_text(status));
   if (status == CUBLAS_STATUS_EXECUTION_FAILED)
-    throw PeerLost(str("the GPU is lost to this process; ", text));
+    throw PeerLost(str("this process can no longer use the GPU: ", text));
   throw InvalidInput(text);
 }
 #define CP_CUBLAS(call) check_cublas(cublas().call, "cuBLAS, " #call)

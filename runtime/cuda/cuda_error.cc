@@ -42,7 +42,7 @@ void check_cuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());  // it stays the thread's last one otherwise, which libraries ask for
   const std::string text = str(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error));
-  if (is_sticky(error)) throw PeerLost(str("the GPU is lost to this process; ", text));
+  if (is_sticky(error)) throw PeerLost(str("this process can no longer use the GPU: ", text));
   throw InvalidInput(text);
 }
 

@@ -44,9 +44,9 @@ DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need&
   if (bytes == nullptr) {
     std::size_t free = 0, total = 0;
     CP_CUDA(cudaMemGetInfo(&free, &total));
-    throw InvalidInput(str("no room for ", what, " of ", size_bytes, " bytes (", human_bytes(size_bytes),
-                           ") on the GPU: the plan asks for ", need.asked, " bytes and peaks at ", need.peak,
-                           ", ", free, " of ", total,
+    throw InvalidInput(str("the GPU has no room for ", what, " of ", size_bytes, " bytes (",
+                           human_bytes(size_bytes), "): the plan asks for ", need.asked, " bytes and needs ",
+                           need.peak, " at its peak, but ", free, " of ", total,
                            " are free; use more ranks, shorter sequences or a narrower dtype"));
   }
   CP_CUDA(cudaMemset(bytes.get(), 0xFB, size));

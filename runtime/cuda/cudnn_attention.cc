@@ -191,7 +191,7 @@ fe::error_t build_within(Graph& graph, std::int64_t limit) {
     least = std::min(least, bytes);
   }
   return {fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED,
-          str("no plan needs at most ", limit, " bytes of workspace; the least is ", least)};
+          str("all its engines need more than ", limit, " bytes of workspace, at least ", least)};
 }
 
 CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const DescribedGpu* gpu,
@@ -329,7 +329,7 @@ DescribedGpu describe_gpu(int sm_version, const std::string& json) {
   auto properties = std::make_shared<fe::DeviceProperties>();
   fe::error_t status = properties->deserialize({json.begin(), json.end()});
   if (status.is_bad())
-    throw InvalidInput(str("cuDNN does not take the description of a GPU: ", status.get_message()));
+    throw InvalidInput(str("cuDNN does not accept the description of the GPU: ", status.get_message()));
   return {sm_version, std::move(properties)};
 }
 

@@ -103,7 +103,7 @@ CudnnAttention call_of(const Op& step, const CudaMemory& memory) {
   auto shape = fused_form(step.slices, q[1], v[1]);
   if (!shape)
     throw InvalidInput(str("its ", step.slices.size(), " mask slices over ", q[1], " queries and ", v[1],
-                           " keys are not of a form that cuDNN takes"));
+                           " keys do not have a form that cuDNN supports"));
   shape->backward = std::is_same_v<Op, AttentionBackward>;
   shape->dtype = memory.dtype(step.q);
   shape->batch = q[0];
@@ -186,7 +186,8 @@ class FusedCall {
                        needed = packed_lse_bytes(shape()) + graph.workspace_bytes;
     if (needed > given)
       throw InvalidInput(str(to_text(shape()), ": cuDNN needs ", needed,
-                             " bytes of workspace and the plan has ", given, " (engine ", graph.engine, ")"));
+                             " bytes of workspace, but the plan has ", given, " (engine ", graph.engine,
+                             ")"));
     for (const auto& [operand, view] : operand_views(step)) operands_.emplace_back(&slot(operand), view);
     lse_ = &slot(CudnnTensor::lse);
   }
@@ -202,7 +203,7 @@ class FusedCall {
     fe::error_t status = cached_->graph.graph->execute(handle, pack_, workspace + packed_lse_bytes(shape()));
     if (status.is_bad()) {
       CP_CUDA(cudaGetLastError());  // the GPU is lost
-      throw InvalidInput(str(to_text(shape()), ": cuDNN did not run it: ", status.get_message()));
+      throw InvalidInput(str(to_text(shape()), ": cuDNN could not run it: ", status.get_message()));
     }
     if (is_packed && !shape().backward)
       transpose_f32(stream, packed_lse, lse, shape().q_len, shape().q_heads);

@@ -52,10 +52,10 @@ void refuse_old_library() {
   const std::size_t version = loaded_version();
   if (version >= kOldest) return;
   cudnn_frontend::cudnn_dlhandle = nullptr;
-  throw InvalidInput(
-      str("fused attention needs cuDNN ", text_of(kOldest), " or newer, and ", text_of(version),
-          " was found; put a newer one in front in LD_LIBRARY_PATH (pip install nvidia-cudnn-cu13 has "
-          "it under nvidia/cudnn/lib), or plan with the exact engine"));
+  throw InvalidInput(str("fused attention needs cuDNN ", text_of(kOldest), " or newer, but ",
+                         text_of(version),
+                         " was found; put the folder of a newer one first in LD_LIBRARY_PATH (pip install "
+                         "nvidia-cudnn-cu13 puts it under nvidia/cudnn/lib), or plan with the exact engine"));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class Preparation {
                                  [&](const AttentionBackward& op) { return attention(op); },
                                  [&](const RowKernel& op) -> PreparedKernel {
                                    throw InvalidInput(str("the GPU has no kernel ", name(op.operation),
-                                                          "; there is ", join(host_target().kernels, ", ")));
+                                                          "; it has ", join(host_target().kernels, ", ")));
                                  }},
                       std::get<Kernel>(step.work));
   }
@@ -45,7 +45,7 @@ class Preparation {
     try {
       if (PreparedKernel kernel = libraries_.fused.prepare(op, memory_)) return kernel;
     } catch (const InvalidInput& error) {
-      throw InvalidInput(str(error.what(), "; the exact engine takes any shape"));
+      throw InvalidInput(str(error.what(), "; use the exact engine, which supports every shape"));
     }
     return prepare(op, memory_);
   }

@@ -17,8 +17,8 @@ std::string why_none(cudaError_t error) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const std::string hidden = visible == nullptr ? "" : str("; CUDA_VISIBLE_DEVICES=", visible);
   if (error == cudaErrorInsufficientDriver) {
-    return str("the NVIDIA driver has CUDA ", driver / 1000, ".", driver % 1000 / 10,
-               ", and this program was built for CUDA ", CUDART_VERSION / 1000, ".",
+    return str("the NVIDIA driver supports CUDA ", driver / 1000, ".", driver % 1000 / 10,
+               ", but this program was built for CUDA ", CUDART_VERSION / 1000, ".",
                CUDART_VERSION % 1000 / 10);
   }
   if (error == cudaSuccess || error == cudaErrorNoDevice) return str("the driver shows no GPU", hidden);

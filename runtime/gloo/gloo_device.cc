@@ -43,8 +43,8 @@ std::string address_of(const std::string& hostname) {
   try {
     return own_address(hostname);
   } catch (const RendezvousError& error) {
-    throw InvalidInput(
-        str("peers cannot connect to this rank: ", error.what(), "; use, for example, 127.0.0.1"));
+    throw InvalidInput(str("peers cannot connect to this rank: ", error.what(),
+                           "; use an address of this machine, for example 127.0.0.1"));
   }
 }
 
@@ -74,7 +74,7 @@ class GlooDevice::Impl {
 
   ~Impl() {
     if (strangers_ > told_strangers_ && options_.on_note)
-      options_.on_note(str(strangers_, " connections in all to rank ", options_.rank,
+      options_.on_note(str("in all, ", strangers_, " connections to rank ", options_.rank,
                            " did not prove the job's token; they were refused"));
   }
 
@@ -184,7 +184,7 @@ class GlooDevice::Impl {
   void connect(const std::string& text, const Group& group) {
     const auto self = std::find(group.ranks.begin(), group.ranks.end(), options_.rank);
     if (self == group.ranks.end())
-      throw InvalidInput(str("rank ", options_.rank, " is no member of group ", text));
+      throw InvalidInput(str("rank ", options_.rank, " is not a member of group ", text));
     const auto index = static_cast<std::int32_t>(self - group.ranks.begin());
     gloo::rendezvous::PrefixStore store(text, *store_);
     try {
@@ -211,10 +211,10 @@ class GlooDevice::Impl {
     strangers_ += strangers.count;
     if (strangers.count == 0 || told_strangers_ > 0 || !options_.on_note) return;
     told_strangers_ = strangers_;
-    options_.on_note(str("somebody who did not prove the job's token connected to rank ", options_.rank,
-                         " at ", strangers.listener, " while group ", group, " connected: ", strangers.count,
-                         strangers.count == 1 ? " connection" : " connections", ", the first from ",
-                         strangers.first, "; refused, and the job goes on"));
+    options_.on_note(str("while group ", group, " connected, ", strangers.count,
+                         strangers.count == 1 ? " connection" : " connections", " to rank ", options_.rank,
+                         " at ", strangers.listener, ", the first from ", strangers.first,
+                         ", did not prove the job's token; they were refused, and the job goes on"));
   }
 
   std::string cannot_connect(const std::string& group) const {
@@ -266,11 +266,10 @@ class GlooDevice::Impl {
     facts.culprits = {std::min(sender, options_.rank), std::max(sender, options_.rank)};
     facts.is_tie = true;
     facts.sender = sender, facts.receiver = options_.rank;
-    throw CollectiveMismatch(
-        str(what, ": rank ", sender, " sent a message of ", error.sent_bytes, " bytes where rank ",
-            options_.rank, " receives one of ", error.expected_bytes,
-            "; the two run different plans, or the same in another order"),
-        std::move(facts));
+    throw CollectiveMismatch(str(what, ": rank ", sender, " sent a message of ", error.sent_bytes,
+                                 " bytes, but rank ", options_.rank, " expected ", error.expected_bytes,
+                                 "; the two run different plans, or the same operations in different orders"),
+                             std::move(facts));
   }
 
   GlooOptions options_;

@@ -61,8 +61,8 @@ Listener parse_listener(const std::string& text, Rank rank) {
       return {{address, static_cast<std::uint16_t>(port)}, std::string(parts[2])};
     }
   }
-  throw RendezvousError(str("what rank ", rank, " told as its address is none: '", printable(text),
-                            "'; do all ranks run the same version?"));
+  throw RendezvousError(str("rank ", rank, " sent '", printable(text),
+                            "' instead of its address; do all ranks run the same version?"));
 }
 
 class SealedConnect {
@@ -346,25 +346,27 @@ class SealedConnect {
   // Its listener closes when all are connected, this rank among them, or when it ends.
   PeerLost gone(const Outgoing& outgoing) const {
     const Rank rank = group_.ranks[outgoing.place];
-    return PeerLost(str(what(), ": rank ", rank, " listens no more at ", text_of(outgoing.listener.endpoint),
-                        ": it has ended or given up"),
+    return PeerLost(str(what(), ": rank ", rank, " no longer listens at ",
+                        text_of(outgoing.listener.endpoint), ": it has ended or given up"),
                     about({rank}));
   }
 
   AuthenticationError impostor(const Outgoing& outgoing) const {
     return AuthenticationError(
-        str(what(), ": what listens at ", text_of(outgoing.listener.endpoint), ", the address of rank ",
-            group_.ranks[outgoing.place], ", does not know the job's token; another program has that port"),
+        str(what(), ": the program that listens at ", text_of(outgoing.listener.endpoint),
+            ", the address of rank ", group_.ranks[outgoing.place],
+            ", does not know the job's token; another program uses that port"),
         about({}));
   }
 
   [[noreturn]] void give_up() {
     if (options_.abort.stop_requested())
-      throw PeerLost(str(what(), ": the device was aborted while ", ranks_text(absent()), " had not come"),
-                     about({}));
+      throw PeerLost(
+          str(what(), ": the device was aborted while ", ranks_text(absent()), " had not connected"),
+          about({}));
     const std::vector<Rank> ranks = absent();
     std::string text = str(what(), ": ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have",
-                           " not come in ", duration_text(options_.timeout));
+                           " not connected within ", duration_text(options_.timeout));
     for (const OutgoingPtr& outgoing : outgoing_) {
       if (result_.sockets[outgoing->place].is_open()) continue;
       text += str("; rank ", group_.ranks[outgoing->place], " said that it listens at ",

@@ -216,7 +216,7 @@ void PassedPayloads::clear() {
 }
 
 PayloadSizeError::PayloadSizeError(std::int32_t from, std::size_t sent, std::size_t expected)
-    : gloo::IoException(str("member ", from, " sent ", sent, " bytes where ", expected, " are expected")),
+    : gloo::IoException(str("member ", from, " sent ", sent, " bytes, but ", expected, " were expected")),
       sender(from),
       sent_bytes(sent),
       expected_bytes(expected) {}
@@ -236,8 +236,7 @@ std::shared_ptr<gloo::transport::Device> make_gloo_thread() {
   const Descriptor probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::bind(probe.get(), reinterpret_cast<const sockaddr*>(&unreachable), sizeof unreachable) != 0) {
     throw InvalidInput(str("the loopback interface has no broadcast address 127.255.255.255 (",
-                           std::strerror(errno),
-                           "), which Gloo's pairs are made at; use: ip link set lo up"));
+                           std::strerror(errno), "), which Gloo needs; make one with: ip link set lo up"));
   }
   return std::make_shared<tcp::Device>(attributes);
 }

@@ -97,7 +97,8 @@ void RankOutput::save(std::string_view bytes) {
     if (n >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(n));
     } else if (errno != EINTR) {
-      sink_->write(str("cannot write '", log_path_, "': ", std::strerror(errno), "; its rest is missing\n"));
+      sink_->write(str("cannot write '", log_path_, "': ", std::strerror(errno),
+                       "; the rest of the output is missing there\n"));
       log_.reset();
     }
   }

@@ -91,8 +91,8 @@ pid_t spawn(const SpawnRequest& request, const SignalScope& signals, const Guard
     if (pid == 0) become(child, request, signals, guardian);
   }
   if (pid < 0) {
-    throw InvalidInput(
-        str("cannot start process ", request.slot, ": ", std::strerror(errno), "; see ulimit -u"));
+    throw InvalidInput(str("cannot start process ", request.slot, ": ", std::strerror(errno),
+                           "; the limit of processes (ulimit -u) may be too low"));
   }
   failed.write_end.reset();
   if (const int error = wait_for_exec(failed.read_end.get()); error != 0) {

@@ -36,7 +36,8 @@ RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
   constexpr std::chrono::hours kUntilTheDriverHasStarted{24 * 365};  // a lost rank shows otherwise
   const VisibleGpus visible = visible_gpus();
   if (visible.gpus.empty())
-    throw InvalidInput(str("--backend nccl needs a GPU: ", visible.why_none, "; --backend gloo needs none"));
+    throw InvalidInput(
+        str("--backend nccl needs a GPU: ", visible.why_none, "; use --backend gloo, which needs none"));
   RankGpu own;
   own.cuda_device = choose_gpu(job, static_cast<int>(visible.gpus.size()));
   const VisibleGpu& gpu = visible.gpus[static_cast<std::size_t>(own.cuda_device)];
@@ -59,8 +60,8 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   const NcclBackendOptions options = asked == nullptr ? NcclBackendOptions{} : *asked;
   if (request.checksums != Checksums::off) {
     throw InvalidInput(
-        "the nccl backend has no checksums of payloads, which its kernels send and reduce on the GPU; use "
-        "gloo, or compare results");
+        "the nccl backend cannot checksum payloads, because its kernels send and reduce them on the GPU; use "
+        "gloo, or compare the results");
   }
   const RankGpu gpu = options.gpu ? *options.gpu : gpu_of_this_rank(job, *request.client);
   NcclOptions nccl;

@@ -89,7 +89,7 @@ NcclCommunicators::NcclCommunicators(const NcclOptions& options, NcclHandles& ha
     throw InvalidInput(str(
         "cta_policy ", *policy, " is neither ", NCCL_CTA_POLICY_DEFAULT, " (default) nor ",
         NCCL_CTA_POLICY_EFFICIENCY, " (efficiency)",
-        *policy == NCCL_CTA_POLICY_ZERO ? "; for 2 (zero) memory would have to lie alike on all ranks" : ""));
+        *policy == NCCL_CTA_POLICY_ZERO ? "; 2 (zero) would need memory at equal offsets on all ranks" : ""));
   }
 }
 
@@ -113,7 +113,7 @@ NcclCommunicators::Groups NcclCommunicators::missing(const std::vector<Group>& g
   for (const Group& group : groups) {
     const std::string name = canonical_name(group);
     if (std::ranges::find(group.ranks, options_.rank) == group.ranks.end())
-      throw InvalidInput(str("rank ", options_.rank, " is no member of group ", name));
+      throw InvalidInput(str("rank ", options_.rank, " is not a member of group ", name));
     if (!communicators_.contains(name)) result.emplace(name, group);
   }
   return result;
@@ -205,9 +205,9 @@ void NcclCommunicators::await(ncclComm_t comm, const std::string& what, const Er
     if (state == ncclSuccess) return;
     if (state != ncclInProgress) throw_nccl(state, comm, what, facts);
     if (Clock::now() > until) {
-      throw Timeout(
-          str(what, ": not all ranks have come in ", static_cast<double>(timeout.count()) / 1000, " s"),
-          facts);
+      throw Timeout(str(what, ": not all ranks have connected within ",
+                        static_cast<double>(timeout.count()) / 1000, " s"),
+                    facts);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }

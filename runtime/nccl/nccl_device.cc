@@ -166,9 +166,9 @@ class NcclDevice::Impl {
 
   [[noreturn]] void throw_error() const {
     if (!handles_.await_end(options_.abort_timeout)) {
-      error_.rethrow(str("; its communicators did not abort in ",
+      error_.rethrow(str("; its communicators did not abort within ",
                          static_cast<double>(options_.abort_timeout.count()) / 1000,
-                         " s, and are left behind with all memory of the device"));
+                         " s, so that they and all memory of the device are left behind"));
     }
     error_.rethrow("");
   }

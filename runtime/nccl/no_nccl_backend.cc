@@ -8,7 +8,7 @@ Backend nccl_backend() {
   backend.name = "nccl";
   backend.why_not =
       "this build has no CUDA and NCCL; use --backend gloo, or build where the CUDA toolkit and NCCL are "
-      "(cmake --preset cuda says what it misses)";
+      "installed (cmake --preset cuda says what is missing)";
   backend.on_gpus = true;
   return backend;
 }

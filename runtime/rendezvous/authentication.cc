@@ -24,7 +24,7 @@ namespace {
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) != 1)
-    throw AuthenticationError("no random numbers from OpenSSL: a token cannot be made");
+    throw AuthenticationError("OpenSSL gives no random numbers, so that no token can be made");
   return bytes;
 }
 
@@ -131,14 +131,15 @@ std::string read_token_file(const std::string& path) {
   }
   if ((status.st_mode & 077) != 0) {
     throw AuthenticationError(str(
-        "token file ", path, " may be read by other users, who could join the job; use: chmod 600 ", path));
+        "token file ", path, " can be read by other users, who could join the job; use: chmod 600 ", path));
   }
   std::array<char, 4096> bytes{};
   const ssize_t count = read(file.get(), bytes.data(), bytes.size());
   const std::string_view token = trim({bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0});
   if (token.size() < kMinTokenBytes) {
-    throw InvalidInput(str("token file ", path, " holds ", token.size(), " characters, a token has at least ",
-                           kMinTokenBytes, "; make one with: openssl rand -hex 32"));
+    throw InvalidInput(str("token file ", path, " holds ", token.size(),
+                           " characters, but a token has at least ", kMinTokenBytes,
+                           "; make one with: openssl rand -hex 32"));
   }
   return std::string(token);
 }

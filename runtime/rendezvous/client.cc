@@ -30,10 +30,11 @@ constexpr Milliseconds kToBeHeard{2'000};  // to be heard, when there is nobody 
 
 void refuse_long(const std::string& key, std::string_view value) {
   if (key.size() > kMaxKeyBytes)
-    throw InvalidInput(str("a key of ", key.size(), " bytes for the rendezvous; at most ", kMaxKeyBytes));
+    throw InvalidInput(
+        str("a key has ", key.size(), " bytes, but the rendezvous takes at most ", kMaxKeyBytes));
   if (value.size() > kMaxValueBytes) {
-    throw InvalidInput(str("key '", key, "': a value of ", value.size(),
-                           " bytes for the rendezvous; at most ", kMaxValueBytes,
+    throw InvalidInput(str("key '", key, "': the value has ", value.size(),
+                           " bytes, but the rendezvous takes at most ", kMaxValueBytes,
                            "; split it over several keys"));
   }
 }
@@ -81,13 +82,14 @@ class RendezvousClient::Impl {
 
   Message::Answer call(Message::Request request, TimeLimit limit) {
     if (const std::size_t bytes = request.ByteSizeLong(); bytes > kMaxFrameBytes - 1024) {
-      throw InvalidInput(
-          str("a request of ", bytes, " bytes to the rendezvous; a frame holds ", kMaxFrameBytes - 1024));
+      throw InvalidInput(str("the request has ", bytes, " bytes, but a frame of the rendezvous holds ",
+                             kMaxFrameBytes - 1024));
     }
     const Milliseconds patience = limit.value_or(options_.timeout);
     request.set_timeout_ms(patience.count());
     std::unique_lock lock(mutex_);
-    if (gone_ || leaving_) throw RendezvousError(str(self_, " has said goodbye and may ask nothing more"));
+    if (gone_ || leaving_)
+      throw RendezvousError(str(self_, " has left the rendezvous, and may ask nothing more"));
     if (failure_) throw PeerLost(failure_text(), facts_of(*failure_));
     const std::uint64_t id = next_id_++;
     request.set_id(id);
@@ -175,9 +177,10 @@ class RendezvousClient::Impl {
   void refuse_bad() const {
     if (options_.token.size() < kMinTokenBytes) {
       throw InvalidInput(
-          str("a token of ", options_.token.size(), " characters; it has at least ", kMinTokenBytes));
+          str("the token has ", options_.token.size(), " characters; use at least ", kMinTokenBytes));
     }
-    if (options_.job_id.size() > kMaxKeyBytes) throw InvalidInput("a job id of more than 1 KiB");
+    if (options_.job_id.size() > kMaxKeyBytes)
+      throw InvalidInput("the job id is longer than 1 KiB; use a shorter one");
   }
 
   void stop() {
@@ -259,12 +262,12 @@ class RendezvousClient::Impl {
         return take_challenge(message.challenge());
     }
     const Message message = connection_->open(frame);
-    if (!message.has_welcome()) throw RendezvousError("a message that has no place in the first exchange");
+    if (!message.has_welcome()) throw RendezvousError("the message does not belong to the first exchange");
     take_welcome(message.welcome());
   }
 
   void take_challenge(const Message::Challenge& challenge) {
-    if (challenge.nonce().size() != kNonceBytes) throw RendezvousError("a nonce of the wrong size");
+    if (challenge.nonce().size() != kNonceBytes) throw RendezvousError("the nonce has the wrong size");
     handshake_.server_nonce = challenge.nonce();
     connection_->secure(Session(options_.token, handshake_, Side::rank));
     Message message;
@@ -283,12 +286,13 @@ class RendezvousClient::Impl {
   }
 
   void take_error(const Error& error) {
-    if (is_joined()) return lose_server(str("sent what cannot be trusted: ", error.what()));
+    if (is_joined()) return lose_server(str("sent a message that cannot be trusted: ", error.what()));
     if (error.kind() == ErrorKind::authentication) {
       return refused(error.kind(), str("the rendezvous at ", server_, " does not know the token of job '",
                                        options_.job_id, "'; is it the right endpoint?"));
     }
-    refused(ErrorKind::rendezvous, str("what listens at ", server_, " is no rendezvous: ", error.what()));
+    refused(ErrorKind::rendezvous,
+            str("the program that listens at ", server_, " is not a rendezvous: ", error.what()));
   }
 
   void refused(ErrorKind kind, const std::string& reason) {

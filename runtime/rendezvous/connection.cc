@@ -31,7 +31,7 @@ void Connection::send(const Message& message) {
   const std::string bytes = message.SerializeAsString();
   if (bytes.size() + 2 * kMacBytes > kMaxFrameBytes) {
     throw InvalidInput(
-        str("a message of ", bytes.size(), " bytes; a frame holds ", kMaxFrameBytes - 2 * kMacBytes));
+        str("the message has ", bytes.size(), " bytes, but a frame holds ", kMaxFrameBytes - 2 * kMacBytes));
   }
   send_frame(session_->seal(bytes));
 }

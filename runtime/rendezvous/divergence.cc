@@ -151,10 +151,10 @@ std::optional<Failure> DivergenceCheck::judge_ends(const std::string& name, cons
   if (ended_is_right) {
     failure.rank = went_on.front();
     failure.progress = next;
-    failure.message = str("began ", next.operation, " #", next.sequence, " of ", name, ", and ",
+    failure.message = str("began ", next.operation, " #", next.sequence, " of ", name, ", but ",
                           ranks_text(ended), " ended ", until);
   } else {
-    failure.message = str("ended ", until, ", and ", ranks_text(went_on), " went on to #", next.sequence,
+    failure.message = str("ended ", until, ", but ", ranks_text(went_on), " went on to #", next.sequence,
                           " (", next.operation, ")");
   }
   return failure;

@@ -78,7 +78,7 @@ address resolve_own(const std::string& interface) {
     if (const auto at = to_address(raw->ai_addr)) return *at;
   }
   throw RendezvousError(str("'", interface,
-                            "' is no address, interface or host name of this machine; it has ",
+                            "' is not an address, interface or host name of this machine; it has ",
                             own_interfaces_text()));
 }
 
@@ -95,7 +95,7 @@ std::string own_address(const std::string& interface) {
       at.is_loopback() || std::ranges::any_of(own, [&](const Interface& one) { return one.at == at; });
   if (ours) return at.to_string();
   throw RendezvousError(
-      str("'", interface, "' is no address of this machine; it has ", own_interfaces_text()));
+      str("'", interface, "' is not an address of this machine; it has ", own_interfaces_text()));
 }
 
 tcp::acceptor listen_on(boost::asio::io_context& io, const std::string& interface, std::uint16_t port) {
@@ -129,7 +129,7 @@ bool accept_one(tcp::acceptor& acceptor, tcp::socket& connected) {
 
 tcp::socket make_socket(boost::asio::io_context& io, const tcp::endpoint& endpoint) {
   const int descriptor = socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) throw RendezvousError(str("no socket: ", std::strerror(errno)));
+  if (descriptor < 0) throw RendezvousError(str("cannot make a socket: ", std::strerror(errno)));
   return tcp::socket(io, endpoint.protocol(), descriptor);
 }
 

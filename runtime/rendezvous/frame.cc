@@ -14,8 +14,8 @@ constexpr std::size_t kLengthBytes = 4;
 std::string encode_frame(const proto::RendezvousFrame& frame) {
   const std::size_t size = frame.ByteSizeLong();
   if (size > kMaxFrameBytes) {
-    throw InvalidInput(str("a message of ", size, " bytes is more than a frame holds (", kMaxFrameBytes,
-                           "); send it in parts"));
+    throw InvalidInput(
+        str("the message has ", size, " bytes, but a frame holds ", kMaxFrameBytes, "; send it in parts"));
   }
   std::string bytes;
   bytes.reserve(kLengthBytes + size);
@@ -36,7 +36,7 @@ std::optional<proto::RendezvousFrame> FrameParser::next() {
   for (std::size_t i = 0; i < kLengthBytes; ++i)
     size |= std::uint32_t{static_cast<unsigned char>(buffer_[begin_ + i])} << (8 * i);
   if (size > max_bytes_) {
-    throw RendezvousError(str("a frame of ", size, " bytes, of at most ", max_bytes_,
+    throw RendezvousError(str("the frame has ", size, " bytes, more than the limit of ", max_bytes_,
                               ": the peer does not speak the rendezvous protocol"));
   }
   if (buffered_bytes() < kLengthBytes + size) return std::nullopt;

@@ -63,7 +63,7 @@ std::string own_address_towards(const std::string& host, std::uint16_t port,
     if (last.address) return *last.address;
     if (std::chrono::steady_clock::now() + kRetry > deadline) {
       throw RendezvousError(
-          str("no way from this machine to ", host, ": ", last.problem, "; is the name right?"));
+          str("this machine cannot reach ", host, ": ", last.problem, "; is the name right?"));
     }
     std::this_thread::sleep_for(kRetry);
   }

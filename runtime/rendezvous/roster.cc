@@ -38,7 +38,7 @@ std::optional<std::string> Roster::refusal(Rank rank, std::int32_t size) const {
   const std::string who = str("host ", known.host, ", pid ", known.pid);
   switch (known.state) {
     case RankState::left:
-      return str("rank ", rank, " has been here and left (", who, "); a rank joins once");
+      return str("rank ", rank, " has joined and left (", who, "); a rank can join once");
     case RankState::lost:
       return str("rank ", rank, " was lost (", who, "), and the job with it; start the job again");
     default:
@@ -149,7 +149,7 @@ std::optional<Rank> Roster::first_without_launcher() const {
 }
 
 std::string Roster::refused_text() const {
-  return refused_.empty() ? "" : str("; refused were: ", cp::join(refused_, "; "));
+  return refused_.empty() ? "" : str("; these were refused: ", cp::join(refused_, "; "));
 }
 
 Failure Roster::never_launched(Rank first) const {
@@ -161,7 +161,7 @@ Failure Roster::never_launched(Rank first) const {
           first,
           "",
           0,
-          str("no launcher has come for ", ranks_text(missing), " of ", world_size(), " within ",
+          str("no launcher has joined for ", ranks_text(missing), " of ", world_size(), " within ",
               duration_text(join_timeout_), "; start cprun on each machine, with a --node-rank of its own",
               refused_text()),
           {}};
@@ -289,7 +289,7 @@ void Roster::check_joins(Clock::time_point now) {
           "",
           0,
           str(ranks_text(missing), " of ", world_size(), missing.size() == 1 ? " has" : " have",
-              " not joined within ", duration_text(join_timeout_), " of the first", refused_text()),
+              " not joined within ", duration_text(join_timeout_), " of the first rank", refused_text()),
           {}});
 }
 

@@ -31,15 +31,15 @@ constexpr std::chrono::milliseconds kLastWords{1'000};  // for launchers to hear
 
 void refuse_bad(const ServerOptions& options) {
   if (options.world_size < 1)
-    throw InvalidInput(str("world size ", options.world_size, "; it is at least 1"));
+    throw InvalidInput(str("the world size is ", options.world_size, "; use at least 1"));
   if (options.token.size() < kMinTokenBytes) {
-    throw InvalidInput(str("a token of ", options.token.size(), " characters; it has at least ",
-                           kMinTokenBytes, ", as make_token() makes it"));
+    throw InvalidInput(str("the token has ", options.token.size(), " characters; use at least ",
+                           kMinTokenBytes, ", for example one of make_token()"));
   }
   if (options.heartbeat_timeout < kTick * 4 || options.handshake_timeout <= kTick) {
-    throw InvalidInput(str("heartbeat timeout ", duration_text(options.heartbeat_timeout),
-                           ", handshake timeout ", duration_text(options.handshake_timeout),
-                           "; each is at least ", duration_text(kTick * 4)));
+    throw InvalidInput(str("the heartbeat timeout is ", duration_text(options.heartbeat_timeout),
+                           " and the handshake timeout ", duration_text(options.handshake_timeout),
+                           "; use at least ", duration_text(kTick * 4), " for each"));
   }
 }
 
@@ -199,7 +199,7 @@ class RendezvousServer::Impl {
     if (peer.joined) return serve(peer, message);
     if (message.has_hello() && peer.handshake.server_nonce.empty()) return take_hello(peer, message.hello());
     if (message.has_join() && !peer.handshake.server_nonce.empty()) return take_join(peer);
-    throw RendezvousError("a message that has no place in the first exchange");
+    throw RendezvousError("the message does not belong to the first exchange");
   }
 
   // Of what a stranger says of itself, only that is answered which helps the owner of another job or version
@@ -215,7 +215,7 @@ class RendezvousServer::Impl {
                     str("this endpoint belongs to another job than '", printable(hello.job_id()),
                         "'; give each job an endpoint of its own (port 0 takes a free one)"));
     }
-    if (hello.nonce().size() != kNonceBytes) throw RendezvousError("a nonce of the wrong size");
+    if (hello.nonce().size() != kNonceBytes) throw RendezvousError("the nonce has the wrong size");
     peer.handshake = {.protocol_version = hello.protocol_version(),
                       .job_id = hello.job_id(),
                       .rank = hello.rank(),
@@ -267,14 +267,14 @@ class RendezvousServer::Impl {
     const Clock::time_point now = Clock::now();
     if (!peer.launches()) roster_.heartbeat(peer.rank, now);
     if (message.has_heartbeat()) return take_heartbeat(peer, message.heartbeat(), now);
-    if (!message.has_request()) throw RendezvousError("a message that no rank sends");
+    if (!message.has_request()) throw RendezvousError("a rank does not send this message");
     const Message::Request& request = message.request();
     const auto reply = [connection = peer.connection](Message::Answer answer) {
       Message out;
       if (answer.ByteSizeLong() > kMaxFrameBytes - 1024) {
         out.mutable_answer()->set_id(answer.id());
         out.mutable_answer()->set_kind(proto::INVALID_INPUT);
-        out.mutable_answer()->set_reason("the answer does not fit a frame; ask for less");
+        out.mutable_answer()->set_reason("the answer does not fit into a frame; ask for less");
       } else {
         *out.mutable_answer() = std::move(answer);
       }
@@ -312,13 +312,14 @@ class RendezvousServer::Impl {
       Failure failure = from_wire(request.found());
       const Rank first = peer.handshake.rank;
       if (failure.rank < first || failure.rank >= first + peer.handshake.launches)
-        throw RendezvousError(str("a launcher's word of rank ", failure.rank, ", which is none of its own"));
+        throw RendezvousError(
+            str("a launcher reported rank ", failure.rank, ", which is not one of its own"));
       failure.host = printable(peer.handshake.host);
       roster_.add(std::move(failure));
     } else if (request.has_ask_status()) {
       for (const RankStatus& status : roster_.status(Clock::now())) to_wire(status, *answer.add_ranks());
     } else {
-      throw RendezvousError("a request that no launcher sends");
+      throw RendezvousError("a launcher does not send this request");
     }
   }
 

@@ -89,7 +89,7 @@ Failure StallCheck::describe(const std::set<Rank>& stuck, const LastBegun& last_
               0,
               str("all ranks have begun ", text_of(call), ", and no payload has moved for ",
                   duration_text(patience_),
-                  "; is the network between them up? Where it is only slow, use a longer --timeout"),
+                  "; is the network between them up? If it is only slow, use a longer --timeout"),
               {call.group, call.sequence, call.operation, {}, -1}};
     }
     waits.push_back(str("rank ", rank, " waits in ", text_of(call), " for rank ", *next));
@@ -103,7 +103,7 @@ Failure StallCheck::describe(const std::set<Rank>& stuck, const LastBegun& last_
           "",
           0,
           str("deadlock: ", join(waits, ", "), "; nothing has moved for ", duration_text(patience_),
-              "; give all ranks one order of their collectives"),
+              "; issue the collectives in the same order on all ranks"),
           {call.group, call.sequence, call.operation, {}, -1}};
 }
 
@@ -134,7 +134,7 @@ std::optional<Failure> StallCheck::find_computing(const LastBegun& last_begun, C
                        0,
                        str("has not joined ", text_of(call), " for ", duration_text(compute_limit_), "; ",
                            ranks_text(waiting), " wait", s_of(waiting),
-                           ". It lives: it computes, or is stuck in its own code (--compute-timeout)"),
+                           ". It is alive: it computes, or it is stuck in its own code (--compute-timeout)"),
                        {}};
       }
     }
@@ -158,8 +158,8 @@ std::vector<std::string> StallCheck::take_notes(const LastBegun& last_begun, Clo
       if (computing.empty() || !noted_.insert(text_of(call)).second) continue;
       const std::vector<Rank> waiting = waiting_in(call);
       notes.push_back(str(ranks_text(waiting), " wait", s_of(waiting), " in ", text_of(call), " for ",
-                          ranks_text(computing), ", which compute", s_of(computing), " since ",
-                          seconds_text(now - since)));
+                          ranks_text(computing), ", which ", computing.size() == 1 ? "has" : "have",
+                          " been computing for ", seconds_text(now - since)));
     }
   }
   return notes;

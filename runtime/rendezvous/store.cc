@@ -45,9 +45,9 @@ void Store::handle(Rank rank, const Message::Request& request, Clock::time_point
   switch (request.body_case()) {
     case Message::Request::kSet:
       if (request.set().value().size() > kMaxValueBytes || request.set().key().size() > kMaxKeyBytes) {
-        return reply(
-            error_of(request.id(), ErrorKind::invalid_input,
-                     str("a value of ", request.set().value().size(), " bytes; at most ", kMaxValueBytes)));
+        return reply(error_of(
+            request.id(), ErrorKind::invalid_input,
+            str("the value has ", request.set().value().size(), " bytes; use at most ", kMaxValueBytes)));
       }
       set(request.set().key(), request.set().value());
       return reply(answer_of(request.id()));
@@ -58,8 +58,9 @@ void Store::handle(Rank rank, const Message::Request& request, Clock::time_point
         const std::string& text = known->second;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
         if (error != std::errc() || end != text.data() + text.size()) {
-          return reply(error_of(request.id(), ErrorKind::invalid_input,
-                                str("add to key ", quoted(request.add().key()), ": its value is no number")));
+          return reply(
+              error_of(request.id(), ErrorKind::invalid_input,
+                       str("add to key ", quoted(request.add().key()), ": its value is not a number")));
         }
       }
       // Around at the ends, as a counter does.
@@ -120,23 +121,23 @@ void Store::gather(Rank rank, const Message::Request& request, Clock::time_point
   if (!ascend || ranks.front() < 0 || ranks.back() >= roster_.world_size() ||
       !std::ranges::binary_search(ranks, rank)) {
     return reply(error_of(request.id(), ErrorKind::invalid_input,
-                          str("rank ", rank, " in ", quoted(name), " of ", ranks_text(ranks),
-                              "; name ranks of the job in ascending order, this one among them")));
+                          str("rank ", rank, " names ", ranks_text(ranks), " for ", quoted(name),
+                              "; name ranks of the job in ascending order, and this rank among them")));
   }
   const auto [position, is_new] = gatherings_.try_emplace(name);
   Gathering& gathering = position->second;
   if (!is_new && gathering.ranks != ranks) {
     return reply(error_of(request.id(), ErrorKind::invalid_input,
-                          str(quoted(name), " is of ", ranks_text(ranks), " to rank ", rank, " and of ",
-                              ranks_text(gathering.ranks), " to rank ", gathering.arrivals.begin()->first,
-                              "; name the same ranks on all of them")));
+                          str("rank ", rank, " names ", ranks_text(ranks), " for ", quoted(name),
+                              ", but rank ", gathering.arrivals.begin()->first, " names ",
+                              ranks_text(gathering.ranks), "; name the same ranks on all of them")));
   }
   gathering.ranks = std::move(ranks);
   gathering.barrier = request.gather().barrier();
   if (gathering.arrivals.contains(rank)) {
-    return reply(
-        error_of(request.id(), ErrorKind::invalid_input,
-                 str("rank ", rank, " waits in ", quoted(name), " already; one thread of a rank at a time")));
+    return reply(error_of(request.id(), ErrorKind::invalid_input,
+                          str("rank ", rank, " waits in ", quoted(name),
+                              " already; only one thread of a rank may wait there")));
   }
   gathering.arrivals.emplace(rank,
                              Arrival{request.id(), now, deadline, request.gather().data(), std::move(reply)});
@@ -164,8 +165,9 @@ void Store::complete(const std::string& name) {
   if (bytes > kMaxValueBytes && !gathering.barrier) {
     answer.clear_values();
     answer.set_kind(proto::INVALID_INPUT);
-    answer.set_reason(str("all_gather ", quoted(name), ": ", bytes, " bytes of all ranks, of at most ",
-                          kMaxValueBytes, "; gather digests, or use set and get"));
+    answer.set_reason(str("all_gather ", quoted(name), ": the ranks give ", bytes,
+                          " bytes, more than the limit of ", kMaxValueBytes,
+                          "; gather digests, or use set and get"));
   }
   for (const auto& [rank, arrival] : gathering.arrivals) {
     answer.set_id(arrival.id);
@@ -189,7 +191,8 @@ std::string Store::describe_missing(const Gathering& gathering) const {
   for (const Rank rank : gathering.ranks)
     (gathering.arrivals.contains(rank) ? waiting : missing).push_back(rank);
   return str(ranks_text(missing), " of ", gathering.ranks.size(), missing.size() == 1 ? " has" : " have",
-             " not come; ", ranks_text(waiting), waiting.size() == 1 ? " waits" : " wait", describe_absent());
+             " not arrived; ", ranks_text(waiting), waiting.size() == 1 ? " waits" : " wait",
+             describe_absent());
 }
 
 void Store::expire(Clock::time_point now) {

@@ -198,8 +198,8 @@ TEST(TraceCompare, WhatIsNoTraceIsABadTrace) {
   std::ofstream(files.path("b")) << "no trace";
   const Finished finished = cpsim({"trace", "compare", files.path("a"), files.path("b")});
   EXPECT_EQ(finished.exit_code, 17);
-  EXPECT_THAT(finished.err, AllOf(StartsWith("cpsim trace compare: "), HasSubstr("b.cptrace"),
-                                  HasSubstr("not a trace file")));
+  EXPECT_THAT(finished.err,
+              AllOf(StartsWith("cpsim trace compare: "), HasSubstr("b.cptrace"), HasSubstr("not a trace")));
   EXPECT_EQ(cpsim({"trace", "compare", files.path("a"), files.path("none")}).exit_code, 17);
   EXPECT_EQ(cpsim({"trace", "compare", files.path("a")}).exit_code, 2);
 }

@@ -29,7 +29,7 @@ void expect_refused(const std::vector<std::string>& arguments, const std::string
 
 TEST(CprunBackend, IsOneOfItsNames) {
   const TemporaryFolder folder;
-  expect_refused({"--backend", "mpi", ring(folder)}, "'mpi' is no backend; use gloo or nccl");
+  expect_refused({"--backend", "mpi", ring(folder)}, "'mpi' is not a backend; use gloo or nccl");
   expect_refused({"--allow-shared-gpu", ring(folder)},
                  "--allow-shared-gpu needs a backend that runs on GPUs; add --backend nccl");
 }

@@ -63,7 +63,7 @@ TEST_F(CprunEmulated, ARankThatComesLateIsWaitedFor) {
                                       "cprun: note: rank", folder.file("noted"));
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_THAT(end.err, AllOf(HasSubstr("cprun: note: rank 0 waits in "),
-                             HasSubstr("for rank 1, which computes since ")));
+                             HasSubstr("for rank 1, which has been computing for ")));
 }
 
 // Whose buffers are copied, and which warms up.
@@ -160,7 +160,7 @@ TEST_F(CprunEmulated, AGpuRefusesFusedStepsThatItsGenerationDoesNotTake) {
         end.err,
         AllOf(HasSubstr("cprun: rank 1 "), HasSubstr("(attention_backward"),
               HasSubstr(str(" exchange #", flags.empty() ? 1 : 0, " of ring[0,1]")),
-              HasSubstr("head_dim 136 is above 128, the backward kernels' limit; the exact engine takes")));
+              HasSubstr("head_dim 136 is above 128, the backward kernels' limit; use the exact engine")));
   }
 }
 
@@ -224,10 +224,11 @@ TEST_F(CprunEmulated, SaysWhatRanksLack) {
   expect_refused(0, "--backend nccl needs a GPU: ");
   expect_refused(1, "ranks 0, 1, 2, 3 on host ");
   expect_refused(1,
-                 "have one GPU, Emulated GPU (sm_90) at 0000:01:00, and NCCL wants one for each; use "
+                 "share the GPU Emulated GPU (sm_90) at 0000:01:00, but NCCL wants one for each rank; use "
                  "--nproc-per-node 1, or --allow-shared-gpu");
-  expect_refused(
-      2, " of this machine, from 0, has no GPU: there are 2; use --nproc-per-node 2, or --allow-shared-gpu");
+  expect_refused(2,
+                 " of this machine, counted from 0, has no GPU: there are 2; use --nproc-per-node 2, or "
+                 "--allow-shared-gpu");
 }
 
 // What NCCL finds in the environment of the ranks, and that a user's own choice stays.

@@ -32,15 +32,15 @@ TEST(CprunLateRank, IsWaitedForBeyondTheTimeout) {
   // Where rank 2 is slower than rank 0 by the timeout, the note has only one of them.
   EXPECT_THAT(end.err, AnyOf(HasSubstr(note + "s 0, 2 wait in "), HasSubstr(note + " 0 waits in "),
                              HasSubstr(note + " 2 waits in ")));
-  EXPECT_THAT(end.err, HasSubstr("[0,1,2] for rank 1, which computes since "));
+  EXPECT_THAT(end.err, HasSubstr("[0,1,2] for rank 1, which has been computing for "));
 }
 
 TEST(CprunLateRank, IsNamedWithTheCollectiveThatOthersWaitInWhereItCountsAsStuck) {
   const ProgramEnd end = run_late("60", {"--compute-timeout", "2"});
   EXPECT_EQ(end.exit_code, 12);
   EXPECT_THAT(end.err, HasSubstr("cprun: rank 1 (host "));
-  EXPECT_THAT(end.err,
-              AllOf(HasSubstr("has not joined "), HasSubstr("[0,1,2] for 2 s; ranks 0, 2 wait. It lives: ")));
+  EXPECT_THAT(end.err, AllOf(HasSubstr("has not joined "),
+                             HasSubstr("[0,1,2] for 2 s; ranks 0, 2 wait. It is alive: ")));
 }
 
 TEST(CprunLateRank, WithinTheTimeoutIsNone) { EXPECT_EQ(run_late("1").exit_code, 0); }

@@ -152,7 +152,7 @@ TEST(CprunScenario, PeersConnectToANamedInterface) {
   EXPECT_EQ(cprun({"--interface", "lo", ring(folder)}).exit_code, 0);
   const ProgramEnd end = cprun({"--interface", "10.99.99.99", ring(folder)});
   EXPECT_EQ(end.exit_code, 14);
-  EXPECT_THAT(end.err, AllOf(HasSubstr("'10.99.99.99' is no address of this machine; it has "),
+  EXPECT_THAT(end.err, AllOf(HasSubstr("'10.99.99.99' is not an address of this machine; it has "),
                              HasSubstr("lo 127.0.0.1")));
 }
 

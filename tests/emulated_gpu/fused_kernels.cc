@@ -34,7 +34,7 @@ void check(Op op, const CudaMemory& memory) {
   const Shape &q = op.q.shape, &v = op.v.shape;
   auto shape = fused_form(op.slices, q[1], v[1]);
   if (!shape)
-    throw InvalidInput(str("its ", op.slices.size(), " mask slices are not of a form that cuDNN takes"));
+    throw InvalidInput(str("its ", op.slices.size(), " mask slices do not have a form that cuDNN supports"));
   shape->backward = std::is_same_v<Op, AttentionBackward>;
   shape->dtype = memory.dtype(op.q);
   shape->batch = q[0];
@@ -54,7 +54,7 @@ void check(Op op, const CudaMemory& memory) {
   const std::int64_t given = op.workspace.numel() * size_bytes(memory.dtype(op.workspace));
   if (needed > given)
     throw InvalidInput(
-        str(to_text(*shape), ": cuDNN needs ", needed, " bytes of workspace and the plan has ", given));
+        str(to_text(*shape), ": cuDNN needs ", needed, " bytes of workspace, but the plan has ", given));
 }
 
 // The same call on a plan of its own, whose buffers are the operands, where they lie.

@@ -376,7 +376,7 @@ TEST(FusedKernels, NameTheStepThatHasTooLittleWorkspace) {
     runtime::StepKernels(plan, memory, libraries);
     FAIL() << "256 bytes of workspace were enough";
   } catch (const InvalidInput& error) {
-    for (const char* part : {"step 0", "q_len 512", "bytes of workspace and the plan has 256", "exact"})
+    for (const char* part : {"step 0", "q_len 512", "bytes of workspace, but the plan has 256", "exact"})
       EXPECT_THAT(error.what(), ::testing::HasSubstr(part));
   }
 }

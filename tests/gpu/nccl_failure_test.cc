@@ -200,7 +200,7 @@ TEST(NcclFailure, APeerThatNeverComesIsATimeoutOfPrepare) {
                   const Plan plan = sums(rank, {0, 1});
                   return expect<Timeout>(
                       [&] { device.prepare(plan, {}); },
-                      {"rank 0 cannot connect group all[0,1]: not all ranks have come in 0.5 s"});
+                      {"rank 0 cannot connect group all[0,1]: not all ranks have connected within 0.5 s"});
                 }),
             kNothing1);
 }
@@ -325,8 +325,8 @@ TEST(NcclFailure, AnAbortThatHangsIsLeftBehind) {
                   const auto begin = Clock::now();
                   const std::string wrong =
                       expect<PeerLost>([&] { device->synchronize(); },
-                                       {"aborted on this side; its communicators did not abort in 0.02 s, "
-                                        "and are left behind"});
+                                       {"aborted on this side; its communicators did not abort within 0.02 "
+                                        "s, so that they and all memory of the device are left behind"});
                   device.reset();
                   if (!runtime::left_behind()) return "nothing was left behind";
                   return Clock::now() - begin < milliseconds(500) ? wrong : "late";

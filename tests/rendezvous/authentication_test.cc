@@ -199,8 +199,9 @@ TEST_F(TokenFile, OthersMayNotReadIt) {
 }
 
 TEST_F(TokenFile, IsThereAndHoldsAToken) {
-  EXPECT_THAT(error_of([&] { runtime::read_token_file(write("short\n", 0600)); }),
-              AllOf(HasSubstr("invalid_input: "), HasSubstr("holds 5 characters, a token has at least 16")));
+  EXPECT_THAT(
+      error_of([&] { runtime::read_token_file(write("short\n", 0600)); }),
+      AllOf(HasSubstr("invalid_input: "), HasSubstr("holds 5 characters, but a token has at least 16")));
   EXPECT_THAT(
       error_of([&] { runtime::read_token_file(directory_.path() + "/none"); }),
       AllOf(HasSubstr("invalid_input: "), HasSubstr("No such file"), HasSubstr("openssl rand -hex 32")));

@@ -92,7 +92,7 @@ TEST(Divergence, ARankThatEndsTooEarlyIsNamedAlsoWhileTheOthersGoOn) {
     EXPECT_EQ(failure->kind, ErrorKind::collective_mismatch);
     EXPECT_EQ(failure->rank, 2);
     EXPECT_EQ(failure->message,
-              "ended after all_gather #4 of cp[0,1,2,3], and ranks 0, 1, 3 went on to #5 (all_gather)");
+              "ended after all_gather #4 of cp[0,1,2,3], but ranks 0, 1, 3 went on to #5 (all_gather)");
   }
 }
 
@@ -102,7 +102,7 @@ TEST(Divergence, ARankThatGoesOnWhereTheOthersEndedIsNamed) {
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, 2);
   EXPECT_EQ(failure->message,
-            "began all_gather #5 of cp[0,1,2,3], and ranks 0, 1, 3 ended after all_gather #4 of cp[0,1,2,3]");
+            "began all_gather #5 of cp[0,1,2,3], but ranks 0, 1, 3 ended after all_gather #4 of cp[0,1,2,3]");
 }
 
 TEST(Divergence, ARankThatEndsWithoutAnyCollectiveOfItsGroupIsNamed) {
@@ -110,7 +110,7 @@ TEST(Divergence, ARankThatEndsWithoutAnyCollectiveOfItsGroupIsNamed) {
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, 7);  // of two, the lower one is taken to be right
   EXPECT_EQ(failure->message,
-            "ended before the first collective of pair[4,7], and rank 4 went on to #0 (all_gather)");
+            "ended before the first collective of pair[4,7], but rank 4 went on to #0 (all_gather)");
 }
 
 TEST(Divergence, ARankMayGoWhenAllOfItsGroupsHaveEnded) {

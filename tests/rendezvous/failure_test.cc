@@ -38,7 +38,8 @@ TEST(RendezvousTimeout, OfABarrierNamesWhoHasNotComeAndTheJobGoesOn) {
     error = error_of([&] { clients[0]->barrier("start", 100ms); });
     return error.find("wait") != error.rfind("waits");
   }));
-  EXPECT_EQ(error, "timeout: barrier 'start' after 100 ms: ranks 1, 3 of 4 have not come; ranks 0, 2 wait");
+  EXPECT_EQ(error,
+            "timeout: barrier 'start' after 100 ms: ranks 1, 3 of 4 have not arrived; ranks 0, 2 wait");
   EXPECT_THAT(run_ranks(4,
                         [&](Rank rank) {
                           if (rank != 2) clients[static_cast<std::size_t>(rank)]->barrier("start");
@@ -61,7 +62,7 @@ TEST(RendezvousTimeout, OfAKeyTellsWhoIsNotConnected) {
       "timeout: key 'a' is not set after 0 ms; rank 0 waits (never connected: ranks 1, 3; left: rank 2)");
   EXPECT_THAT(
       error_of([&] { clients.begin()[0]->all_gather("g", "x", 50ms); }),
-      HasSubstr("timeout: all_gather 'g' after 50 ms: ranks 1, 2, 3 of 4 have not come; rank 0 waits"));
+      HasSubstr("timeout: all_gather 'g' after 50 ms: ranks 1, 2, 3 of 4 have not arrived; rank 0 waits"));
   EXPECT_FALSE(server.first_failure());
 }
 
@@ -196,7 +197,8 @@ TEST_F(FailingJob, ALostServerIsNamed) {
 TEST_F(FailingJob, AfterAGoodbyeNothingIsAFailure) {
   start(2);
   for (auto& client : clients_) client->goodbye();
-  EXPECT_THAT(error_of([&] { clients_[0]->barrier("b"); }), HasSubstr("rendezvous: rank 0 has said goodbye"));
+  EXPECT_THAT(error_of([&] { clients_[0]->barrier("b"); }),
+              HasSubstr("rendezvous: rank 0 has left the rendezvous"));
   clients_[0]->report_failure(ErrorKind::check_failed, "too late");
   clients_.clear();
   EXPECT_FALSE(server_->first_failure());
@@ -345,7 +347,7 @@ TEST_F(LaunchedRanks, ALauncherSpeaksOnlyOfItsOwnRanks) {
   const auto errors = errors_while_waiting(1, [&] {
     launcher_->report_found({ErrorKind::peer_lost, 1, "", 4711, "was killed by SIGKILL", {}});
   });
-  EXPECT_THAT(errors, Each(HasSubstr("a launcher's word of rank 1, which is none of its own")));
+  EXPECT_THAT(errors, Each(HasSubstr("a launcher reported rank 1, which is not one of its own")));
 }
 
 TEST_F(LaunchedRanks, ALauncherThatDoesNotFitIsRefusedWithTheReason) {
@@ -391,8 +393,8 @@ TEST_F(LaunchedRanks, ALauncherThatNeverComesIsNamedAtTheEnd) {
   const auto failure = server_->await_end();
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message,
-              AllOf(HasSubstr("no launcher has come for ranks 2, 3 of 4 within 100 ms; start cprun on each "
-                              "machine, with a --node-rank of its own; refused were: "),
+              AllOf(HasSubstr("no launcher has joined for ranks 2, 3 of 4 within 100 ms; start cprun on each "
+                              "machine, with a --node-rank of its own; these were refused: "),
                     HasSubstr("came with world size 6, but this job has 4")));
 }
 

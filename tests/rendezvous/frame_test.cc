@@ -67,7 +67,7 @@ TEST(Frame, LengthsBeyondTheCapAreRefusedBeforeTheBytesCome) {
   FrameParser parser;
   parser.feed("\xff\xff\xff\xff");
   EXPECT_THAT(testing::error_of([&] { parser.next(); }),
-              HasSubstr("rendezvous: a frame of 4294967295 bytes, of at most 1048576"));
+              HasSubstr("rendezvous: the frame has 4294967295 bytes, more than the limit of 1048576"));
   FrameParser small(16);
   small.feed(std::string("\x11\0\0\0", 4));
   EXPECT_THROW(small.next(), runtime::RendezvousError);

@@ -59,7 +59,7 @@ TEST_F(Hostile, ALengthOfFourGigabytesIsRefusedAtOnce) {
   ASSERT_TRUE(frame);
   const auto refusal = runtime::parse_message(frame->message()).refusal();
   EXPECT_EQ(refusal.kind(), proto::RENDEZVOUS);
-  EXPECT_THAT(refusal.reason(), HasSubstr("a frame of 4294967295 bytes, of at most 4096"));
+  EXPECT_THAT(refusal.reason(), HasSubstr("the frame has 4294967295 bytes, more than the limit of 4096"));
   expect_job_works();
 }
 
@@ -187,7 +187,7 @@ TEST_F(Hostile, NoncesHaveOneSize) {
     ASSERT_TRUE(frame);
     const auto refusal = runtime::parse_message(frame->message()).refusal();
     EXPECT_EQ(refusal.kind(), proto::RENDEZVOUS) << size;
-    EXPECT_THAT(refusal.reason(), HasSubstr("a nonce of the wrong size")) << size;
+    EXPECT_THAT(refusal.reason(), HasSubstr("the nonce has the wrong size")) << size;
     EXPECT_TRUE(peer.is_closed());
   }
   expect_job_works();

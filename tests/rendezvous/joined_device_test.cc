@@ -71,7 +71,7 @@ TEST(JoinedDevice, IsOfTheJobsBackend) {
     runtime::JobEnvironment job;
     job.rank = rank, job.world_size = kRanks, job.backend = "mpi";
     EXPECT_THAT(testing::message_of([&] { const runtime::JoinedDevice device(job, client); }),
-                HasSubstr("'mpi' is no backend; use gloo or nccl"));
+                HasSubstr("'mpi' is not a backend; use gloo or nccl"));
     job.backend = "gloo";
     const runtime::JoinedDevice device(job, client);
     EXPECT_EQ(device.rank(), rank);

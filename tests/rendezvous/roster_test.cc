@@ -168,7 +168,7 @@ TEST(Roster, AllRanksJoinInTime) {
   roster.check(start + 1000ms);
   ASSERT_TRUE(roster.cause());
   EXPECT_EQ(roster.cause()->kind, ErrorKind::rendezvous);
-  EXPECT_EQ(roster.cause()->message, "ranks 0, 1, 3 of 4 have not joined within 1 s of the first");
+  EXPECT_EQ(roster.cause()->message, "ranks 0, 1, 3 of 4 have not joined within 1 s of the first rank");
 }
 
 }  // namespace

@@ -77,10 +77,10 @@ TEST(Rendezvous, KeysAreSetLaterReadByOthersAndHoldAnyBytes) {
   const std::string large(runtime::kMaxValueBytes, 'x');
   clients[0]->set("large", large);
   EXPECT_EQ(clients[1]->get("large"), large);
-  EXPECT_THAT(
-      error_of([&] { clients[0]->set("large", large + "x"); }),
-      HasSubstr("invalid_input: key 'large': a value of 1032193 bytes for the rendezvous; at most 1032192"));
-  EXPECT_THAT(error_of([&] { clients[0]->add("large", 1); }), HasSubstr("its value is no number"));
+  EXPECT_THAT(error_of([&] { clients[0]->set("large", large + "x"); }),
+              HasSubstr("invalid_input: key 'large': the value has 1032193 bytes, but the rendezvous takes "
+                        "at most 1032192"));
+  EXPECT_THAT(error_of([&] { clients[0]->add("large", 1); }), HasSubstr("its value is not a number"));
   EXPECT_EQ(clients[0]->add("number", -3), -3);
   EXPECT_EQ(clients[1]->get("number"), "-3");
 }
@@ -100,10 +100,10 @@ TEST(Rendezvous, SomeRanksGatherWhileOthersDoOtherThings) {
   EXPECT_EQ(error_of([&] {
               clients[3]->all_gather({1, 3}, "g", "x", 50ms);
             }),
-            "timeout: all_gather 'g' after 50 ms: rank 1 of 2 has not come; rank 3 waits");
+            "timeout: all_gather 'g' after 50 ms: rank 1 of 2 has not arrived; rank 3 waits");
   for (const std::vector<Rank>& ranks : {std::vector<Rank>{0, 1}, {3, 1}, {3, 3}, {3, 4}, {-1, 3}}) {
     EXPECT_THAT(error_of([&] { clients[3]->all_gather(ranks, "g", "x"); }),
-                HasSubstr("name ranks of the job in ascending order, this one among them"));
+                HasSubstr("name ranks of the job in ascending order, and this rank among them"));
   }
 }
 
@@ -192,9 +192,9 @@ TEST(Rendezvous, ListensOnTheNamedInterfaceAlone) {
   RendezvousServer other(options);  // the same port of another address
   EXPECT_EQ(other.endpoint(), str("127.0.0.2:", server.port()));
   options.interface = "no such interface";
-  EXPECT_THAT(
-      error_of([&] { RendezvousServer third(options); }),
-      AllOf(HasSubstr("rendezvous: 'no such interface' is no address"), HasSubstr("it has lo 127.0.0.1")));
+  EXPECT_THAT(error_of([&] { RendezvousServer third(options); }),
+              AllOf(HasSubstr("rendezvous: 'no such interface' is not an address"),
+                    HasSubstr("it has lo 127.0.0.1")));
   options.interface = "192.0.2.1";  // for documentation: nobody's
   EXPECT_THAT(error_of([&] { RendezvousServer third(options); }),
               AllOf(HasSubstr("rendezvous: cannot listen on 192.0.2.1"), HasSubstr("lo 127.0.0.1")));
@@ -261,7 +261,7 @@ TEST_F(Refusal, ADuplicateAndTheJobGoesOn) {
   EXPECT_THAT(run_ranks(2, [&](Rank rank) { clients[static_cast<std::size_t>(rank)]->barrier("b"); }),
               Each(IsEmpty()));
   clients[1]->goodbye();
-  EXPECT_THAT(refusal(client_options(server_, 1, 2)), HasSubstr("rank 1 has been here and left"));
+  EXPECT_THAT(refusal(client_options(server_, 1, 2)), HasSubstr("rank 1 has joined and left"));
   EXPECT_FALSE(server_.first_failure());
 }
 
@@ -368,7 +368,7 @@ TEST_F(Refusal, AServerThatDoesNotKnowTheToken) {
   }
   // Without a mac a frame is taken for the plain refusal, which an encrypted message is not.
   EXPECT_THAT(welcomed_with([](proto::RendezvousFrame& sealed) { sealed.clear_mac(); }),
-              AllOf(HasSubstr("rendezvous: "), HasSubstr("is no rendezvous")));
+              AllOf(HasSubstr("rendezvous: "), HasSubstr("is not a rendezvous")));
   EXPECT_THAT(welcomed_with([](proto::RendezvousFrame& sealed) { sealed.mutable_mac()->push_back('m'); }),
               refused);
   EXPECT_THAT(
@@ -381,19 +381,20 @@ TEST_F(Refusal, AServerWhoseNonceHasTheWrongSize) {
        {std::size_t{0}, std::size_t{1}, runtime::kNonceBytes - 1, runtime::kNonceBytes + 1}) {
     const Impostor impostor(std::string(size, 'n'), [](proto::RendezvousFrame&) {});
     options_.port = impostor.port();
-    EXPECT_THAT(refusal(options_), AllOf(HasSubstr("rendezvous: "), HasSubstr("is no rendezvous"),
-                                         HasSubstr("a nonce of the wrong size")))
+    EXPECT_THAT(refusal(options_), AllOf(HasSubstr("rendezvous: "), HasSubstr("is not a rendezvous"),
+                                         HasSubstr("the nonce has the wrong size")))
         << size;
   }
 }
 
 TEST(RendezvousOptions, AreChecked) {
   auto options = server_options(0);
-  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }), HasSubstr("invalid_input: world size 0"));
+  EXPECT_THAT(error_of([&] { RendezvousServer server(options); }),
+              HasSubstr("invalid_input: the world size is 0"));
   options = server_options(1);
   options.token = "short";
   EXPECT_THAT(error_of([&] { RendezvousServer server(options); }),
-              HasSubstr("invalid_input: a token of 5 characters"));
+              HasSubstr("invalid_input: the token has 5 characters"));
 }
 
 }  // namespace

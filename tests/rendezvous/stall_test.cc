@@ -56,7 +56,8 @@ TEST_F(StallTest, ARankThatComputesIsWaitedForAsLongAsItTakes) {
   }
   EXPECT_THAT(
       notes(100'000ms),
-      ElementsAre("ranks 0, 2 wait in exchange #17 of cp[0,1,2] for rank 1, which computes since 100 s"));
+      ElementsAre(
+          "ranks 0, 2 wait in exchange #17 of cp[0,1,2] for rank 1, which has been computing for 100 s"));
   EXPECT_THAT(notes(200'000ms), IsEmpty());  // once
 }
 
@@ -70,8 +71,8 @@ TEST_F(StallTest, BeyondTheComputeLimitItIsNamed) {
   EXPECT_EQ(failure->rank, 1);
   EXPECT_EQ(failure->kind, ErrorKind::timeout);
   EXPECT_EQ(failure->message,
-            "has not joined exchange #17 of cp[0,1,2] for 3 s; ranks 0, 2 wait. It lives: it computes, or is "
-            "stuck in its own "
+            "has not joined exchange #17 of cp[0,1,2] for 3 s; ranks 0, 2 wait. It is alive: it computes, or "
+            "it is stuck in its own "
             "code (--compute-timeout)");
 }
 
@@ -86,7 +87,7 @@ TEST_F(StallTest, RanksThatWaitForOneAnotherAreADeadlock) {
   EXPECT_EQ(failure->message,
             "deadlock: rank 0 waits in all_gather #3 of left[0,1] for rank 1, rank 1 waits in all_reduce #5 "
             "of right[0,1] for "
-            "rank 0; nothing has moved for 1 s; give all ranks one order of their collectives");
+            "rank 0; nothing has moved for 1 s; issue the collectives in the same order on all ranks");
 }
 
 // Rank 0 waits for rank 2, which waits for rank 1, and rank 1 for it.
@@ -126,7 +127,7 @@ TEST_F(StallTest, ACollectiveThatAllHaveBegunMustMove) {
   EXPECT_EQ(failure->kind, ErrorKind::timeout);
   EXPECT_EQ(failure->message,
             "all ranks have begun exchange #17 of cp[0,1,2], and no payload has moved for 1 s; is the "
-            "network between them up? Where it is only slow, use a longer --timeout");
+            "network between them up? If it is only slow, use a longer --timeout");
 }
 
 // The others have waited long when the last comes, and have not said yet that payload moves.

@@ -40,7 +40,7 @@ TEST(RendezvousStoreOfTheServer, AGatheringIsOfTheSameRanksToAll) {
   EXPECT_THAT(
       answers,
       ElementsAre(
-          "1: 'g' is of ranks 1, 3 to rank 1 and of ranks 0, 3 to rank 0; name the same ranks on all of "
+          "1: rank 1 names ranks 1, 3 for 'g', but rank 0 names ranks 0, 3; name the same ranks on all of "
           "them"));
   answers.clear();
   ask(3, {0, 3});

@@ -49,8 +49,8 @@ TEST(Backends, AreThoseThatTheLibrariesWereFoundFor) {
 }
 
 TEST(Backends, AnUnknownNameIsAnsweredWithThoseThatThereAre) {
-  EXPECT_EQ(testing::message_of([] { find_backend("mpi"); }), "'mpi' is no backend; use gloo or nccl");
-  EXPECT_THAT(testing::message_of([] { require_backend(""); }), HasSubstr("'' is no backend"));
+  EXPECT_EQ(testing::message_of([] { find_backend("mpi"); }), "'mpi' is not a backend; use gloo or nccl");
+  EXPECT_THAT(testing::message_of([] { require_backend(""); }), HasSubstr("'' is not a backend"));
 }
 
 }  // namespace

@@ -389,8 +389,8 @@ TEST(GlooDevice, AMessageOfAnotherSizeIsAMismatchThatNamesBothRanks) {
     constexpr int kPiece = 1 << 20;  // in which transfers go
     const std::string expected =
         str("rank 1: exchange #0 on pair[0,1]: rank 0 sent a message of ", std::min(4 * sent, kPiece),
-            " bytes where rank 1 receives one of ", 4 * received,
-            "; the two run different plans, or the same in another order");
+            " bytes, but rank 1 expected ", 4 * received,
+            "; the two run different plans, or the same operations in different orders");
     EXPECT_EQ(said, (std::vector<std::string>{"", expected}));
   }
 }

@@ -87,7 +87,7 @@ TEST(JobEnvironment, NamesWhatIsMissingOrMakesNoSense) {
   EXPECT_THAT(testing::message_of([] { job_environment(); }), HasSubstr("WORLD_SIZE is missing"));
   variables.set("WORLD_SIZE=4"), variables.set("RANK=4");
   EXPECT_THAT(testing::message_of([] { job_environment(); }),
-              HasSubstr("RANK=4 is out of range; it is 0 to 3"));
+              HasSubstr("RANK=4 is out of range; use 0 to 3"));
   variables.set("RANK=two");
   EXPECT_THAT(testing::message_of([] { job_environment(); }), HasSubstr("RANK 'two' is not a whole number"));
 }

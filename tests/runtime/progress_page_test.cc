@@ -123,12 +123,12 @@ TEST_F(OpenPage, ADeviceThatWentAmidACollectiveIsNotInItForEver) {
 TEST_F(OpenPage, SaysThatAGpuIsOnlyLookedAt) {
   writer_->set_look_every(10ms);
   const int track = writer_->claim();
-  const std::string look = "; its GPU is looked at every 10 ms)";
-  EXPECT_EQ(said(), "(seen last before its first collective" + look);
+  const std::string look = "; its GPU is checked every 10 ms)";
+  EXPECT_EQ(said(), "(last seen before its first collective" + look);
   writer_->begun(track, "cp[0,1]", "all_gather", 1, 2);
-  EXPECT_EQ(said(), "(seen last in all_gather #1 of cp[0,1], step 2" + look);
+  EXPECT_EQ(said(), "(last seen in all_gather #1 of cp[0,1], step 2" + look);
   writer_->ended(track);
-  EXPECT_EQ(said(), "(seen last after all_gather #1 of cp[0,1], step 2, had ended" + look);
+  EXPECT_EQ(said(), "(last seen after all_gather #1 of cp[0,1], step 2, had ended" + look);
 }
 
 // Texts and numbers of one collective, at any moment at which the writer is killed.

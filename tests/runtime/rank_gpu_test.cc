@@ -41,7 +41,7 @@ TEST(RankGpu, RanksOfOneGpuAreNamed) {
   EXPECT_THAT(testing::message_of([&] {
                 refuse_shared_gpus({a, b, elsewhere, a});
               }),
-              AllOf(HasSubstr("ranks 0, 3 on host host-a have one GPU, GPU X at 0000:65:00"),
+              AllOf(HasSubstr("ranks 0, 3 on host host-a share the GPU GPU X at 0000:65:00"),
                     HasSubstr("use --nproc-per-node 2, or --allow-shared-gpu")));
 }
 
@@ -52,7 +52,7 @@ TEST(RankGpu, MachinesOfOneNameAreToldApart) {
   EXPECT_THAT(testing::message_of([&] {
                 refuse_shared_gpus({a, b, b});
               }),
-              HasSubstr("ranks 1, 2 on host localhost have one GPU, GPU X"));
+              HasSubstr("ranks 1, 2 on host localhost share the GPU GPU X"));
   EXPECT_EQ(ranks_beside({a, b, b}, 0), std::vector<Rank>{0});
   EXPECT_EQ(ranks_beside({a, b, b}, 2), (std::vector<Rank>{1, 2}));
 }

@@ -278,7 +278,7 @@ TEST(PlanProto, ADigestOfAnotherPlanIsRefused) {
   message.mutable_segments(1)->mutable_repeat()->set_count(4);
   EXPECT_THAT(message_of([&] { from_proto(message); }),
               AllOf(StartsWith("plan.digest is " + to_string(digest(small_plan()))),
-                    HasSubstr("the plan was changed")));
+                    HasSubstr("somebody changed the plan")));
 }
 
 TEST(PlanProto, NamesMustBeUtf8) {
@@ -304,7 +304,7 @@ TEST(PlanProto, BytesThatAreCutOffAreNoPlan) {
   const std::string bytes = serialize_plan(small_plan());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_THAT(message_of([&] { parse_plan_bytes(bytes.substr(0, size)); }),
-                HasSubstr("not a plan, or are cut off"))
+                HasSubstr("not a plan, or they are cut off"))
         << size << " of " << bytes.size();
   }
 }

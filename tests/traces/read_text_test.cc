@@ -51,7 +51,7 @@ TEST(ReadText, ChecksRunOnWhatParsesAlone) {
 
 TEST(ReadText, HugeTextsAreRefused) {
   EXPECT_EQ(error_of_text<proto::Plan>(std::string((1 << 24) + 1, ' ')),
-            "a.txtpb: 16777217 bytes are no plan; at most 16777216 are read");
+            "a.txtpb: the file has 16777217 bytes, but a plan has at most 16777216; is it the right file?");
 }
 
 // Files whose size says nothing, or that have a terabyte of nothing: no more of them is read than of any
@@ -66,7 +66,10 @@ TEST(ReadText, HugeFilesAreRefusedBeforeTheyAreRead) {
       read_text_file(path, "scenario");
       ADD_FAILURE() << path;
     } catch (const InvalidInput& error) {
-      EXPECT_EQ(error.what(), path + ": more than 16777216 bytes are no scenario; give a smaller file");
+      EXPECT_EQ(error.what(),
+                path +
+                    ": the file is too large: a scenario has at most 16777216 bytes; is it the right "
+                    "file?");
     }
   }
   std::filesystem::remove(sparse);

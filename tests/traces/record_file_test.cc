@@ -108,10 +108,10 @@ TEST(RecordFile, DamageIsNamedWithItsPlace) {
     copy[at] = static_cast<char>(copy[at] ^ 1);
     return copy;
   };
-  EXPECT_THAT(error_of_records(changed(0)), HasSubstr("at byte 0: it does not begin with CPTR"));
-  EXPECT_THAT(error_of_records("hello"), HasSubstr("not a trace file"));
+  EXPECT_THAT(error_of_records(changed(0)), HasSubstr("at byte 0: the file does not begin with CPTR"));
+  EXPECT_THAT(error_of_records("hello"), HasSubstr("not a trace"));
   EXPECT_THAT(error_of_records(std::string("CPTR\2\0\0\0", 8)),
-              HasSubstr("version 2; this program reads version 1"));
+              HasSubstr("version 2, but this program reads version 1"));
   EXPECT_THAT(error_of_records(changed(8)),
               HasSubstr("record 0 at byte 8: the checksum of the record's header differs"));
   EXPECT_THAT(error_of_records(changed(29 + 12)),
@@ -135,7 +135,7 @@ TEST(RecordFile, LengthsAreCheckedBeforeMemoryIsAskedFor) {
     return std::string("CPTR\1\0\0\0", 8) + header + file.substr(8 + 12 + 8, 4);
   };
   EXPECT_THAT(error_of_records(record_of(0xffffffffU)),
-              HasSubstr("a record of 4294967295 bytes; at most 268435456 are read"));
+              HasSubstr("the record has 4294967295 bytes, more than the 268435456 that are read"));
   EXPECT_THAT(error_of_records(record_of((256U << 20) + 1)), HasSubstr("at most 268435456"));
   const Contents contents = read_records(record_of(256U << 20));
   EXPECT_THAT(contents.truncation.value_or(""), HasSubstr("at byte 20, in the payload"));

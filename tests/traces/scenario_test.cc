@@ -212,13 +212,15 @@ TEST(Scenario, ErrorsNameTheirPlaceAndTheNearestName) {
       {"# only a comment\n",
        "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... } or plan { ... }"},
       {"plan { nodes: 2 }",
-       "a.txtpb:1:1: plan lacks what it plans; add, for example, model: \"llama-3.1-8b\", seq_len: 131072"},
+       "a.txtpb:1:1: plan lacks fields that it needs to plan; add, for example, model: \"llama-3.1-8b\", "
+       "seq_len: 131072"},
       {"plan {\n  phase: serving\n}",
        "a.txtpb:2:10: unknown phase 'serving'; use one of training, prefill, decode"},
       {"plan {\n  modle: \"x\"\n}",
        "a.txtpb:2:3: unknown field 'modle' of PlanLayouts; the nearest one is 'model'"},
       {"\n  redistribute { mesh: \"cp=2\" to: \"R\" }\n",
-       "a.txtpb:2:3: redistribute lacks what it moves; add, for example, shape: \"1024x1024\", from: "
+       "a.txtpb:2:3: redistribute lacks fields that it needs to move a tensor; add, for example, shape: "
+       "\"1024x1024\", from: "
        "\"S(0),R\""},
   };
   for (const auto& row : rows) EXPECT_EQ(error_of_scenario(row.text), row.message) << row.text;

@@ -79,7 +79,7 @@ TEST_F(TraceFiles, FoldersThatHoldNoRunAreRefused) {
   EXPECT_EQ(message_of<BadTrace>([&] { read_trace_path(folder_); }),
             path("rank-1.cptrace") + " holds rank 0, which " + path("rank-0.cptrace") + " holds too");
   write(path("rank-01.cptrace"), "");
-  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(folder_); }), EndsWith("are both of rank 1"));
+  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(folder_); }), EndsWith("are both traces of rank 1"));
 }
 
 TEST_F(TraceFiles, EveryFileThatWasCutIsNamed) {

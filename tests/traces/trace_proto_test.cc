@@ -196,9 +196,10 @@ TEST(TraceProto, ErrorsNameTheFieldAndItsValue) {
       {[](auto& t) { t.mutable_environment()->set_pid(-1); }, "trace.environment.pid is -1"},
       {[](auto& t) { t.mutable_environment()->set_world_size(-1); }, "trace.environment.world_size is -1"},
       {[](auto& t) { t.mutable_environment()->mutable_libraries(1)->set_name("gloo"); },
-       "trace.environment.libraries[1] is of 'gloo', which has a version already"},
+       "trace.environment.libraries[1] names the library 'gloo' a second time; give each library one "
+       "version"},
       {[](auto& t) { *t.add_digests() = t.digests(0); },
-       "trace.digests[1] is of buffer 'y', which has one already"},
+       "trace.digests[1] is a second digest of buffer 'y'; give each buffer one"},
   };
   for (const auto& row : rows) {
     proto::RankTrace message = to_proto(small_run()[0]);
@@ -309,7 +310,7 @@ TEST(TraceProto, BadContentsOfARecordAreABadTrace) {
     return out.str();
   };
   EXPECT_THAT(message_of<BadTrace>([&] { read(file_with({"\xff\xff"})); }),
-              HasSubstr("record at byte 8: it is no trace"));
+              HasSubstr("record at byte 8: the record is not the trace"));
   proto::RankTrace message = to_proto(small_run()[0]);
   const std::string good = message.SerializeAsString();
   message.set_rank(-3);
@@ -331,7 +332,7 @@ TEST(TraceProto, BadContentsOfARecordAreABadTrace) {
 TEST(TraceProto, ARankComesOnceInAFile) {
   std::ostringstream out;
   const std::vector<RankTrace> twice = {small_run()[0], small_run()[0]};
-  EXPECT_THAT(message_of<InvalidInput>([&] { write_trace(out, twice); }), HasSubstr("two traces of rank 1"));
+  EXPECT_THAT(message_of<InvalidInput>([&] { write_trace(out, twice); }), HasSubstr("rank 1 has two traces"));
 }
 
 // Written before times and environments were there.

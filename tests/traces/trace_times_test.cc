@@ -38,12 +38,12 @@ TEST(TraceTimes, OthersAreABadTrace) {
   trace.issued_times[1].operation = "broadcast";
   EXPECT_THAT(
       [&] { times_of_records(trace.issued, trace.issued_times, 4); },
-      ThrowsMessage<BadTrace>(HasSubstr("rank 4, stream 1: operation 0 is all_gather, but the time in its "
-                                        "place is of broadcast")));
+      ThrowsMessage<BadTrace>(HasSubstr(
+          "rank 4, stream 1: operation 0 is all_gather, but the time in its place belongs to broadcast")));
   trace = sample_traces(2)[0];
   trace.issued_times.push_back({3, "copy", "", 0, 1});
   EXPECT_THAT([&] { times_of_records(trace.issued, trace.issued_times, 4); },
-              ThrowsMessage<BadTrace>(HasSubstr("stream 3: 1 times of 0 operations")));
+              ThrowsMessage<BadTrace>(HasSubstr("stream 3: there are 1 times for 0 operations")));
 }
 
 }  // namespace
