@@ -263,7 +263,8 @@ void validate(const AttentionRequest& request, const Target& target) {
   }
   if (request.options.gradients == Gradients{false, false, false})
     throw InvalidInput(
-        "neither dq nor dk nor dv is asked for; ask for one of them, or leave the backward pass out");
+        "a backward pass needs at least one gradient of dq, dk and dv; ask for one, or leave the backward "
+        "pass out");
   const auto refusal =
       refuse(request.problem, static_cast<int>(request.ranks.size()), request.strategy, target);
   if (refusal) throw InvalidInput(refusal->reason);
@@ -294,7 +295,7 @@ Gradients parse_gradients(std::string_view text) {
                          : word == "dk" ? &gradients.dk
                          : word == "dv" ? &gradients.dv
                                         : nullptr;
-    if (wanted == nullptr) throw InvalidInput(str("'", word, "' is no gradient; use some of dq,dk,dv"));
+    if (wanted == nullptr) throw InvalidInput(str("'", word, "' is not a gradient; use some of dq,dk,dv"));
     if (std::exchange(*wanted, true)) throw InvalidInput(str(word, " comes twice; name it once"));
   }
   return gradients;

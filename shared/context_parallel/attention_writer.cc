@@ -15,7 +15,7 @@ namespace {
 int index_of(const std::vector<Rank>& ranks, Rank self) {
   const auto at = std::find(ranks.begin(), ranks.end(), self);
   if (at == ranks.end()) {
-    throw InvalidInput(str("rank ", self, " is none of the ", ranks.size(), " cp ranks, ", ranks.front(),
+    throw InvalidInput(str("rank ", self, " is not one of the ", ranks.size(), " cp ranks, ", ranks.front(),
                            " to ", ranks.back(), "; ask for the plan of one of them"));
   }
   return static_cast<int>(at - ranks.begin());

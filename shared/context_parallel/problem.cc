@@ -23,7 +23,7 @@ void validate_documents(const AttentionProblem& problem, const std::vector<std::
   for (std::size_t d = 1; d < ends.size(); ++d) {
     if (ends[d] < ends[d - 1]) {
       throw InvalidInput(str("documents ", join(ends, "/"), " descend from ", ends[d - 1], " to ", ends[d],
-                             "; give cumulative lengths, as 0/10/50 for lengths 10 and 40"));
+                             "; give cumulative lengths, for example 0/10/50 for lengths 10 and 40"));
     }
   }
   if (ends.back() > problem.kv_len) {
@@ -37,18 +37,18 @@ void validate_documents(const AttentionProblem& problem) {
   if (!problem.cu_seqlens.empty()) validate_documents(problem, problem.cu_seqlens);
   if (of_entry.empty()) return;
   if (!problem.cu_seqlens.empty()) {
-    throw InvalidInput(str("documents ", join(problem.cu_seqlens, "/"),
-                           " of all batch entries, and others of each, say two things; give one of them"));
+    throw InvalidInput(str("documents are given for all batch entries (", join(problem.cu_seqlens, "/"),
+                           ") and also for each one; give only one of the two"));
   }
   if (static_cast<std::int64_t>(of_entry.size()) != problem.batch) {
-    throw InvalidInput(str("documents of ", of_entry.size(), " batch entries, ", documents_text(problem),
-                           ", where batch=", problem.batch, "; give one list for all entries, or ",
-                           problem.batch, " lists"));
+    throw InvalidInput(str("documents are given for ", of_entry.size(), " batch entries (",
+                           documents_text(problem), "), but batch=", problem.batch,
+                           "; give one list for all entries, or ", problem.batch, " lists"));
   }
   for (std::size_t entry = 0; entry < of_entry.size(); ++entry) {
     if (of_entry[entry].empty()) {
-      throw InvalidInput(str("batch entry ", entry, " has no documents, and others have; use 0/",
-                             problem.kv_len, " for a single one of all keys"));
+      throw InvalidInput(str("batch entry ", entry, " has no documents, but others have some; use 0/",
+                             problem.kv_len, " for one document of all keys"));
     }
     validate_documents(problem, of_entry[entry]);
   }
@@ -109,7 +109,8 @@ void validate_problem(const AttentionProblem& problem) {
   if (problem.window) require_at_least(*problem.window, 1, "window");
   for (const std::int64_t length : {problem.q_len, problem.kv_len, problem.window.value_or(0),
                                     std::abs(problem.query_offset.value_or(0))}) {
-    if (length > kLongest) throw InvalidInput(str("a length of ", length, " is beyond ", kLongest));
+    if (length > kLongest)
+      throw InvalidInput(str("the length ", length, " is too large; use at most ", kLongest));
   }
   require_countable("q", problem.q_heads, problem.q_len, "head_dim", problem.head_dim, problem.batch);
   require_countable("k", problem.kv_heads, problem.kv_len, "head_dim", problem.head_dim, problem.batch);
@@ -118,7 +119,7 @@ void validate_problem(const AttentionProblem& problem) {
   if (problem.q_heads % problem.kv_heads != 0) {
     std::int64_t near = std::min(problem.kv_heads, problem.q_heads);
     while (problem.q_heads % near != 0) --near;
-    throw InvalidInput(str("q_heads=", problem.q_heads, " is no multiple of kv_heads=", problem.kv_heads,
+    throw InvalidInput(str("q_heads=", problem.q_heads, " is not a multiple of kv_heads=", problem.kv_heads,
                            "; each kv head serves equally many query heads: use kv_heads=", near));
   }
   if (!std::isfinite(problem.scale())) {

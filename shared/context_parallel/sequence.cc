@@ -116,8 +116,8 @@ SequenceMove gather_forward_split_backward(const Layout& input, std::string_view
   const std::optional<int> dim = sharded_dim(input, mesh_axis);
   if (!dim) {
     throw InvalidInput(str("axis ", axis, " of ", placements_to_string(input),
-                           " is replicated: there is nothing to gather; the input is the layout that "
-                           "split_forward_gather_backward or layout_from_local gives"));
+                           " is replicated: there is nothing to gather; give the layout that "
+                           "split_forward_gather_backward or layout_from_local returns"));
   }
   require_innermost(input, mesh_axis, *dim);
   return {input, with_placement(input, mesh_axis, Replicate{}),

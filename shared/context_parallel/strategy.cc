@@ -259,7 +259,7 @@ std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Str
     const int legal = divisor_below(cp, std::clamp<std::int64_t>(degree, 1, problem.q_heads));
     because("ulysses_degree=", degree,
             degree > problem.q_heads
-                ? str(" is more than the q_heads=", problem.q_heads, " that it would split")
+                ? str(" is more than q_heads=", problem.q_heads, ", and each rank needs a head")
                 : str(" does not divide cp=", cp),
             "; use ", legal, ", of {", divisors(cp, problem.q_heads), "}");
     refusal.strategy.ulysses_degree = legal;
@@ -267,7 +267,7 @@ std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Str
   const int ring = cp / refusal.strategy.ulysses_degree;
   if (strategy.inner_ring < 1 || ring % strategy.inner_ring != 0) {
     const int legal = divisor_below(ring, std::max(1, strategy.inner_ring));
-    because("inner_ring=", strategy.inner_ring, " does not divide the ring of ", ring, "; use ", legal,
+    because("inner_ring=", strategy.inner_ring, " does not divide the ring of ", ring, " ranks; use ", legal,
             ", of {", divisors(ring, ring), "}");
     refusal.strategy.inner_ring = legal;
   }

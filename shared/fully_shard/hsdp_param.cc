@@ -161,19 +161,20 @@ Redistribution HsdpParam::reduction(const HsdpReduction& request) const {
 
 Redistribution HsdpParam::normalization(const Layout& produced) const {
   const auto refuse = [&](const auto&... why) {
-    throw InvalidInput(str("a gradient that is ", placements_to_string(produced), " over ",
-                           produced.mesh.to_string(), " of a parameter whose gradient is ",
+    throw InvalidInput(str("the gradient is ", placements_to_string(produced), " over ",
+                           produced.mesh.to_string(), ", but this parameter's gradient is ",
                            placements_to_string(gradient_), " over ", gradient_.mesh.to_string(), ": ",
                            why...));
   };
-  if (!(produced.mesh == gradient_.mesh)) refuse("they lie on two meshes; use the parameter's");
+  if (!(produced.mesh == gradient_.mesh))
+    refuse("they lie on different meshes; use the mesh of the parameter");
   if (produced.shape != gradient_.shape)
     refuse("their shapes are ", join(produced.shape, "x"), " and ", join(gradient_.shape, "x"));
   for (std::size_t axis = 0; axis < gradient_.placements.size(); ++axis) {
     const bool of_data = std::holds_alternative<Partial>(gradient_.placements[axis]);
     if (of_data && produced.placements[axis] != gradient_.placements[axis])
       refuse("ranks along ", gradient_.mesh.axes()[axis].name,
-             " have data of their own, so that it is partial there");
+             " have different data, so that the gradient must be partial there");
   }
   return plan_redistribution(produced, gradient_);
 }

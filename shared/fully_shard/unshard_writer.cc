@@ -15,7 +15,7 @@ ShardedUnit flat_unit(const HsdpParam& param, Rank self) {
       !std::holds_alternative<Chunked>(options.split)) {
     throw InvalidInput(str("a parameter of ", param.sharded().shape.size(), " dimensions, split ",
                            placements_to_string(param.sharded()),
-                           ", is no flat unit; give it one dimension and one shard axis with equal chunks"));
+                           ", is not a flat unit; give it one dimension and one shard axis with equal chunks"));
   }
   if (options.reduce != ReduceOp::sum) {
     throw InvalidInput(

@@ -10,8 +10,8 @@ namespace cp {
 void run_kernel(const Kernel& kernel, const HostMemory& memory, std::int64_t iteration) {
   std::visit(Overloaded{[&](const auto& chosen) { run(chosen, memory, iteration); },
                         [&](const RowKernel& chosen) {
-                          throw InvalidInput(str("no host kernel ", name(chosen.operation), "; there is ",
-                                                 join(host_target().kernels, ", ")));
+                          throw InvalidInput(str("the host has no kernel ", name(chosen.operation),
+                                                 "; it has ", join(host_target().kernels, ", ")));
                         }},
              kernel);
 }

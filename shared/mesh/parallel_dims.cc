@@ -132,7 +132,7 @@ bool read_degree(ParallelConfig& config, std::string_view key, std::string_view 
   const std::int64_t degree = parse_int(value, key);
   const bool may_be_inferred = key == "dp_shard" || key == "dp";
   if ((degree < 1 || degree > Mesh::kMaxRanks) && !(may_be_inferred && degree == kInfer)) {
-    throw InvalidInput(str(key, "=", degree, " of a layout; use 1 to ", Mesh::kMaxRanks,
+    throw InvalidInput(str(key, "=", degree, " is out of range; use 1 to ", Mesh::kMaxRanks,
                            may_be_inferred ? ", or -1 for what is left of the ranks" : ""));
   }
   *members[static_cast<std::size_t>(known - kDegreeKeys.begin())] = static_cast<int>(degree);

@@ -16,7 +16,8 @@ namespace {
   throw InvalidInput(
       str("cannot read the placement '", text, "': ", reason,
           "; write S(DIM), S(DIM,SPLIT), R or P(OP), and S(DIM)[N] for the N-th axis that splits a "
-          "dimension, e.g. S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]; or as DTensor does: Shard(0), "
+          "dimension, for example S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]; or as DTensor does: "
+          "Shard(0), "
           "Replicate(), Partial()"));
 }
 
@@ -94,8 +95,8 @@ ParsedPlacement parse_placement(std::string_view text, int num_dims) {
   if (body.starts_with("_S")) {
     reject_placement(
         text,
-        "a strided shard is an axis that splits a dimension out of the mesh's order, which a position "
-        "says");
+        "a strided shard means that axes split a dimension in another order than the mesh's; write "
+        "their order as positions");
   }
   reject_placement(text, "there is no such placement");
 }

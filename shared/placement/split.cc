@@ -147,7 +147,7 @@ std::optional<std::string> misfit(const std::vector<std::int64_t>& sizes, std::i
       const IndexRange range = part_range(Balanced{}, length, parts, i);
       fitting.push_back(range.end - range.begin);
     }
-    return str("sizes ", excerpt(sizes), " ", reason..., "; use for example sizes:", excerpt(fitting));
+    return str("sizes ", excerpt(sizes), " ", reason..., "; use, for example, sizes:", excerpt(fitting));
   };
   if (sizes.size() != static_cast<std::size_t>(parts))
     return because("are for ", sizes.size(), " ranks, but the axis has ", parts);
@@ -200,7 +200,7 @@ void validate_cuts(const std::vector<std::int64_t>& cuts, std::int64_t dim_size)
   const auto reject = [&](const auto&... reason) {
     throw InvalidInput(str("cu_seqlens ", excerpt(cuts), " ", reason...));
   };
-  if (cuts.empty()) reject("are empty; use for example 0/", dim_size);
+  if (cuts.empty()) reject("are empty; use, for example, 0/", dim_size);
   if (cuts.front() != 0) reject("begin with ", cuts.front(), "; the first document begins at 0");
   for (std::size_t i = 1; i < cuts.size(); ++i) {
     if (cuts[i] < cuts[i - 1]) {
@@ -218,9 +218,9 @@ void validate_each(const SizedEach& each, const std::vector<std::int64_t>& cuts,
                    int parts) {
   const std::size_t documents = cuts.size() - 1;
   if (each.sizes.size() != documents) {
-    throw InvalidInput(str("sizes are given for ", each.sizes.size(), " documents, but cu_seqlens ",
-                           excerpt(cuts), " cut ", documents,
-                           "; give one list for each document, as in per_sequence:0/10/50:sizes:4/6:30/10"));
+    throw InvalidInput(str(
+        "sizes are given for ", each.sizes.size(), " documents, but cu_seqlens ", excerpt(cuts), " cut ",
+        documents, "; give one list for each document, for example per_sequence:0/10/50:sizes:4/6:30/10"));
   }
   for_each_document(cuts, list, [&](std::size_t document, const IndexSet& rest) {
     const std::int64_t begin = cuts[document], end = cuts[document + 1];

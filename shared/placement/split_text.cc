@@ -57,7 +57,7 @@ PerSequence parse_per_sequence(std::string_view argument, std::string_view text)
 
 Dealt parse_dealt(std::string_view argument, std::string_view text) {
   const auto [block, owners] = cut_at_colon(argument);
-  if (!owners) reject_split(text, "it needs a block and a list of owners, as dealt:64:0/1/1/0");
+  if (!owners) reject_split(text, "it needs a block and a list of owners, for example dealt:64:0/1/1/0");
   const std::int64_t size = parse_int(block, str("block of the split '", text, "'"));
   return {size, owners->empty() ? std::vector<std::int64_t>{} : parse_list(*owners, text)};
 }

@@ -8,17 +8,17 @@ namespace {
 
 void check(const Plan& plan, const Binding& binding) {
   if (binding.buffer < 0 || static_cast<std::size_t>(binding.buffer) >= plan.buffers.size()) {
-    throw InvalidInput(
-        str("binding for buffer ", binding.buffer, ", but the plan has ", plan.buffers.size(), " buffers"));
+    throw InvalidInput(str("a binding is for buffer ", binding.buffer, ", but the plan has ",
+                           plan.buffers.size(), " buffers"));
   }
   const Buffer& buffer = plan.buffers[static_cast<std::size_t>(binding.buffer)];
   if (buffer.kind == BufferKind::temporary) {
     throw InvalidInput(
-        str("binding for temporary ", buffer.name, "; only inputs, outputs and inouts are bound"));
+        str("a binding is for the temporary ", buffer.name, "; bind only inputs, outputs and inouts"));
   }
   if (binding.size_bytes != buffer.bytes() || (binding.data == nullptr && binding.size_bytes != 0)) {
-    throw InvalidInput(str("binding of ", binding.data == nullptr ? 0 : binding.size_bytes,
-                           " bytes for buffer ", buffer.name, ", which has ", buffer.bytes(), " bytes (",
+    throw InvalidInput(str("a binding has ", binding.data == nullptr ? 0 : binding.size_bytes,
+                           " bytes, but its buffer ", buffer.name, " has ", buffer.bytes(), " bytes (",
                            buffer.numel, " x ", name(buffer.dtype), ")"));
   }
 }
@@ -31,8 +31,8 @@ std::vector<std::byte*> bound_addresses(const Plan& plan, const Bindings& bindin
     check(plan, binding);
     std::byte*& address = addresses[static_cast<std::size_t>(binding.buffer)];
     if (address != nullptr) {
-      throw InvalidInput(
-          str("two bindings for buffer ", plan.buffers[static_cast<std::size_t>(binding.buffer)].name));
+      throw InvalidInput(str("buffer ", plan.buffers[static_cast<std::size_t>(binding.buffer)].name,
+                             " has two bindings; give it one"));
     }
     address = static_cast<std::byte*>(binding.data);
   }
@@ -49,21 +49,21 @@ std::vector<std::byte*> bound_addresses(const Plan& plan, const Bindings& bindin
 
 void check_host_copy(const Plan& plan, std::string_view what, BufferId buffer, std::size_t host_bytes) {
   if (buffer < 0 || buffer >= static_cast<BufferId>(plan.buffers.size()))
-    throw InvalidInput(str(what, " of buffer ", buffer, "; the plan has ", plan.buffers.size()));
+    throw InvalidInput(str(what, " of buffer ", buffer, ": the plan has ", plan.buffers.size(), " buffers"));
   const Buffer& declared = plan.buffers[static_cast<std::size_t>(buffer)];
   if (declared.kind == BufferKind::temporary) {
-    throw InvalidInput(
-        str(what, " of ", declared.name, ", a temporary; only inputs, outputs and inouts are the caller's"));
+    throw InvalidInput(str(what, " of ", declared.name,
+                           ": it is a temporary; only inputs, outputs and inouts are the caller's"));
   }
   if (static_cast<std::size_t>(declared.bytes()) != host_bytes) {
     throw InvalidInput(
-        str(what, " of ", host_bytes, " bytes; buffer ", declared.name, " has ", declared.bytes()));
+        str(what, " of ", host_bytes, " bytes: buffer ", declared.name, " has ", declared.bytes(), " bytes"));
   }
 }
 
 void refuse_foreign_plan(const Plan& plan, const Device& device, std::string_view name) {
   if (plan.self != device.rank()) {
-    throw InvalidInput(str("the plan of rank ", plan.self, " on the ", name, " device of rank ",
+    throw InvalidInput(str("the plan of rank ", plan.self, " cannot run on the ", name, " device of rank ",
                            device.rank(), "; a device runs the plans of its own rank"));
   }
   const Target& target = device.target();
@@ -73,14 +73,14 @@ void refuse_foreign_plan(const Plan& plan, const Device& device, std::string_vie
     std::vector<std::string_view> has;
     for (const DType dtype : target.dtypes) has.push_back(cp::name(dtype));
     throw InvalidInput(str(the_device(), " has no ", cp::name(buffer.dtype), " (buffer ", buffer.name,
-                           "); as ", target.name, " it has ", join(has, ", ")));
+                           "); its target ", target.name, " has ", join(has, ", ")));
   }
   for (const StepRef& ref : steps_of(plan)) {
     const std::string_view operation = operation_name(ref.step->work);
     const bool collective = is_collective(*ref.step);
     if (collective ? target.has_collective(operation) : target.has_kernel(operation)) continue;
     throw InvalidInput(str(the_device(), " has no operation ", operation, " (step ", ref.id, " \"",
-                           ref.step->label, "\"); as ", target.name, " it has ",
+                           ref.step->label, "\"); its target ", target.name, " has ",
                            join(collective ? target.collectives : target.kernels, ", ")));
   }
 }

@@ -71,7 +71,7 @@ BufferId PlanBuilder::add_buffer(std::string name, BufferKind kind, DType dtype,
   // into 64 bits.
   constexpr std::int64_t kMaxNumel = std::int64_t{1} << 59;
   if (numel < 0 || numel > kMaxNumel) {
-    throw InvalidInput(str("buffer ", name, " of ", numel, " elements; use 0 to 2^59"));
+    throw InvalidInput(str("buffer ", name, " has ", numel, " elements; use 0 to 2^59"));
   }
   if (!plan_.target.dtypes.contains(dtype)) {
     throw InvalidInput(
@@ -113,7 +113,7 @@ StepId PlanBuilder::add_work(StreamId stream, Work work, std::string label) {
 void PlanBuilder::begin_repeat(std::int64_t count) {
   if (in_repeat_) throw InvalidInput("begin_repeat inside a Repeat; Repeats do not nest: unroll one of them");
   if (count < 1)
-    throw InvalidInput(str("a Repeat of ", count, " iterations; leave it out, or use at least 1"));
+    throw InvalidInput(str("a Repeat has ", count, " iterations; use at least 1, or leave the Repeat out"));
   plan_.segments.emplace_back(Repeat{.count = count, .steps = {}});
   in_repeat_ = true;
 }

@@ -38,7 +38,7 @@ void check_set(std::span<const Plan> plans) {
   }
   std::sort(ranks.begin(), ranks.end());
   const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
-  if (twice != ranks.end()) throw CheckFailure(str("two plans for rank ", *twice, "; each rank has one"));
+  if (twice != ranks.end()) throw CheckFailure(str("rank ", *twice, " has two plans; give each rank one"));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class Structure {
     for (const Group& group : plan_.groups) {
       const auto at = std::find(group.ranks.begin(), group.ranks.end(), plan_.self);
       if (at == group.ranks.end()) {
-        fail("is no member of group ", text(group), "; a plan has only groups that its rank is in");
+        fail("is not a member of group ", text(group), "; a plan has only groups that its rank is in");
       }
       rank_.index_in_group.push_back(static_cast<std::int32_t>(at - group.ranks.begin()));
     }

@@ -115,28 +115,29 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
                  " kernels' limit");
   }
   // A call without documents is treated as one document below, so that the rules of lengths are written once.
-  if (shape.mask == Mask::window && !library.window) return str("no kernel has a window");
+  if (shape.mask == Mask::window && !library.window) return str("no kernel supports a window");
   if (shape.mask == Mask::window && shape.window < 1) return str("window ", shape.window, " sees no key");
   std::vector<Document> parts = shape.documents;
   if (parts.empty()) {
     parts = {{shape.q_len, shape.k_len}};
   } else {
-    if (!library.packed) return str("no kernel takes several documents");
-    if (shape.batch != 1) return str("several documents in a batch of ", shape.batch);
+    if (!library.packed) return str("no kernel supports several documents");
+    if (shape.batch != 1) return str("several documents need batch 1, not ", shape.batch);
     if (shape.backward && (shape.head_dim % 16 != 0 || shape.v_head_dim % 16 != 0))
-      return str("several documents backward with head_dim ", shape.head_dim, " and v_head_dim ",
-                 shape.v_head_dim, ", which must be multiples of 16");
+      return str("the backward kernels of several documents need multiples of 16, not head_dim ",
+                 shape.head_dim, " and v_head_dim ", shape.v_head_dim);
     std::int64_t q_len = 0, k_len = 0;
     for (const Document& part : parts) {
       q_len += part.q_len;
       k_len += part.k_len;
     }
     if (q_len != shape.q_len || k_len != shape.k_len)
-      return str("documents have ", q_len, " queries and ", k_len, " keys of ", shape.q_len, " and ",
-                 shape.k_len);
+      return str("documents have ", q_len, " queries and ", k_len, " keys, but the call has ", shape.q_len,
+                 " and ", shape.k_len);
   }
   const auto is_pair = [](const Document& part) { return part.q_len == 1 && part.k_len == 1; };
-  if (shape.backward && std::ranges::all_of(parts, is_pair)) return str("one query and one key backward");
+  if (shape.backward && std::ranges::all_of(parts, is_pair))
+    return str("no backward kernel supports one query and one key");
   for (const Document& part : parts)
     if (part.q_len < 1 || part.k_len < 1 ||
         ((shape.mask == Mask::causal || shape.mask == Mask::window) && part.q_len > part.k_len))

@@ -135,8 +135,8 @@ std::int32_t index_in_group(const Plan& plan, GroupId group) {
   const Group& found = plan.groups[static_cast<std::size_t>(group)];
   const auto at = std::find(found.ranks.begin(), found.ranks.end(), plan.self);
   if (at == found.ranks.end()) {
-    throw InvalidInput(str("rank ", plan.self, " is no member of group ", found.name, "[", join(found.ranks),
-                           "]; only members take part in its collectives"));
+    throw InvalidInput(str("rank ", plan.self, " is not a member of group ", found.name, "[",
+                           join(found.ranks), "]; only members take part in its collectives"));
   }
   return static_cast<std::int32_t>(at - found.ranks.begin());
 }

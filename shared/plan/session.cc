@@ -82,8 +82,8 @@ void PlanSession::download() {
 
 RunTimes PlanSession::run(const RunOptions& options) {
   if (options.iterations < 1 || options.warm_up < 0) {
-    throw InvalidInput(str("a plan is to run ", options.iterations, " times behind ", options.warm_up,
-                           " to warm up; use at least 1 time behind 0 or more"));
+    throw InvalidInput(str("the plan would run ", options.iterations, " times after ", options.warm_up,
+                           " warm-up runs; use at least 1 run, and 0 or more warm-up runs"));
   }
   if (options.warm_up > 0) warm_up(options.warm_up);
   if (options.ready) options.ready();

@@ -62,7 +62,8 @@ class Renaming {
 void PlanBuilder::splice(const Plan& part, const std::map<std::string, View>& bindings,
                          std::string_view prefix) {
   if (part.self != plan_.self) {
-    throw InvalidInput(str("splice of a plan of rank ", part.self, " into one of rank ", plan_.self));
+    throw InvalidInput(str("splice of a plan of rank ", part.self, " into a plan of rank ", plan_.self,
+                           "; both must be of one rank"));
   }
   const auto repeats = [](const Segment& segment) { return std::holds_alternative<Repeat>(segment); };
   if (in_repeat_ && std::any_of(part.segments.begin(), part.segments.end(), repeats)) {

@@ -21,8 +21,8 @@ class StepRules : ViewRules {
 
   void check() {
     require(step_.stream >= 0 && idx(step_.stream) < plan_.streams.size(), "stream ", step_.stream,
-            " is not one of the plan's ", plan_.streams.size());
-    require(count_ >= 1 && count_ <= kMaxIterations, "a Repeat of ", count_, " iterations; use 1 to 2^31");
+            " is not one of the plan's ", plan_.streams.size(), " streams");
+    require(count_ >= 1 && count_ <= kMaxIterations, "the Repeat has ", count_, " iterations; use 1 to 2^31");
     if (const Kernel* kernel = std::get_if<Kernel>(&step_.work)) {
       check_target("kernel", plan_.target.kernels);
       check_views();
@@ -243,35 +243,36 @@ class StepRules : ViewRules {
   template <class Op>
   void check_fused(const Op& op, Views operands, Views gradients) const {
     const std::optional<FusedAttention>& library = plan_.target.fused_attention;
-    require(library.has_value(), "target ", plan_.target.name, " has no fused attention; use exact");
+    require(library.has_value(), "target ", plan_.target.name,
+            " has no fused attention; use the exact engine");
     for (const Views& views : {operands, gradients}) {
       for (const View* view : views) same_dtype(op.q, *view);
     }
     const Shape &q = op.q.shape, &v = op.v.shape;
     std::optional<FusedShape> shape = fused_form(op.slices, q[1], v[1]);
     require(shape.has_value(), "its ", op.slices.size(), " mask slices over ", q[1], " queries and ", v[1],
-            " keys have no form that fused attention takes; cut the views, or use exact");
+            " keys have no form that fused attention supports; cut the views, or use the exact engine");
     shape->backward = std::is_same_v<Op, AttentionBackward>;
     shape->dtype = dtype_of(op.q);
     shape->batch = q[0], shape->q_heads = q[2], shape->kv_heads = v[2];
     shape->head_dim = q[3], shape->v_head_dim = v[3];
     if (const auto reason = refuse(*library, *shape)) {
-      fail("the fused attention of target ", plan_.target.name, " does not take it: ", *reason,
-           "; use exact");
+      fail("the fused attention of target ", plan_.target.name, " does not support this call: ", *reason,
+           "; use the exact engine");
     }
     for (const Views& views : {operands, gradients}) {
       for (const View* view : views) {
         const auto reason = refuse_operand(*shape, *view, views.begin() == gradients.begin());
-        if (reason) fail("as an operand of fused attention, ", text(*view), " does not do: ", *reason);
+        if (reason) fail("fused attention cannot use ", text(*view), ": ", *reason);
       }
     }
     if (const auto reason = refuse_lse(*shape, op.lse))
-      fail("for fused attention, ", text(op.lse), " does not do: ", *reason);
+      fail("fused attention cannot use ", text(op.lse), ": ", *reason);
     const std::int64_t bytes = workspace_bytes(*library, *shape);
     require(!is_absent(op.workspace), "is fused and has no workspace; it needs ", bytes, " bytes");
     contiguous(op.workspace);
     require(op.workspace.numel() * size_bytes(dtype_of(op.workspace)) >= bytes, "its workspace is ",
-            text(op.workspace), ", and it needs ", bytes, " bytes");
+            text(op.workspace), ", but it needs ", bytes, " bytes");
   }
 
   void check_rows(const View& out, const View& rows, std::string_view role) const {

@@ -85,8 +85,8 @@ const Target& gpu_target(std::string_view gpu) {
   const auto found = targets.find(generation_of(gpu));
   if (found != targets.end()) return found->second;
   const std::string_view near = generation_before(gpu);
-  throw InvalidInput(str("no target for GPUs of ", gpu, "; there are ", join(kGpuGenerations, ", "),
-                         near.empty() ? "" : str(", of which ", near, " is the nearest")));
+  throw InvalidInput(str("there is no target for GPUs of ", gpu, "; use one of ", join(kGpuGenerations, ", "),
+                         near.empty() ? "" : str("; the nearest is ", near)));
 }
 
 const Target& target_by_name(std::string_view name) {
@@ -94,8 +94,8 @@ const Target& target_by_name(std::string_view name) {
   const std::string_view generation = generation_of(name);
   if (std::find(kGpuGenerations.begin(), kGpuGenerations.end(), generation) != kGpuGenerations.end())
     return gpu_target(generation);
-  throw InvalidInput(
-      str("target '", name, "' is none of ", host_target().name, ", ", join(kGpuGenerations, ", ")));
+  throw InvalidInput(str("target '", name, "' is unknown; use one of ", host_target().name, ", ",
+                         join(kGpuGenerations, ", ")));
 }
 
 Hasher& hash(Hasher& hasher, const Target& target) {

@@ -104,7 +104,7 @@ std::optional<TransferFault> find_unequal_results(const Members& members) {
 }  // namespace
 
 TransferFault wrong_bytes(const TransferPlace& place, std::int64_t arrived, std::int64_t sent) {
-  return of_transfer(place, str(arrived, " bytes arrived, where ", sent,
+  return of_transfer(place, str(arrived, " bytes arrived, but ", sent,
                                 " were sent; the transfer was lost, cut or repeated on its way"));
 }
 
@@ -122,13 +122,14 @@ std::optional<TransferFault> unequal_results(const TransferPlace& place,
   std::vector<std::string> texts;
   for (const auto& [result, ranks] : ranks_by_result)
     texts.push_back(str(ranks_text(ranks), ranks.size() == 1 ? " has " : " have ", result));
-  return TransferFault(str(place.operation, " #", place.sequence, " on ", canonical_name(*place.group),
-                           ": the members' outputs differ, which must be equal bits: ", join(texts, ", ")),
-                       {.culprits = dissent.ranks,
-                        .is_tie = dissent.is_tie,
-                        .operation = place.operation,
-                        .group = canonical_name(*place.group),
-                        .sequence = place.sequence});
+  return TransferFault(
+      str(place.operation, " #", place.sequence, " on ", canonical_name(*place.group),
+          ": the members' outputs must be equal bit for bit, but they differ: ", join(texts, ", ")),
+      {.culprits = dissent.ranks,
+       .is_tie = dissent.is_tie,
+       .operation = place.operation,
+       .group = canonical_name(*place.group),
+       .sequence = place.sequence});
 }
 
 std::string_view name(Checksums checksums) {

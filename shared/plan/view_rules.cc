@@ -8,7 +8,7 @@ namespace cp {
 
 void ViewRules::check_view(const View& view, bool written) const {
   require(view.buffer >= 0 && idx(view.buffer) < plan_.buffers.size(), "buffer ", view.buffer,
-          " is not one of the plan's ", plan_.buffers.size());
+          " is not one of the plan's ", plan_.buffers.size(), " buffers");
   const Buffer& buffer = buffer_of(view);
   require(plan_.target.dtypes.contains(buffer.dtype), "target ", plan_.target.name, " has no dtype ",
           name(buffer.dtype), " (buffer ", buffer.name, ")");

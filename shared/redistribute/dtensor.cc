@@ -27,12 +27,11 @@ void run(Device& device, Plan plan, const DTensor& in, const DTensor& out, RankT
 
 void require_shard(const DTensor& tensor, const Layout& layout, Rank rank, std::string_view what) {
   if (!equivalent(tensor.layout, layout) || tensor.layout.dtype != layout.dtype) {
-    throw InvalidInput(str(what, " has layout ", to_string(tensor.layout),
-                           " where the gradient's rule gives ", to_string(layout),
-                           "; see gradient_layouts()"));
+    throw InvalidInput(str(what, " has layout ", to_string(tensor.layout), ", but the gradient's rule gives ",
+                           to_string(layout), "; see gradient_layouts()"));
   }
   if (tensor.size_bytes != shard_bytes(layout, rank)) {
-    throw InvalidInput(str(what, " has ", tensor.size_bytes, " bytes on rank ", rank, " where its layout ",
+    throw InvalidInput(str(what, " has ", tensor.size_bytes, " bytes on rank ", rank, ", but its layout ",
                            to_string(layout), " has ", shard_bytes(layout, rank)));
   }
 }

@@ -14,10 +14,10 @@ void require_linear(const Layout& layout) {
   for (const Placement& placement : layout.placements) {
     const auto* partial = std::get_if<Partial>(&placement);
     if (partial == nullptr || partial->op == ReduceOp::sum || partial->op == ReduceOp::avg) continue;
-    throw InvalidInput(
-        str("P(", name(partial->op), ") in ", placements_to_string(layout),
-            " has no gradient: it is no linear map; reduce it outside of the differentiated part, or use ",
-            "P(sum) or P(avg)"));
+    throw InvalidInput(str("P(", name(partial->op), ") in ", placements_to_string(layout),
+                           " has no gradient, because it is not a linear map; reduce it outside of the "
+                           "differentiated part, or use ",
+                           "P(sum) or P(avg)"));
   }
 }
 
@@ -101,7 +101,7 @@ double grad_scale_factor(GradScale scale, const Layout& source, const Layout& ta
   const std::string_view word = scale == GradScale::up ? "up" : "down";
   if (source.mesh != target.mesh) {
     throw InvalidInput(str(
-        "a gradient scale ", word, " is by the ranks of a group of one mesh, but the tensor goes from ",
+        "the gradient scale ", word, " counts the ranks of a group of one mesh, but the tensor goes from ",
         source.mesh.to_string(), " to ", target.mesh.to_string(), "; use none, or the same mesh for both"));
   }
   int num_ranks = 1;
@@ -115,8 +115,8 @@ double grad_scale_factor(GradScale scale, const Layout& source, const Layout& ta
     num_ranks *= source.mesh.axis_size(static_cast<int>(axis));
   }
   if (!found) {
-    throw InvalidInput(str("a gradient scale ", word,
-                           " is by the ranks that split or gather, but no axis goes from R to S ",
+    throw InvalidInput(str("the gradient scale ", word,
+                           " counts the ranks that split or gather, but no axis goes from R to S ",
                            "or from S to R in ", placements_to_string(source), " -> ",
                            placements_to_string(target), "; use none"));
   }

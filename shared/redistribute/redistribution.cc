@@ -43,7 +43,7 @@ void validate_axis(const Layout& source, const Layout& target, std::size_t axis)
   if (target.mesh.axes()[axis].size == 1) return;
   throw InvalidInput(str(
       "cannot redistribute P(", name(held->op), ") to P(", name(wanted->op), ") on ", axis_text(target, axis),
-      ": values pending one reduction are no contributions to another; reduce to R or S first"));
+      ": partial values of one reduction cannot go into another; reduce them to R or S first"));
 }
 
 // The widest of the types that the tensor has on its way.
@@ -171,7 +171,7 @@ std::optional<Redistribution> Request::first(std::int64_t& least) {
 State state_on_the_way(Request& request, const Layout& layout) {
   const Layout& source = request.source;
   if (layout.shape != source.shape || (layout.mesh != source.mesh && layout.mesh != request.target.mesh)) {
-    throw InvalidInput(str("a move from or to ", to_string(layout), " is none of a tensor of shape ",
+    throw InvalidInput(str("a move from or to ", to_string(layout), " does not belong to a tensor of shape ",
                            join(source.shape, "x"), " between ", source.mesh.to_string(), " and ",
                            request.target.mesh.to_string()));
   }

@@ -13,7 +13,8 @@ namespace cp {
 
 void validate_scale(double scale, DType dtype) {
   if (!std::isfinite(scale))
-    throw InvalidInput(str("a gradient cannot be multiplied by ", scale, "; use a finite factor, such as 1"));
+    throw InvalidInput(
+        str("a gradient cannot be multiplied by ", scale, "; use a finite factor, for example 1"));
   if (scale != 1 && !is_floating(dtype)) {
     throw InvalidInput(str("a gradient of ", name(dtype), " times ", scale,
                            " would not be exact; use a floating dtype, or no scale (GradScale::none)"));

@@ -13,7 +13,7 @@ const Plan& AttentionPlanCache::get(const AttentionRequest& request, AttentionPa
                                     const Target& target) {
   const auto at = std::find(request.ranks.begin(), request.ranks.end(), self);
   if (at == request.ranks.end()) {
-    throw InvalidInput(str("rank ", self, " is none of the ", request.ranks.size(), " cp ranks"));
+    throw InvalidInput(str("rank ", self, " is not one of the ", request.ranks.size(), " cp ranks"));
   }
   const auto index = static_cast<Rank>(at - request.ranks.begin());
   Hasher key;

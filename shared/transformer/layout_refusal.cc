@@ -29,10 +29,10 @@ std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const Parall
                              ", or dp * micro_batch = ", nearest_divisor(batch, at_once))};
   }
   if (workload.phase != Phase::training && batch != at_once) {
-    return LayoutRefusal{
-        "serving takes the requests of a replica at once",
-        str("micro_batch=", layout.micro_batch, " of ", batch / layout.dp(), " requests of a replica"),
-        str("use micro_batch=", batch / layout.dp())};
+    return LayoutRefusal{"serving takes the requests of a replica at once",
+                         str("micro_batch=", layout.micro_batch, " is not all ", batch / layout.dp(),
+                             " requests of a replica"),
+                         str("use micro_batch=", batch / layout.dp())};
   }
   if (layout.virtual_stages > 1 && (batch / at_once) % layout.pp != 0) {
     return LayoutRefusal{"interleaved schedule",
@@ -58,8 +58,8 @@ std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const Parall
 std::optional<LayoutRefusal> refuse_experts(const Transformer& model, const ParallelLayout& layout) {
   if (layout.ep == 1) return std::nullopt;
   if (!model.experts) {
-    return LayoutRefusal{"ep without experts", str("ep=", layout.ep, " of a model without experts"),
-                         "use ep=1"};
+    return LayoutRefusal{"ep without experts",
+                         str("ep=", layout.ep, " splits experts, and this model has none"), "use ep=1"};
   }
   auto refusal = refuse_model(layout, {std::nullopt, std::nullopt, model.experts->count});
   if (!refusal) refusal = refuse_expert_degrees(layout, layout.tp, ExpertRule::nested);
@@ -88,7 +88,7 @@ std::optional<LayoutRefusal> refuse_stages(const Transformer& model, const Workl
   }
   if (stages > model.layers) {
     return LayoutRefusal{"more stages than layers",
-                         str("pp * virtual_stages = ", stages, " of ", model.layers, " layers"),
+                         str("pp * virtual_stages = ", stages, " is more than the ", model.layers, " layers"),
                          str("use at most ", model.layers, " stages")};
   }
   const std::int64_t smallest = model.layers / stages;
@@ -96,7 +96,7 @@ std::optional<LayoutRefusal> refuse_stages(const Transformer& model, const Workl
       (layout.recompute.every < 2 || layout.recompute.every > smallest)) {
     return LayoutRefusal{
         "recompute more layers than there are",
-        str("recompute=", to_string(layout.recompute), " of stages of ", smallest, " layers"),
+        str("recompute=", to_string(layout.recompute), " does not fit stages of ", smallest, " layers"),
         str("use every:2 to every:", smallest, ", or full")};
   }
   return std::nullopt;
@@ -107,15 +107,16 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
   const std::int64_t rows =
       workload.phase == Phase::decode ? workload.seq_len : workload.seq_len - workload.cached;
   if (rows < std::int64_t{layout.cp} * layout.row_ranks()) {
-    return LayoutRefusal{
-        "sequence too short",
-        str(rows, " tokens over cp * tp = ", layout.cp, " * ", layout.row_ranks(), " ranks: some have none"),
-        str("use at most ", rows, " ranks")};
+    return LayoutRefusal{"sequence too short",
+                         str(rows, " tokens cannot give each of cp * tp = ", layout.cp, " * ",
+                             layout.row_ranks(), " ranks one"),
+                         str("use at most ", rows, " ranks")};
   }
   if (layout.loss_chunks > std::max<std::int64_t>(1, rows / layout.cp)) {
-    return LayoutRefusal{"more loss chunks than rows",
-                         str("loss_chunks=", layout.loss_chunks, " of ", rows / layout.cp, " rows"),
-                         "use at most that many"};
+    return LayoutRefusal{
+        "more loss chunks than rows",
+        str("loss_chunks=", layout.loss_chunks, " is more than the ", rows / layout.cp, " rows"),
+        str("use at most ", rows / layout.cp)};
   }
   if (layout.cp == 1) return std::nullopt;
   const auto refusal = refuse(attention_problem(model, workload, layout), layout.cp, layout.strategy);
@@ -128,7 +129,7 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
                                                    const ParallelLayout& layout) {
   if (layout.zero != 0 && layout.sharding_size() == 1) {
     return LayoutRefusal{"zero without sharding",
-                         str("zero=", layout.zero, " of parameters that one rank has alone"),
+                         str("zero=", layout.zero, " shards parameters, and each is on one rank only"),
                          "use dp_shard above 1, or leave zero out"};
   }
   if (layout.zero > 1 && layout.pp > 1) {
@@ -144,8 +145,8 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
   if (layout.mlp_chunks == 1) return std::nullopt;
   if (model.experts) {
     return LayoutRefusal{"mlp chunks of experts",
-                         str("mlp_chunks=", layout.mlp_chunks, " of ", model.experts->count,
-                             " experts, which compute the rows that they are sent at once"),
+                         str("mlp_chunks=", layout.mlp_chunks, " does not apply to the ",
+                             model.experts->count, " experts, which compute all rows that they get at once"),
                          "use mlp_chunks=1"};
   }
   const std::int64_t rows = std::max<std::int64_t>(1, workload.seq_len / layout.cp),

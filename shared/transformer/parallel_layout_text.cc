@@ -24,7 +24,7 @@ constexpr std::string_view kKeys =
 int parse_number(std::string_view text, std::string_view key) {
   const std::int64_t value = parse_int(text, key);
   if (value < 1 || value > Mesh::kMaxRanks) {
-    throw InvalidInput(str(key, "=", value, " of a layout; use 1 to ", Mesh::kMaxRanks));
+    throw InvalidInput(str(key, "=", value, " is out of range; use 1 to ", Mesh::kMaxRanks));
   }
   return static_cast<int>(value);
 }
@@ -41,8 +41,8 @@ class LayoutText {
       if (equals == std::string_view::npos ||
           (!of_degree && str(", ", kKeys, ",").find(str(" ", key, ",")) == std::string::npos)) {
         throw InvalidInput(str("'", part, "' in the layout '", text,
-                               "' is no key=value of a layout; its keys are ", join(degree_keys(), ", "),
-                               ", ", kKeys));
+                               "' is not a key=value that a layout has; its keys are ",
+                               join(degree_keys(), ", "), ", ", kKeys));
       }
       for (const auto& [other, value] : values_) {
         if (other == key)
@@ -73,7 +73,8 @@ class LayoutText {
     const auto value = find(key);
     if (!value) return;
     if (*value != first && *value != second)
-      throw InvalidInput(str(key, "=", *value, " of the layout '", text_, "'; use ", first, " or ", second));
+      throw InvalidInput(
+          str(key, "=", *value, " in the layout '", text_, "' is unknown; use ", first, " or ", second));
     out = *value == first ? first_value : second_value;
   }
 
@@ -135,7 +136,7 @@ Recompute parse_recompute(std::string_view text) {
     if (every >= 2 && every <= 1024) return {Recompute::Kind::every, static_cast<int>(every)};
   }
   throw InvalidInput(
-      str("recompute '", text, "'; use none, selective, full, or every:K with K from 2 to 1024"));
+      str("recompute '", text, "' is unknown; use none, selective, full, or every:K with K from 2 to 1024"));
 }
 
 int parse_zero(std::string_view text) {
@@ -143,7 +144,7 @@ int parse_zero(std::string_view text) {
     if (text == str(stage)) return stage;
   }
   throw InvalidInput(str(
-      "zero=", text, " of a layout; use 1 (states are sharded), 2 (gradients, too) or 3 (parameters, too)"));
+      "zero=", text, " is unknown; use 1 (states are sharded), 2 (gradients, too) or 3 (parameters, too)"));
 }
 
 std::string to_string(AxisOrder order) { return std::string(kOrders[static_cast<std::size_t>(order)]); }
@@ -152,8 +153,8 @@ AxisOrder parse_axis_order(std::string_view text) {
   for (const AxisOrder order : axis_orders()) {
     if (text == kOrders[static_cast<std::size_t>(order)]) return order;
   }
-  throw InvalidInput(
-      str("axis order '", text, "'; use one of ", join(kOrders, ", "), " (the first varies fastest)"));
+  throw InvalidInput(str("axis order '", text, "' is unknown; use one of ", join(kOrders, ", "),
+                         " (the first varies fastest)"));
 }
 
 const std::vector<AxisOrder>& axis_orders() {

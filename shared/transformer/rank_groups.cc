@@ -11,8 +11,8 @@ RankGroups::RankGroups(const ParallelLayout& layout, Rank self)
       size_{layout.dp_replicate, layout.dp_shard, layout.cp, layout.tp, layout.pp},
       cp_is_slower_(layout.order == AxisOrder::tp_dp_cp_pp) {
   if (self < 0 || self >= layout.world()) {
-    throw InvalidInput(
-        str("rank ", self, " of a layout of ", layout.world(), " ranks; use 0 to ", layout.world() - 1));
+    throw InvalidInput(str("rank ", self, " is not in a layout of ", layout.world(), " ranks; use 0 to ",
+                           layout.world() - 1));
   }
   // The fastest first, as build_mesh() has them.
   const auto order = [&]() -> std::array<Axis, kAxes> {

@@ -210,21 +210,22 @@ void validate(const StepRequest& request, StepPart part, int stage) {
   }
   const int stages = request.layout.pp * request.layout.virtual_stages;
   if (stage < 0 || stage >= stages) {
-    throw InvalidInput(str("stage ", stage, " of ", stages, "; use 0 to ", stages - 1));
+    throw InvalidInput(str("stage ", stage, " is not one of ", stages, " stages; use 0 to ", stages - 1));
   }
   const Phase phase = request.workload.phase;
   const bool serving = part == StepPart::prefill || part == StepPart::decode;
   if (serving != (phase != Phase::training) || (serving && name(part) != name(phase))) {
     throw InvalidInput(
-        str("part ", name(part), " of a workload of phase ", name(phase), "; use ",
+        str("part ", name(part), " does not exist in the phase ", name(phase), "; use ",
             phase == Phase::training ? "micro_batch, forward, backward or update" : name(phase)));
   }
   const bool staged = part == StepPart::forward || part == StepPart::backward;
   if (part == StepPart::micro_batch && request.layout.pp > 1) {
-    throw InvalidInput(str("part micro_batch with pp=", request.layout.pp, "; use forward and backward"));
+    throw InvalidInput(
+        str("part micro_batch needs pp=1, not pp=", request.layout.pp, "; use forward and backward"));
   }
   if (staged && request.layout.pp == 1)
-    throw InvalidInput(str("part ", name(part), " with pp=1; use micro_batch"));
+    throw InvalidInput(str("part ", name(part), " needs pp above 1, not pp=1; use micro_batch"));
 }
 
 Plan write(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache& cache) {

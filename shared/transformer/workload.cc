@@ -27,7 +27,7 @@ std::vector<Optimizer> optimizers() {
 
 void require_floating(std::string_view field, DType dtype, detail::Complaints& complaints) {
   complaints.require(is_floating(dtype),
-                     str(field, "=", name(dtype), " is no floating type; use f32, f16 or bf16"));
+                     str(field, "=", name(dtype), " is not a floating type; use f32, f16 or bf16"));
 }
 
 void check_cache(const Workload& w, detail::Complaints& complaints) {

@@ -256,7 +256,7 @@ TEST(PlanRequest, ALayoutOfWhichKeysAreMissingKeepsTheGivenOnes) {
       HasSubstr(
           "--explain tp=4,dp_shard=8: it takes 32 of the 16 GPUs; use degrees whose product divides 16"));
   EXPECT_THAT(message_of([&] { parse_partial_layout(question, "--explain", "tpp=4"); }),
-              HasSubstr("no key=value of a layout"));
+              HasSubstr("is not a key=value that a layout has"));
 }
 
 // Number formats are the question's: no profile hides them.

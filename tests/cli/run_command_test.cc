@@ -48,7 +48,9 @@ TEST(RunCommand, PlansForAGpuKeepTheirBounds) {
   for (const auto& row : report["strategies"]) EXPECT_EQ(row["exact"], true) << row;
   const Finished wrong = cpsim(with(run, {"--target", "sm91"}));
   EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("--target sm91: target 'sm91' is none of host, sm80, sm90, sm100, sm120"));
+  EXPECT_THAT(
+      wrong.err,
+      HasSubstr("--target sm91: target 'sm91' is unknown; use one of host, sm80, sm90, sm100, sm120"));
 }
 
 TEST(RunCommand, AllStrategiesAreExactOnAnOddLength) {
@@ -68,7 +70,7 @@ TEST(RunCommand, ARefusedStrategysAlternativeRuns) {
              "--kv-heads", "3", "--head-dim", "8", "--causal", "--documents", "0/7/7/50", "--padding"});
   EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
   EXPECT_THAT(finished.out,
-              HasSubstr("ulysses(8) contiguous: refused: ulysses_degree=8 is more than the q_heads=6"));
+              HasSubstr("ulysses(8) contiguous: refused: ulysses_degree=8 is more than q_heads=6"));
   EXPECT_THAT(finished.out, HasSubstr("refused; this instead: exact"));
   EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
 }
@@ -154,7 +156,7 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   EXPECT_THAT(error({"--format", "thd"}), HasSubstr("unknown tensor format 'thd'; use bshd, bnsd or sbhd"));
   EXPECT_THAT(error({"--lse", "there"}), HasSubstr("--lse there is unknown; use home or computed"));
   EXPECT_THAT(error({"--gradients", "dq"}), HasSubstr("add --backward"));
-  EXPECT_THAT(error({"--backward", "--gradients", "q"}), HasSubstr("--gradients q: 'q' is no gradient"));
+  EXPECT_THAT(error({"--backward", "--gradients", "q"}), HasSubstr("--gradients q: 'q' is not a gradient"));
   EXPECT_THAT(error({"--batch", "3", "--documents", "0/64;0/8"}), HasSubstr("or 3 lists"));
 }
 

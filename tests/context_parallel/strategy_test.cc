@@ -124,12 +124,14 @@ TEST(Legality, RefusalsNameTheValuesTheReasonAndWhatWorks) {
   AttentionProblem problem = small_problem();
   Strategy strategy;
   strategy.ulysses_degree = 16;
-  expect_refused(problem, 16, strategy,
-                 "ulysses_degree=16 is more than the q_heads=8 that it would split; use 8, of {1, 2, 4, 8}");
+  expect_refused(
+      problem, 16, strategy,
+      "ulysses_degree=16 is more than q_heads=8, and each rank needs a head; use 8, of {1, 2, 4, 8}");
   strategy.ulysses_degree = 3;
   expect_refused(problem, 8, strategy, "ulysses_degree=3 does not divide cp=8; use 2, of {1, 2, 4, 8}");
   strategy.ulysses_degree = 2, strategy.inner_ring = 3;
-  expect_refused(problem, 8, strategy, "inner_ring=3 does not divide the ring of 4; use 2, of {1, 2, 4}");
+  expect_refused(problem, 8, strategy,
+                 "inner_ring=3 does not divide the ring of 4 ranks; use 2, of {1, 2, 4}");
   strategy = {};
   problem.dtype = DType::i32;
   expect_refused(problem, 8, strategy, "dtype=i32 has no attention kernel; use f32, bf16 or f16");
@@ -192,7 +194,7 @@ TEST(Problem, NonsenseIsInvalidInput) {
     return message_of([&] { validate_problem(problem); });
   };
   EXPECT_THAT(message([](auto& p) { p.kv_heads = 3; }),
-              HasSubstr("q_heads=8 is no multiple of kv_heads=3; each kv head serves equally many query "
+              HasSubstr("q_heads=8 is not a multiple of kv_heads=3; each kv head serves equally many query "
                         "heads: use kv_heads=2"));
   EXPECT_THAT(message([](auto& p) { p.batch = 0; }), HasSubstr("batch=0; use at least 1"));
   EXPECT_THAT(message([](auto& p) { p.window = 0; }), HasSubstr("window=0"));
@@ -205,12 +207,13 @@ TEST(Problem, NonsenseIsInvalidInput) {
               p.cu_seqlens_of_entry = {{0, 10, 50}, {0, 64}};
             }),
             "no error");
-  EXPECT_THAT(message([](auto& p) {
-                p.batch = 3;
-                p.cu_seqlens_of_entry = {{0, 10, 50}, {0, 64}};
-              }),
-              HasSubstr("documents of 2 batch entries, 0/10/50;0/64, where batch=3; give one list for all "
-                        "entries, or 3 lists"));
+  EXPECT_THAT(
+      message([](auto& p) {
+        p.batch = 3;
+        p.cu_seqlens_of_entry = {{0, 10, 50}, {0, 64}};
+      }),
+      HasSubstr("documents are given for 2 batch entries (0/10/50;0/64), but batch=3; give one list for all "
+                "entries, or 3 lists"));
   EXPECT_THAT(message([](auto& p) {
                 p.batch = 2;
                 p.cu_seqlens_of_entry = {{0, 10, 50}, {0, 65}};
@@ -220,12 +223,12 @@ TEST(Problem, NonsenseIsInvalidInput) {
                 p.batch = 2;
                 p.cu_seqlens_of_entry = {{0, 10}, {}};
               }),
-              HasSubstr("batch entry 1 has no documents, and others have; use 0/64"));
+              HasSubstr("batch entry 1 has no documents, but others have some; use 0/64"));
   EXPECT_THAT(message([](auto& p) {
                 p.cu_seqlens = {0, 8};
                 p.cu_seqlens_of_entry = {{0, 10}};
               }),
-              HasSubstr("say two things"));
+              HasSubstr("give only one of the two"));
 }
 
 TEST(Problem, DocumentsAreText) {

@@ -85,7 +85,7 @@ TEST_P(Runs, APlanWithAKernelThatTheHostLacksIsRefusedByName) {
   const Plan plan = std::move(builder).build({});
   EXPECT_THAT(
       message_of<InvalidInput>([&] { fabric.run([&](Rank, Device& device) { device.prepare(plan, {}); }); }),
-      HasSubstr("the fabric device of rank 0 has no operation rms_norm (step 0 \"\"); as host it has "
+      HasSubstr("the fabric device of rank 0 has no operation rms_norm (step 0 \"\"); its target host has "
                 "accumulate, "));
 }
 

@@ -482,8 +482,9 @@ TEST(HsdpData, GradientsInOtherLayoutsAreNormalized) {
     const Layout produced = parse_layout(placements, on, std::move(shape), DType::f32);
     return message_of([&] { param.normalize_plan(0, produced); });
   };
-  EXPECT_THAT(error("R,P(sum)", mesh, {6, 4}), HasSubstr("ranks along dp have data of their own"));
-  EXPECT_THAT(error("P(sum),P(sum)", Mesh::parse("dp=2,ep=2"), {6, 4}), HasSubstr("they lie on two meshes"));
+  EXPECT_THAT(error("R,P(sum)", mesh, {6, 4}), HasSubstr("ranks along dp have different data"));
+  EXPECT_THAT(error("P(sum),P(sum)", Mesh::parse("dp=2,ep=2"), {6, 4}),
+              HasSubstr("they lie on different meshes"));
   EXPECT_THAT(error("P(sum),P(sum)", mesh, {4, 6}), HasSubstr("their shapes are 4x6 and 6x4"));
 }
 

@@ -152,7 +152,7 @@ TEST(UnshardWriter, RefusesWhatIsNoFlatUnit) {
   EXPECT_THAT(error({7}, options), HasSubstr("give it one dimension and one shard axis with equal chunks"));
   options = flat_options(DType::f32, DType::f32);
   options.shard = {"s", "r"}, options.replicate.clear();
-  EXPECT_THAT(error({7}, options), HasSubstr("is no flat unit"));
+  EXPECT_THAT(error({7}, options), HasSubstr("is not a flat unit"));
   options = flat_options(DType::f32, DType::f32);
   options.reduce = ReduceOp::avg;
   EXPECT_THAT(error({7}, options), HasSubstr("reduce=avg of a flat unit"));

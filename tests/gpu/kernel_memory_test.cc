@@ -75,7 +75,7 @@ TEST(CudaMemory, TakesTheCallersMemory) {
   EXPECT_THAT(refusal(plan, {{0, data, 20}}),
               AllOf(HasSubstr("20 bytes"), HasSubstr("buffer x"), HasSubstr("24 bytes")));
   EXPECT_THAT(refusal(plan, {{1, data, 16}}), HasSubstr("temporary t"));
-  EXPECT_THAT(refusal(plan, {{0, data, 24}, {0, data, 24}}), HasSubstr("two bindings for buffer x"));
+  EXPECT_THAT(refusal(plan, {{0, data, 24}, {0, data, 24}}), HasSubstr("buffer x has two bindings"));
   EXPECT_THAT(refusal(plan, {{3, data, 24}}), HasSubstr("3 buffers"));
   CP_CUDA(cudaFree(data));
 }

@@ -372,7 +372,7 @@ TEST(RowKernel, IsRefusedByName) {
   const BufferId x = memory.add(DType::f32, {1, 2});
   const auto run = [&] { memory.run(RowKernel{RowOperation::rms_norm, {}, {}, {flat_view(x, 0, 2)}}); };
   EXPECT_THAT(run, ::testing::ThrowsMessage<InvalidInput>(
-                       ::testing::HasSubstr("no host kernel rms_norm; there is ")));
+                       ::testing::HasSubstr("the host has no kernel rms_norm; it has ")));
 }
 
 }  // namespace

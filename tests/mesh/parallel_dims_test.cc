@@ -386,7 +386,7 @@ TEST(DegreeTexts, EveryKeyIsReadOrRefused) {
     if (infers) {
       EXPECT_TRUE(read_degree(config, key, "-1"));
     } else {
-      expect_refused([&] { read_degree(config, key, "-1"); }, {str(key, "=-1 of a layout; use 1 to")});
+      expect_refused([&] { read_degree(config, key, "-1"); }, {str(key, "=-1 is out of range; use 1 to")});
     }
     for (const char* bad : {"0", "-2", "16777217", "two", ""})
       EXPECT_THROW(read_degree(config, key, bad), InvalidInput) << key << "=" << bad;

@@ -142,7 +142,7 @@ TEST(Split, ValidationNamesValuesAndWhatWorks) {
               HasSubstr("names 2 owners, but 8 indices are 3 blocks of 3"));
   EXPECT_THAT(message(Dealt{4, {0, 2}}, 8, 8, 2), HasSubstr("deals to rank 2 of 2; use 0 to 1"));
   EXPECT_THAT(message(PerSequence{{0, 4, 8}, Striped{-2}}, 8, 8, 2), HasSubstr("striped:-2"));
-  EXPECT_THAT(message(PerSequence{{}, Chunked{}}, 8, 8, 2), HasSubstr("use for example 0/8"));
+  EXPECT_THAT(message(PerSequence{{}, Chunked{}}, 8, 8, 2), HasSubstr("use, for example, 0/8"));
   EXPECT_THAT(message(PerSequence{{1, 8}, Chunked{}}, 8, 8, 2), HasSubstr("begin with 1"));
   EXPECT_THAT(message(PerSequence{{0, 6, 4, 8}, Chunked{}}, 8, 8, 2), HasSubstr("descend from 6 to 4"));
   EXPECT_THAT(message(PerSequence{{0, 4}, Chunked{}}, 8, 8, 2),
@@ -164,7 +164,7 @@ TEST(Split, SizesOfEachDocumentFitWhatIsLeftOfIt) {
   EXPECT_EQ(message(split, index_range(4, 10)), "no error");
   EXPECT_THAT(message(split, index_range(0, 3)),
               AllOf(HasSubstr("document 0 at 0 .. 4: sizes 1/3"), HasSubstr("more than the 3 indices"),
-                    HasSubstr("use for example sizes:2/1")));
+                    HasSubstr("use, for example, sizes:2/1")));
   const auto with = [&](const std::vector<std::int64_t>& last) {
     PerSequence changed = split;
     std::get<SizedEach>(changed.inner).sizes.back() = last;
@@ -173,7 +173,7 @@ TEST(Split, SizesOfEachDocumentFitWhatIsLeftOfIt) {
   EXPECT_THAT(message(with({5, 0}), all),
               HasSubstr("document 2 at 4 .. 10: sizes 5/0 sum to 5, but they split 6"));
   EXPECT_THAT(message(with({1, 2, 3}), all),
-              HasSubstr("are for 3 ranks, but the axis has 2; use for example sizes:3/3"));
+              HasSubstr("are for 3 ranks, but the axis has 2; use, for example, sizes:3/3"));
   EXPECT_THAT(message(with({7, -1}), all), HasSubstr("sum to more than the 6"));
   EXPECT_THAT(message(with({-1, 7}), all), HasSubstr("hold -1"));
   // Of a document that is elsewhere they still must be sizes of it.

@@ -253,13 +253,13 @@ TEST(PlanBuilder, RefusesWhatNoPlanCanMean) {
             }),
             "group tp[1,2] lacks rank 0; a rank's plan has only groups that the rank is a member of");
   EXPECT_EQ(on([](Builder& b) { b.begin_repeat(0); }),
-            "a Repeat of 0 iterations; leave it out, or use at least 1");
+            "a Repeat has 0 iterations; use at least 1, or leave the Repeat out");
   EXPECT_EQ(on([](Builder& b) { b.begin_repeat(2), b.begin_repeat(2); }),
             "begin_repeat inside a Repeat; Repeats do not nest: unroll one of them");
   EXPECT_EQ(on([](Builder& b) { b.end_repeat(); }), "end_repeat without begin_repeat");
   EXPECT_EQ(on([](Builder& b) { b.begin_repeat(2), b.build(); }),
             "build inside a Repeat; call end_repeat first");
-  EXPECT_EQ(on([](Builder& b) { b.input("w", DType::f32, -1); }), "buffer w of -1 elements; use 0 to 2^59");
+  EXPECT_EQ(on([](Builder& b) { b.input("w", DType::f32, -1); }), "buffer w has -1 elements; use 0 to 2^59");
   const std::string streams = on([](Builder& b) {
     b.add(b.comm, AllReduce{b.ring, ReduceOp::sum, flat_view(b.x, 0, 8), flat_view(b.x, 0, 8)});
     b.add(b.compute, AllReduce{b.ring, ReduceOp::sum, flat_view(b.x, 0, 8), flat_view(b.x, 0, 8)});

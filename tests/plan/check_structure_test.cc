@@ -26,7 +26,7 @@ TEST(Check, PlansComeInAnyOrder) {
 TEST(CheckStructure, OnePlanPerRank) {
   std::vector<Plan> plans = gather_plans();
   plans.push_back(plans[1]);
-  expect_error<CheckFailure>(plans, {"two plans for rank 1"});
+  expect_error<CheckFailure>(plans, {"rank 1 has two plans"});
 }
 
 TEST(CheckStructure, PlansAreBuiltFromTheSameInputs) {
@@ -39,7 +39,7 @@ TEST(CheckStructure, PlansAreBuiltFromTheSameInputs) {
 TEST(CheckStructure, GroupsOfAPlanHoldItsRank) {
   std::vector<Plan> plans = gather_plans();
   plans[1].groups.push_back({"dp", {0, 2}});
-  expect_error<CheckFailure>(plans, {"rank 1: is no member of group dp[0,2]"});
+  expect_error<CheckFailure>(plans, {"rank 1: is not a member of group dp[0,2]"});
 }
 
 TEST(CheckStructure, StepsAreValid) {

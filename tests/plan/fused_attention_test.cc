@@ -119,22 +119,24 @@ TEST(FusedAttention, RefusesWithTheValue) {
   EXPECT_EQ(reason([](FusedShape& s) {
               s.batch = 2, s.documents = {{1024, 1024}};
             }),
-            "several documents in a batch of 2");
+            "several documents need batch 1, not 2");
   EXPECT_EQ(reason([](FusedShape& s) {
               s.documents = {{1000, 1000}};
             }),
             "documents have 1000 queries and 1000 keys of 1024 and 1024");
-  EXPECT_EQ(reason([](FusedShape& s) { s.q_len = s.k_len = 1; }, true), "one query and one key backward");
-  EXPECT_EQ(reason(
-                [](FusedShape& s) {
-                  s.head_dim = 72, s.documents = {{1024, 1024}};
-                },
-                true),
-            "several documents backward with head_dim 72 and v_head_dim 128, which must be multiples of 16");
+  EXPECT_EQ(reason([](FusedShape& s) { s.q_len = s.k_len = 1; }, true),
+            "no backward kernel supports one query and one key");
+  EXPECT_EQ(
+      reason(
+          [](FusedShape& s) {
+            s.head_dim = 72, s.documents = {{1024, 1024}};
+          },
+          true),
+      "the backward kernels of several documents need multiples of 16, not head_dim 72 and v_head_dim 128");
   FusedShape packed = call();
   packed.documents = {{1000, 1000}, {24, 24}};
   EXPECT_EQ(refuse(h100, packed), std::nullopt);
-  EXPECT_EQ(refuse(cudnn_attention("sm80"), packed), "no kernel takes several documents");
+  EXPECT_EQ(refuse(cudnn_attention("sm80"), packed), "no kernel supports several documents");
   EXPECT_THROW(cudnn_attention("sm70"), InvalidInput);
 }
 

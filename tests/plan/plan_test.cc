@@ -197,13 +197,15 @@ TEST(Target, GpusHaveTheHostsOperationsAndFusedAttention) {
     }
     return std::string();
   };
-  EXPECT_EQ(error([] { target_by_name("sm91"); }), "target 'sm91' is none of host, sm80, sm90, sm100, sm120");
+  EXPECT_EQ(error([] { target_by_name("sm91"); }),
+            "target 'sm91' is unknown; use one of host, sm80, sm90, sm100, sm120");
   EXPECT_EQ(error([] { gpu_target("host"); }),
             "no target for GPUs of host; there are sm80, sm90, sm100, sm120");
-  EXPECT_EQ(error([] { gpu_target("sm130"); }),
-            "no target for GPUs of sm130; there are sm80, sm90, sm100, sm120, of which sm120 is the nearest");
-  EXPECT_THAT(error([] { gpu_target("sm110"); }), ::testing::HasSubstr("sm100 is the nearest"));
-  EXPECT_THAT(error([] { gpu_target("sm75"); }), ::testing::HasSubstr("sm80 is the nearest"));
+  EXPECT_EQ(
+      error([] { gpu_target("sm130"); }),
+      "there is no target for GPUs of sm130; use one of sm80, sm90, sm100, sm120; the nearest is sm120");
+  EXPECT_THAT(error([] { gpu_target("sm110"); }), ::testing::HasSubstr("the nearest is sm100"));
+  EXPECT_THAT(error([] { gpu_target("sm75"); }), ::testing::HasSubstr("the nearest is sm80"));
 }
 
 // A10 and A40, Orin, L4 and L40S; Thor as it was called first, B300; GB10.
@@ -275,12 +277,13 @@ TEST(HostMemory, RefusesBindingsThatDoNotFit) {
     return "no error";
   };
   EXPECT_EQ(error({{0, bound.data(), 90}}),
-            "binding of 90 bytes for buffer x, which has 180 bytes (90 x bf16)");
-  EXPECT_EQ(error({{0, nullptr, 180}}), "binding of 0 bytes for buffer x, which has 180 bytes (90 x bf16)");
+            "a binding has 90 bytes, but its buffer x has 180 bytes (90 x bf16)");
+  EXPECT_EQ(error({{0, nullptr, 180}}), "a binding has 0 bytes, but its buffer x has 180 bytes (90 x bf16)");
   EXPECT_EQ(error({{1, bound.data(), 32}}),
-            "binding for temporary t; only inputs, outputs and inouts are bound");
-  EXPECT_EQ(error({{2, bound.data(), 32}}), "binding for buffer 2, but the plan has 2 buffers");
-  EXPECT_EQ(error({{0, bound.data(), 180}, {0, bound.data(), 180}}), "two bindings for buffer x");
+            "a binding is for the temporary t; bind only inputs, outputs and inouts");
+  EXPECT_EQ(error({{2, bound.data(), 32}}), "a binding is for buffer 2, but the plan has 2 buffers");
+  EXPECT_EQ(error({{0, bound.data(), 180}, {0, bound.data(), 180}}),
+            "buffer x has two bindings; give it one");
   plan.arena_bytes = 31;
   EXPECT_EQ(error({}),
             "temporary t [0, 32) lies outside of the arena of 31 bytes; PlanBuilder::build() places it");

@@ -78,7 +78,7 @@ TEST(TransferCheck, LostBytesAreFoundWithoutChecksums) {
   traces[1].observed[0].received[2] = 3;
   const auto fault = find_transfer_fault(traces);
   ASSERT_TRUE(fault);
-  EXPECT_THAT(fault->what(), HasSubstr("from rank 6 to rank 5 3 bytes arrived, where 8 were sent"));
+  EXPECT_THAT(fault->what(), HasSubstr("from rank 6 to rank 5 3 bytes arrived, but 8 were sent"));
   EXPECT_THAT(fault->facts().culprits, ElementsAre(5, 6));
 }
 

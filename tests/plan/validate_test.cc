@@ -71,7 +71,7 @@ TEST(ValidateStep, ViewsLieInTheirBuffers) {
       {fill(View{kX, huge, {4}, {1}, {}}), str("the view x+", huge, "[4] leaves its buffer of 64 elements")},
       {fill(View{kX, 0, {2}, {huge}, {}}),
        str("the view x+0[2 strides ", huge, "] leaves its buffer of 64 elements")},
-      {fill(View{9, 0, {4}, {1}, {}}), "buffer 9 is not one of the plan's 5"},
+      {fill(View{9, 0, {4}, {1}, {}}), "buffer 9 is not one of the plan's 5 buffers"},
       {fill(View{kX, 0, {4}, {}, {}}), "a view of x has 1 dimensions but 0 strides"},
       {fill(View{kX, 8, {2}, {-1}, {}}),
        "a view of x has size 2 and stride -1 in dimension 0; neither may be negative"},
@@ -108,7 +108,7 @@ TEST(ValidateStep, InEveryIteration) {
        2},
       {fill(48, {16, 2, 2}), "", 1},  // never comes to the second slot
       {fill(0, {8, -1, 0}), "a view of x advances with period -1 and phase 0; use 0 to 2^31", 2},
-      {fill(0, {0, 0, 0}), "a Repeat of 0 iterations; use 1 to 2^31", 0},
+      {fill(0, {0, 0, 0}), "the Repeat has 0 iterations; use 1 to 2^31", 0},
   });
 }
 
@@ -242,7 +242,7 @@ TEST(ValidateStep, Attention) {
        "merges 4 results into out; at most 3 at once"},
       {kernel(AttentionMerge{dout, rows, out, lse, {dout}, {}}),
        "merges results of which some lack their lse"},
-      {kernel(AttentionMerge{dout, View{}, out, lse}), "buffer -1 is not one of the plan's 5"},
+      {kernel(AttentionMerge{dout, View{}, out, lse}), "buffer -1 is not one of the plan's 5 buffers"},
       {kernel(AttentionMerge{dout, rows, out, View{}}), "adds results, and some have an lse"},
       {kernel(AttentionMerge{dout, View{}, out, View{}, {rows}, {}}),
        "more is x+30[1x4x3] where the shape 1x3x4x1 is needed"},
@@ -315,23 +315,22 @@ TEST(ValidateStep, FusedAttention) {
   EXPECT_EQ(error(forward, [&](auto& op) { op.out = dense_view(kX, 0, rows); }),
             f + "h+0[1x2x1x8] is bf16 but x+0[1x2x1x8] is f32; use a cast");
   EXPECT_EQ(error(forward, [&](auto& op) { op.lse.strides[2] = 2; }),
-            f + "for fused attention, y+0[1x1x2 strides 2x2x2] does not do: lse has strides [2,2,2] of a "
+            f + "fused attention cannot use y+0[1x1x2 strides 2x2x2]: lse has strides [2,2,2] of a "
                 "view [1,1,2] (batch, heads, seq), which is not contiguous; copy it");
   EXPECT_EQ(error(backward, [&](auto& op) { op.lse.offset = 2; }),
-            "step attention_backward of rank 5: for fused attention, x+2[1x1x2] does not do: lse begins at "
+            "step attention_backward of rank 5: fused attention cannot use x+2[1x1x2]: lse begins at "
             "element 2 and "
             "advances by 0; both must be multiples of 16 bytes: copy it");
   EXPECT_EQ(error(forward, [&](auto& op) { op.slices[0].diagonal = 1; }), "");  // sees all
   EXPECT_EQ(error(forward, [&](auto& op) { op.slices[0].diagonal = -1; }),
-            f + "its 1 mask slices over 2 queries and 2 keys have no form that fused attention takes; cut "
-                "the views, or use "
-                "exact");
-  EXPECT_EQ(
-      error(forward,
-            [&](auto& op) {
-              for (View* view : {&op.q, &op.k}) view->shape[3] = 4;
-            }),
-      f + "the fused attention of target gpu does not take it: head_dim 4 is not a multiple of 8; use exact");
+            f + "its 1 mask slices over 2 queries and 2 keys have no form that fused attention supports; cut "
+                "the views, or use the exact engine");
+  EXPECT_EQ(error(forward,
+                  [&](auto& op) {
+                    for (View* view : {&op.q, &op.k}) view->shape[3] = 4;
+                  }),
+            f + "the fused attention of target gpu does not support this call: head_dim 4 is not a multiple "
+                "of 8; use the exact engine");
   FusedShape shape;
   shape.q_len = shape.k_len = 2, shape.q_heads = shape.kv_heads = 1, shape.head_dim = shape.v_head_dim = 8;
   shape.mask = FusedShape::Mask::causal;
@@ -339,7 +338,7 @@ TEST(ValidateStep, FusedAttention) {
   EXPECT_EQ(error(forward, [&](auto& op) { op.workspace = View{}; }),
             str(f, "is fused and has no workspace; it needs ", needed, " bytes"));
   EXPECT_EQ(error(forward, [&](auto& op) { op.workspace.shape[0] = needed / 4 - 1; }),
-            str(f, "its workspace is w+0[", needed / 4 - 1, "], and it needs ", needed, " bytes"));
+            str(f, "its workspace is w+0[", needed / 4 - 1, "], but it needs ", needed, " bytes"));
   EXPECT_EQ(error(forward, [&](auto& op) { op.workspace.shape[0] = needed / 4; }), "");
   EXPECT_EQ(error(forward, [&](auto& op) { op.engine = AttentionEngine::exact; }),
             f + "is exact and has a workspace; only a fused one has");
@@ -364,7 +363,7 @@ TEST(ValidateStep, FusedAttention) {
   EXPECT_EQ(error(backward, [&](auto& op) { op.dk = View{}; }),
             b + "is fused and lacks dk; its kernel writes all three: give it a temporary");
   world.plan.target.fused_attention.reset();
-  EXPECT_EQ(error(forward, nothing), f + "target gpu has no fused attention; use exact");
+  EXPECT_EQ(error(forward, nothing), f + "target gpu has no fused attention; use the exact engine");
 }
 
 TEST(ValidateStep, Collectives) {
@@ -393,11 +392,11 @@ TEST(ValidateStep, Collectives) {
   });
   const World world;
   EXPECT_EQ(world.error(collective(AllReduce{1, ReduceOp::sum, x(0, 8), y(0, 8)})),
-            "rank 5 is no member of group strangers[0,1]; only members take part in its collectives");
+            "rank 5 is not a member of group strangers[0,1]; only members take part in its collectives");
   EXPECT_EQ(world.error(collective(AllReduce{2, ReduceOp::sum, x(0, 8), y(0, 8)})),
             "group 2 is not one of the plan's 2 groups");
   EXPECT_EQ(world.error(kernel(Fill{x(0, 8), 0}), 1, 1),
-            "step fill of rank 5: stream 1 is not one of the plan's 1");
+            "step fill of rank 5: stream 1 is not one of the plan's 1 streams");
 }
 
 // NCCL's in-place forms, and nothing near them.

@@ -195,9 +195,9 @@ TEST(GradScale, NeedsAGroupOfOneMesh) {
   const Mesh mesh = Mesh::parse("a=2,b=2");
   const auto layout = [&](const char* text) { return parse_layout(text, mesh, {8, 8}, DType::f32); };
   expect_refused([&] { grad_scale_factor(GradScale::up, layout("S(0),R"), layout("S(1),R")); },
-                 {"a gradient scale up", "no axis goes from R to S", "S(0),R -> S(1),R", "use none"});
+                 {"the gradient scale up", "no axis goes from R to S", "S(0),R -> S(1),R", "use none"});
   expect_refused([&] { grad_scale_factor(GradScale::down, layout("P(sum),R"), layout("R,R")); },
-                 {"a gradient scale down", "use none"});
+                 {"the gradient scale down", "use none"});
   const Layout other = parse_layout("R", Mesh::parse("c=4"), {8, 8}, DType::f32);
   expect_refused([&] { grad_scale_factor(GradScale::up, layout("S(0),R"), other); },
                  {"from a=2,b=2 to c=4", "the same mesh"});

@@ -186,10 +186,10 @@ TEST(ParallelLayout, TextsThatMeanNothing) {
     return testing::message_of([&] { parse_parallel_layout(text); });
   };
   EXPECT_THAT(message("tq=4"),
-              HasSubstr("'tq=4' in the layout 'tq=4' is no key=value of a layout; its keys are"));
-  EXPECT_THAT(message("tp"), HasSubstr("is no key=value"));
+              HasSubstr("'tq=4' in the layout 'tq=4' is not a key=value that a layout has; its keys are"));
+  EXPECT_THAT(message("tp"), HasSubstr("is not a key=value"));
   EXPECT_THAT(message("tp=2,tp=4"), HasSubstr("tp comes twice"));
-  EXPECT_THAT(message("tp=0"), HasSubstr("tp=0 of a layout; use 1 to"));
+  EXPECT_THAT(message("tp=0"), HasSubstr("tp=0 is out of range; use 1 to"));
   EXPECT_THAT(message("cp=2,strategy=rong"), HasSubstr("did you mean ring"));
   EXPECT_THAT(message("recompute=some"), HasSubstr("use none, selective, full, or every:K"));
   EXPECT_THAT(message("order=pp-tp"), HasSubstr("tp-cp-dp-pp, cp-tp-dp-pp"));
@@ -203,7 +203,8 @@ TEST(ParallelLayout, RefusalsNameTheNearestThatWorks) {
   EXPECT_EQ(refusal_of(llama(), training(), "tp=16"), "");  // kv heads are replicated
   EXPECT_THAT(refusal_of(llama(), training(), "dp_shard=32"), HasSubstr("use a batch of 32"));
   EXPECT_THAT(refusal_of(llama(), training(), "pp=64"), HasSubstr("use at most 32 stages"));
-  EXPECT_THAT(refusal_of(llama(), training(), "ep=2"), HasSubstr("without experts"));
+  EXPECT_THAT(refusal_of(llama(), training(), "ep=2"),
+              HasSubstr("ep=2 splits experts, and this model has none"));
   EXPECT_THAT(refusal_of(llama(), training(), "virtual_stages=2"), HasSubstr("virtual_stages=1"));
   EXPECT_THAT(refusal_of(llama(), training(18), "pp=4,virtual_stages=2"),
               HasSubstr("18 micro-batches are not a multiple"));

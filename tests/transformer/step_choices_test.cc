@@ -87,7 +87,7 @@ TEST(StepChoices, HaveTextsAndRefusals) {
     EXPECT_FALSE(to_string(layout) == to_string(parse_parallel_layout("dp_shard=8"))) << text;
   }
   EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,zero=4"); }),
-              HasSubstr("zero=4 of a layout; use 1 (states are sharded), 2"));
+              HasSubstr("zero=4 is unknown; use 1 (states are sharded), 2"));
   EXPECT_THAT(message_of([] { parse_parallel_layout("tp=2,sequence_parallel=maybe"); }),
               HasSubstr("use no or yes"));
   EXPECT_THAT(message_of([] { parse_parallel_layout("activations=disk"); }), HasSubstr("use gpu or host"));
@@ -98,7 +98,7 @@ TEST(StepChoices, HaveTextsAndRefusals) {
   };
   EXPECT_EQ(refusal("dp_shard=2,pp=2,zero=1"), "legal");
   EXPECT_THAT(refusal("dp_shard=2,pp=2,zero=2"), HasSubstr("stages keep whole parameters and gradients"));
-  EXPECT_THAT(refusal("zero=1"), HasSubstr("parameters that one rank has alone"));
+  EXPECT_THAT(refusal("zero=1"), HasSubstr("each is on one rank only"));
   EXPECT_THAT(refusal("sequence_parallel=no"), HasSubstr("mean the same with tp=1"));
   EXPECT_THAT(refusal("mlp_chunks=65"), HasSubstr("has at most 64 of a layer; use mlp_chunks=64"));
   StepRequest experts = request_of("mlp_chunks=4");

@@ -310,12 +310,13 @@ TEST(StepPlans, AreRefusedWithReasons) {
   EXPECT_THAT(message(small_request("pp=2"), StepPart::micro_batch, 0, 0),
               HasSubstr("use forward and backward"));
   EXPECT_THAT(message(small_request("tp=2"), StepPart::forward, 0, 0), HasSubstr("use micro_batch"));
-  EXPECT_THAT(message(small_request("tp=2"), StepPart::prefill, 0, 0), HasSubstr("of phase training"));
-  EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 2, 0), HasSubstr("stage 2 of 2"));
+  EXPECT_THAT(message(small_request("tp=2"), StepPart::prefill, 0, 0), HasSubstr("in the phase training"));
+  EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 2, 0),
+              HasSubstr("stage 2 is not one of 2 stages"));
   EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 1, 0),
               HasSubstr("rank 0 does not hold stage 1"));
   EXPECT_THAT(message(small_request("tp=2"), StepPart::micro_batch, 0, 2),
-              HasSubstr("rank 2 of a layout of 2 ranks"));
+              HasSubstr("rank 2 is not in a layout of 2 ranks"));
 }
 
 }  // namespace

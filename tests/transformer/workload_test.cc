@@ -88,7 +88,7 @@ TEST(ValidateWorkload, NamesAllFaultsAtOnce) {
   w.expert_imbalance = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(
       message_of([&] { validate_workload(w); }),
-      AllOf(HasSubstr("global_batch=0"), HasSubstr("; dtype=i32 is no floating type"),
+      AllOf(HasSubstr("global_batch=0"), HasSubstr("; dtype=i32 is not a floating type"),
             HasSubstr("kv_dtype=i64"), HasSubstr("gradient_dtype=i32"), HasSubstr("optimizer.states=9"),
             HasSubstr("optimizer.state_dtype=i32"), HasSubstr("expert_imbalance=nan")));
 }
