@@ -98,8 +98,8 @@ PayloadChecksums read_checksums(const proto::PayloadChecksums& message, const Gr
        {std::pair("sent", message.sent_size()), std::pair("received", message.received_size())}) {
     if (static_cast<std::size_t>(size) != group.ranks.size())
       FieldPath(path, field)
-          .fail("has ", size, " entries where the group has ", group.ranks.size(),
-                " members; one for each is needed");
+          .fail("has ", size, " entries, but the group has ", group.ranks.size(),
+                " members; give one entry for each");
   }
   return {.sent = {message.sent().begin(), message.sent().end()},
           .received = {message.received().begin(), message.received().end()},

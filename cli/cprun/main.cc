@@ -232,6 +232,15 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
+// The flag that was given more often than it takes values; empty if there is none.
+std::string repeated_flag(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const int most = option->get_items_expected_max();
+    if (most > 0 && option->count() > static_cast<std::size_t>(most)) return option->get_name();
+  }
+  return "";
+}
+
 int main(int argc, char** argv) {
   char** const end = argv + argc;
   const auto is = [](std::string_view wanted) {
@@ -259,7 +268,7 @@ int main(int argc, char** argv) {
     return profile.parsed() ? run_profile(flags) : run(flags);
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
-  } catch (const CLI::ExtrasError& error) {
+  } catch (const CLI::ExtrasError&) {
     const std::vector<std::string> extras = app.remaining(true);
     const auto flag = std::find_if(extras.begin(), extras.end(),
                                    [](const std::string& word) { return word.starts_with("-"); });
@@ -269,12 +278,19 @@ int main(int argc, char** argv) {
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     }
     const std::string near = flag == extras.end() ? "" : nearest(flag->substr(0, flag->find('=')), known);
-    fmt::print(stderr, "cprun: {}{}; see cprun --help\n",
-               printable(flag == extras.end() ? error.what() : str("unknown flag '", *flag, "'")),
+    const std::string what = flag == extras.end()
+                                 ? str("unexpected argument '", extras.front(), "'",
+                                       profile.parsed() ? "" : "; give one scenario, or a program behind --")
+                                 : str("unknown flag '", *flag, "'");
+    fmt::print(stderr, "cprun: {}{}; see cprun --help\n", printable(what),
                near.empty() ? "" : str("; did you mean ", near, "?"));
     return exit_code(ErrorKind::invalid_input);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "cprun: {}; see cprun --help\n", printable(error.what()));
+    const CLI::App& parsed = profile.parsed() ? *app.get_subcommand("profile") : app;
+    const std::string repeated = repeated_flag(parsed);
+    fmt::print(stderr, "cprun: {}; see cprun --help\n",
+               repeated.empty() ? printable(error.what())
+                                : str(repeated, " was given more than once; leave one of them"));
     return exit_code(ErrorKind::invalid_input);
   } catch (const Error& error) {
     fmt::print(stderr, "cprun: {}\n", printable(error.what()));

@@ -81,10 +81,11 @@ std::optional<Failure> DivergenceCheck::judge(const std::string& name, const Gro
 
   const Said& wrong = differs->second;
   const Said& others = point.said.at(parties.at(right).front());
-  const std::string what =
-      wrong.operation == others.operation
-          ? str("with other arguments, of another plan, or after other collectives, than ")
-          : str("where ", others.operation, " was begun by ");
+  const std::string right_ranks = ranks_text(parties.at(right));
+  const std::string what = wrong.operation == others.operation
+                               ? str(" differently from ", right_ranks,
+                                     ": with other arguments, in another plan, or after other collectives")
+                               : str(", but ", right_ranks, " began ", others.operation);
   const std::string before = group.agreed >= 0 && group.agreed < sequence
                                  ? str("; all agreed up to #", group.agreed)
                                  : std::string();
@@ -92,8 +93,7 @@ std::optional<Failure> DivergenceCheck::judge(const std::string& name, const Gro
                  differs->first,
                  "",
                  0,
-                 str("began ", wrong.operation, " #", sequence, " of ", name, " ", what,
-                     ranks_text(parties.at(right)), before),
+                 str("began ", wrong.operation, " #", sequence, " of ", name, what, before),
                  {name, sequence, wrong.operation, wrong.digest, wrong.step}};
 }
 

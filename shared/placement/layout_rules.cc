@@ -106,7 +106,8 @@ void check_order(const std::vector<std::vector<int>>& order,
                  const std::vector<std::vector<int>>& mesh_order) {
   if (order.size() != mesh_order.size()) {
     throw InvalidInput(str("an order of mesh axes for ", order.size(), " dimensions, but the tensor has ",
-                           mesh_order.size(), "; give one list for each, empty where nothing shards it"));
+                           mesh_order.size(),
+                           "; give one list for each dimension, and an empty one if no axis shards it"));
   }
   for (std::size_t dim = 0; dim < order.size(); ++dim) {
     if (std::is_permutation(order[dim].begin(), order[dim].end(), mesh_order[dim].begin(),

@@ -136,8 +136,8 @@ class OrderAndContents {
     if (state.owner < 0) {
       fail(node_text(node), " reads ", elements_text(view.buffer, range), ", which nothing has written");
     }
-    fail(node_text(node), " reads ", elements_text(view.buffer, range), ", where ", node_text(state.writer),
-         " wrote ", elements_text(state.owner, range), " in the same bytes of the arena");
+    fail(node_text(node), " reads ", elements_text(view.buffer, range), ", but ", node_text(state.writer),
+         " wrote ", elements_text(state.owner, range), " into the same bytes of the arena");
   }
 
   std::int32_t with_reader(std::int32_t set, Node node) {

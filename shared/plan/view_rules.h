@@ -84,7 +84,7 @@ class ViewRules {
   }
   void shaped(const View& view, const Shape& shape, std::string_view role) const {
     if (view.shape == shape) return;
-    fail(role, " is ", text(view), " where the shape ", join(shape, "x"), " is needed");
+    fail(role, " is ", text(view), ", but the shape ", join(shape, "x"), " is needed");
   }
   void is_f32(const View& view, std::string_view role) const {
     require(dtype_of(view) == DType::f32, role, " is ", name(dtype_of(view)), "; it is always f32");

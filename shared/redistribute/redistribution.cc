@@ -282,7 +282,7 @@ Redistribution follow_moves(const Layout& source, const Layout& target, std::spa
     next.axes = space.axes_of(next.from.side, move.axes);
     if (!space.equivalent(here, next.from)) {
       throw InvalidInput(str("move ", chain.size(), " (", name(move.kind), ") begins at ",
-                             placements_to_string(move.from), " where the chain has come to ",
+                             placements_to_string(move.from), ", but the chain has come to ",
                              placements_to_string(space.layout_of(here))));
     }
     here = next.to;

@@ -42,6 +42,8 @@ TEST(CprunBackend, TakesUnderscoresAndNamesTheNearestFlag) {
   EXPECT_THAT(end.out, HasSubstr("4 ranks on gloo: "));
   expect_refused({"--nproc_per_nod=4", ring(folder)},
                  "unknown flag '--nproc-per-nod=4'; did you mean --nproc-per-node?");
+  expect_refused({"--nnodes", "1", "--nnodes", "2", ring(folder)}, "--nnodes was given more than once");
+  expect_refused({ring(folder), "more.txtpb"}, "unexpected argument 'more.txtpb'; give one scenario");
 }
 
 TEST(CprunBackend, GlooIsWhatRunsUnlessSaid) {

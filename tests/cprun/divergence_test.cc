@@ -27,8 +27,7 @@ void expect_named_while_it_runs(const std::string& fault) {
     job.finish();
     job.check_code(10);
     job.check_says(str("cprun: rank ", rank, " "));
-    job.check_says(
-        " of cp[0,1,2] with other arguments, of another plan, or after other collectives, than ranks ");
+    job.check_says(" of cp[0,1,2] differently from ranks ");
     job.check_one_cause();
     EXPECT_EQ(job.report(), "");
   }

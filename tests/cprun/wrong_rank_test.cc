@@ -52,8 +52,9 @@ TEST(CprunWrongRank, TheRankThatDiffersIsNamed) {
 TEST(CprunWrongRank, AnotherPlanWithEqualCollectivesIsNeverTakenForTheSame) {
   const ProgramEnd end = run_wrong({"plan", 5}, 1, 2);
   EXPECT_EQ(end.exit_code, 10) << end.out << end.err;
-  EXPECT_THAT(end.err, HasSubstr("exchange #11 of cp[0,1] with other arguments, of another plan, or after "
-                                 "other collectives, than rank 0"));
+  EXPECT_THAT(end.err,
+              HasSubstr("exchange #11 of cp[0,1] differently from rank 0: with other arguments, in another "
+                        "plan, or after other collectives"));
 }
 
 }  // namespace

@@ -93,8 +93,8 @@ TEST(CheckContents, ABufferIsLostWhenAnotherTakesItsBytes) {
   };
   expect_clean(plans(false));
   expect_error<CheckFailure>(plans(true),
-                             {"rank 0: step 1 copy \"use a\" (iteration 1) reads a[2, 4), where step 3 copy "
-                              "\"make b\" (iteration 0) wrote b[0, 2) in the same bytes of the arena"});
+                             {"rank 0: step 1 copy \"use a\" (iteration 1) reads a[2, 4), but step 3 copy "
+                              "\"make b\" (iteration 0) wrote b[0, 2) into the same bytes of the arena"});
 }
 
 TEST(CheckContents, HugeTensorsCostByTheirRuns) {

@@ -156,9 +156,9 @@ TEST(ValidateStep, Kernels) {
       {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {3, 4}), dense(kY, {2, 4}), true}), ""},
       {kernel(MatMul{dense(kX, {2, 3}), dense(kX, {3, 4}), dense(kY, {2, 4})}), ""},  // both are read
       {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {4, 3}), dense(kY, {2, 4})}),
-       "b is in+0[4x3] where the shape 3x3 is needed"},
+       "b is in+0[4x3], but the shape 3x3 is needed"},
       {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {3, 4}), dense(kY, {4, 2})}),
-       "out is y+0[4x2] where the shape 2x4 is needed"},
+       "out is y+0[4x2], but the shape 2x4 is needed"},
       {kernel(MatMul{x(0, 6), dense(kIn, {3, 4}), dense(kY, {2, 4})}),
        "x+0[6] is not a matrix; give it two dimensions"},
       // Products of 16-bit matrices may stay in f32, no others.
@@ -199,19 +199,19 @@ TEST(ValidateStep, Attention) {
       {forward([](auto&) {}), ""},
       {forward([](auto& op) { op.q.shape[2] = 3; }), "kv_heads=2 does not divide q_heads=3"},
       {forward([](auto& op) { op.k.shape[3] = 1; }),
-       "k is x+0[1x5x2x1 strides 20x4x2x1] where the shape 1x5x2x2 is needed"},
-      {forward([](auto& op) { op.v.shape[1] = 4; }), "v is x+20[1x4x2x1] where the shape 1x5x2x1 is needed"},
+       "k is x+0[1x5x2x1 strides 20x4x2x1], but the shape 1x5x2x2 is needed"},
+      {forward([](auto& op) { op.v.shape[1] = 4; }), "v is x+20[1x4x2x1], but the shape 1x5x2x1 is needed"},
       {forward([](auto& op) { op.q = x(0, 24); }), "x+0[24] is not [batch, seq, heads, head_dim]"},
       {forward([](auto& op) { op.q.buffer = kH; }),
        "h+0[1x3x4x2] is bf16 but x+0[1x5x2x2] is f32; use a cast"},
       {forward([](auto& op) { op.out.shape[1] = 2; }),
-       "out is y+0[1x2x4x1] where the shape 1x3x4x1 is needed"},
+       "out is y+0[1x2x4x1], but the shape 1x3x4x1 is needed"},
       {forward([](auto& op) { op.out.buffer = kH; }), ""},  // partial results may be wider or narrower
       {forward([](auto& op) { op.lse.buffer = kH; }), "lse is bf16; it is always f32"},
       {forward([](auto& op) {
          op.lse = dense_view(kY, 12, {1, 3, 4});
        }),
-       "lse is y+12[1x3x4] where the shape 1x4x3 is needed"},
+       "lse is y+12[1x3x4], but the shape 1x4x3 is needed"},
       {forward([](auto& op) { op.lse.offset = 11; }),
        "y+0[1x3x4x1] and y+11[1x4x3] share memory; a kernel's output is its own"},
       {forward([&](auto& op) { op.slices = slices(4, 5); }),
@@ -222,9 +222,9 @@ TEST(ValidateStep, Attention) {
        "mask slice with window 0; a window holds at least one key"},
       {backward([](auto&) {}), ""},
       {backward([](auto& op) { op.dk.shape[1] = 4; }),
-       "dk is y+24[1x4x2x2] where the shape 1x5x2x2 is needed"},
+       "dk is y+24[1x4x2x2], but the shape 1x5x2x2 is needed"},
       {backward([](auto& op) { op.delta.shape[2] = 2; }),
-       "delta is x+42[1x4x2 strides 12x3x1] where the shape 1x4x3 is needed"},
+       "delta is x+42[1x4x2 strides 12x3x1], but the shape 1x4x3 is needed"},
       {backward([](auto& op) { op.dv.buffer = kI; }), "i+44[1x5x2x1] is i32; a floating type is needed"},
       {backward([](auto& op) { op.dk = op.dv = View{}; }), ""},  // k and v are frozen
       {backward([](auto& op) { op.dq = op.dv = View{}; }), ""},
@@ -232,10 +232,10 @@ TEST(ValidateStep, Attention) {
        "has neither dq nor dk nor dv; leave it out"},
       {kernel(AttentionDelta{dout, dense_view(kX, 0, {1, 3, 4, 1}), lse}), ""},
       {kernel(AttentionDelta{dout, dense_view(kX, 0, {1, 3, 4, 2}), lse}),
-       "dout is x+0[1x3x4x2] where the shape 1x3x4x1 is needed"},
+       "dout is x+0[1x3x4x2], but the shape 1x3x4x1 is needed"},
       {kernel(AttentionMerge{dout, rows, out, lse}), ""},
       {kernel(AttentionMerge{dout, dense_view(kX, 0, {1, 4, 2}), out, lse}),
-       "in_lse is x+0[1x4x2] where the shape 1x4x3 is needed"},
+       "in_lse is x+0[1x4x2], but the shape 1x4x3 is needed"},
       {kernel(AttentionMerge{dout, rows, out, lse, {dout, dout}, {rows, rows}}), ""},
       {kernel(AttentionMerge{dout, View{}, out, View{}, {dout}, {}}), ""},
       {kernel(AttentionMerge{dout, rows, out, lse, {dout, dout, dout}, {rows, rows, rows}}),
@@ -245,7 +245,7 @@ TEST(ValidateStep, Attention) {
       {kernel(AttentionMerge{dout, View{}, out, lse}), "buffer -1 is not one of the plan's 5 buffers"},
       {kernel(AttentionMerge{dout, rows, out, View{}}), "adds results, and some have an lse"},
       {kernel(AttentionMerge{dout, View{}, out, View{}, {rows}, {}}),
-       "more is x+30[1x4x3] where the shape 1x3x4x1 is needed"},
+       "more is x+30[1x4x3], but the shape 1x3x4x1 is needed"},
   });
 }
 
