@@ -1,5 +1,6 @@
 // cprun on the nccl backend, over an emulated GPU (tests/emulated_gpu): the same device, kernels and messages
 // as on a real one.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -220,6 +221,10 @@ TEST_F(CprunEmulated, SaysWhatRanksLack) {
     EXPECT_EQ(end.exit_code, 2) << end.err;
     EXPECT_THAT(end.err, HasSubstr(message));
     EXPECT_THAT(end.out, IsEmpty());
+    // What all ranks find, one of them says.
+    if (gpus < 2) {
+      EXPECT_EQ(std::ranges::count(end.err, '\n'), 2) << end.err;  // the rank's, and the launcher's
+    }
   };
   expect_refused(0, "--backend nccl needs a GPU: ");
   expect_refused(1, "ranks 0, 1, 2, 3 on host ");

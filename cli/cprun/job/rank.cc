@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -156,12 +157,24 @@ class RankProgram {
   std::optional<runtime::RankRun> run_;  // its device stays until all ranks have reported
 };
 
+// Whether another rank has told the job of the same mistake before. What is wrong with a scenario or with a
+// machine is mostly wrong for all ranks, which find it at the same time: one of them is enough to say so.
+bool is_told_by_another(RendezvousClient& client, Rank rank, ErrorKind kind, const std::string& message) {
+  if (kind != ErrorKind::invalid_input) return false;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (!client.failure() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto cause = client.failure();
+  return cause && cause->rank != rank && cause->message == message;
+}
+
 int fail(RendezvousClient* client, Rank rank, ErrorKind kind, const std::string& message) {
   if (client != nullptr) {
     // The rank that failed and the launcher tell the cause; all other ranks would only repeat it.
     if (const auto cause = client->failure(); cause && cause->rank != rank)
       return exit_code(ErrorKind::peer_lost);
     client->report_failure(kind, message);
+    if (is_told_by_another(*client, rank, kind, message)) return exit_code(ErrorKind::peer_lost);
   }
   fmt::print(stderr, "{}\n", message);
   return exit_code(kind);
