@@ -108,7 +108,7 @@ void add_flags(FlagSet app, Flags& flags) {
       .type_name("SCENARIO");
   add_job_flags(app, launch);
   app.add_option("--trace", launch.trace, "Write a trace of what the ranks did").type_name("FILE");
-  app.add_flag("--hash-hosts", launch.hash_host, "Do not write the hosts' names into the trace");
+  app.add_flag("--hash-hosts", launch.hash_host, "Write hashes in place of the hosts' names into the trace");
   app.add_flag(
       "--no-warm-up", [&launch] { launch.warm_up = false; },
       "With nccl: run each plan once. Without this flag it runs twice and the second run counts, so that its "
