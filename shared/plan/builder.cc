@@ -89,9 +89,9 @@ StepId PlanBuilder::add(StreamId stream, Collective collective, std::string labe
   const auto group = static_cast<std::size_t>(group_of(collective));
   const StreamId before = group < group_streams_.size() ? group_streams_[group] : -1;
   if (before >= 0 && before != stream) {
-    throw InvalidInput(str("a collective of group ", plan_.groups[group].name, " on stream ", stream,
+    throw InvalidInput(str("group ", plan_.groups[group].name, " has a collective on stream ", stream,
                            " after one on stream ", before,
-                           "; a group's collectives are issued on one stream: make a second group"));
+                           "; issue all collectives of a group on one stream, or make a second group"));
   }
   const StepId id = add_work(stream, std::move(collective), std::move(label));
   group_streams_[group] = stream;
@@ -111,7 +111,8 @@ StepId PlanBuilder::add_work(StreamId stream, Work work, std::string label) {
 }
 
 void PlanBuilder::begin_repeat(std::int64_t count) {
-  if (in_repeat_) throw InvalidInput("begin_repeat inside a Repeat; Repeats do not nest: unroll one of them");
+  if (in_repeat_)
+    throw InvalidInput("begin_repeat was called inside a Repeat; Repeats do not nest: unroll one of them");
   if (count < 1)
     throw InvalidInput(str("a Repeat has ", count, " iterations; use at least 1, or leave the Repeat out"));
   plan_.segments.emplace_back(Repeat{.count = count, .steps = {}});
@@ -119,13 +120,13 @@ void PlanBuilder::begin_repeat(std::int64_t count) {
 }
 
 void PlanBuilder::end_repeat() {
-  if (!in_repeat_) throw InvalidInput("end_repeat without begin_repeat");
+  if (!in_repeat_) throw InvalidInput("end_repeat was called without begin_repeat; call begin_repeat first");
   in_repeat_ = false;
   if (std::get<Repeat>(plan_.segments.back()).steps.empty()) plan_.segments.pop_back();
 }
 
 Plan PlanBuilder::build(const Digest& inputs) && {
-  if (in_repeat_) throw InvalidInput("build inside a Repeat; call end_repeat first");
+  if (in_repeat_) throw InvalidInput("build was called inside a Repeat; call end_repeat first");
   plan_.inputs = inputs;
   const Order order = derive_edges(plan_);
   place_temporaries(plan_, anchors_, order);

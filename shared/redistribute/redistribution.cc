@@ -249,8 +249,8 @@ Redistribution plan_redistribution(const Layout& source, const Layout& target,
   throw MemoryBoundTooTight(
       str("no redistribution from ", placements_to_string(source), " to ", placements_to_string(target),
           " keeps its temporaries within max_memory_factor=", options.max_memory_factor, " x 2 x ",
-          human_bytes(request.shard_bytes), "; the leanest one found needs ", human_bytes(least),
-          ", max_memory_factor=", thousandths / 1000),
+          human_bytes(request.shard_bytes), "; the smallest one found needs ", human_bytes(least),
+          ": use max_memory_factor=", thousandths / 1000),
       thousandths / 1000);
 }
 

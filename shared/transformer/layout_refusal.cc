@@ -153,8 +153,8 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
                      most = std::min(rows, kMostMlpChunks);
   if (layout.mlp_chunks > most) {
     return LayoutRefusal{"too many mlp chunks",
-                         str("mlp_chunks=", layout.mlp_chunks, " of ", rows, " rows; a plan has at most ",
-                             kMostMlpChunks, " of a layer"),
+                         str("mlp_chunks=", layout.mlp_chunks, " is too many for ", rows,
+                             " rows; a layer has at most ", kMostMlpChunks, " chunks"),
                          str("use mlp_chunks=", most)};
   }
   return std::nullopt;

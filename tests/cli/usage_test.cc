@@ -90,7 +90,7 @@ const BadInput kBadInputs[] = {
     {"TightFactor",
      with({"--from", "S(0),S(1)", "--to", "S(1),S(0)", "--max-memory-factor", "0.01"}),
      20,
-     {"max_memory_factor=0.01", "the leanest one found needs", "max_memory_factor="}},
+     {"max_memory_factor=0.01", "the smallest one found needs", "max_memory_factor="}},
     {"Efficiency", with({"--exchange-efficiency", "1.5"}), 2, {"1.5", "exchange"}},
     {"AxisOfBandwidth", with({"--axis-gbps", "tq=3"}), 2, {"tq=3", "use dp or tp"}},
     {"BandwidthForm", with({"--axis-gbps", "tp"}), 2, {"'tp'", "dp=45,tp=300"}},

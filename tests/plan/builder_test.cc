@@ -255,10 +255,11 @@ TEST(PlanBuilder, RefusesWhatNoPlanCanMean) {
   EXPECT_EQ(on([](Builder& b) { b.begin_repeat(0); }),
             "a Repeat has 0 iterations; use at least 1, or leave the Repeat out");
   EXPECT_EQ(on([](Builder& b) { b.begin_repeat(2), b.begin_repeat(2); }),
-            "begin_repeat inside a Repeat; Repeats do not nest: unroll one of them");
-  EXPECT_EQ(on([](Builder& b) { b.end_repeat(); }), "end_repeat without begin_repeat");
+            "begin_repeat was called inside a Repeat; Repeats do not nest: unroll one of them");
+  EXPECT_EQ(on([](Builder& b) { b.end_repeat(); }),
+            "end_repeat was called without begin_repeat; call begin_repeat first");
   EXPECT_EQ(on([](Builder& b) { b.begin_repeat(2), b.build(); }),
-            "build inside a Repeat; call end_repeat first");
+            "build was called inside a Repeat; call end_repeat first");
   EXPECT_EQ(on([](Builder& b) { b.input("w", DType::f32, -1); }), "buffer w has -1 elements; use 0 to 2^59");
   const std::string streams = on([](Builder& b) {
     b.add(b.comm, AllReduce{b.ring, ReduceOp::sum, flat_view(b.x, 0, 8), flat_view(b.x, 0, 8)});
@@ -266,8 +267,8 @@ TEST(PlanBuilder, RefusesWhatNoPlanCanMean) {
   });
   EXPECT_EQ(
       streams,
-      "a collective of group ring on stream 0 after one on stream 1; a group's collectives are issued on one "
-      "stream: make a second group");
+      "group ring has a collective on stream 0 after one on stream 1; issue all collectives of a group on "
+      "one stream, or make a second group");
 }
 
 TEST(PlanBuilder, RefusesWhatTheTargetLacks) {

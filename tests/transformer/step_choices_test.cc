@@ -100,7 +100,7 @@ TEST(StepChoices, HaveTextsAndRefusals) {
   EXPECT_THAT(refusal("dp_shard=2,pp=2,zero=2"), HasSubstr("stages keep whole parameters and gradients"));
   EXPECT_THAT(refusal("zero=1"), HasSubstr("each is on one rank only"));
   EXPECT_THAT(refusal("sequence_parallel=no"), HasSubstr("mean the same with tp=1"));
-  EXPECT_THAT(refusal("mlp_chunks=65"), HasSubstr("has at most 64 of a layer; use mlp_chunks=64"));
+  EXPECT_THAT(refusal("mlp_chunks=65"), HasSubstr("a layer has at most 64 chunks; use mlp_chunks=64"));
   StepRequest experts = request_of("mlp_chunks=4");
   experts.model.experts = Experts{8, 2, 768};
   EXPECT_THAT(refuse(experts.model, experts.workload, experts.layout)->text(),
