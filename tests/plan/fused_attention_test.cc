@@ -123,7 +123,7 @@ TEST(FusedAttention, RefusesWithTheValue) {
   EXPECT_EQ(reason([](FusedShape& s) {
               s.documents = {{1000, 1000}};
             }),
-            "documents have 1000 queries and 1000 keys of 1024 and 1024");
+            "documents have 1000 queries and 1000 keys, but the call has 1024 and 1024");
   EXPECT_EQ(reason([](FusedShape& s) { s.q_len = s.k_len = 1; }, true),
             "no backward kernel supports one query and one key");
   EXPECT_EQ(

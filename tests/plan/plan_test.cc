@@ -200,7 +200,7 @@ TEST(Target, GpusHaveTheHostsOperationsAndFusedAttention) {
   EXPECT_EQ(error([] { target_by_name("sm91"); }),
             "target 'sm91' is unknown; use one of host, sm80, sm90, sm100, sm120");
   EXPECT_EQ(error([] { gpu_target("host"); }),
-            "no target for GPUs of host; there are sm80, sm90, sm100, sm120");
+            "there is no target for GPUs of host; use one of sm80, sm90, sm100, sm120");
   EXPECT_EQ(
       error([] { gpu_target("sm130"); }),
       "there is no target for GPUs of sm130; use one of sm80, sm90, sm100, sm120; the nearest is sm120");

@@ -37,9 +37,8 @@ TEST(NcclPools, TooLittleSharedMemoryIsNamedWithWhatHelps) {
   EXPECT_NO_THROW(NcclPools({0, 1}, true).add({kPair}, 2 * kNcclPoolBytes));
   EXPECT_NO_THROW(NcclPools({0, 1}, false).add({kPair, kFour}, kDocker));
   const std::string message = testing::message_of([] { NcclPools({0, 1}, true).add({kPair}, kDocker); });
-  EXPECT_THAT(
-      message,
-      HasSubstr("NCCL needs 65.26 MiB of /dev/shm on this machine, which has 64 MiB: 32.63 MiB for each"));
+  EXPECT_THAT(message, HasSubstr("NCCL needs 65.26 MiB of /dev/shm on this machine, which has 64 MiB: each "
+                                 "rank here takes 32.63 MiB"));
   EXPECT_THAT(message, HasSubstr("docker run --shm-size 2g, or --ipc host"));
 }
 

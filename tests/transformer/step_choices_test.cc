@@ -104,7 +104,7 @@ TEST(StepChoices, HaveTextsAndRefusals) {
   StepRequest experts = request_of("mlp_chunks=4");
   experts.model.experts = Experts{8, 2, 768};
   EXPECT_THAT(refuse(experts.model, experts.workload, experts.layout)->text(),
-              HasSubstr("mlp_chunks=4 of 8 experts"));
+              HasSubstr("mlp_chunks=4 does not apply to the 8 experts"));
   StepRequest serving = request_of("activations=host");
   serving.workload.phase = Phase::prefill, serving.layout.micro_batch = 8;
   EXPECT_THAT(refuse(serving.model, serving.workload, serving.layout)->text(), HasSubstr("activations=gpu"));
