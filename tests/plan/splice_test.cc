@@ -233,7 +233,8 @@ TEST(SpliceByHand, RefusesWhatDoesNotFit) {
   EXPECT_THAT(splice(part, {{"in", in}, {"out", out}, {"aut", out}}),
               ThrowsMessage<InvalidInput>(HasSubstr("it has no buffer aut that a window")));
   EXPECT_THAT(splice(Part(2).build(), {{"in", in}, {"out", out}}),
-              ThrowsMessage<InvalidInput>("splice of a plan of rank 2 into a plan of rank 0"));
+              ThrowsMessage<InvalidInput>(
+                  "splice of a plan of rank 2 into a plan of rank 0; both must be of one rank"));
   whole.builder.begin_repeat(2);
   EXPECT_THAT(splice(repeating_part(), {{"in", in}, {"out", out}}),
               ThrowsMessage<InvalidInput>(HasSubstr("Repeats do not nest")));
