@@ -257,7 +257,8 @@ TEST(PlanSession, RefusesWhatItCannotRun) {
     PlanSession session(device, plan);
     EXPECT_THAT(error_text_of<InvalidInput>([&] { session.run({.iterations = 0}); }),
                 HasSubstr("run 0 times"));
-    EXPECT_THAT(error_text_of<InvalidInput>([&] { session.run({.warm_up = -1}); }), HasSubstr("behind -1"));
+    EXPECT_THAT(error_text_of<InvalidInput>([&] { session.run({.warm_up = -1}); }),
+                HasSubstr("after -1 warm-up runs"));
   });
 }
 

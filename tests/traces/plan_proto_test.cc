@@ -172,7 +172,7 @@ TEST(PlanProto, ErrorsNameTheFieldAndItsValue) {
       {[](auto& p) { p.mutable_segments(1)->mutable_repeat()->set_count(-1); },
        "plan.segments[1].repeat.count is -1"},
       {[](auto& p) { p.mutable_segments(0)->mutable_step()->clear_work(); },
-       "plan.segments[0].step has no work"},
+       "plan.segments[0].step has no operation"},
       {[](auto& p) { p.mutable_segments(0)->mutable_step()->set_stream(2); },
        "plan.segments[0].step.stream is 2, but there are 2 streams; use 0 to 1"},
       {[](auto& p) { p.mutable_segments(0)->mutable_step()->mutable_copy()->clear_in(); },

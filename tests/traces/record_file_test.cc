@@ -136,7 +136,7 @@ TEST(RecordFile, LengthsAreCheckedBeforeMemoryIsAskedFor) {
   };
   EXPECT_THAT(error_of_records(record_of(0xffffffffU)),
               HasSubstr("the record has 4294967295 bytes, more than the 268435456 that are read"));
-  EXPECT_THAT(error_of_records(record_of((256U << 20) + 1)), HasSubstr("at most 268435456"));
+  EXPECT_THAT(error_of_records(record_of((256U << 20) + 1)), HasSubstr("more than the 268435456"));
   const Contents contents = read_records(record_of(256U << 20));
   EXPECT_THAT(contents.truncation.value_or(""), HasSubstr("at byte 20, in the payload"));
 }

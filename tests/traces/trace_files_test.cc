@@ -72,14 +72,15 @@ TEST_F(TraceFiles, AFileIsReadAsItIs) {
 
 TEST_F(TraceFiles, FoldersThatHoldNoRunAreRefused) {
   EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(folder_); }),
-              AllOf(HasSubstr("holds no trace"), EndsWith("such as " + rank_trace_path(folder_, 0))));
+              AllOf(HasSubstr("holds no trace"), EndsWith("for example " + rank_trace_path(folder_, 0))));
   const RankTrace trace = sample_traces(1)[0];
   write_trace_file(path("rank-0.cptrace"), {&trace, 1});
   write_trace_file(path("rank-1.cptrace"), {&trace, 1});
   EXPECT_EQ(message_of<BadTrace>([&] { read_trace_path(folder_); }),
             path("rank-1.cptrace") + " holds rank 0, which " + path("rank-0.cptrace") + " holds too");
   write(path("rank-01.cptrace"), "");
-  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(folder_); }), EndsWith("are both traces of rank 1"));
+  EXPECT_THAT(message_of<BadTrace>([&] { read_trace_path(folder_); }),
+              EndsWith("are both traces of rank 1; keep one of them"));
 }
 
 TEST_F(TraceFiles, EveryFileThatWasCutIsNamed) {
