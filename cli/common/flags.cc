@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "shared/base/error.h"
+
 namespace cp::cli {
 
 Flag Flag::type_name(const std::string& text) const { return Flag(option_->type_name(text)); }
@@ -9,7 +11,6 @@ Flag Flag::group(const std::string& text) const { return Flag(option_->group(tex
 Flag Flag::required() const { return Flag(option_->required()); }
 Flag Flag::expected(int values) const { return Flag(option_->expected(values)); }
 Flag Flag::one_value_each_time() const { return Flag(option_->allow_extra_args(false)); }
-Flag Flag::positive() const { return Flag(option_->check(CLI::PositiveNumber)); }
 Flag Flag::needs(Flag other) const { return Flag(option_->needs(other.option_)); }
 std::size_t Flag::count() const { return option_->count(); }
 
@@ -24,9 +25,6 @@ Flag FlagSet::add_option(const std::string& name, std::vector<std::string>& valu
                          const std::string& help) const {
   return Flag(app_->add_option(name, values, help));
 }
-Flag FlagSet::add_option(const std::string& name, int& value, const std::string& help) const {
-  return Flag(app_->add_option(name, value, help));
-}
 Flag FlagSet::add_option(const std::string& name, const std::function<void(const std::string&)>& set,
                          const std::string& help) const {
   return Flag(app_->add_option_function<std::string>(name, set, help));
@@ -35,6 +33,13 @@ Flag FlagSet::add_list(const std::string& name,
                        const std::function<void(const std::vector<std::string>&)>& set,
                        const std::string& help) const {
   return Flag(app_->add_option_function<std::vector<std::string>>(name, set, help));
+}
+
+Flag FlagSet::add_output(std::string& path, const std::string& type, const std::string& help,
+                         const std::string& older) const {
+  CLI::Option* output = app_->add_option("-o,--output", path, help)->type_name(type);
+  if (!older.empty()) app_->add_option(older, path)->group("")->excludes(output);
+  return Flag(output);
 }
 
 Flag FlagSet::add_flag(const std::string& name, bool& value, const std::string& help) const {
@@ -54,5 +59,10 @@ FlagSet FlagSet::add_subcommand(const std::string& name, const std::string& help
 void FlagSet::require_subcommand() const { app_->require_subcommand(1); }
 void FlagSet::footer(const std::string& text) const { app_->footer(text); }
 bool FlagSet::parsed() const { return app_->parsed(); }
+
+void require_output(const std::string& path, const std::string& example) {
+  if (path.empty())
+    throw InvalidInput(str("-o is missing; name the file to write, for example -o ", example));
+}
 
 }  // namespace cp::cli

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +42,6 @@ class Flag {
   Flag required() const;
   Flag expected(int values) const;   // so many words
   Flag one_value_each_time() const;  // the flag may come again
-  Flag positive() const;             // its number
   Flag needs(Flag other) const;      // to be given too
   std::size_t count() const;         // how often it was given
 
@@ -57,12 +57,16 @@ class FlagSet {
   Flag add_option(const std::string& name, std::string& value, const std::string& help = "") const;
   Flag add_option(const std::string& name, std::optional<std::string>& value, const std::string& help) const;
   Flag add_option(const std::string& name, std::vector<std::string>& values, const std::string& help) const;
-  Flag add_option(const std::string& name, int& value, const std::string& help) const;
   // set(text) is called while the command line is parsed.
   Flag add_option(const std::string& name, const std::function<void(const std::string&)>& set,
                   const std::string& help) const;
   Flag add_list(const std::string& name, const std::function<void(const std::vector<std::string>&)>& set,
                 const std::string& help) const;
+
+  // "-o, --output": the file that the command writes, spelled alike in all commands. `older` is what it was called
+  // before; it still works, but --help does not list it.
+  Flag add_output(std::string& path, const std::string& type, const std::string& help,
+                  const std::string& older = "--out") const;
 
   Flag add_flag(const std::string& name, bool& value, const std::string& help = "") const;
   Flag add_flag(const std::string& name, std::string& value,
@@ -83,5 +87,15 @@ inline Flag add_value(FlagSet app, const std::string& flag, const std::string& t
                       const std::function<void(const std::string&)>& set) {
   return app.add_option(flag, set, help).type_name(type);
 }
+
+// A flag for a whole number from 1 on.
+inline Flag add_count(FlagSet app, const std::string& flag, int& value, const std::string& help) {
+  return add_value(app, flag, "N", help, [&value, flag](const std::string& text) {
+    value = static_cast<int>(parse_whole(flag, text, 1, std::numeric_limits<int>::max()));
+  });
+}
+
+// Throws InvalidInput when neither -o nor an older spelling of it was given; `example`: a file that it could be.
+void require_output(const std::string& path, const std::string& example);
 
 }  // namespace cp::cli

@@ -145,10 +145,9 @@ FlagSet add_profile(FlagSet cprun, Flags& flags) {
   LaunchRequest& launch = flags.profile_launch;
   launch.backend = "nccl";
   launch.grace = std::chrono::seconds(60);  // the point that is being measured
-  app.add_option("--out", profile.out,
+  app.add_output(profile.out, "FILE.txtpb",
                  "Cluster file to write; a .csv of all figures and a .software.txtpb are written beside it "
-                 "[profile.txtpb]")
-      .type_name("FILE.txtpb");
+                 "[profile.txtpb]");
   app.add_option("--cluster", profile.cluster,
                  "Cluster that gives the figures that are not measured [the preset with this GPU]")
       .type_name("NAME|FILE.txtpb");
@@ -166,7 +165,7 @@ FlagSet add_profile(FlagSet cprun, Flags& flags) {
       "several machines also measure pairs of ranks across machines. Ctrl-C ends the run after the current\n"
       "measurement, and what was measured so far is written.\n"
       "Example:\n"
-      "  cprun profile --nproc-per-node 8 --out mine.txtpb\n"
+      "  cprun profile --nproc-per-node 8 -o mine.txtpb\n"
       "  cpsim plan --model llama-3.1-8b --cluster mine.txtpb --software mine.software.txtpb \\\n"
       "    --seq-len 131072 --global-batch 16");
   return app;

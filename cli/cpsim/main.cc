@@ -5,7 +5,9 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -43,9 +45,11 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   return names;
 }
 
+// Those that --help lists: nobody is sent to a spelling of earlier versions.
 std::vector<std::string> flags_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;
     for (const std::string& name : option->get_lnames()) names.push_back(str("--", name));
   }
   return names;
@@ -80,7 +84,27 @@ const CLI::Option* repeated_flag(const CLI::App& app) {
   return nullptr;
 }
 
-int explain(const CLI::App& cpsim, const CLI::ParseError& error) {
+// The first flag of the command line that has fewer values than it needs.
+const CLI::Option* flag_without_value(const CLI::App& app, std::span<char* const> words) {
+  for (const std::string_view word : words) {
+    const std::string name(word.substr(0, word.find('=')));
+    for (const CLI::Option* option : app.get_options()) {
+      const bool is_short = option->count() < static_cast<std::size_t>(option->get_items_expected_min());
+      if (is_short && name.starts_with('-') && option->check_name(name)) return option;
+    }
+  }
+  return nullptr;
+}
+
+// The word that a command cannot do without, such as the file of `cpsim trace show`.
+const CLI::Option* missing_word(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_required() && option->count() == 0) return option;
+  }
+  return nullptr;
+}
+
+int explain(const CLI::App& cpsim, const CLI::ParseError& error, std::span<char* const> words) {
   const CLI::App& app = innermost(cpsim);
   const std::vector<std::string> extras = cpsim.remaining(true);
   if (dynamic_cast<const CLI::Success*>(&error) != nullptr) return cpsim.exit(error);  // --help, --version
@@ -89,10 +113,20 @@ int explain(const CLI::App& cpsim, const CLI::ParseError& error) {
     return fail_usage(app,
                       fmt::format("a command is missing; use one of: {}", join(subcommands_of(app), ", ")));
   }
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    if (const CLI::Option* missing = missing_word(app))
+      return fail_usage(app, fmt::format("the argument {} is missing ({}); see {} --help",
+                                         missing->get_name(), missing->get_type_name(), path_of(app)));
+  }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     if (const CLI::Option* repeated = repeated_flag(app))
-      return fail_usage(app,
-                        fmt::format("{} was given more than once; leave one of them", repeated->get_name()));
+      return fail_usage(app, fmt::format("{} was given more than once; give it once", repeated->get_name()));
+    if (const CLI::Option* wanting = flag_without_value(app, words)) {
+      const int values = wanting->get_items_expected_min();
+      return fail_usage(app, fmt::format("{} needs {} ({}); see {} --help", wanting->get_name(),
+                                         values == 1 ? "a value" : fmt::format("{} values", values),
+                                         wanting->get_type_name(), path_of(app)));
+    }
   }
   return fail_usage(app, fmt::format("{}; see {} --help", error.what(), path_of(app)));
 }
@@ -111,12 +145,13 @@ const CLI::App* find_command(const CLI::App& cpsim, const std::vector<std::strin
 Command add_help(CLI::App& cpsim) {
   const FlagSet app = FlagSet(cpsim).add_subcommand("help", "Show the help of a command");
   const auto words = std::make_shared<std::vector<std::string>>();
-  app.add_option("command", *words, "Such as: redistribute").type_name("COMMAND");
+  app.add_option("command", *words, "The command whose help is shown, for example redistribute")
+      .type_name("COMMAND");
   app.footer("Example:\n  cpsim help redistribute");
   return {app, [&cpsim, words] {
             const CLI::App* command = find_command(cpsim, *words);
             if (command == nullptr) {
-              throw InvalidInput(str("no command '", join(*words, " "),
+              throw InvalidInput(str("there is no command '", join(*words, " "),
                                      "'; use one of: ", join(subcommands_of(cpsim), ", ")));
             }
             // Not command->help(): it shows the command that was parsed, which is this one.
@@ -130,14 +165,14 @@ int run(const CLI::App& cpsim, const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (command.app.parsed()) return command.run();
   }
-  return fail_usage(cpsim, "no command");
+  return fail_usage(cpsim, "no command was given; see cpsim --help");
 }
 
 int main(int argc, char** argv) {
   handle_interrupts("cpsim");
   CLI::App cpsim(
-      "Plans parallel layouts and context-parallel attention, checks them on a simulated cluster, and says "
-      "what they cost.",
+      "cpsim plans parallel layouts and context-parallel attention, checks them on a simulated cluster, and "
+      "predicts their time and memory.",
       "cpsim");
   cpsim.set_version_flag("--version", "cpsim " CP_VERSION);
   cpsim.require_subcommand(1);
@@ -149,11 +184,11 @@ int main(int argc, char** argv) {
       "\\\n"
       "    --q-heads 32 --kv-heads 8 --head-dim 128 --dtype bf16 --causal --pass both\n"
       "  cpsim redistribute --mesh dp=2,tp=4 --shape 4096x4096 --from 'S(0),R' --to 'R,S(1)'\n\n"
-      "cpsim COMMAND --help says more, with an example.\n\n" +
+      "cpsim COMMAND --help explains the flags of a command, with an example.\n\n" +
       exit_codes_text(kHelpColumns));
   std::vector<Command> commands = {add_plan(cpsim),     add_run(cpsim),      add_redistribute(cpsim),
                                    add_estimate(cpsim), add_validate(cpsim), add_calibrate(cpsim)};
-  const FlagSet verify = FlagSet(cpsim).add_subcommand("verify", "Exhaustive checks at small scale");
+  const FlagSet verify = FlagSet(cpsim).add_subcommand("verify", "Check every case of a small size");
   verify.require_subcommand();
   verify.footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
   commands.push_back(add_verify_redistribute(verify));
@@ -169,12 +204,13 @@ int main(int argc, char** argv) {
   } catch (const sim::Stopped&) {
     end_interrupted();  // with nothing half done to show
   } catch (const CLI::ParseError& error) {
-    return explain(cpsim, error);
+    return explain(cpsim, error, {argv, static_cast<std::size_t>(argc)});
   } catch (const Error& error) {
     fmt::print(stderr, "{}: {}\n", path_of(innermost(cpsim)), printable(error.what()));
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
-    return fail_usage(innermost(cpsim), "out of memory; use a smaller tensor, or fewer ranks");
+    return fail_usage(innermost(cpsim),
+                      "the memory of this machine is not enough; use a smaller tensor or fewer ranks");
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) throw;  // of a print: finish_output() says it
     fmt::print(stderr, "{}: internal error: {}\n", path_of(innermost(cpsim)), error.what());

@@ -35,7 +35,7 @@ TEST(CalibrateCommand, WritesAClusterThatEstimatesDifferently) {
   const std::string in = folder.file("ag.txt"), out = folder.file("mine.txtpb");
   write(in, kAllGather);
   const Finished finished = cpsim(
-      {"calibrate", "--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "--out", out});
+      {"calibrate", "--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "-o", out});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.err, IsEmpty());
   EXPECT_THAT(finished.out, HasSubstr("all_gather, 8 GPUs of 1 node"));
@@ -74,7 +74,7 @@ TEST(CalibrateCommand, FitsASoftwareProfile) {
         "A800,32,128,1,causal,fwd,16,65536,zigzag,40\n");
   const Finished finished = cpsim({"calibrate", "--cluster", "h800", "--gpu", "H800", "--rows", in, "--where",
                                    "cp=16", "--software", "ring-flash-attention", "--fit",
-                                   "forward_progress,kernel_issue_us", "--software-out", out, "--json"});
+                                   "forward_progress,kernel_issue_us", "--software-output", out, "--json"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   const auto json = nlohmann::json::parse(finished.out);
   ASSERT_EQ(json["parameters"].size(), 2U);
@@ -109,12 +109,12 @@ TEST(CalibrateCommand, BadUsageSaysWhatWorks) {
               HasSubstr("ag.txt:2: busbw 146.8 is not 1.75 times algbw 167.77"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=nowhere.txt", "--gpus", "8"}),
               HasSubstr("cannot read the output of nccl-tests nowhere.txt"));
-  EXPECT_THAT(error({"--cluster", "h800", "--memory", in, "--out", "mine"}), HasSubstr("use mine.txtpb"));
+  EXPECT_THAT(error({"--cluster", "h800", "--memory", in, "-o", "mine"}), HasSubstr("use mine.txtpb"));
   EXPECT_THAT(error({"--cluster", "h800", "--attention", in}),
               HasSubstr("add, for example, --q-heads 32 --head-dim 128"));
   EXPECT_THAT(error({"--cluster", "h800", "--rows", in}),
               HasSubstr("--rows, --fit and --software go together"));
-  EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "--out",
+  EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "-o",
                      folder.file("no/such/folder.txtpb")}),
               HasSubstr("cannot write "));
 }

@@ -185,7 +185,7 @@ TEST(PlanCommand, WhatIsHandedOverFits) {
   // Asked to, it writes what does not fit, says so in the file, and ends with the code of what does not fit.
   const TemporaryFolder folder;
   const Finished large = cpsim(with(
-      question, {"--emit", "torchtitan", "--output", folder.file("t.toml"), "--explain",
+      question, {"--emit", "torchtitan", "-o", folder.file("t.toml"), "--explain",
                  "cp=16,dp_shard=4,strategy=all_gather,balance=head_tail,recompute=none,loss_chunks=4"}));
   EXPECT_EQ(large.exit_code, 20) << large.out << large.err;
   EXPECT_THAT(large.err, AllOf(HasSubstr("what it says needs 87."), HasSubstr("78 GiB can be used")));

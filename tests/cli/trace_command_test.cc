@@ -437,6 +437,29 @@ TEST(TraceExport, TwoMeasurementsStandSideBySide) {
   EXPECT_THAT(names, IsSupersetOf({"other rank 2", "measured rank 2"}));
 }
 
+// -o and --output are what every command calls the file that it writes; --out, which was this one's name, stays.
+TEST(TraceExport, TheFileHasOneNameAndItsOlderOne) {
+  const Files files;
+  for (const char* flag : {"-o", "--output", "--out"}) {
+    const std::string out = files.folder.file(str(flag, ".json"));
+    EXPECT_EQ(cpsim({"trace", "export", files.path("a"), flag, out}).exit_code, 0) << flag;
+    EXPECT_TRUE(std::filesystem::exists(out)) << flag;
+  }
+  const Finished both = cpsim({"trace", "export", files.path("a"), "--out", "x.json", "--output", "y.json"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, AllOf(HasSubstr("--out"), HasSubstr("--output")));
+  EXPECT_THAT(cpsim({"trace", "export", files.path("a")}).err, HasSubstr("-o is missing"));
+  EXPECT_THAT(cpsim({"trace", "merge", files.path("a")}).err, HasSubstr("-o is missing"));
+  for (const Words& command :
+       {Words{"trace", "export"}, Words{"trace", "merge"}, Words{"calibrate"}, Words{"plan"}}) {
+    Words words = command;
+    words.emplace_back("--help");
+    const std::string help = cpsim(words).out;
+    EXPECT_THAT(help, HasSubstr("-o,--output FILE")) << help;
+    EXPECT_THAT(help, Not(HasSubstr("--out "))) << help;
+  }
+}
+
 TEST(TraceExport, WhatCannotBeDrawnIsRefused) {
   const Files files;
   const std::string out = files.folder.file("a.json");

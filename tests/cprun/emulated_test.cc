@@ -323,7 +323,7 @@ TEST_F(CprunEmulated, AProfileIsAClusterThatCpsimReads) {
   const TemporaryFolder folder;
   const std::string out = folder.file("mine.txtpb");
   const ProgramEnd end = on_gpus(
-      2, {"profile", "--grid", "tiny", "--nproc-per-node", "2", "--cluster", "dgx-h100", "--out", out});
+      2, {"profile", "--grid", "tiny", "--nproc-per-node", "2", "--cluster", "dgx-h100", "--output", out});
   ASSERT_EQ(end.exit_code, 0) << end.err;
   EXPECT_THAT(end.out, HasSubstr("wrote " + out));
   EXPECT_TRUE(std::filesystem::exists(folder.file("mine.csv")));
@@ -338,7 +338,7 @@ TEST_F(CprunEmulated, AProfileHasTheClocksOfTheFirstRankAlone) {
   const std::string out = folder.file("mine.txtpb");
   for (const char* without : {"0", "1"}) {
     const ProgramEnd end = run(command({"profile", "--grid", "tiny", "--clock-seconds", "0.1",
-                                        "--nproc-per-node", "2", "--cluster", "dgx-h100", "--out", out}),
+                                        "--nproc-per-node", "2", "--cluster", "dgx-h100", "--output", out}),
                                {"CP_EMULATED_GPUS=2", "LD_LIBRARY_PATH=" + built("../fake_nvml"),
                                 str("FAKE_NVML_WITHOUT=", without)});
     ASSERT_EQ(end.exit_code, 0) << without << end.err;
@@ -354,7 +354,7 @@ TEST_F(CprunEmulated, AProfileOfASharedGpuHasItsKernels) {
   const TemporaryFolder folder;
   const std::string out = folder.file("mine.txtpb");
   const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--nproc-per-node", "2",
-                                     "--allow-shared-gpu", "--cluster", "dgx-h100", "--out", out});
+                                     "--allow-shared-gpu", "--cluster", "dgx-h100", "--output", out});
   ASSERT_EQ(end.exit_code, 0) << end.err;
   EXPECT_THAT(end.out, AllOf(HasSubstr("ranks share a GPU, so that their collectives are only in the .csv"),
                              HasSubstr("(6 curves)"), HasSubstr("(28 points)"),
@@ -364,7 +364,7 @@ TEST_F(CprunEmulated, AProfileOfASharedGpuHasItsKernels) {
 
 TEST_F(CprunEmulated, AProfileOfUnknownGpusAsksForACluster) {
   const TemporaryFolder folder;
-  const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--out", folder.file("mine.txtpb")});
+  const ProgramEnd end = on_gpus(1, {"profile", "--grid", "tiny", "--output", folder.file("mine.txtpb")});
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.err, HasSubstr("no preset has the GPU Emulated GPU (sm_90); choose "));
 }

@@ -25,7 +25,7 @@ std::vector<std::string> profile(const TemporaryFolder& folder, const char* rank
           ranks,
           "--cluster",
           "generic",
-          "--out",
+          "--output",
           folder.file("mine.txtpb")};
 }
 
@@ -66,7 +66,7 @@ TEST(CprunProfile, SaysWhatItCannotDoFirst) {
     EXPECT_EQ(end.exit_code, 2) << end.err;
     EXPECT_THAT(end.err, HasSubstr(message));
   };
-  expect_refused({"--out", "mine.json"}, "--out mine.json does not end in .txtpb");
+  expect_refused({"--out", "mine.json"}, "--output mine.json does not end in .txtpb");
   expect_refused({"--out", folder.file("missing/mine.txtpb")}, "cannot be written: ");
   expect_refused({"--grid", "huge"}, "--grid huge is unknown; use tiny, quick or whole");
   expect_refused({"--cluster", "dgx-h1000"}, "dgx-h100");

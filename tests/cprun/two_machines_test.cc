@@ -100,7 +100,7 @@ TEST_F(TwoMachinesTest, WorkAsOne) {
   expect_end(0, 0, "");
   expect_end(1, 0, "");
   const cli::Finished merged =
-      cli::cpsim({"trace", "merge", only_file_in("0"), only_file_in("1"), "--out", file("gloo.cptrace")});
+      cli::cpsim({"trace", "merge", only_file_in("0"), only_file_in("1"), "-o", file("gloo.cptrace")});
   EXPECT_EQ(merged.exit_code, 0) << merged.err;
   ASSERT_EQ(
       cli::cpsim({"run", "--scenario", file("ring.txtpb"), "--trace", file("fabric.cptrace")}).exit_code, 0);

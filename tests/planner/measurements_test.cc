@@ -48,7 +48,7 @@ TEST(Measurements, TheRateThatCostsMostNotToKnowComesFirst) {
 TEST(Measurements, EachHasTheCommandThatMeasuresIt) {
   const PlanQuestion question = testing::training_question("llama-3.1-8b", 2, 8192, 16);
   EXPECT_EQ(measurement_command(question, Rate::attention_backward).profile,
-            "cprun profile --nproc-per-node 1 --out mine.txtpb");
+            "cprun profile --nproc-per-node 1 -o mine.txtpb");
   EXPECT_THAT(measurement_command(question, Rate::attention_backward).quick, IsEmpty());
   EXPECT_THAT(measurement_command(question, Rate::inside).profile, HasSubstr("--nproc-per-node 8 "));
   const MeasurementCommand network = measurement_command(question, Rate::network);

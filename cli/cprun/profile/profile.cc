@@ -50,7 +50,7 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
   out.close();
-  if (!out) throw InvalidInput(str("cannot write ", path, "; use --out with a path that can be written"));
+  if (!out) throw InvalidInput(str("cannot write ", path, "; use --output with a path that can be written"));
 }
 
 std::string today() {
@@ -215,13 +215,13 @@ ProfileSize parse_profile_size(const std::string& text) {
 
 void check(const ProfileOptions& options) {
   if (!options.out.ends_with(".txtpb")) {
-    throw InvalidInput(str("--out ", options.out,
-                           " does not end in .txtpb, and no command would read such a file; use ",
-                           options.out, ".txtpb"));
+    throw InvalidInput(str("--output ", options.out,
+                           " does not end in .txtpb, so that no command would read it; use ", options.out,
+                           ".txtpb"));
   }
   for (const std::string& path :
        {options.out, beside(options.out, ".csv"), beside(options.out, ".software.txtpb")})
-    require_writable("--out", path);
+    require_writable("--output", path);
   if (!options.cluster.empty()) sim::find_cluster(options.cluster);
 }
 
@@ -231,7 +231,7 @@ std::vector<std::string> profile_arguments(const ProfileOptions& options) {
     if (size == options.grid) grid = known;
   }
   std::vector<std::string> arguments = {
-      "profile", "--as-rank", "--out",           options.out,
+      "profile", "--as-rank", "--output",        options.out,
       "--grid",  grid,        "--clock-seconds", str(options.clock_seconds)};
   if (!options.cluster.empty()) arguments.insert(arguments.end(), {"--cluster", options.cluster});
   return arguments;

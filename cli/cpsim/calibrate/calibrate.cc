@@ -79,10 +79,11 @@ void check(const Flags& flags) {
         "there is nothing to calibrate from; add --nccl-tests, --point-to-point, --attention, --matmul, "
         "--memory, or --rows with --fit and --software");
   }
-  require_txtpb("--out", flags.out);
-  require_txtpb("--software-out", flags.software_out);
+  require_txtpb("--output", flags.out);
+  require_txtpb("--software-output", flags.software_out);
   if (!curves && !flags.out.empty())
-    throw InvalidInput("--out writes a cluster, but no table is about one; use --software-out");
+    throw InvalidInput(
+        "--output writes a cluster, but no table is about one; use --software-output to write the profile");
   if (!flags.attention.empty() && (flags.shape.q_heads == 0 || flags.shape.head_dim == 0))
     throw InvalidInput(
         "--attention needs --q-heads and --head-dim, as they were measured; add, for example, --q-heads 32 "
@@ -93,7 +94,10 @@ void check(const Flags& flags) {
         "--software ring-flash-attention");
   }
   if (flags.rows.empty() && !flags.software_out.empty())
-    throw InvalidInput("--software-out writes what --rows and --fit find; add them");
+    throw InvalidInput(
+        "--software-output writes what --rows and --fit find, and they are missing; add, for example, --rows "
+        "ring.csv "
+        "--fit forward_progress --software ring-flash-attention");
 }
 
 // The name of the GPU in tables -> its cluster; none is for all.
@@ -288,21 +292,18 @@ Command add_calibrate(FlagSet cpsim) {
   app.add_option("--cluster", flags->cluster, "What is calibrated: a preset's name, or a file")
       .type_name("NAME|FILE.txtpb");
   app.add_option("--name", flags->name, "Of what is written [the file's]").type_name("NAME");
-  app.add_option("--out", flags->out, "Write the cluster; else only print").type_name("FILE.txtpb");
+  app.add_output(flags->out, "FILE.txtpb", "Write the cluster to this file [the result is only printed]");
   add_list(app, "--nccl-tests", flags->nccl_tests, "OPERATION=FILE",
            "What nccl-tests printed: all_gather, reduce_scatter, all_reduce, all_to_all, send_recv");
-  const auto positive = [&](const char* flag, int& value, const char* help) {
-    app.add_option(flag, value, help).type_name("N").positive();
-  };
-  positive("--gpus", flags->gpus, "Of nccl-tests whose output does not say");
-  positive("--nodes", flags->nodes, "The same [1]");
+  add_count(app, "--gpus", flags->gpus, "Of nccl-tests whose output does not say");
+  add_count(app, "--nodes", flags->nodes, "The same [1]");
   add_list(app, "--point-to-point", flags->point_to_point, "FILE.csv",
            "payload_bytes,intra_node_gbps,inter_node_gbps");
   add_list(app, "--attention", flags->attention, "FILE.csv",
            "seq_len,mask,forward_milliseconds,backward_milliseconds: a kernel, with the three flags below");
-  positive("--q-heads", flags->shape.q_heads, "Of --attention; as many key heads");
-  positive("--head-dim", flags->shape.head_dim, "Of --attention");
-  positive("--batch", flags->shape.batch, "Of --attention [1]");
+  add_count(app, "--q-heads", flags->shape.q_heads, "Of --attention; as many key heads");
+  add_count(app, "--head-dim", flags->shape.head_dim, "Of --attention");
+  add_count(app, "--batch", flags->shape.batch, "Of --attention [1]");
   add_list(app, "--matmul", flags->matmul, "FILE.csv", "m,n,k,milliseconds: 16-bit products");
   add_list(app, "--memory", flags->memory, "FILE.csv", "bytes,milliseconds: read and written together");
   add_list(app, "--gpu", flags->gpu, "NAME[=CLUSTER]",
@@ -313,7 +314,9 @@ Command add_calibrate(FlagSet cpsim) {
                  "To --rows: forward_progress, backward_progress, merge_passes, pack_passes, kernel_issue_us")
       .type_name("NAME,...");
   app.add_option("--software", flags->software, "Whose parameters these are").type_name("NAME|FILE.txtpb");
-  app.add_option("--software-out", flags->software_out, "Write the profile").type_name("FILE.txtpb");
+  app.add_option("--software-output", flags->software_out, "Write the software profile to this file")
+      .type_name("FILE.txtpb");
+  app.add_option("--software-out", flags->software_out, "").group("");  // as it was called before
   add_list(app, "--where", flags->where, "COLUMN=CELL,...", "Of --rows, those with these cells");
   add_list(app, "--except", flags->except, "COLUMN=CELL,...", "Of --rows, not those with all these cells");
   app.add_option("--min-hop", flags->min_hop, "Of --rows, those whose ranks pass on at least so much: 8MiB")
@@ -321,9 +324,9 @@ Command add_calibrate(FlagSet cpsim) {
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(
       "Example:\n"
-      "  cpsim calibrate --cluster h800 --nccl-tests all_gather=all_gather.txt --out mine.txtpb\n"
+      "  cpsim calibrate --cluster h800 --nccl-tests all_gather=all_gather.txt -o mine.txtpb\n"
       "  cpsim calibrate --cluster h800 --gpu H800 --rows ring_attention_a800_h800.csv --where cp=16 \\\n"
-      "    --software ring-flash-attention --fit forward_progress,backward_progress --software-out "
+      "    --software ring-flash-attention --fit forward_progress,backward_progress --software-output "
       "mine.txtpb");
   return {app, [flags] { return run(*flags); }};
 }

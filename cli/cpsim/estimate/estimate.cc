@@ -314,10 +314,8 @@ Command add_estimate(FlagSet cpsim) {
       .type_name("FILE|DIR/");
   app.add_option("--nvls", flags->nvls, "Reductions in the switches, where there are such: on or off [on]")
       .type_name("on|off");
-  app.add_option("--channels-per-net-peer", flags->channels_per_net_peer,
-                 "NCCL's, of send/recv and all-to-all across nodes [2]")
-      .type_name("N")
-      .positive();
+  add_count(app, "--channels-per-net-peer", flags->channels_per_net_peer,
+            "How many channels NCCL uses to a peer of another node, in send/recv and all-to-all [2]");
   add_scenario_files(app, flags->job);
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(

@@ -156,7 +156,7 @@ std::string next_command(const Flags& flags, const Job& job) {
   const std::string same = flags.job.save_scenario.empty()
                                ? plan_command(job)
                                : str("cpsim plan --scenario ", flags.job.save_scenario);
-  return str(same, flags.report.empty() ? " --report plan.html" : " --emit cprun --output attention.txtpb");
+  return str(same, flags.report.empty() ? " --report plan.html" : " --emit cprun -o attention.txtpb");
 }
 
 // ---- the two answers ----
@@ -328,7 +328,7 @@ Command add_plan(FlagSet cpsim) {
                  "searched")
       .type_name("LAYOUT");
   app.add_option("--compare", flags->compare, "Instead: two layouts beside each other, part by part")
-      .type_name("LAYOUT LAYOUT")
+      .type_name("LAYOUT")
       .expected(2);
   add_value(app, "--threads", "N", "[all cores]", [flags](const std::string& text) {
     flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
@@ -344,8 +344,8 @@ Command add_plan(FlagSet cpsim) {
          "Write the best layout that megatron, torchtitan, deepspeed, vllm or cprun can say, or --explain's; "
          "exit code 20 where what is written does not fit")
       .type_name("FRAMEWORK");
-  app.add_option("--output", flags->output, "Where --emit writes to [it prints instead of the answer]")
-      .type_name("FILE");
+  app.add_output(flags->output, "FILE",
+                 "Write what --emit makes to this file [printed instead of the answer]", "");
   const char* what_if = "Other questions (one at a time)";
   app.add_option("--sweep", flags->what_if.sweep, "The best at each of these lengths")
       .type_name("seq_len=32K..1M|8K,12K")

@@ -103,6 +103,7 @@ struct ExportFlags {
 };
 
 int export_to_file(const ExportFlags& flags) {
+  require_output(flags.out, "run.json");
   const ExportFormat format = parse_export_format(flags.format, flags.out);
   std::string truncation;
   const std::string bytes = export_trace(
@@ -128,9 +129,7 @@ Command add_export(FlagSet trace) {
       .required();
   app.add_option("--format", flags->format, "chrome or perfetto [by the name of the file]")
       .type_name("FORMAT");
-  app.add_option("-o,--out", flags->out, "NAME.json for Chrome, NAME.pftrace for Perfetto")
-      .type_name("FILE")
-      .required();
+  app.add_output(flags->out, "FILE", "Write this file: NAME.json for Chrome, NAME.pftrace for Perfetto");
   app.add_option("--merge", flags->merge,
                  "Beside this one: what cpsim estimate --trace wrote, or another .cptrace")
       .type_name("FILE");
@@ -148,6 +147,7 @@ struct MergeFlags {
 };
 
 int merge(const MergeFlags& flags) {
+  require_output(flags.out, "run.cptrace");
   std::vector<std::string> files;
   for (const std::string& path : flags.paths) {
     const std::vector<std::string> more = trace_files_of(path);
@@ -163,7 +163,7 @@ Command add_merge(FlagSet trace) {
   app.add_option("traces", flags->paths, "Traces, or folders of rank-N.cptrace")
       .type_name(kTraceType)
       .required();
-  app.add_option("-o,--out", flags->out, "Where to write it").type_name("FILE.cptrace").required();
+  app.add_output(flags->out, "FILE.cptrace", "Write the merged trace to this file");
   app.footer("Example:\n  cpsim trace merge logs/ -o run.cptrace");
   return {app, [flags] { return merge(*flags); }};
 }

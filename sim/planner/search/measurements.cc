@@ -11,7 +11,7 @@ namespace cp::sim {
 namespace {
 
 constexpr const char* kProfile = "cprun profile --nproc-per-node ";
-constexpr const char* kOut = " --out mine.txtpb";
+constexpr const char* kOut = " -o mine.txtpb";
 
 // From where on the best layout takes a tie's width more than another one, between a rate as it is and one
 // that is changed, where it does: times are close to straight lines in between.
